@@ -7,7 +7,7 @@ the window are drawn only where the learner may see them.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,12 +24,11 @@ from labkit.widgets.base.figures import (
     why_still,
 )
 from labkit.widgets.base.widget import script, style
-from labkit.widgets.beat_scaler.game import LOG2_RANGE, TASK, Duel, GameStep, MakeRun, make_run, on_slider
+from labkit.widgets.beat_scaler.game import LOG2_RANGE, TASK, Duel, MakeRun, make_run, on_slider
 from labkit.widgets.driven.controller import Command
 from labkit.widgets.driven.widget import DrivenWidget, on, row_of
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -39,28 +38,23 @@ def static_duel(duel: Duel, *, why: str = "") -> Figure:
     figure = new_figure(9, 5.6)
     loss, scale = figure.subplots(2, 1, sharex=True)
     figure.subplots_adjust(left=0.09, right=0.97, top=0.94, bottom=0.25, hspace=0.3)
-    sides = ((duel.scalers, "scaler", QUIET), (duel.yours, "you", FORMAT_COLOURS["FP16"]))
-    for side, name, colour in sides:
+    for side, name, colour in ((duel.scalers, "scaler", QUIET), (duel.yours, "you", FORMAT_COLOURS["FP16"])):
         steps = side.steps[: len(duel.steps)]
-        loss.plot([s.step for s in steps], [s.loss for s in steps], color=colour, linewidth=1.3, label=name)
+        x, y = [s.step for s in steps], [math.log2(s.scale) for s in steps]
+        loss.plot(x, [s.loss for s in steps], color=colour, linewidth=1.3, label=name)
         if name == "you" or duel.told:
-            _draw_scale(scale, steps, colour, window=name == "you" and duel.told)
+            scale.step(x, y, where="mid", color=colour, linewidth=1.6)
+            skipped = [(at, level) for at, level, s in zip(x, y, steps, strict=True) if s.skipped]
+            scale.plot([at for at, _ in skipped], [level for _, level in skipped], "x", color=INK)
+        if name == "you" and duel.told:
+            scale.fill_between(x, [s.overflows_at for s in steps], 34, color=FATE_COLOURS["overflowed"], alpha=0.25)
+            scale.fill_between(x, -8, [s.keeps_from for s in steps], color=FATE_COLOURS["underflowed"], alpha=0.2)
     loss.set_yscale("log")
     panel(loss, "Loss of each batch, log scale")
     panel(scale, "Loss scale (log2), skipped steps ×")
     scale.set_ylim(-6, 32)
     loss.legend(frameon=False, fontsize=9)
     return captioned(figure, (0.09, 0.16), duel.sentence(), why)
-
-
-def _draw_scale(axes: Axes, steps: Sequence[GameStep], colour: str, *, window: bool) -> None:
-    x, y = [s.step for s in steps], [math.log2(s.scale) for s in steps]
-    axes.step(x, y, where="mid", color=colour, linewidth=1.6)
-    skipped = [(s.step, v) for s, v in zip(steps, y, strict=True) if s.skipped]
-    axes.plot([step for step, _ in skipped], [v for _, v in skipped], "x", color=INK)
-    if window:
-        axes.fill_between(x, [s.overflows_at for s in steps], 34, color=FATE_COLOURS["overflowed"], alpha=0.25)
-        axes.fill_between(x, -8, [s.keeps_from for s in steps], color=FATE_COLOURS["underflowed"], alpha=0.2)
 
 
 class BeatTheScaler(DrivenWidget):

@@ -191,11 +191,6 @@ class Branch:
         return run, knobs
 
 
-def make_run(task: Task, recipe: Recipe, seed: int, **where: Any) -> TrainingRun:
-    """Return a run that trains."""
-    return TrainingRun(task, recipe, seed, **where)
-
-
 class Bench(Controller):
     """A run, its fork and FP32 beside them, as they are driven; `Workbench` says what task to device are.
 
@@ -220,7 +215,7 @@ class Bench(Controller):
         offered: tuple[str, ...] = ALL,
         forkable: bool = True,
         growth_interval: int = GROWTH_INTERVAL,
-        make_run: MakeRun = make_run,
+        make_run: MakeRun = TrainingRun,
     ) -> None:
         if steps is not None and steps < 1:
             raise ValueError(f"steps is 1 or more; it was given {steps}")
@@ -374,8 +369,8 @@ class Bench(Controller):
     # --- what is seen -------------------------------------------------------------------------------------------
 
     def points(self) -> list[Points]:
-        beside: list[Points] = [(steps, _loss, len(steps)) for steps in (self.fp32.steps, self.previous)]
-        return beside + [(branch.steps, _columns, len(branch.steps)) for branch in self.branches]
+        beside = [(steps, lambda s: (s.loss,)) for steps in (self.fp32.steps, self.previous)]
+        return [(steps, row, len(steps)) for steps, row in (*beside, *((b.steps, _columns) for b in self.branches))]
 
     def fork_change(self) -> str:
         """Return what was turned where the fork left the run, in words; "" where nothing was."""
@@ -383,16 +378,6 @@ class Bench(Controller):
             return ""
         marks = self.fork.marks
         return changed(self.fork.left, marks[0].before if marks else self.fork.wanted)
-
-    @property
-    def metric(self) -> tuple[int, float, float] | None:
-        """The latest step at which both metrics were measured: (step, the run, FP32)."""
-        step = max(self.run.metrics.keys() & self.fp32.metrics.keys(), default=None)
-        return None if step is None else (step, self.run.metrics[step], self.fp32.metrics[step])
-
-
-def _loss(step: StepRecord) -> tuple[float]:
-    return (step.loss,)
 
 
 def _columns(step: StepRecord) -> tuple[float, ...]:

@@ -9,19 +9,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from labkit.amp import DYNAMIC, RECIPES, Recipe, ScalerConfig
-from labkit.train import CATEGORIES, GPU_TASKS, TASKS, Place, RunRecord, Task, bytes_held, places
+from labkit.train import CATEGORIES, GPU_TASKS, TASKS, Place, RunRecord, Task, TrainingRun, bytes_held, places
 from labkit.widgets.base.figures import why_still
 from labkit.widgets.base.number_words import power
 from labkit.widgets.base.widget import script, style
-from labkit.widgets.bench.bench import Bench, MakeRun, make_run
+from labkit.widgets.bench.bench import Bench, MakeRun
 from labkit.widgets.bench.knobs import (
-    ACCUMULATORS,
     EPSILONS,
-    FORMATS,
     GROWTH_INTERVAL,
-    LOG2_SCALE_RANGE,
-    LR_RANGE,
     MASTERS,
+    POSITIONS,
     Scaling,
     describe,
     epsilon_text,
@@ -70,17 +67,12 @@ class BenchWidget(DrivenWidget):
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
-        super().__init__(
-            bench,
-            format=list(FORMATS),
-            accumulator=list(ACCUMULATORS),
-            masters=list(MASTERS),
-            scaling=[scaling.value for scaling in Scaling],
-            log2_scale=list(LOG2_SCALE_RANGE),
-            log2_lr=list(LR_RANGE),
-            epsilon=[epsilon_text(epsilon) for epsilon in EPSILONS],
-            categories=list(CATEGORIES),
-        )
+        ends = {name: [there[0], there[-1]] for name, there in POSITIONS.items() if isinstance(there, range)}
+        named = {
+            name: [str(each) for each in POSITIONS[name]] for name in ("format", "accumulator", "masters", "scaling")
+        }
+        epsilons = [epsilon_text(epsilon) for epsilon in EPSILONS]
+        super().__init__(bench, **named, **ends, epsilon=epsilons, categories=list(CATEGORIES))
 
     @property
     def sentence(self) -> str:
@@ -213,7 +205,7 @@ class LiveTraining(BenchWidget):
         steps: int | None = None,
         device: Any = None,
         growth_interval: int | None = None,
-        make_run: MakeRun = make_run,
+        make_run: MakeRun = TrainingRun,
     ) -> None:
         chosen = row_of(RECIPES, recipe, "recipe")
         if growth_interval is not None:

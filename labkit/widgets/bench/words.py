@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import takewhile
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from labkit.train import StepRecord
 from labkit.widgets.base.figures import (
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MANY_SKIPS = 3  # as many skipped steps in a row are a story; one or two are how dynamic scaling works
+Curve = tuple[str, str, str, Sequence[StepRecord]]  # a branch as it is drawn: name, colour, dash, steps
 OPT_LEVELS = ("O0", "O1", "O2", "O3")  # names that say something which their description does not
 
 
@@ -146,8 +147,9 @@ def _losses(bench: Bench, name: str, fp32: float | None) -> str:
     if underflow is not None:
         lost = f"; {percent(underflow) if underflow else 'none'} of its gradient elements underflow"
         lost += "" if swallowed is None else f", {percent(swallowed)} of its updates are swallowed"
-    if bench.phase is Phase.FINISHED and bench.metric is not None:
-        at, ours, theirs = bench.metric
+    at = max(bench.run.metrics.keys() & bench.fp32.metrics.keys(), default=None)  # the latest step that has both
+    if bench.phase is Phase.FINISHED and at is not None:
+        ours, theirs = bench.run.metrics[at], bench.fp32.metrics[at]
         when = "" if at == steps[-1].step else f" at step {at}"
         losses = short(steps[-1].loss) + ("" if fp32 is None else f" and {short(fp32)}")
         return f"{name} has {bench.task.metric_name} {ours:.3f}{when}, FP32 {theirs:.3f}; losses {losses}{lost}."
@@ -185,48 +187,44 @@ def _fork(bench: Bench) -> str:
     return f"The fork {how} left it after step {fork.origin} and {end}.{equal}{trouble}"
 
 
-class Curve(NamedTuple):
-    """A branch as it is drawn."""
-
-    name: str
-    colour: str
-    dash: str
-    steps: Sequence[StepRecord]
-
-
 @on_any_page
 def static_bench(bench: Bench, *, why: str = "") -> Figure:
     """Draw the steps so far: losses, scale, underflow and, where its knobs are there, swallowed updates."""
-    shares = ["underflow", "swallowed"] if "epsilon" in bench.offered else ["underflow"]
+    shares = {"underflow": "Activation gradients: elements that are zero here and not in FP32"}
+    if "epsilon" in bench.offered:
+        shares["swallowed"] = "Updates swallowed: weights with a gradient that did not move"
     figure = new_figure(9, 5.8 + 0.8 * len(shares))
     panels = figure.subplots(2 + len(shares), 1, sharex=True, height_ratios=(3, 1.2, *(1.0 for _ in shares)))
     figure.subplots_adjust(left=0.09, right=0.92, top=0.95, bottom=0.19, hspace=0.4)
     curves = [
-        Curve(name, FORMAT_COLOURS[branch.wanted.format], "--" if i else "-", branch.steps)
+        (name, FORMAT_COLOURS[branch.wanted.format], "--" if i else "-", branch.steps)
         for i, (name, branch) in enumerate(zip(names(bench), bench.branches, strict=True))
     ]
-    _draw_losses(panels[0], bench, curves)
+    marks = [mark for branch in bench.branches for mark in branch.marks]
+    reached = bench.fp32.steps[: max(bench.run.done, 1)]
+    _draw_losses(panels[0], [("FP32", FORMAT_COLOURS["FP32"], "-", reached), *curves])
+    for mark in marks:
+        above = panels[0].get_xaxis_transform()
+        panels[0].text(mark.step, 0.95, f" {raised(mark.label)}", transform=above, fontsize=8.5, va="top")
     _draw_scale(panels[1], curves)
-    for axes, what in zip(panels[2:], shares, strict=True):
+    for axes, (what, title) in zip(panels[2:], shares.items(), strict=True):
         _draw_share(axes, curves, what)
+        panel(axes, title)
     panels[-1].set_xlim(0, bench.total)
     panels[-1].set_xlabel("step", fontsize=9, color=QUIET)
-    forked = [] if bench.fork is None else [(bench.fork.origin, ":")]
-    marks = [(mark.step - 0.5, "-") for branch in bench.branches for mark in branch.marks]
+    lines = [(mark.step - 0.5, "-") for mark in marks] + [(branch.origin, ":") for branch in bench.branches[1:]]
     for axes in panels:
-        for at, dash in (*marks, *forked):
+        for at, dash in lines:
             axes.axvline(at, color=QUIET, linewidth=0.8, linestyle=dash)
     figure.text(0.92, 0.965, rates_text(bench), fontsize=8.5, color=QUIET, ha="right")
     return captioned(figure, (0.09, 0.115), sentence(bench), why, foot=0.01)
 
 
-def _draw_losses(axes: Axes, bench: Bench, curves: Sequence[Curve]) -> None:
-    reached = bench.fp32.steps[: max(bench.run.done, 1)]
-    for name, colour, dash, steps in [Curve("FP32", FORMAT_COLOURS["FP32"], "-", reached), *curves]:
+def _draw_losses(axes: Axes, curves: Sequence[Curve]) -> None:
+    for name, colour, dash, steps in curves:
         drawn = [(s.step, s.loss) for s in steps if math.isfinite(s.loss) and s.loss > 0]
         gaps = [s.loss if math.isfinite(s.loss) and s.loss > 0 else math.nan for s in steps]
-        wide = BROAD if name == "FP32" else 1.6
-        axes.plot([s.step for s in steps], gaps, dash, color=colour, linewidth=wide)
+        axes.plot([s.step for s in steps], gaps, dash, color=colour, linewidth=BROAD if name == "FP32" else 1.6)
         if drawn:
             axes.annotate(name, drawn[-1], (5, 0), textcoords="offset points", color=colour, weight="bold", fontsize=9)
         bad = next((s for s in steps if not math.isfinite(s.loss)), None)
@@ -237,19 +235,15 @@ def _draw_losses(axes: Axes, bench: Bench, curves: Sequence[Curve]) -> None:
     for axis in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
         axis(lambda value, _: short(value))
     panel(axes, "Loss of each batch, log scale")
-    for mark in (mark for branch in bench.branches for mark in branch.marks):
-        above = axes.get_xaxis_transform()
-        axes.text(mark.step, 0.95, f" {raised(mark.label)}", transform=above, fontsize=8.5, va="top")
 
 
 def _draw_scale(axes: Axes, curves: Sequence[Curve]) -> None:
     skipped = 0
     for _, colour, dash, steps in curves:
         axes.step([s.step for s in steps], [math.log2(s.scale) for s in steps], dash, where="mid", color=colour)
-        left_out = [s for s in steps if not s.stepped]
+        left_out = [(s.step, math.log2(s.scale)) for s in steps if not s.stepped]
         skipped += len(left_out)
-        x, y = [s.step for s in left_out], [math.log2(s.scale) for s in left_out]
-        axes.plot(x, y, "x", color=FATE_COLOURS["overflowed"])
+        axes.plot([at for at, _ in left_out], [y for _, y in left_out], "x", color=FATE_COLOURS["overflowed"])
     low, high = axes.get_ylim()
     axes.set_ylim(min(low, -0.5), max(high, 16.5))
     power_ticks(axes.set_yticks, range(0, math.ceil(axes.get_ylim()[1]) + 1, 8))
@@ -262,12 +256,7 @@ def _draw_share(axes: Axes, curves: Sequence[Curve], what: str) -> None:
         points = [(s.step, 100 * share) for s in steps if (share := getattr(s, what)) is not None]
         if points:
             points.append((steps[-1].step, points[-1][1]))  # what was measured stands until it is measured again
-        x, y = [p[0] for p in points], [p[1] for p in points]
+        x, y = [at for at, _ in points], [share for _, share in points]
         axes.step(x, y, dash, where="post", color=colour, linewidth=1.6, marker="o", markersize=3)
     axes.set_ylim(-3, 105)
     axes.set_yticks([0, 50, 100], ["0%", "50%", "100%"])
-    titles = {
-        "underflow": "Activation gradients: elements that are zero here and not in FP32",
-        "swallowed": "Updates swallowed: weights with a gradient that did not move",
-    }
-    panel(axes, titles[what])

@@ -47,11 +47,6 @@ def on(where: Place) -> str:
     return f"the {where.label}" if where.emulated else where.label
 
 
-def offered(own: Place) -> list[dict[str, str]]:
-    """Return key and label of every place there is to train on, the widget's own included."""
-    return [{"key": each.key, "label": each.label} for each in dict.fromkeys((*places(), own))]
-
-
 def between_cells(act: Callable[[], Any]) -> None:
     """Call a method when the kernel is interrupted while no cell runs. A cell calls this; the object may go away."""
     if threading.current_thread() is threading.main_thread() and hasattr(get_ipython(), "kernel"):
@@ -90,7 +85,8 @@ class DrivenWidget(LabWidget):
     def __init__(self, controller: Controller, **offers: Any) -> None:
         self.controller = controller
         controller.send, controller.state = self._send_frame, self.state
-        super().__init__(_offers={**offers, "places": offered(controller.place)})
+        offered = dict.fromkeys((*places(), controller.place))
+        super().__init__(_offers={**offers, "places": [{"key": one.key, "label": one.label} for one in offered]})
         self.on_msg(self._hear)
         atexit.register(controller.close)
         between_cells(controller.interrupt)
