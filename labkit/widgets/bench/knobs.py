@@ -247,6 +247,14 @@ def recipe_of(knobs: Knobs) -> Recipe:
     accumulator = None if no_bf16 else ACCUMULATORS.get(knobs.accumulator, given.accumulator)
     converted = emulated and not knobs.autocast
     forgets = converted and knobs.masters == "forgotten"
+    scaler, scale = given.scaler, 2.0**knobs.log2_scale  # the scaler keeps what no knob turns
+    if knobs.scaling is not scaling_of(scaler) or (knobs.scaling is not Scaling.OFF and scale != scaler.init_scale):
+        moving = scaler if scaler.dynamic else replace(DYNAMIC, growth_interval=knobs.growth_interval)
+        scaler = {
+            Scaling.OFF: replace(NO_SCALING, skip_on_inf=scaler.skip_on_inf),
+            Scaling.STATIC: static(scale, skip_on_inf=scaler.skip_on_inf),
+            Scaling.DYNAMIC: replace(moving, init_scale=scale),
+        }[knobs.scaling]
     recipe = replace(
         given,
         name=describe(knobs),
@@ -258,25 +266,12 @@ def recipe_of(knobs: Knobs) -> Recipe:
         keep_norms=knobs.norms_fp32 or not converted,
         master_weights=knobs.masters == "kept" or not converted,
         optimizer=number if converted and knobs.masters == "none" else FP32,
-        scaler=_scaler(knobs),
+        scaler=scaler,
         accumulator=accumulator if emulated else None,
         graph=False,  # it changes no number
     )
     name = given.name if replace(recipe, name=given.name) == given else preset_of(recipe)
     return replace(recipe, name=name or recipe.name)
-
-
-def _scaler(knobs: Knobs) -> ScalerConfig:
-    """Return the given recipe's scaler where the knobs leave it alone; else one that keeps what they do not turn."""
-    own, scale = knobs.given.scaler, 2.0**knobs.log2_scale
-    if knobs.scaling is scaling_of(own) and (knobs.scaling is Scaling.OFF or scale == own.init_scale):
-        return own
-    if knobs.scaling is Scaling.OFF:
-        return replace(NO_SCALING, skip_on_inf=own.skip_on_inf)
-    if knobs.scaling is Scaling.STATIC:
-        return static(scale, skip_on_inf=own.skip_on_inf)
-    moving = own if own.dynamic else replace(DYNAMIC, growth_interval=knobs.growth_interval)
-    return replace(moving, init_scale=scale)
 
 
 def preset_of(recipe: Recipe) -> str:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from labkit.amp import DYNAMIC, RECIPES, Recipe, ScalerConfig
 from labkit.train import CATEGORIES, GPU_TASKS, TASKS, Place, RunRecord, Task, TrainingRun, bytes_held, places
 from labkit.widgets.base.figures import why_still
-from labkit.widgets.base.number_words import power
 from labkit.widgets.base.widget import script, style
 from labkit.widgets.bench.bench import Bench, MakeRun
 from labkit.widgets.bench.knobs import (
@@ -108,7 +107,6 @@ class BenchWidget(DrivenWidget):
 
     def state(self) -> dict[str, Any]:
         bench, knobs = self.bench, self.bench.shown.wanted
-        scaler = recipe_of(knobs).scaler
         plain = {name: getattr(getattr(knobs, name), "value", getattr(knobs, name)) for name in bench.offered}
         if "epsilon" in plain:
             adams = getattr(bench.task.make_optimizer, "keywords", {}).get("eps", EPSILONS[0])  # the task's, or Adam's
@@ -131,9 +129,7 @@ class BenchWidget(DrivenWidget):
             "knobs": plain,
             "fixed": why_fixed(knobs, bench.task, bench.offered),
             "scale": math.log2(bench.shown.scale),
-            "scale_text": power(bench.shown.scale),
-            "growth_interval": scaler.growth_interval,
-            "rule": rule(scaler),
+            "rule": rule(recipe_of(knobs).scaler),
             "branches": branches,
             "fork_change": bench.fork_change(),
             "metric_name": bench.task.metric_name,

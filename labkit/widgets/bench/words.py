@@ -111,33 +111,33 @@ def sentence(bench: Bench) -> str:
             f"first weights and the same batches, for {bench.total} steps."
         )
     last, finished = steps[-1], bench.phase is Phase.FINISHED
+    name = who(in_force, last.scale)
     fp32 = bench.fp32.steps[last.step - 1].loss if last.step <= len(bench.fp32.steps) else None
     bad, bad_since = streak(steps, lambda s: not math.isfinite(s.loss))
-    parts = [_where(bench)]
+    if not finished:
+        where = f"{'Paused at step' if bench.phase is Phase.PAUSED else 'Step'} {last.step} of {bench.total}: "
+    else:
+        ended = "Finished at step {}" if last.step >= bench.total else "Stopped at step {} of {}"
+        changes = {0: "", 1: ", after one change"}.get(len(run.marks), f", after {len(run.marks)} changes")
+        where = f"{ended.format(last.step, bench.total)}{changes}: "
     if bad:
         beside = "" if fp32 is None else f", FP32 at {short(fp32)}"
-        parts[0] += (
-            f"the loss of {who(in_force, last.scale)} has been {short(last.loss)} since step {bad_since}{beside}."
-        )
-        parts.append("Infinity or NaN sits in its weights or activations, and no loss scale takes it out: press Reset.")
+        trouble = f"has been {short(last.loss)} since step {bad_since}{beside}. Infinity or NaN sits in its weights or"
+        parts = [f"{where}the loss of {name} {trouble} activations, and no loss scale takes it out: press Reset."]
     else:
-        parts[0] += _losses(bench, who(in_force, last.scale), fp32)
-        parts.append(_skips(steps))
+        parts = [where + _losses(bench, name, fp32)]
+        skipped, in_a_row = sum(not s.stepped for s in steps), streak(steps, lambda s: not s.stepped)[0]
+        if in_a_row >= MANY_SKIPS:
+            overflow = f"at scale {power(last.scale)} the gradients overflow, so the weights stand still."
+            parts.append(f"The last {in_a_row} steps were skipped: {overflow}")
+        elif skipped:
+            parts.append(f"{skipped} step{' was' if skipped == 1 else 's were'} skipped.")
     parts.append(_fork(bench))
     if finished and (measured := rates(bench)) is not None:
         parts.append(f"On {on(bench.place)}, FP32 did {measured[0]:.3g} steps a second, this run {measured[1]:.3g}.")
     if bench.phase is not Phase.RUNNING and run.wanted != in_force:
         parts.append(f"The next {'run' if finished else 'step'} will be {who(run.wanted)}.")
     return " ".join(filter(None, parts))
-
-
-def _where(bench: Bench) -> str:
-    step, total = bench.run.done, bench.total
-    if bench.phase is not Phase.FINISHED:
-        return f"{'Paused at step' if bench.phase is Phase.PAUSED else 'Step'} {step} of {total}: "
-    ended = f"Finished at step {step}" if step >= total else f"Stopped at step {step} of {total}"
-    count = len(bench.run.marks)
-    return f"{ended}{ ({0: '', 1: ', after one change'}.get(count, f', after {count} changes')) }: "
 
 
 def _losses(bench: Bench, name: str, fp32: float | None) -> str:
@@ -154,16 +154,6 @@ def _losses(bench: Bench, name: str, fp32: float | None) -> str:
         losses = short(steps[-1].loss) + ("" if fp32 is None else f" and {short(fp32)}")
         return f"{name} has {bench.task.metric_name} {ours:.3f}{when}, FP32 {theirs:.3f}; losses {losses}{lost}."
     return f"{name} is at {short(steps[-1].loss)}{'' if fp32 is None else f', FP32 at {short(fp32)}'}{lost}."
-
-
-def _skips(steps: Sequence[StepRecord]) -> str:
-    skipped, in_a_row = sum(not s.stepped for s in steps), streak(steps, lambda s: not s.stepped)[0]
-    if in_a_row >= MANY_SKIPS:
-        return (
-            f"The last {in_a_row} steps were skipped: at scale {power(steps[-1].scale)} the gradients overflow, so the "
-            "weights stand still."
-        )
-    return f"{skipped} step{' was' if skipped == 1 else 's were'} skipped." if skipped else ""
 
 
 def _fork(bench: Bench) -> str:

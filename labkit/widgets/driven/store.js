@@ -133,7 +133,7 @@ function tell(store, what, at = performance.now()) {
   store.afterwards = null;
   if (late && late.what !== what) tell(store, late.what, late.at);
   store.sent += 1;
-  store.asked = { number: store.sent, at, running: store.state.phase === "running" };
+  store.asked = { number: store.sent, at, running: store.state?.phase === "running" };
   store.echo = null;
   store.silence ||= setTimeout(() => {
     store.silent = true;
