@@ -186,8 +186,10 @@ def _judged(exercise: Exercise, seed: int, reply: Reply) -> Grade:
         return Grade(exercise, (), complete=True, note=reply.note + _where(paper, reply))
     try:
         answers = answers_in(reply)
-        late = dump(Failure("error", reply.note))
-        return judge(paper, answers + [[late] * len(cases) for cases in paper.cases[len(answers) :]])
+        if reply.late:
+            late = dump(Failure("error", reply.note))
+            answers += [[late] * len(cases) for cases in paper.cases[len(answers) :]]
+        return judge(paper, answers)
     except Exception as error:  # whatever an answer does to the comparison, the class goes on
         return Grade(exercise, (), complete=True, note=f"the answers cannot be read: {str(error)[:100]}")
 
