@@ -20,7 +20,8 @@ from labkit.amp.engine import Engine
 from labkit.amp.step import Moment, StepEvent
 from labkit.instrument import Listener
 from labkit.instrument.guard import Failed, guarded
-from labkit.instrument.sources import Gradients, tap
+from labkit.instrument.sources import tap
+from labkit.instrument.stream import Gradients
 
 
 @contextmanager
@@ -33,9 +34,10 @@ def engine_source(listener: Listener) -> Iterator[None]:
         return backward(engine, loss, loss_id, **kwargs)
 
     def around_step(step: Any, engine: Engine, *args: Any, **kwargs: Any) -> Any:
-        if listener.model is not engine.model:
+        if not listener.trains(engine.model):
             return step(engine, *args, **kwargs)
-        with listener.step_by_engine(), engine.listen(guarded(partial(_tell, listener, engine, {}), listener.failed)):
+        told = guarded(partial(_tell, listener, engine, {}), listener.failed)
+        with listener.step_by_engine(engine.optimizer), engine.listen(told):
             return step(engine, *args, **kwargs)
 
     failed = listener.failed

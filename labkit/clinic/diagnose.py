@@ -11,16 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from labkit.clinic.constants import Constant, constants_of
-from labkit.clinic.listen import HALF, Event, Listener, line_of, listening
+from labkit.clinic.listen import HALF, TrainingListener, line_of, listening
 from labkit.faults import FAULTS, explain
 from labkit.faults.messages import messages_in
+from labkit.instrument import Finding as Event
 from labkit.instrument import Watch, watch
 from labkit.instrument.guard import guarded, reporting
 from labkit.instrument.records import REPAIRS
@@ -149,7 +150,7 @@ def diagnose(
         ValueError: there are no batches; steps is not positive; the model has no parameters.
     """
     _check(step, model, steps)
-    listener = Listener()
+    listener = TrainingListener()
     if optimizer is not None:
         listener.optimizers[id(optimizer)] = optimizer
     seen = Examined(listener, constants_of(step, model))
@@ -180,7 +181,7 @@ def _check(step: Any, model: Any, steps: Any) -> None:
 class Examined:
     """Models before and after, and what was seen meanwhile, put together."""
 
-    def __init__(self, listener: Listener, constants: list[Constant]) -> None:
+    def __init__(self, listener: TrainingListener, constants: list[Constant]) -> None:
         self.listener, self.constants, self.steps = listener, constants, 0
         self.error: BaseException | None = None
         self.watches = ExitStack()
@@ -199,7 +200,7 @@ class Examined:
         self.parameters |= mine
         self.before |= {n: p.detach().clone() for n, p in mine.items()}
         self.well |= {n for n, b in self._buffers(prefix) if finite(b)}
-        self.listener.name_modules(model)
+        self.listener.modules.learn(model)
 
     def _buffers(self, prefix: str) -> Iterator[tuple[str, Tensor]]:
         model, _ = self.models[prefix]
@@ -219,7 +220,7 @@ class Examined:
             if name in self.well and not finite(buffer):
                 self.well.remove(name)
                 seen = f"the buffer {name} holds inf or NaN since this step"
-                self.listener.events.append(Event("buffer", self.listener.step, "", name.rpartition(".")[0], seen))
+                self.listener.events.append(Event("buffer", name.rpartition(".")[0], self.listener.step, seen))
 
     def report(self) -> Report:
         """Put all together, the worst first."""
@@ -236,17 +237,17 @@ class Examined:
 
     def _rows(self, events: list[Event]) -> Iterator[Finding]:
         for kind, row in ROWS.items():
-            mine = [e for e in events if e.kind == kind and self._counts(e)]
+            mine = [e for e in events if e.what == kind and self._counts(e)]
             steps = sorted({e.step for e in mine})
             if len(steps) >= row.least:
                 first = mine[0]
                 often = f"first in step {steps[0]}" + f", in {len(steps)} steps of {self.steps}" * (len(steps) > 1)
                 more = f", {len({e.where for e in mine}) - 1} more places" * (len({e.where for e in mine}) > 1)
-                yield Finding(kind, row.status, f"{first.seen} ({often}{more})", row.remedy, first.where, row.patients)
+                yield Finding(kind, row.status, f"{first.says} ({often}{more})", row.remedy, first.where, row.patients)
 
     def _notes(self, told: set[str]) -> list[Finding]:
         """Return what stands in the source and did no harm in these steps: constants that do not fit."""
-        told = told | {event.line for event in self.listener.events if event.kind == "constant"}
+        told = told | {event.line for event in self.listener.events if event.what == "constant"}
         mine = [constant for constant in self.constants if constant.where not in told]
         more = f"; and {len(mine) - NOTES} more" * (len(mine) > NOTES)
         return [
@@ -259,11 +260,11 @@ class Examined:
 
     def _counts(self, event: Event) -> bool:
         """Say whether an event does harm: not if it was masked away, or only a scaler's search for its scale."""
-        if event.kind not in HARMLESS_IF_MASKED:
+        if event.what not in HARMLESS_IF_MASKED:
             return True
         attempts = [a for a in self.listener.attempts if a.step == event.step]
-        spoilt = any(e.kind == "a step with inf or NaN" and e.step == event.step for e in self.listener.events)
-        by_scale = "backward" in event.kind and not self._falling()
+        spoilt = any(e.what == "a step with inf or NaN" and e.step == event.step for e in self.listener.events)
+        by_scale = "backward" in event.what and not self._falling()
         return not attempts or spoilt or (not by_scale and not all(a.taken for a in attempts))
 
     def _falling(self) -> str:
@@ -291,25 +292,25 @@ class Examined:
     def _looked_at(self) -> Iterator[Event]:
         last = self.listener.step
         if falling := self._falling():
-            yield Event("scale falls", last, "", "", falling)
+            yield Event("scale falls", "", last, falling)
         held = {id(p) for p in self.listener.held()}
         lonely = [n for n in self.with_gradient if id(self.parameters[n]) not in held]
         still = [n for n in lonely if torch.equal(self.parameters[n].detach(), self.before[n])]
         moved = any(attempt.taken for attempt in self.listener.attempts)
         if moved and held and still and len(lonely) == len(self.with_gradient):
             seen = f"{len(still)} of {len(self.parameters)} parameters got gradients, and no optimizer holds them"
-            yield Event("optimizer holds other parameters", last, "", sorted(still)[0], seen)
+            yield Event("optimizer holds other parameters", sorted(still)[0], last, seen)
         half = [n for n, p in self.parameters.items() if p.dtype in HALF and id(p) in held]
         if half:
             seen = f"{len(half)} of {len(self.parameters)} trained parameters are {self.parameters[half[0]].dtype}"
-            yield Event("trainable weights in half", 0, "", half[0], seen)
+            yield Event("trainable weights in half", half[0], 0, seen)
 
     def _by_watch(self) -> Iterator[Event]:
         findings = ((prefix, f) for prefix, (_, watch) in self.models.items() for f in watch.report().findings)
         for prefix, found in findings:
             weight = self.parameters.get(prefix + found.layer)
             if found.what in ROWS and (found.what not in IN_HALF_ONLY or (weight is not None and weight.dtype in HALF)):
-                yield Event(found.what, found.step, "", prefix * bool(found.layer) + found.layer, found.says)
+                yield replace(found, layer=prefix * bool(found.layer) + found.layer)
 
 
 def _raised(error: BaseException) -> Finding:

@@ -14,7 +14,7 @@ import copy
 import math
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -25,15 +25,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as hooks
 from torch.optim.lr_scheduler import LRScheduler
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from labkit.amp import Engine
 from labkit.clinic.constants import misfit
-from labkit.instrument.guard import described, guarded, reporting
-from labkit.instrument.sample import dtype_name, finite, floats, in_backward
-from labkit.instrument.sources import scaler_classes, tap
+from labkit.instrument.guard import described, guarded
+from labkit.instrument.records import Finding
+from labkit.instrument.sample import dtype_name, finite, floats
+from labkit.instrument.sources import open_sources, optimizer_hooks, tap
+from labkit.instrument.stream import Listener, Modules, Operations, in_backward
 
 SURELY_SCALED = 2.0**8  # a factor of a loss from which on, as a power of two, it is a loss scale and no weight
 HALF = (torch.float16, torch.bfloat16)
@@ -59,22 +59,6 @@ NOBODYS = ("<", copy.__file__, str(Path(torch.__file__).parent), *(str(LAB / nam
 NOBODYS += tuple(str(LAB / "clinic" / f"{name}.py") for name in ("diagnose", "listen", "script"))
 
 
-@dataclass(frozen=True)
-class Event:
-    """Something remarkable: of which kind, in which step, on which line, in which module, and what was seen."""
-
-    kind: str
-    step: int
-    line: str
-    module: str
-    seen: str
-
-    @property
-    def where(self) -> str:
-        """The line and the module, as far as they are known."""
-        return ", ".join(filter(None, (self.line, self.module and f"in {self.module}")))
-
-
 @dataclass
 class Attempt:
     """An optimizer's step: taken, or skipped by a scaler, and under which scale (1 without a scaler)."""
@@ -85,34 +69,28 @@ class Attempt:
     taken: bool = False
 
 
-class Listener:
+class TrainingListener(Listener):
     """Notes what happens while `listening`: events and attempts."""
 
     def __init__(self) -> None:
-        self.step = 0
-        self.events: list[Event] = []
+        super().__init__()
+        self.events: list[Finding] = []
         self.attempts: list[Attempt] = []
         self.failures: dict[tuple[str, str], str] = {}  # of the listener itself: where, type of error -> what
         self.optimizers: dict[int, Any] = {}
+        self.modules = Modules()
         self.made: list[tuple[Tensor, str]] = []  # parameters made during this step, and where
         self.scaled_gradients: list[Tensor] = []  # of torch.autograd.grad, or views of them
         self.regions: list[bool] = []  # autocast regions that are open: whether each is on
-        self.stepping = False
-        self._unscaled, self._scaler, self._by_scaler = True, False, False
+        self._unscaled, self._scaled, self._by_scaler = True, False, False
         self._factors: set[float] = set()
-        self._modules: list[str] = []
-        self._names: dict[int, str] = {}
-
-    def name_modules(self, model: nn.Module) -> None:
-        """Learn what the modules of a model are called."""
-        self._names |= {id(module): name or type(module).__name__ for name, module in model.named_modules()}
 
     def note(self, kind: str, seen: str, module: str | None = None) -> None:
         """Write an event down, unless it is of our own making."""
         line = user_line(sys._getframe(1))
         if line is not None:
-            inside = self._modules[-1] if self._modules and module is None else module or ""
-            self.events.append(Event(kind, self.step, line, inside, seen))
+            inside = self.modules.innermost if module is None else module
+            self.events.append(Finding(kind, inside, self.step, seen, line))
 
     def failed(self, where: str, error: Exception) -> None:
         """Note what failed in the listener itself: the report says so, and the training goes on."""
@@ -126,12 +104,9 @@ class Listener:
 
     def still_scaled(self) -> list[Tensor]:
         """Return the gradients that a scaler has not unscaled yet."""
-        if self._unscaled or not self._scaler:
+        if self._unscaled or not self._scaled:
             return []
         return [p.grad for p in self.held() if p.grad is not None]
-
-    def attempted(self, attempt: Attempt) -> None:
-        """Note that an optimizer's step is over, taken or not."""
 
     def end_step(self) -> None:
         """Look back at a step that is over: at what was made in it and trained by nobody."""
@@ -139,17 +114,16 @@ class Listener:
         for parameter, line in self.made:
             if parameter.grad is not None and id(parameter) not in held:
                 seen = f"a parameter of shape {tuple(parameter.shape)} was made in the step and no optimizer holds it"
-                self.events.append(Event("layer made in the step", self.step, line, "", seen))
-        self.made, self.scaled_gradients, self._modules = [], [], []
+                self.events.append(Finding("layer made in the step", "", self.step, seen, line))
+        self.made, self.scaled_gradients, self.modules.running = [], [], []
 
     # What the hooks and taps tell
 
     def before_module(self, module: nn.Module, _: Any) -> None:
-        self._modules.append(self._names.get(id(module), type(module).__name__))
+        self.modules.enter(module)
 
     def after_module(self, *_: Any) -> None:
-        if self._modules:
-            self._modules.pop()
+        self.modules.leave()
 
     def registered(self, _: nn.Module, __: str, parameter: Tensor | None) -> None:
         line = user_line(sys._getframe(1))
@@ -157,6 +131,8 @@ class Listener:
             self.made.append((parameter, line))
 
     def before_optimizer(self, optimizer: Any, *_: Any) -> None:
+        if not self._by_scaler:
+            self.step_begins(optimizer)
         with _disable_current_modes():
             self._note_step(optimizer)
         self.stepping = True
@@ -172,9 +148,9 @@ class Listener:
         if any(self.regions):
             self.note("a step inside autocast", "optimizer.step() was called in an autocast region that is still open")
 
-    def after_optimizer(self, *_: Any) -> None:
+    def after_optimizer(self, optimizer: Any, *_: Any) -> None:
         self.stepping, self._factors = False, set()
-        self.attempted(self.attempts[-1])
+        self.stepped.add(id(optimizer))
 
     def backward(self, call: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
         if user_line(sys._getframe(1)) is not None:  # else it is watch's own, of a copy
@@ -201,38 +177,24 @@ class Listener:
             self.scaled_gradients += [g for g in found if g is not None]
         return found
 
-    def scale(self, call: Any, scaler: Any, *args: Any, **kwargs: Any) -> Any:
-        self._scaler = self._scaler or scaler.is_enabled()
-        return call(scaler, *args, **kwargs)
+    def scaled_by(self, scale: Callable[[], float]) -> None:
+        self._scale, self._scaled = scale, True
 
-    def unscale(self, call: Any, *args: Any, **kwargs: Any) -> Any:
+    def before_unscale(self, optimizer: Any) -> None:
         self._unscaled = True
-        return call(*args, **kwargs)
-
-    def scaler_step(self, call: Any, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        if not scaler.is_enabled():
-            return call(scaler, optimizer, *args, **kwargs)
-        with self._decided_by_scaler(optimizer, scaler.get_scale()):
-            return call(scaler, optimizer, *args, **kwargs)
-
-    def engine_step(self, call: Any, engine: Engine, *args: Any, **kwargs: Any) -> Any:
-        """Note an engine's step, which it takes or skips by itself."""
-        with self._decided_by_scaler(engine.optimizer, engine.scaler.scale):
-            return call(engine, *args, **kwargs)
 
     @contextmanager
-    def _decided_by_scaler(self, optimizer: Any, scale: float) -> Iterator[None]:
+    def step_by_scaler(self, optimizer: Any) -> Iterator[None]:
         """Note an attempt, which the optimizer's hooks mark as taken."""
+        self.step_begins(optimizer)
         self.optimizers[id(optimizer)] = optimizer
-        attempt = Attempt(self.step, id(optimizer), scale)
-        self.attempts.append(attempt)
+        self.attempts.append(Attempt(self.step, id(optimizer), self._scale()))
         self._unscaled = self._by_scaler = True
         try:
             yield
         finally:
             self._by_scaler, self._factors = False, set()
-            if not attempt.taken:
-                self.attempted(attempt)
+            self.stepped.add(id(optimizer))
 
     def schedule(self, call: Any, schedule: Any, *args: Any, **kwargs: Any) -> Any:
         last = next((a for a in reversed(self.attempts) if a.optimizer == id(schedule.optimizer)), None)
@@ -274,26 +236,20 @@ def loss_scale(loss: Tensor) -> float:
     return value if value >= SURELY_SCALED and math.frexp(value)[0] == 0.5 else 1.0
 
 
-class Operations(TorchDispatchMode):
-    """Looks at each operation while it is on, and tells a listener."""
+class Remarkable:
+    """Looks at each operation, and tells a listener which are remarkable."""
 
-    def __init__(self, listener: Listener) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+    def __init__(self, listener: TrainingListener) -> None:
         self.listener = listener
         self._told = (-1, "")  # the step and the pass whose first inf or NaN was told
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operation as it is, and look at it."""
-        kwargs, inputs, before = kwargs or {}, list[Tensor](), 0
-        with reporting(self.listener.failed, "looking at what an operation takes"):
-            inputs = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
-            before = _worst(inputs) if func._schema.is_mutable else 0
-        out = func(*args, **kwargs)
-        with reporting(self.listener.failed, "looking at what an operation returns"):
-            self.look(func, args, inputs, before, out)
-        return out
+    def look(self, func: Any, args: Any, kwargs: Any) -> Callable[[Any], None]:
+        """Look at what an operation takes, and then at what it returns."""
+        inputs = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+        before = _worst(inputs) if func._schema.is_mutable else 0
+        return partial(self.look_behind, func, args, inputs, before)
 
-    def look(self, func: Any, args: Any, inputs: list[Tensor], before: int, out: Any) -> None:
+    def look_behind(self, func: Any, args: Any, inputs: list[Tensor], before: int, out: Any) -> None:
         """Look at an operation that has run."""
         name, changing = func._schema.name.partition("::")[2], func._schema.is_mutable
         outputs = floats([out, *(inputs if changing else ())])
@@ -393,20 +349,14 @@ def line_of(error: BaseException) -> str:
 
 
 @contextmanager
-def listening(listener: Listener, scaler: Any = None) -> Iterator[Listener]:
-    """Have a listener hear all that happens, until the block ends; `scaler` is one whose class no source knows."""
-    autocast, scalers = torch.amp.autocast_mode.autocast, scaler_classes()
-    if scaler is not None and not isinstance(scaler, tuple(scalers)):
-        scalers.append(type(scaler))
+def listening(listener: TrainingListener, scaler: Any = None) -> Iterator[TrainingListener]:
+    """Report all that happens to a listener, until the block ends; `scaler` is one whose class no source knows."""
+    autocast = torch.amp.autocast_mode.autocast
     hook = partial(guarded, failed=listener.failed)
     with ExitStack() as stack:
         taps: list[tuple[Any, str, Any]] = [
             (torch.autograd, "backward", listener.backward),
             (torch.autograd, "grad", listener.grad),
-            *((each, "scale", listener.scale) for each in scalers),
-            *((each, "unscale_", listener.unscale) for each in scalers),
-            *((each, "step", listener.scaler_step) for each in scalers),
-            (Engine, "step", listener.engine_step),
             (LRScheduler, "step", listener.schedule),
             (autocast, "__enter__", listener.enter),
             (autocast, "__exit__", listener.exit),
@@ -417,9 +367,9 @@ def listening(listener: Listener, scaler: Any = None) -> Iterator[Listener]:
             hooks.register_module_forward_pre_hook(hook(listener.before_module)),
             hooks.register_module_forward_hook(hook(listener.after_module), always_call=True),
             hooks.register_module_parameter_registration_hook(hook(listener.registered)),
-            register_optimizer_step_pre_hook(hook(listener.before_optimizer)),
-            register_optimizer_step_post_hook(hook(listener.after_optimizer)),
         ):
             stack.callback(handle.remove)
-        stack.enter_context(Operations(listener))
+        stack.enter_context(optimizer_hooks(listener))
+        stack.enter_context(open_sources(listener, scaler))
+        stack.enter_context(Operations(Remarkable(listener).look, listener.failed))
         yield listener

@@ -15,13 +15,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 import labkit.frameworks  # noqa: F401  # its scalers are heard
 from labkit.clinic.constants import Constant, constants_in, constants_of
 from labkit.clinic.diagnose import Examined
-from labkit.clinic.listen import Attempt, Listener, line_of, listening, user_line
+from labkit.clinic.listen import TrainingListener, line_of, listening, user_line
 from labkit.faults import explain
 from labkit.instrument.guard import guarded
 from labkit.instrument.script import as_main, model_of
@@ -32,27 +31,21 @@ class Enough(SystemExit):
     """Ends a script that has done the steps that were asked for."""
 
 
-class ScriptListener(Listener):
+class ScriptListener(TrainingListener):
     """Listens to a script: which models it trains, and where each of its steps begins."""
 
     def __init__(self, steps: int, constants: list[Constant]) -> None:
         super().__init__()
         self.wanted, self.seen = steps, Examined(self, constants)
-        self._over: set[int] = set()  # optimizers whose step is over
 
     def before_module(self, module: nn.Module, args: Any) -> None:
-        if self._over and not self.stepping and torch.is_grad_enabled() and user_line(sys._getframe(1)) is not None:
-            self.next_step()
+        if self.stepped and user_line(sys._getframe(1)) is not None:
+            self.forward_begins()
         super().before_module(module, args)
-
-    def attempted(self, attempt: Attempt) -> None:
-        if attempt.optimizer in self._over:
-            self.next_step()
-        self._over.add(attempt.optimizer)
 
     def next_step(self) -> None:
         """Begin the next step; end the script where it was not asked for."""
-        self._over = set()
+        self.stepped = set()
         guarded(self.seen.after_step, self.failed)()
         self.step += 1
         if self.seen.steps >= self.wanted:
@@ -112,7 +105,7 @@ def diagnose_script(script: Path, arguments: list[str], steps: int = 20) -> Repo
     except Exception as error:
         seen.error = error
         ended = f": {type(error).__name__}: {error} ({line_of(error)})"
-    if listener._over:
+    if listener.stepped:
         guarded(seen.after_step, listener.failed)()
     if listener.failures:
         return seen.report()

@@ -27,7 +27,7 @@ from labkit.instrument.records import AgainstFP32, Finding, NonFinite, Skip, Wat
 from labkit.instrument.replay import Call, against_fp32, culprit
 from labkit.instrument.report import Report
 from labkit.instrument.sample import Sample, checksum, dtype_name, finite, own_part
-from labkit.instrument.sources import Gradients
+from labkit.instrument.stream import Gradients
 
 Scale = Callable[[], float]
 MOST = 0.5  # a share from which on a loss is a fault

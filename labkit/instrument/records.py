@@ -137,12 +137,16 @@ REPAIRS = {  # what is found -> what to do
 
 @dataclass(frozen=True)
 class Finding:
-    """Something wrong: what, with which layer or parameter ("" for all), at which step first, in a sentence."""
+    """Something wrong: what, with which layer or parameter ("" for all), at which step first, in a sentence.
+
+    line    file and line of the user's code, where it is known
+    """
 
     what: str
     layer: str
     step: int
     says: str
+    line: str = ""
 
     def __str__(self) -> str:
         """Say all of it in a line."""
@@ -152,6 +156,11 @@ class Finding:
     def repair(self) -> str:
         """What to do."""
         return REPAIRS[self.what]
+
+    @property
+    def where(self) -> str:
+        """The line and the layer, as far as they are known."""
+        return ", ".join(filter(None, (self.line, self.layer and f"in {self.layer}")))
 
 
 @dataclass(frozen=True)

@@ -23,13 +23,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from labkit.instrument.guard import Failed, Unseen, guarded
 from labkit.instrument.histogram import ExponentHistogram, merge
 from labkit.instrument.records import AgainstFP32, NonFinite, trimmed
 from labkit.instrument.sample import count, dense, floats
+from labkit.instrument.stream import Modules, Operations
 from labkit.modes import LabMode, open_modes, under
 
 NARROW = (torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
@@ -243,7 +243,7 @@ def _trace(model: nn.Module, calls: list[Call], step: int, scale: float, scale_o
     copied, memo = copied_model(model, wide=False)
     layers = _Layers(copied, step)
     for call in calls:
-        with as_it_was(call, memo, wide=False), torch.enable_grad(), _Operations(layers):
+        with as_it_was(call, memo, wide=False), torch.enable_grad(), Operations(layers.look):
             output = floats(under(call.modes, copied, *call.args, **call.kwargs))
         layers.label(output, "")
         if any(_what(t) for t in output) and layers.first:
@@ -268,19 +268,20 @@ class _Layers:
     """Which layer each operation and each node of the graph belongs to, and the first that gave inf or NaN."""
 
     def __init__(self, model: nn.Module, step: int) -> None:
-        self.path, self.step = [""], step
+        self.modules, self.step = Modules(), step
         self.first: NonFinite | None = None
         self._known: dict[Any, str] = {}
-        for name, module in model.named_modules():
-            module.register_forward_pre_hook(partial(self._enter, name), with_kwargs=True)
+        self.modules.learn(model, unnamed="")
+        for module in model.modules():
+            module.register_forward_pre_hook(self._enter, with_kwargs=True)
             module.register_forward_hook(self._leave)
 
-    def _enter(self, name: str, _: nn.Module, args: Any, kwargs: Any) -> None:
-        self.label(floats((args, kwargs)), self.path[-1])
-        self.path.append(name)
+    def _enter(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        self.label(floats((args, kwargs)), self.modules.innermost)
+        self.modules.enter(module)
 
     def _leave(self, _: nn.Module, __: Any, output: Any) -> None:
-        self.label(floats(output), self.path.pop())
+        self.label(floats(output), self.modules.leave())
 
     def label(self, tensors: Iterable[Tensor], layer: str) -> None:
         """Note the layer of all nodes that lead to these tensors and have none, and listen to each."""
@@ -296,30 +297,22 @@ class _Layers:
     def _after_node(self, op: str, layer: str, results: Any, given: Any) -> None:
         self.judge(op, layer, "backward", floats(given), floats(results))
 
+    def look(self, func: Any, args: Any, kwargs: Any) -> Callable[[Any], None] | None:
+        """Look at what an operation of a forward pass is given and returns."""
+        given, op = floats((args, kwargs)), func.overloadpacket.__name__
+        written_inf = any(isinstance(a, float) and not math.isfinite(a) for a in args)
+        if not given or written_inf or "empty" in op or self.first is not None:
+            return None
+        before = [t.detach().clone() for t in given] if op.endswith("_") else given
+        layer = self.modules.innermost
+        return lambda result: self.judge(op.strip("_"), layer, "forward", before, floats(result))
+
     def judge(self, op: str, layer: str, direction: str, given: list[Tensor], results: list[Tensor]) -> None:
         """Note an operation that is the first to give inf or NaN of finite numbers, or NaN of none."""
         if self.first is None and (bad := next(filter(None, map(_what, results)), "")):
             before = {_what(t) for t in given}
             if (bad == "NaN" and "NaN" not in before) or before <= {""}:
                 self.first = NonFinite(self.step, layer, op, direction, bad, _largest(given))
-
-
-class _Operations(TorchDispatchMode):
-    """Looks at what each operation of a forward pass is given and returns."""
-
-    def __init__(self, layers: _Layers) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._layers = layers
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given, op = floats((args, kwargs)), func.overloadpacket.__name__
-        written_inf = any(isinstance(a, float) and not math.isfinite(a) for a in args)
-        look = bool(given) and not written_inf and "empty" not in op and self._layers.first is None
-        before = [t.detach().clone() for t in given] if look and op.endswith("_") else given
-        result = func(*args, **(kwargs or {}))
-        if look:
-            self._layers.judge(op.strip("_"), self._layers.path[-1], "forward", before, floats(result))
-        return result
 
 
 def _op(name: str) -> str:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import graph
 from torch.autograd.graph import saved_tensors_hooks
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from labkit.instrument.guard import Failed, Unseen, guarded, name_of, reporting
@@ -28,17 +28,13 @@ from labkit.instrument.histogram import ExponentHistogram, exponent_histogram, m
 from labkit.instrument.probe import swallowed_counts
 from labkit.instrument.records import WatchedStep, trimmed
 from labkit.instrument.sources import open_cast_sources, tap
+from labkit.instrument.stream import Operations, in_backward
 from labkit.modes import open_modes
 
 MEMORY = ("weights", "master weights", "gradients", "optimizer state", "activations")
 TRANSFORMED = "what the model computes inside a transform of torch.func (grad, vmap ...)"
 INNER = "gradients of torch.autograd.grad and of create_graph=True: nothing says what they were multiplied by"
 COUNTED = (torch.float16, torch.bfloat16, torch.float32)
-
-
-def in_backward() -> bool:
-    """Say whether a backward pass is running: what is called then was called before."""
-    return torch._C._current_graph_task_id() != -1
 
 
 def transformed() -> bool:
@@ -144,12 +140,11 @@ def _without(pack: Any, unpack: Any, disable: Any, *args: Any, **kwargs: Any) ->
             yield
 
 
-class CountedCasts(TorchDispatchMode):
+class CountedCasts:
     """Counts casts between dtypes of numbers, whoever asks for them: torch's autocast or the model; or a source."""
 
-    def __init__(self, casts: dict[str, tuple[int, int]], told: bool, failed: Failed) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._casts, self._look, self._failed = casts, not told, failed
+    def __init__(self, casts: dict[str, tuple[int, int]], told: bool) -> None:
+        self._casts, self._look = casts, not told
 
     @contextmanager
     def one(self) -> Iterator[None]:
@@ -160,12 +155,9 @@ class CountedCasts(TorchDispatchMode):
         finally:
             self._look = before
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if self._look and func is torch.ops.aten._to_copy.default:
-            with reporting(self._failed, "counting casts"):
-                self._count(args[0], result)
-        return result
+    def look(self, func: Any, args: Any, _: Any) -> Callable[[Tensor], None] | None:
+        """Look at an operation that is about to run, and at the result of a cast."""
+        return partial(self._count, args[0]) if self._look and func is torch.ops.aten._to_copy.default else None
 
     def _count(self, before: Tensor, after: Tensor) -> None:
         if after.is_floating_point() and after.dtype != before.dtype:
@@ -266,7 +258,8 @@ class Sample:
         with ExitStack() as stack:
             stack.enter_context(saved_tensors_hooks(note_and_pack, unpack))
             stack.enter_context(tap(graph, "disable_saved_tensors_hooks", partial(_without, note_and_pack, unpack)))
-            casts = stack.enter_context(CountedCasts(self.casts, bool(open_modes()), self._failed))
+            casts = CountedCasts(self.casts, told=bool(open_modes()))
+            stack.enter_context(Operations(casts.look, self._failed))
             stack.enter_context(open_cast_sources(casts.one, self._failed))
             yield
 

@@ -19,26 +19,22 @@ from pathlib import Path
 from typing import Any
 
 from torch import nn
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from labkit.instrument.guard import described, guarded
 from labkit.instrument.ranks import group_of
 from labkit.instrument.report import Report
+from labkit.instrument.sources import optimizer_hooks
+from labkit.instrument.stream import Listener
 from labkit.instrument.watch import Watch, watch
 
 
 def watched(script: Path, arguments: list[str], every: int) -> tuple[int, list[Report]]:
     """Run a script under watch; return its exit status, and a report for each model."""
     watches = Watches(every)
-    hooks = (
-        register_optimizer_step_pre_hook(guarded(watches.before, watches.failed)),
-        register_optimizer_step_post_hook(guarded(watches.after, watches.failed)),
-    )
     try:
-        status = run_script(script, arguments)
+        with optimizer_hooks(watches):
+            status = run_script(script, arguments)
     finally:
-        for hook in hooks:
-            hook.remove()
         watches.close()
     return status, watches.reports(script.name)
 
@@ -69,16 +65,17 @@ def as_main(script: Path, arguments: list[str]) -> Iterator[None]:
         sys.argv, sys.path[:] = before, path
 
 
-class Watches:
+class Watches(Listener):
     """A watch for each model, opened when an optimizer of it steps for the first time."""
 
     def __init__(self, every: int) -> None:
+        super().__init__()
         self.every = every
         self.open: list[Watch] = []
         self._failures: dict[tuple[str, str], str] = {}
         self._known: set[int] = set()
 
-    def before(self, optimizer: Any, *arguments: Any) -> None:
+    def before_optimizer(self, optimizer: Any, *arguments: Any) -> None:
         """Look for an optimizer's model, if it is new; then report the step to all watches."""
         if id(optimizer) not in self._known:
             self._known.add(id(optimizer))
@@ -88,7 +85,7 @@ class Watches:
         for each in self.open:
             guarded(each.before_optimizer, each.failed)(optimizer, *arguments)
 
-    def after(self, optimizer: Any, *arguments: Any) -> None:
+    def after_optimizer(self, optimizer: Any, *arguments: Any) -> None:
         """Report to all watches that the step was taken."""
         for each in self.open:
             guarded(each.after_optimizer, each.failed)(optimizer, *arguments)

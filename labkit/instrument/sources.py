@@ -1,10 +1,10 @@
-"""Sources of a watch: the scalers of a loop that the lab did not write, and the steps that they skip.
+"""Sources of the stream: the scalers of a loop that the lab did not write, and the steps that they skip.
 
 Idea: torch's hooks tell of forward passes, gradients and steps, but not of a step that a scaler skips: there the
 optimizer is never called. So the scaler's public methods are tapped while somebody watches. A source is what knows
 such methods: torch's own scaler is one; `amp` and `frameworks` register theirs.
 
-Invariant: once the last watch is closed, each tapped class holds the very functions that it held before.
+Invariant: once the last listener is closed, each tapped class holds the very functions that it held before.
 """
 
 from __future__ import annotations
@@ -13,54 +13,15 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial, wraps
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from labkit.instrument.guard import Failed, guarded_around, guarded_context, name_of
+from labkit.instrument.guard import Failed, guarded, guarded_around, guarded_context, name_of
+from labkit.instrument.stream import Listener
 
-Gradients = dict[str, Tensor | None]  # parameter -> its unscaled gradient, None where none arrived
 Around = Callable[..., Any]  # gets a method and the arguments of a call, and is to call it
-
-
-class Listener(Protocol):
-    """What a source tells: who scales, and what becomes of each step."""
-
-    model: nn.Module
-
-    def failed(self, where: str, error: Exception) -> None:
-        """Report what failed in a source: the run that it looks at goes on."""
-
-    def scaled_by(self, scale: Callable[[], float]) -> None:
-        """Note what the loss of the next backward pass is multiplied by; it is called only where it is needed."""
-
-    def holds(self, optimizer: Any) -> bool:
-        """Say whether an optimizer has parameters of the model."""
-
-    def before_unscale(self, optimizer: Any) -> None:
-        """Look at gradients that are scaled still, just before they are unscaled."""
-
-    def before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """Note that an optimizer is about to step: from torch's own hooks, or where it is none of torch's."""
-
-    def after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """Note that it has stepped."""
-
-    def before_step(self, optimizer: Any, weights: dict[str, Tensor], gradients: Gradients) -> None:
-        """Look at the weights that a step is about to move, and at its unscaled gradients."""
-
-    def after_step(self, optimizer: Any, weights: dict[str, Tensor], gradients: Gradients) -> None:
-        """Look at the weights after it."""
-
-    def skipped(self, optimizer: Any, gradients: Gradients, why: str = "") -> None:
-        """Note that a step was not taken."""
-
-    def step_by_scaler(self, optimizer: Any) -> AbstractContextManager[None]:
-        """Be open while a scaler decides on a step of torch's own optimizer."""
-
-    def step_by_engine(self) -> AbstractContextManager[None]:
-        """Be open while an engine decides on a step, and tells of it."""
 
 
 Source = Callable[[Listener], AbstractContextManager[None]]
@@ -140,12 +101,6 @@ def scaler_source(listener: Listener, scaler_class: type = torch.amp.GradScaler)
         yield
 
 
-def scaler_classes() -> list[type]:
-    """Return the classes of scalers that sources tell of: torch's own, and those that were registered."""
-    known = [source.keywords.get("scaler_class") for source in _SOURCES if isinstance(source, partial)]
-    return [torch.amp.GradScaler, *(each for each in known if each is not None)]
-
-
 CastSource = Callable[[Callable[[], AbstractContextManager[None]], Failed], AbstractContextManager[None]]
 _SOURCES: list[Source] = [scaler_source]
 _CAST_SOURCES: list[CastSource] = []
@@ -172,9 +127,23 @@ def open_cast_sources(cast: Callable[[], AbstractContextManager[None]], failed: 
 
 
 @contextmanager
-def open_sources(listener: Listener, *more: Source) -> Iterator[None]:
-    """Listen to all sources that are registered, and to some more."""
+def open_sources(listener: Listener, scaler: Any = None) -> Iterator[None]:
+    """Listen to all sources that are registered, and to a scaler whose class none of them knows."""
+    known = [each.keywords.get("scaler_class") for each in _SOURCES if isinstance(each, partial)]
+    sources = list(_SOURCES)
+    if scaler is not None and not isinstance(scaler, (torch.amp.GradScaler, *filter(None, known))):
+        sources.append(partial(scaler_source, scaler_class=type(scaler)))
     with ExitStack() as stack:
-        for source in (*_SOURCES, *more):
+        for source in sources:
             stack.enter_context(guarded_context(source(listener), listener.failed, name_of(source)))
+        yield
+
+
+@contextmanager
+def optimizer_hooks(listener: Listener) -> Iterator[None]:
+    """Report the steps of torch's own optimizers."""
+    before, after = (guarded(hook, listener.failed) for hook in (listener.before_optimizer, listener.after_optimizer))
+    with ExitStack() as stack:
+        stack.callback(register_optimizer_step_pre_hook(before).remove)
+        stack.callback(register_optimizer_step_post_hook(after).remove)
         yield

@@ -22,7 +22,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from labkit.formats import BF16, FP16, Format
 from labkit.instrument.guard import Unseen, guarded, guarded_context, reporting
@@ -37,12 +36,12 @@ from labkit.instrument.sample import (
     compiled,
     finite,
     floats,
-    in_backward,
     length,
     own_part,
     transformed,
 )  # fmt: skip
-from labkit.instrument.sources import Gradients, Source, open_sources, scaler_source, tap
+from labkit.instrument.sources import open_sources, optimizer_hooks, tap
+from labkit.instrument.stream import Gradients, Listener, in_backward, no_scale
 
 KEPT_CALLS = 8  # of the model in one step, whose inputs are kept until the step is over
 SMALL = 4096  # elements: a gradient that is looked at in each step costs next to nothing
@@ -104,7 +103,7 @@ def watch(
     return Watch(module, every, optimizer, scaler, tuple(formats), loss, against_fp32_every, group or found)
 
 
-class Watch:
+class Watch(Listener):
     """A watch on one model: a context manager, and the `report` of what was seen so far."""
 
     def __init__(
@@ -118,6 +117,7 @@ class Watch:
         fp32_every: int,
         group: dist.ProcessGroup | None = None,
     ) -> None:
+        super().__init__()
         self.model, self.every, self._group = model, every, group
         self._ranks: Ranks | None = None
         self._only, self._scaler, self._loss, self._fp32_every = optimizer, scaler, loss, fp32_every
@@ -127,7 +127,6 @@ class Watch:
         self._sample: Sample | None = None
         self._calls: list[Call] = []
         self._running = 0  # the thread in which the model runs
-        self._stepped: set[int] = set()  # ids of the optimizers that have stepped in this step, or were skipped
         self._known_scale: float | None = None  # in this step
 
     def __enter__(self) -> Watch:
@@ -153,27 +152,20 @@ class Watch:
         unhooked = f"activations and their gradients: {self._blind}" if self._blind else ""
         for unseen in filter(None, (unhooked, alone_among() if self._ranks is None else "")):
             self._log.cannot_see(unseen)
-        self._scale: Callable[[], float] = no_scale
-        self._scaled = False
-        self._inside_step = self._by_source = self._called = False
+        self._scaled = self._by_engine = self._called = False
         self._modules = [m for m in self.model.modules() if not type(m).__module__.startswith("torch.nn.")]
         self._held: dict[int, tuple[Any, int, dict[str, Tensor]]] = {}
         with ExitStack() as stack:
             if hooked:
-                before, after = (guarded(hook, self.failed) for hook in (self.before_optimizer, self.after_optimizer))
-                stack.callback(register_optimizer_step_pre_hook(before).remove)
-                stack.callback(register_optimizer_step_post_hook(after).remove)
+                stack.enter_context(optimizer_hooks(self))
             self._stack = stack
             self._sample_stack = stack.enter_context(ExitStack())
             if not self._blind:
                 stack.enter_context(tap(type(self.model), "__call__", self._around_call, self.failed))
             stack.enter_context(tap(torch.autograd, "grad", self._around_grad, self.failed))
-            more: tuple[Source, ...] = ()
-            if self._scaler is not None and not isinstance(self._scaler, torch.amp.GradScaler):
-                more = (partial(scaler_source, scaler_class=type(self._scaler)),)
-            stack.enter_context(open_sources(self, *more))
+            stack.enter_context(open_sources(self, self._scaler))
             with reporting(self.failed, "beginning the first step"):
-                self._begin(self.step)
+                self._begin()
             self._stack = stack.pop_all()
 
     def __exit__(self, *_: object) -> None:
@@ -208,19 +200,14 @@ class Watch:
         return own if self._ranks is None else self._ranks.together(own)
 
     def _own_report(self) -> Report:
-        running = self._sample.done() if self._sample is not None and self._stepped else None
-        return self._log.report(self.step + bool(self._stepped), running)
-
-    @property
-    def step(self) -> int:
-        """The number of the step that is running, from 0."""
-        return self._log.step
+        running = self._sample.done() if self._sample is not None and self.stepped else None
+        return self._log.report(self.step + bool(self.stepped), running)
 
     # Steps, one after another
 
-    def _begin(self, step: int) -> None:
-        self._log.step = step
-        self._stepped, self._calls, self._sample = set(), [], None
+    def _begin(self) -> None:
+        step = self._log.step = self.step
+        self.stepped, self._calls, self._sample = set(), [], None
         self._known_scale = None
         self._sample_stack.close()
         if not self._called and not self._blind:
@@ -240,30 +227,30 @@ class Watch:
 
     def _finish(self) -> None:
         """Write down the sampled step that is over."""
-        if self._sample is not None and (self._stepped or self._sample.counts):
-            if self._stepped and not self._sample.norms:
+        if self._sample is not None and (self.stepped or self._sample.counts):
+            if self.stepped and not self._sample.norms:
                 self._log.cannot_see("gradients: no gradient had arrived at any parameter")
             self._log.watched.append(self._sample.done())
         self._sample_stack.close()
 
-    def _next(self) -> None:
+    def next_step(self) -> None:
+        """Write down the step that is over, and begin the next."""
         self._finish()
-        self._begin(self.step + 1)
+        self.step += 1
+        self._begin()
 
     # Forward and backward
 
     def _before_forward(self, module: nn.Module, _: Any) -> None:
         """Begin a step with the forward pass of a layer, where the model is never called as a whole."""
-        new_pass = torch.is_grad_enabled() and not self._inside_step and not in_backward()
-        if self._stepped and id(module) in self._names and new_pass:
-            self._next()
+        if id(module) in self._names:
+            self.forward_begins()
 
     def _around_call(self, call: Any, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         """Note the model's inputs and listen to its outputs; more of it in a sampled step."""
         if module is not self.model or not torch.is_grad_enabled() or in_backward():
             return call(module, *args, **kwargs)
-        if self._stepped and not self._inside_step:
-            self._next()
+        self.forward_begins()
         if self._running:
             if self._running != get_ident():
                 self._log.cannot_see("calls of the model in a second thread, while it ran in a first")
@@ -315,14 +302,15 @@ class Watch:
             self._known_scale = float(self._scale())
         return self._known_scale
 
+    def trains(self, model: nn.Module) -> bool:
+        return model is self.model
+
     def scaled_by(self, scale: Callable[[], float]) -> None:
-        """Note what the next loss is multiplied by."""
         self._scale, self._scaled = scale, True
         if self._sample is None or not self._sample.norms:  # else gradients of this step were counted by what was known
             self._known_scale = None
 
     def holds(self, optimizer: Any) -> bool:
-        """Say whether an optimizer has parameters of the model."""
         return (self._only is None or optimizer is self._only) and bool(self._held_by(optimizer))
 
     def _held_by(self, optimizer: Any) -> dict[str, Tensor]:
@@ -336,13 +324,12 @@ class Watch:
                 self._held[id(optimizer)] = optimizer, total, held
         return held
 
-    def before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if self._by_source or not self.holds(optimizer):
+    def before_optimizer(self, optimizer: Any, *_: Any) -> None:
+        if self._by_engine or not self.holds(optimizer):
             return
-        self._inside_step = True
+        self.stepping = True
         held = self._held_by(optimizer)
-        if id(optimizer) in self._stepped:
-            self._next()
+        self.step_begins(optimizer)
         if self._sample is not None or not (self._scaled or self._looks_finite(held)):
             self.before_step(optimizer, held, _unscaled_gradients(optimizer, held))
 
@@ -354,8 +341,8 @@ class Watch:
                 return math.isfinite(abs(own_part(weight.grad).sum().item()))
         return True
 
-    def after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if not self._by_source and self.holds(optimizer):
+    def after_optimizer(self, optimizer: Any, *_: Any) -> None:
+        if not self._by_engine and self.holds(optimizer):
             skipped = getattr(optimizer, "found_inf", None)  # of a fused optimizer, which skips by itself
             held = self._held_by(optimizer) if self._sample is not None or skipped else {}
             if skipped:
@@ -366,24 +353,23 @@ class Watch:
     @contextmanager
     def step_by_scaler(self, optimizer: Any) -> Iterator[None]:
         """Be open while a scaler decides on a step: it was skipped if the optimizer's hooks were not called."""
-        if id(optimizer) in self._stepped:
-            self._next()
+        self.step_begins(optimizer)
         yield
-        if id(optimizer) not in self._stepped:
+        if id(optimizer) not in self.stepped:
             self.skipped(optimizer, {name: p.grad for name, p in self._held_by(optimizer).items()})
 
     @contextmanager
-    def step_by_engine(self) -> Iterator[None]:
+    def step_by_engine(self, optimizer: Any) -> Iterator[None]:
         """Be open while an engine steps, which tells of it itself: not torch's hooks."""
-        self._by_source = True
+        self._by_engine = True
         try:
             yield
         finally:
-            self._by_source = False
+            self._by_engine = False
 
     def before_unscale(self, optimizer: Any) -> None:
         """Compare the gradients that are still scaled with those that backward left."""
-        if self._sample is None or id(optimizer) in self._stepped:
+        if self._sample is None or id(optimizer) in self.stepped:
             return
         norms, scale = self._sample.norms, self._scale_now()
         held = {n: p.grad for n, p in self._held_by(optimizer).items() if p.grad is not None and n in norms}
@@ -393,11 +379,9 @@ class Watch:
             self._log.find(Finding("clipped while scaled", "", self.step, says))
 
     def before_step(self, optimizer: Any, weights: dict[str, Tensor], gradients: Gradients) -> None:
-        """Look at the weights that a step is about to move, and at its unscaled gradients."""
-        if id(optimizer) in self._stepped:
-            self._next()
+        self.step_begins(optimizer)
         if self._sample is not None:
-            if self._by_source:
+            if self._by_engine:
                 self._sample.forget_gradients()
             observed, self._sample.kept = self._sample.kept, None
             if observed is not None:
@@ -409,9 +393,8 @@ class Watch:
             self._name_culprit(gradients)
 
     def after_step(self, optimizer: Any, weights: dict[str, Tensor], gradients: Gradients) -> None:
-        """Look at the weights after a step."""
-        self._inside_step = False
-        self._stepped.add(id(optimizer))
+        self.stepping = False
+        self.stepped.add(id(optimizer))
         if self._sample is None or not self._sample.before:
             return
         self._sample.look_after(weights, gradients)
@@ -422,8 +405,8 @@ class Watch:
 
     def skipped(self, optimizer: Any, gradients: Gradients, why: str = "") -> None:
         """Note a step that was not taken, and whose fault that was."""
-        self._stepped.add(id(optimizer))
-        self._inside_step = False
+        self.stepping = False
+        self.stepped.add(id(optimizer))
         culprits = tuple(name for name, g in gradients.items() if g is not None and not finite(g))
         shown = ", ".join(culprits[:3]) + f" and {len(culprits) - 3} more" * (len(culprits) > 3)
         why = why or f"inf or NaN in {shown or 'a gradient'}"
@@ -432,11 +415,6 @@ class Watch:
 
     def _name_culprit(self, gradients: Gradients) -> None:
         self._log.name_culprit(self.model, self._calls, self._scale_now, gradients)
-
-
-def no_scale() -> float:
-    """Return what a loss is multiplied by that nobody scales."""
-    return 1.0
 
 
 def _unscaled_gradients(optimizer: Any, held: dict[str, Tensor]) -> Gradients:
