@@ -20,8 +20,7 @@ from labkit.amp.engine import Engine
 from labkit.amp.step import Moment, StepEvent
 from labkit.instrument import Listener
 from labkit.instrument.guard import Failed, guarded
-from labkit.instrument.sources import tap
-from labkit.instrument.stream import Gradients
+from labkit.instrument.stream import Gradients, tap
 
 
 @contextmanager

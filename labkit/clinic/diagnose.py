@@ -150,20 +150,19 @@ def diagnose(
         ValueError: there are no batches; steps is not positive; the model has no parameters.
     """
     _check(step, model, steps)
-    listener = TrainingListener()
+    seen = Diagnosis(constants_of(step, model))
     if optimizer is not None:
-        listener.optimizers[id(optimizer)] = optimizer
-    seen = Examined(listener, constants_of(step, model))
-    with seen.watches, listening(listener, scaler):
+        seen.optimizers[id(optimizer)] = optimizer
+    with seen.watches, listening(seen, scaler):
         if model is not None:
             seen.look_at(model, steps, scaler)
-        for listener.step, batch in zip(range(steps), batches, strict=False):
+        for seen.step, batch in zip(range(steps), batches, strict=False):
             try:
                 step(batch)
             except Exception as raised:
                 seen.error = raised
                 break
-            guarded(seen.after_step, listener.failed)()
+            guarded(seen.finish_step, seen.failed)()
     if not (seen.error or seen.steps):
         raise ValueError("batches is empty, so no step was run; give a few of what step is called with")
     return seen.report()
@@ -178,11 +177,12 @@ def _check(step: Any, model: Any, steps: Any) -> None:
         raise ValueError(f"steps is a positive whole number; it was given {steps!r}")
 
 
-class Examined:
-    """Models before and after, and what was seen meanwhile, put together."""
+class Diagnosis(TrainingListener):
+    """Models before and after, and the events meanwhile, put together."""
 
-    def __init__(self, listener: TrainingListener, constants: list[Constant]) -> None:
-        self.listener, self.constants, self.steps = listener, constants, 0
+    def __init__(self, constants: list[Constant]) -> None:
+        super().__init__()
+        self.constants, self.steps = constants, 0
         self.error: BaseException | None = None
         self.watches = ExitStack()
         self.models: dict[str, tuple[nn.Module, Watch]] = {}  # what stands before its names -> a model
@@ -200,19 +200,19 @@ class Examined:
         self.parameters |= mine
         self.before |= {n: p.detach().clone() for n, p in mine.items()}
         self.well |= {n for n, b in self._buffers(prefix) if finite(b)}
-        self.listener.modules.learn(model)
+        self.modules.learn(model)
 
     def _buffers(self, prefix: str) -> Iterator[tuple[str, Tensor]]:
         model, _ = self.models[prefix]
         yield from ((prefix + n, b) for n, b in model.named_buffers() if b.is_floating_point())
 
-    def after_step(self) -> None:
+    def finish_step(self) -> None:
         """Look at what a step left behind."""
         self.steps += 1
-        with reporting(self.listener.failed, "looking at what a step left behind"):
+        with reporting(self.failed, "looking at what a step left behind"):
             self._look_after()
-        with reporting(self.listener.failed, "ending a step"):
-            self.listener.end_step()
+        with reporting(self.failed, "ending a step"):
+            self.end_step()
 
     def _look_after(self) -> None:
         self.with_gradient |= {n for n, p in self.parameters.items() if p.grad is not None}
@@ -220,14 +220,14 @@ class Examined:
             if name in self.well and not finite(buffer):
                 self.well.remove(name)
                 seen = f"the buffer {name} holds inf or NaN since this step"
-                self.listener.events.append(Event("buffer", name.rpartition(".")[0], self.listener.step, seen))
+                self.events.append(Event("buffer", name.rpartition(".")[0], self.step, seen))
 
     def report(self) -> Report:
         """Put all together, the worst first."""
-        events = list(self.listener.events)
-        with reporting(self.listener.failed, "looking at the model at the end"):
+        events = list(self.events)
+        with reporting(self.failed, "looking at the model at the end"):
             events += self._looked_at()
-        with reporting(self.listener.failed, "reading what watch found"):
+        with reporting(self.failed, "reading what watch found"):
             events += self._by_watch()
         found = [*([_raised(self.error)] if self.error else []), *self._rows(events)]
         found += self._notes({finding.where.partition(",")[0] for finding in found})
@@ -247,7 +247,7 @@ class Examined:
 
     def _notes(self, told: set[str]) -> list[Finding]:
         """Return what stands in the source and did no harm in these steps: constants that do not fit."""
-        told = told | {event.line for event in self.listener.events if event.what == "constant"}
+        told = told | {event.line for event in self.events if event.what == "constant"}
         mine = [constant for constant in self.constants if constant.where not in told]
         more = f"; and {len(mine) - NOTES} more" * (len(mine) > NOTES)
         return [
@@ -262,14 +262,14 @@ class Examined:
         """Say whether an event does harm: not if it was masked away, or only a scaler's search for its scale."""
         if event.what not in HARMLESS_IF_MASKED:
             return True
-        attempts = [a for a in self.listener.attempts if a.step == event.step]
-        spoilt = any(e.what == "a step with inf or NaN" and e.step == event.step for e in self.listener.events)
+        attempts = [a for a in self.attempts if a.step == event.step]
+        spoilt = any(e.what == "a step with inf or NaN" and e.step == event.step for e in self.events)
         by_scale = "backward" in event.what and not self._falling()
         return not attempts or spoilt or (not by_scale and not all(a.taken for a in attempts))
 
     def _falling(self) -> str:
         """Return how a scale falls without end; "" where it does not."""
-        attempts = self.listener.attempts
+        attempts = self.attempts
         skipped = next((n for n, a in enumerate(reversed(attempts)) if a.taken), len(attempts))
         searching = skipped == len(attempts) and skipped and attempts[-1].scale >= FIRST_SCALE
         if skipped < MANY_SKIPS or searching:
@@ -277,7 +277,7 @@ class Examined:
         return f"the last {skipped} steps were skipped, down to a scale of {attempts[-1].scale:g}"
 
     def _of_scale(self) -> Finding:
-        attempts = self.listener.attempts
+        attempts = self.attempts
         skips = [a for a in attempts if not a.taken]
         taken = f"{len(attempts) - len(skips)} optimizer steps were taken and {len(skips)} skipped"
         if skips and not self._falling():
@@ -286,17 +286,17 @@ class Examined:
 
     def _failures(self) -> list[Finding]:
         """Return what failed in the examination itself, which was therefore not looked at."""
-        failures = [*self.listener.failures.values(), *(f for _, watch in self.models.values() for f in watch.failures)]
+        failures = [*self.failures.values(), *(f for _, watch in self.models.values() for f in watch.failures)]
         return [Finding("not looked at", Status.WARN, what, NOT_LOOKED_AT) for what in failures]
 
     def _looked_at(self) -> Iterator[Event]:
-        last = self.listener.step
+        last = self.step
         if falling := self._falling():
             yield Event("scale falls", "", last, falling)
-        held = {id(p) for p in self.listener.held()}
+        held = {id(p) for p in self.held()}
         lonely = [n for n in self.with_gradient if id(self.parameters[n]) not in held]
         still = [n for n in lonely if torch.equal(self.parameters[n].detach(), self.before[n])]
-        moved = any(attempt.taken for attempt in self.listener.attempts)
+        moved = any(attempt.taken for attempt in self.attempts)
         if moved and held and still and len(lonely) == len(self.with_gradient):
             seen = f"{len(still)} of {len(self.parameters)} parameters got gradients, and no optimizer holds them"
             yield Event("optimizer holds other parameters", sorted(still)[0], last, seen)

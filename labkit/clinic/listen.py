@@ -31,9 +31,8 @@ from torch.utils._pytree import tree_leaves
 from labkit.clinic.constants import misfit
 from labkit.instrument.guard import described, guarded
 from labkit.instrument.records import Finding
-from labkit.instrument.sample import dtype_name, finite, floats
-from labkit.instrument.sources import open_sources, optimizer_hooks, tap
-from labkit.instrument.stream import Listener, Modules, Operations, in_backward
+from labkit.instrument.sample import dtype_name, finite, floats, largest, non_finite
+from labkit.instrument.stream import Listener, Modules, Operations, in_backward, open_sources, optimizer_hooks, tap
 
 SURELY_SCALED = 2.0**8  # a factor of a loss from which on, as a power of two, it is a loss scale and no weight
 HALF = (torch.float16, torch.bfloat16)
@@ -85,12 +84,11 @@ class TrainingListener(Listener):
         self._unscaled, self._scaled, self._by_scaler = True, False, False
         self._factors: set[float] = set()
 
-    def note(self, kind: str, seen: str, module: str | None = None) -> None:
+    def note(self, kind: str, seen: str) -> None:
         """Write an event down, unless it is of our own making."""
         line = user_line(sys._getframe(1))
         if line is not None:
-            inside = self.modules.innermost if module is None else module
-            self.events.append(Finding(kind, inside, self.step, seen, line))
+            self.events.append(Finding(kind, self.modules.innermost, self.step, seen, line))
 
     def failed(self, where: str, error: Exception) -> None:
         """Note what failed in the listener itself: the report says so, and the training goes on."""
@@ -274,16 +272,13 @@ class Remarkable:
         if infinite or self._told == (self.listener.step, passing) or _is_mask(name, inputs, bad):
             return
         self._told = (self.listener.step, passing)
-        value = "NaN" if bool(bad.isnan().any()) else "inf"
         kind = next((kind for kind, names in KINDS.items() if name in names), "overflow")
         if passing != "forward" or (bad.dtype not in HALF and kind != "softmax of a masked row"):
             kind = f"inf or NaN in {'the ' + passing + ' pass' if passing != 'forward' else 'FP32'}"
-        sizes = [float(t[t.isfinite()].abs().max()) for t in floats(inputs) if bool(t.isfinite().any())]
         count = max((t.numel() for t in inputs), default=0)
-        largest = f"the largest finite number of its {count:,} inputs is {max(sizes, default=0):.3g}"
-        self.listener.note(
-            kind, f"first {value} in {dtype_name(bad)}: {name.strip('_')} in the {passing} pass; {largest}"
-        )
+        first = f"first {non_finite(bad)} in {dtype_name(bad)}: {name.strip('_')} in the {passing} pass"
+        before = f"the largest finite number of its {count:,} inputs is {largest(floats(inputs)):.3g}"
+        self.listener.note(kind, f"{first}; {before}")
 
     def conversion(self, name: str, before: Tensor, after: Tensor) -> None:
         """Report whole numbers that fall together when they are converted."""
@@ -320,8 +315,7 @@ class Remarkable:
 
 def _worst(tensors: list[Tensor]) -> int:
     """Return 2 where there is NaN, else 1 where there is inf, else 0."""
-    bad = [t for t in floats(tensors) if not finite(t)]
-    return 2 if any(bool(t.isnan().any()) for t in bad) else 1 if bad else 0
+    return max((("", "inf", "NaN").index(non_finite(t)) for t in floats(tensors)), default=0)
 
 
 def _is_mask(name: str, inputs: list[Tensor], bad: Tensor) -> bool:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from labkit.instrument.sources import tap
+from labkit.instrument.stream import tap
 
 PRODUCTS = {"mm": 0, "addmm": 1, "bmm": 0, "baddbmm": 1, "convolution": 0, "convolution_backward": 0}  # name -> operand
 MOST_STATES = 256  # of a training's weights; no consultation has more than 64 steps

@@ -8,7 +8,6 @@ Invariant: no more of the script is run than is told.
 
 from __future__ import annotations
 
-import runpy
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -19,11 +18,11 @@ from torch import Tensor, nn
 
 import labkit.frameworks  # noqa: F401  # its scalers are heard
 from labkit.clinic.constants import Constant, constants_in, constants_of
-from labkit.clinic.diagnose import Examined
-from labkit.clinic.listen import TrainingListener, line_of, listening, user_line
+from labkit.clinic.diagnose import Diagnosis
+from labkit.clinic.listen import line_of, listening, user_line
 from labkit.faults import explain
 from labkit.instrument.guard import guarded
-from labkit.instrument.script import as_main, model_of
+from labkit.instrument.script import model_of, run_as_main
 from labkit.machine.findings import Report
 
 
@@ -31,12 +30,12 @@ class Enough(SystemExit):
     """Ends a script that has done the steps that were asked for."""
 
 
-class ScriptListener(TrainingListener):
-    """Listens to a script: which models it trains, and where each of its steps begins."""
+class ScriptDiagnosis(Diagnosis):
+    """The diagnosis of a script: which models it trains, and where each of its steps begins."""
 
-    def __init__(self, steps: int, constants: list[Constant]) -> None:
-        super().__init__()
-        self.wanted, self.seen = steps, Examined(self, constants)
+    def __init__(self, wanted: int, constants: list[Constant]) -> None:
+        super().__init__(constants)
+        self.wanted = wanted
 
     def before_module(self, module: nn.Module, args: Any) -> None:
         if self.stepped and user_line(sys._getframe(1)) is not None:
@@ -46,18 +45,18 @@ class ScriptListener(TrainingListener):
     def next_step(self) -> None:
         """Begin the next step; end the script where it was not asked for."""
         self.stepped = set()
-        guarded(self.seen.after_step, self.failed)()
+        guarded(self.finish_step, self.failed)()
         self.step += 1
-        if self.seen.steps >= self.wanted:
+        if self.steps >= self.wanted:
             raise Enough
 
     def before_backward(self, root: Tensor) -> None:
         super().before_backward(root)
         if self.step < 2:
             model = model_of(SimpleNamespace(param_groups=[{"params": leaves(root)}]))
-            if model is not None and all(model is not known for known, _ in self.seen.models.values()):
-                self.seen.look_at(model, self.wanted)
-                self.seen.constants += [c for c in constants_of(leaves, model) if c not in self.seen.constants]
+            if model is not None and all(model is not known for known, _ in self.models.values()):
+                self.look_at(model, self.wanted)
+                self.constants += [c for c in constants_of(leaves, model) if c not in self.constants]
 
 
 def leaves(root: Tensor) -> list[Tensor]:
@@ -92,12 +91,10 @@ def diagnose_script(script: Path, arguments: list[str], steps: int = 20) -> Repo
     constants: list[Constant] = []
     with suppress(SyntaxError):  # which running it tells of
         constants += constants_in(script.read_text(encoding="utf-8"), str(script))
-    listener = ScriptListener(steps, constants)
-    seen = listener.seen
-    ended = ""
+    seen, ended = ScriptDiagnosis(steps, constants), ""
     try:
-        with seen.watches, as_main(script, arguments), listening(listener):
-            runpy.run_path(str(script), run_name="__main__")
+        with seen.watches, listening(seen):
+            run_as_main(script, arguments)
     except Enough:
         pass
     except SystemExit as end:
@@ -105,12 +102,12 @@ def diagnose_script(script: Path, arguments: list[str], steps: int = 20) -> Repo
     except Exception as error:
         seen.error = error
         ended = f": {type(error).__name__}: {error} ({line_of(error)})"
-    if listener.stepped:
-        guarded(seen.after_step, listener.failed)()
-    if listener.failures:
+    if seen.stepped:
+        guarded(seen.finish_step, seen.failed)()
+    if seen.failures:
         return seen.report()
     if not seen.steps and not seen.models and not (seen.error and explain(str(seen.error))):
         raise ValueError(f"{script} ended before any training step of torch was seen{ended}")
-    if not listener.attempts and not seen.error:
+    if not seen.attempts and not seen.error:
         raise ValueError(f"no optimizer of torch stepped in {script}{ended}, so there is no training to look at")
     return seen.report()

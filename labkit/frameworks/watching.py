@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from labkit.instrument import Listener, Report, Watch, watch
-from labkit.instrument.sources import tap
+from labkit.instrument.stream import tap
 
 
 class Watching:

@@ -15,8 +15,7 @@ from labkit.instrument.probe import (
 from labkit.instrument.records import AgainstFP32, Finding, NonFinite, Skip, WatchedStep, Window
 from labkit.instrument.report import Report
 from labkit.instrument.script import watched
-from labkit.instrument.sources import register_source, scaler_source
-from labkit.instrument.stream import Listener
+from labkit.instrument.stream import Listener, register_source, scaler_source
 from labkit.instrument.watch import Watch, watch
 
 __all__ = [

@@ -28,7 +28,7 @@ from torch.utils._pytree import tree_map_only
 from labkit.instrument.guard import Failed, Unseen, guarded
 from labkit.instrument.histogram import ExponentHistogram, merge
 from labkit.instrument.records import AgainstFP32, NonFinite, trimmed
-from labkit.instrument.sample import count, dense, floats
+from labkit.instrument.sample import count, dense, floats, largest, non_finite
 from labkit.instrument.stream import Modules, Operations
 from labkit.modes import LabMode, open_modes, under
 
@@ -225,13 +225,13 @@ def culprit(model: nn.Module, calls: list[Call], scale: float, step: int) -> Non
         Unseen: they cannot be run again.
     """
     for name, weight in model.named_parameters():
-        if bad := _what(weight):
-            return NonFinite(step, name, "", "weight", bad, _largest([weight]))
+        if bad := non_finite(weight):
+            return NonFinite(step, name, "", "weight", bad, largest([weight]))
     for call in replayable(calls):
         for tensor in floats((call.args, call.kwargs)):
-            bad = _what(tensor)
+            bad = non_finite(tensor)
             if bad == "NaN" or bool((dense(tensor) == math.inf).any()):  # one of -inf is a mask
-                return NonFinite(step, "", "a batch", "input", bad, _largest([tensor]))
+                return NonFinite(step, "", "a batch", "input", bad, largest([tensor]))
     first = _trace(model, calls, step, 1.0, scale)
     if first is not None and first.direction == "backward" and scale != 1:
         return replace(first, by_scale=_trace(model, calls, step, scale, scale) is None)
@@ -246,21 +246,21 @@ def _trace(model: nn.Module, calls: list[Call], step: int, scale: float, scale_o
         with as_it_was(call, memo, wide=False), torch.enable_grad(), Operations(layers.look):
             output = floats(under(call.modes, copied, *call.args, **call.kwargs))
         layers.label(output, "")
-        if any(_what(t) for t in output) and layers.first:
+        if any(non_finite(t) for t in output) and layers.first:
             return layers.first
         forward, layers.first = layers.first, None
         seeds = [call.seeds[n] for n in call.seeds]
-        bad = next((what for seed in seeds if (what := _what(seed))), "")
+        bad = next((what for seed in seeds if (what := non_finite(seed))), "")
         if bad:
             where = "between the model's outputs and the scaled loss"
             narrow = bad == "inf" and scale_of_run != 1 and all(seed.dtype == torch.float16 for seed in seeds)
-            return NonFinite(step, "", where, "after the model", bad, _largest(output), by_scale=narrow)
+            return NonFinite(step, "", where, "after the model", bad, largest(output), by_scale=narrow)
         run_backward(output, call.seeds, scale)
         if layers.first or forward:
             return layers.first or forward
     for name, parameter in copied.named_parameters():
-        if parameter.grad is not None and (bad := _what(parameter.grad)):
-            return NonFinite(step, name, "sum of gradients", "backward", bad, _largest([parameter.grad]))
+        if parameter.grad is not None and (bad := non_finite(parameter.grad)):
+            return NonFinite(step, name, "sum of gradients", "backward", bad, largest([parameter.grad]))
     return None
 
 
@@ -309,26 +309,13 @@ class _Layers:
 
     def judge(self, op: str, layer: str, direction: str, given: list[Tensor], results: list[Tensor]) -> None:
         """Note an operation that is the first to give inf or NaN of finite numbers, or NaN of none."""
-        if self.first is None and (bad := next(filter(None, map(_what, results)), "")):
-            before = {_what(t) for t in given}
+        if self.first is None and (bad := next(filter(None, map(non_finite, results)), "")):
+            before = {non_finite(t) for t in given}
             if (bad == "NaN" and "NaN" not in before) or before <= {""}:
-                self.first = NonFinite(self.step, layer, op, direction, bad, _largest(given))
+                self.first = NonFinite(self.step, layer, op, direction, bad, largest(given))
 
 
 def _op(name: str) -> str:
     """Return an operation's name from that of its node: "LogSoftmaxBackward0" is "log_softmax"."""
     bare = re.sub(r"Backward\d*$", "", name)
     return bare if name.endswith("Backward") else re.sub(r"(?<=[a-z])(?=[A-Z])", "_", bare).lower()
-
-
-def _what(tensor: Tensor) -> str:
-    numbers = dense(tensor)
-    if bool(torch.isfinite(numbers).all()):
-        return ""
-    return "NaN" if bool(numbers.isnan().any()) else "inf"
-
-
-def _largest(tensors: Iterable[Tensor]) -> float:
-    sizes = [dense(t).abs().float() for t in tensors]
-    kept = [s[s.isfinite()].max().item() for s in sizes if bool(s.isfinite().any())]
-    return max(kept, default=0.0)

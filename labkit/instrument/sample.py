@@ -27,8 +27,7 @@ from labkit.instrument.guard import Failed, Unseen, guarded, name_of, reporting
 from labkit.instrument.histogram import ExponentHistogram, exponent_histogram, merge, shift
 from labkit.instrument.probe import swallowed_counts
 from labkit.instrument.records import WatchedStep, trimmed
-from labkit.instrument.sources import open_cast_sources, tap
-from labkit.instrument.stream import Operations, in_backward
+from labkit.instrument.stream import Operations, in_backward, open_cast_sources, tap
 from labkit.modes import open_modes
 
 MEMORY = ("weights", "master weights", "gradients", "optimizer state", "activations")
@@ -89,6 +88,20 @@ def count(tensor: Tensor, scale: float = 1.0) -> ExponentHistogram:
 def finite(tensor: Tensor) -> bool:
     """Whether a tensor holds neither inf nor NaN."""
     return bool(torch.isfinite(dense(tensor)).all())
+
+
+def non_finite(tensor: Tensor) -> str:
+    """Return "NaN" where a tensor holds one, else "inf" where it holds that, else ""."""
+    numbers = dense(tensor)
+    if bool(torch.isfinite(numbers).all()):
+        return ""
+    return "NaN" if bool(numbers.isnan().any()) else "inf"
+
+
+def largest(tensors: Iterable[Tensor]) -> float:
+    """Return the largest finite |number|; 0 where none is finite."""
+    sizes = [dense(t).abs().float() for t in tensors]
+    return max((s[s.isfinite()].max().item() for s in sizes if bool(s.isfinite().any())), default=0.0)
 
 
 def length(tensors: Iterable[Tensor]) -> float:

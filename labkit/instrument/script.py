@@ -12,8 +12,6 @@ import gc
 import runpy
 import sys
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,8 +21,7 @@ from torch import nn
 from labkit.instrument.guard import described, guarded
 from labkit.instrument.ranks import group_of
 from labkit.instrument.report import Report
-from labkit.instrument.sources import optimizer_hooks
-from labkit.instrument.stream import Listener
+from labkit.instrument.stream import Listener, optimizer_hooks
 from labkit.instrument.watch import Watch, watch
 
 
@@ -42,8 +39,7 @@ def watched(script: Path, arguments: list[str], every: int) -> tuple[int, list[R
 def run_script(script: Path, arguments: list[str]) -> int:
     """Run a script as `python script arguments` would, and return its exit status."""
     try:
-        with as_main(script, arguments):
-            runpy.run_path(str(script), run_name="__main__")
+        run_as_main(script, arguments)
     except SystemExit as end:
         if isinstance(end.code, str):
             sys.stderr.write(f"{end.code}\n")
@@ -54,13 +50,12 @@ def run_script(script: Path, arguments: list[str]) -> int:
     return 0
 
 
-@contextmanager
-def as_main(script: Path, arguments: list[str]) -> Iterator[None]:
-    """Have sys.argv and sys.path be those of `python script arguments`, until the block ends."""
+def run_as_main(script: Path, arguments: list[str]) -> None:
+    """Run a script with the sys.argv and sys.path of `python script arguments`; whatever it raises is raised."""
     before, path = sys.argv, list(sys.path)
     sys.argv, sys.path[0] = [str(script), *arguments], str(script.resolve().parent)
     try:
-        yield
+        runpy.run_path(str(script), run_name="__main__")
     finally:
         sys.argv, sys.path[:] = before, path
 

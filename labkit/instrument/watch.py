@@ -40,8 +40,7 @@ from labkit.instrument.sample import (
     own_part,
     transformed,
 )  # fmt: skip
-from labkit.instrument.sources import open_sources, optimizer_hooks, tap
-from labkit.instrument.stream import Gradients, Listener, in_backward, no_scale
+from labkit.instrument.stream import Gradients, Listener, in_backward, no_scale, open_sources, optimizer_hooks, tap
 
 KEPT_CALLS = 8  # of the model in one step, whose inputs are kept until the step is over
 SMALL = 4096  # elements: a gradient that is looked at in each step costs next to nothing
@@ -295,7 +294,7 @@ class Watch(Listener):
         if self._sample is not None and parameter.grad is not None:
             self._sample.gradient(name, parameter.grad, self._scale_now())
 
-    # Scales and optimizers, as `labkit.instrument.sources` tells of them
+    # Scales and optimizers, as `labkit.instrument.stream` tells of them
 
     def _scale_now(self) -> float:
         if self._known_scale is None:

@@ -10,9 +10,9 @@ import pytest
 from labkit.cli import main
 from labkit.clinic import diagnose as _diagnose  # noqa: F401  # the modules below are in place
 from labkit.clinic import listen, script
-from labkit.clinic.diagnose import Examined
+from labkit.clinic.diagnose import Diagnosis
 from labkit.clinic.listen import Remarkable, TrainingListener
-from labkit.clinic.script import ScriptListener
+from labkit.clinic.script import ScriptDiagnosis
 from labkit.instrument import Watch
 from labkit.instrument.script import run_script
 from tests.instrument.test_guard import planted
@@ -43,22 +43,22 @@ for _ in range(4):
 # Functions that fail in one run: none of a row calls another, and of a pair like enter and exit a row has only one.
 ROWS: list[list[tuple[Any, str]]] = [
     [
-        *((ScriptListener, name) for name in ("before_module", "before_backward")),
+        *((ScriptDiagnosis, name) for name in ("before_module", "before_backward")),
         *((TrainingListener, name) for name in ("registered", "before_optimizer", "grad", "scaled_by", "enter")),
         (Remarkable, "first_bad"),
     ],
     [
         *((TrainingListener, name) for name in ("after_module", "after_optimizer", "before_unscale", "schedule")),
         *((TrainingListener, name) for name in ("exit", "backward", "end_step")),
-        (Examined, "_looked_at"), (Remarkable, "conversion"), (listen, "loss_scale"),
+        (Diagnosis, "_looked_at"), (Remarkable, "conversion"), (listen, "loss_scale"),
     ],
     [
-        (ScriptListener, "next_step"), (TrainingListener, "step_by_scaler"), (TrainingListener, "still_scaled"),
-        (Examined, "look_at"), (Examined, "_by_watch"),
+        (ScriptDiagnosis, "next_step"), (TrainingListener, "step_by_scaler"), (TrainingListener, "still_scaled"),
+        (Diagnosis, "look_at"), (Diagnosis, "_by_watch"),
     ],
     [
         *((TrainingListener, name) for name in ("held", "forward_begins", "step_begins")),
-        (Examined, "after_step"), (Remarkable, "use"), (script, "model_of"),
+        (Diagnosis, "finish_step"), (Remarkable, "use"), (script, "model_of"),
     ],
     [(listen, "_worst"), (listen, "floats"), (listen, "finite"), (Watch, "_around_call")],
     [(listen, "tree_leaves"), (script, "leaves")],
