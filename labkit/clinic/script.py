@@ -62,6 +62,7 @@ class ScriptDiagnosis(Diagnosis):
 def leaves(root: Tensor) -> list[Tensor]:
     """Return the leaves that a tensor's gradient flows to.
 
+    >>> import torch
     >>> a, b = torch.ones(2, requires_grad=True), torch.ones(2)
     >>> [leaf is a for leaf in leaves((3 * a + b).sum())]
     [True]
