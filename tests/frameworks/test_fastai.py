@@ -304,3 +304,12 @@ def test_said_twice_it_is_done_once_and_an_error_or_a_cancelled_batch_leaves_no_
         assert current() is None
         assert {p.dtype for p in learn.model.parameters()} == {torch.float32}
         learn.fit(1)
+
+
+def test_one_target_is_y_itself_and_several_are_a_tuple() -> None:
+    learn = synth_learner()
+    seen: list[object] = []
+    learn.yb = ("target",)
+    seen.append(learn.y)
+    learn.yb = ("one", "other")
+    assert [*seen, learn.y] == ["target", ("one", "other")]

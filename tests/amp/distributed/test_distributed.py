@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import shutil
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 
 from labkit.amp import RECIPES, Engine, ScalerState
 from labkit.amp.distributed.checkpoint import KEPT, latest
-from labkit.amp.distributed.engine import DistributedEngine, divisors
+from labkit.amp.distributed.engine import DistributedEngine, clip_parts_, divisors
 from labkit.instrument import Report, exponent_histogram
 from labkit.instrument.ranks import added_up
 from labkit.instrument.records import Skip, WatchedStep, trimmed
@@ -313,3 +314,9 @@ def test_ranks_that_part_are_found_by_their_skips_and_by_their_scales() -> None:
 def test_four_ranks_and_an_odd_number_of_rows_count_the_same(tmp_path: Path) -> None:
     for (by, _), (_, together) in launch("watched", 4, tmp_path)[3][0].items():
         assert all(together.histograms(kind) == watched_by_one(by).histograms(kind) for kind in OF_PARAMETERS)
+
+
+@pytest.mark.parametrize("norm_type", [0, -1.0, math.nan])
+def test_a_length_over_parts_of_ranks_has_a_positive_order(norm_type: float) -> None:
+    with pytest.raises(ValueError, match="norm_type is positive"):
+        clip_parts_([torch.ones(2)], 1.0, norm_type, torch.device("cpu"), None)  # type: ignore[arg-type]
