@@ -182,6 +182,7 @@ def test_the_lab_s_tasks_are_timed_and_told(tmp_path, capsys):
     assert set(kept["items"][0]["steps_per_second"]) == {"FP32", "FP16 dynamic", "O1", "BF16"}
 
 
+@pytest.mark.slow
 def test_a_step_is_timed_by_every_way():
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     items = measure.speed({"width": 64, "batch": 8}, steps=1, rounds=1)
