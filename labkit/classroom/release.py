@@ -25,6 +25,7 @@ from pathlib import Path
 from labkit.classroom.model_answers import as_csv, model_answers
 from labkit.classroom.wheel import files_of, folder_of, write_wheel
 from labkit.course import NOT_FOR_LEARNERS, Lesson, lessons
+from labkit.course.text import BEGIN
 from labkit.grading.exercise import Check, Exercise, Mistake
 from labkit.grading.exercises import exercises_of
 from labkit.grading.judge import Paper, answers_of, outcomes_of, visible_paper
@@ -62,7 +63,7 @@ def release(
     """
     files, learners, teacher = files_of(top, lessons()), folder / "learners", folder / "teacher"
     judges = _judges(chosen, files, teacher / "judges", progress)
-    kept = {name: content for name, content in files.items() if _is_for_learners(name, chosen)}
+    kept = {name: content for name, content in files.items() if _is_for_learners(name, content, chosen)}
     kept |= {f"{folder_of(lesson)}/{lesson.judge.name}": content for lesson, content in judges.items()}
     shown = {
         name.removeprefix("labkit/"): content
@@ -201,11 +202,12 @@ def _is_called(lesson: str, name: str) -> bool:
     return lesson == name or lesson.split("_")[0] == name
 
 
-def _is_for_learners(name: str, chosen: Sequence[Lesson]) -> bool:
+def _is_for_learners(name: str, content: bytes, chosen: Sequence[Lesson]) -> bool:
+    """Say whether learners get a file; copies of a text or of exercises, paired notebooks among them, stay."""
     path = Path(name)
     if name.startswith("labkit/notebooks/lessons/"):
         own = any(name.startswith(f"{folder_of(lesson)}/") for lesson in chosen)
-        return own and path.name not in NOT_FOR_LEARNERS
+        return own and not path.name.startswith(NOT_FOR_LEARNERS) and BEGIN.encode() not in content
     if name.startswith("labkit/notebooks/"):
         return path.stem in (*(lesson.name for lesson in chosen), *ALWAYS)
     return True

@@ -33,7 +33,7 @@ from labkit.records import notebooks_folder
 
 COURSE = "LABKIT_COURSE"  # environment variable: folders of further lessons, separated as in PATH
 PACKAGE = "labkit_lessons"
-NOT_FOR_LEARNERS = ("lesson.py", "exercises.py")
+NOT_FOR_LEARNERS = ("lesson", "exercises")  # how the names of such files begin
 JUDGE = "judge.pkl.gz"
 _FOLDER = re.compile(r"lesson_\w+")
 _hidden = False
@@ -65,11 +65,18 @@ class Lesson:
         return self.folder / JUDGE
 
     def module(self, stem: str) -> ModuleType | None:
-        """Import a module of the lesson, or return None where the folder has no such file."""
+        """Import a module of the lesson, or return None where the folder has no such file.
+
+        Raises:
+            CourseError: it does not run.
+        """
         if not (self.folder / f"{stem}.py").is_file():
             return None
         self.register()
-        return importlib.import_module(f"{PACKAGE}.{self.folder.name}.{stem}")
+        try:
+            return importlib.import_module(f"{PACKAGE}.{self.folder.name}.{stem}")
+        except Exception as error:  # whatever its author wrote
+            raise CourseError(f"{self.folder / stem}.py does not run: {type(error).__name__}: {error}") from error
 
     def register(self) -> None:
         """Make the modules of this lesson importable, in a package without a file that spans all lesson folders."""

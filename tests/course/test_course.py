@@ -158,6 +158,7 @@ EDIT = '("a > b", "a < b")'
         ("exercises.py", EDIT, '("a > b", "a >")', r"posits.largest, 'the smaller one': .*is not Python"),
         ("exercises.py", "    Exercise(", "    *(", r"the exercise posits.largest, and EXERCISES has not"),
         ("hints.toml", " = [", " = ", r"hints.toml: "),
+        ("exercises.py", "EXERCISES = (", "EXERCISES = ((", r"exercises.py does not run: SyntaxError"),
     ],
 )  # fmt: skip
 def test_a_folder_that_is_not_as_it_should_be_says_which_file_and_exercise(
