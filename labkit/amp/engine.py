@@ -231,12 +231,12 @@ class Engine:
         scale = min(engine.scalers[loss_id].scale for engine in engines)
         for engine in engines:
             engine._loss, engine._scale = loss.detach(), scale
-            engine._tell(Moment.FORWARD)
+            engine._emit(Moment.FORWARD)
         with self.recipe.backward(self.device):
             self._run_backward(loss if scale == 1 else loss * scale, retain_graph)
         for engine in engines:
             engine._gradients.after_backward(loss_id, scale)
-            engine._tell(Moment.SCALED)
+            engine._emit(Moment.SCALED)
 
     def _run_backward(self, scaled: Tensor, retain_graph: bool) -> None:
         scaled.backward(retain_graph=retain_graph)
@@ -261,7 +261,7 @@ class Engine:
         finally:
             self._listeners.remove(listener)
 
-    def _tell(self, moment: Moment, report: StepReport | None = None) -> None:
+    def _emit(self, moment: Moment, report: StepReport | None = None) -> None:
         if not self._listeners:
             return
         gradients: dict[str, Tensor] = {}
@@ -345,9 +345,9 @@ class Engine:
             )
             left_out = StepReport(False, False, self.scaler.scale, why, (), self.skips_in_a_row)
             self.steps += 1
-            self._tell(Moment.STEPPED, left_out)
+            self._emit(Moment.STEPPED, left_out)
             return left_out
-        self._tell(Moment.UNSCALED)
+        self._emit(Moment.UNSCALED)
         decisions = {i: decide(self.scalers[i], found_inf, self.recipe.scaler) for i, found_inf in found.items()}
         worst = max(decisions, key=lambda i: (decisions[i].skip, decisions[i].found_inf, -i))
         reported = self._report(decisions[worst], gradients, seen)
@@ -359,7 +359,7 @@ class Engine:
         self.steps += 1
         self._found_before = reported.found_inf
         self._gradients.stage = Stage.TAKEN
-        self._tell(Moment.STEPPED, reported)
+        self._emit(Moment.STEPPED, reported)
         return reported
 
     def _look(self, gradients: Sequence[Tensor | None]) -> Seen:

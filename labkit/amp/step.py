@@ -154,8 +154,8 @@ class StepGradients:
             made = self._made
             if foreign and (made is None or len(foreign) != len(made.gradients) or made.changed()):
                 raise RuntimeError(
-                    f"{foreign[0]!r} has a gradient that this engine's backward() did not leave, and nobody knows how "
-                    "it is scaled. Call engine.backward(loss), not loss.backward(); where another engine's loss comes "
+                    f"{foreign[0]!r} has a gradient that this engine's backward() did not leave, so its scale "
+                    "is unknown. Call engine.backward(loss), not loss.backward(); where another engine's loss comes "
                     "through this model, engine.backward(loss, also=[this]), or zero_grad() before this engine's turn."
                 )
             return
@@ -223,7 +223,7 @@ class Seen:
 
     edited        the model's weights were changed since the last step
     beyond_range  the forward pass cast finite numbers to infinity
-    culprits      the names of the gradients that hold inf or NaN; None: nobody looked
+    culprits      the names of the gradients that hold inf or NaN; None: not determined
     bad_weights   those of the weights, likewise
     loss_size     the magnitude of the loss, likewise
     """

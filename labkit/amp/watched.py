@@ -35,8 +35,8 @@ def engine_source(listener: Listener) -> Iterator[None]:
     def around_step(step: Any, engine: Engine, *args: Any, **kwargs: Any) -> Any:
         if not listener.trains(engine.model):
             return step(engine, *args, **kwargs)
-        told = guarded(partial(_tell, listener, engine, {}), listener.failed)
-        with listener.step_by_engine(engine.optimizer), engine.listen(told):
+        forward = guarded(partial(_forward, listener, engine, {}), listener.failed)
+        with listener.step_by_engine(engine.optimizer), engine.listen(forward):
             return step(engine, *args, **kwargs)
 
     failed = listener.failed
@@ -44,8 +44,8 @@ def engine_source(listener: Listener) -> Iterator[None]:
         yield
 
 
-def _tell(listener: Listener, engine: Engine, gradients: Gradients, event: StepEvent) -> None:
-    """Pass a moment of a step on; its gradients are kept in `gradients`."""
+def _forward(listener: Listener, engine: Engine, gradients: Gradients, event: StepEvent) -> None:
+    """Pass a moment of a step to the listener; `gradients` collects its gradients."""
     if event.moment is Moment.UNSCALED:
         gradients.update(event.gradients)
         listener.before_step(engine.optimizer, _stepped(engine), gradients)

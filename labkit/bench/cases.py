@@ -2,8 +2,8 @@
 
 Idea: from the shapes and the format of a case follow its FLOPs, the bytes it must at least move, and the ratio of the
 two, its arithmetic intensity. That ratio says which ceiling a case can meet first, before anything is timed. A sweep is
-a name, the question it answers, and cases, of which one thing moves; how large they are follows from the device: what
-one machine is asked in two minutes, another would not finish in an hour.
+a name, the question it answers, and cases, of which one thing moves; their size follows from the device, so that a
+sweep takes minutes on each.
 
 Invariant: a case names what was asked, never what was measured; what follows from it is a property, never stored.
 `sweeps` of the same device and extent are the same cases in the same order.

@@ -2,7 +2,7 @@
 
 Idea: a case is timed as it would run in training: random operands (a product of zeros draws less power, and a GPU
 clocks higher for it), cut from one pool for each dtype that is larger than the cache, so that a call finds fresh ones.
-A GPU is asked by its own clock (CUDA events), a CPU by the host's. All cases take turns, round by round, so that a
+CUDA events time a GPU, the host's clock a CPU. All cases take turns, round by round, so that a
 machine that slows down slows all of them, and the median of the rounds counts. The same functions that are timed are
 checked against FP64 on a few rows.
 
@@ -107,7 +107,7 @@ def _as_used(case: Case, stored: list[Tensor]) -> tuple[Tensor, ...]:
 
 
 def computation(case: Case) -> Callable[..., Tensor]:
-    """Return what torch is asked to compute for a case: a function of its operands and of where the result goes.
+    """Return the computation of a case: a function of its operands and of the tensor for the result.
 
     >>> x = torch.tensor([-4.0, 0.0, 3.0])
     >>> computation(ElementwiseCase("hardswish by hand", 3))(x, out=torch.empty(3))

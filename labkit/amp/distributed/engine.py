@@ -6,7 +6,7 @@ found_inf, and from there on each does the same. A part is a plain tensor, and a
 rounding work element by element, so they are those of one process, over parts.
 
 Invariant: all ranks step or none does. Scale and tracker are equal on all of them, since each moves its own by the
-same rule from the same answer; nobody sends them. The parts of all ranks, put together, are the masters, gradients and
+same rule from the same answer; they are not sent. The parts of all ranks, put together, are the masters, gradients and
 optimizer state of one process.
 
 Source: torch.nn.parallel.DistributedDataParallel (register_comm_hook, no_sync); torch.distributed.fsdp.fully_shard
