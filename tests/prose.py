@@ -17,9 +17,10 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 WHOLE = ("labkit", "notebooks/lessons", "docs", "README.md", "CONTRIBUTING.md", "data/README.md", "data/hosts.md")
 LONGEST = 35
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 WORDS = {
-    r"(is|are|was|were|be|been|being) (never |not |then |also |first )?(told|asked|said)\b": "a passive of tell, ask or say",
+    r"(is|are|was|were|be|been|being) (never |not |then |also |first )?(told|asked|said)\b": "a passive",
     r"\b(it|that|which) (was|is) given\b": "write 'got' in a message, 'passed' elsewhere",
     r"\bwhoever\b|\bnobody\b|\bfor who\b": "name the reader, the caller or the user",
     r"\b(hears?|heard) (of|from|what|it|them|every|each)\b": "observes, receives",
@@ -79,18 +80,16 @@ def of_python(tree: ast.Module) -> Iterator[Prose]:
     """Yield docstrings and other strings of four words or more; a field of an f-string counts as one word."""
     docstrings = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            if text := ast.get_docstring(node):
-                docstrings.add(id(node.body[0].value))  # type: ignore[attr-defined]
-                yield Prose(node.body[0].lineno, re.sub(r"(?m)^ *(>>>|\.\.\.) .*$", "", text), docstring=True)
+        if isinstance(node, DOCUMENTED) and (text := ast.get_docstring(node)):
+            docstrings.add(id(node.body[0].value))  # type: ignore[attr-defined]
+            yield Prose(node.body[0].lineno, re.sub(r"(?m)^ *(>>>|\.\.\.) .*$", "", text), docstring=True)
         if isinstance(node, ast.JoinedStr):
             docstrings.update(id(part) for part in node.values)
             parts = (str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values)
             yield Prose(node.lineno, "".join(parts))
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
-            if len(node.value.split()) > 3 and not re.search(
-                r"^\s*(import|from|def|class|with) |[{};]\n", node.value, re.M
-            ):
+            code = re.search(r"^\s*(import|from|def|class|with) |[{};]\n", node.value, re.MULTILINE)
+            if len(node.value.split()) > 3 and not code:
                 yield Prose(node.lineno, node.value)
 
 
