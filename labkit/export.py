@@ -14,7 +14,7 @@ import re
 from html import escape
 from pathlib import Path
 
-from labkit.records import write_whole
+from labkit.records import write_atomic
 
 CODE_OR_FORMULA = re.compile(
     r"```.*?```|`[^`\n]*`|\$\$(?P<block>.+?)\$\$|(?<![\\$\w])\$(?P<inline>[^$\n]+?)\$(?![\d$])", re.S
@@ -46,7 +46,7 @@ def to_html(notebook: Path) -> Path:
             cell.source = typeset(cell.source)
     page, _ = HTMLExporter(mathjax_url="", require_js_url="").from_notebook_node(document)  # type: ignore[no-untyped-call]
     page = re.sub(r"<!-- Load mathjax -->.*?<!-- End of mathjax configuration -->", "", page, flags=re.S)
-    return write_whole(notebook.with_suffix(".html"), page.encode())
+    return write_atomic(notebook.with_suffix(".html"), page.encode())
 
 
 def typeset(markdown: str) -> str:

@@ -23,7 +23,7 @@ from labkit import cli
 from labkit.commands import lab
 from labkit.machine import Finding, Report, Status
 from labkit.machine.check import packages
-from labkit.records.system import import_problem
+from labkit.records.system import import_error
 
 ROOT = Path(__file__).parents[1]
 
@@ -254,10 +254,10 @@ def test_doctor_says_that_torch_cannot_be_imported_and_what_to_do(tmp_path: Path
 
 def test_a_package_is_ok_if_it_can_be_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(broken(tmp_path, "anywidget")))
-    assert import_problem("json") == ""
-    assert "libcudart" in import_problem("anywidget")
+    assert import_error("json") == ""
+    assert "libcudart" in import_error("anywidget")
     needed, installed = {"anywidget": "0.9", "numpy": "2"}, {"fp16-lab": "1", "anywidget": "0.11", "numpy": "2.4"}
-    found = list(packages(needed, installed.get, lambda names: {n: p for n in names if (p := import_problem(n))}))
+    found = list(packages(needed, installed.get, lambda names: {n: p for n in names if (p := import_error(n))}))
     assert [(finding.name, finding.status) for finding in found] == [
         ("labkit", Status.OK), ("anywidget", Status.BAD), ("numpy", Status.OK),
     ]  # fmt: skip

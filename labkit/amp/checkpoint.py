@@ -2,7 +2,7 @@
 
 Idea: one bundle holds everything: the engine's state, the random generators and what the caller adds, and a digest of
 all that: a tensor's dtype, shape and bytes, and each plain value with its type, in order, go through one hash. The file
-is written whole (`labkit.records.write_whole`).
+is written whole (`labkit.records.write_atomic`).
 
 Invariant: at any moment, a kill included, the path holds the old bundle or the new one, never a part; a bundle in which
 a bit has flipped is not loaded; and `torch.load(path, weights_only=True)["model"]` is a plain FP32 state dict. Equal
@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from labkit.amp.engine import Engine
-from labkit.records import write_whole
+from labkit.records import write_atomic
 
 SCHEMA = "labkit.checkpoint/2"
 
@@ -51,7 +51,7 @@ def save(path: str | Path, engine: Engine, **extra: Any) -> Path:
     bundle = {"schema": SCHEMA, **engine.state_dict(), "rng": generators(), "extra": extra}
     _require_readable(bundle)
     complete = {**bundle, "digest": digest(bundle)}
-    return write_whole(Path(path), lambda file: torch.save(complete, file))
+    return write_atomic(Path(path), lambda file: torch.save(complete, file))
 
 
 def load(path: str | Path, engine: Engine) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from labkit.bench.triton_gemm import TILES, matmul
 from labkit.formats import TF32, Format, ulp
 from labkit.gemm import fp32_precision
 from labkit.interop import dtype_of
-from labkit.records.turns import take_turns
+from labkit.records.interleaved_timing import time_interleaved
 
 CPU_CACHE = 32 * 2**20  # bytes; the last cache of most CPUs that one core sees
 ALIGNED = 64  # elements: operands begin at multiples of 64 bytes or more, as torch's own tensors do
@@ -301,7 +301,7 @@ def run_cases(
     runs: list[GemmRun] = []
     for _ in range(rounds):
         with _threads(threads), torch.no_grad():
-            turns = take_turns({timed: partial(turn, timed) for timed in seconds}, 1, over)
+            turns = time_interleaved({timed: partial(turn, timed) for timed in seconds}, 1, over)
         for timed in seconds:
             seconds[timed] += turns[timed]
         runs = [timed.result(each) for timed, each in seconds.items()]

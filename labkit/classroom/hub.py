@@ -10,7 +10,8 @@ All that the classroom keeps lies in one folder:
     hand-in/    one for each learner; `labkit grade FOLDER/hand-in` reads them
     feedback/   one for each learner, who can read it; `labkit grade --feedback FOLDER/feedback` writes them
 
-Invariant: a notebook that a learner changed is never overwritten (labkit.records.lessons), and a password is made once.
+Invariant: a notebook that a learner changed is never overwritten (labkit.records.notebook_copies), and a password is
+made once.
 
 Source: JupyterHub 6, configuration reference; cgroups(7).
 """
@@ -30,8 +31,8 @@ from pathlib import Path
 from typing import Any
 
 from labkit.classroom.tables import read_table, write_table
-from labkit.records import write_whole
-from labkit.records.linux import limited_group
+from labkit.records import write_atomic
+from labkit.records.linux import create_control_group
 
 # What a kernel does before its first cell: from then on it gives freed memory back after each one.
 STARTUP = """\
@@ -45,8 +46,8 @@ import os, sys
 from pathlib import Path
 import labkit
 from labkit.records import notebooks_folder
-from labkit.records.lessons import hand_out
-hand_out(notebooks_folder(), Path.home() / "fp16-lab", labkit.__version__)
+from labkit.records.notebook_copies import copy_notebooks
+copy_notebooks(notebooks_folder(), Path.home() / "fp16-lab", labkit.__version__)
 if sys.platform == "linux":
     startup = Path.home() / ".ipython" / "profile_default" / "startup"
     startup.mkdir(parents=True, exist_ok=True)
@@ -119,8 +120,8 @@ def set_up(room: Room) -> Path:
     for name in room.learners:
         _place_of(top, name, is_root)
     room.passwords()
-    write_whole(top / "hub" / "room.json", json.dumps(asdict(room)).encode())
-    return write_whole(top / "hub" / "jupyterhub_config.py", CONFIG.format(folder=str(top)).encode())
+    write_atomic(top / "hub" / "room.json", json.dumps(asdict(room)).encode())
+    return write_atomic(top / "hub" / "jupyterhub_config.py", CONFIG.format(folder=str(top)).encode())
 
 
 def walls(room: Room, solutions: Sequence[Path]) -> str:
@@ -142,7 +143,7 @@ def walls(room: Room, solutions: Sequence[Path]) -> str:
 def groups_of(room: Room, learner: str) -> list[Path]:
     """Return the files that a process of this learner enters its control groups by; [] where there are none."""
     try:
-        return limited_group(f"labkit/{learner}", room.memory << 20, room.cores)
+        return create_control_group(f"labkit/{learner}", room.memory << 20, room.cores)
     except OSError:
         return []
 

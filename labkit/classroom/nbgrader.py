@@ -20,7 +20,7 @@ from typing import Any
 from labkit.classroom.model_answers import cell_in
 from labkit.course import Lesson, learners_notebook
 from labkit.grading.exercise import Exercise
-from labkit.records import write_whole
+from labkit.records import write_atomic
 
 TESTS = """\
 # Grading adds its tests here. Leave this cell where it is.
@@ -42,13 +42,13 @@ def write_course(folder: Path, lessons: Sequence[Lesson], exercises: Sequence[Ex
 
     seed  what cases are drawn from, as in `labkit grade --seed`
     """
-    write_whole(folder / "nbgrader_config.py", CONFIG.encode())
+    write_atomic(folder / "nbgrader_config.py", CONFIG.encode())
     for lesson in lessons:
         notebook = learners_notebook(lesson)
         own = {e.tag: (e, cell_in(lesson, e)) for e in exercises if e.lesson == lesson.name}
         notebook["cells"] = [part for cell in notebook["cells"] for part in _with_tests(cell, own, seed)]
         text = json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
-        write_whole(folder / "source" / lesson.name / f"{lesson.name}.ipynb", text.encode())
+        write_atomic(folder / "source" / lesson.name / f"{lesson.name}.ipynb", text.encode())
     return folder
 
 

@@ -26,7 +26,7 @@ from labkit.course import lessons
 from labkit.grading.exercises import EXERCISES
 from labkit.grading.grade import heading
 from labkit.grading.submission import Submission, is_own
-from labkit.records import write_whole
+from labkit.records import write_atomic
 from labkit.records.journal import NAME, entries, last_answers
 
 _STYLE = """
@@ -80,7 +80,7 @@ def write_feedback(folder: Path, marks: Sequence[Mark], said: dict[tuple[str, st
     students = by_student(marks)
     places, words = _places(folder, students), by_row(said, students)
     return [
-        write_whole(places[student], feedback(student, own, words.get((student, ""))))
+        write_atomic(places[student], feedback(student, own, words.get((student, ""))))
         for student, own in students.items()
     ]
 

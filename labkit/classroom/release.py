@@ -31,7 +31,7 @@ from labkit.grading.exercises import exercises_of
 from labkit.grading.judge import Paper, answers_of, outcomes_of, visible_paper
 from labkit.grading.outcome import Outcome
 from labkit.grading.stored import StoredAnswers, StoredCases, StoredMistake, StoredRows, digest
-from labkit.records import write_whole
+from labkit.records import write_atomic
 from labkit.train import one_thread
 
 ALWAYS = ("glossary",)  # a page that every lesson links to
@@ -74,12 +74,12 @@ def release(
         say(line)
     wheel = write_wheel(top, kept, learners)
     for name, content in shown.items():
-        write_whole(learners / name, content)
-    write_whole(learners / "README.txt", LEARNERS_README.format(wheel=wheel.name).encode())
+        write_atomic(learners / name, content)
+    write_atomic(learners / "README.txt", LEARNERS_README.format(wheel=wheel.name).encode())
     exercises = [exercise for lesson in chosen for exercise in exercises_of(lesson)]
     write_wheel(top, files, teacher)
-    write_whole(teacher / "model_answers.html", model_answers(exercises))
-    write_whole(teacher / "exercises.csv", as_csv(exercises).encode())
+    write_atomic(teacher / "model_answers.html", model_answers(exercises))
+    write_atomic(teacher / "exercises.csv", as_csv(exercises).encode())
     return learners, teacher
 
 
@@ -119,7 +119,7 @@ def _judges(
         found[lesson] = gzip.compress(pickle.dumps(tuple(stored)), mtime=0)
         for old in folder.glob(f"{lesson.name}-*.pkl.gz"):
             old.unlink()
-        write_whole(path, found[lesson])
+        write_atomic(path, found[lesson])
     progress(done, len(ids), "")
     return found
 

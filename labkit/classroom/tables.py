@@ -19,7 +19,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from labkit.grading.table import guard, unguard
-from labkit.records import write_whole
+from labkit.records import write_atomic
 
 Line = dict[str, str]
 _QUOTED = re.compile(r'"(?:[^"]|"")*"')
@@ -68,7 +68,7 @@ def write_table(
     csv.writer(text, quoting=csv.QUOTE_ALL if separators else csv.QUOTE_MINIMAL).writerow(columns)
     cells = ([row.get(name, "") for name in columns] for row in rows)
     csv.writer(text).writerows([guard(cell) for cell in line] if guarded else line for line in cells)
-    write_whole(path, text.getvalue().encode("utf-8-sig", errors="backslashreplace"))
+    write_atomic(path, text.getvalue().encode("utf-8-sig", errors="backslashreplace"))
 
 
 def same_name(text: str) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 
 import labkit
 from labkit.course import Lesson, learners_notebook, text_of
-from labkit.records import write_whole
+from labkit.records import write_atomic
 
 SUFFIXES = (".py", ".js", ".css", ".toml", ".json")
 LEFT_OUT = ("__pycache__", "labkit-answers.jsonl", ".labkit-notebooks.json", ".ipynb_checkpoints")
@@ -66,7 +66,7 @@ def write_wheel(top: Path, files: Mapping[str, bytes], folder: Path) -> Path:
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in whole.items():
             archive.writestr(zipfile.ZipInfo(name, (2020, 1, 1, 0, 0, 0)), content, zipfile.ZIP_DEFLATED)
-    return write_whole(folder / f"{stem}-py3-none-any.whl", packed.getvalue())
+    return write_atomic(folder / f"{stem}-py3-none-any.whl", packed.getvalue())
 
 
 def _metadata(project: Mapping[str, Any]) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 
-from labkit.records.system import import_problem
+from labkit.records.system import import_error
 
 
 def run(_: Namespace) -> int:
     """Print a report; where not even torch can be imported, which the other checks need, say so and what to do."""
-    if problem := import_problem("torch"):
+    if problem := import_error("torch"):
         print(f"✗ bad   torch cannot be imported: {problem}")
         print(f"        {sys.executable} is the Python that was tried; in the checkout, `make setup`, or")
         print("        `pip install --force-reinstall torch`: https://pytorch.org/get-started says which build.")

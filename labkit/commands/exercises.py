@@ -8,7 +8,7 @@ from pathlib import Path
 
 from labkit.commands.course import add_course_option, use_course
 from labkit.course import lessons, lessons_folder
-from labkit.records import write_whole
+from labkit.records import write_atomic
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -28,7 +28,7 @@ def run(arguments: Namespace) -> int:
         return 1
     text = as_csv(EXERCISES.values())
     try:
-        write_whole(arguments.csv, text.encode()) if arguments.csv else sys.stdout.write(text)
+        write_atomic(arguments.csv, text.encode()) if arguments.csv else sys.stdout.write(text)
     except OSError as error:
         print(f"labkit exercises: {error}", file=sys.stderr)
         return 2

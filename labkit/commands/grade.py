@@ -104,7 +104,7 @@ def _give_back(
     from labkit.classroom.marks import write_gradebook
     from labkit.classroom.pages import report, write_feedback
     from labkit.grading.table import visible
-    from labkit.records import write_whole
+    from labkit.records import write_atomic
 
     for line in told:
         print(visible(line), file=sys.stderr)
@@ -112,7 +112,7 @@ def _give_back(
         written = write_feedback(arguments.feedback, marks, said)
         print(f"{arguments.feedback}: {len(written)} pages", file=sys.stderr)
     if arguments.report:
-        print(write_whole(arguments.report, report(marks, journals, told)), file=sys.stderr)
+        print(write_atomic(arguments.report, report(marks, journals, told)), file=sys.stderr)
     if arguments.gradebook:
         write_gradebook(arguments.gradebook, marks, roster)
         print(arguments.gradebook, file=sys.stderr)

@@ -18,8 +18,8 @@ from urllib.parse import quote
 import labkit
 from labkit.commands.course import add_course_option, use_course
 from labkit.course import Lesson, learners_notebook, lessons, lessons_folder, text_of
-from labkit.records import checkout, notebooks_folder, write_whole
-from labkit.records.lessons import hand_out
+from labkit.records import checkout, notebooks_folder, write_atomic
+from labkit.records.notebook_copies import copy_notebooks
 
 FIRST_LESSON = "00_start.ipynb"
 HIDDEN = ("lessons", "tests", "__pycache__", "*.pyc", "*.pyo", ".DS_Store", "*~")  # in the checkout's file browser
@@ -83,11 +83,11 @@ def further_lessons() -> list[Lesson]:
 
 
 def _handed_out(folder: Path) -> Path:
-    copied = hand_out(notebooks_folder(), folder, labkit.__version__)
+    copied = copy_notebooks(notebooks_folder(), folder, labkit.__version__)
     with TemporaryDirectory() as scratch:
         for lesson in further_lessons():
-            write_whole(Path(scratch, f"{lesson.name}.ipynb"), text_of(learners_notebook(lesson)).encode())
-        copied += hand_out(Path(scratch), folder, labkit.__version__)
+            write_atomic(Path(scratch, f"{lesson.name}.ipynb"), text_of(learners_notebook(lesson)).encode())
+        copied += copy_notebooks(Path(scratch), folder, labkit.__version__)
     counts = Counter(each.what for each in copied)
     print(f"Notebooks in {folder}: {', '.join(f'{count} {what}' for what, count in sorted(counts.items()))}.")
     for each in copied:

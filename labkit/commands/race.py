@@ -26,16 +26,16 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    from labkit.train import race_cli
+    from labkit.train import compare_cli
 
-    return race_cli.run(arguments)
+    return compare_cli.run(arguments)
 
 
 def _known_task(name: str) -> str:
-    from labkit.train.race_cli import BOTH
+    from labkit.train.compare_cli import ALL_TASKS
 
-    if name not in (*BOTH, "all"):
-        raise ArgumentTypeError(f"there is no task {name!r}; there are all, {', '.join(sorted(BOTH))}")
+    if name not in (*ALL_TASKS, "all"):
+        raise ArgumentTypeError(f"there is no task {name!r}; there are all, {', '.join(sorted(ALL_TASKS))}")
     return name
 
 

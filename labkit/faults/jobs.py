@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from labkit.faults.fault import Fault, Training
 from labkit.faults.loops import accuracy, batches, network, scaled
-from labkit.train.race import processes
+from labkit.train.grid import processes
 
 
 def rank(number: int, fixed: bool, meeting: str) -> list[float]:

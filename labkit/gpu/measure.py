@@ -23,8 +23,8 @@ from labkit.faults.gpu import GpuCard, measured
 from labkit.frameworks import GradScaler, autocast
 from labkit.gemm import fp32_precision
 from labkit.gpu.worker import Item, Line, reason, synchronize
-from labkit.records.turns import host_seconds, take_turns
-from labkit.train import TrainingRun, networks, pace_sentence, place, steps_per_second
+from labkit.records.interleaved_timing import host_seconds, time_interleaved
+from labkit.train import TrainingRun, networks, place, steps_per_second, throughput_sentence
 from labkit.train.tasks import Task
 
 TIMING = "timing"  # the kind of item that begins after all others, in seconds of its own
@@ -167,7 +167,7 @@ def cost(
             except Exception as error:
                 found["failed"][way] = reason(error)
         turns = {way: partial(host_seconds, step, steps, partial(synchronize, device)) for way, step in made.items()}
-        seconds = take_turns(turns, rounds + 1)  # the first round warms up
+        seconds = time_interleaved(turns, rounds + 1)  # the first round warms up
         found["seconds_a_call"] = {way: statistics.median(each[1:]) for way, each in seconds.items()}
         found["summary"] = "\n".join(_cost_lines(found))
 
@@ -216,7 +216,7 @@ def pace(task: Task, seconds: Callable[[], float], *, steps: int = 5, rounds: in
         )
         if failed:
             found["failed"] = failed
-        rates = pace_sentence(found["steps_per_second"], place(device).name) if found["steps_per_second"] else ""
+        rates = throughput_sentence(found["steps_per_second"], place(device).name) if found["steps_per_second"] else ""
         found["summary"] = "\n  ".join([rates, *(f"{recipe}: LEFT OUT, {why}" for recipe, why in failed.items())])
 
     return Item(f"pace {task.name}", TIMING, run)

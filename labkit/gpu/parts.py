@@ -24,7 +24,7 @@ from labkit.faults import GPU_CARDS
 from labkit.gpu import checks
 from labkit.gpu.measure import AMP_WAYS, cards, cost, pace, speed, twice
 from labkit.gpu.worker import Item, Line, WorkerLost, answer, ask_all, reason, release_memory
-from labkit.records import now, write_whole
+from labkit.records import now, write_atomic
 from labkit.train import GPU_TASKS, TASKS, record_path, train
 from labkit.train.record import fingerprint
 
@@ -118,7 +118,7 @@ def _kept(path: Path, record: GemmRecord, *, quick: bool) -> str:
         before = len(from_json(path.read_text(encoding="utf-8")).runs) if quick else 0
     if before > len(record.runs):
         return f"{path}: {before} cases are on record; these {len(record.runs)} do not replace them"
-    write_whole(path, record.to_json().encode())
+    write_atomic(path, record.to_json().encode())
     best = max(record.runs, key=lambda timed: timed.tflops, default=None)
     fastest = f", fastest {best.tflops:.3g} TFLOP/s ({best.case.label})" if best else ""
     return f"{path}: {len(record.runs)} cases, {len(record.left_out)} left out{fastest}"
@@ -136,7 +136,7 @@ def _items(part: str, measured: Callable[[Order], list[Item]] = lambda order: []
         for line in chain(checked, _measured(measured(order), order, names)):
             if "npz" in line:  # answers of a Tensor Core
                 content = base64.b64decode(line.pop("npz"))
-                yield f"{write_whole(order.path('mma', line['file']), content)}:"
+                yield f"{write_atomic(order.path('mma', line['file']), content)}:"
             lines.append(line)
             _keep_lines(path, order, lines)
             yield _said(line)
@@ -174,7 +174,7 @@ def _measured(items: list[Item], order: Order, names: list[str]) -> Iterator[Lin
 
 def _keep_lines(path: Path, order: Order, lines: list[Line]) -> None:
     found = {"device": order.report.name, "versions": bench_versions(order.report), "date": now(), "items": lines}
-    write_whole(path, json.dumps(found, indent=1).encode())
+    write_atomic(path, json.dumps(found, indent=1).encode())
 
 
 def _said(line: Line) -> str:

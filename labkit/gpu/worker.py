@@ -118,7 +118,7 @@ def without_folders(text: str) -> str:
 def serve(items: Sequence[Item], device: str) -> None:
     """Run the items that standard input names, until it ends or the device's context is broken."""
     if sys.platform == "linux":
-        linux.end_with_parent()
+        linux.die_with_parent()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     faulthandler.enable()
@@ -213,7 +213,7 @@ class Worker:
 
     def close(self) -> None:
         """End the process and whatever it started."""
-        system.end_group(self._process)
+        system.kill_group(self._process)
         self._process.wait()
 
 

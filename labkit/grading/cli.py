@@ -26,7 +26,7 @@ from labkit.grading.given.child import Limits
 from labkit.grading.submission import Submission, find, shared
 from labkit.grading.supervise import NotStarted
 from labkit.grading.table import Journal, Row, visible, write
-from labkit.records import alone, linux
+from labkit.records import exclusive_lock, linux
 
 INTERRUPTED = 130
 
@@ -49,7 +49,7 @@ def graded(args: argparse.Namespace, refused: Mapping[Path, str] | None = None) 
             raise FileNotFoundError(f"there is no folder {args.csv.parent} to write {args.csv.name} into")
         for group in shared(submissions):
             _say(f"one file was handed in by several (hard links): {', '.join(str(one.path) for one in group)}")
-        with alone(args.csv):
+        with exclusive_lock(args.csv):
             return _begun(args, submissions)
     except (OSError, NotStarted) as error:
         _say(f"labkit grade: {error}")
@@ -76,7 +76,7 @@ def _graded(
     """Grade and write; whatever happens in between, the rows that were made are in the file of grades."""
     limits = Limits(args.seconds, args.memory << 20)
     torch.set_num_threads(1)
-    linux.keep_memory_private()
+    linux.protect_memory()
     try:
         with _interruptible():
             rounds = [

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from labkit.course import lessons
 from labkit.grading.judge import find_exercise
-from labkit.records.journal import journal_here, last_answers, note
+from labkit.records.journal import append_answer, current_journal, last_answers
 
 
 @dataclass(frozen=True, repr=False)
@@ -52,10 +52,10 @@ def hint(exercise_id: str, journal: Path | None = None) -> Hint:
     steps = hints().get(find_exercise(exercise_id).id)
     if not steps:
         raise ValueError(f"exercise {exercise_id!r} has no hints: its lesson's hints.toml holds none")
-    journal = journal or journal_here()
+    journal = journal or current_journal()
     if journal is None:
         return Hint(steps[0], 1, len(steps))
     read = last_answers(journal, "hint").get(exercise_id, "0")
     step = min(int(read) + 1 if read.isdigit() else 1, len(steps))
-    note(journal, "hint", exercise_id, str(step))
+    append_answer(journal, "hint", exercise_id, str(step))
     return Hint(steps[step - 1], step, len(steps))

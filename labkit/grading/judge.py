@@ -28,7 +28,7 @@ from labkit.grading.grade import CounterExample, Grade, Verdict, as_html
 from labkit.grading.kept import keep_answer
 from labkit.grading.outcome import Outcome
 from labkit.grading.stored import StoredAnswers, StoredMistake, digest
-from labkit.records.journal import journal_here
+from labkit.records.journal import current_journal
 
 VISIBLE_SEED = 0
 
@@ -80,7 +80,7 @@ def earned(exercise_id: str, function: object, seed: int) -> int:
     paper = paper_of(exercise, seed)
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()), warnings.catch_warnings():
         grade = judge(paper, answers_of(paper, function, exercise.withheld))
-    if journal_here() is not None:
+    if current_journal() is not None:
         display(HTML(as_html(grade)))  # type: ignore[no-untyped-call]
     return grade.points
 

@@ -19,8 +19,8 @@ from typing import Any
 from labkit.grading.exercise import Exercise
 from labkit.grading.exercises import EXERCISES
 from labkit.grading.grade import Grade
-from labkit.records import write_whole
-from labkit.records.journal import NAME, entries, journal_here, keep
+from labkit.records import write_atomic
+from labkit.records.journal import NAME, current_journal, entries, save_answer
 
 STARTER = "raise NotImplementedError("
 
@@ -42,14 +42,14 @@ class Kept:
 
 def keep_answer(grade: Grade, function: object) -> None:
     """Note the answer that was just checked in a notebook; the starter, and what is noted already, are left out."""
-    journal = journal_here()
+    journal = current_journal()
     if journal is None or grade.unsolved:
         return
     source, id = _source(function), grade.exercise.id
     last = [line for line in entries(journal, "exercise") if line["id"] == id][-1:]
     if not source or (last and (last[0]["answer"], last[0].get("points")) == (source, grade.points)):
         return
-    keep(journal, "exercise", id, source, points=grade.points, out_of=grade.out_of)
+    save_answer(journal, "exercise", id, source, points=grade.points, out_of=grade.out_of)
 
 
 def kept_answers(folder: Path) -> dict[str, list[Kept]]:
@@ -93,7 +93,7 @@ def _into_notebook(notebook: Path, exercise: Exercise, kept: Kept) -> str:
     if holds_work(present, kept.source):
         return f"left alone: the cell holds work; `labkit restore {exercise.id}` prints the answer"
     cell["source"] = kept.source.splitlines(keepends=True)
-    write_whole(notebook, (json.dumps(read, indent=1, ensure_ascii=False) + "\n").encode())
+    write_atomic(notebook, (json.dumps(read, indent=1, ensure_ascii=False) + "\n").encode())
     return f"brought back into {notebook.name} ({kept.points} of {kept.out_of} points)"
 
 

@@ -17,7 +17,7 @@ from html import escape
 from pathlib import Path
 
 from labkit.grading.grade import Grade
-from labkit.records import write_whole
+from labkit.records import write_atomic
 
 SCHEMA = "labkit.leader_board/1"
 MAX_BYTES = 1 << 16
@@ -86,7 +86,7 @@ def enter(folder: Path | str, name: str, grades: Sequence[Grade]) -> Path:
     entrant = Entrant(name, points, out_of, sum(grade.bytes for grade in grades))
     text = json.dumps({"schema": SCHEMA, **asdict(entrant)}, indent=1)
     Path(folder).mkdir(parents=True, exist_ok=True)
-    return write_whole(Path(folder) / f"{name}.json", text.encode())
+    return write_atomic(Path(folder) / f"{name}.json", text.encode())
 
 
 def show(folder: Path | str) -> Board:

@@ -129,7 +129,7 @@ class Runner:
         if self._server is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._server.wait(timeout=ENDING_SECONDS)
-            system.end_group(self._server)
+            system.kill_group(self._server)
             self._server.wait()
 
     def __enter__(self) -> Runner:
@@ -201,7 +201,7 @@ class Spawned:
         with contextlib.suppress(subprocess.TimeoutExpired):  # its channel may close a moment before it ends
             self._process.wait(timeout=1.0)
         code = self._process.poll()
-        system.end_group(self._process)
+        system.kill_group(self._process)
         self._process.wait()
         self._folder.cleanup()
         return code

@@ -22,7 +22,7 @@ from typing import Any
 
 from labkit.grading.exercises import EXERCISES
 from labkit.grading.plan import Read
-from labkit.records import write_whole
+from labkit.records import write_atomic
 
 SCHEMA = "labkit.grades/2"
 _FORMULA = re.compile(r"'*[=+\-@＝＋－＠\t\r\n]")  # what begins a formula; guarded once, or more often
@@ -55,7 +55,7 @@ def write(rows: Iterable[Row], path: Path) -> None:
     table = csv.writer(text)
     table.writerow(columns)
     table.writerows([guard(getattr(row, name)) for name in columns] for row in in_order(rows))
-    write_whole(path, text.getvalue().encode("utf-8", errors="backslashreplace"))
+    write_atomic(path, text.getvalue().encode("utf-8", errors="backslashreplace"))
 
 
 class Journal:
@@ -87,7 +87,7 @@ class Journal:
 
     def _write(self, path: Path) -> None:
         lines = [self.settings, *(_line(key, rows) for key, rows in self.rows.items())]
-        write_whole(path, "".join(json.dumps(line) + "\n" for line in lines).encode())
+        write_atomic(path, "".join(json.dumps(line) + "\n" for line in lines).encode())
 
     def add(self, notebook: str, rows: Sequence[Row]) -> None:
         """Keep the rows of a notebook, at once."""

@@ -112,7 +112,7 @@ def _tried(runner: Runner, private: Sequence[Path], output: Path) -> tuple[str, 
             "references": [str(path) for folder in _course() for path in (folder, *sorted(folder.rglob("*.py")))],
             "lessons": [lesson.folder.name for lesson in lessons()],
             "submissions": [os.path.realpath(path) for path in private],  # the probe stands in a folder of its own
-            "output": str(output.resolve()), "memory": system.memory_files(os.getpid()),
+            "output": str(output.resolve()), "memory": system.memory_paths(os.getpid()),
             "port": server.getsockname()[1], "name": name,
             "variables": [*KEPT_VARIABLES, "HOME", "TMPDIR", "USER", "CUDA_VISIBLE_DEVICES", "LABKIT_DATA", "LC_CTYPE"],
             "most": runner.limits.processes,
@@ -169,7 +169,7 @@ def _probe(given: dict[str, Any]) -> list[str]:
     with contextlib.suppress(OSError):
         socket.create_connection(("127.0.0.1", given["port"]), 2).close()
         falls("network")
-    if not 0 < system.most_processes() <= given["most"]:
+    if not 0 < system.process_limit() <= given["most"]:
         falls("processes")
     if any(name not in given["variables"] and not name.startswith(("PYTHON", "OMP_", "MKL_", "OPENBLAS_"))
            for name in os.environ):  # fmt: skip

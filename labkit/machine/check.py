@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from labkit.machine.findings import Finding, Report, Status
 from labkit.machine.front_end import extension_folders, front_end, host
 from labkit.records import data_folder, system
-from labkit.records.turns import host_seconds, take_turns
+from labkit.records.interleaved_timing import host_seconds, time_interleaved
 
 if TYPE_CHECKING:
     from labkit.machine.device import DeviceReport
@@ -131,7 +131,7 @@ def other_labkit(owners: Iterable[str]) -> Iterable[Finding]:
 def import_problems(names: Sequence[str]) -> dict[str, str]:
     """Import each package in a process of its own; return what stopped those that cannot be imported."""
     with ThreadPoolExecutor(max(1, system.usable_cores())) as pool:
-        found = pool.map(system.import_problem, [name.replace("-", "_") for name in names])
+        found = pool.map(system.import_error, [name.replace("-", "_") for name in names])
     return {name: problem for name, problem in zip(names, found, strict=True) if problem}
 
 
@@ -242,7 +242,9 @@ def seconds_per_tiny_step(threads: int, budget: float = 0.15) -> float:
         images = torch.ones(8, 1, 48, 48)
         model(images).mean().backward()  # the first pass also sets up
         passes = {"": lambda: host_seconds(lambda: model(images).mean().backward())}
-        return min(take_turns(passes, MOST_PASSES, over=lambda _, seen: bool(seen) and sum(seen) >= budget)[""])
+        return min(
+            time_interleaved(passes, MOST_PASSES, finished=lambda _, seen: bool(seen) and sum(seen) >= budget)[""]
+        )
     finally:
         torch.set_num_threads(before)
 

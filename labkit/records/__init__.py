@@ -1,19 +1,30 @@
 """Origin of every record of the lab, and files that are written whole."""
 
 from labkit.records.files import (
-    alone,
     checkout,
     data_folder,
+    exclusive_lock,
     notebooks_folder,
-    on_record,
+    recorded_files,
     refuse_simulated,
     results_folder,
+    write_atomic,
     write_line,
-    write_whole,
 )
-from labkit.records.provenance import device_name, in_force, now, versions
+from labkit.records.provenance import arithmetic_settings, device_name, now, versions
 
 __all__ = [
-    "alone", "checkout", "data_folder", "device_name", "in_force", "notebooks_folder", "now", "on_record",
-    "refuse_simulated", "results_folder", "versions", "write_line", "write_whole",
+    "arithmetic_settings",
+    "checkout",
+    "data_folder",
+    "device_name",
+    "exclusive_lock",
+    "notebooks_folder",
+    "now",
+    "recorded_files",
+    "refuse_simulated",
+    "results_folder",
+    "versions",
+    "write_atomic",
+    "write_line",
 ]  # fmt: skip

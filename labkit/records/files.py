@@ -27,7 +27,7 @@ if sys.platform != "win32":
     import fcntl
 
 
-def write_whole(path: Path, content: bytes | Callable[[IO[bytes]], object]) -> Path:
+def write_atomic(path: Path, content: bytes | Callable[[IO[bytes]], object]) -> Path:
     """Write a file aside, make sure it is on the disk, and rename it: whoever looks sees the old one or the new one.
 
     A process that is killed in between leaves a hidden `.NAME.*.part` beside it, which the next call for this path
@@ -97,7 +97,7 @@ def write_line(file: IO[str], line: str) -> None:
 
 
 @contextmanager
-def alone(path: Path) -> Iterator[None]:
+def exclusive_lock(path: Path) -> Iterator[None]:
     """Be the only process that is in here for this path; a kill gives it free. On Windows nobody is kept out.
 
     Raises:
@@ -176,10 +176,10 @@ def refuse_simulated(device: str, path: Path) -> None:
         )
 
 
-def on_record(pattern: str) -> dict[str, Path]:
+def recorded_files(pattern: str) -> dict[str, Path]:
     """Return the files of this pattern, by their place in the folder: those that travel with the lab, and one's own.
 
-    >>> on_record("runs/digits/fp32-seed[01].json").keys()
+    >>> recorded_files("runs/digits/fp32-seed[01].json").keys()
     dict_keys(['runs/digits/fp32-seed0.json', 'runs/digits/fp32-seed1.json'])
     """
     folders = (data_folder(), results_folder())

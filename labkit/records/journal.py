@@ -31,7 +31,7 @@ def home_journal() -> Path:
     return Path.home() / ".labkit" / NAME
 
 
-def journal_here() -> Path | None:
+def current_journal() -> Path | None:
     """Return the journal beside the notebook that runs this; None outside of a notebook, or where none is wanted."""
     from IPython.core.getipython import get_ipython
 
@@ -39,7 +39,7 @@ def journal_here() -> Path | None:
     return Path.cwd() / NAME if wanted and hasattr(get_ipython(), "kernel") else None
 
 
-def note(journal: Path, kind: str, id: str, answer: str, **more: str | int) -> None:
+def append_answer(journal: Path, kind: str, id: str, answer: str, **more: str | int) -> None:
     """Add an answer at the end of the journal, which is begun where there is none; `more` stands in the line, too.
 
     Raises:
@@ -56,13 +56,13 @@ def note(journal: Path, kind: str, id: str, answer: str, **more: str | int) -> N
         os.fsync(file.fileno())
 
 
-def keep(journal: Path, kind: str, id: str, answer: str, **more: str | int) -> None:
+def save_answer(journal: Path, kind: str, id: str, answer: str, **more: str | int) -> None:
     """Note an answer beside the notebook, or else in the home folder; where neither can be, warn and go on."""
     try:
-        note(journal, kind, id, answer, **more)
+        append_answer(journal, kind, id, answer, **more)
     except OSError as error:
         try:
-            note(home_journal(), kind, id, answer, **more, folder=str(journal.parent))
+            append_answer(home_journal(), kind, id, answer, **more, folder=str(journal.parent))
         except OSError:
             warnings.warn(f"This answer could not be kept for next time: {error}. All else works.", stacklevel=3)
 

@@ -26,10 +26,10 @@ DETACH = 2
 PARENT_DEATH_SIGNAL, DUMPABLE, DROP_BOUND, SUBREAPER, NO_NEW_RIGHTS = 1, 4, 24, 36, 38
 CAPABILITIES_VERSION_3 = 0x20080522
 DEVICES = ("null", "zero", "random", "urandom")
-SCRATCH = Path("/scratch")  # the only folder of `own_files` that can be written to
+SCRATCH = Path("/scratch")  # the only folder of `mount_private_root` that can be written to
 
 
-def own_namespaces() -> None:
+def unshare_namespaces() -> None:
     """Give this process, and those it starts, mounts, processes, network and messages of their own.
 
     Who is not root becomes the only user of a user namespace, with all rights inside it and none outside.
@@ -47,14 +47,14 @@ def own_namespaces() -> None:
     _mount("none", Path("/"), "", RECURSIVE | PRIVATE)
 
 
-def own_files(view: Sequence[tuple[Path, bool]], root: Path = Path("/sys")) -> None:
+def mount_private_root(view: Sequence[tuple[Path, bool]], root: Path = Path("/sys")) -> None:
     """Give this process a file system of its own: what `view` shows, read-only, and a SCRATCH of 64 MiB; no more.
 
     view   in this order: a path, and whether it is shown (True) or an empty folder is put in its place
     root   a folder in whose place the new file system is put together
 
     Raises:
-        OSError: the system refuses. To be called by the first process in its `own_namespaces`.
+        OSError: the system refuses. To be called by the first process in its `unshare_namespaces`.
     """
     _mount("tmpfs", root, "tmpfs", NO_SUID | NO_DEVICES, "mode=755")
     for path, shown in view:
@@ -72,7 +72,7 @@ def own_files(view: Sequence[tuple[Path, bool]], root: Path = Path("/sys")) -> N
     os.chdir(SCRATCH)
 
 
-def become(user: int) -> None:
+def switch_user(user: int) -> None:
     """Give up root for a user that owns nothing.
 
     Raises:
@@ -83,7 +83,7 @@ def become(user: int) -> None:
     os.setresuid(user, user, user)
 
 
-def give_up_rights() -> None:
+def drop_privileges() -> None:
     """Give up all rights beyond an ordinary user's, for good, and those of programs that would bring them back."""
     for capability in range(64):
         if _prctl(DROP_BOUND, capability) != 0:
@@ -93,7 +93,7 @@ def give_up_rights() -> None:
     _prctl(NO_NEW_RIGHTS, 1)
 
 
-def limited_group(
+def create_control_group(
     name: str, memory: int, cores: float | None = None, root: Path = Path("/sys/fs/cgroup")
 ) -> list[Path]:
     """Make a control group with these limits; return the files that a process enters it by, when it writes its number.
@@ -147,7 +147,7 @@ def memory_of(process: int) -> int:
     return 0
 
 
-def keep_memory_private(private: bool = True) -> None:
+def protect_memory(private: bool = True) -> None:
     """Let no other process of this user read this one's memory, or let them; only Linux can tell the two apart."""
     if sys.platform == "linux":
         _prctl(DUMPABLE, 0 if private else 1)
@@ -158,12 +158,12 @@ def adopt_orphans() -> None:
     _prctl(SUBREAPER, 1)
 
 
-def end_with_parent() -> None:
+def die_with_parent() -> None:
     """Be killed when the process ends that started this one."""
     _prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
-def end_children(seconds: float = 5.0) -> None:
+def kill_children(seconds: float = 5.0) -> None:
     """Kill all children until there are none: with `adopt_orphans`, all descendants."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:

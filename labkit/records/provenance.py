@@ -49,16 +49,16 @@ def versions(device: torch.device | None = None) -> dict[str, str]:
     return found | {name: str(version) for name, version in gpu.items() if version}
 
 
-def in_force(device: torch.device, *, tf32: bool = False) -> dict[str, str]:
+def arithmetic_settings(device: torch.device, *, tf32: bool = False) -> dict[str, str]:
     """Return how products are computed on a device now: the switches of torch that can change a run's numbers.
 
     Args:
         tf32: the run rounds operands to TF32 itself, where no switch says "tf32".
 
     >>> import torch
-    >>> sorted(in_force(torch.device("cpu")))
+    >>> sorted(arithmetic_settings(torch.device("cpu")))
     ['FP32 conv', 'FP32 matmul', 'FP32 rnn', 'deterministic algorithms']
-    >>> in_force(torch.device("cpu"), tf32=True)["FP32 matmul"]
+    >>> arithmetic_settings(torch.device("cpu"), tf32=True)["FP32 matmul"]
     'tf32, emulated'
     """
     import torch

@@ -127,7 +127,7 @@ def start_group(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]
     return subprocess.Popen(list(command), start_new_session=True, **options)
 
 
-def end_group(leader: subprocess.Popen[Any]) -> None:
+def kill_group(leader: subprocess.Popen[Any]) -> None:
     """Kill what is left of a group that `start_group` started: its leader, and the processes that one started."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         if hasattr(os, "killpg"):
@@ -136,7 +136,7 @@ def end_group(leader: subprocess.Popen[Any]) -> None:
             subprocess.run(["taskkill", "/F", "/T", "/PID", str(leader.pid)], capture_output=True, check=False)
 
 
-def import_problem(module: str, seconds: float = 120.0) -> str:
+def import_error(module: str, seconds: float = 120.0) -> str:
     """Import a module in a process of its own; return what stopped it, in a line, or ""."""
     command = [sys.executable, "-c", f"import {module}"]
     try:
@@ -158,12 +158,12 @@ def is_running(name: str) -> bool:
     return False
 
 
-def memory_files(process: int) -> list[str]:
+def memory_paths(process: int) -> list[str]:
     """Return the files in which the system shows a process's memory and environment; none where it has no such."""
     return [f"/proc/{process}/{name}" for name in ("mem", "environ")] if Path("/proc/self/mem").exists() else []
 
 
-def most_processes() -> int:
+def process_limit() -> int:
     """Return how many processes this one's user may have; 0: any number, as root may, or nobody tells."""
     with contextlib.suppress(ImportError, AttributeError):
         import resource
@@ -179,13 +179,13 @@ def address_space() -> int:
     return numbers[0] * os.sysconf("SC_PAGE_SIZE") if numbers else 0
 
 
-def resident() -> int:
+def resident_memory() -> int:
     """Return the bytes of memory this process has; 0 where the system does not say."""
     numbers = _first_numbers(Path("/proc/self/statm"))
     return numbers[1] * os.sysconf("SC_PAGE_SIZE") if numbers else 0
 
 
-def limit_this_process(space: int, seconds: float, processes: int) -> None:
+def limit_process(space: int, seconds: float, processes: int) -> None:
     """Let this process have `space` bytes of addresses, also per file, `seconds` of the CPU, and its user `processes`.
 
     processes   0: any number
@@ -219,12 +219,12 @@ def _built_in_memory() -> int | None:
 def _windows_memory() -> int | None:
     """Ask GlobalMemoryStatusEx. (Source: Win32 API, MEMORYSTATUSEX: two DWORDs, then seven DWORDLONGs.)"""
 
-    class Status(ctypes.Structure):
+    class MemoryStatus(ctypes.Structure):
         _fields_ = [("length", ctypes.c_uint32), ("load", ctypes.c_uint32)] + [
             (name, ctypes.c_uint64) for name in ("total", "available", "f1", "f2", "f3", "f4", "f5")
         ]
 
-    status = Status(length=ctypes.sizeof(Status))
+    status = MemoryStatus(length=ctypes.sizeof(MemoryStatus))
     windll = getattr(ctypes, "windll", None)
     if windll is None or not windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status)):
         return None

@@ -24,7 +24,7 @@ import torch
 
 from labkit.amp import Recipe
 from labkit.train.devices import Place
-from labkit.train.race import race
+from labkit.train.grid import train_grid
 from labkit.train.record import RunRecord
 from labkit.train.tasks import MARGIN, Task
 
@@ -190,7 +190,7 @@ def compare(
 ) -> Comparison:
     """Train a task under every recipe and seed (or read what is on record) and compare each with the first recipe.
 
-    Arguments are those of `labkit.train.race`.
+    Arguments are those of `labkit.train.train_grid`.
 
     >>> import tempfile
     >>> from dataclasses import replace
@@ -203,7 +203,7 @@ def compare(
     'as good'
     """
     chosen = list(recipes)
-    records = race(
+    records = train_grid(
         task, chosen, seeds, Path(folder), device=device, workers=workers, begins=begins, progress=progress, stop=stop
     )
     return Comparison(task.name, tuple(records), chosen[0].name if chosen else "FP32", task.margin)

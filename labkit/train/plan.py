@@ -8,7 +8,7 @@ STEPS = 12
 
 
 @dataclass(frozen=True)
-class Plan:
+class WorkerPlan:
     """One training.
 
     agree      the ranks agree on found_inf; False: each looks at its own gradients only

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from labkit.amp import Engine, ProductFormat, Recipe, WeightRounding
 from labkit.instrument import ExponentHistogram, GradSnapshot
-from labkit.records import refuse_simulated, write_whole
+from labkit.records import refuse_simulated, write_atomic
 from labkit.train.tasks import Task
 
 SCHEMA = "labkit.run/1"
@@ -68,8 +68,8 @@ class RunRecord:
     fingerprint  of task and recipe, where a race made it (`fingerprint`); "" elsewhere
     step_seconds  median seconds of a step in which nothing was measured, alone on its device; None where nobody timed
               one. Two equal runs may differ in it
-    arithmetic  how products were computed: switch of torch -> its value in this run (`labkit.records.in_force`); empty
-              where it was not recorded
+    arithmetic  how products were computed: torch setting -> value (`labkit.records.arithmetic_settings`);
+              empty where it was not recorded
     memory    bytes by category after the first step that was not skipped (`bytes_held`); empty where nobody counted
     """
 
@@ -117,7 +117,7 @@ class RunRecord:
         head = {f.name: _pack(getattr(self, f.name)) for f in fields(self) if f.name not in ("steps", "snapshots")}
         whole = {"schema": SCHEMA, **head, "steps": columns, "snapshots": [_pack_snapshot(s) for s in self.snapshots]}
         text = json.dumps(whole, allow_nan=False)
-        return write_whole(Path(path), text.encode())
+        return write_atomic(Path(path), text.encode())
 
 
 def load(path: str | Path) -> RunRecord:

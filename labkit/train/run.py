@@ -32,10 +32,10 @@ from labkit.amp import (
     to_fp32,
 )
 from labkit.instrument import GradSnapshot, probe, snapshot, swallowed, underflow
-from labkit.records import in_force, now, versions
+from labkit.records import arithmetic_settings, now, versions
+from labkit.train.determinism import arithmetic, one_thread, preserve_rng, restore_after, seed_generators, seeded_rng
 from labkit.train.devices import Place, place
 from labkit.train.record import RunRecord, StepRecord, bytes_held
-from labkit.train.repeatable import arithmetic, drawing, generators_kept, one_thread, seed_generators, unchanged
 from labkit.train.tasks import Task
 
 
@@ -83,7 +83,7 @@ class TrainingRun:
         self.place = place(device)
         self.device = self.place.device
         self.data = task.make_data().to(self.device)  # once: a step that copied its batch would wait for it
-        with one_thread(), arithmetic(recipe, self.device), generators_kept(self.device):
+        with one_thread(), arithmetic(recipe, self.device), preserve_rng(self.device):
             seed_generators(self.device, seed)
             self.engine = Engine(task.make_model(), task.make_optimizer, recipe, device=self.device, seed=seed)
         self.steps_done = 0
@@ -124,7 +124,7 @@ class TrainingRun:
 
         What draws random numbers, such as dropout, draws those of the next step, whoever asks and however often.
         """
-        with drawing(self.device, self.seed * 1_000_003 + self.steps_done + 1), self.engine.forward():
+        with seeded_rng(self.device, self.seed * 1_000_003 + self.steps_done + 1), self.engine.forward():
             return self.task.loss(self.engine(inputs), targets)
 
     def step(self) -> StepRecord:
@@ -207,7 +207,7 @@ class TrainingRun:
             one_thread(),
             arithmetic(self.recipe, self.device),
             looking as probed,
-            unchanged(self.model.buffers()),
+            restore_after(self.model.buffers()),
             kept,
         ):
             scaled = self.loss(*self.batch(self.steps_done + 1)) * scale
@@ -239,7 +239,7 @@ class TrainingRun:
         metric = {"metric": self.evaluate(), "metric_name": self.task.metric_name}
         origin = {"device": self.place.name, "versions": versions(self.device), "date": now()}
         with arithmetic(self.recipe, self.device):
-            origin["arithmetic"] = in_force(self.device, tf32=self.recipe.tf32)
+            origin["arithmetic"] = arithmetic_settings(self.device, tf32=self.recipe.tf32)
         return RunRecord(**{**known, **metric, **origin, **measured})
 
 

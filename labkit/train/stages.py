@@ -16,14 +16,14 @@ from torch import Tensor
 
 from labkit.amp import Moment, StepEvent
 from labkit.instrument import layer_outputs, probe
-from labkit.train.repeatable import one_thread
+from labkit.train.determinism import one_thread
 from labkit.train.run import TrainingRun
 
 STAGES = ("cast weights", "forward", "loss", "scaled backward", "unscale", "check for inf", "step", "copy back")
 
 
 @dataclass(frozen=True)
-class Seen:
+class TensorSummary:
     """A tensor at one stage, or several of one layer together.
 
     name        what it is: "conv1 output", "conv1 weights", "∇ conv1 weights" (gradient), "Δ conv1 weights" (update)
@@ -45,15 +45,15 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Stage:
+class StepStage:
     """One of the eight stages and the tensors at it."""
 
     name: str
-    tensors: tuple[Seen, ...]
+    tensors: tuple[TensorSummary, ...]
 
 
 @dataclass(frozen=True)
-class StepInStages:
+class StagedStep:
     """One training step, watched.
 
     recipe       its name
@@ -66,12 +66,12 @@ class StepInStages:
     scale_after  the scale of the next step
     weights      number of weights
     moved        of the weights that the optimizer steps, how many changed
-    seen_moving  of the weights that the model computes with, how many changed
+    model_moved  of the weights that the model computes with, how many changed
     """
 
     recipe: str
     step: int
-    stages: tuple[Stage, ...]
+    stages: tuple[StepStage, ...]
     scale: float
     loss: float
     found_inf: bool
@@ -79,10 +79,10 @@ class StepInStages:
     scale_after: float
     weights: int
     moved: int
-    seen_moving: int
+    model_moved: int
 
 
-def watch_step(run: TrainingRun) -> StepInStages:
+def watch_step(run: TrainingRun) -> StagedStep:
     """Take a run's next step and say what every tensor was like at each stage.
 
     >>> from labkit.amp import RECIPES
@@ -125,11 +125,11 @@ def watch_step(run: TrainingRun) -> StepInStages:
             _grouped(updates, layers, "Δ"),
             _grouped(after, layers),
         )
-        return StepInStages(
+        return StagedStep(
             recipe=run.recipe.name,
             step=run.steps_done,
             stages=tuple(
-                Stage(stage, tuple(seen(name, tensor) for name, tensor in some.items()))
+                StepStage(stage, tuple(summarize(name, tensor) for name, tensor in some.items()))
                 for stage, some in zip(STAGES, tensors, strict=True)
             ),
             scale=scale,
@@ -139,21 +139,21 @@ def watch_step(run: TrainingRun) -> StepInStages:
             scale_after=run.scaler.scale,
             weights=sum(weight.numel() for weight in after),
             moved=sum(int((update != 0).sum()) for update in updates),
-            seen_moving=sum(int((new != old).sum()) for new, old in zip(after, before, strict=True)),
+            model_moved=sum(int((new != old).sum()) for new, old in zip(after, before, strict=True)),
         )
 
 
-def seen(name: str, tensor: Tensor) -> Seen:
+def summarize(name: str, tensor: Tensor) -> TensorSummary:
     """Measure a tensor.
 
-    >>> seen("x", torch.tensor([0.0, -2.0, 0.5, float("inf")]).half())
-    Seen(name='x', dtype=torch.float16, elements=4, smallest=0.5, largest=2.0, zeros=1, non_finite=1)
+    >>> summarize("x", torch.tensor([0.0, -2.0, 0.5, float("inf")]).half())
+    TensorSummary(name='x', dtype=torch.float16, elements=4, smallest=0.5, largest=2.0, zeros=1, non_finite=1)
     """
     size = tensor.detach().float().abs()  # float: torch has few kernels for 16 bits on a CPU
     there = size[size.isfinite() & (size > 0)]
     smallest, largest = map(float, there.aminmax()) if there.numel() else (0.0, 0.0)
     non_finite = int((~size.isfinite()).sum())
-    return Seen(name, tensor.dtype, tensor.numel(), smallest, largest, int((size == 0).sum()), non_finite)
+    return TensorSummary(name, tensor.dtype, tensor.numel(), smallest, largest, int((size == 0).sum()), non_finite)
 
 
 def _grouped(tensors: Iterable[Tensor], layers: Iterable[str], mark: str = "") -> dict[str, Tensor]:

@@ -1,7 +1,7 @@
 """Four processes that train one layer together, and one part of whose gradient overflows.
 
 Idea: torchrun starts them once, `torchrun --nproc-per-node 4 -m labkit.train.workers`. The first one reads a line of
-JSON for each training (`Plan`), tells the others, and prints a line for each step: what every rank did.
+JSON for each training (`WorkerPlan`), tells the others, and prints a line for each step: what every rank did.
 
 Invariant: they end when the standard input does, so none outlives the one who started them, however that one ended.
 """
@@ -25,7 +25,7 @@ from labkit.amp.distributed.group import RankLost, largest, start_group
 from labkit.formats import BF16, FP16, FP32
 from labkit.records import linux
 from labkit.records.system import bytes_written
-from labkit.train.plan import STEPS, Plan
+from labkit.train.plan import STEPS, WorkerPlan
 
 DAY_S = 86_400.0  # between two lines of a learner who thinks
 INPUTS, OUTPUTS, ROWS = 256, 64, 64  # of the layer, and of each rank's batch
@@ -44,7 +44,7 @@ class AloneEngine(DistributedEngine):
         return Engine._culprits(self, gradients, known)
 
 
-def training(plan: Plan, steps: int = STEPS, device: str | torch.device = "cpu") -> Iterator[dict[str, Any]]:
+def training(plan: WorkerPlan, steps: int = STEPS, device: str | torch.device = "cpu") -> Iterator[dict[str, Any]]:
     """Train on every rank of the group; yield, after each step, what all of them did: the same on each rank.
 
     step, loss   the loss is the mean over the ranks, before the step
@@ -105,7 +105,7 @@ def _held(engine: DistributedEngine) -> dict[str, int]:
 def main() -> None:
     """Be one of the processes, until the standard input ends or torchrun does."""
     if sys.platform == "linux":
-        linux.end_with_parent()
+        linux.die_with_parent()
     if os.getppid() == 1:
         return  # torchrun ended before that
     device = start_group("cpu", timeout_s=DAY_S)  # four processes, on any machine: they need no GPU each
@@ -118,11 +118,11 @@ def main() -> None:
         dist.broadcast_object_list(told)
         if not told[0]:
             break
-        for step in training(Plan(**json.loads(told[0])), device=device):
+        for step in training(WorkerPlan(**json.loads(told[0])), device=device):
             if first:
                 _print(step)
         if first:
-            _print({"done": asdict(Plan(**json.loads(told[0])))})
+            _print({"done": asdict(WorkerPlan(**json.loads(told[0])))})
     dist.destroy_process_group()
 
 

@@ -15,7 +15,7 @@ import pytest
 from labkit.classroom.board import guesses, leaders, serve
 from labkit.cli import main
 from labkit.grading.table import Journal, Row
-from labkit.records.journal import NAME, note
+from labkit.records.journal import NAME, append_answer
 from tests.slowness import slowness
 
 QUESTION = "start.warm_up"
@@ -23,7 +23,7 @@ RULER = "numbers.tenth"
 
 
 def commit(folder: Path, learner: str, id: str, answer: str) -> None:
-    note(folder / learner / NAME, "prediction", id, answer)
+    append_answer(folder / learner / NAME, "prediction", id, answer)
 
 
 @pytest.fixture

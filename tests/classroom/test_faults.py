@@ -23,8 +23,8 @@ from labkit.classroom.release import _put_aside
 from labkit.cli import main
 from labkit.grading.attempts import doubtful, late_days
 from labkit.grading.submission import Submission
-from labkit.records import alone
-from labkit.records.journal import NAME, entries, last_answers, note
+from labkit.records import exclusive_lock
+from labkit.records.journal import NAME, append_answer, entries, last_answers
 from tests.grading.hand_ins import NOTEBOOK, notebook, put, solved, starter
 from tests.slowness import slowness
 
@@ -67,8 +67,8 @@ def test_of_two_gradings_into_one_file_the_second_is_told_to_wait_and_a_killed_o
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hand_in(tmp_path / "class", "ada")
-    alone_with = f"with alone(Path({str(tmp_path / 'g.csv')!r}))"
-    holds = f"from pathlib import Path; from labkit.records import alone\n{alone_with}:"
+    alone_with = f"with exclusive_lock(Path({str(tmp_path / 'g.csv')!r}))"
+    holds = f"from pathlib import Path; from labkit.records import exclusive_lock\n{alone_with}:"
     words = [sys.executable, "-c", f"{holds} print('in', flush=True); input()"]
     other = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert other.stdout is not None
@@ -78,7 +78,7 @@ def test_of_two_gradings_into_one_file_the_second_is_told_to_wait_and_a_killed_o
     assert not list(tmp_path.glob("g.csv*")), "the other one's journal is left alone"
     other.kill()
     other.communicate()
-    with alone(tmp_path / "g.csv"):
+    with exclusive_lock(tmp_path / "g.csv"):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["class"]
 
@@ -89,7 +89,7 @@ def test_of_many_who_want_to_be_alone_one_is(tmp_path: Path) -> None:
     def enter() -> None:
         for _ in range(50):
             try:
-                with alone(tmp_path / "x"):
+                with exclusive_lock(tmp_path / "x"):
                     inside[0] += 1
                     most[0] = max(most[0], inside[0])
                     inside[0] -= 1
@@ -135,9 +135,9 @@ def test_a_kernel_that_is_killed_while_it_notes_answers_loses_none_that_was_ackn
     journal = tmp_path / NAME
     program = f"""if True:
         from pathlib import Path
-        from labkit.records.journal import note
+        from labkit.records.journal import append_answer
         for number in range(10**9):
-            note(Path({str(journal)!r}), "prediction", str(number), "x" * 50_000)
+            append_answer(Path({str(journal)!r}), "prediction", str(number), "x" * 50_000)
             print(number, flush=True)"""
     acknowledged = -1
     for wanted in (1, 7, 20):
@@ -149,7 +149,7 @@ def test_a_kernel_that_is_killed_while_it_notes_answers_loses_none_that_was_ackn
                 kernel.send_signal(signal.SIGKILL)
         kernel.wait()
         assert set(map(str, range(acknowledged + 1))) <= {line["id"] for line in entries(journal, "prediction")}
-    note(journal, "prediction", "after", "it")
+    append_answer(journal, "prediction", "after", "it")
     assert entries(journal, "prediction")[-1]["id"] == "after"
 
 

@@ -26,7 +26,7 @@ import pytest
 from labkit.classroom.hub import Room, learners_named, set_up
 from labkit.classroom.tables import read_table
 from labkit.cli import main
-from labkit.records.linux import limited_group
+from labkit.records.linux import create_control_group
 from tests.slowness import slowness
 
 SOLUTION = """def my_smallest(exponent_bits, significand_bits):
@@ -37,7 +37,7 @@ PORT = 8921
 
 def test_a_control_group_of_version_2_has_both_limits_and_is_entered_by_one_file(tmp_path: Path) -> None:
     (tmp_path / "cgroup.controllers").write_text("cpu memory")
-    entered = limited_group("labkit/ada", 1 << 30, 0.5, tmp_path)
+    entered = create_control_group("labkit/ada", 1 << 30, 0.5, tmp_path)
     assert entered == [tmp_path / "labkit" / "ada" / "cgroup.procs"]
     assert (tmp_path / "labkit" / "ada" / "memory.max").read_text() == str(1 << 30)
     assert (tmp_path / "labkit" / "ada" / "cpu.max").read_text() == "50000 100000"
@@ -48,13 +48,13 @@ def test_a_control_group_of_version_2_has_both_limits_and_is_entered_by_one_file
 
 def test_a_control_group_of_version_2_may_limit_memory_alone(tmp_path: Path) -> None:
     (tmp_path / "cgroup.controllers").write_text("cpu memory")
-    assert limited_group("labkit/one", 1 << 30, root=tmp_path) == [tmp_path / "labkit" / "one" / "cgroup.procs"]
+    assert create_control_group("labkit/one", 1 << 30, root=tmp_path) == [tmp_path / "labkit" / "one" / "cgroup.procs"]
     assert (tmp_path / "labkit" / "cgroup.subtree_control").read_text() == "+memory"
     assert not (tmp_path / "labkit" / "one" / "cpu.max").exists()
 
 
 def test_a_control_group_of_version_1_is_one_for_each_limit(tmp_path: Path) -> None:
-    entered = limited_group("labkit/ada", 1 << 30, 2, tmp_path)
+    entered = create_control_group("labkit/ada", 1 << 30, 2, tmp_path)
     assert entered == [tmp_path / kind / "labkit" / "ada" / "cgroup.procs" for kind in ("memory", "cpu")]
     assert (tmp_path / "cpu" / "labkit" / "ada" / "cpu.cfs_quota_us").read_text() == "200000"
 

@@ -29,7 +29,7 @@ from labkit.grading.submission import find
 from labkit.grading.supervise import Runner, scratch
 from labkit.grading.trainings import Trainings
 from labkit.grading.walls import NAMES, build, describe
-from labkit.records import linux, system, write_whole
+from labkit.records import linux, system, write_atomic
 from tests.grading.hand_ins import RIGHT, SETUP, UNSCALE, answered, code, graded, notebook, put
 from tests.grading.hostile import CHEATS, HOSTILE, Row
 
@@ -129,7 +129,7 @@ def test_the_lessons_inside_of_an_installed_package_are_as_hidden_as_those_of_a_
     """In /var/tmp, for in the sandbox a scratch folder takes the place of /tmp."""
     with TemporaryDirectory(dir="/var/tmp") as place:
         for name, content in files_of(ROOT, lessons()).items():
-            write_whole(Path(place, name), content)
+            write_atomic(Path(place, name), content)
         Path(place).chmod(0o755)
         installed, checkout = (
             subprocess.run(
@@ -212,7 +212,7 @@ def test_what_processes_share_is_counted_once() -> None:
         for _ in children:
             os.read(ready, 1)
         assert set(children) <= set(linux.descendants())
-        assert 0 < sum(map(linux.memory_of, children)) < 2 * system.resident(), "not four times"
+        assert 0 < sum(map(linux.memory_of, children)) < 2 * system.resident_memory(), "not four times"
     finally:
         for child in children:
             os.kill(child, 9)

@@ -18,7 +18,7 @@ from labkit.course import text
 from labkit.grading import EXERCISES, check, hint, progress
 from labkit.grading.hints import hints
 from labkit.grading.kept import STARTER, Kept, best, bring_back, holds_work, kept_answers
-from labkit.records.journal import NAME, last_answers, note
+from labkit.records.journal import NAME, append_answer, last_answers
 from notebooks import build
 from tests.grading.cases import cells_of
 from tests.grading.hand_ins import put
@@ -96,7 +96,7 @@ def test_an_answer_comes_back_where_no_work_is_and_only_there(ask, folder: Path)
     assert exercise_cell(folder) == f"{RIGHT}\n{CHECK}"
     before = (folder / "00_start.ipynb").read_bytes()
     assert bring_back(folder) == ["start.smallest: the same stands there"]
-    note(folder / NAME, "exercise", "start.smallest", "another", points=2, out_of=2)
+    append_answer(folder / NAME, "exercise", "start.smallest", "another", points=2, out_of=2)
     (said,) = bring_back(folder)
     assert said.startswith("start.smallest: left alone: the cell holds work")
     assert (folder / "00_start.ipynb").read_bytes() == before
@@ -120,7 +120,7 @@ def test_a_starter_is_no_work_and_what_was_begun_in_it_is() -> None:
 def test_progress_spans_the_lessons_and_names_what_comes_next(ask, folder: Path) -> None:
     assert progress(folder).next == f"Next: {SMALLEST.title}, in 00_start"
     ask(f"{RIGHT}\n{CHECK}")
-    note(folder / NAME, "exercise", "scaling.advance", "half of it", points=1, out_of=6)
+    append_answer(folder / NAME, "exercise", "scaling.advance", "half of it", points=1, out_of=6)
     lessons = {lesson.name: lesson for lesson in progress(folder).lessons}
     assert (lessons["00_start"].solved, lessons["00_start"].points) == (1, 2)
     assert (lessons["06_loss_scaling"].solved, lessons["06_loss_scaling"].points) == (0, 1)
@@ -146,7 +146,7 @@ def test_a_check_works_on_a_full_disk_and_warns(ask, monkeypatch: pytest.MonkeyP
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("labkit.records.journal.note", full)
+    monkeypatch.setattr("labkit.records.journal.append_answer", full)
     with pytest.warns(UserWarning, match="No space left on device"):
         assert ask(f"{RIGHT}\n{CHECK}").points == 2
 
@@ -185,7 +185,7 @@ def test_hints_come_one_by_one_and_the_journal_counts_them(tmp_path: Path) -> No
 
 
 def test_a_damaged_journal_begins_again(tmp_path: Path) -> None:
-    note(tmp_path / "answers.jsonl", "hint", "scaling.advance", "many")
+    append_answer(tmp_path / "answers.jsonl", "hint", "scaling.advance", "many")
     assert hint("scaling.advance", tmp_path / "answers.jsonl").step == 1
 
 

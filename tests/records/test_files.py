@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from labkit.cli import main
-from labkit.records import data_folder, files, on_record, results_folder, write_whole
+from labkit.records import data_folder, files, recorded_files, results_folder, write_atomic
 from labkit.train import recorded
 from labkit.widgets import recipe_table
 
@@ -22,7 +22,7 @@ from labkit.widgets import recipe_table
 def test_content_may_be_written_by_a_function_and_read_by_others(tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
-        path = write_whole(tmp_path / "deep" / "a", lambda file: file.write(b"new"))
+        path = write_atomic(tmp_path / "deep" / "a", lambda file: file.write(b"new"))
     finally:
         os.umask(before)
     assert path.read_bytes() == b"new"
@@ -30,14 +30,14 @@ def test_content_may_be_written_by_a_function_and_read_by_others(tmp_path: Path)
 
 
 def test_a_failed_write_leaves_the_old_file_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write_whole(tmp_path / "a", b"old")
+    path = write_atomic(tmp_path / "a", b"old")
 
     def broken(*_: object) -> None:
         raise OSError("the disk is full")
 
     monkeypatch.setattr("os.fsync", broken)
     with pytest.raises(OSError, match="full"):
-        write_whole(path, b"new")
+        write_atomic(path, b"new")
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path], "nothing is left lying about"
 
@@ -45,7 +45,7 @@ def test_a_failed_write_leaves_the_old_file_whole(tmp_path: Path, monkeypatch: p
 WRITER = """
 import sys
 from pathlib import Path
-from labkit.records import write_whole
+from labkit.records import write_atomic
 
 def content(file):
     file.write(b"half")
@@ -54,7 +54,7 @@ def content(file):
     sys.stdin.readline()
     file.write(b" and half")
 
-write_whole(Path(sys.argv[1]), content)
+write_atomic(Path(sys.argv[1]), content)
 """
 
 
@@ -79,7 +79,7 @@ def test_what_a_killed_process_left_is_deleted_and_nothing_else(tmp_path: Path) 
         other.write_bytes(b"kept")
     folder = tmp_path / ".[a] run.pt.89abcdef.part"
     folder.mkdir()
-    write_whole(path, b"new")
+    write_atomic(path, b"new")
     assert len(left := set(tmp_path.iterdir()) - {path, folder, *others}) == 1, "that of the one that is alive"
     assert left.pop().read_bytes() == b"half"
     alive.communicate("go on\n")
@@ -126,8 +126,8 @@ def test_lessons_see_both_and_ones_own_first(installed: Path) -> None:
     own = results_folder() / FP32.replace("seed0", "seed7")
     own.parent.mkdir(parents=True)
     shutil.copy(installed / "data" / FP32, own)
-    assert {path.is_relative_to(installed) for path in on_record("runs/digits/*.json").values()} == {True, False}
+    assert {path.is_relative_to(installed) for path in recorded_files("runs/digits/*.json").values()} == {True, False}
     assert recorded("digits", "FP32", 7).recipe == "FP32"
     assert str(installed) not in recipe_table(["digits"], ["O1"]).missing(), "nobody is told to write there"
     shutil.copy(own, own.with_name("fp32-seed0.json"))
-    assert on_record(FP32) == {FP32: own.with_name("fp32-seed0.json")}
+    assert recorded_files(FP32) == {FP32: own.with_name("fp32-seed0.json")}

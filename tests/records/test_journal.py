@@ -17,9 +17,9 @@ import pytest
 from labkit.amp import RECIPES
 from labkit.export import to_html
 from labkit.grading.submission import find, read_cells
-from labkit.records.journal import entries, home_journal, journal_here, keep, last_answers, note
-from labkit.records.lessons import HANDED_OUT, hand_out
-from labkit.train import TASKS, race
+from labkit.records.journal import append_answer, current_journal, entries, home_journal, last_answers, save_answer
+from labkit.records.notebook_copies import HANDED_OUT, copy_notebooks
+from labkit.train import TASKS, train_grid
 from labkit.widgets import recipe_table
 
 
@@ -39,8 +39,8 @@ def journal(tmp_path: Path) -> Path:
 def test_worked_example(journal: Path) -> None:
     assert last_answers(journal, "prediction") == {}
     for answer in ("0", "2^-27"):
-        note(journal, "prediction", "scaling.order", answer)
-    note(journal, "exercise", "scaling.order", "0")
+        append_answer(journal, "prediction", "scaling.order", answer)
+    append_answer(journal, "exercise", "scaling.order", "0")
     assert last_answers(journal, "prediction") == {"scaling.order": "2^-27"}
     assert last_answers(journal, "exercise") == {"scaling.order": "0"}
     first, *_ = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
@@ -51,16 +51,16 @@ def test_worked_example(journal: Path) -> None:
 def test_a_damaged_line_costs_no_other(journal: Path) -> None:
     for damage in (b"{", b"[1]", b"\xff\xfe", b'{"kind": "prediction", "id": 3, "answer": "0"}', b"\n"):
         journal.unlink(missing_ok=True)
-        note(journal, "prediction", "scaling.order", "0")
+        append_answer(journal, "prediction", "scaling.order", "0")
         journal.write_bytes(damage + b"\n" + journal.read_bytes() + damage)  # the last line without its end
-        note(journal, "prediction", "straße", 'both "2⁻²⁴"\nand\u2028\\')
+        append_answer(journal, "prediction", "straße", 'both "2⁻²⁴"\nand\u2028\\')
         answers = last_answers(journal, "prediction")
         assert answers == {"scaling.order": "0", "straße": 'both "2⁻²⁴"\nand\u2028\\'}, damage
 
 
 def test_two_kernels_in_one_folder_lose_nothing_of_each_other(journal: Path) -> None:
-    program = "import sys; from pathlib import Path; from labkit.records.journal import note\n"
-    program += "for n in range(40): note(Path(sys.argv[1]), 'exercise', f'{sys.argv[2]}{n}', 'x' * 3000)"
+    program = "import sys; from pathlib import Path; from labkit.records.journal import append_answer\n"
+    program += "for n in range(40): append_answer(Path(sys.argv[1]), 'exercise', f'{sys.argv[2]}{n}', 'x' * 3000)"
     kernels = [subprocess.Popen([sys.executable, "-c", program, str(journal), name]) for name in "ab"]
     assert [kernel.wait() for kernel in kernels] == [0, 0]
     assert set(last_answers(journal, "exercise")) == {f"{name}{n}" for name in "ab" for n in range(40)}
@@ -68,7 +68,7 @@ def test_two_kernels_in_one_folder_lose_nothing_of_each_other(journal: Path) -> 
 
 def test_where_the_folder_cannot_be_written_the_home_folder_keeps_it(journal: Path, home: Path) -> None:
     journal.mkdir()  # a folder stands where the file belongs
-    keep(journal, "exercise", "scaling.order", "mine", points=3)
+    save_answer(journal, "exercise", "scaling.order", "mine", points=3)
     assert not list(journal.iterdir())
     (line,) = entries(journal, "exercise")
     assert (line["answer"], line["points"], line["folder"]) == ("mine", 3, str(journal.parent))
@@ -79,10 +79,10 @@ def test_where_the_folder_cannot_be_written_the_home_folder_keeps_it(journal: Pa
 def test_both_places_count_and_the_later_answer_is_the_last(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter(["2026-01-01T10:00:00+00:00", "2026-01-01T11:00:00+00:00", "2026-01-01T12:00:00+00:00"])
     monkeypatch.setattr("labkit.records.journal.now", lambda: next(times))
-    note(journal, "prediction", "p", "first")
-    note(home_journal(), "prediction", "p", "second", folder=str(journal.parent))
+    append_answer(journal, "prediction", "p", "first")
+    append_answer(home_journal(), "prediction", "p", "second", folder=str(journal.parent))
     assert last_answers(journal, "prediction") == {"p": "second"}
-    note(journal, "prediction", "p", "third")
+    append_answer(journal, "prediction", "p", "third")
     assert last_answers(journal, "prediction") == {"p": "third"}
 
 
@@ -90,18 +90,18 @@ def test_a_full_disk_is_a_warning(journal: Path, monkeypatch: pytest.MonkeyPatch
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("labkit.records.journal.note", full)
+    monkeypatch.setattr("labkit.records.journal.append_answer", full)
     with pytest.warns(UserWarning, match="could not be kept for next time: .*No space left on device"):
-        keep(journal, "exercise", "scaling.order", "mine")
+        save_answer(journal, "exercise", "scaling.order", "mine")
 
 
 def test_nothing_is_kept_outside_of_a_notebook_or_where_it_is_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert journal_here() is None
+    assert current_journal() is None
     monkeypatch.setattr("IPython.core.getipython.get_ipython", lambda: SimpleNamespace(kernel="one"))
     monkeypatch.delenv("LABKIT_ANSWERS", raising=False)
-    assert journal_here() == Path.cwd() / "labkit-answers.jsonl"
+    assert current_journal() == Path.cwd() / "labkit-answers.jsonl"
     monkeypatch.setenv("LABKIT_ANSWERS", "off")
-    assert journal_here() is None
+    assert current_journal() is None
 
 
 @pytest.fixture
@@ -120,13 +120,13 @@ def what(copied) -> dict[str, str]:
 
 def test_worked_example_a_newer_version_comes_while_a_learner_is_half_way(lessons: Path, tmp_path: Path):
     mine = tmp_path / "mein Übungsordner"
-    assert what(hand_out(lessons, mine, "1.0")) == {"00": "new", "01": "new", "02": "new"}
+    assert what(copy_notebooks(lessons, mine, "1.0")) == {"00": "new", "01": "new", "02": "new"}
     assert not (mine / "build.py").exists()
     (mine / "01_numbers.ipynb").write_text("my work")
     for name in ("01_numbers", "02_rounding"):
         (lessons / f"{name}.ipynb").write_text(f"{name} as of 1.1")
 
-    copied = hand_out(lessons, mine, "1.1")
+    copied = copy_notebooks(lessons, mine, "1.1")
     assert what(copied) == {"00": "the same", "01": "kept", "02": "replaced"}
     assert str(copied[1]) == "01_numbers.ipynb: kept; the newer one is 01_numbers-1.1.ipynb"
     assert (mine / "01_numbers.ipynb").read_text() == "my work"
@@ -136,16 +136,16 @@ def test_worked_example_a_newer_version_comes_while_a_learner_is_half_way(lesson
 
 def test_a_newer_notebook_is_put_beside_once_and_work_in_it_is_kept_too(lessons: Path, tmp_path: Path):
     mine = tmp_path / "mine"
-    hand_out(lessons, mine, "1.0")
+    copy_notebooks(lessons, mine, "1.0")
     (mine / "01_numbers.ipynb").write_text("my work")
-    (kept,) = [each for each in hand_out(lessons, mine, "1.0") if each.what == "kept"]
+    (kept,) = [each for each in copy_notebooks(lessons, mine, "1.0") if each.what == "kept"]
     assert kept.newer is None, "nothing newer came"
     (lessons / "01_numbers.ipynb").write_text("1.1")
-    hand_out(lessons, mine, "1.1")
+    copy_notebooks(lessons, mine, "1.1")
     (mine / "01_numbers-1.1.ipynb").write_text("my work in the newer one")
-    hand_out(lessons, mine, "1.1")
+    copy_notebooks(lessons, mine, "1.1")
     (lessons / "01_numbers.ipynb").write_text("1.1 again, built from another commit")
-    hand_out(lessons, mine, "1.1")
+    copy_notebooks(lessons, mine, "1.1")
     assert {path.name: path.read_text() for path in mine.glob("01*")} == {
         "01_numbers.ipynb": "my work",
         "01_numbers-1.1.ipynb": "my work in the newer one",
@@ -160,7 +160,7 @@ def test_without_a_list_that_can_be_read_everything_different_counts_as_work(les
         (mine / "01_numbers.ipynb").write_text("from somewhere")
         if listed is not None:
             (mine / HANDED_OUT).write_text(listed)
-        assert what(hand_out(lessons, mine, "1.1")) == {"00": "new", "01": "kept", "02": "new"}, listed
+        assert what(copy_notebooks(lessons, mine, "1.1")) == {"00": "new", "01": "kept", "02": "new"}, listed
         assert (mine / "01_numbers.ipynb").read_text() == "from somewhere"
         assert len(json.loads((mine / HANDED_OUT).read_text())) == 3
 
@@ -187,9 +187,9 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def test_lessons_are_handed_out_kept_and_exported_there(folder: Path) -> None:
-    copied = hand_out(folder, folder / "mine", "1.0")
+    copied = copy_notebooks(folder, folder / "mine", "1.0")
     assert [each.name for each in copied] == ["06_loss_scaling.ipynb"]
-    keep(folder / "journal", "answer", "scaling.scale", "2^10")
+    save_answer(folder / "journal", "answer", "scaling.scale", "2^10")
     assert last_answers(folder / "journal", "answer") == {"scaling.scale": "2^10"}
     assert ">answer</span>" in to_html(folder / "06_loss_scaling.ipynb").read_text(encoding="utf-8")
 
@@ -202,8 +202,8 @@ def test_a_class_is_found_there(folder: Path) -> None:
 
 def test_runs_are_recorded_there_and_a_command_that_names_the_folder_can_be_typed(folder: Path) -> None:
     short = replace(TASKS["small_targets"], steps=2)
-    (made,) = race(short, [RECIPES["FP32"]], [0], folder, workers=1)
-    (read,) = race(short, [RECIPES["FP32"]], [0], folder, workers=1)
+    (made,) = train_grid(short, [RECIPES["FP32"]], [0], folder, workers=1)
+    (read,) = train_grid(short, [RECIPES["FP32"]], [0], folder, workers=1)
     assert read == made
     if not set(folder.name) & {"'", "\\"}:  # what a shell reads differently, on one system or another
         command = recipe_table(["small_targets"], ["FP16"], folder=folder).missing()

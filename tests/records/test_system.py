@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,10 +17,10 @@ import torch
 from labkit.amp import RECIPES
 from labkit.bench import device_report
 from labkit.machine import check
-from labkit.records import device_name, now, system, turns, versions
-from labkit.records.system import available_memory, end_group, start_group, usable_cores
-from labkit.records.turns import host_seconds, take_turns
-from labkit.train import TASKS, race
+from labkit.records import device_name, now, system, versions
+from labkit.records.interleaved_timing import host_seconds, time_interleaved
+from labkit.records.system import available_memory, kill_group, start_group, usable_cores
+from labkit.train import TASKS, train_grid
 from tests.slowness import slowness
 
 GIB = 2**30
@@ -69,9 +70,9 @@ def test_the_device_the_doctor_and_a_race_count_the_same_cores(monkeypatch: pyte
     def too_many(count: int, **_: object) -> None:
         raise AssertionError(f"{count} processes on one core")
 
-    monkeypatch.setattr(sys.modules["labkit.train.race"], "ProcessPoolExecutor", too_many)
+    monkeypatch.setattr(sys.modules["labkit.train.grid"], "ProcessPoolExecutor", too_many)
     task = replace(TASKS["digits"], steps=1)
-    assert len(race(task, [RECIPES["FP32"]], [0, 1], tmp_path, device="cpu")) == 2
+    assert len(train_grid(task, [RECIPES["FP32"]], [0, 1], tmp_path, device="cpu")) == 2
 
 
 # --- processes ---
@@ -83,18 +84,18 @@ def test_the_end_of_a_group_is_the_end_of_all_in_it() -> None:
     starts = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {waits!r}])"
     leader = start_group([sys.executable, "-c", starts], stdout=subprocess.PIPE, text=True)
     assert leader.stdout.readline() == "here\n"
-    end_group(leader)
+    kill_group(leader)
     assert leader.communicate(timeout=60 * slowness())[0] == ""
     assert leader.returncode != 0
-    end_group(leader)  # where nothing is left, nothing happens
+    kill_group(leader)  # where nothing is left, nothing happens
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have other limits, or none")
 def test_a_limit_counts_from_what_the_process_has_now() -> None:
     program = """
 import resource
-from labkit.records.system import address_space, limit_this_process
-limit_this_process(address_space() + (1 << 28), 60.5, processes=0)
+from labkit.records.system import address_space, limit_process
+limit_process(address_space() + (1 << 28), 60.5, processes=0)
 print(len(bytearray(1 << 27)), resource.getrlimit(resource.RLIMIT_CPU)[0], resource.getrlimit(resource.RLIMIT_CORE)[0])
 try:
     bytearray(1 << 29)
@@ -130,7 +131,7 @@ def test_ways_take_turns_and_each_tells_its_own_seconds() -> None:
 
         return call
 
-    told = take_turns({"a": way("a", [3.0, 1.0]), "b": way("b", [5.0, 2.0])}, 2)
+    told = time_interleaved({"a": way("a", [3.0, 1.0]), "b": way("b", [5.0, 2.0])}, 2)
     assert told == {"a": [3.0, 1.0], "b": [5.0, 2.0]}
     assert order == ["a", "b", "a", "b"], "a machine that slows down slows both"
 
@@ -142,7 +143,7 @@ def test_who_has_had_enough_gives_its_turns_away() -> None:
         asked.append((way, len(seconds)))
         return way == "long" and len(seconds) == 1
 
-    assert take_turns({"long": lambda: 9.0, "short": lambda: 1.0}, 3, over) == {"long": [9.0], "short": [1.0] * 3}
+    assert time_interleaved({"long": lambda: 9.0, "short": lambda: 1.0}, 3, over) == {"long": [9.0], "short": [1.0] * 3}
     assert asked[:4] == [("long", 0), ("short", 0), ("long", 1), ("short", 1)], "asked before each turn"
 
 
@@ -153,5 +154,5 @@ def test_seconds_of_a_call_are_those_of_a_group_that_the_device_has_done(monkeyp
     def passes(seconds: float):
         return lambda: now.__setitem__(0, now[0] + seconds)
 
-    monkeypatch.setattr(turns.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     assert host_seconds(passes(1.0), calls=4, wait=passes(2.0)) == (4 + 2) / 4

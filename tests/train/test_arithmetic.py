@@ -21,9 +21,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from labkit.amp import RECIPES, Recipe
 from labkit.formats import FP16
-from labkit.records import in_force, versions
+from labkit.records import arithmetic_settings, versions
 from labkit.train import TASKS, Comparison, Place, TrainingRun, compare, load, train, watch_step
-from labkit.train.repeatable import drawing, generators_kept
+from labkit.train.determinism import preserve_rng, seeded_rng
 from labkit.widgets import CastPasses
 
 CNN = replace(TASKS["digits_cnn"], steps=3)
@@ -143,7 +143,7 @@ def test_on_a_gpu_cuda_cudnn_driver_and_flags_are_recorded(monkeypatch: pytest.M
     assert {name: found[name] for name in ("cuda", "cudnn", "driver")} == {
         "cuda": "12.8", "cudnn": "91002", "driver": "570.86",
     }  # fmt: skip
-    assert in_force(gpu) == {
+    assert arithmetic_settings(gpu) == {
         "deterministic algorithms": "no", "FP32 matmul": "ieee", "FP32 conv": "tf32", "FP32 rnn": "tf32",
         "cuDNN deterministic": "no", "cuDNN benchmark": "yes",
     }  # fmt: skip
@@ -196,11 +196,11 @@ def test_dropout_on_mps_is_seeded_and_the_generator_put_back(monkeypatch: pytest
     mps = Mps()
     monkeypatch.setattr(torch, "mps", mps)
     before = torch.get_rng_state()
-    with pytest.raises(ZeroDivisionError), drawing(torch.device("mps"), 5):
+    with pytest.raises(ZeroDivisionError), seeded_rng(torch.device("mps"), 5):
         raise ZeroDivisionError
     (seeded, seed), put_back = mps.calls
     assert (seeded, put_back) == ("seed", ("set", "state"))
-    with drawing(torch.device("cpu"), 5):
+    with seeded_rng(torch.device("cpu"), 5):
         assert torch.initial_seed() == seed, "the CPU's generator begins at the same seed"
     assert torch.equal(torch.get_rng_state(), before)
 
@@ -231,6 +231,6 @@ def test_a_run_forks_the_generators_of_its_own_device_only(monkeypatch: pytest.M
         TrainingRun(replace(CNN, make_model=lambda: nn.Linear(2, 2)), RECIPES["FP32"], device=CPU)
         CastPasses(nn.Linear(2, 2), torch.ones(1, 2))
         assert gpus.touched == set(), "a training and a graph on the CPU make no context on a GPU"
-        with generators_kept(torch.device("cuda", 3)):
+        with preserve_rng(torch.device("cuda", 3)):
             pass
     assert gpus.touched == {torch.device("cuda", 3)}

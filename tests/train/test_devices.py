@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from labkit.amp import RECIPES
-from labkit.records import turns
+from labkit.records import interleaved_timing
 from labkit.train import TASKS, Place, TrainingRun, devices, place, places, steps_per_second
 
 T4 = Place(torch.device("cuda", 0), "Tesla T4", "gpu")
@@ -101,7 +101,7 @@ def test_worked_example_by_a_clock_that_is_given(monkeypatch: pytest.MonkeyPatch
         order.append(run.recipe.name)
 
     monkeypatch.setattr(TrainingRun, "step", step)
-    monkeypatch.setattr(turns.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(interleaved_timing.time, "perf_counter", lambda: clock[0])
     assert steps_per_second(TASKS["digits"], [FP32, O1], steps=2, rounds=3) == {"FP32": 2.0, "O1": 8.0}
     assert order == ["FP32", "FP32", "O1", "O1"] * 4
 

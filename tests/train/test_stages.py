@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from labkit.amp import RECIPES
 from labkit.train import STAGES, TASKS, TrainingRun, watch_step
-from labkit.train.stages import seen
+from labkit.train.stages import summarize
 
 DIGITS = replace(TASKS["digits"], batch_size=16)
 RECIPE_NAMES = ("FP32", "O1", "O2", "O3")
@@ -96,7 +96,7 @@ def test_a_scale_too_high_is_found_and_skipped():
     run = run_of("O2", scale=2.0**40)
     before = [weight.detach().clone() for weight in run.weights.model_weights]
     step = watch_step(run)
-    assert (step.found_inf, step.stepped, step.moved, step.seen_moving) == (True, False, 0, 0)
+    assert (step.found_inf, step.stepped, step.moved, step.model_moved) == (True, False, 0, 0)
     assert (step.scale, step.scale_after, run.scaler.scale) == (2.0**40, 2.0**39, 2.0**39)
     assert any(tensor.non_finite for tensor in at(step, "check for inf").values())
     assert all(tensor.zeros == tensor.elements for tensor in at(step, "step").values())
@@ -108,11 +108,11 @@ def test_fp16_misses_updates_that_the_master_keeps():
     for _ in range(3):
         step = watch_step(run)
     assert step.weights == sum(p.numel() for p in run.model.parameters())
-    assert 0 < step.seen_moving < step.moved <= step.weights
+    assert 0 < step.model_moved < step.moved <= step.weights
 
 
 def test_seen():
-    tensor = seen("x", torch.tensor([0.0, -(2.0**-24), 3.0, math.inf, math.nan]).half())
+    tensor = summarize("x", torch.tensor([0.0, -(2.0**-24), 3.0, math.inf, math.nan]).half())
     assert (tensor.smallest, tensor.largest, tensor.zeros, tensor.non_finite) == (2.0**-24, 3.0, 1, 2)
-    nothing = seen("zeros", torch.zeros(3))
+    nothing = summarize("zeros", torch.zeros(3))
     assert (nothing.smallest, nothing.largest, nothing.zeros) == (0.0, 0.0, 3)

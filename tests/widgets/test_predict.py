@@ -15,7 +15,7 @@ import pytest
 from labkit.amp import RECIPES
 from labkit.formats import FP16
 from labkit.instrument import fate, merge, underflow, zeros_inside
-from labkit.records.journal import note
+from labkit.records.journal import append_answer
 from labkit.train import TASKS, TrainingRun, gradient_snapshot, scattered_digits
 from labkit.widgets import Predict, Prediction, predict, predictions
 from labkit.widgets.predict.widget import Ruler
@@ -172,7 +172,7 @@ def test_a_lesson_measures_the_number_that_it_asks_for(id: str) -> None:
 def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A journal that is not there yet, as if a notebook ran in this folder."""
     widget = import_module("labkit.widgets.predict.widget")
-    monkeypatch.setattr(widget, "journal_here", lambda: tmp_path / "labkit-answers.jsonl")
+    monkeypatch.setattr(widget, "current_journal", lambda: tmp_path / "labkit-answers.jsonl")
     return tmp_path / "labkit-answers.jsonl"
 
 
@@ -184,9 +184,9 @@ def test_an_answer_is_kept_and_the_next_kernel_shows_it(journal: Path) -> None:
     assert (again.choice, again.answered, again.right) == (first.choice, first.answered, False)
     assert predict("start.warm_up").choice == ""
     for kind, answer in (("prediction", "0"), ("exercise", "2^-27")):  # the last prediction counts
-        note(journal, kind, "scaling.order", answer)
+        append_answer(journal, kind, "scaling.order", answer)
     assert predict("scaling.order").choice == "0"
-    note(journal, "prediction", "start.warm_up", "a choice of last year")
+    append_answer(journal, "prediction", "start.warm_up", "a choice of last year")
     assert predict("start.warm_up").choice == "", "what is no longer offered is asked again"
     entry = json.loads(journal.read_text(encoding="utf-8").splitlines()[0])
     assert entry.pop("when").endswith("+00:00")
@@ -198,7 +198,7 @@ def test_a_number_is_kept_and_measured_again(journal: Path) -> None:
     again = predict("numbers.tenth", lambda: 0.0244)
     assert (again.choice, again.truth) == ("1", 0.0244)
     assert again.answered.startswith("Not quite: you said 1%, it was 0.0244%: 41 times less.")
-    note(journal, "prediction", "numbers.tenth", "50")  # the line ended elsewhere last year
+    append_answer(journal, "prediction", "numbers.tenth", "50")  # the line ended elsewhere last year
     assert predict("numbers.tenth", lambda: 0.0244).choice == ""
 
 

@@ -18,7 +18,7 @@ import torch
 
 from labkit.bench import DeviceReport, GemmCase, GemmRecord, GemmRun, device_report
 from labkit.formats import FP16, FP32
-from labkit.train import STEPS, Place, Plan, devices
+from labkit.train import STEPS, Place, WorkerPlan, devices
 from labkit.widgets import GpuRun, Workers, memory_bars
 from labkit.widgets.gpu_run.widget import beginning, failed_parts, pictures
 from labkit.widgets.workers.widget import verdict
@@ -218,7 +218,7 @@ def test_worked_example_a_training_fills_the_table_and_says_what_came_of_it() ->
         )
         assert "Train once" in memory_bars(workers).value
         step = {"step": 1, "loss": 1.0, "ranks": [[8.0, False, True, 1.0]] * 2, "sent": None, "held": {}}
-        assert verdict([step], Plan()).startswith("All ranks stepped or skipped as one. Skipped: 1 of 1.")
+        assert verdict([step], WorkerPlan()).startswith("All ranks stepped or skipped as one. Skipped: 1 of 1.")
         workers.held.value = False
         trained(workers, **limit)
         assert "4 bytes" in memory_bars(workers).value

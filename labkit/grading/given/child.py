@@ -80,7 +80,7 @@ def answer_all(questions: Sequence[Question], channel: BinaryIO, limits: Limits,
     """
     _redirect_standard_streams()
     # time is kept by labkit.grading.given.keeper; this limit is for the day when that one was killed
-    system.limit_this_process(used + limits.memory, sum(limits.seconds for _ in questions) + 60, limits.processes)
+    system.limit_process(used + limits.memory, sum(limits.seconds for _ in questions) + 60, limits.processes)
     for question in questions:
         _answer(question, channel)
         _write(channel, END, question.exercise)

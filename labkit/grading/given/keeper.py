@@ -37,7 +37,7 @@ class Walls:
 
     namespaces   files, processes and network of its own
     user         the user it becomes; None: it stays the one who grades
-    view         the files it sees (labkit.records.linux.own_files), where it has namespaces
+    view         the files it sees (labkit.records.linux.mount_private_root), where it has namespaces
     """
 
     namespaces: bool = False
@@ -184,21 +184,21 @@ def keep_behind_walls(parent: socket.socket) -> None:
     """Receive a job, wall this process in, and answer; a line of JSON per reply. Does not return."""
     with parent.makefile("rb") as stream:
         job: Job = pickle.load(stream)
-    linux.end_with_parent()
+    linux.die_with_parent()
     used = system.address_space()
     group = _Group(job.limits)
     if job.walls.namespaces:
-        linux.own_namespaces()
+        linux.unshare_namespaces()
         if first := os.fork():
             parent.close()
             os.waitpid(first, 0)
             group.remove()
             os._exit(0)
-        linux.end_with_parent()
-        linux.own_files(job.walls.view)
+        linux.die_with_parent()
+        linux.mount_private_root(job.walls.view)
     else:
         linux.adopt_orphans()
-    linux.keep_memory_private()
+    linux.protect_memory()
     alone = job.walls.namespaces or job.walls.user is not None  # else the limit would count the processes of others
     limits = job.limits if alone else replace(job.limits, processes=0)
     start = partial(Forked, limits=limits, user=job.walls.user, used=used, parent=parent, group=group)
@@ -219,7 +219,9 @@ class _Group:
     def __init__(self, limits: Limits) -> None:
         files: list[Path] = []
         with contextlib.suppress(OSError):
-            files = linux.limited_group(f"labkit/grading-{os.getpid()}", limits.memory + system.resident())
+            files = linux.create_control_group(
+                f"labkit/grading-{os.getpid()}", limits.memory + system.resident_memory()
+            )
         self._doors = [os.open(file, os.O_WRONLY) for file in files]
         self._places = [(os.open(file.parents[1], os.O_RDONLY), file.parent.name) for file in files]
 
@@ -251,7 +253,7 @@ class Forked:
         group: _Group,
     ) -> None:
         self.parent, (self.channel, write) = parent, os.pipe()
-        self.most = limits.memory + system.resident()
+        self.most = limits.memory + system.resident_memory()
         self.pid = os.fork()
         if self.pid == 0:
             with contextlib.suppress(BaseException):
@@ -288,7 +290,7 @@ class Forked:
             return None
         ended, _, _ = select.select([self.life], [], [], 0.2)  # its channel may close a moment before it ends
         code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1]) if ended else None
-        linux.end_children()
+        linux.kill_children()
         os.close(self.channel)
         os.close(self.life)
         self.pid = 0
@@ -298,7 +300,7 @@ class Forked:
 def _become_worker(user: int | None) -> None:
     os.setsid()
     if user is not None:
-        linux.become(user)
-    linux.give_up_rights()
-    linux.keep_memory_private(False)  # the keeper counts it
+        linux.switch_user(user)
+    linux.drop_privileges()
+    linux.protect_memory(False)  # the keeper counts it
     os.environ.update(HOME=os.getcwd(), TMPDIR=os.getcwd(), USER="learner")

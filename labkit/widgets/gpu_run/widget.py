@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import traitlets
 
-from labkit.records import on_record, system
-from labkit.train import Place, pace_sentence, place
+from labkit.records import recorded_files, system
+from labkit.train import Place, place, throughput_sentence
 from labkit.widgets.base.figures import data_url, png, still
 from labkit.widgets.base.widget import LabWidget, script, style
 from labkit.widgets.results.gemm import recorded_gemm, roofline_figure, sweep_figure
@@ -89,7 +89,7 @@ class BackgroundProcess:
     def stop(self) -> None:
         """End the process and those it started; files are written whole, so what was kept by then stays."""
         if self._process.poll() is None:
-            system.end_group(self._process)
+            system.kill_group(self._process)
 
     def wait(self, timeout_s: float | None = None) -> None:
         self._thread.join(timeout_s)
@@ -170,11 +170,11 @@ def pictures(where: Place) -> list[dict[str, str]]:
 
 def paces(where: Place) -> list[str]:
     """Return a sentence for each of the lab's tasks that was timed on this device: steps a second, FP32 and FP16."""
-    kept = [json.loads(path.read_text("utf-8")) for path in on_record(f"checks/{where.slug}/tasks.json").values()]
+    kept = [json.loads(path.read_text("utf-8")) for path in recorded_files(f"checks/{where.slug}/tasks.json").values()]
     rates = [
         (line["item"].removeprefix("pace "), line.get("steps_per_second")) for one in kept for line in one["items"]
     ]
-    return [f"{task}: {pace_sentence(each, where.name)}" for task, each in rates if each]
+    return [f"{task}: {throughput_sentence(each, where.name)}" for task, each in rates if each]
 
 
 class GpuRun(LabWidget):

@@ -19,7 +19,7 @@ from labkit.amp import CastGraph, Explanation, autocast, explain
 from labkit.amp.graph.explain import GraphCast, GraphRow
 from labkit.formats import FP16, Format
 from labkit.gemm import half_storage
-from labkit.train.repeatable import generators_kept, one_thread
+from labkit.train.determinism import one_thread, preserve_rng
 from labkit.widgets.base.figures import still, why_still
 from labkit.widgets.base.widget import LabWidget, limited, script, style
 from labkit.widgets.ledger.widget import list_of
@@ -121,7 +121,7 @@ class CastPasses(LabWidget):
         given = (torch.ones(8, 16), torch.ones(8, 16)) if model is None else inputs
         model = TwoScores() if model is None else model
         graph, device = CastGraph(model, format), next((p.device for p in model.parameters()), torch.device("cpu"))
-        with one_thread(), generators_kept(device):
+        with one_thread(), preserve_rng(device):
             for _ in range(2):  # traced, then run
                 with half_storage(device), autocast(format):
                     graph(*given)

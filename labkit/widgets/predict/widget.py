@@ -19,7 +19,7 @@ from typing import Any
 import traitlets
 
 from labkit.course import lessons
-from labkit.records.journal import journal_here, keep, last_answers
+from labkit.records.journal import current_journal, last_answers, save_answer
 from labkit.widgets.base.figures import still
 from labkit.widgets.base.number_words import short
 from labkit.widgets.base.widget import LabWidget, script, style
@@ -224,7 +224,7 @@ def predict(id: str, measure: Callable[[], float] | None = None) -> Predict:
     """
     if id not in predictions():
         raise KeyError(f"no prediction is called {id!r}; there are {sorted(predictions())}")
-    widget, journal = Predict(predictions()[id], measure), journal_here()
+    widget, journal = Predict(predictions()[id], measure), current_journal()
     if journal is None:
         return widget
     earlier = last_answers(journal, "prediction").get(id, "")
@@ -234,7 +234,7 @@ def predict(id: str, measure: Callable[[], float] | None = None) -> Predict:
     def committed(change: Mapping[str, Any]) -> None:
         with warnings.catch_warnings(record=True) as said:  # a warning out of a message of the browser is not seen
             warnings.simplefilter("always")
-            keep(journal, "prediction", id, change["new"])
+            save_answer(journal, "prediction", id, change["new"])
         widget.answered += "".join(f" ({warning.message})" for warning in said)
 
     widget.observe(committed, "choice")

@@ -18,7 +18,7 @@ import numpy as np
 
 from labkit.bench import ElementwiseCase, GemmCase, GemmRecord, GemmRun, Roofline, from_json, intensity, roofline
 from labkit.formats import Format
-from labkit.records import on_record
+from labkit.records import recorded_files
 from labkit.widgets.base.figures import FORMAT_COLOURS, QUIET, described, new_figure, on_any_page
 from labkit.widgets.base.number_words import two_digits
 from labkit.widgets.results.published import CARD, draw_published
@@ -44,7 +44,7 @@ def recorded_gemm(sweep: str, kind: str | None = None) -> list[GemmRecord]:
     >>> recorded_gemm("no such sweep")
     []
     """
-    files = on_record(f"gemm/*/{sweep}.json").values()
+    files = recorded_files(f"gemm/*/{sweep}.json").values()
     records = (from_json(file.read_text(encoding="utf-8")) for file in files)
     return sorted((r for r in records if kind in (None, r.kind)), key=lambda r: r.date, reverse=True)
 

@@ -15,8 +15,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit.records import on_record, results_folder
-from labkit.train import MARGIN, TASKS, VERDICTS, Comparison, Difference, RunRecord, kept_record, record_path, signed
+from labkit.records import recorded_files, results_folder
+from labkit.train import (
+    MARGIN,
+    TASKS,
+    VERDICTS,
+    Comparison,
+    Difference,
+    RunRecord,
+    load_for_device,
+    record_path,
+    signed,
+)
 from labkit.widgets.base.number_words import percent
 
 # Okabe and Ito's palette as tints, so that the text keeps the colour of the theme; a word in each cell says the same.
@@ -174,12 +184,12 @@ def recipe_table(
     records = {}
     for task in tasks:
         pattern = "*-seed*.json"
-        found = on_record(f"runs/{task}/{pattern}").values() if folder is None else (place / task).glob(pattern)
+        found = recorded_files(f"runs/{task}/{pattern}").values() if folder is None else (place / task).glob(pattern)
         files = {path.name: path for path in found}
         own = sorted({int(Path(name).stem.rpartition("seed")[2]) for name in files}) if given is None else given
         recorded = dict.fromkeys(("FP32", *chosen, UNSCALED))
         names = [record_path(Path(), task, recipe, seed).name for recipe in recorded for seed in own]
-        records[task] = tuple(kept_record(files[name]) for name in names if name in files)
+        records[task] = tuple(load_for_device(files[name]) for name in names if name in files)
     return RecipeTable(chosen, records, SEEDS if given is None else given, place)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from labkit.clinic import Treatment
-from labkit.train import RunRecord, pace_sentence, recorded_paces
+from labkit.train import RunRecord, recorded_throughput, throughput_sentence
 from labkit.widgets.base.figures import (
     BROAD,
     FATE_COLOURS,
@@ -100,8 +100,8 @@ def race_sentence(records: Sequence[RunRecord]) -> str:
     means = "; ".join(f"{recipe} {sum(v) / len(v):.2f}" for recipe, v in values.items())
     fp32 = values.get("FP32")
     ranging = f" FP32's seeds range from {min(fp32):.2f} to {max(fp32):.2f}." if fp32 else ""
-    paces = recorded_paces(records)
-    fast = f" {pace_sentence(paces, records[0].device)}" if paces else ""
+    paces = recorded_throughput(records)
+    fast = f" {throughput_sentence(paces, records[0].device)}" if paces else ""
     return f"Mean {name}: {means}.{ranging}{fast}"
 
 

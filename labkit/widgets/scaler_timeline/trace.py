@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from labkit.amp import RECIPES, Recipe, ScalerConfig, decide, initial
 from labkit.formats import FP16
 from labkit.instrument import ExponentHistogram, fate, merge, shift, snapshot
-from labkit.records import data_folder, device_name, now, versions, write_whole
+from labkit.records import data_folder, device_name, now, versions, write_atomic
 from labkit.train import Task, TrainingRun
 from labkit.widgets.base.number_words import percent, power
 
@@ -58,7 +58,7 @@ class Trace:
 
     def save(self, path: str | Path) -> Path:
         """Write the trace as JSON; return the path."""
-        return write_whole(Path(path), json.dumps({"schema": SCHEMA, **asdict(self)}, allow_nan=False).encode())
+        return write_atomic(Path(path), json.dumps({"schema": SCHEMA, **asdict(self)}, allow_nan=False).encode())
 
 
 def keeps_from(histogram: ExponentHistogram) -> int:

@@ -20,7 +20,7 @@ import traitlets
 from labkit.amp import RECIPES, Recipe
 from labkit.formats import FP16, FP32
 from labkit.interop import format_of
-from labkit.train import STAGES, Seen, Stage, StepInStages, Task, TrainingRun, watch_step
+from labkit.train import STAGES, StagedStep, StepStage, Task, TensorSummary, TrainingRun, watch_step
 from labkit.widgets.base.figures import still, why_still
 from labkit.widgets.base.number_words import brief, percent, power
 from labkit.widgets.base.widget import LabWidget, limited, script, style
@@ -53,7 +53,7 @@ def place(size: float) -> float:
     return min(max((math.log2(size) - low) / (high - low), 0.0), 1.0) if size else 0.0
 
 
-def tensor_view(tensor: Seen) -> dict[str, Any]:
+def tensor_view(tensor: TensorSummary) -> dict[str, Any]:
     """Return what the browser needs to draw a tensor."""
     finite = tensor.largest > 0
     return {
@@ -68,7 +68,7 @@ def tensor_view(tensor: Seen) -> dict[str, Any]:
     }
 
 
-def sentences(step: StepInStages, recipe: Recipe) -> list[str]:
+def sentences(step: StagedStep, recipe: Recipe) -> list[str]:
     """Return a sentence or two for each stage.
 
     >>> from labkit.amp import RECIPES
@@ -81,7 +81,7 @@ def sentences(step: StepInStages, recipe: Recipe) -> list[str]:
     return [say(step, recipe, stage) for say, stage in zip(says, step.stages, strict=True)]
 
 
-def as_text(step: StepInStages, recipe: Recipe) -> str:
+def as_text(step: StagedStep, recipe: Recipe) -> str:
     """Write all stages with their tensors as text."""
     lines = []
     for number, (stage, sentence) in enumerate(zip(step.stages, sentences(step, recipe), strict=True), 1):
@@ -95,7 +95,7 @@ def as_text(step: StepInStages, recipe: Recipe) -> str:
     return "\n".join(lines)
 
 
-def _cast(_step: StepInStages, recipe: Recipe, stage: Stage) -> str:
+def _cast(_step: StagedStep, recipe: Recipe, stage: StepStage) -> str:
     if recipe.autocast is not None:
         copy = f"a copy to {recipe.autocast.name} wherever a matrix product or a convolution asks for one"
         return f"{recipe.name} casts nothing here: every weight stays in FP32, and autocast casts {copy}."
@@ -109,7 +109,7 @@ def _cast(_step: StepInStages, recipe: Recipe, stage: Stage) -> str:
     return f"The model computes with {recipe.model.name} copies of FP32 master weights{norms}."
 
 
-def _forward(_step: StepInStages, recipe: Recipe, stage: Stage) -> str:
+def _forward(_step: StagedStep, recipe: Recipe, stage: StepStage) -> str:
     formats = [format_of(tensor.dtype).name for tensor in stage.tensors]
     share = " and ".join(f"{formats.count(name)} return {name}" for name in dict.fromkeys(formats))
     broken = next((tensor for tensor in stage.tensors if tensor.non_finite), None)
@@ -120,7 +120,7 @@ def _forward(_step: StepInStages, recipe: Recipe, stage: Stage) -> str:
     return f"Of {len(formats)} layers, {share}. The largest number is {where}; FP16 goes to {brief(FP16.max)}."
 
 
-def _loss(step: StepInStages, _recipe: Recipe, stage: Stage) -> str:
+def _loss(step: StagedStep, _recipe: Recipe, stage: StepStage) -> str:
     if not math.isfinite(step.loss):
         return "The loss is no number any more: something overflowed before it."
     scaled = stage.tensors[-1]
@@ -130,7 +130,7 @@ def _loss(step: StepInStages, _recipe: Recipe, stage: Stage) -> str:
     return f"The loss is {brief(step.loss)}, in FP32. Times the scale {power(step.scale)} it is {times}."
 
 
-def _backward(step: StepInStages, _recipe: Recipe, stage: Stage) -> str:
+def _backward(step: StagedStep, _recipe: Recipe, stage: StepStage) -> str:
     bad, zeros, total = (sum(getattr(t, what) for t in stage.tensors) for what in ("non_finite", "zeros", "elements"))
     if bad:
         return f"At scale {power(step.scale)} gradients overflow: {bad:,} of {total:,} numbers are inf or NaN."
@@ -142,7 +142,7 @@ def _backward(step: StepInStages, _recipe: Recipe, stage: Stage) -> str:
     return f"{times}: they go from {brief(low)} to {brief(high)}, and {percent(zeros / total)} of them are zero."
 
 
-def _unscale(step: StepInStages, _recipe: Recipe, stage: Stage) -> str:
+def _unscale(step: StagedStep, _recipe: Recipe, stage: StepStage) -> str:
     dtype = format_of(stage.tensors[0].dtype).name
     there = [tensor for tensor in stage.tensors if tensor.smallest]
     if not there:
@@ -154,7 +154,7 @@ def _unscale(step: StepInStages, _recipe: Recipe, stage: Stage) -> str:
     return f"{how}. The smallest weight gradient is {brief(low)}, {why}."
 
 
-def _check(step: StepInStages, recipe: Recipe, stage: Stage) -> str:
+def _check(step: StagedStep, recipe: Recipe, stage: StepStage) -> str:
     total = sum(tensor.elements for tensor in stage.tensors)
     bad = sum(tensor.non_finite for tensor in stage.tensors)
     if not step.found_inf:
@@ -169,7 +169,7 @@ def _check(step: StepInStages, recipe: Recipe, stage: Stage) -> str:
     return f"{found} The step is skipped, and the scale goes down to {power(step.scale_after)}."
 
 
-def _step(step: StepInStages, recipe: Recipe, stage: Stage) -> str:
+def _step(step: StagedStep, recipe: Recipe, stage: StepStage) -> str:
     if not step.stepped:
         return "Skipped: the weights and the optimizer's state stay as they were."
     what = f"{recipe.optimizer.name} {'weights' if recipe.model == recipe.optimizer else 'master weights'}"
@@ -181,15 +181,15 @@ def _step(step: StepInStages, recipe: Recipe, stage: Stage) -> str:
     return f"The optimizer moves {step.moved:,} of {step.weights:,} {what}, by {brief(largest)} at most."
 
 
-def _copy_back(step: StepInStages, recipe: Recipe, stage: Stage) -> str:
+def _copy_back(step: StagedStep, recipe: Recipe, stage: StepStage) -> str:
     if recipe.model == recipe.optimizer:
         return "Nothing to copy: the model computes with the very weights that were stepped."
     if not step.stepped:
         return "Nothing moved, so nothing changes."
-    stayed = step.moved - step.seen_moving
+    stayed = step.moved - step.model_moved
     fate = "stays in the master" if recipe.master_weights else "is forgotten"
     missed = f"for {stayed:,} the update was less than half an ulp, and {fate}" if stayed > 0 else "none was missed"
-    moved = f"{step.seen_moving:,} of {step.weights:,} weights change"
+    moved = f"{step.model_moved:,} of {step.weights:,} weights change"
     return f"Rounded into the model's {recipe.model.name}, {moved}; {missed}."
 
 
@@ -226,7 +226,7 @@ class StepDebugger(LabWidget):
     sentence = traitlets.Unicode().tag(sync=True)
     _taken: list[float]  # the scales of the steps that were taken for good
     _scale: float  # that of the step on show: where the recipe's scaler has it, or where the slider was put
-    _watched: StepInStages
+    _watched: StagedStep
     _sentences: list[str]
     _view = traitlets.Dict().tag(sync=True)
     _about = traitlets.Dict().tag(sync=True)
@@ -247,7 +247,7 @@ class StepDebugger(LabWidget):
         return self._recipes[self.recipe_name]
 
     @property
-    def watched(self) -> StepInStages:
+    def watched(self) -> StagedStep:
         return self._watched
 
     def another_step(self) -> None:

@@ -14,7 +14,7 @@ import torch
 import traitlets
 
 from labkit.amp import RECIPES, Recipe
-from labkit.train import Place, RunRecord, StepRecord, Task, pace_sentence, place, steps_per_second, train
+from labkit.train import Place, RunRecord, StepRecord, Task, place, steps_per_second, throughput_sentence, train
 from labkit.widgets.base.figures import still
 from labkit.widgets.base.widget import LabWidget, script, style
 from labkit.widgets.driven.widget import between_cells, on
@@ -101,7 +101,7 @@ class TrainingBar(LabWidget):
             self.sentence = f"It failed: {type(error).__name__}: {error}"
             self.phase = "failed"
             return
-        told = f" {pace_sentence(paces, self.record.device)}" if paces else ""
+        told = f" {throughput_sentence(paces, self.record.device)}" if paces else ""
         self.sentence = f"{verdict(self.record)}{told} It ran on {on(self.place)}."
         self.phase = "stopped" if self.record.stopped else "finished"
 

@@ -17,7 +17,7 @@ from typing import Any
 import traitlets
 
 from labkit.amp import RECIPES, Recipe
-from labkit.records import write_whole
+from labkit.records import write_atomic
 from labkit.train import CATEGORIES, StepRecord, Task, bytes_held, places
 from labkit.widgets.base.figures import png, why_still
 from labkit.widgets.base.widget import script, style, tour_of
@@ -187,7 +187,7 @@ class Workbench(BenchWidget):
         stem = f"{record.task}-{'fork' if self.bench.active else 'run'}-seed{record.seed}"
         if what == "record":
             return f"The record is in {record.save(self.folder / f'{stem}.json')}; labkit.train.load reads it."
-        path = write_whole(self.folder / f"{stem}.png", png(self.figure()))
+        path = write_atomic(self.folder / f"{stem}.png", png(self.figure()))
         return f"The picture is in {path}."
 
     def state(self) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from typing import Any
 
 import ipywidgets
 
-from labkit.train import STEPS, Plan
+from labkit.train import STEPS, WorkerPlan
 from labkit.widgets.base.figures import RAISED
 from labkit.widgets.base.widget import LabWidget, script
 from labkit.widgets.gpu_run.widget import BackgroundProcess
@@ -55,11 +55,11 @@ def _cell(text: str, style: str = "") -> str:
     return f'<td style="{CELL}{style}">{escape(text)}</td>'
 
 
-def verdict(steps: Sequence[dict[str, Any]], plan: Plan) -> str:
+def verdict(steps: Sequence[dict[str, Any]], plan: WorkerPlan) -> str:
     """Say what came of a training, and where its ranks parted.
 
     >>> rank = (1024.0, True, False, 0.5)
-    >>> verdict([{"step": 1, "loss": 0.5, "ranks": [rank] * 2, "sent": 2048, "held": {}}], Plan())
+    >>> verdict([{"step": 1, "loss": 0.5, "ranks": [rank] * 2, "sent": 2048, "held": {}}], WorkerPlan())
     'All ranks stepped or skipped as one. Skipped: 0 of 1. The loss ended at 0.5. A rank sent 2 KiB a step.'
     """
     apart = next((s["step"] for s in steps if len({(scale, stepped) for scale, stepped, *_ in s["ranks"]}) > 1), None)
@@ -130,9 +130,9 @@ class Workers(ipywidgets.VBox):  # type: ignore[misc]
         self.add_class("labkit-workers")
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> WorkerPlan:
         reduce, predivide = self.reduce.value
-        return Plan(self.agree.value, self.held.value, reduce, predivide)
+        return WorkerPlan(self.agree.value, self.held.value, reduce, predivide)
 
     def train(self) -> None:
         """Let the processes train by the plan; start them where they do not run."""
@@ -163,7 +163,7 @@ class Workers(ipywidgets.VBox):  # type: ignore[misc]
             self.table.value = table(self.steps)
         elif "done" in answer:
             self.held_by[answer["done"]["sharded"]] = self.steps[-1]["held"]
-            self.sentence.value = verdict(self.steps, Plan(**answer["done"]))
+            self.sentence.value = verdict(self.steps, WorkerPlan(**answer["done"]))
             self.train_button.disabled = False
 
     def _on_end(self, _: int) -> None:

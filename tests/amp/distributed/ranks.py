@@ -1,7 +1,7 @@
 """What each process does in the tests of many: a case by its name, whose result is left in a folder.
 
 `launch` starts the processes as torchrun does, by telling each its rank; torchrun itself, whose own process costs as
-much as a rank, starts those of tests/train/test_race.py.
+much as a rank, starts those of tests/train/test_grid.py.
 """
 
 from __future__ import annotations

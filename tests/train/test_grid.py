@@ -29,10 +29,10 @@ from labkit.train import (
     compare,
     devices,
     load,
-    race,
     record_path,
     recorded,
     train,
+    train_grid,
 )
 from labkit.train.record import fingerprint
 from tests.slowness import slowness
@@ -42,9 +42,9 @@ SHORT = replace(TASKS["digits"], steps=3)
 
 
 def test_a_stopped_race_goes_on_where_it_was(tmp_path: Path) -> None:
-    first = race(SHORT, [RECIPES["FP32"]], [0], tmp_path)
+    first = train_grid(SHORT, [RECIPES["FP32"]], [0], tmp_path)
     told: list[RunRecord] = []
-    both = race(SHORT, [RECIPES["FP32"], RECIPES["O1"]], [0], tmp_path, progress=told.append)
+    both = train_grid(SHORT, [RECIPES["FP32"], RECIPES["O1"]], [0], tmp_path, progress=told.append)
     assert both[0] == first[0], "the date in it too: it was read, not run again"
     assert [r.recipe for r in told] == ["FP32", "O1"]
     assert record_path(tmp_path, "digits", "O1", 0).exists()
@@ -52,8 +52,8 @@ def test_a_stopped_race_goes_on_where_it_was(tmp_path: Path) -> None:
 
 def test_processes_give_what_one_process_gives(tmp_path: Path) -> None:
     recipes = [RECIPES["FP32"], RECIPES["FP16 dynamic"]]
-    here = race(SHORT, recipes, [0, 1], tmp_path / "here", workers=1)
-    there = race(SHORT, recipes, [0, 1], tmp_path / "there", workers=2)
+    here = train_grid(SHORT, recipes, [0, 1], tmp_path / "here", workers=1)
+    there = train_grid(SHORT, recipes, [0, 1], tmp_path / "there", workers=2)
     for one, other in zip(here, there, strict=True):
         assert replace(one, seconds=0, date="") == replace(other, seconds=0, date="")
         assert one.step_seconds is not None
@@ -65,9 +65,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from labkit.amp import RECIPES
-from labkit.train import TASKS, race
+from labkit.train import TASKS, train_grid
 task = replace(TASKS["digits"], steps=3)
-race(task, [RECIPES["FP32"]], range(1000), Path(sys.argv[1]), workers=int(sys.argv[2]),
+train_grid(task, [RECIPES["FP32"]], range(1000), Path(sys.argv[1]), workers=int(sys.argv[2]),
      progress=lambda record: print(record.seed, flush=True))
 """
 
@@ -88,32 +88,34 @@ def test_a_killed_race_goes_on_where_it_was(tmp_path: Path, workers: str) -> Non
         os.killpg(child.pid, signal.SIGKILL)  # its workers: they would go on until they look up
     whole = {path.name: load(path) for path in (tmp_path / "digits").glob("*.json")}
     assert {f"fp32-seed{seed}.json" for seed in done} <= whole.keys()
-    again = race(SHORT, [RECIPES["FP32"]], sorted(done), tmp_path, workers=1)
+    again = train_grid(SHORT, [RECIPES["FP32"]], sorted(done), tmp_path, workers=1)
     assert again == [whole[f"fp32-seed{seed}.json"] for seed in sorted(done)], "none was trained twice"
 
 
 def test_a_race_can_be_stopped_and_runs_no_pair_twice(tmp_path: Path) -> None:
     told: list[RunRecord] = []
     fp32, stop = RECIPES["FP32"], lambda: len(told) > 1
-    assert race(SHORT, [fp32, fp32], [0, 0, *range(9)], tmp_path, workers=1, progress=told.append, stop=stop) == told
+    assert (
+        train_grid(SHORT, [fp32, fp32], [0, 0, *range(9)], tmp_path, workers=1, progress=told.append, stop=stop) == told
+    )
     assert [record.seed for record in told] == [0, 1]
 
 
 def test_a_record_of_something_else_is_not_taken_for_this(tmp_path: Path) -> None:
     fp32, o1 = RECIPES["FP32"], RECIPES["O1"]
     with pytest.raises(ValueError, match="names that differ; FP32 is more than one"):
-        race(SHORT, [fp32, replace(o1, name="FP32")], [0], tmp_path, workers=1)
+        train_grid(SHORT, [fp32, replace(o1, name="FP32")], [0], tmp_path, workers=1)
     with pytest.raises(ValueError, match="1 worker or more"):
-        race(SHORT, [fp32], [0], tmp_path, workers=0)
+        train_grid(SHORT, [fp32], [0], tmp_path, workers=0)
     assert not list(tmp_path.iterdir()), "refused before anything runs"
-    race(SHORT, [fp32], [0], tmp_path, workers=1)
+    train_grid(SHORT, [fp32], [0], tmp_path, workers=1)
     for changed, recipe in (
         (replace(SHORT, steps=4), fp32),
         (replace(SHORT, make_optimizer=partial(torch.optim.SGD, lr=0.2)), fp32),
         (SHORT, replace(o1, name="FP32")),
     ):
         with pytest.raises(ValueError, match="values have changed since"):
-            race(changed, [recipe], [0], tmp_path, workers=1)
+            train_grid(changed, [recipe], [0], tmp_path, workers=1)
 
 
 NAMELESS = lambda outputs, targets: F.cross_entropy(outputs, targets)  # noqa: E731
@@ -126,7 +128,7 @@ def loss_of_a_notebook(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Te
 def test_a_task_typed_into_a_notebook_is_trained_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loss_of_a_notebook, "__module__", "__main__")  # where another process would look in vain
     own = replace(SHORT, name="own", loss=loss_of_a_notebook)
-    assert len(race(own, [RECIPES["FP32"]], [0, 1], tmp_path, workers=2)) == 2
+    assert len(train_grid(own, [RECIPES["FP32"]], [0, 1], tmp_path, workers=2)) == 2
 
 
 # --- fingerprints ---
@@ -167,7 +169,7 @@ def test_what_has_no_name_to_go_on_record_is_refused_before_anything_runs(tmp_pa
         (partial(F.cross_entropy, weight=object()), "<object object at 0x.*frozen dataclass"),
     ):
         with pytest.raises(ValueError, match=says):
-            race(replace(SHORT, loss=loss), [RECIPES["FP32"]], [0], tmp_path, workers=1)
+            train_grid(replace(SHORT, loss=loss), [RECIPES["FP32"]], [0], tmp_path, workers=1)
     with pytest.raises(ValueError, match=r"<locals>\.Own"):
         fingerprint(replace(SHORT, loss=Own().loss), RECIPES["FP32"])
     assert not list(tmp_path.iterdir())
@@ -205,8 +207,8 @@ def without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_worked_example_each_device_has_its_folder_and_its_name_on_record(with_gpu: None, tmp_path: Path) -> None:
-    (there,) = race(THIRTEEN_STEPS, [FP32], [0], tmp_path, device=None)
-    (here,) = race(THIRTEEN_STEPS, [FP32], [0], tmp_path)
+    (there,) = train_grid(THIRTEEN_STEPS, [FP32], [0], tmp_path, device=None)
+    (here,) = train_grid(THIRTEEN_STEPS, [FP32], [0], tmp_path)
     assert there.device == "Stand-in T4"
     assert here.device.startswith("CPU")
     assert load(tmp_path / "stand-in-t4" / "digits" / "fp32-seed0.json") == there
@@ -221,15 +223,15 @@ def test_what_decides_grades_and_evidence_stays_on_the_cpu_unless_a_device_is_na
 
 def test_a_record_of_another_device_is_not_taken_for_this_ones(with_gpu: None, tmp_path: Path) -> None:
     """Somebody copied a CPU's records to where the GPU's are, and the other way round."""
-    race(THIRTEEN_STEPS, [FP32], [0], tmp_path)
+    train_grid(THIRTEEN_STEPS, [FP32], [0], tmp_path)
     (tmp_path / "digits").rename(tmp_path / "moved")
-    race(THIRTEEN_STEPS, [FP32], [0], tmp_path, device="gpu")
+    train_grid(THIRTEEN_STEPS, [FP32], [0], tmp_path, device="gpu")
     (tmp_path / "stand-in-t4" / "digits").rename(tmp_path / "digits")
     (tmp_path / "moved").rename(tmp_path / "stand-in-t4" / "digits")
     with pytest.raises(ValueError, match=r"is a record of CPU .*, and Stand-in T4 was asked for: .* not mixed"):
-        race(THIRTEEN_STEPS, [FP32], [0], tmp_path, device="gpu")
+        train_grid(THIRTEEN_STEPS, [FP32], [0], tmp_path, device="gpu")
     with pytest.raises(ValueError, match=r"is a record of Stand-in T4, and CPU .* was asked for"):
-        race(THIRTEEN_STEPS, [FP32], [0], tmp_path, device="cpu")
+        train_grid(THIRTEEN_STEPS, [FP32], [0], tmp_path, device="cpu")
 
 
 def test_a_run_is_made_on_the_device_that_was_named() -> None:
@@ -261,7 +263,7 @@ def test_a_run_says_how_many_steps_a_second_it_made(tmp_path: Path) -> None:
 
 
 def test_runs_on_a_gpu_are_never_side_by_side(with_gpu: None, tmp_path: Path) -> None:
-    assert all(r.step_seconds for r in race(THIRTEEN_STEPS, [FP32, O1], [0], tmp_path, device="gpu"))
+    assert all(r.step_seconds for r in train_grid(THIRTEEN_STEPS, [FP32, O1], [0], tmp_path, device="gpu"))
 
 
 # The command
@@ -269,10 +271,10 @@ def test_runs_on_a_gpu_are_never_side_by_side(with_gpu: None, tmp_path: Path) ->
 
 @pytest.fixture
 def short_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    from labkit.train import race_cli
+    from labkit.train import compare_cli
 
     monkeypatch.setattr(
-        race_cli, "BOTH", {"digits": THIRTEEN_STEPS, "digits_gpu": replace(THIRTEEN_STEPS, name="digits_gpu")}
+        compare_cli, "ALL_TASKS", {"digits": THIRTEEN_STEPS, "digits_gpu": replace(THIRTEEN_STEPS, name="digits_gpu")}
     )
 
 

@@ -32,7 +32,7 @@ import torch
 import torch.distributed as dist
 
 from labkit.amp import Recipe
-from labkit.records import on_record, system
+from labkit.records import recorded_files, system
 from labkit.train.devices import Place, place
 from labkit.train.record import RunRecord, fingerprint, load
 from labkit.train.run import train
@@ -42,12 +42,12 @@ Run = tuple[Recipe, int]  # and its seed
 LONGEST = timedelta(days=7)  # that a rank trains while others wait
 
 
-def started() -> bool:
+def under_torchrun() -> bool:
     """Say whether torchrun started this process."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
-def is_first() -> bool:
+def is_main_rank() -> bool:
     """Say whether this process is the one that speaks: rank 0, or no rank at all."""
     return os.environ.get("RANK", "0") == "0"
 
@@ -108,7 +108,7 @@ def device_folder(folder: Path, device: torch.device | str | Place | None) -> Pa
     return folder if where.emulated else folder / where.slug
 
 
-def kept_record(path: Path, device: torch.device | str | Place | None = "cpu") -> RunRecord:
+def load_for_device(path: Path, device: torch.device | str | Place | None = "cpu") -> RunRecord:
     """Return the record at a path, which is one of this device.
 
     Raises:
@@ -123,7 +123,7 @@ def kept_record(path: Path, device: torch.device | str | Place | None = "cpu") -
     return record
 
 
-def race(
+def train_grid(
     task: Task,
     recipes: Iterable[Recipe],
     seeds: Iterable[int],
@@ -154,8 +154,8 @@ def race(
             recipes that differ have one name; workers is less than 1; there is no such device here; task or recipe
             holds what no record can name (see `fingerprint`).
     """
-    if workers is not None and (workers < 1 or started()):
-        needed = "torchrun's ranks, which are its workers," if started() else "1 worker or more"
+    if workers is not None and (workers < 1 or under_torchrun()):
+        needed = "torchrun's ranks, which are its workers," if under_torchrun() else "1 worker or more"
         raise ValueError(f"a race needs {needed} and was given workers={workers}")
     where = place(device)
     folder = device_folder(folder, where)
@@ -170,7 +170,7 @@ def race(
     found: dict[tuple[str, int], RunRecord] = {}
     there = [record for record in known.values() if record is not None]
     trained = _train_all(task, missing, folder, where, workers, begins, stop)
-    if started():
+    if under_torchrun():
         one = partial(_train_one, task, folder=folder, where=where)
         trained = by_ranks(wanted, there, lambda run: one(*run), partial(record_path, folder, task.name))
     for record in chain(there, trained):
@@ -184,7 +184,7 @@ def _on_record(task: Task, recipe: Recipe, seed: int, folder: Path, where: Place
     path, asked = record_path(folder, task.name, recipe.name, seed), fingerprint(task, recipe)
     if not path.exists():
         return None
-    record = kept_record(path, where)
+    record = load_for_device(path, where)
     if record.fingerprint != asked:
         raise ValueError(
             f"{path} is a record of another task {task.name!r} or another recipe {recipe.name!r}: their values have "
@@ -276,10 +276,10 @@ def recorded(task: str, recipe: str, seed: int) -> RunRecord:
         FileNotFoundError: it is not on record; the message says how to record it.
     """
     place = record_path(Path("runs"), task, recipe, seed).as_posix()
-    path = on_record(place).get(place)
+    path = recorded_files(place).get(place)
     if path is None:
         raise FileNotFoundError(
             f"no run of {task!r} under {recipe!r} with seed {seed} is on record. "
             f'Record it: labkit race {task} --recipes "{recipe}" --seeds {seed} --device cpu'
         )
-    return kept_record(path)
+    return load_for_device(path)

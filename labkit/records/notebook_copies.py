@@ -15,7 +15,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit.records.files import write_whole
+from labkit.records.files import write_atomic
 
 HANDED_OUT = ".labkit-notebooks.json"
 
@@ -37,7 +37,7 @@ class Copied:
         return f"{self.name}: {self.what}{beside}"
 
 
-def hand_out(source: Path, folder: Path, version: str) -> list[Copied]:
+def copy_notebooks(source: Path, folder: Path, version: str) -> list[Copied]:
     """Copy the notebooks of `source` into `folder`, made where it is missing; return what became of each.
 
     version: goes into the name of a newer notebook that is put beside changed work.
@@ -50,27 +50,27 @@ def hand_out(source: Path, folder: Path, version: str) -> list[Copied]:
     notebooks = sorted(source.glob("*.ipynb"))
     copied = [_copy(notebook, folder, handed_out.get(notebook.name), version) for notebook in notebooks]
     known = {notebook.name: _digest(notebook.read_bytes()) for notebook in notebooks}
-    write_whole(folder / HANDED_OUT, json.dumps({**handed_out, **known}, indent=1, sort_keys=True).encode() + b"\n")
+    write_atomic(folder / HANDED_OUT, json.dumps({**handed_out, **known}, indent=1, sort_keys=True).encode() + b"\n")
     return copied
 
 
 def _copy(notebook: Path, folder: Path, handed_out: str | None, version: str) -> Copied:
     target, content = folder / notebook.name, notebook.read_bytes()
     if not target.exists():
-        write_whole(target, content)
+        write_atomic(target, content)
         return Copied(target.name, "new")
     present = target.read_bytes()
     if present == content:
         return Copied(target.name, "the same")
     if _digest(present) == handed_out:
-        write_whole(target, content)
+        write_atomic(target, content)
         return Copied(target.name, "replaced")
     if _digest(content) == handed_out:
         return Copied(target.name, "kept")
     ends = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
     beside = (target.with_name(f"{target.stem}-{version}{end}{target.suffix}") for end in ends)
     newer = next(path for path in beside if not path.exists() or path.read_bytes() == content)
-    write_whole(newer, content)
+    write_atomic(newer, content)
     return Copied(target.name, "kept", newer)
 
 

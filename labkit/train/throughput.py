@@ -15,7 +15,7 @@ from functools import partial
 import torch
 
 from labkit.amp import Recipe
-from labkit.records.turns import host_seconds, take_turns
+from labkit.records.interleaved_timing import host_seconds, time_interleaved
 from labkit.train.devices import Place
 from labkit.train.record import RunRecord
 from labkit.train.run import TrainingRun
@@ -69,13 +69,13 @@ def steps_per_second(
             return float("nan")
 
     ways = {recipe.name: partial(turn, recipe) for recipe in recipes}
-    seen = take_turns(ways, rounds + 1, over=lambda name, _: name in ended or (stop is not None and stop()))
+    seen = time_interleaved(ways, rounds + 1, finished=lambda name, _: name in ended or (stop is not None and stop()))
     return {
         name: 1 / statistics.median(seconds[1:]) for name, seconds in seen.items() if seconds[1:] and name not in ended
     }
 
 
-def recorded_paces(records: Iterable[RunRecord]) -> dict[str, float]:
+def recorded_throughput(records: Iterable[RunRecord]) -> dict[str, float]:
     """Return recipe -> steps a second: the median of the runs that were timed; empty where they are of two devices."""
     found: dict[str, list[float]] = {}
     timed = [record for record in records if record.steps_per_second is not None]
@@ -86,10 +86,10 @@ def recorded_paces(records: Iterable[RunRecord]) -> dict[str, float]:
     return {recipe: statistics.median(rates) for recipe, rates in found.items()}
 
 
-def pace_sentence(rates: dict[str, float], device: str) -> str:
+def throughput_sentence(rates: dict[str, float], device: str) -> str:
     """Say how fast each recipe was, and the others as multiples of the first.
 
-    >>> pace_sentence({"FP32": 20.0, "O1": 44.0}, "Tesla T4")
+    >>> throughput_sentence({"FP32": 20.0, "O1": 44.0}, "Tesla T4")
     'Steps a second on Tesla T4: FP32 20, O1 44 (2.2 times FP32).'
     """
     first = next(iter(rates))

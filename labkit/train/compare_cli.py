@@ -10,22 +10,22 @@ from functools import partial
 import torch
 
 from labkit.amp import RECIPES
-from labkit.records import on_record, refuse_simulated, results_folder, write_whole
+from labkit.records import recorded_files, refuse_simulated, results_folder, write_atomic
 from labkit.train.compare import compare
 from labkit.train.devices import Place, place
-from labkit.train.pace import pace_sentence, recorded_paces
-from labkit.train.race import is_first, started
+from labkit.train.grid import is_main_rank, under_torchrun
 from labkit.train.record import RunRecord
 from labkit.train.tasks import GPU_TASKS, SUFFIX, TASKS
+from labkit.train.throughput import recorded_throughput, throughput_sentence
 
-BOTH = TASKS | GPU_TASKS
+ALL_TASKS = TASKS | GPU_TASKS
 INTERRUPTED = 130
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the race and print a line for each record, then how each recipe differs from the first."""
     try:
-        gpu = f"cuda:{os.environ['LOCAL_RANK']}" if started() and torch.cuda.is_available() else None
+        gpu = f"cuda:{os.environ['LOCAL_RANK']}" if under_torchrun() and torch.cuda.is_available() else None
         where = place(args.device or gpu)
     except ValueError as error:
         sys.stderr.write(f"labkit race: {error}\n")
@@ -46,15 +46,15 @@ def run(args: argparse.Namespace) -> int:
         return 2
     for task in tasks:
         if args.folder is None:
-            for name, path in on_record(f"runs/{task}/*.json").items():  # those that travel with the lab
+            for name, path in recorded_files(f"runs/{task}/*.json").items():  # those that travel with the lab
                 if not (own := results_folder() / name).exists():
                     own.parent.mkdir(parents=True, exist_ok=True)
-                    write_whole(own, path.read_bytes())
+                    write_atomic(own, path.read_bytes())
         _say(f"{task} on {where}. {size_hint(task, where)}\n")
         told: list[RunRecord] = []
         try:
             found = compare(
-                BOTH[task], recipes, args.seeds, folder, device=where, workers=args.workers, begins=_begins,
+                ALL_TASKS[task], recipes, args.seeds, folder, device=where, workers=args.workers, begins=_begins,
                 progress=partial(_note, told),
             )  # fmt: skip
         except KeyboardInterrupt:
@@ -64,8 +64,8 @@ def run(args: argparse.Namespace) -> int:
         except ValueError as error:  # a record of something else lies there, or no workers were asked for
             sys.stderr.write(f"labkit race: {error}\n")
             return 1
-        paces = recorded_paces(found.records)
-        _say(f"{found}\n{pace_sentence(paces, where.name) if paces else ''}\n")
+        paces = recorded_throughput(found.records)
+        _say(f"{found}\n{throughput_sentence(paces, where.name) if paces else ''}\n")
     return 0
 
 
@@ -94,7 +94,7 @@ def size_hint(task: str, where: Place) -> str:
 
 def _say(text: str) -> None:
     """Print, on one rank where there are several."""
-    if is_first():
+    if is_main_rank():
         sys.stdout.write(text)
         sys.stdout.flush()
 

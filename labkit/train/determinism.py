@@ -52,7 +52,7 @@ def _set_cudnn(*, deterministic: bool, benchmark: bool) -> None:
 
 
 @contextmanager
-def generators_kept(device: torch.device) -> Iterator[None]:
+def preserve_rng(device: torch.device) -> Iterator[None]:
     """Put torch's global generators of the CPU and of one device back after the block; touch those of no other."""
     mps = torch.mps.get_rng_state() if device.type == "mps" else None
     try:
@@ -74,19 +74,19 @@ def seed_generators(device: torch.device, seed: int) -> None:
 
 
 @contextmanager
-def drawing(device: torch.device, seed: int) -> Iterator[None]:
+def seeded_rng(device: torch.device, seed: int) -> Iterator[None]:
     """Begin torch's global generators anew from a seed, and put them back.
 
     A dropout mask is the same in any dtype on a CPU. On CUDA it may depend on the dtype, whose width decides how
     many elements a thread loads, and draws for, at once. No task of the lab has dropout.
     """
-    with generators_kept(device):
+    with preserve_rng(device):
         seed_generators(device, seed + NOT_THE_BATCHES)
         yield
 
 
 @contextmanager
-def unchanged(tensors: Iterable[Tensor]) -> Iterator[None]:
+def restore_after(tensors: Iterable[Tensor]) -> Iterator[None]:
     """Put tensors back as they were: batch norm counts every forward pass, and looking at one shall not count."""
     before = [(tensor, tensor.clone()) for tensor in tensors]
     try:

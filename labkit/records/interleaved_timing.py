@@ -1,0 +1,47 @@
+"""Interleaved timing of several functions, so that a slowdown of the machine affects all of them alike.
+
+Idea: the functions are called in rotation. Each measures its own call, on the host's clock (`host_seconds`) or a GPU's.
+A warm-up round is the caller's to discard.
+
+Invariant: a round calls each function at most once, in the order of the mapping.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+Name = TypeVar("Name")
+
+
+def time_interleaved(
+    timers: Mapping[Name, Callable[[], float]],
+    rounds: int,
+    finished: Callable[[Name, list[float]], bool] = lambda *_: False,
+) -> dict[Name, list[float]]:
+    """Return name -> the seconds that each call of its timer returned.
+
+    Args:
+        finished: (name, its seconds so far) -> whether to stop calling it; evaluated before each call.
+
+    >>> timers = {"quick": lambda: 0.1, "slow": lambda: 2.0}
+    >>> time_interleaved(timers, 3, finished=lambda _, seconds: sum(seconds) > 3)
+    {'quick': [0.1, 0.1, 0.1], 'slow': [2.0, 2.0]}
+    """
+    seconds: dict[Name, list[float]] = {name: [] for name in timers}
+    for _ in range(rounds):
+        for name, timer in timers.items():
+            if not finished(name, seconds[name]):
+                seconds[name].append(timer())
+    return seconds
+
+
+def host_seconds(call: Callable[[], object], calls: int = 1, wait: Callable[[], None] = lambda: None) -> float:
+    """Return the mean seconds of `calls` calls on the host's clock; `wait` blocks until a device is idle."""
+    wait()
+    start = time.perf_counter()
+    for _ in range(calls):
+        call()
+    wait()
+    return (time.perf_counter() - start) / calls
