@@ -72,18 +72,18 @@ WIDGETS: dict[str, Callable[[], Any]] = {
 PICTURES = {"bits", "number_line", "scaler_presets", "scaler_timeline", "swallowed", "underflow", "zoom"}
 REFUSED: dict[str, list[tuple[str, object, str | None]]] = {
     "addition": [
-        ("step", 6, "0 to 5 here; it was given 6"),
-        ("operation", "divide", "no operation 'divide' here; there are 'add', 'multiply'"),
-        ("format_name", "FP17", "no format 'FP17'"),
+        ("step", 6, "step: expected 0 to 5, got 6"),
+        ("operation", "divide", "expected one of 'add', 'multiply', got 'divide'"),
+        ("format_name", "FP17", "got 'FP17'"),
     ],
-    "graph": [("position", 36, "position goes from 0 to 35 here; it was given 36")],
-    "ledger": [("format_name", "FP8", "no format 'FP8' here; there are 'FP16', 'BF16'")],
+    "graph": [("position", 36, "position: expected 0 to 35, got 36")],
+    "ledger": [("format_name", "FP8", "format: expected one of 'FP16', 'BF16', got 'FP8'")],
     "mma_block": [
-        ("gpu", "P100", "no gpu 'P100' here; there are 'V100', 'T4'"),
-        ("preset", "zeros", "no preset 'zeros' here; there are '1 and small terms'"),
-        ("result", "BF16", "no result 'BF16' here; there are 'FP32', 'FP16'"),
-        ("knob", 3, "knob goes from -30 to -12 here; it was given 3"),
-        ("block", 4, "block goes from 0 to 3 here; it was given 4"),
+        ("gpu", "P100", "gpu: expected one of 'V100', 'T4'"),
+        ("preset", "zeros", "preset: expected one of '1 and small terms'"),
+        ("result", "BF16", "result: expected one of 'FP32', 'FP16', got 'BF16'"),
+        ("knob", 3, "knob: expected -30 to -12, got 3"),
+        ("block", 4, "block: expected 0 to 3, got 4"),
     ],
     "number_line": [
         ("window", (-1.0, 1.0), "above 0"),
@@ -100,9 +100,9 @@ REFUSED: dict[str, list[tuple[str, object, str | None]]] = {
         ("growth_interval", 0, "1 or more"),
     ],
     "step_debugger": [
-        ("stage", 8, "stage goes from 0 to 7 here; it was given 8"),
-        ("log2_scale", 41, "log2_scale goes from 0 to 40 here; it was given 41"),
-        ("recipe_name", "O4", "no recipe 'O4' here; there are 'FP32', 'O1', 'O2', 'O3'"),
+        ("stage", 8, "stage: expected 0 to 7, got 8"),
+        ("log2_scale", 41, "log2_scale: expected 0 to 40, got 41"),
+        ("recipe_name", "O4", "recipe: expected one of 'FP32', 'O1', 'O2', 'O3', got 'O4'"),
     ],
     "swallowed": [
         *(("weight", wrong, "weight is a number that FP16 holds") for wrong in (0.0, -1.0, math.nan, math.inf, 1e9)),
@@ -110,8 +110,8 @@ REFUSED: dict[str, list[tuple[str, object, str | None]]] = {
         ("highlight", "FP17", "no curve 'FP17'"),
     ],
     "underflow": [
-        *(("log2_scale", wrong, f"from 0 to 30 here; it was given {wrong}") for wrong in (-1, 31, 100)),
-        ("layer", "cnov", "no layer 'cnov' here; there are"),
+        *(("log2_scale", wrong, f"expected 0 to 30, got {wrong}") for wrong in (-1, 31, 100)),
+        ("layer", "cnov", "got 'cnov'"),
     ],
     "zoom": [
         ("frame", 1, None), ("layer", "tail", None), ("row", 24, None), ("column", -1, None), ("zoom", 4, None),

@@ -20,7 +20,7 @@ from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, Align, Format, Term, pa
 from labkit.widgets.addition.sheet import OPERATIONS, Sheet, bit, facts, hint, sentences, sheet
 from labkit.widgets.base.figures import still, why_still
 from labkit.widgets.base.number_words import MINUS, number
-from labkit.widgets.base.widget import LabWidget, limited, script, style
+from labkit.widgets.base.widget import LabWidget, limited
 
 MOST_COLUMNS = 58  # more would be too small to read on a narrow page
 GUARD, STICKY = 1, 3  # guard, round and the first sticky place stand 1 to 3 places behind the last one kept
@@ -238,7 +238,7 @@ def _name(name: str, value: float) -> Row:
     return Row(name, "=" if name == "result" else "", "", (Cell(name, number(value), 0, "word"),), None, None)
 
 
-class AdditionPlayer(LabWidget):
+class AdditionPlayer(LabWidget, folders=("addition",)):
     """An addition (or multiplication) in a format, step by step, as on paper.
 
     Args:
@@ -263,9 +263,6 @@ class AdditionPlayer(LabWidget):
     >>> player.value
     1.0009765625
     """
-
-    _esm = script("addition")
-    _css = style("addition")
 
     a = traitlets.Unicode().tag(sync=True)
     b = traitlets.Unicode().tag(sync=True)

@@ -1,24 +1,28 @@
-"""The base of every widget: its scripts and styles, its tour, and messages that are worked on one at a time.
+"""The base class of all widgets: assets, guided tours, one message at a time, and a form for pages without a kernel.
 
-Idea: a widget's ES module is the files of `base/` followed by those of its own folder, in one scope, read from the
-package: no bundler, no network. JupyterLab sends a message to the kernel's main thread or, while that is busy, to a
-subshell, which is another thread; `LabWidget` serialises them.
+A widget's script is the files of `base/` followed by those of its folders, in one scope, read from the package: no
+bundler, no network. JupyterLab gets it as an ES module. A static page gets the same text as a classic script, which can
+stand in the page itself: `labkitWidgets.NAME(state, element)` shows a widget from its `page_state()`.
+
+JupyterLab sends a message to the kernel's main thread or, while that is busy, to a subshell, which is another thread;
+`LabWidget` serialises them.
 
 Invariant: script and style refer to no other file; a tour has 5 to 8 steps; one message of a widget at a time. The
-order of two messages is not promised: where it matters, they carry numbers.
+order of two messages is not guaranteed: where it matters, they carry numbers.
 
 Source: Jupyter Enhancement Proposal 91 (kernel subshells).
 """
 
 from __future__ import annotations
 
+import base64
 import threading
 import tomllib
 from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from typing import Any
+from typing import Any, ClassVar
 
 import anywidget
 import traitlets
@@ -28,49 +32,63 @@ from labkit.widgets.base.figures import as_page, why_still
 
 FOLDERS = files("labkit.widgets")
 LENGTHS = range(5, 9)
-Places = Callable[[Any], Mapping[str, Collection[Any]]]
+Choices = Callable[[Any], Mapping[str, Collection[Any]]]
 
 
 @cache
 def script(*names: str) -> str:
-    """Return the ES module of a widget: the scripts of `base/`, then of each folder; `view.js`, the last, exports it.
+    """Return the ES module of a widget: the scripts of `base/`, then of each folder; `view.js` of the last exports it.
 
     Raises:
-        FileNotFoundError: there is no such folder, or the last one has no view.js.
+        FileNotFoundError: the folder does not exist, or the last one has no view.js.
 
-    >>> script("underflow").startswith("// Shared behaviour")
+    >>> script("underflow").startswith("// The root of every widget")
     True
     """
     if not (FOLDERS / names[-1] / "view.js").is_file():
         raise FileNotFoundError(f"labkit/widgets/{names[-1]}/view.js: every widget's folder has one, which exports it")
-    return _joined(("base", *names), ".js")
+    shared = [_joined(folder, ".js", without="view.js") for folder in ("base", *names[:-1])]
+    return "\n".join((*shared, _joined(names[-1], ".js")))
+
+
+@cache
+def page_script(*names: str) -> str:
+    """Return the same script for a page without a kernel; it defines `labkitWidgets.NAME`, NAME being the last folder.
+
+    >>> "labkitWidgets.bits = " in page_script("bits")
+    True
+    """
+    source = script(*names).replace("\nexport default ", "\nconst widget = ")
+    widget = f"(() => {{\n{source}\nreturn onPage(widget);\n}})()"
+    return f"globalThis.labkitWidgets ??= {{}};\nlabkitWidgets.{names[-1]} = {widget};\n"
 
 
 @cache
 def style(*names: str) -> str:
     """Return the style sheet of a widget: that of `base/`, then of each folder that has one.
 
-    A folder's view.css stands inside the room of a widget. So its rules count more than those of the base, also where
+    A folder's view.css is nested in the root's container, so its rules count more than those of the base, also where
     another widget of the page brings the base once more. page.css is for what lies outside.
     """
-    own = f".labkit-room {{\n{_joined(names, 'view.css')}\n}}"
-    return "\n".join((_joined(("base",), ".css"), own, _joined(names, "page.css")))
+    own = "\n".join(_joined(name, "view.css") for name in names)
+    outside = "\n".join(_joined(name, "page.css") for name in names)
+    return "\n".join((_joined("base", ".css"), f".labkit-room {{\n{own}\n}}", outside))
 
 
-def _joined(folders: tuple[str, ...], ending: str) -> str:
-    def place(file: Traversable) -> tuple[int, str]:  # in a folder, base.js is first and view.js last
+def _joined(folder: str, ending: str, without: str = "") -> str:
+    def order(file: Traversable) -> tuple[int, str]:  # in a folder, base.js is first and view.js last
         return {"base.js": -1, "view.js": 1}.get(file.name, 0), file.name
 
-    found = [file for folder in folders for file in sorted((FOLDERS / folder).iterdir(), key=place)]
-    return "\n".join(file.read_text(encoding="utf-8") for file in found if file.name.endswith(ending))
+    found = [file for file in (FOLDERS / folder).iterdir() if file.name.endswith(ending) and file.name != without]
+    return "\n".join(file.read_text(encoding="utf-8") for file in sorted(found, key=order))
 
 
 @cache
 def tour_of(folder: str) -> list[dict[str, Any]]:
-    """Return the steps of a widget's tour: text, ring, set.
+    """Return the steps of a widget's tour: text, ring (a selector), set (traits and methods).
 
     Raises:
-        ValueError: it has fewer than 5 steps or more than 8, or a step lacks its text or what it rings.
+        ValueError: it has fewer than 5 steps or more than 8, or a step lacks its text or its ring.
     """
     steps = tomllib.loads((FOLDERS / folder / "tour.toml").read_text(encoding="utf-8"))["step"]
     sound = [{"text", "ring"} <= step.keys() <= {"text", "ring", "set"} for step in steps]
@@ -79,56 +97,63 @@ def tour_of(folder: str) -> list[dict[str, Any]]:
     return [{"set": {}, **step} for step in steps]
 
 
-def limited(*names: str) -> Callable[[Places], Any]:
-    """Let traits take only what a method of the widget offers for each of them: trait -> a range, or a collection.
+def limited(*names: str) -> Callable[[Choices], Any]:
+    """Let traits take only what a method of the widget returns for each of them: trait -> a range, or a collection.
 
-    Anything else is a TraitError that says what there is.
+    Anything else is a TraitError that lists the choices.
     """
 
-    def validator(places: Places) -> Any:
-        def offered(widget: Any, proposal: Mapping[str, Any]) -> Any:
+    def validator(choices: Choices) -> Any:
+        def validate(widget: Any, proposal: Mapping[str, Any]) -> Any:
             name, value = proposal["trait"].name, proposal["value"]
-            there = places(widget)[name]
-            if value in there:
+            known = choices(widget)[name]
+            if value in known:
                 return value
-            if isinstance(there, range):
-                raise traitlets.TraitError(f"{name} goes from {there[0]} to {there[-1]} here; it was given {value!r}")
+            if isinstance(known, range):
+                raise traitlets.TraitError(f"{name}: expected {known[0]} to {known[-1]}, got {value!r}")
             what = name.removesuffix("_name")
-            raise traitlets.TraitError(f"there is no {what} {value!r} here; there are {', '.join(map(repr, there))}")
+            raise traitlets.TraitError(f"{what}: expected one of {', '.join(map(repr, known))}, got {value!r}")
 
-        return traitlets.validate(*names)(offered)
+        return traitlets.validate(*names)(validate)
 
     return validator
 
 
 class LabWidget(anywidget.AnyWidget):
-    """An anywidget whose messages take turns, and which shows something where widgets do not run.
+    """An anywidget that handles one message at a time and shows a picture or text where widgets cannot run.
 
-    Where the server that shows the page is known to lack what draws widgets, that comes at once, with why and the cure.
-    One that has a `tour` can be walked through: `tour_step` is -1 while nobody is, and else the step, from 0.
+    A subclass names its folders, shared ones first: `class Mine(LabWidget, folders=("driven", "mine"))`. Where the
+    server is known to lack what draws widgets, the picture or text comes at once, with the reason and the remedy. A
+    widget with a `tour` can be walked through: `tour_step` is -1 outside the tour, and else the step, from 0.
     """
 
+    folders: ClassVar[tuple[str, ...]] = ()
     tour: traitlets.List[dict[str, Any]] = traitlets.List().tag(sync=True)
     tour_step = traitlets.Int(-1).tag(sync=True)
 
+    def __init_subclass__(cls, folders: tuple[str, ...] = (), **kwargs: Any) -> None:
+        if folders:
+            cls.folders, cls._esm, cls._css = folders, script(*folders), style(*folders)
+        super().__init_subclass__(**kwargs)
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._turn = threading.RLock()
+        self._lock = threading.RLock()
         super().__init__(*args, **kwargs)
 
     def _handle_msg(self, msg: dict[str, Any]) -> None:
-        with self._turn:
+        with self._lock:
             super()._handle_msg(msg)
 
     @traitlets.validate("tour_step")
     def _valid_tour_step(self, proposal: dict[str, Any]) -> int:
         step: int = proposal["value"]
         if not -1 <= step < len(self.tour):
-            raise traitlets.TraitError(f"this tour has {len(self.tour)} steps, from 0, and -1 ends it; not {step}")
+            raise traitlets.TraitError(f"tour_step: expected -1 (no tour) to {len(self.tour) - 1}, got {step}")
         return step
 
     @traitlets.observe("tour_step")
     def _guide(self, change: dict[str, Any]) -> None:
-        """Bring the widget into the state of a step: traits are set, methods called, in the order of the data."""
+        """Apply a step of the tour: set traits and call methods, in the order of the data."""
         step = self.tour[change["new"]]["set"] if change["new"] >= 0 else {}
         for name, to in step.items():
             if not callable(getattr(self, name)):
@@ -137,6 +162,11 @@ class LabWidget(anywidget.AnyWidget):
                 getattr(self, name)(**to)
             else:
                 getattr(self, name)(to)
+
+    def page_state(self) -> dict[str, Any]:
+        """Return the state from which `page_script` shows this widget, as JSON; bytes are {"base64": ...}."""
+        state = {name: self.get_state(name)[name] for name in self.keys if not name.startswith(("_anywidget", "_view"))}
+        return {name: _as_json(value) for name, value in state.items() if name not in ("layout", "_esm", "_css")}
 
     def still(self) -> dict[str, Any]:
         """Return what is shown where widgets do not run: MIME type -> content (`labkit.widgets.base.figures.still`)."""
@@ -148,3 +178,11 @@ class LabWidget(anywidget.AnyWidget):
             return as_page(self.still(), why, f"To mend it: {finding.remedy}."), {}
         bundle = super()._repr_mimebundle_(**kwargs)
         return bundle and ({**bundle[0], **self.still()}, bundle[1])
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, bytes | memoryview):
+        return {"base64": base64.b64encode(value).decode()}
+    if isinstance(value, dict):
+        return {key: _as_json(part) for key, part in value.items()}
+    return [_as_json(part) for part in value] if isinstance(value, list | tuple) else value

@@ -23,7 +23,6 @@ from labkit.widgets.base.figures import (
     panel,
     why_still,
 )
-from labkit.widgets.base.widget import script, style
 from labkit.widgets.beat_scaler.game import LOG2_RANGE, TASK, Duel, MakeRun, make_run, on_slider
 from labkit.widgets.driven.controller import Command
 from labkit.widgets.driven.widget import DrivenWidget, on, row_of
@@ -57,7 +56,7 @@ def static_duel(duel: Duel, *, why: str = "") -> Figure:
     return captioned(figure, (0.09, 0.16), duel.sentence(), why)
 
 
-class BeatTheScaler(DrivenWidget):
+class BeatTheScaler(DrivenWidget, folders=("driven", "beat_scaler")):
     """A game: keep the loss scale of a real training in its window, beside a dynamic scaler that does the same.
 
     Args:
@@ -78,8 +77,6 @@ class BeatTheScaler(DrivenWidget):
     >>> game.close()
     """
 
-    _esm = script("driven", "beat_scaler")
-    _css = style("driven", "beat_scaler")
     why_static = why_still('to play, or in code: game.press("start"), game.move(12), game.figure()', "This game stands")
 
     def __init__(

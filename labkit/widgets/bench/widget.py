@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from labkit.amp import DYNAMIC, RECIPES, Recipe, ScalerConfig
 from labkit.train import CATEGORIES, GPU_TASKS, TASKS, Place, RunRecord, Task, TrainingRun, bytes_held, places
 from labkit.widgets.base.figures import why_still
-from labkit.widgets.base.widget import script, style
 from labkit.widgets.bench.bench import Bench, MakeRun
 from labkit.widgets.bench.knobs import (
     EPSILONS,
@@ -159,7 +158,7 @@ def position(knob: str, to: Any) -> Any:
     return to
 
 
-class LiveTraining(BenchWidget):
+class LiveTraining(BenchWidget, folders=("driven", "bench")):
     """A training that runs while you change it, beside the FP32 run of the same seed.
 
     Args:
@@ -186,8 +185,6 @@ class LiveTraining(BenchWidget):
     """
 
     title = "Live training"
-    _esm = script("driven", "bench", "live")
-    _css = style("driven", "bench", "live")
     why_static = why_still(
         'for its buttons, or go on in code: live.press("start"), live.change(scaling="off"), live.figure()'
     )

@@ -26,7 +26,7 @@ from labkit.widgets.base.figures import (
     why_still,
     wrapped,
 )
-from labkit.widgets.base.widget import LabWidget, script, style
+from labkit.widgets.base.widget import LabWidget
 from labkit.widgets.bits.explored import Explored, explore, flipped, in_format, stepped, typed, view, with_code
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def _draw_field(axes: Axes, field: dict[str, Any], left: float, *, small: bool) 
         axes.text(left + 0.05, 0.5, raised(wrapped(field["says"], 80)), fontsize=9, color=QUIET)
 
 
-class BitExplorer(LabWidget):
+class BitExplorer(LabWidget, folders=("bits",)):
     """The bits of a number, to be clicked, and the number they stand for, to be typed.
 
     Args:
@@ -97,9 +97,6 @@ class BitExplorer(LabWidget):
     >>> explorer.sentence
     '0.1 is no FP16 number: the nearest one is 0.0999755859375, which is 2.44e-5 below it (0.4 ulp).'
     """
-
-    _esm = script("bit_row", "bits")
-    _css = style("bit_row", "bits")
 
     text = traitlets.Unicode()
     code = traitlets.Int()

@@ -24,7 +24,7 @@ import traitlets
 from labkit.records import recorded_files, system
 from labkit.train import Place, place, throughput_sentence
 from labkit.widgets.base.figures import data_url, png, still
-from labkit.widgets.base.widget import LabWidget, script, style
+from labkit.widgets.base.widget import LabWidget
 from labkit.widgets.results.gemm import recorded_gemm, roofline_figure, sweep_figure
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def paces(where: Place) -> list[str]:
     return [f"{task}: {throughput_sentence(each, where.name)}" for task, each in rates if each]
 
 
-class GpuRun(LabWidget):
+class GpuRun(LabWidget, folders=("gpu_run",)):
     """Measures this machine's GPU in three minutes, and shows what it turned out to do.
 
     Args:
@@ -185,8 +185,6 @@ class GpuRun(LabWidget):
         command: what measures it; None is `labkit gpu --quick`.
     """
 
-    _esm = script("gpu_run")
-    _css = style("gpu_run")
     phase = traitlets.Unicode("ready").tag(sync=True)  # no gpu, ready, running, done, stopped, failed
     part = traitlets.Int(0).tag(sync=True)  # which part runs, from 1
     parts = traitlets.Int(1).tag(sync=True)

@@ -21,7 +21,7 @@ from labkit.formats import FP16, Format
 from labkit.gemm import half_storage
 from labkit.train.determinism import one_thread, preserve_rng
 from labkit.widgets.base.figures import still, why_still
-from labkit.widgets.base.widget import LabWidget, limited, script, style
+from labkit.widgets.base.widget import LabWidget, limited
 from labkit.widgets.ledger.widget import list_of
 
 PASSES = {
@@ -88,7 +88,7 @@ class TwoScores(nn.Module):
         return self.out(scores.softmax(-1) @ x)  # type: ignore[no-any-return]
 
 
-class CastPasses(LabWidget):
+class CastPasses(LabWidget, folders=("ledger", "graph")):
     """The passes that turn a network into a graph without decisions, played over its operations.
 
     Args:
@@ -108,9 +108,6 @@ class CastPasses(LabWidget):
     >>> passes.sentence
     'colour: linear is on the allow list. Matrix product: Tensor Cores, FP32 accumulation.'
     """
-
-    _esm = script("graph")
-    _css = style("ledger", "graph")
 
     position = traitlets.Int(0).tag(sync=True)
     _rows: traitlets.List[dict[str, Any]] = traitlets.List().tag(sync=True)

@@ -24,7 +24,7 @@ from labkit.interop import format_of
 from labkit.train import one_thread
 from labkit.widgets.base.figures import still, why_still
 from labkit.widgets.base.number_words import brief
-from labkit.widgets.base.widget import LabWidget, limited, script, style
+from labkit.widgets.base.widget import LabWidget, limited
 
 BAR = 24  # the error bar goes from 2^-24, where FP32 itself rounds, to 1
 LISTS = {"allow": Rule.ALLOW, "deny": Rule.DENY, "promote": Rule.PROMOTE, "keep": Rule.KEEP}
@@ -172,7 +172,7 @@ def _detail(row: LedgerRow) -> str:
     return f"{'; '.join(facts)}. {_said(row.problem) + '.' if row.problem else ''}".rstrip()
 
 
-class CastLedger(LabWidget):
+class CastLedger(LabWidget, folders=("ledger",)):
     """The operations of a forward pass under autocast, each with its list, its dtypes and its error against FP32.
 
     Args:
@@ -198,9 +198,6 @@ class CastLedger(LabWidget):
     'With exp on the allow list, exp overflows: 4 of its 4 results are inf or NaN, where FP32 has up to 268000. It
      reaches the last result.'
     """
-
-    _esm = script("ledger")
-    _css = style("ledger")
 
     overrides = traitlets.Dict().tag(sync=True)
     format_name = traitlets.Unicode("FP16").tag(sync=True)

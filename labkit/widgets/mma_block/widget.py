@@ -22,7 +22,7 @@ from labkit.formats import FP16, FP32, Format, round_to, ulp
 from labkit.gemm import SPECS, AlignedTerm, BlockSum, MmaSpec, emulate, explain
 from labkit.widgets.base.figures import still, why_still
 from labkit.widgets.base.number_words import brief, power_of_two
-from labkit.widgets.base.widget import LabWidget, limited, script, style, tour_of
+from labkit.widgets.base.widget import LabWidget, limited, tour_of
 
 Terms = tuple[list[float], list[float], float]
 PRODUCTS = 16
@@ -305,7 +305,7 @@ def _wide(text: str, top: int, low: int) -> str:
     return text.ljust(top - low + 1)[: top - low + 1]
 
 
-class MmaBlock(LabWidget):
+class MmaBlock(LabWidget, folders=("mma_block",)):
     """One block of a Tensor Core's sum D = A*B + C, for one element of D: aligned, cut, added, rounded.
 
     Args:
@@ -328,8 +328,6 @@ class MmaBlock(LabWidget):
     (True, 1)
     """
 
-    _esm = script("mma_block")
-    _css = style("mma_block")
     tour = traitlets.List(tour_of("mma_block")).tag(sync=True)
 
     preset = traitlets.Unicode().tag(sync=True)

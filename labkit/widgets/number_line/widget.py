@@ -34,7 +34,7 @@ from labkit.formats import (
 )
 from labkit.widgets.base.figures import FORMAT_COLOURS, INK, QUIET, captioned, new_figure, on_any_page, still, why_still
 from labkit.widgets.base.number_words import brief, spaced
-from labkit.widgets.base.widget import LabWidget, script, style
+from labkit.widgets.base.widget import LabWidget
 from labkit.widgets.bits.explored import name_of
 
 if TYPE_CHECKING:
@@ -281,7 +281,7 @@ def check(format: Format) -> None:
         )
 
 
-class NumberLine(LabWidget):
+class NumberLine(LabWidget, folders=("number_line",)):
     """The numbers of a format as marks on a line, and a number to be dragged along it.
 
     Args:
@@ -304,9 +304,6 @@ class NumberLine(LabWidget):
     >>> line.rounded["values"][0]["at"]
     2050.0
     """
-
-    _esm = script("number_line")
-    _css = style("number_line")
 
     format = traitlets.Instance(Format).tag(
         sync=True, to_json=lambda row, _widget: row.name, from_json=lambda name, widget: widget._known[name]

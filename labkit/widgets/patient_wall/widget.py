@@ -24,7 +24,7 @@ from labkit.faults import FAULTS, Fault, GpuCard, Kind, Outcome, cards, code_of,
 from labkit.faults.catalogue import plain
 from labkit.faults.fault import address
 from labkit.widgets.base.figures import still
-from labkit.widgets.base.widget import LabWidget, script, style
+from labkit.widgets.base.widget import LabWidget
 
 ALL = "all"
 FORMS = {"broken": False, "cured": True}
@@ -107,7 +107,7 @@ def _cards(number: int) -> str:
     return f"{number} card{'s' * (number != 1)}"
 
 
-class PatientWall(LabWidget):
+class PatientWall(LabWidget, folders=("patient_wall",)):
     """The patients as cards: symptom in front, cause behind, runnable; what only a GPU shows has published numbers.
 
     Args:
@@ -130,8 +130,6 @@ class PatientWall(LabWidget):
     'Ended after 0 steps by ValueError: Attempting to unscale FP16 gradients.'
     """
 
-    _esm = script("patient_wall")
-    _css = style("patient_wall")
     query = traitlets.Unicode("").tag(sync=True)
     kind = traitlets.Enum([ALL, *(kind.value for kind in Kind)], ALL).tag(sync=True)
     shown = traitlets.List(traitlets.Unicode()).tag(sync=True)

@@ -22,7 +22,7 @@ from labkit.course import lessons
 from labkit.records.journal import current_journal, last_answers, save_answer
 from labkit.widgets.base.figures import still
 from labkit.widgets.base.number_words import short
-from labkit.widgets.base.widget import LabWidget, script, style
+from labkit.widgets.base.widget import LabWidget
 
 SIDES = ("less", "near", "more")
 
@@ -149,14 +149,12 @@ def reply_to_number(prediction: Prediction, choice: str, truth: float) -> str:
     return f"{verdict}: {ruler.distance(guess, truth)} {prediction.choices[side]}"
 
 
-class Predict(LabWidget):
+class Predict(LabWidget, folders=("predict",)):
     """Asks a `Prediction`; `choice` and `answered` follow what the learner does. Use `predict(id)` to get one.
 
     `measure` is called when a number has been committed, and returns the true one.
     """
 
-    _esm = script("predict")
-    _css = style("predict")
     question = traitlets.Unicode().tag(sync=True)
     choices = traitlets.List(traitlets.Unicode()).tag(sync=True)  # empty where a number is asked for
     ruler = traitlets.Dict().tag(sync=True)  # low, high and unit of its line; {} where there are choices

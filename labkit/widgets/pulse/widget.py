@@ -19,7 +19,7 @@ import traitlets
 
 from labkit.machine.findings import Report
 from labkit.machine.front_end import host, silent
-from labkit.widgets.base.widget import LabWidget, script, style
+from labkit.widgets.base.widget import LabWidget
 
 SECONDS = 15.0
 BUSY = 1.0  # seconds after the deadline: the event loop came to it so late because a cell was running
@@ -68,11 +68,8 @@ def verdict_below(answered: Callable[[], bool]) -> Callable[[], None] | None:
     return lambda: place.update(shown.HTML(""))
 
 
-class Pulse(LabWidget):
+class Pulse(LabWidget, folders=("pulse",)):
     """One line that turns green when the kernel has answered the browser; `round_trip_ms` is 0 until then."""
-
-    _esm = script("pulse")
-    _css = style("pulse")
 
     round_trip_ms = traitlets.Float(0.0).tag(sync=True)
 

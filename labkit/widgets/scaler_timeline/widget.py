@@ -33,7 +33,7 @@ from labkit.widgets.base.figures import (
     why_still,
 )
 from labkit.widgets.base.number_words import percent, power, short
-from labkit.widgets.base.widget import LabWidget, script, style
+from labkit.widgets.base.widget import LabWidget
 from labkit.widgets.scaler_timeline.trace import (
     OVERFLOWS_FROM,
     Replay,
@@ -95,7 +95,7 @@ def _draw(axes: Axes, what: Replay, trace: Trace) -> None:
     power_ticks(axes.set_yticks, range(0, int(high) + 1, 8))
 
 
-class ScalerTimeline(LabWidget):
+class ScalerTimeline(LabWidget, folders=("scaler_timeline",)):
     """The loss scale, step by step, as a scaler with these four knobs would have moved it on a recorded training.
 
     Args:
@@ -113,9 +113,6 @@ class ScalerTimeline(LabWidget):
     >>> timeline.config.growth_interval, len(timeline.replay)
     (10, 400)
     """
-
-    _esm = script("scaler_timeline")
-    _css = style("scaler_timeline")
 
     init_log2_scale = traitlets.Int(16).tag(sync=True)
     growth_factor = traitlets.Float(2.0).tag(sync=True)
@@ -212,7 +209,7 @@ def _places() -> dict[str, dict[str, list[Any]]]:
     }
 
 
-class ScalerPresets(LabWidget):
+class ScalerPresets(LabWidget, folders=("scaler_timeline",)):
     """The scalers of several frameworks on one recorded training.
 
     Args:
@@ -229,9 +226,6 @@ class ScalerPresets(LabWidget):
     >>> presets.replays["torch"].skips < presets.replays["DeepSpeed"].skips
     True
     """
-
-    _esm = script("scaler_timeline")
-    _css = style("scaler_timeline")
 
     alike = traitlets.Bool(True).tag(sync=True)
     selected = traitlets.Unicode("").tag(sync=True)

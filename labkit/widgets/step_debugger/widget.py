@@ -23,7 +23,7 @@ from labkit.interop import format_of
 from labkit.train import STAGES, StagedStep, StepStage, Task, TensorSummary, TrainingRun, watch_step
 from labkit.widgets.base.figures import still, why_still
 from labkit.widgets.base.number_words import brief, percent, power
-from labkit.widgets.base.widget import LabWidget, limited, script, style
+from labkit.widgets.base.widget import LabWidget, limited
 
 AXIS = (-44, 24)  # exponents of the axis; what lies beyond is drawn at its end
 TICKS = range(-40, 17, 8)
@@ -193,7 +193,7 @@ def _copy_back(step: StagedStep, recipe: Recipe, stage: StepStage) -> str:
     return f"Rounded into the model's {recipe.model.name}, {moved}; {missed}."
 
 
-class StepDebugger(LabWidget):
+class StepDebugger(LabWidget, folders=("step_debugger",)):
     """One training step in eight stages, with dtype, smallest and largest number, zeros and inf of every tensor.
 
     Args:
@@ -216,9 +216,6 @@ class StepDebugger(LabWidget):
     >>> steps.watched.stepped, steps.watched.scale_after == 2.0**39
     (False, True)
     """
-
-    _esm = script("step_debugger")
-    _css = style("step_debugger")
 
     stage = traitlets.Int(0).tag(sync=True)
     recipe_name = traitlets.Unicode().tag(sync=True)

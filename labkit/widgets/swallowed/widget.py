@@ -35,7 +35,7 @@ from labkit.widgets.base.figures import (
     why_still,
 )
 from labkit.widgets.base.number_words import number
-from labkit.widgets.base.widget import LabWidget, script, style
+from labkit.widgets.base.widget import LabWidget
 from labkit.widgets.swallowed.curves import METHODS, Curve, curves, moved, stochastic_table
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def static_swallowed(curves: Mapping[str, Curve], weight: float, update: float, 
     return captioned(figure, (0.08, 0.19), sentence(curves, weight, update), why)
 
 
-class SwallowedUpdates(LabWidget):
+class SwallowedUpdates(LabWidget, folders=("swallowed",)):
     """The weight while w <- w - update is repeated, in FP32, FP16, BF16, and in FP16 with three remedies.
 
     Args:
@@ -171,9 +171,6 @@ class SwallowedUpdates(LabWidget):
     >>> swallowed.ends["FP16"], swallowed.moved["FP16"]
     (0.0234375, 1000)
     """
-
-    _esm = script("swallowed")
-    _css = style("swallowed")
 
     weight = traitlets.Float(1.0).tag(sync=True)
     update = traitlets.Float(2.0**-12).tag(sync=True)

@@ -16,11 +16,11 @@ import traitlets
 from labkit.amp import RECIPES, Recipe
 from labkit.train import Place, RunRecord, StepRecord, Task, place, steps_per_second, throughput_sentence, train
 from labkit.widgets.base.figures import still
-from labkit.widgets.base.widget import LabWidget, script, style
+from labkit.widgets.base.widget import LabWidget
 from labkit.widgets.driven.widget import between_cells, on
 
 
-class TrainingBar(LabWidget):
+class TrainingBar(LabWidget, folders=("training_bar",)):
     """Trains a task under a recipe once, when Start is pressed; `record` is the run's record, or None until it ended.
 
     Args:
@@ -30,8 +30,6 @@ class TrainingBar(LabWidget):
         options: passed on to `train` (measure_every, watch).
     """
 
-    _esm = script("training_bar")
-    _css = style("training_bar")
     done = traitlets.Int(0).tag(sync=True)
     total = traitlets.Int().tag(sync=True)
     phase = traitlets.Unicode("ready").tag(sync=True)  # ready, running, finished, stopped, failed

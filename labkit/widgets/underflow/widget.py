@@ -31,7 +31,7 @@ from labkit.widgets.base.figures import (
     why_still,
 )
 from labkit.widgets.base.number_words import percent
-from labkit.widgets.base.widget import LabWidget, limited, script, style, tour_of
+from labkit.widgets.base.widget import LabWidget, limited, tour_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -219,7 +219,7 @@ def _draw_bars(axes: Axes, histogram: ExponentHistogram, format: Format) -> None
     axes.spines[["top", "right"]].set_visible(False)
 
 
-class UnderflowHistogram(LabWidget):
+class UnderflowHistogram(LabWidget, folders=("underflow",)):
     """Gradients by magnitude, layer by layer, what a format makes of them, and a scale to move them with.
 
     Args:
@@ -247,8 +247,6 @@ class UnderflowHistogram(LabWidget):
      precision.'
     """
 
-    _esm = script("histogram", "underflow")
-    _css = style("underflow")
     tour = traitlets.List(tour_of("underflow")).tag(sync=True)
 
     log2_scale = traitlets.Int(0).tag(sync=True)

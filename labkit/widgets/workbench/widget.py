@@ -20,7 +20,7 @@ from labkit.amp import RECIPES, Recipe
 from labkit.records import write_atomic
 from labkit.train import CATEGORIES, StepRecord, Task, bytes_held, places
 from labkit.widgets.base.figures import png, why_still
-from labkit.widgets.base.widget import script, style, tour_of
+from labkit.widgets.base.widget import tour_of
 from labkit.widgets.bench.bench import Bench
 from labkit.widgets.bench.knobs import POSITIONS, PRESETS, knobs_of, preset_of, recipe_of, span
 from labkit.widgets.bench.widget import BenchWidget, position, tasks
@@ -77,7 +77,7 @@ def size(count: int) -> str:
     return f"{count / divisor:.3g} {unit}"
 
 
-class Workbench(BenchWidget):
+class Workbench(BenchWidget, folders=("driven", "bench", "workbench")):
     """A training with every knob of a recipe, beside the FP32 run of the same seed; it can be forked at any step.
 
     Args:
@@ -103,8 +103,6 @@ class Workbench(BenchWidget):
     """
 
     title = "Workbench"
-    _esm = script("driven", "bench", "workbench")
-    _css = style("driven", "bench", "workbench")
     tour = traitlets.List(tour_of("workbench")).tag(sync=True)
     why_static = why_still(
         'for its knobs, or go on in code: bench.press("start"), bench.turn(scaling="off"), bench.fork(60)'

@@ -21,7 +21,7 @@ import ipywidgets
 
 from labkit.train import STEPS, WorkerPlan
 from labkit.widgets.base.figures import RAISED
-from labkit.widgets.base.widget import LabWidget, script
+from labkit.widgets.base.widget import LabWidget
 from labkit.widgets.gpu_run.widget import BackgroundProcess
 
 CELL = "padding: 1px 10px; text-align: right"
@@ -92,10 +92,8 @@ def memory_bars(workers: Workers) -> ipywidgets.HTML:
     return ipywidgets.HTML(f"<table>{rows}</table><div>{key}</div>")
 
 
-class _KeysInside(LabWidget):
+class _KeysInside(LabWidget, folders=("workers",)):
     """Nothing to see: it keeps the keys that are pressed in the box around it from the notebook."""
-
-    _esm = script("workers")
 
 
 class Workers(ipywidgets.VBox):  # type: ignore[misc]

@@ -20,7 +20,7 @@ from labkit.formats import FP16, NumberClass, classify, decode, split
 from labkit.instrument import fate, shift, snapshot
 from labkit.widgets.base.figures import still, why_still
 from labkit.widgets.base.number_words import percent, spaced
-from labkit.widgets.base.widget import LabWidget, limited, script, style
+from labkit.widgets.base.widget import LabWidget, limited
 from labkit.widgets.bits.explored import explore, fields
 from labkit.widgets.underflow.widget import (
     ALL_LAYERS,
@@ -83,7 +83,7 @@ def _doubled(code: int, twice: int) -> str:
     return f"Times two, only the exponent field moves, from {before[1]} to {after[1]}: the significand stays."
 
 
-class GradientZoom(LabWidget):
+class GradientZoom(LabWidget, folders=("bits", "underflow", "zoom")):
     """Gradients of a few training steps, from the whole network down to the bits of one of them.
 
     Args:
@@ -108,8 +108,6 @@ class GradientZoom(LabWidget):
      moves, from 5 to 6: the significand stays.'
     """
 
-    _esm = script("histogram", "bit_row", "zoom")
-    _css = style("underflow", "bit_row", "zoom")
     zoom = traitlets.Int(0, min=0, max=len(DISTANCES) - 1).tag(sync=True)
     frame = traitlets.Int(0).tag(sync=True)
     layer = traitlets.Unicode().tag(sync=True)

@@ -1,0 +1,75 @@
+// Traits: what page and kernel both know; and a model for pages without a kernel.
+
+function watch(owner, model, names, handler) {
+  const changed = () => handler();
+  for (const name of names) {
+    model.on(`change:${name}`, changed);
+    owner.add(() => model.off(`change:${name}`, changed));
+  }
+}
+
+function listen(owner, model, handler) {
+  model.on("msg:custom", handler);
+  owner.add(() => model.off("msg:custom", handler));
+}
+
+function put(model, changes) {
+  for (const [name, value] of Object.entries(changes)) model.set(name, value);
+  model.save_changes();
+}
+
+function traitChoice(model, name, label, options, more = {}) {
+  return segmented({ label, options, value: model.get(name), onChange: (value) => put(model, { [name]: value }), ...more });
+}
+
+// Where the hand can go and what stands there, known ahead: `ask` is called when it has rested for a moment.
+function makeAtlas(owner, model, root, { ask, take }) {
+  const known = new Map();
+  let pause = 0;
+  listen(owner, model, (content, buffers) => {
+    if (content.kind !== "ahead") return;
+    take(known, content, buffers);
+    root.dataset.ahead = known.size;
+  });
+  owner.add(() => clearTimeout(pause));
+  return {
+    find: (key) => known.get(key),
+    rest() {
+      clearTimeout(pause);
+      pause = setTimeout(ask, 250);
+    },
+  };
+}
+
+// --- a page without a kernel ------------------------------------------------------------------------------------------
+
+function decoded(value) {
+  if (Array.isArray(value)) return value.map(decoded);
+  if (value === null || typeof value !== "object") return value;
+  if (typeof value.base64 !== "string") return Object.fromEntries(Object.entries(value).map(([key, part]) => [key, decoded(part)]));
+  return new DataView(Uint8Array.from(atob(value.base64), (letter) => letter.charCodeAt(0)).buffer);
+}
+
+// The state of `LabWidget.page_state` as a model: it has no kernel, so nothing is sent or saved.
+function pageModel(state) {
+  const traits = decoded(state);
+  const handlers = {};
+  return {
+    get: (name) => traits[name],
+    set(name, value) {
+      if (traits[name] === value) return;
+      traits[name] = value;
+      for (const handler of [...(handlers[`change:${name}`] ?? [])]) handler();
+    },
+    save_changes() {},
+    send() {},
+    on: (event, handler) => (handlers[event] ??= []).push(handler),
+    off: (event, handler) => (handlers[event] = (handlers[event] ?? []).filter((one) => one !== handler)),
+  };
+}
+
+// What a static page calls: (state, element) -> {model, remove()}.
+const onPage = (widget) => (state, el) => {
+  const model = pageModel(state);
+  return { model, remove: widget.render({ model, el }) };
+};
