@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 import torch
 
 from labkit.amp import RECIPES, rotate, round_to_blocks
-from labkit.formats import NVFP4
+from labkit.formats import BF16, E4M3, FP32, NVFP4
+from labkit.gemm import SPECS
 from labkit.train import TASKS, Comparison, recorded
 from labkit.widgets import predictions
 from notebooks import build
@@ -61,6 +63,48 @@ def test_the_delayed_scale_protects_from_a_bad_batch() -> None:
     assert losses["FP8 delayed"][50] < 2 < 5 < min(losses["FP32"][50], losses["FP8 current"][50])
     assert all(losses["FP8 delayed"][at] < losses[other][at] for at in (55, 69) for other in ("FP32", "FP8 current"))
     assert answer("outlier") == "FP8, delayed scales"
+
+
+@pytest.mark.slow
+def test_a_history_of_1024_steps_does_no_harm_after_one_bad_batch() -> None:
+    names = defined_in("touch-outlier")
+    delayed, current = RECIPES["FP8 delayed"], RECIPES["FP8 current"]
+    assert delayed.products is not None
+    names["RECIPES"] = {"current": current} | {
+        str(steps): replace(delayed, name=f"history {steps}", products=replace(delayed.products, history=steps))
+        for steps in (16, 1024)
+    }
+    after = {recipe: float(np.mean(names["with_a_bad_batch"](recipe)[51:])) for recipe in names["RECIPES"]}
+    assert delayed.products.history == 16
+    assert after["1024"] == pytest.approx(after["16"], rel=0.05)
+    assert after["1024"] < after["current"] / 2
+
+
+def test_a_second_moment_in_bf16_falls_unless_beta2_is_near_1() -> None:
+    moments = defined_in("touch-ratchet")["second_moments"]
+    last = {beta2: moments(beta2, BF16)[-1] / moments(beta2, FP32)[-1] for beta2 in (0.99, 0.95)}
+    assert {beta2: round(ratio, 2) for beta2, ratio in last.items()} == {0.99: 1.47, 0.95: 1.04}
+    never_falls = moments(0.999, BF16)
+    assert never_falls[99] == never_falls[-1] > 10 * moments(0.999, FP32)[-1]
+
+
+def test_autocast_rounds_positions_and_angles() -> None:
+    """The rows of the table; the angles alone fail later than the positions."""
+    right, starts = defined_in("touch-positions")["right_ones"], (0, 200, 300, 1000, 2100, 5000, 9000)
+    rows = {
+        name: [round(right(start, **formats), 2) for start in starts]
+        for name, formats in {
+            "FP32": {}, "rotation": {"rotation": BF16}, "ids": {"ids": BF16},
+            "angles": {"angles_in": BF16}, "autocast": {"by_product_in": BF16},
+        }.items()
+    }  # fmt: skip
+    assert rows["FP32"] == rows["rotation"] == [1.0] * 7
+    assert rows["angles"] == [1.0, 1.0, 1.0, 1.0, 0.97, 0.74, 0.42]
+    assert rows["autocast"] == rows["ids"] == [1.0, 1.0, 0.55, 0.26, 0.1, 0.06, 0.03]
+
+
+def test_sums_of_fp8_products_keep_13_bits_on_an_h100_and_25_on_a_b200() -> None:
+    assert [SPECS[gpu].for_operands(E4M3).fraction_bits for gpu in ("H100", "B200")] == [13, 25]
 
 
 def test_rotating_makes_the_error_larger_and_the_zeros_fewer() -> None:

@@ -17,7 +17,7 @@ def _known(random: Random) -> list[Case]:
 
 
 def _any(random: Random) -> list[Case]:
-    """Formats that nobody has built yet; from two exponent bits to FP64."""
+    """Formats that do not exist yet; from two exponent bits to FP64."""
     ends = [(2, 1), (2, 23), (11, 52), (11, 1), (10, 30)]
     return [*((random.randrange(3, 9), random.randrange(1, 20)) for _ in range(12)), *ends]
 

@@ -126,7 +126,7 @@ def _anywhere(random: Random) -> list[Case]:
 # fmt: off
 ULP = Exercise(
     id="numbers.ulp",
-    notes="""How far FP16's numbers stand apart.
+    notes="""How far FP16's numbers are apart.
 
     The point: the spacing follows from the binade alone, doubles with every power of two, and stops shrinking at 2^-14.
     Oracle in the tests: numpy's `spacing` on float16.""",
@@ -200,7 +200,7 @@ FIRST_GAP = Exercise(
               "it is missing.", replace=("min(first_odd, beyond_the_end)", "first_odd + 1")),
         wrong("counts the sign", "this is what counting the sign as one more bit gives. It makes no number finer.",
               replace=("min(first_odd, beyond_the_end)", "2 ** (significand_bits + 2) + 1")),
-        wrong("where it overflows", "this is where the format ends. Long before, its numbers stand more than 1 apart.",
+        wrong("where it overflows", "this is where the format ends. Long before, its numbers are more than 1 apart.",
               replace=("min(first_odd, beyond_the_end)", "beyond_the_end")),
         wrong("never overflows", "this is right for formats with room above. Three exponent bits end before 16, "
               "however many significand bits there are.", replace=("min(first_odd, beyond_the_end)", "first_odd")),
@@ -273,7 +273,7 @@ NEXT_UP = Exercise(
         wrong("skips the subnormals", "this is what stepping from zero to the smallest normal number gives. 1,023 "
               "subnormal ones lie between.",
               lambda code: 0x0400 if (code & 0x7FFF) < 0x0400 else solution.my_next_up(code)),
-        wrong("returns the value", "this is the value of the next number. Its code was asked for.",
+        wrong("returns the value", "this is the value of the next number. Return its code.",
               lambda code: float(decode(solution.my_next_up(code), FP16))),
     ),
     codes=True,

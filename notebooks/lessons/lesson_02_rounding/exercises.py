@@ -255,7 +255,7 @@ STOCHASTIC = Exercise(
         wrong("truncates", "this is what int(x / spacing) gives: below zero it cuts upwards, and the part becomes "
               "negative. Take math.floor.", replace=("math.floor", "int")),
         wrong("away from zero", "this is what rounding |x| and putting the sign back gives: right in the mean, but "
-              "below zero it goes down where up was asked.",
+              "below zero it goes down where it should go up.",
               lambda x, spacing, random: math.copysign(solution.my_stochastic(abs(x), spacing, random), x)),
         wrong("forgets to divide by the spacing", "this is what comparing random with x - lower gives. That is a "
               "length; divide it by the spacing.", replace=("(x - lower) / spacing", "x - lower")),

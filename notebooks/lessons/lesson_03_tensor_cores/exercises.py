@@ -78,8 +78,8 @@ STANDSTILL = Exercise(
               "elsewhere.", replace=("return k, float(total)", "return k, k * a * b")),
         wrong("rounds the products first", "this is what rounding a * b to FP16 before adding gives. The product is "
               "exact; only the sum is rounded.", replace=("float(total) + a * b", "total + np.float16(a * b)")),
-        wrong("waits for 65504", "this is where FP16 ends. The accumulator stands still long before, where its spacing "
-              "is too wide.",
+        wrong("waits for 65504", "this is where FP16 ends. The accumulator stops growing long before, where its "
+              "spacing is too wide.",
               lambda a, b: (int(65504 / abs(a * b)) if a * b else 0, math.copysign(65504, a * b))),
         wrong("a whole spacing", "this is what stopping below a whole spacing gives. Down to half a spacing the sum is "
               "still rounded up.",
@@ -194,7 +194,7 @@ BLOCK = Exercise(
               "the others.", replace=("in terms if value", "in terms[:-1] if value")),
         wrong("aligns to C", "this is what aligning everything to C gives. The largest exponent decides, whoever has "
               "it.", replace=("max((e for value, e in terms if value), default=0)", "exponent(c)")),
-        wrong("counts the leading bit", "this is one bit too few: `fraction_bits` stand behind the point, the leading "
+        wrong("counts the leading bit", "this is one bit too few: `fraction_bits` are behind the point, the leading "
               "bit comes on top.", replace=("largest - fraction_bits", "largest - (fraction_bits - 1)")),
         wrong("rounds the result", "this is what rounding the sum to the nearest FP32 number gives. It is cut, too.",
               replace=("math.trunc(total", "round(total")),
@@ -261,7 +261,7 @@ PADDING = Exercise(
               "enough.", replace=("-size % 8", "max(8, 1 << (size - 1).bit_length()) - size")),
         wrong("cuts down", "this is what rounding the sizes down gives: inputs and classes are cut off.",
               replace=(("-size % 8", "max(8, size // 8 * 8) - size"), ("y[:n, :outputs]", "y"))),
-        wrong("pads in FP32", "this is FP32 padding. torch.zeros makes FP32 unless told the dtype.",
+        wrong("pads in FP32", "this is FP32 padding. torch.zeros makes FP32 unless you pass a dtype.",
               replace=("return wide, tall,", "return wide.float(), tall.float(),")),
     ),
     provides={"torch": torch},

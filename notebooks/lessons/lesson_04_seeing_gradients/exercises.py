@@ -313,7 +313,7 @@ WINDOW = Exercise(
                                       ("good[-1]) if good else None", "fits[-1])"))),
         wrong("never scales down", "this begins at 2^0. Large gradients need a scale below 1: k may be negative.",
               replace=("range(-40, 61)", "range(61)")),
-        wrong("gives the scales", "this gives the scales. Their exponents were asked for: k, not 2^k.",
+        wrong("gives the scales", "this gives the scales. Return their exponents: k, not 2^k.",
               replace=("good[0], good[-1]", "2.0 ** good[0], 2.0 ** good[-1]")),
         wrong("turns the ends round", "this has the two ends in the wrong order: the lowest first.",
               replace=("good[0], good[-1]", "good[-1], good[0]")),

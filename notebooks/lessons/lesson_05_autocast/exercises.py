@@ -68,7 +68,7 @@ LISTS = Exercise(
               "gain. Promote.", replace=('"einsum"', '"einsum", "addcmul"')),
         wrong("denies batch norm", "this is what denying batch_norm gives. It is on no list: its kernel reads FP16, "
               "computes in FP32 with FP32 weights, and writes FP16.", replace=(', "batch_norm"', "")),
-        wrong("keeps layer norm", "this is what treating layer_norm as batch_norm gives. layer_norm stands on the FP32 "
+        wrong("keeps layer norm", "this is what treating layer_norm as batch_norm gives. layer_norm is on the FP32 "
               "list.", replace=('"batch_norm"', '"batch_norm", "layer_norm"')),
         wrong("denies relu", "this is what denying relu gives. It is exact in any format: keep.",
               replace=('"relu", ', "")),

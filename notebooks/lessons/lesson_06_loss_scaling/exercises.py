@@ -192,8 +192,8 @@ UNSCALE = Exercise(
               "counts. Use `or`.", replace=("for grad in grads)", "for grad in grads[-1:])")),
         wrong("says the opposite", "this is whether all are finite. found_inf is True where some element is not.",
               replace=("not all(", "all(")),
-        wrong("repairs the gradients", "this is what replacing inf and NaN by 0 gives: nobody learns that the scale is "
-              "too high. Report it.",
+        wrong("repairs the gradients", "this is what replacing inf and NaN by 0 gives: the scaler does not learn that "
+              "the scale is too high. Report it.",
               replace=("grad.float() / scale", "torch.nan_to_num(grad.float() / scale, 0.0, 0.0, 0.0)")),
     ),
     provides={"torch": torch},
@@ -461,10 +461,10 @@ ORDER = Exercise(
         wrong("clips before unscaling", "this is what clipping before unscaling gives: max_norm was compared with a "
               "gradient `scale` times too long.",
               replace=("loop.unscale()\n    loop.clip()", "loop.clip()\n    loop.unscale()")),
-        wrong("never unscales", "this is what stepping with the scaled gradient gives; and nobody looked for inf.",
+        wrong("never unscales", "this is what stepping with the scaled gradient gives; and no line looked for inf.",
               replace=("    loop.unscale()\n", "")),
         wrong("steps before unscaling", "this is what stepping before unscaling gives: the step is `scale` times too "
-              "long, and nobody had looked for inf.",
+              "long, and no line had looked for inf.",
               replace=(("    loop.step()\n", ""), ("loop.unscale()", "loop.step()\n    loop.unscale()"))),
         wrong("updates the scale first", "this is what moving the scale before unscaling gives: the gradient is "
               "divided by another scale than it was multiplied by, or an old found_inf moves it.",
@@ -564,7 +564,7 @@ REPAIR = Exercise(
         # finite elements whose FP16 sum is inf
         Check("large but finite gradients are no reason to skip", 2, lambda random: [
             (_scale(random), 3, _grads(random, 900, 1024, 32.0), 10) for _ in range(2)]),
-        # the interval was 2,000 when the count began; since then somebody asked for less
+        # the interval was 2,000 when the count began; since then it was made shorter
         Check("an interval lowered below the count", 2, lambda random: [
             (_scale(random), tracker, _grads(random), interval) for tracker, interval in ((700, 100), (50, 10))]),
         Check("the scale never falls below 1", 2, _at_the_floor),

@@ -104,7 +104,7 @@ def _shuffled(random: Random) -> list[Case]:
 WHICH = Exercise(
     id="recipes.which",
     notes="""Four probes decide it: a weight of a linear layer, a weight of a norm, what the optimizer steps, and what
-    comes out of a linear layer. Recognising O0 to O3 from outside is what one does with somebody else's script.
+    comes out of a linear layer. You need this to recognise O0 to O3 in other people's scripts.
     Oracle in the tests: networks cast by hand in plain torch, and torch.autocast.""",
     checks=(
         Check("O0, O1, O2 and O3", 2, _shuffled),
@@ -198,7 +198,7 @@ LINES = Exercise(
               "computes with the weights of last time.",
               replace=((' + ["masters to model"] * masters', ""),
                        ('["step"]', '["masters to model"] * masters + ["step"]'))),
-        wrong("never copies back", "this never copies back: the masters move and the model stands still.",
+        wrong("never copies back", "this never copies back: the masters move and the model does not.",
               replace=(' + ["masters to model"] * masters', "")),
         wrong("never unscales", "this never unscales: steps are as many times too long as the scale says.",
               replace=('"unscale", ', "")),
@@ -358,7 +358,7 @@ VERDICT = Exercise(
     id="recipes.verdict",
     notes="""Runs of one seed share first weights and batches, so they are pairs, and their differences count. *As good*
     is shown if the 90% interval of their mean lies inside the margin; *worse* or *better* if the mean is beyond both
-    the range of FP32's own seeds and the half width of its 95% interval. Else nobody can tell.
+    the range of FP32's own seeds and the half width of its 95% interval. Else the runs cannot tell.
     Oracle in the tests: numpy, and Student's t from an independent table.""",
     checks=(
         Check("differences that anybody sees", 1,
@@ -374,7 +374,7 @@ VERDICT = Exercise(
         wrong("any difference", "this calls every difference of means one. Two seeds of the same recipe differ too.",
               replace=("max(max(fp32) - min(fp32), t_95 * error)", "0")),
         wrong("what is not shown is as good", 'this says "as good" wherever no difference was shown. As good has to '
-              "be shown too; else nobody can tell.", replace=('"cannot tell"', '"as good"')),
+              "be shown too; else the runs cannot tell.", replace=('"cannot tell"', '"as good"')),
         wrong("a small mean is as good", 'this says "as good" if the mean is inside the margin. The whole 90% '
               "interval has to be.", replace=(" + t_90 * error", "")),
         wrong("the interval alone", "this asks the interval alone. A difference can be certain and still smaller than "
@@ -386,7 +386,7 @@ VERDICT = Exercise(
         wrong("never divides by the root", "this is the deviation of one pair, not of their mean: divide by the square "
               "root of n.", replace=(" / math.sqrt(len(d))", "")),
         wrong("deviation of the population", "this divides by n inside the deviation (`pstdev`), so the intervals are "
-              "too narrow. Here n - 1 is asked for.", replace=("stdev", "pstdev")),
+              "too narrow. Divide by n - 1 here.", replace=("stdev", "pstdev")),
         wrong("one seed", "this looks at one seed. One pair says nothing about a difference.",
               lambda fp32, other, *_: "worse" if other[0] < fp32[0] else "better"),
         wrong("the wrong way round", "this is FP32 minus the other: worse and better have changed places.",

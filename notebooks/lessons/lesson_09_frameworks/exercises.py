@@ -98,7 +98,7 @@ Oracle in the tests: numpy, with FP32 masters and a half model of its own.""",
               replace=("amp.master_params(optimizer), max_norm", "model.parameters(), max_norm")),
         wrong("never scales", "this calls `loss.backward()`; what the block yields is `scaled_loss`, and that is "
               "what it unscales.", replace=("scaled_loss.backward()", "loss.backward()")),
-        wrong("gives the models weight", "this is the model's weight, in FP16. The master weight was asked for.",
+        wrong("gives the models weight", "this is the model's weight, in FP16. Return the master weight.",
               replace=("master.detach()", "model.weight.detach()")),
         wrong("takes another level", "this is O0: all in FP32. The script says O2, a half model with FP32 masters.",
               replace=('"O2"', '"O0"')),
@@ -346,7 +346,7 @@ Oracle in the tests: labkit.amp.explain of the same network, run under autocast.
               replace=(('rule == "deny" or', 'rule in ("deny", "keep") or'), ('rule != "keep"', "True"))),
         wrong("keeps in FP16", "this casts the inputs of `keep` to FP16. It computes in the format that comes, and "
               "passes it on.", replace=(('rule == "allow"', 'rule in ("allow", "keep")'), ('rule != "keep"', "True"))),
-        wrong("casts back after deny", "this takes the result of `deny` for FP16. Nobody casts back: FP32 comes out, "
+        wrong("casts back after deny", "this takes the result of `deny` for FP16. No cast goes back: FP32 comes out, "
               "and the next node asks for what it wants.",
               replace=("formats[name] = wanted", 'formats[name] = "FP16" if rule == "deny" else wanted')),
         wrong("looks at the first input alone", "this casts the first input and forgets the others. Weights are "

@@ -133,7 +133,7 @@ EXERCISES = (
               "something else is.", replace=('"weights"', '"gradients"')),
         wrong("takes a whole spacing", "this is the distance to the next number. What is not more than half of it "
               "rounds back.", replace=("2**-14", "2**-13")),
-        wrong("throws the scaler away", "this is no longer refused: nobody looks. The weights are still FP16, and "
+        wrong("throws the scaler away", "this is no longer refused: no check is left. The weights are still FP16, and "
               "small updates are swallowed.",
               replace=(*HALF, ('GradScaler("cpu")', 'GradScaler("cpu", enabled=False)'))),
     ),
@@ -153,7 +153,7 @@ EXERCISES = (
         (("scaler.get_scale() >= before", "True"),), FP32,
         wrong("blames the scaler", "this blames the scaler. It looks for its scale, and skips meanwhile: that is its "
               "work.", replace=('("schedule.step"', '("scaler.step"')),
-        wrong("counts all steps", "this counts all steps. Those that were skipped are asked for: where the scale "
+        wrong("counts all steps", "this counts all steps. Return those that were skipped: where the scale "
               "fell.", replace=("21.0", "64.0")),
         wrong("takes the schedule away", "this never lowers the learning rate. It was meant to fall to 0, over the "
               "steps that are taken.", replace=("scaler.get_scale() >= before", "False")),
@@ -194,7 +194,7 @@ EXERCISES = (
               "times too fast. Keep 1e-3.", replace=(*IN_BF16, ("lr=1e-3", "lr=1e-2"))),
     ),
     _consultation(
-        "eval", "The scaler keeps one broken picture out of the weights, and nobody keeps it out of the statistics.",
+        "eval", "The scaler keeps one broken picture out of the weights. Nothing keeps it out of the statistics.",
         "weights, gradients, statistics, loss, scale", UNCLAMPED, (*FP32, *UNCLAMPED),
         wrong("names the weights", "this names the weights. All of them are finite: the scaler kept them from that "
               "step.", replace=('"statistics"', '"weights"')),
@@ -223,8 +223,8 @@ EXERCISES = (
               "them.", replace=('("sum"', '("body"')),
         wrong("names what follows", "this names the root. What goes into it is inf already, and the root of inf is "
               "inf.", replace=('("sum"', '("sqrt"')),
-        wrong("gives the largest number", "this is the largest number of FP16. Asked is the length, and the sum is "
-              "its square.", replace=("256.0", "65504.0")),
+        wrong("gives the largest number", "this is the largest number of FP16. Return the length; the sum is its "
+              "square.", replace=("256.0", "65504.0")),
     ),
 )
 # fmt: on

@@ -86,8 +86,8 @@ MX_SCALE = Exercise(
               replace=("largest > top * 2.0**k", "largest and round(math.log2(largest / top)) > k")),
         wrong("has no end", "this is what an exponent without an end gives: a scale has 8 bits, and ends at 2^-127.",
               replace=("k = -127", "k = -400")),
-        wrong("turned round", "this is the exponent that numbers are multiplied by. Asked is the scale, by which they "
-              "are divided.", replace=("return k", "return -k")),
+        wrong("turned round", "this is the exponent that numbers are multiplied by. Return that of the scale, by which "
+              "they are divided.", replace=("return k", "return -k")),
     ),
 )
 # fmt: on
@@ -208,8 +208,8 @@ def _ends(random: Random) -> list[Case]:
 # fmt: off
 BLOCK = Exercise(
     id="beyond.block",
-    notes="""The numbers of a 4-bit format do not stand at one distance, so the way from one to the next has to be found
-    first; then chance decides as in lesson 02.""",
+    notes="""The numbers of a 4-bit format are not equally far apart, so find the distance from one to the next first.
+    Then chance decides as in lesson 02.""",
     checks=(
         Check("small numbers, where the steps are 0.5", 1, _small),
         Check("large numbers, where the steps are 1 and 2", 2, _large),
@@ -228,7 +228,7 @@ BLOCK = Exercise(
                                 ("min(g for g in GRID if g >= size)", "lower + 0.5"))),
         wrong("compares a length", "this is what comparing random with size - lower gives. That is a length; divide it "
               "by upper - lower.", replace=(" / (upper - lower)", "")),
-        wrong("forgets the scale", "this is the elements alone. What they stand for is scale times that.",
+        wrong("forgets the scale", "this is the elements alone. The numbers are scale times that.",
               replace=("scale * (", "(")),
         wrong("loses the sign", "this is what leaving out the sign gives.", replace=(", x))", ", 1))")),
         wrong("moves what is exact", "this is what random <= part gives: with random = 0 a number of the format moves "
@@ -310,7 +310,7 @@ def _around_one(_: Random) -> list[Case]:
 FROZEN = Exercise(
     id="beyond.frozen",
     notes="""A parameter is frozen if *no* element of it moves, and whether one moves is decided by BF16's rounding at
-    that element, not by the size of the update alone: below a power of two numbers stand twice as close.""",
+    that element, not by the size of the update alone: below a power of two numbers are twice as close.""",
     checks=(
         Check("updates far from the limit", 1, _clear),
         Check("one element that moves is enough", 1, _one_of_many),
@@ -337,7 +337,7 @@ FROZEN = Exercise(
               "rounding takes the even neighbour: a weight whose last bit is 1 moves.",
               replace=("(weight.float() + updates[name])",
                        "torch.nextafter(weight.float() + updates[name], weight.float())")),
-        wrong("names those that move", "this is the parameters that move. Asked are the others.",
+        wrong("names those that move", "this is the parameters that move. Return the others.",
               replace=("if after", "if not after")),
     ),
     provides={"torch": torch},
@@ -368,7 +368,7 @@ def _published(random: Random) -> list[Case]:
 
 
 def _wide(random: Random) -> list[Case]:
-    """Limits so wide that a ratio and its logarithm are told apart."""
+    """Limits so wide that a ratio and its logarithm differ."""
     return _texts(random, [0.26, 0.24, 0.199, -0.21, -0.23, -0.288, 0.0], 0.2, 0.28)
 
 
@@ -403,7 +403,7 @@ CLIPPED = Exercise(
                   "not all(1 - low <= math.exp(a - b) <= 1 + high for a, b in zip(mine, theirs, strict=True))")),
         wrong("looks above alone", "this is what the upper limit alone clips. A text that became less probable is "
               "clipped as well.", replace=("ratio < 1 - low or ", "")),
-        wrong("names those that stay", "this is the texts inside both limits. Asked are the others.",
+        wrong("names those that stay", "this is the texts inside both limits. Return the others.",
               replace=("ratio < 1 - low or ratio > 1 + high", "1 - low <= ratio <= 1 + high")),
     ),
 )
@@ -447,7 +447,7 @@ ORDERS = Exercise(
                        ("np.float32(first + rest)", "first + rest"))),
         wrong("rounds at the end", "this is what rounding to FP32 once at the end gives. FP32 rounds after each "
               "addition.", lambda numbers: (float(np.float32(math.fsum(numbers))),) * 2),
-        wrong("adds in FP16", "this is what FP16 gives; asked is FP32.",
+        wrong("adds in FP16", "this is what FP16 gives. Round to FP32.",
               replace=(("def in_turn", "@np.errstate(over='ignore', invalid='ignore')\n    def in_turn"),
                        ("np.float32(0)", "np.float16(0)"),
                        ("np.float32(total + np.float32(x))", "np.float16(total + np.float16(x))"),
@@ -515,13 +515,13 @@ KEEP = Exercise(
               replace=("< 2.0**-9", "<= 2.0**-9")),
         wrong("takes a whole step", "this is what changes below 2^-8 gives: some of those do arrive, where the weight "
               "is just below a power of two.", replace=("2.0**-9", "2.0**-8")),
-        wrong("forgets what changes", "this is what counts alone need. A moment that changes little stands still in "
-              "BF16.", replace=(' or (kind == "changes" and number < 2.0**-9)', "")),
+        wrong("forgets what changes", "this is what counts alone need. A moment that changes little does not change at "
+              "all in BF16.", replace=(' or (kind == "changes" and number < 2.0**-9)', "")),
         wrong("forgets what counts", "this is what changes alone need. Whole numbers beyond 2^8 melt together in BF16.",
               replace=('(kind == "counts" and number > 2**8) or ', "")),
-        wrong("takes one kind after the other", "this is first what counts and then what changes. The order of the "
-              "parts was asked.", replace=("in parts", "in sorted(parts, key=lambda part: part[1] == 'changes')")),
-        wrong("names those that may", "this is the parts that BF16 can keep. Asked are the others.",
+        wrong("takes one kind after the other", "this is first what counts and then what changes. Keep the order of "
+              "the parts.", replace=("in parts", "in sorted(parts, key=lambda part: part[1] == 'changes')")),
+        wrong("names those that may", "this is the parts that BF16 can keep. Return the others.",
               replace=(("number > 2**8", "number <= 2**8"), ("number < 2.0**-9", "number >= 2.0**-9"))),
         wrong("one limit for both", "this is what both limits give for every part, whatever its kind.",
               replace=(('kind == "counts" and ', ""), ('kind == "changes" and ', ""))),
@@ -559,7 +559,7 @@ def _losses(random: Random) -> list[Case]:
 # fmt: off
 UNIT = Exercise(
     id="beyond.unit",
-    notes="""Nobody has to search for a scale. A weight's follows from its layer's shape, a gradient's from the shape
+    notes="""No scale has to be searched for. A weight's follows from its layer's shape, a gradient's from the shape
     and one number for the whole network.""",
     checks=(
         Check("layers as wide as what comes in", 1, _square),
@@ -569,7 +569,7 @@ UNIT = Exercise(
     mistakes=(
         wrong("forgets the root", "this is what fan_in and width give without their roots. Sums of n random numbers "
               "grow as the root of n.", replace=(("math.sqrt(fan_in)", "fan_in"), ("math.sqrt(width)", "width"))),
-        wrong("rounds down", "this is what rounding down gives. The nearest whole number is asked.",
+        wrong("rounds down", "this is what rounding down gives. Round to the nearest whole number.",
               replace=(("weight = round", "weight = math.floor"), ("gradient = round", "gradient = math.floor"))),
         wrong("multiplies by the size", "this is what sqrt(width) times `size` gives. A gradient that is small needs a "
               "large factor: divide.", replace=("/ size", "* size")),
@@ -577,9 +577,9 @@ UNIT = Exercise(
               "does not know.", replace=(" / size", "")),
         wrong("exchanges the shapes", "this is what the width gives for the weight, and fan_in for the gradient. It is "
               "the other way round.", lambda fan_in, width, size: solution.my_unit_exponents(width, fan_in, size)),
-        wrong("turned round", "this is what one divides by. Asked is what a number is multiplied by, to come to size "
-              "1.", replace=("weight, gradient", "-weight, -gradient")),
-        wrong("the factors themselves", "this is 2^k. Asked is k.",
+        wrong("turned round", "this is the factor to divide by. Return the factor that a number is multiplied by, to "
+              "get size 1.", replace=("weight, gradient", "-weight, -gradient")),
+        wrong("the factors themselves", "this is 2^k. Return k.",
               replace=("weight, gradient", "2.0**weight, 2.0**gradient")),
     ),
 )

@@ -83,7 +83,7 @@ the range for epsilon, and takes 8.""",
               "needs them here?", lambda seeds: RECIPES["FP16 static"]),
         wrong("Adam in FP32", "this steps in FP32 without masters: good, but the moments take 8 bytes a weight. "
               "Which 16 bits hold 1e-8?", lambda seeds: RECIPES["FP16 no master"]),
-        wrong("Kahan", "this remembers digits that nobody misses here; what lacked was range, inside the optimizer.",
+        wrong("Kahan", "this keeps bits that are not missing here. The missing part was range, inside the optimizer.",
               lambda seeds: RECIPES["FP16 Kahan"]),
         wrong("scale too high", "this never gets as far as epsilon: the scale makes inf of the gradients, and every "
               "step is skipped.", lambda seeds: replace(RECIPES["O3"], scaler=static(2.0**60))),
