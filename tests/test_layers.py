@@ -192,7 +192,7 @@ def test_each_wrong_import_is_reported_with_its_line(tmp_path):
         ("instrument/fate.py", "import labkit.gemm.blocks", 1),
         ("instrument/fate.py", "from ..gemm import blocks", 1),
         ("instrument/deep/fate.py", "from ... import gemm", 1),
-        ("amp/scaling/scaler.py", "def late():\n    from labkit.train import train", 2),
+        ("amp/loss_scaling/scaler.py", "def late():\n    from labkit.train import train", 2),
         ("train/run.py", "import importlib\nimportlib.import_module('labkit.grading')", 2),
         ("train/run.py", "if TYPE_CHECKING:\n    import matplotlib.pyplot as plt", 2),
         ("clinic/diagnose.py", "from anywidget import AnyWidget", 1),
@@ -241,7 +241,7 @@ def test_a_package_that_imports_all_its_modules_needs_each_of_them(tmp_path):
 
 def test_each_wrong_import_in_a_notebook_is_reported(tmp_path):
     wrong = [
-        "from labkit.amp.scaling.scaler import advance",
+        "from labkit.amp.loss_scaling.scaler import advance",
         "from labkit import amp",
         "import labkit",
         "from labkit.amp import *",

@@ -1,4 +1,4 @@
-"""How does training cope with FP16? Loss scaling, master weights, autocast, and the recipes that combine them."""
+"""Mixed-precision training: loss scaling, master weights, autocast, and the recipes that combine them."""
 
 from labkit.amp.casting.autocast import CastEvent, autocast
 from labkit.amp.casting.cast_cache import CastCache
@@ -21,15 +21,9 @@ from labkit.amp.ema import Ema
 from labkit.amp.engine import Engine
 from labkit.amp.graph.cast_graph import CastGraph
 from labkit.amp.graph.explain import Explanation, explain
-from labkit.amp.masters.convert import to_fp32, to_model_format
-from labkit.amp.masters.groups import no_decay_on_norms_and_biases
-from labkit.amp.masters.weights import Weights
-from labkit.amp.masters.without_master import WeightRounding, store_rounded
-from labkit.amp.recipe import RECIPES, Recipe
-from labkit.amp.scales.operands import ProductFormat, TensorScale, rotate, round_saturating, round_to_blocks
-from labkit.amp.scaling.layer_scales import layer_scales
-from labkit.amp.scaling.presets import PRESETS
-from labkit.amp.scaling.scaler import (
+from labkit.amp.loss_scaling.layer_scales import layer_scales
+from labkit.amp.loss_scaling.presets import PRESETS
+from labkit.amp.loss_scaling.scaler import (
     DYNAMIC,
     NO_SCALING,
     Decision,
@@ -42,8 +36,14 @@ from labkit.amp.scaling.scaler import (
     must_skip,
     static,
 )
-from labkit.amp.scaling.skips import diagnosis, step_report
-from labkit.amp.scaling.unscale import unscale
+from labkit.amp.loss_scaling.skips import diagnosis, step_report
+from labkit.amp.loss_scaling.unscale import unscale
+from labkit.amp.low_bit.operands import ProductFormat, TensorScale, rotate, round_saturating, round_to_blocks
+from labkit.amp.masters.convert import to_fp32, to_model_format
+from labkit.amp.masters.groups import no_decay_on_norms_and_biases
+from labkit.amp.masters.weights import Weights
+from labkit.amp.masters.without_master import WeightRounding, store_rounded
+from labkit.amp.recipe import RECIPES, Recipe
 from labkit.amp.step import Moment, StepEvent
 from labkit.amp.watched import cast_source, engine_source
 from labkit.instrument import register_source

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from labkit.amp.engine import Engine
-from labkit.amp.scaling.scaler import StepReport
+from labkit.amp.loss_scaling.scaler import StepReport
 
 
 class Ema:

@@ -30,6 +30,11 @@ from torch import Tensor, nn
 
 from labkit.amp.casting.lists import LISTS, POLICY
 from labkit.amp.graph.cast_graph import CastGraph
+from labkit.amp.loss_scaling.clip import clip_without_waiting_, in_fp32_where_held
+from labkit.amp.loss_scaling.scaler import Decision, ScalerState, StepReport, decide, initial
+from labkit.amp.loss_scaling.skips import FEWEST_SKIPS, diagnosis, report
+from labkit.amp.loss_scaling.unscale import largest_magnitudes, read
+from labkit.amp.low_bit.products import Products
 from labkit.amp.masters.convert import to_model_format, uncompiled
 from labkit.amp.masters.half_beside_fp32 import RangeMemory
 from labkit.amp.masters.weights import Group, MakeOptimizer, Weights
@@ -43,11 +48,6 @@ from labkit.amp.requirements import (
     require_same_network,
     require_trainable,
 )
-from labkit.amp.scales.products import Products
-from labkit.amp.scaling.clip import clip_without_waiting_, in_fp32_where_held
-from labkit.amp.scaling.scaler import Decision, ScalerState, StepReport, decide, initial
-from labkit.amp.scaling.skips import FEWEST_SKIPS, diagnosis, report
-from labkit.amp.scaling.unscale import largest_magnitudes, read
 from labkit.amp.step import Moment, Seen, Stage, StepEvent, StepGradients, StepListener, not_finite
 from labkit.gemm.half_storage import HALVES
 from labkit.interop import dtype_of

@@ -20,11 +20,11 @@ from typing import Any
 import torch
 
 from labkit.amp.casting.autocast import autocast, current
+from labkit.amp.loss_scaling.scaler import DYNAMIC, NO_SCALING, ScalerConfig, static
+from labkit.amp.low_bit.operands import PRODUCTS, ProductFormat
+from labkit.amp.low_bit.products import Products
 from labkit.amp.masters.half_beside_fp32 import RangeMemory, half_beside_fp32
 from labkit.amp.masters.without_master import WeightRounding
-from labkit.amp.scales.operands import PRODUCTS, ProductFormat
-from labkit.amp.scales.products import Products
-from labkit.amp.scaling.scaler import DYNAMIC, NO_SCALING, ScalerConfig, static
 from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, Format
 from labkit.gemm import fp32_precision, half_storage, has_tf32, tf32_products
 from labkit.modes import together
@@ -43,7 +43,7 @@ class Recipe:
     rounding        how a step's result gets into `model` where no master remembers it
     accumulator     what matrix products add up in: None for FP32, or one of `labkit.gemm`
     gradient_format format that autocast rounds gradients to; None for its own
-    products        how a layer's operands are scaled and rounded (`labkit.amp.scales`); None: they are not
+    products        how a layer's operands are scaled and rounded (`labkit.amp.low_bit`); None: they are not
     tf32            products of FP32 operands are TF32's: by torch's switch on GPUs that have it, else the operands are
                     rounded (`labkit.gemm.tf32_products`)
     graph           autocast decides once, and a graph runs from the third step on (`CastGraph`): the same numbers

@@ -23,10 +23,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from labkit.amp.loss_scaling.clip import Clipping, finish_clipping
+from labkit.amp.loss_scaling.scaler import StepReport
+from labkit.amp.loss_scaling.unscale import non_finite_flags, read, unscale_with_flags
 from labkit.amp.masters.weights import Weights
-from labkit.amp.scaling.clip import Clipping, finish_clipping
-from labkit.amp.scaling.scaler import StepReport
-from labkit.amp.scaling.unscale import non_finite_flags, read, unscale_with_flags
 
 
 class Moment(Enum):

@@ -96,7 +96,7 @@ class Emulated:
 
 def product(a: Tensor, b: Tensor, accumulator: AnyAccumulator, operands: torch.dtype, result: torch.dtype) -> Tensor:
     """Return A[..., m, k] @ B[..., k, n] of operands cast to a dtype, in the dtype `result`; differentiable."""
-    if callable(accumulator):  # a product of its own: `Emulated`, or those of `labkit.amp.scales`
+    if callable(accumulator):  # a product of its own: `Emulated`, or those of `labkit.amp.low_bit`
         return accumulator(a, b)
     format = format_of(operands)
     d: Tensor = _Product.apply(a, b, accumulator, format, format, result)  # type: ignore[no-untyped-call]

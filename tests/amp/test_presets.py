@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from labkit.amp import PRESETS, ScalerConfig, advance, initial, must_skip
-from labkit.amp.scaling.presets import FASTAI_2_NON_NATIVE
+from labkit.amp.loss_scaling.presets import FASTAI_2_NON_NATIVE
 
 Trace = Sequence[bool]
 Steps = Iterator[tuple[float, bool]]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from labkit.amp import RECIPES, Engine, autocast, layer_scales, unscale
-from labkit.amp.scaling.clip import clip_
+from labkit.amp.loss_scaling.clip import clip_
 from labkit.instrument import probe
 
 LOW, WIDE = (torch.float16, torch.bfloat16), (torch.float32, torch.float64)

@@ -90,7 +90,7 @@ def test_a_class_of_the_same_name_is_not_ours() -> None:
     namespace: dict[str, Any] = {}
     exec(
         "import dataclasses\n@dataclasses.dataclass\nclass ScalerState:\n    scale: float\n"
-        "ScalerState.__module__ = 'labkit.amp.scaling.scaler'",
+        "ScalerState.__module__ = 'labkit.amp.loss_scaling.scaler'",
         namespace,
     )
     assert isinstance(load(dump(namespace["ScalerState"](8.0))), Opaque)

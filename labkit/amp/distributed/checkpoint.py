@@ -26,9 +26,9 @@ from torch.distributed.tensor import DTensor
 from labkit.amp.checkpoint import generators, set_generators
 from labkit.amp.distributed.engine import DistributedEngine
 from labkit.amp.distributed.group import raising_rank_lost
+from labkit.amp.loss_scaling.scaler import ScalerState
 from labkit.amp.masters.convert import uncompiled
 from labkit.amp.requirements import require_same
-from labkit.amp.scaling.scaler import ScalerState
 
 SCHEMA = "labkit.checkpoint.distributed/1"
 KEPT = 2  # whole checkpoints in a folder; older ones are removed

@@ -31,13 +31,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from labkit.amp.distributed.group import largest, raising_rank_lost
 from labkit.amp.engine import Engine
+from labkit.amp.loss_scaling.clip import finish_clipping, in_fp32_where_held, shorten_, total_norm
+from labkit.amp.loss_scaling.scaler import StepReport
 from labkit.amp.masters.convert import uncompiled
 from labkit.amp.masters.groups import cut
 from labkit.amp.masters.half_beside_fp32 import RangeMemory
 from labkit.amp.masters.weights import Group, MakeOptimizer, Weights
 from labkit.amp.recipe import Recipe
-from labkit.amp.scaling.clip import finish_clipping, in_fp32_where_held, shorten_, total_norm
-from labkit.amp.scaling.scaler import StepReport
 from labkit.formats import FP16, FP32, Format
 from labkit.interop import dtype_of
 

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from labkit.amp.casting.autocast import FLAGGED_DEVICE
 from labkit.amp.casting.lists import FEW_HALF_KERNELS, LISTS, NO_HALF_KERNEL, Rule, rule_for
-from labkit.amp.scaling.unscale import largest_magnitude, read
+from labkit.amp.loss_scaling.unscale import largest_magnitude, read
 from labkit.gemm.half_storage import HALVES, NORMS
 from labkit.modes import ATTRIBUTE, LabMode, are_plain, break_graph, calls_any, is_composite, mapped, tensors_in
 

@@ -28,8 +28,8 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves, tree_map, tree_map_only
 
 from labkit.amp import RECIPES, CastGraph, ScalerConfig, ScalerState, decide, initial, static
+from labkit.amp.loss_scaling.clip import clip_
 from labkit.amp.masters.weights import require_fitting
-from labkit.amp.scaling.clip import clip_
 from labkit.frameworks.oneflow.amp import GradScaler, StaticGradScaler
 from labkit.frameworks.steps import Steps
 from labkit.interop import format_of

@@ -832,4 +832,4 @@ for gradient in (1e-3, 1e-10):
 # **Where you meet this.** Transformer Engine's `DelayedScaling`, `Float8CurrentScaling`, `MXFP8BlockScaling` and
 # `NVFP4BlockScaling`; `torchao.float8` and `torchao.prototype.mx_formats`; stochastic rounding in `torchao`'s
 # optimizers; `unit_scaling`; batch-invariant kernels in vLLM. You can read the recipes of this lesson in
-# `labkit.amp.scales`.
+# `labkit.amp.low_bit`.

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from labkit.amp import RECIPES, ScalerConfig, decide, initial, static, to_fp32, to_model_format
-from labkit.amp.scaling.clip import clip_
+from labkit.amp.loss_scaling.clip import clip_
 from labkit.frameworks.fastai.callback.core import Callback, CancelBatchException, CancelStepException
 from labkit.frameworks.steps import Steps
 from labkit.frameworks.torch_amp import GradScaler, autocast

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from labkit.amp.scaling.scaler import FP32_MAX, FP32_SMALLEST_NORMAL
+from labkit.amp.loss_scaling.scaler import FP32_MAX, FP32_SMALLEST_NORMAL
 
 _EPSILON = 1e-6  # torch's
 _LEAST_FACTOR = 2.0**-100  # that FP32 gradients are multiplied by at once; what is less comes in two factors

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from labkit.amp.scaling.unscale import largest_magnitude
+from labkit.amp.loss_scaling.unscale import largest_magnitude
 from labkit.formats import E4M3, E5M2, MXFP8, NVFP4, BlockFormat, Format
 from labkit.interop import casts_to_8_bits, dtype_of
 

@@ -19,7 +19,7 @@ from typing import overload
 import torch
 from torch import Tensor
 
-from labkit.amp.scaling.scaler import FP32_MAX, FP32_SMALLEST_NORMAL
+from labkit.amp.loss_scaling.scaler import FP32_MAX, FP32_SMALLEST_NORMAL
 
 _WIDE = (torch.float32, torch.float64)  # what may be unscaled where it lies
 

@@ -31,8 +31,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from labkit.amp.masters.without_master import restore
-from labkit.amp.scales.operands import (
+from labkit.amp.loss_scaling.unscale import largest_magnitude
+from labkit.amp.low_bit.operands import (
     ProductFormat,
     TensorScale,
     largest_in,
@@ -42,7 +42,7 @@ from labkit.amp.scales.operands import (
     tiled,
     untiled,
 )
-from labkit.amp.scaling.unscale import largest_magnitude
+from labkit.amp.masters.without_master import restore
 from labkit.formats import FP32, BlockFormat, Format
 from labkit.gemm.product import run
 from labkit.gemm.recurrent import RECURRENT

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from labkit.amp.scales.operands import round_saturating, round_to_blocks
+from labkit.amp.low_bit.operands import round_saturating, round_to_blocks
 from labkit.formats import (
     BLOCK_FORMATS,
     E2M1,

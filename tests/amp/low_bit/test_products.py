@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from labkit.amp import RECIPES, Engine, ProductFormat, Recipe, TensorScale
-from labkit.amp.scales.operands import rotate
+from labkit.amp.low_bit.operands import rotate
 from labkit.formats import BF16, E4M3, E5M2, FP32, MXFP4, MXFP8, NVFP4, BlockFormat
 
 SGD = partial(torch.optim.SGD, lr=0.1)

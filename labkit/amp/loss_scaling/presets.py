@@ -12,7 +12,7 @@ Source: each row names its file. All factors are powers of two, so that no round
 
 from __future__ import annotations
 
-from labkit.amp.scaling.scaler import FP32_MAX, ScalerConfig
+from labkit.amp.loss_scaling.scaler import FP32_MAX, ScalerConfig
 
 PRESETS: dict[str, ScalerConfig] = {
     # torch/amp/grad_scaler.py, GradScaler; the rule: aten/src/ATen/native/cpu/AmpGradScalerKernels.cpp,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 
-from labkit.amp.scaling.scaler import Decision, ScalerConfig, ScalerState, StepReport, decide
+from labkit.amp.loss_scaling.scaler import Decision, ScalerConfig, ScalerState, StepReport, decide
 
 FEWEST_SKIPS = 5  # in a row, before they mean anything
 
@@ -25,7 +25,7 @@ def step_report(
 ) -> StepReport:
     """Return what becomes of a step, from the state it ran under and the number of steps skipped just before it.
 
-    >>> from labkit.amp.scaling.scaler import DYNAMIC
+    >>> from labkit.amp.loss_scaling.scaler import DYNAMIC
     >>> step_report(ScalerState(8.0), True, DYNAMIC, culprits=("fc.weight",)).why
     "skipped for inf or NaN in 'fc.weight'; the scale goes from 2^3 to 2^2"
     """
@@ -51,7 +51,7 @@ def diagnosis(report: StepReport | int, config: ScalerConfig) -> str | None:
         report: of the last step, or just the number of steps skipped in a row since the start.
         config: the scaler's.
 
-    >>> from labkit.amp.scaling.scaler import DYNAMIC, static
+    >>> from labkit.amp.loss_scaling.scaler import DYNAMIC, static
     >>> diagnosis(3, DYNAMIC) is None
     True
     >>> diagnosis(5, static(2.0**26))[-65:]
