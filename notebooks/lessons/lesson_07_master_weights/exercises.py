@@ -202,7 +202,7 @@ GROUPS = Exercise(
               "weight.", replace=("len(shape) > 1", '"bias" not in name')),
         wrong("norms by name", "this is what looking for `bn` and `norm` gives. `ln_1.weight` is a norm too; its shape "
               "tells.", replace=("len(shape) > 1", 'not any(word in name for word in ("bias", "norm", "bn"))')),
-        wrong("by the word weight", "this is what leaving embeddings out of weight decay gives. The rule says goes by "
+        wrong("by the word weight", "this is what leaving embeddings out of weight decay gives. The rule goes by "
               "dimensions.", replace=("len(shape) > 1", 'len(shape) > 1 and not name.startswith("wte")')),
         wrong("the other way round", "this is the two groups exchanged.", replace=("> 1", "<= 1")),
         wrong("keeps the frozen", "this is what giving frozen parameters to the optimizer gives: weight decay moves "

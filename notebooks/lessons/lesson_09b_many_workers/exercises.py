@@ -193,8 +193,8 @@ Oracle in the tests: numpy's FP16.""",
                   ("total = gradients[0] / before", "total = (gradients[0] / before).float()"),
                   ("return total / (len(gradients) / before)", "return (total / (len(gradients) / before)).half()"),
               )),
-        wrong("returns the sum", "this multiplies again by what it divided by: it returns the sum, and the mean was "
-              "asked.", replace=("(len(gradients) / before)", "(len(gradients) / before) * len(gradients)")),
+        wrong("returns the sum", "this multiplies again by what it divided by: it returns the sum. Return the "
+              "mean.", replace=("(len(gradients) / before)", "(len(gradients) / before) * len(gradients)")),
     ),
 )
 # fmt: on

@@ -13,14 +13,14 @@
 # %% [markdown] on_the_map="four real processes, one of which overflows: what each does, and how they agree"
 # # 09b · Many workers, one decision
 #
-# **You will be able to** say what each of several processes does when one of them overflows, make them agree, and choose in
-# which format they add up their gradients.
+# **You will be able to** explain what each of several processes does when one of them overflows. You make them agree,
+# and choose the format in which they add their gradients.
 #
-# About 45 minutes. Three exercises, 16 points. Builds on: loss scaling (lesson 06) and master weights (lesson 07). Two things
-# from there are used here:
+# About 45 minutes. Three exercises, 16 points. Builds on: loss scaling (lesson 06) and master weights (lesson 07). You
+# need two facts from these lessons:
 #
 # - A step whose gradients hold inf or NaN is *skipped*, and the scale is halved.
-# - FP16 ends at 65,504. Below about 6e-8 it holds nothing.
+# - FP16 ends at 65,504. It has no numbers between 0 and about 6e-8.
 
 # %% id="setup"
 import torch
@@ -32,51 +32,56 @@ from labkit.widgets import Workers, memory_bars, predict
 # %% [markdown]
 # ## 1 · Four processes
 #
-# One machine is not enough for a large model. So several processes train it together, each with a GPU and a batch of its own.
-# Four words are used for that:
+# One machine is not enough for a large model. So several processes train it together, each with a GPU and a batch of
+# its own. You need four terms:
 #
-# - The processes are *ranks*, with numbers from 0 on. Their number is the *world size*. A program, `torchrun`, starts them.
-# - After backward, the gradients are added up over all ranks. The sum is divided by the world size. This is an *all-reduce*.
+# - The processes are *ranks*, counted from 0. The *world size* is the number of ranks. A program, `torchrun`, starts
+#   them.
+# - After backward, the gradients are added up over all ranks. The sum is divided by the world size. This is an
+#   *all-reduce*.
 # - With **DDP** (distributed data parallel) each rank holds all weights.
-# - With **FSDP2** (fully sharded data parallel) each rank holds a *part* of each weight, some of its rows. It gets the gradients
-#   of its part, and steps its part.
+# - With **FSDP2** (fully sharded data parallel) each rank holds a *part* of each weight, some of its rows. It gets the
+#   gradients of its part, and steps its part.
 #
 # The next cell starts four real processes on this machine. They train a layer of 64 outputs, in FP16 with FP32 masters. Each
 # rank holds 16 rows. **In steps 3, 4 and 5 one target is far too large, and row 40 of the gradient overflows.**
 #
-# Press *Train*. The first time it takes a while, since each process has to import torch. *Stop* ends all four.
+# Press *Train*. The first time it takes a while, because each process has to import torch. *Stop* ends all four.
 
 # %% id="touch-workers"
 workers = Workers()
 workers
 
 # %% [markdown]
-# Read the table. Rank 2 holds rows 32 to 47, so only rank 2 has seen inf (*inf here*). And all four have skipped: after
-# backward they *agreed on found_inf*. Each sends one number, 1 for inf and 0 for none. The largest of them is what all go by.
+# Read the table. Rank 2 holds rows 32 to 47, so only rank 2 has seen inf (*inf here*). But all four have skipped: after
+# backward they *agreed on found_inf*. Each sends one number, 1 for inf and 0 for no inf. All take the largest of these
+# numbers.
 #
-# Nobody sends the scale. Each rank moves its own, by the same rule, from the same answer. So the scales stay equal.
+# No rank sends its scale. Each rank moves its own scale, by the same rule, from the same answer. So the scales stay
+# equal.
 #
-# ## 2 · When nobody asks
+# ## 2 · When the ranks do not agree
 
 # %% id="predict-alone"
 predict("workers.alone")
 
 # %% [markdown]
-# **Try it.** Here are the same four processes. Take the tick from *the ranks agree on found_inf*, and press *Train*. Look at
-# row 3 of the table, then at the losses.
+# **Try it.** Here are the same four processes. Remove the tick at *the ranks agree on found_inf*, and press *Train*.
+# Look at row 3 of the table, then at the losses.
 
 # %% id="touch-alone"
 workers
 
 # %% [markdown]
-# The ranks have parted. No error, no warning. From step 6 on all ranks step, and yet the loss soon grows: above 1,000 in the end,
-# where it was 38 before.
+# The ranks now have different scales. There was no error and no warning. From step 6 on all ranks step, but the loss
+# soon grows. In the end it is above 1,000; with agreement it was 38.
 
 # %% id="predict-after"
 predict("workers.after")
 
 # %% [markdown]
-# That was after one overflow. Here there are three, and rank 2's scale falls to 2^11. The cell does the sum again.
+# That was after one overflow. Here there are three, and rank 2's scale falls to 2^11. The next cell computes the
+# lengths again.
 
 # %% id="touch-lengths"
 scales = torch.tensor([2.0**14, 2.0**14, 2.0**11, 2.0**14])
@@ -84,21 +89,21 @@ print("the mean of the scales is 2^11 times", scales.mean().item() / 2**11)
 print("how long each rank's step is:", (scales.mean() / scales).tolist())
 
 # %% [markdown]
-# Rank 2 takes steps that are 6.25 times too long, in 16 of 64 rows. The others take steps that are too short. This is why a
-# scaler for many ranks has to agree. In torch it is `ShardedGradScaler`. (FSDP2's parameters are a tensor type of torch's
-# own, `DTensor`, which agrees by itself. Older code, and parts that you cut yourself, do not.)
+# Rank 2 takes steps that are 6.25 times too long, in 16 of 64 rows. The others take steps that are too short. So a
+# scaler for many ranks has to agree. torch's is `ShardedGradScaler`. (The parameters of FSDP2 have their own tensor
+# type, `DTensor`, which agrees automatically. Older code does not, nor do parts that you cut yourself.)
 #
-# With DDP there is less to lose: inf goes into the sum, so it arrives at all ranks. Choose *all weights (DDP)* above, without
-# agreement, and train: the ranks stay together.
+# With DDP the danger is smaller: inf goes into the sum, so all ranks get it. Choose *all weights (DDP)* above, without
+# agreement, and train: the scales stay equal.
 #
-# *How exercises work.* Write your answer between the `def` line and the check, and run the cell as often as you like.
-# `from labkit.grading import hint`, then `hint("workers.agree")`, gives three hints, one by one, at no cost.
+# *How exercises work.* Write your answer between the `def` line and the check. You can run the cell as often as you
+# like. `from labkit.grading import hint`, then `hint("workers.agree")`, gives you three hints, one by one, at no cost.
 #
 # ### Exercise 1: agree on found_inf  ●●○  7 min
 #
-# You play all ranks. Each holds a part of the weights and the scaled FP16 gradients of that part. Take one step of SGD
-# (`part - lr * gradient`, in FP32), all ranks or none. After inf or NaN the scale is half of what it was. Not allowed: the
-# lab's own `unscale`.
+# Your function does the work of all ranks. Each rank holds a part of the weights and the scaled FP16 gradients of that
+# part. Take one step of SGD (`part - lr * gradient`, in FP32), all ranks or none. After inf or NaN the scale is halved.
+# Not allowed: the lab's own `unscale`.
 
 
 # %% id="exercise-workers-agree" tags=["exercise-workers.agree"]
@@ -121,30 +126,31 @@ check("workers.agree", my_agreed_step)
 # %% [markdown]
 # ## 3 · Add up in FP16?
 #
-# What do the ranks send? Mostly gradients. In FP16 they are half as many bytes as in FP32. But sums grow.
+# Ranks send mostly gradients. In FP16 these have half as many bytes as in FP32. But a sum is larger than its terms.
 
 # %% id="predict-sum"
 predict("workers.sum")
 
 # %% [markdown]
-# **Try it.** Set the tick again, and choose in turn: gradients are added up in *FP32*, in *FP16, divided before*, in *FP16,
-# divided after*. Compare which steps are skipped, and how much a rank sends in a step.
+# **Try it.** Set the tick again. Choose one after another: gradients are added up in *FP32*, in *FP16, divided before*,
+# in *FP16, divided after*. Compare which steps are skipped, and how much a rank sends in a step.
 
 # %% id="touch-reduce"
 workers
 
 # %% [markdown]
-# Added up in FP16 and divided after, step 1 overflows too: each rank's gradient fits, the sum of four does not. The scale has
-# to come down, and small gradients come nearer to FP16's end. Divided before, nothing is skipped but steps 3, 4 and 5.
+# If you add in FP16 and divide afterwards, step 1 overflows as well. Each gradient fits into FP16; the sum of four does
+# not. The scale has to fall, and small gradients come nearer to FP16's lower end. If you divide before, only steps 3, 4
+# and 5 are skipped.
 #
-# Why not divide by all four before? Then small gradients *underflow* before they are added. With 1,024 ranks ten binades are
-# lost. So one divides by a power of two near the square root before, and by the rest after. (FSDP2 does so. With four ranks:
-# by 2 and by 2.)
+# Why not divide by the whole number of ranks before? Then small gradients *underflow* before they are added. With 1,024
+# ranks ten binades are lost. So divide by a power of two near the square root before, and by the rest after. (FSDP2
+# does so for FP16. With four ranks it divides by 2 and by 2. For FP32 and BF16 it takes the plain average.)
 #
 # ### Exercise 2: divide before and after  ●●○  6 min
 #
-# Take the mean over the ranks, all of it in FP16: divide each gradient by `before`, add them up in order, and divide the sum so
-# that the mean comes out.
+# Compute the mean over the ranks, with all steps in FP16. Divide each gradient by `before`, and add them up in order.
+# Then divide the sum so that the result is the mean.
 
 
 # %% id="exercise-workers-predivide" tags=["exercise-workers.predivide"]
@@ -165,13 +171,14 @@ def my_mean_in_fp16(gradients, before):
 check("workers.predivide", my_mean_in_fp16)
 
 # %% [markdown]
-# **Does it pay?** That depends on what joins the ranks. In a *ring* of n ranks each one sends 2(n-1) messages of 1/n of the
-# gradients. So the time is
+# **Is FP16 faster?** That depends on the connection between the ranks. In a *ring* of n ranks each one sends 2(n-1)
+# messages of 1/n of the gradients. So the time is
 #
 # $$2(n-1)\,\alpha + \frac{2(n-1)}{n}\,\frac{\text{bytes}}{\beta}$$
 #
-# with α the time that a message takes to arrive, and β the bytes a second. FP16 halves the bytes, and leaves α. The next cell
-# computes it with published figures: first for a small network, then for one of 100 million weights.
+# where α is the time that a message takes to arrive, and β the bytes per second. FP16 halves the bytes, and does not
+# change α. The next cell computes the time with published figures: first for a small network, then for one of 100
+# million weights.
 
 # %% id="touch-ring"
 for weights, ranks in ((10_000, 8), (100_000_000, 8), (100_000_000, 512)):
@@ -179,12 +186,14 @@ for weights, ranks in ((10_000, 8), (100_000_000, 8), (100_000_000, 512)):
     print(ring_table(weights, ranks), "\n")
 
 # %% [markdown]
-# For a small network the messages' number counts, and FP16 gains little. For a large one it is nearly twice as fast. With 512 ranks
-# the messages count again. Whether you notice is another question: on NVLink 2 ms beside a step of 100 ms are nothing, and on
-# slow Ethernet half a second is much. BF16 halves the bytes too and cannot overflow here, but its sums have three digits fewer.
+# For a small network the number of messages decides, and FP16 gains little. For a large one FP16 is nearly twice as
+# fast. With 512 ranks the number of messages matters again. Is it a large part of a step? On NVLink 2 ms are little
+# beside a step of 100 ms. On slow Ethernet half a second is much. BF16 halves the bytes too, and cannot overflow here.
+# But its sums have three significant bits fewer.
 #
-# Those times are computed, and what is sent during backward is hidden. The bytes can be counted. This table was recorded: what one
-# rank wrote to its connections in a step, for a network of 525,312 weights.
+# Those times are computed. In practice much is sent during backward, so you do not see that time. But the bytes can be
+# counted. This table was recorded, for a network of 525,312 weights. It shows the bytes that one rank wrote to its
+# connections in a step:
 #
 # | ranks | each holds | added up in FP32 | in FP16 or BF16 | a ring of DDP sends | time of a step |
 # |---|---|---|---|---|---|
@@ -193,24 +202,26 @@ for weights, ranks in ((10_000, 8), (100_000_000, 8), (100_000_000, 512)):
 # | 4 | all (DDP) | 3,080 KiB | 1,541 KiB | 3,078 or 1,539 KiB | 2.1 to 2.7 |
 # | 4 | a part (FSDP2) | 3,850 KiB | 2,311 KiB | | 2.8 to 3.0 |
 #
-# The ring was right to a part in a thousand. FSDP2 also sends the FP16 weights, since each rank puts the whole together before it
-# computes. The time is a multiple of one process's, with as many rows for each rank. No format was faster here: four processes
-# shared two cores, and bytes inside one machine cost little. (2026-11-22, torch 2.13.0, gloo, an x86_64 CPU with 2 cores that had
-# other work, too. `tests/benchmarks/bench_distributed.py` does it again.)
+# The formula of the ring was right to one part in a thousand. FSDP2 also sends the FP16 weights, because each rank
+# needs all of them to compute. The time is a multiple of the time of one process with as many rows. No format was
+# faster here: four processes shared two cores, and sending bytes inside one machine costs little. (2026-11-22, torch
+# 2.13.0, gloo, an x86_64 CPU with 2 cores that had other work, too. `tests/benchmarks/bench_distributed.py` measures it
+# again.)
 #
-# ## 4 · Who holds which master?
+# ## 4 · Which rank holds which master?
 #
-# An FP32 master, its gradient and its momentum take more memory than the FP16 weight. With DDP each rank holds all of that. With
-# FSDP2 it holds a fourth. **Train once each way above**, then run the next cell.
+# An FP32 master, its gradient and its momentum take more memory than the FP16 weight. With DDP each rank holds all of
+# them. With FSDP2 on four ranks it holds a fourth. **Train once each way above**, then run the next cell.
 
 # %% id="touch-memory"
 memory_bars(workers)
 
 # %% [markdown]
-# The 64 rows are shared evenly. What if there are five rows and four ranks? Each part is as long as the first one, until the
-# rows are used up: 2, 2, 1 and 0. The last rank holds nothing of this weight, and takes part in every all-reduce all the same.
+# The 64 rows are shared evenly. What if there are five rows and four ranks? Each part is as long as the first one,
+# until the rows are used up: 2, 2, 1 and 0. The last rank holds nothing of this weight, but it still takes part in
+# every all-reduce.
 #
-# ### Exercise 3: who holds which master?  ●●○  6 min
+# ### Exercise 3: which rank holds which master?  ●●○  6 min
 #
 # Name each rank's rows. The first rank holds `rows / world`, rounded up. Not allowed: `torch.chunk` and `torch.tensor_split`.
 
@@ -231,13 +242,14 @@ def my_rows(rows, world):
 check("workers.parts", my_rows)
 
 # %% [markdown]
-# ## 5 · When one is gone
+# ## 5 · When a rank ends early
 #
-# A rank may end: its machine fails, or somebody needs it. The others wait for its next message. With a broken connection they
-# get an error at once. Where nothing comes at all, they get it after a *timeout*. Then all are started again, from the last
-# checkpoint. It has to be whole, whoever ended when. The lab writes it into a folder that gets its name last.
+# A rank may end early: its machine fails, or another job needs it. The others wait for its next message. With a broken
+# connection they get an error at once. Without any message they get it after a *timeout*. Then all ranks are started
+# again, from the last checkpoint. It has to be complete, even if a rank ended while it was written. So the lab writes
+# it into a folder, and gives the folder its name last.
 #
-# This is a training of your own, for as many ranks as you like. It is not run here:
+# This is a training for your own model, with any number of ranks. It does not run here:
 #
 # ```python
 # # train.py, started by: torchrun --standalone --nproc-per-node 4 train.py
@@ -262,10 +274,10 @@ check("workers.parts", my_rows)
 #
 # ## What was settled
 #
-# - One rank's inf is everybody's: all step, or none does.
-# - Ranks that do not agree part without an error, and each then takes steps of another length.
+# - An inf on one rank counts for all ranks: all of them step, or none does.
+# - Ranks that do not agree get different scales, without an error. Then each takes steps of another length.
 # - The scale is not sent. Equal answers keep it equal.
-# - FP16 halves what is sent. Its sum has to be divided in part before, or it overflows.
+# - FP16 halves the bytes that are sent. Divide partly before the sum, or the sum overflows.
 # - With sharding a rank holds its part of weights, masters and momentum.
 #
 # **Where you meet this.** `torch.distributed.fsdp.fully_shard` and `ShardedGradScaler`; DDP's `register_comm_hook` and
