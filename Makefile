@@ -13,7 +13,7 @@ MUTANTS_ARGS ?=
 HOSTS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help lab setup doctor gpu test test-all lint bench mutants notebooks docs pictures hosts clean
+.PHONY: help lab setup check doctor gpu test test-all lint bench mutants notebooks docs pictures hosts clean
 
 help:  ## show this list
 	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -24,8 +24,10 @@ lab: $(VENV)/.lab-ready  ## set up if needed, then open JupyterLab on notebooks/
 setup: $(VENV)/.lab-ready  ## only set up what the lab needs
 	@echo "The lab is set up in $(VENV); \`make lab\` opens it."
 
-doctor: $(VENV)/.lab-ready  ## say what is ready on this machine, and what to do where something is not
-	@$(VENV_PYTHON) -m labkit doctor
+doctor: check
+
+check: $(VENV)/.lab-ready  ## check whether this machine is ready, and say what to do where it is not
+	@$(VENV_PYTHON) -m labkit check
 
 # Sets nothing up: a machine with a GPU may have no Jupyter, only its own python3 with torch and numpy.
 gpu:  ## on a machine with a GPU: every check and recording that needs one, in under 9 minutes

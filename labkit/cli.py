@@ -1,9 +1,11 @@
-"""How is the lab asked from a terminal? By subcommands, each a row: a line of help, its arguments, what it does.
+"""The command line: one table of the commands, with their arguments and examples.
 
-Idea: what a subcommand needs is imported when it is asked for, so `labkit version` needs no torch, and a package that
-is missing stops only who needs it, with a line that says how to get it.
+Idea: a row names the function that runs the command, `module:function`, which takes the parsed arguments and returns
+the exit status. Its module is imported when the command runs, so every help text answers without torch, and a missing
+package stops only the commands that need it.
 
-Invariant: only the command line prints. Exit status 0 means well, 1 a bad answer, 2 a question it cannot answer.
+Invariant: only the command line prints. Exit status 0 is success, 1 a problem that was found, 2 a wrong call or a
+missing file, 130 an interrupt.
 """
 
 from __future__ import annotations
@@ -13,105 +15,355 @@ import difflib
 import importlib
 import os
 import sys
-from argparse import ArgumentParser
-from collections.abc import Sequence
+from argparse import REMAINDER, ArgumentParser, ArgumentTypeError
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import labkit
+from labkit.commands import CommandError
 from labkit.course import CourseError
 
 
 @dataclass(frozen=True)
-class Subcommand:
-    """One row of the command line: a line of help, the module with `run(arguments)`, and `add_arguments`."""
+class Argument:
+    """One argument of a command, as `ArgumentParser.add_argument` takes it.
 
-    help: str
-    module: str
+    group      heading of the help text that it stands under, if it has one of its own
+    exclusive  of the arguments that are marked, a call takes one at most
+    """
+
+    names: tuple[str, ...]
+    options: dict[str, Any]
+    group: str = ""
+    exclusive: bool = False
+
+
+def argument(*names: str, group: str = "", exclusive: bool = False, **options: Any) -> Argument:
+    """Return an argument of a command; a positional one is shown in capitals."""
+    if not names[0].startswith("-"):
+        options.setdefault("metavar", names[0].upper())
+    return Argument(names, options, group, exclusive)
+
+
+@dataclass(frozen=True)
+class Command:
+    """One row of the command line.
+
+    summary   what the command does, as an imperative
+    run       "module:function" in labkit, called with the parsed arguments
+    examples  the help text opens with them
+    """
+
+    summary: str
+    run: str
+    examples: tuple[str, ...]
+    arguments: tuple[Argument, ...] = ()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one subcommand and return the exit status.
+    """Run one command and return the exit status.
 
     >>> main(["version"]) == 0
     labkit ...
     True
     """
-    width = max(map(len, SUBCOMMANDS)) + 2
-    listed = "\n".join(f"  {name:<{width}}{row.help}" for name, row in SUBCOMMANDS.items())
-    parser = ArgumentParser(
-        prog="labkit",
-        description="A teaching lab for mixed-precision (FP16) training.",
-        epilog=f"commands:\n{listed}\n\n`labkit COMMAND --help` says more about one of them.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = _Parser(prog="labkit", usage="labkit [--version] COMMAND ...", allow_abbrev=False,
+                     formatter_class=argparse.RawDescriptionHelpFormatter, epilog=_list_of_commands())  # fmt: skip
+    parser.opening = _opening("A teaching lab for mixed-precision (FP16) training", EXAMPLES)
     parser.add_argument("--version", action="version", version=f"labkit {labkit.__version__}")
-    parser.add_argument("command", metavar="COMMAND", nargs="?", help="one of those below")
-    parser.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    asked = parser.parse_args(arguments)
-    if asked.command is None:
+    parser.add_argument("command", metavar="COMMAND", nargs="?", help="one of the commands below")
+    parser.add_argument("rest", nargs=REMAINDER, help=argparse.SUPPRESS)
+    parsed = parser.parse_args(arguments)
+    if parsed.command is None:
         parser.print_help()
         return 2
-    if asked.command not in SUBCOMMANDS:
-        near = difflib.get_close_matches(asked.command, SUBCOMMANDS, n=1)
+    name = ALIASES.get(parsed.command, parsed.command)
+    if name not in COMMANDS:
+        near = difflib.get_close_matches(name, (*COMMANDS, *ALIASES), n=1)
         guess = f" Did you mean {near[0]!r}?" if near else ""
-        parser.error(f"there is no command {asked.command!r}.{guess} There are: {', '.join(SUBCOMMANDS)}.")
-    return _run(asked.command, asked.rest)
+        parser.error(f"unknown command {name!r}.{guess} `labkit --help` lists the commands.")
+    return _run(name, parsed.rest)
+
+
+def parser_of(name: str) -> ArgumentParser:
+    """Return the parser of a command, or of an alias."""
+    name = ALIASES.get(name, name)
+    row = COMMANDS[name]
+    parser = _Parser(prog=f"labkit {name}", usage=f"labkit {name} {' '.join(_usage(row))}".strip())
+    parser.opening = _opening(row.summary, row.examples)
+    exclusive = parser.add_mutually_exclusive_group()
+    groups: dict[str, Any] = {"": parser}
+    for each in row.arguments:
+        if each.group not in groups:
+            groups[each.group] = parser.add_argument_group(each.group)
+        (exclusive if each.exclusive else groups[each.group]).add_argument(*each.names, **each.options)
+    return parser
+
+
+class _Parser(ArgumentParser):
+    """A parser whose help text opens with a summary and examples, before the usage."""
+
+    opening = ""
+
+    def format_help(self) -> str:
+        return f"{self.opening}\n\n{super().format_help()}"
+
+
+def _opening(summary: str, examples: Sequence[str]) -> str:
+    return "\n".join([f"{summary}.", "", "Examples:", *(f"  {example}" for example in examples)])
+
+
+def _usage(row: Command) -> Iterator[str]:
+    """Yield the parts of a usage line: "[options]", then the positional arguments."""
+    shapes = {None: "{}", "?": "[{}]", "*": "[{} ...]", "+": "{} ...", REMAINDER: "..."}
+    if any(each.names[0].startswith("-") for each in row.arguments):
+        yield "[options]"
+    for each in row.arguments:
+        if not each.names[0].startswith("-"):
+            yield shapes[each.options.get("nargs")].format(each.options["metavar"])
+
+
+def _list_of_commands() -> str:
+    width = max(map(len, COMMANDS)) + 2
+    also = {name: f" (alias: {alias})" for alias, name in ALIASES.items()}
+    rows = [f"  {name:<{width}}{row.summary}{also.get(name, '')}" for name, row in COMMANDS.items()]
+    return "\n".join(["commands:", *rows, "", "`labkit COMMAND --help` shows examples and options of a command."])
 
 
 def _run(name: str, arguments: Sequence[str]) -> int:
-    row = SUBCOMMANDS[name]
     try:
-        command = importlib.import_module(row.module)
-        parser = ArgumentParser(prog=f"labkit {name}", description=row.help)
-        if hasattr(command, "add_arguments"):
-            command.add_arguments(parser)
-        status = int(command.run(parser.parse_args(arguments)))
+        parsed = parser_of(name).parse_args(arguments)
+        status = int(_imported(COMMANDS[name].run)(parsed))
         sys.stdout.flush()
         return status
-    except KeyboardInterrupt:  # a command that keeps something on the way says so itself
+    except KeyboardInterrupt:  # a command that saves results on the way says so itself
         print(f"\nlabkit {name}: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # whoever read us (`| head`) has had enough
+    except BrokenPipeError:  # the reader of a pipe (`| head`) has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except CourseError as error:
+    except (CommandError, CourseError, OSError) as error:
         print(f"labkit {name}: {error}", file=sys.stderr)
         return 2
     except ModuleNotFoundError as missing:
         if missing.name is None or missing.name.split(".")[0] == "labkit":
-            raise  # a fault of ours: show all of it
-        print(_how_to_get(name, missing.name), file=sys.stderr)
+            raise  # a defect of the lab itself: show the traceback
+        print(
+            f"labkit {name} needs the package {missing.name}, which is not installed in {sys.executable}. In the lab's "
+            "checkout, run `make setup`, or `pip install -e .` in an environment that has torch already.",
+            file=sys.stderr,
+        )
         return 2
 
 
-def _how_to_get(command: str, package: str) -> str:
-    return (
-        f"labkit {command} needs the package {package}, which {sys.executable} does not have. In the lab's checkout, "
-        "run `make setup`, or `pip install -e .` in an environment that has torch already."
-    )
+def _imported(place: str) -> Any:
+    """Return an object of labkit by its place, "module:name"."""
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(f"labkit.{module}"), name)
 
 
-SUBCOMMANDS: dict[str, Subcommand] = {
-    "lab": Subcommand("open JupyterLab on a notebook, or on copies of all in a FOLDER", "labkit.commands.lab"),
-    "setup": Subcommand("set a checkout up: .venv, torch, JupyterLab, the lab", "labkit.commands.setup"),
-    "test": Subcommand("run a checkout's checks: ruff, mypy, pytest", "labkit.commands.test"),
-    "doctor": Subcommand("say what is ready on this machine, and what to do where it is not", "labkit.commands.doctor"),
-    "explain": Subcommand("find out what an error message of mixed precision means", "labkit.commands.explain"),
-    "diagnose": Subcommand(
-        "say what is wrong with a training script, by a few of its steps", "labkit.commands.diagnose"
-    ),
-    "device": Subcommand("say what this machine has for low precision, and what that means", "labkit.commands.device"),
-    "gpu": Subcommand("run every check and recording that needs a GPU", "labkit.commands.gpu"),
-    "grade": Subcommand("grade a folder of submitted notebooks, and give back", "labkit.commands.grade"),
-    "release": Subcommand("write what a class gets, and what its teacher keeps", "labkit.commands.release"),
-    "exercises": Subcommand("list all exercises: points, minutes, checks, known mistakes", "labkit.commands.exercises"),
-    "board": Subcommand("show a class what it predicts, as it commits, and who leads", "labkit.commands.board"),
-    "classroom": Subcommand("start a JupyterHub for a class on this machine", "labkit.commands.classroom"),
-    "progress": Subcommand("say what is solved in all lessons, and what comes next", "labkit.commands.progress"),
-    "restore": Subcommand("list the answers that were kept, and bring them back", "labkit.commands.restore"),
-    "race": Subcommand("train a task under several recipes and seeds, each run on record", "labkit.commands.race"),
-    "html": Subcommand("write notebooks as pages that need no network, formulas and all", "labkit.commands.html"),
-    "watch": Subcommand("run a training script, and report what its numbers do", "labkit.commands.watch"),
-    "version": Subcommand("print the version", "labkit.commands.version"),
-}
+def _one_of(kind: str, table: str, *more: str) -> Callable[[str], str]:
+    """Return the type of an argument that is a name in a table of labkit, which is imported when one is checked."""
+
+    def check(name: str) -> str:
+        names = (*more, *sorted(_imported(table)))
+        if name not in names:
+            raise ArgumentTypeError(f"invalid {kind}: {name!r} (choose from {', '.join(names)})")
+        return name
+
+    return check
+
+
+def _date(text: str) -> float:
+    try:
+        return float(_imported("grading.attempts:due_time")(text))
+    except ValueError as error:
+        raise ArgumentTypeError(f"expected a date or a date and time, 2026-11-30T18:00, got {text!r}") from error
+
+
+EXAMPLES = (
+    "labkit lab                  open the lessons in JupyterLab",
+    "labkit watch train.py       run a training script, and report what its numbers do",
+    "labkit grade submissions --csv grades.csv",
+)
+ALIASES = {"doctor": "check", "race": "compare"}
+COURSE = argument("--course", action="append", default=[], type=Path, metavar="FOLDER",
+                  help="add a lesson: its folder lesson_NN_name, or a folder of such folders; repeatable")  # fmt: skip
+LESSONS = argument("--lessons", nargs="+", default=[], metavar="LESSON", help="01 or 06_loss_scaling (default: all)")
+SCRIPT = argument("script", type=Path, help="a training script, run as `python SCRIPT` would run it")
+GIVING_BACK = "feedback and grade book"
+
+COMMANDS: dict[str, Command] = {
+    "lab": Command("Open JupyterLab on a notebook, or on copies of the lessons in a folder", "commands.notebooks:lab", (
+        "labkit lab", "labkit lab my_lessons", "labkit lab my_lessons/06_loss_scaling.ipynb",
+    ), (
+        argument("what", nargs="?", type=Path, metavar="PATH", help="a notebook to open, or a folder to copy the "
+                 "lessons into (default: the checkout's notebooks; without a checkout, fp16-lab/)"),
+        argument("--no-browser", action="store_true", help="print the address instead of opening a browser"),
+        COURSE,
+        argument("--port", type=int, default=8888, help="first port to try (default: %(default)s)"),
+    )),
+    "check": Command("Check whether this machine is ready for the lab, and say what to do where it is not",
+                     "commands.machine:check", ("labkit check",)),
+    "setup": Command("Set up a checkout: .venv, torch, JupyterLab and the lab", "commands.machine:setup", (
+        "labkit setup", "labkit setup --here",
+    ), (
+        argument("--test", action="store_true", help="also install what the tests need"),
+        argument("--here", action="store_true", help="no checkout: install into this Python what the lab needs and "
+                 "it lacks; installed packages stay, whatever their version"),
+    )),
+    "test": Command("Run the checks of a checkout: ruff, mypy and pytest", "commands.machine:test", (
+        "labkit test", 'labkit test --pytest="-k autocast"',
+    ), (
+        argument("--all", action="store_true", help="also run the slow tests"),
+        argument("--pytest", default="", metavar="ARGS", help='more arguments for pytest, as --pytest="-k autocast"'),
+    )),
+    "watch": Command("Run a training script, and report what its numbers do", "commands.scripts:watch", (
+        "labkit watch train.py", "labkit watch --every 10 train.py --epochs 1",
+    ), (
+        argument("--every", type=int, default=50, metavar="N", help="sample one step in N (default: %(default)s)"),
+        argument("--folder", type=Path, default=Path("watch-report"), help="folder of the report; the next report "
+                 "gets -2 behind its name, and so on (default: %(default)s)"),
+        SCRIPT,
+        argument("arguments", nargs=REMAINDER, help="arguments of the script"),
+    )),
+    "diagnose": Command("Run a few steps of a training script, and name its faults with their lines and repairs",
+                        "commands.scripts:diagnose", (
+        "labkit diagnose train.py", "labkit diagnose --steps 5 train.py --epochs 1",
+    ), (
+        SCRIPT,
+        argument("--steps", type=int, default=20, metavar="N", help="stop after N steps (default: %(default)s)"),
+        argument("arguments", nargs=REMAINDER, help="arguments of the script, after --steps"),
+    )),
+    "explain": Command("Explain an error message of mixed precision", "commands.scripts:explain", (
+        'labkit explain "Attempting to unscale FP16 gradients"', "labkit explain mask_constant",
+    ), (
+        argument("text", nargs="*", help="an error message, or the name of a fault (default: list all faults)"),
+    )),
+    "compare": Command("Train a task under several recipes and seeds, save each run, and compare the recipes",
+                       "train.compare_cli:run", (
+        "labkit compare digits --recipes FP32 O1 --seeds 0 1 2", "labkit compare --list",
+    ), (
+        argument("tasks", nargs="*", metavar="TASK", type=_one_of("task", "train.compare_cli:ALL_TASKS", "all"),
+                 help='a task to train; "all" are those of a CPU\'s size; --list shows them'),
+        argument("--list", action="store_true", help="list tasks and recipes, and which tasks have a GPU's size"),
+        argument("--recipes", nargs="+", type=_one_of("recipe", "amp:RECIPES"), metavar="NAME",
+                 default=["FP32", "FP16", "FP16 dynamic"], help="the others are compared with the first "
+                 "(default: FP32 FP16 'FP16 dynamic')"),
+        argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="N", help="(default: 0 1 2)"),
+        argument("--device", default=None, help='"gpu", "cpu" or torch\'s "cuda:1" (default: the GPU where there is '
+                 "one)"),
+        argument("--workers", type=int, default=None, metavar="N", help="processes at once (default: one for each "
+                 "core; 1 on a GPU; those of torchrun under torchrun --nproc-per-node 4 -m labkit compare ...)"),
+        argument("--folder", type=Path, default=None, help="where runs are saved, those of a GPU in a folder of its "
+                 "name (default: data/runs; without a checkout, fp16-lab/data/runs in the home folder)"),
+    )),
+    "device": Command("Show what this machine offers for low precision, and what follows from it",
+                      "commands.machine:device", ("labkit device",)),
+    "gpu": Command("Run every check and recording that needs a GPU", "gpu.command:run", (
+        "labkit gpu", "labkit gpu --quick", "labkit gpu --passport my_gpu.jsonl",
+        "labkit gpu --device cpu --quick --folder /tmp/dry-run",
+    ), (
+        argument("--device", choices=["cuda", "cpu"], default="cuda", help="cpu is a dry run (default: %(default)s)"),
+        argument("--quick", action="store_true", help="on a GPU: in 3 minutes, the parts that fill the figures of "
+                 "the lessons; with --device cpu: small cases of every part"),
+        argument("--folder", type=Path, default=None, help="where results are saved (default: data; without a "
+                 "checkout, fp16-lab/data in the home folder)"),
+        argument("--passport", type=Path, metavar="FILE", exclusive=True, help="write a new FILE with a line for each "
+                 "behaviour of this GPU, to send to the maintainers; 3 minutes, and 2 of timings"),
+        argument("--read", type=Path, metavar="FILE", exclusive=True, help="show where such a FILE differs from what "
+                 "is expected; status 0: complete, 1: a part is missing, 2: not a passport"),
+        argument("--only", nargs="+", type=_one_of("part", "gpu:PARTS"), default=None, metavar="PART",
+                 exclusive=True, help='run these parts only, "speed" for instance'),
+        argument("--seconds", type=float, default=None, help="time limit in all (default: 520; --quick: 180)"),
+        argument("--since", type=float, default=None, metavar="TIME", help="when the limit began, as Unix time"),
+        argument("--here", action="store_true", help="run all parts in this process, not in one each"),
+    )),
+    "html": Command("Convert notebooks to pages that need no network", "commands.notebooks:html", (
+        "labkit html notebooks/06_loss_scaling.ipynb",
+    ), (
+        argument("notebooks", nargs="+", type=Path, metavar="NOTEBOOK", help="a page is written beside each"),
+    )),
+    "progress": Command("Show which exercises are solved, and which come next", "commands.notebooks:progress", (
+        "labkit progress", "labkit progress my_lessons",
+    ), (
+        argument("folder", nargs="?", type=Path, default=Path(), help="folder of the notebooks (default: this one)"),
+    )),
+    "restore": Command("List saved answers, print one, or put them back into the notebooks",
+                       "commands.notebooks:restore", (
+        "labkit restore", "labkit restore scaling.advance", "labkit restore --write",
+    ), (
+        argument("exercise", nargs="?", help="print the best saved answer to this exercise"),
+        argument("--folder", type=Path, default=Path(), help="folder of the notebooks (default: this one)"),
+        argument("--write", action="store_true", help="put answers back into cells that hold the starter code"),
+    )),
+    "grade": Command("Grade submitted notebooks, and write grades, feedback and a report",
+                     "commands.teacher:grade", (
+        "labkit grade submissions --csv grades.csv",
+        "labkit grade submissions --csv grades.csv --feedback pages --report class.html",
+        "labkit grade submissions --csv grades.csv --gradebook gradebook.csv --roster canvas.csv",
+    ), (
+        argument("submissions", nargs="+", type=Path, help="folders or archives with <student>.ipynb or "
+                 "<student>/<lesson>.ipynb"),
+        argument("--csv", type=Path, metavar="FILE", help="where to write the grades; required"),
+        argument("--lesson", help="grade this lesson only, as 06_loss_scaling (default: all that were handed in)"),
+        argument("--seconds", type=float, default=20.0, help="CPU time for one exercise (default: %(default)g)"),
+        argument("--memory", type=int, default=1024, metavar="MIB", help="memory for one student's code, in MiB "
+                 "(default: %(default)s)"),
+        argument("--workers", type=int, default=2, metavar="N", help="students graded at once (default: %(default)s)"),
+        argument("--seed", type=int, help="repeat a grading: the seed that it printed (default: a new one)"),
+        argument("--changed", action="store_true", help="grade only what has changed since the last grading"),
+        argument("--take", choices=("last", "best"), help="which of several notebooks of a lesson to grade (default: "
+                 "any with answers)"),
+        argument("--due", type=_date, metavar="TIME", help="deadline, as 2026-11-30 or 2026-11-30T18:00, local time"),
+        COURSE,
+        argument("--feedback", type=Path, metavar="FOLDER", group=GIVING_BACK, help="write a page for each learner"),
+        argument("--report", type=Path, metavar="FILE", group=GIVING_BACK, help="write a page on the class: mistakes, "
+                 "time, predictions"),
+        argument("--gradebook", type=Path, metavar="FILE", group=GIVING_BACK, help="write a table, one row a learner"),
+        argument("--roster", type=Path, metavar="FILE", group=GIVING_BACK, help="the class: Canvas's gradebook, "
+                 "Moodle's worksheet, or any CSV of names"),
+        argument("--late", type=float, default=0.0, metavar="PERCENT", group=GIVING_BACK, help="deducted for each day "
+                 "after --due"),
+        argument("--manual", type=Path, metavar="FILE", group=GIVING_BACK, help="your own points and comments: "
+                 "student,exercise,points,comment"),
+    )),
+    "release": Command("Write the learners' lab, without solutions, and the teacher's", "commands.teacher:release", (
+        "labkit release course_2026", "labkit release course_2026 --lessons 01 06 --nbgrader",
+    ), (
+        argument("folder", type=Path, help="where learners/ and teacher/ are written"),
+        LESSONS,
+        argument("--nbgrader", action="store_true", help="also write teacher/nbgrader, a course folder for nbgrader"),
+        argument("--seed", type=int, default=1, help="seed of the cases in nbgrader's tests (default: %(default)s)"),
+        COURSE,
+    )),
+    "exercises": Command("List all exercises: points, minutes, checks, known mistakes", "commands.teacher:exercises", (
+        "labkit exercises", "labkit exercises --csv exercises.csv",
+    ), (
+        argument("--csv", type=Path, metavar="FILE", help="where to write the table (default: to the terminal)"),
+        COURSE,
+    )),
+    "board": Command("Show a class its predictions while it answers, and a leader board", "commands.teacher:board", (
+        "labkit board /srv/class", "labkit board submissions --grades grades.csv.kept --address 0.0.0.0",
+    ), (
+        argument("folder", type=Path, help="folders of learners, each with the journal of its notebooks"),
+        argument("--grades", type=Path, metavar="FILE", help="grades.csv.kept, for the leader board of lesson 12"),
+        argument("--address", default="127.0.0.1", help="0.0.0.0 for the network of the class (default: %(default)s)"),
+        argument("--port", type=int, default=8790, help="(default: %(default)s)"),
+    )),
+    "classroom": Command("Start a JupyterHub for a class on this machine", "commands.teacher:classroom", (
+        "labkit classroom --users 30 --folder /srv/fp16-classroom",
+    ), (
+        argument("--users", type=int, default=30, metavar="N", help="number of learners (default: %(default)s)"),
+        argument("--folder", type=Path, default=Path("/srv/fp16-classroom"), help="(default: %(default)s)"),
+        LESSONS,
+        argument("--port", type=int, default=8000, help="on 127.0.0.1, with the next two (default: %(default)s)"),
+        argument("--memory", type=int, default=1500, metavar="MIB", help="MiB for each learner (default: %(default)s)"),
+        argument("--cores", type=float, default=1.0, help="CPU cores for each learner (default: %(default)g)"),
+        argument("--idle", type=int, default=1800, metavar="SECONDS", help="end a kernel that is idle for so long "
+                 "(default: %(default)s)"),
+    )),
+    "version": Command("Print the version", "commands.machine:version", ("labkit version",)),
+}  # fmt: skip

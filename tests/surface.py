@@ -11,12 +11,10 @@ its finite numbers, since the last bits of a matrix product depend on the proces
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import math
 import re
 import sys
-from argparse import ArgumentParser
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from fractions import Fraction
@@ -87,14 +85,13 @@ def imports() -> Iterator[str]:
 
 def commands() -> dict[str, list[str]]:
     """Return the options and arguments of each command."""
-    from labkit.cli import SUBCOMMANDS
+    from labkit.cli import ALIASES, COMMANDS, parser_of
 
-    found = {}
-    for name, row in SUBCOMMANDS.items():
-        parser = ArgumentParser(add_help=False)
-        getattr(importlib.import_module(row.module), "add_arguments", lambda _parser: None)(parser)
-        found[name] = sorted(word for action in parser._actions for word in action.option_strings or [action.dest])
-    return found
+    return {
+        name: sorted(word for action in parser_of(name)._actions for word in action.option_strings or [action.dest]
+                     if word not in ("-h", "--help"))
+        for name in (*COMMANDS, *ALIASES)
+    }  # fmt: skip
 
 
 def answers(exercise_id: str) -> dict[str, list[Any]]:

@@ -3,6 +3,7 @@
 import json
 import os
 import runpy
+import shlex
 import shutil
 import signal
 import socket
@@ -20,7 +21,7 @@ import websocket
 
 import labkit
 from labkit import cli
-from labkit.commands import lab
+from labkit.commands import notebooks
 from labkit.machine import Finding, Report, Status
 from labkit.machine.check import packages
 from labkit.records.system import import_error
@@ -47,11 +48,30 @@ def test_python_dash_m_is_the_same_command_and_a_closed_pipe_is_no_error():
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_every_help_opens_with_what_the_command_does_and_an_example_that_it_takes(capsys) -> None:
+    for name, row in cli.COMMANDS.items():
+        with pytest.raises(SystemExit):
+            cli.main([name, "--help"])
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[:3] == [f"{row.summary}.", "", "Examples:"]
+        assert lines[3].startswith(f"  labkit {name}")
+        for example in row.examples:
+            cli.parser_of(name).parse_args(shlex.split(example)[2:])
+
+
+def test_an_alias_is_the_command(capsys) -> None:
+    assert cli.ALIASES == {"doctor": "check", "race": "compare"}
+    for alias, name in cli.ALIASES.items():
+        with pytest.raises(SystemExit):
+            cli.main([alias, "--help"])
+        assert f"usage: labkit {name}" in capsys.readouterr().out
+
+
 def test_neither_the_version_nor_any_help_imports_torch() -> None:
     script = f"""
 import contextlib, io, sys
 from labkit.cli import main
-for words in [["version"], *([name, "--help"] for name in {list(cli.SUBCOMMANDS)!r})]:
+for words in [["version"], *([name, "--help"] for name in {list(cli.COMMANDS)!r})]:
     with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
         main(words)
     assert "torch" not in sys.modules, words
@@ -71,9 +91,9 @@ def test_an_old_python_is_answered_in_words(monkeypatch):
 def test_without_a_command_it_lists_them(capsys):
     assert cli.main([]) == 2
     out = capsys.readouterr().out
-    for name, row in cli.SUBCOMMANDS.items():
+    for name, row in cli.COMMANDS.items():
         assert name in out
-        assert row.help in out
+        assert row.summary in out
 
 
 def test_what_does_not_exist_is_named_with_what_does(capsys, tmp_path, monkeypatch):
@@ -81,8 +101,8 @@ def test_what_does_not_exist_is_named_with_what_does(capsys, tmp_path, monkeypat
     answers = {
         "html missing.ipynb": "labkit html: there is no notebook missing.ipynb\n",
         "progress missing": "labkit progress: there is no folder missing\n",
-        "race digit": "there is no task 'digit'; there are all, autoencoder, ",
-        "docter": "there is no command 'docter'. Did you mean 'doctor'?",
+        "compare digit": "invalid task: 'digit' (choose from all, autoencoder, ",
+        "chek": "unknown command 'chek'. Did you mean 'check'?",
         "lab mine.ipynb": "mine.ipynb",
         "grade /nonexistent": "there is no /nonexistent",
         f"grade {ROOT / 'notebooks'}": "expected --csv FILE",
@@ -98,14 +118,14 @@ def test_what_does_not_exist_is_named_with_what_does(capsys, tmp_path, monkeypat
         assert "[]" not in err
 
 
-def test_doctor_prints_the_report_and_fails_when_something_is_red(monkeypatch, capsys):
+def test_check_prints_the_report_and_fails_when_something_is_red(monkeypatch, capsys):
     for finding, status in [
         (Finding("memory", Status.OK, "8.0 GiB available"), 0),
         (Finding("memory", Status.WARN, "1.5 GiB available", "close something"), 0),
         (Finding("memory", Status.BAD, "0.5 GiB available", "close something"), 1),
     ]:
         monkeypatch.setattr("labkit.machine.check_machine", lambda finding=finding: Report((finding,)))
-        assert cli.main(["doctor"]) == status
+        assert cli.main(["check"]) == status
         out = capsys.readouterr().out
         assert finding.what in out
         assert finding.remedy in out
@@ -115,8 +135,8 @@ def test_a_missing_package_is_answered_with_how_to_get_it(monkeypatch, capsys):
     def needs_torch(_: Namespace) -> None:
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
 
-    monkeypatch.setattr("labkit.commands.doctor.run", needs_torch)
-    assert cli.main(["doctor"]) == 2
+    monkeypatch.setattr("labkit.commands.machine.check", needs_torch)
+    assert cli.main(["check"]) == 2
     err = capsys.readouterr().err
     assert "needs the package torch" in err
     assert "make setup" in err
@@ -126,9 +146,9 @@ def test_a_missing_module_of_our_own_is_not_hidden(monkeypatch):
     def broken(_: Namespace) -> None:
         raise ModuleNotFoundError("No module named 'labkit.gone'", name="labkit.gone")
 
-    monkeypatch.setattr("labkit.commands.doctor.run", broken)
+    monkeypatch.setattr("labkit.commands.machine.check", broken)
     with pytest.raises(ModuleNotFoundError, match=r"labkit\.gone"):
-        cli.main(["doctor"])
+        cli.main(["check"])
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows cannot replace a process; JupyterLab is started there")
@@ -147,23 +167,23 @@ def test_lab_becomes_jupyterlab_on_the_notebook(monkeypatch, tmp_path):
 
 
 def test_lab_shows_the_whole_checkout_for_a_lesson():
-    flags = lab.lab_flags(lab.notebook_to_open(None), is_root=False, browser=True, port=8888)
+    flags = notebooks.lab_flags(notebooks.notebook_to_open(None), is_root=False, browser=True, port=8888)
     assert flags == [
         f"--ServerApp.root_dir={ROOT}",
         "--ServerApp.port=8888",
         "--LabApp.default_url=/lab/tree/notebooks/00_start.ipynb",
-        *(f"--ContentsManager.hide_globs={hidden}" for hidden in lab.HIDDEN),
+        *(f"--ContentsManager.hide_globs={hidden}" for hidden in notebooks.HIDDEN),
     ]
-    assert "lessons" in lab.HIDDEN, "a lesson's folder holds its answers"
+    assert "lessons" in notebooks.HIDDEN, "a lesson's folder holds its answers"
 
 
 def test_what_the_lab_starts_finds_labkit_first_and_all_else_as_before():
-    environment = lab.lab_environment({"PATH": "/usr/bin", "LANG": "C"})
+    environment = notebooks.lab_environment({"PATH": "/usr/bin", "LANG": "C"})
     first, *others = environment["PATH"].split(os.pathsep)
     assert shutil.which("labkit", path=first)
     assert others[-1] == "/usr/bin"
     assert environment["LANG"] == "C"
-    assert os.pathsep + os.pathsep not in lab.lab_environment({})["PATH"] + os.pathsep
+    assert os.pathsep + os.pathsep not in notebooks.lab_environment({})["PATH"] + os.pathsep
 
 
 @pytest.mark.skipif(os.name == "nt", reason="the shell and the PATH are those of Unix")
@@ -219,11 +239,11 @@ def test_a_browser_opens_only_where_there_is_a_screen(monkeypatch):
         (False, "linux", {}, False),
         (False, "darwin", {"SSH_CONNECTION": "far away"}, False),
     ]:
-        assert lab.can_open_browser(is_root, platform, environment) is opens, (is_root, platform, environment)
+        assert notebooks.can_open_browser(is_root, platform, environment) is opens, (is_root, platform, environment)
 
 
-def test_race_says_what_lies_in_the_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    race = f"race small_targets --recipes FP32 O1 --seeds 0 --workers 1 --folder {tmp_path}".split()
+def test_compare_says_what_lies_in_the_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    race = f"compare small_targets --recipes FP32 O1 --seeds 0 --workers 1 --folder {tmp_path}".split()
     assert cli.main(race) == 0
     said = capsys.readouterr().out
     assert "O1: one seed" in said
@@ -241,8 +261,8 @@ def broken(folder: Path, package: str) -> Path:
     return folder
 
 
-def test_doctor_says_that_torch_cannot_be_imported_and_what_to_do(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "labkit", "doctor"]
+def test_check_says_that_torch_cannot_be_imported_and_what_to_do(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "labkit", "check"]
     done = subprocess.run(
         command, env=environment(broken(tmp_path, "torch")), capture_output=True, text=True, check=False
     )
@@ -266,8 +286,9 @@ def test_a_package_is_ok_if_it_can_be_imported(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.skipif(os.name == "nt", reason="an interrupt is sent otherwise on Windows")
 @pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
-def test_a_race_says_what_begins_and_when_interrupted_what_is_kept(tmp_path: Path, workers: str) -> None:
-    command = [sys.executable, "-m", "labkit", "race", "digits", "--recipes", "FP32", "--seeds", *map(str, range(200)),
+def test_compare_reports_what_begins_and_when_interrupted_what_is_kept(tmp_path: Path, workers: str) -> None:
+    command = [sys.executable, "-m", "labkit", "compare", "digits", "--recipes", "FP32",
+               "--seeds", *map(str, range(200)),
                "--folder", str(tmp_path), "--device", "cpu", "--workers", workers]  # fmt: skip
     process = subprocess.Popen(
         command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,

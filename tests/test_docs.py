@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import ast
 import importlib
 import inspect
@@ -16,7 +15,7 @@ import torch
 
 from docs import build, errors
 from labkit.amp import PRESETS, RECIPES, ScalerConfig
-from labkit.commands.race import add_arguments
+from labkit.cli import parser_of
 from labkit.course import lessons
 from labkit.faults import cards
 
@@ -113,10 +112,8 @@ def test_what_else_the_readme_names_is_there() -> None:
     (recipe,) = re.findall(r"`(replace\(RECIPES.*?\))`", README)
     assert eval(recipe, {"replace": replace, "RECIPES": RECIPES, "PRESETS": PRESETS}).scaler.init_scale == 2.0**32
     assert all(name in README for name in PRESETS)
-    (command,) = re.findall(r"^    labkit race (.*)$", README, flags=re.MULTILINE)
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    assert len(parser.parse_args(shlex.split(command)).seeds) == 3
+    (command,) = re.findall(r"^    labkit compare (.*)$", README, flags=re.MULTILINE)
+    assert len(parser_of("compare").parse_args(shlex.split(command)).seeds) == 3
 
 
 def test_the_table_of_lessons_is_that_of_lesson_00_with_each_lesson_s_minutes() -> None:

@@ -14,7 +14,6 @@ import torch
 from labkit import cli, gpu
 from labkit.amp import RECIPES
 from labkit.bench import DeviceReport, device_report, from_json
-from labkit.commands import gpu as gpu_command
 from labkit.gemm import SPECS, emulate
 from labkit.gpu import checks, measure, parts, passport
 from labkit.gpu.worker import answer
@@ -97,11 +96,7 @@ def test_it_needs_torch_and_numpy_only(tmp_path):
 
 
 def quick_budgets(*words):
-    from argparse import ArgumentParser
-
-    parser = ArgumentParser()
-    gpu_command.add_arguments(parser)
-    return gpu.command.budgets_of(parser.parse_args(["--quick", *words]))
+    return gpu.command.budgets_of(cli.parser_of("gpu").parse_args(["--quick", *words]))
 
 
 def test_quick_on_a_gpu_is_three_minutes_of_what_the_lessons_draw():

@@ -17,7 +17,7 @@ from typing import Any
 import nbformat
 import pytest
 
-from labkit.commands.setup import complete
+from labkit.commands.machine import complete
 from notebooks import build
 from tests.slowness import slowness
 
@@ -167,8 +167,8 @@ def test_only_what_is_missing_is_installed_and_never_torch(capsys: pytest.Captur
     old = {**COLAB, "anywidget": "0.9.21", "torch": "2.9.0"}
     for there, status, asked, said in (
         (COLAB, 0, ["anywidget>=0.9.13"], added),
-        (old, 0, [], "torch 2.9.0 is too old; the lab may work all the same. Else: `pip install -U"),
-        ({"fp16-lab": "0.2.0"}, 2, [], "There is no torch in this environment"),
+        (old, 0, [], "torch 2.9.0 is too old; the lab may work all the same. Otherwise: `pip install -U"),
+        ({"fp16-lab": "0.2.0"}, 2, [], "This environment has no torch"),
     ):
         pip = Pip()
         assert complete(NEEDED, there.get, pip) == status

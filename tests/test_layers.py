@@ -41,7 +41,7 @@ TO_THE_LEFT: dict[str, tuple[str, ...]] = {
     "commands": tuple(
         "records course machine checkout bench instrument amp train faults clinic grading classroom export gpu".split()
     ),
-    "cli": ("course",),  # it names the modules of its commands, and imports the one that is asked for
+    "cli": ("commands", "course"),  # it names the functions of its commands, and imports the one that runs
     "__main__": ("cli",),
     "__init__": (),
 }

@@ -203,7 +203,7 @@ def test_a_python_that_is_not_there_or_has_no_venv_is_answered_plainly(checkout)
 @needs_make
 def test_make_alone_lists_what_it_can_do(checkout):
     listed = make(checkout).stdout
-    for target in ("lab", "test", "test-all", "lint", "doctor", "notebooks"):
+    for target in ("lab", "test", "test-all", "lint", "check", "notebooks"):
         assert re.search(rf"^  make {target} ", listed, re.MULTILINE)
 
 

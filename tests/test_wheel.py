@@ -123,18 +123,18 @@ def test_the_readme_s_code_runs_and_the_doctor_finds_it_well(installed: Installe
         script = installed.folder / f"readme{number}.py"
         script.write_text(block.split("```")[0], encoding="utf-8")
         assert installed.run("python", str(script))
-    said = installed.run("labkit", "doctor")
+    said = installed.run("labkit", "check")
     assert re.search(rf" labkit +{re.escape(labkit.__version__)}", said)
     assert "digits read from" in said
     assert "✗" not in said
-    assert "O1" in installed.run("labkit", "race", "digits", "--recipes", "FP32", "O1", "--seeds", "0", "1", "2")
+    assert "O1" in installed.run("labkit", "compare", "digits", "--recipes", "FP32", "O1", "--seeds", "0", "1", "2")
     assert (installed.folder / "fp16-lab" / "data" / "runs" / "digits").is_dir(), "not in the package"
 
 
 @pytest.mark.slow
 def test_lessons_are_copied_and_run_and_work_in_them_is_kept(installed: Installed) -> None:
     folder = installed.folder / "Übungen im Labor"
-    copies = "import pathlib, sys\nfrom labkit.commands.lab import notebook_to_open\n"
+    copies = "import pathlib, sys\nfrom labkit.commands.notebooks import notebook_to_open\n"
     copies += "print(notebook_to_open(pathlib.Path(sys.argv[1])))"
     assert installed.run("python", "-c", copies, str(folder)).endswith("00_start.ipynb\n")
     runs = (

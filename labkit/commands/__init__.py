@@ -1,1 +1,24 @@
-"""The commands that belong to no other room: a file each, with `run(arguments)` and `add_arguments(parser)`."""
+"""Commands of the terminal: functions from parsed arguments to an exit status. labkit.cli has their table."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from labkit.course import CourseError, add_folders, lessons
+
+
+class CommandError(Exception):
+    """A command cannot run; the command line prints the message and ends with status 2."""
+
+
+def use_course(arguments: Namespace, solutions: bool = False) -> None:
+    """Add the lessons of the option --course, for this command and the processes that it starts.
+
+    solutions   the command needs the solutions of all lessons
+
+    Raises:
+        CourseError: a folder holds no lesson; or this is a learner's lab, which has no solutions.
+    """
+    add_folders(arguments.course)
+    if solutions and not all(lesson.text.is_file() for lesson in lessons()):
+        raise CourseError("this command is for teachers: this lab was released to learners, without solutions")

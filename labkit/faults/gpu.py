@@ -132,7 +132,7 @@ def emulated_bf16(device: str, fixed: bool, size: int) -> float:
 
     Symptom: torch.cuda.is_bf16_supported() says True, and the training is several times slower than in FP16.
     Cause: Before Ampere (V100, T4, GTX) no unit multiplies BF16. torch computes in FP32 and says supported.
-    Reading: torch.cuda.is_bf16_supported(including_emulation=False) is False; `labkit doctor` says so.
+    Reading: torch.cuda.is_bf16_supported(including_emulation=False) is False; `labkit check` says so.
     Repair: FP16 with a GradScaler on such cards.
     Reported: MakazhanAlpamys/Soup#387, pytorch/pytorch#124996, pytorch/pytorch#148322
     """

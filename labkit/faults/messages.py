@@ -219,11 +219,11 @@ MESSAGES = (
             "unslothai/unsloth#827", "2024-07-29"),
     Message("fp16 mixed precision requires a GPU", r"fp16 mixed precision requires a gpu",
             "Accelerate found no GPU: torch is a CPU build, or sees no device.",
-            "`labkit doctor` says what torch sees; on a CPU use bf16 or none.", ("small_work",),
+            "`labkit check` says what torch sees; on a CPU use bf16 or none.", ("small_work",),
             "bmaltais/kohya_ss#378", "2023-03-14"),
     Message("FP16 Mixed precision training with AMP or APEX (`--fp16`) and FP16 half precision evaluation "
             "(`--fp16_full_eval`) can only be used on CUDA devices.", r"can only be used on cuda devices",
-            "The Trainer found no GPU.", "`labkit doctor` says what torch sees; on a CPU use --bf16 or none.",
+            "The Trainer found no GPU.", "`labkit check` says what torch sees; on a CPU use --bf16 or none.",
             ("small_work",), "hiyouga/ChatGLM-Efficient-Tuning#9", "2023-04-17"),
     Message("MatMul8bitLt: inputs will be cast from torch.float32 to float16 during quantization",
             r"matmul8bitlt: inputs will be cast", "An 8-bit layer multiplies in FP16 and casts its inputs.",

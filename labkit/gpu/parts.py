@@ -184,7 +184,7 @@ def _said(line: Line) -> str:
 
 
 def _races(order: Order) -> Iterator[str]:
-    """Train the lab's own tasks on the GPU, each run on record where `labkit race` looks for it.
+    """Train the lab's own tasks on the GPU, each run on record where `labkit compare` looks for it.
 
     Quick ones are shortened, so they are another task, and are kept in a folder of their own.
     """

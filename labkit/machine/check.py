@@ -309,7 +309,7 @@ def disk(folder: Path) -> Finding:
     """Judge whether notebooks can be saved in a folder."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(b"written by labkit doctor")
+            file.write(b"written by labkit check")
     except OSError as error:
         remedy = "copy the lab to a folder of your own and start JupyterLab there"
         return Finding("disk", Status.BAD, f"{folder.resolve()} cannot be written: {error.strerror}", remedy)

@@ -172,7 +172,7 @@ def refuse_simulated(device: str, path: Path) -> None:
     if "simulated" in device and path.resolve().is_relative_to(measured):
         raise ValueError(
             f"expected a real device for records in {measured}, got {device!r}; write them to another folder, e.g. "
-            "labkit race or labkit gpu with --folder simulated"
+            "labkit compare or labkit gpu with --folder simulated"
         )
 
 

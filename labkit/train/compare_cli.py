@@ -1,4 +1,4 @@
-"""`labkit race`: a line for each run when it is on record, then the verdicts."""
+"""`labkit compare`: a line for each run when it is on record, then the verdicts."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ INTERRUPTED = 130
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the race and print a line for each record, then how each recipe differs from the first."""
+    """Run the comparison, and print a line for each record, then how each recipe differs from the first."""
     try:
         gpu = f"cuda:{os.environ['LOCAL_RANK']}" if under_torchrun() and torch.cuda.is_available() else None
         where = place(args.device or gpu)
     except ValueError as error:
-        sys.stderr.write(f"labkit race: {error}\n")
+        sys.stderr.write(f"labkit compare: {error}\n")
         return 2
     if args.list:
         sys.stdout.write(task_list(where) + "\n")
         return 0
     if not args.tasks:
-        sys.stderr.write("labkit race: name a TASK; `labkit race --list` says which there are\n")
+        sys.stderr.write("labkit compare: name a TASK; `labkit compare --list` says which there are\n")
         return 2
     tasks = list(TASKS) if "all" in args.tasks else list(dict.fromkeys(args.tasks))
     recipes = [RECIPES[name] for name in args.recipes]
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         refuse_simulated(where.name, folder)
     except ValueError as error:
-        sys.stderr.write(f"labkit race: {error}\n")
+        sys.stderr.write(f"labkit compare: {error}\n")
         return 2
     for task in tasks:
         if args.folder is None:
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
             _say(f"interrupted: {kept}; the same command goes on from there\n")
             return INTERRUPTED
         except ValueError as error:  # a record of something else lies there, or no workers were asked for
-            sys.stderr.write(f"labkit race: {error}\n")
+            sys.stderr.write(f"labkit compare: {error}\n")
             return 1
         paces = recorded_throughput(found.records)
         _say(f"{found}\n{throughput_sentence(paces, where.name) if paces else ''}\n")

@@ -106,7 +106,7 @@ def place(device: str | torch.device | Place | None = None) -> Place:
             return each
     if wanted is not None and wanted.type != "cuda" and _reached(wanted):
         return Place(wanted, str(wanted), str(wanted))
-    why = "" if len(here) > 1 else " torch reaches no GPU: `labkit doctor` says why."
+    why = "" if len(here) > 1 else " torch reaches no GPU: `labkit check` says why."
     if why and torch.cuda.is_available():
         name = torch.cuda.get_device_name(0)
         why = (

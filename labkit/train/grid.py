@@ -270,7 +270,7 @@ def _travels(task: Task) -> bool:
 
 
 def recorded(task: str, recipe: str, seed: int) -> RunRecord:
-    """Return a run that travels with the lab, or that `labkit race` recorded here: it was made on a CPU.
+    """Return a run that travels with the lab, or that `labkit compare` recorded here: it was made on a CPU.
 
     Raises:
         FileNotFoundError: it is not on record; the message says how to record it.
@@ -280,6 +280,6 @@ def recorded(task: str, recipe: str, seed: int) -> RunRecord:
     if path is None:
         raise FileNotFoundError(
             f"no run of {task!r} under {recipe!r} with seed {seed} is on record. "
-            f'Record it: labkit race {task} --recipes "{recipe}" --seeds {seed} --device cpu'
+            f'Record it: labkit compare {task} --recipes "{recipe}" --seeds {seed} --device cpu'
         )
     return load_for_device(path)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import shlex
 import sys
 import zipfile
-from argparse import ArgumentParser
 from pathlib import Path
 
 import pytest
 
-from labkit.cli import SUBCOMMANDS, main
+from labkit.cli import ALIASES, COMMANDS, main, parser_of
 from labkit.course import COURSE, Lesson, notebook_of, solution_of, text_of
 from labkit.grading import EXERCISES
 from labkit.grading.exercises import _all, exercises_of
@@ -30,19 +28,14 @@ def commands() -> list[list[str]]:
 def test_every_command_is_taken_as_it_stands() -> None:
     assert len(commands()) >= 3
     for name, *words in commands():
-        parser = ArgumentParser(exit_on_error=False)
-        importlib.import_module(SUBCOMMANDS[name].module).add_arguments(parser)
-        parser.parse_args(words)
+        parser_of(name).parse_args(words)
 
 
 def test_every_option_and_command_that_is_named_exists() -> None:
     for name in re.findall(r"`labkit ([a-z]+)", GUIDE):
-        assert name in SUBCOMMANDS
-    parsers = {}
-    for name in ("grade", "release", "exercises", "board", "classroom"):
-        parsers[name] = ArgumentParser()
-        importlib.import_module(SUBCOMMANDS[name].module).add_arguments(parsers[name])
-    known = {option for parser in parsers.values() for action in parser._actions for option in action.option_strings}
+        assert name in {*COMMANDS, *ALIASES}
+    parsers = map(parser_of, ("grade", "release", "exercises", "board", "classroom"))
+    known = {option for parser in parsers for action in parser._actions for option in action.option_strings}
     assert set(re.findall(r"(?<![\w-])--[a-z]+", GUIDE)) - {"--help"} <= known
 
 

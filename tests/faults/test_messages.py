@@ -83,4 +83,4 @@ def test_what_is_no_message_of_precision_gets_an_honest_answer(capsys) -> None:
     for text in NO_MESSAGES:
         assert messages_in(text) == [], text
         assert main(["explain", *text.split()]) == 1, text
-        assert "No patient" in capsys.readouterr().err
+        assert "No known fault" in capsys.readouterr().err

@@ -218,14 +218,14 @@ def operations_waits_and_copies_are_counted() -> None:
 
 
 def nothing_simulated_is_written_into_the_labs_data() -> None:
-    """`labkit race`, `labkit gpu` and a record refuse to write where everything was measured."""
+    """`labkit compare`, `labkit gpu` and a record refuse to write where everything was measured."""
     from labkit.amp import RECIPES
     from labkit.cli import main
     from labkit.records import data_folder
     from labkit.train import TASKS, train
 
     before = sorted((ROOT / "data").rglob("*"))
-    for command in (["race", "digits", "--recipes", "FP32", "--seeds", "0"], ["gpu", "--quick"]):
+    for command in (["compare", "digits", "--recipes", "FP32", "--seeds", "0"], ["gpu", "--quick"]):
         with redirect_stderr(io.StringIO()) as words:
             assert main(command) == 2
         assert "expected a real device for records in" in words.getvalue()

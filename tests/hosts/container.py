@@ -118,8 +118,8 @@ def made(folder: Path, release: str, source: Path) -> tuple[tuple[str, ...], lis
     image.shell("id learner >/dev/null 2>&1 && userdel learner || true")
     try:
         count = follow(image, source, (source / "Dockerfile").read_text(encoding="utf-8"))
-        image.shell("labkit doctor && jupyter lab --version && test -w notebooks/00_start.ipynb")
-        rows.append(("the Dockerfile", f"{count} steps passed; as its user, labkit doctor finds nothing to mend"))
+        image.shell("labkit check && jupyter lab --version && test -w notebooks/00_start.ipynb")
+        rows.append(("the Dockerfile", f"{count} steps passed; as its user, labkit check finds nothing to mend"))
     except RuntimeError as error:
         rows.append(("the Dockerfile", f"failed: {one_line(error)}"))
     lab = Container(folder, folder="/lab", variables={**bare(folder, release).variables, "HOME": "/root"})

@@ -187,7 +187,7 @@ def test_on_record_a_scale_too_high_overflows_and_skips() -> None:
         record = recorded("segmentation", "FP16 static too high", seed)
         assert record.skipped > 100
         assert all(s.found_inf for s in record.steps if not s.stepped)
-    with pytest.raises(FileNotFoundError, match="labkit race digits"):
+    with pytest.raises(FileNotFoundError, match="labkit compare digits"):
         recorded("digits", "BF16", 99)
 
 
@@ -281,7 +281,7 @@ def short_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_command_takes_the_gpu_where_there_is_one_and_says_so(
     with_gpu: None, short_tasks: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = f"race digits --recipes FP32 O1 --seeds 0 --folder {tmp_path}".split()
+    words = f"compare digits --recipes FP32 O1 --seeds 0 --folder {tmp_path}".split()
     assert cli.main(words) == 0
     said = capsys.readouterr().out
     for part in ("digits on this GPU: Stand-in T4", "digits_gpu is large enough", "[Stand-in T4, torch"):
@@ -290,7 +290,7 @@ def test_the_command_takes_the_gpu_where_there_is_one_and_says_so(
     assert record_path(tmp_path / "stand-in-t4", "digits", "O1", 0).exists()
     assert cli.main([*words, "--device", "cpu", "--workers", "1"]) == 0
     assert "digits on CPU, emulated. FP16 products are emulated" in capsys.readouterr().out
-    assert cli.main(["race", "--list"]) == 0
+    assert cli.main(["compare", "--list"]) == 0
     said = capsys.readouterr().out
     assert all(name in said for name in (*TASKS, *GPU_TASKS))
 
@@ -298,16 +298,16 @@ def test_the_command_takes_the_gpu_where_there_is_one_and_says_so(
 def test_a_device_that_is_not_there_is_a_question_it_cannot_answer(
     without_gpu: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["race", "digits", "--device", "cuda"]) == 2
+    assert cli.main(["compare", "digits", "--device", "cuda"]) == 2
     assert 'no device "cuda" to train on here; this machine has "cpu"' in capsys.readouterr().err
-    assert cli.main(["race"]) == 2
-    assert "labkit race --list" in capsys.readouterr().err
+    assert cli.main(["compare"]) == 2
+    assert "labkit compare --list" in capsys.readouterr().err
 
 
 def race_of_two_ranks(folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run `labkit race` on two ranks, three runs of the digits."""
+    """Run `labkit compare` on two ranks, three runs of the digits."""
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "labkit")
-    words = "race digits --recipes FP32 --seeds 0 1 2 --device cpu --folder".split()
+    words = "compare digits --recipes FP32 --seeds 0 1 2 --device cpu --folder".split()
     environment, limit = {**os.environ, "PYTHONPATH": str(ROOT)}, 200 * slowness()
     command = [*torchrun, *words, str(folder)]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=limit, check=False)

@@ -287,7 +287,7 @@ def test_all_seeds_on_record_are_read_unless_some_are_asked_for(folder: Path) ->
 
 def test_an_empty_cell_says_which_command_fills_it_and_a_full_table_nothing(folder: Path) -> None:
     table = recipe_table(["toy"], ["O1", "FP16 static"], folder=folder)
-    assert table.missing() == f'labkit race toy --recipes FP32 "FP16 static" --seeds 0 1 2 --folder {folder}'
+    assert table.missing() == f'labkit compare toy --recipes FP32 "FP16 static" --seeds 0 1 2 --folder {folder}'
     assert recipe_table(["toy"], ["O1"], folder=folder).missing() == ""
     for seed in range(3):
         record_path(folder, "toy", "FP32", seed).unlink()

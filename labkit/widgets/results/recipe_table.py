@@ -79,7 +79,7 @@ class RecipeTable:
         quoted = " ".join(f'"{r}"' if " " in r else r for r in ("FP32", *recipes))
         seeds = " ".join(map(str, self.seeds))
         folder = f'"{self.folder}"' if " " in str(self.folder) else self.folder
-        return f"labkit race {' '.join(tasks)} --recipes {quoted} --seeds {seeds} --folder {folder}"
+        return f"labkit compare {' '.join(tasks)} --recipes {quoted} --seeds {seeds} --folder {folder}"
 
     def lost(self, task: str) -> float | None:
         """Return which share of the activation gradients FP16 loses without scaling: the mean of all measured steps."""
@@ -169,8 +169,8 @@ def recipe_table(
 
     Args:
         seeds: which to read; None takes all that are on record, and asks for three where there are none.
-        folder: where `labkit race --folder` wrote; None takes the runs that travel with the lab. A GPU's runs are in a
-            folder of its name in there.
+        folder: where `labkit compare --folder` wrote; None takes the runs that travel with the lab. A GPU's runs are in
+            a folder of its name in there.
 
     Raises:
         ValueError: the folder holds runs of several devices, where those of one belong.

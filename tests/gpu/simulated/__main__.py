@@ -13,7 +13,7 @@ from tests.gpu.simulated.cards import CARDS
 USAGE = f"""usage: python -m tests.gpu.simulated CARD -- COMMAND ...
 
 Run COMMAND (labkit ..., python ..., any command) so that it, and every Python process it starts, has a simulated card.
-Cards: {", ".join(CARDS)}. Example: python -m tests.gpu.simulated T4 -- labkit doctor"""
+Cards: {", ".join(CARDS)}. Example: python -m tests.gpu.simulated T4 -- labkit check"""
 
 
 def main(words: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""`labkit lab`: open JupyterLab on a notebook, or on copies of all lessons in a folder."""
+"""Commands on notebooks: lab, html, progress, restore."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 import sys
 import sysconfig
 import webbrowser
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,76 +16,59 @@ from tempfile import TemporaryDirectory
 from urllib.parse import quote
 
 import labkit
-from labkit.commands.course import add_course_option, use_course
+from labkit.commands import CommandError, use_course
 from labkit.course import Lesson, learners_notebook, lessons, lessons_folder, text_of
 from labkit.records import checkout, notebooks_folder, write_atomic
 from labkit.records.notebook_copies import copy_notebooks
 
 FIRST_LESSON = "00_start.ipynb"
 HIDDEN = ("lessons", "tests", "__pycache__", "*.pyc", "*.pyo", ".DS_Store", "*~")  # in the checkout's file browser
-LESSONS_FOLDER = "fp16-lab"  # where lessons are copied to when nothing else is said
+LESSONS_FOLDER = "fp16-lab"  # where lessons are copied to by default
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "what",
-        nargs="?",
-        type=Path,
-        help="a notebook to open, or a folder that the notebooks are copied into (default: the checkout's own, "
-        f"or {LESSONS_FOLDER}/ where the lab was installed without one)",
-    )
-    parser.add_argument("--no-browser", action="store_true", help="print the address instead of opening a browser")
-    add_course_option(parser)
-    parser.add_argument("--port", type=int, default=8888, help="first port to try (default: 8888)")
-
-
-def run(arguments: Namespace) -> int:
-    """Become JupyterLab; where the system cannot replace a process (Windows), start it and wait."""
+def lab(arguments: Namespace) -> int:
+    """Replace this process by JupyterLab; where the system cannot (Windows), start it and wait."""
     if importlib.util.find_spec("jupyterlab") is None:
         raise ModuleNotFoundError("JupyterLab is not installed", name="jupyterlab")
     use_course(arguments)
-    try:
-        notebook = notebook_to_open(arguments.what)
-    except OSError as error:
-        print(error, file=sys.stderr)
-        return 2
+    notebook = notebook_to_open(arguments.what)
     is_root = hasattr(os, "geteuid") and os.geteuid() == 0
     browser = not arguments.no_browser and can_open_browser(is_root, sys.platform, os.environ)
     flags = lab_flags(notebook, is_root, browser, arguments.port) + shell_flags(os.environ, sys.stdout.isatty())
     command, environment = [sys.executable, "-m", "jupyterlab", *flags], lab_environment(os.environ)
     if not browser:
-        print("No browser is opened from here: open the address that JupyterLab prints below.", flush=True)
+        print("No browser can be opened: open the address that JupyterLab prints below.", flush=True)
     if os.name != "nt":
         os.execve(command[0], command, environment)
     return subprocess.call(command, env=environment)
 
 
 def notebook_to_open(what: Path | None) -> Path:
-    """Return the notebook that is asked for; where that is a folder, the lessons are copied into it first.
+    """Return the notebook to open; where PATH is a folder, the lessons are copied into it first.
 
     Raises:
-        FileNotFoundError: it is meant to be a notebook, and there is none.
+        FileNotFoundError: a notebook is named that does not exist.
     """
     if what is None:
-        what = notebooks_folder() / FIRST_LESSON if checkout() and not further_lessons() else Path(LESSONS_FOLDER)
+        what = notebooks_folder() / FIRST_LESSON if checkout() and not added_lessons() else Path(LESSONS_FOLDER)
     if what.suffix != ".ipynb":
-        return _handed_out(what.expanduser().resolve())
+        return _copy_lessons(what.expanduser().resolve())
     if not what.is_file():
         raise FileNotFoundError(
-            f"There is no notebook at {what}. `labkit lab FOLDER` copies the lessons into a folder and opens the first."
+            f"there is no notebook {what}; `labkit lab FOLDER` copies the lessons into a folder and opens the first"
         )
     return what.resolve()
 
 
-def further_lessons() -> list[Lesson]:
-    """Return the lessons that do not lie in the lab's own folder, by --course."""
+def added_lessons() -> list[Lesson]:
+    """Return the lessons outside the lab's own folder, added by --course."""
     return [lesson for lesson in lessons() if lesson.folder.parent != lessons_folder()]
 
 
-def _handed_out(folder: Path) -> Path:
+def _copy_lessons(folder: Path) -> Path:
     copied = copy_notebooks(notebooks_folder(), folder, labkit.__version__)
     with TemporaryDirectory() as scratch:
-        for lesson in further_lessons():
+        for lesson in added_lessons():
             write_atomic(Path(scratch, f"{lesson.name}.ipynb"), text_of(learners_notebook(lesson)).encode())
         copied += copy_notebooks(Path(scratch), folder, labkit.__version__)
     counts = Counter(each.what for each in copied)
@@ -97,7 +80,7 @@ def _handed_out(folder: Path) -> Path:
 
 
 def can_open_browser(is_root: bool, platform: str, environment: Mapping[str, str]) -> bool:
-    """Say whether a window can be opened: not as root (browsers refuse), nor without a screen.
+    """Return whether a window can be opened: not as root (browsers refuse), nor without a screen.
 
     >>> can_open_browser(False, "linux", {"SSH_CONNECTION": "..."})
     False
@@ -113,9 +96,9 @@ def can_open_browser(is_root: bool, platform: str, environment: Mapping[str, str
 
 
 def lab_flags(notebook: Path, is_root: bool, browser: bool, port: int) -> list[str]:
-    """Return JupyterLab's flags. Its file browser shows the checkout with labkit's code, but no solutions and tests.
+    """Return JupyterLab's flags; its file browser shows the checkout with labkit's code, but no solutions and tests.
 
-    The notebook is in the address itself, so the address that is printed opens it as well as a browser does.
+    The address itself names the notebook, so the printed address opens it too.
 
     >>> for flag in lab_flags(Path("/somewhere/my first.ipynb"), is_root=True, browser=False, port=8888): print(flag)
     --ServerApp.root_dir=/somewhere
@@ -135,9 +118,9 @@ def lab_flags(notebook: Path, is_root: bool, browser: bool, port: int) -> list[s
 
 
 def lab_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment for JupyterLab, its terminals and kernels: one in which `labkit` and `python` are found.
+    """Return the environment for JupyterLab, its terminals and kernels, whose PATH finds `labkit` and `python`.
 
-    The lab may have been started by its full path, without "activating" anything.
+    The lab may have been started by its full path, in an environment that is not activated.
     """
     programs = [sysconfig.get_path("scripts"), str(Path(sys.executable).parent)]
     path = [*dict.fromkeys(programs), *filter(None, [environment.get("PATH")])]
@@ -145,9 +128,9 @@ def lab_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def shell_flags(environment: Mapping[str, str], is_a_terminal: bool) -> list[str]:
-    """Return the flag that has JupyterLab's terminals open the usual shell.
+    """Return the flag that makes JupyterLab's terminals open the usual shell.
 
-    Where the server has no terminal of its own (a container, a hub) they would open a login shell, which forgets PATH.
+    Where the server has no terminal of its own (a container, a hub) they would open a login shell, which resets PATH.
 
     >>> shell_flags({"SHELL": "/bin/zsh"}, is_a_terminal=False)
     ['--ServerApp.terminado_settings=shell_command=/bin/zsh']
@@ -155,3 +138,43 @@ def shell_flags(environment: Mapping[str, str], is_a_terminal: bool) -> list[str
     if is_a_terminal or os.name == "nt":
         return []
     return [f"--ServerApp.terminado_settings=shell_command={environment.get('SHELL') or 'sh'}"]
+
+
+def html(arguments: Namespace) -> int:
+    from labkit.export import to_html
+
+    for notebook in arguments.notebooks:
+        if not notebook.is_file():
+            raise CommandError(f"there is no notebook {notebook}")
+        try:
+            print(to_html(notebook))
+        except ValueError as error:
+            raise CommandError(str(error)) from error
+    return 0
+
+
+def progress(arguments: Namespace) -> int:
+    from labkit.grading import progress as progress_of
+
+    if not arguments.folder.is_dir():
+        raise CommandError(f"there is no folder {arguments.folder}")
+    print(progress_of(arguments.folder))
+    return 0
+
+
+def restore(arguments: Namespace) -> int:
+    from labkit.grading.kept import best, bring_back, kept_answers
+
+    saved = kept_answers(arguments.folder)
+    if arguments.exercise is not None:
+        if arguments.exercise not in saved:
+            raise CommandError(f"no saved answer to {arguments.exercise}; choose from {', '.join(saved) or 'none'}")
+        print(best(saved[arguments.exercise]).source)
+    elif arguments.write:
+        print("\n".join(bring_back(arguments.folder)) or "No answers are saved for this folder.")
+    else:
+        for id, answers in saved.items():
+            top = best(answers)
+            print(f"{id:<26}{top.points} of {top.out_of} points  {top.when}  ({len(answers)} saved)")
+        print(f"`labkit restore EXERCISE` prints an answer, `labkit restore --write` restores {len(saved)} of them.")
+    return 0

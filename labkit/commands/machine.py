@@ -1,0 +1,99 @@
+"""Commands on the machine and the checkout: check, device, version, setup, test."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import labkit
+from labkit.checkout import check_all, set_up
+from labkit.commands import CommandError
+from labkit.records import checkout
+from labkit.records.system import import_error
+
+PIP = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+
+
+def check(_: Namespace) -> int:
+    """Print what is ready; without torch, which the other checks need, print how to get it."""
+    if error := import_error("torch"):
+        print(f"✗ bad   torch cannot be imported: {error}")
+        print(f"        Python: {sys.executable}. In the checkout, run `make setup`, or")
+        print("        `pip install --force-reinstall torch`; https://pytorch.org/get-started shows which build.")
+        print("        Then run `labkit check` again: the other checks need torch.")
+        return 1
+    from labkit import machine
+
+    report = machine.check_machine()
+    print(report)
+    return 0 if report.healthy else 1
+
+
+def device(_: Namespace) -> int:
+    from labkit.bench import device_report
+
+    print(device_report())
+    return 0
+
+
+def version(_: Namespace) -> int:
+    print(f"labkit {labkit.__version__} on Python {sys.version.split()[0]}")
+    return 0
+
+
+def test(arguments: Namespace) -> int:
+    folder = require_checkout()
+    return set_up(folder, test=True) or check_all(folder, arguments.all, shlex.split(arguments.pytest))
+
+
+def setup(arguments: Namespace) -> int:
+    if arguments.here:
+        from labkit.machine.check import installed_version, requirements  # a checkout may have no torch yet
+
+        return complete(requirements() or {}, installed_version)
+    return set_up(require_checkout(), test=arguments.test)
+
+
+def complete(
+    needed: dict[str, str],
+    installed: Callable[[str], str | None],
+    call: Callable[[Sequence[str]], int] = subprocess.call,
+) -> int:
+    """Install missing packages, replace none, and print which versions stayed; return the exit status.
+
+    needed     package -> lowest version that is supported
+    installed  package -> its version, or None where it is missing
+
+    torch is never downloaded: a host brings the build that fits its GPU.
+    """
+    from labkit.machine.check import DISTRIBUTION, packages
+
+    present = [f"{name} {version}" for name in (DISTRIBUTION, *needed) if (version := installed(name))]
+    missing = [f"{name}>={lowest}" for name, lowest in needed.items() if installed(name) is None]
+    if any(each.startswith("torch>") for each in missing):
+        print("This environment has no torch: choose one that has it, or run `pip install torch` first.")
+        return 2
+    if missing and (status := call([*PIP, *missing])):
+        return status
+    added = f" Added: {', '.join(each.split('>')[0] for each in missing)}." if missing else ""
+    print(f"The lab is ready. Kept as they were: {', '.join(present)}.{added}")
+    for finding in packages(needed, installed):
+        if "too old" in finding.what:
+            print(f"{finding.name} {finding.what}; the lab may work all the same. Otherwise: {finding.remedy}")
+    return 0
+
+
+def require_checkout() -> Path:
+    """Return the top of the checkout.
+
+    Raises:
+        CommandError: labkit was installed without one.
+    """
+    folder = checkout()
+    if folder is None:
+        raise CommandError("expected a checkout of the lab, but labkit was installed without one; run it in a clone")
+    return folder

@@ -1,0 +1,142 @@
+"""Commands on training scripts and their errors: watch, diagnose, explain."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import textwrap
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from labkit.commands import CommandError
+
+if TYPE_CHECKING:
+    from labkit.faults import Fault, GpuCard
+    from labkit.faults.messages import Message
+
+WIDTH = 100
+FORMS = {"As it fails": False, "Repaired": True}
+
+
+def watch(arguments: Namespace) -> int:
+    from labkit.instrument import watched
+
+    if arguments.every < 1:
+        raise CommandError(f"--every: expected 1 or more, got {arguments.every}")
+    if not arguments.script.is_file():
+        raise CommandError(f"there is no script at {arguments.script}")
+    _warn_of_own_options(arguments.arguments, ("--every", "--folder"), arguments.script, "watch")
+    status, reports = watched(arguments.script, arguments.arguments, arguments.every)
+    is_first_rank = os.environ.get("RANK", "0") == "0"  # the report of torchrun's first rank covers all ranks
+    for report in reports if is_first_rank else ():
+        print(report, file=sys.stderr)
+        try:
+            message = f"written to {report.save(free_folder(arguments.folder)) / 'report.html'}"
+        except Exception as error:  # the script has ended, and its exit status stays its own
+            message = f"the report could not be written: {type(error).__name__}: {error}"
+        print(message, file=sys.stderr)
+    if not reports:
+        print(f"no torch optimizer stepped in {arguments.script}: there was no model to watch", file=sys.stderr)
+    return status
+
+
+def free_folder(folder: Path) -> Path:
+    """Return the folder, or the first of NAME-2, NAME-3 and so on that is empty or missing."""
+    numbered = (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(2))
+    return next(
+        each
+        for each in itertools.chain([folder], numbered)
+        if not each.exists() or (each.is_dir() and not any(each.iterdir()))
+    )
+
+
+def diagnose(arguments: Namespace) -> int:
+    from labkit.clinic.script import diagnose_script
+
+    if arguments.arguments[:1] == ["--steps"]:  # argparse passes all that follows the script to the script
+        own = ArgumentParser(prog="labkit diagnose", add_help=False)
+        own.add_argument("--steps", type=int)
+        arguments.steps = own.parse_args(arguments.arguments[:2]).steps
+        arguments.arguments = arguments.arguments[2:]
+    _warn_of_own_options(arguments.arguments, ("--steps",), arguments.script, "diagnose")
+    try:
+        report = diagnose_script(arguments.script, arguments.arguments, arguments.steps)
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    print(report)
+    return 0 if report.healthy else 1
+
+
+def _warn_of_own_options(arguments: Sequence[str], options: Sequence[str], script: Path, command: str) -> None:
+    """Name the options of labkit that stand after the script's name, where they are passed to the script."""
+    for word in arguments:
+        if word.split("=")[0] in options:
+            print(
+                f"labkit {command}: {word} stands after {script}, so it is passed to the script. "
+                f"If it is meant for labkit: labkit {command} {word.split('=')[0]} ... {script}",
+                file=sys.stderr,
+            )
+
+
+def explain(arguments: Namespace) -> int:
+    from labkit.faults import cards
+    from labkit.faults import explain as find
+    from labkit.faults.messages import messages_in
+
+    text = " ".join(arguments.text)
+    known = cards()
+    if not text:
+        print("\n".join(f"{name:<28}{card.title}" for name, card in known.items()))
+        return 0
+    found = [known[text]] if text in known else find(text)
+    others = [] if found else messages_in(text)
+    for message in others:
+        print(_message_text(message, known), end="\n\n")
+    for card in found:
+        print(_fault_text(card, whole=text in known), end="\n\n")
+    if not found and not others:
+        print(
+            "No known fault has this message. `labkit explain` lists all faults; where a training fails without a "
+            "message, run `labkit diagnose train.py`.",
+            file=sys.stderr,
+        )
+    return 0 if found or others else 1
+
+
+def _message_text(message: Message, known: dict[str, Fault | GpuCard]) -> str:
+    nearest = "; ".join(f"{name} ({known[name].title.rstrip('.')})" for name in message.cards)
+    parts = {"Why": message.means, "Run next": message.next, "Nearest": nearest}
+    lines = [message.words, *(_wrapped(name, text) for name, text in parts.items())]
+    lines.append(_wrapped("Reported", f"{message.source} {message.date}".strip()))
+    lines.append(f"  `labkit explain {message.cards[0]}` shows the nearest fault as code that fails, and repaired.")
+    return "\n".join(lines)
+
+
+def _fault_text(card: Fault | GpuCard, whole: bool) -> str:
+    from labkit.faults import Fault, GpuCard, code_of, run, snippet
+
+    parts = {"Symptom": card.symptom, "Cause": card.cause, "Instruments": card.reading, "Repair": card.repair}
+    lines = [card.title, *(_wrapped(name, text) for name, text in parts.items())]
+    if isinstance(card, Fault) and card.where:
+        lines.append(_wrapped("Where", card.where))
+    lines.append(_wrapped("Reported", ", ".join(card.threads)))
+    if isinstance(card, GpuCard):
+        lines += [_wrapped("Published", text) for text in card.published()]
+    if whole and isinstance(card, GpuCard):
+        lines += [f"\n{name}:\n\n{code_of(card.function, fixed)}" for name, fixed in FORMS.items()]
+        lines.append("\nOnly a GPU shows it: `labkit gpu --only cards` runs it on one.")
+    elif isinstance(card, Fault) and whole:
+        for name, fixed in FORMS.items():
+            outcome = run(card, fixed)
+            result = outcome.error or f"score {outcome.score:.3g}; {card.limit:g} or more is healthy"
+            lines.append(f"\n{name}:\n\n{snippet(card, fixed)}\n\nResult of a run on this machine: {result}")
+    else:
+        lines.append(f"  `labkit explain {card.id}` shows it as code that fails, and repaired.")
+    return "\n".join(lines)
+
+
+def _wrapped(name: str, text: str) -> str:
+    return textwrap.fill(text, WIDTH, initial_indent=f"  {name + ':':<13}", subsequent_indent=" " * 15)

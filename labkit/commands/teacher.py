@@ -1,0 +1,189 @@
+"""Commands for teachers: grade, release, exercises, board, classroom."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+import zipfile
+from argparse import Namespace
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TextIO
+
+from labkit.commands import CommandError, use_course
+from labkit.course import lessons, lessons_folder
+from labkit.records import checkout, now, write_atomic
+
+
+def grade(arguments: Namespace) -> int:
+    """Grade, then write what the options name; the teacher's own tables are read first, before anything runs."""
+    from labkit.classroom.archives import unpacked
+    from labkit.classroom.marks import marks_of, notices, read_roster, read_said, unused, write_gradebook
+    from labkit.classroom.pages import journals_beside, report, write_feedback
+    from labkit.grading import cli
+    from labkit.grading.attempts import doubtful, late_days
+    from labkit.grading.exercises import EXERCISES
+    from labkit.grading.submission import find
+    from labkit.grading.table import visible
+
+    use_course(arguments, solutions=True)
+    with_exercises = sorted({exercise.lesson for exercise in EXERCISES.values()})
+    if arguments.lesson and arguments.lesson not in with_exercises:
+        raise CommandError(f"no exercises in lesson {arguments.lesson!r}; choose from {', '.join(with_exercises)}")
+    for path in arguments.submissions:
+        if not path.exists():
+            raise CommandError(f"there is no {path}; give a folder of notebooks, or notebooks")
+    if arguments.csv is None:
+        raise CommandError("expected --csv FILE, where to write the grades: labkit grade ... --csv grades.csv")
+    if not 0 <= arguments.late <= 100 or (arguments.late and arguments.due is None):
+        raise CommandError("--late takes 0 to 100 percent a day, and needs --due")
+    try:
+        roster = read_roster(arguments.roster) if arguments.roster else None
+        comments = read_said(arguments.manual) if arguments.manual else {}
+        with TemporaryDirectory(prefix="labkit-hand-in-") as scratch:
+            arguments.submissions, refused = unpacked(arguments.submissions, Path(scratch))
+            status, rows = cli.graded(arguments, refused)
+            if status:
+                return status
+            submissions = find(arguments.submissions, refused)
+            late = {(one.student, one.notebook): late_days(one, arguments.due) for one in submissions}
+            marks = marks_of(rows, late, arguments.late, comments)
+            notes = unused(comments, rows)
+            notes += notices(roster, [*dict.fromkeys(row.student for row in rows)]) if roster else []
+            notes += doubtful(submissions, datetime.fromisoformat(now()).timestamp()) if arguments.due else []
+            for line in notes:
+                _print(visible(line))
+            if arguments.feedback:
+                pages = write_feedback(arguments.feedback, marks, comments)
+                _print(f"{arguments.feedback}: {len(pages)} pages")
+            if arguments.report:
+                _print(str(write_atomic(arguments.report, report(marks, journals_beside(submissions), notes))))
+            if arguments.gradebook:
+                write_gradebook(arguments.gradebook, marks, roster)
+                _print(str(arguments.gradebook))
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    return 0
+
+
+def release(arguments: Namespace) -> int:
+    from labkit.classroom.nbgrader import write_course
+    from labkit.classroom.release import lessons_named
+    from labkit.classroom.release import release as write_release
+    from labkit.grading.exercises import exercises_of
+
+    use_course(arguments, solutions=True)
+    top = checkout()
+    if top is None:
+        raise CommandError("expected a checkout of the lab, but labkit was installed without one")
+    try:
+        chosen = lessons_named(arguments.lessons)
+        learners, teacher = write_release(top, arguments.folder, chosen, progress_bar(sys.stderr), _print)
+        if arguments.nbgrader:
+            listed = [exercise for lesson in chosen for exercise in exercises_of(lesson)]
+            write_course(teacher / "nbgrader", chosen, listed, arguments.seed)
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    print(f"{learners}: notebooks and a wheel without solutions, for the class")
+    print(f"{teacher}: the whole lab, model answers and a table of exercises, for you")
+    return 0
+
+
+def exercises(arguments: Namespace) -> int:
+    from labkit.classroom.model_answers import as_csv
+    from labkit.grading import EXERCISES
+    from labkit.grading.proof import problems
+
+    use_course(arguments, solutions=True)
+    added = [lesson for lesson in lessons() if lesson.folder.parent != lessons_folder()]
+    if found := [problem for lesson in added for problem in problems(lesson)]:
+        _print("\n".join(found))
+        return 1
+    text = as_csv(EXERCISES.values())
+    write_atomic(arguments.csv, text.encode()) if arguments.csv else sys.stdout.write(text)
+    return 0
+
+
+def board(arguments: Namespace) -> int:
+    """Serve until interrupted."""
+    from labkit.classroom.board import serve
+
+    if not arguments.folder.is_dir():
+        raise CommandError(f"there is no folder {arguments.folder}")
+    server = serve(arguments.folder, arguments.grades, arguments.address, arguments.port)
+    if arguments.address != "127.0.0.1":
+        _print("Everyone who can reach this machine sees counts of predictions, and with --grades names and points.")
+    print(f"http://{arguments.address}:{server.server_address[1]}/  (Ctrl-C ends it)", flush=True)
+    with server:
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            return 0
+    return 0
+
+
+def classroom(arguments: Namespace) -> int:
+    """Set up the folder, and replace this process by JupyterHub."""
+    from labkit.classroom.hub import Room, learners_named, set_up, walls
+
+    if importlib.util.find_spec("jupyterhub") is None:
+        raise ModuleNotFoundError("JupyterHub is not installed", name="jupyterhub")
+    top, folder = checkout(), arguments.folder.resolve()
+    if top is None or not hasattr(os, "geteuid"):
+        raise CommandError("expected a checkout of the lab, on Linux or macOS")
+    if shutil.which("configurable-http-proxy") is None:
+        raise CommandError("JupyterHub's proxy is missing: npm install -g configurable-http-proxy")
+    try:
+        room = Room(str(folder), learners_named(arguments.users), arguments.port, arguments.memory, arguments.cores,
+                    arguments.idle)  # fmt: skip
+        config = set_up(room)
+        _unpack_learners_lab(top, folder, arguments.lessons)
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    print(walls(room, [lessons_folder()]), flush=True)
+    print(f"http://127.0.0.1:{room.port}  names and passwords: {folder / 'hub' / 'passwords.csv'}", flush=True)
+    os.chdir(folder / "hub")
+    return os.execv(sys.executable, [sys.executable, "-m", "jupyterhub", "-f", str(config)])
+
+
+def _unpack_learners_lab(top: Path, folder: Path, names: list[str]) -> None:
+    """Put the learners' lab, without solutions, into lab/; an existing one stays, until it is deleted."""
+    if (folder / "lab").is_dir():
+        return
+    from labkit.classroom.release import lessons_named
+    from labkit.classroom.release import release as write_release
+
+    learners, _ = write_release(
+        top, folder / "hub" / "release", lessons_named(names), progress_bar(sys.stderr), print
+    )  # fmt: skip
+    shutil.rmtree(folder / "lab.part", ignore_errors=True)
+    with zipfile.ZipFile(next(learners.glob("*.whl"))) as wheel:
+        wheel.extractall(folder / "lab.part")
+    os.rename(folder / "lab.part", folder / "lab")
+
+
+def progress_bar(stream: TextIO, width: int = 30) -> Callable[[int, int, str], None]:
+    """Return a progress bar: one line that is rewritten in a terminal, a line for each tenth elsewhere."""
+    tenth = -1
+
+    def show(done: int, total: int, name: str) -> None:
+        nonlocal tenth
+        if not total:
+            return
+        filled = "█" * (width * done // total)
+        if stream.isatty():
+            stream.write(f"\r{filled:<{width}} {done} of {total} exercises  {name:<24}" + ("" if name else "\n"))
+        elif 10 * done // total > tenth or not name:
+            tenth = 10 * done // total
+            stream.write(f"{done} of {total} exercises\n")
+        stream.flush()
+
+    return show
+
+
+def _print(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
