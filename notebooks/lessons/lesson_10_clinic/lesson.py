@@ -13,11 +13,12 @@
 # %% [markdown] on_the_map="failing trainings that people bring: find the cause, and repair it at one place"
 # # 10 · The clinic
 #
-# **You will be able to** find out why a training in 16 bits fails, from its picture, an instrument and its code; and to repair
-# it at one place, instead of giving up 16 bits everywhere.
+# **You will be able to** find out why a training in 16 bits fails. You use its picture, an instrument and its code. You
+# repair it at one place, and keep 16 bits everywhere else.
 #
-# About 110 minutes, in as many sittings as you like. Ten exercises, 30 points. Builds on: autocast (lesson 05), loss scaling (lesson 06), master weights (lesson
-# 07). Each consultation takes about ten minutes and stands alone: run the first cell, and then begin with any of them.
+# About 110 minutes, in as many sittings as you like. Ten exercises, 30 points. Builds on: autocast (lesson 05), loss
+# scaling (lesson 06), master weights (lesson 07). Each consultation takes about ten minutes, and none needs another.
+# Run the first cell, and then begin with any of them.
 
 # %% id="setup"
 import warnings
@@ -35,27 +36,34 @@ from labkit.widgets import PatientWall, predict, treatment_figure
 # %% [markdown]
 # ## How a consultation goes
 #
-# Somebody brings a training that fails. You get its code, a function of `model` and `batches`. It trains the model, and returns
-# the losses and a *diagnosis*. As it comes, the diagnosis is `None`: nobody knows.
+# A person brings a training that fails. You get its code, a function of `model` and `batches`. It trains the model, and
+# returns the losses and a *diagnosis*. At first the diagnosis is `None`: unknown.
 #
 # 1. **Look.** `look` runs the training, and a picture shows how it went.
-# 2. **Examine.** A cell holds an instrument to this training. Change it, and look elsewhere.
-# 3. **Commit** to a cause. Then you read the answer.
-# 4. **Treat.** Copy the training into the cell of the exercise, and repair it. It is run on other batches, and four things are asked:
-#    it learns; the rest is computed in 16 bits as before; every example and every step is still there; and the diagnosis fits.
-#    So keep the format of 16 bits, the optimizer and its learning rate, and return the losses as they are: each loss and each step is
-#    computed once more from your model's weights, and what differs is named.
+# 2. **Examine.** The next cell measures this training. Change the cell to measure something else.
+# 3. **Choose** a cause. Then you can read the answer.
+# 4. **Treat.** Copy the training into the cell of the exercise, and repair it.
+#
+# The check runs your training on other batches. It must fulfil four conditions:
+#
+# - It learns.
+# - All other parts are computed in 16 bits as before.
+# - It uses every example and takes every step.
+# - The diagnosis is right.
+#
+# So keep the format of 16 bits, the optimizer and its learning rate, and return the losses as they are. The check
+# computes each loss and each step again from your model's weights, and names any that differ.
 #
 # A diagnosis has two parts: *where*, in a word from a list, and *how much*, a number. `return losses, ("log", 0.5)` gives one. It is right
 # or wrong as a whole.
 #
-# *Stuck? `from labkit.grading import hint`, then `hint("clinic.clip")`: three hints, one by one, at no cost.*
+# *Stuck? `from labkit.grading import hint`, then `hint("clinic.clip")`: you get three hints, one by one, at no cost.*
 
 # %% [markdown]
-# ## 1 · Nothing is learned, and nothing is said
+# ## 1 · Nothing is learned, without an error
 #
-# *"I added gradient clipping, as in the paper. Since then the loss stays where it begins. No error, no NaN, and the loss scale is
-# fine. Without mixed precision the same script learns."*
+# *"I added gradient clipping, as in the paper. Since then the loss does not fall. There is no error and no NaN, and the
+# loss scale is fine. Without mixed precision the same script learns."*
 
 
 # %% id="patient-clip"
@@ -78,7 +86,7 @@ seen = look("clip", clip_as_it_came)
 treatment_figure(seen)
 
 # %% [markdown]
-# **Examine.** `norms` has the length of all gradients together, as the optimizer got them, in each step.
+# **Examine.** `norms` has one number for each step: the length of all gradients together, as the optimizer gets them.
 
 # %% id="touch-clip" tags=["claim-C38"]
 for step in range(0, 40, 8):
@@ -88,10 +96,10 @@ for step in range(0, 40, 8):
 predict("clinic.clip")
 
 # %% [markdown]
-# ### Exercise 1: nothing is learned, and nothing is said  ●●○  8 min
+# ### Exercise 1: nothing is learned, without an error  ●●○  8 min
 #
-# *Where* is one of `"autocast"`, `"backward"`, `"clip_grad_norm_"`, `"scaler.step"`, `"learning rate"`: at which part is the fault? *How
-# much* is the largest norm that the optimizer's gradients can have, as it came.
+# *Where* is one of `"autocast"`, `"backward"`, `"clip_grad_norm_"`, `"scaler.step"`, `"learning rate"`: which part has
+# the fault? *How much* is a number: the largest norm that the optimizer's gradients can have before the repair.
 
 
 # %% id="exercise-clinic-clip" tags=["exercise-clinic.clip"]
@@ -123,8 +131,8 @@ check("clinic.clip", my_clip_training)
 # %% [markdown]
 # ## 2 · Attempting to unscale FP16 gradients
 #
-# *"I load the model in FP16 to save memory, and train it with autocast and a GradScaler, as the tutorial says. The first step ends
-# with an error. There are a hundred threads about it, and each gives another advice."*
+# *"I load the model in FP16 to save memory, and train it with autocast and a GradScaler, as the tutorial says. The
+# first step ends with an error. There are a hundred threads about it, and each one gives different advice."*
 
 
 # %% id="patient-unscale"
@@ -147,8 +155,8 @@ def unscale_as_it_came(model, batches):
 print(look("unscale", unscale_as_it_came).error)
 
 # %% [markdown]
-# **Examine.** A gradient has the dtype of its weight. And what would become of an FP16 weight, if nobody refused? Each update
-# below is smaller than the one before.
+# **Examine.** A gradient has the dtype of its weight. What would happen to an FP16 weight without this error? Each
+# update below is smaller than the one before.
 
 # %% id="touch-unscale" tags=["claim-C30"]
 for dtype in (torch.float32, torch.float16):
@@ -166,8 +174,8 @@ predict("clinic.unscale")
 # %% [markdown]
 # ### Exercise 2: attempting to unscale FP16 gradients  ●○○  8 min
 #
-# *Where* is one of `"inputs"`, `"weights"`, `"loss"`, `"gradients"`, `"scale"`: what is FP16 and should not be? *How much* is the largest update
-# that an FP16 weight of 0.125 does not notice.
+# *Where* is one of `"inputs"`, `"weights"`, `"loss"`, `"gradients"`, `"scale"`: what is FP16 and should not be? *How
+# much* is a number: the largest update that does not change an FP16 weight of 0.125.
 
 
 # %% id="exercise-clinic-unscale" tags=["exercise-clinic.unscale"]
@@ -198,8 +206,8 @@ check("clinic.unscale", my_unscale_training)
 # %% [markdown]
 # ## 3 · The loss is NaN, though autocast is off around it
 #
-# *"My loss has logarithms, so I compute it in FP32: I switch autocast off around it. The loss reads NaN from the first step. The strange thing:
-# the model learns, for a while. Then more and more steps are skipped."*
+# *"My loss has logarithms, so I compute it in FP32: I switch autocast off around it. The loss is NaN from the first
+# step. Strangely, the model learns for a while. Then more and more steps are skipped."*
 
 
 # %% id="patient-region"
@@ -224,7 +232,7 @@ def region_as_it_came(model, batches):
 treatment_figure(look("region", region_as_it_came))
 
 # %% [markdown]
-# **Examine.** What does the region get, and what becomes of its numbers?
+# **Examine.** What does the region get, and what happens to its numbers?
 
 # %% id="touch-region"
 with torch.autocast("cpu", torch.float16):
@@ -239,8 +247,8 @@ predict("clinic.region")
 # %% [markdown]
 # ### Exercise 3: the loss is NaN, though autocast is off around it  ●●○  8 min
 #
-# *Where* is one of `"model"`, `"softmax"`, `"log"`, `"backward"`, `"scaler.update"`: whose result is the first that is not finite? *How much*
-# is what 1e-8 is in the format in which it is added.
+# *Where* is one of `"model"`, `"softmax"`, `"log"`, `"backward"`, `"scaler.update"`: which one has the first result
+# that is not finite? *How much* is a number: the value of 1e-8 in the format in which it is added.
 
 
 # %% id="exercise-clinic-region" tags=["exercise-clinic.region"]
@@ -274,8 +282,8 @@ check("clinic.region", my_region_training)
 # %% [markdown]
 # ## 4 · It learns, and stops too early
 #
-# *"The learning rate falls in a line to 0. With mixed precision the model ends far worse than without. There is a warning about the
-# order of two calls, but the order is right."*
+# *"The learning rate falls linearly to 0. With mixed precision the model ends far worse than without. There is a
+# warning about the order of two calls, but the order is right."*
 
 
 # %% id="patient-schedule"
@@ -312,8 +320,8 @@ predict("clinic.schedule")
 # %% [markdown]
 # ### Exercise 4: it learns, and stops too early  ●●○  8 min
 #
-# *Where* is one of `"autocast"`, `"backward"`, `"scaler.step"`, `"scaler.update"`, `"schedule.step"`: which call does what it should not? *How much*
-# is how many steps were skipped.
+# *Where* is one of `"autocast"`, `"backward"`, `"scaler.step"`, `"scaler.update"`, `"schedule.step"`: which call does
+# something wrong? *How much* is the number of skipped steps.
 
 
 # %% id="exercise-clinic-schedule" tags=["exercise-clinic.schedule"]
@@ -347,8 +355,8 @@ check("clinic.schedule", my_schedule_training)
 # %% [markdown]
 # ## 5 · The backward pass ends with two dtypes
 #
-# *"I wrote an `autograd.Function` of my own. In FP32 it works, gradients are checked. Under autocast the forward pass works too. The
-# backward pass ends with an error in a line that I wrote, and I never cast anything."*
+# *"I wrote my own `autograd.Function`. In FP32 it works, and I checked its gradients. Under autocast the forward pass
+# works too. The backward pass ends with an error in a line that I wrote, and I never cast anything."*
 
 
 # %% id="patient-function"
@@ -379,7 +387,7 @@ def function_as_it_came(model, batches):
 print(look("function", function_as_it_came).error)
 
 # %% [markdown]
-# **Examine.** Which dtypes come to `forward`, and which to `backward`? And is autocast on there?
+# **Examine.** Which dtypes does `forward` get, and which does `backward` get? Is autocast on in each of them?
 
 
 # %% id="touch-function"
@@ -406,12 +414,12 @@ predict("clinic.function")
 # %% [markdown]
 # ### Exercise 5: the backward pass ends with two dtypes  ●●○  8 min
 #
-# Here you write the class, too, inside of the function, and give it a name of its own. Two decorators are made for it:
-# `torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.float32)` and `torch.amp.custom_bwd(device_type="cpu")`. All but this class
-# stays in FP16.
+# Here you also write the class, inside the function, and give it a new name. Two decorators help:
+# `torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.float32)` and `torch.amp.custom_bwd(device_type="cpu")`.
+# Everything except this class stays in FP16.
 #
-# *Where* is one of `"forward"`, `"backward"`, `"loss"`, `"optimizer.step"`: which of them fails? In place of a number stands a name: which of
-# `"grad"`, `"x"` and `"weight"` is FP32 there.
+# *Where* is one of `"forward"`, `"backward"`, `"loss"`, `"optimizer.step"`: which of them fails? The second part is a
+# name instead of a number: which of `"grad"`, `"x"` and `"weight"` is FP32 in that line.
 
 
 # %% id="exercise-clinic-function" tags=["exercise-clinic.function"]
@@ -444,8 +452,9 @@ check("clinic.function", my_function_training)
 # %% [markdown]
 # ## 6 · NaN, from one batch on
 #
-# *"Attention over eight tokens. Some texts are shorter, so I mask what is padding. And I mask a second time, as the library did,
-# because two masks cannot hurt. All is well for some steps. Then the loss is NaN and stays NaN, at a batch that looks like all the others."*
+# *"Attention over eight tokens. Some texts are shorter, so I mask the padding. I mask a second time, as the library
+# did, because two masks cannot hurt. All is well for some steps. Then the loss becomes NaN and stays NaN, at a batch
+# that looks like all the others."*
 
 
 # %% id="patient-mask"
@@ -471,7 +480,8 @@ def mask_as_it_came(model, batches):
 treatment_figure(look("mask", mask_as_it_came))
 
 # %% [markdown]
-# **Examine.** Does the batch really look like all the others? And what does a softmax make of a row that was masked once, and twice?
+# **Examine.** Does the batch really look like all the others? And what is the softmax of a row that was masked once,
+# and of one that was masked twice?
 
 # %% id="touch-mask" tags=["claim-C55"]
 shortest = [int((~padding).sum(1).min()) for _, _, padding in CONSULTATIONS["mask"].batches(40, seed=0)]
@@ -487,8 +497,8 @@ predict("clinic.mask")
 # %% [markdown]
 # ### Exercise 6: NaN, from one batch on  ●●○  8 min
 #
-# *Where* is one of `"embed"`, `"mix"`, `"scores"`, `"softmax"`, `"head"`, `"loss"`: whose result is the first that holds NaN? *How much* is
-# the number of the batch in which it happens, counted from 0, when `look` runs it.
+# *Where* is one of `"embed"`, `"mix"`, `"scores"`, `"softmax"`, `"head"`, `"loss"`: which one has the first result with
+# NaN? *How much* is the number of the batch in which it happens when `look` runs it, counted from 0.
 
 
 # %% id="exercise-clinic-mask" tags=["exercise-clinic.mask"]
@@ -519,8 +529,8 @@ check("clinic.mask", my_mask_training)
 # %% [markdown]
 # ## 7 · A little worse than it should be
 #
-# *"We trained in BF16 throughout: no scaler, no NaN, and the loss is fine, only a little worse than in FP32. Then somebody looked into the
-# published weights. All gains of our norms are exactly 1.0."*
+# *"We trained everything in BF16: no scaler, no NaN, and the loss is only a little worse than in FP32. Then a reader
+# looked into the published weights. All gains of our norms are exactly 1.0."*
 #
 # Here is a network of one norm and one layer. Its score is the share of gains that are no longer 1.
 
@@ -543,8 +553,8 @@ seen = look("gains", gains_as_it_came)
 treatment_figure(seen)
 
 # %% [markdown]
-# **Examine.** `still` names the parameters that never moved. Then: one step of Adam has about the size of the learning rate. What does it
-# do to a weight of 1, of 0.1, of 0?
+# **Examine.** `still` names the parameters that never moved. One step of Adam has about the size of the learning rate.
+# How does it change a weight of 1, of 0.1, of 0?
 
 # %% id="touch-gains"
 print("never moved:", *seen.still)
@@ -562,8 +572,8 @@ predict("clinic.gains")
 #
 # The layer stays in BF16, and the learning rate at 0.001. The norm may be FP32; or you keep FP32 masters of all.
 #
-# *Where* is one of `"norm.weight"`, `"norm.bias"`, `"linear.weight"`, `"linear.bias"`. *How much* is the update that it takes to move a BF16 weight
-# of 1 upwards: half the distance to the next number.
+# *Where* is one of `"norm.weight"`, `"norm.bias"`, `"linear.weight"`, `"linear.bias"`. *How much* is a number: the
+# smallest update that could move a BF16 weight of 1 upwards, which is half the distance to the next number.
 
 
 # %% id="exercise-clinic-gains" tags=["exercise-clinic.gains"]
@@ -592,8 +602,8 @@ check("clinic.gains", my_gains_training)
 # %% [markdown]
 # ## 8 · NaN in eval(), and only there
 #
-# *"Training is healthy. The loss falls, one step was skipped, as it happens. Then I call `model.eval()`, and every output is NaN. In
-# `model.train()` they are fine again."*
+# *"Training is healthy. The loss falls; one step was skipped, which is normal. Then I call `model.eval()`, and every
+# output is NaN. After `model.train()` the outputs are fine again."*
 
 
 # %% id="patient-eval"
@@ -614,7 +624,7 @@ def eval_as_it_came(model, batches):
 treatment_figure(look("eval", eval_as_it_came))
 
 # %% [markdown]
-# **Examine.** All that a model keeps is in its `state_dict`. And what was the largest number in each batch?
+# **Examine.** A model's `state_dict` has everything that it stores. And what was the largest number in each batch?
 
 # %% id="touch-eval" tags=["claim-C31"]
 torch.manual_seed(0)
@@ -630,10 +640,11 @@ predict("clinic.eval")
 # %% [markdown]
 # ### Exercise 8: NaN in eval(), and only there  ●●○  8 min
 #
-# A pixel lies between 0 and 1. One picture is broken; the other 63 of its batch are good, and are to be learned from.
+# A pixel lies between 0 and 1. One picture is broken. The other 63 of its batch are good, and the model must learn from
+# them.
 #
-# *Where* is one of `"weights"`, `"gradients"`, `"statistics"`, `"loss"`, `"scale"`: what stays spoiled? *How much* is the step since which it is,
-# counted from 0, when `look` runs it.
+# *Where* is one of `"weights"`, `"gradients"`, `"statistics"`, `"loss"`, `"scale"`: what stays inf or NaN? *How much*
+# is the step in which this begins when `look` runs it, counted from 0.
 
 
 # %% id="exercise-clinic-eval" tags=["exercise-clinic.eval"]
@@ -663,8 +674,8 @@ check("clinic.eval", my_eval_training)
 # %% [markdown]
 # ## 9 · A penalty that outweighs the loss
 #
-# *"I add a penalty on the gradient with respect to the inputs, so that the model is smooth. In FP32 it works. With a scaler the model
-# learns nothing, whatever weight I give the penalty."*
+# *"I add a penalty on the gradient with respect to the inputs, so that the model is smooth. In FP32 it works. With a
+# scaler the model learns nothing, for every weight of the penalty that I tried."*
 
 
 # %% id="patient-penalty"
@@ -688,7 +699,7 @@ def penalty_as_it_came(model, batches):
 treatment_figure(look("penalty", penalty_as_it_came))
 
 # %% [markdown]
-# **Examine.** One batch, and the penalty under three scales. What does it depend on, and how?
+# **Examine.** The cell computes the penalty of one batch with three scales. What does it depend on, and how?
 
 # %% id="touch-penalty"
 torch.manual_seed(0)
@@ -707,10 +718,10 @@ predict("clinic.penalty")
 # %% [markdown]
 # ### Exercise 9: a penalty that outweighs the loss  ●●●  8 min
 #
-# The penalty stays, as it was meant.
+# Keep the penalty, with its intended size.
 #
-# *Where* is one of `"autocast"`, `"loss"`, `"penalty"`, `"scaler.step"`, `"learning rate"`: what is not what it should be? *How much* is by which
-# factor, in the first step.
+# *Where* is one of `"autocast"`, `"loss"`, `"penalty"`, `"scaler.step"`, `"learning rate"`: which one has a wrong
+# value? *How much* is the factor by which it is wrong, in the first step.
 
 
 # %% id="exercise-clinic-penalty" tags=["exercise-clinic.penalty"]
@@ -744,8 +755,9 @@ check("clinic.penalty", my_penalty_training)
 # %% [markdown]
 # ## 10 · It learns in FP32, and hardly in FP16
 #
-# *"My normalisation is three lines: square, sum, root. There is no product of matrices in it, so I left it outside of autocast. In FP32
-# the model learns in forty steps. With autocast around its two layers it does not. No inf and no NaN is in the loss, and no step is skipped."*
+# *"My normalisation has three lines: square, sum, root. It has no matrix product, so I left it outside autocast. In
+# FP32 the model learns in forty steps. With autocast around its two layers it does not. The loss has no inf and no NaN,
+# and no step is skipped."*
 
 
 # %% id="patient-overflow"
@@ -769,7 +781,7 @@ def overflow_as_it_came(model, batches):
 treatment_figure(look("overflow", overflow_as_it_came))
 
 # %% [markdown]
-# **Examine.** Go through its lines, one batch, one step. What is the largest number after each?
+# **Examine.** Go through its lines, for one batch and one step. What is the largest number after each line?
 
 # %% id="touch-overflow" tags=["claim-C56"]
 torch.manual_seed(0)
@@ -791,15 +803,15 @@ for where, region in {"the CPU's lists": torch.autocast, "a GPU's lists": gpu_li
         print(f"the same sum inside of autocast, {where}: {(features * features).sum(1).dtype}")
 
 # %% [markdown]
-# Outside of autocast nothing is cast, and `features` came out of it as FP16. So it overflows on a CPU and on a GPU. *Inside* of
-# autocast it depends on the device: the sum is on a GPU's deny list, and not on a CPU's (lesson 05). But the squares are FP16
-# there too, before they are added up.
+# Outside autocast nothing is cast, and `features` came out of it as FP16. So the sum overflows on a CPU and on a GPU.
+# *Inside* autocast it depends on the device: the sum is on the deny list for a GPU, and not on that for a CPU (lesson
+# 05). But the squares are FP16 there too, before they are added up.
 
 # %% [markdown]
 # ### Exercise 10: it learns in FP32, and hardly in FP16  ●●○  8 min
 #
-# *Where* is one of `"body"`, `"relu"`, `"sum"`, `"sqrt"`, `"head"`: whose result is the first that FP16 does not hold? *How much* is the length of a
-# vector (the root of that sum) from which on it happens.
+# *Where* is one of `"body"`, `"relu"`, `"sum"`, `"sqrt"`, `"head"`: which one has the first result that does not fit
+# into FP16? *How much* is a number: the length of a vector (the root of that sum) from which on it happens.
 
 
 # %% id="exercise-clinic-overflow" tags=["exercise-clinic.overflow"]
@@ -831,10 +843,10 @@ def my_overflow_training(model, batches):
 check("clinic.overflow", my_overflow_training)
 
 # %% [markdown]
-# ## The wall
+# ## The wall: all other known faults
 #
-# Here are all the others, as cards: in front what somebody saw, behind it what it was. **Guess before you turn one.** Then run it, broken
-# and cured. With an error message in the box you find the card that it belongs to.
+# Here are all the other faults, as cards. The front shows what the person saw, the back shows the cause. **Guess before
+# you turn a card.** Then run it, broken and cured. Type an error message into the box to find the card of that error.
 
 # %% id="touch-wall"
 treated = ("clip_before_unscale", "half_weights_unscaled", "switched_off_but_half", "schedule_counts_skips")
@@ -842,7 +854,8 @@ treated += ("function_without_custom_fwd", "row_all_masked", "gains_in_bf16", "n
 PatientWall(without=(*treated, "penalty_from_scaled", "forward_overflow"))
 
 # %% [markdown]
-# Some of them settle what tutorials say. Each is run broken and cured: the score says how well it went, or the error what ended it.
+# Some of them test the claims of tutorials. The cell runs each one, broken and cured, and prints its score, or the
+# error that ended it.
 
 # %% id="touch-claims" tags=["claim-C39", "claim-C57", "claim-C58", "claim-C59", "claim-C60", "claim-C61"]
 for name in (
@@ -860,8 +873,8 @@ for name in (
         print(f"{name:<23}{'cured' if cured else 'broken':<8}{said}")
 
 # %% [markdown]
-# One more, which is no fault at all. `zero_grad(set_to_none=True)`, torch's default, forgets the gradients instead of writing zeros into
-# them. Here a layer takes part in the first of five steps only.
+# The last one is not a fault. `zero_grad(set_to_none=True)`, torch's default, deletes the gradients instead of writing
+# zeros into them. Here a layer is used only in the first of five steps.
 
 
 # %% id="touch-none" tags=["claim-C62"]
@@ -887,18 +900,18 @@ for set_to_none in (True, False):
 #
 # | claim | verdict | where you saw it |
 # |---|---|---|
-# | C30 casting by hand inside autocast, or `.half()`, defeats it | half true, again in 10: what is listed still runs in FP16; but the weights are FP16, too | consultation 2 |
-# | C31 batch norm stays in FP32 | half true, again in 10: its statistics are FP32, and what comes in is FP16 and may be inf | consultation 8 |
-# | C38 unscale before clipping | true, again in 10: clipped before, gradients are 65,536 times too short, and SGD stands still | consultation 1 |
-# | C39 work on gradients belongs where inf and NaN are still looked for | half true, again in 10: clipping by a norm of inf makes NaN of all | the wall |
+# | C30 casting by hand inside autocast, or `.half()`, defeats it | half true, again in 10: listed operations still run in FP16; but the weights are FP16, too | consultation 2 |
+# | C31 batch norm stays in FP32 | half true, again in 10: its statistics are FP32, but its input is FP16 and may be inf | consultation 8 |
+# | C38 unscale before clipping | true, again in 10: clipped before, gradients are 65,536 times too short, and SGD learns nothing | consultation 1 |
+# | C39 work on gradients belongs where inf and NaN are still looked for | half true, again in 10: clipping by a norm of inf makes all gradients NaN | the wall |
 # | C55 constants such as epsilon and INF must fit FP16 | true: 1e-8 is 0, and -65504 twice is -inf | consultations 3, 6 |
 # | C56 sums overflow easily | true: 64 squares of numbers that fit well; inside of autocast a GPU computes the sum in FP32 | consultation 10 |
 # | C57 the mean of an MSE and a denominator can underflow | true: a loss of exactly 0, and a division by 0 | the wall |
-# | C58 custom layers are made in `__init__` | true: one that is made in `forward` is trained by nobody | the wall |
-# | C59 gradcheck needs FP64 | true: in FP32 it calls a right gradient wrong | the wall |
-# | C60 `torch.zeros(shape).to(x.device)` has the wrong dtype | true: FP32 meets BF16 weights, and is refused | the wall |
-# | C61 `inference_mode` also drops version tracking | true: what comes out of it cannot be trained on; after `no_grad` it can | the wall |
-# | C62 `zero_grad(set_to_none=True)` helps a little | half true: the gradients' bytes are free in the forward pass; but Adam stands still where it moved on | the wall |
+# | C58 custom layers are made in `__init__` | true: a layer that is made in `forward` is in no optimizer, so it is not trained | the wall |
+# | C59 gradcheck needs FP64 | true: in FP32 it rejects a correct gradient | the wall |
+# | C60 `torch.zeros(shape).to(x.device)` has the wrong dtype | true: FP32 meets BF16 weights, and torch raises an error | the wall |
+# | C61 `inference_mode` also drops version tracking | true: you cannot train on its outputs; after `no_grad` you can | the wall |
+# | C62 `zero_grad(set_to_none=True)` helps a little | half true: the gradients use no memory in the forward pass; but Adam leaves weights where they are that zeros would still move | the wall |
 #
-# **Where you meet this.** `labkit explain "the words of an error"` finds the patient that an error belongs to, and
-# `labkit diagnose train.py` looks for the same faults in a script of your own.
+# **Where you meet this.** `labkit explain "the words of an error"` finds the fault that causes an error. `labkit
+# diagnose train.py` looks for the same faults in your own script.

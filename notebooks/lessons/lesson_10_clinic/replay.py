@@ -2,12 +2,12 @@
 
 A training in 16 bits and its replay in FP32 start each step from the same weights, so they part by rounding alone. The
 unit in which they are compared is FP16's: u = 2**-11, half the distance between 1 and the next number. A loss agrees
-where it lies within 4 u of the replay's. The median distance between the elements of a step and of its replay, in
-units of their median size, is the *noise* of the step. Measured over all seeds, 70% of the steps have a noise below
-0.01 u in FP32, below 0.2 to 1.1 u in FP16, and below 3 to 8 u in BF16 (attention: 3 u and 12 to 23 u): the weights tell
-in which format they were trained. A second replay separates rounding from added random numbers: it computes its
-products in FP16, so that it differs from the FP32 replay as an honest training does. The two differences have a
-correlation of 0.3 to 1 in the median step, and below 0.03 where the products were computed in FP32.
+where it lies within 4 u of the replay's. The median distance between the elements of a step and of its replay, in units
+of their median size, is the *noise* of the step. Measured over all seeds, 70% of the steps have a noise below 0.01 u in
+FP32, below 0.2 to 1.1 u in FP16, and below 3 to 8 u in BF16. (For attention it is 3 u in FP16 and 12 to 23 u in BF16.)
+So the weights show in which format they were trained. A second replay separates rounding from added random numbers: it
+computes its products in FP16, so that it differs from the FP32 replay as an honest training does. The two differences
+have a correlation of 0.3 to 1 in the median step, and below 0.03 where the products were computed in FP32.
 
 Invariant: nothing here runs a learner's code, and nothing is read from the process that ran it but the weights.
 """
@@ -330,7 +330,7 @@ def _masked(model: Any, batch: Batch, empty: str) -> Tensor:
 
 
 def _in_range(model: Any, batch: Batch, repair: str) -> Tensor:
-    """Return the loss of pictures whose pixels lie between 0 and 1; `repair` is what becomes of a broken one."""
+    """Return the loss of pictures whose pixels lie between 0 and 1; `repair` says how to treat a broken one."""
     inputs, targets = batch
     largest = inputs.flatten(1).amax(1)
     if repair == "clamp" or not bool((largest > 1).any()):

@@ -1,8 +1,8 @@
-"""What is asked of a consultation? A diagnosis that fits the run, and a training that learns, in 16 bits, from all.
+"""Judgement of consultations: the diagnosis must fit the run, and the training must learn, in 16 bits, from all data.
 
-Idea: the answer is a training. labkit.clinic.consult runs it, where learners' code runs; what comes back are numbers,
-which are judged here. A diagnosis has two parts, where and how much, and is right or wrong as a whole: whoever
-guesses one part hears nothing of it.
+Idea: the answer is a training. labkit.clinic.consult runs it in the sandbox of learners' code and returns numbers,
+which are judged here. A diagnosis has two parts, where and how much, and is right or wrong as a whole, so that a guess
+of one part gets no feedback.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class StoredDiagnosis:
     """Stands for the right diagnosis where learners are handed the lab: sealed, to be opened by one that is near it.
 
     A key is derived from a place and an eighth of an octave by scrypt, salted for each release, in about 0.3 s.
-    `sealed` holds, by a digest of each key that opens it, the right diagnosis. Whoever tries all places and all sizes
-    finds it in some minutes; no table that was made for another release helps.
+    `sealed` holds, by a digest of each key that opens it, the right diagnosis. A search over all places and all sizes
+    takes some minutes; no table that was made for another release helps.
     """
 
     salt: bytes
@@ -171,10 +171,8 @@ def treated(name: str, answer: object, case: Case) -> object:
         score = CASES[name].score(rebuilt(name, seed, seen.states[-1], seen.buffers))
     limit = CASES[name].limit
     if not score >= limit:
-        found["score"] = f"it reaches {score:.2f}; {limit} is asked"
-    says = (
-        "; ".join(f"{kind}: {text}" for kind, text in found.items()) or f"it reaches {score:.2f}, and {limit} was asked"
-    )
+        found["score"] = f"expected at least {limit}, got {score:.2f}"
+    says = "; ".join(f"{kind}: {text}" for kind, text in found.items()) or f"score: {score:.2f}, at least {limit}"
     return Outcome(not found, says, tuple(found))
 
 
@@ -218,12 +216,12 @@ def _of_replay(name: str, run: Replay, losses: int) -> dict[str, str]:
     step, got, right = run.wrong_losses[0] if run.wrong_losses else (0, 0.0, 0.0)
     taken = len(run.taken)
     problems = {
-        "first weights": not run.begins and "its first weights are not those of the model that it was given",
+        "first weights": not run.begins and "its first weights are not those of the model that it got",
         "losses": bool(run.wrong_losses)
         and f"{len(run.wrong_losses)} of {losses} losses are not those of its weights: step {step} returns {got:.4g},"
         f" and its weights have {right:.4g}",
         "updates": run.lost > 0
-        and f"{run.lost} changes of the weights are no step of the text's optimizer on the batches that it was given",
+        and f"{run.lost} changes of the weights are no step of the text's optimizer on its batches",
         "steps": taken < asked.steps - asked.skips
         and f"{taken} of {asked.steps} steps were taken: a step that is left out, or caught, repairs nothing",
         "clipping": any(abs(one - 1) > LENGTH for one in run.clipped)
@@ -233,13 +231,13 @@ def _of_replay(name: str, run: Replay, losses: int) -> dict[str, str]:
         "learning rate": text.rate is not None and taken > 0 and abs(length - 1) > LENGTH
         and f"its steps are {length:.2f} times as long as a learning rate of {text.rate:g} makes them",
         "schedule": text.rate is None and not falls
-        and f"the learning rate goes from {ends[0]:.3g} to {ends[1]:.3g} over the steps that are taken; it was meant"
-        " otherwise",
+        and f"the learning rate goes from {ends[0]:.3g} to {ends[1]:.3g} over the steps that are taken; it should"
+        " fall to 0 over them",
         "all parameters": bool(run.partly) and f"{' and '.join(run.partly)} did not move as the gradients say",
         "format of steps": taken > 0 and not (least <= low and high <= most)
         and f"its steps lie {quantile(run.noises, 0.5):.3g} roundings of FP16 from those of FP32: this is not"
         f" {'BF16' if text.bfloat16 else 'FP16'}",
         "rounding of steps": bool(run.alike) and not text.bfloat16 and quantile(run.alike, 0.5) < ALIKE
-        and "its steps part from those of FP32, but not as products in FP16 do: this is not FP16",
+        and "its steps differ from those of FP32, but not as products in FP16 do: this is not FP16",
     }  # fmt: skip
     return {kind: says for kind, says in problems.items() if says}
