@@ -1,73 +1,105 @@
-"""The addition player: what stands on the paper at each station, in bits and in words. No browser is needed."""
+"""The addition player: what the page puts on the paper at each station, in bits and in words."""
 
 from fractions import Fraction
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from traitlets import TraitError
 
 from labkit.formats import BF16, E4M3, E8M0, FP16, FP32, Format
 from labkit.widgets import AdditionPlayer
-from labkit.widgets.addition.sheet import exact_number, sheet
-from labkit.widgets.addition.widget import MOST_COLUMNS, columns, scenes
 from labkit.widgets.base.number_words import number
+from tests.widgets.pages import Page, Scripts
 
 ADD = ["Write", "Align", "Add", "Normalise", "Guard, round, sticky", "Round"]
+MOST_COLUMNS = 58
+SHEETS = """(pairs, name, operation) => pairs.map(([a, b]) => {
+  const sheet = sheetOf([parse(a, F[name]), parse(b, F[name])], F[name], operation);
+  const ratio = (x) => x && [x.n, x.d];
+  return [ratio(sheet.exact), ratio(sheet.error), sheet.window, scenesOf(sheet)];
+})"""
+
+
+class Cell(NamedTuple):
+    key: str
+    text: str
+    place: int
+    kind: str
+
+
+class Sheets(Scripts):
+    """The functions of the page, called as they would be in Python."""
+
+    def paper(self, a: str, b: str, format: Format = FP16, operation: str = "add") -> Any:
+        return self.run("(a, b, name, way) => paperOf(a, b, F[name], way)", a, b, format.name, operation)
+
+    def scenes(self, *case: Any) -> Any:
+        return self.paper(*case)["scenes"]
+
+    def said(self, *case: Any, **named: Any) -> dict[str, str]:
+        return {scene["title"]: scene["sentence"] for scene in self.paper(*case, **named)["scenes"]}
+
+
+@pytest.fixture(scope="module")
+def js(browser: Any) -> Sheets:
+    return Sheets(browser, "exact", "addition")
+
+
+def cells(row):
+    return [Cell(*cell) for cell in row["cells"]]
 
 
 def bits(row, kinds=("kept", "zero", "rest", "fallen")):
     """Return the bits of a row as written, from left to right."""
-    return "".join(cell.text for cell in sorted(row.cells, key=lambda cell: -cell.place) if cell.kind in kinds)
+    return "".join(cell.text for cell in sorted(cells(row), key=lambda cell: -cell.place) if cell.kind in kinds)
 
 
 def row(scene, name):
-    return next(row for row in scene.rows if row.name == name)
+    return next(row for row in scene["rows"] if row["name"] == name)
 
 
 def value(row):
     """Read a row of the paper as a number: its bits, its point and its exponent."""
-    size = sum(int(cell.text) * Fraction(2) ** (cell.place - row.point + row.exponent) for cell in row.cells)
-    return -size if row.sign else size
+    size = sum(int(cell.text) * Fraction(2) ** (cell.place - row["point"] + row["exponent"]) for cell in cells(row))
+    return -size if row["sign"] else size
 
 
-def said(a, b, format=FP16, operation="add"):
-    return {scene.title: scene.sentence for scene in scenes(sheet(a, b, format, operation))}
-
-
-def test_worked_example_a_ten_thousandth_is_lost():
+def test_worked_example_a_ten_thousandth_is_lost(js):
     """By hand: 0.0001 is 1.1010001110 x 2^-14 in FP16; 14 places further right, nothing of it reaches 2^-10."""
-    found = scenes(sheet("1", "0.0001", FP16))
-    assert [scene.title for scene in found] == ADD
+    found = js.scenes("1", "0.0001")
+    assert [scene["title"] for scene in found] == ADD
     a, b = (row(found[0], name) for name in "ab")
-    assert (bits(a), a.exponent, bits(b), b.exponent) == ("10000000000", 0, "11010001110", -14)
-    assert found[0].sentence == "a is 1.0000000000 × 2^0 and b, rounded to FP16, is 1.1010001110 × 2^-14."
-    before = {cell.key: cell.place for cell in b.cells}
+    assert (bits(a), a["exponent"], bits(b), b["exponent"]) == ("10000000000", 0, "11010001110", -14)
+    assert found[0]["sentence"] == "a is 1.0000000000 × 2^0 and b, rounded to FP16, is 1.1010001110 × 2^-14."
+    before = {cell.key: cell.place for cell in cells(b)}
     aligned = row(found[1], "b")
-    after = {cell.key: cell.place for cell in aligned.cells if cell.key in before}
+    after = {cell.key: cell.place for cell in cells(aligned) if cell.key in before}
     assert after == {key: place - 14 for key, place in before.items()}
     assert bits(aligned, ("zero", "kept", "rest")) == "0" * 11 + "001"
     assert bits(aligned, ("fallen",)) == "11010001110"
-    assert {cell.place for cell in aligned.cells if cell.kind == "rest"} == {-13}
-    assert "all its 11 bits now lie beyond the 11 places that FP16 keeps" in found[1].sentence
-    assert found[4].sentence.endswith("sticky 1: less than half of the last place, so round down; b is lost.")
+    assert {cell.place for cell in cells(aligned) if cell.kind == "rest"} == {-13}
+    assert "all its 11 bits now lie beyond the 11 places that FP16 keeps" in found[1]["sentence"]
+    assert found[4]["sentence"].endswith("sticky 1: less than half of the last place, so round down; b is lost.")
     assert value(row(found[5], "result")) == 1
-    assert found[5].sentence == (
+    assert found[5]["sentence"] == (
         "1 + 1.0002e-4 = 1 in FP16. The exact sum is 1.00010001659…, so the error is −0.102 ulp; b left no trace."
     )
 
 
-def test_the_decision_in_words():
+def test_the_decision_in_words(js):
     for a, b, words in (
         ("2048", "1", "exactly half. The last bit kept is 0 (even), so to be even round down; b is lost."),
         ("2050", "1", "exactly half. The last bit kept is 1 (odd), so to be even round up."),
         ("2048", "1.5", "Guard 1, round 1, sticky 0: more than half of the last place, so round up."),
         ("2048", "1.0009765625", "Guard 1, round 0, sticky 1: more than half of the last place, so round up."),
-        ("1.5", "1.75", "Guard 0, round 0, sticky 0: nothing stands beyond the places kept, so the result is exact."),
+        ("1.5", "1.75", "Guard 0, round 0, sticky 0: nothing lies beyond the places kept, so the result is exact."),
         ("0.0001", "1", "so round down; a is lost."),
     ):
-        assert said(a, b)["Guard, round, sticky"].endswith(words)
+        assert js.said(a, b)["Guard, round, sticky"].endswith(words)
 
 
-def test_each_station_in_words():
+def test_each_station_in_words(js):
     almost = "-0.99951171875"
     for a, b, station, words in (
         ("1", "1", "Align", "Both are written with 2^0 already: nothing moves."),
@@ -81,15 +113,15 @@ def test_each_station_in_words():
         ("2^-15", "2^-16", "Normalise", "FP16 has no exponent below -14"),
         ("60000", "40000", "Round", "= inf in FP16: the sum, 100000, is beyond the largest value, 65504."),
     ):
-        assert words in said(a, b)[station]
+        assert words in js.said(a, b)[station]
 
 
-def test_infinities_and_products_have_stations_of_their_own():
-    found = scenes(sheet("inf", "-inf", FP16))
-    assert [scene.title for scene in found] == ["Write", "Result"]
-    assert found[-1].sentence.startswith("inf + −inf = NaN: with an infinity or a NaN a rule decides")
+def test_infinities_and_products_have_stations_of_their_own(js):
+    found = js.scenes("inf", "-inf")
+    assert [scene["title"] for scene in found] == ["Write", "Result"]
+    assert found[-1]["sentence"].startswith("inf + −inf = NaN: with an infinity or a NaN a rule decides")
 
-    found = said("1.5", "2^-14", operation="multiply")
+    found = js.said("1.5", "2^-14", operation="multiply")
     assert list(found) == ["Write", "Multiply", "Normalise", "Guard, round, sticky", "Round"]
     assert "1.1, and the exponents added, 0 + (-14) = -14" in found["Multiply"]
 
@@ -105,30 +137,29 @@ def random_operands(count):
 
 
 @pytest.mark.parametrize("operation", ["add", "multiply"])
-def test_the_paper_is_right_for_any_two_numbers(operation):
+def test_the_paper_is_right_for_any_two_numbers(js, operation):
     """The result row is what numpy's float16 gives; the rows above it add up to it, up to what sticky stands for."""
     pairs = random_operands(300)
     assert len(pairs) > 500
-    for x, y in pairs:
-        one = sheet(repr(float(x)), repr(float(y)), FP16, operation)
+    sheets = js.run(SHEETS, [[repr(float(x)), repr(float(y))] for x, y in pairs], "FP16", operation)
+    for (x, y), (exact, error, window, found) in zip(pairs, sheets, strict=True):
         with np.errstate(all="ignore"):
             expected = x + y if operation == "add" else x * y
-        found = scenes(one)
         a, b = Fraction(float(x)), Fraction(float(y))
-        exact = a + b if operation == "add" else a * b
-        assert one.exact == exact
+        exact = Fraction(*exact)
+        assert exact == (a + b if operation == "add" else a * b)
         assert [value(row(found[0], name)) for name in "ab"] == [a, b]
         total = value(row(found[-2], {"add": "sum", "multiply": "product"}[operation]))
-        assert abs(total - exact) < Fraction(2) ** (one.window - 12)  # sticky stands for less than the round bit
+        assert abs(total - exact) < Fraction(2) ** (window - 12)  # sticky stands for less than the round bit
         if not np.isfinite(expected):
-            assert one.error is None
+            assert error is None
             continue
         assert value(row(found[-1], "result")) == Fraction(float(expected))
-        assert one.error == (Fraction(float(expected)) - exact) / Fraction(2) ** (one.window - 10)
-        assert abs(one.error) <= Fraction(1, 2)
+        assert Fraction(*error) == (Fraction(float(expected)) - exact) / Fraction(2) ** (window - 10)
+        assert abs(Fraction(*error)) <= Fraction(1, 2)
 
 
-def test_the_paper_stays_narrow_and_keeps_what_matters():
+def test_the_paper_stays_narrow_and_keeps_what_matters(js):
     for a, b, format, operation in (
         ("1", "1e-37", FP32, "add"),
         ("2^127", "2^-149", FP32, "add"),
@@ -136,12 +167,12 @@ def test_the_paper_stays_narrow_and_keeps_what_matters():
         ("1", "1e-30", BF16, "add"),
         ("448", "2^-9", E4M3, "add"),
     ):
-        found = scenes(sheet(a, b, format, operation))
-        drawn = columns(found)
+        paper = js.paper(a, b, format, operation)
+        drawn = paper["columns"]
         assert len(drawn) <= MOST_COLUMNS, (a, b)
         assert len(set(drawn) - {None}) == len(drawn) - drawn.count(None), (a, b)
-        for scene in found:
-            assert set(range(scene.window[1] - 3, scene.window[0] + 1)) <= set(drawn), (a, b)
+        for first, last in (scene["window"] for scene in paper["scenes"]):
+            assert set(range(last - 3, first + 1)) <= set(drawn), (a, b)
 
 
 class TestPlayer:
@@ -149,26 +180,30 @@ class TestPlayer:
     def player(self):
         return AdditionPlayer(1.0, 0.0001)
 
-    def test_the_sentence_is_that_of_the_station_for_the_numbers_of_now(self, player):
-        for step, title in enumerate(ADD):
-            player.step = step
-            assert player.sentence == said("1", "0.0001")[title]
-        player.b = "0x1400"  # 2^-10, and the station stays
-        assert player.value == 1.0009765625
-        assert player.sentence == "1 + 9.7656e-4 = 1.001 in FP16, exactly."
-        player.a = "inf"  # fewer stations never leave the step behind
-        assert (player.step, player.stations) == (1, ["Write", "Result"])
+    def test_the_page_walks_through_the_stations_without_a_kernel(self, js, browser, player):
+        page = Page(browser)
+        root = page.show(player)
+        for title in ADD:
+            assert root.locator(".lk-sentence").get_attribute("data-text") == js.said("1", "0.0001")[title]
+            root.get_by_role("button", name="Next").click(force=True)
+        box = root.get_by_label("b", exact=True)
+        box.fill("0x1400")  # 2^-10, and the station stays
+        box.press("Tab")
+        assert page.trait("sentence") == "1 + 9.7656e-4 = 1.001 in FP16, exactly."
+        box.fill("1,5")
+        box.press("Tab")
+        assert "Write a decimal point, not a comma: 1.5." in root.get_by_role("alert").text_content()
+        assert page.trait("b") == "0x1400"
+        page.set(a="inf")  # fewer stations never leave the step behind
+        assert page.trait("step") == 1
+        assert page.errors == []
 
-    def test_what_cannot_be_read_is_answered_and_kept(self, player):
-        player.b = "1,5"
-        assert list(player.problems) == ["b"]
-        assert "Write a decimal point, not a comma: 1.5." in player.problems["b"]
-        assert (player.b, player.value) == ("1,5", 1.0)
+    def test_what_cannot_be_read_is_refused(self, player):
+        with pytest.raises(TraitError, match=r"Write a decimal point, not a comma: 1\.5\."):
+            player.b = "1,5"
+        assert player.value == 1.0
         player.b = "1.5"
-        assert (player.problems, player.value) == ({}, 2.5)
-        player.a = "0x3C00"
-        player.format_name = "E4M3"
-        assert "E4M3 codes have 8" in player.problems["a"]
+        assert player.value == 2.5
 
     def test_formats_and_operations(self, player):
         player.format_name = "FP32"
@@ -183,17 +218,17 @@ class TestPlayer:
     def test_what_it_begins_with(self):
         player = AdditionPlayer(np.float16(0.1), np.int64(3))
         assert (player.a, player.b) == ("0.0999755859375", "3")
-        assert "result   " in player.still()["text/plain"]
+        assert "add       0 10000 1000110011  3.09" in player.still()["text/plain"]
         with pytest.raises(ValueError, match="'one' is no number"):
             AdditionPlayer("one", 2)
         with pytest.raises(ValueError, match="no sign"):
             AdditionPlayer(1, 2, E8M0)
 
 
-def test_numbers_are_written_as_a_person_reads_them():
+def test_numbers_are_written_as_a_person_reads_them(js):
     values = [0.0, -0.0, 2049.0, 1e7, 5.9604e-8, float("nan")]
     assert [number(value) for value in values] == ["0", "−0", "2,049", "1e7", "5.9604e-8", "NaN"]
-    exact = [Fraction(0), Fraction(-1, 2), Fraction(100_000), Fraction(2**120), Fraction(1, 1024)]
-    assert [exact_number(each) for each in exact] == [
+    exact = [("0", "1"), ("-1", "2"), ("100000", "1"), (str(2**120), "1"), ("1", "1024")]
+    assert [js.run("(n, d) => exactNumber(fraction(BigInt(n), BigInt(d)))", *each) for each in exact] == [
         "0", "−0.5", "100000", "1.32922799578491587290380…e36", "0.0009765625",
     ]  # fmt: skip

@@ -165,19 +165,6 @@ def test_a_second_message_waits_for_the_first() -> None:
     assert (widget.together, widget.inside) == (1, [])
 
 
-def test_what_was_overtaken_does_not_undo_what_came_after() -> None:
-    bits = BitExplorer(FP16, 1.0)
-    for number, text in ((1, "0x3"), (3, "0x3c01"), (2, "0x3c")):  # the third is late
-        bits._handle_msg(message({"do": "type", "with": text, "from": ["page", number]}))
-    assert (bits.text, bits.code) == ("0x3c01", 0x3C01)
-    bits._handle_msg(message({"do": "flip", "with": 0, "from": ["page", 5]}))
-    bits._handle_msg(message({"do": "step", "with": 1, "from": ["page", 4]}))  # late, and still to be done
-    assert bits.code == 0x3C01
-    assert bits._view["answered"] == ("page", 5)
-    bits._handle_msg(message({"do": "type", "with": "2", "from": ["another page", 1]}))
-    assert bits.text == "2"
-
-
 def shown(widget: LabWidget) -> dict[str, object]:
     bundle = widget._repr_mimebundle_()
     assert bundle is not None

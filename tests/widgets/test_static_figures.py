@@ -21,7 +21,6 @@ from labkit.train import recorded
 from labkit.widgets import (
     FATE_COLOURS,
     BeatTheScaler,
-    BitExplorer,
     NumberLine,
     ScalerPresets,
     SwallowedUpdates,
@@ -70,8 +69,8 @@ def bars(figure):
 def test_it_names_its_layer_and_says_why_it_stands_still(snap):
     said = words(static_underflow(snap))
     assert WHY_STATIC in said
-    assert "At scale 2⁰ (no scaling)" in said
-    assert "of layer head" in words(static_underflow(snap, layer="head"))
+    assert "at scale 2⁰" in said
+    assert ": head," in words(static_underflow(snap, layer="head"))
     with pytest.raises(KeyError):
         static_underflow(snap, layer="haed")
 
@@ -196,8 +195,8 @@ FIGURES = {
     "published": gains_figure,
     "sums": sum_errors_figure,
     "underflow": underflow,
-    "bits": lambda: static_bits(BitExplorer().get_state()["_view"]),
-    "number line": lambda: (line := NumberLine()) and static_number_line(FP16, line.window, line.scale, line.rounded),
+    "bits": lambda: static_bits(0x3C00, FP16),
+    "number line": lambda: (line := NumberLine()) and static_number_line(FP16, line.window, line.scale, 0.1, ""),
     "swallowed": lambda: (board := SwallowedUpdates()) and static_swallowed(board.curves, board.weight, board.update),
     "presets": lambda: (board := ScalerPresets()) and static_timeline(board.replays, board.trace),
     "bench": lambda: stepped(Workbench("digits", "FP16 static", steps=3, device="cpu")),

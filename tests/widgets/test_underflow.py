@@ -1,9 +1,9 @@
-"""The underflow histogram and the gradient zoom: what they say, and that their state is always true."""
+"""The underflow histogram and the gradient zoom: their data, and the shares and sentences that the page forms of it."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,10 +13,30 @@ from labkit.formats import BF16, E5M2, FP16
 from labkit.instrument import ExponentHistogram, Fate, GradSnapshot, exponent_histogram, fate, probe, shift, snapshot
 from labkit.widgets import ALL_LAYERS, GradientZoom, UnderflowHistogram
 from labkit.widgets.base.number_words import percent
-from labkit.widgets.underflow.widget import LOG2_SCALES, note, rows, sentence, windows, zeros_counted
-from labkit.widgets.zoom.widget import gradient_sentence
+from labkit.widgets.underflow.widget import LOG2_SCALES, rows, windows, zeros_counted
+from tests.widgets.pages import Page, Scripts
 
 KIND = "activation gradients"
+
+
+@pytest.fixture(scope="module")
+def js(browser: Any) -> Scripts:
+    return Scripts(browser, "exact", "bits", "underflow", "zoom")
+
+
+def sentence(js: Scripts, what: Fate, format: Any, log2_scale: int, layer: str | None = None) -> Any:
+    return js.run("sayFate", vars(what), log2_scale, layer, KIND, format.name)
+
+
+def gradient_sentence(js: Scripts, gradient: float, log2_scale: int) -> Any:
+    return js.run("(gradient, k) => gradientSentence(gradient, k, F.FP16)", gradient, log2_scale)
+
+
+def notes(js: Scripts, sent: list[dict[str, Any]]) -> dict[str, Any]:
+    """What stands under the histogram of each layer."""
+    zeros = [row["name"] for row in sent if row["elements"] and row["zeros"] == row["elements"]]
+    names = {row["name"]: None if row["name"] == ALL_LAYERS else row["name"] for row in sent}
+    return {row["name"]: js.run("noteOf", row, names[row["name"]], [] if names[row["name"]] else zeros) for row in sent}
 
 
 @pytest.fixture
@@ -38,15 +58,28 @@ def test_worked_example():
     layer = torch.tensor([2.0**-30, 2.0**-28, 2.0**-20, 2.0**-10])
     widget = UnderflowHistogram(snapshot({"conv": layer}, step=0, kind=KIND))
     assert widget.fractions == {"underflowed": 0.5, "subnormal": 0.25, "normal": 0.25, "overflowed": 0.0}
-    assert widget.sentence == (
+    widget.log2_scale = 5
+    assert widget.fractions == {"underflowed": 0.0, "subnormal": 0.75, "normal": 0.25, "overflowed": 0.0}
+
+
+def test_the_page_says_it_in_a_sentence_that_code_can_read(browser):
+    layer = torch.tensor([2.0**-30, 2.0**-28, 2.0**-20, 2.0**-10])
+    page = Page(browser)
+    root = page.show(UnderflowHistogram(snapshot({"conv": layer}, step=0, kind=KIND)))
+    assert page.trait("sentence") == (
         "At scale 2^0 (no scaling), 50% of these activation gradients underflow in FP16, 25% are subnormal and "
         "25% keep full precision."
     )
-    widget.log2_scale = 5
-    assert widget.sentence == (
+    root.get_by_role("slider").fill("5")
+    assert page.trait("sentence") == (
         "At scale 2^5, none of these activation gradients underflow in FP16, 75% are subnormal and 25% keep full "
         "precision."
     )
+    root.get_by_role("button", name="Tour").click()
+    for _ in range(3):
+        root.get_by_role("button", name="Next").click()
+    assert page.trait("log2_scale") == 10
+    assert page.errors == []
 
 
 def test_fractions_agree_with_rounding_every_element(widget, gradients):
@@ -70,7 +103,7 @@ def test_fractions_agree_with_rounding_every_element(widget, gradients):
             assert widget.fractions["subnormal"] == pytest.approx(subnormal.mean(), abs=slack)
 
 
-def test_what_the_browser_gets_is_what_python_says(widget, gradients):
+def test_the_page_has_the_shares_of_python(js, widget, gradients):
     """For each layer and scale: the counts, shifted, have the fate. Nothing is sent once for each scale."""
     sent = json.loads(json.dumps(widget.get_state()))
     assert [row["name"] for row in sent["_rows"]] == [ALL_LAYERS, *gradients]
@@ -82,11 +115,12 @@ def test_what_the_browser_gets_is_what_python_says(widget, gradients):
         for k in LOG2_SCALES:
             widget.log2_scale = k
             assert vars(fate(shift(received, k), FP16)) == widget.fractions
-        assert not {value for value in row.values() if isinstance(value, str)} - {row["name"], row["note"]}
+            shares = js.run("(row, k, limits) => fractions(prepared([row])[0], k, limits)", row, k, sent["_windows"])
+            assert shares == widget.fractions
 
 
-def test_the_sentence_names_layer_and_format_and_warns_of_infinity():
-    assert sentence(Fate(0.5, 0.0, 0.5, 0.0), FP16, 3, KIND, "conv") == (
+def test_the_sentence_names_layer_and_format_and_warns_of_infinity(js):
+    assert sentence(js, Fate(0.5, 0.0, 0.5, 0.0), FP16, 3, "conv") == (
         "At scale 2^3, 50% of the activation gradients of layer conv underflow in FP16 and 50% keep full precision."
     )
     for lot, format, k, end in (
@@ -94,35 +128,36 @@ def test_the_sentence_names_layer_and_format_and_warns_of_infinity():
         ((1.0, 0.0, 0.0, 0.0), FP16, 0, "gradients underflow in FP16 and none keeps full precision."),
         ((0.0, 0.0, 1.0, 0.0), BF16, 0, "these activation gradients underflow in BF16 and 100% keep full precision."),
     ):
-        assert sentence(Fate(*lot), format, k, KIND).endswith(end)
+        assert sentence(js, Fate(*lot), format, k).endswith(end)
     nothing = exponent_histogram(torch.zeros(5))
-    assert "all of them are zero already in FP32" in sentence(fate(nothing, FP16), FP16, 4, KIND)
+    assert "all of them are zero already in FP32" in sentence(js, fate(nothing, FP16), FP16, 4)
 
 
-def test_percent_rounds_half_up_as_javascript_does():
+def test_percent_is_the_same_in_python_and_in_the_page(js):
     shares = [0.125, 0.00999, 0.0949, 0.0996, 0.9899, 0.998, 0.9999999, 1e-9]
-    assert [percent(share) for share in shares] == [
+    assert [js.run("percent", share) for share in shares] == [percent(share) for share in shares] == [
         "13%", "1.00%", "9.5%", "10%", "99%", "99.8%", ">99.9%", "<0.01%",
     ]  # fmt: skip
 
 
-def test_the_note_counts_what_is_left_out():
+def test_the_note_counts_what_is_left_out(js):
     h = exponent_histogram(torch.tensor([0.0, 0.0, 1.0, float("inf"), float("nan")]))
-    assert note(h, "conv") == (
+    found = notes(js, rows(GradSnapshot(1, KIND, {"conv": h, "one": exponent_histogram(torch.ones(1))})))
+    assert found["conv"] == (
         "40% of all 5 elements of layer conv are exactly zero already in FP32 and are left out. "
         "2 are infinite or NaN already in FP32 and are left out."
     )
-    assert note(replace(h, zeros=0, non_finite=0)) == "None of the 1 elements is exactly zero in FP32."
+    assert found["one"] == "None of the 1 elements of layer one is exactly zero in FP32."
 
 
-def test_a_network_whose_last_layer_starts_at_zero_is_told_which_layers_get_nothing():
+def test_a_last_layer_of_zeros_names_the_layers_without_gradients(js):
     """tanh and no ReLU: the gradient of every layer before the last is its product with weights of zero."""
     net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
     torch.nn.init.zeros_(net[2].weight)
     with probe(net) as probed:
         net(torch.randn(5, 3)).square().sub(1).square().mean().backward()
     layers = {name: exponent_histogram(g) for name, g in probed.gradients.items()}
-    shown = {row["name"]: row["note"] for row in rows(GradSnapshot(1, "activation gradients", layers), FP16)}
+    shown = notes(js, rows(GradSnapshot(1, "activation gradients", layers)))
     assert [name for name, h in layers.items() if h.zeros == h.total] == ["0", "1"]
     assert shown[ALL_LAYERS].endswith("are exactly zero already in FP32 and are left out. All zero: 0, 1.")
     assert shown["0"] == "All 20 elements of layer 0 are exactly zero already in FP32: no gradient arrives here."
@@ -130,13 +165,13 @@ def test_a_network_whose_last_layer_starts_at_zero_is_told_which_layers_get_noth
 
 def test_zeros_counted_inside_the_pass_weigh_by_elements_and_fit_the_layers(gradients):
     snap = snapshot(gradients, step=0, kind=KIND)
-    found = {row["name"]: row["observed"] for row in rows(snap, FP16, {"conv": 0.5, "relu": 0.1, "head": 0.0})}
+    found = {row["name"]: row["observed"] for row in rows(snap, {"conv": 0.5, "relu": 0.1, "head": 0.0})}
     assert found == {ALL_LAYERS: (0.5 * 4000 + 0.1 * 1000) / 5500, "conv": 0.5, "relu": 0.1, "head": 0.0}
-    assert {row["observed"] for row in rows(snap, FP16)} == {None}
+    assert {row["observed"] for row in rows(snap)} == {None}
     with pytest.raises(ValueError, match=r"no layers.*backward pass"):
         UnderflowHistogram(GradSnapshot(0, KIND, {}))
     histograms = {"conv": exponent_histogram(torch.ones(2))}
-    with pytest.raises(ValueError, match=r"layers \['cnov'\], but the snapshot has \['conv'\]"):
+    with pytest.raises(ValueError, match=r"expected one share for each of the layers \['conv'\], got \['cnov'\]"):
         zeros_counted({"cnov": 0.5}, histograms)
     with pytest.raises(ValueError, match=r"shares from 0 to 1.*40"):
         zeros_counted({"conv": 40}, histograms)
@@ -163,40 +198,41 @@ def zoom() -> GradientZoom:
     return GradientZoom({0: first, 40: {name: gradient * 2.0**-10 for name, gradient in first.items()}})
 
 
-def test_a_zoom_says_what_is_seen_at_each_distance(zoom: GradientZoom) -> None:
-    assert zoom.sentence.startswith("At scale 2^0 (no scaling), none of these activation gradients underflow")
-    zoom.frame = 1
-    assert "of these activation gradients underflow in FP16" in zoom.sentence
-    assert "none" not in zoom.sentence.split(" underflow")[0]
-    zoom.zoom = 1
-    assert "of the activation gradients of layer conv underflow" in zoom.sentence
-    zoom.zoom, zoom.row, zoom.column = 3, 5, 2  # the sixth row of [2, 3, 4, 5] is [0, 1, 1]
-    assert zoom.sentence.startswith("conv[0, 1, 1, 2] at step 40 is ")
-    assert [len(field["bits"]) for field in zoom.get_state()["_bits"]] == [1, 5, 10]
-    zoom.zoom = 2
-    assert zoom.get_state()["_bits"] == []
-    assert zoom.sentence.endswith("Of the 120 shown, 0% are zero already in FP32.")
+def test_a_zoom_says_what_is_seen_at_each_distance(browser, zoom: GradientZoom) -> None:
+    page = Page(browser)
+    root = page.show(zoom)
+
+    def sentence_at(**traits: Any) -> str:
+        page.set(**traits)
+        return str(page.trait("sentence"))
+
+    assert sentence_at(zoom=0).startswith("At scale 2^0 (no scaling), none of these activation gradients underflow")
+    said = sentence_at(frame=1)
+    assert "of these activation gradients underflow in FP16" in said
+    assert "none" not in said.split(" underflow")[0]
+    assert "of the activation gradients of layer conv underflow" in sentence_at(zoom=1)
+    said = sentence_at(zoom=3, row=5, column=2)  # the sixth row of [2, 3, 4, 5] is [0, 1, 1]
+    assert said.startswith("conv[0, 1, 1, 2] at step 40 is ")
+    zoom.frame, zoom.row, zoom.column = 1, 5, 2
+    for k in (0, 5, 30):  # the bits are numpy's
+        page.set(log2_scale=k)
+        code = int(np.float32(zoom.gradient * 2.0**k).astype(np.float16).view(np.uint16))
+        assert "".join(root.locator(".be-bit b").all_text_contents()) == f"{code:016b}"
+    assert sentence_at(zoom=2).endswith("Of the 120 shown, 0% are zero already in FP32.")
+    assert sentence_at(zoom=3, row=23, column=4, layer="head").startswith("head[4] at step 40")
+    assert (page.trait("row"), page.trait("column")) == (0, 4)
+    assert page.errors == []
 
 
-def test_the_bits_are_numpys(zoom: GradientZoom) -> None:
-    zoom.zoom = 3
-    for frame, k in ((0, 0), (1, 0), (1, 5), (1, 30)):
-        zoom.frame, zoom.log2_scale = frame, k
-        with np.errstate(over="ignore"):
-            code = int(np.float32(zoom.gradient * 2.0**k).astype(np.float16).view(np.uint16))
-        bits = "".join(str(int(bit["on"])) for field in zoom.get_state()["_bits"] for bit in field["bits"])
-        assert bits == f"{code:016b}"
-
-
-def test_times_two_moves_only_the_exponent_of_a_normal_number() -> None:
+def test_times_two_moves_only_the_exponent_of_a_normal_number(js: Scripts) -> None:
     for gradient in (1.5 * 2.0**-14, -3e-4, 0.1, 32000.0):
         once, twice = (int(np.float32(x).astype(np.float16).view(np.uint16)) for x in (gradient, 2 * gradient))
         assert twice - once == 1 << 10
         fields = [code >> 10 & 31 for code in (once, twice)]
-        assert f"from {fields[0]} to {fields[1]}: the significand stays." in gradient_sentence(gradient, 0)
+        assert f"from {fields[0]} to {fields[1]}: the significand stays." in gradient_sentence(js, gradient, 0)
 
 
-def test_both_ends_are_said() -> None:
+def test_both_ends_are_said(js: Scripts) -> None:
     for gradient, says in (
         (2.0**-26, "Times two, it is 0 as well."),
         (1.5 * 2.0**-26, "Times two, it is rounded up to 2^-24 = 5.96e-8 and is not lost."),
@@ -205,15 +241,14 @@ def test_both_ends_are_said() -> None:
         (1e6, "FP16 makes it inf: it is 65520 or more."),
         (0.0, "It is exactly zero already in FP32: no scale changes that."),
     ):
-        assert says in gradient_sentence(gradient, 0)
-        assert says in gradient_sentence(gradient * 2.0**-8, 8)
+        assert says in gradient_sentence(js, gradient, 0)
+        assert says in gradient_sentence(js, gradient * 2.0**-8, 8)
 
 
 def test_a_smaller_layer_keeps_the_cell_inside(zoom: GradientZoom) -> None:
     zoom.zoom, zoom.row, zoom.column = 3, 23, 4
     zoom.layer = "head"
     assert (zoom.row, zoom.column) == (0, 4)
-    assert zoom.sentence.startswith("head[4] at step 0")
 
 
 def test_a_film_without_an_end_is_refused() -> None:

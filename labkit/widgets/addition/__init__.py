@@ -1,1 +1,1 @@
-"""How are two floating-point numbers added? A player that shows every step."""
+"""The addition player."""

@@ -1,5 +1,4 @@
-// An addition on paper: bits under each other, one scene for each station. Python lays out every scene; here the bits are
-// put into their columns and move from one scene to the next. No bit is computed.
+// An addition on paper: bits under each other, one scene for each station (sheet.js), between which they move (paper.js).
 
 const PACE_MS = 1900; // between two stations while playing
 
@@ -10,12 +9,12 @@ function numberField(name, alert, onType) {
   const input = h("input", { id, type: "text", class: "ad-input", autocomplete: "off", spellcheck: "false" });
   const hint = h("span", { id: `${id}-hint`, class: "lk-quiet ad-hint" });
   input.setAttribute("aria-describedby", `${id}-hint ${alert.id}`);
-  let shown = null; // what Python last said
+  let shown = null; // the text of the trait that was shown last
   input.addEventListener("change", () => onType(input.value));
   return {
     element: h("div", { class: "ad-field" }, h("label", { for: id, text: name }), input, hint),
     set(text, problem, words) {
-      if (text !== shown) input.value = text; // what is being typed is not lost while the player plays
+      if (text !== shown) input.value = text; // what is being typed stays while the player plays
       shown = text;
       input.setAttribute("aria-invalid", String(Boolean(problem)));
       hint.textContent = problem ? "not understood" : words;
@@ -72,21 +71,34 @@ function disable(element, off, instead) {
 }
 
 export default view({ label: "An addition, step by step", kind: "addition" }, (root, model, life) => {
+  const formats = new Map(model.get("_formats").map((row) => [row.name, derived(row)]));
+  const problems = {}; // "a" or "b" -> what is wrong with the text in that field
+  let sheet = null;
+  const type = (name) => (text) => {
+    delete problems[name];
+    try {
+      parse(text, formats.get(model.get("format_name")));
+      put(model, { [name]: text });
+    } catch (error) {
+      problems[name] = error.message;
+    }
+    follow();
+  };
   const alert = h("p", { class: "ad-problem lk-error", id: `ad-problem-${++controls}`, role: "alert" });
   const typed = {
-    a: numberField("a", alert, (a) => put(model, { a })),
-    b: numberField("b", alert, (b) => put(model, { b })),
+    a: numberField("a", alert, type("a")),
+    b: numberField("b", alert, type("b")),
   };
   const signs = [{ value: "add", label: "+", title: "add" }, { value: "multiply", label: "×", title: "multiply" }];
   const operation = traitChoice(model, "operation", "Operation", signs, { labelled: false });
-  const formats = traitChoice(model, "format_name", "Format", model.get("_choices"), { labelled: false });
+  const choices = traitChoice(model, "format_name", "Format", [...formats.keys()], { labelled: false });
   const title = h("span", { class: "lk-title" });
   const place = h("span", { class: "lk-quiet" });
   const head = h("div", { class: "lk-head" }, title, place);
-  const inputs = h("div", { class: "lk-row ad-inputs" }, typed.a.element, operation.element, typed.b.element, formats.element);
+  const inputs = h("div", { class: "lk-row ad-inputs" }, typed.a.element, operation.element, typed.b.element, choices.element);
 
   const go = (step) => {
-    const count = model.get("_paper").scenes.length;
+    const count = sheet.scenes.length;
     const next = Math.min(count - 1, Math.max(0, step));
     if (next === model.get("step")) return;
     put(model, { step: next });
@@ -98,7 +110,7 @@ export default view({ label: "An addition, step by step", kind: "addition" }, (r
   };
   const now = () => model.get("step");
   const advance = () => {
-    const last = model.get("_paper").scenes.length - 1;
+    const last = sheet.scenes.length - 1;
     go(now() === last ? 0 : now() + 1);
     return now() < last;
   };
@@ -112,24 +124,22 @@ export default view({ label: "An addition, step by step", kind: "addition" }, (r
   const bar = h("div", { class: "lk-row ad-bar" }, buttons, steps.element);
 
   const paper = makePaper();
-  const words = sentence();
+  const words = sentence(model);
   const facts = factList();
   for (const one of [paper, words, facts]) one.element.classList.add("lk-answer");
   root.append(head, inputs, alert, bar, paper.element, words.element, facts.element);
 
   let width = 0;
   function follow(still = false) {
-    const sheet = model.get("_paper");
     const step = Math.min(now(), sheet.scenes.length - 1);
     const atEnd = step === sheet.scenes.length - 1;
-    const problems = model.get("problems");
     for (const name of ["a", "b"]) typed[name].set(model.get(name), problems[name], sheet.hints[name]);
     const problem = Object.entries(problems).map(([name, said]) => `${name}: ${said}`).join(" ");
     if (alert.textContent !== problem) alert.textContent = problem;
     title.textContent = model.get("operation") === "add" ? "An addition on paper" : "A multiplication on paper";
     place.textContent = `station ${step + 1} of ${sheet.scenes.length}`;
     operation.set(model.get("operation"));
-    formats.set(model.get("format_name"));
+    choices.set(model.get("format_name"));
     steps.set(sheet.scenes.map((scene) => scene.title), step);
     for (const one of [first, back]) disable(one.element, step === 0, next.element);
     for (const one of [next, last]) disable(one.element, atEnd, back.element);
@@ -138,12 +148,21 @@ export default view({ label: "An addition, step by step", kind: "addition" }, (r
     facts.set(sheet.facts, atEnd);
   }
 
+  function calculate() {
+    for (const name of ["a", "b"]) delete problems[name];
+    sheet = paperOf(model.get("a"), model.get("b"), formats.get(model.get("format_name")), model.get("operation"));
+    const step = Math.min(now(), sheet.scenes.length - 1);
+    if (step !== now()) put(model, { step });
+    follow();
+  }
+
   const observer = new ResizeObserver(() => {
     width = paper.element.clientWidth;
     follow(true);
   });
   observer.observe(paper.element);
   life.add(() => observer.disconnect());
-  watch(life, model, ["a", "b", "operation", "format_name", "step", "problems", "_paper"], follow);
-  follow(true);
+  watch(life, model, ["a", "b", "operation", "format_name"], calculate);
+  watch(life, model, ["step"], () => follow());
+  calculate();
 });

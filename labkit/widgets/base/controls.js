@@ -162,7 +162,9 @@ function fact(name, shown) {
   return h("div", { role: "listitem" }, h("div", { class: "lk-quiet", text: name }), h("div", { class: "lk-fact", data: { fact: name } }, shown));
 }
 
-function sentence() {
+// Shown at once, read out (politely) when it has been still for a moment; where `news` differs from the text, only when that
+// has changed: a training is no news at each step. Where a model is given, its trait `sentence` follows, for code to read.
+function sentence(model = null) {
   const shown = h("span", { "aria-hidden": "true" });
   const spoken = h("span", { class: "lk-hidden", "aria-live": "polite", role: "status" });
   const element = h("p", { class: "lk-sentence" }, shown, spoken);
@@ -172,6 +174,7 @@ function sentence() {
     say(text, news = text) {
       if (text !== said) shown.replaceChildren(rich(text));
       said = element.dataset.text = text;
+      if (model && model.get("sentence") !== text) put(model, { sentence: text });
       if (news === told) return;
       told = news;
       clearTimeout(pause); // a screen reader hears where the hand stopped, not every step of the way

@@ -1,9 +1,11 @@
-// A guided tour: a few steps, each with a text and a ring round what it speaks of. Python sets the state of each step.
+// A guided tour: a few steps, each with a text, a ring round what it is about, and the traits of its state. Methods of a
+// step are called by Python.
 
 function guide(root, owner, model) {
   const steps = model.get("tour") ?? [];
   if (!steps.length) return;
-  const go = (step) => put(model, { tour_step: step });
+  const known = (set) => Object.fromEntries(Object.entries(set).filter(([name]) => model.get(name) !== undefined)); // no methods
+  const go = (step) => put(model, { ...known(steps[step]?.set ?? {}), tour_step: step });
   const open = button({ label: `Tour in ${steps.length} steps`, onPress: () => go(0) });
   const back = button({ label: "Back", onPress: () => go(model.get("tour_step") - 1) });
   const next = button({ label: "Next", kind: "primary", onPress: () => go(at() + 1 < steps.length ? at() + 1 : -1) });

@@ -1,1 +1,1 @@
-"""What do the bits of a number mean? Click one and see."""
+"""The bit explorer."""

@@ -1,4 +1,4 @@
-// The bits of a number, field by field. What each says comes from Python (labkit/widgets/bits/explored.py).
+// The bits of a number, field by field (`fieldsOf` in explored.js).
 
 // --- the bits: one stop for Tab, arrow keys between them ----------------------------------------------------------------
 
@@ -27,9 +27,9 @@ function bitRow(onFlip) {
     cells.get(current).focus();
   });
 
-  function build(view) {
+  function build(fields) {
     cells = new Map();
-    element.replaceChildren(...view.fields.map((field) => fieldBlock(field, cells)));
+    element.replaceChildren(...fields.map((field) => fieldBlock(field, cells)));
     element.style.setProperty("--be-count", cells.size);
     element.classList.toggle("be-many", cells.size > 20);
     goTo(current ?? 0);
@@ -37,12 +37,12 @@ function bitRow(onFlip) {
 
   return {
     element,
-    set(view) {
-      const next = view.format + view.fields.map((field) => field.letter + field.bits.length).join(" ");
-      if (next !== shape) build(view);
+    set(format, fields) {
+      const next = format + fields.map((field) => field.letter + field.bits.length).join(" ");
+      if (next !== shape) build(fields);
       shape = next;
-      element.setAttribute("aria-label", `The ${cells.size} bits of this ${view.format} code; arrow keys go from bit to bit, Space turns one over`);
-      for (const field of view.fields) {
+      element.setAttribute("aria-label", `The ${cells.size} bits of this ${format} code; arrow keys go from bit to bit, Space turns one over`);
+      for (const field of fields) {
         for (const { bit, on } of field.bits) turn(cells.get(bit), on);
         element.querySelector(`[data-field="${field.letter}"] .be-says`).replaceChildren(rich(field.says));
       }

@@ -1,5 +1,7 @@
 // Mouse, wheel and keys on the number line, and its controls.
 
+const FP64 = derived({ name: "FP64", exponent_bits: 11, significand_bits: 52, specials: "IEEE", signed: true, has_zero: true });
+
 function pointing(line, handle, life, { view, moveTo, pan, zoom, frame }) {
   let held = null;
   const place = (event) => (event.clientX - line.element.getBoundingClientRect().left) / line.grown;
@@ -61,7 +63,7 @@ function keyboard(line, handle, life, { step, zoom, look, pan }) {
   life.listen(handle, "keydown", press(keys.x));
 }
 
-function controlsRow(model, act) {
+function controlsRow(model, formats, act) {
   const id = `nl-${++controls}`;
   const box = h("input", { id, class: "nl-box", type: "text", spellcheck: "false", autocomplete: "off", "aria-describedby": `${id}-problem` });
   const format = choice({ label: "Format", onChange: (name) => put(model, { format: name }) });
@@ -83,19 +85,27 @@ function controlsRow(model, act) {
     make("around x", "close enough to see single numbers", () => act.look("x")),
   );
   const problem = h("p", { class: "nl-problem lk-error", id: `${id}-problem`, role: "status" });
-  box.addEventListener("input", () => act.type(box.value));
+  box.addEventListener("input", () => set(act.type(box.value), box.value));
   const number = h("div", { class: "lk-row lk-tight" }, h("label", { for: id, text: "x" }), box);
-  return {
-    element: h("div", {}, h("div", { class: "lk-row" }, number, format.element, scale.element, zooms), problem),
-    set() {
-      format.show(model.get("_formats").map((name) => [name, name]), model.get("format"));
-      scale.set(model.get("scale"));
-      if (box.value !== model.get("text")) box.value = model.get("text");
-      const wrong = model.get("problem");
-      box.setAttribute("aria-invalid", String(wrong !== ""));
-      problem.replaceChildren(rich(wrong && `\u2717 ${wrong}`));
-    },
-  };
+  function set(wrong = "", text = null) {
+    format.show([...formats.keys()].map((name) => [name, name]), model.get("format"));
+    scale.set(model.get("scale"));
+    if (text === null && readPlace(box.value).x !== model.get("x")) box.value = written(model.get("x"));
+    box.setAttribute("aria-invalid", String(wrong !== ""));
+    problem.replaceChildren(rich(wrong && `\u2717 ${wrong}`));
+  }
+  return { element: h("div", {}, h("div", { class: "lk-row" }, number, format.element, scale.element, zooms), problem), set };
+}
+
+// What is typed as a place on the line, {x}, or why it is none, {problem}.
+function readPlace(text) {
+  try {
+    const { value } = parse(text, FP64);
+    if (Number.isFinite(value)) return { x: value };
+    return { problem: `${text.trim()} has no place on this line. Give a finite number, such as 65520.` };
+  } catch (error) {
+    return { problem: text.trim() ? error.message : "Nothing is typed. Give a number, such as 0.1." };
+  }
 }
 
 function modes(onChoose) {
@@ -117,8 +127,8 @@ function modes(onChoose) {
         }
         const { input, value, error } = parts.get(row.mode);
         input.checked = row.mode === answer.rounding;
-        value.replaceChildren(rich(row.value.replaceAll("-", "\u2212").replaceAll("^\u2212", "^-")));
-        error.textContent = row.error.replaceAll("-", "\u2212");
+        value.replaceChildren(rich(withMinus(row.value).replaceAll("^\u2212", "^-")));
+        error.textContent = withMinus(row.error);
       }
     },
   };

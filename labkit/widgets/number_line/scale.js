@@ -1,5 +1,4 @@
-// Where the numbers of a format lie, and which of them are seen. Five facts from Python (`_axis`) say it all, so zooming
-// and dragging need no kernel.
+// Where the numbers of a format lie, and which of them are in the window.
 
 const EDGE = 10; // CSS pixels left and right of the line
 
@@ -78,7 +77,7 @@ function nearby(value, format, log) {
   return `${name(part.from)} to ${name(part.to)}: ${count.toLocaleString("en-US")} ${kind}numbers, 2^${Math.log2(part.spacing)} apart`;
 }
 
-// The twin of `written` in labkit/widgets/number_line/widget.py: the fewest digits that mean x.
+// The fewest digits that mean x.
 function written(x) {
   const size = Math.abs(x);
   return x !== 0 && (size < 1e-4 || size >= 1e16) ? x.toExponential().replace("e+", "e") : String(x);

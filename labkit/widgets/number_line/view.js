@@ -1,15 +1,16 @@
-// The number line. What a number becomes is asked of Python (`rounded`) and drawn when the answer is here; all else moves
-// with the hand.
+// The number line: where the numbers of a format lie, and what a real number becomes (rounding.js).
 
 const KEYS = "arrow keys move along, plus and minus zoom, Home shows everything";
 
 export default view({ label: "Number line", kind: "number-line" }, (root, model, life) => {
   const palette = colours(root, life, () => line.redraw());
-  let x = model.get("x");
+  const formats = new Map(model.get("_formats").map((row) => [row.name, lineFormat(row)]));
+  const axis = () => formats.get(model.get("format"));
+  let [x, answer] = [model.get("x"), null];
   const isLog = () => model.get("scale") === "log";
   const view = () => lens(...model.get("window"), isLog(), line.width);
 
-  const top = controlsRow(model, { zoom: (factor) => zoom(factor), look, rescale, type: (text) => put(model, { text }) });
+  const top = controlsRow(model, formats, { zoom: (factor) => zoom(factor), look, rescale, type });
   const line = figure({ scope: life, label: "", height: TALL, draw });
   line.canvas.setAttribute("role", "application");
   line.canvas.setAttribute("aria-roledescription", "number line");
@@ -18,14 +19,13 @@ export default view({ label: "Number line", kind: "number-line" }, (root, model,
   const handle = h("div", { class: "nl-handle", role: "slider", tabindex: "0", "aria-label": "The number x" });
   line.element.append(handle);
   const table = modes((rounding) => put(model, { rounding }));
-  const words = sentence();
+  const words = sentence(model);
   for (const one of [line, table, words]) one.element.classList.add("lk-answer");
   root.append(top.element, line.element, table.element, words.element);
 
   function draw(pen) {
     const now = view();
-    const format = model.get("_axis");
-    const answer = model.get("rounded");
+    const format = axis();
     pen.font = `${palette.size - 1}px ${palette.font}`;
     drawZones(pen, now, format, palette);
     const tightest = drawMarks(pen, now, format, isLog(), palette);
@@ -39,16 +39,16 @@ export default view({ label: "Number line", kind: "number-line" }, (root, model,
   function placeHandle(now) {
     const place = now.x(x);
     const off = place < 0 ? "left" : place > now.width ? "right" : "";
-    const text = written(x).replaceAll("-", "\u2212");
+    const text = withMinus(written(x));
     handle.textContent = off === "left" ? `\u25c2 ${text}` : off === "right" ? `${text} \u25b8` : text;
     const [wide, across] = [handle.offsetWidth, now.width * line.grown];
     handle.style.transform = `translateX(${Math.round(Math.min(across - wide, Math.max(0, place * line.grown - wide / 2)))}px)`;
   }
 
   function show() {
-    const answer = model.get("rounded");
     x = model.get("x");
-    top.set(model, x);
+    answer = roundedView(x, axis(), model.get("rounding"));
+    top.set();
     table.set(answer);
     words.say(answer.sentence);
     const values = answer.values.map(({ text }) => text).join(" or ");
@@ -61,11 +61,17 @@ export default view({ label: "Number line", kind: "number-line" }, (root, model,
     line.redraw();
   }
 
+  function type(text) {
+    const { x: next, problem = "" } = readPlace(text);
+    if (!problem) put(model, { x: next });
+    return problem;
+  }
+
   function moveTo(value) {
     const [low, high] = model.get("window");
     const next = tidy(value, view(), isLog());
     if (!Number.isFinite(next) || next === x) return;
-    put(model, { x: next, text: written(next) });
+    put(model, { x: next });
     if (next < low || next > high) pan(view().u(next) - (view().from + view().to) / 2);
     show();
   }
@@ -77,7 +83,7 @@ export default view({ label: "Number line", kind: "number-line" }, (root, model,
   }
 
   function look(place) {
-    const format = model.get("_axis");
+    const format = axis();
     const [log, gap] = [isLog(), spacingAt(x || 2 ** format.emin, format)];
     const least = 2 ** (format.emin - format.significand_bits);
     const windows = {
@@ -90,7 +96,7 @@ export default view({ label: "Number line", kind: "number-line" }, (root, model,
 
   function frame(ends) {
     const log = isLog();
-    const [from, to] = inside(ends, model.get("_axis"), log);
+    const [from, to] = inside(ends, axis(), log);
     put(model, { window: log ? [2 ** from, 2 ** to] : [from, to] });
     show();
   }
@@ -108,20 +114,21 @@ export default view({ label: "Number line", kind: "number-line" }, (root, model,
   }
 
   function rescale(scale) {
-    const format = model.get("_axis");
+    const format = axis();
     const [low, high] = model.get("window");
     const whole = wholeOf(format, scale === "log");
-    const all = high > format.max; // who saw everything wants to see everything
+    const all = high > format.max; // everything was in sight, and stays so
     const positive = high > 0 ? [Math.min(high / 64, whole[0] * 8), high] : whole;
     put(model, { scale, window: all ? whole : scale === "log" && low <= 0 ? positive : [low, high] });
     show();
   }
 
-  watch(life, model, ["x", "window", "scale", "rounded", "_axis", "text", "problem", "format", "_formats"], show);
+  watch(life, model, ["x", "window", "scale", "rounding", "format"], show);
+  watch(life, model, ["_formats"], () => model.get("_formats").forEach((row) => formats.set(row.name, lineFormat(row))));
   pointing(line, handle, life, { view, moveTo, pan, zoom, frame });
   keyboard(line, handle, life, { step, zoom, look, pan: (pixels) => pan(pixels * view().perPixel) });
   hovering(life, line, (at) => {
-    const text = at && !at.held && at.y >= TOP - 10 && nearby(view().at(at.x), model.get("_axis"), isLog());
+    const text = at && !at.held && at.y >= TOP - 10 && nearby(view().at(at.x), axis(), isLog());
     return text && [at.x, at.y - 20, text];
   });
   show();

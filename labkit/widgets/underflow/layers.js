@@ -29,3 +29,34 @@ function layerList(layers, onChoose, picture) {
     },
   };
 }
+
+// The sentence under the histogram; `layer` is null for all layers together.
+
+function sayFate(shares, log2Scale, layer, kind, format) {
+  const gradients = layer === null ? `these ${kind}` : `the ${kind} of layer ${layer}`;
+  const { underflowed, subnormal, normal, overflowed } = shares;
+  if (underflowed + subnormal + normal + overflowed === 0) {
+    return `At scale 2^${log2Scale}, ${gradients} have nothing to lose: all of them are zero already in FP32.`;
+  }
+  const lost = underflowed === 0 ? "none" : underflowed === 1 ? "all" : percent(underflowed);
+  const said = [`${lost} of ${gradients} underflow in ${format}`];
+  if (subnormal) said.push(`${percent(subnormal)} are subnormal`);
+  said.push(normal ? `${percent(normal)} keep full precision` : "none keeps full precision");
+  if (overflowed) said.push(`${percent(overflowed)} overflow`);
+  const ending = overflowed ? "; a single infinity spoils the whole step." : ".";
+  const at = `At scale 2^${log2Scale}${log2Scale === 0 ? " (no scaling)" : ""}, `;
+  return `${at}${said.slice(0, -1).join(", ")} and ${said.at(-1)}${ending}`;
+}
+
+// What is not in the picture: exact zeros, infinities and NaNs of the FP32 gradients; `allZero` names layers of zeros alone.
+function noteOf({ elements, zeros, non_finite }, layer, allZero) {
+  const count = (number) => number.toLocaleString("en-US");
+  const where = `${count(elements)} elements${layer === null ? "" : ` of layer ${layer}`}`;
+  let said = `None of the ${where} is exactly zero in FP32.`;
+  if (zeros && zeros === elements) said = `All ${where} are exactly zero already in FP32: no gradient arrives here.`;
+  else if (zeros) {
+    const which = allZero.length ? ` All zero: ${allZero.join(", ")}.` : "";
+    said = `${percent(zeros / elements)} of all ${where} are exactly zero already in FP32 and are left out.${which}`;
+  }
+  return said + (non_finite ? ` ${count(non_finite)} are infinite or NaN already in FP32 and are left out.` : "");
+}

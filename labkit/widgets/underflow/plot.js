@@ -13,7 +13,7 @@ const MEANING = {
   overflowed: { name: "overflow", brief: "inf", meaning: "to inf" },
 };
 
-// --- what Python's fate(shift(histogram, k), format) says, once more --------------------------------------------------
+// --- fate(shift(histogram, k), format) of labkit.instrument ------------------------------------------------------------
 
 function fateOf(exponent, limits) {
   if (exponent < limits.survives_from) return "underflowed";

@@ -1,5 +1,4 @@
-// The underflow histogram. Python sends the counts of every layer and the windows of the format; here they are shifted,
-// summed, drawn (plot.js) and said (words.js), without asking the kernel: while it is busy the hand goes on.
+// The underflow histogram: the counts of every layer are shifted, summed, drawn (plot.js) and described (layers.js).
 
 const THUMB = 20; // width of the slider's thumb, as in controls.css
 
@@ -105,7 +104,7 @@ export default view({ label: (model) => `${kindOf(model)} and the loss scale`, k
   main.element.classList.add("uf-main", "lk-drag");
   const bar = fateBar();
   const observed = observedBar(layers, about.observed_log2_scale);
-  const words = sentence();
+  const words = sentence(model);
   const strips = figure({ scope: life, label: "", height: ROW * layers.length, draw: drawStrips });
   strips.canvas.setAttribute("aria-hidden", "true");
   const list = layerList(layers, (name) => choose({ layer: name }), strips.element);
@@ -140,8 +139,8 @@ export default view({ label: (model) => `${kindOf(model)} and the loss scale`, k
     bar.set(shares, palette);
     observed.set(row);
     list.set(row.name, layers.map((one) => fractions(one, log2Scale, limits)));
-    words.say(sayFate(shares, log2Scale, row.name, about, limits.format));
-    note.textContent = row.note;
+    words.say(sayFate(shares, log2Scale, row === layers[0] ? null : row.name, about.kind, limits.format));
+    note.textContent = noteOf(row, row === layers[0] ? null : row.name, row === layers[0] ? layers.filter((one) => one.elements && one.zeros === one.elements).map((one) => one.name) : []);
     main.redraw();
     strips.redraw();
   }

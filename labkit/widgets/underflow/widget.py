@@ -1,15 +1,12 @@
 """The underflow histogram: gradients by magnitude, and a loss scale that moves them.
 
-Idea: scaling by a power of two shifts a histogram of exponents, so the browser redraws from the same counts at every
-movement of the hand and asks the kernel nothing. The kernel keeps the same state for code to read.
-
-Invariant: `fractions` and `sentence` are those of `fate(shift(histogram, log2_scale), format)` for the present
-`layer`.
+Scaling by a power of two shifts a histogram of exponents, so the page redraws from the same counts at every movement
+and forms the sentence; Python has the same shares from `fate(shift(histogram, log2_scale), format)`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +24,7 @@ from labkit.widgets.base.figures import (
     new_figure,
     on_any_page,
     power_ticks,
+    raised,
     still,
     why_still,
 )
@@ -51,51 +49,6 @@ def with_total(snapshot: GradSnapshot) -> dict[str, ExponentHistogram]:
     return {ALL_LAYERS: merge(snapshot.layers.values()), **snapshot.layers}
 
 
-def sentence(what: Fate, format: Format, log2_scale: int, kind: str, layer: str = ALL_LAYERS) -> str:
-    """Say in one sentence what a format makes of gradients at a scale.
-
-    >>> from labkit.formats import FP16
-    >>> sentence(Fate(0.0014, 0.2786, 0.72, 0.0), FP16, 10, "activation gradients")
-    'At scale 2^10, 0.14% of these activation gradients underflow in FP16, 28% are subnormal and 72% keep full
-     precision.'
-    """
-    gradients = f"these {kind}" if layer == ALL_LAYERS else f"the {kind} of layer {layer}"
-    if sum(vars(what).values()) == 0:
-        return f"At scale 2^{log2_scale}, {gradients} have nothing to lose: all of them are zero already in FP32."
-    at = f"At scale 2^{log2_scale}{' (no scaling)' if log2_scale == 0 else ''}, "
-    lost = {"0%": "none", "100%": "all"}.get(percent(what.underflowed), percent(what.underflowed))
-    first = f"{lost} of {gradients} underflow in {format.name}"
-    rest = [f"{percent(what.subnormal)} are subnormal"] if what.subnormal else []
-    rest.append(f"{percent(what.normal)} keep full precision" if what.normal else "none keeps full precision")
-    if what.overflowed:
-        rest.append(f"{percent(what.overflowed)} overflow")
-    ending = "; a single infinity spoils the whole step." if what.overflowed else "."
-    return at + ", ".join([first, *rest[:-1]]) + f" and {rest[-1]}{ending}"
-
-
-def note(histogram: ExponentHistogram, layer: str = ALL_LAYERS, all_zero: Sequence[str] = ()) -> str:
-    """Say what is not in the picture: exact zeros, infinities and NaNs of the FP32 gradients.
-
-    Args:
-        all_zero: the layers whose gradients are zero altogether, to be named with all layers.
-
-    >>> note(ExponentHistogram(np.array([69]), lo=-20, zeros=31, non_finite=0), all_zero=["conv1"])
-    '31% of all 100 elements are exactly zero already in FP32 and are left out. All zero: conv1.'
-    """
-    where = f"{histogram.total:,} elements" + ("" if layer == ALL_LAYERS else f" of layer {layer}")
-    if histogram.zeros and histogram.zeros == histogram.total:
-        said = f"All {where} are exactly zero already in FP32: no gradient arrives here."
-    elif histogram.zeros:
-        share = percent(histogram.zeros / histogram.total)
-        said = f"{share} of all {where} are exactly zero already in FP32 and are left out."
-        said += f" All zero: {', '.join(all_zero)}." if all_zero else ""
-    else:
-        said = f"None of the {where} is exactly zero in FP32."
-    if histogram.non_finite:
-        said += f" {histogram.non_finite:,} are infinite or NaN already in FP32 and are left out."
-    return said
-
-
 def zeros_counted(observed: Mapping[str, float], histograms: Mapping[str, ExponentHistogram]) -> dict[str, float]:
     """Return layer -> share of zeros counted inside the FP16 pass, completed by that of all layers together.
 
@@ -105,37 +58,32 @@ def zeros_counted(observed: Mapping[str, float], histograms: Mapping[str, Expone
         ValueError: a layer is missing, unknown, or has a share outside 0 to 1.
     """
     layers = [layer for layer in histograms if layer != ALL_LAYERS]
-    given = [layer for layer in observed if layer != ALL_LAYERS]
-    if sorted(given) != sorted(layers):
-        raise ValueError(
-            f"observed_zeros has the layers {given}, but the snapshot has {layers}; give one share for each"
-        )
+    got = [layer for layer in observed if layer != ALL_LAYERS]
+    if sorted(got) != sorted(layers):
+        raise ValueError(f"observed_zeros: expected one share for each of the layers {layers}, got {got}")
     wrong = {layer: share for layer, share in observed.items() if not 0 <= share <= 1}
     if wrong:
-        raise ValueError(f"observed_zeros are shares from 0 to 1 (0.004 is 0.4%); it was given {wrong}")
+        raise ValueError(f"observed_zeros: expected shares from 0 to 1 (0.004 is 0.4%), got {wrong}")
     elements = {layer: histograms[layer].total for layer in layers}
     total = sum(observed[layer] * n for layer, n in elements.items()) / max(sum(elements.values()), 1)
     return {ALL_LAYERS: total, **observed}
 
 
-def rows(
-    snapshot: GradSnapshot, format: Format, observed_zeros: Mapping[str, float] | None = None
-) -> list[dict[str, Any]]:
-    """Return what the browser needs of each layer, all layers together first (as JSON has it).
+def rows(snapshot: GradSnapshot, observed_zeros: Mapping[str, float] | None = None) -> list[dict[str, Any]]:
+    """Return the counts of each layer as JSON, those of all layers together first.
 
-    name, lo, counts as in ExponentHistogram, without empty bins at its ends; note;
+    name, lo, counts as in ExponentHistogram, without empty bins at its ends; elements, zeros, non_finite;
     observed, the share of zeros counted inside the FP16 pass, or None.
     """
     histograms = with_total(snapshot)
     observed = zeros_counted(observed_zeros, histograms) if observed_zeros is not None else {}
-    all_zero = [name for name, h in histograms.items() if h.total and h.zeros == h.total]
     found = []
     for name, histogram in histograms.items():
         occupied = np.flatnonzero(histogram.counts)
         first, last = (int(occupied[0]), int(occupied[-1])) if len(occupied) else (0, -1)
         counts = {"lo": histogram.lo + first, "counts": histogram.counts[first : last + 1].tolist()}
-        said = note(histogram, name, all_zero if name == ALL_LAYERS else ())
-        found.append({"name": name, **counts, "note": said, "observed": observed.get(name)})
+        left_out = {"elements": histogram.total, "zeros": histogram.zeros, "non_finite": histogram.non_finite}
+        found.append({"name": name, **counts, **left_out, "observed": observed.get(name)})
     return found
 
 
@@ -160,7 +108,7 @@ def static_underflow(
     layer: str = ALL_LAYERS,
     why: str = WHY_STATIC,
 ) -> Figure:
-    """Draw gradients by magnitude at one scale, what a format makes of them, and say it in a sentence.
+    """Draw gradients by magnitude at one scale, and the shares that a format makes of them.
 
     Raises:
         KeyError: the snapshot has no such layer.
@@ -169,13 +117,13 @@ def static_underflow(
     now = fate(histogram, format)
     figure = new_figure(9, 4.4)
     axes = figure.add_axes((0.07, 0.38, 0.91, 0.48))
-    title = f"{snapshot.kind[:1].upper()}{snapshot.kind[1:]}, step {snapshot.step}: {layer}"
-    axes.set_title(title, loc="left", fontsize=11, color=INK, pad=22)
+    title = f"{snapshot.kind[:1].upper()}{snapshot.kind[1:]}, step {snapshot.step}: {layer}, at scale 2^{log2_scale}"
+    axes.set_title(raised(title), loc="left", fontsize=11, color=INK, pad=22)
     _draw_windows(axes, format)
     _draw_bars(axes, histogram, format)
     shares = "     ".join(f"{name} {percent(share)}" for name, share in vars(now).items())
     figure.text(0.07, 0.205, shares, fontsize=11, color=INK, weight="bold")
-    return captioned(figure, (0.07, 0.15), sentence(now, format, log2_scale, snapshot.kind, layer), why, foot=0.01)
+    return captioned(figure, (0.07, 0.15), "", why, foot=0.1)
 
 
 def fate_of_binade(exponent: int, format: Format) -> str:
@@ -184,8 +132,8 @@ def fate_of_binade(exponent: int, format: Format) -> str:
     >>> [fate_of_binade(e, FP16) for e in (-26, -25, -14, 16)]
     ['underflowed', 'subnormal', 'normal', 'overflowed']
     """
-    here = ExponentHistogram(np.array([1]), lo=exponent, zeros=0, non_finite=0)
-    return max(vars(fate(here, format)).items(), key=lambda item: item[1])[0]
+    one = ExponentHistogram(np.array([1]), lo=exponent, zeros=0, non_finite=0)
+    return max(vars(fate(one, format)).items(), key=lambda item: item[1])[0]
 
 
 def _draw_windows(axes: Axes, format: Format) -> None:
@@ -209,8 +157,8 @@ def _draw_bars(axes: Axes, histogram: ExponentHistogram, format: Format) -> None
     shares: NDArray[np.float64] = 100 * counts / max(histogram.finite_non_zero, 1)
     fates = np.array([fate_of_binade(int(e), format) for e in exponents])
     for name, colour in FATE_COLOURS.items():
-        here = (fates == name) & (counts > 0)
-        x, heights, hatch = exponents[here] + 0.5, shares[here], FATE_HATCHES[name]
+        chosen = (fates == name) & (counts > 0)
+        x, heights, hatch = exponents[chosen] + 0.5, shares[chosen], FATE_HATCHES[name]
         axes.bar(x, heights, width=0.86, color=colour, hatch=hatch, edgecolor=INK, linewidth=0.5)
     axes.set_xlim(*AXIS)
     power_ticks(axes.set_xticks, range(*AXIS, 8))
@@ -224,12 +172,13 @@ class UnderflowHistogram(LabWidget, folders=("underflow",)):
 
     Args:
         snapshot: histograms of FP32 gradients, one per layer.
-        format: whose windows are drawn; FP16 unless said otherwise.
-        log2_scale: where the slider stands first, 0 to 30.
+        format: whose windows are drawn.
+        log2_scale: the first position of the slider, 0 to 30.
         observed_zeros: layer -> share of zeros counted inside an FP16 backward pass, drawn beside what underflows.
         observed_log2_scale: the scale of that pass; its zeros stay where they are when the slider moves.
 
-    What can be read and set: `log2_scale`, `layer` (a name, or ALL_LAYERS). What can be read: `fractions`, `sentence`.
+    Traits to read and set: `log2_scale`, `layer` (a name, or ALL_LAYERS). To read: `fractions`, and `sentence`, which
+    the page forms once it shows the widget.
 
     Raises:
         ValueError: the snapshot has no layers, or observed_zeros does not fit it.
@@ -242,16 +191,14 @@ class UnderflowHistogram(LabWidget, folders=("underflow",)):
     >>> widget.fractions["underflowed"]
     0.25
     >>> widget.log2_scale = 10
-    >>> widget.sentence
-    'At scale 2^10, none of these activation gradients underflow in FP16, 25% are subnormal and 75% keep full
-     precision.'
+    >>> widget.fractions["subnormal"]
+    0.25
     """
 
     tour = traitlets.List(tour_of("underflow")).tag(sync=True)
 
     log2_scale = traitlets.Int(0).tag(sync=True)
     layer = traitlets.Unicode(ALL_LAYERS).tag(sync=True)
-    fractions = traitlets.Dict().tag(sync=True)
     sentence = traitlets.Unicode().tag(sync=True)
     _rows: traitlets.List[dict[str, Any]] = traitlets.List().tag(sync=True)
     _windows = traitlets.Dict().tag(sync=True)
@@ -270,34 +217,31 @@ class UnderflowHistogram(LabWidget, folders=("underflow",)):
         self._histograms = with_total(snapshot)
         super().__init__(
             log2_scale=log2_scale,
-            _rows=rows(snapshot, format, observed_zeros),
+            _rows=rows(snapshot, observed_zeros),
             _windows=windows(format),
             _about={
                 "kind": snapshot.kind,
                 "step": snapshot.step,
                 "observed_log2_scale": observed_log2_scale,
-                "all_layers": ALL_LAYERS,
                 "max_log2_scale": LOG2_SCALES[-1],
             },
         )
-        self._follow()
 
     @limited("log2_scale", "layer")
     def _places(self) -> dict[str, Collection[Any]]:
         return {"log2_scale": LOG2_SCALES, "layer": self._histograms}
-
-    @traitlets.observe("log2_scale", "layer")
-    def _follow(self, _change: object = None) -> None:
-        now = self.fate
-        with self.hold_sync():
-            self.fractions = dict(vars(now))
-            self.sentence = sentence(now, self.format, self.log2_scale, self.snapshot.kind, self.layer)
 
     @property
     def fate(self) -> Fate:
         """What the format makes of the chosen layer at the chosen scale."""
         return fate(shift(self._histograms[self.layer], self.log2_scale), self.format)
 
+    @property
+    def fractions(self) -> dict[str, float]:
+        """The shares of the four fates."""
+        return dict(vars(self.fate))
+
     def still(self) -> dict[str, Any]:
-        figure = static_underflow(self.snapshot, self.format, self.log2_scale, layer=self.layer)
-        return still(self.sentence, WHY_STATIC, figure)
+        shares = ", ".join(f"{percent(share)} {name}" for name, share in self.fractions.items())
+        words = f"{self.snapshot.kind}, {self.layer}, at scale 2^{self.log2_scale} in {self.format.name}: {shares}."
+        return still(words, WHY_STATIC, static_underflow(self.snapshot, self.format, self.log2_scale, layer=self.layer))

@@ -1,1 +1,1 @@
-"""From a network to the sixteen bits of one of its gradients."""
+"""The gradient zoom."""

@@ -1,5 +1,5 @@
-// From a network to the sixteen bits of one gradient. Python sends a film (the counts of every layer at a few steps, and a
-// piece of every tensor); all distances but the bits are drawn here, from what is known, while the hand moves.
+// From a network to the sixteen bits of one gradient: a film (the counts of every layer at a few steps, and a piece of every
+// tensor) from four distances.
 
 const DISTANCES = ["network", "layer", "tensor", "gradient"];
 const DEEPEST = DISTANCES.length - 1;
@@ -8,12 +8,13 @@ const STRIP = 64; // height of a picture of the film
 const labelOf = (model) => `${model.get("_about").kind}, from the network to the bits`;
 
 export default view({ label: labelOf, kind: "zoom" }, (root, model, life) => {
-  const { shapes } = model.get("_about");
+  const { shapes, tables, kind } = model.get("_about");
+  const format = derived(model.get("_format"));
   const limits = model.get("_windows");
   const film = model.get("_film").map(({ step, rows }) => ({ step, rows: prepared(rows) }));
   const names = film[0].rows.slice(1).map((row) => row.name);
   const cells = floats(model.get("_cells"));
-  const perFrame = shapes.reduce((sum, [rows, columns]) => sum + rows * columns, 0);
+  const perFrame = tables.reduce((sum, [rows, columns]) => sum + rows * columns, 0);
   const palette = colours(root, life, () => show());
   const get = (name) => model.get(name);
   const now = () => ({ at: names.indexOf(get("layer")), shot: film[get("frame")], k: get("log2_scale") });
@@ -30,7 +31,7 @@ export default view({ label: labelOf, kind: "zoom" }, (root, model, life) => {
 
   const strip = figure({ scope: life, label: "The film: the same gradients at each step; the slider of the steps chooses one", height: STRIP, draw: drawFilm });
   life.listen(strip.canvas, "click", (event) => set({ frame: Math.min(film.length - 1, Math.floor((strip.at(event).x / strip.width) * film.length)) }));
-  const words = sentence();
+  const words = sentence(model);
 
   const strips = figure({ scope: life, label: "", height: ROW * names.length, draw: drawStrips });
   strips.canvas.setAttribute("aria-hidden", "true");
@@ -77,10 +78,10 @@ export default view({ label: labelOf, kind: "zoom" }, (root, model, life) => {
   // --- the tensor, cell by cell ---
 
   function tableOf(at) {
-    const [rows, columns] = shapes[at];
-    const from = get("frame") * perFrame + shapes.slice(0, at).reduce((sum, [r, c]) => sum + r * c, 0);
+    const [rows, columns] = tables[at];
+    const from = get("frame") * perFrame + tables.slice(0, at).reduce((sum, [r, c]) => sum + r * c, 0);
     const side = Math.min(grid.width / columns, grid.height / rows, 40);
-    return { rows, columns, side, value: (row, column) => cells[from + row * columns + column] };
+    return { rows, columns, side, values: cells.subarray(from, from + rows * columns), value: (row, column) => cells[from + row * columns + column] };
   }
 
   const fateAt = (value, k) => (value === 0 ? null : fateOf(Math.floor(Math.log2(Math.abs(value))) + k, limits));
@@ -156,13 +157,21 @@ export default view({ label: labelOf, kind: "zoom" }, (root, model, life) => {
     step.element.hidden = strip.element.hidden = film.length < 2;
     [list.element, main.element, grid.element, bits.element].forEach((one, i) => (one.hidden = i !== zoom));
     list.set(names[at], shot.rows.slice(1).map((row) => fractions(row, k, limits)));
-    if (get("_bits").length) bits.set({ format: "FP16", fields: get("_bits") });
-    words.say(get("sentence"));
+    const { rows, columns, value, values } = tableOf(at);
+    const [row, column] = [Math.min(get("row"), rows - 1), Math.min(get("column"), columns - 1)];
+    if (row !== get("row") || column !== get("column")) put(model, { row, column });
+    const gradient = value(row, column);
+    if (zoom === DEEPEST) bits.set("FP16", fieldsOf(encode(roundValue(gradient * 2 ** k, format), format), format));
+    const shown = shot.rows[zoom ? 1 + at : 0];
+    words.say(zoomSentence({
+      zoom, gradient, format, kind, log2Scale: k, step: shot.step, name: cellName(names[at], shapes[at], row, column),
+      layer: zoom ? shown.name : null, shares: fractions(shown, k, limits), cells: values.length, zeros: values.filter((one) => one === 0).length / values.length,
+    }));
     legend.textContent = LEGENDS[zoom];
     root.dataset.zoom = DISTANCES[zoom];
     for (const one of [strip, strips, main, grid]) if (one.element.offsetParent) one.redraw();
   }
 
-  watch(life, model, ["zoom", "frame", "layer", "row", "column", "log2_scale", "sentence", "_bits"], show);
+  watch(life, model, ["zoom", "frame", "layer", "row", "column", "log2_scale"], show);
   show();
 });

@@ -1,0 +1,1 @@
+"""Number formats as data for scripts that compute with them (numbers.js)."""

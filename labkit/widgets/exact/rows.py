@@ -1,0 +1,34 @@
+"""Number formats as rows for exact/numbers.js, and values as text that reads back exactly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from labkit.formats import Format, exact_decimal, hex_float
+
+LONGEST_DECIMAL = 24  # characters; a value with more is written as a hex-float
+
+
+def format_row(format: Format) -> dict[str, Any]:
+    """Return the fields of a format as JSON; exact/numbers.js derives the rest.
+
+    >>> from labkit.formats import E4M3
+    >>> format_row(E4M3)["specials"]
+    'FN'
+    """
+    names = ("name", "exponent_bits", "significand_bits", "signed", "has_zero")
+    return {**{name: getattr(format, name) for name in names}, "specials": format.specials.name}
+
+
+def exact_text(value: float) -> str:
+    """Write a value so that every format reads exactly it: in decimal where that is short, else as a hex-float.
+
+    >>> exact_text(0.0999755859375), exact_text(2.0**-24), exact_text(-0.0)
+    ('0.0999755859375', '0x1p-24', '-0')
+    """
+    if not np.isfinite(value):
+        return str(float(value))
+    written = exact_decimal(value)
+    return written if len(written) <= LONGEST_DECIMAL else hex_float(value)

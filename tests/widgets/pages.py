@@ -1,0 +1,82 @@
+"""Widgets and their scripts in a blank page: no JupyterLab, no kernel, as in a static page.
+
+`Scripts` runs functions of a widget's scripts, to compare them with labkit. `Page` shows widgets from their state.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from labkit.formats import FORMATS, Format
+from labkit.widgets.base.widget import LabWidget, page_script, script
+from labkit.widgets.exact.rows import format_row
+
+PLAIN = """(value) => JSON.parse(JSON.stringify(value, (_, part) => {
+  if (typeof part === "bigint") return { whole: String(part) };
+  const large = typeof part === "number" && !(Math.abs(part) <= 2 ** 53);
+  if (large) return { special: String(part).replace("Infinity", "inf").toLowerCase() };
+  return Object.is(part, -0) ? { special: "-0.0" } : part;
+}))"""
+
+
+def _plain(value: Any) -> Any:
+    """Read what `PLAIN` wrote: numbers of JavaScript are floats, its whole numbers of any size are ints."""
+    if isinstance(value, list):
+        return [_plain(part) for part in value]
+    if not isinstance(value, dict):
+        return value
+    if "whole" in value:
+        return int(value["whole"])
+    return float(value["special"]) if "special" in value else {key: _plain(part) for key, part in value.items()}
+
+
+class Scripts:
+    """The functions of a widget's scripts in one page; `F` holds the formats by name."""
+
+    def __init__(self, browser: Any, *folders: str) -> None:
+        self.page = browser.new_page()
+        self.page.add_script_tag(content=script(*folders).replace("\nexport default ", "\nconst widget = "))
+        if "exact" in folders:
+            rows = [format_row(row) for row in FORMATS.values()]
+            self.page.evaluate(
+                "rows => { globalThis.F = Object.fromEntries(rows.map((r) => [r.name, derived(r)])) }", rows
+            )
+
+    def add(self, format: Format) -> None:
+        self.page.evaluate("row => { F[row.name] = derived(row) }", format_row(format))
+
+    def run(self, function: str, *arguments: Any) -> Any:
+        """Return function(...arguments), a function of JavaScript; the arguments travel as JSON."""
+        call = f"([...all]) => ({PLAIN})(({function})(...all))"
+        return _plain(self.page.evaluate(call, json.loads(json.dumps(arguments, default=str))))
+
+
+class Page:
+    """Widgets shown from `page_state()` in a page that was never told of a kernel."""
+
+    def __init__(self, browser: Any, width: int = 1280) -> None:
+        self.page = browser.new_page(viewport={"width": width, "height": 1000})
+        self.errors: list[str] = []
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.set_content("<!doctype html><title>widgets</title><body data-jp-theme-light='true'></body>")
+
+    def show(self, widget: LabWidget) -> Any:
+        """Show a widget; return its root's locator."""
+        name = widget.folders[-1]
+        self.page.add_style_tag(content=str(widget._css))
+        self.page.add_script_tag(content=page_script(*widget.folders))
+        state = json.dumps(widget.page_state(), allow_nan=False)
+        self.page.evaluate(
+            "([name, state]) => { document.body.append(document.createElement('div'));"
+            " globalThis.shown = labkitWidgets[name](JSON.parse(state), document.body.lastChild); }",
+            [name, state],
+        )
+        return self.page.locator("section.labkit").last
+
+    def trait(self, name: str) -> Any:
+        """Return a trait of the last widget shown."""
+        return self.page.evaluate("name => shown.model.get(name)", name)
+
+    def set(self, **traits: Any) -> None:
+        self.page.evaluate("traits => { for (const [n, v] of Object.entries(traits)) shown.model.set(n, v) }", traits)
