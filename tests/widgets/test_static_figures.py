@@ -70,7 +70,7 @@ def test_it_names_its_layer_and_says_why_it_stands_still(snap):
     said = words(static_underflow(snap))
     assert WHY_STATIC in said
     assert "at scale 2⁰" in said
-    assert ": head," in words(static_underflow(snap, layer="head"))
+    assert "of head," in words(static_underflow(snap, layer="head"))
     with pytest.raises(KeyError):
         static_underflow(snap, layer="haed")
 

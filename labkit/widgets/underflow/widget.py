@@ -24,7 +24,6 @@ from labkit.widgets.base.figures import (
     new_figure,
     on_any_page,
     power_ticks,
-    raised,
     still,
     why_still,
 )
@@ -117,13 +116,14 @@ def static_underflow(
     now = fate(histogram, format)
     figure = new_figure(9, 4.4)
     axes = figure.add_axes((0.07, 0.38, 0.91, 0.48))
-    title = f"{snapshot.kind[:1].upper()}{snapshot.kind[1:]}, step {snapshot.step}: {layer}, at scale 2^{log2_scale}"
-    axes.set_title(raised(title), loc="left", fontsize=11, color=INK, pad=22)
+    title = f"{snapshot.kind[:1].upper()}{snapshot.kind[1:]}, step {snapshot.step}: {layer}"
+    axes.set_title(title, loc="left", fontsize=11, color=INK, pad=22)
     _draw_windows(axes, format)
     _draw_bars(axes, histogram, format)
     shares = "     ".join(f"{name} {percent(share)}" for name, share in vars(now).items())
     figure.text(0.07, 0.205, shares, fontsize=11, color=INK, weight="bold")
-    return captioned(figure, (0.07, 0.15), "", why, foot=0.1)
+    words = f"{snapshot.kind} of {layer}, at scale 2^{log2_scale} in {format.name}."
+    return captioned(figure, (0.07, 0.15), words[0].upper() + words[1:], why, foot=0.01)
 
 
 def fate_of_binade(exponent: int, format: Format) -> str:
