@@ -71,10 +71,10 @@ def _copy_lessons(folder: Path) -> Path:
         for lesson in added_lessons():
             write_atomic(Path(scratch, f"{lesson.name}.ipynb"), text_of(learners_notebook(lesson)).encode())
         copied += copy_notebooks(Path(scratch), folder, labkit.__version__)
-    counts = Counter(each.what for each in copied)
+    counts = Counter(each.status for each in copied)
     print(f"Notebooks in {folder}: {', '.join(f'{count} {what}' for what, count in sorted(counts.items()))}.")
     for each in copied:
-        if each.what == "kept":
+        if each.status == "kept":
             print(f"  {each}")
     return folder / FIRST_LESSON
 

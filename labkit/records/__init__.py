@@ -1,4 +1,4 @@
-"""Origin of every record of the lab, and files that are written whole."""
+"""Atomic files, their folders, and the provenance of records."""
 
 from labkit.records.files import (
     checkout,

@@ -1,12 +1,11 @@
-"""Files that are whole at every moment, a kill included, and the folders of the lab's data and notebooks.
+"""Atomic writes, file locks, and the folders of the lab's data and notebooks.
 
-Idea: a new file stands beside the old one under a hidden name, is forced onto the disk and then renamed, which the file
-system does in one go. A process that writes holds a lock on it. Whose lock is gone was killed, and the next writer of
-the same file deletes what it left. Of data and notebooks there is one copy: a wheel carries them in the package
-(setup.py), a checkout beside it.
+Idea: a new file is written beside the old one under a hidden name, synced to the disk and renamed, which is atomic. Its
+writer holds a lock on it; a hidden file without a lock was left by a killed process, and the next writer deletes it.
+Data and notebooks exist once: in the package where a wheel was installed (setup.py), beside it in a checkout.
 
-Invariant: at any moment a path holds the old content or the new one, never a part. What travels with the lab is read
-where it lies and never written there by a lesson; and nothing at all is written into an installed package.
+Invariant: at any moment a path holds the old content or the new one, never a part. Lessons do not write to the data
+that is shipped with the lab, and nothing writes into an installed package.
 
 Source: rename(2), fsync(2) and flock(2).
 """
@@ -28,27 +27,27 @@ if sys.platform != "win32":
 
 
 def write_atomic(path: Path, content: bytes | Callable[[IO[bytes]], object]) -> Path:
-    """Write a file aside, make sure it is on the disk, and rename it: whoever looks sees the old one or the new one.
+    """Replace a file's content atomically and return the path: readers see the old content or the new one.
 
-    A process that is killed in between leaves a hidden `.NAME.*.part` beside it, which the next call for this path
-    deletes; on a file system without locks, it stays.
+    A process that is killed meanwhile leaves a hidden `.NAME.*.part` file. The next call for this path deletes it, but
+    on a file system without locks it remains.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     _delete_abandoned(path)
-    aside, file = _opened_aside(path)
+    temporary, file = _open_temporary(path)
     try:
         with file:
             file.write(content) if isinstance(content, bytes) else content(file)
             file.flush()
             os.fsync(file.fileno())
-            if sys.platform != "win32":  # which renames no open file
-                os.replace(aside, path)
+            if sys.platform != "win32":  # Windows cannot rename an open file
+                os.replace(temporary, path)
         if sys.platform == "win32":
-            os.replace(aside, path)
+            os.replace(temporary, path)
     except BaseException:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
-    if os.name == "posix":  # the new name onto the disk, too
+    if os.name == "posix":  # sync the new name, too
         handle = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(handle)
@@ -57,40 +56,40 @@ def write_atomic(path: Path, content: bytes | Callable[[IO[bytes]], object]) -> 
     return path
 
 
-def _opened_aside(path: Path) -> tuple[Path, IO[bytes]]:
-    """Return a new file beside another one, locked until it is closed; as the umask says, others may read it."""
+def _open_temporary(path: Path) -> tuple[Path, IO[bytes]]:
+    """Create a hidden file beside `path`, locked until it is closed; its permissions follow the umask."""
     while True:
-        aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-        file = aside.open("xb")
-        if sys.platform == "win32":  # which deletes no open file
-            return aside, file
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+        file = temporary.open("xb")
+        if sys.platform == "win32":  # Windows cannot delete an open file
+            return temporary, file
         with suppress(OSError):  # a file system without locks
             fcntl.flock(file.fileno(), fcntl.LOCK_EX)
-        if os.fstat(file.fileno()).st_nlink:  # else it was taken for an abandoned one before it was locked
-            return aside, file
+        if os.fstat(file.fileno()).st_nlink:  # else another process deleted it before it was locked
+            return temporary, file
         file.close()
 
 
 def _delete_abandoned(path: Path) -> None:
-    """Delete what killed processes left of this file; what cannot be locked is in use, or is not ours to delete."""
-    ours = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}\.part")
-    with suppress(OSError):  # nobody lists the folder, say: it is as it was
-        for left in [entry.path for entry in os.scandir(path.parent) if ours.fullmatch(entry.name)]:
+    """Delete the temporary files that killed processes left; a locked one is in use."""
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}\.part")
+    with suppress(OSError):  # a folder that cannot be listed
+        for abandoned in [entry.path for entry in os.scandir(path.parent) if pattern.fullmatch(entry.name)]:
             with suppress(OSError):
                 if sys.platform == "win32":
-                    os.unlink(left)
+                    os.unlink(abandoned)
                     continue
-                handle = os.open(left, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+                handle = os.open(abandoned, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
                 try:
                     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     if stat.S_ISREG(os.fstat(handle).st_mode):
-                        os.unlink(left)
+                        os.unlink(abandoned)
                 finally:
                     os.close(handle)
 
 
 def write_line(file: IO[str], line: str) -> None:
-    """Write a line to the end of an open file; when this returns, the line is on the disk."""
+    """Append a line to an open file and sync it to the disk."""
     file.write(line + "\n")
     file.flush()
     os.fsync(file.fileno())
@@ -98,10 +97,10 @@ def write_line(file: IO[str], line: str) -> None:
 
 @contextmanager
 def exclusive_lock(path: Path) -> Iterator[None]:
-    """Be the only process that is in here for this path; a kill gives it free. On Windows nobody is kept out.
+    """Hold an exclusive lock for a path, which a kill releases; on Windows, do nothing.
 
     Raises:
-        BlockingIOError: another one is.
+        BlockingIOError: another process holds it.
         OSError: the folder cannot be written.
     """
     lock = path.with_name(f".{path.name}.lock")
@@ -109,12 +108,12 @@ def exclusive_lock(path: Path) -> Iterator[None]:
         handle = os.open(lock, os.O_CREAT | os.O_RDWR)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(handle).st_nlink:  # else its owner deleted it since it was opened: the next one counts
+            if os.fstat(handle).st_nlink:  # else its owner deleted it since it was opened: try again
                 break
             os.close(handle)
         except BlockingIOError:
             os.close(handle)
-            raise BlockingIOError(f"another process is at {path}; wait until it has ended") from None
+            raise BlockingIOError(f"another process has locked {path}; wait until it has ended") from None
     try:
         yield
     finally:
@@ -124,46 +123,46 @@ def exclusive_lock(path: Path) -> Iterator[None]:
 
 
 PACKAGE = Path(__file__).parents[1]
-OWN_FOLDER = "fp16-lab"  # in the home folder: what is recorded where the lab has no checkout
+USER_FOLDER = "fp16-lab"  # in the home folder: records of a lab without a checkout
 
 
 def checkout() -> Path | None:
-    """Return the top of the checkout that labkit runs from, or None where it was installed without one."""
-    top = PACKAGE.parent
-    return top if (top / "pyproject.toml").is_file() and (top / "notebooks").is_dir() else None
+    """Return the root of the checkout that labkit runs from, or None where it was installed without one."""
+    root = PACKAGE.parent
+    return root if (root / "pyproject.toml").is_file() and (root / "notebooks").is_dir() else None
 
 
 def notebooks_folder() -> Path:
-    """Return the folder of the learners' notebooks as they are handed out."""
+    """Return the folder of the learners' notebooks."""
     return (checkout() or PACKAGE) / "notebooks"
 
 
 def data_folder() -> Path:
-    """Return the lab's `data/` folder: $LABKIT_DATA, or the one of the checkout, or that of the installed package.
+    """Return the lab's `data/` folder: $LABKIT_DATA, else the checkout's, else the installed package's.
 
     Raises:
-        FileNotFoundError: it is not there; the message says what to do.
+        FileNotFoundError: it does not exist.
     """
     folder = Path(os.environ.get("LABKIT_DATA") or (checkout() or PACKAGE) / "data")
     if not folder.is_dir():
         raise FileNotFoundError(
-            f"the lab's data folder was looked for at {folder} and is not there. Install the lab again, or set "
+            f"expected the lab's data folder at {folder}, which does not exist. Install the lab again, or set "
             "LABKIT_DATA to the folder that holds digits.npz."
         )
     return folder
 
 
 def results_folder() -> Path:
-    """Return where new records are written: `data_folder()`, or the user's own folder where that is the package's."""
+    """Return the folder for new records: `data_folder()`, or one in the home folder if that is in the package."""
     folder = data_folder()
-    return Path.home() / OWN_FOLDER / "data" if folder == PACKAGE / "data" else folder
+    return Path.home() / USER_FOLDER / "data" if folder == PACKAGE / "data" else folder
 
 
 def refuse_simulated(device: str, path: Path) -> None:
-    """Keep what a simulated device did out of the checkout's `data/`, where everything was measured.
+    """Refuse to save records of a simulated device in the checkout's `data/`, which holds measurements only.
 
     Raises:
-        ValueError: the device's name says that it is simulated, and the path lies there.
+        ValueError: the device's name contains "simulated", and the path is in that folder.
 
     >>> refuse_simulated("Tesla T4", data_folder() / "runs")
     >>> refuse_simulated("Tesla T4 (simulated)", Path("elsewhere"))
@@ -177,7 +176,7 @@ def refuse_simulated(device: str, path: Path) -> None:
 
 
 def recorded_files(pattern: str) -> dict[str, Path]:
-    """Return the files of this pattern, by their place in the folder: those that travel with the lab, and one's own.
+    """Return relative path -> file, for a glob pattern: files shipped with the lab, then the user's own.
 
     >>> recorded_files("runs/digits/fp32-seed[01].json").keys()
     dict_keys(['runs/digits/fp32-seed0.json', 'runs/digits/fp32-seed1.json'])

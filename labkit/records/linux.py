@@ -1,9 +1,9 @@
-"""Isolation of a process by Linux's own calls, which Python does not bring.
+"""Process isolation on Linux: namespaces, privileges, control groups and process trees.
 
-Idea: namespaces give a process a file system, a network and a table of processes of its own; without the rights of the
-one who made them, it cannot leave them. What is not shown in its file system is not there for it.
+Idea: in new namespaces a process has its own file system, network and process table. Without their creator's privileges
+it cannot leave them. Paths that are not mounted in its file system do not exist for it.
 
-Invariant: a call that the system refuses is an OSError that names it, so nobody is half walled in unknowingly.
+Invariant: a system call that fails raises an OSError that names it, so isolation is never partial without notice.
 
 Source: unshare(2), mount(2), pivot_root(2), mount_namespaces(7), user_namespaces(7), prctl(2), capset(2).
 """
@@ -23,19 +23,19 @@ from pathlib import Path
 MOUNTS, UTS, IPC, USERS, PROCESSES, NETWORK = 0x20000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000
 READ_ONLY, NO_SUID, NO_DEVICES, NO_EXEC, REMOUNT, BIND, RECURSIVE, PRIVATE = 1, 2, 4, 8, 32, 4096, 16384, 1 << 18
 DETACH = 2
-PARENT_DEATH_SIGNAL, DUMPABLE, DROP_BOUND, SUBREAPER, NO_NEW_RIGHTS = 1, 4, 24, 36, 38
+PARENT_DEATH_SIGNAL, DUMPABLE, DROP_BOUND, SUBREAPER, NO_NEW_PRIVILEGES = 1, 4, 24, 36, 38
 CAPABILITIES_VERSION_3 = 0x20080522
 DEVICES = ("null", "zero", "random", "urandom")
-SCRATCH = Path("/scratch")  # the only folder of `mount_private_root` that can be written to
+SCRATCH = Path("/scratch")  # the only writable folder of `mount_private_root`
 
 
 def unshare_namespaces() -> None:
-    """Give this process, and those it starts, mounts, processes, network and messages of their own.
+    """Move this process and its children to new namespaces of mounts, processes, network and messages.
 
-    Who is not root becomes the only user of a user namespace, with all rights inside it and none outside.
+    Without root, also create a user namespace with this user only, privileged inside it and not outside.
 
     Raises:
-        OSError: the system has no such namespaces, or lets this user make none.
+        OSError: the system has no such namespaces, or this user may not create any.
     """
     if os.geteuid() != 0:
         user, group = os.getuid(), os.getgid()
@@ -48,23 +48,28 @@ def unshare_namespaces() -> None:
 
 
 def mount_private_root(view: Sequence[tuple[Path, bool]], root: Path = Path("/sys")) -> None:
-    """Give this process a file system of its own: what `view` shows, read-only, and a SCRATCH of 64 MiB; no more.
+    """Replace this process's file system by the paths in `view`, read-only, and a SCRATCH of 64 MiB.
 
-    view   in this order: a path, and whether it is shown (True) or an empty folder is put in its place
-    root   a folder in whose place the new file system is put together
+    Must run in the first process after `unshare_namespaces`.
+
+    view   pairs in mount order: a path, and whether to mount it (True) or an empty folder in its place
+    root   mount point while the new file system is assembled
 
     Raises:
-        OSError: the system refuses. To be called by the first process in its `unshare_namespaces`.
+        OSError: a mount fails.
     """
     _mount("tmpfs", root, "tmpfs", NO_SUID | NO_DEVICES, "mode=755")
-    for path, shown in view:
-        (_show if shown else _empty)(path, root)
+    for path, visible in view:
+        if visible:
+            _bind_read_only(path, root)
+        else:
+            _mount("tmpfs", _mount_point(root, path), "tmpfs", NO_SUID | NO_DEVICES, "mode=755")
     for name in DEVICES:
-        _mount(f"/dev/{name}", _place(root, Path("/dev") / name, folder=False), "", BIND)
-    _mount("tmpfs", _place(root, SCRATCH), "tmpfs", NO_SUID | NO_DEVICES, "size=64m,mode=1777")
-    with contextlib.suppress(OSError):  # some containers refuse it, and nothing needs it
-        _mount("proc", _place(root, Path("/proc")), "proc", NO_SUID | NO_DEVICES | NO_EXEC)
-    for path in [root, *(_place(root, path) for path, shown in view if not shown)]:
+        _mount(f"/dev/{name}", _mount_point(root, Path("/dev") / name, folder=False), "", BIND)
+    _mount("tmpfs", _mount_point(root, SCRATCH), "tmpfs", NO_SUID | NO_DEVICES, "size=64m,mode=1777")
+    with contextlib.suppress(OSError):  # some containers forbid it, and nothing needs it
+        _mount("proc", _mount_point(root, Path("/proc")), "proc", NO_SUID | NO_DEVICES | NO_EXEC)
+    for path in [root, *(_mount_point(root, path) for path, visible in view if not visible)]:
         _mount("none", path, "", REMOUNT | BIND | READ_ONLY | NO_SUID | NO_DEVICES)
     os.chdir(root)
     _call("pivot_root", b".", b".")
@@ -73,10 +78,10 @@ def mount_private_root(view: Sequence[tuple[Path, bool]], root: Path = Path("/sy
 
 
 def switch_user(user: int) -> None:
-    """Give up root for a user that owns nothing.
+    """Switch from root to an unprivileged user.
 
     Raises:
-        OSError: this process is not root, or the user is not among those that a container knows.
+        OSError: this process is not root, or the container has no such user.
     """
     os.setgroups([])
     os.setresgid(user, user, user)
@@ -84,24 +89,27 @@ def switch_user(user: int) -> None:
 
 
 def drop_privileges() -> None:
-    """Give up all rights beyond an ordinary user's, for good, and those of programs that would bring them back."""
+    """Drop all capabilities permanently, so that no executed program can regain them."""
     for capability in range(64):
         if _prctl(DROP_BOUND, capability) != 0:
             break
     header = (ctypes.c_uint32 * 2)(CAPABILITIES_VERSION_3, 0)
     _call("capset", header, (ctypes.c_uint32 * 6)())
-    _prctl(NO_NEW_RIGHTS, 1)
+    _prctl(NO_NEW_PRIVILEGES, 1)
 
 
 def create_control_group(
     name: str, memory: int, cores: float | None = None, root: Path = Path("/sys/fs/cgroup")
 ) -> list[Path]:
-    """Make a control group with these limits; return the files that a process enters it by, when it writes its number.
+    """Create a control group with limits; return its process files, to which a process writes its id to join.
 
-    memory   bytes;  cores   of the CPU, 0.5 for a half; None: all
+    memory   bytes
+    cores    CPU cores, also fractions; None for all
 
     Raises:
-        OSError: there are no control groups here, or this user may make none. Source: cgroups(7), both versions.
+        OSError: the system has no control groups, or this user may not create any.
+
+    Source: cgroups(7), both versions.
     """
     period = 100_000
     if (root / "cgroup.controllers").is_file():  # version 2
@@ -124,49 +132,49 @@ def create_control_group(
 
 
 def descendants() -> list[int]:
-    """Return the processes that this one started, and those that they started; none where the system does not say."""
-    found, waiting = list[int](), _children()
-    while waiting:
-        process = waiting.pop()
+    """Return the ids of all descendants of this process; none where unknown."""
+    found, pending = list[int](), _children()
+    while pending:
+        process = pending.pop()
         if process > 0:
             found.append(process)
             with contextlib.suppress(OSError):
                 for thread in Path(f"/proc/{process}/task").iterdir():
-                    waiting += map(int, (thread / "children").read_text().split())
+                    pending += map(int, (thread / "children").read_text().split())
     return found
 
 
 def memory_of(process: int) -> int:
-    """Return the bytes of memory that a process has, of what it shares its part; 0 if it is gone. Source: proc(5)."""
+    """Return a process's proportional set size in bytes, shared pages divided; 0 if it has ended. Source: proc(5)."""
     with contextlib.suppress(OSError, IndexError, ValueError):
         rollup = Path(f"/proc/{process}/smaps_rollup").read_text()
         return int(rollup.split("\nPss:")[1].split()[0]) << 10
-    with contextlib.suppress(OSError, IndexError, ValueError):  # it keeps its memory private: what no file is behind
+    with contextlib.suppress(OSError, IndexError, ValueError):  # a protected process: memory without shared pages
         resident, shared = Path(f"/proc/{process}/statm").read_text().split()[1:3]
         return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
     return 0
 
 
 def protect_memory(private: bool = True) -> None:
-    """Let no other process of this user read this one's memory, or let them; only Linux can tell the two apart."""
+    """Forbid (or allow) other processes of this user to read this one's memory; on Linux only."""
     if sys.platform == "linux":
         _prctl(DUMPABLE, 0 if private else 1)
 
 
 def adopt_orphans() -> None:
-    """Become the parent of all descendants whose own parent ended."""
+    """Become the parent of all descendants whose parent has ended."""
     _prctl(SUBREAPER, 1)
 
 
 def die_with_parent() -> None:
-    """Be killed when the process ends that started this one."""
+    """Have this process killed when its parent ends."""
     _prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def kill_children(seconds: float = 5.0) -> None:
-    """Kill all children until there are none: with `adopt_orphans`, all descendants."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
+    """Kill all children until none remain; after `adopt_orphans`, all descendants."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
         for child in _children():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(child, signal.SIGKILL)
@@ -179,11 +187,11 @@ def kill_children(seconds: float = 5.0) -> None:
 
 
 def cpu_seconds(process: int) -> float:
-    """Return the CPU time of a process, and of its children that ended; 0.0 if it is gone. Source: proc(5)."""
+    """Return the CPU time of a process and its ended children; 0.0 if it has ended. Source: proc(5)."""
     with contextlib.suppress(OSError):
         after_name = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
         return sum(map(int, after_name[11:15])) / os.sysconf("SC_CLK_TCK")  # utime, stime, cutime, cstime
-    with contextlib.suppress(OSError):  # clock_getcpuclockid(3) makes the clock's number so
+    with contextlib.suppress(OSError):  # the clock id of clock_getcpuclockid(3)
         return time.clock_gettime((~process << 3) | 2)
     return 0.0
 
@@ -192,24 +200,19 @@ def _children() -> list[int]:
     try:
         text = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
     except OSError:
-        return [-1] if os.getpid() == 1 else []  # the first process of a namespace may kill all others at once
+        return [-1] if os.getpid() == 1 else []  # the first process of a namespace can kill all others at once
     return [int(word) for word in text.split()]
 
 
-def _show(path: Path, root: Path) -> None:
-    """Bind a file or folder to its own name below `root`, read-only, as restricted as it is already."""
-    target = _place(root, path, folder=path.is_dir())
+def _bind_read_only(path: Path, root: Path) -> None:
+    target = _mount_point(root, path, folder=path.is_dir())
     _mount(str(path), target, "", BIND)
-    kept = os.statvfs(path).f_flag & NO_EXEC
-    _mount("none", target, "", REMOUNT | BIND | READ_ONLY | NO_SUID | NO_DEVICES | kept)
+    no_exec = os.statvfs(path).f_flag & NO_EXEC  # a mount flag of the path, which must be repeated
+    _mount("none", target, "", REMOUNT | BIND | READ_ONLY | NO_SUID | NO_DEVICES | no_exec)
 
 
-def _empty(path: Path, root: Path) -> None:
-    _mount("tmpfs", _place(root, path), "tmpfs", NO_SUID | NO_DEVICES, "mode=755")
-
-
-def _place(root: Path, path: Path, *, folder: bool = True) -> Path:
-    """Return where a path stands below `root`, made if it is not there."""
+def _mount_point(root: Path, path: Path, *, folder: bool = True) -> Path:
+    """Return a path's counterpart below `root`, created if missing."""
     target = root / path.relative_to("/")
     if not target.exists():
         (target if folder else target.parent).mkdir(parents=True, exist_ok=True)

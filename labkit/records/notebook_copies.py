@@ -1,10 +1,9 @@
-"""Copies of the notebooks for a learner, and of newer ones later; a copy that was changed is never replaced.
+"""Copies of the notebooks in a learner's folder, and their updates.
 
-Idea: beside the copies stands a list of what was handed out, by its digest. A copy that still has that digest is as it
-was handed out and may be replaced; any other holds work, and a newer notebook is put beside it, with the version in its
-name.
+Idea: a list beside the copies holds the digest of each notebook as it was copied. A copy that still has this digest is
+replaced by a newer notebook. Any other holds work: the newer one is put beside it, with the version in its name.
 
-Invariant: a file that differs from what was handed out keeps every byte.
+Invariant: a copy that was changed is never modified.
 """
 
 from __future__ import annotations
@@ -17,70 +16,70 @@ from pathlib import Path
 
 from labkit.records.files import write_atomic
 
-HANDED_OUT = ".labkit-notebooks.json"
+DIGESTS = ".labkit-notebooks.json"
 
 
 @dataclass(frozen=True)
-class Copied:
-    """What became of one notebook.
+class CopiedNotebook:
+    """The result of copying one notebook.
 
-    what  "new", "the same", "replaced" (it was as handed out) or "kept" (it holds work)
-    newer the notebook that was put beside it; None where nothing newer came
+    status  "new", "the same", "replaced" (the copy was unchanged) or "kept" (the copy holds work)
+    newer   the notebook that was put beside a kept copy; None where it is not newer
     """
 
     name: str
-    what: str
+    status: str
     newer: Path | None = None
 
     def __str__(self) -> str:
         beside = f"; the newer one is {self.newer.name}" if self.newer else ""
-        return f"{self.name}: {self.what}{beside}"
+        return f"{self.name}: {self.status}{beside}"
 
 
-def copy_notebooks(source: Path, folder: Path, version: str) -> list[Copied]:
-    """Copy the notebooks of `source` into `folder`, made where it is missing; return what became of each.
+def copy_notebooks(source: Path, folder: Path, version: str) -> list[CopiedNotebook]:
+    """Copy the notebooks of `source` into `folder`, which is created if missing.
 
-    version: goes into the name of a newer notebook that is put beside changed work.
+    Args:
+        version: part of the name of a newer notebook that is put beside changed work.
 
     Raises:
         OSError: the folder cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    handed_out = _read(folder / HANDED_OUT)
+    digests = _load_digests(folder / DIGESTS)
     notebooks = sorted(source.glob("*.ipynb"))
-    copied = [_copy(notebook, folder, handed_out.get(notebook.name), version) for notebook in notebooks]
-    known = {notebook.name: _digest(notebook.read_bytes()) for notebook in notebooks}
-    write_atomic(folder / HANDED_OUT, json.dumps({**handed_out, **known}, indent=1, sort_keys=True).encode() + b"\n")
+    copied = [_copy(notebook, folder, digests.get(notebook.name), version) for notebook in notebooks]
+    digests |= {notebook.name: _digest(notebook.read_bytes()) for notebook in notebooks}
+    write_atomic(folder / DIGESTS, json.dumps(digests, indent=1, sort_keys=True).encode() + b"\n")
     return copied
 
 
-def _copy(notebook: Path, folder: Path, handed_out: str | None, version: str) -> Copied:
+def _copy(notebook: Path, folder: Path, last_digest: str | None, version: str) -> CopiedNotebook:
     target, content = folder / notebook.name, notebook.read_bytes()
     if not target.exists():
         write_atomic(target, content)
-        return Copied(target.name, "new")
+        return CopiedNotebook(target.name, "new")
     present = target.read_bytes()
     if present == content:
-        return Copied(target.name, "the same")
-    if _digest(present) == handed_out:
+        return CopiedNotebook(target.name, "the same")
+    if _digest(present) == last_digest:
         write_atomic(target, content)
-        return Copied(target.name, "replaced")
-    if _digest(content) == handed_out:
-        return Copied(target.name, "kept")
-    ends = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
-    beside = (target.with_name(f"{target.stem}-{version}{end}{target.suffix}") for end in ends)
-    newer = next(path for path in beside if not path.exists() or path.read_bytes() == content)
+        return CopiedNotebook(target.name, "replaced")
+    if _digest(content) == last_digest:
+        return CopiedNotebook(target.name, "kept")
+    suffixes = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
+    candidates = (target.with_name(f"{target.stem}-{version}{suffix}{target.suffix}") for suffix in suffixes)
+    newer = next(path for path in candidates if not path.exists() or path.read_bytes() == content)
     write_atomic(newer, content)
-    return Copied(target.name, "kept", newer)
+    return CopiedNotebook(target.name, "kept", newer)
 
 
-def _read(path: Path) -> dict[str, str]:
-    """Return notebook -> digest of what was handed out; nothing where the list is missing or cannot be read."""
+def _load_digests(path: Path) -> dict[str, str]:
     try:
-        listed = json.loads(path.read_text(encoding="utf-8"))
+        digests = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return listed if isinstance(listed, dict) else {}
+    return digests if isinstance(digests, dict) else {}
 
 
 def _digest(content: bytes) -> str:

@@ -1,8 +1,8 @@
-"""Origin of a number, which every record carries: where, when and with what it was made.
+"""Provenance of records: device, versions, settings and time.
 
 Idea: no curve can pass for one made elsewhere, since its record names the device, the versions and the time.
 
-Invariant: each answer is what torch, Python and the clock say at the moment of asking, as plain text.
+Invariant: values are read from torch, Python and the clock at the time of the call, as plain text.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def device_name(device: torch.device) -> str:
-    """Return a device's name as a person knows it.
+    """Return a device's human-readable name.
 
     >>> import torch
     >>> device_name(torch.device("cpu")).startswith("CPU (")
@@ -32,9 +32,9 @@ def device_name(device: torch.device) -> str:
 
 
 def versions(device: torch.device | None = None) -> dict[str, str]:
-    """Return the versions that can change a run's numbers; on a CUDA device those of CUDA, cuDNN and the driver too.
+    """Return the versions that can change a run's numbers; for a CUDA device, also CUDA, cuDNN and the driver.
 
-    What cannot be asked for is left out: a torch without cuDNN has no version of it.
+    An unknown version is omitted, such as cuDNN's where torch has none.
 
     >>> sorted(versions())
     ['python', 'torch']
@@ -50,10 +50,10 @@ def versions(device: torch.device | None = None) -> dict[str, str]:
 
 
 def arithmetic_settings(device: torch.device, *, tf32: bool = False) -> dict[str, str]:
-    """Return how products are computed on a device now: the switches of torch that can change a run's numbers.
+    """Return the torch settings that can change a run's numbers on a device.
 
     Args:
-        tf32: the run rounds operands to TF32 itself, where no switch says "tf32".
+        tf32: the run emulates TF32, which no setting of torch shows.
 
     >>> import torch
     >>> sorted(arithmetic_settings(torch.device("cpu")))
@@ -64,21 +64,21 @@ def arithmetic_settings(device: torch.device, *, tf32: bool = False) -> dict[str
     import torch
 
     backend = "cuda" if device.type == "cuda" else "mkldnn"
-    found = {"deterministic algorithms": _word(torch.are_deterministic_algorithms_enabled())}
+    found = {"deterministic algorithms": _yes_no(torch.are_deterministic_algorithms_enabled())}
     for operation in ("matmul", "conv", "rnn"):
         precision = str(torch._C._get_fp32_precision_getter(backend, operation))
-        precision = "ieee" if precision == "none" else precision  # what applies where nobody set anything
+        precision = "ieee" if precision == "none" else precision  # torch's default
         found[f"FP32 {operation}"] = "tf32, emulated" if tf32 and precision != "tf32" else precision
     if device.type == "cuda":
         cudnn = torch.backends.cudnn
-        found |= {"cuDNN deterministic": _word(cudnn.deterministic), "cuDNN benchmark": _word(cudnn.benchmark)}
+        found |= {"cuDNN deterministic": _yes_no(cudnn.deterministic), "cuDNN benchmark": _yes_no(cudnn.benchmark)}
     return found
 
 
-def _word(flag: bool) -> str:
+def _yes_no(flag: bool) -> str:
     return "yes" if flag else "no"
 
 
 def now() -> str:
-    """Return the time, UTC, as ISO 8601 with seconds."""
+    """Return the current UTC time in ISO 8601, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,9 +1,9 @@
-"""What the system gives this process, and groups of processes. The only module that asks the system.
+"""Operating system queries (cores, memory, limits, drivers) and process groups.
 
-Idea: what the hardware has and what this process may use differ on shared machines, so the quotas of a container are
-read too. A program that is started for a while leads a group of its own, so that all of it can be ended.
+Idea: on shared machines a process may use less than the hardware has, so a container's quotas are read too. A
+background program leads its own process group, so that all of its processes can be killed.
 
-Invariant: asking changes nothing, and what nobody can tell is None or empty.
+Invariant: queries have no side effects, and an unknown value is None, 0 or empty.
 
 Source: Linux: proc(5), cgroups(7), setrlimit(2), setsid(2); Windows: MEMORYSTATUSEX, taskkill.
 """
@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-CGROUP = Path("/sys/fs/cgroup")  # control groups, where a container's quotas stand
+CGROUP = Path("/sys/fs/cgroup")  # control groups: a container's quotas
 MEMORY_QUOTAS = [  # limit and use, in bytes: version 2, then version 1
     ("memory.max", "memory.current"),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
@@ -31,7 +31,7 @@ DRIVER = Path("/proc/driver/nvidia/version")  # NVRM version: NVIDIA UNIX ... Ke
 
 
 def usable_cores(cgroup: Path = CGROUP) -> int:
-    """Return how many cores this process may use: its affinity, or its container's quota where that is less."""
+    """Return the number of cores that this process may use: its affinity, or its container's quota if that is less."""
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _first_numbers(cgroup / "cpu.max") or [  # version 2: "quota period"; version 1 has a file for each
         *_first_numbers(cgroup / "cpu" / "cpu.cfs_quota_us"),
@@ -43,7 +43,7 @@ def usable_cores(cgroup: Path = CGROUP) -> int:
 
 
 def bytes_written(io: Path = Path("/proc/self/io")) -> int | None:
-    """Return what this process has written so far, to files and connections; None where Linux does not say."""
+    """Return the bytes that this process has written to files and connections; None where unknown."""
     try:
         return int(io.read_text(encoding="ascii").split("wchar: ")[1].split()[0])
     except (OSError, IndexError):
@@ -51,9 +51,9 @@ def bytes_written(io: Path = Path("/proc/self/io")) -> int | None:
 
 
 def available_memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = CGROUP) -> int | None:
-    """Return the bytes of memory a new program could have, or None where the system does not say.
+    """Return the bytes of memory that a new program could use, or None where unknown.
 
-    Linux tells what is available, and a container's quota may be less. macOS and Windows tell what is built in or free.
+    On Linux, available memory or what a container's quota leaves; on macOS, installed memory; on Windows, free memory.
     """
     if sys.platform == "win32":
         return _windows_memory()
@@ -61,7 +61,7 @@ def available_memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = CGROU
         fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
         available = int(fields["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError, ValueError):
-        return _built_in_memory()
+        return _installed_memory()
     for limit, used in MEMORY_QUOTAS:
         limits, uses = _first_numbers(cgroup / limit), _first_numbers(cgroup / used)
         if limits and uses:
@@ -70,15 +70,15 @@ def available_memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = CGROU
 
 
 def container_memory(cgroup: Path = CGROUP) -> int | None:
-    """Return the bytes that this process's container may use, or None where no container sets a limit."""
+    """Return the memory limit of this process's container in bytes, or None without one."""
     limits = [_first_numbers(cgroup / limit) for limit, _ in MEMORY_QUOTAS]
     return next((each[0] for each in limits if each and each[0] < 2**60), None)  # version 1 writes "none" as 2^63
 
 
 def server_prefix(proc: Path = Path("/proc")) -> Path | None:
-    """Return the environment of the Jupyter server that started this kernel; None where it cannot be told.
+    """Return the environment prefix of the Jupyter server that started this kernel; None where unknown.
 
-    The server names itself in JPY_PARENT_PID, and its command line begins with its Python.
+    JPY_PARENT_PID is the server's process id, and its command line begins with its Python.
     """
     try:
         words = (proc / os.environ["JPY_PARENT_PID"] / "cmdline").read_bytes().split(b"\0")
@@ -89,7 +89,7 @@ def server_prefix(proc: Path = Path("/proc")) -> Path | None:
 
 
 def cpuinfo() -> dict[str, str]:
-    """Return the first processor's entries of /proc/cpuinfo; empty where there is no such file."""
+    """Return the first processor's entries of /proc/cpuinfo; empty without such a file."""
     try:
         first = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n\n")[0]
     except OSError:
@@ -99,12 +99,12 @@ def cpuinfo() -> dict[str, str]:
 
 
 def cpu_name() -> str:
-    """Return the CPU's name as its maker calls it, or else its architecture."""
+    """Return the CPU's model name, or else its architecture."""
     return cpuinfo().get("model name") or _macos_name() or platform.processor() or platform.machine()
 
 
 def gpu_driver() -> str | None:
-    """Return the version of NVIDIA's driver, by nvidia-smi or the kernel's module; torch does not tell it."""
+    """Return the version of NVIDIA's driver from nvidia-smi or the kernel module; None where unknown."""
     try:
         command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
@@ -119,38 +119,38 @@ def gpu_driver() -> str | None:
 
 
 def start_group(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-    """Start a command as the leader of a process group of its own; `options` are those of subprocess.Popen.
+    """Start a command as the leader of a new process group; `options` are those of subprocess.Popen.
 
     Raises:
-        OSError: it cannot be started.
+        OSError: the command cannot be started.
     """
     return subprocess.Popen(list(command), start_new_session=True, **options)
 
 
 def kill_group(leader: subprocess.Popen[Any]) -> None:
-    """Kill what is left of a group that `start_group` started: its leader, and the processes that one started."""
+    """Kill all processes of a group that `start_group` started."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         if hasattr(os, "killpg"):
             os.killpg(leader.pid, signal.SIGKILL)
-        else:  # Windows ends a tree of processes by a program
+        else:  # Windows
             subprocess.run(["taskkill", "/F", "/T", "/PID", str(leader.pid)], capture_output=True, check=False)
 
 
 def import_error(module: str, seconds: float = 120.0) -> str:
-    """Import a module in a process of its own; return what stopped it, in a line, or ""."""
+    """Import a module in a new process; return its error in one line, or ""."""
     command = [sys.executable, "-c", f"import {module}"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=seconds, check=False)
     except subprocess.TimeoutExpired:
-        return f"it was not imported within {seconds:.0f} s"
+        return f"the import took longer than {seconds:.0f} s"
     if done.returncode == 0:
         return ""
     lines = done.stderr.strip().splitlines()
-    return lines[-1] if lines else f"Python ended with status {done.returncode} and said nothing"
+    return lines[-1] if lines else f"Python exited with status {done.returncode} and no message"
 
 
 def is_running(name: str) -> bool:
-    """Return whether a process of this name runs, of at most 15 letters; False where the system does not say."""
+    """Return whether a process of this name (at most 15 letters) is running; False where unknown."""
     for path in Path("/proc").glob("[0-9]*/comm"):
         with contextlib.suppress(OSError):
             if path.read_text(errors="replace").strip() == name:
@@ -159,12 +159,12 @@ def is_running(name: str) -> bool:
 
 
 def memory_paths(process: int) -> list[str]:
-    """Return the files in which the system shows a process's memory and environment; none where it has no such."""
+    """Return the files that expose a process's memory and environment; none where the system has no such files."""
     return [f"/proc/{process}/{name}" for name in ("mem", "environ")] if Path("/proc/self/mem").exists() else []
 
 
 def process_limit() -> int:
-    """Return how many processes this one's user may have; 0: any number, as root may, or nobody tells."""
+    """Return the limit of processes for this user; 0 where there is none (root) or it is unknown."""
     with contextlib.suppress(ImportError, AttributeError):
         import resource
 
@@ -174,22 +174,23 @@ def process_limit() -> int:
 
 
 def address_space() -> int:
-    """Return the bytes of address space this process has in use; 0 where the system does not say."""
+    """Return the bytes of address space that this process uses; 0 where unknown."""
     numbers = _first_numbers(Path("/proc/self/statm"))
     return numbers[0] * os.sysconf("SC_PAGE_SIZE") if numbers else 0
 
 
 def resident_memory() -> int:
-    """Return the bytes of memory this process has; 0 where the system does not say."""
+    """Return the resident bytes of this process; 0 where unknown."""
     numbers = _first_numbers(Path("/proc/self/statm"))
     return numbers[1] * os.sysconf("SC_PAGE_SIZE") if numbers else 0
 
 
 def limit_process(space: int, seconds: float, processes: int) -> None:
-    """Let this process have `space` bytes of addresses, also per file, `seconds` of the CPU, and its user `processes`.
+    """Limit this process's resources and disable core dumps; limits that the system lacks are skipped.
 
-    processes   0: any number
-    No dump of its memory is written when it ends. Where the system has no such limits, nothing happens.
+    space      bytes of address space, and of each file
+    seconds    of CPU time
+    processes  of this process's user; 0 for no limit
     """
     with contextlib.suppress(ImportError):
         import resource
@@ -201,7 +202,7 @@ def limit_process(space: int, seconds: float, processes: int) -> None:
 
 
 def _first_numbers(path: Path) -> list[int]:
-    """Return the numbers at the start of a small file; none where it cannot be read or says "max"."""
+    """Return the integers in a small file; none where it cannot be read or contains "max"."""
     try:
         words = path.read_text().split()
     except OSError:
@@ -209,7 +210,7 @@ def _first_numbers(path: Path) -> list[int]:
     return [int(word) for word in words] if all(word.lstrip("-").isdigit() for word in words) else []
 
 
-def _built_in_memory() -> int | None:
+def _installed_memory() -> int | None:
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
@@ -217,7 +218,7 @@ def _built_in_memory() -> int | None:
 
 
 def _windows_memory() -> int | None:
-    """Ask GlobalMemoryStatusEx. (Source: Win32 API, MEMORYSTATUSEX: two DWORDs, then seven DWORDLONGs.)"""
+    """Call GlobalMemoryStatusEx. (Source: Win32 API, MEMORYSTATUSEX: two DWORDs, then seven DWORDLONGs.)"""
 
     class MemoryStatus(ctypes.Structure):
         _fields_ = [("length", ctypes.c_uint32), ("load", ctypes.c_uint32)] + [

@@ -18,7 +18,7 @@ from labkit.amp import RECIPES
 from labkit.export import to_html
 from labkit.grading.submission import find, read_cells
 from labkit.records.journal import append_answer, current_journal, entries, home_journal, last_answers, save_answer
-from labkit.records.notebook_copies import HANDED_OUT, copy_notebooks
+from labkit.records.notebook_copies import DIGESTS, copy_notebooks
 from labkit.train import TASKS, train_grid
 from labkit.widgets import recipe_table
 
@@ -91,7 +91,7 @@ def test_a_full_disk_is_a_warning(journal: Path, monkeypatch: pytest.MonkeyPatch
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("labkit.records.journal.append_answer", full)
-    with pytest.warns(UserWarning, match="could not be kept for next time: .*No space left on device"):
+    with pytest.warns(UserWarning, match="could not be saved: .*No space left on device"):
         save_answer(journal, "exercise", "scaling.order", "mine")
 
 
@@ -115,7 +115,7 @@ def lessons(tmp_path: Path) -> Path:
 
 
 def what(copied) -> dict[str, str]:
-    return {each.name.split("_")[0]: each.what for each in copied}
+    return {each.name.split("_")[0]: each.status for each in copied}
 
 
 def test_worked_example_a_newer_version_comes_while_a_learner_is_half_way(lessons: Path, tmp_path: Path):
@@ -138,7 +138,7 @@ def test_a_newer_notebook_is_put_beside_once_and_work_in_it_is_kept_too(lessons:
     mine = tmp_path / "mine"
     copy_notebooks(lessons, mine, "1.0")
     (mine / "01_numbers.ipynb").write_text("my work")
-    (kept,) = [each for each in copy_notebooks(lessons, mine, "1.0") if each.what == "kept"]
+    (kept,) = [each for each in copy_notebooks(lessons, mine, "1.0") if each.status == "kept"]
     assert kept.newer is None, "nothing newer came"
     (lessons / "01_numbers.ipynb").write_text("1.1")
     copy_notebooks(lessons, mine, "1.1")
@@ -159,10 +159,10 @@ def test_without_a_list_that_can_be_read_everything_different_counts_as_work(les
         mine.mkdir()
         (mine / "01_numbers.ipynb").write_text("from somewhere")
         if listed is not None:
-            (mine / HANDED_OUT).write_text(listed)
+            (mine / DIGESTS).write_text(listed)
         assert what(copy_notebooks(lessons, mine, "1.1")) == {"00": "new", "01": "kept", "02": "new"}, listed
         assert (mine / "01_numbers.ipynb").read_text() == "from somewhere"
-        assert len(json.loads((mine / HANDED_OUT).read_text())) == 3
+        assert len(json.loads((mine / DIGESTS).read_text())) == 3
 
 
 NAMES = ["Übung 6", "A\u0308nne O'Neil & Söhne", "[2026] 100 %", *([] if os.name == "nt" else ["C:\\Users\\Jürgen"])]
