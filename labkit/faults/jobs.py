@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from labkit.faults.fault import Fault, Training
 from labkit.faults.loops import accuracy, batches, network, scaled
-from labkit.train.grid import processes
+from labkit.train.grid import process_context
 
 
 def rank(number: int, fixed: bool, meeting: str) -> list[float]:
@@ -56,7 +56,7 @@ def ranks_part(fixed):
     Repair: Agree on found_inf: torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler, or FSDP2's DTensors.
     Reported: facebookresearch/fairscale#180, facebookresearch/fairscale#179, pytorch/pytorch#136009
     """
-    with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(2, mp_context=processes()) as pool:
+    with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(2, mp_context=process_context()) as pool:
         mine, _ = pool.map(partial(rank, fixed=fixed, meeting=str(Path(folder) / "meeting")), range(2))
     return Training(lambda step: mine[step], range(len(mine)), lambda: 1 / (1 + mine[-1]))
 

@@ -1,13 +1,15 @@
-"""Comparison of recipes: whether one reaches what FP32 reaches, does not, or these seeds cannot tell.
+"""Paired comparison of recipes with a reference, usually FP32.
 
-Idea: a seed decides initial weights and batches, so runs of two recipes under one seed are a pair, and it is their
-differences that count. Both answers are claims, and each has a test. *As good*: the 90% interval of the mean difference
-(Student's t) lies inside the margin, the difference that does not matter; that is TOST, two one-sided tests at 5%.
-*Worse* or *better*: the mean difference is larger than the range over which the seeds of the reference (as a rule FP32)
-scatter, and its 95% interval leaves out zero. Where neither holds, the runs *cannot tell*.
+Idea: a seed determines initial weights and batches, so two runs with one seed form a pair, and differences of pairs are
+tested. The verdict is
 
-Invariant: a verdict follows from records and margin alone; without the reference's runs of the same seeds there is
-none.
+- *as good* if the 90% interval of the mean difference (Student's t) lies inside the margin, the largest difference that
+  does not matter. This is TOST, two one-sided tests at 5%.
+- *worse* or *better* if the mean difference exceeds the range of the reference's metrics over its seeds, and its 95%
+  interval excludes zero.
+- *cannot tell* otherwise.
+
+Invariant: a verdict follows from records and margin alone, and needs runs of the reference with the same seeds.
 
 Source: D. Schuirmann, J. Pharmacokinet. Biopharm. 15 (1987) 657, for TOST and its 90% interval.
 """
@@ -37,17 +39,15 @@ VERDICTS = ("as good", "better", "worse", "cannot tell", "one seed")
 
 @dataclass(frozen=True)
 class Difference:
-    """How far a recipe's metric lies from the reference's, seed by seed.
+    """Difference of a recipe's metric from the reference's, over pairs of equal seeds.
 
-    recipe       whose
-    seeds        how many pairs
-    mean         mean of (recipe - reference); negative where the recipe is worse
-    interval     half width of the 95% interval of that mean; infinite for a single pair
-    interval_90  that of its 90% interval
+    seeds        number of pairs
+    mean         mean of (recipe - reference); negative if the recipe is worse
+    interval     half width of the 95% interval of the mean; infinite for a single pair
+    interval_90  half width of its 90% interval
     spread       largest minus smallest metric of the reference
-    broken       runs that ended with a loss of inf or NaN
-    reference    the recipe it is compared with
-    margin       how large a difference may be and still not matter
+    broken       number of runs that ended with a loss of inf or NaN
+    margin       the largest difference that does not matter
     """
 
     recipe: str
@@ -62,7 +62,7 @@ class Difference:
 
     @property
     def verdict(self) -> str:
-        """Return one of VERDICTS. A recipe with a broken run is never as good."""
+        """One of VERDICTS. A recipe with a broken run is never as good."""
         if self.seeds < 2:
             return "one seed"
         if not self.broken and abs(self.mean) + self.interval_90 < self.margin:
@@ -73,20 +73,20 @@ class Difference:
 
     def __str__(self) -> str:
         width, level = (self.interval, 95) if self.verdict in ("worse", "better") else (self.interval_90, 90)
-        shown = f" ± {width:.3f} ({level}% interval)" if math.isfinite(width) else ""
+        interval = f" ± {width:.3f} ({level}% interval)" if math.isfinite(width) else ""
         beyond = f"beyond {self.reference}'s spread of {self.spread:.3f}"
-        why = {
+        reason = {
             "one seed": "one seed says nothing about a difference",
             "as good": f"inside the margin of {self.margin:g}",
             "cannot tell": f"not inside the margin of {self.margin:g}, and no clear difference: {self.reference}'s "
             f"seeds scatter by {self.spread:.3f}; more seeds may tell",
         }.get(self.verdict, beyond)
         broken = f"; {self.broken} of {self.seeds} runs ended in inf or NaN" if self.broken else ""
-        return f"{self.recipe}: {self.verdict}, {signed(self.mean, 3)}{shown}, {why}{broken}"
+        return f"{self.recipe}: {self.verdict}, {signed(self.mean, 3)}{interval}, {reason}{broken}"
 
 
 def signed(value: float, places: int) -> str:
-    """Return a number with its sign; what rounds to zero has none.
+    """Format a number with its sign, and without one if it rounds to zero.
 
     >>> signed(-0.0041, 2), signed(-0.0061, 2), signed(0.5, 2)
     ('0.00', '-0.01', '+0.50')
@@ -97,9 +97,9 @@ def signed(value: float, places: int) -> str:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs of one task under several recipes, and what they say about each against a reference.
+    """Runs of one task under several recipes, one of them the reference.
 
-    margin  how large a difference of the metric may be and still not matter
+    margin  the largest difference of the metric that does not matter
     """
 
     task: str
@@ -109,7 +109,7 @@ class Comparison:
 
     @property
     def recipes(self) -> tuple[str, ...]:
-        """Return the recipes, in the order they were asked for."""
+        """Names of the recipes, in order of their first run."""
         return tuple(dict.fromkeys(record.recipe for record in self.records))
 
     def of(self, recipe: str) -> tuple[RunRecord, ...]:
@@ -117,10 +117,10 @@ class Comparison:
         return tuple(record for record in self.records if record.recipe == recipe)
 
     def difference(self, recipe: str) -> Difference:
-        """Return how a recipe differs from the reference, over the seeds that both have.
+        """Return a recipe's difference from the reference over their common seeds.
 
         Raises:
-            ValueError: they share no seed.
+            ValueError: they have no seed in common.
         """
         reference = {record.seed: record.metric for record in self.of(self.reference)}
         runs = [record for record in self.of(recipe) if record.seed in reference]
@@ -128,17 +128,16 @@ class Comparison:
             raise ValueError(
                 f"on {self.task}, {recipe} has no seed in common with {self.reference}: run both on the same seeds"
             )
-        pairs = [_number(record.metric) - _number(reference[record.seed]) for record in runs]
-        shared = [_number(reference[record.seed]) for record in runs]
-        broken = sum(not math.isfinite(record.final_loss) for record in runs)
+        base = [_nan_to_zero(reference[record.seed]) for record in runs]
+        pairs = [_nan_to_zero(record.metric) - metric for record, metric in zip(runs, base, strict=True)]
         return Difference(
             recipe=recipe,
             seeds=len(pairs),
             mean=statistics.fmean(pairs),
             interval=_half_width(pairs, T_95),
             interval_90=_half_width(pairs, T_90),
-            spread=max(shared) - min(shared),
-            broken=broken,
+            spread=max(base) - min(base),
+            broken=sum(not math.isfinite(record.final_loss) for record in runs),
             reference=self.reference,
             margin=self.margin,
         )
@@ -150,26 +149,26 @@ class Comparison:
             shared = {r.seed for r in self.of(self.reference)} & {r.seed for r in self.of(recipe)}
             none = f"{recipe}: no seed in common with {self.reference}"
             lines.append(f"  {self.difference(recipe) if shared else none}")
-        origins = self.origins_that_differ()
-        lines += ["  these runs were not made alike, and a difference may come from that:"] if origins else []
-        for name, values in origins.items():
-            lines.append(f"    {name}: " + "; ".join(f"{value} ({_some(runs)})" for value, runs in values.items()))
+        differing = self.differing_provenance()
+        lines += ["  these runs differ in how they were made, which may explain a difference:"] if differing else []
+        for name, values in differing.items():
+            lines.append(f"    {name}: " + "; ".join(f"{value} ({_shorten(runs)})" for value, runs in values.items()))
         return "\n".join([f"{self.task} against {self.reference}:", *lines])
 
-    def origins_that_differ(self) -> dict[str, dict[str, tuple[str, ...]]]:
-        """Return what could change a number and was not the same for all runs: name -> value -> runs.
+    def differing_provenance(self) -> dict[str, dict[str, tuple[str, ...]]]:
+        """Return the devices, versions and torch settings that differ between the runs: name -> value -> runs.
 
-        Compared are devices, versions and torch's switches. That the recipe TF32 computes in TF32 is meant to be.
+        The recipe TF32 computes in TF32 on purpose, so its settings of TF32 are not compared.
 
         >>> from labkit.train import recorded
-        >>> Comparison("digits", (recorded("digits", "FP32", 0), recorded("digits", "FP32", 1))).origins_that_differ()
+        >>> Comparison("digits", (recorded("digits", "FP32", 0), recorded("digits", "FP32", 1))).differing_provenance()
         {}
         """
         found: dict[str, dict[str, tuple[str, ...]]] = {}
         for record in self.records:
-            noted = "recorded" if record.arithmetic else "not recorded"
-            origin = {"device": record.device, "torch's switches": noted} | record.versions | record.arithmetic
-            for name, value in origin.items():
+            settings = "recorded" if record.arithmetic else "not recorded"
+            provenance = {"device": record.device, "torch settings": settings} | record.versions | record.arithmetic
+            for name, value in provenance.items():
                 if not (record.recipe == "TF32" and value.startswith("tf32")):
                     values = found.setdefault(name, {})
                     values[value] = (*values.get(value, ()), f"{record.recipe} seed {record.seed}")
@@ -188,9 +187,9 @@ def compare(
     progress: Callable[[RunRecord], None] | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> Comparison:
-    """Train a task under every recipe and seed (or read what is on record) and compare each with the first recipe.
+    """Train a task under every recipe and seed, or load saved records, and compare each recipe with the first.
 
-    Arguments are those of `labkit.train.train_grid`.
+    The arguments are those of `labkit.train.train_grid`.
 
     >>> import tempfile
     >>> from dataclasses import replace
@@ -209,14 +208,13 @@ def compare(
     return Comparison(task.name, tuple(records), chosen[0].name if chosen else "FP32", task.margin)
 
 
-def _some(names: tuple[str, ...], shown: int = 3) -> str:
-    more = len(names) - shown
-    return ", ".join(names[:shown]) + (f" and {more} more" if more > 0 else "")
+def _shorten(names: tuple[str, ...], limit: int = 3) -> str:
+    more = len(names) - limit
+    return ", ".join(names[:limit]) + (f" and {more} more" if more > 0 else "")
 
 
-def _number(metric: float) -> float:
-    """Return the metric; one that is NaN counts as the worst there is."""
-    return 0.0 if math.isnan(metric) else metric
+def _nan_to_zero(metric: float) -> float:
+    return 0.0 if math.isnan(metric) else metric  # 0 is the worst metric
 
 
 def _half_width(differences: list[float], t: tuple[float, ...]) -> float:

@@ -1,4 +1,4 @@
-"""`labkit compare`: a line for each run when it is on record, then the verdicts."""
+"""Implementation of `labkit compare`: a line for each saved run, then the verdicts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ INTERRUPTED = 130
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the comparison, and print a line for each record, then how each recipe differs from the first."""
+    """Train the grid and print a line for each record, then the comparison with the first recipe."""
     try:
         gpu = f"cuda:{os.environ['LOCAL_RANK']}" if under_torchrun() and torch.cuda.is_available() else None
         where = place(args.device or gpu)
@@ -46,66 +46,64 @@ def run(args: argparse.Namespace) -> int:
         return 2
     for task in tasks:
         if args.folder is None:
-            for name, path in recorded_files(f"runs/{task}/*.json").items():  # those that travel with the lab
-                if not (own := results_folder() / name).exists():
-                    own.parent.mkdir(parents=True, exist_ok=True)
-                    write_atomic(own, path.read_bytes())
-        _say(f"{task} on {where}. {size_hint(task, where)}\n")
-        told: list[RunRecord] = []
+            for name, path in recorded_files(f"runs/{task}/*.json").items():  # shipped with the lab
+                if not (copy := results_folder() / name).exists():
+                    write_atomic(copy, path.read_bytes())
+        _print(f"{task} on {where}. {size_hint(task, where)}\n")
+        printed: list[RunRecord] = []
         try:
             found = compare(
-                ALL_TASKS[task], recipes, args.seeds, folder, device=where, workers=args.workers, begins=_begins,
-                progress=partial(_note, told),
+                ALL_TASKS[task], recipes, args.seeds, folder, device=where, workers=args.workers, begins=_print_begin,
+                progress=partial(_print_record, printed),
             )  # fmt: skip
         except KeyboardInterrupt:
-            kept = f"{len(told)} of {len(recipes) * len(args.seeds)} runs of {task} are on record in {folder}"
-            _say(f"interrupted: {kept}; the same command goes on from there\n")
+            saved = f"{len(printed)} of {len(recipes) * len(args.seeds)} runs of {task} are saved in {folder}"
+            _print(f"interrupted: {saved}; the same command resumes\n")
             return INTERRUPTED
-        except ValueError as error:  # a record of something else lies there, or no workers were asked for
+        except ValueError as error:  # a record of another task or device, or a wrong number of workers
             sys.stderr.write(f"labkit compare: {error}\n")
             return 1
-        paces = recorded_throughput(found.records)
-        _say(f"{found}\n{throughput_sentence(paces, where.name) if paces else ''}\n")
+        rates = recorded_throughput(found.records)
+        _print(f"{found}\n{throughput_sentence(rates, where.name) if rates else ''}\n")
     return 0
 
 
 def task_list(where: Place) -> str:
-    """Return a line for each task, and the name of its GPU size where `where` is a GPU or that would need one."""
+    """Return a line for each task, then the larger tasks for GPUs and the recipes."""
     lines = [f"{name:<20} {task.about}" for name, task in TASKS.items()]
     large = "\n".join(f"{name:<20} as {name.removesuffix(SUFFIX)}, larger" for name in GPU_TASKS)
-    worth = "worth this GPU" if not where.emulated else "worth a GPU (here a step of these would take seconds)"
+    devices = "this GPU" if not where.emulated else "a GPU (on this CPU, a step takes seconds)"
     recipes = f"recipes: {', '.join(RECIPES)}"
-    return "\n".join([f"on {where}:", *lines, "", f"of a size that is {worth}:", large, "", recipes])
+    return "\n".join([f"on {where}:", *lines, "", f"of a size for {devices}:", large, "", recipes])
 
 
 def size_hint(task: str, where: Place) -> str:
-    """Say whether a task has the size for a device, and which task has.
+    """Return a sentence that suggests a task of the right size for the device, or describes FP16 on it.
 
     >>> size_hint("unet_gpu", place("cpu"))
-    'unet_gpu is large: a step takes seconds on a CPU; unet is the same for one.'
+    'unet_gpu is large: a step takes seconds on a CPU; unet is its version for a CPU.'
     """
     if where.emulated and task in GPU_TASKS:
         small = task.removesuffix(SUFFIX)
-        return f"{task} is large: a step takes seconds on a CPU; {small} is the same for one."
+        return f"{task} is large: a step takes seconds on a CPU; {small} is its version for a CPU."
     if not where.emulated and task + SUFFIX in GPU_TASKS:
         return f"{task} is too small to keep a GPU busy, so FP16 gains no speed in it; {task}{SUFFIX} is large enough."
     return where.sentence
 
 
-def _say(text: str) -> None:
-    """Print, on one rank where there are several."""
+def _print(text: str) -> None:
     if is_main_rank():
         sys.stdout.write(text)
         sys.stdout.flush()
 
 
-def _begins(task: str, recipe: str, seed: int) -> None:
-    _say(f"{task}  {recipe:<22} seed {seed}  begins\n")
+def _print_begin(task: str, recipe: str, seed: int) -> None:
+    _print(f"{task}  {recipe:<22} seed {seed}  begins\n")
 
 
-def _note(told: list[RunRecord], r: RunRecord) -> None:
-    told.append(r)
-    _say(
+def _print_record(printed: list[RunRecord], r: RunRecord) -> None:
+    printed.append(r)
+    _print(
         f"{r.task}  {r.recipe:<22} seed {r.seed}  {r.metric_name} {r.metric:.3f}  loss {r.final_loss:.4g}  "
         f"{r.skipped} skipped  {r.seconds:.1f} s  [{r.device}, torch {r.versions['torch']}, {r.date}]\n"
     )

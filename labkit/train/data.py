@@ -1,15 +1,16 @@
-"""Data that nobody has to download, and picture sets that are on the disk already.
+"""Data sets of the tasks: shipped with the lab, generated, or loaded from a local folder.
 
-Idea: 1,797 handwritten digits that travel with the lab (8 x 8, ten classes), and composites made of them: a few digits
-scattered on a larger canvas, where a network must say for every pixel which digit covers it. Few pixels are covered and
-the loss is a mean over all of them, so its gradients are small for an honest reason. Then text that ships with Python
-(`help("topics")`, cut into windows), discs and squares in noise, and a smooth function of eight numbers, five
-millionths large. MNIST and CIFAR-10 are read from a folder: each file is checked (is it there, does it say what it is,
-is it as long as it says) before a number of it is used.
+- Digits: 1,797 handwritten digits (8 x 8, ten classes), shipped with the lab, also with noise or rotated.
+- Scattered digits: a few digits on a larger canvas, to be classified for each pixel. Few pixels are covered and the
+  loss is a mean over all, which makes its gradients small.
+- Text: Python's own `help("topics")`, cut into windows.
+- Shapes: discs and squares in noise.
+- Small targets: a smooth function of eight numbers, with a standard deviation of five millionths.
+- MNIST and CIFAR-10: loaded from a folder; presence, header and length of each file are validated first.
 
-Invariant: the first 1,400 digits are for training, the rest for testing, in composites too. A seed gives the same
-pictures everywhere; the text is the running Python's own, and a record names the version. What is read from files has
-the sets' own split and order; pixels are FP32 between 0 and 1.
+Invariant: the first 1,400 digits are for training, the others for testing, in composites too. A seed generates the same
+data everywhere; the text depends on the version of Python, which a record names. MNIST and CIFAR-10 keep their split
+and order. Pixels are FP32 between 0 and 1.
 
 Source: data/README.md; yann.lecun.com/exdb/mnist (IDX format), cs.toronto.edu/~kriz/cifar.html (binary version).
 """
@@ -37,7 +38,7 @@ DIGIT_SIZE = 8
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """A task's data: FP32 inputs and targets whose first dimension counts examples."""
+    """Training and test data of a task: FP32 inputs and targets with examples along the first dimension."""
 
     train_inputs: Tensor
     train_targets: Tensor
@@ -71,8 +72,8 @@ def single_digits() -> Data:
 def scattered_digits(size: int = 48, digits: int = 6, train: int = 600, test: int = 100, seed: int = 0) -> Data:
     """Return composites: inputs [n, 1, size, size], targets [n, 10, size, size] of 0 and 1, one map for each class.
 
-    Each canvas is noise between 0 and 0.1 with `digits` digits pasted at random places; a pixel belongs to a class
-    where that digit's ink is above 0.4.
+    Each canvas is noise between 0 and 0.1 with `digits` digits at random positions; a pixel belongs to a class where a
+    digit's value is above 0.4.
 
     >>> data = scattered_digits(train=4, test=2)
     >>> data.train_inputs.shape, data.test_targets.shape
@@ -100,32 +101,32 @@ def _scatter(
 
 
 CHARACTERS = string.ascii_lowercase + string.digits + " \n.,:;()[]{}'\"_-=<>+*/%|&!?#@\\^~$`"
-_PLACE = {character: i for i, character in enumerate(CHARACTERS)}
+_INDEX = {character: i for i, character in enumerate(CHARACTERS)}
 
 
 @cache
 def text_windows(length: int = 32, train: int = 4000, test: int = 400) -> Data:
-    """Return windows of text: inputs [n, length] as numbers of characters, targets the same one character further.
+    """Return windows of text: inputs [n, length] as character indices, targets shifted by one character.
 
     >>> data = text_windows(length=8, train=2, test=1)
     >>> data.train_inputs.shape, bool((data.train_inputs[:, 1:] == data.train_targets[:, :-1]).all())
     (torch.Size([2, 8]), True)
     """
     text = " ".join(topics[name] for name in sorted(topics)).lower()
-    numbers = torch.tensor([_PLACE.get(character, _PLACE[" "]) for character in text])
-    border = len(numbers) * 9 // 10
-    return Data(*_windows(numbers[:border], length, train), *_windows(numbers[border:], length, test))
+    indices = torch.tensor([_INDEX.get(character, _INDEX[" "]) for character in text])
+    border = len(indices) * 9 // 10
+    return Data(*_windows(indices[:border], length, train), *_windows(indices[border:], length, test))
 
 
-def _windows(numbers: Tensor, length: int, count: int) -> tuple[Tensor, Tensor]:
-    starts = torch.linspace(0, len(numbers) - length - 2, count).long()
-    windows = torch.stack([numbers[start : start + length + 1] for start in starts.tolist()])
+def _windows(indices: Tensor, length: int, count: int) -> tuple[Tensor, Tensor]:
+    starts = torch.linspace(0, len(indices) - length - 2, count).long()
+    windows = torch.stack([indices[start : start + length + 1] for start in starts.tolist()])
     return windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
 
 
 @cache
 def shapes(size: int = 32, train: int = 400, test: int = 80, seed: int = 0) -> Data:
-    """Return discs and squares in noise: inputs [n, 1, size, size], targets [n, size, size]; 1 is a disc, 2 a square.
+    """Return discs (1) and squares (2) in noise (0): inputs [n, 1, size, size], targets [n, size, size].
 
     >>> sorted(shapes(train=4, test=1).train_targets.unique().tolist())
     [0, 1, 2]
@@ -150,7 +151,7 @@ def _picture(rng: np.random.Generator, size: int) -> tuple[np.ndarray, np.ndarra
 
 @cache
 def small_targets(size: float = 5e-6, train: int = 1000, test: int = 200, seed: int = 0) -> Data:
-    """Return inputs [n, 8] from N(0, 1) and targets [n, 1]: a smooth function of them, of standard deviation `size`.
+    """Return inputs [n, 8] from N(0, 1) and targets [n, 1], a smooth function of them with standard deviation `size`.
 
     >>> data = small_targets()
     >>> 4e-6 < float(data.train_targets.std()) < 6e-6
@@ -166,7 +167,7 @@ def small_targets(size: float = 5e-6, train: int = 1000, test: int = 200, seed: 
 
 @cache
 def noisy_digits(noise: float = 0.3, seed: int = 0) -> Data:
-    """Return digits with noise of this standard deviation: inputs [n, 1, 8, 8], targets [n, 64] without the noise."""
+    """Return digits with noise of a standard deviation: inputs [n, 1, 8, 8], clean targets [n, 64]."""
     clean, generator = single_digits(), torch.Generator().manual_seed(seed)
 
     def pair(images: Tensor) -> tuple[Tensor, Tensor]:
@@ -180,30 +181,29 @@ CIFAR_ROW = 1 + 3 * 32 * 32  # label, then red, green and blue, row by row
 
 
 def mnist(folder: str | Path) -> Data:
-    """Return MNIST from its four files, plain or .gz: inputs [n, 1, 28, 28], targets [n].
+    """Load MNIST from its four files, plain or .gz: inputs [n, 1, 28, 28], targets [n].
 
     Raises:
-        FileNotFoundError: one of the files is not in the folder; the message says which.
-        ValueError: a file is not what its name says, or there are not as many labels as images.
+        FileNotFoundError: a file is missing in the folder.
+        ValueError: a file is not of the expected kind, or the numbers of labels and images differ.
     """
-    images, labels, test_images, test_labels = (_idx(Path(folder), name) for name in MNIST)
-    for some, theirs, name in ((images, labels, MNIST[1]), (test_images, test_labels, MNIST[3])):
-        if len(some) != len(theirs):
-            raise ValueError(f"{Path(folder) / name} has {len(theirs):,} labels for {len(some):,} images")
+    images, labels, test_images, test_labels = (_load_idx(Path(folder), name) for name in MNIST)
+    for part, part_labels, name in ((images, labels, MNIST[1]), (test_images, test_labels, MNIST[3])):
+        if len(part) != len(part_labels):
+            raise ValueError(f"expected {len(part):,} labels in {Path(folder) / name}, got {len(part_labels):,}")
     inputs, test_inputs = (pixels.unsqueeze(1).float() / 255 for pixels in (images, test_images))
     return Data(inputs, labels.long(), test_inputs, test_labels.long())
 
 
 def cifar10(folder: str | Path) -> Data:
-    """Return CIFAR-10 from its binary version: inputs [n, 3, 32, 32], targets [n].
+    """Load CIFAR-10 from its binary version: inputs [n, 3, 32, 32], targets [n].
 
     Raises:
-        FileNotFoundError: one of the files is not in the folder; the message says which.
-        ValueError: a file's length is not a whole number of pictures, or a label is above 9.
+        FileNotFoundError: a file is missing in the folder.
+        ValueError: a file's length is not a whole number of images, or a label is above 9.
     """
-    batches = [_cifar(Path(folder), f"data_batch_{i}.bin") for i in range(1, 6)]
-    test = _cifar(Path(folder), "test_batch.bin")
-    train = torch.cat(batches)
+    train = torch.cat([_load_cifar(Path(folder), f"data_batch_{i}.bin") for i in range(1, 6)])
+    test = _load_cifar(Path(folder), "test_batch.bin")
     train_inputs, test_inputs = (rows[:, 1:].reshape(-1, 3, 32, 32).float() / 255 for rows in (train, test))
     return Data(train_inputs, train[:, 0].long(), test_inputs, test[:, 0].long())
 
@@ -214,33 +214,37 @@ def _read(folder: Path, name: str) -> bytes:
     if (packed := folder / f"{name}.gz").is_file():
         try:
             return gzip.decompress(packed.read_bytes())
-        except (EOFError, OSError, zlib.error) as error:  # cut off, not gzip, or damaged inside
+        except (EOFError, OSError, zlib.error) as error:  # truncated, not gzip, or damaged
             raise ValueError(f"{packed} cannot be unpacked: {error}. Copy or download it again.") from error
-    there = ", ".join(sorted(p.name for p in folder.iterdir())[:6]) if folder.is_dir() else "no such folder"
-    raise FileNotFoundError(f"{folder} was asked for {name} (or {name}.gz); there is: {there or 'nothing'}")
+    listing = ", ".join(sorted(p.name for p in folder.iterdir())[:6]) if folder.is_dir() else "no such folder"
+    raise FileNotFoundError(f"expected {name} (or {name}.gz) in {folder}, got: {listing or 'an empty folder'}")
 
 
-def _idx(folder: Path, name: str) -> Tensor:
-    """Return the array of an IDX file: two zeros, 8 for bytes, the number of dimensions, their lengths, the bytes."""
+def _load_idx(folder: Path, name: str) -> Tensor:
+    """Load an IDX file: two zeros, 8 for bytes, the number of dimensions, their lengths, the bytes."""
     content = _read(folder, name)
     dimensions = 3 if "idx3" in name else 1
     if content[:4] != bytes((0, 0, 8, dimensions)) or len(content) < 4 + 4 * dimensions:
-        raise ValueError(f"{folder / name} is no IDX file of {dimensions} dimensions; it begins {content[:4].hex()}")
+        raise ValueError(
+            f"expected an IDX file of {dimensions} dimensions in {folder / name}, which begins with {content[:4].hex()}"
+        )
     shape = np.frombuffer(content, ">u4", dimensions, offset=4).astype(int)
     values = np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions)
     if len(values) != shape.prod():
-        raise ValueError(f"{folder / name} says {shape.prod():,} bytes for {shape.tolist()}, and has {len(values):,}")
+        raise ValueError(
+            f"expected {shape.prod():,} bytes for shape {shape.tolist()} in {folder / name}, got {len(values):,}"
+        )
     return torch.from_numpy(values.reshape(shape).copy())
 
 
-def _cifar(folder: Path, name: str) -> Tensor:
+def _load_cifar(folder: Path, name: str) -> Tensor:
     content = np.frombuffer(_read(folder, name), np.uint8)
     if len(content) == 0 or len(content) % CIFAR_ROW:
         raise ValueError(
-            f"{folder / name} has {len(content):,} bytes, which is no whole number of pictures of {CIFAR_ROW:,} bytes. "
+            f"expected a whole number of images of {CIFAR_ROW:,} bytes in {folder / name}, got {len(content):,} bytes. "
             "The lab reads CIFAR-10's binary version (cifar-10-binary.tar.gz)."
         )
     rows = torch.from_numpy(content.reshape(-1, CIFAR_ROW).copy())
     if int(rows[:, 0].max()) > 9:
-        raise ValueError(f"{folder / name} has a label of {int(rows[:, 0].max())}; CIFAR-10's are 0 to 9")
+        raise ValueError(f"expected labels of 0 to 9 in {folder / name}, got {int(rows[:, 0].max())}")
     return rows

@@ -1,9 +1,8 @@
-"""The devices that a training can run on: the GPUs where there are any, and the CPU always.
+"""Devices for training: the usable GPUs, and the CPU.
 
-Idea: a place is a device with the words for it. What a knob, a sentence and a record say of it comes from here, and
-`gpus` alone asks torch what is there.
+Idea: a `Place` is a device with its names for widgets, sentences and records.
 
-Invariant: a GPU is named only if this torch has programs for it; the CPU is always there, and always last.
+Invariant: a GPU is listed only if the installed torch has kernels for it; the CPU is always last.
 """
 
 from __future__ import annotations
@@ -17,19 +16,19 @@ from labkit.machine.device import usable_gpus
 from labkit.records import device_name
 
 EMULATED = (
-    "FP16 products are emulated on this CPU: every number is rounded as a GPU rounds it, and a step takes as long as "
-    "FP32's or longer, so nothing is gained in speed."
+    "FP16 products are emulated on this CPU: every number is rounded as a GPU rounds it. A step takes as long as in "
+    "FP32 or longer, so FP16 gains no speed."
 )
-NATIVE = "FP16 products are the device's own here: how many steps a second they gain is measured, not assumed."
+NATIVE = "FP16 products run on this device's hardware: their gain in steps a second is measured, not assumed."
 
 
 @dataclass(frozen=True)
 class Place:
     """A device to train on.
 
-    device  what torch calls it
-    name    as a record says it: "Tesla T4", "CPU (x86_64)"
-    key     a short word for a knob and a command line: "cpu", "gpu"; further GPUs are "gpu:1", "gpu:2"
+    device  torch's device
+    name    name in records: "Tesla T4", "CPU (x86_64)"
+    key     short name for widgets and commands: "cpu", "gpu"; further GPUs are "gpu:1", "gpu:2"
 
     >>> place("cpu").label, place("cpu").key, place("cpu").device
     ('CPU, emulated', 'cpu', device(type='cpu'))
@@ -41,12 +40,12 @@ class Place:
 
     @property
     def emulated(self) -> bool:
-        """Say whether FP16 products are emulated there; FP32 never is."""
+        """Whether FP16 products are emulated on it; FP32 never is."""
         return self.key == "cpu"
 
     @property
     def label(self) -> str:
-        """What a choice of devices calls it: "this GPU: Tesla T4" or "CPU, emulated"."""
+        """Label in a list of devices: "this GPU: Tesla T4" or "CPU, emulated"."""
         if self.emulated:
             return "CPU, emulated"
         return f"this GPU: {self.name}" if self.key.startswith("gpu") else f"this device: {self.name}"
@@ -62,7 +61,7 @@ class Place:
 
     @property
     def sentence(self) -> str:
-        """What training in FP16 means there."""
+        """Description of training in FP16 on it."""
         return EMULATED if self.emulated else NATIVE
 
     def __str__(self) -> str:
@@ -70,7 +69,7 @@ class Place:
 
 
 def places() -> tuple[Place, ...]:
-    """Return where a run can happen on this machine: its GPUs first, and the CPU always.
+    """Return the devices of this machine that can train: its GPUs, then the CPU.
 
     >>> places()[-1].key
     'cpu'
@@ -80,53 +79,56 @@ def places() -> tuple[Place, ...]:
 
 
 def place(device: str | torch.device | Place | None = None) -> Place:
-    """Return the place that is meant; None means the first of `places`: the GPU where there is one.
+    """Return the place for a device; None returns the first of `places`, which is a GPU if there is one.
 
     Args:
-        device: a key ("gpu", "cpu"), one of torch's devices or its name ("cuda", "cuda:1"), or a place, which is
-            returned as it is. What else torch reaches ("meta") is taken at its word, but not offered.
+        device: a key ("gpu", "cpu"), a torch device or its name ("cuda", "cuda:1"), or a place. Other devices that
+            torch can use ("meta") are accepted but not listed.
 
     Raises:
-        ValueError: there is no such place here; the message says what there is.
+        ValueError: this machine has no such device.
     """
     if isinstance(device, Place):
         return device
-    here = places()
+    available = places()
     if device is None:
-        return here[0]
-    keys = {each.key: each for each in here}
-    if str(device) in keys:
-        return keys[str(device)]
-    try:
-        wanted = torch.device(device)
-    except RuntimeError:  # no word of torch's either
-        wanted = None
-    for each in here:
-        if wanted is not None and wanted.type == each.device.type and wanted.index in (None, each.device.index or 0):
+        return available[0]
+    for each in available:
+        if str(device) == each.key:
             return each
-    if wanted is not None and wanted.type != "cuda" and _reached(wanted):
-        return Place(wanted, str(wanted), str(wanted))
-    why = "" if len(here) > 1 else " torch reaches no GPU: `labkit check` says why."
-    if why and torch.cuda.is_available():
-        name = torch.cuda.get_device_name(0)
-        why = (
-            f" torch {torch.__version__} has no programs for the GPU that is there ({name}): install a torch that has "
-        )
-        why += "them, see https://pytorch.org/get-started"
-    listed = ", ".join(f'"{each.key}" ({each.name})' for each in here)
-    raise ValueError(f'there is no device "{device}" to train on here; this machine has {listed}.{why}')
+    try:
+        requested = torch.device(device)
+    except RuntimeError:  # not a name of torch's either
+        requested = None
+    if requested is not None:
+        for each in available:
+            if requested.type == each.device.type and requested.index in (None, each.device.index or 0):
+                return each
+        if requested.type != "cuda" and _is_usable(requested):
+            return Place(requested, str(requested), str(requested))
+    hint = ""
+    if len(available) == 1:
+        hint = " torch reaches no GPU: `labkit check` says why."
+        if torch.cuda.is_available():
+            name = torch.cuda.get_device_name(0)
+            hint = (
+                f" torch {torch.__version__} has no kernels for this machine's GPU ({name}): install a torch that has "
+                "them, see https://pytorch.org/get-started"
+            )
+    listing = ", ".join(f'"{each.key}" ({each.name})' for each in available)
+    raise ValueError(f'expected a device of this machine, {listing}, got "{device}".{hint}')
 
 
-def _reached(device: torch.device) -> bool:
+def _is_usable(device: torch.device) -> bool:
     try:
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError):  # torch says it in any of these
+    except (RuntimeError, AssertionError, NotImplementedError):  # torch raises any of these
         return False
     return True
 
 
 def gpus() -> tuple[Place, ...]:
-    """Return the GPUs that torch reaches through CUDA (or ROCm, which it calls so too) and has programs for."""
+    """Return the GPUs that torch can use through CUDA or ROCm and has kernels for."""
     usable = usable_gpus()
     keys = ["gpu", *(f"gpu:{n}" for n in range(1, len(usable)))]
     return tuple(Place(torch.device("cuda", i), name, key) for (i, name), key in zip(usable, keys, strict=False))

@@ -1,13 +1,12 @@
-"""Many runs of a task, each on record, none of them trained twice.
+"""Grids of training runs, one for each recipe and seed; saved runs are loaded instead of trained again.
 
-Idea: a run's place in the folder follows from device, task, recipe and seed, and its record carries a fingerprint of
-what task and recipe were. Whatever is on record there is read, the rest is trained, in as many processes as there are
-cores (in one on a GPU); each process writes its own record, so a race that was killed goes on where it was. The ranks
-that torchrun started, on one host or on several, say what each has on record; what nobody has is dealt out, one run
-after the other, and at the end they hand one another their records, so each host's folder is whole, shared or not.
+Idea: device, task, recipe and seed determine the path of a record, and its fingerprint identifies task and recipe. Runs
+without a record are trained in as many processes as there are cores (in one on a GPU). Each process saves its own
+record, so a grid that was killed resumes. Under torchrun, on one host or several, the ranks gather which records they
+have, share the missing runs, and exchange records at the end, so that each host's folder is complete.
 
-Invariant: every record that is returned stands in the folder, whole, and is of this very task, recipe and device. Every
-rank returns the same records.
+Invariant: every returned record is saved in the folder and belongs to this task, recipe and device. Every rank returns
+the same records.
 
 Source: torch.distributed.run (RANK, WORLD_SIZE; its rendezvous joins the hosts).
 """
@@ -39,55 +38,58 @@ from labkit.train.run import train
 from labkit.train.tasks import Task
 
 Run = tuple[Recipe, int]  # and its seed
-LONGEST = timedelta(days=7)  # that a rank trains while others wait
+TIMEOUT = timedelta(days=7)  # of a rank that waits for the trainings of others
 
 
 def under_torchrun() -> bool:
-    """Say whether torchrun started this process."""
+    """Return whether torchrun started this process."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
 def is_main_rank() -> bool:
-    """Say whether this process is the one that speaks: rank 0, or no rank at all."""
+    """Return whether this process is rank 0 or was not started by torchrun."""
     return os.environ.get("RANK", "0") == "0"
 
 
-def by_ranks(
-    runs: Sequence[Run], known: Sequence[RunRecord], train: Callable[[Run], RunRecord], path: Callable[[str, int], Path]
+def train_on_ranks(
+    runs: Sequence[Run],
+    loaded: Sequence[RunRecord],
+    train: Callable[[Run], RunRecord],
+    path: Callable[[str, int], Path],
 ) -> Iterator[RunRecord]:
-    """Yield the records of the runs that this rank has not, trained here or by another rank, each kept at its `path`.
+    """Yield the records of runs that this rank has not loaded, trained by any rank and saved at their `path`.
 
     Args:
-        runs: all of the race, in the same order on each rank.
-        known: what this rank has on record.
-        train: trains a run, and keeps it.
-        path: recipe's name and seed -> where the record is kept.
+        runs: the grid, in the same order on each rank.
+        loaded: the saved records of this rank.
+        train: trains a run and saves its record.
+        path: recipe's name and seed -> path of the record.
     """
     if not dist.is_initialized():
-        dist.init_process_group("gloo", timeout=LONGEST)
-    own = {(record.recipe, record.seed): record for record in known}
-    anywhere = {key for keys in _gathered(set(own)) for key in keys}
-    missing = [run for run in runs if (run[0].name, run[1]) not in anywhere]
-    mine = [train(run) for run in missing[dist.get_rank() :: dist.get_world_size()]]
-    yield from mine
-    own |= {(record.recipe, record.seed): record for record in mine}
-    for records in _gathered(list(own.values())):
+        dist.init_process_group("gloo", timeout=TIMEOUT)
+    local = {(record.recipe, record.seed): record for record in loaded}
+    saved = {key for keys in _gather(set(local)) for key in keys}
+    missing = [run for run in runs if (run[0].name, run[1]) not in saved]
+    trained = [train(run) for run in missing[dist.get_rank() :: dist.get_world_size()]]
+    yield from trained
+    local |= {(record.recipe, record.seed): record for record in trained}
+    for records in _gather(list(local.values())):
         for record in records:
-            if (record.recipe, record.seed) not in own:
-                own[record.recipe, record.seed] = record
+            if (record.recipe, record.seed) not in local:
+                local[record.recipe, record.seed] = record
                 if not path(record.recipe, record.seed).exists():
                     record.save(path(record.recipe, record.seed))
                 yield record
 
 
-def _gathered(own: Any) -> list[Any]:
-    every: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(every, own)
-    return every
+def _gather(value: Any) -> list[Any]:
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
 
 
 def record_path(folder: Path, task: str, recipe: str, seed: int) -> Path:
-    """Return where a run is kept: FOLDER/task/recipe-seed0.json.
+    """Return the path of a run's record: FOLDER/task/recipe-seed0.json.
 
     >>> record_path(Path("runs"), "digits", "FP16 static", 2).as_posix()
     'runs/digits/fp16-static-seed2.json'
@@ -96,7 +98,7 @@ def record_path(folder: Path, task: str, recipe: str, seed: int) -> Path:
 
 
 def device_folder(folder: Path, device: torch.device | str | Place | None) -> Path:
-    """Return where the runs of a device are kept: FOLDER itself those of a CPU, FOLDER/NAME those of a GPU.
+    """Return the folder of a device's records: FOLDER for a CPU, FOLDER/NAME for a GPU.
 
     >>> from labkit.train import Place
     >>> device_folder(Path("runs"), "cpu").as_posix()
@@ -109,16 +111,16 @@ def device_folder(folder: Path, device: torch.device | str | Place | None) -> Pa
 
 
 def load_for_device(path: Path, device: torch.device | str | Place | None = "cpu") -> RunRecord:
-    """Return the record at a path, which is one of this device.
+    """Load a record of a device; for the CPU, that of any CPU.
 
     Raises:
-        ValueError: it was made on another device (on a CPU's place, any CPU), or it is no record.
+        ValueError: the record was made on another device, or the file is not a record.
     """
     record, where = load(path), place(device)
     if record.device != where.name and not (where.emulated and record.device.startswith("CPU")):
         raise ValueError(
-            f"{path} is a record of {record.device}, and {where.name} was asked for: runs of different devices are not "
-            "mixed. Take another folder, or another device."
+            f"expected a record of {where.name}, got one of {record.device} in {path}: runs of different devices are "
+            "not mixed. Use another folder or another device."
         )
     return record
 
@@ -135,60 +137,60 @@ def train_grid(
     progress: Callable[[RunRecord], None] | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> list[RunRecord]:
-    """Return one record for every seed and recipe, in that order, training those that are not in `folder` yet.
+    """Return one record for every seed and recipe, in that order, training runs without a record in `folder`.
 
     Args:
-        recipes, seeds: one that is named twice runs once, and counts once.
-        folder: where records are kept; those of a GPU in a folder of its name (`device_folder`).
-        device: where to train, as `labkit.train.place` takes it: None is the GPU where there is one.
-        workers: processes at once; None takes one for each core, or a single one on a GPU, which trainings would share;
-            1 trains here. A task that cannot be sent to another process (its functions were typed into a notebook) is
-            trained here in any case. Under torchrun its ranks are the workers, and this stays None. Steps are timed
-            only where one run is trained at a time.
-        begins: called with task, recipe and seed when a run begins that is not on record; not under torchrun.
-        progress: called with every record, as soon as it is there.
-        stop: asked before each run; True ends the race, and what is there is returned.
+        recipes, seeds: duplicates are ignored.
+        folder: folder of the records; those of a GPU are in a folder with its name (`device_folder`).
+        device: an argument of `labkit.train.place`; None is a GPU if there is one.
+        workers: number of processes; None for one on each core, or a single one on a GPU. With 1, this process trains.
+            It also trains a task that cannot be pickled, such as one with functions defined in a notebook. Under
+            torchrun the ranks are the workers, and this must be None. Steps are timed only with one run at a time.
+        begins: called with task, recipe and seed when a training begins; not under torchrun.
+        progress: called with every record, as soon as it is available.
+        stop: called before each run; True ends the grid, and the available records are returned.
 
     Raises:
-        ValueError: a record in `folder` is of another task or recipe of the same name, or of another device; two
-            recipes that differ have one name; workers is less than 1; there is no such device here; task or recipe
-            holds what no record can name (see `fingerprint`).
+        ValueError: a record in `folder` has another fingerprint or device; two different recipes have one name; workers
+            is less than 1; this machine has no such device; task or recipe has no `fingerprint`.
     """
     if workers is not None and (workers < 1 or under_torchrun()):
-        needed = "torchrun's ranks, which are its workers," if under_torchrun() else "1 worker or more"
-        raise ValueError(f"a race needs {needed} and was given workers={workers}")
+        expected = "workers=None under torchrun, whose ranks are the workers" if under_torchrun() else "workers >= 1"
+        raise ValueError(f"expected {expected}, got workers={workers}")
     where = place(device)
     folder = device_folder(folder, where)
-    given = list(recipes)
-    chosen = [recipe for i, recipe in enumerate(given) if recipe not in given[:i]]
-    names = [recipe.name for recipe in chosen]
-    if twice := {name for name in names if names.count(name) > 1}:
-        raise ValueError(f"recipes that differ need names that differ; {', '.join(sorted(twice))} is more than one")
-    wanted = [(recipe, seed) for seed in dict.fromkeys(seeds) for recipe in chosen]
-    known = {run: _on_record(task, *run, folder, where) for run in wanted}
-    missing = [run for run, record in known.items() if record is None]
-    found: dict[tuple[str, int], RunRecord] = {}
-    there = [record for record in known.values() if record is not None]
+    unique: list[Recipe] = []
+    for recipe in recipes:
+        if recipe not in unique:
+            unique.append(recipe)
+    names = [recipe.name for recipe in unique]
+    if ambiguous := {name for name in names if names.count(name) > 1}:
+        raise ValueError(f"expected different names for different recipes, got {', '.join(sorted(ambiguous))} twice")
+    runs = [(recipe, seed) for seed in dict.fromkeys(seeds) for recipe in unique]
+    saved = {run: _load_saved(task, *run, folder, where) for run in runs}
+    missing = [run for run, record in saved.items() if record is None]
+    loaded = [record for record in saved.values() if record is not None]
     trained = _train_all(task, missing, folder, where, workers, begins, stop)
     if under_torchrun():
-        one = partial(_train_one, task, folder=folder, where=where)
-        trained = by_ranks(wanted, there, lambda run: one(*run), partial(record_path, folder, task.name))
-    for record in chain(there, trained):
+        train_one = partial(_train_one, task, folder=folder, where=where)
+        trained = train_on_ranks(runs, loaded, lambda run: train_one(*run), partial(record_path, folder, task.name))
+    found: dict[tuple[str, int], RunRecord] = {}
+    for record in chain(loaded, trained):
         found[record.recipe, record.seed] = record
         if progress is not None:
             progress(record)
-    return [found[recipe.name, seed] for recipe, seed in wanted if (recipe.name, seed) in found]
+    return [found[recipe.name, seed] for recipe, seed in runs if (recipe.name, seed) in found]
 
 
-def _on_record(task: Task, recipe: Recipe, seed: int, folder: Path, where: Place) -> RunRecord | None:
-    path, asked = record_path(folder, task.name, recipe.name, seed), fingerprint(task, recipe)
+def _load_saved(task: Task, recipe: Recipe, seed: int, folder: Path, where: Place) -> RunRecord | None:
+    path, expected = record_path(folder, task.name, recipe.name, seed), fingerprint(task, recipe)
     if not path.exists():
         return None
     record = load_for_device(path, where)
-    if record.fingerprint != asked:
+    if record.fingerprint != expected:
         raise ValueError(
             f"{path} is a record of another task {task.name!r} or another recipe {recipe.name!r}: their values have "
-            "changed since. Give the new one a name of its own, take another folder, or delete the record."
+            "changed since. Give the new one another name, use another folder, or delete the record."
         )
     return record
 
@@ -202,9 +204,9 @@ def _train_all(
     begins: Callable[[str, str, int], None] | None,
     stop: Callable[[], bool] | None,
 ) -> Iterator[RunRecord]:
-    """Yield records as they come, each already in the folder; an interrupt ends the processes at once."""
+    """Yield records as they are completed and saved; an interrupt ends the processes at once."""
     count = min(workers or (system.usable_cores() if where.emulated else 1), len(runs))
-    if count <= 1 or not _travels(task):
+    if count <= 1 or not _can_be_sent(task):
         for recipe, seed in runs:
             if stop is not None and stop():
                 return
@@ -212,40 +214,41 @@ def _train_all(
                 begins(task.name, recipe.name, seed)
             yield _train_one(task, recipe, seed, folder, where, timed=True)
         return
-    waiting = iter(runs)
+    pending = iter(runs)
 
-    def submitted(run: tuple[Recipe, int]) -> Future[RunRecord]:
+    def submit(run: tuple[Recipe, int]) -> Future[RunRecord]:
         if begins is not None:
             begins(task.name, run[0].name, run[1])
         return pool.submit(_train_one, task, *run, folder, where)
 
-    with _ending(ProcessPoolExecutor(count, processes(), signal.signal, (signal.SIGINT, signal.SIG_IGN))) as pool:
-        running = {submitted(run) for run in islice(waiting, count)}
+    executor = ProcessPoolExecutor(count, process_context(), signal.signal, (signal.SIGINT, signal.SIG_IGN))
+    with _terminated_on_interrupt(executor) as pool:
+        running = {submit(run) for run in islice(pending, count)}
         while running:
             done = next(as_completed(running))
             running.remove(done)
-            following = None if stop is not None and stop() else next(waiting, None)
+            following = None if stop is not None and stop() else next(pending, None)
             if following is not None:
-                running.add(submitted(following))
+                running.add(submit(following))
             yield done.result()
 
 
 @contextmanager
-def _ending(pool: ProcessPoolExecutor) -> Iterator[ProcessPoolExecutor]:
-    """Have a pool whose processes end when it is interrupted: what they kept is whole, the rest is trained again."""
+def _terminated_on_interrupt(pool: ProcessPoolExecutor) -> Iterator[ProcessPoolExecutor]:
+    """Terminate the pool's processes on an interrupt; saved records are complete, other runs are trained again."""
     others = {child.pid for child in multiprocessing.active_children()}
     with pool:
         try:
             yield pool
-        except (KeyboardInterrupt, GeneratorExit):  # the latter where it came while a record was told
+        except (KeyboardInterrupt, GeneratorExit):  # the latter for an interrupt in the consumer
             for child in multiprocessing.active_children():
                 if child.pid not in others:
                     child.terminate()
             raise
 
 
-def processes() -> multiprocessing.context.BaseContext:
-    """Start processes from a fresh one: a fork of a notebook's, which has threads, may wait for a lock for ever."""
+def process_context() -> multiprocessing.context.BaseContext:
+    """Return a multiprocessing context without forks of this process: its threads may hold locks."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
@@ -254,15 +257,15 @@ def processes() -> multiprocessing.context.BaseContext:
 
 
 def _train_one(task: Task, recipe: Recipe, seed: int, folder: Path, where: Place, *, timed: bool = False) -> RunRecord:
-    """Train and keep a run; what its steps took counts only where nothing else was trained beside it."""
+    """Train a run and save its record, with the time of a step only if `timed`."""
     record = replace(train(task, recipe, seed, device=where), fingerprint=fingerprint(task, recipe))
     record = record if timed else replace(record, step_seconds=None)
     record.save(record_path(folder, task.name, recipe.name, seed))
     return record
 
 
-def _travels(task: Task) -> bool:
-    """Say whether another process can be given the task: its functions live in modules that it can import."""
+def _can_be_sent(task: Task) -> bool:
+    """Return whether a task can be pickled for another process, which has to import its functions."""
     try:
         return b"__main__" not in pickle.dumps(task)
     except (pickle.PicklingError, AttributeError, TypeError):
@@ -270,13 +273,13 @@ def _travels(task: Task) -> bool:
 
 
 def recorded(task: str, recipe: str, seed: int) -> RunRecord:
-    """Return a run that travels with the lab, or that `labkit compare` recorded here: it was made on a CPU.
+    """Return the CPU record of a run that is shipped with the lab, or that `labkit compare` recorded.
 
     Raises:
-        FileNotFoundError: it is not on record; the message says how to record it.
+        FileNotFoundError: there is no such record.
     """
-    place = record_path(Path("runs"), task, recipe, seed).as_posix()
-    path = recorded_files(place).get(place)
+    name = record_path(Path("runs"), task, recipe, seed).as_posix()
+    path = recorded_files(name).get(name)
     if path is None:
         raise FileNotFoundError(
             f"no run of {task!r} under {recipe!r} with seed {seed} is on record. "

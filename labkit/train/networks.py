@@ -1,9 +1,9 @@
-"""Small networks, each of a family that people train in mixed precision.
+"""Small networks of families that are trained in mixed precision.
 
-Idea: every network is a plain torch module in FP32 that knows nothing of precision. Layers carry names that a learner
-can read in a histogram: conv1, norm1, relu1, conv2, ...
+Idea: every network is a plain torch module in FP32, independent of precision. Layers have readable names for
+histograms: conv1, norm1, relu1, conv2, ...
 
-Invariant: weights come from torch's global generator, which the run seeds.
+Invariant: initial weights are drawn from torch's global generator, which the run seeds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-RARE = 0.01  # about how many pixels of a canvas a given class of digits covers
+RARE = 0.01  # approximate share of a canvas's pixels that one class of digits covers
 
 LAYER_NAMES = {
     nn.Conv2d: "conv",
@@ -32,7 +32,7 @@ LAYER_NAMES = {
 
 
 def chain(*layers: nn.Module) -> nn.Sequential:
-    """Return the layers one after another, named by kind and number.
+    """Return the layers in sequence, named by kind and number.
 
     >>> list(dict(chain(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1)).named_children()))
     ['linear1', 'relu1', 'linear2']
@@ -70,20 +70,20 @@ def gauss_conv(depth: int = 6, channels: int = 32, deviation: float = 0.01) -> n
     net = chain(*layers, nn.Flatten(), nn.Linear(channels * 4 * 4, 10))
     for name, parameter in net.named_parameters():
         if name.endswith("weight"):
-            nn.init.normal_(parameter, std=deviation)  # as AlexNet did, before initialisation knew about depth
+            nn.init.normal_(parameter, std=deviation)  # as in AlexNet, regardless of depth
         else:
             nn.init.zeros_(parameter)
     return net
 
 
 def segmenter(channels: int = 32) -> nn.Module:
-    """Return a network that says for each pixel of a canvas which of ten digits cover it."""
+    """Return a network that predicts, for each pixel of a canvas, which of ten digits cover it."""
     first = (*_block(1, channels), nn.MaxPool2d(2))
     return chain(*first, *_block(channels, channels), *_block(channels, channels), *_pixel_head(channels, 2))
 
 
 def patch_segmenter(channels: int = 32, patch: int = 4) -> nn.Module:
-    """Return the same at a third of the cost: the first convolution looks at patches."""
+    """Return a `segmenter` at a third of the cost: its first convolution is strided."""
     first = _block(1, channels, nn.Conv2d(1, channels, patch + 2, stride=patch, padding=1))
     return chain(*first, *_block(channels, channels), *_block(channels, channels), *_pixel_head(channels, patch))
 
@@ -93,7 +93,7 @@ def _block(inputs: int, outputs: int, conv: nn.Conv2d | None = None) -> tuple[nn
 
 
 def _pixel_head(channels: int, upscale: int) -> tuple[nn.Module, ...]:
-    """Ten logits for every pixel; they start from how rare a covered pixel is."""
+    """Return layers that compute ten logits for every pixel, with a bias of the log odds of RARE."""
     head = nn.Conv2d(channels, 10 * upscale**2, 1)
     assert head.bias is not None
     nn.init.constant_(head.bias, math.log(RARE / (1 - RARE)))
@@ -107,7 +107,7 @@ def autoencoder(hidden: int = 64, code: int = 24) -> nn.Module:
 
 
 def tanh_mlp(inputs: int = 8, hidden: int = 64) -> nn.Module:
-    """Return a regression of one number from `inputs` numbers; it starts by saying 0."""
+    """Return a regression of one number from `inputs` numbers, with an initial output of 0."""
     last = nn.Linear(hidden, 1)
     nn.init.zeros_(last.weight)
     nn.init.zeros_(last.bias)
@@ -115,7 +115,7 @@ def tanh_mlp(inputs: int = 8, hidden: int = 64) -> nn.Module:
 
 
 class CharLstm(nn.Module):
-    """Predict the next character: characters [n, t] -> logits [n, t, vocabulary]."""
+    """LSTM that predicts the next character: characters [n, t] -> logits [n, t, vocabulary]."""
 
     def __init__(self, vocabulary: int, width: int = 96) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ class CharLstm(nn.Module):
 
 
 class _Attention(nn.Module):
-    """Let each position look at those before it: [n, t, width] -> [n, t, width]."""
+    """Causal self-attention: [n, t, width] -> [n, t, width]."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -145,7 +145,7 @@ class _Attention(nn.Module):
 
 
 class _Transformer(nn.Module):
-    """One block: attention and a two-layer network, each after a layer norm and added to what came in."""
+    """Pre-norm transformer block: attention and a two-layer network, each with a residual connection."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -159,7 +159,7 @@ class _Transformer(nn.Module):
 
 
 class Gpt(nn.Module):
-    """Predict the next character with a transformer: characters [n, t] -> logits [n, t, vocabulary]."""
+    """Transformer that predicts the next character: characters [n, t] -> logits [n, t, vocabulary]."""
 
     def __init__(self, vocabulary: int, length: int, width: int = 64, heads: int = 4, depth: int = 2) -> None:
         super().__init__()
@@ -174,7 +174,7 @@ class Gpt(nn.Module):
 
 
 class Unet(nn.Module):
-    """Say for each pixel which class it is of: images [n, 1, h, w] -> logits [n, classes, h, w]; h and w even."""
+    """U-Net that classifies each pixel: images [n, 1, h, w] -> logits [n, classes, h, w]; h and w even."""
 
     def __init__(self, classes: int = 3, channels: int = 16) -> None:
         super().__init__()

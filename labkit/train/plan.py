@@ -1,4 +1,4 @@
-"""What a notebook may choose of the training of four processes (`labkit.train.workers`)."""
+"""Options of the training of four processes (`labkit.train.workers`)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ STEPS = 12
 
 @dataclass(frozen=True)
 class WorkerPlan:
-    """One training.
+    """Options of one training.
 
-    agree      the ranks agree on found_inf; False: each looks at its own gradients only
+    agree      the ranks agree on found_inf; False: each checks its own gradients only
     sharded    each rank holds a part of the weights (FSDP2); False: each holds all (DDP)
-    reduce     format in which gradients are added up over the ranks
-    predivide  in FP16: divided before the sum too; False: only after it
+    reduce     format in which gradients are summed over the ranks
+    predivide  in FP16: divide before the sum too; False: only after it
     """
 
     agree: bool = True

@@ -1,11 +1,11 @@
-"""The record of a run: what was asked, what happened, where, and with what.
+"""Records of training runs: steps, metric, memory, provenance; saving, loading and fingerprints.
 
-Idea: everything that runs returns a record, and every plot, test and exercise reads one. A record says on which device
-and versions it was made, so that no curve can pass for one made elsewhere. A fingerprint, twelve letters made of all
-their values, tells whether it is a record of this very task and this very recipe.
+Idea: every run returns a record, and plots, tests and exercises read records. A record names its device and versions,
+so that no curve can pass for one made elsewhere. A fingerprint, a hash of all values of task and recipe, identifies
+what was trained.
 
-Invariant: load(save(record)) == record, infinities and NaNs included; a file is either whole or not there. The
-categories of memory do not overlap; every tensor that a step leaves behind is counted once, by its storage.
+Invariant: load(save(record)) == record, infinities and NaNs included; a file is complete or does not exist. The
+categories of memory do not overlap: every tensor is counted once, by its storage.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class StepRecord:
 
     step       number of the step, from 1
     loss       unscaled, FP32
-    scale      loss scale used in this step
-    found_inf  some gradient held inf or NaN
-    stepped    the weights moved
-    underflow  share of the activation gradients' elements that are non-zero in FP32 and zero here (same weights, same
-               batch), 0 to 1; None where it was not measured
-    swallowed  share of the weights with a gradient that are the same number after the step as before, 0 to 1: of the
-               master weights where there are any; None where it was not measured or nothing was stepped
+    scale      loss scale of this step
+    found_inf  some gradient contains inf or NaN
+    stepped    the optimizer stepped
+    underflow  share of the activation gradients' elements that are non-zero in FP32 and zero in the run (same weights,
+               same batch), 0 to 1; None where not measured
+    swallowed  share of the weights with a gradient that the step left unchanged, 0 to 1: of the master weights if the
+               recipe has them; None where not measured or skipped
     """
 
     step: int
@@ -59,18 +59,17 @@ class StepRecord:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A whole run.
+    """A training run.
 
-    seconds   wall time of the training, without preparing the data
-    date      UTC, ISO 8601
-    stopped   the run was stopped before its last step
-    snapshots histograms of the FP32 gradients that were watched, in the order they were taken
-    fingerprint  of task and recipe, where a race made it (`fingerprint`); "" elsewhere
-    step_seconds  median seconds of a step in which nothing was measured, alone on its device; None where nobody timed
-              one. Two equal runs may differ in it
-    arithmetic  how products were computed: torch setting -> value (`labkit.records.arithmetic_settings`);
-              empty where it was not recorded
-    memory    bytes by category after the first step that was not skipped (`bytes_held`); empty where nobody counted
+    seconds       wall time of the training, without data preparation
+    date          UTC, ISO 8601
+    stopped       the run was stopped before its last step
+    snapshots     histograms of FP32 gradients, in the order they were taken
+    fingerprint   of task and recipe (`fingerprint`); "" outside of `train_grid`
+    memory        bytes by category after the first step that was not skipped (`bytes_held`); empty where not measured
+    arithmetic    torch setting -> value (`labkit.records.arithmetic_settings`); empty where not recorded
+    step_seconds  median seconds of a step without measurements, alone on its device; None where not timed. Not part
+                  of a comparison of two records
     """
 
     task: str
@@ -92,60 +91,59 @@ class RunRecord:
 
     @property
     def final_loss(self) -> float:
-        """Mean loss of the last 10 steps; NaN when nothing ran."""
+        """Mean loss of the last 10 steps; NaN without steps."""
         tail = [s.loss for s in self.steps[-10:]]
         return sum(tail) / len(tail) if tail else math.nan
 
     @property
     def skipped(self) -> int:
-        """How many steps did not move the weights."""
+        """Number of skipped steps."""
         return sum(not s.stepped for s in self.steps)
 
     @property
     def steps_per_second(self) -> float | None:
-        """How fast this run trained on its device; None where no step was timed."""
+        """Training steps a second on the run's device; None where no step was timed."""
         return 1 / self.step_seconds if self.step_seconds else None
 
     def save(self, path: str | Path) -> Path:
         """Write the record as JSON, one list for each field of a step; return the path.
 
         Raises:
-            ValueError: a simulated device trained it, and the path lies in the lab's own data folder.
+            ValueError: a simulated device trained it, and the path is in the lab's data folder.
         """
         refuse_simulated(self.device, Path(path))
         columns = {f.name: [_pack(getattr(s, f.name)) for s in self.steps] for f in fields(StepRecord)}
         head = {f.name: _pack(getattr(self, f.name)) for f in fields(self) if f.name not in ("steps", "snapshots")}
-        whole = {"schema": SCHEMA, **head, "steps": columns, "snapshots": [_pack_snapshot(s) for s in self.snapshots]}
-        text = json.dumps(whole, allow_nan=False)
-        return write_atomic(Path(path), text.encode())
+        content = {"schema": SCHEMA, **head, "steps": columns, "snapshots": [_pack_snapshot(s) for s in self.snapshots]}
+        return write_atomic(Path(path), json.dumps(content, allow_nan=False).encode())
 
 
 def load(path: str | Path) -> RunRecord:
-    """Read a record that `RunRecord.save` wrote.
+    """Load a record that `RunRecord.save` wrote.
 
     Raises:
-        ValueError: the file is not such a record; the message says what it is instead.
+        ValueError: the file is not a valid run record.
     """
     try:
-        stored = json.loads(Path(path).read_text(encoding="utf-8"))
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not a run record: it is not JSON ({error})") from error
-    if not isinstance(stored, dict) or stored.get("schema") != SCHEMA:
-        found = stored.get("schema") if isinstance(stored, dict) else type(stored).__name__
-        raise ValueError(f"{path} is not a run record: its schema is {found!r}, and {SCHEMA!r} is what can be read")
+    schema = content.get("schema") if isinstance(content, dict) else type(content).__name__
+    if schema != SCHEMA:
+        raise ValueError(f"{path} is not a run record: expected the schema {SCHEMA!r}, got {schema!r}")
     try:
-        return _record_of(stored)
+        return _unpack_record(content)
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} is not a run record: a part is missing or of another kind ({error!r})") from error
+        raise ValueError(f"{path} is not a run record: a part is missing or of another type ({error!r})") from error
 
 
-def _record_of(stored: dict[str, Any]) -> RunRecord:
-    columns, snapshots = stored.pop("steps"), stored.pop("snapshots", [])
-    columns.setdefault("swallowed", [None] * len(columns["step"]))  # a record from before there were these
-    del stored["schema"]
+def _unpack_record(content: dict[str, Any]) -> RunRecord:
+    columns, snapshots = content.pop("steps"), content.pop("snapshots", [])
+    columns.setdefault("swallowed", [None] * len(columns["step"]))  # missing in old records
+    del content["schema"]
     rows = zip(*(columns[f.name] for f in fields(StepRecord)), strict=True)
     steps = tuple(StepRecord(*(_unpack(value) for value in row)) for row in rows)
-    head = {k: v if k in _TEXT else _unpack(v) for k, v in stored.items()}
+    head = {k: v if k in _TEXT else _unpack(v) for k, v in content.items()}
     return RunRecord(steps=steps, snapshots=tuple(map(_unpack_snapshot, snapshots)), **head)
 
 
@@ -153,8 +151,7 @@ _TEXT = ("task", "recipe", "metric_name", "device", "versions", "date", "fingerp
 
 
 def _pack(value: Any) -> Any:
-    """JSON has no word for inf and NaN: they travel as text."""
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value  # JSON has no inf and NaN
 
 
 def _unpack(value: Any) -> Any:
@@ -166,27 +163,28 @@ def _pack_snapshot(snapshot: GradSnapshot) -> dict[str, Any]:
     return {"step": snapshot.step, "kind": snapshot.kind, "layers": layers}
 
 
-def _unpack_snapshot(stored: dict[str, Any]) -> GradSnapshot:
+def _unpack_snapshot(content: dict[str, Any]) -> GradSnapshot:
     layers = {
         name: ExponentHistogram(**{**h, "counts": np.array(h["counts"], dtype=np.int64)})
-        for name, h in stored["layers"].items()
+        for name, h in content["layers"].items()
     }
-    return GradSnapshot(stored["step"], stored["kind"], layers)
+    return GradSnapshot(content["step"], content["kind"], layers)
 
 
-_ADDED = ", margin=0"  # a field of a recipe's products that what is on record does not have
-_WRITTEN = {"gradient_format": "gradients"}  # a field was renamed: what is on record keeps its fingerprint
+# Saved records keep their fingerprints when a recipe gets a new field or a field is renamed.
+_NEW_FIELD = ", margin=0"
+_OLD_NAMES = {"gradient_format": "gradients"}
 
 
 def fingerprint(task: Task, recipe: Recipe) -> str:
-    """Return twelve letters that change when a value of the task or the recipe does, or the function behind one.
+    """Return a hash of twelve letters of all values of a task and a recipe, the same in every process.
 
-    The same in every process. The code inside a function is not looked at: who rewrites a network gives its task
-    another name.
+    Functions are identified by name: code inside a function is not part of the hash, so a changed network needs a new
+    name for its task.
 
     Raises:
-        ValueError: a value cannot be told from another by its text: a lambda, a function or class made inside another
-            function, an object that prints as nothing but its address; the message says which.
+        ValueError: a value has no distinctive text: a lambda, a function or class defined inside a function, an object
+            whose repr is its address.
 
     >>> from dataclasses import replace
     >>> from labkit.amp import RECIPES
@@ -194,57 +192,56 @@ def fingerprint(task: Task, recipe: Recipe) -> str:
     >>> fingerprint(TASKS["digits"], RECIPES["O1"]) == fingerprint(replace(TASKS["digits"], steps=3), RECIPES["O1"])
     False
     """
-    said = ("about", "margin")  # of a run, not part of it
-    values = [(f, getattr(thing, f.name)) for thing in (task, recipe) for f in fields(thing) if f.name not in said]
-    # Defaults are left out, so a record stays valid when recipes learn to say something new.
-    parts = [f"{_WRITTEN.get(f.name, f.name)}={_spell(value, f.name)}" for f, value in values if value != f.default]
+    descriptive = ("about", "margin")  # do not influence a run
+    values = [(f, getattr(part, f.name)) for part in (task, recipe) for f in fields(part) if f.name not in descriptive]
+    # Defaults are omitted, so that saved records stay valid when a field is added.
+    parts = [f"{_OLD_NAMES.get(f.name, f.name)}={_spell(value, f.name)}" for f, value in values if value != f.default]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
 
 
-def _spell(value: Any, where: str) -> str:
-    """Write a value of the field `where` as its repr, but whole and without addresses: functions by their names."""
+def _spell(value: Any, field: str) -> str:
+    """Return a complete repr of a field's value without addresses; functions are written by name."""
     if isinstance(value, partial):
-        return f"{_spell(value.func, where)}{[_spell(given, where) for given in value.args]}" + _spell(
-            sorted(value.keywords.items()), where
-        )
+        arguments = [_spell(argument, field) for argument in value.args]
+        return f"{_spell(value.func, field)}{arguments}{_spell(sorted(value.keywords.items()), field)}"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_spell(key, where)}: {_spell(each, where)}" for key, each in value.items()) + "}"
+        return "{" + ", ".join(f"{_spell(key, field)}: {_spell(each, field)}" for key, each in value.items()) + "}"
     if isinstance(value, list | tuple):
-        written = ", ".join(_spell(each, where) for each in value)
-        return f"[{written}]" if isinstance(value, list) else f"({written}{',' * (len(value) == 1)})"
-    if isinstance(value, torch.Tensor | np.ndarray):  # a repr leaves out digits, and the middle of a long one
+        items = ", ".join(_spell(each, field) for each in value)
+        return f"[{items}]" if isinstance(value, list) else f"({items}{',' * (len(value) == 1)})"
+    if isinstance(value, torch.Tensor | np.ndarray):  # a repr is rounded and abbreviated
         return f"{value.dtype}{value.tolist()}"
     if isinstance(value, torch.nn.Module):
-        own = {  # what its repr leaves out: the gamma of a loss of one's own, weights, buffers
+        state = {  # not in its repr: attributes such as the gamma of a custom loss, weights, buffers
             f"{path}.{name}": each
-            for path, part in value.named_modules()
-            for name, each in vars(part).items()
+            for path, module in value.named_modules()
+            for name, each in vars(module).items()
             if not name.startswith("_") and name != "training"
         }
-        own |= dict(value.named_parameters()) | dict(value.named_buffers())
-        return f"{_name(type(value), where)}{value!r}{_spell(own, where)}"
+        state |= dict(value.named_parameters()) | dict(value.named_buffers())
+        return f"{_qualified_name(type(value), field)}{value!r}{_spell(state, field)}"
     if hasattr(value, "__qualname__"):
-        return _name(value, where)
+        return _qualified_name(value, field)
     if re.search(r" at 0x[0-9a-fA-F]+", text := repr(value)):
-        raise ValueError(_nameless(where, text) + "Make its class a frozen dataclass, or give it a __repr__.")
-    return text.replace(_ADDED, "") if isinstance(value, ProductFormat) else text
+        raise _ambiguous(field, text, "Make its class a frozen dataclass, or define its __repr__.")
+    return text.replace(_NEW_FIELD, "") if isinstance(value, ProductFormat) else text
 
 
-def _name(function: Any, where: str) -> str:
-    """Return the name of a function or class, with the module of one that is neither the lab's nor torch's."""
+def _qualified_name(function: Any, field: str) -> str:
+    """Return the name of a function or class, with its module unless it is the lab's or torch's."""
     name, owner = str(function.__qualname__), getattr(function, "__self__", None)
     if "<lambda>" in name or "<locals>" in name:
-        raise ValueError(_nameless(where, name) + "Write it as a function (def) at the top of a module or a notebook.")
+        raise _ambiguous(field, name, "Write it as a function (def) at the top level of a module or a notebook.")
     if isinstance(function, MethodType) and not isinstance(owner, type):
-        return f"{_spell(owner, where)}.{function.__name__}"
+        return f"{_spell(owner, field)}.{function.__name__}"
     module = str(getattr(function, "__module__", None) or "torch")
     return name if module.split(".")[0] in ("labkit", "torch") else f"{module}.{name}"
 
 
-def _nameless(where: str, text: str) -> str:
-    return (
-        f"{where} holds {text}, which does not say what it does: another one would look the same, and its run on "
-        "record would be taken for this one's. "
+def _ambiguous(field: str, text: str, advice: str) -> ValueError:
+    return ValueError(
+        f"expected a value of {field} that its text identifies, got {text}: a saved run of another value with the same "
+        f"text would be loaded instead. {advice}"
     )
 
 
@@ -252,10 +249,10 @@ CATEGORIES = ("weights", "master weights", "gradients", "optimizer state")
 
 
 def bytes_held(engine: Engine) -> dict[str, int]:
-    """Return bytes by category, as an engine holds them after a step.
+    """Return the bytes of an engine by category after a step.
 
-    What Kahan's compensation remembers counts among the masters, whose work it does: one more number for each weight.
-    A gradient is counted in the model's format, in which the backward pass leaves it: one for each trainable weight.
+    Kahan's compensation, one number for each weight, counts as master weights. Gradients are counted in the format in
+    which the backward pass leaves them, that of the model, one for each trainable weight.
 
     >>> import torch
     >>> from labkit.amp import RECIPES
@@ -264,21 +261,22 @@ def bytes_held(engine: Engine) -> dict[str, int]:
     {'weights': 10, 'master weights': 20, 'gradients': 10, 'optimizer state': 0}
     """
     weights = engine.weights
-    model, seen = list(engine.model.parameters()), set[int]()
-    own = _count(model, seen)
-    masters = _count(weights.master_weights, seen) if weights.master else 0
+    counted = set[int]()
+    model = _storage_bytes(engine.model.parameters(), counted)
+    masters = _storage_bytes(weights.master_weights, counted) if weights.master else 0
     if weights.rounding is WeightRounding.KAHAN and not weights.master:
-        masters = sum(p.numel() * p.element_size() for p in weights.model_weights if p.element_size() == 2)
-    gradients = sum(p.numel() * p.element_size() for p in weights.model_weights)
+        masters = sum(p.nbytes for p in weights.model_weights if p.element_size() == 2)
+    gradients = sum(p.nbytes for p in weights.model_weights)
     moments = [v for state in engine.optimizer.state.values() for v in state.values() if isinstance(v, Tensor)]
-    return dict(zip(CATEGORIES, (own, masters, gradients, _count(moments, seen)), strict=True))
+    return dict(zip(CATEGORIES, (model, masters, gradients, _storage_bytes(moments, counted)), strict=True))
 
 
-def _count(tensors: Iterable[Tensor], seen: set[int]) -> int:
+def _storage_bytes(tensors: Iterable[Tensor], counted: set[int]) -> int:
+    """Return the bytes of the tensors' storages that are not `counted` yet, and add these to it."""
     total = 0
     for tensor in tensors:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in seen:
-            seen.add(storage.data_ptr())
+        if storage.data_ptr() not in counted:
+            counted.add(storage.data_ptr())
             total += storage.nbytes()
     return total

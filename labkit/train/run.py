@@ -1,8 +1,7 @@
-"""A training step in any precision, and a run from start to end.
+"""Training runs in any precision, as a whole (`train`) or step by step (`TrainingRun`).
 
-Idea: a step has one shape for every recipe: forward, scaled backward, unscale, step or skip, advance the scaler. What
-differs stands in the recipe's values. A run can be driven step by step, which is what the live widget does, and its
-recipe may change between two steps.
+Idea: a step is the same for every recipe: forward, scaled backward, unscale, step or skip, advance the scaler. The
+recipe's values determine the rest. A live widget drives a run step by step, and may change its recipe between steps.
 
 Invariant: the same task, recipe, seed and device give the same losses, bit for bit, dropout included.
 """
@@ -39,12 +38,12 @@ from labkit.train.record import RunRecord, StepRecord, bytes_held
 from labkit.train.tasks import Task
 
 
-class SwallowedUpdates:
-    """Listens to a step: which share of the weights that outlast it, the masters where there are any, did not move."""
+class SwallowedObserver:
+    """Observer of a step that measures the share of unchanged weights: of the master weights if the recipe has them."""
 
     def __init__(self, weights: Weights) -> None:
         self.weights = weights
-        self.swallowed: float | None = None  # of a step that was taken
+        self.swallowed: float | None = None  # None if the step was skipped
 
     def __call__(self, event: StepEvent) -> None:
         if event.moment is Moment.UNSCALED:
@@ -55,19 +54,19 @@ class SwallowedUpdates:
             self.swallowed = swallowed(self.before.values(), after.values(), [dense.get(name) for name in after])
 
 
-WARM_UP = 2  # first steps, in which a device sets up, are not timed
-MEASURE_EVERY = 10  # steps between two measurements of what is lost, each of which costs an FP32 step
+WARM_UP = 2  # first steps, which are not timed
+MEASURE_EVERY = 10  # steps between two measurements of underflow, each of which costs an FP32 step
 
 
 class TrainingRun:
-    """A run that stands between two steps.
+    """Training run that advances step by step.
 
     Args:
-        task: what to learn.
-        recipe: in which precision.
-        seed: decides initial weights, batches and what is drawn at random in a step.
-        device: where, as `labkit.train.place` takes it; the same code runs on a GPU.
-        measure_every: steps between two measurements of underflow and of swallowed updates; 0 measures never.
+        task: data, network, loss, metric and optimizer.
+        recipe: precision.
+        seed: determines initial weights, batches and random numbers of a step.
+        device: an argument of `labkit.train.place`.
+        measure_every: steps between two measurements of underflow and swallowed updates; 0 for none.
     """
 
     def __init__(
@@ -82,7 +81,7 @@ class TrainingRun:
         self.task, self.seed, self.measure_every = task, seed, measure_every
         self.place = place(device)
         self.device = self.place.device
-        self.data = task.make_data().to(self.device)  # once: a step that copied its batch would wait for it
+        self.data = task.make_data().to(self.device)  # once: copying each batch would synchronize each step
         with one_thread(), arithmetic(recipe, self.device), preserve_rng(self.device):
             seed_generators(self.device, seed)
             self.engine = Engine(task.make_model(), task.make_optimizer, recipe, device=self.device, seed=seed)
@@ -90,22 +89,22 @@ class TrainingRun:
 
     @property
     def recipe(self) -> Recipe:
-        """In which precision the next step is done."""
+        """Recipe of the next step."""
         return self.engine.recipe
 
     @property
     def model(self) -> nn.Module:
-        """The network, in the recipe's format."""
+        """Network in the recipe's format."""
         return self.engine.model
 
     @property
     def weights(self) -> Weights:
-        """The model weights and their master."""
+        """Model weights and master weights."""
         return self.engine.weights
 
     @property
     def scaler(self) -> ScalerState:
-        """Where the loss scale stands; it may be set between two steps."""
+        """State of the loss scaler, which may be set between two steps."""
         return self.engine.scaler
 
     @scaler.setter
@@ -113,7 +112,7 @@ class TrainingRun:
         self.engine.scaler = state
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
-        """Return the inputs and targets of a step; they depend on seed and step alone."""
+        """Return the inputs and targets of a step, which depend on seed and step only."""
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
         rows = torch.randint(len(self.data.train_inputs), (self.task.batch_size,), generator=generator)
         rows = rows.to(self.device, non_blocking=True)
@@ -122,13 +121,13 @@ class TrainingRun:
     def loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Run the forward pass under the recipe and return the unscaled FP32 loss.
 
-        What draws random numbers, such as dropout, draws those of the next step, whoever asks and however often.
+        Dropout uses the random numbers of the next step, so repeated calls return the same loss.
         """
         with seeded_rng(self.device, self.seed * 1_000_003 + self.steps_done + 1), self.engine.forward():
             return self.task.loss(self.engine(inputs), targets)
 
     def step(self) -> StepRecord:
-        """Do one training step and say what happened."""
+        """Do one training step, with measurements every `measure_every` steps, and return its record."""
         with one_thread():
             measure = self.measure_every > 0 and self.steps_done % self.measure_every == 0
             underflowed = None
@@ -136,14 +135,14 @@ class TrainingRun:
                 kind = "activation gradients"
                 exact = self.fp32_twin().next_gradients(kind)
                 underflowed = underflow(exact, self.next_gradients(kind, scale=self.scaler.scale))
-            updates = SwallowedUpdates(self.weights)
+            updates = SwallowedObserver(self.weights)
             with self.engine.listen(updates) if measure else nullcontext():
                 loss, report = self.take_step()
-            seen = (underflowed, updates.swallowed)
-            return StepRecord(self.steps_done, loss.item(), report.scale, report.found_inf, report.stepped, *seen)
+            lost = (underflowed, updates.swallowed)
+            return StepRecord(self.steps_done, loss.item(), report.scale, report.found_inf, report.stepped, *lost)
 
     def take_step(self) -> tuple[Tensor, StepReport]:
-        """Do one training step and measure nothing; return its loss [] and what became of it."""
+        """Do one training step without measurements; return its loss [] and report."""
         self.engine.zero_grad()
         with arithmetic(self.recipe, self.device):
             loss = self.loss(*self.batch(self.steps_done + 1))
@@ -153,10 +152,10 @@ class TrainingRun:
         return loss.detach(), report
 
     def fork(self, recipe: Recipe | None = None) -> TrainingRun:
-        """Return a run that stands where this one stands and goes its own way.
+        """Return an independent copy of this run, optionally under another recipe.
 
-        It has the same weights, moments, batches and random numbers, and under the same recipe stays equal bit for bit.
-        Under another one, weights and moments are cast to its formats, and a scaler of its own begins anew.
+        Weights, moments, batches and random numbers are the same, so under the same recipe both runs stay equal bit for
+        bit. Under another recipe, weights and moments are cast to its formats, and a different scaler starts anew.
         """
         other, state = copy.copy(self), copy.deepcopy(self.engine.state_dict())
         chosen = self.recipe if recipe is None else recipe
@@ -173,18 +172,18 @@ class TrainingRun:
         return other
 
     def change(self, recipe: Recipe) -> None:
-        """Go on under another recipe from the next step on: another scaler, with or without master weights.
+        """Change the recipe from the next step on: its scaler, its master weights, or both.
 
         Raises:
-            ValueError: the recipes differ in a format that the model was built with; start a new run for that.
+            ValueError: the recipes differ in anything else, which needs a new run.
         """
         current = self.recipe
         fixed = [f.name for f in fields(Recipe) if f.name not in ("name", "scaler", "master_weights")]
         differ = [f for f in fixed if getattr(recipe, f) != getattr(current, f)]
         if differ:
             raise ValueError(
-                f"a run under {current.name!r} can change its scaler and its master weights; {recipe.name!r} differs "
-                f"in {', '.join(differ)} as well, with which the run was built. Start a new TrainingRun for it."
+                f"expected a recipe that differs from {current.name!r} in scaler and master weights only, got "
+                f"{recipe.name!r}, which differs in {', '.join(differ)}. Start a new TrainingRun for it."
             )
         if recipe.scaler != current.scaler:
             self.scaler = initial(recipe.scaler)
@@ -193,22 +192,21 @@ class TrainingRun:
         self.weights.copy_back()
 
     def next_gradients(self, kind: str = "activation gradients", *, scale: float = 1.0) -> dict[str, Tensor]:
-        """Return layer -> gradient of the *scaled* loss at the next step's weights and batch; the run does not move.
+        """Return layer -> gradient of the *scaled* loss at the next step's weights and batch, without taking the step.
 
-        kind is "activation gradients" or "weight gradients".
+        Args:
+            kind: "activation gradients" or "weight gradients".
         """
         if kind not in ("activation gradients", "weight gradients"):
-            raise ValueError(f'kind is "activation gradients" or "weight gradients"; it was given {kind!r}')
+            raise ValueError(f'expected a kind of "activation gradients" or "weight gradients", got {kind!r}')
         parameters = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         products = self.engine.products
-        kept = nullcontext() if products is None else products.memory.unchanged()
-        looking = probe(self.model)
         with (
             one_thread(),
             arithmetic(self.recipe, self.device),
-            looking as probed,
+            probe(self.model) as probed,
             restore_after(self.model.buffers()),
-            kept,
+            nullcontext() if products is None else products.memory.unchanged(),
         ):
             scaled = self.loss(*self.batch(self.steps_done + 1)) * scale
             found = torch.autograd.grad(scaled, list(parameters.values()), allow_unused=True)
@@ -217,14 +215,14 @@ class TrainingRun:
         return probed.gradients
 
     def fp32_twin(self) -> TrainingRun:
-        """Return a run in FP32 with this one's weights, rounded as they are, its batches and its random numbers."""
+        """Return a run in FP32 with this run's current weights, batches and random numbers."""
         twin = copy.copy(self)
         model = to_fp32(copy.deepcopy(self.model))
         twin.engine = Engine(model, self.task.make_optimizer, Recipe("FP32"), device=self.device)
         return twin
 
     def evaluate(self) -> float:
-        """Return the task's metric on the test data; dropout and batch norm are in evaluation mode meanwhile."""
+        """Return the task's metric on the test data, computed in evaluation mode."""
         training = self.model.training
         self.model.eval()
         try:
@@ -234,17 +232,17 @@ class TrainingRun:
             self.model.train(training)
 
     def record(self, steps: Sequence[StepRecord], **measured: Any) -> RunRecord:
-        """Return the record of these steps, with metric, device, versions and date of now; the rest is `measured`."""
-        known = {"task": self.task.name, "recipe": self.recipe.name, "seed": self.seed, "steps": tuple(steps)}
-        metric = {"metric": self.evaluate(), "metric_name": self.task.metric_name}
-        origin = {"device": self.place.name, "versions": versions(self.device), "date": now()}
+        """Return the record of these steps with the current metric and provenance, and the fields `measured`."""
         with arithmetic(self.recipe, self.device):
-            origin["arithmetic"] = arithmetic_settings(self.device, tf32=self.recipe.tf32)
-        return RunRecord(**{**known, **metric, **origin, **measured})
+            settings = arithmetic_settings(self.device, tf32=self.recipe.tf32)
+        values = {"task": self.task.name, "recipe": self.recipe.name, "seed": self.seed, "steps": tuple(steps)}
+        values |= {"metric": self.evaluate(), "metric_name": self.task.metric_name, "arithmetic": settings}
+        values |= {"device": self.place.name, "versions": versions(self.device), "date": now()}
+        return RunRecord(**{**values, **measured})
 
 
 def gradient_snapshot(run: TrainingRun, kind: str = "activation gradients") -> GradSnapshot:
-    """Return histograms of the FP32 gradients at a run's next step: what FP16 would have to hold."""
+    """Return histograms of the FP32 gradients at a run's next step, the values that FP16 would have to represent."""
     return snapshot(run.fp32_twin().next_gradients(kind), step=run.steps_done + 1, kind=kind)
 
 
@@ -264,25 +262,25 @@ def train(
     """Train from start to end and return the record.
 
     Args:
-        steps: how many; None takes the task's own number.
-        device: where, as `labkit.train.place` takes it: None is the GPU where there is one. The default is the CPU, so
-            that what is graded and what is on record does not depend on who has a GPU.
-        watch: kinds of gradients to keep histograms of: "activation gradients", "weight gradients".
-        watch_every: steps between two of them; the first is taken before the first step.
+        steps: number of steps; None for the task's.
+        device: an argument of `labkit.train.place`; None is a GPU if there is one. The default is the CPU, so that
+            grades and saved records do not depend on a GPU.
+        watch: kinds of gradients to record as histograms: "activation gradients", "weight gradients".
+        watch_every: steps between two histograms; the first is taken before the first step.
         progress: called after every step.
-        stop: asked before every step; True ends the run early, and the record says so.
+        stop: called before every step; True ends the run early, which the record states.
 
     Raises:
-        ValueError: steps is negative, watch_every is less than 1, or there is no such device here.
+        ValueError: steps is negative, watch_every is less than 1, or this machine has no such device.
     """
     planned = task.steps if steps is None else steps
     if planned < 0:
-        raise ValueError(f"steps is 0 or more; it was given {planned}")
+        raise ValueError(f"expected steps of 0 or more, got {planned}")
     if watch_every < 1:
-        raise ValueError(f"watch_every is 1 or more; it was given {watch_every}. To watch nothing, leave watch out.")
+        raise ValueError(f"expected watch_every of 1 or more, got {watch_every}; to record no histograms, omit watch")
     run = TrainingRun(task, recipe, seed, device=device, measure_every=measure_every)
     done: list[StepRecord] = []
-    seconds: list[float] = []  # of the steps that measured nothing
+    seconds: list[float] = []  # of steps without measurements
     snapshots: list[GradSnapshot] = []
     memory: dict[str, int] = {}
     began = time.perf_counter()
@@ -290,10 +288,10 @@ def train(
         if len(done) % watch_every == 0:
             snapshots += [gradient_snapshot(run, kind) for kind in watch]
         before = time.perf_counter()
-        done.append(run.step())  # reads the loss, so the device is waited for
+        done.append(run.step())  # reads the loss, which synchronizes with the device
         if done[-1].underflow is None and len(done) > WARM_UP:
             seconds.append(time.perf_counter() - before)
-        if done[-1].stepped:  # before, an optimizer has no state
+        if done[-1].stepped:  # the optimizer's state exists after its first step
             memory = memory or bytes_held(run.engine)
         if progress is not None:
             progress(done[-1])

@@ -1,9 +1,8 @@
-"""One training step of any recipe, watched at eight stages.
+"""Statistics of one training step at eight stages, from weight casts to the copy back.
 
-Idea: let a run take its next step, and look at it from outside: hooks on the layers, the gradients that backward left,
-the weights before and after. Nothing is computed twice, so what is shown is what trained.
+Idea: hooks on the layers and the engine observe the run's own step; nothing is computed twice.
 
-Invariant: a run that was watched is where it would be if nobody had looked, bit for bit.
+Invariant: observation does not change the run, bit for bit.
 """
 
 from __future__ import annotations
@@ -24,15 +23,14 @@ STAGES = ("cast weights", "forward", "loss", "scaled backward", "unscale", "chec
 
 @dataclass(frozen=True)
 class TensorSummary:
-    """A tensor at one stage, or several of one layer together.
+    """Statistics of a tensor, or of all tensors of a layer, at one stage.
 
-    name        what it is: "conv1 output", "conv1 weights", "∇ conv1 weights" (gradient), "Δ conv1 weights" (update)
-    dtype       of its elements
-    elements    how many
-    smallest    smallest |x| that is not zero; 0 if there is none
+    name        for example "conv1 output", "conv1 weights", "∇ conv1 weights" (gradient), "Δ conv1 weights" (update)
+    elements    number of elements
+    smallest    smallest non-zero |x|, or 0
     largest     largest finite |x|
-    zeros       elements that are exactly 0
-    non_finite  elements that are inf or NaN
+    zeros       number of zeros
+    non_finite  number of infinities and NaNs
     """
 
     name: str
@@ -46,7 +44,7 @@ class TensorSummary:
 
 @dataclass(frozen=True)
 class StepStage:
-    """One of the eight stages and the tensors at it."""
+    """One of the eight stages with its tensors."""
 
     name: str
     tensors: tuple[TensorSummary, ...]
@@ -54,19 +52,19 @@ class StepStage:
 
 @dataclass(frozen=True)
 class StagedStep:
-    """One training step, watched.
+    """One training step with statistics at every stage.
 
-    recipe       its name
+    recipe       name
     step         number of the step
     stages       the eight stages, in order
-    scale        what the loss was multiplied by
-    loss         before that
-    found_inf    some gradient held inf or NaN
-    stepped      the weights took the step
-    scale_after  the scale of the next step
+    scale        loss scale
+    loss         unscaled
+    found_inf    some gradient contains inf or NaN
+    stepped      the optimizer stepped
+    scale_after  loss scale of the next step
     weights      number of weights
-    moved        of the weights that the optimizer steps, how many changed
-    model_moved  of the weights that the model computes with, how many changed
+    moved        number of changed weights among those that the optimizer steps (master weights under O2)
+    model_moved  number of changed weights among those that the model computes with
     """
 
     recipe: str
@@ -83,7 +81,7 @@ class StagedStep:
 
 
 def watch_step(run: TrainingRun) -> StagedStep:
-    """Take a run's next step and say what every tensor was like at each stage.
+    """Take a run's next step and return statistics of its tensors at each stage.
 
     >>> from labkit.amp import RECIPES
     >>> from labkit.train import TASKS
@@ -111,7 +109,7 @@ def watch_step(run: TrainingRun) -> StagedStep:
         after = [weight.detach() for weight in weights.model_weights]
         names = {id(parameter): name.rpartition(".")[0] for name, parameter in run.model.named_parameters()}
         layers = [names[id(weight)] for weight in weights.model_weights]
-        scaled, plain = (  # of each weight; zeros where no gradient arrived
+        scaled, unscaled = (  # of each weight; zeros without a gradient
             [known.get(weights.names[weight], torch.zeros_like(weight)) for weight in weights.model_weights]
             for known in (gradients[Moment.SCALED], gradients[Moment.UNSCALED])
         )
@@ -120,8 +118,8 @@ def watch_step(run: TrainingRun) -> StagedStep:
             {f"{name} output": tensor for name, tensor in outputs.items()},
             {"loss": loss, "loss × scale": loss * scale},
             {f"∇ {name} output": tensor for name, tensor in probed.gradients.items()} | _grouped(scaled, layers, "∇"),
-            _grouped(plain, layers, "∇"),
-            _grouped(plain, layers, "∇"),
+            _grouped(unscaled, layers, "∇"),
+            _grouped(unscaled, layers, "∇"),
             _grouped(updates, layers, "Δ"),
             _grouped(after, layers),
         )
@@ -129,8 +127,8 @@ def watch_step(run: TrainingRun) -> StagedStep:
             recipe=run.recipe.name,
             step=run.steps_done,
             stages=tuple(
-                StepStage(stage, tuple(summarize(name, tensor) for name, tensor in some.items()))
-                for stage, some in zip(STAGES, tensors, strict=True)
+                StepStage(stage, tuple(summarize(name, tensor) for name, tensor in named.items()))
+                for stage, named in zip(STAGES, tensors, strict=True)
             ),
             scale=scale,
             loss=loss.item(),
@@ -144,20 +142,20 @@ def watch_step(run: TrainingRun) -> StagedStep:
 
 
 def summarize(name: str, tensor: Tensor) -> TensorSummary:
-    """Measure a tensor.
+    """Return statistics of a tensor.
 
     >>> summarize("x", torch.tensor([0.0, -2.0, 0.5, float("inf")]).half())
     TensorSummary(name='x', dtype=torch.float16, elements=4, smallest=0.5, largest=2.0, zeros=1, non_finite=1)
     """
-    size = tensor.detach().float().abs()  # float: torch has few kernels for 16 bits on a CPU
-    there = size[size.isfinite() & (size > 0)]
-    smallest, largest = map(float, there.aminmax()) if there.numel() else (0.0, 0.0)
+    size = tensor.detach().float().abs()  # float: torch has few 16-bit kernels on a CPU
+    nonzero = size[size.isfinite() & (size > 0)]
+    smallest, largest = map(float, nonzero.aminmax()) if nonzero.numel() else (0.0, 0.0)
     non_finite = int((~size.isfinite()).sum())
     return TensorSummary(name, tensor.dtype, tensor.numel(), smallest, largest, int((size == 0).sum()), non_finite)
 
 
 def _grouped(tensors: Iterable[Tensor], layers: Iterable[str], mark: str = "") -> dict[str, Tensor]:
-    """Put the tensors of a layer (weight and bias) together: "conv1 weights"."""
+    """Concatenate the tensors of each layer (weight and bias) as "conv1 weights"."""
     groups: dict[str, list[Tensor]] = {}
     for layer, tensor in zip(layers, tensors, strict=True):
         groups.setdefault(f"{mark} {layer} weights".strip(), []).append(tensor.flatten())

@@ -1,12 +1,15 @@
-"""Tasks, as values: data, network, loss, metric, optimizer.
+"""Training tasks as values: data, network, loss, metric, optimizer.
 
-Idea: a task knows nothing of precision. Some were chosen because FP16 harms them: `segmentation` loses its gradients
-without scaling (`segmentation_small` is the same, cheap enough to watch live), `gauss_conv` for its depth,
-`small_targets` for what it is asked; `fine_tuning` loses its updates without master weights. The others were chosen
-because people train such networks, and most of them do not care. A task of a GPU's size has another network, more data
-in a step and a name of its own; loss, metric and optimizer stay. On a CPU a step of these takes seconds.
+Idea: a task is independent of precision. Some tasks fail in plain FP16:
 
-Invariant: a task, a recipe, a seed and a device decide a run. A GPU's task differs from its small one in size alone.
+- `segmentation`, `gauss_conv` (deep) and `small_targets` lose gradients without loss scaling; `segmentation_small` is
+  the first, cheap enough for live widgets.
+- `fine_tuning` loses updates without master weights.
+
+The others are common networks, most of which train well in any recipe. Tasks in `GPU_TASKS` have a larger network and
+batch, and the same loss, metric and optimizer; on a CPU, a step of theirs takes seconds.
+
+Invariant: task, recipe, seed and device determine a run. A GPU task differs from its small one in size only.
 """
 
 from __future__ import annotations
@@ -32,19 +35,19 @@ from labkit.train.data import (
     text_windows,
 )
 
-MARGIN = 0.02  # of a metric between 0 and 1: two digits of a hundred more or less
+MARGIN = 0.02  # of a metric between 0 and 1: two of a hundred digits
 
 
 @dataclass(frozen=True)
 class Task:
-    """Something to learn.
+    """Training task.
 
-    make_model      () -> network in FP32, initialised from torch's global generator (which the run seeds)
+    make_model      () -> network in FP32, initialised from torch's global generator, which the run seeds
     make_data       () -> Data
     loss            (FP32 outputs, targets) -> scalar FP32 tensor
     metric          (FP32 outputs, targets) -> number, 0 to 1, higher is better
     make_optimizer  parameters -> torch optimizer
-    margin          how large a difference of the metric may be and still not matter; no part of what is trained
+    margin          the largest difference of the metric that does not matter; does not influence the training
     """
 
     name: str
@@ -63,17 +66,17 @@ class Task:
 def dice(outputs: Tensor, targets: Tensor) -> float:
     """Return the overlap 2|P and T| / (|P| + |T|) of predicted pixels P (logit above 0) and true ones T, 0 to 1."""
     predicted = (outputs > 0).float()
-    both = float((predicted * targets).sum())
-    return 2 * both / max(float(predicted.sum() + targets.sum()), 1.0)
+    overlap = float((predicted * targets).sum())
+    return 2 * overlap / max(float(predicted.sum() + targets.sum()), 1.0)
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> float:
-    """Return the share of examples whose largest output is the right class, 0 to 1."""
+    """Return the share of examples whose largest output is that of the true class, 0 to 1."""
     return float((outputs.argmax(dim=1) == targets).float().mean())
 
 
 def r2(outputs: Tensor, targets: Tensor) -> float:
-    """Return the share of the targets' variance that the outputs explain, 0 to 1; below 0 counts as 0, NaN too."""
+    """Return the share of the targets' variance that the outputs explain, 0 to 1; 0 if it is negative or NaN."""
     share = 1 - float(((outputs - targets) ** 2).mean() / targets.var(correction=0))
     return share if share > 0 else 0.0
 
@@ -84,11 +87,11 @@ def next_character(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def character_accuracy(outputs: Tensor, targets: Tensor) -> float:
-    """Return the share of characters [n, t] whose logit [n, t, characters] is the largest."""
+    """Return the share of characters [n, t] that have the largest logit [n, t, characters], 0 to 1."""
     return accuracy(outputs.flatten(0, 1), targets.flatten())
 
 
-def _pretrained_mlp() -> nn.Module:  # has learned upright digits
+def _pretrained_mlp() -> nn.Module:  # trained on upright digits
     return copy.deepcopy(_pretrained(torch.initial_seed()))
 
 

@@ -1,9 +1,9 @@
 """Training steps a second of each recipe on a device.
 
-Idea: the recipes take turns, round by round, so that a device that slows down slows all of them; the first round warms
-up, and the median of the others counts. A step ends with its loss on the host, so a GPU has done its work by then.
+Idea: timings of the recipes are interleaved, so that a slowdown of the device affects all of them. The first round is a
+warm-up, and the median of the others counts. A step ends with its loss on the host, which waits for a GPU's work.
 
-Invariant: what is compared was measured in one call, on one device.
+Invariant: rates that are compared were measured in one call, on one device.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ def steps_per_second(
     stop: Callable[[], bool] | None = None,
     failed: Callable[[str, Exception], object] | None = None,
 ) -> dict[str, float]:
-    """Return recipe -> training steps a second; a recipe that had no turn before `stop`, or failed, is not there.
+    """Return recipe -> training steps a second, without recipes that failed or were not timed before `stop`.
 
     Args:
-        device: where, as `labkit.train.place` takes it.
-        steps: in a turn.
-        rounds: how many turns of each count.
-        stop: asked before each turn.
-        failed: called with a recipe and the exception that ended it; the others go on. None: the exception is raised.
+        device: an argument of `labkit.train.place`.
+        steps: number of steps in one timing.
+        rounds: number of timings of each recipe.
+        stop: called before each timing; True ends the measurement.
+        failed: called with a recipe and the exception that ended it, and the others continue. None raises it.
 
     Raises:
-        ValueError: steps or rounds is less than 1, or there is no such device here.
+        ValueError: steps or rounds is less than 1, or this machine has no such device.
 
     >>> from labkit.amp import RECIPES
     >>> from labkit.train import TASKS
@@ -51,11 +51,11 @@ def steps_per_second(
     (['FP32', 'O1'], True)
     """
     if min(steps, rounds) < 1:
-        raise ValueError(f"a pace needs 1 step and 1 round or more; it was given {steps} and {rounds}")
+        raise ValueError(f"expected steps and rounds of at least 1, got {steps} and {rounds}")
     ended: set[str] = set()
     runs: dict[str, TrainingRun] = {}
 
-    def turn(recipe: Recipe) -> float:
+    def seconds_of(recipe: Recipe) -> float:
         try:
             if recipe.name not in runs:
                 runs[recipe.name] = TrainingRun(task, recipe, device=device, measure_every=0)
@@ -68,15 +68,16 @@ def steps_per_second(
             failed(recipe.name, error)
             return float("nan")
 
-    ways = {recipe.name: partial(turn, recipe) for recipe in recipes}
-    seen = time_interleaved(ways, rounds + 1, finished=lambda name, _: name in ended or (stop is not None and stop()))
-    return {
-        name: 1 / statistics.median(seconds[1:]) for name, seconds in seen.items() if seconds[1:] and name not in ended
-    }
+    timers = {recipe.name: partial(seconds_of, recipe) for recipe in recipes}
+    timings = time_interleaved(
+        timers, rounds + 1, finished=lambda name, _: name in ended or (stop is not None and stop())
+    )
+    timings = {name: seconds[1:] for name, seconds in timings.items() if name not in ended}
+    return {name: 1 / statistics.median(seconds) for name, seconds in timings.items() if seconds}
 
 
 def recorded_throughput(records: Iterable[RunRecord]) -> dict[str, float]:
-    """Return recipe -> steps a second: the median of the runs that were timed; empty where they are of two devices."""
+    """Return recipe -> median steps a second of its timed runs; empty if these are of more than one device."""
     found: dict[str, list[float]] = {}
     timed = [record for record in records if record.steps_per_second is not None]
     if len({record.device for record in timed}) > 1:
@@ -87,7 +88,7 @@ def recorded_throughput(records: Iterable[RunRecord]) -> dict[str, float]:
 
 
 def throughput_sentence(rates: dict[str, float], device: str) -> str:
-    """Say how fast each recipe was, and the others as multiples of the first.
+    """Describe the rate of each recipe, the others also as multiples of the first.
 
     >>> throughput_sentence({"FP32": 20.0, "O1": 44.0}, "Tesla T4")
     'Steps a second on Tesla T4: FP32 20, O1 44 (2.2 times FP32).'

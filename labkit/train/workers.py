@@ -1,9 +1,9 @@
-"""Four processes that train one layer together, and one part of whose gradient overflows.
+"""Distributed training of one layer by four processes, with an overflow in one part of its gradient.
 
-Idea: torchrun starts them once, `torchrun --nproc-per-node 4 -m labkit.train.workers`. The first one reads a line of
-JSON for each training (`WorkerPlan`), tells the others, and prints a line for each step: what every rank did.
+Idea: `torchrun --nproc-per-node 4 -m labkit.train.workers` starts the processes once. Rank 0 reads a line of JSON for
+each training (`WorkerPlan`), broadcasts it, and prints a line for each step with the state of every rank.
 
-Invariant: they end when the standard input does, so none outlives the one who started them, however that one ended.
+Invariant: the processes exit at the end of the standard input, so none of them outlives its parent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from labkit.records import linux
 from labkit.records.system import bytes_written
 from labkit.train.plan import STEPS, WorkerPlan
 
-DAY_S = 86_400.0  # between two lines of a learner who thinks
+DAY_S = 86_400.0  # timeout between two lines of input
 INPUTS, OUTPUTS, ROWS = 256, 64, 64  # of the layer, and of each rank's batch
 OVERFLOW_STEPS = (3, 4, 5)  # in these, one target is huge,
 OVERFLOW_OUTPUT = 40  # of an output whose row of weights the third of four ranks holds
@@ -35,7 +35,7 @@ FORMATS = {"FP32": FP32, "FP16": FP16, "BF16": BF16}
 
 
 class AloneEngine(DistributedEngine):
-    """An engine whose ranks do not agree: each steps or skips by what it finds in the gradients that it holds."""
+    """Engine whose ranks do not agree on found_inf: each decides by its own gradients."""
 
     def _agreed(self, found: dict[int, bool]) -> dict[int, bool]:
         return found
@@ -45,11 +45,11 @@ class AloneEngine(DistributedEngine):
 
 
 def training(plan: WorkerPlan, steps: int = STEPS, device: str | torch.device = "cpu") -> Iterator[dict[str, Any]]:
-    """Train on every rank of the group; yield, after each step, what all of them did: the same on each rank.
+    """Train on every rank of the group, and yield the same report on each rank after every step.
 
     step, loss   the loss is the mean over the ranks, before the step
-    ranks        of each: scale, whether it stepped, whether it held inf or NaN itself
-    sent         bytes that a rank sent in this step; None where the system does not say
+    ranks        for each: scale, whether it stepped, whether its gradients contained inf or NaN, its loss
+    sent         bytes that a rank sent in this step; None where unknown
     held         bytes of one rank: model weights, gradients, master weights, momentum
     """
     kind = DistributedEngine if plan.agree else AloneEngine
@@ -70,7 +70,7 @@ def training(plan: WorkerPlan, steps: int = STEPS, device: str | torch.device = 
         found = not all(bool(g.isfinite().all()) for g in engine.gradients().values())
         scale, report = engine.scaler.scale, engine.step()
         sent = None if sent is None else (bytes_written() or 0) - sent
-        held = _held(engine)
+        held = _bytes_by_category(engine)
         ranks: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(ranks, (scale, report.stepped, found, loss.item()))
         losses = [rank[3] for rank in ranks]
@@ -82,7 +82,7 @@ def _sgd(weights: Any) -> torch.optim.Optimizer:
 
 
 def _batch(teacher: Tensor, step: int) -> tuple[Tensor, Tensor]:
-    """Return this rank's inputs and targets; the last rank's of OVERFLOW_STEPS make one row's gradient overflow."""
+    """Return this rank's inputs and targets; in OVERFLOW_STEPS the last rank has one overflow."""
     rank, last = dist.get_rank(), dist.get_world_size() - 1
     inputs = torch.randn(ROWS, INPUTS, generator=torch.Generator().manual_seed(1000 * step + rank))
     targets = inputs @ teacher
@@ -91,7 +91,7 @@ def _batch(teacher: Tensor, step: int) -> tuple[Tensor, Tensor]:
     return inputs, targets
 
 
-def _held(engine: DistributedEngine) -> dict[str, int]:
+def _bytes_by_category(engine: DistributedEngine) -> dict[str, int]:
     weights = engine.weights
     state = [value for s in engine.optimizer.state.values() for value in s.values() if isinstance(value, Tensor)]
     return {
@@ -103,26 +103,27 @@ def _held(engine: DistributedEngine) -> dict[str, int]:
 
 
 def main() -> None:
-    """Be one of the processes, until the standard input ends or torchrun does."""
+    """Run one of the processes until the standard input or torchrun ends."""
     if sys.platform == "linux":
         linux.die_with_parent()
     if os.getppid() == 1:
-        return  # torchrun ended before that
-    device = start_group("cpu", timeout_s=DAY_S)  # four processes, on any machine: they need no GPU each
+        return  # torchrun has ended already
+    device = start_group("cpu", timeout_s=DAY_S)  # four processes on any machine, without GPUs
     first = dist.get_rank() == 0
     largest([0.0], device)
     if first:
         _print({"ready": dist.get_world_size()})
     while True:
-        told: list[str] = [sys.stdin.readline() if first else ""]
-        dist.broadcast_object_list(told)
-        if not told[0]:
+        lines: list[str] = [sys.stdin.readline() if first else ""]
+        dist.broadcast_object_list(lines)
+        if not lines[0]:
             break
-        for step in training(WorkerPlan(**json.loads(told[0])), device=device):
+        plan = WorkerPlan(**json.loads(lines[0]))
+        for step in training(plan, device=device):
             if first:
                 _print(step)
         if first:
-            _print({"done": asdict(WorkerPlan(**json.loads(told[0])))})
+            _print({"done": asdict(plan)})
     dist.destroy_process_group()
 
 
@@ -136,4 +137,4 @@ if __name__ == "__main__":
         main()
     except (RankLost, RuntimeError):
         if dist.get_rank() == 0:
-            raise  # the others have only lost their first one, which was stopped
+            raise  # the other ranks fail only because rank 0 was stopped

@@ -160,17 +160,17 @@ def records(*recipes: str, tmp_path: Path) -> Comparison:
 
 def test_runs_that_were_not_made_alike_are_named(tmp_path: Path) -> None:
     found = records("FP32", "TF32", "O1", tmp_path=tmp_path)
-    assert found.origins_that_differ() == {}
-    assert "not made alike" not in str(found), "that TF32 computes in TF32 is no accident"
+    assert found.differing_provenance() == {}
+    assert "differ in how they were made" not in str(found), "that TF32 computes in TF32 is no accident"
     first, *others = [record for record in found.records if record.recipe != "TF32"]
     switched = replace(first, arithmetic=first.arithmetic | {"FP32 conv": "tf32"})
     wrong = replace(switched, versions={**first.versions, "torch": "2"})
     changed = replace(found, records=(wrong, *others))
-    assert set(changed.origins_that_differ()) == {"FP32 conv", "torch"}
-    assert "these runs were not made alike" in str(changed)
+    assert set(changed.differing_provenance()) == {"FP32 conv", "torch"}
+    assert "these runs differ in how they were made" in str(changed)
     assert "FP32 conv: tf32 (FP32 seed 0); ieee (O1 seed 0, FP32 seed 1, O1 seed 1)" in str(changed)
     silent = replace(found, records=(replace(first, arithmetic={}), *others))
-    assert list(silent.origins_that_differ()) == ["torch's switches"]
+    assert list(silent.differing_provenance()) == ["torch settings"]
 
 
 # --- random numbers of the device in use ---

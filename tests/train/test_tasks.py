@@ -123,7 +123,7 @@ def test_cifar10_comes_as_red_green_blue(tmp_path: Path) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     write_mnist(tmp_path)
     (tmp_path / "t10k-labels-idx1-ubyte.gz").unlink()
-    with pytest.raises(FileNotFoundError, match=r"asked for t10k-labels-idx1-ubyte .*there is: t10k-images"):
+    with pytest.raises(FileNotFoundError, match=r"expected t10k-labels-idx1-ubyte .*got: t10k-images"):
         mnist(tmp_path)
     with pytest.raises(FileNotFoundError, match="no such folder"):
         cifar10(tmp_path / "nowhere")
@@ -135,10 +135,10 @@ def test_a_damaged_file_is_refused_by_name(tmp_path: Path) -> None:
     whole = {name: (tmp_path / name).read_bytes() for name in names}
     packed = whole[names[2]]
     for name, content, says in (
-        (names[1], whole[names[1]][:-1], r"says 5 bytes .* and has 4"),
-        (names[1], b"<html>not found</html>", "begins 3c68746d"),
-        (names[1], idx(labels[:4]), "train-labels-idx1-ubyte has 4 labels for 5 images"),
-        (names[0], whole[names[0]][:10], r"train-images-idx3-ubyte is no IDX file"),
+        (names[1], whole[names[1]][:-1], r"expected 5 bytes .*, got 4"),
+        (names[1], b"<html>not found</html>", "begins with 3c68746d"),
+        (names[1], idx(labels[:4]), "expected 5 labels in .*train-labels-idx1-ubyte, got 4"),
+        (names[0], whole[names[0]][:10], r"expected an IDX file .* in .*train-images-idx3-ubyte"),
         (names[2], packed[:-9], r"t10k-images-idx3-ubyte.gz cannot be unpacked"),
         (names[2], b"not gzip", r"t10k-images-idx3-ubyte.gz cannot be unpacked"),
         (names[2], packed[:40] + bytes(20) + packed[60:], r"t10k-images-idx3-ubyte.gz cannot be unpacked"),
@@ -152,9 +152,9 @@ def test_a_damaged_file_is_refused_by_name(tmp_path: Path) -> None:
 def test_a_damaged_cifar_file_is_refused(tmp_path: Path) -> None:
     rows = write_cifar(tmp_path)
     (tmp_path / "data_batch_3.bin").write_bytes(rows.tobytes()[:-7])
-    with pytest.raises(ValueError, match="no whole number of pictures"):
+    with pytest.raises(ValueError, match="expected a whole number of images"):
         cifar10(tmp_path)
     rows[1, 0] = 77
     (tmp_path / "data_batch_3.bin").write_bytes(rows.tobytes())
-    with pytest.raises(ValueError, match="label of 77"):
+    with pytest.raises(ValueError, match=r"labels of 0 to 9 .*, got 77"):
         cifar10(tmp_path)

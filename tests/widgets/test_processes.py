@@ -142,7 +142,7 @@ def test_without_a_gpu_it_is_disabled_and_says_why_and_what_would_do(monkeypatch
     widget = GpuRun(command=program("raise SystemExit(1)"))
     widget.start()
     assert widget.phase == "no gpu"
-    assert "this machine has" in widget.sentence
+    assert "expected a device of this machine" in widget.sentence
     assert "torch reaches no GPU" in widget.sentence
     assert "labkit gpu --quick" in widget.sentence
     assert widget.sentence in widget._repr_mimebundle_()[0]["text/plain"]
