@@ -1,14 +1,14 @@
-"""Checkpoints: one file from which an interrupted run goes on, bit for bit.
+"""Checkpoints: one file from which an interrupted run resumes, bit for bit.
 
-Idea: one bundle holds everything: the engine's state, the random generators and what the caller adds, and a digest of
-all that: a tensor's dtype, shape and bytes, and each plain value with its type, in order, go through one hash. The file
-is written whole (`labkit.records.write_atomic`).
+Idea: one bundle holds the engine's state, the random generators, what the caller adds, and a digest of all of it. The
+digest is one hash over each tensor's dtype, shape and bytes, and each plain value with its type, in order. The file is
+written atomically (`labkit.records.write_atomic`).
 
-Invariant: at any moment, a kill included, the path holds the old bundle or the new one, never a part; a bundle in which
-a bit has flipped is not loaded; and `torch.load(path, weights_only=True)["model"]` is a plain FP32 state dict. Equal
-contents have equal digests on any machine of the same byte order, however the file was packed.
+Invariant: at any moment, even if the process is killed, the path holds the old bundle or the new one, never a part. A
+bundle in which a bit has flipped is not loaded. `torch.load(path, weights_only=True)["model"]` is a plain FP32 state
+dict. Equal contents have equal digests on any machine of the same byte order, whatever the file's layout.
 
-Source: torch.load (weights_only: what may stand in a file that is not trusted); FIPS 180-4 (SHA-256).
+Source: torch.load (weights_only: the types allowed in an untrusted file); FIPS 180-4 (SHA-256).
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def save(path: str | Path, engine: Engine, **extra: Any) -> Path:
     """Write the engine, the random generators and `extra` (a scheduler's state dict, the epoch ...) into one file.
 
     Raises:
-        RuntimeError: gradients wait for a step.
-        TypeError: `extra` holds what torch.load(weights_only=True) would not read.
+        RuntimeError: there are gradients that no step has used.
+        TypeError: `extra` holds a type that torch.load(weights_only=True) does not read.
 
     >>> import tempfile
     >>> from functools import partial
@@ -55,12 +55,12 @@ def save(path: str | Path, engine: Engine, **extra: Any) -> Path:
 
 
 def load(path: str | Path, engine: Engine) -> dict[str, Any]:
-    """Go on from a bundle: put it into an engine built as the one that was saved, set the generators, return `extra`.
+    """Load a bundle into an engine built like the saved one, set the random generators, and return `extra`.
 
     Raises:
-        ValueError: the file is no such bundle, or the engine was built otherwise; the message says what would do. Then
-            neither the engine nor a generator has changed.
-        FileNotFoundError: there is no such file.
+        ValueError: the file is not a bundle, or the engine was built otherwise; the message says what to do. Neither
+            the engine nor a generator has changed then.
+        FileNotFoundError: the file does not exist.
     """
     bundle, before = read(path), generators()
     try:
@@ -76,37 +76,37 @@ def load(path: str | Path, engine: Engine) -> dict[str, Any]:
 
 
 def read(path: str | Path) -> dict[str, Any]:
-    """Return a bundle as it stands in the file, on the CPU; its "model" is a plain FP32 state dict.
+    """Return the bundle of a file, on the CPU; its "model" is a plain FP32 state dict.
 
     Raises:
-        ValueError: the file is no such bundle, or not what was written; the message says what it is instead.
-        FileNotFoundError: there is no such file.
+        ValueError: the file is not a bundle, or is damaged; the message says what it is instead.
+        FileNotFoundError: the file does not exist.
     """
     if Path(path).is_dir():
-        raise ValueError(f"{path} is no checkpoint, but a folder. Give the file: {Path(path) / 'run.pt'}")
+        raise ValueError(f"expected a checkpoint file, got the folder {path}; pass {Path(path) / 'run.pt'}")
     if not Path(path).exists():
         raise FileNotFoundError(f"there is no checkpoint {path}")
     try:
         bundle: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # what torch raises on a file that is not its own has no common type
-        said = type(error).__name__
-        raise ValueError(f"{path} is no checkpoint, or was cut short: torch cannot read it ({said})") from error
+    except Exception as error:  # torch's errors on foreign files have no common type
+        name = type(error).__name__
+        raise ValueError(f"{path} is no checkpoint, or was cut short: torch cannot read it ({name})") from error
     schema = bundle.get("schema") if isinstance(bundle, dict) else None
     if schema != SCHEMA:
-        kind = f"of schema {schema!r}" if isinstance(bundle, dict) else f"a {type(bundle).__name__}"
+        kind = f"one of schema {schema!r}" if isinstance(bundle, dict) else f"a {type(bundle).__name__}"
         if isinstance(bundle, dict) and bundle and all(isinstance(value, Tensor) for value in bundle.values()):
-            kind = "a plain state dict: begin with it by engine.load_model(torch.load(path, weights_only=True))"
-        raise ValueError(f"{path} is no bundle of {SCHEMA!r}, but {kind}")
+            kind = "a plain state dict; load it with engine.load_model(torch.load(path, weights_only=True))"
+        raise ValueError(f"{path}: expected a bundle of schema {SCHEMA!r}, got {kind}")
     if bundle.pop("digest", None) != digest(bundle):
         raise ValueError(
-            f"{path} is damaged: its content is not what was written, by its digest. Take an older checkpoint, or copy "
-            "the file again from where it came from."
+            f"{path} is damaged: its digest does not match its content. Load an older checkpoint, or copy the file "
+            "again."
         )
     return dict(bundle)
 
 
 def _require_readable(bundle: Mapping[str, Any]) -> None:
-    """Try it with empty tensors, now: that a file cannot be read is learnt too late when it is needed."""
+    """Raise an error now, from a trial with empty tensors, if the file could not be read later."""
     trial = io.BytesIO()
     torch.save(tree_map_only(Tensor, lambda t: torch.empty(0, dtype=t.dtype), dict(bundle)), trial)
     trial.seek(0)
@@ -114,14 +114,14 @@ def _require_readable(bundle: Mapping[str, Any]) -> None:
         torch.load(trial, weights_only=True)
     except pickle.UnpicklingError as error:
         raise TypeError(
-            "a checkpoint holds numbers, text, tensors, and lists and dicts of them, which torch.load reads without "
-            f"running anything: {next((line for line in str(error).splitlines() if 'GLOBAL' in line), error)}"
+            "expected numbers, text, tensors, and lists and dicts of them, which torch.load reads with weights_only; "
+            f"got {next((line for line in str(error).splitlines() if 'GLOBAL' in line), error)}"
         ) from error
 
 
 def generators() -> dict[str, Any]:
-    """Return where torch's, CUDA's, numpy's and Python's global generators stand, in plain values."""
-    name, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002 - it is this one that users draw from
+    """Return the states of the global generators of torch, CUDA, numpy and Python, in plain values."""
+    name, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002 - the generator of user code
     return {
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
@@ -131,7 +131,7 @@ def generators() -> dict[str, Any]:
 
 
 def set_generators(stored: Mapping[str, Any]) -> None:
-    """Put the global generators where they stood; CUDA's only where there are as many GPUs."""
+    """Restore the global generators; CUDA's only if the number of GPUs is the same."""
     torch.set_rng_state(stored["torch"].cpu())
     if stored["cuda"] and torch.cuda.device_count() == len(stored["cuda"]):
         torch.cuda.set_rng_state_all([state.cpu() for state in stored["cuda"]])
@@ -158,7 +158,7 @@ def digest(content: Any) -> str:
 
 
 def _put(value: Any, put: Callable[[Any], object]) -> None:
-    """Feed one value; its type and length stand before it, so that no two contents read alike."""
+    """Hash one value, preceded by its type and length, so that different contents have different byte streams."""
     if isinstance(value, Tensor):
         _put_tensor(value.detach(), put)
     elif isinstance(value, Mapping):

@@ -1,8 +1,8 @@
-"""Which weights does an average follow, and in what is it kept?
+"""Exponential moving average of the master weights, in FP32.
 
-Idea: an exponential moving average moves by a thousandth of the distance to the weights. That is a small update if
-there ever was one: kept in FP16 with decay 0.999 it stands still while the weights are within about half of its own
-size. So it is kept in FP32, and it follows the master weights, which move where their FP16 copies still wait.
+Idea: with decay 0.999 each update is a thousandth of the distance to the weights. In FP16 such an update rounds to zero
+while the weights are within about half of the average's size. So the average is stored in FP32. It follows the master
+weights, because updates that their FP16 copies do not show yet are in them.
 
 Invariant: average = decay * average + (1 - decay) * master, in FP32, after every step that happened.
 
@@ -26,8 +26,8 @@ class Ema:
     """An exponential moving average of an engine's master weights.
 
     Args:
-        engine: whose.
-        decay: how much of the average stays in each step, 0 to below 1; 0.999 forgets over about 1,000 steps.
+        engine: the engine whose masters are averaged.
+        decay: the weight of the old average in each step, from 0 to below 1; 0.999 averages about 1,000 steps.
 
     Raises:
         ValueError: decay is out of its range.
@@ -45,13 +45,13 @@ class Ema:
 
     def __init__(self, engine: Engine, decay: float = 0.999) -> None:
         if not 0 <= decay < 1:
-            raise ValueError(f"decay is 0 or more and below 1; it was given {decay!r}. 0.999 is usual.")
+            raise ValueError(f"expected 0 <= decay < 1, got {decay!r}; 0.999 is usual")
         self.engine, self.decay = engine, decay
         self.averages: dict[str, Tensor] = {n: m.float().clone() for n, m in engine.weights.named_masters().items()}
 
     @torch.no_grad()
     def update(self, report: StepReport | None = None) -> None:
-        """Follow the master weights by one step; after a report of a step that did not happen, stay.
+        """Average in the current master weights, unless `report` says that the step was skipped.
 
         Raises:
             ValueError: parameters were added to the optimizer since; make a new average.
@@ -63,33 +63,33 @@ class Ema:
             raise ValueError(
                 "the engine's trainable parameters are others than when this average began: make a new one"
             )
-        followed = [masters[name].to(torch.float32) for name in self.averages]
-        torch._foreach_lerp_(list(self.averages.values()), followed, 1 - self.decay)
+        new = [masters[name].to(torch.float32) for name in self.averages]
+        torch._foreach_lerp_(list(self.averages.values()), new, 1 - self.decay)
 
     @contextmanager
     def in_model(self) -> Iterator[None]:
-        """Put the averages into the model, rounded to its format, and the weights back afterwards: to evaluate with.
+        """Replace the model's weights by the averages, rounded to its format, for a `with` block that evaluates.
 
         Raises:
-            RuntimeError: inside, the engine steps or is saved.
+            RuntimeError: inside the block, the engine steps or is saved.
         """
         with self.engine.weights.replaced_by(self.averages):
             yield
 
     def model(self) -> dict[str, Any]:
-        """Return a plain FP32 state dict with the averages for weights; buffers are the model's of now."""
+        """Return a plain FP32 state dict with the averages as weights and the model's current buffers."""
         return self.engine.fp32_model(self.averages)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what `load_state_dict` takes; it may stand in a checkpoint: `save(path, engine, ema=...)`."""
+        """Return what `load_state_dict` takes; a checkpoint may hold it: `save(path, engine, ema=...)`."""
         return {"decay": self.decay, "averages": self.averages}
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state that was saved.
+        """Load a saved state.
 
         Raises:
-            ValueError: it is of other parameters.
+            ValueError: the state is of other parameters.
         """
         stored = state["averages"]
         if {n: t.shape for n, t in stored.items()} != {n: t.shape for n, t in self.averages.items()}:

@@ -1,14 +1,14 @@
-"""One training step under any recipe, and the state from which a run goes on as if it had never stopped.
+"""Training steps under any recipe, with a state from which a run resumes bit for bit.
 
-The engine holds what belongs to a step (model weights and their master, optimizer, loss scales) and offers the
-verbs that any loop has: forward, backward, clip, step, zero_grad. What they do follows from the recipe's values; for
-FP32 the casts, the copies and the scale do nothing. Its state is all that a step reads and changes: weights, masters,
-optimizer, loss scales, counters, random numbers. The model stands in it in FP32 under plain names, so that whoever
-knows nothing of mixed precision can load it.
+The engine holds everything that belongs to a step (model weights and their masters, optimizer, loss scales) and has
+the methods of any training loop: forward, backward, clip, step, zero_grad. The recipe's values decide what they do; for
+FP32 the casts, the copies and the scale do nothing. The state is all that a step reads and changes: weights, masters,
+optimizer, loss scales, counters, random generators. It holds the model in FP32 under plain names, so that any torch
+script can load it.
 
 Invariant: a step happens with unscaled, finite FP32 gradients or not at all; its `StepReport` says which, and why.
-state_dict -> load_state_dict -> state_dict is the identity, flat or not; a run that goes on is bit-equal to one never
-stopped; a state that does not fit changes nothing.
+state_dict -> load_state_dict -> state_dict is the identity, flat or not. A resumed run is bit-equal to an uninterrupted
+one. Loading a state that does not fit raises and changes nothing.
 
 Source: arXiv:1710.03740, section 3 (the loop); torch.amp.GradScaler (the order of unscaling, clipping and stepping);
 apex.amp.scale_loss (a scale for each loss).
@@ -41,14 +41,14 @@ from labkit.amp.masters.weights import Group, MakeOptimizer, Weights
 from labkit.amp.recipe import Recipe
 from labkit.amp.requirements import (
     LOSS_INSIDE_MODEL,
-    in_words,
+    raising_value_error,
     require_known,
     require_loss,
     require_same,
     require_same_network,
     require_trainable,
 )
-from labkit.amp.step import Moment, Seen, Stage, StepEvent, StepGradients, StepListener, not_finite
+from labkit.amp.step import Moment, Stage, StepEvent, StepGradients, StepInspection, StepListener, not_finite
 from labkit.gemm.half_storage import HALVES
 from labkit.interop import dtype_of
 from labkit.modes import mapped_anywhere, require_one_device, tensors_in
@@ -57,26 +57,26 @@ CPU = torch.device("cpu")
 
 
 class Engine:
-    """A model, its optimizer and a recipe, ready to be trained by a loop that does not know the recipe.
+    """A model, its optimizer and a recipe, trained by a loop that is independent of the recipe.
 
     Several `backward` before a `step` accumulate: their gradients are added up in FP32. Several losses may have a scale
-    each (`losses`, `loss_id`). A learning-rate scheduler holds on to `engine.optimizer` and follows the report:
-    `if engine.step().stepped: scheduler.step()`, so that a skipped step neither warns nor counts. What is done to the
-    model's weights between two steps counts, through `.data` too. A copy (copy.deepcopy, pickle) trains on by itself.
+    each (`losses`, `loss_id`). Construct a learning-rate scheduler with `engine.optimizer`, and step it only after a
+    step that happened: `if engine.step().stepped: scheduler.step()`. Edits of the model's weights between two steps
+    are respected, also through `.data`. A copy (copy.deepcopy, pickle) trains independently.
 
     Args:
-        model: converted in place to the recipe's format. A compiled one stays compiled.
+        model: converted in place to the recipe's format. A compiled model stays compiled.
         make_optimizer: parameters -> torch optimizer, called once with the weights that the recipe steps.
-        recipe: in which precision.
-        device: where the model is moved to; None leaves it where it is.
+        recipe: the precision of each part of training.
+        device: the device to move the model to; None leaves it where it is.
         groups: parameter groups, or a function model -> groups; see `Weights`.
         flat: one master tensor for each group; see `Weights`.
-        losses: how many losses with a scale of their own.
+        losses: the number of losses, each with a scale of its own.
         seed: of stochastic rounding.
 
     Raises:
-        ValueError: make_optimizer is no function, recipe is no Recipe (but its name), or there are no losses; the model
-            cannot be trained (`require_trainable`), or not be held in the recipe's format (`to_model_format`).
+        ValueError: make_optimizer is not callable, recipe is not a Recipe (a name is not one), or losses < 1; the model
+            cannot be trained (`require_trainable`) or converted to the recipe's format (`to_model_format`).
         RuntimeError: the model has tensors on the meta device.
 
     >>> from labkit.amp import RECIPES
@@ -116,27 +116,27 @@ class Engine:
         self._dtype = dtype_of(recipe.model)
         self._gradients, self._loss = StepGradients(self.weights), torch.tensor(0.0)
         self._scale, self._listeners = 1.0, list[StepListener]()
-        self._loss_inside = False  # the model computed it, in FP16, and its gradient was beyond that
-        self._inner_losses: list[Tensor] = []  # such gradients, on a device that nobody has waited for
-        self._ranges, self._arguments = RangeMemory(), 0  # how many arguments the model was called with so far
+        self._loss_inside = False  # the model computed its loss in FP16, and the scale exceeds FP16
+        self._inner_losses: list[Tensor] = []  # gradients of such losses, not yet read from their device
+        self._ranges, self._arguments = RangeMemory(), 0  # arguments of the current call of the model so far
         self._found_before = False  # the last step found inf or NaN, so this one is likely to as well
 
     def _make_weights(self, kind: Callable[..., Weights], make: MakeOptimizer, **options: Any) -> Weights:
         recipe = self.recipe
-        given = {"master": recipe.master_weights, "rounding": recipe.rounding, **options}
-        return kind(uncompiled(self.model), make, optimizer_dtype=dtype_of(recipe.optimizer), **given)
+        options = {"master": recipe.master_weights, "rounding": recipe.rounding, **options}
+        return kind(uncompiled(self.model), make, optimizer_dtype=dtype_of(recipe.optimizer), **options)
 
     def _require_known(self) -> None:
         require_known(uncompiled(self.model), self.weights.ids)
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
-        """The torch optimizer, for a learning-rate scheduler to hold on to."""
+        """The torch optimizer, for a learning-rate scheduler."""
         return self.weights.optimizer
 
     @property
     def scaler(self) -> ScalerState:
-        """Where the scale of the first loss stands; it may be set between two steps."""
+        """The state of the first loss's scaler; it may be set between two steps."""
         return self.scalers[0]
 
     @scaler.setter
@@ -147,7 +147,7 @@ class Engine:
         """Open the region in which a forward pass and its loss run under the recipe.
 
         Raises:
-            RuntimeError: the model has a layer that it did not have when the engine was made, or was moved since.
+            RuntimeError: a layer was added to the model, or the model was moved, after the engine was constructed.
         """
         self._require_known()
         self.weights.require_unmoved()
@@ -155,14 +155,14 @@ class Engine:
         return self.recipe.forward(self.device, self.products, self._ranges)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the model: FP32 tensors in, FP32 tensors out, whatever it computes in.
+        """Call the model: FP32 tensors in, FP32 tensors out, whatever format it computes in.
 
-        A tensor with finite numbers beyond the model's format, such as a mask of FP32's lowest, goes in as it is.
+        A tensor with finite values beyond the model's range, such as a mask of FP32's lowest, is passed unchanged.
 
         Raises:
             RuntimeError: a tensor is on another device than the model's weights, and the model did not move it.
         """
-        self._arguments, left = 0, len(self._ranges.pending)
+        self._arguments, pending = 0, len(self._ranges.pending)
         kwargs = kwargs and mapped_anywhere(self._argument, kwargs)
         args = mapped_anywhere(self._argument, args)
         try:
@@ -171,8 +171,8 @@ class Engine:
             require_one_device(type(self.model).__name__, (*self.weights.names, args, kwargs), error)
             raise
         results = mapped_anywhere(self._result, out)
-        if len(self._ranges.pending) > left:
-            self._ranges.counts_with(tensors_in([results]), left)
+        if len(self._ranges.pending) > pending:
+            self._ranges.counts_with(tensors_in([results]), pending)
         return results
 
     def _argument(self, tensor: Tensor) -> Tensor:
@@ -185,41 +185,50 @@ class Engine:
 
     def _result(self, tensor: Tensor) -> Tensor:
         if tensor.dtype == torch.float16 and tensor.dim() == 0 and tensor.requires_grad:
-            tensor.register_hook(self._look_at_loss)
+            tensor.register_hook(self._record_inner_loss)
         return tensor.float() if tensor.is_floating_point() else tensor
 
-    def _look_at_loss(self, gradient: Tensor) -> None:
-        """Look at the gradient of a loss that the model computed in FP16: the scale, which FP16 may not hold."""
+    def _record_inner_loss(self, gradient: Tensor) -> None:
+        """Record the gradient of a loss that the model computed in FP16: the scale, which may exceed FP16."""
         if gradient.device.type == "cpu":
-            self._note_inner_loss(gradient.item())
+            self._check_inner_loss(gradient.item())
         else:
             self._inner_losses.append(gradient.detach())  # the step reads it
 
-    def _note_inner_loss(self, gradient: float) -> None:
+    def _check_inner_loss(self, gradient: float) -> None:
         if not self._loss_inside and not math.isfinite(gradient):
             self._loss_inside = True
             warnings.warn(LOSS_INSIDE_MODEL, stacklevel=2)
 
     def backward(
-        self, loss: Tensor, loss_id: int = 0, *, also: Sequence[Engine] = (), retain_graph: bool = False
+        self,
+        loss: Tensor,
+        loss_id: int = 0,
+        *,
+        other_engines: Sequence[Engine] = (),
+        retain_graph: bool = False,
+        also: Sequence[Engine] = (),
     ) -> None:
         """Multiply a loss by its scale and run the backward pass.
 
         Args:
-            loss: a scalar, in FP32. The gradient of an FP16 one is the scale itself, and FP16 ends at 65504.
-            loss_id: which of the engine's scales is its own.
-            also: other engines whose models this loss reaches. The smallest of the engines' scales is taken for all;
-                each steps or skips, and moves its scale, by what it finds in its own gradients.
-            retain_graph: as torch.
+            loss: a scalar, in FP32. The gradient of an FP16 loss is the scale itself, and FP16 ends at 65504.
+            loss_id: the index of the loss among the engine's `losses`.
+            other_engines: engines whose models the loss reaches, too. The smallest of the engines' scales applies to
+                all; each engine steps or skips, and updates its scale, by the gradients of its own model.
+            retain_graph: as in torch.
+            also: deprecated name of `other_engines`.
 
         Raises:
-            TypeError: the loss is no tensor.
+            TypeError: the loss is not a tensor.
             ValueError: it has more than one element.
-            RuntimeError: it depends on no parameter; the gradients of the last step are still there, or some are
-                unscaled: zero_grad() comes first; the model has a layer that it did not have when the engine was made.
+            RuntimeError: it depends on no parameter; zero_grad() has not been called since the last step, or since the
+                gradients were unscaled; a layer was added to the model after the engine was constructed.
             IndexError: the engine has no such loss.
         """
-        engines = (self, *also)
+        if also:
+            warnings.warn("backward(also=...) is now other_engines=...", DeprecationWarning, stacklevel=2)
+        engines = (self, *other_engines, *also)
         for engine in engines:
             engine._require_loss_id(loss_id)
         require_loss(loss)
@@ -275,25 +284,24 @@ class Engine:
     def _require_loss_id(self, loss_id: int) -> None:
         if not 0 <= loss_id < len(self.scalers):
             raise IndexError(
-                f"loss_id {loss_id}: this engine has {len(self.scalers)} losses. Make it with losses={loss_id + 1}."
+                f"expected loss_id below {len(self.scalers)}, the engine's losses, got {loss_id}. "
+                f"Construct the engine with losses={loss_id + 1}."
             )
 
     def clip(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
-        """Shorten the unscaled gradients to a common length of at most `max_norm`; return the length they had.
+        """Scale the unscaled gradients down to a total norm of at most `max_norm`; return the norm before.
 
-        Where a gradient holds inf or NaN, so does the length, and the step will be skipped.
+        The norm is inf or NaN if a gradient holds inf or NaN; then the step will be skipped.
 
         Raises:
-            ValueError: max_norm is no positive number.
+            ValueError: max_norm is not positive.
         """
         if not max_norm > 0:
-            raise ValueError(
-                f"max_norm is a positive number, the longest that the gradients may be; it was given {max_norm!r}"
-            )
+            raise ValueError(f"expected max_norm > 0, the largest norm of the gradients, got {max_norm!r}")
         return self._clip([g for g in self._gradients.unscaled() if g is not None], max_norm, norm_type)
 
     def _clip(self, gradients: Sequence[Tensor], max_norm: float, norm_type: float) -> Tensor:
-        """Clip as far as the gradients' device can by itself; on a CPU, all of it is done here."""
+        """Clip without waiting for the gradients' device; on a CPU, finish at once."""
         if self._gradients.clippings:
             self._gradients.finish_clippings()
         clipping = clip_without_waiting_(gradients, max_norm, norm_type)
@@ -304,9 +312,9 @@ class Engine:
         return in_fp32_where_held(clipping.length, float(clipping.length))
 
     def gradients(self) -> dict[str, Tensor]:
-        """Return parameter name -> unscaled gradient, after the last backward before the step: to look at or to change.
+        """Return parameter name -> unscaled gradient, to inspect or to change in place before the step.
 
-        The step takes these: what is done to them in place counts, and is looked at again for inf and NaN.
+        The step uses these tensors, and checks them again for inf and NaN.
         """
         gradients = self._gradients.unscaled()
         self._gradients.finish_clippings()
@@ -314,68 +322,68 @@ class Engine:
         return self.weights.by_name(gradients)
 
     def step(self, closure: object = None) -> StepReport:
-        """Step the weights if every gradient is finite, move the scales, and say what happened.
+        """Step the weights if every gradient is finite, update the scales, and report what happened.
 
-        Where no gradient arrived at all, nothing happens, and the report says so. Of several losses, the report is
-        about the one whose gradients held inf or NaN, or else the first.
+        If there are no gradients at all, nothing happens, and the report says so. With several losses, the report is
+        about one whose gradients held inf or NaN, or else about the first.
 
         Raises:
-            RuntimeError: the step was taken already; a closure was given; gradients were changed while scaled, or left
-                by another backward than the engine's.
+            RuntimeError: these gradients have been stepped with already; a closure was passed; gradients were changed
+                while scaled, or computed by a backward other than the engine's.
         """
         if closure is not None:
             raise RuntimeError(
-                "step() was given a closure, which would run backward inside the step, where nobody can unscale or "
-                "skip. Run forward and backward before, and call step() without one."
+                "expected no closure, got one: its backward would run inside the step, too late to unscale or skip. "
+                "Run forward and backward first, then call step() without a closure."
             )
-        if self._gradients.stage is Stage.TAKEN:
-            raise RuntimeError("step() took these gradients already: zero_grad(), forward and backward come first.")
+        if self._gradients.stage is Stage.CONSUMED:
+            raise RuntimeError("expected new gradients, got those of the last step; call zero_grad() and backward().")
         gradients = self._gradients.unscaled()
-        seen = self._look(gradients)
+        inspection = self._inspect(gradients)
         found = self._agreed(self._gradients.found if any(g is not None for g in gradients) else {})
         if not found:
             self._gradients = StepGradients(self.weights, self._gradients.zeros)
-            why = "no gradient arrived: was backward called, on a loss of this model?"
+            why = "no gradient: call engine.backward() on a loss of this model first"
             return StepReport(False, False, self.scaler.scale, why, (), self.skips_in_a_row)
-        if seen.beyond_range:  # finite numbers were cast to infinity: the scale is not at fault, and stays
-            self._gradients.stage = Stage.TAKEN
+        if inspection.beyond_range:  # finite numbers were cast to infinity: the scale is not at fault, and stays
+            self._gradients.stage = Stage.CONSUMED
             why = (
                 f"left out: an FP32 input or mask holds finite numbers beyond {self.recipe.model.name}, and was cast "
                 "to it, since earlier ones held none. From the next step on it stays FP32."
             )
-            left_out = StepReport(False, False, self.scaler.scale, why, (), self.skips_in_a_row)
+            omitted = StepReport(False, False, self.scaler.scale, why, (), self.skips_in_a_row)
             self.steps += 1
-            self._emit(Moment.STEPPED, left_out)
-            return left_out
+            self._emit(Moment.STEPPED, omitted)
+            return omitted
         self._emit(Moment.UNSCALED)
         decisions = {i: decide(self.scalers[i], found_inf, self.recipe.scaler) for i, found_inf in found.items()}
         worst = max(decisions, key=lambda i: (decisions[i].skip, decisions[i].found_inf, -i))
-        reported = self._report(decisions[worst], gradients, seen)
+        reported = self._report(decisions[worst], gradients, inspection)
         if reported.stepped:
-            self.weights.step(gradients, edited=None if self._listeners else seen.edited)
+            self.weights.step(gradients, edited=None if self._listeners else inspection.edited)
         for loss_id, decision in decisions.items():
             self.scalers[loss_id] = decision.after
         self.skips_in_a_row = reported.skips_in_a_row
         self.steps += 1
         self._found_before = reported.found_inf
-        self._gradients.stage = Stage.TAKEN
+        self._gradients.stage = Stage.CONSUMED
         self._emit(Moment.STEPPED, reported)
         return reported
 
-    def _look(self, gradients: Sequence[Tensor | None]) -> Seen:
-        """Wait for the device, once, for all that this step has to know."""
+    def _inspect(self, gradients: Sequence[Tensor | None]) -> StepInspection:
+        """Read all values that this step needs from the device, in one transfer."""
         edits = self.weights.edits()
-        # After a step that found inf or NaN the next one is likely to as well: its diagnosis comes along.
+        # After a step that found inf or NaN the next one is likely to as well, so its diagnosis is read, too.
         named = self.weights.by_name(gradients) if self._found_before else {}
         weights = self.weights.model_weights if self.skips_in_a_row + 1 >= FEWEST_SKIPS else []
         suspects = [*named.values(), *weights, *([self._loss] if weights else [])]
         groups = (edits or [], self._inner_losses, self._ranges.pending, largest_magnitudes(suspects))
-        values = iter(self._gradients.look([scalar for group in groups for scalar in group]))
+        values = iter(self._gradients.read_found([scalar for group in groups for scalar in group]))
         edited, inner, beyond, sizes = (list(islice(values, len(group))) for group in groups)
         for gradient in inner:
-            self._note_inner_loss(gradient)
+            self._check_inner_loss(gradient)
         self._inner_losses.clear()
-        return Seen(
+        return StepInspection(
             edits is None or any(edited),
             self._ranges.learn(beyond),
             not_finite(named, sizes) if named else None,
@@ -387,44 +395,44 @@ class Engine:
         return [self.weights.names[p] for p in self.weights.model_weights]
 
     def _agreed(self, found: dict[int, bool]) -> dict[int, bool]:
-        """Return loss -> found_inf, which is found here alone, unless processes share the work."""
+        """Return loss -> found_inf, on which the processes of a distributed engine agree."""
         return found
 
     def _culprits(self, gradients: Sequence[Tensor | None], known: tuple[str, ...] | None = None) -> tuple[str, ...]:
-        """Return the names of the gradients that hold inf or NaN; `known` ones were looked for with all else."""
+        """Return the names of the gradients that hold inf or NaN, or `known` if they were read before."""
         if known is not None:
             return known
         named = self.weights.by_name(gradients)
         return not_finite(named, read(largest_magnitudes(list(named.values()))))
 
-    def _report(self, decision: Decision, gradients: Sequence[Tensor | None], seen: Seen) -> StepReport:
-        """Say what becomes of the step, whose gradients are at fault, and what else is."""
-        culprits = self._culprits(gradients, seen.culprits) if decision.found_inf else ()
+    def _report(self, decision: Decision, gradients: Sequence[Tensor | None], inspection: StepInspection) -> StepReport:
+        """Report the decision, the non-finite gradients, and the cause where it is not the scale."""
+        culprits = self._culprits(gradients, inspection.culprits) if decision.found_inf else ()
         plain = report(decision, culprits, self.skips_in_a_row)
         wrong = diagnosis(plain, self.recipe.scaler)
-        more = [] if wrong is None else [wrong + self._beyond_gradients(seen)]
+        more = [] if wrong is None else [wrong + self._explain_beyond_gradients(inspection)]
         more += [LOSS_INSIDE_MODEL] if self._loss_inside and decision.skip else []
         self._loss_inside = False
         return replace(plain, why=". ".join([plain.why, *more])) if more else plain
 
-    def _beyond_gradients(self, seen: Seen) -> str:
-        """Say what else is not finite: then no scale helps."""
-        bad, loss = seen.bad_weights, seen.loss_size
+    def _explain_beyond_gradients(self, inspection: StepInspection) -> str:
+        """Name a weight or a loss that is not finite, which no scale repairs."""
+        bad, loss = inspection.bad_weights, inspection.loss_size
         if bad is None or loss is None:  # the scaler's rule for skips in a row is not the usual one
             *sizes, loss = read(largest_magnitudes([*self.weights.model_weights, self._loss]))
             bad = not_finite(self._stepped_names(), sizes)
         if bad:
-            return f" Weight {bad[0]!r} holds inf or NaN itself: go back to a checkpoint from before."
+            return f" Weight {bad[0]!r} holds inf or NaN itself: resume from an earlier checkpoint."
         if not math.isfinite(loss):
-            return f" The loss itself is {self._loss.item()}, before it is scaled: the forward pass is at fault."
+            return f" The unscaled loss is {self._loss.item()}: the cause is in the forward pass."
         return ""
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients of the last step.
+        """Clear the gradients of the last step.
 
         Args:
-            set_to_none: as torch. False: a parameter that has had a gradient keeps one, of zeros. Where the next
-                backward does not reach it, it is stepped with them: momentum and weight decay move it.
+            set_to_none: as in torch. False: a parameter that has had a gradient gets one of zeros. If the next
+                backward does not reach it, the step uses the zeros: momentum and weight decay still change it.
         """
         zeros = {} if set_to_none else self._gradients.reached()
         self.weights.zero_grad()
@@ -432,16 +440,16 @@ class Engine:
         self._ranges.forget()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that a step changes, in values and tensors that `torch.load(weights_only=True)` reads.
+        """Return everything that a step changes, in values and tensors that `torch.load(weights_only=True)` reads.
 
-        "model" is a plain FP32 state dict with the masters' digits: a torch model that knows nothing of us loads it.
-        The tensors are the engine's own: write them before the next step.
+        "model" is a plain FP32 state dict with the masters' precision, which any torch model of this architecture
+        loads. The tensors are not copies: save them before the next step.
 
         Raises:
-            RuntimeError: gradients are on their way to a step; they are not part of it.
+            RuntimeError: there are gradients that no step has used; a state holds none.
         """
-        if self._gradients.wait:
-            raise RuntimeError("gradients wait for a step, and a checkpoint holds none. Save it after step().")
+        if self._gradients.has_pending:
+            raise RuntimeError("expected no pending gradients, since a checkpoint holds none; save it after step().")
         return self._state()
 
     def _state(self) -> dict[str, Any]:
@@ -459,13 +467,13 @@ class Engine:
         } | ({"products": self.products.memory.state_dict()} if self.products is not None else {})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned, bit for bit; gradients that are here are forgotten.
+        """Resume from what `state_dict` returned, bit for bit; gradients are cleared.
 
         Raises:
-            ValueError: it is of another network, optimizer or recipe, or damaged; the message says which, and what
-                would do. Then nothing has changed.
+            ValueError: the state is damaged, or of another network, optimizer or recipe; the message says which, and
+                what to do. Nothing has changed then.
         """
-        with in_words():
+        with raising_value_error():
             require_same(self._state(), state)
             scalers = [ScalerState(**scaler) for scaler in state["scalers"]]
             steps, skips = int(state["steps"]), int(state["skips_in_a_row"])
@@ -474,32 +482,32 @@ class Engine:
         self.resume_at(scalers, steps, skips)
 
     def resume_at(self, scalers: list[ScalerState], steps: int, skips_in_a_row: int) -> None:
-        """Go on with these scalers and counters, and without gradients, once the weights are there."""
+        """Set the scalers and counters and clear the gradients, after the weights have been loaded."""
         self.scalers, self.steps, self.skips_in_a_row = scalers, steps, skips_in_a_row
         self.weights.zero_grad()
         self._gradients = StepGradients(self.weights)
 
     def fp32_model(self, averages: Mapping[str, Tensor] | None = None) -> dict[str, Any]:
-        """Return the model's state dict in FP32, with the masters' digits; to hand to a plain torch model.
+        """Return the model's state dict in FP32, with the masters' precision, for a plain torch model.
 
-        averages stand for the masters where they are given: parameter name -> FP32 weight.
+        averages: parameter name -> FP32 weight, used instead of the masters.
         """
         weights = self.weights
-        given = averages if averages is not None else weights.named_masters() if weights.master else {}
-        by_weight: dict[Tensor, Tensor] = {p: given[name] for p, name in weights.names.items() if name in given}
-        stored = uncompiled(self.model).state_dict(keep_vars=True)  # a tied weight stands there under each of its names
-        found = {k: by_weight.get(v, v).detach() if isinstance(v, Tensor) else v for k, v in stored.items()}
-        return {k: v.float() if getattr(v, "dtype", None) in HALVES else v for k, v in found.items()}
+        values = averages if averages is not None else weights.named_masters() if weights.master else {}
+        by_weight: dict[Tensor, Tensor] = {p: values[name] for p, name in weights.names.items() if name in values}
+        stored = uncompiled(self.model).state_dict(keep_vars=True)  # a tied weight is listed under each of its names
+        full = {k: by_weight.get(v, v).detach() if isinstance(v, Tensor) else v for k, v in stored.items()}
+        return {k: v.float() if getattr(v, "dtype", None) in HALVES else v for k, v in full.items()}
 
     @torch.no_grad()
     def load_model(self, state: Mapping[str, Any]) -> None:
-        """Begin with the weights of a plain torch state dict, in any precision; the rest of the engine stays as it is.
+        """Load the weights of a plain torch state dict, in any precision; the rest of the engine is unchanged.
 
         Raises:
-            ValueError: it is of another network; the message names what is missing or too much. Then nothing has
-                changed.
+            ValueError: the state dict is of another network; the message names missing or unexpected keys. Nothing has
+                changed then.
         """
-        with in_words(), self._loading(state):
+        with raising_value_error(), self._loading(state):
             pass
         for name, master in self.weights.named_masters().items():
             master.copy_(state[name])
@@ -507,7 +515,7 @@ class Engine:
 
     @contextmanager
     def _loading(self, stored: Mapping[str, Any], remembered: Mapping[str, Any] | None = None) -> Iterator[None]:
-        """Load the model, and what products remember; take it back if that fails, or what the `with` block does."""
+        """Load the model and the products' memory; restore both if that or the `with` block fails."""
         parts: list[tuple[Any, Mapping[str, Any]]] = [(uncompiled(self.model), stored)]
         if self.products is not None and remembered is not None:
             parts.append((self.products.memory, remembered))

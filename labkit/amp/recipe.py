@@ -27,7 +27,7 @@ from labkit.amp.masters.half_beside_fp32 import RangeMemory, half_beside_fp32
 from labkit.amp.masters.without_master import WeightRounding
 from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, Format
 from labkit.gemm import fp32_precision, half_storage, has_tf32, tf32_products
-from labkit.modes import together
+from labkit.modes import nested_contexts
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,11 @@ class Recipe:
         `products` and `ranges` are an engine's: what scales, and what masks, remember from one step to the next.
         """
         plain = self.model == FP32 and self.autocast is None and products is None and not self.tf32
-        return nullcontext() if plain and current() is None else together(partial(self.modes, device, products, ranges))
+        return (
+            nullcontext()
+            if plain and current() is None
+            else nested_contexts(partial(self.modes, device, products, ranges))
+        )
 
     def backward(self, device: torch.device | str) -> AbstractContextManager[None]:
         """Open the region in which a backward pass runs under this recipe: torch's TF32 switch applies to it too."""

@@ -1,9 +1,9 @@
-"""How does a watch hear an engine? The engine's own moments, told in the words of `labkit.instrument`.
+"""Sources of events for `labkit.instrument`: the steps of engines and the casts of autocast.
 
-Idea: an engine steps masters, whose hooks say nothing of the model, and skips by itself. So while a watch is open,
-`backward` and `step` of engines are tapped, and one that holds the watched model tells what it is doing.
+Idea: an engine steps masters, whose hooks do not refer to the model, and skips steps by itself. While a watch is open,
+`backward` and `step` of engines are wrapped, and an engine that trains the watched model emits its events.
 
-Invariant: nothing is told of another model's engine.
+Invariant: engines of other models emit nothing.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from labkit.instrument.stream import Gradients, tap
 
 @contextmanager
 def engine_source(listener: Listener) -> Iterator[None]:
-    """Tell a watch of the engine that trains its model."""
+    """Emit the events of the engine that trains the listener's model."""
 
     def around_backward(backward: Any, engine: Engine, loss: Tensor, loss_id: int = 0, **kwargs: Any) -> Any:
-        engines = (engine, *kwargs.get("also", ()))
+        engines = (engine, *kwargs.get("other_engines", ()))
         listener.scaled_by(lambda: min(each.scalers[loss_id].scale for each in engines))
         return backward(engine, loss, loss_id, **kwargs)
 
@@ -45,18 +45,18 @@ def engine_source(listener: Listener) -> Iterator[None]:
 
 
 def _forward(listener: Listener, engine: Engine, gradients: Gradients, event: StepEvent) -> None:
-    """Pass a moment of a step to the listener; `gradients` collects its gradients."""
+    """Forward an event of a step to the listener; collect the gradients in `gradients`."""
     if event.moment is Moment.UNSCALED:
         gradients.update(event.gradients)
-        listener.before_step(engine.optimizer, _stepped(engine), gradients)
+        listener.before_step(engine.optimizer, _masters(engine), gradients)
     elif event.report is not None and event.report.stepped:
-        listener.after_step(engine.optimizer, _stepped(engine), gradients)
+        listener.after_step(engine.optimizer, _masters(engine), gradients)
     elif event.report is not None:
         listener.skipped(engine.optimizer, gradients, event.report.why)
 
 
-def _stepped(engine: Engine) -> dict[str, Tensor]:
-    """Return parameter name -> the tensor that the optimizer steps for it; a view of it where the master is flat."""
+def _masters(engine: Engine) -> dict[str, Tensor]:
+    """Return parameter name -> the tensor that the optimizer steps for it; a view of it if the master is flat."""
     weights = engine.weights
     pairs = zip(weights.model_weights, weights.master_weights, strict=True)
     return {weights.names[parameter]: master for parameter, master in pairs}
@@ -64,7 +64,7 @@ def _stepped(engine: Engine) -> dict[str, Tensor]:
 
 @contextmanager
 def cast_source(cast: Callable[[], AbstractContextManager[None]], failed: Failed) -> Iterator[None]:
-    """Be open around each cast of autocast: what half_storage does below it, to compute on a CPU, is none."""
+    """Enter `cast()` around each cast of autocast, not around those of half_storage, which emulates FP16 on a CPU."""
 
     def around(call: Any, *args: Any) -> Any:
         with cast():

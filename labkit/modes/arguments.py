@@ -1,6 +1,6 @@
-"""Where in the arguments of a call are tensors, and how are all of them changed?
+"""Tensors in the arguments of a call: collecting them, and mapping a function over them.
 
-Invariant: what is no tensor comes back as it is, and a container as a new one of its own type.
+Invariant: values that are not tensors are returned unchanged; a container is returned as a new one of the same type.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map_only
 
 
 def tensors_in(values: Iterable[Any]) -> list[Tensor]:
-    """Return the tensors among values, in order, those in lists, tuples and dicts too.
+    """Return the tensors among values, in order, including those in lists, tuples and dicts.
 
     >>> import torch
     >>> [len(tensor) for tensor in tensors_in((torch.ones(2), 3, [torch.ones(4)]))]
@@ -32,15 +32,15 @@ def tensors_in(values: Iterable[Any]) -> list[Tensor]:
 
 
 def are_plain(types: Iterable[type]) -> bool:
-    """Whether a mode is told of no class that has a `__torch_function__` of its own.
+    """Return whether no class in `types` has a `__torch_function__` of its own.
 
-    A function of torch that is written in Python tells of Tensor too, one in C does not.
+    torch passes Tensor itself in `types` for functions written in Python, but not for those written in C.
     """
     return not types or all(known in (Tensor, nn.Parameter) for known in types)
 
 
 def mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
-    """Return arguments with every tensor in them changed, in lists, tuples and dicts too.
+    """Return arguments with `change` applied to every tensor, including those in lists, tuples and dicts.
 
     >>> import torch
     >>> mapped(([torch.ones(2)], 3), lambda t: t.dtype)
@@ -59,7 +59,7 @@ def mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
 
 
 def mapped_anywhere(change: Callable[[Tensor], Tensor], values: Any) -> Any:
-    """Return values with each tensor in them changed, in containers of any kind too; plain ones without a mode."""
+    """Return values with `change` applied to each tensor, in any pytree; for plain tensors all modes are disabled."""
     with torch._C.DisableTorchFunction():
         if type(values) is Tensor:
             return change(values)
@@ -69,7 +69,7 @@ def mapped_anywhere(change: Callable[[Tensor], Tensor], values: Any) -> Any:
 
 
 def require_one_device(what: str, values: Iterable[Any], error: RuntimeError) -> None:
-    """Say in words why an operation or a model failed: of the tensors among its values, some are on another device.
+    """Explain a device error of an operation or a model: name the devices of the tensors among its values.
 
     Raises:
         RuntimeError: torch's `error` is about devices, and the tensors are on several.
@@ -80,7 +80,7 @@ def require_one_device(what: str, values: Iterable[Any], error: RuntimeError) ->
     first, *others = devices
     where = f"expected all tensors on one device, got some on {first} and others on {', '.join(others)}"
     numbers = (
-        " On meta, tensors have shapes and no numbers: model.to_empty(device=...), then load a state dict."
+        " Tensors on meta have shapes but no data: call model.to_empty(device=...), then load a state dict."
         if "meta" in devices
         else ""
     )

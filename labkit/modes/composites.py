@@ -1,11 +1,11 @@
-"""How does a mode see what happens inside a function that is written in Python?
+"""Composite functions: functions of torch written in Python, run so that a mode sees the operations inside.
 
-Idea: torch.nn.functional is partly Python. `F.multi_head_attention_forward` asks at its first line whether a mode wants
-to handle it, and a mode that says "go on" is switched off for all that follows, matrix products included. `body_of`
-gives the same function without that question, so a mode can stay on while the body runs. A backward pass is such a
-function too: what it is made of are the hooks and the custom Functions that somebody wrote in Python.
+Idea: torch.nn.functional is partly Python. The first line of `F.multi_head_attention_forward` checks for a mode to
+handle the call. If the mode calls the function itself, torch disables the mode for the whole body, matrix products
+included. `body_of` returns the same function without that check, so a mode can stay active while the body runs. A
+backward pass is composite too: it may run hooks and custom Functions written in Python.
 
-Invariant: body_of(f)(...) computes what f(...) computes; only who may listen differs.
+Invariant: body_of(f)(...) computes what f(...) computes; only the modes that see its operations differ.
 """
 
 from __future__ import annotations
@@ -17,48 +17,48 @@ from typing import Any
 
 from torch import Tensor
 
-HOMES = ("torch.nn.functional", "torch.functional", "torch.autograd")  # most methods of Tensor ask, and call themselves
-FORWARD = HOMES[:2]
-ASKS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+MODULES = ("torch.nn.functional", "torch.functional", "torch.autograd")  # most methods of Tensor check and recurse
+FORWARD_MODULES = MODULES[:2]
+MODE_CHECKS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
 
 
 @lru_cache(maxsize=4096)
 def is_composite(func: Callable[..., Any]) -> bool:
-    """Say whether a function is Python code of torch that asks for modes before it begins.
+    """Return whether a function is Python code of torch that checks for modes before it begins.
 
     >>> import torch
     >>> is_composite(torch.nn.functional.multi_head_attention_forward), is_composite(torch.matmul)
     (True, False)
     """
-    # Where its code lives, not what it says of itself: max_pool2d is a switch of torch._jit_internal, and asks later.
-    # And it must ask itself: meshgrid leaves that to a function it calls, which would ask about meshgrid for ever.
-    at_home = isinstance(func, FunctionType) and func.__globals__.get("__name__") in HOMES and _asks(func.__code__)
-    return at_home or func is Tensor.backward
+    # Look at the module of the code, not at __module__: max_pool2d is a dispatcher in torch._jit_internal.
+    # The function itself must check: meshgrid leaves that to a function it calls, which would recurse endlessly.
+    checks = isinstance(func, FunctionType) and func.__globals__.get("__name__") in MODULES
+    return (checks and any(name in MODE_CHECKS for name in func.__code__.co_names)) or func is Tensor.backward
 
 
 @lru_cache(maxsize=4096)
 def calls_any(func: Callable[..., Any], names: frozenset[str]) -> bool:
-    """Say whether a composite function may call a function of one of these names, as far as its code tells.
+    """Return whether the code of a composite function may call a function with one of these names.
 
     >>> from torch.nn import functional as F
     >>> calls_any(F.relu, frozenset(["linear"])), calls_any(F.multi_head_attention_forward, frozenset(["linear"]))
     (False, True)
     """
-    if not isinstance(func, FunctionType) or func.__globals__.get("__name__") not in FORWARD:
+    if not isinstance(func, FunctionType) or func.__globals__.get("__name__") not in FORWARD_MODULES:
         return True  # a backward pass calls hooks, which may call anything
-    return _mentions(func, names, set())
-
-
-def _mentions(func: FunctionType, names: frozenset[str], seen: set[FunctionType]) -> bool:
-    """Look for names in a function's code, and in that of the Python functions of torch that it calls."""
-    if func in seen:
-        return False
-    seen.add(func)
-    if not names.isdisjoint(_names_in(func.__code__)):
-        return True
-    called = (func.__globals__.get(name) for name in _names_in(func.__code__))
-    own = [f for f in called if isinstance(f, FunctionType) and f.__globals__.get("__name__") in FORWARD]
-    return any(_mentions(f, names, seen) for f in own)  # what lives elsewhere checks arguments
+    pending, visited = [func], set[FunctionType]()
+    while pending:
+        visited.add(func := pending.pop())
+        mentioned = _names_in(func.__code__)
+        if not names.isdisjoint(mentioned):
+            return True
+        called = (func.__globals__.get(name) for name in mentioned)  # functions of other modules check arguments
+        pending += [
+            f
+            for f in called
+            if isinstance(f, FunctionType) and f.__globals__.get("__name__") in FORWARD_MODULES and f not in visited
+        ]
+    return False
 
 
 def _names_in(code: CodeType) -> set[str]:
@@ -68,18 +68,10 @@ def _names_in(code: CodeType) -> set[str]:
 
 @cache
 def body_of(func: FunctionType) -> FunctionType:
-    """Return a composite function whose question for modes is answered with no."""
-    answers = {name: _nobody for name in ASKS if name in func.__globals__}
-    known = {**func.__globals__, **answers}
-    body = FunctionType(func.__code__, known, func.__name__, func.__defaults__, func.__closure__)
+    """Return a composite function in which every check for modes returns False."""
+    checks = {name: lambda *_tensors: False for name in MODE_CHECKS if name in func.__globals__}
+    body = FunctionType(
+        func.__code__, {**func.__globals__, **checks}, func.__name__, func.__defaults__, func.__closure__
+    )
     body.__kwdefaults__ = func.__kwdefaults__
     return body
-
-
-@cache
-def _asks(code: CodeType) -> bool:
-    return any(name in ASKS for name in code.co_names)
-
-
-def _nobody(*_tensors: object) -> bool:
-    return False

@@ -1,12 +1,12 @@
-"""The lab's torch function modes: opened and closed as one, and open again when checkpointing runs a block again.
+"""Base class of the lab's torch function modes, which activation checkpointing restores when it recomputes a block.
 
-Activation checkpointing forgets a block's activations and calls the block again in backward, long after the `with` that
-it first ran in has closed. torch restores its own autocast there and knows of no other. So checkpointing is handed the
-block together with the modes that were open around it.
+Activation checkpointing drops a block's activations and calls the block again in backward, after the `with` statement
+of the first call has ended. torch restores only its own autocast. So checkpointing receives the block wrapped with the
+modes that were active around it.
 
-Invariant: a block runs under the same modes both times, so a checkpointed step is bit-equal to a plain one. Where none
-of the lab's modes is open, torch's checkpoint does what it always did. Of several modes that are opened as one, none
-stays open, whatever happens while they are opened, in the block or while they are closed.
+Invariant: a block runs under the same modes both times, so a checkpointed step is bit-equal to a plain one. While none
+of the lab's modes is active, torch's checkpoint is unchanged. `nested_contexts` closes every mode it has opened, even
+if opening another one, the block or closing raises.
 
 Source: torch.utils.checkpoint (both variants), which has no hook for this: two of its functions are wrapped, once.
 """
@@ -26,25 +26,25 @@ from torch.utils import checkpoint
 from labkit.modes.arguments import require_one_device
 from labkit.modes.composites import body_of
 
-ATTRIBUTE = MethodWrapperType  # what a mode is given for x.shape: there is nothing to cast
+ATTRIBUTE = MethodWrapperType  # the type of `func` when a mode handles x.shape: nothing to cast
 WHY_NO_GRAPH = (
-    "a mode of labkit (autocast, half_storage) looks at each operation in Python before it runs, so the graph ends at "
-    "each operation and fullgraph=True cannot be had. Compile without it: the result is the same, and no faster. To "
-    "gain from compiling on a GPU, compile a converted model (labkit.amp.to_model_format) or use torch.autocast."
+    "a mode of labkit (autocast, half_storage) inspects each operation in Python before it runs, so the graph breaks "
+    "at each operation and fullgraph=True is not possible. Compile without it: the result is the same, and no faster. "
+    "To gain from compiling on a GPU, compile a converted model (labkit.amp.to_model_format) or use torch.autocast."
 )
 
 
 class LabMode(TorchFunctionMode):
-    """A mode that is open again when checkpointing runs a block again."""
+    """A mode that activation checkpointing restores when it recomputes a block."""
 
     def __enter__(self) -> Any:
         _wrap_checkpoint()
         return super().__enter__()  # type: ignore[no-untyped-call]
 
     def call_below(self, func: Callable[..., Any], types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call an operation below this mode, which has looked at it.
+        """Pass an operation that this mode has handled to the mode below.
 
-        The next mode, if it is the lab's, is asked here as torch would ask it, in a third of the time.
+        If the next mode is the lab's, it is called directly, in a third of the time that torch's dispatch takes.
         """
         depth = torch._C._len_torch_function_stack()
         lab = depth and isinstance(torch._C._get_function_stack_at(depth - 1), LabMode)
@@ -59,11 +59,11 @@ class LabMode(TorchFunctionMode):
                 torch._C._push_on_torch_function_stack(below)
 
     def inside(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call a function that is made of others (`is_composite`): stay on for them."""
+        """Call a composite function (`is_composite`) with this mode active for the operations inside."""
         return self.call_inside(body_of(func), args, kwargs)
 
     def call_inside(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call a function in which this mode is on, although it is handling a call."""
+        """Call a function with this mode active, although the mode is handling a call."""
         torch._C._push_on_torch_function_stack(self)
         try:
             return function(*args, **kwargs)
@@ -72,18 +72,18 @@ class LabMode(TorchFunctionMode):
 
 
 def break_graph() -> None:
-    """Tell torch.compile, if it is what calls, that its graph ends here; with `fullgraph` that is an error."""
+    """Break the graph under torch.compile; with `fullgraph` that is an error."""
     if torch.compiler.is_compiling():
         torch._dynamo.graph_break(msg=WHY_NO_GRAPH)
 
 
 def open_modes() -> tuple[LabMode, ...]:
-    """Return the lab's modes that are open in this thread, the outermost first."""
+    """Return the lab's modes that are active in this thread, outermost first."""
     return tuple(mode for mode in _get_current_function_mode_stack() if isinstance(mode, LabMode))
 
 
 def under(modes: tuple[LabMode, ...], function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a function with these modes open; nothing is to do where they are."""
+    """Call a function with these modes active; enter them only if they are not active already."""
     if open_modes() == modes:
         return function(*args, **kwargs)
     with ExitStack() as stack:
@@ -93,7 +93,7 @@ def under(modes: tuple[LabMode, ...], function: Callable[..., Any], *args: Any, 
 
 
 def as_now(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that runs under the modes that are open now, whenever it is called.
+    """Return a function that runs under the modes that are active now, whenever it is called.
 
     >>> with LabMode():
     ...     later = as_now(open_modes)
@@ -106,7 +106,7 @@ def as_now(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @cache
 def _wrap_checkpoint() -> None:
-    """Let torch.utils.checkpoint keep a block's modes: its reentrant variant, and the other."""
+    """Make both variants of torch.utils.checkpoint (reentrant and not) restore a block's modes."""
     reentrant = checkpoint.CheckpointFunction
     forward: Callable[..., Any] = reentrant.forward
     generator: Callable[..., Any] = checkpoint._checkpoint_without_reentrant_generator
@@ -123,14 +123,14 @@ def _wrap_checkpoint() -> None:
     checkpoint._checkpoint_without_reentrant_generator = generator_as_now  # type: ignore[assignment]
 
 
-class together:
-    """Open the modes that a function yields for a `with` block, the outermost first.
+class nested_contexts:
+    """Enter the context managers that a function yields, outermost first, for a `with` block.
 
-    As contextlib's ExitStack in a generator would do it, in a third of the time: a small network's step notices. None
-    of them may swallow an exception.
+    Equivalent to an ExitStack in a generator, in a third of the time, which is measurable in a small network's step.
+    None of the managers may suppress an exception.
 
     >>> from labkit.modes import LabMode, open_modes
-    >>> with together(lambda: [LabMode(), LabMode()]):
+    >>> with nested_contexts(lambda: [LabMode(), LabMode()]):
     ...     len(open_modes())
     2
     """

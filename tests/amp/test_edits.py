@@ -148,7 +148,7 @@ def test_a_layer_that_came_later_and_data_of_another_shape_are_refused_by_name()
         engine.zero_grad()
         change(engine.model)
         for call in (engine.forward, lambda engine=engine, loss=loss: engine.backward(loss)):
-            with pytest.raises(RuntimeError, match=r"parameter '(0.weight|last.weight)' came into the model after"):
+            with pytest.raises(RuntimeError, match=r"parameter '(0.weight|last.weight)' was added to the model after"):
                 call()
     engine = Engine(net(), STANDING, RECIPES["O2"])
     engine.model[0].weight.data = torch.zeros(3, 6)

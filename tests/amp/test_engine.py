@@ -179,7 +179,7 @@ def test_two_losses_have_a_scale_each() -> None:
     found = engine.gradients()
     for name, gradient in plain.gradients().items():  # each is unscaled by its own
         torch.testing.assert_close(found[name], gradient, rtol=0, atol=0.02 * float(gradient.abs().max()))
-    with pytest.raises(IndexError, match=r"has 2 losses. Make it with losses=3"):
+    with pytest.raises(IndexError, match=r"below 2, the engine's losses, got 2. Construct the engine with losses=3"):
         engine.backward(torch.zeros(()), loss_id=2)
 
 
@@ -204,7 +204,7 @@ def test_two_engines_share_a_loss_and_step_each_on_its_own() -> None:
             middle = first(x)
         with second.forward():
             loss = (second(middle) * overflow).mean()
-        first.backward(loss, also=[second])
+        first.backward(loss, other_engines=[second])
 
     shared(1.0)
     assert second.model.bias.grad.item() == 2.0**10, "1 times the smaller scale"  # type: ignore[union-attr]
@@ -219,6 +219,14 @@ def test_two_engines_share_a_loss_and_step_each_on_its_own() -> None:
     assert [r.stepped for r in reports] == [False, True]
     assert first.scaler.scale == 2.0**9
     assert second.scaler.scale == 2.0**16
+
+
+def test_the_old_name_of_other_engines_warns() -> None:
+    first, second = (Engine(nn.Linear(1, 1), SGD, RECIPES["FP32"]) for _ in range(2))
+    with pytest.warns(DeprecationWarning, match="other_engines"):
+        first.backward(second(first(torch.ones(1, 1))).sum(), also=[second])
+    assert first.step().stepped
+    assert second.step().stepped
 
 
 # --- clipping ---------------------------------------------------------------------------------------------------------
@@ -237,7 +245,7 @@ def test_clipping_is_torch_s_on_unscaled_gradients() -> None:
             torch.testing.assert_close(ours, theirs.grad)
         assert engine.step().stepped
     for max_norm in (-1.0, 0.0, math.nan):
-        with pytest.raises(ValueError, match="max_norm is a positive number"):
+        with pytest.raises(ValueError, match="expected max_norm > 0"):
             Engine(net(), SGD, O2).clip(max_norm)
 
 
@@ -287,21 +295,21 @@ def test_a_step_is_taken_once_and_zero_grad_comes_before_the_next() -> None:
     engine = Engine(net(), SGD, O2)
     engine.backward(loss_of(engine, 0))
     engine.step()
-    with pytest.raises(RuntimeError, match="took these gradients already"):
+    with pytest.raises(RuntimeError, match="got those of the last step"):
         engine.step()
-    with pytest.raises(RuntimeError, match=r"of a step that was taken. Call zero_grad"):
+    with pytest.raises(RuntimeError, match=r"already used by a step. Call zero_grad"):
         engine.backward(loss_of(engine, 1))
     engine.zero_grad()
     engine.backward(loss_of(engine, 1))
     engine.clip(1.0)
-    with pytest.raises(RuntimeError, match=r"some are unscaled and maybe clipped. Call zero_grad"):
+    with pytest.raises(RuntimeError, match=r"already unscaled, and maybe clipped. Call zero_grad"):
         engine.backward(loss_of(engine, 2))
 
 
 def test_a_closure_is_refused_wherever_it_stands() -> None:
     engine = Engine(net(), SGD, O2)
     for call in (lambda: engine.step(lambda: 0.0), lambda: engine.step(closure=lambda: 0.0)):  # type: ignore[arg-type]
-        with pytest.raises(RuntimeError, match="was given a closure"):
+        with pytest.raises(RuntimeError, match="expected no closure, got one"):
             call()
 
 
@@ -383,7 +391,7 @@ def test_tensors_on_another_device_and_models_without_numbers_are_refused() -> N
         with pytest.raises(RuntimeError, match=f"(?i)linear: {two_devices}"), engine.forward():
             engine(far)
         for model in (nn.Linear(4, 1, device="meta"), nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, device="meta"))):
-            with pytest.raises(RuntimeError, match="expected a tensor with numbers, got one on the meta device"):
+            with pytest.raises(RuntimeError, match="expected a tensor with data, got one on the meta device"):
                 Engine(model, SGD, RECIPES[name])
     for region in (RECIPES["O1"].forward("cpu"), torch_amp.autocast("cpu"), torch_amp.autocast("cpu", torch.float16)):
         with pytest.raises(RuntimeError, match=f"linear: {two_devices}"), region:
@@ -403,7 +411,7 @@ def test_no_gradient_at_all_is_said_and_nothing_moves() -> None:
             engine.backward(reach * 1.0)
         report = engine.step()
         assert (report.stepped, report.found_inf) == (False, False)
-        assert "no gradient arrived" in report.why
+        assert "no gradient: call engine.backward" in report.why
     assert unmoved(before, engine.weights.master_weights)
     assert engine.scaler == Engine(net(), SGD, O2).scaler
     train(engine, 2)
@@ -448,7 +456,7 @@ def test_many_skips_in_a_row_are_explained() -> None:
     for config, ruined, factor, expected in (
         (static(2.0**30), False, 1.0, "static, 2^30, and does not move: take a smaller one"),
         (ScalerConfig(init_scale=1.0), True, 1.0, "Weight '3.weight' holds inf or NaN itself"),
-        (ScalerConfig(init_scale=1.0), False, math.inf, "The loss itself is inf, before it is scaled"),
+        (ScalerConfig(init_scale=1.0), False, math.inf, "The unscaled loss is inf: the cause is in the forward pass"),
     ):
         engine, whys = overflowing(config), []
         if ruined:
@@ -496,13 +504,16 @@ def test_a_model_that_cannot_be_trained_is_refused_in_words() -> None:
     with torch.inference_mode():
         made_for_inference = nn.Linear(2, 1)
     cases: list[tuple[object, str]] = [
-        (nn.Linear(2, 1).requires_grad_(False), r"all 2 parameters of this Linear are frozen"),
-        (nn.Sequential(nn.ReLU()), r"this Sequential has no parameters"),
-        ([nn.Linear(2, 1), nn.ReLU()], r"given a list. nn.Sequential\(\*layers\)"),
-        (torch.relu, r"a torch.nn.Module; it was given a builtin"),
-        (nn.Linear(2, 1, dtype=torch.complex64), r"parameter 'weight' is complex .*view_as_real"),
-        (nn.Linear(2, 1).double(), r"parameter 'weight' is FP64, .*model.float\(\)"),
-        (made_for_inference, r"parameter 'weight' was made under torch.inference_mode\(\).*deepcopy"),
+        (nn.Linear(2, 1).requires_grad_(False), r"trainable parameters in this Linear, got 2 frozen ones"),
+        (nn.Sequential(nn.ReLU()), r"trainable parameters in this Sequential, got none"),
+        ([nn.Linear(2, 1), nn.ReLU()], r"got a list. .*nn.Sequential\(\*layers\)"),
+        (torch.relu, r"a torch.nn.Module, got a builtin"),
+        (
+            nn.Linear(2, 1, dtype=torch.complex64),
+            r"parameter 'weight': expected a real dtype.*view_as_real",
+        ),
+        (nn.Linear(2, 1).double(), r"parameter 'weight': expected FP32 or less, got FP64.*model.float\(\)"),
+        (made_for_inference, r"parameter 'weight': .*made under torch.inference_mode\(\).*deepcopy"),
     ]
     for recipe, (model, expected) in itertools.product(("FP32", "O1", "O2"), cases):
         with pytest.raises(ValueError, match=expected):
@@ -517,9 +528,9 @@ def test_a_model_that_cannot_be_trained_is_refused_in_words() -> None:
 def test_a_loss_that_is_none_is_refused_in_words_and_the_engine_goes_on() -> None:
     engine = Engine(net(), SGD, O2)
     for loss, error, expected in (
-        (3.0, TypeError, r"given 3.0, from which no way leads back .*Leave out .item\(\)"),
-        (torch.zeros(4, requires_grad=True), ValueError, r"one number; this one has the shape \(4,\). Take its mean"),
-        (torch.tensor(1.0), RuntimeError, "depends on no parameter"),
+        (3.0, TypeError, r"got 3.0, which has no graph. Leave out .item\(\)"),
+        (torch.zeros(4, requires_grad=True), ValueError, r"one element, got shape \(4,\). Take its mean"),
+        (torch.tensor(1.0), RuntimeError, "expected a loss that depends on parameters"),
     ):
         with pytest.raises(error, match=expected):
             engine.backward(loss)

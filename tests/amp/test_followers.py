@@ -161,7 +161,7 @@ def test_a_plain_model_takes_the_average_ties_and_buffers_included() -> None:
 def test_what_does_not_fit_is_refused() -> None:
     engine = one_weight(1.0)
     for decay in (1.0, -0.1, float("nan")):
-        with pytest.raises(ValueError, match="0 or more and below 1"):
+        with pytest.raises(ValueError, match="expected 0 <= decay < 1"):
             Ema(engine, decay)
     ema, other = Ema(engine), Ema(Engine(nn.Linear(2, 2), PLAIN, RECIPES["O2"]))
     with pytest.raises(ValueError, match="of another network"):

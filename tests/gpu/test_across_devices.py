@@ -229,7 +229,7 @@ def several_losses(device: str) -> Any:
             middle = encoder(batch(8, 32).to(device))
         with head.forward():
             first, second = head(middle).square().mean(), head(middle.detach()).mean() * 1e-6
-        head.backward(first, 0, also=[encoder])
+        head.backward(first, 0, other_engines=[encoder])
         head.backward(second, 1)
         encoder.clip(1.0), head.clip(1.0)
         reports = [encoder.step(), head.step()]

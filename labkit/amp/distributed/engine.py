@@ -292,8 +292,8 @@ class DistributedEngine(Engine):
             RuntimeError: what `Engine` raises; or another loss, or another scale, waits unreduced.
             RankLost: another rank ended or hangs.
         """
-        if options.get("also"):
-            raise RuntimeError("also=... joins engines of one process; here each engine has a backward of its own.")
+        if options.get("other_engines") or options.get("also"):
+            raise RuntimeError("other_engines is for engines of one process; call backward() of each engine instead.")
         self._require_loss_id(loss_id)
         here = (loss_id, self.scalers[loss_id].scale)
         if self._waits is not None and self._waits != here:

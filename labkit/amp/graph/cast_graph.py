@@ -143,8 +143,8 @@ class Decided:
 class CastGraph:
     """A network whose casts are decided once; called like the network, in a region of autocast.
 
-    Outside of one, and where somebody else's mode looks on, the network itself is called. A mode that says
-    `looks_on = False` changes no operation that a network calls, and there is a graph under it.
+    Outside of such a region, or under a foreign mode that intercepts operations, the network itself is called. A mode
+    with the attribute `intercepts_operations = False` leaves all operations of a network alone, so the graph runs.
 
     Args:
         model: with FP32 weights. Of one that was compiled, in place or not, the graph is, with the same options.
@@ -202,7 +202,7 @@ class CastGraph:
         if torch.nn.modules.module._has_any_global_hook():  # Python that has to run each time
             return False
         for mode in _get_current_function_mode_stack():
-            if mode is not region and type(mode) is not HalfStorage and getattr(mode, "looks_on", True):
+            if mode is not region and type(mode) is not HalfStorage and getattr(mode, "intercepts_operations", True):
                 return False
         return region.lower.dtype is dtype_of(self.format)
 
@@ -226,7 +226,7 @@ class CastGraph:
         self.decided, kind.run, kind.why, kind.tries = kind, None, "", kind.tries + 1
         guard = kind.guard = Guard(model)
         with _no_modes() as modes:
-            blind = [mode for mode in modes if not getattr(mode, "looks_on", True)]
+            blind = [mode for mode in modes if not getattr(mode, "intercepts_operations", True)]
             out, traced = trace(model, self.format, inputs, args, kwargs, blind)
         self._decide(kind, last, traced, len(inputs), guard.changed())
         if kind.why and kind.why not in self._warned:

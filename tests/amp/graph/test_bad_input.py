@@ -217,7 +217,7 @@ def test_what_is_written_into_an_input_is_written() -> None:
 # --- around it -------------------------------------------------------------------------------------------------------
 
 
-def test_outside_of_a_region_and_where_somebody_looks_on_the_network_is_called() -> None:
+def test_outside_of_a_region_and_where_somebody_intercepts_operations_the_network_is_called() -> None:
     model = nn.Linear(8, 8)
     graph, x = CastGraph(model, FP16), torch.ones(2, 8)
     for number in range(3):
@@ -238,15 +238,15 @@ def test_under_a_mode_that_does_not_look_on_there_is_a_graph() -> None:
             args = (args[0] * 8, *args[1:]) if func is Tensor.backward else args
             return func(*args, **(kwargs or {}))
 
-    for looks_on in (True, False):
-        Scales.looks_on = looks_on
+    for intercepts_operations in (True, False):
+        Scales.intercepts_operations = intercepts_operations
         graph = CastGraph(model := nn.Linear(8, 8), FP16)
         for _ in range(4):
             model.zero_grad()
             with half_storage("cpu"), autocast(), Scales():
                 graph(torch.ones(4, 8)).float().sum().backward()
             assert (model.bias.grad == 4 * 8).all(), "a sum over four rows, times the scale"
-        assert (graph.decided.run is not None) is not looks_on
+        assert (graph.decided.run is not None) is not intercepts_operations
 
 
 def test_an_engine_is_copied_and_written_with_its_graph() -> None:

@@ -205,7 +205,7 @@ def test_a_margin_leaves_powers_of_two_above_the_largest_magnitude() -> None:
         assert step(engine, 2**5 * x).item() == 1.75 * 2 ** min(5, margin), "what is beyond it saturates"
     assert "margin=6" in repr(engine.recipe)
     state = copy.deepcopy(engine.state_dict())
-    with pytest.raises(ValueError, match=r"products.margin 6, here 0"):
+    with pytest.raises(ValueError, match=r"products.margin 6, now 0"):
         engine_with(DELAYED, nn.Linear(2, 1, bias=False)).load_state_dict(state)
 
 
