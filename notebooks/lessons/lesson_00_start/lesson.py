@@ -13,18 +13,19 @@
 # %% [markdown]
 # # 00 · Start here
 #
-# This is a lab for **mixed-precision training**: a network is trained with numbers of 16 bits wherever that is safe, and with
-# numbers of 32 bits where 16 are not enough. The most common format of 16 bits is FP16. You will
+# This is a lab for **mixed-precision training**. A network is trained with numbers of 16 bits wherever that is safe.
+# Where 16 bits are not enough, it uses 32. The most common format of 16 bits is FP16. You will
 #
 # - touch the bits of a number,
 # - see gradients become zero because they are too small for FP16,
 # - bring them back with a loss scale,
 # - and compare trainings in FP16 with the same trainings in FP32.
 #
-# Everything you see is computed here, on your machine, or it says where and when it was recorded. Words of the field are
-# explained in the [glossary](glossary.ipynb); each lesson links to it where a word is new. Open it now, and keep it in its tab.
+# Everything you see is computed here, on your machine, or it says where and when it was recorded. The
+# [glossary](glossary.ipynb) explains technical words; each lesson links to it where a word is new. Open it now, and
+# keep its tab open.
 #
-# First: is everything there? Run the next cell with **Shift+Enter**.
+# First: is everything installed? Run the next cell with **Shift+Enter**.
 
 # %% id="doctor"
 from labkit.machine import check_machine
@@ -32,7 +33,8 @@ from labkit.machine import check_machine
 check_machine()
 
 # %% [markdown]
-# Each line says what it found, and a red one says what to do. This one asks your browser whether widgets are alive:
+# Each line says what it found, and a red line says what to do. The next cell tests whether widgets work in your
+# browser:
 
 # %% id="pulse"
 from labkit.widgets import predict, pulse
@@ -42,8 +44,8 @@ pulse()
 # %% [markdown]
 # ## How a lesson goes
 #
-# Every lesson repeats the same four parts. Run **one cell at a time**, and commit to each prediction first. What the cells
-# below it print is the answer, and it waits for you even after *Run All*.
+# Every lesson repeats the same four parts. Run **one cell at a time**. Answer each question before you run the next
+# cell: that cell shows the answer. (After *Run All* the questions are still open.)
 #
 # ### 1 · Predict
 # You choose an answer *before* you see the result. A wrong guess costs nothing, and it is the part you will remember. Try one:
@@ -53,8 +55,8 @@ predict("start.warm_up")
 
 # %% [markdown]
 # ### 2 · Touch
-# You try something: a widget, or a few lines of code. This picture is real: it shows the gradients of a network that is about
-# to take its first step. Drag the scale. Or press Tab until the slider has the focus, and use the arrow keys.
+# You try something: a widget, or a few lines of code. This picture shows real data: the gradients of a network just
+# before its first step. Drag the scale. Or press Tab until the slider has the focus, and use the arrow keys.
 #
 # **Without a mouse:** Tab goes from a cell into its widget, Esc goes back to the cell. Shift+Enter works in both.
 
@@ -67,15 +69,16 @@ UnderflowHistogram(gradient_snapshot(TrainingRun(TASKS["segmentation_small"], RE
 
 # %% [markdown]
 # ### 3 · Explain
-# A few sentences and at most one formula, after you have seen it. For example: each bar of the picture counts the gradients
-# between one power of two and the next. A scale of 1,024 = 2^10 moves every bar ten places to the right and changes no digit
-# of any gradient. Why that helps is lesson 06.
+# A few sentences and at most one formula, after you have seen it. For example: each bar of the picture counts the
+# gradients between one power of two and the next. A scale of 1,024 = 2^10 moves every bar ten places to the right, and
+# changes only the exponent of each gradient. Lesson 06 explains why that helps.
 #
-# *No idea how to begin? `from labkit.grading import hint`, then `hint("start.smallest")`: three hints, one by one, at no cost.*
+# *No idea how to begin? `from labkit.grading import hint`, then `hint("start.smallest")`: you get three hints, one by
+# one, at no cost.*
 #
 # ### 4 · Exercise: where a format ends  ●○○  3 min
-# You write a few lines, and the cell answers at once: what passed, what did not, and the first input for which it did not.
-# Here is one to warm up. Run it as it is, read the answer, then repair it.
+# You write a few lines, and the cell answers at once. It says what passed and what failed, and shows the first input
+# that failed. Here is one to warm up. Run it as it is, read the answer, then repair it.
 
 # %% id="exercise-start-smallest" tags=["exercise-start.smallest"]
 from labkit.grading import check
@@ -106,7 +109,7 @@ check("start.smallest", my_smallest)
 #
 # ## How far you are
 #
-# Come back to this cell whenever you like: it counts the exercises of all lessons, and says what comes next.
+# Come back to this cell at any time: it counts the exercises of all lessons, and names the next one.
 
 # %% id="progress"
 from labkit.grading import progress
@@ -114,11 +117,11 @@ from labkit.grading import progress
 progress()
 
 # %% [markdown]
-# **What is kept, and where.** Your predictions, and each answer that a `check(...)` saw (its text, its points and the time), are added
-# to `labkit-answers.jsonl` beside this notebook; where that folder cannot be written, to `.labkit/` in your home folder. Nothing of
-# it leaves your machine. A crash loses no checked answer: in a terminal, `labkit restore` lists them and `labkit restore --write`
-# brings them back into cells that are empty again. Delete the file to be asked everything anew; start JupyterLab with
-# `LABKIT_ANSWERS=off` to keep nothing.
+# **Where your answers are stored.** The file `labkit-answers.jsonl` next to this notebook stores your predictions. It
+# also stores each answer that you checked with `check(...)`: its text, its points and the time. If that folder is
+# read-only, the file is in `.labkit/` in your home folder. It stays on your machine. A crash loses no checked answer:
+# in a terminal, `labkit restore` lists them, and `labkit restore --write` puts them back into empty cells. Delete the
+# file to answer everything again. Start JupyterLab with `LABKIT_ANSWERS=off` to store nothing.
 #
 # ## When a cell is red
 #
@@ -126,9 +129,9 @@ progress()
 # - **`NameError`**: an earlier cell has not run. *Run > Run All Above Selected Cell*.
 # - **`ModuleNotFoundError: labkit`**: the notebook runs with another Python. *Kernel > Change Kernel*, or close
 #   JupyterLab and start it with `make lab`.
-# - **`Error displaying widget: model not found`**: you have opened the notebook again, and its widgets ended with yesterday's
+# - **`Error displaying widget: model not found`**: you opened the notebook again, and its widgets ended with the last
 #   kernel. *Run > Run All Cells* makes them anew. Your text stays, and predictions stay answered (see above).
 # - **A widget is a line of text**: the pulse cell above says what to do.
-# - **Everything hangs**: the square button stops the cell, and between cells it pauses a live training; *Kernel > Restart
-#   Kernel* starts afresh. Your text stays.
+# - **Everything hangs**: the square button stops the cell, and between cells it pauses a live training; *Kernel >
+#   Restart Kernel* starts afresh. Your text stays.
 # - In a terminal, `labkit doctor` says the same as the first cell, without a browser.

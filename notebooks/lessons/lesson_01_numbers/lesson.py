@@ -10,11 +10,11 @@
 #     name: python3
 # ---
 
-# %% [markdown] on_the_map="the sixteen bits of a number, both ends of FP16, and how far its numbers stand apart"
+# %% [markdown] on_the_map="the sixteen bits of a number, both ends of FP16, and how far its numbers are apart"
 # # 01 · Numbers
 #
-# **You will be able to** read the sixteen bits of an FP16 number, say where FP16 ends and how far its numbers stand
-# apart, and tell which of the usual sentences about it are true.
+# **You will be able to** read the sixteen bits of an FP16 number. You can say where FP16 ends, and how far its numbers
+# are apart. You know which of the usual sentences about it are true.
 #
 # About 50 minutes. Builds on: binary numbers, and a little Python. Five exercises, 26 points.
 
@@ -31,9 +31,9 @@ from labkit.widgets import BitExplorer, NumberLine, predict
 # %% [markdown]
 # ## 1 · Sixteen bits
 #
-# A floating-point number has three parts: a sign, a power of two, and digits. 1.5 is $+1 \times 2^0 \times 1.5$, and -6 is
-# $-1 \times 2^2 \times 1.5$. Each part has its own bits, in this order: **S**ign, **E**xponent, signi**f**icand. Compare three
-# formats: FP32 has 32 bits, FP16 and BF16 have 16.
+# A floating-point number has three parts: a sign, a power of two, and a significand. 1.5 is $+1 \times 2^0 \times 1.5$,
+# and -6 is $-1 \times 2^2 \times 1.5$. Each part has its own bits, in this order: **S**ign, **E**xponent,
+# signi**f**icand. Compare three formats: FP32 has 32 bits, FP16 and BF16 have 16.
 
 # %% id="predict-exponent-bits"
 predict("numbers.exponent_bits")
@@ -45,8 +45,8 @@ for row in (FP32, FP16, BF16):
     )
 
 # %% [markdown]
-# Now touch one. **Click bits**, or type a number. Which bit turns 1 into 1.5? Which one turns 1 into 0.5? Which one makes it
-# infinite?
+# Now try it yourself. **Click bits**, or type a number. Which bit turns 1 into 1.5? Which one turns 1 into 0.5? Which
+# one makes it infinite?
 
 # %% id="touch-bits"
 BitExplorer(FP16, value=1.0)
@@ -54,10 +54,10 @@ BitExplorer(FP16, value=1.0)
 # %% [markdown]
 # **How to read it.** Take the three fields as whole numbers $S$ (0 or 1), $E$ (0 to 31) and $F$ (0 to 1023).
 #
-# - The **exponent** is stored 15 too large. This 15 is called the *bias*. With it $E$ needs no sign of its own: $E = 15$ means
+# - The **exponent** is stored 15 too large. This 15 is called the *bias*. With it $E$ needs no sign: $E = 15$ means
 #   $2^0$, $E = 14$ means $2^{-1}$.
-# - The **significand** is written in binary. $1.F$ means: 1, the point, then the ten binary digits of $F$. So $F$ =
-#   `1000000000` gives 1.1000000000 in binary, which is 1 + 1/2 = 1.5.
+# - The **significand** is written in binary. $1.F$ means: 1, the point, then the ten bits of $F$. So $F$ = `1000000000`
+#   gives 1.1000000000 in binary, which is 1 + 1/2 = 1.5.
 # - The 1 before the point is **not stored**. It is always there, except where $E = 0$: then it is a 0.
 # - The last exponent field, $E = 31$, is kept for infinity and for NaN, "not a number".
 #
@@ -68,11 +68,12 @@ BitExplorer(FP16, value=1.0)
 # An example: `0 10000 1000000000` is $S = 0$, $E = 16$ and $1.F = 1.5$, so the value is $2^1 \times 1.5 = 3$.
 
 # %% [markdown]
-# *How exercises work.* Write your answer between the `def` line and the check, and run the cell as often as you like. At
-# grading only the exercise's own cell runs, with the imports, functions, classes and constants of other cells that it uses.
-# Leave what your function is given as it is: sort or overwrite a copy.
+# *How exercises work.* Write your answer between the `def` line and the check. You can run the cell as often as you
+# like. Grading runs only the exercise's own cell, with the imports, functions, classes and constants of other cells
+# that it uses. Do not change the arguments of your function: sort or overwrite a copy.
 #
-# *No idea how to begin? `from labkit.grading import hint`, then `hint("numbers.decode")`: three hints, one by one, at no cost.*
+# *No idea how to begin? `from labkit.grading import hint`, then `hint("numbers.decode")`: you get three hints, one by
+# one, at no cost.*
 #
 # ### Exercise 1: sixteen bits, read by hand  ●●○  8 min
 #
@@ -110,8 +111,8 @@ print(f"\nFP16: exponents {FP16.emin} to {FP16.emax}, largest number {FP16.max:,
 print(f"FP32: exponents {FP32.emin} to {FP32.emax}, largest number {FP32.max:.3g}")
 
 # %% [markdown]
-# The largest number is not 2^15 but almost 2^16: all digits behind the point are ones, 2^15 x 1.1111111111 in binary. And what
-# happens at the other end?
+# The largest number is not 2^15 but almost 2^16: all bits behind the point are ones, 2^15 x 1.1111111111 in binary. And
+# what happens at the other end?
 
 # %% id="predict-underflow"
 predict("numbers.underflow")
@@ -137,7 +138,7 @@ for x in (7e-5, 3e-5, 1e-6, 2e-7, 8e-8, 3e-8, 2.9e-8):
 predict("numbers.between")
 
 # %% [markdown]
-# **Drag the number**, and zoom: from the subnormal numbers to 65504. The linear view shows that small numbers stand close
+# **Drag the number**, and zoom: from the subnormal numbers to 65504. The linear view shows that small numbers are close
 # together. The logarithmic view shows that every power of two has equally many.
 
 # %% id="touch-line"
@@ -232,17 +233,18 @@ for code in (0x0000, 0x03FF, 0x3BFF, 0x7BFF, 0x7C00, 0x8000, 0xBC00):
     print(f"0x{code:04X} is {value:<12.6g} 0x{code + 1:04X} is {after:<12.6g} {field_bits(code + 1)}")
 
 # %% [markdown]
-# **The codes are in order.** Add 1 to a code, and you have the code of the next larger number. This works from one power of two
-# into the next, from subnormal to normal numbers, and from the largest number to infinity. It is the reason why the exponent
-# stands before the significand, and why it has a bias. Two positive numbers can be compared like two integers.
+# **The codes are in order.** Add 1 to a code, and you have the code of the next larger number. This works from one
+# power of two into the next, from subnormal to normal numbers, and from the largest number to infinity. This is the
+# reason why the exponent comes before the significand, and why it has a bias. Two positive numbers can be compared like
+# two integers.
 #
 # Only the sign is an exception. Codes of negative numbers count *away* from zero. And zero has two codes, +0 and -0, which are
 # equal.
 #
 # ### Exercise 4: the next number  ●●○  6 min
 #
-# Integers in, integers out: this is how it is done in hardware. Be careful around zero and at both infinities. Not allowed: the
-# lab's own `next_up`, and `np.nextafter`.
+# Your function takes an integer and returns an integer, as hardware does. Be careful around zero and at both
+# infinities. Not allowed: the lab's own `next_up`, and `np.nextafter`.
 
 
 # %% id="exercise-numbers-next-up" tags=["exercise-numbers.next_up"]
@@ -271,8 +273,8 @@ for dtype in (torch.float32, torch.float16, torch.bfloat16):
     print(f"{dtype!s:<15} {tensor.untyped_storage().nbytes():>10,} bytes")
 
 # %% [markdown]
-# For one tensor it is exactly half. Whether *training* takes half the memory is another question. Training also keeps gradients,
-# the optimizer's state, and often a copy of the weights in FP32. Not all of these are FP16: see lesson 07.
+# For one tensor it is exactly half. Does *training* take half the memory? That is another question. Training also keeps
+# gradients, the optimizer's state, and often a copy of the weights in FP32. Not all of these are FP16: see lesson 07.
 #
 # ### Exercise 5: bytes of a tensor  ●○○  3 min
 #
@@ -303,5 +305,6 @@ check("numbers.bytes", my_bytes)
 # | C09 an FP16 tensor takes half the bytes of an FP32 one | true, of one tensor | section 5 |
 #
 # **Where you meet this.** `torch.finfo(torch.float16)` and `np.finfo(np.float16)` (`max`, `eps`, `tiny`; numpy has
-# `smallest_subnormal` too), `np.spacing`, `np.nextafter`, `tensor.element_size()`, the format `e` of Python's `struct`,
-# `_Float16` in C, `std::float16_t` in C++23, `__half` in CUDA, the dtypes `F16` and `BF16` of safetensors files.
+# `smallest_subnormal` too), `np.spacing`, `np.nextafter`, `tensor.element_size()`. Other places: the format `e` of
+# Python's `struct`, `_Float16` in C, `std::float16_t` in C++23, `__half` in CUDA, the dtypes `F16` and `BF16` of
+# safetensors files.

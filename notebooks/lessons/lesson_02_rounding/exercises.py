@@ -101,7 +101,8 @@ NEAREST_EVEN = Exercise(
               "go to the even one, whose last bit is 0.",
               replace=("round(x / spacing)",
                        "(math.floor(x / spacing) | 1 if x / spacing % 1 == 0.5 else round(x / spacing))")),
-        wrong("forgets subnormals", "this is what a spacing that shrinks for ever gives. Below 2^-14 it stays 2^-24.",
+        wrong("forgets subnormals", "this is what a spacing that shrinks without end gives. Below 2^-14 it stays "
+              "2^-24.",
               replace=("max(exponent, -14)", "max(exponent, -40)")),
         wrong("flushes subnormals", "this is what putting 0 for everything below 2^-14 gives. Some hardware does; FP16 "
               "goes on to 2^-24.", replace=(" * spacing", " * spacing if exponent >= -14 else 0.0")),

@@ -13,8 +13,8 @@
 # %% [markdown] on_the_map="one addition step by step, updates that do not change a weight, and two cures"
 # # 02 · Rounding
 #
-# **You will be able to** say what any addition gives in FP16, find out which updates a weight will never notice, and apply
-# two cures: rounding by chance, and Kahan's sum.
+# **You will be able to** say what any addition gives in FP16. You find the updates that do not change a weight. You
+# apply two cures: rounding by chance, and Kahan's sum.
 #
 # About 60 minutes. Builds on: lesson 01 (ulp, subnormal numbers, codes in order). Five exercises, 30 points.
 
@@ -96,8 +96,8 @@ check("rounding.nearest_even", my_round)
 predict("rounding.whole")
 
 # %% [markdown]
-# Here is an addition as it is done on paper, and in hardware. **Play it**, step by step: first 1 + 0.0001, then 2048 + 1, then
-# two numbers of your own.
+# Here is an addition as it is done on paper, and in hardware. **Play it**, step by step: first 1 + 0.0001, then 2048 +
+# 1, then two numbers that you choose.
 #
 # Watch the bits that fall off on the right when the smaller number is moved under the larger one. Hardware does not keep all of them.
 # It keeps three: the **guard** bit (the first one behind the last place), the **round** bit (the second), and the **sticky** bit, which
@@ -145,9 +145,10 @@ predict("rounding.thousandth", lambda: thousandths(np.float16))
 print("FP16", thousandths(np.float16), "  FP32", thousandths(np.float32))
 
 # %% [markdown]
-# **One rounding or two?** A product that is added is often rounded twice: after the multiplication, and after the addition. Hardware has
-# one instruction for both, a **fused multiply-add**. It keeps the whole product, and rounds once. Here x times x is
-# $1 + 2^{-5} + 2^{-12}$, and FP16 has no room for the last part beside 1. Then $1 + 2^{-5}$ is taken away:
+# **One rounding or two?** A product that is added is often rounded twice: after the multiplication, and after the
+# addition. Hardware has one instruction for both, a **fused multiply-add**. It keeps the whole product, and rounds
+# once. Here x times x is $1 + 2^{-5} + 2^{-12}$, and FP16 has no bit for the last part if the first is 1. Then $1 +
+# 2^{-5}$ is taken away:
 
 # %% id="touch-fused"
 x, most = 1 + 2.0**-6, 1 + 2.0**-5
@@ -202,7 +203,7 @@ def my_smallest_update(weight):
 check("rounding.smallest_update", my_smallest_update)
 
 # %% [markdown]
-# Try your function on a few weights in a cell of your own, and print `weight / my_smallest_update(weight)`. What do you see?
+# Try your function on a few weights in a new cell, and print `weight / my_smallest_update(weight)`. What do you see?
 
 # %% id="predict-rule"
 predict("rounding.rule")
@@ -241,8 +242,8 @@ print(f"went up: {np.mean(drawn > 1):.1%}   mean: 1 + {drawn.mean() - 1:.3g}   2
 #
 # ### Exercise 3: round by chance  ●●○  6 min
 #
-# The random number is given, from 0 up to but not including 1, so your answer is exact. Up is towards +inf, for negative
-# numbers too.
+# The random number is an argument, from 0 up to but not including 1, so your answer is exact. Up is towards +inf, for
+# negative numbers too.
 
 
 # %% id="exercise-rounding-stochastic" tags=["exercise-rounding.stochastic"]
@@ -275,7 +276,7 @@ print("Kahan:            ", sum_compensated(values, FP16).value)
 # ### Exercise 4: Kahan's sum  ●●○  6 min
 #
 # Two variables, `total` and `lost`, both `np.float16(0)` at the start; four lines in the loop. Every operation on two
-# `np.float16` rounds to FP16, so you need no rounding of your own. Not allowed: the lab's own `sum_compensated`.
+# `np.float16` rounds to FP16, so you need no extra rounding. Not allowed: the lab's own `sum_compensated`.
 
 
 # %% id="exercise-rounding-kahan" tags=["exercise-rounding.kahan"]
@@ -341,7 +342,7 @@ check("rounding.epsilon", my_normalise)
 # And on the way: sums depend on their order, 2048 + 1 = 2048, and ties go to the even one. C06 of lesson 01, 1 + 0.0001 = 1,
 # means that a weight does not learn.
 #
-# **Where you meet this.** `fesetround` in C, `__float2half_rn` and its sisters `_rz`, `_ru`, `_rd` in CUDA, `math.fsum` and
-# `np.sum` (adds in pairs), RMSNorm and softmax, which frameworks compute in FP32; stochastic rounding in torchao's
-# low-bit optimizers (`bf16_stochastic_round`) and on AWS Trainium; Kahan's sum in torchdistX's `AnyPrecisionAdamW`
-# (`use_kahan_summation`); `eps` of Adam, layer norm and cosine similarity.
+# **Where you meet this.** `fesetround` in C, `__float2half_rn` and its variants `_rz`, `_ru`, `_rd` in CUDA,
+# `math.fsum` and `np.sum` (adds in pairs). RMSNorm and softmax, which frameworks compute in FP32. Stochastic rounding
+# in torchao's low-bit optimizers (`bf16_stochastic_round`) and on AWS Trainium. Kahan's sum in torchdistX's
+# `AnyPrecisionAdamW` (`use_kahan_summation`). The `eps` of Adam, layer norm and cosine similarity.

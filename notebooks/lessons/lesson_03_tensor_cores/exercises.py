@@ -192,8 +192,8 @@ BLOCK = Exercise(
               replace=("exponent(x) + exponent(y)", "exponent(x * y)")),
         wrong("leaves C out of the alignment", "this is what aligning to the largest product gives. C is a term like "
               "the others.", replace=("in terms if value", "in terms[:-1] if value")),
-        wrong("aligns to C", "this is what aligning everything to C gives. The largest exponent decides, whoever has "
-              "it.", replace=("max((e for value, e in terms if value), default=0)", "exponent(c)")),
+        wrong("aligns to C", "this is what aligning everything to C gives. The largest exponent decides, whichever "
+              "term has it.", replace=("max((e for value, e in terms if value), default=0)", "exponent(c)")),
         wrong("counts the leading bit", "this is one bit too few: `fraction_bits` are behind the point, the leading "
               "bit comes on top.", replace=("largest - fraction_bits", "largest - (fraction_bits - 1)")),
         wrong("rounds the result", "this is what rounding the sum to the nearest FP32 number gives. It is cut, too.",
@@ -246,8 +246,8 @@ PADDING = Exercise(
         Check("one row, one input, one output; and 7, 9, 17", 2, _ones),
     ),
     mistakes=(
-        wrong("leaves the result padded", "this is y with the padding still on it. Cut it back: whoever comes next "
-              "knows the layer's own sizes.", replace=("y[:n, :outputs]", "y")),
+        wrong("leaves the result padded", "this is y with the padding still on it. Cut it back: the next layer expects "
+              "the layer's own sizes.", replace=("y[:n, :outputs]", "y")),
         wrong("pads with ones", "this is what padding with something other than 0 gives: padded inputs join every "
               "sum.", replace=(("more_n))", "more_n), value=1.0)"), ("more_outputs))", "more_outputs), value=1.0)"))),
         wrong("pads in front", "this is zeros in front. The old numbers belong into the first rows and columns.",

@@ -13,12 +13,12 @@
 # %% [markdown] on_the_map="a Tensor Core's sum, bit by bit, on seven generations; which layers gain from FP16"
 # # 03 · Tensor Cores
 #
-# **You will be able to** add up a block as a Tensor Core does, bit by bit, say which accumulator a long sum needs, and tell
-# before you time anything whether a layer will gain from FP16.
+# **You will be able to** add up a block as a Tensor Core does, bit by bit. You can say which accumulator a long sum
+# needs. You can predict whether a layer gains from FP16, before you time it.
 #
-# About 90 minutes. Builds on: lesson 02 (one addition, swallowed updates). Five exercises, 29 points. No GPU is needed: the
-# arithmetic of seven generations is emulated to the bit, speed is measured on what you have, and what others measured on real
-# GPUs is shown as theirs.
+# About 90 minutes. Builds on: lesson 02 (one addition, swallowed updates). Five exercises, 29 points. No GPU is needed:
+# the arithmetic of seven generations is emulated to the bit. Speed is measured on your machine. Published measurements
+# of real GPUs name their source.
 
 # %% id="setup"
 import math
@@ -194,15 +194,15 @@ for name, (a, b, c) in sums.items():
 #
 # 1. **Align.** All products of the block, and C, are shifted to the largest exponent among them.
 # 2. **Cut.** Bits behind the last of 23 (V100), 24 (A100) or 25 (H100) places are cut off, never rounded.
-# 3. **Add.** What is left is added exactly.
+# 3. **Add.** The remaining bits are added exactly.
 # 4. **Cut.** The sum is cut to FP32 (or rounded to nearest, if D is FP16). Then D is the C of the next block.
 #
 # In a formula, with $F$ places, terms $t$ and their exponents $e_t$:
 #
 # $$D = \text{cut}\Big(\sum_t \text{cut}_F\big(t \cdot 2^{-E}\big)\Big) \cdot 2^{E}, \qquad E = \max_t e_t$$
 #
-# So small terms beside a large one are cut off, *however many there are*, and a sum of positive numbers is never too large. Over a long
-# sum these errors add up. How much does it matter? Say it as a number.
+# So small terms are cut off next to a large one, *even if there are many of them*. A sum of positive numbers is never
+# too large. Over a long sum these errors add up. How much does it matter? Say it as a number.
 
 
 # %% id="predict-errors"
@@ -215,15 +215,16 @@ def times_larger():
 predict("tensor.errors", times_larger)
 
 # %% [markdown]
-# Same inputs, and every generation has an answer of its own:
+# The inputs are the same, and every generation has a different answer:
 
 # %% id="touch-errors"
 sum_errors_figure()
 
 # %% [markdown]
-# Cutting always errs in the same direction, so errors add up with the number of blocks: K / 4, K / 8 or K / 16. Rounding to nearest
-# errs in both directions. Even so, a V100's sum of 8,192 products is a thousand times better than an FP16 accumulator's. It is off
-# by less than 2^-11, and that is how much a single FP16 operand may be off. (In which order cuBLAS adds the blocks nobody promises.)
+# Cutting always errs in the same direction, so errors add up with the number of blocks: K / 4, K / 8 or K / 16.
+# Rounding to nearest errs in both directions. Even so, a V100's sum of 8,192 products is a thousand times better than
+# an FP16 accumulator's. It is off by less than 2^-11, and that is how much a single FP16 operand may be off. (cuBLAS
+# does not document the order in which it adds the blocks.)
 #
 # ### Exercise 2: one block of a Tensor Core  ●●●  15 min
 #
@@ -324,9 +325,9 @@ for name, layer in layers.items():
 print(f"{'ridge, where the limits meet':<32}{roof.ridge(FP32):>10.3g}{roof.ridge(narrow):>20.3g}")
 
 # %% [markdown]
-# **Choose a card.** No GPU was measured for this lab yet, so the left half of each figure shows what *others published* about the
-# card of your choice: a hexagon is one number with its source and date (they are in `data/published.csv`), a dotted line is what
-# the data sheet promises. Once a GPU is on record here, it takes their place.
+# **Choose a card.** No GPU was measured for this lab yet. So the left half of each figure shows what *others published*
+# about the card of your choice. A hexagon is one number with its source and date (they are in `data/published.csv`). A
+# dotted line is the promise of the data sheet. Once a GPU is on record here, it takes their place.
 
 # %% id="touch-roofline-figure"
 card = "A100"  # or one of these: P100, GTX 1080 Ti, T4, RTX 3090, V100, RTX 4090, H100
@@ -393,8 +394,9 @@ for n in sizes:
 sweep_figure("size", card=card)
 
 # %% [markdown]
-# And what would a card gain in whole trainings? Others timed hundreds of them in FP16 (mixed precision) and in FP32. On an A100 and
-# later, FP32 products may run in TF32, which is a gain of its own; the table says what FP16 was compared with.
+# And what would a card gain in whole trainings? Others timed hundreds of them in FP16 (mixed precision) and in FP32. On
+# an A100 and later cards, FP32 products may run in TF32, where it is allowed. That is faster by itself, so the table
+# says what FP16 was compared with.
 
 # %% id="touch-gains" tags=["claim-C12", "claim-C13"]
 print(f"{'published: times as fast in FP16':<52}{'slowest':>9}{'middle':>9}{'fastest':>9}")
@@ -406,9 +408,10 @@ for name in cards():
 gains_figure(card)
 
 # %% [markdown]
-# **One number does not exist.** A V100 trains 2.9 times as fast as in FP32 in the middle, and between 0.97 and 5.8 times; an A100
-# 1.7 times as fast as in TF32. Work that waits for data or for memory gains nothing. Products gain 3 times on the GeForce cards and
-# 13 on an A100: "4x" fits the one, "10x" the other, and "8x" is what V100's data sheet promises.
+# **One number does not exist.** In the middle a V100 trains 2.9 times as fast as in FP32, and it varies between 0.97
+# and 5.8 times. An A100 trains 1.7 times as fast as in TF32. Work that waits for data or for memory gains nothing.
+# Products are 3 times as fast on the GeForce cards and 13 times on an A100. So "4x" fits the one, "10x" the other, and
+# "8x" is the promise of V100's data sheet.
 
 # %% [markdown]
 # **Is there a GPU in your machine?** Then measure it: in three minutes it answers what these figures ask, and trains some of the
@@ -433,9 +436,9 @@ GpuRun()
 sweep_figure("alignment", card=card)
 
 # %% [markdown]
-# The CPU on the right loses a quarter at most (FP16, rows of 511 numbers). A GPU loses more: an H100's layer of 10,922 units was
-# published as 1.45 times as fast with 10,912 or 10,944 (multiples of 32 and 64; newer cards like 64). The cure costs little: 1,001
-# classes become 1,008, which is 0.7% more work.
+# The CPU on the right loses a quarter at most (FP16, rows of 511 numbers). A GPU loses more. For an H100, a layer of
+# 10,922 units was published as 1.45 times as fast with 10,912 or 10,944 units. (These are multiples of 32 and 64; newer
+# cards like 64.) The cure costs little: 1,001 classes become 1,008, which is 0.7% more work.
 #
 # ### Exercise 5: multiples of 8  ●●○  8 min
 #
@@ -470,7 +473,7 @@ check("tensor.padding", my_padded_linear)
 # | C13 about 10x FP64 and 4x FP32 in products; 8x in theory | half true, as others published: 3 times FP32 on GeForce cards, up to 8 on a V100, 13 on an A100; 8 is V100's data sheet | section 6 |
 # | C15 FP16 moves half the bytes, so bandwidth-bound work gains as well | true: FP16 copies and activations are about twice as fast, on a CPU too | section 5 |
 # | C16 multiples of 8 run best | true, as others published: sizes that are none cost an H100 a third of its speed; 64 is the better multiple there | section 6 |
-# | C17 only GPUs with Tensor Cores gain | half true: a CPU with BF16 instructions gains in products, and any device in bytes | section 6 |
+# | C17 only GPUs with Tensor Cores gain | half true: an AMD EPYC, a CPU with BF16 instructions, gains in BF16 products, and any device in bytes | section 6 |
 # | C18 a Tensor Core computes D = A·B + C | half true: of terms that were cut, so 1 + 16 · 2^-25 is 1 on a V100 and an A100 | section 3 |
 # | C19 multiply in FP16, add in FP32 | half true: products are exact, additions are coarser than FP32's | section 1 |
 # | C20 the backward pass of a linear layer is two more products | true, to the bit; with torch's W[outputs, inputs], dX = dY W | section 4 |

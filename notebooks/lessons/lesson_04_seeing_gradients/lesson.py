@@ -13,18 +13,18 @@
 # %% [markdown] on_the_map="the gradients of a training, from the network to their bits; five networks, and one of your own"
 # # 04 · Seeing gradients
 #
-# **You will be able to** say which gradients of a network FP16 cannot hold, at any scale and in any layer; find the layer where an
-# inf was born; and look into the training of a model of your own with three lines.
+# **You will be able to** say which gradients of a network FP16 cannot hold, at any scale and in any layer. You find the
+# layer that made the first inf. You look into the training of your own model with three lines.
 #
-# About 90 minutes, best in two sittings (the second begins with section 5). Five exercises, 30 points. Builds on: the bits of a
-# number (lesson 01), and what a backward pass is. Three things are used here:
+# About 90 minutes, best in two sittings (the second begins with section 5). Five exercises, 30 points. Builds on: the
+# bits of a number (lesson 01), and what a backward pass is. You need three facts:
 #
-# - FP16's smallest number is 2^-24 = 5.96e-8, and what is not above half of it becomes 0: it *underflows*. From 65520 on, a number
-#   becomes inf: it *overflows*.
-# - A network passes *activations* forward, from layer to layer. The backward pass brings their gradients (*activation gradients*) and
-#   those of the weights (*weight gradients*).
-# - `FP32` and `FP16` are names of recipes. A *recipe* says in which format a network is trained. Here `FP16` is used as it is: no
-#   remedy is switched on.
+# - FP16's smallest number is 2^-24 = 5.96e-8. A number that is not above half of it becomes 0: it *underflows*. From
+#   65520 on, a number becomes inf: it *overflows*.
+# - A network passes *activations* forward, from layer to layer. The backward pass brings their gradients (*activation
+#   gradients*) and those of the weights (*weight gradients*).
+# - `FP32` and `FP16` are names of recipes. A *recipe* says in which format a network is trained. Here `FP16` is used
+#   without any remedy.
 
 # %% id="setup"
 import math
@@ -62,8 +62,9 @@ predict("gradients.lost", lambda: 100 * lost_at_first("unet"))
 predict("gradients.later")
 
 # %% [markdown]
-# Now look: here is a film of its FP32 gradients, from the first step to the fortieth. Each picture has a bar for each power of two.
-# Behind the bars you see what FP16 makes of them: zero, *subnormal* (fewer bits are kept), normal, inf.
+# Now look: here is a film of its FP32 gradients, from the first step to the fortieth. Each picture has a bar for each
+# power of two. The colours behind the bars show how FP16 stores them: as zero, *subnormal* (with fewer bits), normal,
+# or inf.
 #
 # **Slide the step.** Then look at the rows below: each is a layer. Which layers lose most?
 
@@ -76,16 +77,18 @@ for step in range(41):
 GradientZoom(film)
 
 # %% [markdown]
-# **The loss does not happen evenly.** Some layers lose a tenth and more, others next to nothing. And it grows while the network
-# learns: for a pixel that is already right, the gradient is small.
+# **Gradients are not lost evenly.** Some layers lose a tenth and more, others almost nothing. The lost share grows
+# while the network learns: for a pixel that is already right, the gradient is small.
 #
 # What you see is a *histogram* of exponents. The numbers from one power of two to the next are called a *binade*. Each is counted
 # into the binade of its magnitude; zeros, inf and NaN are in none.
 #
-# *How exercises work.* Write your answer between the `def` line and the check, and run the cell as often as you like. At grading only
-# the exercise's own cell runs, with the imports, functions, classes and constants of other cells that it uses.
+# *How exercises work.* Write your answer between the `def` line and the check. You can run the cell as often as you
+# like. Grading runs only the exercise's own cell, with the imports, functions, classes and constants of other cells
+# that it uses.
 #
-# *No idea how to begin? `from labkit.grading import hint`, then `hint("gradients.binades")`: three hints, one by one, at no cost.*
+# *No idea how to begin? `from labkit.grading import hint`, then `hint("gradients.binades")`: you get three hints, one
+# by one, at no cost.*
 #
 # ### Exercise 1: count by powers of two  ●○○  8 min
 #
@@ -120,25 +123,25 @@ check("gradients.binades", my_binades)
 predict("gradients.bits")
 
 # %% [markdown]
-# **Slide *Zoom*** from *network* over *layer* and *tensor* to *gradient*: you see the sixteen bits that FP16 makes of one number. (A
-# click, or Enter, zooms in. Esc zooms out.) In the tensor, choose another cell with a click or the arrow keys. Then press **× 2** a
-# few times, and watch the bits.
+# **Slide *Zoom*** from *network* over *layer* and *tensor* to *gradient*: you see the sixteen bits of one number in
+# FP16. (A click, or Enter, zooms in. Esc zooms out.) In the tensor, choose another cell with a click or the arrow keys.
+# Then press **× 2** a few times, and watch the bits.
 
 # %% id="touch-zoom"
 GradientZoom({0: film[0], 40: film[40]})
 
 # %% [markdown]
-# **Times two moves only the exponent.** The number that you see keeps all its digits. So the whole histogram moves to the right by
-# one binade, and nothing else changes. Below 2^-14 it is still better: there FP16 keeps fewer bits, and each doubling brings back one
-# of them.
+# **Multiplying a normal number by two changes only its exponent.** Its significand keeps all its bits. So the whole
+# histogram moves to the right by one binade, and nothing else changes. A *subnormal* number, below 2^-14, gains: FP16
+# stores fewer of its bits, and each doubling brings back one of them.
 #
 # $$x = \pm\, 2^{e} \times 1.f \quad\Rightarrow\quad 2x = \pm\, 2^{e+1} \times 1.f$$
 
 # %% [markdown]
 # ## 3 · What would another scale lose?
 #
-# Suppose all gradients were larger by a factor $2^k$. What would FP16 lose *then*? This is a question about something that did not
-# happen. With a histogram it is answered without a second training, because the counts only move.
+# Suppose all gradients were larger by a factor $2^k$. What would FP16 lose *then*? You do not need a second training to
+# answer this. Multiplying by $2^k$ moves every bar $k$ places to the right. So count again, with the bars moved.
 
 
 # %% id="predict-scale"
@@ -206,7 +209,9 @@ check("gradients.window", my_window)
 # %% [markdown]
 # ## 4 · The metric that lies
 #
-# You have no FP32 gradients beside you, only an FP16 training. It is tempting to count the zeros in it.
+# *The share of zeros does not show what FP16 lost.*
+#
+# You have no FP32 gradients to compare with, only an FP16 training. It is tempting to count the zeros in it.
 
 # %% id="predict-zeros"
 predict("gradients.zeros")
@@ -219,11 +224,12 @@ for task in ("segmentation", "digits"):
     print(f"{name:<31} {zeros:4.0%} zeros   {lost:4.0%} lost   in the end {record.metric_name} {record.metric:.2f}")
 
 # %% [markdown]
-# **The number of zeros says nothing.** In *digits* the border of each picture is black, so the weights there have no gradient, in any
-# format. In *segmentation* most activation gradients became zero, but a weight gradient is a sum over many pixels, and hardly ever
-# zero itself. It is only wrong.
+# **Counting zeros in FP16 does not show what was lost.** In *digits* the border of each picture is black, so the
+# weights there have no gradient, in any format. In *segmentation* most activation gradients became zero. But a weight
+# gradient is a sum over many pixels, so it is almost never zero. It is only wrong.
 #
-# Only a comparison tells: the same weights and the same batch, in FP32 and in FP16. *Lost* is what is non-zero there and zero here.
+# You need a comparison: the same weights and the same batch, in FP32 and in FP16. *Lost* is what is non-zero there and
+# zero here.
 #
 # ### Exercise 4: lost, or zero all along?  ●●○  8 min
 #
@@ -333,18 +339,20 @@ for task in ("digits", "digits_cnn", "segmentation_small", "char_lstm", "gpt"):
 # %% [markdown]
 # Read it by columns.
 #
-# - Many gradients are lost in one network of five, about one percent in another, next to none in the rest. It depends on the loss:
-#   *segmentation_small* takes a mean over half a million numbers.
-# - Where much is lost, activation gradients are lost first. In an autoencoder, which is not here, it is the other way round: try
-#   `lost_at_first("autoencoder", "weight gradients")`.
-# - Updates are swallowed where they are small beside the weights. Here that is the classifier with its plain SGD.
+# - Many gradients are lost in one network of five, about one percent in another, next to none in the rest. It depends
+#   on the loss: *segmentation_small* takes a mean over half a million numbers.
+# - Where much is lost, activation gradients are lost first. In an autoencoder, which is not here, it is the other way
+#   round: try `lost_at_first("autoencoder", "weight gradients")`.
+# - Updates are swallowed where they are small compared with the weights. Here that is the classifier with its plain
+#   SGD.
 # - Weights take half the bytes (a little more where some layers stay in FP32). What is *kept* does not shrink at all.
 
 # %% [markdown]
 # ## 7 · What halves, and what does not
 #
-# *Mixed precision halves the memory*, one reads. Count by category. What is kept from step to step is counted by the lab. What
-# autograd saves for the backward pass is counted by a hook of torch's, for three linear layers of plain torch.
+# *Mixed precision halves the memory*, one reads. Count by category. The lab counts the bytes that stay from step to
+# step. What autograd saves for the backward pass is counted by a hook of torch's, for three linear layers of plain
+# torch.
 
 # %% id="predict-memory"
 predict("gradients.memory")
@@ -373,12 +381,12 @@ for category, size in fp32.items():
     print(f"{category:<19}{size:>12,} bytes in FP32 {mixed[category]:>12,} in mixed precision   {ratio}")
 
 # %% [markdown]
-# **Half true.** Weights, gradients and what is saved for the backward pass halve. The optimizer's state stays as it was, and the FP32
-# copy of the weights is *new*. Together, what is kept is as large as before. So memory shrinks where activations are the larger part:
-# large batches, large pictures, long texts.
+# **Half true.** Weights, gradients and what is saved for the backward pass halve. The optimizer's state stays as it
+# was, and the FP32 copy of the weights is *new*. Together, these bytes are as many as before. So memory shrinks where
+# activations are the larger part: large batches, large pictures, long texts.
 
 # %% [markdown]
-# ## 8 · A model of your own
+# ## 8 · Your own model
 #
 # Everything you saw works on any model, in any loop, also with `torch.amp`. Three lines: import `watch`, open a block around the
 # training, ask for the report. It changes no value of the training. Put your own model and data here.
@@ -410,11 +418,11 @@ watched.report()
 # | C23 activations or the loss can overflow, and NaN follows | true: first inf, a layer later NaN | section 5 |
 # | C07 an update smaller than half the spacing at the weight is lost | true, again in 04: in one of five networks, a quarter of all | section 6 |
 # | C09 a tensor in FP16 takes half the bytes of FP32 | true, again in 04: the weights of five networks | section 6 |
-# | C11 the freed memory allows twice the batch or a larger model | half true, again in 04: what is kept between steps does not shrink | sections 6, 7 |
+# | C11 the freed memory allows twice the batch or a larger model | half true, again in 04: the bytes that stay between steps do not shrink | sections 6, 7 |
 # | C21 many gradients of a real network are below what FP16 can hold | true, again in 04, for some: it grows in training | sections 1, 3 |
 # | C22 activation gradients underflow first | half true, again in 04: where much is lost; not in an autoencoder | section 6 |
 #
-# **Where you meet this.** `torch.nn.Module.register_full_backward_hook` and `Tensor.register_hook`, on which such instruments stand;
-# `wandb.watch`, which shows *scaled* gradients under `torch.amp`; the `DebugUnderflowOverflow` of Hugging Face's Transformers, which
-# names the first inf of a forward pass; `torch.autograd.graph.saved_tensors_hooks` and `torch.cuda.memory_summary` for memory;
-# TransformerEngine's statistics of its own layers.
+# **Where you meet this.** `torch.nn.Module.register_full_backward_hook` and `Tensor.register_hook`, which such
+# instruments use. `wandb.watch`, which shows *scaled* gradients under `torch.amp`; the `DebugUnderflowOverflow` of
+# Hugging Face's Transformers, which names the first inf of a forward pass. `torch.autograd.graph.saved_tensors_hooks`
+# and `torch.cuda.memory_summary` for memory; TransformerEngine's statistics of its own layers.

@@ -318,7 +318,7 @@ SOFTMAX = Exercise(
     notes="""exp(x) is inf in FP16 from 11.1 on and in FP32 from 88.8 on, so subtract the largest logit of the *row*
     first; and sum in FP32. Oracle in the tests: torch's softmax in FP64, rounded.
 
-    A correct answer may write its FP32 arithmetic in any order. No probability that is asked for lies so near the
+    A correct answer may write its FP32 arithmetic in any order. No probability here lies so near the
     middle of two FP16 numbers that this could change it, so answers are compared bit for bit.""",
     checks=(
         Check("small logits", 1, _ordinary),

@@ -13,8 +13,8 @@
 # %% [markdown] on_the_map="which operation runs in which dtype and what it costs; one training step, tensor by tensor"
 # # 05 · Autocast
 #
-# **You will be able to** say in which dtype each operation of a network runs and why, see what it would cost if it ran in
-# another, and follow one training step, tensor by tensor, from its weights back to its weights.
+# **You will be able to** say in which dtype each operation of a network runs, and why. You see what it would cost if it
+# ran in another dtype. You follow one training step, tensor by tensor, from its weights back to its weights.
 #
 # About 105 minutes. Builds on: FP16 ends at 65504 and rounds to 11 bits (lessons 01 and 02). Five
 # exercises, 34 points.
@@ -38,7 +38,7 @@ from labkit.train import TASKS, single_digits
 from labkit.widgets import CastLedger, StepDebugger, predict
 
 # %% [markdown]
-# ## 1 · Nobody writes a cast
+# ## 1 · Casts that you do not write
 #
 # A network has FP32 weights and gets FP32 inputs. To *cast* a tensor is to change its dtype. With one line,
 # `with autocast(FP16):`, many operations of the network run in FP16. Which ones?
@@ -55,9 +55,9 @@ with autocast(FP16):
 print("x", x.dtype, "  linear", y.dtype, "  mse_loss", loss.dtype)
 
 # %% [markdown]
-# Now a whole network. Each row is one operation of its forward pass. You see its operands, the list on which it stands and why,
-# its result, and how far that is from the same network in FP32. The coloured bar on the left shows the format.
-# **Click another list**, or reach a row with Tab and use the arrow keys.
+# Now a whole network. Each row is one operation of its forward pass. You see its operands, its list and the reason, its
+# result, and the difference from the same network in FP32. The coloured bar on the left shows the format. **Click
+# another list**, or reach a row with Tab and use the arrow keys.
 
 
 # %% id="touch-ledger" tags=["claim-C24"]
@@ -88,7 +88,7 @@ CastLedger(Classifier(), digits.train_inputs[:64], digits.train_targets[:64], ti
 # | **allow list** | casts the operands to FP16 | `linear`, `conv2d`, `matmul` | most of the work is here, and FP16 costs little: only operands and result are rounded |
 # | **deny list** | casts the operands to FP32 | `exp`, `layer_norm`, losses | the result leaves FP16's range, or many terms are added up |
 # | **promote list** | casts all operands to the widest dtype among them | `addcmul`, `dot` | the operands must agree |
-# | no list (**keep**) | nothing | `relu`, `mean`, `batch_norm` | the operation takes what it is given |
+# | no list (**keep**) | nothing | `relu`, `mean`, `batch_norm` | the operation works in any format |
 #
 # How much does one rounding to FP16 cost? At most this *relative error*:
 #
@@ -97,8 +97,8 @@ CastLedger(Classifier(), digits.train_inputs[:64], digits.train_targets[:64], ti
 # the mark on each bar. A product of matrices rounds its operands and its result. The sum in between is kept at about FP32's
 # precision: lesson 03 has the exact rule.
 #
-# Now move `cross_entropy` to *allow*: the loss keeps only three digits, but no more than that is lost. Kernels of this kind
-# compute in FP32 inside. Only what goes in and comes out is rounded. Where it hurts more is section 3.
+# Now move `cross_entropy` to *allow*: the loss keeps only three decimal digits, but no more than that is lost. Kernels
+# of this kind compute in FP32 inside. Only what goes in and comes out is rounded. Where it hurts more is section 3.
 #
 # **Whose lists are these?** They are those of torch *on a GPU* (CUDA). The lab uses them on every machine. torch's own autocast
 # for the *CPU* has other lists:
@@ -125,10 +125,11 @@ for name, run in operations.items():
 # train with `torch.autocast("cpu", ...)`, look at its own list.
 #
 # **And is the GPU's list true?** torch's documentation has `cross_entropy` among the operations that run in FP32. But
-# `cross_entropy` is made of two: `log_softmax`, and the mean of what it gives for the right classes. torch calls the first one
-# *with a dtype*, that of the logits, and autocast respects a dtype that is named. So FP16 logits get an FP16 `log_softmax`. The
-# lab's `autocast` keeps it in FP32. `labkit.frameworks.torch_amp` has torch's behaviour. How much do they differ? Here a network
-# answers 4,096 times, and its best class is right each time. The larger the spread of its logits, the surer it is.
+# `cross_entropy` has two parts: `log_softmax`, and the mean of its results for the right classes. torch calls the first
+# part *with a dtype*, that of the logits. Autocast respects a dtype that is named. So FP16 logits get an FP16
+# `log_softmax`. The lab's `autocast` keeps it in FP32. `labkit.frameworks.torch_amp` has torch's behaviour. How much do
+# they differ? Here a network answers 4,096 times, and its best class is right each time. The larger the spread of its
+# logits, the surer it is.
 
 # %% id="touch-cross-entropy" tags=["claim-C63"]
 print("spread   mean loss: FP32   torch on a GPU    losses that are 0: FP32   torch on a GPU    gradient off by")
@@ -146,15 +147,16 @@ for spread in (1, 4, 16, 64):
     print(f"{spread:>4}{means[0]:>18.5f}{means[1]:>16.5f}{zeros[0]:>24.0%}{zeros[1]:>16.0%}{off:>19.2%}")
 
 # %% [markdown]
-# Hardly at all in the mean: the roundings go up as often as down. It is the small losses that differ. A loss below $2^{-25}$ is 0
-# in FP16, so a sure network gets more losses of exactly 0. If you compare losses to the last digit, or weight single examples by
-# their loss, write `F.cross_entropy(logits.float(), classes)`. Then it is FP32 everywhere.
+# Hardly at all in the mean: the roundings go up as often as down. It is the small losses that differ. A loss below
+# $2^{-25}$ is 0 in FP16, so a sure network gets more losses of exactly 0. If you compare losses exactly, or weight
+# single examples by their loss, write `F.cross_entropy(logits.float(), classes)`. Then it is FP32 everywhere.
 #
-# *How exercises work.* Write your answer between the `def` line and the check, and run the cell as often as you like. At
-# grading only the exercise's own cell runs, with the imports, functions, classes and constants of other cells that it uses.
-# Leave what your function is given as it is: sort or overwrite a copy.
+# *How exercises work.* Write your answer between the `def` line and the check, and run the cell as often as you like.
+# At grading only the exercise's own cell runs, with the imports, functions, classes and constants of other cells that
+# it uses. Do not change the arguments of your function: sort or overwrite a copy.
 #
-# *No idea how to begin? `from labkit.grading import hint`, then `hint("autocast.lists")`: three hints, one by one, at no cost.*
+# *No idea how to begin? `from labkit.grading import hint`, then `hint("autocast.lists")`: you get three hints, one by
+# one, at no cost.*
 #
 # ### Exercise 1: thirty operations, four lists  ●○○  6 min
 #
@@ -340,13 +342,13 @@ print("exp leaves FP16 above log(65504) =", round(torch.tensor(65504.0).log().it
 #
 # $$\frac{e^{z_i}}{\sum_j e^{z_j}} = \frac{e^{z_i - m}}{\sum_j e^{z_j - m}}, \qquad m = \max_j z_j.$$
 #
-# torch's softmax does this, and computes in FP32 besides.
+# torch's softmax does this, and also computes in FP32.
 #
 # Below is a transformer block whose normalisation and softmax are written by hand. It has one large activation, as real
-# transformers do. Autocast keeps it correct, because `pow`, `rsqrt`, `exp` and `sum` stand on the deny list.
+# transformers do. Autocast keeps it correct, because `pow`, `rsqrt`, `exp` and `sum` are on the deny list.
 #
-# **Move each of them to *allow*, and back.** Which one ends in NaN? Which one does no harm here? Which two do damage that nobody
-# would notice? Then try *All allowed*, with FP16 and with BF16.
+# **Move each of them to *allow*, and back.** Which one ends in NaN? Which one does no harm here? Which two do damage
+# that you would not notice? Then try *All allowed*, with FP16 and with BF16.
 
 
 # %% id="touch-block"
@@ -413,8 +415,13 @@ check("autocast.softmax", my_softmax)
 # %% [markdown]
 # ## 4 · Off the lists, and by hand
 #
-# Three things that people say: *einsum does not gain from FP16*; *a function that is on no list must be registered first*;
-# *if you cast by hand, or pass `.half()` tensors, autocast no longer works*. Which of them are true?
+# People say three things:
+#
+# - *einsum does not gain from FP16*;
+# - *a function that is on no list must be registered first*;
+# - *if you cast by hand, or pass `.half()` tensors, autocast no longer works*.
+#
+# Which of them are true?
 
 # %% id="predict-hand"
 predict("autocast.hand")
@@ -456,8 +463,8 @@ with autocast(FP16):
         print("registered as float:  energy", safe_energy(h).item())
 
 # %% [markdown]
-# Nothing has to be registered. The lists hold for the operations *inside* a function too. `h * h` is on no list, so it keeps the
-# FP16 that it is given. Register a function where that is wrong. Here it is: $300^2$ overflows inside the function.
+# Nothing has to be registered. The lists hold for the operations *inside* a function too. `h * h` is on no list, so it
+# stays in FP16. Register a function where that is wrong. Here it is wrong: $300^2$ overflows inside the function.
 
 # %% id="touch-hand" tags=["claim-C30"]
 torch.manual_seed(0)
@@ -506,9 +513,9 @@ print("the lab's autocast sees the new weights:  ", halved_inside(autocast(FP16)
 print("torch.autocast sees the new weights:      ", halved_inside(torch.autocast("cpu", torch.float16)))
 
 # %% [markdown]
-# The lab's cache notices that the weight was edited, and casts again. torch's does not: the second result comes from the *old*
-# weight, and nothing says so. In a usual training you will not meet this, because weights change after the block. But whoever
-# edits weights inside the block should know it.
+# The lab's cache notices that the weight was edited, and casts again. torch's does not: the second result comes from
+# the *old* weight, and nothing says so. In a usual training you will not meet this, because weights change after the
+# block. But remember it if you edit weights inside the block.
 #
 # ### Exercise 5: a cache that sees edits  ●●○  10 min
 #
@@ -610,9 +617,9 @@ print("enabled=True does:", torch.equal(train_in_torch(True), train_plainly()))
 # %% [markdown]
 # ## 6 · Inference: no step, no scale
 #
-# A trained network that only answers needs no loss scale and no master weights. Two ways lead to FP16: `.half()` converts the
-# weights themselves, autocast casts them at each call. Both stand under `torch.inference_mode()`, so that nothing is kept for a
-# backward pass. Try both on a UNet, and on images that nobody normalised.
+# A trained network that only answers needs no loss scale and no master weights. Two ways lead to FP16: `.half()`
+# converts the weights themselves, autocast casts them at each call. Both stand under `torch.inference_mode()`, so that
+# nothing is kept for a backward pass. Try both on a UNet, and on images that are not normalised.
 
 # %% id="touch-inference"
 torch.manual_seed(0)
@@ -653,10 +660,11 @@ one = sorted(row.ratio for row in published("inference") if row.batch == "1")
 print(f"{f'any network, one example at a time ({len(one)})':<46}{one[0]:>9.2f}{median(one):>9.2f}{one[-1]:>9.2f}")
 
 # %% [markdown]
-# **Half the bytes for certain, speed where the card has it.** `.half()` halves the weights; autocast keeps them in FP32 and halves
-# activations. The answers differ in the third digit. Pixels above 65504 become inf and then NaN, in both ways: normalise first. A
-# halved model refuses FP32 input. On a CPU nothing gets faster. On GPUs others published 2.7 times FP32's speed in the middle on a
-# V100, 1.9 times TF32's on an A100, and next to nothing with one example at a time: then the GPU waits for its orders.
+# **Half the bytes for certain, speed where the card has it.** `.half()` halves the weights; autocast keeps them in FP32
+# and halves activations. The answers differ in the third decimal digit. Pixels above 65504 become inf and then NaN, in
+# both ways: normalise first. A halved model refuses FP32 input. On a CPU nothing gets faster. For GPUs others published
+# these figures: in the middle 2.7 times the speed of FP32 on a V100, and 1.9 times that of TF32 on an A100. With one
+# example at a time the gain is almost nothing: then the GPU waits for its orders.
 
 # %% [markdown]
 # ## What was settled
@@ -676,6 +684,7 @@ print(f"{f'any network, one example at a time ({len(one)})':<46}{one[0]:>9.2f}{m
 # | C52 torch.amp has autocast and GradScaler, and enabled=False is a no-op | true: equal to the bit | section 5 |
 # | C63 under autocast `cross_entropy` runs in FP32 | half true: its mean does; on a GPU torch rounds the log-probabilities of FP16 logits to FP16 | section 1 |
 #
-# **Where you meet this.** `torch.autocast("cuda", torch.float16)` and its lists in `ATen/autocast_mode.h`; `custom_fwd`,
-# `custom_bwd`; `register_float_function` and `half_function` in `apex.amp` (removed from apex in 2025); Lightning's `precision="16-mixed"`; Keras'
-# `mixed_float16` policy, which decides by layer; JAX's `jmp.Policy`, which leaves the decision to you.
+# **Where you meet this.** `torch.autocast("cuda", torch.float16)` and its lists in `ATen/autocast_mode.h`;
+# `custom_fwd`, `custom_bwd`; `register_float_function` and `half_function` in `apex.amp` (removed from apex in 2025).
+# Lightning's `precision="16-mixed"`; Keras' `mixed_float16` policy, which decides by layer; JAX's `jmp.Policy`, which
+# leaves the decision to you.

@@ -106,8 +106,8 @@ STATIC_STEP = Exercise(
               "there is NaN.", replace=("not torch.isfinite(gradient).all()", "gradient.isinf().any()")),
         wrong("overlooks minus inf", "this is what comparing with +inf gives: gradients overflow downwards as well.",
               replace=("not torch.isfinite(gradient).all()", "(gradient.isnan() | (gradient == torch.inf)).any()")),
-        wrong("puts 0 for inf", "this is what replacing inf by 0 gives: the other elements still step, in a direction "
-              "nobody computed. Skip the whole step.",
+        wrong("puts 0 for inf", "this is what replacing inf by 0 gives: the other elements still step, in a wrong "
+              "direction. Skip the whole step.",
               replace=("gradient_of(scale).float()", "torch.nan_to_num(gradient_of(scale).float(), 0.0, 0.0, 0.0)")),
         wrong("steps in FP16", "this is what an FP16 weight gives: steps below its spacing are rounded away. Keep the "
               "weight in FP32.",
@@ -267,8 +267,8 @@ ADVANCE = Exercise(
     (torch's way) and a remainder are one and the same. What the last two cost when an interval is lowered:
     scaling.repair.
 
-    Scales stay far from the ends of FP32, where torch and labkit part (see labkit.amp.advance). What is asked here,
-    both agree on, to the bit.""",
+    Scales stay far from the ends of FP32, where torch and labkit differ (see labkit.amp.advance). On these inputs both
+    agree to the bit.""",
     checks=(
         Check("a clean step is counted, and the scale stays", 1, _counting),
         Check("the clean step that completes the interval grows the scale", 2, _growing),
@@ -574,18 +574,18 @@ REPAIR = Exercise(
     mistakes=(
         wrong("not repaired", "this is the faulty scaler as it was.", replace=(SUMS, EQUALS, SINKS)),
         wrong("only the floor is repaired", "this still has a sum that overflows in FP16 although every term is "
-              "finite, and a count compared with ==, so a lowered interval is never met and growth stops for ever.",
+              "finite, and a count compared with ==, so a lowered interval is never met and growth stops.",
               replace=(SUMS, EQUALS)),
         wrong("only the comparison is repaired", "this still has a sum that overflows in FP16 although every term is "
               "finite, and a scale that sinks without a floor: after enough skipped steps it is 0, and 1 / 0 is inf.",
               replace=(SUMS, SINKS)),
         wrong("only the sum is repaired", "this still has a count compared with ==, so a lowered interval is never met "
-              "and growth stops for ever; and a scale that sinks without a floor: after enough skipped steps it is 0, "
+              "and growth stops. It also has a scale that sinks without a floor: after enough skipped steps it is 0, "
               "and 1 / 0 is inf.", replace=(EQUALS, SINKS)),
         wrong("the sum is left", "this still has a sum that overflows in FP16 although every term is finite.",
               replace=SUMS),
         wrong("the comparison is left", "this still has a count compared with ==, so a lowered interval is never met "
-              "and growth stops for ever.", replace=EQUALS),
+              "and growth stops.", replace=EQUALS),
         wrong("the floor is left", "this still has a scale that sinks without a floor: after enough skipped steps it "
               "is 0, and 1 / 0 is inf.", replace=SINKS),
         wrong("looks for inf alone", "this is what a repair with isinf gives: the sum found NaN too. torch.isfinite "

@@ -13,12 +13,12 @@
 # %% [markdown] on_the_map="gradients that FP16 loses, and how a scale brings them back"
 # # 06 · Loss scaling
 #
-# **You will be able to** see which gradients FP16 loses, choose a loss scale that brings them back, and write the
-# rule that every framework uses to choose it for you. Then you tune that rule, compare six frameworks' versions of it,
-# and find the faults in a broken one.
+# **You will be able to** see which gradients FP16 loses, and choose a loss scale that brings them back. You write the
+# rule by which every framework chooses the scale for you. Then you tune that rule, compare six frameworks' versions of
+# it, and find the faults in a broken one.
 #
-# About 140 minutes, best in two sittings (the second begins with section 7). Six exercises, 50 points. Builds on: what a
-# backward pass is. You can take this lesson alone. Three things from the others are used here:
+# About 140 minutes, best in two sittings (the second begins with section 7). Six exercises, 50 points. Builds on: what
+# a backward pass is. You can take this lesson alone. You need three facts from the others:
 #
 # - FP16 holds numbers from 2^-24 = 5.96e-8 to 65504. Smaller results *underflow*: they become 0. Larger ones *overflow*: they
 #   become inf.
@@ -62,9 +62,9 @@ UnderflowHistogram(gradient_snapshot(run, "activation gradients"), log2_scale=10
 #
 # $$\frac{\partial L}{\partial z} = \frac{\sigma(z) - y}{N}, \qquad N = 24 \cdot 10 \cdot 48 \cdot 48 = 552{,}960.$$
 #
-# Here $z$ is the network's output for one pixel, $\sigma(z)$ the probability that it stands for, and $y$ the truth, 0 or 1. For
-# an easy pixel $\sigma(z) - y$ is about 0.01. Divided by $N$ that is 1.8e-8, less than half of FP16's smallest number, so it
-# rounds to zero. The chain rule passes these zeros on to every layer before.
+# Here $z$ is the network's output for one pixel, $\sigma(z)$ the probability that it means, and $y$ the truth, 0 or 1.
+# For an easy pixel $\sigma(z) - y$ is about 0.01. Divided by $N$ that is 1.8e-8, less than half of FP16's smallest
+# number, so it rounds to zero. The chain rule passes these zeros on to every layer before.
 #
 # Now multiply the loss by $S$, the **loss scale**. By the chain rule *every* gradient is multiplied by $S$. The whole histogram
 # moves to the right, and nothing else changes.
@@ -134,11 +134,12 @@ print("cast to FP32, then divide:", (arrived.float() / 2**10).item(), "  (2^-27 
 # %% [markdown]
 # The order is: scale, backward, **cast to FP32, unscale**, check for inf and NaN, step.
 #
-# *How exercises work.* Write your answer between the `def` line and the check, and run the cell as often as you like. At
-# grading only the exercise's own cell runs, with the imports, functions, classes and constants of other cells that it uses.
-# Leave what your function is given as it is: sort or overwrite a copy.
+# *How exercises work.* Write your answer between the `def` line and the check, and run the cell as often as you like.
+# At grading only the exercise's own cell runs, with the imports, functions, classes and constants of other cells that
+# it uses. Do not change the arguments of your function: sort or overwrite a copy.
 #
-# *No idea how to begin? `from labkit.grading import hint`, then `hint("scaling.static_step")`: three hints, one by one, at no cost.*
+# *No idea how to begin? `from labkit.grading import hint`, then `hint("scaling.static_step")`: you get three hints, one
+# by one, at no cost.*
 #
 # ### Exercise 1: one step with a static scale  ●○○  8 min
 #
@@ -185,8 +186,8 @@ for log2_scale in (0, 3, 7, 10, 16, 22, 28, 34, 40):
 # Another task has another window. (The last 0.012% are no underflow. FP16 rounded an activation to the other side of a ReLU: one
 # gradient became zero, and another one appeared.)
 #
-# The two ends differ in one important way. **Underflow is silent.** Overflow can be seen: there is an inf or a NaN. If nobody
-# checks for it, one step with inf ruins the weights:
+# The two ends differ in one important way. **Underflow is silent.** Overflow can be seen: there is an inf or a NaN.
+# Without a check, one step with inf ruins the weights:
 
 # %% id="touch-unchecked" tags=["claim-C36"]
 from dataclasses import replace
@@ -282,8 +283,8 @@ ScalerTimeline(growth_interval=20)
 # overflow only skips its step. Only from the second one on the scale is lowered. The idea: a single bad batch should not halve
 # the scale for the next thousand steps.
 #
-# Two names need a word. *apex* was NVIDIA's library; its mixed precision was removed from it in 2025. *fastai* is version 1
-# here: version 2 uses torch's scaler.
+# Two names need an explanation. *apex* is NVIDIA's library; its mixed precision was removed in 2025. *fastai* is
+# version 1 here: version 2 uses torch's scaler.
 
 # %% id="predict-shipped"
 predict("scaling.shipped")
@@ -333,8 +334,8 @@ for interval, replay in scalers.replays.items():
 # %% [markdown]
 # ## 7 · Live
 #
-# The same task with a coarser network, so that a step takes milliseconds. It starts in FP16 **without scaling**. The dark
-# curve is FP32 from the same seed: the same first weights and the same batches.
+# The same task with a coarser network, so that a step takes milliseconds. It starts in FP16 **without scaling**. The
+# curve *FP32* has the same seed: the same first weights and the same batches.
 
 # %% id="predict-recover"
 predict("scaling.recover")
@@ -360,18 +361,18 @@ for recipe in ("FP32", "FP16"):  # and a task that does not care, trained now, w
 race_figure(records)
 
 # %% [markdown]
-# Would you rather see it happen? This is the full-size task with a seed of your own, on your GPU if you have one. It takes
-# about 15 seconds; the bar's `record` then holds the run. At its end FP32's steps are timed beside FP16's. On a CPU, FP16
-# products are emulated, so no speed can be gained.
+# Would you rather see it happen? This is the full-size task with a seed of your own, on your GPU if you have one. It
+# takes about 15 seconds; the bar's `record` then holds the run. At its end the lab times steps of FP32 and of FP16. On
+# a CPU, FP16 products are emulated, so no speed can be gained.
 
 # %% id="touch-own-run"
 bar = TrainingBar(TASKS["segmentation"], RECIPES["FP16 dynamic"], seed=7)
 bar
 
 # %% [markdown]
-# *Training diverges without scaling*, one often reads. Not here: it **stalls**. There is no error and no NaN, and yet the network
-# learns almost nothing. In all three recorded runs its Dice is 0.000, where FP32 reaches 0.67. This is worse than a crash,
-# because nothing tells you.
+# *Training diverges without scaling*, one often reads. Not here: it **stalls**. There is no error and no NaN, and yet
+# the network learns almost nothing. In all three recorded runs its Dice is 0.000, where FP32 reaches 0.67. This is
+# worse than a crash, because there is no message.
 #
 # On many tasks nothing happens at all. `digits`, above, is as good in FP16 without a scale as in FP32. Whether you need a scale
 # depends on your gradients.
@@ -393,11 +394,12 @@ bar
 BeatTheScaler(seed=0)
 
 # %% [markdown]
-# The scaler is quick on the way down: one power of two for each skipped step. It is slow on the way up: one power of two for 25
-# clean steps. When the window jumps up, the scaler loses gradients for a hundred steps, and nothing tells it. There you can
-# win. Where the window moves only a little you cannot win, because the scaler never gets tired of trying.
+# The scaler is quick on the way down: one power of two for each skipped step. It is slow on the way up: one power of
+# two for 25 clean steps. When the window jumps up, the scaler loses gradients for a hundred steps, and it cannot see
+# that. There you can win. Where the window moves only a little you cannot win, because the scaler never gets tired of
+# trying.
 #
-# Compare the two losses, too. A few dozen steps that lose gradients hardly show in them. That is why nobody notices.
+# Compare the two losses, too. A few dozen steps that lose gradients hardly change the loss. So people do not notice.
 
 # %% [markdown]
 # ## 9 · Clip at the right place
@@ -502,7 +504,8 @@ for name, work, gradient in (("normalise", normalise, all_zero), ("clamp", clamp
         print(f"{name:<10} {when:<7} the check: {weight_after(gradient, work, when)}")
 
 # %% [markdown]
-# *Whatever works on gradients belongs where inf and NaN are still checked for, else inf slips through*: that is half true.
+# People say: *code that changes gradients must run before the check for inf and NaN, or an inf gets through*. That is
+# half true.
 #
 # | your code | for example | its place | why |
 # |---|---|---|---|
@@ -620,7 +623,7 @@ check("scaling.repair", my_repaired_step)
 # | C33 scale the loss, and by the chain rule every gradient is scaled | true: the histogram shifts | section 1 |
 # | C34 static scales from 128 to 1024 are enough for many networks | half true: there is a window, it moves, and it can close | sections 4, 6 |
 # | C35 dynamic: back off on inf, grow after enough clean steps | true | section 4 |
-# | C36 a static scale that is too high ruins the weights when nobody checks | true: one step is enough | section 4 |
+# | C36 a static scale that is too high ruins the weights without a check | true: one step is enough | section 4 |
 # | C37 without scaling training diverges or stalls | half true: it stalls here, and elsewhere nothing happens | section 7 |
 # | C38 unscale before clipping | true | section 9 |
 # | C39 what works on gradients belongs where inf and NaN are still checked for | half true: what makes NaN does, what hides inf does not | section 10 |

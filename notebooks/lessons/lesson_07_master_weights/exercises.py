@@ -80,8 +80,8 @@ STEP = Exercise(
         wrong("stops at the first inf", "this is what ending at the first step with inf or NaN gives. Skip it, and go "
               "on.", replace=("if torch.isfinite(grad).all():\n            ",
                               "if not torch.isfinite(grad).all():\n            break\n        ")),
-        wrong("replaces inf by 0", "this is what stepping with the other elements gives: a direction nobody computed. "
-              "Skip the whole step.",
+        wrong("replaces inf by 0", "this is what stepping with the other elements gives: a wrong direction. Skip the "
+              "whole step.",
               replace=("scaled.float()", "torch.nan_to_num(scaled.float(), 0.0, 0.0, 0.0)")),
         wrong("forgets to copy back", "this is what returning the first model weight gives: the master moved and the "
               "model did not.", replace=(("for scaled", "model = master.half()\n    for scaled"),

@@ -13,8 +13,8 @@
 # %% [markdown] on_the_map="updates that do not change FP16 weights, and what it costs to remember them"
 # # 07 · Master weights
 #
-# **You will be able to** say when FP16 weights stop learning, write the step that every framework takes with master weights,
-# and work out what they cost.
+# **You will be able to** say when FP16 weights stop learning. You write the step that every framework takes with master
+# weights, and compute their cost.
 #
 # About 65 minutes. Builds on: lesson 02 (half an ulp), lesson 06 (scale, unscale, skip). Five exercises, 28 points.
 
@@ -242,8 +242,8 @@ for name, groups in (("one group for all", None), ("no decay on norms and biases
     )
 
 # %% [markdown]
-# The gradients were zero, so only weight decay could move anything. In one group it made the norm's weights smaller, and nobody
-# wanted that. In two groups they stay 1. The last layer, which is meant to decay, ends the same.
+# The gradients were zero, so only weight decay could move anything. In one group it made the norm's weights smaller,
+# and that is unwanted. In two groups they stay 1. The last layer, which is meant to decay, ends the same.
 #
 # ### Exercise 3: parameter groups  ●○○  6 min
 #
@@ -272,8 +272,9 @@ check("master.groups", my_groups)
 # A large network has hundreds of parameters, and a step works on each of them several times. Put the masters of a group one after
 # another into a single tensor, and it is one long operation. Is that faster?
 #
-# torch can do something similar by itself. With `foreach=True` an optimizer handles many parameters with one call, and with
-# `fused=True` it does the whole step in one kernel. The cell compares with both ways: one parameter at a time, and `foreach`.
+# torch has something similar built in. With `foreach=True` an optimizer handles many parameters with one call, and with
+# `fused=True` it does the whole step in one kernel. The cell compares with both ways: one parameter at a time, and
+# `foreach`.
 
 # %% id="predict-flat"
 predict("master.flat")

@@ -13,8 +13,8 @@
 # %% [markdown] on_the_map="O0 to O3 as settings of the same knobs, runs that fork, and which recipe a task bears"
 # # 08 · Recipes
 #
-# **You will be able to** read O0 to O3 as four settings of the same knobs, choose a recipe for a task by evidence, and say
-# whether two recipes differ, are as good as each other, or whether your runs cannot tell.
+# **You will be able to** read O0 to O3 as four settings of the same options, and choose a recipe for a task by
+# evidence. You can say whether two recipes differ, are as good as each other, or whether your runs cannot tell.
 #
 # About 110 minutes. Builds on: lessons 05 (autocast), 06 (scaling), 07 (master weights). Six exercises, 32 points.
 
@@ -31,7 +31,7 @@ from labkit.train import TASKS, Comparison, TrainingRun, place, recorded, train
 from labkit.widgets import Workbench, predict, race_figure, recipe_table
 
 # %% [markdown]
-# ## 1 · Four settings of the same knobs
+# ## 1 · Four settings of the same options
 #
 # You know every part by now: in which format operations compute, where weights live, what happens to the loss. A **recipe** is one
 # choice for each part. In 2018 NVIDIA's library apex gave four of them names: O0, O1, O2, O3. apex's mixed precision was removed in
@@ -71,7 +71,7 @@ for level in ("O0", "O1", "O2", "O3"):
 #
 # ### Exercise 1: four settings of the same knobs  ●○○  6 min
 #
-# `master_weights` means FP32 copies beside a 16-bit model. Where the weights are FP32 themselves, there are none.
+# `master_weights` means FP32 copies of a 16-bit model's weights. Where the weights are FP32 themselves, there are none.
 #
 # apex lets you turn single knobs, as `initialize(..., opt_level="O2", keep_batchnorm_fp32=False)`. Those are in `changed`, and
 # win over the level.
@@ -197,8 +197,9 @@ for task, epsilon in (("digits", 1e-8), ("autoencoder", 1e-8), ("autoencoder", 1
 #
 # $$10^{-8} < 2^{-25} \quad\text{and}\quad 0.001\,g^2 < 2^{-25} \;\text{ for }\; |g| < 0.0055$$
 #
-# So the first step is g / 0 = inf. Where the gradient is 0 too, it is 0 / 0 = NaN. O2's optimizer computes in FP32, and none of
-# this happens. *Very unstable* is therefore half true: it depends on the optimizer, and on one constant that nobody looks at.
+# So the first step is g / 0 = inf. Where the gradient is 0 too, it is 0 / 0 = NaN. O2's optimizer computes in FP32, and
+# none of this happens. *Very unstable* is therefore half true: it depends on the optimizer, and on one constant that
+# people overlook.
 #
 # ### Exercise 4: an epsilon that FP16 can hold  ●●○  10 min
 #
@@ -242,8 +243,8 @@ print(Comparison("digits", tuple(records)))
 race_figure(records)
 
 # %% [markdown]
-# Not one loss in a hundred is the same number. And yet nobody could tell the recipes apart by what they learned. But how do you
-# *show* that? "I see no difference" is not enough: with few runs you see no difference between good and bad either.
+# Not one loss in a hundred is the same number. But the results of the recipes do not differ. But how do you *show*
+# that? "I see no difference" is not enough: with few runs you see no difference between good and bad either.
 #
 # **Three verdicts.** Take the same seeds for both recipes. Runs of one seed share first weights and batches, so they are **pairs**.
 # Let $\bar d$ be the mean of their differences (other minus FP32), and $s_d$ the standard deviation of the differences.
@@ -331,10 +332,10 @@ recipe_table(TASKS, recipes)
 # Look at *gauss conv* once more. With seed 4 nothing learned there, not even FP32. In BF16 seed 3 learned nothing as well, and
 # without masters it was seed 1. One run that fails is quickly blamed on the recipe. Look at more seeds first.
 #
-# **Fill it together.** Each of you takes one task or one recipe, or brings a task of your own:
-# `labkit race fine_tuning --recipes FP32 O1 O3 --seeds 0 1 2 --folder our_runs --device cpu` in a terminal, everybody's files
-# into one folder, and `recipe_table(TASKS, recipes, folder="our_runs")` shows what the class knows. Who finds a task that O2
-# spoils? (Runs of a GPU are kept in a folder of its name: recipes are compared on one device.)
+# **Fill it together.** Each of you takes one task or one recipe, or brings a new task: `labkit race fine_tuning
+# --recipes FP32 O1 O3 --seeds 0 1 2 --folder our_runs --device cpu` in a terminal, everybody's files into one folder.
+# Then `recipe_table(TASKS, recipes, folder="our_runs")` shows what the class knows. Who finds a task that O2 spoils?
+# (Runs of a GPU are kept in a folder of its name: recipes are compared on one device.)
 
 # %% [markdown]
 # ## 6 · How much underflow does a training bear?
@@ -401,9 +402,9 @@ for learning_rate in (2e-6, 2e-5, 2e-4, 2e-3):
 # %% [markdown]
 # ## 7 · What is it worth?
 #
-# The workbench counted what a run keeps between steps. O2 keeps no less than FP32: 16-bit weights, and beside them masters and
-# moments in FP32. What becomes smaller is what lives *inside* a step. Count what autograd saves for the backward pass, in plain
-# torch:
+# The workbench counted what a run keeps between steps. O2 stores no less than FP32: 16-bit weights, and also masters
+# and moments in FP32. What becomes smaller is what lives *inside* a step. Count what autograd saves for the backward
+# pass, in plain torch:
 
 # %% id="predict-memory"
 predict("recipes.memory")

@@ -45,17 +45,18 @@ def compare_with_fp32(name):
 # %% [markdown]
 # ## The rules
 #
-# Below, three tasks fail under three recipes, for three different reasons. For each you hand in a `Recipe`. Yours and FP32 are then
-# trained, for real and on the same seeds, and three things are asked:
+# Below, three tasks fail under three recipes, for three different reasons. For each you submit a `Recipe`. The check
+# trains with your recipe and with FP32, on the same seeds. It has three conditions:
 #
 # 1. every loss is a finite number;
-# 2. the metric falls short of FP32's by no more than FP32's own seeds scatter;
-# 3. between two steps, it keeps no more bytes a weight than the project allows: weights, gradients, masters, moments.
+# 2. the metric is below FP32's by no more than the spread of FP32's own seeds;
+# 3. between two steps, it stores no more bytes for each weight than the project allows: weights, gradients, masters,
+#    moments.
 #
-# At grading, other seeds are trained. Each project opens with the failing run and one instrument to examine it with; the others
-# of this course are yours as well.
+# Grading uses other seeds. Each project begins with the failing run, and with one instrument to examine it. You may use
+# all other instruments of this course as well.
 #
-# These are the parts of `Recipe("mine", ...)`; what you leave out is FP32 and does nothing:
+# These are the parts of `Recipe("mine", ...)`. A part that you leave out is FP32, or switched off:
 #
 # | part | what it may be |
 # |---|---|
@@ -64,11 +65,11 @@ def compare_with_fp32(name):
 # | `keep_norms` | `True` or `False`: normalisation layers stay in FP32 |
 # | `master_weights` | `True` or `False`: FP32 weights survive between two steps |
 # | `optimizer` | `FP32`, or the model's format: weights, gradients and moments inside a step |
-# | `scaler` | `static(2.0**10)`; with `skip_on_inf=False` nobody looks for inf; `RECIPES["O2"].scaler` is dynamic |
+# | `scaler` | `static(2.0**10)`; with `skip_on_inf=False` there is no check for inf; `RECIPES["O2"].scaler` is dynamic |
 # | `rounding` | without masters: `WeightRounding.NEAREST`, `.STOCHASTIC` or `.KAHAN` |
 # | `gradient_format` | the format of autocast's gradients |
 #
-# A part that contradicts another is refused, with the reason. Recipes with a name are in `RECIPES`;
+# If two parts contradict each other, an error gives the reason. Recipes with a name are in `RECIPES`;
 # `replace(RECIPES["O2"], ...)` changes one.
 
 # %% [markdown]
@@ -224,9 +225,9 @@ check("project.digits", my_digits_recipe)
 # %% [markdown]
 # ## The leader board
 #
-# More points come first, and among equals fewer bytes. Write your name between the quotes and run the cell: it puts one file into
-# the folder `leader_board` beside this notebook, and nothing leaves your machine. A class that wants one board copies everybody's
-# files into one folder.
+# More points come first, and among equals fewer bytes. Write your name between the quotes and run the cell: it puts one
+# file into the folder `leader_board` next to this notebook. Nothing leaves your machine. A class that wants one board
+# copies everybody's files into one folder.
 
 # %% id="leader-board"
 my_name = ""
