@@ -10,7 +10,7 @@ import nbformat
 import numpy as np
 import torch
 
-from labkit.amp import ScalerConfig, autocast
+from labkit.amp import PRESETS, ScalerConfig, autocast
 from labkit.formats import FP16
 from labkit.grading import EXERCISES
 from labkit.train import recorded
@@ -163,6 +163,13 @@ def test_lesson_05_shows_that_the_cpu_s_lists_are_others() -> None:
             assert operation().dtype is torch.float32
 
 
+def test_lesson_09_says_which_scalers_have_a_cap() -> None:
+    """The preset is fastai 1; section 1 trains with fastai 2, whose scaler is torch's."""
+    assert [PRESETS[name].cap for name in ("apex", "fastai")] == [2.0**24, 2.0**24]
+    assert PRESETS["torch"].cap > 2.0**25
+    assert "apex and fastai 1 stop at 2^24, and torch goes on to 2^25" in SOURCES["09_frameworks"]
+
+
 def test_lesson_03_says_what_its_record_lost_at_sizes_that_are_no_multiple_of_8() -> None:
     (record,) = recorded_gemm("alignment", "cpu")
     speed = {(run.case.format.name, run.case.m, run.case.n, run.case.k): run.tflops for run in record.runs}
@@ -178,7 +185,7 @@ def test_the_start_says_how_to_go_on_next_morning_and_commits_first() -> None:
     text = " ".join(TEXTS["00_start"].split())
     assert "`Error displaying widget: model not found`" in text  # JupyterLab's words, to be found by who searches
     assert "*Run > Run All Cells* makes them anew" in text
-    assert "Run **one cell at a time**, and commit to each prediction first." in text
+    assert "Run **one cell at a time**. Answer each question before you run the next cell" in text
     assert "Esc goes back to the cell" in text
 
 
