@@ -66,7 +66,8 @@ for mode in modes:
 # Near the upper end the rule works as if 65536 were a number, and calls it infinity. That is why 65520, half-way from 65504, is the
 # first to overflow. (Inside a Tensor Core things are simpler, and less exact: lesson 03.)
 #
-# *No idea how to begin? `from labkit.grading import hint`, then `hint("rounding.nearest_even")`: three hints, one by one, at no cost.*
+# *No idea how to begin? `from labkit.grading import hint`, then `hint("rounding.nearest_even")`: you get three hints,
+# one by one, at no cost.*
 #
 # ### Exercise 1: round to FP16  ●●○  8 min
 #

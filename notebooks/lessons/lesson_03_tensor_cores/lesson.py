@@ -139,7 +139,8 @@ for name, adder in adders.items():
 # counts 4, 8 or 16 times as far, and then it stops as well. With C and D in FP32 a V100 counts to 16.8 million, an A100 to 33.6
 # and an H100 to 67.1.
 #
-# *No idea how to begin? `from labkit.grading import hint`, then `hint("tensor.standstill")`: three hints, one by one, at no cost.*
+# *No idea how to begin? `from labkit.grading import hint`, then `hint("tensor.standstill")`: you get three hints, one
+# by one, at no cost.*
 #
 # ### Exercise 1: where an FP16 accumulator stops  ●●○  8 min
 #

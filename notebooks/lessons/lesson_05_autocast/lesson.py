@@ -98,7 +98,7 @@ CastLedger(Classifier(), digits.train_inputs[:64], digits.train_targets[:64], ti
 # precision: lesson 03 has the exact rule.
 #
 # Now move `cross_entropy` to *allow*: the loss keeps only three decimal digits, but no more than that is lost. Kernels
-# of this kind compute in FP32 inside. Only what goes in and comes out is rounded. Where it hurts more is section 3.
+# of this kind compute in FP32 inside. Only their inputs and results are rounded. Section 3 shows where this hurts more.
 #
 # **Whose lists are these?** They are those of torch *on a GPU* (CUDA). The lab uses them on every machine. torch's own autocast
 # for the *CPU* has other lists:
@@ -121,7 +121,7 @@ for name, run in operations.items():
     print(f"{name:<20}{as_cuda!s:<27}{as_cpu}")
 
 # %% [markdown]
-# So `softmax`, `exp` and `sum` stay in FP16 on the CPU. What you read about autocast is nearly always about GPUs. Before you
+# So `softmax`, `exp` and `sum` stay in FP16 on the CPU. Texts about autocast are nearly always about GPUs. Before you
 # train with `torch.autocast("cpu", ...)`, look at its own list.
 #
 # **And is the GPU's list true?** torch's documentation has `cross_entropy` among the operations that run in FP32. But
@@ -147,22 +147,22 @@ for spread in (1, 4, 16, 64):
     print(f"{spread:>4}{means[0]:>18.5f}{means[1]:>16.5f}{zeros[0]:>24.0%}{zeros[1]:>16.0%}{off:>19.2%}")
 
 # %% [markdown]
-# Hardly at all in the mean: the roundings go up as often as down. It is the small losses that differ. A loss below
-# $2^{-25}$ is 0 in FP16, so a sure network gets more losses of exactly 0. If you compare losses exactly, or weight
-# single examples by their loss, write `F.cross_entropy(logits.float(), classes)`. Then it is FP32 everywhere.
+# The mean hardly differs: the roundings go up as often as down. The small losses differ. A loss below $2^{-25}$ is 0 in
+# FP16, so a sure network gets more losses of exactly 0. If you compare losses exactly, or weight single examples by
+# their loss, write `F.cross_entropy(logits.float(), classes)`. Then it is FP32 everywhere.
 #
-# *How exercises work.* Write your answer between the `def` line and the check, and run the cell as often as you like.
-# At grading only the exercise's own cell runs, with the imports, functions, classes and constants of other cells that
-# it uses. Do not change the arguments of your function: sort or overwrite a copy.
+# *How exercises work.* Write your answer between the `def` line and the check. You can run the cell as often as you
+# like. Grading runs only the exercise's own cell, with the imports, functions, classes and constants of other cells
+# that it uses. Do not change the arguments of your function: sort or overwrite a copy.
 #
 # *No idea how to begin? `from labkit.grading import hint`, then `hint("autocast.lists")`: you get three hints, one by
 # one, at no cost.*
 #
 # ### Exercise 1: thirty operations, four lists  ●○○  6 min
 #
-# Ask of each: is it a product of matrices? Does it leave FP16's range, or add up many terms? Must several operands agree? If
-# the answer is always no, it is on no list: "keep". (torch has a fourth list, *set dtype*, for softmax and sum: they get FP32.
-# It counts as "deny" here.) Not allowed: the lab's own `rule_for`.
+# Ask for each operation: is it a product of matrices? Does it leave FP16's range, or add up many terms? Must several
+# operands agree? If the answer is always no, it is on no list: "keep". (torch has a fourth list, *set dtype*, for
+# softmax and sum: they get FP32. It counts as "deny" here.) Not allowed: the lab's own `rule_for`.
 
 
 # %% id="exercise-autocast-lists" tags=["exercise-autocast.lists"]
@@ -204,7 +204,7 @@ print("weight", layer.weight.dtype, "  its gradient", layer.weight.grad.dtype)
 print("activation", y.dtype, "  loss", loss.dtype, "  Adam's state", optimizer.state[layer.weight]["exp_avg"].dtype)
 
 # %% [markdown]
-# How much does this cost? Take the same layer and input without autocast. Say what you expect as a number.
+# How much does this cost? Take the same layer and input without autocast. Enter the number that you expect.
 
 
 # %% id="predict-error"
@@ -220,13 +220,14 @@ def apart_in_percent():
 predict("autocast.error", apart_in_percent)
 
 # %% [markdown]
-# The weight was never FP16. Autocast casts a *copy* of it for the product. The backward pass sends the gradient back through that
-# cast: before the cast it is FP16, behind it FP32. So the optimizer sees FP32 weights and FP32 gradients. Nothing else is needed:
-# the FP32 weights *are* the master weights. (If a model is stored in FP16 with `model.half()`, it has no FP32 weights. Then a
-# separate FP32 copy is needed: lesson 07.)
+# The weight was never FP16. Autocast casts a *copy* of it for the product. The backward pass sends the gradient back
+# through that cast: before the cast it is FP16, after it FP32. So the optimizer sees FP32 weights and FP32 gradients.
+# Nothing else is needed: the FP32 weights *are* the master weights. (If a model is stored in FP16 with `model.half()`,
+# it has no FP32 weights. Then a separate FP32 copy is needed: lesson 07.)
 #
-# And where does `loss.backward()` belong, inside the block or outside? For torch's own operations it makes no difference: their
-# backward runs in the dtype of their forward. But a backward pass that somebody wrote in Python is code like any other:
+# And where does `loss.backward()` belong, inside the block or outside? For torch's own operations it makes no
+# difference: their backward runs in the dtype of their forward. But a backward pass that is written in Python is code
+# like any other:
 
 # %% id="touch-backward" tags=["claim-C26"]
 rotation = torch.linalg.qr(torch.randn(64, 64, generator=torch.Generator().manual_seed(0)))[0]
@@ -265,8 +266,8 @@ for name, function in (("linear", layer), ("written in Python", Rotated.apply)):
 #
 # ### Exercise 2: follow the dtypes  ●●○  8 min
 #
-# A forward pass is a list of steps: `("h1", "allow", ("x", "w"))` computes `h1` from `x` and `w` with an operation of the allow
-# list. `given` holds the dtypes of the inputs. Which dtype has the result of each step?
+# A forward pass is a list of steps: `("h1", "allow", ("x", "w"))` computes `h1` from `x` and `w` with an operation of
+# the allow list. `given` holds the dtypes of the inputs. Return the dtype of each step's result.
 
 
 # %% id="exercise-autocast-dtypes" tags=["exercise-autocast.dtypes"]
@@ -377,10 +378,10 @@ CastLedger(Block(), activations, title="A transformer block, written by hand")
 # `exp` ends in NaN, and `rsqrt` does no harm. `pow` and `sum` are the dangerous ones. Their result overflows to inf, and this inf
 # is a divisor later: $1/\infty$ is 0. One token is switched off, without a NaN and without an error.
 #
-# The lesson of it: what is stored *between* two operations has to fit into FP16. An official `layer_norm` or `softmax` is one
-# operation, so nothing is stored in between. BF16 overflows nowhere, and it is coarser everywhere.
+# So each result that is stored *between* two operations has to fit into FP16. An official `layer_norm` or `softmax` is
+# one operation, so nothing is stored in between. BF16 does not overflow here, but it is coarser everywhere.
 #
-# And batch norm, of which people say that it "stays in FP32"?
+# People say that batch norm "stays in FP32". Does it?
 
 # %% id="touch-batch-norm" tags=["claim-C31"]
 conv, norm = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)
@@ -391,8 +392,8 @@ print("takes", h.dtype, "  gives", normalised.dtype)
 print("its weight", norm.weight.dtype, "  its running mean", norm.running_mean.dtype)
 
 # %% [markdown]
-# That is half true. Its weights, its statistics and its arithmetic are FP32. What goes in and comes out is FP16. It stands on no
-# list, because its kernel computes in FP32 by itself.
+# That is half true. Its weights, its statistics and its arithmetic are FP32. Its input and output are FP16. It is on no
+# list, because its kernel always computes in FP32.
 #
 # ### Exercise 4: a softmax that survives FP16  ●●○  8 min
 #
@@ -463,8 +464,9 @@ with autocast(FP16):
         print("registered as float:  energy", safe_energy(h).item())
 
 # %% [markdown]
-# Nothing has to be registered. The lists hold for the operations *inside* a function too. `h * h` is on no list, so it
-# stays in FP16. Register a function where that is wrong. Here it is wrong: $300^2$ overflows inside the function.
+# You do not have to register anything. The lists apply to the operations *inside* a function too. `h * h` is on no
+# list, so it stays in FP16. Register a function where that is wrong. Here it is wrong: $300^2$ overflows inside the
+# function.
 
 # %% id="touch-hand" tags=["claim-C30"]
 torch.manual_seed(0)
@@ -488,8 +490,9 @@ print("a weight of 1 in model.half(), after 1000 updates of -2^-12:", model.weig
 # | the operand of an operation on no list | it stays FP16, and may overflow: 300 * 300 is inf |
 # | the whole model, `model.half()` | the optimizer has no FP32 weights, and small updates are swallowed |
 #
-# One more thing happens unseen. A weight that is used twice is cast once: autocast keeps the FP16 copy until the block ends. This
-# is the *cast cache*. But what if the weight changes inside the block? Compare the lab's autocast with torch's own:
+# One more thing is hidden. A weight that is used twice is cast once: autocast keeps the FP16 copy until the block ends.
+# This is the *cast cache*. But what if the weight changes inside the block? Compare the lab's autocast with torch's
+# own:
 
 # %% id="touch-cache"
 layer, x = nn.Linear(64, 64), torch.randn(32, 64)
@@ -514,12 +517,12 @@ print("torch.autocast sees the new weights:      ", halved_inside(torch.autocast
 
 # %% [markdown]
 # The lab's cache notices that the weight was edited, and casts again. torch's does not: the second result comes from
-# the *old* weight, and nothing says so. In a usual training you will not meet this, because weights change after the
-# block. But remember it if you edit weights inside the block.
+# the *old* weight, without a warning. In a usual training this does not happen, because weights change after the block.
+# But remember it if you edit weights inside the block.
 #
 # ### Exercise 5: a cache that sees edits  ●●○  10 min
 #
-# Play a list of events:
+# Process a list of events:
 #
 # - `("use", "w1")`: a layer wants the FP16 cast of `weights["w1"]`.
 # - `("edit", "w1")`: someone multiplies it by 0.5 in place.
@@ -564,9 +567,10 @@ check("autocast.cache", my_casts)
 predict("autocast.stage")
 
 # %% [markdown]
-# Walk through with *Next*, or with the arrow keys on the stages. Watch stage 4 turn into stage 5. Then drag the scale to
-# $2^{36}$ and walk through again; take *Another step* a few times. Last, compare three recipes. Their names come from apex, the
-# first library for mixed precision in PyTorch (its mixed precision was removed in 2025); lesson 08 has more on them.
+# Walk through with *Next*, or with the arrow keys on the stages. Watch stage 4 turn into stage 5. Then drag the scale
+# to $2^{36}$ and walk through again; take *Another step* a few times. Last, compare three recipes. Their names come
+# from apex, the first library for mixed precision in PyTorch. (Its mixed precision was removed in 2025.) Lesson 08 says
+# more about them.
 #
 # | | weights of the model | computes in | optimizer steps |
 # |---|---|---|---|
@@ -617,9 +621,9 @@ print("enabled=True does:", torch.equal(train_in_torch(True), train_plainly()))
 # %% [markdown]
 # ## 6 · Inference: no step, no scale
 #
-# A trained network that only answers needs no loss scale and no master weights. Two ways lead to FP16: `.half()`
-# converts the weights themselves, autocast casts them at each call. Both stand under `torch.inference_mode()`, so that
-# nothing is kept for a backward pass. Try both on a UNet, and on images that are not normalised.
+# A trained network that only answers needs no loss scale and no master weights. There are two ways to FP16: `.half()`
+# converts the weights themselves, and autocast casts them at each call. Both run under `torch.inference_mode()`, so
+# that nothing is stored for a backward pass. Try both on a UNet, and on images that are not normalised.
 
 # %% id="touch-inference"
 torch.manual_seed(0)
@@ -672,14 +676,14 @@ print(f"{f'any network, one example at a time ({len(one)})':<46}{one[0]:>9.2f}{m
 # | claim | verdict | where you saw it |
 # |---|---|---|
 # | C14 inference in FP16 gained 50% on a UNet | half true, as others published: 2.7 times FP32 in the middle on a V100, 1.9 times TF32 on an A100, 0.84 to 3.8; the 50% is one of them | section 6 |
-# | C24 an allow list runs in FP16, a deny list (softmax, loss, reductions, norms) in FP32 | half true: two more lists exist, and `mean` and batch norm keep what they are given | section 1 |
+# | C24 an allow list runs in FP16, a deny list (softmax, loss, reductions, norms) in FP32 | half true: two more lists exist, and `mean` and batch norm keep the format of their input | section 1 |
 # | C25 inside autocast a linear layer returns FP16 and mse_loss FP32 | true | section 1 |
 # | C26 backward runs in the dtypes of forward, and belongs outside the block | true: inside, a backward written in Python is cast as well | section 2 |
 # | C27 weights, activations and the loss are stored in FP16 | half true: under autocast only activations are | section 2 |
 # | C28 einsum does not gain from FP16 | false: it is a `bmm`, and on the allow list | section 4 |
-# | C29 functions off the lists must be registered before use | false: they keep what they are given; registering is for when that is wrong | section 4 |
+# | C29 functions off the lists must be registered before use | false: they keep the format of their input; register them only where that is wrong | section 4 |
 # | C30 casting by hand defeats autocast | half true: not on listed operations; off the lists, and on weights, it does | section 4 |
-# | C31 batch norm stays in FP32 | half true: inside; what goes in and comes out is FP16 | section 3 |
+# | C31 batch norm stays in FP32 | half true: inside; its input and output are FP16 | section 3 |
 # | C32 the exponentials of a softmax overflow in FP16; use the official one | true: above 11.09 | section 3 |
 # | C52 torch.amp has autocast and GradScaler, and enabled=False is a no-op | true: equal to the bit | section 5 |
 # | C63 under autocast `cross_entropy` runs in FP32 | half true: its mean does; on a GPU torch rounds the log-probabilities of FP16 logits to FP16 | section 1 |

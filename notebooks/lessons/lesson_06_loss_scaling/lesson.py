@@ -113,7 +113,7 @@ for name, task in (("A", "segmentation_small"), ("B", "digits")):
     print(f"{name} {task:<19} {lost:6.1%} of the activation gradients are non-zero in FP32 and zero in FP16")
 
 # %% [markdown]
-# So every underflow number in this lab is counted against FP32. That costs a second backward pass. Therefore the widgets
+# So every underflow number in this lab is counted against FP32. That costs a second backward pass. So the widgets
 # measure it only every tenth step.
 
 # %% [markdown]
@@ -134,9 +134,9 @@ print("cast to FP32, then divide:", (arrived.float() / 2**10).item(), "  (2^-27 
 # %% [markdown]
 # The order is: scale, backward, **cast to FP32, unscale**, check for inf and NaN, step.
 #
-# *How exercises work.* Write your answer between the `def` line and the check, and run the cell as often as you like.
-# At grading only the exercise's own cell runs, with the imports, functions, classes and constants of other cells that
-# it uses. Do not change the arguments of your function: sort or overwrite a copy.
+# *How exercises work.* Write your answer between the `def` line and the check. You can run the cell as often as you
+# like. Grading runs only the exercise's own cell, with the imports, functions, classes and constants of other cells
+# that it uses. Do not change the arguments of your function: sort or overwrite a copy.
 #
 # *No idea how to begin? `from labkit.grading import hint`, then `hint("scaling.static_step")`: you get three hints, one
 # by one, at no cost.*
@@ -249,7 +249,7 @@ check("scaling.advance", my_advance)
 # So 2,000 steps of a real training were **recorded** once, and every scaler can be tried on them in a millisecond. (One thing a
 # recording cannot show: a skipped step would have left slightly other weights behind.)
 #
-# First, how wide is the window? Say it as a number: type it, or slide on the line.
+# First, how wide is the window? Enter a number: type it, or slide on the line.
 
 # %% id="predict-window"
 trace = recorded_trace()
@@ -361,7 +361,7 @@ for recipe in ("FP32", "FP16"):  # and a task that does not care, trained now, w
 race_figure(records)
 
 # %% [markdown]
-# Would you rather see it happen? This is the full-size task with a seed of your own, on your GPU if you have one. It
+# Do you want to see it happen? This is the full-size task with a seed that you choose, on your GPU if you have one. It
 # takes about 15 seconds; the bar's `record` then holds the run. At its end the lab times steps of FP32 and of FP16. On
 # a CPU, FP16 products are emulated, so no speed can be gained.
 
@@ -370,8 +370,8 @@ bar = TrainingBar(TASKS["segmentation"], RECIPES["FP16 dynamic"], seed=7)
 bar
 
 # %% [markdown]
-# *Training diverges without scaling*, one often reads. Not here: it **stalls**. There is no error and no NaN, and yet
-# the network learns almost nothing. In all three recorded runs its Dice is 0.000, where FP32 reaches 0.67. This is
+# Many texts say: *training diverges without scaling*. Here it does not: it **stalls**. There is no error and no NaN,
+# but the network learns almost nothing. In all three recorded runs its Dice is 0.000, where FP32 reaches 0.67. This is
 # worse than a crash, because there is no message.
 #
 # On many tasks nothing happens at all. `digits`, above, is as good in FP16 without a scale as in FP32. Whether you need a scale
@@ -383,12 +383,13 @@ bar
 # Now you are the scaler. Two networks with the same first weights see the same batches for a minute. You choose the scale of
 # one. A dynamic scaler chooses the scale of the other (it starts at 2^16 and grows after 25 clean steps).
 #
-# To make it interesting, the window moves. The loss is multiplied by a weight that wanders over 28 powers of two. This happens
-# in real trainings too, when a term of the loss is slowly switched on. The gradients are clipped to one norm, so the optimizer
-# notices nothing of it. FP16 does.
+# To make it interesting, the window moves. The loss is multiplied by a weight that wanders over 28 powers of two. This
+# happens in real trainings too, when a term of the loss is slowly switched on. The gradients are clipped to one norm,
+# so the optimizer sees no change. FP16 does.
 #
-# A step is *useful* if it was taken and lost at most 1% of its gradients. You see your overflows, as in every training. What
-# underflowed you see at the end, with the window. **Press Start, then ↑ and ↓.** (With *show the window* it is easy.)
+# A step is *useful* if it was taken and lost at most 1% of its gradients. You see your overflows, as in every training.
+# You see the underflows at the end, with the window. **Press Start, then ↑ and ↓.** (With *show the window* it is
+# easy.)
 
 # %% id="touch-game"
 BeatTheScaler(seed=0)
@@ -396,8 +397,8 @@ BeatTheScaler(seed=0)
 # %% [markdown]
 # The scaler is quick on the way down: one power of two for each skipped step. It is slow on the way up: one power of
 # two for 25 clean steps. When the window jumps up, the scaler loses gradients for a hundred steps, and it cannot see
-# that. There you can win. Where the window moves only a little you cannot win, because the scaler never gets tired of
-# trying.
+# that. There you can win. Where the window moves only a little you cannot win, because the scaler tries again without
+# end.
 #
 # Compare the two losses, too. A few dozen steps that lose gradients hardly change the loss. So people do not notice.
 
@@ -423,7 +424,8 @@ print("unscale, then clip:", in_time, " norm", in_time.norm().item())
 #
 # ### Exercise 3: clip at the right place  ●●○  12 min
 #
-# `max_norm` is about the gradient of the loss, all tensors together. What you are given still carries the scale, in FP16.
+# `max_norm` is about the gradient of the loss, all tensors together. The gradients that you get still have the scale,
+# in FP16.
 
 
 # %% id="exercise-scaling-clip" tags=["exercise-scaling.clip"]
@@ -447,8 +449,8 @@ check("scaling.clip", my_clip_step)
 # %% [markdown]
 # ### Exercise 4: order the loop  ●●○  8 min
 #
-# `loop` is a training loop between two steps. A step is made of seven calls, and every wrong order does what it would really
-# do. Call them in the right order:
+# `loop` is a training loop between two steps. A step is made of seven calls, and every wrong order has its real effect.
+# Call them in the right order:
 #
 # - `loop.backward(batch)` once for each of `loop.batches`. It runs forward, multiplies the loss by the scale and *adds* to the
 #   gradient.
@@ -626,11 +628,11 @@ check("scaling.repair", my_repaired_step)
 # | C36 a static scale that is too high ruins the weights without a check | true: one step is enough | section 4 |
 # | C37 without scaling training diverges or stalls | half true: it stalls here, and elsewhere nothing happens | section 7 |
 # | C38 unscale before clipping | true | section 9 |
-# | C39 what works on gradients belongs where inf and NaN are still checked for | half true: what makes NaN does, what hides inf does not | section 10 |
+# | C39 what works on gradients belongs where inf and NaN are still checked for | half true: code that makes NaN does, code that hides inf does not | section 10 |
 # | C40 testing the sum is faster than `isinf().any()` | half true: faster, but a sum in FP16 raises false alarms | section 10 |
 #
 # **Where you meet this.** `torch.amp.GradScaler` (`init_scale`, `growth_factor`, `backoff_factor`, `growth_interval`,
 # `unscale_`); `apex.amp.scale_loss` (removed from apex in 2025); DeepSpeed's `DynamicLossScaler` (adds *hysteresis*);
-# Megatron-LM's `DynamicGradScaler`; OneFlow's `GradScaler` for `nn.Graph`; the `MixedPrecision` callback of fastai v1 (fastai v2
-# uses torch's scaler); Keras' `LossScaleOptimizer`. BF16 needs none of it. It has FP32's exponent range, and pays with three
-# bits of precision.
+# Megatron-LM's `DynamicGradScaler`; OneFlow's `GradScaler` for `nn.Graph`; the `MixedPrecision` callback of fastai v1
+# (fastai v2 uses torch's scaler); Keras' `LossScaleOptimizer`. BF16 needs none of this. It has FP32's exponent range,
+# but three significant bits fewer than FP16.

@@ -113,7 +113,8 @@ for step in range(1, 11):
 # 3. the optimizer changes the FP32 master weights;
 # 4. the masters are rounded into the FP16 model.
 #
-# *No idea how to begin? `from labkit.grading import hint`, then `hint("master.step")`: three hints, one by one, at no cost.*
+# *No idea how to begin? `from labkit.grading import hint`, then `hint("master.step")`: you get three hints, one by one,
+# at no cost.*
 #
 # ### Exercise 1: the master step  ●●○  10 min
 #

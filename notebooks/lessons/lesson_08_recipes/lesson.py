@@ -67,7 +67,8 @@ for level in ("O0", "O1", "O2", "O3"):
 # | **O2** | FP16 | FP32 | the model, once | FP32 masters *beside* the model | dynamic |
 # | **O3** | FP16 | FP16 | the model, once | the FP16 weights | none |
 #
-# *No idea how to begin? `from labkit.grading import hint`, then `hint("recipes.levels")`: three hints, one by one, at no cost.*
+# *No idea how to begin? `from labkit.grading import hint`, then `hint("recipes.levels")`: you get three hints, one by
+# one, at no cost.*
 #
 # ### Exercise 1: four settings of the same knobs  ●○○  6 min
 #

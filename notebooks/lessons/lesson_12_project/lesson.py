@@ -99,7 +99,8 @@ UnderflowHistogram(gradient_snapshot(failing))
 # starts at zero, so it passes nothing on in the first step. What FP16 loses is in the last layer.
 
 # %% [markdown]
-# *No idea how to begin? `from labkit.grading import hint`, then `hint("project.targets")`: three hints, one by one, at no cost.*
+# *No idea how to begin? `from labkit.grading import hint`, then `hint("project.targets")`: you get three hints, one by
+# one, at no cost.*
 #
 # ### Project 1: targets of five millionths  ●●○  12 min
 #
