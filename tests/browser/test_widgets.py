@@ -143,6 +143,7 @@ def test_a_key_moves_a_control_and_the_page_says_what_the_kernel_says(notebook, 
     for key in widget.keys.split():
         page.keyboard.press(key)
     notebook.until(widget.known.replace("w.", f"{name}."))
+    notebook.settle()  # where the page forms the sentence, the kernel has it last
     sentence = notebook.python(widget.sentence.replace("w.", f"{name}."))
     page.wait_for_function(
         "([node, words]) => (node.dataset.text ?? node.textContent) === words",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,13 +15,40 @@ from labkit.formats import FP16, FP32
 from labkit.gemm import SPECS
 from labkit.widgets import MmaBlock
 from labkit.widgets.mma_block.errors import sum_errors, sum_errors_figure, sum_errors_sentence
-from labkit.widgets.mma_block.widget import PRESETS, exact_sum, results, sheet, told, walk
+from labkit.widgets.mma_block.widget import PRESETS, choices, results, walk
+from tests.widgets.pages import Page, Scripts
 
 EVERY = [(name, knob) for name, preset in PRESETS.items() for knob in range(preset.low, preset.high + 1)]
 
 
-def rows(board: MmaBlock) -> dict[str, dict[str, str]]:
-    return {row["name"]: row for row in board.get_state()["_view"]["rows"]}
+BLOCKS = """(terms, gpu, name, specs) => {
+  const all = Object.fromEntries(specs.map((spec) => [spec.name, blocksOf(terms, spec, F.FP16, F[name])]));
+  const found = Object.fromEntries(specs.map((spec) => [spec.name, all[spec.name].at(-1).result]));
+  return all[gpu].map((block, i) => {
+    const sheet = blockSheet(block, i * block.spec.block_length);
+    return { ...sheet, result: block.result, found, sentence: blockSentence(all[gpu], i, exactSum(terms), found) };
+  });
+}"""
+
+
+@pytest.fixture(scope="module")
+def js(browser: Any) -> Scripts:
+    return Scripts(browser, "exact", "mma_block")
+
+
+def shown(js: Scripts, terms: Any, gpu: str, out: str = "FP32") -> list[dict[str, Any]]:
+    """What the page has of each block."""
+    found: list[dict[str, Any]] = js.run(BLOCKS, terms, gpu, out, choices()["specs"])
+    return found
+
+
+def rows(block: dict[str, Any]) -> dict[str, dict[str, str]]:
+    return {row["name"]: row for row in block["rows"]}
+
+
+def exact_sum(terms: Any) -> Fraction:
+    a, b, c = terms
+    return Fraction(c) + sum((Fraction(x) * Fraction(y) for x, y in zip(a, b, strict=True)), Fraction(0))
 
 
 def value_of(row: dict[str, str], top: int, kinds: str = "zk") -> Fraction:
@@ -47,21 +75,39 @@ def test_four_generations_answer_differently():
         assert all(board.found[board.gpu] == board.value for board in boards)
 
 
-def test_what_is_said_and_where_the_bits_stand():
-    board = MmaBlock("1 and small terms", "V100")
-    assert board.sentence == (
+def test_what_is_said_and_where_the_bits_stand(js):
+    terms = PRESETS["1 and small terms"].make(-24)
+    first = shown(js, terms, "V100")[0]
+    assert first["sentence"] == (
         "The V100, block 1 of 4, aligns 4 products and C to 2^0 and keeps 23 bits behind the point, down to 2^-23: "
         "4 terms are cut off altogether. After all 4 blocks D = 1, where the exact sum is 1 + 2^-20. T4, A100, "
         "Ada, H100, H200 and B200 get 1 + 2^-20."
     )
-    row = rows(board)["a0·b0"]
+    row = rows(first)["a0·b0"]
     assert (row["bits"].strip(), row["kinds"].strip()) == ("0" * 25 + "1", "z" * 25 + "c")
-    board.gpu = "H100"
-    assert board.sentence == (
+    assert shown(js, terms, "H100")[0]["sentence"] == (
         "The H100 aligns 16 products and C to 2^0 and keeps 25 bits behind the point, down to 2^-25: nothing is "
         "cut off. D = 1 + 2^-20, exactly. V100 gets 1."
     )
-    assert rows(MmaBlock("1 and small terms", "A100"))["a0·b0"]["kinds"].strip() == "z" * 25 + "k"
+    assert rows(shown(js, terms, "A100")[0])["a0·b0"]["kinds"].strip() == "z" * 25 + "k"
+
+
+def test_the_page_follows_its_controls_and_its_tour_without_a_kernel(browser):
+    page = Page(browser)
+    root = page.show(MmaBlock())
+    root.get_by_role("radio", name="ones").check(force=True)
+    assert [page.trait(name) for name in ("preset", "knob", "result")] == ["ones", 13, "FP16"]
+    root.get_by_role("slider").fill("15")
+    root.locator("input[value=H100]").check(force=True)
+    assert "more bit than FP16 holds and is rounded down" in page.trait("sentence")
+    root.get_by_role("button", name="Tour").click()
+    assert [page.trait(name) for name in ("preset", "gpu", "knob")] == ["1 and small terms", "V100", -22]
+    root.get_by_role("radio", name="4", exact=True).check(force=True)
+    assert "block 4 of 4" in page.trait("sentence")
+    assert root.locator("[data-name='a12·b12']").count() == 1
+    page.set(gpu="H100")
+    assert page.trait("block") == 0
+    assert page.errors == []
 
 
 def test_an_fp16_result_of_ones_stops_later_than_one_by_one():
@@ -70,16 +116,16 @@ def test_an_fp16_result_of_ones_stops_later_than_one_by_one():
         below, at = MmaBlock("ones", gpu, stops - 1), MmaBlock("ones", gpu, stops)
         assert below.value == 2.0 ** (stops - 1) + 16
         assert at.value == 2.0**stops
-        assert "more bit than FP16 holds and is rounded down" in at.sentence
 
 
-def test_every_row_is_its_term_and_every_sum_adds_up():
-    for (name, knob), gpu, out in product(EVERY, ("V100", "A100", "H100"), (FP32, FP16)):
+def test_every_row_is_its_term_and_every_sum_adds_up(js):
+    for (name, knob), gpu, out in product(EVERY[::3], ("V100", "A100", "H100"), (FP32, FP16)):
         terms, case = PRESETS[name].make(knob), (name, knob, gpu, out.name)
         blocks = walk(terms, SPECS[gpu], out)  # refuses operands that FP16 does not hold
-        assert blocks[-1].result == results(terms, out)[gpu], case
-        for block in blocks:
-            view = sheet(block, 0)
+        views = shown(js, terms, gpu, out.name)
+        assert [view["result"] for view in views] == [block.result for block in blocks], case
+        assert views[-1]["found"] == results(terms, out), case
+        for block, view in zip(blocks, views, strict=True):
             assert {len(row[part]) for row in view["rows"] for part in ("bits", "kinds")} == {view["columns"]}, case
             top = block.unit_exponent + view["edge"] - 1
             *added, total, result = view["rows"]
@@ -92,9 +138,9 @@ def test_every_row_is_its_term_and_every_sum_adds_up():
                 assert abs(value_of(result, top)) == abs(Fraction(block.result)), case
 
 
-def test_what_is_cut_and_dropped_is_what_is_missing():
+def test_what_is_cut_and_dropped_is_what_is_missing(js):
     board = MmaBlock("random", "H100", 3)
-    view = board.get_state()["_view"]
+    (view,) = shown(js, board.terms, "H100")
     top = board.blocks[0].unit_exponent + view["edge"] - 1
     *added, total, result = view["rows"]
     assert sum(value_of(row, top, "zkc") for row in added) == exact_sum(board.terms)
@@ -107,8 +153,6 @@ def test_a_preset_begins_where_it_tells_most_and_fewer_blocks_never_leave_the_bl
         board.preset = name
         assert (board.knob, board.result) == (preset.start, preset.result)
     board.preset, board.block = "1 and small terms", 3
-    assert "block 4 of 4" in board.sentence
-    assert rows(board)["a12·b12"]
     assert str(board.blocks[3]) in board.still()["text/plain"]
     board.gpu = "H100"
     assert (board.block, len(board.blocks)) == (0, 1)
@@ -116,9 +160,9 @@ def test_a_preset_begins_where_it_tells_most_and_fewer_blocks_never_leave_the_bl
     assert board.blocks[1].terms[-1].value == board.blocks[0].result, "the next block begins with the last result"
 
 
-def test_sums_of_few_powers_of_two_are_told_as_such():
+def test_sums_of_few_powers_of_two_are_written_as_such(js):
     values = (0.0, 65536.0, 2.0**-30, 2.0**30, -1 - 2.0**-9, 1.5)
-    assert [told(value) for value in values] == ["0", "65536", "2^-30", "2^30", "-1 - 2^-9", "1.5"]
+    assert [js.run("shownValue", value) for value in values] == ["0", "65536", "2^-30", "2^30", "-1 - 2^-9", "1.5"]
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 """The scaler timeline, without a browser: the trace is true, the replay is torch's, the words follow the knobs."""
 
-import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,16 +14,16 @@ from labkit.train import TASKS, TrainingRun
 from labkit.widgets.scaler_timeline.trace import (
     OVERFLOWS_FROM,
     Trace,
+    config_state,
     keeps_from,
     load_trace,
     measure_trace,
-    packed,
     recorded_trace,
     replay,
-    sentence,
-    window,
+    trace_state,
 )
-from labkit.widgets.scaler_timeline.widget import KNOBS, ScalerPresets, ScalerTimeline, preset_sentence
+from labkit.widgets.scaler_timeline.widget import ScalerPresets, ScalerTimeline
+from tests.widgets.pages import Page, Scripts
 
 
 def made_up(*largest, keeps=0):
@@ -32,6 +32,22 @@ def made_up(*largest, keeps=0):
 
 
 RECORDED = recorded_trace()
+
+
+class Replays(Scripts):
+    """The functions of the page, called as they would be in Python."""
+
+    def replay(self, config: ScalerConfig, trace: Trace, steps: int | None = None) -> dict[str, list[float]]:
+        return self.run("replayOf", config_state(config), trace_state(trace, steps))
+
+    def sentence(self, config: ScalerConfig, trace: Trace, name: str = "") -> str:
+        said = "(name, config, replay) => (name ? presetSentence(name, config, replay) : replaySentence(replay))"
+        return str(self.run(said, name, config_state(config), self.replay(config, trace)))
+
+
+@pytest.fixture(scope="module")
+def js(browser: Any) -> Replays:
+    return Replays(browser, "exact", "scaler_timeline")
 
 
 # --- the trace --------------------------------------------------------------------------------------------------------
@@ -107,63 +123,56 @@ def test_torchs_own_scaler_goes_the_same_way():
             theirs.update()
 
 
-def test_a_low_scale_loses_gradients_and_one_that_nobody_checks_skips_nothing():
+def test_a_low_scale_loses_gradients_and_an_unchecked_one_skips_nothing(js):
     what = replay(static(4.0), made_up(*[2.0**-10] * 4, keeps=3))
     assert what.lossy.tolist() == [1, 1, 1, 1]
-    assert sentence(what).endswith("stays at 2^2, and 100% of the steps run at a scale that loses gradients.")
+    said = js.sentence(static(4.0), made_up(*[2.0**-10] * 4, keeps=3))
+    assert said.endswith("stays at 2^2, and 100% of the steps run at a scale that loses gradients.")
     unchecked = replay(static(2.0**40, skip_on_inf=False), made_up(*[2.0**-10] * 5))
     assert (unchecked.skips, set(unchecked.scale)) == (0, {2.0**40})
 
 
-def test_what_the_browser_gets_is_what_was_computed():
-    what = replay(PRESETS["Megatron"], RECORDED, 100)
-    scale, tracker, skipped, lossy = np.frombuffer(packed(what), "<f4").reshape(4, 100)
-    assert (scale == np.log2(what.scale)).all()
-    assert (tracker == what.tracker).all()
-    assert ((skipped > 0) == what.skipped).all()
-    assert ((skipped > 1) == what.held).all()
-    assert (lossy == what.lossy).all()
-    top, low = np.frombuffer(window(RECORDED, 100), "<f4").reshape(2, 100)
-    assert top[0] == pytest.approx(math.log2(OVERFLOWS_FROM / RECORDED.largest[0]))
-    assert (low == RECORDED.keeps_from[:100]).all()
+def test_the_page_replays_as_python_does(js):
+    own = [
+        ScalerConfig(init_scale=2.0**27, growth_interval=3, growth_factor=1.25, backoff_factor=1 / 3),
+        ScalerConfig(init_scale=2.0**30, hysteresis=3, consecutive_hysteresis=True, restart_on_inf=False),
+        ScalerConfig(init_scale=2.0**26, growth_interval=2, floor=2.0**26, steps_at_floor=True),
+        ScalerConfig(init_scale=2.0**120, growth_interval=1, growth_factor=16.0),
+        static(2.0**40, skip_on_inf=False),
+    ]
+    for config in (*PRESETS.values(), *own):
+        what, found = replay(config, RECORDED, 600), js.replay(config, RECORDED, 600)
+        assert np.array_equal(found["scale"], np.log2(what.scale)), config
+        assert np.array_equal(found["tracker"], what.tracker), config
+        assert np.array_equal(found["skipped"], what.skipped + what.held), config
+        assert np.array_equal(found["lossy"], what.lossy), config
 
 
 # --- the widget -------------------------------------------------------------------------------------------------------
 
 
-def test_each_knob_moves_the_picture():
-    timeline = ScalerTimeline()
-    knobs = {"init_log2_scale": 30, "growth_factor": 4.0, "backoff_factor": 0.25, "growth_interval": 5}
-    for name, value in knobs.items():
-        before, skips = timeline.get_state(), timeline.replay.skips
+def test_each_knob_moves_the_picture_without_a_kernel(browser):
+    timeline, page = ScalerTimeline(), Page(browser)
+    root = page.show(timeline)
+    for name, place, value in (
+        ("init_log2_scale", 30, 30), ("growth_factor", 4, 4.0), ("backoff_factor", 2, 0.25), ("growth_interval", 3, 5),
+    ):  # fmt: skip
+        before = page.trait("sentence")
+        root.locator(f"[data-knob={name}] input").fill(str(place))
+        assert page.trait(name) == value
+        assert page.trait("sentence") != before
         setattr(timeline, name, value)
-        now = timeline.get_state()
-        assert now["_buffer"] != before["_buffer"]
-        assert now["_now"][name] == value
-        assert timeline.sentence == sentence(timeline.replay)
-        assert timeline.replay.skips != skips
-    with pytest.raises(traitlets.TraitError, match="from 0 to 32"):
+        assert page.trait("sentence").startswith(f"{timeline.replay.skips} of 400 steps are skipped; ")
+    assert page.errors == []
+
+
+def test_wrong_knobs_are_refused():
+    with pytest.raises(traitlets.TraitError, match="expected 0 to 32"):
         ScalerTimeline(init_log2_scale=33)
 
     assert len(ScalerTimeline(made_up(0.1, 0.2), steps=400).replay) == 2
     with pytest.raises(ValueError, match="1 or more"):
         ScalerTimeline(steps=0)
-
-
-def test_looking_ahead_finds_what_asking_would():
-    timeline, sent = ScalerTimeline(steps=50), []
-    timeline.send = lambda content, buffers: sent.append((content, buffers))
-    timeline._look_ahead(None, {"ahead": {name: getattr(timeline, name) for name in KNOBS}}, None)
-    [(content, buffers)] = sent
-    assert len(content["places"]) == len(buffers) == 33 + 7 + 7 + 19
-    for i in (0, 32, 35, 45, 60):
-        place = content["places"][i]
-        for name in KNOBS:
-            setattr(timeline, name, place[name])
-        assert (buffers[i], place["sentence"]) == (timeline.get_state()["_buffer"], timeline.sentence)
-    for nonsense in ("ahead", {"ahead": 3}, {"ahead": {"growth_factor": 2}}):
-        timeline._look_ahead(None, nonsense, None)
-    assert len(sent) == 1
 
 
 # --- presets ----------------------------------------------------------------------------------------------------------
@@ -189,15 +198,22 @@ def test_what_a_learner_sees_of_the_six(presets):
         presets.alike = True
 
 
-def test_hysteresis_is_named_where_it_acts(presets):
-    presets.selected = "DeepSpeed"
+def test_hysteresis_is_named_where_it_acts(js, browser, presets):
+    page = Page(browser)
+    root = page.show(presets)
+    root.get_by_role("radio", name="DeepSpeed").check()
+    said = page.trait("sentence")
     held = int(presets.replays["DeepSpeed"].held.sum())
     assert held > 0
-    assert f"{held} of the skips leave the scale where it is: with hysteresis 2," in presets.sentence
-    assert "it backs off from overflow number 2 on, counted since it last grew" in presets.sentence
-    presets.selected = "torch"
-    assert "hysteresis" not in presets.sentence
+    assert f"{held} of the skips leave the scale where it is: with hysteresis 2," in said
+    assert "it backs off from overflow number 2 on, counted since it last grew" in said
+    root.get_by_role("radio", name="torch").check()
+    assert "hysteresis" not in page.trait("sentence")
+    skips = [str(what.skips) for what in presets.replays.values()]
+    assert root.locator("tbody tr td:nth-child(3)").all_text_contents() == skips
+    root.get_by_role("radio", name="as shipped").check(force=True)
+    assert page.errors == []
     trace = made_up(*[2.0**-10] * 3)
     for consecutive, words in ((True, "in a row"), (False, "since it last grew")):
         config = ScalerConfig(init_scale=2.0**30, hysteresis=2, consecutive_hysteresis=consecutive)
-        assert words in preset_sentence("mine", config, replay(config, trace))
+        assert words in js.sentence(config, trace, "mine")

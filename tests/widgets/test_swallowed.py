@@ -1,6 +1,7 @@
 """Swallowed updates: every curve against a plain loop that nobody here wrote the arithmetic of."""
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,8 +10,9 @@ import torch
 from labkit.formats import BF16, FP16, FP32
 from labkit.widgets import SwallowedUpdates
 from labkit.widgets.base.figures import spread
-from labkit.widgets.swallowed.curves import METHODS, compensated, curves, moved, repeated, stochastic
-from labkit.widgets.swallowed.widget import UPDATES, WEIGHTS, quarters, sentence
+from labkit.widgets.swallowed.curves import METHODS, compensated, curves, moved, random_bits, repeated, stochastic
+from labkit.widgets.swallowed.widget import UPDATES, WEIGHTS, quarters
+from tests.widgets.pages import Page, Scripts
 
 STEPS = 1000
 
@@ -103,37 +105,48 @@ def test_every_method_starts_from_the_same_wherever_the_sliders_stand():
         assert torch.equal(torch.tensor(exact).bfloat16().double(), torch.tensor(exact))
 
 
-class TestWidget:
-    def test_what_the_browser_gets_is_what_python_has(self):
-        swallowed = SwallowedUpdates()
-        swallowed.update = 2.0**-10
-        state = swallowed.get_state()
-        sent = np.frombuffer(state["_buffer"], np.float32).reshape(len(METHODS), STEPS + 1)
-        for values, name in zip(sent, METHODS, strict=True):
-            assert np.array_equal(values.astype(np.float64), swallowed.curves[name])
-        assert [row["name"] for row in state["_now"]["rows"]] == list(METHODS)
-        assert [row["moved"] for row in state["_now"]["rows"]] == [f"{n:,}" for n in swallowed.moved.values()]
+CURVES = "(all, steps, random) => all.map(([w, u]) => curvesOf(w, u, steps, random).map((curve) => [...curve]))"
+SENTENCE = """(weight, update, steps, random) => {
+  return swallowedSentence(curvesOf(weight, update, steps, random), weight, update, steps);
+}"""
 
-    def test_what_is_sent_ahead_is_what_the_kernel_will_say(self, monkeypatch):
-        for axis, at, places in (("weight", 2.0**-11, WEIGHTS), ("update", 1.5, UPDATES)):
-            swallowed, sent = SwallowedUpdates(), []
-            monkeypatch.setattr(swallowed, "send", lambda content, buffers, sent=sent: sent.append((content, buffers)))
-            for nonsense in ({}, "ahead", {"ahead": "update"}, {"ahead": "x", "at": 1.0}, {"ahead": "weight", "at": 0}):
-                swallowed._handle_custom_msg(nonsense, [])
-            swallowed._handle_custom_msg({"ahead": axis, "at": at}, [])
-            ((content, (buffer,)),) = sent
-            drawn = np.frombuffer(buffer, np.float32).reshape(len(places), len(METHODS), 251)
-            assert tuple(place[axis] for place in content["places"]) == places
-            for i in (0, 20, 30):
-                swallowed.weight, swallowed.update = (content["places"][i][name] for name in ("weight", "update"))
-                assert swallowed.get_state()["_now"] == content["places"][i]
-                for values, name in zip(drawn[i], METHODS, strict=True):
-                    assert np.array_equal(values, swallowed.curves[name][::4].astype(np.float32)), (axis, i, name)
+
+@pytest.fixture(scope="module")
+def js(browser: Any) -> Scripts:
+    return Scripts(browser, "exact", "swallowed")
+
+
+def sentence(js, weight, update, steps=STEPS):
+    return js.run(SENTENCE, weight, update, steps, random_bits(steps).tolist())
+
+
+def test_the_curves_of_the_page_are_those_of_python(js):
+    cases = [*pairs(12, seed=9), (65504.0, 1.0), (2.0**-24, 2.0**-24), (60000.0, 65504.0)]
+    for (weight, update), found in zip(cases, js.run(CURVES, cases, 300, random_bits(300).tolist()), strict=True):
+        if update == 65504.0:  # beyond the largest number
+            assert found[1][-1] == -np.inf
+            continue
+        for name, curve in zip(METHODS, found, strict=True):
+            assert np.array_equal(curve, curves(weight, update, 300)[name]), (weight, update, name)
+
+
+class TestWidget:
+    def test_the_page_follows_its_sliders_without_a_kernel(self, browser):
+        page, swallowed = Page(browser), SwallowedUpdates(update=2.0**-10)
+        root = page.show(swallowed)
+        moves = root.locator("td[data-key=moved]").all_text_contents()
+        assert moves == [f"{n:,}" for n in swallowed.moved.values()]
+        root.get_by_role("slider").last.fill("0")
+        assert page.trait("update") == UPDATES[0]
+        assert page.trait("sentence").startswith("1,000 updates of 2^-20 should take the weight from 1 to 0.999: ")
+        root.get_by_role("button", name="BF16").click()
+        assert page.trait("highlight") == "BF16"
+        assert page.errors == []
 
     def test_off_the_sliders_positions(self):
         swallowed = SwallowedUpdates(weight=0.3, update=1e-4, steps=50)
         assert swallowed.moved["FP16"] == moved(numpy_loop(0.3, 1e-4, 50, np.float16))
-        with pytest.raises(ValueError, match="steps goes from 1 to 100,000; it was given 0"):
+        with pytest.raises(ValueError, match="steps: expected 1 to 100,000, got 0"):
             SwallowedUpdates(steps=0)
 
     def test_the_rule_is_the_learners_to_find(self):
@@ -144,16 +157,21 @@ class TestWidget:
             assert "2,048" not in told
 
 
-def test_the_sentence_says_who_goes_too_far_and_who_stays_short():
+def test_the_sentence_says_which_go_too_far_and_which_stay_short(js):
     """At 1.5 an update of 0.625 ulp is rounded up to a whole one; from 16 to 8 one of 1.25 ulp is rounded down."""
-    said = sentence(curves(1.5, 1.25 * 2.0**-11, STEPS), 1.5, 1.25 * 2.0**-11)
+    said = sentence(js, 1.5, 1.25 * 2.0**-11)
     assert said.startswith("1,000 updates of 1.25 × 2^-11 should take the weight from 1.5 to 0.8896: ")
     assert said.endswith("BF16 has not moved once, FP16 ends at 0.7617, too far.")
-    said = sentence(curves(16.0, 1.25 * 2.0**-7, STEPS), 16.0, 1.25 * 2.0**-7)
+    said = sentence(js, 16.0, 1.25 * 2.0**-7)
     assert "FP16 ends at 8.188, too short a way" in said
-    assert sentence(curves(1.0, 2.0**-6, 10), 1.0, 2.0**-6).endswith("FP16 + FP32 master arrive.")
+    assert sentence(js, 1.0, 2.0**-6, 10).endswith("FP16 + FP32 master arrive.")
 
-    assert [quarters(value) for value in (0.0625, 1.75 * 8, 0.3)] == ["2^-4 = 0.0625", "1.75 × 2^3 = 14", "0.3"]
+    values = [0.0625, 1.75 * 8, 0.3]
+    assert (
+        [js.run("quarters", value) for value in values]
+        == [quarters(value) for value in values]
+        == ["2^-4 = 0.0625", "1.75 × 2^3 = 14", "0.3"]
+    )
 
 
 def test_labels_stand_apart_in_their_order():

@@ -22,25 +22,6 @@ function traitChoice(model, name, label, options, more = {}) {
   return segmented({ label, options, value: model.get(name), onChange: (value) => put(model, { [name]: value }), ...more });
 }
 
-// Where the hand can go and what stands there, known ahead: `ask` is called when it has rested for a moment.
-function makeAtlas(owner, model, root, { ask, take }) {
-  const known = new Map();
-  let pause = 0;
-  listen(owner, model, (content, buffers) => {
-    if (content.kind !== "ahead") return;
-    take(known, content, buffers);
-    root.dataset.ahead = known.size;
-  });
-  owner.add(() => clearTimeout(pause));
-  return {
-    find: (key) => known.get(key),
-    rest() {
-      clearTimeout(pause);
-      pause = setTimeout(ask, 250);
-    },
-  };
-}
-
 // --- a page without a kernel ------------------------------------------------------------------------------------------
 
 function decoded(value) {

@@ -1,1 +1,1 @@
-"""What does a Tensor Core do with one block of products?"""
+"""One block of a Tensor Core's sum."""

@@ -1,5 +1,4 @@
-// One block of a Tensor Core's sum: rows of bits, one column for each power of two. Python computes every bit and lays it
-// out; here rows are drawn, and each bit has its kind: kept, filled in, cut off by alignment, dropped by rounding.
+// One block of a Tensor Core's sum (sum.js): each bit has its kind: kept, filled in, cut off by alignment, dropped by rounding.
 
 const KINDS = { z: "zero", k: "kept", c: "cut", d: "cut", " ": "blank" };
 
@@ -62,23 +61,35 @@ function generations(names, onChange) {
     set(name, found, exact) {
       control.set(name);
       names.forEach((gpu, i) => {
-        ends[i].replaceChildren(rich(found[gpu].replace(/^-/, "−")));
-        ends[i].dataset.exact = String(found[gpu] === exact);
+        const text = shownValue(found[gpu]);
+        ends[i].replaceChildren(rich(text.replace(/^-/, "−")));
+        ends[i].dataset.exact = String(text === exact);
       });
     },
   };
 }
 
 export default view({ label: "One block of a Tensor Core's sum", kind: "mma" }, (root, model, life) => {
-  const { presets, gpus, results } = model.get("_choices");
-  const preset = traitChoice(model, "preset", "Add", presets);
-  const result = traitChoice(model, "result", "C and D in", results);
-  const gpu = generations(gpus, (name) => put(model, { gpu: name }));
+  const { presets, specs, formats } = model.get("_choices");
+  const [operands, ...results] = formats.map(derived);
+  const presetOf = (name) => presets.find((one) => one.name === name);
+  let [knob, knobOf, block, blockCount, putting] = [null, "", null, 0, false];
+
+  const choose = (changes) => {
+    putting = true; // traits change one after the other, and mean something together only
+    put(model, changes);
+    putting = false;
+    follow();
+  };
+  const begin = (name) => choose({ preset: name, knob: presetOf(name).start, result: presetOf(name).result });
+  const preset = segmented({ label: "Add", options: presets.map(({ name }) => name), value: model.get("preset"), onChange: begin });
+  const result = traitChoice(model, "result", "C and D in", results.map(({ name }) => name));
+  const gpu = generations(specs.map(({ name }) => name), (name) => put(model, { gpu: name }));
   const knobPlace = h("div", { class: "mm-knob" });
   const blockPlace = h("div", { class: "lk-row mm-blocks" });
   const exact = h("span", { class: "lk-quiet" });
   const paper = makeSheet();
-  const words = sentence();
+  const words = sentence(model);
   root.append(
     h("div", { class: "lk-title", text: "One element of D = A·B + C, inside a Tensor Core" }),
     h("div", { class: "lk-row" }, preset.element, result.element),
@@ -89,56 +100,51 @@ export default view({ label: "One block of a Tensor Core's sum", kind: "mma" }, 
     paper.element,
   );
 
-  let knob = null;
-  let knobOf = "";
-  let block = null;
-  let blocks = 0;
-  let told = "";
-
   function follow() {
-    const view = model.get("_view");
-    if (!view.rows) return;
-    root.dataset.result = model.get("result");
-    preset.set(model.get("preset"));
-    result.set(model.get("result"));
-    gpu.set(model.get("gpu"), view.found, view.exact);
-    followKnob(view);
-    followBlocks(view);
-    exact.replaceChildren("exact sum: ", rich(view.exact));
-    paper.draw(view, model.get("result"));
-    words.say(model.get("sentence"));
+    if (putting) return;
+    const chosen = presetOf(model.get("preset"));
+    const terms = chosen.terms[model.get("knob")];
+    if (!terms) return; // the knob of another preset: its own is on the way
+    const out = results.find(({ name }) => name === model.get("result"));
+    const all = Object.fromEntries(specs.map((spec) => [spec.name, blocksOf(terms, spec, operands, out)]));
+    const blocks = all[model.get("gpu")];
+    const index = Math.min(model.get("block"), blocks.length - 1);
+    if (index !== model.get("block")) put(model, { block: index });
+    const found = Object.fromEntries(specs.map(({ name }) => [name, all[name].at(-1).result]));
+    const sum = exactSum(terms);
+    root.dataset.result = out.name;
+    preset.set(chosen.name);
+    result.set(out.name);
+    gpu.set(model.get("gpu"), found, shownNumber(sum));
+    followKnob(chosen);
+    followBlocks(blocks, index);
+    exact.replaceChildren("exact sum: ", rich(shownNumber(sum)));
+    paper.draw(blockSheet(blocks[index], index * blocks[0].spec.block_length), out.name);
+    words.say(blockSentence(blocks, index, sum, found));
   }
 
-  function followKnob({ knob: range, told: now }) {
-    told = now;
-    const key = `${model.get("preset")} ${range.low} ${range.high}`;
-    if (key !== knobOf) {
-      knobOf = key;
-      knob = slider({
-        label: range.label,
-        min: range.low,
-        max: range.high,
-        page: 4,
-        value: model.get("knob"),
-        text: (value) => (value === model.get("knob") ? told : told.replace(/-?\d+$/, String(value))),
-        onInput: (value) => put(model, { knob: value }),
-      });
+  function followKnob({ name, knob: label, low, high, power: isPower }) {
+    if (name !== knobOf) {
+      knobOf = name;
+      const text = (value) => (isPower ? power(value) : String(value));
+      knob = slider({ label, min: low, max: high, page: 4, value: model.get("knob"), text, onInput: (value) => put(model, { knob: value }) });
       knobPlace.replaceChildren(knob.element);
     }
     knob.set(model.get("knob"));
   }
 
-  function followBlocks(view) {
-    if (blocks !== view.blocks) {
-      blocks = view.blocks;
-      const options = Array.from({ length: blocks }, (_, i) => ({ value: String(i), label: String(i + 1) }));
-      block = segmented({ label: "Block", options, value: String(model.get("block")), onChange: (i) => put(model, { block: Number(i) }) });
+  function followBlocks(blocks, index) {
+    if (blockCount !== blocks.length) {
+      blockCount = blocks.length;
+      const options = blocks.map((_, i) => ({ value: String(i), label: String(i + 1) }));
+      block = segmented({ label: "Block", options, value: String(index), onChange: (i) => put(model, { block: Number(i) }) });
       blockPlace.replaceChildren(block.element, h("span", { class: "lk-quiet" }));
     }
-    block.set(String(model.get("block")));
-    blockPlace.lastChild.textContent = `${view.length}${blocks > 1 ? "; each takes the last one's D as its C" : ""}`;
+    block.set(String(index));
+    const more = blockCount > 1 ? "; each takes the last one's D as its C" : "";
+    blockPlace.lastChild.textContent = `${blocks[0].spec.block_length} products in a block${more}`;
   }
 
-  watch(life, model, ["_view", "sentence"], follow);
+  watch(life, model, ["preset", "gpu", "knob", "result", "block"], follow);
   follow();
 });

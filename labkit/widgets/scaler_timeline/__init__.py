@@ -1,1 +1,1 @@
-"""What would another scaler have done? A recorded run, replayed under any knobs."""
+"""Loss scalers on a recorded training."""

@@ -1,20 +1,11 @@
-// The picture of a scaler on a trace: the window between underflow and overflow, and the scale that wanders in it.
-//
-// A replay is {scale, tracker, skipped, lossy}: float32 columns as `packed` in trace.py has them, scale
-// as its log2; a window is {top, low}: from where each step overflows, and from where it keeps its gradients, as log2.
+// The picture of a scaler on a trace: the window between underflow and overflow, and the scale that wanders in it (replay.js).
 
 const LEFT = 52;
 const RIGHT = 52;
 
-function replayOf(view) {
-  const all = floats(view);
-  const column = (i) => all.subarray((i * all.length) / 4, ((i + 1) * all.length) / 4);
-  return { scale: column(0), tracker: column(1), skipped: column(2), lossy: column(3) };
-}
-
-function windowOf(view) {
-  const all = floats(view);
-  return { top: all.subarray(0, all.length / 2), low: all.subarray(all.length / 2) };
+// From where each step overflows, and from where it keeps its gradients, as log2.
+function windowOf({ largest, keeps_from }) {
+  return { top: largest.map((size) => Math.log2(OVERFLOWS_FROM / size)), low: keeps_from };
 }
 
 // Steps first + 1 to first + total, from left to right; a step's middle is at x(step).
@@ -71,19 +62,10 @@ function scaleTicks([low, high]) {
   return Array.from({ length: Math.floor((high - first) / every) + 1 }, (_, i) => [first + i * every, first + i * every]);
 }
 
-function skipsIn({ skipped }) {
-  const skips = skipped.reduce((sum, one) => sum + (one > 0), 0);
-  return skips === 1 ? "1 skipped step" : `${skips} skipped steps`;
-}
-
-function powerText(e) {
-  return Number.isInteger(e) ? power(e) : power(e.toFixed(1));
-}
-
 function stepText(replay, window, step) {
   const i = step - 1;
   const held = replay.skipped[i] > 1 ? ", and hysteresis keeps the scale" : "";
   const what = replay.skipped[i] ? `inf, skipped${held}` : replay.lossy[i] ? "loses gradients" : "clean";
   const edges = `overflow from 2^${window.top[i].toFixed(1)}, losses below 2^${window.low[i]}`;
-  return `step ${step}: scale ${powerText(replay.scale[i])}, ${what} (${edges})`;
+  return `step ${step}: scale ${power(Number(replay.scale[i].toFixed(1)))}, ${what} (${edges})`;
 }

@@ -23,18 +23,13 @@ function presetRows(names, mode, onSelect) {
   });
 }
 
-function knobText({ start, interval, hysteresis, limits }) {
-  const parts = [`from ${start}`, `every ${interval}`];
-  if (hysteresis !== "1") parts.push(`hysteresis ${hysteresis}`);
-  if (limits.includes("up to")) parts.push(limits.slice(limits.indexOf("up to")));
-  return parts.join(", ");
-}
-
 function renderPresets(root, model, life) {
-  const { source } = model.get("_about");
-  const window = windowOf(model.get("_window"));
-  const known = Object.fromEntries(["alike", "shipped"].map((mode) => [mode, model.get(`_${mode}`).map(replayOf)]));
-  const names = model.get("_modes").alike.rows.map(({ name }) => name);
+  const { source, steps, configs } = model.get("_about");
+  const trace = model.get("_trace");
+  const window = windowOf(trace);
+  const names = Object.keys(configs.alike);
+  const each = (mode, make) => names.map((name) => make(configs[mode][name], name));
+  const known = Object.fromEntries(["alike", "shipped"].map((mode) => [mode, each(mode, (config) => replayOf(config, trace, steps[mode]))]));
   const palette = colours(root, life, redraw);
   let moved = null;
 
@@ -64,7 +59,7 @@ function renderPresets(root, model, life) {
   const rows = presetRows(names, mode, (name) => choose({ selected: name }));
   const head = ["scaler", "its scale over all steps", "skipped", "lossy"].map((text) => h("th", { scope: "col", text }));
   const table = h("table", { class: "lk-table st-table" }, h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...rows.map(({ element }) => element)));
-  const words = sentence();
+  const words = sentence(model);
   root.append(
     h("div", { class: "lk-head" }, h("span", { class: "lk-title", text: "Six scalers on one training" }), choice.element),
     h("p", { class: "lk-quiet st-source", text: `${source} ${LOSSY}` }),
@@ -117,7 +112,7 @@ function renderPresets(root, model, life) {
     const found = replays();
     const mine = found[chosen()];
     const plot = plotOf(pen, width, palette, { first: lensFrom[mode()], total: LENS_STEPS });
-    const part = ({ scale }) => ({ scale: scale.subarray(plot.first, plot.first + plot.total) });
+    const part = ({ scale }) => ({ scale: scale.slice(plot.first, plot.first + plot.total) });
     const [low, high] = rangeOf([part(mine), part(found[0])]);
     const range = [Math.floor(low) - 2, Math.ceil(high) + 1.5];
     const y = levelIn(LENS, range);
@@ -157,18 +152,17 @@ function renderPresets(root, model, life) {
   }
 
   function show() {
-    const { steps, rows: texts } = model.get("_modes")[mode()];
     choice.set(mode());
-    from.limit(Math.max(0, steps - LENS_STEPS));
+    from.limit(Math.max(0, steps[mode()] - LENS_STEPS));
     from.set(lensFrom[mode()]);
     rows.forEach((row, i) => {
       row.input.checked = i === chosen();
       row.element.classList.toggle("st-chosen", i === chosen());
-      row.knobs.replaceChildren(rich(knobText(texts[i])));
-      row.skips.textContent = texts[i].skips;
-      row.lossy.textContent = texts[i].lossy;
+      row.knobs.replaceChildren(rich(knobText(configs[mode()][row.name])));
+      row.skips.textContent = skipsOf(replays()[i]);
+      row.lossy.textContent = percent(sum(replays()[i].lossy) / steps[mode()]);
     });
-    words.say(texts[chosen()].sentence);
+    words.say(presetSentence(names[chosen()], configs[mode()][names[chosen()]], replays()[chosen()]));
     redraw();
   }
 

@@ -14,6 +14,7 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,6 @@ from labkit.formats import FP16
 from labkit.instrument import ExponentHistogram, fate, merge, shift, snapshot
 from labkit.records import data_folder, device_name, now, versions, write_atomic
 from labkit.train import Task, TrainingRun
-from labkit.widgets.base.number_words import percent, power
 
 SCHEMA = "labkit.trace/1"
 LOST = 0.01  # a scale loses gradients where more than this share of the activation gradients' elements underflow
@@ -50,8 +50,8 @@ class Trace:
 
     def __post_init__(self) -> None:
         if not self.largest or len(self.largest) != len(self.keeps_from):
-            given = f"{len(self.largest)} of largest and {len(self.keeps_from)} of keeps_from"
-            raise ValueError(f"a trace has one number of each kind for each step, at least one; it was given {given}")
+            got = f"{len(self.largest)} of largest and {len(self.keeps_from)} of keeps_from"
+            raise ValueError(f"a trace: expected one number of each kind for each step, at least one, got {got}")
 
     def __len__(self) -> int:
         return len(self.largest)
@@ -176,38 +176,19 @@ def replay(config: ScalerConfig, trace: Trace, steps: int | None = None) -> Repl
     return Replay(scale, skips, tracker, held, lossy.astype(np.float64))
 
 
-def packed(what: Replay) -> bytes:
-    """Return what the browser draws, float32 [4, steps]: log2 of the scale, tracker, skipped, lossy."""
-    skipped = what.skipped + what.held  # 2 where hysteresis held
-    return np.stack([np.log2(what.scale), what.tracker, skipped, what.lossy]).astype("<f4").tobytes()
-
-
-def window(trace: Trace, steps: int | None = None) -> bytes:
-    """Return what the browser draws behind it, float32 [2, steps]: log2 of where overflow and where clean begins."""
-    top = np.log2(OVERFLOWS_FROM / np.array(trace.largest[:steps]))
-    return np.stack([top, np.array(trace.keeps_from[:steps], np.float64)]).astype("<f4").tobytes()
-
-
-def sentence(what: Replay) -> str:
-    """Say how a scaler fared.
-
-    >>> trace = Trace("task", "recipe", 0, (2.0**-10,) * 4, (3,) * 4, "cpu", {}, "")
-    >>> sentence(replay(ScalerConfig(init_scale=2.0**27, growth_interval=1), trace))
-    '3 of 4 steps are skipped; in the second half the scale lives between 2^25 and 2^26, and no step runs at a scale
-     that loses gradients.'
-    """
-    skips = f"{what.skips or 'None'} of {len(what)} steps {'is' if what.skips == 1 else 'are'} skipped"
-    late = what.scale[len(what) // 2 :]
-    low, high = float(late.min()), float(late.max())
-    lives = f"stays at {power(low)}" if low == high else f"lives between {power(low)} and {power(high)}"
-    lossy = float(what.lossy.mean())
-    loss = f"{percent(lossy)} of the steps run" if lossy else "no step runs"
-    return f"{skips}; in the second half the scale {lives}, and {loss} at a scale that loses gradients."
-
-
 def source(trace: Trace) -> str:
     """Say where a trace comes from."""
     return (
         f"Recorded: {trace.task}, {trace.recipe}, seed {trace.seed}, {len(trace):,} steps; {trace.device}, "
         f"torch {trace.versions.get('torch', '?')}, {trace.date[:10]}."
     )
+
+
+def trace_state(trace: Trace, steps: int | None = None) -> dict[str, list[float]]:
+    """Return what the page needs of the first steps of a trace."""
+    return {"largest": list(trace.largest[:steps]), "keeps_from": list(trace.keeps_from[:steps])}
+
+
+def config_state(config: ScalerConfig) -> dict[str, Any]:
+    """Return the fields of a scaler as JSON; a cap of infinity is None."""
+    return {name: None if value == np.inf else value for name, value in asdict(config).items()}

@@ -1,15 +1,8 @@
-// A scaler on a trace: four knobs and its saw-tooth, or six presets one under another. The kernel advances the scalers,
-// the browser draws what comes back.
+// A scaler on a trace: four knobs and its saw-tooth, or six presets one under another.
 
 const SCALE = { top: 30, height: 252 };
 const TRACKER = { top: SCALE.top + SCALE.height + 42, height: 54 };
 const TIMELINE_HEIGHT = TRACKER.top + TRACKER.height + 32;
-const KNOBS = [
-  ["init_log2_scale", "init_scale"],
-  ["growth_factor", "growth_factor"],
-  ["backoff_factor", "backoff_factor"],
-  ["growth_interval", "growth_interval"],
-];
 
 function nearest(places, value) {
   return places.reduce((best, place, i) => (Math.abs(place - value) < Math.abs(places[best] - value) ? i : best), 0);
@@ -25,46 +18,27 @@ function hoverStep(life, picture, stepAt, textOf) {
   return hover;
 }
 
-// The places known so far, knobs -> {now, replay}, and what to ask the kernel while the hand rests.
-function knobAtlas(model, life, root) {
-  const key = (knobs) => KNOBS.map(([name]) => knobs[name]).join(" ");
-  const here = () => Object.fromEntries(KNOBS.map(([name]) => [name, model.get(name)]));
-  let asked = "";
-  function ask() {
-    if (key(here()) === asked) return;
-    asked = key(here());
-    model.send({ ahead: here() });
-  }
-  const take = (known, { places }, buffers) => places.forEach((now, i) => known.set(key(now), { now, replay: replayOf(buffers[i]) }));
-  const { find, rest } = makeAtlas(life, model, root, { ask, take });
-  return { find: () => find(key(here())), fits: (now) => key(now) === key(here()), rest };
-}
-
 // --- four knobs -------------------------------------------------------------------------------------------------------
 
 function renderTimeline(root, model, life) {
-  const { steps, source, places } = model.get("_about");
-  const window = windowOf(model.get("_window"));
-  const atlas = knobAtlas(model, life, root);
-  let { now, replay } = { now: model.get("_now"), replay: replayOf(model.get("_buffer")) };
+  const { steps, source, config } = model.get("_about");
+  const trace = model.get("_trace");
+  const window = windowOf(trace);
+  let replay = null;
   const palette = colours(root, life, () => picture.redraw());
   let moved = null; // when the hand last moved, until that is drawn
 
-  const knobs = KNOBS.map(([name, label]) => {
-    const { values, texts } = places[name];
+  const knobs = Object.entries(KNOB_PLACES).map(([name, values]) => {
     const made = slider({
-      label,
+      label: name.replace("log2_", ""),
       min: 0,
       max: values.length - 1,
       page: 4,
       value: nearest(values, model.get(name)),
-      text: (i) => texts[i],
+      text: (i) => placeText(name, values[i]),
       onInput(i) {
         moved ??= performance.now();
         put(model, { [name]: values[i] });
-        atlas.rest();
-        const found = atlas.find();
-        if (found) show(found);
       },
     });
     made.element.dataset.knob = name;
@@ -76,7 +50,7 @@ function renderTimeline(root, model, life) {
     height: TIMELINE_HEIGHT,
     draw,
   });
-  const words = sentence();
+  const words = sentence(model);
   root.append(
     h("div", { class: "lk-head" }, h("span", { class: "lk-title", text: "The loss scale, step by step" }), h("span", { class: "lk-quiet", text: source })),
     h("div", { class: "st-knobs" }, ...knobs.map(({ element }) => element)),
@@ -98,7 +72,7 @@ function renderTimeline(root, model, life) {
     inkFrame(plot, SCALE, "Loss scale", scaleTicks(range), y);
     drawScale(plot, replay, y);
     inkZoneNames(plot, SCALE);
-    inkSkips(plot, SCALE, skipsIn(replay), palette.ink);
+    inkSkips(plot, SCALE, counted(skipsOf(replay), "skipped step"), palette.ink);
     drawTracker(plot);
     inkSteps(plot, TRACKER.top + TRACKER.height);
     if (hover.step) {
@@ -109,7 +83,7 @@ function renderTimeline(root, model, life) {
   }
 
   function drawTracker(plot) {
-    const interval = now.growth_interval;
+    const interval = model.get("growth_interval");
     const most = Math.max(1, interval - 1);
     const y = (count) => TRACKER.top + TRACKER.height * (1 - count / most);
     const title = `Growth tracker: clean steps in a row; at ${interval.toLocaleString("en-US")} the scale grows`;
@@ -117,30 +91,23 @@ function renderTimeline(root, model, life) {
     inkLine(plot, stairs(plot, replay.tracker, y), palette.ink2, 1.25);
   }
 
-  function show(next) {
-    ({ now, replay } = next);
+  function follow() {
+    const chosen = Object.fromEntries(knobs.map(({ name }) => [name, model.get(name)]));
+    replay = replayOf({ ...config, ...chosen, init_scale: 2 ** chosen.init_log2_scale }, trace);
     for (const knob of knobs) {
-      const value = model.get(knob.name); // where the hand is, even if the picture is not there yet
-      knob.set(nearest(knob.values, value));
-      if (!knob.values.includes(value)) knob.output.replaceChildren(String(value));
+      knob.set(nearest(knob.values, chosen[knob.name]));
+      if (!knob.values.includes(chosen[knob.name])) knob.output.replaceChildren(String(chosen[knob.name]));
     }
-    words.say(now.sentence);
+    words.say(replaySentence(replay));
     picture.drawNow(); // not with the next frame: the hand does not wait
-    if (moved === null || !atlas.fits(now)) return;
+    if (moved === null) return;
     root.dataset.latency = (performance.now() - moved).toFixed(1); // ms from the hand to the picture
     root.dataset.drawn = Number(root.dataset.drawn ?? 0) + 1;
     moved = null;
   }
 
-  function arrived() {
-    const next = model.get("_now");
-    if (atlas.fits(now) && !atlas.fits(next)) return; // an answer to where the hand was a moment ago
-    show({ now: next, replay: replayOf(model.get("_buffer")) });
-    atlas.rest();
-  }
-
-  watch(life, model, ["_now"], arrived);
-  arrived();
+  watch(life, model, Object.keys(KNOB_PLACES), follow);
+  follow();
 }
 
 const TIMELINE = view({ label: "Scaler timeline", kind: "scaler-timeline" }, renderTimeline);

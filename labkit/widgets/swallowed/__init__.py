@@ -1,1 +1,1 @@
-"""Where do small updates go? Weights that stand still in FP16."""
+"""Swallowed updates."""

@@ -1,4 +1,4 @@
-"""Where does a weight arrive when the same small update is subtracted from it again and again?
+"""The weight while the same small update is subtracted from it again and again.
 
 Idea: repeat one rounded subtraction. In between two changes of spacing a rounded weight moves by the same amount every
 time, so many steps are guessed at once and all are checked by one call of `round_to`; where the check fails, the guess
@@ -25,11 +25,11 @@ METHODS = ("FP32", "FP16", "BF16", "FP16 + Kahan", "FP16 + stochastic", "FP16 + 
 SEED = 20_181  # of the random bits that stochastic rounding reads; the same at every position of the sliders
 
 
-def curves(weight: float, update: float, steps: int, by_chance: Curve | None = None) -> dict[str, Curve]:
+def curves(weight: float, update: float, steps: int) -> dict[str, Curve]:
     """Return the weight after each step of w <- w - update, for every method, in the order of METHODS.
 
     Weight and update are rounded to the format of the method first; a master copy is shown as the FP16 weight that a
-    network would compute with. `by_chance` is the stochastic curve where it is known already.
+    network would compute with.
 
     >>> ends = {method: float(curve[-1]) for method, curve in curves(1.0, 2.0**-12, 1000).items()}
     >>> ends["FP32"], ends["FP16"], ends["FP16 + Kahan"], ends["FP16 + FP32 master"]
@@ -41,7 +41,7 @@ def curves(weight: float, update: float, steps: int, by_chance: Curve | None = N
         "FP16": repeated(weight, update, steps, FP16),
         "BF16": repeated(weight, update, steps, BF16),
         "FP16 + Kahan": compensated(weight, update, steps),
-        "FP16 + stochastic": stochastic(weight, update, steps) if by_chance is None else by_chance,
+        "FP16 + stochastic": stochastic(weight, update, steps),
         "FP16 + FP32 master": np.asarray(round_to(single, FP16), np.float64),
     }
 
@@ -93,19 +93,12 @@ def compensated(weight: float, update: float, steps: int) -> Curve:
 
 def stochastic(weight: float, update: float, steps: int) -> Curve:
     """Subtract an update again and again in FP16, rounding up or down by chance, so that the mean is right."""
-    return np.asarray(stochastic_table(np.array([weight]), np.array([update]), steps)[:, 0], np.float64)
-
-
-def stochastic_table(weights: Curve, updates: Curve, steps: int) -> NDArray[np.float16]:
-    """Return stochastic curves [steps + 1, n] for n pairs of a weight and an update, all with the same random bits."""
-    now, minus = (round_to(values, FP16) for values in np.broadcast_arrays(weights, updates))
-    found = np.empty((steps + 1, len(now)), np.float16)
-    found[0] = now
-    for step, bits in enumerate(random_bits(steps), start=1):
-        random = np.broadcast_to(bits, now.shape)
-        now = round_to(now - minus, FP16, Rounding.STOCHASTIC, random_bits=random)
-        found[step] = now
-    return found
+    now, minus = (round_to(np.float64(value), FP16) for value in (weight, update))
+    found = [now]
+    for bits in random_bits(steps):
+        now = round_to(now - minus, FP16, Rounding.STOCHASTIC, random_bits=bits)
+        found.append(now)
+    return np.array(found, np.float64)
 
 
 @cache

@@ -1,32 +1,4 @@
-// Swallowed updates: two sliders, six curves. The kernel calculates, the browser draws what arrives. While the hand rests
-// it asks for all places one slider can go to, so that the next movement needs no answer: those curves have fewer points,
-// and the kernel's own follow.
-
-function curvesIn(all, first = 0, places = 1) {
-  const points = all.length / places / CURVES.length;
-  return CURVES.map((_, i) => all.subarray((first * CURVES.length + i) * points, (first * CURVES.length + i + 1) * points));
-}
-
-// The places known so far, {now, curves} of each, and what to ask the kernel while the hand rests.
-function curveAtlas(model, life, root) {
-  const asked = new Set();
-  const key = (weight, update) => `${weight} ${update}`;
-  function ask(axis) {
-    const at = model.get(axis === "weight" ? "update" : "weight"); // the other slider stays while this one moves
-    if (asked.has(`${axis} ${at}`)) return;
-    asked.add(`${axis} ${at}`);
-    model.send({ ahead: axis, at });
-  }
-  function take(known, content, buffers) {
-    const all = floats(buffers[0]);
-    content.places.forEach((now, i) => {
-      known.set(key(now.weight, now.update), { now, curves: curvesIn(all, i, content.places.length) });
-    });
-    if (content.axis === "update") ask("weight");
-  }
-  const { find, rest } = makeAtlas(life, model, root, { ask: () => model.get("_places").ahead && ask("update"), take });
-  return { find: (weight, update) => find(key(weight, update)), rest };
-}
+// Swallowed updates: two sliders, six curves (curves.js).
 
 // --- the table ------------------------------------------------------------------------------------------------------
 
@@ -69,32 +41,27 @@ function nearest(places, value) {
 }
 
 export default view({ label: "Swallowed updates", kind: "swallowed" }, (root, model, life) => {
-  const places = model.get("_places");
+  const { weights: weightPlaces, updates: updatePlaces, steps } = model.get("_places");
+  const random = new Uint32Array(floats(model.get("_random")).buffer);
   const palette = colours(root, life, () => picture.redraw());
-  const atlas = curveAtlas(model, life, root);
   let shown = null; // {now, curves}
   let moved = null; // when the hand last moved, until that is drawn
 
-  const wanted = ({ weight: w, update: u }) => w === model.get("weight") && u === model.get("update");
-  const send = (name, value) => {
-    moved = performance.now();
-    put(model, { [name]: value });
-    atlas.rest();
-    const found = atlas.find(model.get("weight"), model.get("update"));
-    if (found) follow(found);
-  };
-  const control = (name, label, values, texts) =>
+  const control = (name, label, values) =>
     slider({
       label,
       min: 0,
       max: values.length - 1,
       page: 4, // a binade
       value: nearest(values, model.get(name)),
-      text: (i) => texts[i],
-      onInput: (i) => send(name, values[i]),
+      text: (i) => quarters(values[i]),
+      onInput(i) {
+        moved = performance.now();
+        put(model, { [name]: values[i] });
+      },
     });
-  const weight = control("weight", "weight w", places.weights, places.weights_texts);
-  const update = control("update", "update lr·g", places.updates, places.updates_texts);
+  const weight = control("weight", "weight w", weightPlaces);
+  const update = control("update", "update lr·g", updatePlaces);
   const sliders = h("div", { class: "sw-sliders" }, weight.element, update.element);
 
   const picture = figure({
@@ -104,10 +71,9 @@ export default view({ label: "Swallowed updates", kind: "swallowed" }, (root, mo
     draw,
   });
   picture.element.classList.add("sw-picture");
-  const words = sentence();
+  const words = sentence(model);
   const table = curveTable((name) => {
     put(model, { highlight: model.get("highlight") === name ? "" : name });
-    single();
   });
   const title = h("span", { class: "lk-title" });
   const legend = h("span", { class: "lk-quiet" }, h("span", { class: "sw-road" }), "exact; press a name in the table to see its curve alone");
@@ -146,37 +112,28 @@ export default view({ label: "Swallowed updates", kind: "swallowed" }, (root, mo
     const ends = curves.map((values) => values[values.length - 1]);
     const ys = spreadLabels(ends.map(area.y), LABEL_GAP, area.top, area.bottom - 4);
     CURVES.forEach((style, i) => drawLabel(area, style, ends[i], ys[i], now.rows[i].end, faded[i]));
-    measure(now);
-  }
-
-  function measure(now) {
-    if (moved === null || !wanted(now)) return;
-    root.dataset.latency = (performance.now() - moved).toFixed(1); // ms from the hand to the picture
+    if (moved !== null) root.dataset.latency = (performance.now() - moved).toFixed(1); // ms from the hand to the picture
     moved = null;
   }
 
   function show() {
     const { now } = shown;
-    title.textContent = `w \u2190 w \u2212 lr·g, ${now.steps.toLocaleString("en-US")} times`;
-    for (const [name, one, values] of [["weight", weight, places.weights], ["update", update, places.updates]]) {
-      one.set(nearest(values, model.get(name))); // where the hand is, even if the picture is not there yet
-      if (now[name] === model.get(name)) one.output.replaceChildren(rich(now[`${name}_text`]));
+    title.textContent = `w \u2190 w \u2212 lr·g, ${steps.toLocaleString("en-US")} times`;
+    for (const [name, one, values] of [["weight", weight, weightPlaces], ["update", update, updatePlaces]]) {
+      one.set(nearest(values, now[name]));
+      one.output.replaceChildren(rich(quarters(now[name]))); // code may have set what the slider cannot
     }
     words.say(now.sentence);
     table.set(now.rows, model.get("highlight"));
   }
 
-  function follow(next) {
-    shown = next;
+  function follow() {
+    const [w, u] = [model.get("weight"), model.get("update")];
+    const curves = curvesOf(w, u, steps, random);
+    const exact = w - steps * u;
+    shown = { curves, now: { weight: w, update: u, steps, exact, rows: curveRows(curves, exact), sentence: swallowedSentence(curves, w, u, steps) } };
     picture.drawNow(); // not with the next frame: the hand does not wait
     show();
-  }
-
-  function arrived() {
-    const now = model.get("_now");
-    if (shown && wanted(shown.now) && !wanted(now)) return; // an answer to where the hand was a moment ago
-    follow({ now, curves: curvesIn(floats(model.get("_buffer"))) });
-    atlas.rest();
   }
 
   function single() {
@@ -184,7 +141,7 @@ export default view({ label: "Swallowed updates", kind: "swallowed" }, (root, mo
     picture.redraw();
   }
 
-  watch(life, model, ["_now"], arrived);
+  watch(life, model, ["weight", "update"], follow);
   watch(life, model, ["highlight"], single);
-  arrived();
+  follow();
 });
