@@ -1,9 +1,9 @@
-"""What is a way of training in mixed precision, as a value?
+"""Recipes of mixed-precision training, as values.
 
-Idea: O0 to O3, BF16 and a learner's own are rows that name a format for each thing that has one. The training loop
-reads them and has no `if` on precision: FP32 is the recipe whose casts, copies and scale do nothing.
+Idea: O0 to O3, BF16 and custom recipes are rows that name a format for each part of training. The training loop reads
+them and has no `if` on precision: FP32 is the recipe whose casts, copies and scale do nothing.
 
-Invariant: a recipe that exists is consistent; an inconsistent one is refused with the reason.
+Invariant: every recipe is consistent; constructing an inconsistent one raises an error with the reason.
 
 Source: apex.amp opt levels O0 to O3 (names and meaning); arXiv:2209.05433 (FP8: E4M3 forward, E5M2 backward).
 """
@@ -40,16 +40,16 @@ class Recipe:
     master_weights  FP32 weights survive between steps; False: each step keeps only what `model` holds
     optimizer       weights, gradients and state inside the optimizer's step
     scaler          how the loss is scaled
-    rounding        how a step's result gets into `model` where no master remembers it
-    accumulator     what matrix products add up in: None for FP32, or one of `labkit.gemm`
+    rounding        rounding of a step's result to `model` if there are no master weights
+    accumulator     the accumulator of matrix products: None for FP32, or one of `labkit.gemm`
     gradient_format format that autocast rounds gradients to; None for its own
-    products        how a layer's operands are scaled and rounded (`labkit.amp.low_bit`); None: they are not
-    tf32            products of FP32 operands are TF32's: by torch's switch on GPUs that have it, else the operands are
-                    rounded (`labkit.gemm.tf32_products`)
+    products        scaling and rounding of a layer's operands (`labkit.amp.low_bit`); None: neither
+    tf32            products of FP32 operands use TF32: by torch's switch on GPUs that have it, else by rounding the
+                    operands (`labkit.gemm.tf32_products`)
     graph           autocast decides once, and a graph runs from the third step on (`CastGraph`): the same numbers
 
     Raises:
-        ValueError: the parts contradict each other; the message says which and what would do.
+        ValueError: the values contradict each other; the message says which and what to do.
 
     >>> from labkit.amp import RECIPES
     >>> replace(RECIPES["O2"], name="mine", scaler=static(2.0**10), keep_norms=False).model.name
@@ -81,7 +81,7 @@ class Recipe:
     def _contradictions(self) -> Iterator[str]:
         if self.model not in (FP32, FP16, BF16):
             yield (
-                f"a model computes in FP32, FP16 or BF16, for which there are kernels; it was given {self.model.name}. "
+                f"expected a model in FP32, FP16 or BF16, got {self.model.name}. "
                 f"Take model=FP32, autocast={self.model.name}, which emulates it."
             )
         if self.autocast is not None and self.model != FP32:
@@ -90,10 +90,7 @@ class Recipe:
                 f"{self.model.name}. Take autocast=None (O2 style) or model=FP32 (O1 style)."
             )
         if self.optimizer not in (FP32, self.model):
-            yield (
-                f"the optimizer steps FP32 weights or the model's own ({self.model.name}); "
-                f"it was given {self.optimizer.name}."
-            )
+            yield (f"expected an optimizer in FP32 or the model's {self.model.name}, got {self.optimizer.name}.")
         if self.master_weights and self.optimizer != FP32:
             yield (
                 f"master weights are FP32, but the optimizer would step {self.optimizer.name} "
@@ -101,31 +98,31 @@ class Recipe:
             )
         if self.rounding is not WeightRounding.NEAREST and (self.master_weights or self.optimizer == self.model):
             yield (
-                f"{self.rounding.value} rounding is for weights that no FP32 master remembers, after a step in FP32. "
+                f"{self.rounding.value} rounding is for weights without FP32 masters, after a step in FP32. "
                 "Take a 16-bit model, optimizer=FP32 and master_weights=False, or rounding=NEAREST."
             )
         if self.gradient_format is not None and self.autocast is None:
             yield (
-                f"gradient_format={self.gradient_format.name} says what autocast rounds gradients to on the way back, "
-                f"and there is no autocast here. Take autocast=E4M3, gradient_format={self.gradient_format.name}, or "
+                f"gradient_format={self.gradient_format.name} is the format that autocast rounds gradients to, and "
+                f"autocast is None. Take autocast=E4M3, gradient_format={self.gradient_format.name}, or "
                 "gradient_format=None."
             )
         if self.accumulator is not None and self.model == FP32 and self.autocast is None:
             yield (
-                f"an accumulator ({self.accumulator}) adds up products of 16-bit numbers or fewer, and everything here "
+                f"an accumulator ({self.accumulator}) adds up products of numbers of 16 bits or fewer, and this recipe "
                 "is FP32. Take model=FP16 or autocast=FP16, or accumulator=None."
             )
         if self.products is not None and (self.autocast is not None or self.model != FP32):
-            yield "products are written from FP32 numbers. Take model=FP32, autocast=None, or products=None."
+            yield "products round FP32 operands. Take model=FP32, autocast=None, or products=None."
         if self.tf32 and (self.autocast is not None or self.model != FP32 or self.products is not None):
             yield "TF32 is for FP32 operands. Take model=FP32, autocast=None and products=None, or tf32=False."
         if self.graph and (self.autocast not in (FP16, BF16) or self.gradient_format or self.accumulator):
             yield "a graph holds casts to FP16 or BF16. Take autocast=FP16 and nothing emulated, or graph=False."
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the recipe in plain values, as a checkpoint keeps it: formats and accumulator by name, and by fields.
+        """Return the recipe in plain values, for a checkpoint: formats and accumulator by name, and by fields.
 
-        "fields" tells apart what has the same name, such as two descriptions of one GPU.
+        "fields" distinguishes values of the same name, such as two descriptions of one GPU.
         """
         plain = {f.name: getattr(self, f.name) for f in fields(self)}
         in_full = {key: _plain(value) for key, value in plain.items() if is_dataclass(value)}
@@ -137,9 +134,9 @@ class Recipe:
     def forward(
         self, device: torch.device | str, products: Products | None = None, ranges: RangeMemory | None = None
     ) -> AbstractContextManager[None]:
-        """Open the region in which a forward pass and its loss run under this recipe.
+        """Return the context in which a forward pass and its loss run under this recipe.
 
-        `products` and `ranges` are an engine's: what scales, and what masks, remember from one step to the next.
+        `products` and `ranges` are an engine's: the memory of scales and of masks from one step to the next.
         """
         plain = self.model == FP32 and self.autocast is None and products is None and not self.tf32
         return (
@@ -149,13 +146,13 @@ class Recipe:
         )
 
     def backward(self, device: torch.device | str) -> AbstractContextManager[None]:
-        """Open the region in which a backward pass runs under this recipe: torch's TF32 switch applies to it too."""
+        """Return the context in which a backward pass runs under this recipe: torch's TF32 switch applies to it too."""
         return fp32_precision("tf32") if self.tf32 and has_tf32(device) else nullcontext()
 
     def modes(
         self, device: torch.device | str, products: Products | None, ranges: RangeMemory | None = None
     ) -> Iterator[AbstractContextManager[Any]]:
-        """Yield the modes that a forward pass runs under, the outermost first."""
+        """Yield the modes that a forward pass runs under, outermost first."""
         if products is not None:
             yield products.begun()
         if self.tf32:
@@ -170,16 +167,16 @@ class Recipe:
 
 
 def _plain(value: Any) -> Any:
-    """Return a dataclass's fields, those of its fields and so on; but not where its numbers come from."""
+    """Return a dataclass's fields recursively, without the sources of its numbers."""
     if is_dataclass(value):
-        kept = [f.name for f in fields(value) if f.name not in ("source", "note")]
-        return {"type": type(value).__name__} | {name: _plain(getattr(value, name)) for name in kept}
+        names = [f.name for f in fields(value) if f.name not in ("source", "note")]
+        return {"type": type(value).__name__} | {name: _plain(getattr(value, name)) for name in names}
     if isinstance(value, Enum):
         return value.name
     return value if isinstance(value, bool | int | float | str | None) else str(value)
 
 
-# torch's growth_interval of 2,000 is meant for runs of many thousand steps; the lab's last some hundred.
+# torch's growth_interval of 2,000 is meant for runs of many thousand steps; the lab's have a few hundred.
 _SHORT_RUN = ScalerConfig(growth_interval=25)
 _O1 = Recipe("O1", autocast=FP16, scaler=DYNAMIC)
 _O2 = Recipe("O2", model=FP16, scaler=DYNAMIC)
@@ -204,7 +201,7 @@ _ROWS = (
     _BF16_ALONE,
     replace(_BF16_ALONE, name="BF16 stochastic", rounding=WeightRounding.STOCHASTIC),
     replace(_BF16_ALONE, name="BF16 Kahan", rounding=WeightRounding.KAHAN),
-    # Range for gradients, digits for the rest. Hardware scales each tensor as well; here only the loss is scaled.
+    # Range for gradients, precision for the rest. Hardware scales each tensor as well; this recipe only the loss.
     Recipe("FP8", autocast=E4M3, gradient_format=E5M2, scaler=DYNAMIC),
     *(Recipe(name, products=format) for name, format in PRODUCTS.items()),
 )

@@ -454,7 +454,7 @@ def test_a_scheduler_follows_the_report_and_neither_warns_nor_counts_a_skip() ->
 
 def test_many_skips_in_a_row_are_explained() -> None:
     for config, ruined, factor, expected in (
-        (static(2.0**30), False, 1.0, "static, 2^30, and does not move: take a smaller one"),
+        (static(2.0**30), False, 1.0, "static, 2^30, and does not change: use a smaller one"),
         (ScalerConfig(init_scale=1.0), True, 1.0, "Weight '3.weight' holds inf or NaN itself"),
         (ScalerConfig(init_scale=1.0), False, math.inf, "The unscaled loss is inf: the cause is in the forward pass"),
     ):

@@ -173,8 +173,8 @@ def test_bad_overrides_are_refused():
     for overrides, says in (
         ({"softmax": Rule.ALLOW}, "calls no softmax; it calls exp"),
         ({"exp 2": Rule.ALLOW}, "calls no exp 2"),
-        ({"exp": Rule.BANNED}, "can be moved to allow, deny, promote, keep"),
-        ({"exp": "allow"}, "can be moved to allow, deny, promote, keep"),
+        ({"exp": Rule.BANNED}, "expected overrides to allow, deny, promote, keep"),
+        ({"exp": "allow"}, "expected overrides to allow, deny, promote, keep"),
     ):
         with pytest.raises(ValueError, match=says):
             ledger(torch.exp, torch.ones(2), overrides=overrides)

@@ -31,10 +31,10 @@ def test_the_rows_are_what_their_names_promise() -> None:
 
 IMPOSSIBLE = [
     ({"autocast": FP16, "model": FP16}, "autocast keeps the model in FP32.*Take autocast=None"),
-    ({"model": E4M3}, "for which there are kernels; it was given E4M3. Take model=FP32, autocast=E4M3"),
-    ({"model": FP16, "optimizer": BF16, "master_weights": False}, r"the model's own \(FP16\); it was given BF16"),
+    ({"model": E4M3}, "FP32, FP16 or BF16, got E4M3. Take model=FP32, autocast=E4M3"),
+    ({"model": FP16, "optimizer": BF16, "master_weights": False}, r"FP32 or the model's FP16, got BF16"),
     ({"model": FP16, "optimizer": FP16}, "Take optimizer=FP32 or master_weights=False"),
-    ({"model": FP16, "rounding": WeightRounding.KAHAN}, "no FP32 master remembers.*master_weights=False"),
+    ({"model": FP16, "rounding": WeightRounding.KAHAN}, "without FP32 masters.*master_weights=False"),
     ({"master_weights": False, "rounding": WeightRounding.STOCHASTIC}, "Take a 16-bit model"),
     ({"gradient_format": E5M2}, "there is no autocast here"),
     ({"model": FP16, "gradient_format": E5M2}, "there is no autocast here"),

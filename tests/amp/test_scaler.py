@@ -158,7 +158,7 @@ def test_values_out_of_range_are_refused_with_the_range() -> None:
             expected = in_words if "|" in in_words else re.escape(in_words)
             with pytest.raises(ValueError, match=f"{knob} must be .*{expected}"):
                 ScalerConfig(**{knob: value})
-    with pytest.raises(ValueError, match="must look for inf"):
+    with pytest.raises(ValueError, match="must check for inf"):
         ScalerConfig(skip_on_inf=False)
 
 
@@ -167,7 +167,7 @@ def test_a_state_that_is_none_is_refused() -> None:
         with pytest.raises(ValueError, match=r"scale must be a number from 2\^-126 to 3.4e38"):
             ScalerState(scale)
     for counts, name in (((-1,), "growth_tracker"), ((1.5,), "growth_tracker"), ((0, -1), "hysteresis_tracker")):
-        with pytest.raises(ValueError, match=f"{name} must be a whole number, 0 or more; it was given {counts[-1]}"):
+        with pytest.raises(ValueError, match=f"{name} must be a whole number, 0 or more; got {counts[-1]}"):
             ScalerState(8.0, *counts)
 
 
@@ -208,7 +208,7 @@ def test_a_scale_that_stays_and_a_step_with_inf_that_is_taken_are_said() -> None
     assert step_report(ScalerState(1000.0), True, ScalerConfig(backoff_factor=0.3)).why.endswith("from 1000 to 300")
     (blind,) = reports([True], static(8.0, skip_on_inf=False), ("a",))
     assert (blind.stepped, blind.found_inf, blind.skips_in_a_row) == (True, True, 0)
-    assert blind.why == "taken in spite of inf or NaN in 'a': nobody looks"
+    assert blind.why == "taken in spite of inf or NaN in 'a': this scaler does not skip"
     assert [r.stepped for r in reports([True] * 18, PRESETS["fastai"])] == [False] * 16 + [True] * 2
 
 
@@ -235,9 +235,9 @@ def test_the_diagnosis_names_the_culprits_and_what_to_do() -> None:
 
 def test_each_cause_has_its_remedy() -> None:
     for config, remedy in (
-        (static(2.0**26), "static, 2^26, and does not move: take a smaller one, or a dynamic scaler"),
-        (ScalerConfig(floor=2.0**10), "at its floor, 2^10: take a lower floor"),
-        (NO_SCALING, "no longer the cause, it is 1 or less"),
+        (static(2.0**26), "static, 2^26, and does not change: use a smaller one or a dynamic scaler"),
+        (ScalerConfig(floor=2.0**10), "at its floor, 2^10: use a lower floor"),
+        (NO_SCALING, "not the cause, it is 1 or less"),
     ):
         *_, last = reports([True] * 50, config)
         assert remedy in (diagnosis(last, config) or "")

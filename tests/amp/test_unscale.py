@@ -55,7 +55,7 @@ def test_all_culprits_are_named_in_order_and_nobody_when_all_is_well() -> None:
     assert unscale([good, empty], 8.0, list("ab"))[1:] == (False, ())
     overflowing_sums = [torch.full((4,), 60000.0).half(), torch.full((4,), 3e38)]
     assert unscale(overflowing_sums, 8.0, list("ab"))[1:] == (False, ()), "each element is finite"
-    with pytest.raises(ValueError, match="given 1 for 2"):
+    with pytest.raises(ValueError, match="got 1 names for 2"):
         unscale([good, good], 8.0, ["a"])
 
 
@@ -128,7 +128,7 @@ def test_what_is_no_gradient_and_a_scale_that_is_none_are_refused() -> None:
         with pytest.raises(TypeError, match="floating-point"):
             unscale([torch.ones(2, dtype=dtype)], 4.0, in_place=in_place)
     for scale in (0.0, -2.0, 2.0**-128, 2.0**128, math.inf, math.nan):
-        with pytest.raises(ValueError, match="positive finite"):
+        with pytest.raises(ValueError, match="from 2\^-126 to 3.4e38"):
             unscale([torch.ones(1)], scale)
 
 

@@ -238,7 +238,7 @@ def test_what_cannot_be_trained_is_refused_with_what_can():
     for arguments, words in (
         ({"task": "sorting"}, "'segmentation'.*given 'sorting'"),
         ({"recipe": "FP12"}, "'FP16 static'.*given 'FP12'"),
-        ({"growth_interval": 0}, "growth_interval must be a whole number, 1 or more; it was given 0"),
+        ({"growth_interval": 0}, "growth_interval must be a whole number, 1 or more; got 0"),
         ({"recipe": replace(RECIPES["FP16"], scaler=static_scaler(1000))}, r"'FP16' starts at 1000. Take 2\^10"),
     ):
         with pytest.raises(ValueError, match=words):

@@ -1,18 +1,18 @@
-"""Which dtype does each operation of a forward pass run in, when nobody wrote a cast?
+"""Automatic casts of the operations in a region, by the lists of the autocast policy.
 
-Idea: a mode that sees every call before torch does, looks the operation up in the lists, casts its tensors and calls it
+Idea: a torch function mode intercepts every call, looks the operation up in the lists, casts its tensors and calls it
 again. It sits above autograd, so casts are differentiated like any operation, the backward pass runs in the dtypes of
-the forward pass, and names are those the learner typed.
+the forward pass, and names are those in the learner's code.
 
-Invariant: values change only by rounding; integers, booleans and FP64 are never touched, nor is a call with `out=`.
+Invariant: values change only by rounding; integers, booleans and FP64 are never changed, nor is a call with `out=`.
 
-A backward pass that is called inside a region sees it, as it sees torch's: what Python computes in it (a custom
-Function, a hook) is cast. Torch's modules are told that autocast is on, by a flag of a device that is never there.
+Inside a region, the Python code of a backward pass (a custom Function, a hook) is cast, too, as under torch's autocast.
+nn.LSTM and GRU check torch's autocast flag. We set it for an unused device type, so that they accept FP16 input.
 
-Source: torch.amp.autocast (behaviour). What it does not do: see inside a function that torch wrote in C++ (the gradient
-formulas of torch's own operations run in the dtypes of the forward pass, inside a region as outside), or inside a model
-of torch.jit; or let torch.compile see through it. A compiled model computes the same under it, but each decision breaks
-the graph: to gain from compiling, convert the model (`to_model_format`) or use torch.autocast.
+Source: torch.amp.autocast (behaviour). Limits: functions that torch implements in C++ are one operation. The gradient
+formulas of torch's operations run in the dtypes of the forward pass, inside a region as outside. Models of torch.jit
+are not cast inside. A compiled model computes the same, but each decision breaks the graph: to gain from compiling,
+convert the model (`to_model_format`) or use torch.autocast.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Change = Callable[[Tensor], Tensor]
 
 EIGHT_BITS = (torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz)
-_UNSEEN = torch._C.DisableTorchFunction  # our own casts are no operations of the user's
+_UNSEEN = torch._C.DisableTorchFunction  # our own casts are not operations of the user
 CASTABLE = frozenset((torch.float16, torch.bfloat16, torch.float32, *EIGHT_BITS))
 # nn.LSTM, GRU and RNN take FP16 input for FP32 weights only if torch's autocast is on for some device. Torch has no
-# kernels for this one, so its flag changes no operation and answers no question about a device that is in use.
+# kernels for this one, so its flag changes no operation of a device that is in use.
 FLAGGED_DEVICE = "ipu"
 
 
@@ -63,10 +63,10 @@ class CastEvent:
     """One decision of autocast.
 
     op        name of the operation
-    rule      which list it stands on
-    why       the reason for that
+    rule      its list
+    why       the reason
     given     dtypes of its floating-point tensors, in order
-    to        the dtype they were cast to, the format they were rounded to, or None where they were left alone
+    to        the dtype they were cast to, the format they were rounded to, or None if they were not cast
     elements  number of elements that were cast or rounded
     cached    how many of its casts came from the weight cache
     """
@@ -81,7 +81,7 @@ class CastEvent:
 
 
 class _Open(threading.local):
-    """A thread's open regions, the outermost first, of which the last decides; and the cache they share."""
+    """A thread's active regions, outermost first, of which the last decides; and the cache they share."""
 
     regions: tuple[autocast, ...] = ()
     cache = CastCache()
@@ -91,42 +91,42 @@ _open = _Open()
 
 
 def current(device_type: str | None = None) -> autocast | None:
-    """Return the region that decides in this thread now; None outside of one, and in one that is not enabled.
+    """Return the region that decides in this thread now; None outside of one, or if it is not enabled.
 
     device_type  "cpu", "cuda", ...: the innermost region that acts on such devices decides; None: the innermost.
     """
-    regions = _open.regions or _given_modes()
+    regions = _open.regions or _regions_of_torch()
     if device_type is not None:
         regions = tuple(region for region in regions if region.acts_on(device_type))
     return regions[-1] if regions and regions[-1].enabled else None
 
 
-def _given_modes() -> tuple[autocast, ...]:
-    """Return the regions that torch opened in this thread: those of the thread that called a GPU's backward pass."""
+def _regions_of_torch() -> tuple[autocast, ...]:
+    """Return the regions that torch entered in this thread: those of the thread that called a GPU's backward pass."""
     return tuple(mode for mode in open_modes() if isinstance(mode, autocast))
 
 
 class autocast(LabMode, ContextDecorator):
     """Run the operations inside a `with` block, or of a function, in the dtypes that the lists name, on any device.
 
-    A rule holds for the name that was called, and for all that the call computes inside. So `F.cross_entropy` of FP16
-    logits runs in FP32 from end to end, as torch's list of FP32 operations says. torch.autocast("cuda") sees the parts,
-    and leaves the `log_softmax` of that call in FP16; `labkit.frameworks.torch_amp` does as torch does.
+    A rule applies to the name that was called, and to everything that the call computes inside. So `F.cross_entropy` of
+    FP16 logits runs entirely in FP32, as torch's list of FP32 operations says. torch.autocast("cuda") casts the parts,
+    and leaves the `log_softmax` of that call in FP16, as does `labkit.frameworks.torch_amp`.
 
     Args:
         format: the low-precision format. FP16 and BF16 are stored as such; any other `Format` is emulated: tensors stay
-            FP32, and what goes into an operation on the allow list, and what comes out, is rounded to the format.
+            FP32, and the inputs and outputs of operations on the allow list are rounded to the format.
         enabled: False suspends an outer autocast inside the block; the innermost region decides.
         listen: called with a `CastEvent` for each decision.
         cache: keep the casts of weights until the outermost region closes; `region.cache` counts hits and misses.
-        gradient_format: what gradients are rounded to on their way back through such a rounding; None for `format`.
-            FP16 and BF16 with gradients of another format are emulated too.
-        accumulator: what matrix products add up in, from `labkit.gemm`; None for what the device does.
+        gradient_format: the format of gradients in the backward pass of such a rounding; None for `format`.
+            FP16 and BF16 with gradients of another format are emulated, too.
+        accumulator: the accumulator of matrix products, from `labkit.gemm`; None for the device's.
 
     Raises:
         RuntimeError: a banned operation is called; the message names the safe form.
         ValueError: FP32 cannot hold the format's numbers, or the format has no zero or no sign.
-        TypeError: what is decorated has not run when the call returns: a generator or a coroutine.
+        TypeError: the decorated function is a generator or a coroutine, which runs after its call has returned.
 
     >>> with autocast():
     ...     y = torch.ones(2, 3) @ torch.ones(3, 2)
@@ -134,7 +134,7 @@ class autocast(LabMode, ContextDecorator):
     (torch.float16, torch.float32)
     """
 
-    sees_all = False  # True: stay on inside functions that call no operation of the lists, too
+    sees_all = False  # True: stay active inside functions that call no operation of the lists, too
 
     def __init__(
         self,
@@ -158,11 +158,11 @@ class autocast(LabMode, ContextDecorator):
         self._origin = self
 
     def entry_for(self, func: Callable[..., Any], name: str) -> Entry:
-        """Return the rule of an operation and its reason. A subclass may answer otherwise."""
+        """Return the rule of an operation and its reason; subclasses may override it."""
         return rule_for(name)
 
     def acts_on(self, device_type: str) -> bool:
-        """Whether operations on a kind of device are cast. A subclass may answer otherwise."""
+        """Return whether operations on a kind of device are cast; subclasses may override it."""
         return True
 
     def __enter__(self) -> autocast:
@@ -171,10 +171,10 @@ class autocast(LabMode, ContextDecorator):
         self.cache = _open.cache
         mode = _get_current_function_mode()
         if not (isinstance(mode, autocast) and mode._origin is self._origin):  # else it is the innermost already
-            mode = copy.copy(self) if self in _open.regions else self  # a mode that is open twice would act twice
+            mode = copy.copy(self) if self in _open.regions else self  # a mode that is entered twice would act twice
             super(autocast, mode).__enter__()
         _open.regions = (*_open.regions, mode)
-        _tell_torch()
+        _set_flag()
         return self
 
     def __exit__(self, *exception: Any) -> None:
@@ -184,10 +184,10 @@ class autocast(LabMode, ContextDecorator):
             super().__exit__(*exception)  # type: ignore[no-untyped-call]
         if not outer:
             _open.cache.clear()
-        _tell_torch()
+        _set_flag()
 
     def __call__(self, function: _Function) -> _Function:
-        """Return the function, run in a region each time it is called: autocast as a decorator."""
+        """Decorate a function: each call runs in a region."""
         if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
             raise TypeError(
                 f"{function.__name__} runs after its call has returned, when the region has closed. "
@@ -202,8 +202,8 @@ class autocast(LabMode, ContextDecorator):
         if type(func) is ATTRIBUTE:
             return self.call_below(func, types, args, kwargs)
         break_graph()
-        if not _open.regions:  # torch has opened the modes of another thread, of which this one has no record
-            _open.regions = (*_given_modes(), self)  # torch takes a mode off its stack while the mode handles a call
+        if not _open.regions:  # torch has entered the modes of another thread, which this one has not recorded
+            _open.regions = (*_regions_of_torch(), self)  # torch pops a mode while it handles a call
             try:
                 return self.__torch_function__(func, types, args, kwargs)
             finally:
@@ -222,12 +222,12 @@ class autocast(LabMode, ContextDecorator):
         return self._finished(entry, self.call_below(func, types, args, kwargs))
 
     def call(self, function: Callable[..., Any], name: str, entry: Entry, args: Any, kwargs: Any) -> Any:
-        """Call a function that is no operation of torch's by a rule; inside it, the lists go on to hold."""
+        """Call a function that is not an operation of torch by a rule; the lists apply to the operations inside."""
         args, kwargs = self._cast(name, entry, args, kwargs)
         return self._finished(entry, function(*args, **kwargs))
 
     def _cast(self, name: str, entry: Entry, args: Any, kwargs: Any, types: Iterable[type] = ()) -> tuple[Any, Any]:
-        """Return the arguments as the rule wants them."""
+        """Return the arguments, cast by the rule."""
         rule = entry.rule
         if rule is Rule.BANNED:
             raise RuntimeError(f"{name} is not safe under autocast: {entry.why}, or autocast(enabled=False) around it.")
@@ -244,7 +244,7 @@ class autocast(LabMode, ContextDecorator):
         return args, kwargs
 
     def _decide(self, rule: Rule, args: Any, kwargs: Any) -> tuple[torch.dtype | Format | None, _Change | None]:
-        """Return what a rule casts to, and how; None for how where nothing is to do."""
+        """Return the format that a rule casts to, and the cast; None for a cast if there is nothing to do."""
         if rule is Rule.ALLOW:
             return self.lower.dtype or self.lower.format, self._lowered
         if rule is Rule.PROMOTE:
@@ -253,8 +253,8 @@ class autocast(LabMode, ContextDecorator):
             if all(tensor.dtype is dtype for tensor in floats):
                 return dtype, None
         elif rule is not Rule.DENY and (kwargs.get("dtype") is not None or torch.dtype in map(type, args)):
-            return None, None  # the call asks for a dtype, by name or by position: x.softmax(-1, torch.float16)
-        return torch.float32, _widened  # FP16 and BF16 together need FP32 too: neither holds the other
+            return None, None  # the call specifies a dtype, by name or by position: x.softmax(-1, torch.float16)
+        return torch.float32, _widened  # FP16 and BF16 together need FP32, too: neither contains the other
 
     def _lowered(self, tensor: Tensor) -> Tensor:
         if tensor.dtype not in CASTABLE:
@@ -262,15 +262,15 @@ class autocast(LabMode, ContextDecorator):
         return self.lower(tensor, _open.cache if self.uses_cache else None)
 
     def _finished(self, entry: Entry, out: Any) -> Any:
-        """Return what an operation returned; rounded, if its format is emulated."""
+        """Return the result of an operation; rounded, if its format is emulated."""
         if self.lower.dtype is not None or entry.rule is not Rule.ALLOW:
             return out
         with _UNSEEN():
             return mapped(out, lambda tensor: self.lower(tensor) if tensor.dtype is torch.float32 else tensor)
 
 
-def _tell_torch() -> None:
-    """Say to torch's modules that ask (RNNBase) whether autocast is on in this thread."""
+def _set_flag() -> None:
+    """Set torch's autocast flag of this thread, which some of its modules (RNNBase) check."""
     torch.set_autocast_enabled(FLAGGED_DEVICE, current() is not None)
 
 
@@ -279,7 +279,7 @@ def _widened(tensor: Tensor) -> Tensor:
 
 
 def _changed(args: tuple[Any, ...], kwargs: dict[str, Any], change: _Change | None) -> tuple[Any, dict[str, Any]]:
-    """Return arguments with their tensors changed; most are tensors, numbers or None, and this runs for each call."""
+    """Return arguments with their tensors changed; a fast path, since this runs for each call."""
     if change is None:
         return args, kwargs
     changed = tuple([change(value) if isinstance(value, Tensor) else mapped(value, change) for value in args])

@@ -1,13 +1,13 @@
-"""Must a weight be cast again each time it is used?
+"""Cache of the casts of weights under autocast.
 
-Idea: no; its cast is kept until the outermost autocast region closes. What is kept are values, not their history: each
-use gets a cast of its own in the graph, so a weight's gradients are added up in FP32, as without a cache. That is also
-why a cast made under no_grad can serve a later use that wants gradients, and why a kept cast keeps no weight alive.
+Idea: the cast of a weight is cached until the outermost autocast region closes. The cache holds values without history:
+each use gets a cast of its own in the graph, so a weight's gradients are added up in FP32, as without a cache. So a
+cast made under no_grad can serve a later use that needs gradients, and a cached cast does not keep its weight alive.
 
-Invariant: a cache changes nothing but time; values and gradients are bit-equal with and without. A weight that was
-edited in place is cast again, for the key is the tensor and its version. (torch's autocast keeps the stale cast. What
-neither can see, nor autograd, is an edit through `.data`.) Where gradients are wanted, finding a cast takes as long as
-casting some 50,000 elements again; below that a cache costs a little time, above it saves much.
+Invariant: values and gradients are bit-equal with and without a cache. A weight that was edited in place is cast again,
+because the key is the tensor and its version. (torch's autocast returns the stale cast. Neither detects an edit through
+`.data`, nor does autograd.) With gradients, finding a cast takes as long as casting some 50,000 elements; for smaller
+weights a cache costs a little time, for larger ones it saves much.
 
 Source: torch.amp (which tensors: FP32 leaves that ask for gradients; when it is cleared).
 """
@@ -24,10 +24,10 @@ _Key = tuple[int, int, bool]
 
 
 class CastCache:
-    """Casts of weights, and how often one was found.
+    """Casts of weights, with counts of hits and misses.
 
-    hits    casts that were found
-    misses  casts that were looked for and not found
+    hits    number of lookups that found a cast
+    misses  number of lookups that did not
 
     >>> cache, weight = CastCache(), nn.Parameter(torch.ones(2))
     >>> cache.find(weight, torch.float16) is None
@@ -41,44 +41,44 @@ class CastCache:
 
     def __init__(self) -> None:
         self.hits = self.misses = 0
-        self._kept: dict[_Key, tuple[int, int, Tensor, weakref.ref[Tensor], Any]] = {}
+        self._casts: dict[_Key, tuple[int, int, Tensor, weakref.ref[Tensor], Any]] = {}
 
     def find(self, weight: Tensor, to: Any) -> Tensor | None:
-        """Return the values of a cast that was kept, without history, if the weight is what it was then.
+        """Return the values of a cached cast, without history, if the weight has not changed since.
 
-        `to` names the cast: a dtype, or whatever else tells two casts of one weight apart.
+        `to` identifies the cast: a dtype, or any other object that distinguishes two casts of one weight.
         """
-        kept = self._kept.get(_key(weight, to))
-        if kept is not None:
-            version, place, cast, *_ = kept
-            if version == weight._version and place == weight.data_ptr():
+        cached = self._casts.get(_key(weight, to))
+        if cached is not None:
+            version, address, cast, *_ = cached
+            if version == weight._version and address == weight.data_ptr():
                 self.hits += 1
                 return cast
         self.misses += 1
         return None
 
     def keep(self, weight: Tensor, to: Any, cast: Tensor) -> None:
-        """Keep the values of a cast as long as the weight lives and nobody edits it."""
-        key, kept = _key(weight, to), self._kept
-        alive = weakref.ref(weight, lambda _: kept.pop(key, None) and None)
-        # A dead weight takes its casts with it, and `to` lives as long as they do: no other can have these ids.
-        kept[key] = (weight._version, weight.data_ptr(), cast.detach(), alive, to)
+        """Cache the values of a cast until the weight is edited or deleted."""
+        key, casts = _key(weight, to), self._casts
+        alive = weakref.ref(weight, lambda _: casts.pop(key, None) and None)
+        # Deleting a weight removes its casts, and they hold a reference to `to`, so ids are not reused.
+        casts[key] = (weight._version, weight.data_ptr(), cast.detach(), alive, to)
 
     def clear(self) -> None:
-        """Forget the casts; the counts stay."""
-        self._kept.clear()
+        """Remove all casts, but not the counts."""
+        self._casts.clear()
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._casts)
 
 
 def _key(weight: Tensor, to: Any) -> _Key:
-    # By identity: to hash a format takes longer than to find a cast. An inference tensor is of no use outside its mode.
+    # By identity: hashing a format takes longer than a lookup. An inference tensor is useless outside its mode.
     return id(weight), id(to), torch.is_inference_mode_enabled()
 
 
 def keeps(tensor: Tensor) -> bool:
-    """Say whether a tensor is one whose cast is kept: an FP32 leaf that asks for gradients, as an optimizer steps them.
+    """Return whether the casts of a tensor are cached: those of FP32 leaves that require gradients.
 
     >>> weight = nn.Parameter(torch.ones(2))
     >>> keeps(weight), keeps(weight * 1), keeps(weight.detach())

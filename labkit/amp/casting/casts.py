@@ -1,11 +1,11 @@
-"""What is a cast to a format that the machine may not have?
+"""Differentiable casts to any format, emulated where torch has no dtype for it.
 
 Idea: FP16 and BF16 are torch dtypes, and a cast to them is torch's. Any other format is emulated: the tensor stays
-FP32, its values are rounded to the format, and on the way back its gradient is rounded to a format as well. That is
-what storage in the format would have done to both.
+FP32, its values are rounded to the format, and in the backward pass its gradient is rounded to a format as well. This
+equals the effect of storage in the format.
 
-Invariant: equal to `round_tensor` written out, but that an infinity stays one: masks are made of them.
-A gradient passes through a cast unchanged but for rounding.
+Invariant: the values are those of `round_tensor`, except that infinities, of which masks consist, stay infinite.
+A cast changes a gradient only by rounding.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from labkit.amp.casting.cast_cache import CastCache, keeps
 from labkit.formats import FP32, Format
 from labkit.interop import format_of, round_keeping_infinity
 
-# Stored as what they are (an FP8 tensor has no kernels but the scaled GEMM's), and their casts: Tensor.half takes half
-# the time of Tensor.to, which has to find out first what it is asked.
+# Formats that are stored in their dtype, with their casts (an FP8 tensor has no kernels but the scaled GEMM's).
+# Tensor.half takes half the time of Tensor.to, which has to parse its arguments.
 NATIVE = {torch.float16: Tensor.half, torch.bfloat16: Tensor.bfloat16, torch.float32: Tensor.float}
 
 
 @dataclass(frozen=True)
 class Cast:
-    """To round tensors to a format, and their gradients to one.
+    """A cast that rounds tensors to one format, and their gradients to the same or another one.
 
-    format           what values are rounded to
-    gradient_format  what gradients are rounded to; None for `format`
+    format           the format of values
+    gradient_format  the format of gradients; None for `format`
 
     Raises:
         ValueError: FP32 cannot hold the format's numbers, or the format has no zero or no sign.
@@ -56,23 +56,23 @@ class Cast:
 
     @cached_property
     def dtype(self) -> torch.dtype | None:
-        """The torch dtype of the format, or None where it is emulated in FP32."""
+        """The torch dtype of the format, or None if it is emulated in FP32."""
         same = self.gradient_format is None or self.gradient_format == self.format
         return next((dtype for dtype in NATIVE if same and format_of(dtype) == self.format), None)
 
     def __call__(self, tensor: Tensor, cache: CastCache | None = None) -> Tensor:
-        """Return the cast of a tensor, differentiable; a weight's values come from the cache, if there is one."""
+        """Return the differentiable cast of a tensor; a weight's values come from the cache, if there is one."""
         dtype = self.dtype
         if tensor.dtype is dtype:
             return tensor
         if cache is None or not keeps(tensor):
             return self._emulated(tensor) if dtype is None else NATIVE[dtype](tensor)
-        kept_as = dtype or self.format  # the same format may be stored in one region and emulated in another
-        values = cache.find(tensor, kept_as)
+        identity = dtype or self.format  # the same format may be stored in one region and emulated in another
+        values = cache.find(tensor, identity)
         if values is not None:
             return self.linked(tensor, values)
         cast = self._emulated(tensor) if dtype is None else NATIVE[dtype](tensor)
-        cache.keep(tensor, kept_as, cast)
+        cache.keep(tensor, identity, cast)
         return cast
 
     def _emulated(self, tensor: Tensor) -> Tensor:
@@ -89,15 +89,15 @@ class Cast:
         return linked
 
     def of_gradient(self, gradient: Tensor) -> Tensor:
-        """Return the gradient of the tensor that was cast, for that of its cast."""
+        """Return the gradient of the original tensor, from that of its cast."""
         if self.dtype is not None:
             return gradient
-        with torch._C.DisableTorchFunction():  # no rule of autocast's holds for how a rounding is computed
+        with torch._C.DisableTorchFunction():  # autocast does not apply to the operations of a rounding
             return Cast(self.gradient_format or self.format, self.format)(gradient)
 
 
 class _Linked(torch.autograd.Function):
-    """Values as the cast of a tensor: forward has no work left, backward rounds as the cast would have."""
+    """Values as the cast of a tensor: forward returns them, backward rounds the gradient as the cast does."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, values: Tensor, cast: Cast) -> Tensor:
@@ -110,7 +110,7 @@ class _Linked(torch.autograd.Function):
 
 
 class _LinkedInTransforms(_Linked):
-    """The same for torch.func, which wants context and forward apart, and takes longer to call it."""
+    """The same for torch.func, which requires a separate setup_context, and is slower."""
 
     generate_vmap_rule = True
 

@@ -1,17 +1,17 @@
-"""Rules for what the lists do not know: registered operations and functions, and autograd Functions of the user's own.
+"""Rules for registered operations and functions, and for autograd Functions of the user.
 
-A registered operation of torch changes list by name, for every way it can be called. A registered Python function is
-cast at its door, and inside it the lists hold as everywhere. (That is apex's meaning; torch's `custom_fwd` switches
-autocast off inside instead.) For a Function with a backward of its own, `custom_fwd` notes which regions are open when
-forward runs, and `custom_bwd` opens them again for backward, which runs when they have closed.
+A registered operation of torch changes list by name, however it is called. A registered Python function has its
+arguments cast, and the lists apply to the operations inside. (That is apex's meaning; torch's `custom_fwd` disables
+autocast inside instead.) For an autograd Function, `custom_fwd` records the regions that are active in forward, and
+`custom_bwd` enters them again for backward, which runs after they have closed.
 
-A Function that carries torch's own decorators (`torch.amp.custom_fwd`, the old `torch.cuda.amp.custom_fwd`) does the
-same: torch's look at torch's flags, which our regions leave down, so such a Function is applied with ours around them.
-A region acts on every device, so it counts as on for each `device_type`. Where a tensor lies on that device, only those
-that do are cast, as torch casts them; where none does, a GPU's Function is rehearsed on a CPU, and all are.
+A Function with torch's own decorators (`torch.amp.custom_fwd`, the old `torch.cuda.amp.custom_fwd`) works the same.
+Torch's decorators check torch's flags, which our regions do not set, so ours are applied around them. A region acts on
+every device, so autocast is on for each `device_type`. If some tensors are on that device, only these are cast, as in
+torch; if none is, a GPU's Function is being tried on a CPU, and all are cast.
 
-Invariant: what is undone leaves no trace, in whatever order registrations are undone; all threads see the same lists.
-An operation inside backward is cast as it would have been in forward.
+Invariant: undoing a registration leaves no trace, in any order; all threads see the same lists. An operation inside
+backward is cast as it would have been in forward.
 
 Source: apex.amp.half_function, float_function, promote_function, register_half_function (names and meaning);
 torch.amp.custom_fwd and custom_bwd (meaning; ours need no device_type).
@@ -41,9 +41,9 @@ WHY = "you registered it"
 
 
 class Registered:
-    """A rule that holds until it is undone, and the function it was given to, which can still be called.
+    """A registered rule with its function, which can still be called.
 
-    In a `with` statement it holds until the end of the block. It does nothing outside of autocast.
+    In a `with` statement the rule is undone at the end of the block. It has no effect outside of autocast.
     """
 
     def __init__(self, target: str | Callable[..., Any], entry: Entry) -> None:
@@ -59,7 +59,7 @@ class Registered:
             LISTS.put(self, self.name, entry)
 
     def undo(self) -> None:
-        """Take the rule back; twice is as good as once."""
+        """Remove the rule; idempotent."""
         self.holds = False
         LISTS.take(self)
 
@@ -72,7 +72,7 @@ class Registered:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.function is None:
             raise TypeError(
-                f"{self.name!r} is the name of an operation, and was registered by it: call torch's function."
+                f"{self.name!r} was registered by its name, so there is no function to call: call torch's function."
             )
         region = current() if self.holds and not self.of_torch else None
         if region is None:
@@ -84,15 +84,15 @@ class Registered:
 
 
 def register(target: str | Callable[..., Any], rule: Rule, why: str = WHY) -> Registered:
-    """Put a function on a list, until it is undone or the `with` block around it ends.
+    """Register a function on a list, until `undo` or the end of a `with` block.
 
     Args:
         target: an operation of torch (`torch.relu`, or its name, "relu"), or a Python function of your own.
         rule: the list. SET_DTYPE and APPEND_DTYPE are for functions that take a `dtype`.
-        why: the reason, as events tell it.
+        why: the reason, for events.
 
     Raises:
-        TypeError: target can neither be called nor is it a name, or rule is none.
+        TypeError: target is neither callable nor a name, or rule is not a Rule.
 
     >>> import torch
     >>> from labkit.amp.casting.autocast import autocast
@@ -101,16 +101,16 @@ def register(target: str | Callable[..., Any], rule: Rule, why: str = WHY) -> Re
     torch.float32
     """
     if not (isinstance(target, str) or callable(target)):
-        raise TypeError(f"a function or an operation's name is registered; it was given {target!r}")
+        raise TypeError(f"expected a function or the name of an operation, got {target!r}")
     if not isinstance(rule, Rule):
-        raise TypeError(f"rule is one of {', '.join(str(r) for r in Rule)}; it was given {rule!r}")
+        raise TypeError(f"expected one of {', '.join(str(r) for r in Rule)}, got {rule!r}")
     if isinstance(target, Registered):
-        raise TypeError(f"{target.name} is registered already ({target.entry.rule.value}): undo that first.")
+        raise TypeError(f"{target.name} is registered already ({target.entry.rule.value}); undo that first")
     return Registered(target, Entry(rule, why))
 
 
 def half_function(target: str | Callable[..., Any]) -> Registered:
-    """Let a function run in the low-precision format: also as a decorator.
+    """Run a function in the low-precision format; also a decorator.
 
     >>> import torch
     >>> from labkit.amp.casting.autocast import autocast
@@ -127,12 +127,12 @@ def half_function(target: str | Callable[..., Any]) -> Registered:
 
 
 def float_function(target: str | Callable[..., Any]) -> Registered:
-    """Let a function run in FP32: also as a decorator."""
+    """Run a function in FP32; also a decorator."""
     return register(target, Rule.DENY)
 
 
 def promote_function(target: str | Callable[..., Any]) -> Registered:
-    """Let a function run in the widest dtype of its tensors: also as a decorator."""
+    """Run a function in the widest dtype of its tensors; also a decorator."""
     return register(target, Rule.PROMOTE)
 
 
@@ -148,7 +148,7 @@ def custom_fwd(forward: Any = None, *, cast_inputs: Format | torch.dtype | None 
 
     Args:
         cast_inputs: inside a region, floating-point inputs (but FP64) are cast to this format, and forward runs with
-            autocast off. None: operations inside are cast as everywhere in the region. Outside of one, nothing is done.
+            autocast off. None: operations inside are cast as everywhere in the region. No effect outside of a region.
 
     >>> class Product(torch.autograd.Function):
     ...     @staticmethod
@@ -196,7 +196,7 @@ def custom_bwd(backward: _Function) -> _Function:
         if not hasattr(ctx, "_modes"):
             raise RuntimeError("backward has custom_bwd, but forward has no custom_fwd: decorate both.")
         if current() is not None and not any(isinstance(mode, autocast) for mode in ctx._modes):
-            with autocast(enabled=False):  # backward was called inside a region that forward knew nothing of
+            with autocast(enabled=False):  # backward was called inside a region that was not active in forward
                 return backward(ctx, *gradients)
         return under(ctx._modes, backward, ctx, *gradients)
 
@@ -204,8 +204,8 @@ def custom_bwd(backward: _Function) -> _Function:
 
 
 def follow_torchs_decorators() -> None:
-    """Let Functions with torch's decorators follow our regions, however `apply` was looked up; twice is as once."""
-    if "apply" not in vars(_SingleLevelFunction):  # every Function's own `apply` calls what stands here
+    """Make Functions with torch's decorators respect our regions, however `apply` was looked up; idempotent."""
+    if "apply" not in vars(_SingleLevelFunction):  # every Function's `apply` calls this one
 
         def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
             followed = _following(cls) if torch._C._len_torch_function_stack() and open_modes() else cls
@@ -217,9 +217,9 @@ def follow_torchs_decorators() -> None:
 
 
 def run_uncompiled(function: Any, *, all_inside: bool = False) -> None:
-    """Let torch.compile run a function, or all that it calls too, without a look at what it does this time.
+    """Exclude a function from torch.compile, optionally with all functions that it calls.
 
-    So do torch._dynamo.eval_frame.skip_code and torch.compiler.disable, after an import that takes seconds.
+    Equivalent to torch._dynamo.eval_frame.skip_code and torch.compiler.disable, whose import takes seconds.
     """
     frames: Any = torch._C._dynamo.eval_frame
     skip, default = frames._FrameAction.SKIP, frames._FrameAction.DEFAULT
@@ -228,7 +228,7 @@ def run_uncompiled(function: Any, *, all_inside: bool = False) -> None:
 
 
 def _following(function: Any) -> Any:
-    """Return a Function, or where torch's decorator is on its forward, a subclass of it with ours around torch's."""
+    """Return a Function, or, if torch's decorator is on its forward, a subclass with ours around torch's."""
     forward, backward, twin = vars(function).get("_labkit_following", (None, None, None))
     if forward is function.forward and backward is function.backward:
         return twin
@@ -246,7 +246,7 @@ def _following(function: Any) -> Any:
 
 
 def _decorated(function: Any, code: Any) -> Any:
-    """Return the decorated function among those that a method wraps; None where there is none."""
+    """Return the decorated function among those that a method wraps, or None."""
     while function is not None and getattr(function, "__code__", None) is not code:
         function = getattr(function, "__wrapped__", None)
     return function
@@ -254,7 +254,7 @@ def _decorated(function: Any, code: Any) -> Any:
 
 @cache
 def _codes() -> tuple[Any, Any]:
-    """Return the code that torch's two decorators put around a method."""
+    """Return the code objects of the wrappers of torch's two decorators."""
     decorators: Any = (autocast_mode.custom_fwd, autocast_mode.custom_bwd)
     forward, backward = (decorate(lambda ctx: None, device_type="cpu") for decorate in decorators)
     return forward.__code__, backward.__code__

@@ -1,15 +1,15 @@
 """The ledger of autocast: what it does to a network, operation by operation, and what each decision costs.
 
-Idea: run the forward pass twice, once under autocast and once in FP32 with the same weights and inputs, and write one
-row for each operation that computes something: dtypes in, the rule and its reason, dtype out, and how far its result
-is from FP32's. A region of autocast that writes down every operation it sees does both: it may put operations on other
-lists for this run alone, to see what a rule was good for, and it may leave all casts out.
+Idea: run the forward pass twice, under autocast and in FP32, with the same weights and inputs. Write one row for each
+operation that computes something: dtypes in, the rule and its reason, dtype out, and the error against FP32. Both runs
+use a region of autocast that records every operation. It may move operations to other lists for this run, to show the
+effect of a rule, and it may omit all casts.
 
 Invariant: nothing is changed. The model keeps its weights, its running statistics, its gradients and random numbers;
-with no overrides the numbers are those of `autocast` itself.
+without overrides the numbers are those of `autocast` itself.
 
-What it does not do: look inside an operation. A softmax that takes FP16 and computes in FP32 inside, as GPU kernels do,
-is one row, and its error is that of its FP16 input and output.
+Limits: an operation is one row. The error of a softmax that takes FP16 and computes in FP32 inside, as GPU kernels do,
+is that of its FP16 input and output.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from labkit.formats import FP16, Format
 from labkit.gemm import half_storage
 from labkit.modes import is_composite
 
-# They move values or ask for facts, and compute nothing.
+# Operations that move values or return facts, and compute nothing.
 SILENT = frozenset("__get__ __set__ contiguous reshape flatten clone detach requires_grad_ data_ptr".split())
 
 
@@ -45,20 +45,20 @@ MOVABLE = (Rule.ALLOW, Rule.DENY, Rule.PROMOTE, Rule.KEEP)  # the lists an opera
 class LedgerRow:
     """One operation of a forward pass.
 
-    key          its name and which call of that name it is: "softmax 1"
+    key          its name and the number of the call: "softmax 1"
     op           name of the operation
     where        path of the module it was called in, "" outside of one
-    rule, why    the list it stood on in this run, and the reason
-    home         the list it stands on by itself
+    rule, why    its list in this run, and the reason
+    home         its list by default
     given        dtypes of its floating-point tensors, in order
-    to           the dtype they were cast to (for an emulated format, the format), or None where they were left alone
+    to           the dtype they were cast to (for an emulated format, the format), or None if they were not cast
     result       dtype of what it returned, or None if it was not reached
     shape        shape of what it returned
     error        relative RMS error against FP32: |result - exact| / |exact|; inf if something overflowed
     largest      largest |value| of its FP32 result
-    overflowed   elements that are inf or NaN here and finite in FP32
-    lost         elements that are 0 here and not in FP32: underflow, or the other side of a ReLU
-    problem      what torch said if it refused; the rows after it are not reached
+    overflowed   elements that are inf or NaN in this run and finite in FP32
+    lost         elements that are 0 in this run and not in FP32: underflow, or the other side of a ReLU
+    problem      torch's error message if the call failed; the rows after it are not reached
     """
 
     key: str
@@ -84,22 +84,22 @@ class LedgerRow:
 
     @property
     def moved(self) -> bool:
-        """Whether it stood on another list than its own."""
+        """Whether it was on another list than its default."""
         return self.rule is not self.home
 
 
 class Call(NamedTuple):
-    """What one run wrote down about one operation: its row, without errors yet, and what it returned."""
+    """A recorded operation of one run: its row, without errors yet, and its result."""
 
     row: LedgerRow
     output: Tensor
 
 
 class Recording(autocast):
-    """Autocast that writes down each operation; with `casts=False` it writes, and casts nothing.
+    """Autocast that records each operation; with `casts=False` it only records.
 
-    calls  what was written down so far
-    path   the modules of the network that are running, the outermost first
+    calls  the operations so far
+    path   the modules of the network that are running, outermost first
     """
 
     sees_all = True
@@ -126,14 +126,14 @@ class Recording(autocast):
         entry = self.entry_for(func, name)
         kept = entry.rule is Rule.KEEP
         if kept and is_composite(func) and self._moved_to(name) is None:
-            return super().__torch_function__(func, types, args, kwargs)  # it is made of others: they are written down
+            return super().__torch_function__(func, types, args, kwargs)  # record the operations inside instead
         given = _floats((args, kwargs))
         self.event = None
         if kept or not self.casts:
             out = func(*args, **kwargs)
         else:
             out = super().__torch_function__(func, types, args, kwargs)
-        self._write(name, entry, given, out)
+        self._record(name, entry, given, out)
         return out
 
     def _moved_to(self, name: str) -> Rule | None:
@@ -142,8 +142,8 @@ class Recording(autocast):
     def _key(self, name: str) -> str:
         return f"{_bare(name)} {self.counts[_bare(name)] + 1}"
 
-    def _write(self, name: str, entry: Entry, given: list[Tensor], out: Any) -> None:
-        """Write an operation down if it computed something that is a floating-point tensor."""
+    def _record(self, name: str, entry: Entry, given: list[Tensor], out: Any) -> None:
+        """Record an operation if it computed a floating-point tensor."""
         result = next(iter(_floats(out)), None)
         in_place = name.endswith("_") and not name.endswith("__")
         if result is None or not given:
@@ -171,11 +171,11 @@ class Recording(autocast):
 def list_calls(
     model: Callable[..., Any], inputs: tuple[Any, ...], region: Recording
 ) -> tuple[list[Call], RuntimeError | None]:
-    """Run a copy of the model in a region; under autocast, torch's refusal of an operation is a result."""
+    """Run a copy of the model in a region; under autocast, an error of an operation is returned."""
     inputs = tree_map_only(Tensor, lambda tensor: tensor.detach().clone(), inputs)  # they may come from other layers
     model = copy.deepcopy(model)
     device = next((t.device for t in tree_leaves(inputs) if isinstance(t, Tensor)), torch.device("cpu"))
-    # A copy of a function has no copy of the networks that it calls: their buffers are put back.
+    # A copy of a function shares the networks that it calls: restore their buffers.
     named = inspect.getclosurevars(model) if inspect.isfunction(model) else None
     networks = (*named.nonlocals.values(), *named.globals.values()) if named else ()
 
@@ -217,11 +217,11 @@ def ledger(
 
     Args:
         model: a module or any function of tensors, with FP32 weights.
-        format: what autocast casts to.
+        format: the format that autocast casts to.
         overrides: operations on other lists, by name ("softmax": every call) or key ("softmax 2": that call).
 
     Raises:
-        ValueError: an override names an operation that is not called, or a list there is none to move to; or the model
+        ValueError: an override names an operation that is not called, or a rule that is not in `MOVABLE`; or the model
             calls other operations under autocast than in FP32.
         Exception: whatever the model itself raises in FP32.
 
@@ -236,7 +236,7 @@ def ledger(
     moved = dict(overrides or {})
     wrong = {name: rule for name, rule in moved.items() if rule not in MOVABLE}
     if wrong:
-        raise ValueError(f"an operation can be moved to {', '.join(r.value for r in MOVABLE)}; it was given {wrong}")
+        raise ValueError(f"expected overrides to {', '.join(r.value for r in MOVABLE)}, got {wrong}")
     exact, _ = list_calls(model, inputs, Recording(FP16, moved, casts=False))
     known = {name for call in exact for name in (call.row.key, call.row.op)}
     if set(moved) - known:
@@ -253,7 +253,7 @@ def ledger(
         if number < len(done):
             error, overflowed, lost = difference(cast[number].output, output)
             rows.append(replace(cast[number].row, error=error, largest=largest, overflowed=overflowed, lost=lost))
-        else:  # what torch refused, and what comes after it
+        else:  # the operation that failed, and those after it
             problem = str(failure) if number == len(done) else ""
             nothing = replace(exact[number].row, given=(), to=None, result=None, largest=largest, problem=problem)
             rows.append(nothing)

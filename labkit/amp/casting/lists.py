@@ -1,14 +1,14 @@
-"""Which operation runs in which dtype, and why?
+"""Autocast policy: the dtype of each operation, with the reason.
 
 Idea: a table and a default. A matrix product gains from FP16 and keeps its accuracy (FP32 accumulation): allow. An
-exponential, a norm or a loss leaves FP16's range or sums many terms: deny, it runs in FP32. An operation of several
-tensors needs one dtype: promote, the widest wins. Everything else keeps the dtype it is given.
+exponential, a norm or a loss exceeds FP16's range or sums many terms: deny, it runs in FP32. An operation of several
+tensors needs one dtype: promote to the widest. All other operations keep the dtype of their inputs.
 
-Invariant: the names are those that the learner typed, and no name stands on two lists.
+Invariant: the names are those of the calls in the learner's code, and no name is on two lists.
 
-Source: torch's CUDA autocast policy, ATen/autocast_mode.h (the lists); the reasons are ours. Names that are not in it
-are other ways to say one that is (`special_expm1`, `lstm`), are made of some inside (`square` calls `pow`), or have no
-half kernels (`inverse`, `fft_fft`), as torch's list for CPUs has them.
+Source: torch's CUDA autocast policy, ATen/autocast_mode.h (the lists); the reasons are ours. Additional names are
+aliases (`special_expm1`, `lstm`), call a listed operation inside (`square` calls `pow`), or have no half kernels
+(`inverse`, `fft_fft`), as on torch's list for CPUs.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Rule(Enum):
     SET_DTYPE = "set dtype"  # compute and return FP32, unless the call names a dtype
     APPEND_DTYPE = "append dtype"  # the same, through another overload: the one that is called has no dtype to set
     PROMOTE = "promote"  # cast to what holds all operands
-    BANNED = "banned"  # refused: its FP16 form is unsafe
-    KEEP = "keep"  # runs in the dtype it is given
+    BANNED = "banned"  # raise an error: its FP16 form is unsafe
+    KEEP = "keep"  # run in the dtype of its inputs
 
 
 @dataclass(frozen=True)
@@ -140,9 +140,9 @@ _KEEP = Entry(Rule.KEEP, "safe in either dtype")
 
 
 class Lists:
-    """The policy, and what was registered on top of it: the last word counts.
+    """The policy, overridden by registrations, of which the last one takes precedence.
 
-    Every thread reads the same table. It is replaced as a whole and never changed, so readers need no lock.
+    All threads read the same table. It is replaced as a whole and never modified, so readers need no lock.
     """
 
     def __init__(self) -> None:
@@ -152,12 +152,12 @@ class Lists:
         self.names = frozenset(self.table)
 
     def put(self, token: object, name: str, entry: Entry) -> None:
-        """Let `entry` hold for `name` until `take` is called with the same token."""
+        """Register `entry` for `name` until `take` is called with the same token."""
         with self._lock:
             self._replace((*self._registered, (token, name, entry)))
 
     def take(self, token: object) -> None:
-        """Forget what was put with this token; what was put before or after it stays."""
+        """Remove the registration with this token; earlier and later ones stay."""
         with self._lock:
             self._replace(tuple(row for row in self._registered if row[0] is not token))
 

@@ -1,1 +1,1 @@
-"""Many processes, one model: the engine under DDP and FSDP2."""
+"""Training of one model by several processes: the engine under DDP and FSDP2."""

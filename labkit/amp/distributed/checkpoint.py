@@ -1,11 +1,11 @@
-"""How does a run of many processes go on, with as many of them or with another number?
+"""Checkpoints of distributed runs, which may resume with another number of processes.
 
-Idea: each rank writes the parts that it holds, by `torch.distributed.checkpoint`, under the names of the whole ones;
-who reads takes what its own parts need. What is small, and each rank's random generators, lie beside them in a file
-for each rank. All is written into a folder that gets its name when it is whole.
+Idea: each rank writes its parts by `torch.distributed.checkpoint`, under the names of the whole tensors; a rank that
+reads them loads what its own parts need. Small values and the random generators are in one more file for each rank. The
+folder gets its name after everything is written.
 
-Invariant: a folder that is called step-N is whole, whatever was killed when; a run that goes on with as many ranks is
-bit-equal to one never stopped, random numbers included.
+Invariant: a folder named step-N is complete, whenever a process is killed. A run that resumes with the same number of
+ranks is bit-equal to an uninterrupted one, random numbers included.
 
 Source: torch.distributed.checkpoint (save, load: resharding by name and position).
 """
@@ -41,8 +41,8 @@ def save(folder: str | Path, engine: DistributedEngine, **extra: Any) -> Path:
         extra: of this rank, in values and tensors that torch.load(weights_only=True) reads.
 
     Raises:
-        RuntimeError: gradients wait for a step.
-        RankLost: another rank ended or hangs; then what was written before is still there.
+        RuntimeError: there are gradients that no step has used.
+        RankLost: another rank ended or hangs; earlier checkpoints remain.
     """
     state = engine.state_dict()
     path = Path(folder) / f"step-{engine.steps:08d}"
@@ -75,20 +75,20 @@ def save(folder: str | Path, engine: DistributedEngine, **extra: Any) -> Path:
 
 
 def latest(folder: str | Path) -> Path | None:
-    """Return the newest whole checkpoint in a folder, None where there is none."""
+    """Return the newest complete checkpoint in a folder, or None."""
     return max(Path(folder).glob("step-*"), default=None)
 
 
 def load(path: str | Path, engine: DistributedEngine) -> dict[str, Any]:
-    """Go on from a checkpoint of any number of ranks, sharded or not; return this rank's `extra`.
+    """Resume from a checkpoint of any number of ranks, sharded or not; return this rank's `extra`.
 
-    With as many ranks as wrote it, each gets its random generators back, too. With another number, each gets rank 0's
-    `extra` and keeps the generators that it has.
+    If the number of ranks is the same, random generators are restored, too. Otherwise each rank gets rank 0's `extra`
+    and keeps its generators.
 
     Raises:
-        ValueError: it is no such checkpoint, or the engine was built otherwise; then nothing has changed.
+        ValueError: it is not a checkpoint, or the engine was built otherwise; nothing has changed then.
     """
-    path, here = Path(path), engine.state_dict()
+    path, current = Path(path), engine.state_dict()
     same_rank = path / f"rank-{dist.get_rank(engine.group)}.pt"
     try:
         stored = torch.load(same_rank if same_rank.exists() else path / "rank-0.pt", weights_only=True)
@@ -96,12 +96,12 @@ def load(path: str | Path, engine: DistributedEngine) -> dict[str, Any]:
     except (OSError, RuntimeError) as error:
         raise ValueError(f"{path} is no whole checkpoint of many processes: {error}") from error
     weights = {"optimizer": {"param_groups": stored["groups"]}, "master": dict.fromkeys(stored["names"])}
-    require_same(here, {**stored, "weights": weights, "model": {}})
-    wanted = _tensors(engine, here, found)
+    require_same(current, {**stored, "weights": weights, "model": {}})
+    targets = _tensors(engine, current, found)
     with raising_rank_lost("while it read a checkpoint", engine.group):
-        state_dict_loader.load(wanted, checkpoint_id=path, process_group=engine.group)
-    tensors = {name: t._local_tensor if isinstance(t, DTensor) else t for name, t in wanted.items()}
-    masters = {name: tensors[f"master.{name}"] for name in here["weights"]["master"]}
+        state_dict_loader.load(targets, checkpoint_id=path, process_group=engine.group)
+    tensors = {name: t._local_tensor if isinstance(t, DTensor) else t for name, t in targets.items()}
+    masters = {name: tensors[f"master.{name}"] for name in current["weights"]["master"]}
     scalers = [ScalerState(**scaler) for scaler in stored["scalers"]]
     each: dict[int, dict[str, Any]] = {i: dict(fields) for i, fields in stored["plain"].items()}
     for i, name in enumerate(masters):
@@ -112,7 +112,7 @@ def load(path: str | Path, engine: DistributedEngine) -> dict[str, Any]:
     optimizer = {"state": each, "param_groups": stored["groups"]}
     with torch.no_grad():
         for p in engine.weights.model_weights:
-            p.data.copy_(masters[engine.weights.names[p]])  # rounded to nearest, as every rounding has left it
+            p.data.copy_(masters[engine.weights.names[p]])  # rounding to nearest is exact here
         engine.weights.load_state_dict({"master": masters, "optimizer": optimizer, "generator": stored["generator"]})
         if engine.parts is not None:
             engine.parts.publish()
@@ -126,9 +126,9 @@ def load(path: str | Path, engine: DistributedEngine) -> dict[str, Any]:
 def _tensors(
     engine: DistributedEngine, state: Mapping[str, Any], stored: Mapping[str, Any] | None = None
 ) -> dict[str, Tensor]:
-    """Return what is written, by name: masters, optimizer state, and what of the model no master knows.
+    """Return the tensors of a checkpoint by name: masters, optimizer state, and the rest of the model.
 
-    stored  what a checkpoint holds, name -> its shape and dtype: then the same again, empty, to be read into
+    stored  the metadata of a checkpoint, name -> shape and dtype: return empty tensors to read into
     """
     masters: dict[str, Tensor] = state["weights"]["master"]
     known: dict[str, Tensor] = {f"master.{name}": master for name, master in masters.items()}
@@ -150,7 +150,7 @@ def _tensors(
 
 
 def _fields_of(name: str, master: Tensor, engine: DistributedEngine, stored: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return an empty optimizer state of one parameter, as a checkpoint has it; elementwise ones of its part here."""
+    """Return an empty optimizer state of one parameter, as in a checkpoint; elementwise fields of this rank's part."""
     prefix, shape = f"optimizer.{name}.", master.shape if engine.parts is None else engine.parts.pairs[name][0].shape
     found = {key.removeprefix(prefix): value for key, value in stored.items() if key.startswith(prefix)}
     return {
@@ -161,7 +161,7 @@ def _fields_of(name: str, master: Tensor, engine: DistributedEngine, stored: Map
 
 
 def _whole(engine: DistributedEngine, name: str, part: Tensor) -> Tensor:
-    """Return a part as torch's own type for parts of a whole, a DTensor, where the model is sharded."""
+    """Return a part as a DTensor, torch's type for parts of a whole, if the model is sharded."""
     if engine.parts is None or not name:
         return part
     like = engine.parts.pairs[name][0]

@@ -1,13 +1,13 @@
 """The engine in several processes that train one model together, by torch's DDP or FSDP2.
 
-Each rank has its own batch; torch adds the gradients up over the ranks, under DDP (each rank holds all weights) or
-FSDP2 (each holds a part, along the first dimension, and the whole only while a layer computes). Then they agree on
-found_inf, and from there on each does the same. A part is a plain tensor, and an optimizer, masters, unscaling and
-rounding work element by element, so they are those of one process, over parts.
+Each rank has its own batch; torch adds the gradients up over the ranks. Under DDP each rank holds all weights. Under
+FSDP2 each holds a part, along the first dimension, and the whole only while a layer computes. Then the ranks agree on
+found_inf, and do the same from there on. A part is a plain tensor. Optimizer, masters, unscaling and rounding work
+element by element, so the code of one process applies to parts.
 
-Invariant: all ranks step or none does. Scale and tracker are equal on all of them, since each moves its own by the
-same rule from the same answer; they are not sent. The parts of all ranks, put together, are the masters, gradients and
-optimizer state of one process.
+Invariant: all ranks step or none does. Scale and tracker are equal on all ranks, since each applies the same rule to
+the same found_inf; they are not sent. The parts of all ranks, concatenated, are the masters, gradients and optimizer
+state of one process.
 
 Source: torch.nn.parallel.DistributedDataParallel (register_comm_hook, no_sync); torch.distributed.fsdp.fully_shard
 (set_requires_gradient_sync, the powers of two of FP16's division); torch.distributed.fsdp.sharded_grad_scaler;
@@ -142,7 +142,7 @@ def clip_parts_(
     Each rank measures its own parts in FP64, and the lengths are put together as those of several tensors are.
     """
     if not norm_type > 0:
-        raise ValueError(f"over the parts of several ranks, norm_type is positive; it was given {norm_type!r}")
+        raise ValueError(f"expected norm_type > 0 over the parts of several ranks, got {norm_type!r}")
     own = [g for g in gradients if g.numel()]
     length = total_norm(own, norm_type).to(device) if own else torch.zeros((), dtype=torch.float64, device=device)
     every = [torch.empty_like(length) for _ in range(dist.get_world_size(group))]

@@ -1,10 +1,10 @@
-"""How do processes become a group that decides as one, and what do they hear when one of them is gone?
+"""Process groups whose ranks decide together, and errors that name a lost rank.
 
-Idea: torchrun starts the processes and tells each its rank; torch's process group lets them talk. A decision is one
-small all-reduce: the largest of what the ranks say is what all of them do.
+Idea: torchrun starts the processes and sets the rank of each; torch's process group connects them. A decision is one
+small all-reduce: all ranks use the largest of their values.
 
-Invariant: no wait is for ever. Where another rank has ended or hangs, a call ends with a `RankLost` that says what this
-rank was doing: at once where the connection breaks, after the group's timeout where nothing comes.
+Invariant: every wait ends. If another rank has ended or hangs, a call raises a `RankLost` that says what this rank was
+doing: at once if the connection breaks, otherwise after the group's timeout.
 
 Source: torch.distributed.run (RANK, WORLD_SIZE, LOCAL_RANK); torch.distributed.init_process_group (timeout);
 torch.distributed, "Environment variables" (TORCH_NCCL_BLOCKING_WAIT).
@@ -32,7 +32,7 @@ class RankLost(RuntimeError):
 def start_group(device: str = "cpu", *, timeout_s: float = 60.0) -> torch.device:
     """Join the group that torchrun has started; return this process's device.
 
-    NCCL's part was written by its documentation and has never run: there was no machine with two GPUs.
+    The NCCL code follows its documentation and is untested: no machine with two GPUs was available.
 
     Args:
         device: "cpu": the ranks exchange by gloo, on any machine. "cuda": by NCCL, each rank on a GPU of its own.
@@ -48,16 +48,16 @@ def start_group(device: str = "cpu", *, timeout_s: float = 60.0) -> torch.device
         raise ValueError(f'expected device "cpu" or "cuda", got {device!r}; torchrun decides which GPU a rank has')
     if "RANK" not in os.environ:
         raise RuntimeError(
-            "this process knows no rank: it was not started by torchrun. Start it so: "
+            "expected a process started by torchrun, got one without a rank. Start it with "
             "torchrun --standalone --nproc-per-node 4 script.py"
         )
     own = torch.device(device)
     if device == "cuda":
-        rank, there = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count() * torch.cuda.is_available()
-        if rank >= there:
+        rank, gpus = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count() * torch.cuda.is_available()
+        if rank >= gpus:
             raise RuntimeError(
-                f"expected a GPU for each rank, got {there} for local rank {rank}: start at most as many processes as "
-                f'there are GPUs (torchrun --nproc-per-node {max(there, 1)}), or take start_group("cpu")'
+                f"expected a GPU for each rank, got {gpus} for local rank {rank}: start at most as many processes as "
+                f'there are GPUs (torchrun --nproc-per-node {max(gpus, 1)}), or use start_group("cpu")'
             )
         own = torch.device("cuda", rank)
         torch.cuda.set_device(own)
@@ -70,10 +70,10 @@ def start_group(device: str = "cpu", *, timeout_s: float = 60.0) -> torch.device
 def largest(
     values: Sequence[float], device: torch.device | str = "cpu", group: dist.ProcessGroup | None = None
 ) -> list[float]:
-    """Return, for each number, the largest that a rank of the group has given: the same on all of them.
+    """Return the elementwise maximum of the ranks' values, the same on all of them.
 
     Args:
-        device: the one that `start_group` returned: NCCL exchanges what lies on a GPU alone.
+        device: the one that `start_group` returned: NCCL only exchanges tensors on a GPU.
 
     Raises:
         RankLost: another rank ended or hangs.
@@ -81,7 +81,7 @@ def largest(
     numbers = torch.tensor(values, dtype=torch.float64, device=device)
     with raising_rank_lost("while it agreed with the others on a number", group):
         dist.all_reduce(numbers, dist.ReduceOp.MAX, group=group)
-        return [float(number) for number in numbers.tolist()]  # NCCL's errors come here: all_reduce only begins it
+        return [float(number) for number in numbers.tolist()]  # NCCL raises here: all_reduce only starts
 
 
 def while_all_have(
@@ -89,7 +89,7 @@ def while_all_have(
 ) -> Iterator[T]:
     """Yield batches as long as every rank has one: the rank with the fewest ends the epoch of all.
 
-    Without it, a rank that ran out leaves the others waiting in their next backward.
+    Otherwise the others would wait in their next backward for a rank without a batch.
     """
     own = iter(batches)
     while True:
@@ -102,20 +102,20 @@ def while_all_have(
 
 @contextmanager
 def raising_rank_lost(doing: str, group: dist.ProcessGroup | None = None) -> Iterator[None]:
-    """Turn what a broken connection or a timeout raises inside into a `RankLost`."""
+    """Convert the errors of a broken connection or a timeout into a `RankLost`."""
     try:
         yield
     except RankLost:
         raise
     except RuntimeError as error:  # gloo raises nothing narrower; NCCL's errors are derived from it
-        said = str(error)
+        message = str(error)
         broken = ("onnection", "eset by peer", "imed out", "imeout", "roken pipe", "remote process", "gloo")
-        if not isinstance(error, dist.DistError) and not any(word in said for word in broken):
+        if not isinstance(error, dist.DistError) and not any(word in message for word in broken):
             raise
-        here = os.environ.get("RANK", "?"), os.environ.get("WORLD_SIZE", "?")  # what torchrun says
-        rank, world = (dist.get_rank(group), dist.get_world_size(group)) if dist.is_initialized() else here
+        of_torchrun = os.environ.get("RANK", "?"), os.environ.get("WORLD_SIZE", "?")
+        rank, world = (dist.get_rank(group), dist.get_world_size(group)) if dist.is_initialized() else of_torchrun
         raise RankLost(
             f"rank {rank} of {world} cannot go on: {doing}, another rank ended or "
-            "was silent for longer than the group's timeout. Its own output says why. Start all of them again: they "
-            f"go on from the last checkpoint. ({said.splitlines()[0][:200]})"
+            "was silent for longer than the group's timeout. See its output for the cause. Start all of them again: "
+            f"they resume from the last checkpoint. ({message.splitlines()[0][:200]})"
         ) from error

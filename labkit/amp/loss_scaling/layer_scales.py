@@ -1,7 +1,7 @@
-"""What if one layer's gradients need a larger scale than the rest can bear?
+"""Gradient scales of single layers, on top of the loss scale.
 
 Idea: the loss scale shifts all gradients alike. A layer can have a shift of its own: gradients are multiplied by 2^k
-where they enter it in the backward pass, and by 2^-k where they leave it, to what stands before it and to its weights.
+where they enter it in the backward pass, and by 2^-k where they leave it, to the layers before and to its weights.
 
 Invariant: a power of two moves exponents only, so where nothing underflows or overflows, every gradient outside is the
 same to the bit.
@@ -21,48 +21,48 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 _HOLDS_ANY_SCALE = (torch.float32, torch.float64)
-_Given = list[tuple[Tensor, int]]  # a layer's inputs in its present call, each with the version it had then
+_Inputs = list[tuple[Tensor, int]]  # a layer's inputs in its current call, each with its version at the time
 
 
 @contextmanager
 def layer_scales(model: nn.Module, log2_scales: Mapping[str, int]) -> Iterator[dict[str, int]]:
-    """Scale the gradients inside some layers by powers of two, as long as the `with` block lasts.
+    """Scale the gradients inside some layers by powers of two, for a `with` block.
 
-    It yields what is left to do: parameter name -> log2, for weights in FP16 or BF16. Taken out in their dtype, their
-    gradients would underflow again; multiply them by 2^-log2 in FP32, after `unscale`. FP32 weights need nothing.
+    It yields the scales that remain: parameter name -> log2, for weights in FP16 or BF16. Unscaled in their dtype,
+    their gradients would underflow again; multiply them by 2^-log2 in FP32, after `unscale`.
 
     Args:
-        model: whose layers.
+        model: the model of the layers.
         log2_scales: layer name, as in `model.named_modules()` -> k. A layer inside another has both scales.
 
     Raises:
-        ValueError: there is no such layer, k is not a whole number from -126 to 126, or a weight of the layer is used
-            outside of it as well, so that its gradient would be a sum of scaled and unscaled parts.
-        RuntimeError: in the forward pass, where a layer changes its input in place: autograd then drops what was to
-            happen where gradients leave the layer.
+        ValueError: the model has no such layer, k is not a whole number from -126 to 126, or a weight of the layer is
+            used outside of it as well, so that its gradient would be a sum of scaled and unscaled parts.
+        RuntimeError: in the forward pass, if a layer changes its input in place: autograd then drops the hook that
+            unscales the gradients of its inputs.
 
     >>> model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
-    >>> with layer_scales(model, {"0": 10}) as left:
+    >>> with layer_scales(model, {"0": 10}) as remaining:
     ...     model(torch.ones(1, 2)).sum().backward()
-    >>> left
+    >>> remaining
     {}
     """
-    left: dict[str, int] = {}
+    remaining: dict[str, int] = {}
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     with ExitStack() as hooks:
         for layer_name, log2 in log2_scales.items():
             layer = _layer(model, layer_name, log2)
             enter, leave = (partial(torch.mul, other=2.0**k) for k in (log2, -log2))
-            given: _Given = []
-            at_inputs, at_output = partial(_at_inputs, leave, given), partial(_at_output, enter, given, layer_name)
+            inputs: _Inputs = []
+            at_inputs, at_output = partial(_at_inputs, leave, inputs), partial(_at_output, enter, inputs, layer_name)
             hooks.callback(layer.register_forward_pre_hook(at_inputs, with_kwargs=True).remove)
             hooks.callback(layer.register_forward_hook(at_output).remove)
             for parameter in layer.parameters():
                 if parameter.requires_grad and parameter.dtype in _HOLDS_ANY_SCALE:
                     hooks.callback(parameter.register_hook(leave).remove)
                 elif parameter.requires_grad:
-                    left[names[id(parameter)]] = left.get(names[id(parameter)], 0) + log2
-        yield left
+                    remaining[names[id(parameter)]] = remaining.get(names[id(parameter)], 0) + log2
+        yield remaining
 
 
 def _layer(model: nn.Module, name: str, log2: int) -> nn.Module:
@@ -71,8 +71,8 @@ def _layer(model: nn.Module, name: str, log2: int) -> nn.Module:
         raise ValueError(f"the model has no layer {name!r}; it has {', '.join(map(repr, layers))}")
     if not isinstance(log2, int) or abs(log2) > 126:
         raise ValueError(
-            "a layer's log2 scale is a whole number, since only powers of two are exact, and from -126 to 126, where "
-            f"FP32 holds the power and its reciprocal; it was given {log2!r}"
+            "expected a whole number from -126 to 126 as log2 scale, whose power FP32 holds with its reciprocal; "
+            f"got {log2!r}"
         )
     inside = set(layers[name].modules())
     outside = {id(p) for module in layers.values() if module not in inside for p in module.parameters(recurse=False)}
@@ -82,27 +82,27 @@ def _layer(model: nn.Module, name: str, log2: int) -> nn.Module:
     return layers[name]
 
 
-def _at_inputs(hook: Callable[[Tensor], Tensor], given: _Given, _layer: nn.Module, args: Any, kwargs: Any) -> Any:
-    """Give the layer views of its inputs: the hook gets what flows out of the layer, not what other readers send."""
-    given.clear()
+def _at_inputs(hook: Callable[[Tensor], Tensor], inputs: _Inputs, _layer: nn.Module, args: Any, kwargs: Any) -> Any:
+    """Pass views of the inputs to the layer, so that the hook gets the gradients of this layer only."""
+    inputs.clear()
 
     def with_hook(tensor: Tensor) -> Tensor:
         if not tensor.requires_grad:
             return tensor
         view = tensor.view_as(tensor)
         view.register_hook(hook)
-        given.append((view, view._version))
+        inputs.append((view, view._version))
         return view
 
     return tree_map_only(Tensor, with_hook, (args, kwargs))
 
 
 def _at_output(
-    hook: Callable[[Tensor], Tensor], given: _Given, name: str, _layer: nn.Module, _inputs: Any, output: Any
+    hook: Callable[[Tensor], Tensor], inputs: _Inputs, name: str, _layer: nn.Module, _args: Any, output: Any
 ) -> None:
-    if any(view._version != version for view, version in given):
+    if any(view._version != version for view, version in inputs):
         raise RuntimeError(
-            f"layer {name!r} changes its input in place, so its gradients cannot be scaled apart. Make it with "
-            "inplace=False, or scale a layer around it that does not."
+            f"layer {name!r} changes its input in place, so its gradients cannot be scaled separately. Construct it "
+            "with inplace=False, or scale a layer around it that leaves its input unchanged."
         )
     tree_map_only(Tensor, lambda tensor: tensor.requires_grad and tensor.register_hook(hook), output)

@@ -1,9 +1,9 @@
-"""By how much should the loss be multiplied, so that no gradient falls off FP16's bottom or top?
+"""Dynamic loss scaling as a pure state machine.
 
-Idea: a scale that was too high announces itself by inf or NaN; a scale that is too low says nothing. So start high,
-back off when the gradients overflow, and after enough clean steps in a row try higher again. The whole policy is one
-pure function, `state -> next state`; a static scale, and none at all, are the same object with other values, and so are
-the rules of other frameworks (labkit.amp.presets).
+Idea: a scale that is too high shows as inf or NaN in the gradients; a scale that is too low shows nothing. So start
+high, back off when the gradients overflow, and grow again after enough clean steps in a row. The whole policy is one
+pure function, `state -> next state`. A static scale, no scaling, and the rules of other frameworks
+(`labkit.amp.PRESETS`) are the same object with other values.
 
 Invariant: the scale is a positive number that FP32 holds, and the tracker counts the clean steps since the last change.
 
@@ -21,46 +21,44 @@ FP32_MAX = (2 - 2**-23) * 2.0**127
 FP32_SMALLEST_NORMAL = 2.0**-126
 
 
-def _require(name: str, given: object, in_range: bool, range_in_words: str) -> None:
-    if not in_range:
-        raise ValueError(f"{name} must be {range_in_words}; it was given {given!r}")
+def _require(name: str, value: object, valid: bool, expected: str) -> None:
+    if not valid:
+        raise ValueError(f"{name} must be {expected}; got {value!r}")
 
 
-def _require_between(name: str, given: object, above: float, below: float, range_in_words: str) -> None:
-    _require(name, given, isinstance(given, int | float) and above < given < below, f"a number, {range_in_words}")
+def _require_between(name: str, value: object, above: float, below: float, expected: str) -> None:
+    _require(name, value, isinstance(value, int | float) and above < value < below, f"a number, {expected}")
 
 
-def _require_scale(name: str, given: object) -> None:
-    in_range = isinstance(given, int | float) and FP32_SMALLEST_NORMAL <= given <= FP32_MAX
-    _require(name, given, in_range, "a number from 2^-126 to 3.4e38, FP32's normal range")
+def _require_scale(name: str, value: object) -> None:
+    valid = isinstance(value, int | float) and FP32_SMALLEST_NORMAL <= value <= FP32_MAX
+    _require(name, value, valid, "a number from 2^-126 to 3.4e38, FP32's normal range")
 
 
-def _require_count(name: str, given: object, least: int) -> None:
-    in_range = isinstance(given, Integral) and not isinstance(given, bool) and int(given) >= least
-    _require(name, given, in_range, f"a whole number, {least} or more")
+def _require_count(name: str, value: object, least: int) -> None:
+    valid = isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
+    _require(name, value, valid, f"a whole number, {least} or more")
 
 
 @dataclass(frozen=True)
 class ScalerConfig:
-    """The knobs of a loss scaler.
+    """The configuration of a loss scaler.
 
-    init_scale              what the loss is multiplied by at first; FP32's smallest normal number to FP32's largest
+    init_scale              the first scale; from FP32's smallest normal number to FP32's largest
     growth_factor           multiplies the scale after `growth_interval` clean steps; more than 1
     backoff_factor          multiplies the scale after inf or NaN; between 0 and 1
     growth_interval         clean steps in a row before the scale grows; 1 or more
-    dynamic                 False: the scale never moves
-    skip_on_inf             False: nobody looks for inf or NaN, and a step with them reaches the weights
-    hysteresis              from the how-manyth overflow on the scale backs off; those before it only skip their step;
+    dynamic                 False: the scale never changes
+    skip_on_inf             False: steps with inf or NaN are not skipped
+    hysteresis              number of overflows that make the scale back off; those before only skip their step;
                             1 or more
-    consecutive_hysteresis  True: only overflows in a row add up to it. False: clean steps between them do not part
-                            them, until the scale grows
-    floor                   backing off stops here
-    cap                     growing stops here; inf: where FP32 ends
-    steps_at_floor          True: at the floor inf and NaN pass for a clean step, and reach the weights
-    restart_on_inf          False: an overflow does not start the count of clean steps again
+    consecutive_hysteresis  True: a clean step resets the count of overflows. False: only growth does
+    floor                   the smallest scale that backing off leads to
+    cap                     the largest scale that growing leads to; inf: FP32's largest
+    steps_at_floor          True: at the floor, inf and NaN count as a clean step, and reach the weights
+    restart_on_inf          False: an overflow does not reset the count of clean steps
 
-    The first four are lesson 06; whoever reads the code for the first time may leave the rest, which other frameworks
-    have (see `PRESETS`).
+    Lesson 06 covers the first four. The others describe further frameworks (see `PRESETS`); skip them at first reading.
 
     Raises:
         ValueError: a value is out of its range; the message names the range.
@@ -89,16 +87,16 @@ class ScalerConfig:
         _require("floor", self.floor, self.floor <= self.init_scale, f"at most init_scale, {self.init_scale:g}")
         _require("cap", self.cap, self.cap >= self.init_scale, f"at least init_scale, {self.init_scale:g}")
         if self.dynamic and not self.skip_on_inf:
-            raise ValueError("a dynamic scaler must look for inf: set skip_on_inf=True, or dynamic=False")
+            raise ValueError("a dynamic scaler must check for inf: set skip_on_inf=True, or dynamic=False")
 
 
 @dataclass(frozen=True)
 class ScalerState:
-    """Where a scaler stands.
+    """The state of a scaler.
 
-    scale               what the loss is multiplied by
-    growth_tracker      clean steps in a row since the scale last moved or an overflow was met
-    hysteresis_tracker  overflows that hysteresis let pass without backing off; always 0 where hysteresis is 1
+    scale               the factor of the loss
+    growth_tracker      clean steps in a row since the scale last changed or an overflow occurred
+    hysteresis_tracker  overflows so far at which hysteresis prevented backing off; always 0 if hysteresis is 1
 
     Raises:
         ValueError: a value is out of its range; the message names the range.
@@ -112,18 +110,18 @@ class ScalerState:
         _require_scale("scale", self.scale)
         for name in ("growth_tracker", "hysteresis_tracker"):
             _require_count(name, getattr(self, name), 0)
-            object.__setattr__(self, name, int(getattr(self, name)))  # numpy's whole numbers are welcome
+            object.__setattr__(self, name, int(getattr(self, name)))  # numpy integers are allowed
 
 
 @dataclass(frozen=True)
 class StepReport:
-    """What became of one training step.
+    """The result of one training step.
 
-    stepped         the weights moved; a learning-rate scheduler follows only then
+    stepped         the weights were updated; step a learning-rate scheduler only then
     found_inf       some gradient held inf or NaN
     scale           the loss scale of this step
     why             one sentence: why the step happened, or why not
-    culprits        names of the tensors that held inf or NaN, where they were asked for
+    culprits        names of the tensors that held inf or NaN, if they were read
     skips_in_a_row  steps skipped in a row, this one included; 0 after a step that happened
     """
 
@@ -140,7 +138,7 @@ DYNAMIC = ScalerConfig()
 
 
 def static(scale: float, *, skip_on_inf: bool = True) -> ScalerConfig:
-    """Return a scaler whose scale never moves.
+    """Return the configuration of a scale that never changes.
 
     >>> advance(initial(static(1024)), found_inf=True, config=static(1024)).scale
     1024.0
@@ -155,12 +153,12 @@ def initial(config: ScalerConfig) -> ScalerState:
 
 @dataclass(frozen=True)
 class Decision:
-    """What becomes of one step.
+    """The scaler's decision on one step.
 
     found_inf  some gradient holds inf or NaN
     skip       the step must not reach the weights
     before     the scaler's state in this step
-    after      its state in the next one
+    after      its state in the next step
     """
 
     found_inf: bool
@@ -170,19 +168,19 @@ class Decision:
 
     @property
     def held(self) -> bool:
-        """Whether it was an overflow at which hysteresis let the scale be."""
+        """Whether hysteresis kept the scale at this overflow."""
         return self.after.hysteresis_tracker > self.before.hysteresis_tracker
 
 
 def decide(state: ScalerState, found_inf: bool, config: ScalerConfig) -> Decision:
-    """Decide on a step: whether to skip it, and how the scaler goes on (see `advance`).
+    """Decide whether to skip a step, and compute the scaler's next state (see `advance`).
 
     >>> decision = decide(ScalerState(8.0), found_inf=True, config=DYNAMIC)
     >>> decision.skip, decision.after.scale
     (True, 4.0)
     """
-    gives_up = config.steps_at_floor and state.scale <= config.floor
-    skip = found_inf and config.skip_on_inf and not gives_up
+    ignores_inf = config.steps_at_floor and state.scale <= config.floor
+    skip = found_inf and config.skip_on_inf and not ignores_inf
     if not config.dynamic:
         after = state
     else:
@@ -202,9 +200,9 @@ def must_skip(state: ScalerState, found_inf: bool, config: ScalerConfig) -> bool
 def advance(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
     """Return the state after a step whose gradients held inf or NaN (`found_inf`), or did not.
 
-    The scale never leaves FP32's normal range. torch's does, at the bottom: 142 overflows in a row take 2^16 to 2^-126,
-    144 to 2^-128, whose reciprocal (which torch multiplies by) is infinite, and 166 to exactly 0. Up to 2^-126 the two
-    agree step by step, and at the top both stay where they are when the next scale would be beyond FP32.
+    The scale never leaves FP32's normal range. torch's does at the lower end: 142 overflows in a row take 2^16 to
+    2^-126; 144 to 2^-128, whose reciprocal, torch's factor, is infinite; and 166 to exactly 0. Down to 2^-126 both
+    agree step by step. At the upper end both keep the scale if the next one would exceed FP32.
 
     >>> config = ScalerConfig(init_scale=8.0, growth_interval=2)
     >>> state = advance(initial(config), found_inf=False, config=config)
@@ -234,5 +232,5 @@ def _after_clean_step(state: ScalerState, config: ScalerConfig) -> ScalerState:
 
 
 def _fp32(value: float) -> float:
-    """Round to FP32, in which the loss is multiplied and torch keeps its scale; beyond its range comes inf."""
-    return ctypes.c_float(value).value  # C's own conversion: no array for a single number
+    """Round to FP32, the dtype of torch's scale; inf beyond its range."""
+    return ctypes.c_float(value).value  # C's conversion: no array for a single number

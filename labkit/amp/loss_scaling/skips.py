@@ -1,10 +1,10 @@
-"""Why did a step not happen, and when do skipped steps mean that something is wrong?
+"""Reports on steps, and a diagnosis of skipped steps in a row.
 
-Idea: a dynamic scaler skips a step now and then; that is how it finds its scale. Skips in a row mean harm only when
-the scale cannot help any more: it is static, it stands at its floor, or it has come down to 1. Then the reader gets
-the tensors' names and what to try, and the run goes on; whether to stop it is for its owner to say.
+Idea: a dynamic scaler skips a step now and then; that is how it finds its scale. Skips in a row indicate a fault only
+if the scale cannot help any more: it is static, it is at its floor, or it has come down to 1. Then the diagnosis names
+the tensors and what to try. The run continues; the caller decides whether to stop it.
 
-Invariant: a report says what `decide` decided.
+Invariant: a report agrees with `decide`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import math
 
 from labkit.amp.loss_scaling.scaler import Decision, ScalerConfig, ScalerState, StepReport, decide
 
-FEWEST_SKIPS = 5  # in a row, before they mean anything
+FEWEST_SKIPS = 5  # in a row, for a diagnosis
 
 
 def step_report(
@@ -23,7 +23,7 @@ def step_report(
     culprits: tuple[str, ...] = (),
     skips_before: int = 0,
 ) -> StepReport:
-    """Return what becomes of a step, from the state it ran under and the number of steps skipped just before it.
+    """Return the report on a step, from the state it ran under and the number of steps skipped just before it.
 
     >>> from labkit.amp.loss_scaling.scaler import DYNAMIC
     >>> step_report(ScalerState(8.0), True, DYNAMIC, culprits=("fc.weight",)).why
@@ -33,49 +33,51 @@ def step_report(
 
 
 def report(decision: Decision, culprits: tuple[str, ...] = (), skips_before: int = 0) -> StepReport:
-    """Return what was decided on a step, with the reason in a sentence."""
-    where, scale, after = f"inf or NaN in {_listed(culprits)}", decision.before.scale, decision.after.scale
+    """Return the report on a decision, with the reason in a sentence."""
+    where, scale, after = f"inf or NaN in {_format_names(culprits)}", decision.before.scale, decision.after.scale
     if decision.skip:
-        moves = f"goes from {_shown(scale)} to {_shown(after)}" if after != scale else "stays"
+        moves = f"goes from {_format_scale(scale)} to {_format_scale(after)}" if after != scale else "stays"
         why = f"skipped for {where}; the scale {moves}"
+    elif decision.found_inf:
+        why = f"taken in spite of {where}: this scaler does not skip"
     else:
-        why = f"taken in spite of {where}: nobody looks" if decision.found_inf else "taken: every gradient is finite"
+        why = "taken: every gradient is finite"
     skips = skips_before + 1 if decision.skip else 0
     return StepReport(not decision.skip, decision.found_inf, scale, why, culprits, skips)
 
 
 def diagnosis(report: StepReport | int, config: ScalerConfig) -> str | None:
-    """Return what is wrong and what to do when skipped steps in a row are too many; None while they are not.
+    """Return the cause and a remedy if too many steps in a row were skipped, otherwise None.
 
     Args:
-        report: of the last step, or just the number of steps skipped in a row since the start.
-        config: the scaler's.
+        report: the report on the last step, or only the number of steps skipped in a row since the start.
+        config: the scaler's configuration.
 
     >>> from labkit.amp.loss_scaling.scaler import DYNAMIC, static
     >>> diagnosis(3, DYNAMIC) is None
     True
     >>> diagnosis(5, static(2.0**26))[-65:]
-    '2^26, and does not move: take a smaller one, or a dynamic scaler.'
+    '2^26, and does not change: use a smaller one or a dynamic scaler.'
     """
     skips = report if isinstance(report, int) else report.skips_in_a_row
     if skips < _too_many(report, config):
         return None
     culprits = () if isinstance(report, int) else report.culprits
-    said = f"{skips} steps in a row were skipped for inf or NaN in {_listed(culprits)}."
+    skipped = f"{skips} steps in a row were skipped for inf or NaN in {_format_names(culprits)}."
     if not config.dynamic and config.init_scale > 1:
-        stands = f"The scale is static, {_shown(config.init_scale)}, and does not move"
-        return f"{said} {stands}: take a smaller one, or a dynamic scaler."
+        scale = f"The scale is static, {_format_scale(config.init_scale)}, and does not change"
+        return f"{skipped} {scale}: use a smaller one or a dynamic scaler."
     if config.dynamic and config.floor > 1:
-        return f"{said} The scale stands at its floor, {_shown(config.floor)}: take a lower floor."
+        return f"{skipped} The scale is at its floor, {_format_scale(config.floor)}: use a lower floor."
     return (
-        f"{said} The scale is no longer the cause, it is 1 or less. Look for inf or NaN in the inputs, the targets and "
+        f"{skipped} The scale is not the cause, it is 1 or less. Look for inf or NaN in the inputs, the targets and "
         "the weights; run this step in FP32 under torch.autograd.set_detect_anomaly(True), which names the operation; "
         "then lower the learning rate, clip the gradients, or train in BF16, whose range is FP32's."
     )
 
 
 def _too_many(report: StepReport | int, config: ScalerConfig) -> float:
-    """How many skips in a row are too many: with a report no number is, while its scale can still come down."""
+    """Return the number of skips in a row that is too many; inf while a report's scale can still decrease."""
     lowest = max(config.floor, 1.0)
     if not config.dynamic:
         return FEWEST_SKIPS
@@ -85,13 +87,13 @@ def _too_many(report: StepReport | int, config: ScalerConfig) -> float:
     return max(FEWEST_SKIPS, math.ceil(times) + config.hysteresis)
 
 
-def _listed(names: tuple[str, ...], most: int = 5) -> str:
+def _format_names(names: tuple[str, ...], most: int = 5) -> str:
     if not names:
         return "some gradient"
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(f"{name!r}" for name in names[:most]) + more
 
 
-def _shown(scale: float) -> str:
+def _format_scale(scale: float) -> str:
     significand, exponent = math.frexp(scale)
     return f"2^{exponent - 1}" if significand == 0.5 else f"{scale:g}"

@@ -1,9 +1,9 @@
 """Unscaling of gradients, with a check for inf and NaN.
 
-Gradients are cast to FP32 *before* they are divided by the scale: the other way round, the division would push every
-small gradient off FP16's bottom again. Gradients of one device and dtype go through one kernel, which multiplies by the
-reciprocal and looks for inf and NaN in the same pass. The kernel leaves its answer on the device as a flag; `read`
-brings any number of such scalars to the host in one transfer, so that a step waits for the device once.
+Gradients are cast to FP32 *before* they are divided by the scale: dividing first would make small gradients underflow
+in FP16 again. Gradients of one device and dtype go through one kernel, which multiplies by the reciprocal and checks
+for inf and NaN in the same pass. The kernel leaves its result on the device as a flag; `read` brings any number of such
+scalars to the host in one transfer, so that a step waits for the device once.
 
 Invariant: found_inf is False exactly when every gradient that is returned is finite.
 
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from labkit.amp.loss_scaling.scaler import FP32_MAX, FP32_SMALLEST_NORMAL
 
-_WIDE = (torch.float32, torch.float64)  # what may be unscaled where it lies
+_WIDE = (torch.float32, torch.float64)  # may be unscaled in place
 
 
 @overload
@@ -40,16 +40,16 @@ def unscale(
 def unscale(
     gradients: Sequence[Tensor], scale: float, names: Sequence[str] | None = None, *, in_place: bool = False
 ) -> tuple[list[Tensor], bool] | tuple[list[Tensor], bool, tuple[str, ...]]:
-    """Return the gradients of the unscaled loss, whether any of them holds inf or NaN, and which, if `names` are given.
+    """Return the gradients of the unscaled loss, whether any of them holds inf or NaN, and, with `names`, which.
 
-    FP16 and BF16 come back in FP32; FP32 and FP64 stay what they are. Sparse gradients come back coalesced, their
-    duplicates added up in FP32. The host waits for the devices once, however many tensors there are.
+    FP16 and BF16 gradients are returned in FP32, FP32 and FP64 ones in their dtype. Sparse gradients are returned
+    coalesced, with duplicates added up in FP32. The host waits for the devices once, for any number of tensors.
 
     Args:
         gradients: of any shapes, dtypes and devices.
-        scale: what the loss was multiplied by.
+        scale: the factor of the loss.
         names: one for each gradient; those with inf or NaN are returned as a third value.
-        in_place: True overwrites FP32 and FP64 gradients, which saves the copy; FP16 and BF16 never are.
+        in_place: True overwrites FP32 and FP64 gradients, which saves the copy; never FP16 and BF16 ones.
 
     Raises:
         ValueError: scale is outside FP32's normal range, or there are not as many names as gradients.
@@ -61,12 +61,12 @@ def unscale(
     (True, ('bias',))
     """
     if names is not None and len(names) != len(gradients):
-        raise ValueError(f"names has one name for each gradient; it was given {len(names)} for {len(gradients)}")
+        raise ValueError(f"expected one name for each gradient, got {len(names)} names for {len(gradients)} gradients")
     unscaled, flags = unscale_with_flags(gradients, scale, in_place=in_place)
     if names is None:
         return unscaled, any(read(flags))
     if all(flag.device.type == "cpu" for flag in flags) and not any(read(flags)):
-        return unscaled, False, ()  # on a CPU a second look costs no wait, so most steps go without it
+        return unscaled, False, ()  # on a CPU, a second read costs no wait, so find the names only if needed
     sizes = read(largest_magnitudes(unscaled))
     bad = tuple(name for name, size in zip(names, sizes, strict=True) if not math.isfinite(size))
     return unscaled, bool(bad), bad
@@ -76,32 +76,32 @@ def unscale(
 def unscale_with_flags(
     gradients: Sequence[Tensor], scale: float, *, in_place: bool = False
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Do as `unscale` does without waiting: found_inf is that any of the flags, scalars on their devices, is not 0."""
+    """Unscale without waiting: found_inf is True if any of the flags, scalars on their devices, is not 0."""
     if not FP32_SMALLEST_NORMAL <= scale <= FP32_MAX:
-        raise ValueError(f"a loss scale is a positive finite number, 2^-126 to 3.4e38; it was given {scale!r}")
+        raise ValueError(f"expected a loss scale from 2^-126 to 3.4e38, got {scale!r}")
     unscaled = _wide(gradients, in_place)
     return unscaled, [_multiply(group, scale) for group in _by_device_and_dtype(unscaled)]
 
 
 @torch.no_grad()
 def non_finite_flags(gradients: Sequence[Tensor]) -> list[Tensor]:
-    """Return flags, one for each device and dtype of the gradients: not 0 where some gradient holds inf or NaN."""
-    return [_look(group, 1.0) for group in _by_device_and_dtype(gradients)]
+    """Return flags, one for each device and dtype of the gradients: not 0 if some gradient holds inf or NaN."""
+    return [_check_and_multiply(group, 1.0) for group in _by_device_and_dtype(gradients)]
 
 
 @torch.no_grad()
 def largest_magnitudes(gradients: Sequence[Tensor]) -> list[Tensor]:
     """Return for each gradient a scalar on its device: its largest magnitude, inf or NaN if it holds such a number."""
     values = [_values(g) for g in gradients]
-    full = [v for v in values if v.numel()]  # nothing has no largest element
+    full = [v for v in values if v.numel()]  # an empty tensor has no largest element
     norms = iter(torch._foreach_norm(full, math.inf) if full else ())
     return [next(norms) if v.numel() else torch.zeros(()) for v in values]
 
 
 def largest_magnitude(values: Tensor, axes: Sequence[int] = ()) -> Tensor:
-    """Return the largest magnitude of a tensor, a scalar; or along axes, of which one element is left each.
+    """Return the largest magnitude of a tensor, a scalar; or along axes, which are reduced to size 1.
 
-    NaN counts as the largest. One operation on a GPU; a CPU takes ten times as long for it as for those here.
+    NaN counts as the largest. A GPU computes it in one operation, which on a CPU is ten times as slow as these.
     """
     if values.device.type != "cpu":
         largest: Tensor = torch.linalg.vector_norm(values, math.inf, dim=list(axes) or None, keepdim=bool(axes))
@@ -110,13 +110,13 @@ def largest_magnitude(values: Tensor, axes: Sequence[int] = ()) -> Tensor:
         least, most = torch.aminmax(values)
         return torch.maximum(-least, most).abs_()  # of zeros, +0
     sizes = values.abs()
-    for axis in axes:  # one after the other is fast
+    for axis in axes:  # one axis at a time is fast
         sizes = sizes.amax(axis, keepdim=True)
     return sizes
 
 
 def read(scalars: Sequence[Tensor]) -> list[float]:
-    """Bring scalars, each on its device, to the host: one wait for all.
+    """Read scalars, each on its device, to the host, with one wait for all.
 
     >>> read([torch.tensor(1.0), torch.tensor(True)])
     [1.0, 1.0]
@@ -124,8 +124,8 @@ def read(scalars: Sequence[Tensor]) -> list[float]:
     home = next((scalar.device for scalar in scalars if scalar.device.type != "cpu"), None)
     if home is None or len(scalars) == 1:
         return [float(scalar.item()) for scalar in scalars]
-    there = [scalar if scalar.device == home else scalar.to(home, non_blocking=True) for scalar in scalars]
-    values: list[float] = torch.stack(there).tolist()
+    gathered = [scalar if scalar.device == home else scalar.to(home, non_blocking=True) for scalar in scalars]
+    values: list[float] = torch.stack(gathered).tolist()
     return [float(value) for value in values]
 
 
@@ -135,8 +135,7 @@ def _wide(gradients: Sequence[Tensor], in_place: bool) -> list[Tensor]:
     copied: list[tuple[Tensor, Tensor]] = []
     for g in gradients:
         if not g.is_floating_point() or g.layout not in (torch.strided, torch.sparse_coo):
-            given = f"{g.dtype}, {g.layout}"
-            raise TypeError(f"a gradient holds floating-point numbers, dense or sparse COO; it was given {given}")
+            raise TypeError(f"expected a floating-point gradient, dense or sparse COO, got {g.dtype}, {g.layout}")
         if g.is_sparse:  # FP32 before duplicates are added up; where there are none, coalesce() returns its argument
             own = (g.detach() if g.dtype in _WIDE else g.detach().float()).coalesce()
             wide.append(own.clone() if not in_place and g.dtype in _WIDE else own)
@@ -162,18 +161,18 @@ def _by_device_and_dtype(gradients: Sequence[Tensor]) -> list[list[Tensor]]:
 
 
 def _multiply(group: list[Tensor], scale: float) -> Tensor:
-    """Divide tensors of one device and dtype by the scale, in place; return a flag, on their device: found_inf."""
+    """Divide tensors of one device and dtype by the scale, in place; return the flag found_inf, on their device."""
     reciprocal = 1.0 / scale  # in FP64
-    apart = group[0].dtype == torch.float64  # the kernel takes an FP32 reciprocal: let it look, and multiply apart
-    found = _look(group, 1.0 if apart else reciprocal)
-    if apart:
+    separately = group[0].dtype == torch.float64  # the kernel's reciprocal is FP32: only check, and multiply after
+    found = _check_and_multiply(group, 1.0 if separately else reciprocal)
+    if separately:
         torch._foreach_mul_(group, reciprocal)
-    if scale < 1:  # then dividing may overflow, and the kernel looked before
-        _look(group, 1.0, found)
+    if scale < 1:  # then dividing may overflow, and the kernel checks before it multiplies
+        _check_and_multiply(group, 1.0, found)
     return found
 
 
-def _look(group: list[Tensor], reciprocal: float, found: Tensor | None = None) -> Tensor:
+def _check_and_multiply(group: list[Tensor], reciprocal: float, found: Tensor | None = None) -> Tensor:
     """Multiply tensors of one device and dtype, in place, and set a flag if one of them held inf or NaN."""
     found = torch.zeros((), device=group[0].device) if found is None else found
     by = torch.full((), reciprocal, device=group[0].device)
