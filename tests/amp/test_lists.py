@@ -197,7 +197,7 @@ def test_threads_that_register_do_not_lose_each_others_rules() -> None:
 def test_what_cannot_be_registered_is_said() -> None:
     with pytest.raises(TypeError, match="got 3"):
         half_function(3)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"rule is one of Rule\.ALLOW"):
+    with pytest.raises(TypeError, match=r"expected one of Rule\.ALLOW"):
         register("relu", "allow")  # type: ignore[arg-type]
     with half_function("relu") as registered, pytest.raises(TypeError, match="call torch's function"):
         registered(torch.ones(1))

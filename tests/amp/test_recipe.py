@@ -36,8 +36,8 @@ IMPOSSIBLE = [
     ({"model": FP16, "optimizer": FP16}, "Take optimizer=FP32 or master_weights=False"),
     ({"model": FP16, "rounding": WeightRounding.KAHAN}, "without FP32 masters.*master_weights=False"),
     ({"master_weights": False, "rounding": WeightRounding.STOCHASTIC}, "Take a 16-bit model"),
-    ({"gradient_format": E5M2}, "there is no autocast here"),
-    ({"model": FP16, "gradient_format": E5M2}, "there is no autocast here"),
+    ({"gradient_format": E5M2}, "autocast is None"),
+    ({"model": FP16, "gradient_format": E5M2}, "autocast is None"),
     ({"accumulator": SEQUENTIAL_FP16}, "everything here is FP32"),
 ]
 

@@ -128,7 +128,7 @@ def test_what_is_no_gradient_and_a_scale_that_is_none_are_refused() -> None:
         with pytest.raises(TypeError, match="floating-point"):
             unscale([torch.ones(2, dtype=dtype)], 4.0, in_place=in_place)
     for scale in (0.0, -2.0, 2.0**-128, 2.0**128, math.inf, math.nan):
-        with pytest.raises(ValueError, match="from 2\^-126 to 3.4e38"):
+        with pytest.raises(ValueError, match=r"from 2\^-126 to 3.4e38"):
             unscale([torch.ones(1)], scale)
 
 
