@@ -57,7 +57,7 @@ CLAIMS: list[tuple[str, str, str, Callable[..., Any]]] = [
     ("rounding.epsilon", "Keep the formula and the 1e-8", "zeros stay zeros", lambda x: not x.any()),
     ("rounding.epsilon", "wrong in three ways", "large numbers", lambda x: x.abs().max() > 256),
     ("tensor.standstill", "The product is exact", "products longer than FP16: added first, rounded once", lambda a, b: a * b * 1024 % 1),
-    ("tensor.standstill", "If the sum overflows, it stands still at inf", "other products, and those that end at inf", lambda a, b: abs(a * b) > 65504),
+    ("tensor.standstill", "If the sum overflows, it stays at inf", "other products, and those that end at inf", lambda a, b: abs(a * b) > 65504),
     ("tensor.block", "A term of 0 has no exponent", "sums of which nothing is cut, and terms of 0", lambda a, b, c, n: 0 in a and 1024 in b),
     ("tensor.block", "If all terms are 0, so is the sum", "sums of which nothing is cut, and terms of 0", lambda a, b, c, n: not any(a) and not c),
     ("tensor.block", "FP32 keeps 24", "the sum is cut to FP32, not rounded", lambda a, b, c, n: n == 25),

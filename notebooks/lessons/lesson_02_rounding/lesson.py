@@ -59,9 +59,9 @@ for mode in modes:
     print(f"{mode.name:<16} {np.mean(round_to(ties, FP16, mode) - ties) / 2**-10:+.3f}")
 
 # %% [markdown]
-# **Round to nearest, ties to even** is what processors do unless told otherwise. The result is the nearest number. A *tie* lies
-# exactly half-way: then it is the neighbour whose last significand bit is 0. So ties go up as often as down, and long sums do not
-# drift.
+# **Round to nearest, ties to even** is the default of processors. The result is the nearest number. A *tie* lies
+# exactly half-way: then it is the neighbour whose last significand bit is 0. So ties go up as often as down, and long
+# sums do not drift.
 #
 # Near the upper end the rule works as if 65536 were a number, and calls it infinity. That is why 65520, half-way from 65504, is the
 # first to overflow. (Inside a Tensor Core things are simpler, and less exact: lesson 03.)
@@ -131,7 +131,7 @@ print("2048 + (1 + 1) =", int(big + (one + one)))
 print("1 + 1 + ... + 1, 3,000 times =", int(sum_sequential(np.ones(3000), FP16).value))
 
 # %% [markdown]
-# And a longer sum? Say what you expect as a number: type it, or slide on the line.
+# And a longer sum? Enter the number that you expect: type it, or slide on the line.
 
 
 # %% id="predict-thousandth"
@@ -183,8 +183,8 @@ for weight in (1.5, 1.5 + 2**-10, 1.0):
 # **Half an ulp decides.** Below it the update is swallowed, above it the weight moves by a whole ulp. At exactly half, the tie goes
 # to the even one: a weight whose last bit is 0 stays, one whose last bit is 1 moves.
 #
-# A power of two is a special case. A *binade* is the range from one power of two to the next, and below a power of two the numbers stand
-# half as far apart. So downwards a quarter of its own ulp is enough.
+# A power of two is a special case. A *binade* is the range from one power of two to the next, and below a power of two
+# the numbers are half as far apart. So downwards a quarter of its own ulp is enough.
 #
 # ### Exercise 2: the smallest update that moves a weight  ●●○  8 min
 #
@@ -223,7 +223,7 @@ for ratio in (1000, 2000, 2500, 3000, 3500, 4100, 10_000):
 # %% [markdown]
 # ## 4 · Two cures
 #
-# The first is to let chance decide, with the right odds.
+# The first cure lets chance decide, with the right probability.
 
 # %% id="predict-stochastic"
 predict("rounding.stochastic")
@@ -259,9 +259,9 @@ def my_stochastic(x, spacing, random):
 check("rounding.stochastic", my_stochastic)
 
 # %% [markdown]
-# The second cure remembers. After `t = total + y` we can compute what the addition got wrong. It is exact in FP16, as long as `total` is
-# the larger number: `t - total` is what arrived, and `y` is what should have arrived. **Kahan's sum** takes the difference off the next
-# number.
+# The second cure remembers. After `t = total + y` we can compute the error of the addition. The computation is exact in
+# FP16, as long as `total` is the larger number. `t - total` is the part that was added, and `y` should have been added.
+# **Kahan's sum** subtracts the difference from the next number.
 
 # %% id="touch-kahan"
 total, y = np.float16(1), np.float16(0.0004)
@@ -310,16 +310,16 @@ print("\nFP16:", x / (x.norm() + 1e-8))
 print("FP32:", x.float() / (x.float().norm() + 1e-8))
 
 # %% [markdown]
-# **An epsilon is a number like others.** In FP16 1e-8 is 0, and -1e9, which is often used to mask attention, is -inf. A larger
-# epsilon hides the NaN, but it changes the answer wherever the numbers are small.
+# **An epsilon is rounded like any number.** In FP16 1e-8 is 0, and -1e9, which is often used to mask attention, is
+# -inf. A larger epsilon hides the NaN, but it changes the answer wherever the numbers are small.
 #
 # The squares in a norm are worse: 0.0001 squared is already 0, and 300 squared is infinite. So such a line is computed in FP32 and
 # rounded once, at its end.
 #
 # ### Exercise 5: repair the epsilon  ●●○  6 min
 #
-# RMSNorm, as it was first published: `x / ((x * x).mean().sqrt() + 1e-8)`. Written like that and given FP16, it is wrong in
-# three ways. Keep the formula and the 1e-8; the result shall be FP16 again.
+# RMSNorm, as it was first published: `x / ((x * x).mean().sqrt() + 1e-8)`. Written like that, with FP16 inputs, it is
+# wrong in three ways. Keep the formula and the 1e-8; return FP16 again.
 
 
 # %% id="exercise-rounding-epsilon" tags=["exercise-rounding.epsilon"]

@@ -80,7 +80,7 @@ print(
 )
 
 # %% [markdown]
-# "Multiply in FP16, add in FP32", people say. Look closely at both halves of this sentence:
+# People say: "Multiply in FP16, add in FP32". Check both halves of this sentence:
 
 
 # %% id="touch-halves" tags=["claim-C19"]
@@ -107,8 +107,8 @@ print(f"{'':<16}" + "".join(f"{(value - 1) * 2**24:>9g}" for value in (in_fp32, 
 # **The products are better than FP16, the additions worse than FP32.** A product of two numbers of 11 bits has 22 bits, and all of
 # them enter the sum. So does its exponent, even where FP16 has no such exponent: 300 * 300 is 90,000, not inf.
 #
-# But a Tensor Core does not add as a processor's FP32 unit does. How it adds differs from generation to generation; you can watch
-# it in section 3. First: why does it matter where a sum is kept?
+# But a Tensor Core does not add as a processor's FP32 unit does. How it adds differs from generation to generation; you
+# can watch it in section 3. First: why does the format of a sum matter?
 
 # %% [markdown]
 # ## 2 · What adds up
@@ -144,9 +144,9 @@ for name, adder in adders.items():
 #
 # ### Exercise 1: where an FP16 accumulator stops  ●●○  8 min
 #
-# Add the product `a * b` to `total` again and again. The product is exact (a Python float holds it). The sum is rounded to
-# `np.float16` once, after each addition. Count the additions that changed something. (If the sum overflows, it stands still at
-# inf.) Not allowed: the lab's own `accumulate`.
+# Add the product `a * b` to `total` again and again. The product is exact (a Python float holds it). The sum is rounded
+# to `np.float16` once, after each addition. Count the additions that changed something. (If the sum overflows, it stays
+# at inf.) Not allowed: the lab's own `accumulate`.
 
 
 # %% id="exercise-tensor-standstill" tags=["exercise-tensor.standstill"]
@@ -203,7 +203,7 @@ for name, (a, b, c) in sums.items():
 # $$D = \text{cut}\Big(\sum_t \text{cut}_F\big(t \cdot 2^{-E}\big)\Big) \cdot 2^{E}, \qquad E = \max_t e_t$$
 #
 # So small terms are cut off next to a large one, *even if there are many of them*. A sum of positive numbers is never
-# too large. Over a long sum these errors add up. How much does it matter? Say it as a number.
+# too large. Over a long sum these errors add up. How much does it matter? Enter a number.
 
 
 # %% id="predict-errors"
@@ -415,9 +415,9 @@ gains_figure(card)
 # "8x" is the promise of V100's data sheet.
 
 # %% [markdown]
-# **Is there a GPU in your machine?** Then measure it: in three minutes it answers what these figures ask, and trains some of the
-# lab's tasks in FP32 and in FP16. Its answers are kept. Run the cells above and below again, and they show your GPU. Without a
-# GPU the button says what you can do.
+# **Is there a GPU in your machine?** Then measure it: in three minutes it makes the measurements of these figures, and
+# trains some of the lab's tasks in FP32 and in FP16. The results are stored. Run the cells above and below again, and
+# they show your GPU. Without a GPU the button says what you can do.
 
 # %% id="touch-my-gpu"
 GpuRun()
@@ -426,9 +426,9 @@ GpuRun()
 # **What counts is hardware that multiplies the format.** A CPU without FP16 arithmetic is *slower* in FP16 than in FP32. Where it
 # has BF16 instructions, BF16 is 2 to 3 times as fast in large products, and slower in small ones.
 #
-# A whole training step gains less than its products. Everything on the slope gains 2x at most, and what stays in FP32 gains nothing.
-# So "2x to train" needs a GPU, a network of large products, and a measurement. The button makes it in
-# short, `make gpu` in full.
+# A whole training step gains less than its products. Everything on the slope gains 2x at most, and the parts that stay
+# in FP32 gain nothing. So "2x to train" needs a GPU, a network of large products, and a measurement. The button makes
+# it in short, `make gpu` in full.
 #
 # And the sizes? Tensor Cores are fed 16 bytes at a time: 8 numbers of FP16 or BF16. A row that does not begin at a multiple of 16
 # bytes has to be fetched in smaller pieces.
@@ -479,7 +479,8 @@ check("tensor.padding", my_padded_linear)
 # | C19 multiply in FP16, add in FP32 | half true: products are exact, additions are coarser than FP32's | section 1 |
 # | C20 the backward pass of a linear layer is two more products | true, to the bit; with torch's W[outputs, inputs], dX = dY W | section 4 |
 #
-# Others measured what settles C12, C13 and C16; on your own GPU the button above measures it. C14 (inference) is settled in lesson 05.
+# C12, C13 and C16 are settled by published measurements; the button above repeats them on your own GPU. C14 (inference)
+# is settled in lesson 05.
 #
 # **Where you meet this.** `mma.sync`, `wgmma` and `tcgen05.mma` in NVIDIA's PTX, `nvcuda::wmma` in CUDA C++; `CUBLAS_COMPUTE_32F`
 # and `CUBLAS_COMPUTE_16F`, which choose the accumulator; `torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction`,

@@ -10,7 +10,7 @@
 #     name: python3
 # ---
 
-# %% [markdown] on_the_map="the gradients of a training, from the network to their bits; five networks, and one of your own"
+# %% [markdown] on_the_map="the gradients of a training, from the network to their bits; five networks, and your own"
 # # 04 · Seeing gradients
 #
 # **You will be able to** say which gradients of a network FP16 cannot hold, at any scale and in any layer. You find the
@@ -56,7 +56,7 @@ def lost_at_first(task, kind="activation gradients"):
 predict("gradients.lost", lambda: 100 * lost_at_first("unet"))
 
 # %% [markdown]
-# Does it stay like this? The network learns, and its gradients change.
+# Does the share stay the same? The network learns, and its gradients change.
 
 # %% id="predict-later"
 predict("gradients.later")
@@ -117,7 +117,7 @@ check("gradients.binades", my_binades)
 # %% [markdown]
 # ## 2 · From the network to a bit
 #
-# How far is it from this network to one bit? One slider. Before you move it:
+# One slider leads from this network to one bit. Before you move it:
 
 # %% id="predict-bits"
 predict("gradients.bits")
@@ -160,13 +160,14 @@ for step in (0, 40):
     print(f"step {step:>2}   lost at scale {shares}")
 
 # %% [markdown]
-# How to make all gradients larger without changing what is learned is lesson 06. Here it is enough that they could be.
+# Lesson 06 shows how to make all gradients larger without changing the result of the training. Here it is enough that
+# they could be.
 #
 # ### Exercise 2: what would another scale lose?  ●●○  8 min
 #
-# You have counts, as your `my_binades` makes them. A binade is lost if it lies below 2^-25 after the scale: all its numbers are then
-# below half of FP16's smallest number. The binade that begins at 2^-25 is not lost. Not
-# allowed: the lab's own `fate`.
+# You get counts, as your `my_binades` returns them. A binade is lost if it lies below 2^-25 after the scale: all its
+# numbers are then below half of FP16's smallest number. The binade that begins at 2^-25 is not lost. Not allowed: the
+# lab's own `fate`.
 
 
 # %% id="exercise-gradients-fate" tags=["exercise-gradients.fate"]
@@ -276,13 +277,13 @@ for name, tensor in passed:
     print(f"{name:<8} largest finite magnitude {tensor.nan_to_num(0, 0, 0).abs().max().item():>8,.0f}   {kind}")
 
 # %% [markdown]
-# **First inf, then NaN.** A product is too large and becomes inf. One layer later inf meets inf with the opposite sign in a sum: inf
-# - inf is NaN. From there on everything is NaN, the loss too. NaN is where you *notice* it. The cause is the first inf, and the layer
-# before shows how near it was.
+# **First inf, then NaN.** A product is too large and becomes inf. One layer later inf meets inf with the opposite sign
+# in a sum, and `inf - inf` is NaN. From there on everything is NaN, the loss too. You *notice* the NaN. Its cause is the
+# first inf, and the layer before it shows how near it was.
 #
 # ### Exercise 5: who was first?  ●●○  10 min
 #
-# You have the tensors of a forward pass, in the order in which they were computed.
+# You get the tensors of a forward pass, in the order in which they were computed.
 
 
 # %% id="exercise-gradients-culprit" tags=["exercise-gradients.culprit"]
@@ -307,9 +308,15 @@ check("gradients.culprit", my_culprit)
 # %% [markdown]
 # ## 6 · Five networks
 #
-# What is true of one network may be false of the next. Here are five: a classifier of three linear layers, one of convolutions, a
-# network that marks pixels, an LSTM (it reads a text letter by letter), and a small transformer. The table is made now, by you. Each
-# row takes a second.
+# A fact about one network may be false for the next. Here are five:
+#
+# - a classifier of three linear layers,
+# - a classifier of convolutions,
+# - a network that marks pixels,
+# - an LSTM (it reads a text letter by letter),
+# - a small transformer.
+#
+# You compute the table now. Each row takes a second.
 #
 # - *Lost*: the share of activation gradients, and of weight gradients, that FP16 loses at the first step.
 # - *Swallowed*: the share of the weights that a step does not move, if they are stored in FP16 (lesson 02).
@@ -350,8 +357,8 @@ for task in ("digits", "digits_cnn", "segmentation_small", "char_lstm", "gpt"):
 # %% [markdown]
 # ## 7 · What halves, and what does not
 #
-# *Mixed precision halves the memory*, one reads. Count by category. The lab counts the bytes that stay from step to
-# step. What autograd saves for the backward pass is counted by a hook of torch's, for three linear layers of plain
+# Many texts say: *mixed precision halves the memory*. Count by category. The lab counts the bytes that stay from step
+# to step. A hook of torch counts the bytes that autograd saves for the backward pass, for three linear layers of plain
 # torch.
 
 # %% id="predict-memory"
@@ -381,7 +388,7 @@ for category, size in fp32.items():
     print(f"{category:<19}{size:>12,} bytes in FP32 {mixed[category]:>12,} in mixed precision   {ratio}")
 
 # %% [markdown]
-# **Half true.** Weights, gradients and what is saved for the backward pass halve. The optimizer's state stays as it
+# **Half true.** Weights, gradients and the tensors saved for the backward pass halve. The optimizer's state stays as it
 # was, and the FP32 copy of the weights is *new*. Together, these bytes are as many as before. So memory shrinks where
 # activations are the larger part: large batches, large pictures, long texts.
 
@@ -406,8 +413,9 @@ with watch(model, every=50) as watched:
 watched.report()
 
 # %% [markdown]
-# Read the report from the top: what was found, the scales that lose nothing, and the memory by category. `watched.report().save()`
-# writes it into a folder, as a page and as a text that you can send to somebody. Then remove the `1e-4 *`, and compare.
+# Read the report from the top: its findings, the scales that lose nothing, and the memory by category.
+# `watched.report().save()` writes it into a folder, as a page and as a text that you can send to somebody. Then remove
+# the `1e-4 *`, and compare.
 
 # %% [markdown]
 # ## What was settled

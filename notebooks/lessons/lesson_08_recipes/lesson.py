@@ -13,8 +13,8 @@
 # %% [markdown] on_the_map="O0 to O3 as settings of the same knobs, runs that fork, and which recipe a task bears"
 # # 08 · Recipes
 #
-# **You will be able to** read O0 to O3 as four settings of the same options, and choose a recipe for a task by
-# evidence. You can say whether two recipes differ, are as good as each other, or whether your runs cannot tell.
+# **You will be able to** read O0 to O3 as four settings of the same knobs, and choose a recipe for a task by evidence.
+# You can say whether two recipes differ, are as good as each other, or whether your runs cannot tell.
 #
 # About 110 minutes. Builds on: lessons 05 (autocast), 06 (scaling), 07 (master weights). Six exercises, 32 points.
 
@@ -31,11 +31,11 @@ from labkit.train import TASKS, Comparison, TrainingRun, place, recorded, train
 from labkit.widgets import Workbench, predict, race_figure, recipe_table
 
 # %% [markdown]
-# ## 1 · Four settings of the same options
+# ## 1 · Four settings of the same knobs
 #
 # You know every part by now: in which format operations compute, where weights live, what happens to the loss. A **recipe** is one
-# choice for each part. In 2018 NVIDIA's library apex gave four of them names: O0, O1, O2, O3. apex's mixed precision was removed in
-# 2025. The names are still used.
+# choice for each part. In 2018 NVIDIA's library apex gave four of them names: O0, O1, O2, O3. apex's mixed precision was removed
+# in 2025. The names are still used.
 
 # %% id="predict-levels"
 predict("recipes.levels")
@@ -103,7 +103,7 @@ check("recipes.levels", my_knobs)
 # %% [markdown]
 # ### Exercise 2: which of the four is it?  ●●○  8 min
 #
-# Somebody gives you a script that trains "in mixed precision". You print the same four dtypes in it as above. Which recipe is it?
+# You get a script that trains "in mixed precision". You print the same four dtypes in it as above. Which recipe is it?
 # BF16, FP64 and FP8 have no O-levels, and not every mixture of FP16 has a name.
 
 
@@ -244,8 +244,9 @@ print(Comparison("digits", tuple(records)))
 race_figure(records)
 
 # %% [markdown]
-# Not one loss in a hundred is the same number. But the results of the recipes do not differ. But how do you *show*
-# that? "I see no difference" is not enough: with few runs you see no difference between good and bad either.
+# Not one loss in a hundred is the same number, but no difference between the recipes' results is visible. How do you
+# *show* that there is none? "I see no difference" is not enough: with few runs you see no difference between good and
+# bad either.
 #
 # **Three verdicts.** Take the same seeds for both recipes. Runs of one seed share first weights and batches, so they are **pairs**.
 # Let $\bar d$ be the mean of their differences (other minus FP32), and $s_d$ the standard deviation of the differences.
@@ -330,25 +331,27 @@ recipe_table(TASKS, recipes)
 # no verdict. *Segmentation small* loses three quarters of them, and no difference is shown. *Gauss conv* loses a tenth, and with it
 # 99% of its first weight gradients: its convolutions have nothing to start from, and it learns nothing.
 #
-# Look at *gauss conv* once more. With seed 4 nothing learned there, not even FP32. In BF16 seed 3 learned nothing as well, and
-# without masters it was seed 1. One run that fails is quickly blamed on the recipe. Look at more seeds first.
+# Look at *gauss conv* once more. With seed 4 nothing learned there, not even FP32. In BF16 seed 3 learned nothing as
+# well, and without masters it was seed 1. It is easy to blame the recipe for one run that fails. Look at more seeds
+# first.
 #
 # **Fill it together.** Each of you takes one task or one recipe, or brings a new task: `labkit race fine_tuning
 # --recipes FP32 O1 O3 --seeds 0 1 2 --folder our_runs --device cpu` in a terminal, everybody's files into one folder.
-# Then `recipe_table(TASKS, recipes, folder="our_runs")` shows what the class knows. Who finds a task that O2 spoils?
-# (Runs of a GPU are kept in a folder of its name: recipes are compared on one device.)
+# Then `recipe_table(TASKS, recipes, folder="our_runs")` shows what the class knows. Can you find a task that O2 makes
+# worse? (Runs of a GPU are kept in a folder of its name: recipes are compared on one device.)
 
 # %% [markdown]
 # ## 6 · How much underflow does a training bear?
 #
-# There is an edge between *nothing happens* and *nothing is learned*, and you can go up to it. `small_targets` takes the mean of
-# squared errors over a batch. Each run takes a second. Its metric is *R2*: 1 is perfect, 0 is no better than the mean.
+# There is an edge between *nothing happens* and *nothing is learned*, and you can find it. `small_targets` takes the
+# mean of squared errors over a batch. Each run takes a second. Its metric is *R2*: 1 is perfect, 0 is no better than
+# the mean.
 
 # %% id="predict-cliff"
 predict("recipes.cliff")
 
 # %% [markdown]
-# And a batch of 300, in between? Say it as a number.
+# And a batch of 300, in between? Enter a number.
 
 
 # %% id="predict-harmless"
@@ -404,7 +407,7 @@ for learning_rate in (2e-6, 2e-5, 2e-4, 2e-3):
 # ## 7 · What is it worth?
 #
 # The workbench counted what a run keeps between steps. O2 stores no less than FP32: 16-bit weights, and also masters
-# and moments in FP32. What becomes smaller is what lives *inside* a step. Count what autograd saves for the backward
+# and moments in FP32. The tensors *inside* a step become smaller. Count the bytes that autograd saves for the backward
 # pass, in plain torch:
 
 # %% id="predict-memory"

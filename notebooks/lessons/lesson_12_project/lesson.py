@@ -75,8 +75,8 @@ def compare_with_fp32(name):
 # %% [markdown]
 # ## 1 · Targets of five millionths
 #
-# A small network learns a smooth function of eight numbers by plain SGD. Its activation function is tanh. Its targets are five
-# millionths large. Its last layer starts with all weights at zero, as one often does for a regression.
+# A small network learns a smooth function of eight numbers by plain SGD. Its activation function is tanh. Its targets
+# are five millionths large. Its last layer starts with all weights at zero, as is common for a regression.
 
 # %% id="touch-targets"
 record = compare_with_fp32("targets")
@@ -85,7 +85,7 @@ record = compare_with_fp32("targets")
 predict("project.targets")
 
 # %% [markdown]
-# Commit first. Then ask the instruments:
+# Answer first. Then use the instruments:
 
 # %% id="touch-targets-pitfalls"
 find_pitfalls(record)
@@ -95,8 +95,8 @@ failing = TrainingRun(PROJECT_TASKS["targets"], FAILING["targets"])
 UnderflowHistogram(gradient_snapshot(failing))
 
 # %% [markdown]
-# Below the picture you read that the gradients of four layers are zero in FP32 too. Do not count them as lost: the last layer
-# starts at zero, so it passes nothing on in the first step. What FP16 loses is in the last layer.
+# The text below the picture says that the gradients of four layers are zero in FP32 too. Do not count them as lost: the
+# last layer starts at zero, so it passes nothing on in the first step. FP16 loses gradients in the last layer.
 
 # %% [markdown]
 # *No idea how to begin? `from labkit.grading import hint`, then `hint("project.targets")`: you get three hints, one by
@@ -123,8 +123,8 @@ check("project.targets", my_targets_recipe)
 # %% [markdown]
 # ## 2 · A sensor that drifts
 #
-# A layer was calibrated, its weights are between 1 and 2, and then the world moved by a tenth at most. Adam follows, with
-# a learning rate of 3e-4. The metric is the share of the drift that has been made up.
+# A layer was calibrated, and its weights are between 1 and 2. Then the right weights drifted by a tenth at most. Adam
+# follows them, with a learning rate of 3e-4. The metric is the share of the drift that Adam has followed.
 
 # %% id="touch-drift"
 record = compare_with_fp32("drift")
@@ -167,14 +167,15 @@ check("project.drift", my_drift_recipe)
 # %% [markdown]
 # ## 3 · Adam in sixteen bits
 #
-# Digits again, a small MLP, and O3: everything in FP16, the optimizer too. Few recipes keep less, and this one learns nothing.
+# Digits again, a small MLP, and O3: everything in FP16, the optimizer too. Few recipes store fewer bytes, and this one
+# learns nothing.
 
 # %% id="touch-digits"
 record = compare_with_fp32("digits")
 
 # %% [markdown]
-# The first loss is a number, the second is not. Look at the optimizer. Adam divides the mean gradient by the root of the mean
-# square, plus epsilon. How large is that square? Say it as a number.
+# The first loss is a number, the second is not. Look at the optimizer. Adam divides the mean gradient by the root of
+# the mean square, plus epsilon. How large is that square? Enter a number.
 
 # %% id="predict-square"
 predict("project.square", lambda: FP16.smallest_subnormal / (0.001 * 0.0001**2))
@@ -192,14 +193,14 @@ for dtype in (torch.float32, torch.float16, torch.bfloat16):
 predict("project.digits")
 
 # %% [markdown]
-# What do the instruments say? `find_pitfalls` sees losses and gradients, and guesses at the forward pass. The optimizer it
-# does not see.
+# What do the instruments say? `find_pitfalls` sees losses and gradients, and guesses that the forward pass is wrong. It
+# does not see the optimizer.
 
 # %% id="touch-digits-pitfalls"
 find_pitfalls(record)
 
 # %% [markdown]
-# Watch it live if you like: choose a recipe's knobs, press *Start*.
+# You can watch it live: choose a recipe's knobs, and press *Start*.
 
 # %% id="touch-digits-live"
 LiveTraining(PROJECT_TASKS["digits"], FAILING["digits"], seed=0)
@@ -227,8 +228,8 @@ check("project.digits", my_digits_recipe)
 # ## The leader board
 #
 # More points come first, and among equals fewer bytes. Write your name between the quotes and run the cell: it puts one
-# file into the folder `leader_board` next to this notebook. Nothing leaves your machine. A class that wants one board
-# copies everybody's files into one folder.
+# file into the folder `leader_board` next to this notebook. Nothing leaves your machine. For one board of the whole
+# class, copy everybody's files into one folder.
 
 # %% id="leader-board"
 my_name = ""
@@ -245,10 +246,10 @@ show("leader_board")
 # %% [markdown]
 # ## What was settled
 #
-# - Three failures look alike: a metric far below FP32's. They have three causes: gradients below FP16's range, updates below half
-#   an ulp, an epsilon that is zero.
-# - Each has a cure that costs no memory. Master weights are the cure that everybody knows. They repair two of the three, and need more
-#   memory both times.
+# - Three failures look alike: a metric far below FP32's. They have three causes: gradients below FP16's range, updates
+#   below half an ulp, an epsilon that is zero.
+# - Each has a cure that costs no memory. Master weights are the best known cure. They repair two of the three, and need
+#   more memory both times.
 # - The evidence came first: a histogram, a count of weights that did not move, one division by hand.
 #
 # In real frameworks: `torch.amp.GradScaler` (1), stochastic rounding in `torchao`'s optimizers and on Trainium (2), `eps` of
