@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import traitlets
@@ -11,6 +13,7 @@ from labkit.train import TASKS
 from labkit.widgets import CastLedger, CastPasses
 from labkit.widgets.graph.widget import PASSES
 from labkit.widgets.ledger.widget import ran_in, relative, row_view
+from tests.widgets.pages import Page
 
 
 def scores(x, w):
@@ -101,12 +104,12 @@ class TestMoved:
 
 
 def test_what_does_not_exist_is_refused(board):
-    with pytest.raises(traitlets.TraitError, match="no 'softmax' in this forward pass; there are matmul, exp, sum"):
+    with pytest.raises(traitlets.TraitError, match="operation: expected one of matmul, exp, sum.*got 'softmax'"):
         board.move("softmax", "allow")
-    with pytest.raises(traitlets.TraitError, match="no list 'white'; there are allow, deny, promote, keep"):
+    with pytest.raises(traitlets.TraitError, match="list: expected one of allow, deny, promote, keep, got 'white'"):
         board.move("exp", "white")
     assert board.overrides == {}
-    with pytest.raises(ValueError, match="computes no floating-point tensor"):
+    with pytest.raises(ValueError, match="expected a forward pass that computes floating-point"):
         CastLedger(lambda x: x + 1, torch.tensor([1, 2]))
 
 
@@ -161,6 +164,25 @@ def test_what_is_said_at_a_position(passes: CastPasses) -> None:
     ):
         passes.position = position
         assert passes.sentence.startswith(said), position
+
+
+def test_a_page_without_a_kernel_has_what_each_single_move_does(browser: Any) -> None:
+    board, page = CastLedger(lambda x: (x @ x).exp().sum(), torch.full((2, 2), 2.5)), Page(browser)
+    root = page.show(board)
+    root.locator("tr:has(.lg-op:text-is('exp')) input[value=allow]").check(force=True)
+    board.move("exp", "allow")
+    assert page.trait("sentence") == root.locator(".lk-sentence").get_attribute("data-text") == board.sentence
+    root.locator("tr:has(.lg-op:text-is('sum')) input[value=keep]").check(force=True)  # one move at a time
+    board.overrides = {"sum": "keep"}
+    assert (page.trait("sentence"), page.trait("overrides")) == (board.sentence, board.overrides)
+    root.get_by_role("radio", name="BF16").check(force=True)
+    board.format_name = "BF16"
+    assert page.trait("sentence") == board.sentence
+    for button, overrides in (("All allowed", {"exp": "allow", "sum": "allow"}), ("As the lists say", {})):
+        root.get_by_role("button", name=button).click()
+        board.overrides = overrides
+        assert page.trait("sentence") == board.sentence
+    assert page.errors == []
 
 
 def test_a_network_without_a_graph_is_refused_with_the_line() -> None:

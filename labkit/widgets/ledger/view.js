@@ -1,5 +1,6 @@
-// The ledger of a forward pass. Python runs it and sends one row for each operation; here they are drawn, and a list that
-// is chosen goes back. The table is built once and then follows, so the focus stays where the hand is.
+// The ledger of a forward pass. Python runs it and sends one row for each operation; the list that is chosen goes back. The table
+// is built once and then follows, so the focus stays. A page without a kernel has `_states`: rows and sentence of the usual lists,
+// of all allowed or denied, and of each single move.
 
 function chips(names, className) {
   return names.map((name) => h("span", { class: className, data: { format: name }, text: name }));
@@ -79,14 +80,26 @@ export default view({ label: "Ledger of a forward pass", kind: "ledger" }, (root
   const send = (changes) => {
     asked = performance.now();
     put(model, changes);
+    const states = model.get("_states");
+    if (states) put(model, found(states, model.get("overrides")) ?? found(states, last) ?? found(states, {}));
   };
+  let last = {}; // the latest move alone
+  function found(states, overrides) {
+    const homes = Object.fromEntries(model.get("_rows").map(({ key, home }) => [key, home]));
+    const moved = Object.keys(overrides).filter((key) => overrides[key] !== homes[key]).sort();
+    const state = states[[model.get("format_name"), ...moved.map((key) => `${key}=${overrides[key]}`)].join(";")];
+    return state && { ...state, overrides };
+  }
   const all = (list) => Object.fromEntries(model.get("_rows").map((row) => [row.key, list]));
   const formats = traitChoice(model, "format_name", "casts to", about.formats, { onChange: (name) => send({ format_name: name }) });
   const usual = button({ label: "As the lists say", title: "every operation back on its own list", onPress: () => send({ overrides: {} }) });
   const low = button({ label: "All allowed", title: "every operation in the low format", onPress: () => send({ overrides: all("allow") }) });
   const wide = button({ label: "All denied", title: "every operation in FP32", onPress: () => send({ overrides: all("deny") }) });
   const presets = h("div", { class: "lk-row lk-tight", role: "group", "aria-label": "All operations" }, usual.element, low.element, wide.element);
-  const table = ledgerTable(model, (key, list) => send({ overrides: { ...model.get("overrides"), [key]: list } }));
+  const table = ledgerTable(model, (key, list) => {
+    last = { [key]: list };
+    send({ overrides: { ...model.get("overrides"), ...last } });
+  });
   const words = sentence();
   const [detail, legend] = [h("p", { class: "lg-detail" }), h("p", { class: "lk-quiet" })];
   root.append(h("div", { class: "lk-row" }, h("span", { class: "lk-title lg-title", text: about.title }), formats.element, presets), words.element, table.element, detail, legend);

@@ -1,10 +1,11 @@
-"""The forward pass as a ledger: which operation runs in which dtype, and what if it did not.
+"""The forward pass as a ledger: which operation runs in which dtype, and the effect of another list.
 
-Idea: `labkit.amp.ledger` measures; here its rows become words, names of formats and lengths of bars. Each row has its
-list as four buttons. Moving an operation runs the forward pass again, twice, under autocast and in FP32.
+`labkit.amp.ledger` measures; here its rows become words, names of formats and lengths of bars. Each row has its list as
+four buttons. Moving an operation runs the forward pass again, twice, under autocast and in FP32. A page without a
+kernel has the states that one move reaches (`page_state`).
 
-Invariant: rows and sentence belong to `overrides` and `format_name`, and come from a run that happened; the sentence
-speaks of the first thing that went wrong in the rows.
+Invariant: rows and sentence belong to `overrides` and `format_name`, and come from a run; the sentence is about the
+first thing that went wrong in the rows.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def mark(format: Format) -> dict[str, Any]:
 
 
 def ran_in(row: LedgerRow) -> str:
-    """Return the name of the format an operation ran in, "" if it was not reached."""
+    """Return the name of the format an operation ran in, "" where it did not run."""
     what = row.to or row.result
     return "" if what is None else what.name if isinstance(what, Format) else format_of(what).name
 
@@ -180,10 +181,10 @@ class CastLedger(LabWidget, folders=("ledger",)):
         inputs: what it is called with.
         format: what autocast casts to, FP16 or BF16.
         overrides: operations on other lists to begin with, by name or key: {"exp": "allow"}.
-        title: what stands above it.
+        title: the heading.
 
-    What can be read and set: `overrides` (key -> name of a list), `format_name`. What can be read: `rows`, `sentence`.
-    What can be done: `move("exp", "allow")`, `reset()`.
+    Traits to read and set: `overrides` (key -> name of a list), `format_name`. To read: `rows`, `sentence`. Methods:
+    `move("exp", "allow")`, `reset()`.
 
     Raises:
         ValueError: the forward pass computes nothing in floating point.
@@ -219,7 +220,7 @@ class CastLedger(LabWidget, folders=("ledger",)):
         self._plain: dict[str, tuple[LedgerRow, ...]] = {}
         self._formats = {row.name: row for row in (FP16, BF16, format)}
         if not self._usual(format):
-            raise ValueError("this forward pass computes no floating-point tensor; is its input one?")
+            raise ValueError("expected a forward pass that computes floating-point tensors; check its inputs")
         about = {"title": title, "lists": list(LISTS), "formats": list(self._formats)}
         super().__init__(_about=about, format_name=format.name)
         self._calculate()
@@ -254,10 +255,10 @@ class CastLedger(LabWidget, folders=("ledger",)):
         for name, to in overrides.items():
             keys = [row.key for row in usual if name in (row.key, row.op)]
             if not keys:
-                there = ", ".join(dict.fromkeys(row.op for row in usual))
-                raise traitlets.TraitError(f"there is no {name!r} in this forward pass; there are {there}")
+                known = ", ".join(dict.fromkeys(row.op for row in usual))
+                raise traitlets.TraitError(f"operation: expected one of {known}, got {name!r}")
             if to not in LISTS and all(list_of(row.home) != to for row in usual if row.key in keys):
-                raise traitlets.TraitError(f"there is no list {to!r}; there are {', '.join(LISTS)}")
+                raise traitlets.TraitError(f"list: expected one of {', '.join(LISTS)}, got {to!r}")
             found |= dict.fromkeys(keys, to)
         return found
 
@@ -277,9 +278,27 @@ class CastLedger(LabWidget, folders=("ledger",)):
         moved = {key: LISTS[to] for key, to in self.overrides.items()}
         self._measured = self._run(format, moved) if moved else usual
         with self.hold_sync():
-            self._mark = mark(format)
-            self._rows = [row_view(row) for row in self._measured]
-            self.sentence = sentence(self._measured, usual[-1].error, format)
+            for name, value in self._shown(self._measured, format).items():
+                setattr(self, name, value)
+
+    def _shown(self, rows: tuple[LedgerRow, ...], format: Format) -> dict[str, Any]:
+        """Return the traits that rows decide."""
+        said = sentence(rows, self._usual(format)[-1].error, format)
+        return {"_mark": mark(format), "_rows": [row_view(row) for row in rows], "sentence": said}
+
+    def page_state(self) -> dict[str, Any]:
+        """Add the states that one move from the usual lists reaches, or a button; a page has no kernel to run them."""
+        states: dict[str, Any] = {}
+        for name, format in self._formats.items():
+            homes = {row.key: list_of(row.home) for row in self._usual(format)}
+            moves = [{}, *(dict.fromkeys(homes, to) for to in ("allow", "deny"))]
+            for chosen in (*moves, *({key: to} for key in homes for to in LISTS)):
+                moved = {key: to for key, to in sorted(chosen.items()) if to != homes[key]}
+                key = ";".join([name, *(f"{operation}={to}" for operation, to in moved.items())])
+                if key not in states:
+                    rows = self._run(format, {operation: LISTS[to] for operation, to in moved.items()})
+                    states[key] = self._shown(rows, format)
+        return {**super().page_state(), "_states": states}
 
     def still(self) -> dict[str, Any]:
         return still(f"{as_text(self._measured)}\n\n{self.sentence}", WHY_STATIC)
