@@ -100,9 +100,9 @@ predict("rounding.whole")
 # Here is an addition as it is done on paper, and in hardware. **Play it**, step by step: first 1 + 0.0001, then 2048 +
 # 1, then two numbers that you choose.
 #
-# Watch the bits that fall off on the right when the smaller number is moved under the larger one. Hardware does not keep all of them.
-# It keeps three: the **guard** bit (the first one behind the last place), the **round** bit (the second), and the **sticky** bit, which
-# is 1 if *any* bit behind these two is 1. That is enough to round correctly:
+# Watch the bits that fall off on the right when the smaller number is moved under the larger one. Hardware does not
+# keep all of them. It keeps three. The **guard** bit is the first one behind the last place, and the **round** bit is
+# the second. The **sticky** bit is 1 if *any* bit behind these two is 1. That is enough to round correctly:
 #
 # | guard | round, sticky | what was cut off | the result |
 # |---|---|---|---|

@@ -821,8 +821,8 @@ for gradient in (1e-3, 1e-10):
 # %% [markdown]
 # ## What was settled
 #
-# - In BF16 without a master, a value does not change where its updates are below half an ulp: gains, weight decay, and
-#   Adam's second moment with beta2 = 0.999.
+# - In BF16 without a master, a value does not change if its updates are below half an ulp. This happened to gains, to
+#   weight decay, and to Adam's second moment with beta2 = 0.999.
 # - FP16 has three more significant bits than BF16. They help where two programs must agree.
 # - In FP8 and FP4 the scale decides: for a tensor or for a block, from this step or from earlier ones, rounded up or
 #   down. A mean error does not show which is better.
