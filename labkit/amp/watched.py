@@ -33,7 +33,7 @@ def engine_source(listener: Listener) -> Iterator[None]:
         return backward(engine, loss, loss_id, **kwargs)
 
     def around_step(step: Any, engine: Engine, *args: Any, **kwargs: Any) -> Any:
-        if not listener.trains(engine.model):
+        if not listener.observes_model(engine.model):
             return step(engine, *args, **kwargs)
         forward = guarded(partial(_forward, listener, engine, {}), listener.failed)
         with listener.step_by_engine(engine.optimizer), engine.listen(forward):

@@ -1,10 +1,10 @@
-"""Constants in the source that half precision does not have: numbers that are 0 or inf in FP16, run or not.
+"""Constants in source code that FP16 cannot hold: numbers that are 0 or inf there.
 
-Idea: a number matters where it meets a tensor: it is added, it is what a mask is made of, a limit of clamp, the epsilon
-of a layer or a division. The source is parsed, never run. A name that is given one number, and no other, stands for it.
+Idea: a number matters where it meets a tensor: as a summand, a mask, a limit of clamp, or the epsilon of a layer or a
+division. The source is parsed, never run. A name that is assigned one number only is read as that number.
 
-Invariant: what an optimizer or a schedule is given (lr, its eps, weight_decay) is none of these, and neither is the
-code of torch, of the lab, or of a package that was installed.
+Invariant: arguments of an optimizer or a schedule (lr, eps, weight_decay) are not reported, nor is the code of torch,
+of the lab, or of an installed package.
 """
 
 from __future__ import annotations
@@ -29,16 +29,15 @@ from labkit.formats import BF16, FP16, round_to
 FILLED = set("masked_fill masked_fill_ full full_like new_full fill fill_ where clamp clamp_ clip clamp_min".split())
 FILLED |= set("clamp_min_ clamp_max clamp_max_ maximum minimum".split())
 KEYWORDS = {"eps", "epsilon", "min", "max", "value", "fill_value"}
-OF_OPTIMIZERS = {"lr", "betas", "weight_decay", "momentum"}  # a call with one of these makes an optimizer or a schedule
-
-
+# A call with one of these creates an optimizer or a schedule.
+OF_OPTIMIZERS = {"lr", "betas", "weight_decay", "momentum"}
 FAULTS = str(Path(__file__).parents[1] / "faults")  # written as users write
 NOT_THE_USERS = (str(Path(__file__).parents[1]), str(Path(inspect.__file__).parent), str(Path(torch.__file__).parent))
 
 
 @dataclass(frozen=True)
 class Constant:
-    """A number that FP16 does not have: where it stands, and in which words."""
+    """A number that FP16 cannot hold: its place in the source, its expression and its value."""
 
     file: str
     line: int
@@ -47,18 +46,18 @@ class Constant:
 
     @property
     def where(self) -> str:
-        """File and line, as `user_line` writes them."""
+        """File and line, in the form of `line_of_user`."""
         return f"{Path(self.file).name}:{self.line}"
 
     @property
     def says(self) -> str:
-        """What becomes of it in each format of 16 bits."""
+        """Its value in each format of 16 bits."""
         fp16, bf16 = (float(round_to(self.value, format)) for format in (FP16, BF16))
         return f"`{self.text}`: {self.value:g} is {fp16:g} in FP16, and {bf16:.4g} in BF16"
 
 
 def misfit(value: float) -> bool:
-    """Say whether FP16 makes 0 or inf of a number that is neither.
+    """Return whether FP16 rounds a number to 0 or inf that is neither.
 
     >>> [misfit(value) for value in (1e-8, 1e-6, -1e9, 65504, math.inf, 0)]
     [True, False, True, False, False, False]
@@ -67,7 +66,7 @@ def misfit(value: float) -> bool:
 
 
 def constants_in(source: str, file: str = "", first: int = 1, names: dict[str, float] | None = None) -> list[Constant]:
-    """Return the constants of a source text that do not fit, line by line; `names` are numbers that it is given.
+    """Return the constants of a source text that FP16 cannot hold; `names` are the values of names from outside.
 
     >>> [c.says for c in constants_in("p = torch.log(x + 1e-8)")]
     ['`x + 1e-08`: 1e-08 is 0 in FP16, and 1.001e-08 in BF16']
@@ -75,30 +74,30 @@ def constants_in(source: str, file: str = "", first: int = 1, names: dict[str, f
     []
     """
     tree = ast.parse(source)
-    reader = _Reader(_named(tree) | (names or {}))
+    reader = _Reader(_constant_names(tree) | (names or {}))
     reader.visit(tree)
     return [Constant(file, node.lineno + first - 1, ast.unparse(node), value) for node, value in reader.found]
 
 
-def _named(tree: ast.AST) -> dict[str, float]:
-    """Return the names that are given one number, as a value or a default, and nothing else."""
-    given: dict[str, set[float | None]] = {}
+def _constant_names(tree: ast.AST) -> dict[str, float]:
+    """Return the names that are assigned one number only, as a value or a default."""
+    assigned: dict[str, set[float | None]] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign | ast.AnnAssign):
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 if isinstance(target, ast.Name):
-                    given.setdefault(target.id, set()).add(_number(node.value, {}))
+                    assigned.setdefault(target.id, set()).add(_number(node.value, {}))
         elif isinstance(node, ast.arguments):
             arguments = [*node.posonlyargs, *node.args]
             pairs = list(zip(arguments[len(arguments) - len(node.defaults) :], node.defaults, strict=True))
             for argument, default in pairs + list(zip(node.kwonlyargs, node.kw_defaults, strict=True)):
-                given.setdefault(argument.arg, set()).add(_number(default, {}))
-    single = {name: values.pop() for name, values in given.items() if len(values) == 1}
+                assigned.setdefault(argument.arg, set()).add(_number(default, {}))
+    single = {name: values.pop() for name, values in assigned.items() if len(values) == 1}
     return {name: value for name, value in single.items() if value is not None}
 
 
 def _number(node: ast.AST | None, names: dict[str, float]) -> float | None:
-    """Return the number that an expression stands for, as far as it can be told without running it."""
+    """Return the number that an expression stands for, if it follows without running it."""
     if isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
         return float(node.value)
     if isinstance(node, ast.Name | ast.Attribute):
@@ -160,7 +159,7 @@ def _reachable(begin: Iterable[Any]) -> Iterator[tuple[Any, dict[str, float]]]:
     todo, known = list(begin), set[int]()
     while todo:
         thing = _plain(todo.pop())
-        if thing is None or id(thing) in known or not _is_users(thing):
+        if thing is None or id(thing) in known or not _is_user_code(thing):
             continue
         known.add(id(thing))
         members = vars(thing).values() if isinstance(thing, type) else [thing]
@@ -179,7 +178,7 @@ def _plain(thing: Any) -> Any:
     return thing if isinstance(thing, FunctionType | type) else None
 
 
-def _is_users(thing: Any) -> bool:
+def _is_user_code(thing: Any) -> bool:
     try:
         file = inspect.getsourcefile(thing) or ""
     except (TypeError, OSError):  # a class of Python's own, or one that was typed in

@@ -1,9 +1,9 @@
 """Run of a training that a learner diagnosed and repaired, and a record of what it did.
 
-Idea: a consultation of lesson 10 is a model, batches, and a score. Whoever is consulted writes the training between
-them, `(model, batches) -> (losses, diagnosis)`. While it runs, labkit.clinic.observer notes its weights whenever they
-change, and counts in which format its products are computed. The weights come back with the losses, as plain numbers:
-grading repeats every step from them.
+Idea: a consultation of lesson 10 is a model, batches and a score. The learner writes the training between them,
+`(model, batches) -> (losses, diagnosis)`. While it runs, labkit.clinic.observer records its weights whenever they
+change, and counts the formats of its products. The weights are returned with the losses, as plain numbers: grading
+repeats every step from them.
 
 Invariant: the same training, seed and number of batches give the same treatment; torch's random state stays as it was.
 """
@@ -29,25 +29,25 @@ Work = Callable[[Any, Any], object]  # (model, batches) -> (losses, diagnosis)
 
 @dataclass(frozen=True)
 class Treatment:
-    """What a training returned, and what was seen of it.
+    """What a training returned, and what was observed of it.
 
     losses     of each step, as it returned them
-    diagnosis  what else it returned
-    score      what its model reaches: higher is better, NaN is worst
-    products   how many products it computed: of matrices, and convolutions
-    half       the share of them whose inputs had the text's format of 16 bits
+    diagnosis  the second value that it returned
+    score      of its model: higher is better, NaN is worst
+    products   number of matrix products and convolutions
+    half       the share of them whose inputs had the consultation's format of 16 bits
     decided    how often a function of its own was applied to the parameter that the consultation names
-    examples   how many went through the model
-    steps      how often an optimizer was stepped
-    norms      the length of all gradients together, at each of those steps
+    examples   number of examples that went through the model
+    steps      number of optimizer steps
+    norms      the norm of all gradients together, at each of those steps
     rates      the learning rate in each of them
     scales     of the loss in each step, by a GradScaler; () without one
     weights    the dtypes of the model's parameters at the end
-    still      the names of parameters that are what they were at the beginning
-    error      what ended it, or ""
-    states     FP32 [n, parameters]: all parameters, one after another, whenever they had changed; None where some were
-               added or taken away
-    buffers    what else the model keeps, at the end
+    still      the names of parameters that did not change
+    error      the error that ended it, or ""
+    states     FP32 [n, parameters]: all parameters, one after another, after each change; None if some were added or
+               removed
+    buffers    of the model, at the end
     """
 
     losses: tuple[float, ...] = ()
@@ -69,9 +69,9 @@ class Treatment:
 
 
 def treat(name: str, work: Work, seed: int = 0, steps: int | None = None) -> Treatment:
-    """Run a training of a consultation and return what it did. Whatever it raises is raised.
+    """Run a training of a consultation and return what it did; an exception of the training is raised.
 
-    steps   how many batches it is given; None: as many as the consultation has
+    steps   number of batches; None: that of the consultation
 
     Raises:
         KeyError: there is no consultation of this name.
@@ -87,7 +87,7 @@ def treat(name: str, work: Work, seed: int = 0, steps: int | None = None) -> Tre
             answer = work(model, given)
         score = case.score(model)
     if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[0], list)):
-        raise ValueError("a treatment returns two things: the list of its losses, and the diagnosis")
+        raise ValueError("expected a pair, the list of losses and the diagnosis")
     after, sizes = dict(model.named_parameters()), [p.numel() for p in before.values()]
     first = dict(zip(before, seen.states[0].split(sizes), strict=True))
     still = (
@@ -114,7 +114,7 @@ def treat(name: str, work: Work, seed: int = 0, steps: int | None = None) -> Tre
 
 
 def look(name: str, work: Work, seed: int = 0) -> Treatment:
-    """Run a training of a consultation, and return what it did up to its end, or to the error that ended it."""
+    """Run a training of a consultation, and return what it did; an exception ends it and becomes its `error`."""
     try:
         return treat(name, work, seed)
     except Exception as error:

@@ -1,6 +1,6 @@
 """Consultations: trainings with a fault, which a learner diagnoses and repairs, as data.
 
-A lesson brings them in its cases.py, as CASES (labkit.course).
+A lesson defines them in its cases.py, as CASES (labkit.course).
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ Batch = tuple[Tensor, ...]
 
 @dataclass(frozen=True)
 class Consultation:
-    """What a training is given, and what is asked of it.
+    """A training to repair: its model and data, and the conditions that a repair has to meet.
 
-    model    makes the model, in FP32; torch's generator is seeded before
-    batches  (how many, seed) -> what it is trained on
-    steps    how many batches a treatment has
+    model    creates the model, in FP32; torch's generator is seeded before
+    batches  (count, seed) -> the batches to train on
+    steps    number of batches of a treatment
     limit    the score that a repaired training reaches and a broken one does not
     score    of a trained model
-    skips    at most so many steps may be skipped
+    skips    how many steps may be skipped at most
     format   the format of 16 bits that its text names
-    half     at least this share of its products is to be computed in it
-    decided  the parameter that an autograd function of the learner's is to be applied to; "" where none is
-    weights  the dtypes that its parameters may have in the end
+    half     the least share of its products that has to be computed in it
+    decided  the parameter that an autograd function of the learner's has to be applied to; "" for none
+    weights  the dtypes that its parameters may have at the end
     """
 
     model: Callable[[], nn.Module]

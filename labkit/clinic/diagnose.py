@@ -1,10 +1,10 @@
-"""Diagnosis of a training loop: a few of its own steps are run, listened to and watched; a table names faults.
+"""Diagnosis of a training loop, from a few of its own steps.
 
-Idea: whatever was seen in a step, and whatever `watch` found, is of a kind; each kind is a row of `ROWS` that says how
-bad it is, what to do, and which faults of labkit.faults show it. So what can be found is a table, and so is what is
-claimed to be found. A kind of event without a row is no finding.
+Idea: an event of a step, or a finding of `watch`, has a kind. Each kind is a row of `ROWS`: how severe it is, what to
+do, and which faults of labkit.faults show it. So a table says what a diagnosis can find, and which faults it claims to
+find. A kind of event without a row is no finding.
 
-Invariant: nothing is bad that was not seen in these steps.
+Invariant: nothing is reported as bad that these steps did not show.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from labkit.clinic.constants import Constant, constants_of
-from labkit.clinic.listen import HALF, TrainingListener, line_of, listening
+from labkit.clinic.events import HALF, TrainingObserver, line_of_error, observe_training
 from labkit.faults import FAULTS, explain
 from labkit.faults.messages import messages_in
 from labkit.instrument import Finding as Event
@@ -28,21 +28,25 @@ from labkit.instrument.records import REPAIRS
 from labkit.instrument.sample import finite
 from labkit.machine.findings import Finding, Report, Status
 
-SAMPLES = 5  # of the steps: those that watch counts, and replays in FP32
-FIRST_SCALE = 2.0**16  # of a GradScaler: one that began above it may still be on its way down
+SAMPLES = 5  # steps that watch counts and replays in FP32
+FIRST_SCALE = 2.0**16  # of a GradScaler: a scale above it may still be falling to its place
 NOTES = 8  # constants in the source, at most
-MANY_SKIPS = 8  # in a row at the end: a scale that still looks for its place has found it by then, or begins very high
-NOT_LOOKED_AT = "The training went on as without the diagnosis; what this part looks at is not examined."
-UNTIL_IT_IS_HALF = "No harm was seen. Where it meets a half tensor, choose it by `torch.finfo(x.dtype)`, or use FP32."
+MANY_SKIPS = 8  # in a row, at the end: fewer may be a scaler that still searches for its scale
+NOT_LOOKED_AT = "The training was not affected; this part of the diagnosis is missing."
+UNTIL_IT_IS_HALF = "It did no harm. Where it meets a half tensor, choose it by `torch.finfo(x.dtype)`, or use FP32."
 
 
 @dataclass(frozen=True)
 class Row:
-    """What a kind of event means: how bad, what to do, whose fault it is, in how many steps it must be seen."""
+    """What a kind of event means.
+
+    faults  the faults of labkit.faults that show it
+    least   in how many steps it has to occur
+    """
 
     status: Status
     remedy: str
-    patients: tuple[str, ...]
+    faults: tuple[str, ...]
     least: int = 1
 
 
@@ -51,20 +55,22 @@ FP32_FIRST = "Compute this place in FP32: `x = x.float()` before it; autocast(en
 EPSILONS = ("log_of_epsilon", "switched_off_but_half", "scale_falls_to_zero", "denominator_underflows")
 SUMS = ("dice_overflows", "validation_sum", "forward_overflow", "norm_squared_in_half")
 ROWS: dict[str, Row] = {
-    # seen while a step runs
+    # events of a step
     "overflow": Row(BAD, FP32_FIRST, ("forward_overflow", "halves_by_hand", "norm_squared_in_half")),
     "log of 0": Row(BAD, FP32_FIRST, EPSILONS),
     "exp overflows": Row(BAD, "Use torch.softmax, log_softmax or logsumexp, in FP32.", ("softmax_by_hand",)),
     "division by 0": Row(BAD, FP32_FIRST, ("denominator_underflows",)),
     "sum overflows": Row(BAD, "Add up in FP32: `.float()` before the sum.", SUMS),
     "softmax of a masked row": Row(BAD, "Set rows that are masked whole to 0 after the softmax.", ("row_all_masked",)),
-    "inf or NaN in FP32": Row(WARN, "Look at this line; where its result is used, it spoils the step.", ()),
+    "inf or NaN in FP32": Row(WARN, "Check this line: where its result is used, it spoils the step.", ()),
     "inf or NaN in the backward pass": Row(
         BAD, "Scale the loss (GradScaler), which skips such steps; or compute here in FP32.", ("forward_overflow",)
     ),
     "inf or NaN in the optimizer pass": Row(BAD, "Let the optimizer work on FP32 weights.", ("adam_in_half",)),
     "a step with inf or NaN": Row(
-        BAD, "Look before the step: a GradScaler does, or clip with error_if_nonfinite=True.", ("clip_with_inf",)
+        BAD,
+        "Check the gradients first: use a GradScaler, or clip with error_if_nonfinite=True.",
+        ("clip_with_inf",),
     ),
     "constant": Row(WARN, "Choose it by `torch.finfo(x.dtype)`, or compute in FP32.", EPSILONS),
     "whole numbers fall together": Row(BAD, "Count in integers or in FP32.", ("positions_in_half",)),
@@ -78,21 +84,25 @@ ROWS: dict[str, Row] = {
     "schedule counts skips": Row(WARN, "Step it only after a step that was taken.", ("schedule_counts_skips",)),
     "backward inside autocast": Row(BAD, "End the region before backward().", ("backward_inside",)),
     "a step inside autocast": Row(
-        BAD, "A region for each forward pass, and nothing else inside: it keeps its casts.", ("stale_cast",)
+        BAD,
+        "Open a region for each forward pass, and keep all else outside: it caches its casts.",
+        ("stale_cast",),
     ),
-    "layer made in the step": Row(BAD, "Make layers in __init__.", ("layer_made_in_forward",), least=2),
-    "buffer": Row(BAD, "Keep such inputs out; put the buffers back, or estimate them again.", ("nan_only_in_eval",)),
-    # looked at
+    "layer made in the step": Row(BAD, "Create layers in __init__.", ("layer_made_in_forward",), least=2),
+    "buffer": Row(BAD, "Reject such inputs; restore the buffers, or estimate them again.", ("nan_only_in_eval",)),
+    # checks of the model at the end
     "scale falls": Row(
-        BAD, "No scale cures this: find the first inf or NaN, and compute there in FP32.", ("scale_falls_to_zero",)
+        BAD,
+        "No scale repairs this: find the first inf or NaN, and compute it in FP32.",
+        ("scale_falls_to_zero",),
     ),
     "optimizer holds other parameters": Row(
-        BAD, "Convert or copy the model first; make the optimizer afterwards.", ("optimizer_made_before",)
+        BAD, "Convert or copy the model first; create the optimizer afterwards.", ("optimizer_made_before",)
     ),
     "trainable weights in half": Row(
-        WARN, "Keep what is trained in FP32; autocast makes the copies.", ("half_weights_unscaled", "gains_in_bf16")
+        WARN, "Keep trained weights in FP32; autocast makes the copies.", ("half_weights_unscaled", "gains_in_bf16")
     ),
-    # found by watch
+    # findings of watch
     "clipped while scaled": Row(BAD, REPAIRS["clipped while scaled"], ("clip_before_unscale",)),
     "epsilon is zero": Row(BAD, REPAIRS["epsilon is zero"], ("adam_in_half",)),
     "optimizer state cannot decay": Row(BAD, REPAIRS["optimizer state cannot decay"], ("moment_in_bf16",)),
@@ -106,7 +116,7 @@ IN_HALF_ONLY = {"updates swallowed", "never moved", "optimizer state cannot deca
 
 HARMLESS_IF_MASKED = {"softmax of a masked row", "inf or NaN in FP32", "inf or NaN in the backward pass"}
 
-RAISING = (  # patients whose error is raised, and explained
+RAISING = (  # faults that raise an error, which labkit.faults explains
     "bce_on_probabilities", "first_steps_refused", "function_without_custom_fwd", "gradcheck_in_fp32",
     "half_weights_unscaled", "inference_tensors", "linear_algebra", "mask_constant", "no_gradients_this_turn",
     "recomputed_otherwise", "unscaled_twice",
@@ -114,12 +124,12 @@ RAISING = (  # patients whose error is raised, and explained
 
 
 def claims() -> dict[str, set[str]]:
-    """Return patient -> the kinds of findings by which the doctor claims to find it; those it cannot find are left out.
+    """Return fault -> the kinds of findings by which `diagnose` claims to find it, without those it cannot find.
 
     >>> sorted(claims()["stale_cast"]), "average_in_bf16" in claims()
     (['a step inside autocast'], False)
     """
-    by = {**{kind: row.patients for kind, row in ROWS.items()}, "exception": RAISING}
+    by = {**{kind: row.faults for kind, row in ROWS.items()}, "exception": RAISING}
     claimed = {name: {kind for kind, names in by.items() if name in names} for name in FAULTS}
     return {name: kinds for name, kinds in claimed.items() if kinds}
 
@@ -132,123 +142,123 @@ def diagnose(
     batches: Iterable[Any] = (),
     steps: int = 20,
 ) -> Report:
-    """Run a few steps of a training, and say what is wrong with it, the worst first.
+    """Run a few steps of a training, and report its faults, the worst first.
 
-    The training simply goes on: model, optimizer, scaler and random state are what these steps make of them, as if
-    nobody looked. For a look without consequences, hand in copies.
+    The steps are real: afterwards model, optimizer, scaler and random state are as these steps leave them, as without
+    the diagnosis. To keep the originals, pass copies.
 
     Args:
-        step: does one step on one batch: forward, backward, optimizer and scaler. Its result is not looked at.
-        model: what is trained; None looks at the operations alone.
-        optimizer: the one that is meant to train the model; others that step are seen as well.
+        step: runs one step on one batch: forward, backward, optimizer and scaler. Its result is ignored.
+        model: the trained model; None observes the operations only.
+        optimizer: the one that should train the model; others that step are observed as well.
         scaler: one with the methods of torch.amp.GradScaler that is not derived from it. torch's own is found.
-        batches: what `step` is given, one after another.
-        steps: at most so many of them.
+        batches: the arguments of `step`, one after another.
+        steps: how many to run at most.
 
     Raises:
         TypeError: step cannot be called, or model is no torch.nn.Module.
         ValueError: there are no batches; steps is not positive; the model has no parameters.
     """
     _check(step, model, steps)
-    seen = Diagnosis(constants_of(step, model))
+    diagnosis = Diagnosis(constants_of(step, model))
     if optimizer is not None:
-        seen.optimizers[id(optimizer)] = optimizer
-    with seen.watches, listening(seen, scaler):
+        diagnosis.optimizers[id(optimizer)] = optimizer
+    with diagnosis.watches, observe_training(diagnosis, scaler):
         if model is not None:
-            seen.look_at(model, steps, scaler)
-        for seen.step, batch in zip(range(steps), batches, strict=False):
+            diagnosis.add_model(model, steps, scaler)
+        for diagnosis.step, batch in zip(range(steps), batches, strict=False):
             try:
                 step(batch)
             except Exception as raised:
-                seen.error = raised
+                diagnosis.error = raised
                 break
-            guarded(seen.finish_step, seen.failed)()
-    if not (seen.error or seen.steps):
-        raise ValueError("batches is empty, so no step was run; give a few of what step is called with")
-    return seen.report()
+            guarded(diagnosis.finish_step, diagnosis.failed)()
+    if not (diagnosis.error or diagnosis.steps):
+        raise ValueError("batches is empty, so no step was run; pass the arguments of a few steps")
+    return diagnosis.report()
 
 
 def _check(step: Any, model: Any, steps: Any) -> None:
     if not callable(step):
-        raise TypeError(f"step is a function that does one step on a batch; it was given {type(step).__name__}")
+        raise TypeError(f"step: expected a function that runs one step on a batch, got {type(step).__name__}")
     if model is not None and not isinstance(model, nn.Module):
-        raise TypeError(f"model is a torch.nn.Module, or None; it was given {type(model).__name__}")
+        raise TypeError(f"model: expected a torch.nn.Module or None, got {type(model).__name__}")
     if not (isinstance(steps, int) and steps > 0):
-        raise ValueError(f"steps is a positive whole number; it was given {steps!r}")
+        raise ValueError(f"steps: expected a positive integer, got {steps!r}")
 
 
-class Diagnosis(TrainingListener):
-    """Models before and after, and the events meanwhile, put together."""
+class Diagnosis(TrainingObserver):
+    """State of a diagnosis: the events so far, and the models as they were before the first step."""
 
     def __init__(self, constants: list[Constant]) -> None:
         super().__init__()
         self.constants, self.steps = constants, 0
         self.error: BaseException | None = None
         self.watches = ExitStack()
-        self.models: dict[str, tuple[nn.Module, Watch]] = {}  # what stands before its names -> a model
+        self.models: dict[str, tuple[nn.Module, Watch]] = {}  # prefix of its parameter names -> model
         self.parameters: dict[str, Tensor] = {}
         self.before: dict[str, Tensor] = {}
         self.with_gradient: set[str] = set()
-        self.well: set[str] = set()
+        self.finite_buffers: set[str] = set()
 
-    def look_at(self, model: nn.Module, steps: int, scaler: Any = None) -> None:
-        """Watch a model from now on, for about so many steps."""
+    def add_model(self, model: nn.Module, steps: int, scaler: Any = None) -> None:
+        """Watch a model from now on, for about `steps` steps."""
         prefix, every = f"{type(model).__name__}." * bool(self.models), max(1, steps // SAMPLES)
         watching = watch(model, every, scaler=scaler, against_fp32_every=every)
         self.models[prefix] = model, self.watches.enter_context(watching)
         mine = {prefix + n: p for n, p in model.named_parameters() if p.requires_grad}
         self.parameters |= mine
         self.before |= {n: p.detach().clone() for n, p in mine.items()}
-        self.well |= {n for n, b in self._buffers(prefix) if finite(b)}
-        self.modules.learn(model)
+        self.finite_buffers |= {n for n, b in self._buffers(prefix) if finite(b)}
+        self.modules.add_names(model)
 
     def _buffers(self, prefix: str) -> Iterator[tuple[str, Tensor]]:
         model, _ = self.models[prefix]
         yield from ((prefix + n, b) for n, b in model.named_buffers() if b.is_floating_point())
 
     def finish_step(self) -> None:
-        """Look at what a step left behind."""
+        """Check gradients and buffers after a step."""
         self.steps += 1
-        with reporting(self.failed, "looking at what a step left behind"):
-            self._look_after()
+        with reporting(self.failed, "checking gradients and buffers after a step"):
+            self._after_step()
         with reporting(self.failed, "ending a step"):
             self.end_step()
 
-    def _look_after(self) -> None:
+    def _after_step(self) -> None:
         self.with_gradient |= {n for n, p in self.parameters.items() if p.grad is not None}
         for name, buffer in (pair for prefix in self.models for pair in self._buffers(prefix)):
-            if name in self.well and not finite(buffer):
-                self.well.remove(name)
-                seen = f"the buffer {name} holds inf or NaN since this step"
+            if name in self.finite_buffers and not finite(buffer):
+                self.finite_buffers.remove(name)
+                seen = f"the buffer {name} holds inf or NaN from this step on"
                 self.events.append(Event("buffer", name.rpartition(".")[0], self.step, seen))
 
     def report(self) -> Report:
-        """Put all together, the worst first."""
+        """Return all findings, the worst first."""
         events = list(self.events)
-        with reporting(self.failed, "looking at the model at the end"):
-            events += self._looked_at()
-        with reporting(self.failed, "reading what watch found"):
-            events += self._by_watch()
-        found = [*([_raised(self.error)] if self.error else []), *self._rows(events)]
+        with reporting(self.failed, "checking the model at the end"):
+            events += self._final_checks()
+        with reporting(self.failed, "reading the findings of watch"):
+            events += self._watch_findings()
+        found = [*([_exception_finding(self.error)] if self.error else []), *self._rows(events)]
         found += self._notes({finding.where.partition(",")[0] for finding in found})
-        found += [*self._failures(), self._of_scale()]
+        found += [*self._failures(), self._summary()]
         found.sort(key=lambda finding: [Status.BAD, Status.WARN, Status.OK].index(finding.status))
-        return Report(tuple(found), "To look at when you like", "To do before this training is well")
+        return Report(tuple(found), "Optional improvements", "To do before this training is well")
 
     def _rows(self, events: list[Event]) -> Iterator[Finding]:
         for kind, row in ROWS.items():
-            mine = [e for e in events if e.what == kind and self._counts(e)]
+            mine = [e for e in events if e.what == kind and self._is_harmful(e)]
             steps = sorted({e.step for e in mine})
             if len(steps) >= row.least:
                 first = mine[0]
                 often = f"first in step {steps[0]}" + f", in {len(steps)} steps of {self.steps}" * (len(steps) > 1)
                 more = f", {len({e.where for e in mine}) - 1} more places" * (len({e.where for e in mine}) > 1)
-                yield Finding(kind, row.status, f"{first.says} ({often}{more})", row.remedy, first.where, row.patients)
+                yield Finding(kind, row.status, f"{first.says} ({often}{more})", row.remedy, first.where, row.faults)
 
-    def _notes(self, told: set[str]) -> list[Finding]:
-        """Return what stands in the source and did no harm in these steps: constants that do not fit."""
-        told = told | {event.line for event in self.events if event.what == "constant"}
-        mine = [constant for constant in self.constants if constant.where not in told]
+    def _notes(self, reported: set[str]) -> list[Finding]:
+        """Return constants in the source that FP16 cannot hold, and that did no harm in these steps."""
+        reported = reported | {event.line for event in self.events if event.what == "constant"}
+        mine = [constant for constant in self.constants if constant.where not in reported]
         more = f"; and {len(mine) - NOTES} more" * (len(mine) > NOTES)
         return [
             Finding(
@@ -258,8 +268,8 @@ class Diagnosis(TrainingListener):
             for each in mine[:NOTES]
         ]  # fmt: skip
 
-    def _counts(self, event: Event) -> bool:
-        """Say whether an event does harm: not if it was masked away, or only a scaler's search for its scale."""
+    def _is_harmful(self, event: Event) -> bool:
+        """Return whether an event does harm: not if it was masked, or if a scaler only searches for its scale."""
         if event.what not in HARMLESS_IF_MASKED:
             return True
         attempts = [a for a in self.attempts if a.step == event.step]
@@ -268,7 +278,7 @@ class Diagnosis(TrainingListener):
         return not attempts or spoilt or (not by_scale and not all(a.taken for a in attempts))
 
     def _falling(self) -> str:
-        """Return how a scale falls without end; "" where it does not."""
+        """Return how a scale falls without end, or ""."""
         attempts = self.attempts
         skipped = next((n for n, a in enumerate(reversed(attempts)) if a.taken), len(attempts))
         searching = skipped == len(attempts) and skipped and attempts[-1].scale >= FIRST_SCALE
@@ -276,7 +286,7 @@ class Diagnosis(TrainingListener):
             return ""
         return f"the last {skipped} steps were skipped, down to a scale of {attempts[-1].scale:g}"
 
-    def _of_scale(self) -> Finding:
+    def _summary(self) -> Finding:
         attempts = self.attempts
         skips = [a for a in attempts if not a.taken]
         taken = f"{len(attempts) - len(skips)} optimizer steps were taken and {len(skips)} skipped"
@@ -285,19 +295,19 @@ class Diagnosis(TrainingListener):
         return Finding("steps", Status.OK, f"{self.steps} steps were run; {taken}")
 
     def _failures(self) -> list[Finding]:
-        """Return what failed in the examination itself, which was therefore not looked at."""
+        """Return what failed in the diagnosis itself."""
         failures = [*self.failures.values(), *(f for _, watch in self.models.values() for f in watch.failures)]
         return [Finding("not looked at", Status.WARN, what, NOT_LOOKED_AT) for what in failures]
 
-    def _looked_at(self) -> Iterator[Event]:
+    def _final_checks(self) -> Iterator[Event]:
         last = self.step
         if falling := self._falling():
             yield Event("scale falls", "", last, falling)
-        held = {id(p) for p in self.held()}
-        lonely = [n for n in self.with_gradient if id(self.parameters[n]) not in held]
-        still = [n for n in lonely if torch.equal(self.parameters[n].detach(), self.before[n])]
+        held = {id(p) for p in self.optimized_parameters()}
+        orphans = [n for n in self.with_gradient if id(self.parameters[n]) not in held]
+        still = [n for n in orphans if torch.equal(self.parameters[n].detach(), self.before[n])]
         moved = any(attempt.taken for attempt in self.attempts)
-        if moved and held and still and len(lonely) == len(self.with_gradient):
+        if moved and held and still and len(orphans) == len(self.with_gradient):
             seen = f"{len(still)} of {len(self.parameters)} parameters got gradients, and no optimizer holds them"
             yield Event("optimizer holds other parameters", sorted(still)[0], last, seen)
         half = [n for n, p in self.parameters.items() if p.dtype in HALF and id(p) in held]
@@ -305,7 +315,7 @@ class Diagnosis(TrainingListener):
             seen = f"{len(half)} of {len(self.parameters)} trained parameters are {self.parameters[half[0]].dtype}"
             yield Event("trainable weights in half", half[0], 0, seen)
 
-    def _by_watch(self) -> Iterator[Event]:
+    def _watch_findings(self) -> Iterator[Event]:
         findings = ((prefix, f) for prefix, (_, watch) in self.models.items() for f in watch.report().findings)
         for prefix, found in findings:
             weight = self.parameters.get(prefix + found.layer)
@@ -313,11 +323,10 @@ class Diagnosis(TrainingListener):
                 yield replace(found, layer=prefix * bool(found.layer) + found.layer)
 
 
-def _raised(error: BaseException) -> Finding:
-    """Return what an exception means."""
+def _exception_finding(error: BaseException) -> Finding:
+    """Return the finding for an exception that ended the steps."""
     text = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
-    known = explain(str(error))
-    told = messages_in(str(error))
-    remedy = "No patient is known by this message; a step has to run to be looked at."
-    remedy = known[0].repair if known else told[0].next if told else remedy
-    return Finding("exception", Status.BAD, text, remedy, line_of(error), tuple(p.id for p in known))
+    known, messages = explain(str(error)), messages_in(str(error))
+    remedy = "No known fault has this message. A step has to finish before it can be examined."
+    remedy = known[0].repair if known else messages[0].next if messages else remedy
+    return Finding("exception", Status.BAD, text, remedy, line_of_error(error), tuple(p.id for p in known))

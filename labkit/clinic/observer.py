@@ -1,9 +1,8 @@
 """Observer of a training: the weights of each step, and the dtypes of its products.
 
-The weights are the evidence that a grade rests on: grading repeats every step from them,
-elsewhere. What only the training's own process can tell, the dtypes of products and the use of an autograd function, is
-taken by a copy of this module that `unpatched` reads anew from its file, so that a cell that replaced a name of the
-imported one changes nothing here.
+A grade rests on the weights: grading repeats every step from them, in another process. Only the training's own process
+knows the dtypes of products and the use of an autograd function. A copy of this module records them, which `unpatched`
+reads from its file: a cell that replaced a name in the imported module does not change it.
 
 Invariant: after `observed`, all hooks are removed.
 """
@@ -30,7 +29,7 @@ MOST_STATES = 256  # of a training's weights; no consultation has more than 64 s
 
 
 def unpatched() -> ModuleType:
-    """Return this module, executed anew from its file."""
+    """Return a new copy of this module, executed from its file."""
     spec = importlib.util.spec_from_file_location(__name__, __file__)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
@@ -91,7 +90,7 @@ def observed(model: nn.Module) -> Iterator[Observations]:
         return apply.__func__(cls, *args, **kwargs)
 
     class Products(TorchDispatchMode):
-        """Sees each operation below autocast, in the dtype in which it is computed."""
+        """Observer of each operation below autocast, in the dtype in which it is computed."""
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if (operand := PRODUCTS.get(func.overloadpacket.__name__)) is not None:

@@ -1,10 +1,9 @@
 """Pitfalls that a run's record shows: its loss, its skipped steps, its underflow.
 
-Idea: FP16's failures look different on record. Gradients that underflow leave the loss finite and slow; a scale that
-is too high skips step after step; a step with inf that nobody skipped turns the loss into NaN. Each has its own line
-and remedy.
+Idea: each failure of FP16 leaves its own trace. Gradients that underflow leave the loss finite and slow. A scale that
+is too high skips step after step. A step that is taken with inf turns the loss into NaN. Each has a line and a remedy.
 
-Invariant: whatever is said stands in the record; a run that shows none of this is called well, not good.
+Invariant: every statement follows from the record. A run without these traces is reported as well, not as good.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def find_pitfalls(record: RunRecord) -> Report:
         return Report((Finding("steps", Status.WARN, "none", "let the run do at least one step"),))
     return Report(
         (_loss(record), _skips(record), _underflow(record)),
-        if_warned="Nothing went wrong that was looked at. To look at",
+        if_warned="No failure was found in what was measured. Missing",
         if_bad="What went wrong in this run",
     )
 

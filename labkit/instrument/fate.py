@@ -1,10 +1,11 @@
 """What rounding to a format does to numbers, in four fates: underflowed, subnormal, normal, overflowed.
 
-Idea: a binade has one fate, decided by its exponent alone, but for three slivers. For FP16:
-  2^-25 itself ties to even and becomes 0, while the rest of its binade rounds up to 2^-24;
-  the last half ulp under 2^-14 rounds up to the smallest normal number, while its binade is counted as subnormal;
-  65520 to 65536 rounds to infinity, while its binade is counted as normal.
-The tests measure how little that is. Formats whose top binade is cut short (E4M3 ends at 448) have a wider third one.
+Idea: the exponent of a binade decides its fate, except in three small intervals. For FP16:
+- 2^-25 itself ties to even and becomes 0. The rest of its binade rounds up to 2^-24.
+- The last half ulp under 2^-14 rounds up to the smallest normal number. Its binade is counted as subnormal.
+- 65520 to 65536 rounds to infinity. Its binade is counted as normal.
+
+The tests measure how small they are. Formats whose top binade is cut short (E4M3 ends at 448) have a wider third one.
 
 Invariant: the four fractions are of the non-zero finite elements and add up to 1, or are all 0 when there are none.
 """
@@ -28,7 +29,7 @@ class Fate:
 
 
 def fate(histogram: ExponentHistogram, format: Format) -> Fate:
-    """Say what rounding to `format` does to the numbers of a histogram, binade by binade.
+    """Return the effect of rounding the numbers of a histogram to `format`.
 
     Raises:
         ValueError: the format has no sign or no zero (E8M0); nothing can underflow there, and half of all numbers has

@@ -1,8 +1,8 @@
-"""The boundary between an instrument and the run it looks at: what fails inside an instrument is reported.
+"""The boundary between an instrument and the run that it observes: failures of an instrument are reported.
 
 Each function that torch or a tapped method calls is entered through `guarded`, `guarded_around` or `guarded_context`.
-An exception of the instrument goes to a `Failed` callback, which writes it into the report; an exception of the run
-itself, and what is no `Exception` (KeyboardInterrupt, SystemExit), passes unchanged.
+An exception of the instrument goes to a `Failed` callback, which adds it to the report. An exception of the run itself
+passes unchanged, and so does one that is not an `Exception` (KeyboardInterrupt, SystemExit).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Failed = Callable[[str, Exception], None]  # where in the instrument, and what w
 
 
 class Unseen(Exception):
-    """Something cannot be seen, or a step not run again; the message says why."""
+    """Something cannot be observed, or a step cannot be replayed; the message says why."""
 
 
 def described(where: str, error: Exception) -> str:
@@ -47,7 +47,7 @@ def name_of(function: Any) -> str:
 
 @contextmanager
 def reporting(failed: Failed, where: str) -> Iterator[None]:
-    """Report an exception of the block, and go on behind it."""
+    """Report an exception of the block, and continue after it."""
     try:
         yield
     except Exception as error:
@@ -55,7 +55,7 @@ def reporting(failed: Failed, where: str) -> Iterator[None]:
 
 
 def guarded(hook: Callable[..., Any], failed: Failed) -> Callable[..., None]:
-    """Return a hook that reports what fails in it, and returns nothing.
+    """Return a hook that reports its exceptions, and returns nothing.
 
     >>> guarded(lambda x: 1 / x, lambda where, error: print(type(error).__name__))(0)
     ZeroDivisionError
@@ -69,7 +69,7 @@ def guarded(hook: Callable[..., Any], failed: Failed) -> Callable[..., None]:
 
 
 class _Original:
-    """A method of the run, called by what was tapped around it: what became of the call is kept."""
+    """A method of the run, with the result of its call: the tap around it may fail afterwards."""
 
     def __init__(self, call: Callable[..., Any]) -> None:
         self.call, self.called = call, False
@@ -110,7 +110,7 @@ def guarded_around(around: Callable[..., Any], failed: Failed, call: Any, /, *ar
 
 @contextmanager
 def guarded_context(context: AbstractContextManager[Any], failed: Failed, where: str) -> Iterator[None]:
-    """Open a context around a block, which runs as well where opening or closing it fails."""
+    """Open a context around a block, which runs even if the context fails to open or close."""
     stack = ExitStack()
     with reporting(failed, where):
         stack.enter_context(context)

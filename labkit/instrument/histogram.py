@@ -2,9 +2,9 @@
 
 Idea: a binade is the set of numbers that share an exponent, 2^e <= |x| < 2^(e+1). Counting them needs only the
 exponent field, and multiplying every number by 2^k moves the whole histogram by k bins: the tensor is never touched
-again. That is what makes a loss-scale slider answer while the hand moves.
+again. So a loss-scale slider answers at once.
 
-Invariant: counts + zeros + non_finite add up to the number of elements that were looked at.
+Invariant: counts + zeros + non_finite add up to the number of elements.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ExponentHistogram:
     non_finite: int
 
     def __eq__(self, other: object) -> bool:
-        """Say whether two histograms count the same numbers into the same binades."""
+        """Return whether two histograms have the same counts in the same binades."""
         if not isinstance(other, ExponentHistogram):
             return NotImplemented
         ours, theirs = ((h.lo, h.zeros, h.non_finite) for h in (self, other))
@@ -59,7 +59,7 @@ class ExponentHistogram:
 
     @property
     def total(self) -> int:
-        """How many numbers were looked at."""
+        """How many numbers were counted."""
         return self.finite_non_zero + self.zeros + self.non_finite
 
     def count(self, first: int | None = None, last: int | None = None) -> int:
@@ -76,7 +76,7 @@ def exponent_histogram(tensor: Tensor) -> ExponentHistogram:
     no copy of the tensor (of one with gaps between its elements, one copy).
 
     Raises:
-        TypeError: it is no dense tensor of one of those three dtypes (FP64 would have to be rounded first).
+        TypeError: it is not a dense tensor of one of these three dtypes (FP64 would have to be rounded first).
 
     >>> h = exponent_histogram(torch.tensor([1.0, 1.5, -0.25, 0.0, float("inf")]))
     >>> h.count(0, 0), h.count(-2, -2), h.zeros, h.non_finite
@@ -95,7 +95,7 @@ def exponent_histogram(tensor: Tensor) -> ExponentHistogram:
 
 def _check(tensor: Tensor) -> None:
     if not isinstance(tensor, Tensor):
-        raise TypeError(f"exponent_histogram counts a torch tensor; it was given {type(tensor).__name__}.")
+        raise TypeError(f"exponent_histogram: expected a torch tensor, got {type(tensor).__name__}.")
     if tensor.layout != torch.strided:
         stored = "tensor.coalesce().values()" if tensor.layout == torch.sparse_coo else "tensor.values()"
         raise TypeError(
@@ -140,7 +140,7 @@ def merge(histograms: Iterable[ExponentHistogram]) -> ExponentHistogram:
     """
     parts = list(histograms)
     if not parts:
-        raise ValueError("merge needs at least one histogram; it was given none")
+        raise ValueError("merge: expected at least one histogram, got none")
     lo = min(part.lo for part in parts)
     hi = max(part.lo + len(part.counts) for part in parts)
     counts = np.zeros(hi - lo, dtype=np.int64)

@@ -1,11 +1,11 @@
-"""Log of a watch: what it notes step by step, and what of that is wrong.
+"""Log of a watch: its records step by step, and the findings that follow from them.
 
-Idea: a fault is read off counts that exist anyway: an update that changed nothing, an optimizer state that multiplied
-by its decay is the same number, an epsilon that is zero in the format it is added in. What needs a step to be run again
-is run here, and whatever becomes of that, the training goes on.
+Idea: a finding follows from counts that exist anyway: an update that changed nothing, an optimizer state that its decay
+does not change, an epsilon that is zero in its format. Replays of a step run here too; a replay that fails is noted,
+and the training goes on.
 
-Invariants: a log holds numbers, names and sentences; neither the model nor a tensor of it. A fault names a layer or
-parameter, and the first step it was seen at.
+Invariants: a log holds numbers, names and sentences, never the model or a tensor. A finding names a layer or parameter,
+and the first step that shows it.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from labkit.instrument.histogram import merge, shift
 from labkit.instrument.records import AgainstFP32, Finding, NonFinite, Skip, WatchedStep, window, with_gradient
 from labkit.instrument.replay import Call, against_fp32, culprit
 from labkit.instrument.report import Report
-from labkit.instrument.sample import Sample, checksum, dtype_name, finite, own_part
+from labkit.instrument.sample import Sample, checksum, dtype_name, finite, local_part
 from labkit.instrument.stream import Gradients
 
 Scale = Callable[[], float]
-MOST = 0.5  # a share from which on a loss is a fault
-DECAYS = {  # optimizer state -> how its group says what it is multiplied by in each step
+MOST = 0.5  # share above which a loss is a fault
+DECAYS = {  # optimizer state -> its decay factor, from its parameter group
     "exp_avg": lambda group: group["betas"][0],
     "exp_avg_sq": lambda group: group["betas"][1],
     "square_avg": lambda group: group["alpha"],
     "momentum_buffer": lambda group: group["momentum"],
 }
-MOST_REPLAYED = 20  # steps with inf or NaN: a scaler that begins too high skips many, all for the same reason
+MOST_REPLAYED = 20  # steps with inf or NaN: a scaler that starts too high skips many, for the same reason
 
 
 class Log:
-    """What was seen of one model; `step` is the one that is running."""
+    """The records of one watched model; `step` is the current step."""
 
     def __init__(self, name: str, formats: tuple[Format, ...]) -> None:
         self.name, self.formats = name, formats
@@ -51,13 +51,13 @@ class Log:
         self._non_finite: list[NonFinite] = []
         self._fp32: list[AgainstFP32] = []
         self._found: dict[tuple[str, str], Finding] = {}
-        self._unseen: dict[str, int] = {}  # what -> since which step
-        self.failures: dict[tuple[str, str], str] = {}  # of the watch itself: where, type of error -> what failed first
-        self._checksums: dict[str, tuple[int, bool]] = {}  # parameter -> of its first value, whether it moved since
-        self._meant: set[str] = set()  # parameters that got a gradient other than zero
+        self._unseen: dict[str, int] = {}  # what -> first step
+        self.failures: dict[tuple[str, str], str] = {}  # of the watch itself: (place, type of error) -> first failure
+        self._checksums: dict[str, tuple[int, bool]] = {}  # parameter -> its first checksum, whether it moved
+        self._meant: set[str] = set()  # parameters with a gradient other than zero
 
     def report(self, steps: int, running: WatchedStep | None) -> Report:
-        """Return a report of so many steps, and of one that is running and sampled."""
+        """Return a report of the steps so far, with the sampled step that is running."""
         report = Report(
             model=self.name,
             steps=steps,
@@ -74,31 +74,31 @@ class Log:
         unseen = tuple(f"{what} (first in step {step})" for what, step in self._unseen.items())
         return replace(report, findings=tuple(sorted(found, key=lambda finding: finding.step)), unseen=unseen)
 
-    def find(self, finding: Finding) -> None:
-        """Note what is wrong, the first time it is."""
+    def add_finding(self, finding: Finding) -> None:
+        """Add a finding, unless it is known."""
         self._found.setdefault((finding.what, finding.layer), finding)
 
-    def cannot_see(self, what: str) -> None:
-        """Note what is not seen, and since when."""
+    def add_unseen(self, what: str) -> None:
+        """Add what cannot be observed, with the first step."""
         self._unseen.setdefault(what, self.step)
 
     def failed(self, where: str, error: Exception) -> None:
-        """Note what failed in the watch itself, once for each place; or what it says that it cannot see."""
+        """Add a failure of the watch itself, once for each place; or the reason of an `Unseen`."""
         if isinstance(error, Unseen):
-            self.cannot_see(str(error))
+            self.add_unseen(str(error))
         elif (where, type(error).__name__) not in self.failures:
             self.failures[where, type(error).__name__] = what = described(where, error)
-            self.cannot_see(what)
+            self.add_unseen(what)
 
-    def note_sums(self, weights: dict[str, Tensor]) -> None:
-        """Note a sum over each weight's bits: one that is the same in all sampled steps never moved."""
+    def record_checksums(self, weights: dict[str, Tensor]) -> None:
+        """Record a checksum of each weight: one that is the same in all sampled steps never moved."""
         for name, weight in weights.items():
             total = checksum(weight)
             first, moved = self._checksums.get(name, (total, False))
             self._checksums[name] = (first, moved or total != first)
 
-    def note_moves(self, sample: Sample) -> None:
-        """Note which parameters a step was meant to move, and which it moved."""
+    def record_moves(self, sample: Sample) -> None:
+        """Record which parameters a step should move, and which it moved."""
         self._meant |= {name for name in with_gradient(sample.counts) if sample.moves.get(name, (0, 0))[0]}
         for name in sample.moves:
             first, moved = self._checksums[name]
@@ -113,36 +113,36 @@ class Log:
         gradients: Gradients,
         loss: Callable[[Any], Tensor] | None,
     ) -> None:
-        """Run a step again in FP32, and note what both gave."""
-        with self._running_again("what FP32 would do"):
+        """Replay a step in FP32, and record the comparison."""
+        with self._replaying("comparison with FP32"):
             self._fp32.append(against_fp32(model, calls, scale(), self.step, observed, gradients, loss))
 
-    def name_culprit(self, model: nn.Module, calls: list[Call], scale: Scale, gradients: Gradients) -> None:
-        """Run a step again as it was, and note where its inf or NaN came from."""
+    def find_source(self, model: nn.Module, calls: list[Call], scale: Scale, gradients: Gradients) -> None:
+        """Replay a step unchanged, and record the source of its inf or NaN."""
         if len(self._non_finite) >= MOST_REPLAYED:
             return
-        with self._running_again("where inf or NaN came from"):
+        with self._replaying("source of inf or NaN"):
             found = culprit(model, calls, scale(), self.step)
             if found is None:
                 bad = next((n for n, g in gradients.items() if g is not None and not finite(g)), "")
-                self.cannot_see(f"where inf or NaN came from in {bad}: it did not come again")
+                self.add_unseen(f"source of inf or NaN in {bad}: it did not appear in the replay")
             else:
                 self._non_finite.append(found)
 
     @contextmanager
-    def _running_again(self, what: str) -> Iterator[None]:
-        """Say why a step cannot be run again, whatever the reason: the training goes on."""
+    def _replaying(self, what: str) -> Iterator[None]:
+        """Record why a step cannot be replayed; the training goes on."""
         try:
             yield
         except Unseen as reason:
-            self.cannot_see(f"{what}: {reason}")
+            self.add_unseen(f"{what}: {reason}")
         except Exception as error:
-            self.cannot_see(f"{what}: running it again ended with {type(error).__name__}: {error}")
+            self.add_unseen(f"{what}: the replay ended with {type(error).__name__}: {error}")
 
 
 @torch.no_grad()
 def state_faults(optimizer: Any, weights: Mapping[str, Tensor], step: int) -> Iterator[Finding]:
-    """Yield what is wrong with an optimizer's state after a step: with what decays, and with what is added."""
+    """Yield the faults of an optimizer's state after a step: decay without effect, and a zero epsilon."""
     names = {id(weight): name for name, weight in weights.items()}
     for group in optimizer.param_groups:
         for weight in group["params"]:
@@ -156,7 +156,7 @@ def state_faults(optimizer: Any, weights: Mapping[str, Tensor], step: int) -> It
                     yield from _decay_of_state(DECAYS[key](group), key, state[key], name, step)
             kept = next((s for s in state.values() if isinstance(s, Tensor) and s.dim()), weight)
             if group.get("eps") and not torch.tensor(group["eps"], dtype=kept.dtype):
-                says = f"{group['eps']:g} is zero in {dtype_name(kept)}, and no longer keeps from a division by zero"
+                says = f"{group['eps']:g} is zero in {dtype_name(kept)}, and does not prevent a division by zero"
                 yield Finding("epsilon is zero", name, step, says)
 
 
@@ -175,17 +175,17 @@ def _decay_of_state(decay: Any, key: str, state: Tensor, name: str, step: int) -
 
 
 def _unmoved(tensor: Tensor, factor: float) -> float:
-    """Return the share of the elements other than zero that are the same number after a multiplication."""
+    """Return the share of the non-zero elements that a multiplication does not change."""
     if abs(1 - factor) > torch.finfo(tensor.dtype).eps:  # more than an ulp
         return 0.0
-    tensor = own_part(tensor)
-    there = tensor != 0
-    alive = int(there.sum())
-    return int((there & (tensor * factor == tensor)).sum()) / alive if alive else 0.0
+    tensor = local_part(tensor)
+    non_zero = tensor != 0
+    count = int(non_zero.sum())
+    return int((non_zero & (tensor * factor == tensor)).sum()) / count if count else 0.0
 
 
 def faults(report: Report, never_moved: Iterable[str]) -> Iterator[Finding]:
-    """Yield what is wrong by what was counted, each with the step at which it was first seen."""
+    """Yield the findings that follow from the counts, each with the first step that shows it."""
     first_step = min((w.step for w in report.watched), default=0)
     found: dict[tuple[str, str], Finding] = {}
     for bad in report.non_finite:
@@ -202,26 +202,33 @@ def faults(report: Report, never_moved: Iterable[str]) -> Iterator[Finding]:
         says = "it has gradients, and is the same in all sampled steps"
         yield Finding("never moved", name, first_step, says)
     lost = list(_underflow(report))
-    yield from lost or _scale_too_low(report)  # one fault: what is zero is told by name
+    yield from lost or _scale_too_low(report)  # one fault: the underflow by name is more specific
 
 
 def _scale_too_low(report: Report) -> Iterator[Finding]:
     """Yield the first step whose scale is below the window of its FP16 gradients, or leaves most of them subnormal."""
-    for watched in report.watched:
-        gradients = report.gradients()
-        mine = [h for n in watched.half if (h := gradients.get(f"activation gradients of {n}")) is not None]
-        if not mine or watched.scale <= 0:
-            continue
-        low, used = max(window(h, FP16).low for h in mine), math.floor(math.log2(watched.scale))
-        fates = fate(shift(merge(mine), used), FP16)
-        lost = fates.underflowed + fates.subnormal
-        if used < low or lost > MOST:
-            says = (
-                f"{lost:.0%} of the gradients of {len(mine)} layers are zero or subnormal in FP16 at a scale of "
-                f"2^{used}, and only scales from 2^{max(low, used + 1)} on keep them"
-            )
-            yield Finding("scale too low", "", watched.step, says)
-            return
+    gradients = report.gradients()
+    for watched in (w for w in report.watched if w.half and w.scale > 0):
+        driven, used = with_gradient(watched.histograms), math.floor(math.log2(watched.scale))
+        for kind, names in (
+            ("activation gradients", watched.half),
+            ("weight gradients", [n for n in watched.moves if n in driven and n.rpartition(".")[0] in watched.half]),
+        ):
+            mine = [h for name in names if (h := gradients.get(f"{kind} of {name}")) is not None]
+            if not mine:
+                continue
+            low, high = max(window(h, FP16).low for h in mine), min(w.high for w in report.safe_scales().values())
+            fates = fate(shift(merge(mine), used), FP16)
+            lost = fates.underflowed + fates.subnormal
+            if used < low or lost > MOST:
+                what = f"the {kind} of {len(mine)} layers" if names is watched.half else f"{len(mine)} {kind}"
+                first = max(low, used + 1)
+                says = (
+                    f"{lost:.0%} of {what} are zero or subnormal in FP16 at a scale of 2^{used}; "
+                    f"scales from 2^{first} to 2^{max(high, first)} keep them"
+                )
+                yield Finding("scale too low", "", watched.step, says)
+                return
 
 
 def _underflow(report: Report) -> Iterator[Finding]:
@@ -229,7 +236,12 @@ def _underflow(report: Report) -> Iterator[Finding]:
     for beside in report.against_fp32:
         if not beside.arrived[0] and beside.arrived[1] and "" not in seen:
             seen.add("")
-            yield Finding("underflow", "", beside.step, "all that arrives at the model's outputs is zero: lost before")
+            yield Finding(
+                "underflow",
+                "",
+                beside.step,
+                "the gradient at the model's outputs is zero: it underflowed before them",
+            )
         for kind, layers in beside.lost.items():
             bad = {n: lost / alive for n, (lost, alive) in layers.items() if alive and lost / alive > MOST}
             if len(bad) > 1 and len(bad) == sum(alive > 0 for _, alive in layers.values()):

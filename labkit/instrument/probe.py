@@ -1,11 +1,11 @@
 """Probe of a backward pass, layer by layer, and the shares of its numbers that a format loses.
 
-Idea: a probe listens to the gradient that flows out of every layer. What FP16 lost can only be told beside the FP32
-gradients of the same weights and the same batch: a zero inside the FP16 pass may have been a zero all along (ReLU), and
-a gradient that never arrived leaves nothing to count. An update is lost where a weight with a gradient is the same
-number after the step: it was swallowed, being below half an ulp of the format that keeps the weight.
+Idea: a probe keeps the gradient at the output of every layer. Only the FP32 gradients of the same weights and batch
+show what FP16 lost: a zero inside the FP16 pass may be a zero in FP32 too (ReLU), and a gradient that never arrived
+leaves nothing to count. An update is swallowed if a weight with a gradient is the same number after the step: the
+update was below half an ulp of the weight's format.
 
-Invariant: a probe changes no value; when its `with` block ends, no hook is left on the model.
+Invariant: a probe changes no value; after its `with` block, no hook remains on the model.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class GradSnapshot:
 
 @dataclass
 class Probe:
-    """What a probe found: layer name -> gradient of the layer's output, in the dtype in which it arrived."""
+    """The result of a probe: layer name -> gradient of the layer's output, in the dtype in which it arrived."""
 
     gradients: dict[str, Tensor] = field(default_factory=dict)
 

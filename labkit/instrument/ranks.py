@@ -1,10 +1,10 @@
-"""The report of all ranks that train one model together: a report for each, added up to one.
+"""The report of all ranks that train one model together, merged from one report for each.
 
-Idea: a rank leaves its report in the group's store when its watch ends, and waits for nobody. Whoever asks for the
-report then reads those of all. What each rank has of its own is added up: activations, and parts of sharded
-parameters. What all of them hold, as DDP's weights and averaged gradients, is counted once.
+Idea: a rank writes its report to the group's store when its watch ends, and does not wait. `Ranks.merged` then reads
+the reports of all. Data of one rank only is added: activations, and parts of sharded parameters. Data that all ranks
+share, such as DDP's weights and averaged gradients, is counted once.
 
-Invariant: a watch calls no collective operation, so it disturbs none, and a rank that watches alone waits for nobody.
+Invariant: a watch calls no collective operation, so it disturbs none; a rank that watches alone does not wait.
 
 Source: torch.distributed.Store (set, get, add; wait ends with an error after its timeout).
 """
@@ -29,13 +29,13 @@ from labkit.instrument.histogram import merge
 from labkit.instrument.records import Finding, Skip, WatchedStep, trimmed
 from labkit.instrument.report import Report, from_plain, to_plain
 
-WAIT_S = 60.0  # for the reports of ranks whose watch ends later
+WAIT_S = 60.0  # for the reports of ranks that end later
 OWN_BATCH = ("activations", "activation gradients")
 
 
-def group_of(given: Any, model: nn.Module) -> tuple[nn.Module, Any]:
+def group_of(watched: Any, model: nn.Module) -> tuple[nn.Module, Any]:
     """Return the module inside DDP, and the group that trains it together, by DDP, FSDP2 or an engine; or None."""
-    known = getattr(given, "group", None)
+    known = getattr(watched, "group", None)
     group = known if dist.is_available() and isinstance(known, dist.ProcessGroup) else None
     if isinstance(model, DistributedDataParallel):
         group, model = model.process_group, model.module
@@ -43,25 +43,25 @@ def group_of(given: Any, model: nn.Module) -> tuple[nn.Module, Any]:
     return model, sharded.device_mesh.get_group() if group is None and sharded is not None else group
 
 
-def alone_among() -> str:
-    """Return what a watch of one rank does not see where nothing says that its model is trained by all; or ""."""
+def single_rank_warning() -> str:
+    """Return what the watch of one rank misses if it does not know the other ranks, or ""."""
     if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return ""
     mine = f"this is rank {dist.get_rank()} of {dist.get_world_size()}"
-    return f"what other ranks saw: {mine}, and watch(model, group=torch.distributed.group.WORLD) adds them up"
+    return f"other ranks: {mine}; watch(model, group=torch.distributed.group.WORLD) merges their reports"
 
 
 def after_backward(outputs: list[Tensor], then: Callable[[], None], failed: Failed) -> None:
-    """Have a function called at the end of a backward pass through these, after what DDP and FSDP2 do there."""
+    """Call a function at the end of a backward pass through these tensors, after the callbacks of DDP and FSDP2."""
     queue: Callable[..., None] = torch.autograd.Variable._execution_engine.queue_callback
     safe = guarded(then, failed)
     for output in outputs:
         if output.requires_grad:
-            output.register_hook(lambda _: queue(lambda: queue(safe)))  # the second is behind all that wait by then
+            output.register_hook(lambda _: queue(lambda: queue(safe)))  # the second runs after all that wait
 
 
 class Ranks:
-    """The reports of a group's ranks on one model, in the store by which they found each other."""
+    """The reports of a group's ranks on one model, in the store of the process group."""
 
     def __init__(self, name: str, parameters: dict[str, Any], group: dist.ProcessGroup) -> None:
         self.rank, self.world = dist.get_rank(group), dist.get_world_size(group)
@@ -72,27 +72,27 @@ class Ranks:
         key = f"labkit.watch/{group.group_name}/{name}"
         number = self._store.add(f"{key}/{self.rank}/opened", 1)  # a model may be watched several times
         self._keys = [f"{key}/{rank}/{number}" for rank in range(self.world)]
-        self._told = False
+        self._published = False
 
-    def tell(self, report: Report) -> None:
-        """Leave this rank's report for the others."""
-        self._told = True
-        with suppress(RuntimeError):  # the process that keeps the store may have ended
+    def publish(self, report: Report) -> None:
+        """Write this rank's report to the store."""
+        self._published = True
+        with suppress(RuntimeError):  # the process that holds the store may have ended
             self._store.set(self._keys[self.rank], json.dumps(to_plain(report)))
 
-    def together(self, own: Report) -> Report:
-        """Return the report of all ranks; of those that left theirs in time, and then it says whose is missing."""
-        if not self._told:
-            return _noting(own, f"what other ranks saw than rank {self.rank} of {self.world}: until the watch ends")
-        with suppress(RuntimeError):  # some come too late, or the store has ended
+    def merged(self, own: Report) -> Report:
+        """Return the merged report of all ranks, with a note on the ranks whose report did not arrive in time."""
+        if not self._published:
+            return _with_unseen(own, f"other ranks than {self.rank} of {self.world}, until the watch ends")
+        with suppress(RuntimeError):  # some arrive too late, or the store has ended
             self._store.wait(self._keys, timedelta(seconds=WAIT_S))
-        reports = {rank: report for rank in range(self.world) if (report := self._left_by(rank, own)) is not None}
+        reports = {rank: report for rank in range(self.world) if (report := self._report_of(rank, own)) is not None}
         missing = [str(rank) for rank in range(self.world) if rank not in reports]
-        whole = added_up(list(reports.values()), self.sharded)
-        late = f"what rank {', '.join(missing)} of {self.world} saw: no report came in {WAIT_S:g} s"
-        return _noting(whole, late) if missing else whole
+        whole = merge_reports(list(reports.values()), self.sharded)
+        late = f"rank {', '.join(missing)} of {self.world}: no report arrived in {WAIT_S:g} s"
+        return _with_unseen(whole, late) if missing else whole
 
-    def _left_by(self, rank: int, own: Report) -> Report | None:
+    def _report_of(self, rank: int, own: Report) -> Report | None:
         if rank == self.rank:
             return own
         with suppress(RuntimeError):
@@ -101,30 +101,30 @@ class Ranks:
         return None
 
 
-def _noting(report: Report, unseen: str) -> Report:
+def _with_unseen(report: Report, unseen: str) -> Report:
     return replace(report, unseen=(*report.unseen, unseen))
 
 
-def added_up(reports: Sequence[Report], sharded: frozenset[str] = frozenset()) -> Report:
-    """Return one report of several ranks', the first one's being that of the lowest rank.
+def merge_reports(reports: Sequence[Report], sharded: frozenset[str] = frozenset()) -> Report:
+    """Merge the reports of several ranks, the lowest rank first.
 
-    Histograms and casts are added up, where each rank has its own; bytes of memory are those of the rank that holds
-    most. Each rank replays its own batch, and what they found is put together.
+    Histograms and casts that each rank has of its own are added. Bytes of memory are those of the rank that holds most.
+    Each rank replays its own batch, and the report has the findings of all.
 
     Args:
-        sharded: the parameters of which each rank holds a part.
+        sharded: names of parameters of which each rank holds a part.
     """
     numbers = sorted({w.step for report in reports for w in report.watched})
     watched = [[w for report in reports for w in report.watched if w.step == number] for number in numbers]
     odd = _disagreement(reports, watched)
     found = {(f.what, f.layer): f for report in reversed(reports) for f in report.findings}
-    first_bad = {bad.step: bad for bad in reversed([bad for report in reports for bad in report.non_finite])}
+    report_non_finite = {bad.step: bad for bad in reversed([bad for report in reports for bad in report.non_finite])}
     return replace(
         reports[0],
         steps=max(report.steps for report in reports),
         watched=tuple(_step(of_ranks, sharded) for of_ranks in watched),
         skips=tuple(_skip(reports, step) for step in sorted({s.step for report in reports for s in report.skips})),
-        non_finite=tuple(first_bad[step] for step in sorted(first_bad)),
+        non_finite=tuple(report_non_finite[step] for step in sorted(report_non_finite)),
         against_fp32=tuple(a for report in reports for a in report.against_fp32),
         findings=(*odd, *sorted(found.values(), key=lambda finding: finding.step)),
         unseen=tuple(dict.fromkeys(what for report in reports for what in report.unseen)),
@@ -132,7 +132,7 @@ def added_up(reports: Sequence[Report], sharded: frozenset[str] = frozenset()) -
 
 
 def _step(of_ranks: list[WatchedStep], sharded: frozenset[str]) -> WatchedStep:
-    """Add up one sampled step."""
+    """Merge one sampled step."""
     histograms: dict[str, dict[str, Any]] = {}
     for kind in dict.fromkeys(kind for w in of_ranks for kind in w.histograms):
         names = dict.fromkeys(name for w in of_ranks for name in w.histograms.get(kind, {}))

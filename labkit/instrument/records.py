@@ -1,9 +1,9 @@
-"""Records of what a watch saw.
+"""Records of a watch: sampled steps, skips, sources of inf and NaN, comparisons with FP32, and findings.
 
-Idea: whatever can be asked afterwards (what another format or another scale would do, which scales are safe) follows
-from counts per binade. So a report holds counts, and no tensor.
+Idea: the effect of another format or scale, and the safe scales, follow from counts per binade. So a report holds
+counts, and no tensor.
 
-Invariant: the same counts give the same answers, whoever counted them.
+Invariant: the same counts give the same answers.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class WatchedStep:
     """One sampled step.
 
     step        its number, from 0, skipped ones included
-    scale       what its loss was multiplied by
+    scale       of its loss
     histograms  kind -> name -> histogram; all gradients unscaled. Layers are named for activations, parameters for
                 the rest
     moves       parameter -> weights with a gradient, and those of them that are the same number after the step
     memory      bytes: weights, master weights, gradients, optimizer state, activations (kept for backward)
     casts       "float32 to float16" -> casts inside the model, and the bytes that they wrote
-    clipped     length of the gradients that the step took / of those that backward left; 1 where none were clipped
+    clipped     norm of the gradients of the step / norm after backward; 1 without clipping
     half        the layers whose gradients arrived in FP16
     """
 
@@ -79,7 +79,7 @@ class NonFinite:
     op         the operation
     direction  "forward", "backward", "input", "weight" or "after the model"
     value      "inf" or "NaN"
-    largest    the largest finite |value| that the operation was given
+    largest    the largest finite |value| among the operation's inputs
     by_scale   with the gradients divided by the scale, nothing is inf or NaN
     """
 
@@ -92,12 +92,12 @@ class NonFinite:
     by_scale: bool = False
 
     def __str__(self) -> str:
-        """Say it in a sentence."""
+        """Return one sentence."""
         where = {
             "forward": f"{self.op} in the forward pass of {self.layer or 'the model'}",
             "backward": f"{self.op} in the backward pass of {self.layer or 'the model'}",
-            "input": f"{self.op} that the model was given",
-            "weight": f"the weights themselves, before the step: {self.layer}",
+            "input": f"{self.op} that the model got",
+            "weight": f"the weight {self.layer}, before the step",
         }.get(self.direction, self.op)
         return f"{self.value} from {where}; largest finite value before it {self.largest:.3g}"
 
@@ -109,7 +109,7 @@ class AgainstFP32:
     lost        kind -> name -> elements that are zero here and not in FP32, elements that are not zero in FP32
     histograms  kind -> name -> the FP32 ones, unscaled
     arrived     how many elements of the gradient at the model's outputs are not zero here, and how many there are
-    begins_at   "the model's outputs": what was lost between the loss and them is not seen; or "the loss"
+    begins_at   "the model's outputs" (losses between the loss and them are not included) or "the loss"
     """
 
     step: int
@@ -119,9 +119,9 @@ class AgainstFP32:
     begins_at: str
 
 
-REPAIRS = {  # what is found -> what to do
+REPAIRS = {  # kind of finding -> what to do
     "first inf": "Compute this place in FP32: `x = x.float()` before it; autocast(enabled=False) alone casts nothing.",
-    "first NaN": "Compute this place in FP32, or keep such numbers out of it: log, sqrt and division need a bound.",
+    "first NaN": "Compute this place in FP32, or bound its input, as log, sqrt and division need.",
     "scale too high": "Use a GradScaler, which lowers its scale by itself; or a smaller fixed scale.",
     "scale too low": "Scale the loss (GradScaler), by a power of two in the window of safe scales.",
     "clipped while scaled": "Call scaler.unscale_(optimizer) before clipping.",
@@ -137,9 +137,9 @@ REPAIRS = {  # what is found -> what to do
 
 @dataclass(frozen=True)
 class Finding:
-    """Something wrong: what, with which layer or parameter ("" for all), at which step first, in a sentence.
+    """A fault: its kind, the layer or parameter ("" for all), the first step that shows it, and a sentence.
 
-    line    file and line of the user's code, where it is known
+    line    file and line of the user's code, if known
     """
 
     what: str
@@ -149,7 +149,7 @@ class Finding:
     line: str = ""
 
     def __str__(self) -> str:
-        """Say all of it in a line."""
+        """Return one line."""
         return f"step {self.step}: {self.what}" + f" in {self.layer}" * bool(self.layer) + f": {self.says}"
 
     @property
@@ -159,7 +159,7 @@ class Finding:
 
     @property
     def where(self) -> str:
-        """The line and the layer, as far as they are known."""
+        """The line and the layer, as far as known."""
         return ", ".join(filter(None, (self.line, self.layer and f"in {self.layer}")))
 
 
@@ -176,7 +176,7 @@ class Window:
 
     @property
     def safe(self) -> bool:
-        """Whether there is such a scale."""
+        """Whether such a scale exists."""
         return self.low <= self.high
 
 

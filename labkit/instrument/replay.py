@@ -1,10 +1,10 @@
-"""A step run again after it is over: in FP32, or as it was, with every operation looked at.
+"""Replay of a step: in FP32, or unchanged with an observer of every operation.
 
-Idea: the inputs that the model was seen to get, its random numbers and the gradient that arrived at its outputs are
-kept until the step is over, so that a copy of the model can run the step again. `against_fp32` compares its gradients
-with FP32's; `culprit` finds where its inf or NaN came from.
+Idea: a watch keeps the model's inputs, the state of the random generators and the gradients at its outputs until the
+step is over. With them, a copy of the model repeats the step. `against_fp32` compares its gradients with those of FP32;
+`culprit` finds the source of its inf or NaN.
 
-Invariant: the model, its buffers and every state of random numbers are afterwards what they were.
+Invariant: a replay leaves the model, its buffers and the random state unchanged.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PLAIN = (bool, int, float, str)
 
 @dataclass
 class Call:
-    """A call of the model: what it was given, in which state, and the gradients that arrived at its outputs."""
+    """A call of the model: its arguments, the state before it, and the gradients that arrived at its outputs."""
 
     args: Any
     kwargs: Any
@@ -47,12 +47,12 @@ class Call:
     random: list[Tensor]
     autocast: list[tuple[str, bool, torch.dtype]]
     modes: tuple[LabMode, ...]
-    attributes: list[tuple[nn.Module, dict[str, Any]]]  # of modules that count or are told something, as they stood
+    attributes: list[tuple[nn.Module, dict[str, Any]]]  # of modules with counters or settings, before the call
     seeds: dict[int, Tensor] = field(default_factory=dict)
     differentiated: bool = False  # its gradients were, too: create_graph
 
-    def returned(self, outputs: list[Tensor], failed: Failed) -> None:
-        """Listen for the gradients at what the model returned."""
+    def hook_outputs(self, outputs: list[Tensor], failed: Failed) -> None:
+        """Record the gradients that arrive at the model's outputs."""
         for number, output in enumerate(outputs):
             if output.requires_grad:
                 output.register_hook(guarded(partial(self._arrived, number), failed))
@@ -63,7 +63,7 @@ class Call:
 
 
 def note_call(modules: list[nn.Module], args: Any, kwargs: Any) -> Call:
-    """Note what a call of a model is given, and in which state it and some of its modules are, before it runs."""
+    """Record the arguments of a call of a model, and the state before it."""
     cuda = [torch.cuda.get_rng_state()] if torch.cuda.is_initialized() else []
     return Call(
         args,
@@ -77,10 +77,10 @@ def note_call(modules: list[nn.Module], args: Any, kwargs: Any) -> Call:
 
 
 def replayable(calls: list[Call]) -> list[Call]:
-    """Return calls that can be run again.
+    """Return the calls, if a replay is possible.
 
     Raises:
-        Unseen: one of them cannot.
+        Unseen: a call cannot be replayed.
     """
     if not calls:
         raise Unseen("the model was not called as a whole in it")
@@ -88,14 +88,14 @@ def replayable(calls: list[Call]) -> list[Call]:
         if not call.seeds:
             raise Unseen("no gradient arrived at the model's outputs")
         if call.differentiated:
-            raise Unseen("its gradients were differentiated in their turn (create_graph), as for a gradient penalty")
+            raise Unseen("its gradients were differentiated (create_graph), as for a gradient penalty")
         if any(tensor._version != version for tensor, version in call.versions):
-            raise Unseen("an input of the model was changed in place since")
+            raise Unseen("an input of the model was changed in place after the call")
     return calls
 
 
 def copied_model(model: nn.Module, wide: bool) -> tuple[nn.Module, dict[int, Any]]:
-    """Return a copy of a model without gradients or hooks of others than torch; in FP32 if `wide`; and a memo."""
+    """Return a copy of a model, with no gradients and only torch's own hooks, in FP32 if `wide`; and its memo."""
     memo: dict[int, Any] = {}
     if any(hasattr(parameter, "to_local") for parameter in model.parameters()):
         raise Unseen("this rank holds parts of the weights")
@@ -107,7 +107,7 @@ def copied_model(model: nn.Module, wide: bool) -> tuple[nn.Module, dict[int, Any
             kept = [(key, hook) for key, hook in hooks.items() if type(hook).__module__.startswith("torch.")]
             memo[id(hooks)] = OrderedDict(kept)
         for value in vars(module).values():
-            if isinstance(value, Tensor) and not value.is_leaf:  # what a forward pass has left behind
+            if isinstance(value, Tensor) and not value.is_leaf:  # a result of the last forward pass
                 memo[id(value)] = value.detach()
     try:
         copied = copy.deepcopy(model, memo)
@@ -120,16 +120,16 @@ def copied_model(model: nn.Module, wide: bool) -> tuple[nn.Module, dict[int, Any
 
 
 def wide_tree(tree: Any) -> Any:
-    """Return containers with their narrow tensors in FP32."""
+    """Return a tree with its narrow tensors in FP32."""
     return tree_map_only(Tensor, lambda t: t.float() if t.dtype in NARROW else t, tree)
 
 
 @contextmanager
-def as_it_was(call: Call, memo: dict[int, Any], wide: bool) -> Iterator[None]:
-    """Put what modules count or are told, random numbers and autocast as they were; the last two for this block."""
+def restored_state(call: Call, memo: dict[int, Any], wide: bool) -> Iterator[None]:
+    """Restore the attributes of modules; and for this block, the random state and autocast."""
     for module, attributes in call.attributes:
         vars(memo[id(module)]).update({name: value for name, value in attributes.items() if type(value) in PLAIN})
-    python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002  # what models draw from
+    python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002  # models may draw from it
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     with torch.random.fork_rng(devices=devices), ExitStack() as stack:
         torch.set_rng_state(call.random[0])
@@ -151,7 +151,7 @@ def run_backward(outputs: list[Tensor], seeds: dict[int, Tensor], scale: float) 
 
 
 class _Compared:
-    """What FP32 gives, and which of it is zero here: counted as it comes, kind by kind and name by name."""
+    """Gradients of FP32, and which of them are zero in the run: counts by kind and name."""
 
     def __init__(self) -> None:
         self.exact: dict[str, dict[str, ExponentHistogram]] = {"activation gradients": {}, "weight gradients": {}}
@@ -163,12 +163,12 @@ class _Compared:
         if here is None or here.shape != reference.shape:
             return
         reference, here = (t.to_dense() if t.is_sparse else t for t in (reference, here))
-        there = reference != 0
+        non_zero = reference != 0
         zeros, alive = self.lost[kind].get(name, (0, 0))
-        self.lost[kind][name] = (zeros + int((there & (here == 0)).sum()), alive + int(there.sum()))
+        self.lost[kind][name] = (zeros + int((non_zero & (here == 0)).sum()), alive + int(non_zero.sum()))
 
-    def listen(self, model: nn.Module, own_name: str, observed: dict[tuple[str, int], Tensor]) -> None:
-        """Compare the gradients of all leaf layers' outputs with those that were observed, in the order of calls."""
+    def hook(self, model: nn.Module, own_name: str, observed: dict[tuple[str, int], Tensor]) -> None:
+        """Compare the gradients at the outputs of all leaf layers with the observed ones, in the order of calls."""
         numbers: dict[str, int] = defaultdict(int)
 
         def after_forward(name: str, _: nn.Module, __: Any, output: Any) -> None:
@@ -195,15 +195,15 @@ def against_fp32(
     gradients: dict[str, Tensor | None],
     loss: Callable[[Any], Tensor] | None,
 ) -> AgainstFP32:
-    """Run a step's calls again in FP32, and compare the gradients of layers' outputs and of parameters.
+    """Replay the calls of a step in FP32, and compare the gradients of layers' outputs and of parameters.
 
     Raises:
-        Unseen: they cannot be run again.
+        Unseen: they cannot be replayed.
     """
     (copied, memo), compared = copied_model(model, wide=True), _Compared()
-    compared.listen(copied, type(model).__name__, observed)
+    compared.hook(copied, type(model).__name__, observed)
     for call in replayable(calls):
-        with as_it_was(call, memo, wide=True), torch.enable_grad():
+        with restored_state(call, memo, wide=True), torch.enable_grad():
             output = copied(*wide_tree(call.args), **wide_tree(call.kwargs))
             if loss is not None:
                 loss(output).backward()
@@ -219,10 +219,10 @@ def against_fp32(
 
 
 def culprit(model: nn.Module, calls: list[Call], scale: float, step: int) -> NonFinite | None:
-    """Run a step's calls again as they were, and return where inf or NaN came from; None if it did not come again.
+    """Replay the calls of a step unchanged, and return the source of inf or NaN; None if they do not reappear.
 
     Raises:
-        Unseen: they cannot be run again.
+        Unseen: they cannot be replayed.
     """
     for name, weight in model.named_parameters():
         if bad := non_finite(weight):
@@ -232,18 +232,20 @@ def culprit(model: nn.Module, calls: list[Call], scale: float, step: int) -> Non
             bad = non_finite(tensor)
             if bad == "NaN" or bool((dense(tensor) == math.inf).any()):  # one of -inf is a mask
                 return NonFinite(step, "", "a batch", "input", bad, largest([tensor]))
-    first = _trace(model, calls, step, 1.0, scale)
+    first = _first_non_finite(model, calls, step, 1.0, scale)
     if first is not None and first.direction == "backward" and scale != 1:
-        return replace(first, by_scale=_trace(model, calls, step, scale, scale) is None)
+        return replace(first, by_scale=_first_non_finite(model, calls, step, scale, scale) is None)
     return first
 
 
-def _trace(model: nn.Module, calls: list[Call], step: int, scale: float, scale_of_run: float) -> NonFinite | None:
-    """Run calls with the gradients at their outputs divided by `scale`, and look at every operation."""
+def _first_non_finite(
+    model: nn.Module, calls: list[Call], step: int, scale: float, scale_of_run: float
+) -> NonFinite | None:
+    """Replay calls with output gradients divided by `scale`; return the first operation with inf or NaN."""
     copied, memo = copied_model(model, wide=False)
     layers = _Layers(copied, step)
     for call in calls:
-        with as_it_was(call, memo, wide=False), torch.enable_grad(), Operations(layers.look):
+        with restored_state(call, memo, wide=False), torch.enable_grad(), Operations(layers.look):
             output = floats(under(call.modes, copied, *call.args, **call.kwargs))
         layers.label(output, "")
         if any(non_finite(t) for t in output) and layers.first:
@@ -271,7 +273,7 @@ class _Layers:
         self.modules, self.step = Modules(), step
         self.first: NonFinite | None = None
         self._known: dict[Any, str] = {}
-        self.modules.learn(model, unnamed="")
+        self.modules.add_names(model, unnamed="")
         for module in model.modules():
             module.register_forward_pre_hook(self._enter, with_kwargs=True)
             module.register_forward_hook(self._leave)
@@ -308,7 +310,7 @@ class _Layers:
         return lambda result: self.judge(op.strip("_"), layer, "forward", before, floats(result))
 
     def judge(self, op: str, layer: str, direction: str, given: list[Tensor], results: list[Tensor]) -> None:
-        """Note an operation that is the first to give inf or NaN of finite numbers, or NaN of none."""
+        """Record the first operation that gives inf or NaN from finite numbers, or NaN without one as input."""
         if self.first is None and (bad := next(filter(None, map(non_finite, results)), "")):
             before = {non_finite(t) for t in given}
             if (bad == "NaN" and "NaN" not in before) or before <= {""}:

@@ -1,11 +1,11 @@
-"""The report of a watch: asked for numbers, printed, drawn, saved, loaded and exported.
+"""The report of a watch: queries, text, pictures, files and exports.
 
-Idea: counts per binade answer what another format or another scale would do, and which scales are safe. A picture has
-one bar for each binade, coloured by what the format does to it at the scale of the run; it is text (SVG), and takes its
-ink from the reader's light or dark theme.
+Idea: counts per binade show the effect of another format or scale, and which scales are safe. A picture has one bar for
+each binade, coloured by the effect of the format at the scale of the run. It is text (SVG), in the colours of the
+reader's light or dark theme.
 
-Invariants: a report that was saved and loaded is equal to the one it was. A page fetches nothing, and each picture says
-in words what it shows.
+Invariants: a report that is saved and loaded is equal to the original. A page loads nothing from a network, and each
+picture has a description in words.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from labkit.instrument.records import (
 
 SHOWN = (-80, 40)  # exponents in a picture
 MOST_NAMES = 4  # in a line of text
+LOST_TO_MENTION = 0.01  # share of a layer's gradients
 STYLE = """<style>
 .labkit-watch { --ink: #1a1a1a; --paper: #fff; --line: #bbb; color: var(--ink); background: var(--paper);
   font: 14px/1.5 system-ui, sans-serif; padding: 1em; }
@@ -57,11 +58,11 @@ NAMES = {"weights": "parameters", "weight gradients": "gradients", "activation g
 
 @dataclass(frozen=True)
 class Report:
-    """All that a watch saw, to be printed, shown in a notebook, saved and loaded.
+    """The results of a watch, which print, show in a notebook, save and load.
 
-    steps       how many there were, skipped ones included
+    steps       number of steps, skipped ones included
     watched     the sampled ones
-    unseen      what could not be seen, and why
+    unseen      what could not be observed, and why
     """
 
     model: str
@@ -75,27 +76,27 @@ class Report:
     formats: tuple[str, ...] = ("FP16", "BF16")
 
     def histograms(self, kind: str, step: int | None = None) -> dict[str, ExponentHistogram]:
-        """Return name -> histogram of one watched step, or of all of them together.
+        """Return name -> histogram of one watched step, or of all together.
 
         Raises:
-            ValueError: there is no such kind, or that step was not watched.
+            ValueError: the kind is unknown, or the step was not watched.
         """
         if kind not in KINDS:
-            raise ValueError(f"a watch counts {', '.join(KINDS)}; it was asked for {kind!r}")
+            raise ValueError(f"kind: expected {', '.join(KINDS)}; got {kind!r}")
         chosen = [w for w in self.watched if step in (None, w.step)]
         if step is not None and not chosen:
             seen = ", ".join(str(w.step) for w in self.watched) or "none"
-            raise ValueError(f"step {step} was not watched; these were: {seen}. watch(model, every=1) watches each.")
+            raise ValueError(f"step {step} was not watched; watched: {seen}. watch(model, every=1) watches each step.")
         names = dict.fromkeys(name for w in chosen for name in w.histograms.get(kind, {}))
         each = [w.histograms.get(kind, {}) for w in chosen]
         return {name: trimmed(merge(h[name] for h in each if name in h)) for name in names}
 
     def fates(self, kind: str, format: Format = FP16, log2_scale: int = 0, step: int | None = None) -> dict[str, Fate]:
-        """Return what a format does to one kind of numbers, by name, if all were multiplied by 2^log2_scale."""
+        """Return name -> the effect of a format on one kind of numbers, multiplied by 2^log2_scale."""
         return {name: fate(shift(h, log2_scale), format) for name, h in self.histograms(kind, step).items()}
 
     def gradients(self) -> dict[str, ExponentHistogram]:
-        """Return all unscaled gradients by name, those of FP32 among them where a step was replayed in it."""
+        """Return all unscaled gradients by name, with those of FP32 for steps that were replayed in it."""
         parts: dict[str, list[ExponentHistogram]] = {}
         for histograms in (*(w.histograms for w in self.watched), *(a.histograms for a in self.against_fp32)):
             for kind in ("activation gradients", "weight gradients"):
@@ -109,14 +110,14 @@ class Report:
         return {name: window(h, format, tolerance) for name, h in self.gradients().items()}
 
     def one_scale(self, format: Format = FP16) -> tuple[int, float, float]:
-        """Return the largest scale (log2) that is safe for all, the share it loses, and the share one each would lose.
+        """Return the largest scale (log2) that is safe for all, its losses, and those of a scale for each layer.
 
         Raises:
-            ValueError: no gradient was seen.
+            ValueError: no gradient was observed.
         """
         gradients = self.gradients()
         if not gradients:
-            raise ValueError("no gradient other than zero was seen, so nothing limits the scale")
+            raise ValueError("no non-zero gradient was observed, so nothing limits the scale")
         windows = {name: window(h, format) for name, h in gradients.items()}
         one, total = min(w.high for w in windows.values()), sum(h.finite_non_zero for h in gradients.values())
         together = sum(fate(shift(h, one), format).underflowed * h.finite_non_zero for h in gradients.values())
@@ -126,7 +127,7 @@ class Report:
         return one, together / total, apart / total
 
     def save(self, folder: str | Path = "watch-report") -> Path:
-        """Write report.html, report.json and report.txt into a folder, which is made; return it."""
+        """Write report.html, report.json and report.txt into a folder, created if missing; return it."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "report.json").write_text(json.dumps(to_plain(self), allow_nan=True), encoding="utf-8")
@@ -139,7 +140,7 @@ class Report:
 
         Source: SummaryWriter.add_histogram_raw.
         """
-        for step, name, histogram in _named(self):
+        for step, name, histogram in _named_histograms(self):
             edges, counts = _binades(histogram)
             middles = edges[1:] * 0.75
             writer.add_histogram_raw(
@@ -162,7 +163,7 @@ class Report:
         """
         wandb = importlib.import_module("wandb")
         logged: dict[int, dict[str, Any]] = {}
-        for step, name, histogram in _named(self):
+        for step, name, histogram in _named_histograms(self):
             edges, counts = _binades(histogram)
             logged.setdefault(step, {})[name] = wandb.Histogram(np_histogram=(counts, edges))
         for step, histograms in logged.items():
@@ -173,7 +174,7 @@ class Report:
         """Read a report.json, or that of a folder.
 
         Raises:
-            ValueError: it is no report of a watch.
+            ValueError: the file is not a report of a watch.
         """
         path = Path(path)
         stored = (path / "report.json" if path.is_dir() else path).read_text(encoding="utf-8")
@@ -182,11 +183,11 @@ class Report:
         except ValueError:  # no JSON at all
             plain = None
         if not isinstance(plain, dict) or "watched" not in plain:
-            raise ValueError(f"{path} holds no report of a watch; Report.save writes one")
+            raise ValueError(f"{path}: expected a report of a watch, as Report.save writes it")
         return from_plain(plain)
 
     def __str__(self) -> str:
-        """Return a text that can be pasted into an issue."""
+        """Return plain text, as for an issue."""
         return _text(self)
 
     def _repr_html_(self) -> str:
@@ -194,7 +195,7 @@ class Report:
 
 
 def to_plain(report: Report) -> dict[str, Any]:
-    """Return a report as what JSON knows."""
+    """Return a report as values of JSON."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, tuple(_RECORDS.values())):
@@ -221,20 +222,20 @@ def from_plain(plain: Mapping[str, Any]) -> Report:
     """Return the report that `to_plain` wrote."""
     values: dict[str, Any] = {}
     for name, value in plain.items():
-        value = _thawed(value)
+        value = _from_json(value)
         values[name] = tuple(_RECORDS[name](**item) for item in value) if name in _RECORDS else value
     return Report(**values)
 
 
-def _thawed(value: Any) -> Any:
+def _from_json(value: Any) -> Any:
     if isinstance(value, dict) and set(value) == {"lo", "counts", "zeros", "bad"}:
         return ExponentHistogram(np.array(value["counts"], dtype=np.int64), value["lo"], value["zeros"], value["bad"])
     if isinstance(value, dict):
-        return {key: _thawed(item) for key, item in value.items()}
-    return tuple(_thawed(item) for item in value) if isinstance(value, list) else value
+        return {key: _from_json(item) for key, item in value.items()}
+    return tuple(_from_json(item) for item in value) if isinstance(value, list) else value
 
 
-def _named(report: Report) -> Iterator[tuple[int, str, ExponentHistogram]]:
+def _named_histograms(report: Report) -> Iterator[tuple[int, str, ExponentHistogram]]:
     for watched in report.watched:
         for kind, layers in watched.histograms.items():
             for name, histogram in layers.items():
@@ -243,27 +244,43 @@ def _named(report: Report) -> Iterator[tuple[int, str, ExponentHistogram]]:
 
 
 def _binades(histogram: ExponentHistogram) -> tuple[Any, Any]:
-    """Return [n + 1] edges and [n] counts; magnitudes of zero stand in a first bin from 0."""
+    """Return [n + 1] edges and [n] counts; zeros are in a first bin from 0."""
     edges = 2.0 ** np.arange(histogram.lo, histogram.lo + len(histogram.counts) + 1)
     return np.concatenate([[0.0], edges]), np.concatenate([[histogram.zeros], histogram.counts])
 
 
 def _text(report: Report) -> str:
-    """Return what was seen as plain text, for an issue."""
     first = f"{report.model}: {report.steps} steps, {len(report.watched)} sampled, {len(report.skips)} skipped"
     lines = [f"{first} (labkit {labkit.__version__}, torch {torch.__version__}, {platform.system()})"]
-    well = "nothing wrong was found" if report.steps else "no optimizer of this model stepped, so nothing can be said"
-    lines += ["found:", *(f"- {line}" for line in _findings(report))] if report.findings else [well]
+    lines += ["found:", *(f"- {line}" for line in _findings(report))] if report.findings else [_all_clear(report)]
     repairs = dict.fromkeys((finding.what, finding.repair) for finding in report.findings)
     lines += [f"  -> {what}: {repair}" for what, repair in repairs]
     lines += [f"- {line}" for line in _numbers(report)]
     lines += [f"- step {skip.step} skipped at scale {_power(skip.scale)}: {skip.why}" for skip in report.skips[:5]]
     lines += [f"- {len(report.skips) - 5} more were skipped"] if len(report.skips) > 5 else []
-    return "\n".join(lines + [f"- not seen: {what}" for what in report.unseen])
+    return "\n".join(lines + [f"- not observed: {what}" for what in report.unseen])
+
+
+def _all_clear(report: Report) -> str:
+    """Return the headline of a report without findings, with what FP16 would lose of a run in a wider format."""
+    if not report.steps:
+        return "No optimizer of this model stepped, so there is nothing to report."
+    gradients = report.gradients()
+    if any(w.half for w in report.watched) or not gradients or report.watched[-1].scale <= 0:
+        return "Nothing wrong was found."
+    used = round(math.log2(report.watched[-1].scale))
+    lost = {name: fate(shift(h, used), FP16).underflowed for name, h in gradients.items()}
+    name, share = max(lost.items(), key=lambda item: item[1])
+    if share < LOST_TO_MENTION:
+        return "Nothing wrong was found."
+    where = name.replace("activation gradients of", "activation gradients of layer")
+    low, high = max(w.low for w in report.safe_scales().values()), report.one_scale()[0]
+    advice = f"use a scale from 2^{low} to 2^{high}" if low <= high else "no single scale keeps all gradients"
+    return f"Nothing wrong was found in this format. In FP16, {share:.0%} of the {where} would be lost; {advice}."
 
 
 def _findings(report: Report) -> list[str]:
-    """Return a line for each kind of fault and step; the names that share it stand in one."""
+    """Return a line for each kind of finding and step, with the names that share them."""
     grouped: dict[tuple[str, int], list[tuple[str, str]]] = {}
     for finding in report.findings:
         grouped.setdefault((finding.what, finding.step), []).append((finding.layer, finding.says))
@@ -274,7 +291,7 @@ def _findings(report: Report) -> list[str]:
 
 
 def _listed(names: list[str]) -> str:
-    """Return names as a list of a few, and how many more."""
+    """Return the first names, and how many more."""
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     return ", ".join(names[:MOST_NAMES]) + more
 
@@ -295,20 +312,20 @@ def _numbers(report: Report) -> Iterator[str]:
 
 
 def _power(scale: float) -> str:
-    """Return 2^16 for 65536, and other numbers in short."""
+    """Return 2^16 for 65536, and other numbers in short form."""
     significand, exponent = math.frexp(scale)
     return f"2^{exponent - 1}" if significand == 0.5 else f"{scale:g}"
 
 
 def _page(report: Report) -> str:
-    """Return a page that needs nothing else."""
+    """Return a self-contained page."""
     head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>watch: {escape(report.model)}</title>'
     dark = '<meta name="color-scheme" content="light dark"><style>body { margin: 0; }</style>'
     return f"{head}{dark}<body>{_body(report)}</body></html>\n"
 
 
 def _body(report: Report) -> str:
-    """Return the inside of a page: the text, and for each kind a row of pictures, one for each format."""
+    """Return the body of a page: the text, and for each kind a table of pictures, one for each format."""
     formats = [FORMATS[name] for name in report.formats]
     parts = [f"<h2>{escape(report.model)}</h2><pre>{escape(_text(report))}</pre>"]
     for kind in KINDS if report.watched else ():
@@ -326,10 +343,10 @@ def _row(name: str, histogram: ExponentHistogram, formats: list[Format]) -> str:
 
 
 def _picture(histogram: ExponentHistogram, format: Format = FP16, width: int = 240, height: int = 36) -> str:
-    """Return a histogram as SVG, each binade in the colour of what the format does to it."""
+    """Return a histogram as SVG, each binade in the colour of its class in the format."""
     shares = fate(histogram, format)
-    said = ", ".join(f"{share:.1%} {what}" for what, share in vars(shares).items() if share)
-    said = said or "all zero" if histogram.total else "nothing"
+    description = ", ".join(f"{share:.1%} {what}" for what, share in vars(shares).items() if share)
+    description = description or ("all zero" if histogram.total else "nothing")
     first, last = SHOWN
     step, tallest = width / (last - first), max(histogram.counts, default=0)
     bars = []
@@ -341,8 +358,8 @@ def _picture(histogram: ExponentHistogram, format: Format = FP16, width: int = 2
         bars.append(f'<rect class="{what}" {place}/>')
     axis = f'<line x1="0" x2="{width}" y1="{height}" y2="{height}"/>'
     return (
-        f'<svg role="img" width="{width}" height="{height}" viewBox="0 0 {width} {height}"><title>{said}</title>'
-        f"{axis}{''.join(bars)}</svg><br><small>{said}</small>"
+        f'<svg role="img" width="{width}" height="{height}" viewBox="0 0 {width} {height}"><title>{description}</title>'
+        f"{axis}{''.join(bars)}</svg><br><small>{description}</small>"
     )
 
 

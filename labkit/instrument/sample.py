@@ -1,10 +1,10 @@
 """The counts of one sampled step, tensor by tensor.
 
-Idea: numbers are counted where they pass, as they are, and the scale is taken out of the histogram afterwards: a power
-of two moves its bins. So nothing is kept but counts, and nothing is computed that the step would not compute.
+Idea: tensors are counted as they are, and the scale is taken out of the histogram afterwards: a power of two shifts its
+bins. So a sample holds counts only, and adds no computation to the step.
 
-Invariant: no tensor of the step is changed, and each number is counted once: what checkpointing runs again in the
-backward pass is not.
+Invariant: no tensor of the step is changed, and each number is counted once: forward passes that checkpointing repeats
+in the backward pass are not counted.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from labkit.instrument.stream import Operations, in_backward, open_cast_sources,
 from labkit.modes import open_modes
 
 MEMORY = ("weights", "master weights", "gradients", "optimizer state", "activations")
-TRANSFORMED = "what the model computes inside a transform of torch.func (grad, vmap ...)"
-INNER = "gradients of torch.autograd.grad and of create_graph=True: nothing says what they were multiplied by"
+TRANSFORMED = "computations inside a transform of torch.func (grad, vmap ...)"
+INNER = "gradients of torch.autograd.grad and of create_graph=True: their scale is unknown"
 COUNTED = (torch.float16, torch.bfloat16, torch.float32)
 
 
-def transformed() -> bool:
-    """Say whether a transform of torch.func is running: its tensors stand for others, and hold no numbers."""
+def in_transform() -> bool:
+    """Return whether a transform of torch.func is running, whose tensors hold no numbers."""
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
@@ -59,18 +59,18 @@ def dtype_name(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def own_part(tensor: Tensor) -> Tensor:
-    """Return the part of a sharded tensor (a DTensor) that this process holds, in the same memory; another as it is."""
+def local_part(tensor: Tensor) -> Tensor:
+    """Return this process's part of a sharded tensor (a DTensor), in the same memory; other tensors unchanged."""
     tensor = tensor.detach()
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def dense(tensor: Tensor) -> Tensor:
-    """Return the numbers that a tensor stores, in a dtype that can be counted: of a sparse one, without the gaps.
+    """Return the stored numbers of a tensor, dense or sparse, in a dtype that can be counted.
 
     FP64 is rounded to FP32; 8-bit formats fit into it.
     """
-    tensor = own_part(tensor)
+    tensor = local_part(tensor)
     if tensor.layout != torch.strided:
         tensor = tensor.coalesce().values() if tensor.layout == torch.sparse_coo else tensor.values()
     tensor = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
@@ -91,7 +91,7 @@ def finite(tensor: Tensor) -> bool:
 
 
 def non_finite(tensor: Tensor) -> str:
-    """Return "NaN" where a tensor holds one, else "inf" where it holds that, else ""."""
+    """Return "NaN" if a tensor holds NaN, "inf" if it holds inf, else ""."""
     numbers = dense(tensor)
     if bool(torch.isfinite(numbers).all()):
         return ""
@@ -110,39 +110,39 @@ def length(tensors: Iterable[Tensor]) -> float:
 
 
 def checksum(tensor: Tensor) -> int:
-    """Return a sum over a tensor's bits, which tells whether it was changed."""
+    """Return a sum over a tensor's bits, which changes when the tensor does."""
     bits = dense(tensor).contiguous()
     return int(bits.view(torch.int32 if bits.itemsize == 4 else torch.int16).sum(dtype=torch.int64))
 
 
 def _bytes(tensors: Iterable[Tensor], seen: set[int]) -> int:
-    """Return the bytes of the storages that were not seen before."""
+    """Return the bytes of the storages that are not in `seen`, and add them to it."""
     total = 0
     for tensor in tensors:
-        parts = [tensor._values(), tensor._indices()] if tensor.layout == torch.sparse_coo else [own_part(tensor)]
+        parts = [tensor._values(), tensor._indices()] if tensor.layout == torch.sparse_coo else [local_part(tensor)]
         for storage in (part.untyped_storage() for part in parts):
             total += storage.nbytes() if storage.data_ptr() not in seen else 0
             seen.add(storage.data_ptr())
     return total
 
 
-def harmless(method: Callable[..., None]) -> Callable[..., None]:
-    """Have a method that looks at a tensor report what it could not see, instead of ending the training.
+def non_fatal(method: Callable[..., None]) -> Callable[..., None]:
+    """Decorate a method so that its exceptions are reported, and never end the training.
 
-    No mode sees how it looks, so that its own casts are not counted as the model's.
+    It runs outside all modes, so that its own casts are not counted as the model's.
     """
 
     @wraps(method)
-    def looking(self: Sample, *args: Any) -> None:
+    def guarded_method(self: Sample, *args: Any) -> None:
         with reporting(self._failed, name_of(method)), _disable_current_modes():
             method(self, *args)
 
-    return looking
+    return guarded_method
 
 
 @contextmanager
-def _without(pack: Any, unpack: Any, disable: Any, *args: Any, **kwargs: Any) -> Iterator[None]:
-    """Take these hooks away while torch.func runs, which refuses any; others are refused as they would be."""
+def _without_hooks(pack: Any, unpack: Any, disable: Any, *args: Any, **kwargs: Any) -> Iterator[None]:
+    """Remove our hooks while torch.func runs, which refuses any; hooks of others are refused as before."""
     top = torch._C._autograd._top_saved_tensors_default_hooks(True)
     ours = top is not None and top[0] is pack
     with ExitStack() as stack:
@@ -154,14 +154,14 @@ def _without(pack: Any, unpack: Any, disable: Any, *args: Any, **kwargs: Any) ->
 
 
 class CountedCasts:
-    """Counts casts between dtypes of numbers, whoever asks for them: torch's autocast or the model; or a source."""
+    """Counter of casts between floating-point dtypes, by torch's autocast, the model or a source."""
 
-    def __init__(self, casts: dict[str, tuple[int, int]], told: bool) -> None:
-        self._casts, self._look = casts, not told
+    def __init__(self, casts: dict[str, tuple[int, int]], by_sources: bool) -> None:
+        self._casts, self._look = casts, not by_sources
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """Be open around one cast that a source tells of."""
+        """Enclose one cast that a source reports."""
         before, self._look = self._look, True
         try:
             yield
@@ -169,7 +169,7 @@ class CountedCasts:
             self._look = before
 
     def look(self, func: Any, args: Any, _: Any) -> Callable[[Tensor], None] | None:
-        """Look at an operation that is about to run, and at the result of a cast."""
+        """Return the count of a cast that is about to run, or None for another operation."""
         return partial(self._count, args[0]) if self._look and func is torch.ops.aten._to_copy.default else None
 
     def _count(self, before: Tensor, after: Tensor) -> None:
@@ -180,10 +180,10 @@ class CountedCasts:
 
 
 class Sample:
-    """What is counted of one step.
+    """The counts of one step.
 
     counts    kind -> name of a layer or parameter -> histogram
-    norms     parameter -> length of its gradient as backward left it, unscaled
+    norms     parameter -> norm of its gradient after backward, unscaled
     """
 
     def __init__(
@@ -208,13 +208,13 @@ class Sample:
         self.half: set[str] = set()  # layers whose gradients arrived in FP16
         self._saved: set[int] = set()
 
-    @harmless
+    @non_fatal
     def after_forward(self, module: nn.Module, _: Any, output: Any) -> None:
-        """Count what a leaf layer returns, and listen for its gradient."""
+        """Count the output of a leaf layer, and hook its gradient."""
         name = self._names.get(id(module))
         if name is None or next(module.children(), None) is not None:
             return
-        if transformed():
+        if in_transform():
             raise Unseen(TRANSFORMED)
         again = in_backward()
         for tensor in floats(output):
@@ -225,7 +225,7 @@ class Sample:
                 tensor.register_hook(guarded(arrived, self._failed))
                 self._numbers[name] += 1
 
-    @harmless
+    @non_fatal
     def _arrived(self, name: str, number: int, gradient: Tensor) -> None:
         if self.inner or torch.is_grad_enabled():
             raise Unseen(INNER)
@@ -236,29 +236,29 @@ class Sample:
             self.kept[name, number] = gradient.detach()
 
     def add(self, kind: str, name: str, histogram: ExponentHistogram) -> None:
-        """Add to what was counted of a layer in this step: it may be called several times."""
+        """Add to the counts of a layer, which may be called several times in a step."""
         before = self.counts[kind].get(name)
         self.counts[kind][name] = trimmed(histogram if before is None else merge([before, histogram]))
 
-    @harmless
+    @non_fatal
     def gradient(self, name: str, gradient: Tensor, scale: float) -> None:
-        """Count a parameter's gradient as backward left it; the last backward of a step has the sum of all."""
+        """Count a parameter's gradient after backward; the last backward of a step has the sum of all."""
         self.counts["weight gradients"][name] = trimmed(count(gradient, scale))
         self.norms[name] = length([gradient]) / scale
 
     @contextmanager
     def inside(self, parameters: Callable[[], Iterable[Tensor]]) -> Iterator[None]:
-        """Measure what a forward pass keeps for the backward pass, and its casts."""
-        sharded = any(hasattr(p, "to_local") for p in parameters())  # then they are put together for a while
-        weights = {own_part(p).untyped_storage().data_ptr() for p in parameters()}
-        top = torch._C._autograd._top_saved_tensors_default_hooks(True)  # somebody else's, who moves them elsewhere
+        """Measure the tensors that a forward pass saves for backward, and count its casts."""
+        sharded = any(hasattr(p, "to_local") for p in parameters())  # then they are gathered for a while
+        weights = {local_part(p).untyped_storage().data_ptr() for p in parameters()}
+        top = torch._C._autograd._top_saved_tensors_default_hooks(True)  # of the user, as for offloading
         pack, unpack = top if top is not None else (lambda t: t, lambda t: t)
 
         def note(tensor: Tensor) -> None:
             if tensor.layout == torch.strided and type(tensor) in (Tensor, nn.Parameter):
                 storage = tensor.untyped_storage()
                 if sharded and storage.data_ptr() not in self._saved:
-                    weights.update(own_part(p).untyped_storage().data_ptr() for p in parameters())
+                    weights.update(local_part(p).untyped_storage().data_ptr() for p in parameters())
                 if storage.data_ptr() not in weights and storage.data_ptr() not in self._saved:
                     self._saved.add(storage.data_ptr())
                     self.memory["activations"] += storage.nbytes()
@@ -270,48 +270,50 @@ class Sample:
 
         with ExitStack() as stack:
             stack.enter_context(saved_tensors_hooks(note_and_pack, unpack))
-            stack.enter_context(tap(graph, "disable_saved_tensors_hooks", partial(_without, note_and_pack, unpack)))
-            casts = CountedCasts(self.casts, told=bool(open_modes()))
+            stack.enter_context(
+                tap(graph, "disable_saved_tensors_hooks", partial(_without_hooks, note_and_pack, unpack))
+            )
+            casts = CountedCasts(self.casts, by_sources=bool(open_modes()))
             stack.enter_context(Operations(casts.look, self._failed))
             stack.enter_context(open_cast_sources(casts.one, self._failed))
             yield
 
     def forget_gradients(self) -> None:
-        """Forget what backward left: somebody else adds gradients up, and passes on the sum."""
+        """Discard the gradients of backward: an engine accumulates them, and reports the sum."""
         self.counts["weight gradients"].clear()
         self.norms.clear()
 
-    @harmless
-    def look_before(
+    @non_fatal
+    def before_step_sample(
         self, parameters: dict[str, Tensor], weights: dict[str, Tensor], gradients: dict[str, Tensor | None]
     ) -> None:
-        """Look at the weights that a step is about to move, and keep a copy of them until it is over."""
+        """Count the weights before a step, and keep a copy of them until it is over."""
         arrived = {name: gradient for name, gradient in gradients.items() if gradient is not None}
         for name in arrived.keys() - self.norms.keys():
             self.gradient(name, arrived[name], 1.0)
         if "weights" not in self.counts:
             self.counts["weights"] = {name: trimmed(count(parameter)) for name, parameter in parameters.items()}
-        self.before = {name: own_part(weight).clone() for name, weight in weights.items()}
+        self.before = {name: local_part(weight).clone() for name, weight in weights.items()}
         left, taken = math.hypot(*(self.norms[name] for name in arrived)), length(arrived.values())
         if math.isfinite(left) and taken < 0.999 * left:
             self.clipped = min(self.clipped, taken / left)
 
-    @harmless
+    @non_fatal
     @torch.no_grad()
-    def look_after(self, weights: dict[str, Tensor], gradients: dict[str, Tensor | None]) -> None:
-        """Count the updates, and those that were swallowed; then let the copy go."""
+    def after_step_sample(self, weights: dict[str, Tensor], gradients: dict[str, Tensor | None]) -> None:
+        """Count the updates and the swallowed ones; then release the copy."""
         for name, weight in weights.items():
-            before, weight = self.before.pop(name), own_part(weight)
+            before, weight = self.before.pop(name), local_part(weight)
             gradient = gradients.get(name)
             wide = weight.itemsize >= 4
             self.add("updates", name, count(weight.detach() - before if wide else weight.float() - before.float()))
             if gradient is not None:
-                full = gradient.to_dense() if gradient.layout != torch.strided else own_part(gradient)
+                full = gradient.to_dense() if gradient.layout != torch.strided else local_part(gradient)
                 self.moves[name] = swallowed_counts(before, weight, full)
 
-    @harmless
+    @non_fatal
     def measure(self, parameters: Iterable[Tensor], weights: Iterable[Tensor], optimizer: Any) -> None:
-        """Measure what is kept between two steps, in bytes; each storage once."""
+        """Measure the memory between two steps, in bytes; each storage once."""
         parameters, weights, seen = list(parameters), list(weights), set[int]()
         states = [t for w in weights for t in optimizer.state.get(w, {}).values() if isinstance(t, Tensor)]
         gradients = [t.grad for t in (*parameters, *weights) if t.grad is not None]

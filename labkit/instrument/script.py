@@ -1,7 +1,7 @@
 """Watch on an unchanged training script: `labkit watch train.py --its --arguments`.
 
-Idea: the script runs as Python would run it. At the first step of each optimizer, the outermost module that holds its
-parameters is looked for among all that are alive, and watched from there on.
+Idea: the script runs as Python would run it. At the first step of each optimizer, the outermost living module that
+holds its parameters is found, and watched from then on.
 
 Invariant: the script's output, files and exit status are its own.
 """
@@ -51,7 +51,7 @@ def run_script(script: Path, arguments: list[str]) -> int:
 
 
 def run_as_main(script: Path, arguments: list[str]) -> None:
-    """Run a script with the sys.argv and sys.path of `python script arguments`; whatever it raises is raised."""
+    """Run a script with the sys.argv and sys.path of `python script arguments`; its exceptions are raised."""
     before, path = sys.argv, list(sys.path)
     sys.argv, sys.path[0] = [str(script), *arguments], str(script.resolve().parent)
     try:
@@ -76,12 +76,12 @@ class Watches(Listener):
             self._known.add(id(optimizer))
             model = model_of(optimizer)
             if model is not None and all(w.model is not group_of(model, model)[0] for w in self.open):
-                self.open.append(watch(model, self.every, against_fp32_every=10 * self.every).open_in_step())
+                self.open.append(watch(model, self.every, against_fp32_every=10 * self.every).open_during_step())
         for each in self.open:
             guarded(each.before_optimizer, each.failed)(optimizer, *arguments)
 
     def after_optimizer(self, optimizer: Any, *arguments: Any) -> None:
-        """Report to all watches that the step was taken."""
+        """Report the step to all watches."""
         for each in self.open:
             guarded(each.after_optimizer, each.failed)(optimizer, *arguments)
 
@@ -91,11 +91,11 @@ class Watches(Listener):
             guarded(each.__exit__, self.failed)()
 
     def failed(self, where: str, error: Exception) -> None:
-        """Note what failed outside of any one watch."""
+        """Record a failure outside of any one watch."""
         self._failures.setdefault((where, type(error).__name__), described(where, error))
 
     def reports(self, script: str) -> list[Report]:
-        """Return a report for each model; what failed outside of any one watch stands in the first."""
+        """Return a report for each model; the first includes failures outside of any one watch."""
         reports = [each.report() for each in self.open]
         if self._failures:
             first, *others = reports or [Report(script, steps=0)]
@@ -104,7 +104,7 @@ class Watches(Listener):
 
 
 def model_of(optimizer: Any) -> nn.Module | None:
-    """Return the module that holds an optimizer's parameters and is in no other that does; None if there is none."""
+    """Return the outermost module that holds an optimizer's parameters, or None."""
     stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
     alive = [value for value in gc.get_objects() if issubclass(type(value), nn.Module)]
     holding = [module for module in alive if any(id(p) in stepped for p in module.parameters())]

@@ -1,13 +1,13 @@
 """The stream of events of a training: forward passes, operations, scales, and optimizer steps, taken or skipped.
 
 Idea: torch's hooks report forward passes, gradients and steps, but not a step that a scaler skips: the optimizer is
-never called then. So the scaler's public methods are tapped while somebody listens. A source is what knows such
-methods: torch's own scaler is one; `amp` and `frameworks` register theirs. A `Listener` is what all report to; it also
-knows where one step ends and the next begins. A watch of one model and the diagnosis of a script are listeners.
+not called then. So the scaler's public methods are tapped while a listener is open. A source knows such methods:
+torch's own scaler is one; `amp` and `frameworks` register theirs. A `Listener` receives the events, and keeps count of
+the steps. A watch of one model and the diagnosis of a script are listeners.
 
-Invariants: a new step begins with a forward pass behind an optimizer that has stepped in this one or was skipped, and
-where such an optimizer steps again; what runs inside an optimizer's step or in a backward pass begins none. Once the
-last listener is closed, each tapped class holds the very functions that it held before.
+Invariants: a new step begins with the first forward pass after an optimizer has stepped or was skipped, and when such
+an optimizer steps again. Forward passes inside an optimizer's step or in a backward pass begin none. Once the last
+listener is closed, each tapped class holds its original functions.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ Gradients = dict[str, Tensor | None]  # parameter -> its unscaled gradient, None
 
 
 def in_backward() -> bool:
-    """Say whether a backward pass is running: what is called then was called before."""
+    """Return whether a backward pass is running; checkpointing repeats forward passes in it."""
     return torch._C._current_graph_task_id() != -1
 
 
 def no_scale() -> float:
-    """Return what a loss is multiplied by that nobody scales."""
+    """Return the scale of a loss without a scaler."""
     return 1.0
 
 
 class Listener:
-    """What a training is reported to; a class of its own overrides the events that it looks at.
+    """Receiver of the events of a training; a subclass overrides the events that it needs.
 
-    step      the number of the step that is running, from 0
+    step      number of the current step, from 0
     stepped   ids of the optimizers that have stepped in this step, or were skipped
-    stepping  an optimizer steps now
+    stepping  an optimizer is stepping
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Listener:
         self._scale: Callable[[], float] = no_scale
 
     def failed(self, where: str, error: Exception) -> None:
-        """Report what failed in the listener or in a source: the run that it looks at goes on."""
+        """Report a failure of the listener or of a source; the training goes on."""
         raise error
 
     # Steps
@@ -62,80 +62,80 @@ class Listener:
         """Begin the next step."""
 
     def forward_begins(self) -> None:
-        """Begin the next step with a forward pass, where an optimizer has stepped in this one."""
+        """Begin the next step with a forward pass, if an optimizer has stepped in this one."""
         if self.stepped and not self.stepping and torch.is_grad_enabled() and not in_backward():
             self.next_step()
 
     def step_begins(self, optimizer: Any) -> None:
-        """Begin the next step with an optimizer that has stepped in this one."""
+        """Begin the next step if an optimizer has stepped in this one already."""
         if id(optimizer) in self.stepped:
             self.next_step()
 
     # Events, from torch's hooks and from sources
 
-    def trains(self, model: nn.Module) -> bool:
-        """Say whether an engine of this model is to be reported."""
+    def observes_model(self, model: nn.Module) -> bool:
+        """Return whether engines of a model are reported."""
         return True
 
-    def holds(self, optimizer: Any) -> bool:
-        """Say whether an optimizer is to be reported: whether it has parameters of the model."""
+    def observes_optimizer(self, optimizer: Any) -> bool:
+        """Return whether an optimizer is reported: whether it has parameters of the model."""
         return True
 
     def scaled_by(self, scale: Callable[[], float]) -> None:
-        """Note what the loss of the next backward pass is multiplied by; it is called only where it is needed."""
+        """Record the scale of the next backward pass, as a function that is called only when needed."""
         self._scale = scale
 
     def before_unscale(self, optimizer: Any) -> None:
-        """Look at gradients that are scaled still, just before they are unscaled."""
+        """Check the scaled gradients just before they are unscaled."""
 
     def before_optimizer(self, optimizer: Any, *_: Any) -> None:
-        """Note that an optimizer is about to step: from torch's own hooks, or where it is none of torch's."""
+        """Observe an optimizer that is about to step."""
 
     def after_optimizer(self, optimizer: Any, *_: Any) -> None:
-        """Note that it has stepped."""
+        """Observe an optimizer that has stepped."""
 
     def before_step(self, optimizer: Any, weights: dict[str, Tensor], gradients: Gradients) -> None:
-        """Look at the weights that a step is about to move, and at its unscaled gradients."""
+        """Observe the weights and the unscaled gradients before a step."""
 
     def after_step(self, optimizer: Any, weights: dict[str, Tensor], gradients: Gradients) -> None:
-        """Look at the weights after it."""
+        """Observe the weights after a step."""
 
     def skipped(self, optimizer: Any, gradients: Gradients, why: str = "") -> None:
-        """Note that a step was not taken."""
+        """Observe a step that was not taken."""
 
     @contextmanager
     def step_by_scaler(self, optimizer: Any) -> Iterator[None]:
-        """Be open while a scaler decides on a step of torch's own optimizer."""
+        """Enclose a scaler's decision on a step of a torch optimizer."""
         yield
 
     def step_by_engine(self, optimizer: Any) -> AbstractContextManager[None]:
-        """Be open while an engine decides on a step, and reports it."""
+        """Enclose an engine's decision on a step, which the engine reports itself."""
         return self.step_by_scaler(optimizer)
 
 
 class Modules:
-    """The modules whose forward passes are running, the innermost last, by their names in a model."""
+    """Stack of the modules whose forward passes are running, by their names in a model."""
 
     def __init__(self) -> None:
         self.names: dict[int, str] = {}
         self.running: list[str] = []
 
-    def learn(self, model: nn.Module, unnamed: str | None = None) -> None:
-        """Learn the names in a model; its own is `unnamed`, or that of its class."""
+    def add_names(self, model: nn.Module, unnamed: str | None = None) -> None:
+        """Add the names of a model's modules; the model itself is called `unnamed`, or by its class."""
         own = type(model).__name__ if unnamed is None else unnamed
         self.names |= {id(module): name or own for name, module in model.named_modules()}
 
     @property
     def innermost(self) -> str:
-        """The name of the module that runs; "" outside of any."""
+        """The name of the module that runs; "" outside all modules."""
         return self.running[-1] if self.running else ""
 
     def enter(self, module: nn.Module) -> None:
-        """Note that a module begins."""
+        """Push a module."""
         self.running.append(self.names.get(id(module), type(module).__name__))
 
     def leave(self) -> str:
-        """Note that the innermost one has ended; return its name."""
+        """Pop the innermost module, and return its name."""
         return self.running.pop() if self.running else ""
 
 
@@ -143,10 +143,10 @@ Look = Callable[[Any, Any, Any], Callable[[Any], None] | None]
 
 
 class Operations(TorchDispatchMode):
-    """Reports each operation below autocast, in the dtype that it is computed in.
+    """A mode that reports each operation below autocast, in the dtype that it is computed in.
 
-    look    (operation, args, kwargs), before it runs -> what to do with its result, or None
-    failed  reports what fails in looking; None: it is raised
+    look    (operation, args, kwargs), called before it runs -> a function of its result, or None
+    failed  receives an exception of these functions; None: it is raised
     """
 
     def __init__(self, look: Look, failed: Failed | None = None) -> None:
@@ -154,18 +154,18 @@ class Operations(TorchDispatchMode):
         self._look, self._failed = look, failed
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operation as it is, and look at it before and behind."""
+        """Run the operation unchanged, between the calls of the observer."""
         kwargs, then = kwargs or {}, None
         try:
             then = self._look(func, args, kwargs)
         except Exception as error:
-            self._report("looking at what an operation takes", error)
+            self._report("observing the inputs of an operation", error)
         result = func(*args, **kwargs)
         try:
             if then is not None:
                 then(result)
         except Exception as error:
-            self._report("looking at what an operation returns", error)
+            self._report("observing the result of an operation", error)
         return result
 
     def _report(self, where: str, error: Exception) -> None:
@@ -174,7 +174,7 @@ class Operations(TorchDispatchMode):
         self._failed(where, error)
 
 
-Around = Callable[..., Any]  # gets a method and the arguments of a call, and is to call it
+Around = Callable[..., Any]  # gets a method and the arguments of a call, and calls it
 Source = Callable[[Listener], AbstractContextManager[None]]
 
 
@@ -182,19 +182,19 @@ Source = Callable[[Listener], AbstractContextManager[None]]
 def tap(cls: type | ModuleType, method: str, around: Around, failed: Failed | None = None) -> Iterator[None]:
     """Call `around(method, object, *arguments)` for each call of a class's method, until the block ends.
 
-    A module's function is tapped as well: `around(function, *arguments)`. Who taps last is outermost.
-    With `failed`, an exception of `around` itself is reported there, and the method is called all the same.
+    A function of a module can be tapped too: `around(function, *arguments)`. The last tap is outermost.
+    With `failed`, an exception of `around` itself is reported there, and the method is still called.
 
-    >>> class Door:
+    >>> class Safe:
     ...     def open(self, key): return key
-    >>> def say(original, door, key):
+    >>> def log(original, safe, key):
     ...     print("before", key)
-    ...     return original(door, key)
-    >>> with tap(Door, "open", say):
-    ...     Door().open("left")
+    ...     return original(safe, key)
+    >>> with tap(Safe, "open", log):
+    ...     Safe().open("left")
     before left
     'left'
-    >>> Door().open("right")
+    >>> Safe().open("right")
     'right'
     """
     if not hasattr(vars(cls).get(method), "arounds"):
@@ -235,12 +235,12 @@ def scaler_source(listener: Listener, scaler_class: type = torch.amp.GradScaler)
         return scale(scaler, *args, **kwargs)
 
     def around_unscale(unscale: Any, scaler: Any, optimizer: Any) -> Any:
-        if listener.holds(optimizer):
+        if listener.observes_optimizer(optimizer):
             listener.before_unscale(optimizer)
         return unscale(scaler, optimizer)
 
     def around_step(step: Any, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        if not (scaler.is_enabled() and listener.holds(optimizer)):
+        if not (scaler.is_enabled() and listener.observes_optimizer(optimizer)):
             return step(scaler, optimizer, *args, **kwargs)
         listener.scaled_by(scaler.get_scale)
         with listener.step_by_scaler(optimizer):
@@ -258,11 +258,11 @@ _CAST_SOURCES: list[CastSource] = []
 
 
 def register_source(source: Source, casts: CastSource | None = None) -> None:
-    """Have every watch that is opened from now on listen to a source, too.
+    """Add a source to every watch that is opened from now on.
 
     Args:
-        source: open while a watch is; it tells of scales, steps and skips.
-        casts: open while the model runs in a sampled step; it opens what it is given around each cast it makes.
+        source: open while a watch is open; it reports scales, steps and skips.
+        casts: open while the model runs in a sampled step; it opens its first argument around each cast it makes.
     """
     _SOURCES.append(source)
     _CAST_SOURCES.extend([casts] if casts is not None else [])
@@ -270,7 +270,7 @@ def register_source(source: Source, casts: CastSource | None = None) -> None:
 
 @contextmanager
 def open_cast_sources(cast: Callable[[], AbstractContextManager[None]], failed: Failed) -> Iterator[None]:
-    """Listen to casts of all sources that are registered."""
+    """Open the cast sources that are registered."""
     with ExitStack() as stack:
         for source in _CAST_SOURCES:
             stack.enter_context(guarded_context(source(cast, failed), failed, name_of(source)))
@@ -279,7 +279,7 @@ def open_cast_sources(cast: Callable[[], AbstractContextManager[None]], failed: 
 
 @contextmanager
 def open_sources(listener: Listener, scaler: Any = None) -> Iterator[None]:
-    """Listen to all sources that are registered, and to a scaler whose class none of them knows."""
+    """Open all registered sources, and one for a scaler whose class none of them knows."""
     known = [each.keywords.get("scaler_class") for each in _SOURCES if isinstance(each, partial)]
     sources = list(_SOURCES)
     if scaler is not None and not isinstance(scaler, (torch.amp.GradScaler, *filter(None, known))):

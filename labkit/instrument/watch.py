@@ -1,12 +1,12 @@
-"""Observer of a model in a training loop that somebody else wrote.
+"""Observer of a model in any training loop.
 
-Idea: a few steps out of many are sampled. torch's hooks report each module's forward pass, each gradient and each
-optimizer step that was taken; sources report scalers and skipped steps. The weights are compared before and after a
-step; where inf or NaN came, the step is run again to find its source. The hooks are torch's global ones, which look at
-one model only: the model itself carries none, and is copied and pickled as ever.
+Idea: a few steps out of many are sampled. torch's hooks report each forward pass of a module, each gradient and each
+optimizer step that was taken; sources report scalers and skipped steps. Weights are compared before and after a step.
+A step with inf or NaN is replayed to find their source. The hooks are torch's global ones, filtered by model: the model
+itself carries none, and can be copied and pickled.
 
-Invariant: the run is what it would be if nobody watched, bit for bit and draw for draw; when the block ends, by an
-exception too, no hook and no reference is left.
+Invariant: the run is the same as without the watch, bit for bit and random draw for random draw. When the block ends,
+also by an exception, no hook and no reference remains.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from labkit.formats import BF16, FP16, Format
 from labkit.instrument.guard import Unseen, guarded, guarded_context, reporting
 from labkit.instrument.log import Log, state_faults
-from labkit.instrument.ranks import Ranks, after_backward, alone_among, group_of
+from labkit.instrument.ranks import Ranks, after_backward, group_of, single_rank_warning
 from labkit.instrument.records import Finding, Skip
 from labkit.instrument.replay import Call, note_call
 from labkit.instrument.report import Report
@@ -36,14 +36,14 @@ from labkit.instrument.sample import (
     compiled,
     finite,
     floats,
+    in_transform,
     length,
-    own_part,
-    transformed,
+    local_part,
 )  # fmt: skip
 from labkit.instrument.stream import Gradients, Listener, in_backward, no_scale, open_sources, optimizer_hooks, tap
 
-KEPT_CALLS = 8  # of the model in one step, whose inputs are kept until the step is over
-SMALL = 4096  # elements: a gradient that is looked at in each step costs next to nothing
+MAX_CALLS = 8  # calls of the model in one step whose inputs are kept until the step is over
+SMALL = 4096  # elements of a gradient that is cheap to check in each step
 
 
 def watch(
@@ -60,18 +60,18 @@ def watch(
     """Watch a model being trained, by any loop, until the `with` block ends.
 
     Args:
-        model: a module, or what has one as `.model`: an engine, a run.
-        every: which steps are sampled: 0, every, 2 every ... A step is one in which an optimizer of the model steps or
-            is skipped; where several do, a new step begins with the next forward pass.
+        model: a module, or an object with one as `.model`: an engine, a run.
+        every: sample steps 0, every, 2 every ... In a step, an optimizer of the model steps or is skipped; with several
+            optimizers, a new step begins with the next forward pass.
         optimizer: watch this one's steps only.
         scaler: one with the methods of torch.amp.GradScaler that is not derived from it. torch's own is found.
-        formats: for which the report says what they would lose.
-        loss: the model's output -> the loss, unscaled. Without it the replay in FP32 begins with the gradient that
-            arrived at the model's outputs, and what was lost before is not seen.
+        formats: formats whose losses the report shows.
+        loss: the model's output -> the loss, unscaled. Without it, the replay in FP32 begins with the gradient that
+            arrived at the model's outputs, and misses what was lost between the loss and them.
         against_fp32_every: which steps are replayed in FP32 as well, a multiple of `every`; 0 for none, None for the
             smallest such multiple from 500 on.
         group: the ranks that train the model together. Those of DDP, of FSDP2 and of a distributed engine are found.
-            Each rank opens a watch; once it has ended, `report` is that of all ranks, on whichever one it is asked for.
+            Each rank opens a watch; after its end, `report` on any rank covers all of them.
 
     Raises:
         TypeError: there is no module to watch.
@@ -88,22 +88,22 @@ def watch(
     module = model if isinstance(model, nn.Module) else getattr(model, "model", None)
     if not isinstance(module, nn.Module):
         raise TypeError(
-            f"watch takes a torch.nn.Module, or what has one as .model; it was given {type(model).__name__}"
+            f"model: expected a torch.nn.Module, or an object with one as .model; got {type(model).__name__}"
         )
     if next(module.parameters(), None) is None:
-        raise ValueError(f"{type(module).__name__} has no parameter, so no step moves it and there is nothing to watch")
+        raise ValueError(f"{type(module).__name__} has no parameter, so there is nothing to watch")
     if not (isinstance(every, int) and every > 0):
-        raise ValueError(f"every is a positive whole number of steps; it was given {every!r}")
+        raise ValueError(f"every: expected a positive integer, got {every!r}")
     if against_fp32_every is None:
         against_fp32_every = -(-500 // every) * every
     elif against_fp32_every % every:
-        raise ValueError(f"against_fp32_every is 0 or a multiple of every={every}; it was given {against_fp32_every}")
+        raise ValueError(f"against_fp32_every: expected 0 or a multiple of every={every}, got {against_fp32_every}")
     module, found = group_of(model, module)
     return Watch(module, every, optimizer, scaler, tuple(formats), loss, against_fp32_every, group or found)
 
 
 class Watch(Listener):
-    """A watch on one model: a context manager, and the `report` of what was seen so far."""
+    """A watch on one model: a context manager with a `report` of the steps so far."""
 
     def __init__(
         self,
@@ -132,8 +132,8 @@ class Watch(Listener):
         self._open(hooked=True)
         return self
 
-    def open_in_step(self) -> Watch:
-        """Open it inside an optimizer's step, of which somebody else tells, and sample the next one too."""
+    def open_during_step(self) -> Watch:
+        """Open it inside an optimizer's step that the caller reports, and sample the next step too."""
         self.first = 1
         self._open(hooked=False)
         if self._sample is not None:
@@ -142,15 +142,15 @@ class Watch(Listener):
 
     def _open(self, hooked: bool) -> None:
         if self._stack is not None:
-            raise RuntimeError("this watch was opened before; watch(model) makes another one")
+            raise RuntimeError("this watch was opened before; create another one with watch(model)")
         self._parameters = {n.removeprefix("_orig_mod."): p for n, p in self.model.named_parameters()}
         self._weight_names = {id(p): name for name, p in self._parameters.items()}
         self._ranks = Ranks(self._log.name, self._parameters, self._group) if self._group is not None else None
         self._names = {id(module): name or type(module).__name__ for name, module in self.model.named_modules()}
         self._blind = compiled(self.model)
         unhooked = f"activations and their gradients: {self._blind}" if self._blind else ""
-        for unseen in filter(None, (unhooked, alone_among() if self._ranks is None else "")):
-            self._log.cannot_see(unseen)
+        for unseen in filter(None, (unhooked, single_rank_warning() if self._ranks is None else "")):
+            self._log.add_unseen(unseen)
         self._scaled = self._by_engine = self._called = False
         self._modules = [m for m in self.model.modules() if not type(m).__module__.startswith("torch.nn.")]
         self._held: dict[int, tuple[Any, int, dict[str, Tensor]]] = {}
@@ -168,7 +168,7 @@ class Watch(Listener):
             self._stack = stack.pop_all()
 
     def __exit__(self, *_: object) -> None:
-        """Take all hooks away, and let go of the model."""
+        """Remove all hooks, and release the model."""
         try:
             with reporting(self.failed, "finishing the last step"):
                 self._finish()
@@ -181,22 +181,22 @@ class Watch(Listener):
             self._scale = no_scale
             self._sample, self._calls, self._modules, self._held = None, [], [], {}
             if self._ranks is not None:
-                with reporting(self.failed, "leaving the report for other ranks"):
-                    self._ranks.tell(self._own_report())
+                with reporting(self.failed, "publishing the report for other ranks"):
+                    self._ranks.publish(self._own_report())
 
     def failed(self, where: str, error: Exception) -> None:
-        """Note what failed in the watch itself: the report says so, and the training goes on."""
+        """Record a failure of the watch itself: the report shows it, and the training goes on."""
         self._log.failed(where, error)
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """What failed in the watch itself, each with its place."""
+        """Failures of the watch itself, each with its place."""
         return tuple(self._log.failures.values())
 
     def report(self) -> Report:
-        """Return what was seen so far, also while the watch is open; after it, what all ranks of a group saw."""
+        """Return the report so far, also while the watch is open; after its end, that of all ranks of a group."""
         own = self._own_report()
-        return own if self._ranks is None else self._ranks.together(own)
+        return own if self._ranks is None else self._ranks.merged(own)
 
     def _own_report(self) -> Report:
         running = self._sample.done() if self._sample is not None and self.stepped else None
@@ -225,15 +225,15 @@ class Watch(Listener):
                 self._sample_stack.callback(parameter.register_post_accumulate_grad_hook(hook).remove)
 
     def _finish(self) -> None:
-        """Write down the sampled step that is over."""
+        """Record the sampled step that is over."""
         if self._sample is not None and (self.stepped or self._sample.counts):
             if self.stepped and not self._sample.norms:
-                self._log.cannot_see("gradients: no gradient had arrived at any parameter")
+                self._log.add_unseen("gradients: no gradient had arrived at any parameter")
             self._log.watched.append(self._sample.done())
         self._sample_stack.close()
 
     def next_step(self) -> None:
-        """Write down the step that is over, and begin the next."""
+        """Record the step that is over, and begin the next."""
         self._finish()
         self.step += 1
         self._begin()
@@ -241,41 +241,41 @@ class Watch(Listener):
     # Forward and backward
 
     def _before_forward(self, module: nn.Module, _: Any) -> None:
-        """Begin a step with the forward pass of a layer, where the model is never called as a whole."""
+        """Begin a step with the forward pass of a layer, if the model is never called as a whole."""
         if id(module) in self._names:
             self.forward_begins()
 
     def _around_call(self, call: Any, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        """Note the model's inputs and listen to its outputs; more of it in a sampled step."""
+        """Record the model's inputs and hook its outputs; count tensors in a sampled step."""
         if module is not self.model or not torch.is_grad_enabled() or in_backward():
             return call(module, *args, **kwargs)
         self.forward_begins()
         if self._running:
             if self._running != get_ident():
-                self._log.cannot_see("calls of the model in a second thread, while it ran in a first")
+                self._log.add_unseen("calls of the model in a second thread, while it ran in a first")
             return call(module, *args, **kwargs)
         self._called, self._running = True, get_ident()
         noted: Call | None = None
         try:
-            with reporting(self.failed, "noting a call"):
-                if transformed():
+            with reporting(self.failed, "recording a call"):
+                if in_transform():
                     raise Unseen(TRANSFORMED)
                 noted = note_call(self._modules, args, kwargs)
-                self._calls = [*self._calls[1 - KEPT_CALLS :], noted]
-            sample = None if transformed() else self._sample
+                self._calls = [*self._calls[1 - MAX_CALLS :], noted]
+            sample = None if in_transform() else self._sample
             inside = nullcontext() if sample is None else sample.inside(self.model.parameters)
-            with guarded_context(inside, self.failed, "looking inside a call"):
+            with guarded_context(inside, self.failed, "observing a call"):
                 output = call(module, *args, **kwargs)
         finally:
             self._running = 0
         if noted is not None:
-            noted.returned(floats(output), self.failed)
+            noted.hook_outputs(floats(output), self.failed)
         if self._group is not None and self._sample is not None:
             after_backward(floats(output), self._reduced, self.failed)
         return output
 
     def _around_grad(self, call: Any, *args: Any, **kwargs: Any) -> Any:
-        """Mark gradients that are no part of the step's backward pass, as those of a gradient penalty."""
+        """Mark gradients that are not part of the step's backward pass, as those of a gradient penalty."""
         sample = self._sample
         if sample is None:
             return call(*args, **kwargs)
@@ -286,7 +286,7 @@ class Watch(Listener):
             sample.inner = outer
 
     def _reduced(self) -> None:
-        """Count gradients after a backward pass that has added them up over the ranks."""
+        """Count gradients after a backward pass that has summed them over the ranks."""
         for name, parameter in self._parameters.items():
             self._accumulated(name, parameter)
 
@@ -294,37 +294,37 @@ class Watch(Listener):
         if self._sample is not None and parameter.grad is not None:
             self._sample.gradient(name, parameter.grad, self._scale_now())
 
-    # Scales and optimizers, as `labkit.instrument.stream` tells of them
+    # Scales and optimizers: events of `labkit.instrument.stream`
 
     def _scale_now(self) -> float:
         if self._known_scale is None:
             self._known_scale = float(self._scale())
         return self._known_scale
 
-    def trains(self, model: nn.Module) -> bool:
+    def observes_model(self, model: nn.Module) -> bool:
         return model is self.model
 
     def scaled_by(self, scale: Callable[[], float]) -> None:
         self._scale, self._scaled = scale, True
-        if self._sample is None or not self._sample.norms:  # else gradients of this step were counted by what was known
+        if self._sample is None or not self._sample.norms:  # else this step counted with the known one
             self._known_scale = None
 
-    def holds(self, optimizer: Any) -> bool:
+    def observes_optimizer(self, optimizer: Any) -> bool:
         return (self._only is None or optimizer is self._only) and bool(self._held_by(optimizer))
 
     def _held_by(self, optimizer: Any) -> dict[str, Tensor]:
-        """Return the model's parameters that an optimizer steps; looked up once, and when it has more."""
+        """Return the model's parameters that an optimizer steps, from a cache while their number is the same."""
         total = sum(len(group["params"]) for group in optimizer.param_groups)
         _, known, held = self._held.get(id(optimizer), (None, 0, {}))
         if known != total:
             stepped = [p for group in optimizer.param_groups for p in group["params"] if id(p) in self._weight_names]
             held = {self._weight_names[id(p)]: p for p in stepped}
-            if held:  # an optimizer that is kept is the only one of its id
+            if held:  # a cached optimizer stays alive, so its id stays unique
                 self._held[id(optimizer)] = optimizer, total, held
         return held
 
     def before_optimizer(self, optimizer: Any, *_: Any) -> None:
-        if self._by_engine or not self.holds(optimizer):
+        if self._by_engine or not self.observes_optimizer(optimizer):
             return
         self.stepping = True
         held = self._held_by(optimizer)
@@ -334,14 +334,14 @@ class Watch(Listener):
 
     @staticmethod
     def _looks_finite(weights: dict[str, Tensor]) -> bool:
-        """Look at one small gradient, which costs next to nothing: inf and NaN come to nearly all of them."""
+        """Return whether one small gradient is finite: inf and NaN reach nearly all gradients."""
         for weight in weights.values():
             if weight.numel() <= SMALL and weight.grad is not None and not weight.grad.is_sparse:
-                return math.isfinite(abs(own_part(weight.grad).sum().item()))
+                return math.isfinite(abs(local_part(weight.grad).sum().item()))
         return True
 
     def after_optimizer(self, optimizer: Any, *_: Any) -> None:
-        if not self._by_engine and self.holds(optimizer):
+        if not self._by_engine and self.observes_optimizer(optimizer):
             skipped = getattr(optimizer, "found_inf", None)  # of a fused optimizer, which skips by itself
             held = self._held_by(optimizer) if self._sample is not None or skipped else {}
             if skipped:
@@ -351,7 +351,7 @@ class Watch(Listener):
 
     @contextmanager
     def step_by_scaler(self, optimizer: Any) -> Iterator[None]:
-        """Be open while a scaler decides on a step: it was skipped if the optimizer's hooks were not called."""
+        """Enclose a scaler's decision on a step: the step is skipped if the optimizer's hooks are not called."""
         self.step_begins(optimizer)
         yield
         if id(optimizer) not in self.stepped:
@@ -359,7 +359,7 @@ class Watch(Listener):
 
     @contextmanager
     def step_by_engine(self, optimizer: Any) -> Iterator[None]:
-        """Be open while an engine steps, which tells of it itself: not torch's hooks."""
+        """Enclose a step of an engine, which reports it itself; torch's hooks are ignored."""
         self._by_engine = True
         try:
             yield
@@ -367,7 +367,7 @@ class Watch(Listener):
             self._by_engine = False
 
     def before_unscale(self, optimizer: Any) -> None:
-        """Compare the gradients that are still scaled with those that backward left."""
+        """Compare gradients that are still scaled with those of the backward pass."""
         if self._sample is None or id(optimizer) in self.stepped:
             return
         norms, scale = self._sample.norms, self._scale_now()
@@ -375,7 +375,7 @@ class Watch(Listener):
         left, now = math.hypot(*(norms[n] for n in held)) * scale, length(held.values())
         if scale != 1 and math.isfinite(left) and now < 0.999 * left:
             says = f"while {scale:g} times too large, they were shortened from {left:.3g} to {now:.3g}; unscale_ first"
-            self._log.find(Finding("clipped while scaled", "", self.step, says))
+            self._log.add_finding(Finding("clipped while scaled", "", self.step, says))
 
     def before_step(self, optimizer: Any, weights: dict[str, Tensor], gradients: Gradients) -> None:
         self.step_begins(optimizer)
@@ -385,38 +385,38 @@ class Watch(Listener):
             observed, self._sample.kept = self._sample.kept, None
             if observed is not None:
                 self._log.compare_with_fp32(self.model, self._calls, self._scale_now, observed, gradients, self._loss)
-            self._sample.look_before(self._parameters, weights, gradients)
-            self._log.note_sums(weights)
+            self._sample.before_step_sample(self._parameters, weights, gradients)
+            self._log.record_checksums(weights)
         counted = self._sample.counts["weight gradients"].values() if self._sample is not None else ()
         if not self._scaled and (self._sample is None or any(h.non_finite for h in counted)):
-            self._name_culprit(gradients)
+            self._find_source(gradients)
 
     def after_step(self, optimizer: Any, weights: dict[str, Tensor], gradients: Gradients) -> None:
         self.stepping = False
         self.stepped.add(id(optimizer))
         if self._sample is None or not self._sample.before:
             return
-        self._sample.look_after(weights, gradients)
-        self._log.note_moves(self._sample)
+        self._sample.after_step_sample(weights, gradients)
+        self._log.record_moves(self._sample)
         self._sample.measure(self._parameters.values(), weights.values(), optimizer)
         for finding in state_faults(optimizer, weights, self.step):
-            self._log.find(finding)
+            self._log.add_finding(finding)
 
     def skipped(self, optimizer: Any, gradients: Gradients, why: str = "") -> None:
-        """Note a step that was not taken, and whose fault that was."""
+        """Record a step that was not taken, and the parameters with inf or NaN."""
         self.stepping = False
         self.stepped.add(id(optimizer))
         culprits = tuple(name for name, g in gradients.items() if g is not None and not finite(g))
         shown = ", ".join(culprits[:3]) + f" and {len(culprits) - 3} more" * (len(culprits) > 3)
         why = why or f"inf or NaN in {shown or 'a gradient'}"
         self._log.skips.append(Skip(self.step, self._scale_now(), culprits, why))
-        self._name_culprit(gradients)
+        self._find_source(gradients)
 
-    def _name_culprit(self, gradients: Gradients) -> None:
-        self._log.name_culprit(self.model, self._calls, self._scale_now, gradients)
+    def _find_source(self, gradients: Gradients) -> None:
+        self._log.find_source(self.model, self._calls, self._scale_now, gradients)
 
 
 def _unscaled_gradients(optimizer: Any, held: dict[str, Tensor]) -> Gradients:
-    """Return the gradients that a step is about to take; a fused optimizer unscales them inside."""
+    """Return the unscaled gradients of a step; a fused optimizer unscales them inside the step."""
     scale = getattr(optimizer, "grad_scale", None)
     return {n: p.grad if scale is None or p.grad is None else p.grad / scale for n, p in held.items()}

@@ -1,9 +1,9 @@
-"""Findings and reports of a check: the subject, its status, what was seen, and what to do.
+"""Findings and reports of a check: subject, status, observation and remedy.
 
-Idea: a check returns a Report, a value; it prints in a terminal, shows as a table in a notebook and decides an exit
+Idea: a check returns a Report, a value. It prints in a terminal, shows as a table in a notebook and decides an exit
 status.
 
-Invariant: a finding that is not ok has a remedy; one without cannot be made.
+Invariant: a finding that is not ok has a remedy.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from html import escape
 
 
 class Status(StrEnum):
-    """How something is; each value is the word that is shown, so that no meaning hangs on colour alone."""
+    """Status of a finding; its value is the word on display, so that no meaning depends on colour alone."""
 
     OK = "ok"
     WARN = "warn"
@@ -33,14 +33,14 @@ SIGNS = {Status.OK: "✓", Status.WARN: "!", Status.BAD: "✗"}
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at.
+    """The result of checking one subject.
 
-    name    what was looked at, in a word or two
-    status  ok, warn (the lab works, but something is less than it could be) or bad (something will not work)
-    what    what was seen, with numbers and versions
-    remedy  what to do about it; empty only where nothing has to be done
-    where   file and line, module, as far as they are known; empty where that is no question
-    patients  whom `labkit explain` shows with the same fault
+    name    the subject, in a word or two
+    status  ok, warn (the lab works, but not as well as it could) or bad (something will not work)
+    what    the observation, with numbers and versions
+    remedy  what to do; empty only for a finding that is ok
+    where   file and line, or module, as far as they are known
+    faults  names of faults that `labkit explain` shows with the same symptom
 
     Raises:
         ValueError: the status is not ok and there is no remedy.
@@ -48,7 +48,7 @@ class Finding:
     >>> Finding("disk", Status.BAD, "full")
     Traceback (most recent call last):
     ...
-    ValueError: the finding 'disk' is bad but says no remedy; say what the reader should do
+    ValueError: the finding 'disk' is bad and has no remedy; say what the reader should do
     """
 
     name: str
@@ -56,30 +56,28 @@ class Finding:
     what: str
     remedy: str = ""
     where: str = ""
-    patients: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
 
     @property
-    def seen(self) -> str:
-        """What was seen, and where."""
+    def located(self) -> str:
+        """The observation, with its place."""
         return f"{self.where}: {self.what}" if self.where else self.what
 
     @property
     def to_do(self) -> str:
-        """The remedy, and whom to compare with."""
-        return self.remedy + f" (labkit explain {' | '.join(self.patients)})" * bool(self.patients)
+        """The remedy, and the faults to compare with."""
+        return self.remedy + f" (labkit explain {' | '.join(self.faults)})" * bool(self.faults)
 
     def __post_init__(self) -> None:
         if self.status is not Status.OK and not self.remedy:
             raise ValueError(
-                f"the finding {self.name!r} is {self.status} but says no remedy; say what the reader should do"
+                f"the finding {self.name!r} is {self.status} and has no remedy; say what the reader should do"
             )
 
 
 @dataclass(frozen=True)
 class Report:
-    """Everything an examination found, in the order it was looked at.
-
-    Shows itself: as text when printed, as a table in a notebook.
+    """The findings of a check, in the order of checking: text when printed, a table in a notebook.
 
     >>> print(Report((Finding("disk", Status.OK, "20 GiB free"),)))
     ✓ ok    disk  20 GiB free
@@ -87,12 +85,12 @@ class Report:
     """
 
     findings: tuple[Finding, ...]
-    if_warned: str = "The lab works. To look at when you like"
+    if_warned: str = "The lab works. Optional improvements"
     if_bad: str = "To do before the lab works"
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing is bad; warnings do not stop the lab."""
+        """Whether no finding is bad; warnings do not count."""
         return not any(self.of(Status.BAD))
 
     def of(self, status: Status) -> Iterator[Finding]:
@@ -101,7 +99,7 @@ class Report:
 
     @property
     def summary(self) -> str:
-        """One sentence that counts."""
+        """One sentence with the counts."""
         bad, warned = len(list(self.of(Status.BAD))), len(list(self.of(Status.WARN)))
         if not bad and not warned:
             return f"All {len(self.findings)} well."
@@ -114,7 +112,7 @@ class Report:
         width = max((len(finding.name) for finding in self.findings), default=0)
         lines = []
         for finding in self.findings:
-            lines.append(f"{SIGNS[finding.status]} {finding.status:<4}  {finding.name:<{width}}  {finding.seen}")
+            lines.append(f"{SIGNS[finding.status]} {finding.status:<4}  {finding.name:<{width}}  {finding.located}")
             if finding.remedy:
                 lines.append(f"{'':8}{'':{width}}  -> {finding.to_do}")
         return "\n".join([*lines, self.summary])
@@ -129,7 +127,7 @@ class Report:
                 f'<tr><td style="{cell} white-space: nowrap; color: {COLOURS[finding.status]}">'
                 f"<strong>{SIGNS[finding.status]} {finding.status}</strong></td>"
                 f'<th scope="row" style="{cell} white-space: nowrap">{escape(finding.name)}</th>'
-                f'<td style="{cell}">{escape(finding.seen)}{remedy}</td></tr>'
+                f'<td style="{cell}">{escape(finding.located)}{remedy}</td></tr>'
             )
         ink = "color: var(--jp-ui-font-color1, inherit); font-family: var(--jp-ui-font-family, sans-serif)"
         return (

@@ -1,4 +1,4 @@
-"""The doctor in somebody's own loop: the patients it claims to find are found, and healthy trainings are well."""
+"""`diagnose` on training loops: the faults that it claims to find are found, and healthy trainings have no finding."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -22,7 +22,7 @@ WAITS = {
     "softmax_by_hand": 45,
 }
 FAST = {
-    "mask_constant", "stale_cast", "decay_is_lost", "optimizer_made_before",  # patients
+    "mask_constant", "stale_cast", "decay_is_lost", "optimizer_made_before",  # faults
     "accumulation", "averaged_model", "gradient_penalty", "two_backward_passes",  # healthy
     "lora_in_half", "attention_mask_constant", "one_region_for_all", "schedule_runs_ahead",  # broken
 }  # fmt: skip
@@ -36,7 +36,7 @@ def of_each(names: Iterable[str]) -> pytest.MarkDecorator:
 
 
 def diagnosed(name: str, fixed: bool, steps: int = 6) -> Diagnosis:
-    """The doctor's report on one form of a patient, from the batch on that its fault waits for."""
+    """The report on one form of a fault, from the batch on that its fault waits for."""
     with torch.random.fork_rng(devices=[]):
         training = FAULTS[name].function(fixed)
         batches, start = list(training.batches), WAITS.get(name, 0)
@@ -52,7 +52,7 @@ def diagnosed(name: str, fixed: bool, steps: int = 6) -> Diagnosis:
 
 
 def found(name: str, report: Diagnosis) -> set[str]:
-    return {f.name for f in report.findings if f.status is not Status.OK and name in f.patients}
+    return {f.name for f in report.findings if f.status is not Status.OK and name in f.faults}
 
 
 @pytest.mark.filterwarnings("ignore:Detected call of")
@@ -81,7 +81,7 @@ def test_worked_example_a_healthy_training_is_well_and_goes_on_as_if_nobody_look
 
 
 def examined(make: Callable[[], Case], steps: int) -> Diagnosis:
-    """The doctor's report on the first steps of a training, which then goes on to its end."""
+    """The report on the first steps of a training, which then goes on to its end."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         case = make()
@@ -105,7 +105,7 @@ def test_what_is_broken_is_found_and_its_patient_named(names: list[str]) -> None
     wrong = {}
     for name, (training, patient) in ((name, BROKEN[name]) for name in names):
         report = examined(training, steps=60)
-        if not any(f.status is not Status.OK and patient in f.patients for f in report.findings):
+        if not any(f.status is not Status.OK and patient in f.faults for f in report.findings):
             wrong[name] = report
     assert not wrong
 
@@ -115,7 +115,7 @@ def test_an_error_is_told_with_its_line_and_its_patient_and_leaves_nothing_behin
     report = diagnosed("mask_constant", fixed=False)
     assert before == (torch.autograd.backward, torch.amp.GradScaler.step, torch.amp.autocast_mode.autocast.__enter__)
     (first, *_) = report.findings
-    assert (first.name, first.status, first.patients) == ("exception", Status.BAD, ("mask_constant",))
+    assert (first.name, first.status, first.faults) == ("exception", Status.BAD, ("mask_constant",))
     assert first.where.startswith("attention.py:")
     assert "labkit explain mask_constant" in str(report)
 
@@ -124,9 +124,9 @@ def test_what_is_no_training_is_refused_in_words() -> None:
     well = HEALTHY["accumulation"]()
     for error, says, wrong in (
         (ValueError, "batches is empty", {"batches": []}),
-        (TypeError, "step is a function", {"step": 3}),
+        (TypeError, "step: expected a function", {"step": 3}),
         (ValueError, "has no parameter", {"model": torch.nn.ReLU()}),
-        (ValueError, "steps is a positive", {"steps": 0}),
+        (ValueError, "steps: expected a positive", {"steps": 0}),
     ):
         with pytest.raises(error, match=says):
             diagnose(**{**vars(well), **wrong})
@@ -159,7 +159,7 @@ def test_the_command_says_by_its_exit_status_how_a_script_is(tmp_path, capsys) -
     assert cli.main(["diagnose", str(script), "--steps", "3", "early"]) == 1
     assert "labkit explain clip_before_unscale" in capsys.readouterr().out
     assert cli.main(["diagnose", str(none)]) == 2
-    assert "before any training step" in capsys.readouterr().err
+    assert "before a training step" in capsys.readouterr().err
     assert cli.main(["diagnose", str(tmp_path / "missing.py")]) == 2
     assert "there is no script" in capsys.readouterr().err
 

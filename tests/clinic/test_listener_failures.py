@@ -1,4 +1,4 @@
-"""The doctor never ends a run either: what fails in it stands in its report, and the script goes on unchanged."""
+"""A diagnosis never ends a run: its own failures are in its report, and the script goes on unchanged."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 
 from labkit.cli import main
 from labkit.clinic import diagnose as _diagnose  # noqa: F401  # the modules below are in place
-from labkit.clinic import listen, script
+from labkit.clinic import events, script
 from labkit.clinic.diagnose import Diagnosis
-from labkit.clinic.listen import Remarkable, TrainingListener
+from labkit.clinic.events import OperationObserver, TrainingObserver
 from labkit.clinic.script import ScriptDiagnosis
 from labkit.instrument import Watch
 from labkit.instrument.script import run_script
@@ -44,24 +44,25 @@ for _ in range(4):
 ROWS: list[list[tuple[Any, str]]] = [
     [
         *((ScriptDiagnosis, name) for name in ("before_module", "before_backward")),
-        *((TrainingListener, name) for name in ("registered", "before_optimizer", "grad", "scaled_by", "enter")),
-        (Remarkable, "first_bad"),
+        *((TrainingObserver, name) for name in ("registered", "before_optimizer", "grad", "scaled_by", "enter")),
+        (OperationObserver, "report_non_finite"),
     ],
     [
-        *((TrainingListener, name) for name in ("after_module", "after_optimizer", "before_unscale", "schedule")),
-        *((TrainingListener, name) for name in ("exit", "backward", "end_step")),
-        (Diagnosis, "_looked_at"), (Remarkable, "conversion"), (listen, "loss_scale"),
+        *((TrainingObserver, name) for name in ("after_module", "after_optimizer", "before_unscale", "schedule")),
+        *((TrainingObserver, name) for name in ("exit", "backward", "end_step")),
+        (Diagnosis, "_final_checks"), (OperationObserver, "report_merged_integers"), (events, "loss_scale"),
     ],
     [
-        (ScriptDiagnosis, "next_step"), (TrainingListener, "step_by_scaler"), (TrainingListener, "still_scaled"),
-        (Diagnosis, "look_at"), (Diagnosis, "_by_watch"),
+        (ScriptDiagnosis, "next_step"), (TrainingObserver, "step_by_scaler"),
+        (TrainingObserver, "scaled_parameter_gradients"),
+        (Diagnosis, "add_model"), (Diagnosis, "_watch_findings"),
     ],
     [
-        *((TrainingListener, name) for name in ("held", "forward_begins", "step_begins")),
-        (Diagnosis, "finish_step"), (Remarkable, "use"), (script, "model_of"),
+        *((TrainingObserver, name) for name in ("optimized_parameters", "forward_begins", "step_begins")),
+        (Diagnosis, "finish_step"), (OperationObserver, "report_misuse"), (script, "model_of"),
     ],
-    [(listen, "_worst"), (listen, "floats"), (listen, "finite"), (Watch, "_around_call")],
-    [(listen, "tree_leaves"), (script, "leaves")],
+    [(events, "_worst"), (events, "floats"), (events, "finite"), (Watch, "_around_call")],
+    [(events, "tree_leaves"), (script, "leaves")],
 ]  # fmt: skip
 ONE_BY_ONE = [[plant] for row in ROWS for plant in row]
 

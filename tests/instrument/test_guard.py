@@ -53,16 +53,16 @@ def by_scaler(model: nn.Module, scaler_class: Any = torch.amp.GradScaler, steps:
 PLANTS: list[tuple[type | ModuleType, str]] = [
     *((Watch, name) for name in (
         "before_optimizer", "after_optimizer", "before_unscale", "before_step", "after_step", "skipped", "scaled_by",
-        "holds", "step_by_scaler",
+        "observes_optimizer", "step_by_scaler",
     )),
     *((sample.Sample, name) for name in (
-        "after_forward", "add", "gradient", "inside", "look_before", "look_after", "measure",
+        "after_forward", "add", "gradient", "inside", "before_step_sample", "after_step_sample", "measure",
     )),
-    *((sample, name) for name in ("count", "length", "own_part", "swallowed_counts", "saved_tensors_hooks", "dense")),
+    *((sample, name) for name in ("count", "length", "local_part", "swallowed_counts", "saved_tensors_hooks", "dense")),
     *((watch_module, name) for name in ("note_call", "floats", "in_backward")),
-    *((log.Log, name) for name in ("note_sums", "note_moves", "compare_with_fp32", "name_culprit")),
+    *((log.Log, name) for name in ("record_checksums", "record_moves", "compare_with_fp32", "find_source")),
     *((log, name) for name in ("faults", "checksum", "against_fp32", "culprit")),
-    (replay.Call, "returned"), (watch_module, "state_faults"), (sample, "open_cast_sources"),
+    (replay.Call, "hook_outputs"), (watch_module, "state_faults"), (sample, "open_cast_sources"),
 ]  # fmt: skip
 
 
@@ -162,7 +162,7 @@ def test_healthy_scripts_with_torch_func_or_sparse_arguments_come_through(text, 
     watched = capsys.readouterr()
     assert watched.out == alone
     assert "4 steps" in watched.err
-    assert "nothing wrong was found" in watched.err
+    assert "Nothing wrong was found" in watched.err
     assert main(["diagnose", str(path)]) == 0
     diagnosed = capsys.readouterr().out
     assert diagnosed.startswith(alone)

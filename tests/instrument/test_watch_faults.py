@@ -216,6 +216,38 @@ def test_a_scale_below_the_window_is_no_clean_bill_and_one_inside_it_is_well() -
         with watch(case.model, every=1) as w:
             for batch in case.batches:
                 case.step(batch)
-        assert "nothing wrong was found" not in str(w.report())
+        assert "Nothing wrong was found" not in str(w.report())
         assert ": Scale the loss" in str(w.report())
     assert diagnose(**vars(small_loss(2.0**-6, 2.0**16))).healthy
+
+
+def small_inputs(scale: float | None) -> Case:
+    """A training whose activation gradients fit into FP16, and whose weight gradients do not."""
+    case = small_loss(1.0, scale)
+    case.batches = [(2.0**-13 * x, y) for x, y in case.batches]
+    return case
+
+
+def test_weight_gradients_below_the_window_are_a_finding_of_both_commands() -> None:
+    for scale, well in ((None, False), (2.0**10, True)):
+        report = diagnose(**vars(small_inputs(scale)))
+        assert report.healthy is well, report
+        case = small_inputs(scale)
+        with watch(case.model, every=2) as w:
+            for batch in case.batches:
+                case.step(batch)
+        assert [f.what for f in w.report().findings] == ["scale too low"] * (not well)
+        assert (": Scale the loss (GradScaler)" in str(w.report())) is not well
+
+
+def test_the_headline_of_a_run_in_fp32_says_what_fp16_would_lose_and_which_scales_keep_it() -> None:
+    for factor, lost in ((2.0**-12, True), (1.0, False)):
+        model = network()
+        with watch(model, every=1) as w:
+            (cross_entropy(model(X), Y) * factor).backward()
+            torch.optim.SGD(model.parameters(), lr=0.1).step()
+        headline = str(w.report()).splitlines()[1]
+        low, high = max(s.low for s in w.report().safe_scales().values()), w.report().one_scale()[0]
+        assert headline.startswith("Nothing wrong was found")
+        assert (" would be lost; use a scale from " in headline) is lost
+        assert headline.endswith(f"from 2^{low} to 2^{high}.") is lost

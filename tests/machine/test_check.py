@@ -43,9 +43,9 @@ def test_checking_this_machine_finds_it_ready():
 def test_warnings_do_not_stop_the_lab_and_need_a_remedy():
     report = Report((Finding("memory", Status.WARN, "1.5 GiB available", "close other programs"),))
     assert report.healthy
-    assert report.summary == "The lab works. To look at when you like: 1 of 1."
+    assert report.summary == "The lab works. Optional improvements: 1 of 1."
     for status in (Status.WARN, Status.BAD):
-        with pytest.raises(ValueError, match="says no remedy"):
+        with pytest.raises(ValueError, match="has no remedy"):
             Finding("memory", status, "little")
 
 

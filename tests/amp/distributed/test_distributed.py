@@ -16,7 +16,7 @@ from labkit.amp import RECIPES, Engine, ScalerState
 from labkit.amp.distributed.checkpoint import KEPT, latest
 from labkit.amp.distributed.engine import DistributedEngine, clip_parts_, divisors
 from labkit.instrument import Report, exponent_histogram
-from labkit.instrument.ranks import added_up
+from labkit.instrument.ranks import merge_reports
 from labkit.instrument.records import Skip, WatchedStep, trimmed
 from tests.amp.distributed.ranks import (
     OF_PARAMETERS,
@@ -292,21 +292,21 @@ def step(number: int, scale: float, **histograms: list[float]) -> WatchedStep:
 def test_worked_example_what_is_a_ranks_own_is_added_and_what_all_hold_is_counted_once() -> None:
     ours = Report("Net", 1, (step(0, 8.0, weights=[1.0, 2.0], activations=[1.0]),))
     theirs = Report("Net", 1, (step(0, 8.0, weights=[1.0, 2.0], activations=[2.0, 0.0]),))
-    together = added_up([ours, theirs])
+    together = merge_reports([ours, theirs])
     assert (together.histograms("weights")["a"].total, together.histograms("activations")["a"].total) == (2, 3)
     assert (together.watched[0].moves, together.watched[0].memory) == ({"a": (2, 1)}, {"weights": 8})
     assert together.watched[0].casts == {"float32 to float16": (2, 8)}
-    sharded = added_up([ours, theirs], frozenset("a"))
+    sharded = merge_reports([ours, theirs], frozenset("a"))
     assert (sharded.histograms("weights")["a"].total, sharded.watched[0].moves) == (4, {"a": (4, 2)})
-    assert added_up([ours]).watched == ours.watched
+    assert merge_reports([ours]).watched == ours.watched
 
 
 def test_ranks_that_part_are_found_by_their_skips_and_by_their_scales() -> None:
     skips = (Skip(3, 8.0, ("a",), "inf or NaN in a"),)
-    (found,) = added_up([Report("Net", 4), Report("Net", 4, skips=skips)]).findings
+    (found,) = merge_reports([Report("Net", 4), Report("Net", 4, skips=skips)]).findings
     assert (found.what, found.step) == ("ranks parted", 3)
-    assert not added_up([Report("Net", 4, skips=skips)] * 2).findings
-    (found,) = added_up([Report("Net", 1, (step(0, scale),)) for scale in (8.0, 4.0)]).findings
+    assert not merge_reports([Report("Net", 4, skips=skips)] * 2).findings
+    (found,) = merge_reports([Report("Net", 1, (step(0, scale),)) for scale in (8.0, 4.0)]).findings
     assert "at 4 and 8 times the loss" in found.says
 
 

@@ -1,11 +1,11 @@
-"""Events of a training step, operation by operation, each with the line of the user's code that it came from.
+"""Events of a training, operation by operation, each with the line of the user's code that caused it.
 
-Idea: a dispatch mode sees each operation below autocast, in the dtype it is really computed in; taps report backward,
-scalers, schedules and regions; hooks report modules and optimizers. An operation is remarkable by its inputs and
-outputs alone: inf from numbers that are finite, a constant that its format does not have, whole numbers that a
-conversion makes equal. What the events mean is decided in labkit.clinic.diagnose.
+Idea: a dispatch mode sees each operation below autocast, in the dtype that it is computed in. Taps report backward,
+scalers, schedules and regions; hooks report modules and optimizers. The inputs and outputs of an operation decide
+whether it is an event: inf from finite numbers, a constant that its format does not have, integers that a conversion
+makes equal. labkit.clinic.diagnose decides what the events mean.
 
-Invariant: no number is changed, and when the block ends, by an exception too, no hook and no tap is left.
+Invariant: no number is changed. When the block ends, also by an exception, all hooks and taps are removed.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from labkit.instrument.records import Finding
 from labkit.instrument.sample import dtype_name, finite, floats, largest, non_finite
 from labkit.instrument.stream import Listener, Modules, Operations, in_backward, open_sources, optimizer_hooks, tap
 
-SURELY_SCALED = 2.0**8  # a factor of a loss from which on, as a power of two, it is a loss scale and no weight
+SURELY_SCALED = 2.0**8  # the smallest power of two that is taken for a loss scale, and not for a weight
 HALF = (torch.float16, torch.bfloat16)
-KINDS = {  # operation -> what it is called when inf or NaN begins there
+NON_FINITE_KINDS = {  # kind of event -> the operations in which inf or NaN begins
     "log of 0": {"log", "log2", "log10", "log1p", "log_"},
     "exp overflows": {"exp", "exp2", "expm1", "exp_"},
     "division by 0": {"div", "div_", "reciprocal", "rsqrt", "true_divide"},
@@ -49,18 +49,19 @@ VIEWS = {"view", "_unsafe_view", "t", "transpose", "permute", "expand", "squeeze
          "slice", "select", "split", "unbind", "as_strided", "clone", *CASTS}  # fmt: skip
 SQUARES = {"pow", "norm", "linalg_vector_norm", "square"}
 NORMS = {"norm", "linalg_vector_norm", "_foreach_norm"}
-ALMOST_LOWEST = -60_000  # what masks in FP16 are made of: that two add up to -inf does no harm
+ALMOST_LOWEST = -60_000  # masks in FP16 are at or below it: two of them add up to -inf, which is harmless
 LAB = Path(__file__).parents[1]
-# Files of torch and of the lab that looks on; while those AT_WORK run, nothing is the user's.
-LOOKING = ("replay", "sample", "histogram", "probe")
-AT_WORK = tuple(str(LAB / "instrument" / f"{name}.py") for name in LOOKING)
-NOBODYS = ("<", copy.__file__, str(Path(torch.__file__).parent), *(str(LAB / name) for name in ("instrument", "modes")))
-NOBODYS += tuple(str(LAB / "clinic" / f"{name}.py") for name in ("diagnose", "listen", "script"))
+# Frames of these files are not the user's code. While one of INTERNAL_FILES runs, the lab itself runs the operations.
+INTERNAL_FILES = tuple(str(LAB / "instrument" / f"{name}.py") for name in ("replay", "sample", "histogram", "probe"))
+LIBRARY_FILES = (
+    "<", copy.__file__, str(Path(torch.__file__).parent), str(LAB / "instrument"), str(LAB / "modes"),
+    *(str(LAB / "clinic" / f"{name}.py") for name in ("diagnose", "events", "script")),
+)  # fmt: skip
 
 
 @dataclass
-class Attempt:
-    """An optimizer's step: taken, or skipped by a scaler, and under which scale (1 without a scaler)."""
+class StepAttempt:
+    """A step of an optimizer: taken, or skipped by a scaler; with its scale, 1 without a scaler."""
 
     step: int
     optimizer: int
@@ -68,54 +69,56 @@ class Attempt:
     taken: bool = False
 
 
-class TrainingListener(Listener):
-    """Notes what happens while `listening`: events and attempts."""
+class TrainingObserver(Listener):
+    """Observer of a training, while `observe_training` is open: its events and step attempts."""
 
     def __init__(self) -> None:
         super().__init__()
         self.events: list[Finding] = []
-        self.attempts: list[Attempt] = []
-        self.failures: dict[tuple[str, str], str] = {}  # of the listener itself: where, type of error -> what
+        self.attempts: list[StepAttempt] = []
+        self.failures: dict[tuple[str, str], str] = {}  # of the observer itself: (place, type of error) -> message
         self.optimizers: dict[int, Any] = {}
         self.modules = Modules()
-        self.made: list[tuple[Tensor, str]] = []  # parameters made during this step, and where
+        self.new_parameters: list[tuple[Tensor, str]] = []  # created during this step, each with its line
         self.scaled_gradients: list[Tensor] = []  # of torch.autograd.grad, or views of them
         self.regions: list[bool] = []  # autocast regions that are open: whether each is on
         self._unscaled, self._scaled, self._by_scaler = True, False, False
         self._factors: set[float] = set()
 
     def note(self, kind: str, seen: str) -> None:
-        """Write an event down, unless it is of our own making."""
-        line = user_line(sys._getframe(1))
+        """Record an event, unless the lab itself caused it."""
+        line = line_of_user(sys._getframe(1))
         if line is not None:
             self.events.append(Finding(kind, self.modules.innermost, self.step, seen, line))
 
     def failed(self, where: str, error: Exception) -> None:
-        """Note what failed in the listener itself: the report says so, and the training goes on."""
+        """Record a failure of the observer itself: the report says so, and the training goes on."""
         self.failures.setdefault((where, type(error).__name__), f"{described(where, error)}, first in step {self.step}")
 
-    def held(self) -> Iterator[Tensor]:
-        """Yield the parameters of all optimizers that are known."""
+    def optimized_parameters(self) -> Iterator[Tensor]:
+        """Yield the parameters of all known optimizers."""
         for optimizer in self.optimizers.values():
             for group in optimizer.param_groups:
                 yield from group["params"]
 
-    def still_scaled(self) -> list[Tensor]:
+    def scaled_parameter_gradients(self) -> list[Tensor]:
         """Return the gradients that a scaler has not unscaled yet."""
         if self._unscaled or not self._scaled:
             return []
-        return [p.grad for p in self.held() if p.grad is not None]
+        return [p.grad for p in self.optimized_parameters() if p.grad is not None]
 
     def end_step(self) -> None:
-        """Look back at a step that is over: at what was made in it and trained by nobody."""
-        held = {id(p) for p in self.held()}
-        for parameter, line in self.made:
+        """Report the parameters that were created in this step and that no optimizer holds."""
+        held = {id(p) for p in self.optimized_parameters()}
+        for parameter, line in self.new_parameters:
             if parameter.grad is not None and id(parameter) not in held:
-                seen = f"a parameter of shape {tuple(parameter.shape)} was made in the step and no optimizer holds it"
+                seen = (
+                    f"a parameter of shape {tuple(parameter.shape)} was created in the step, and no optimizer holds it"
+                )
                 self.events.append(Finding("layer made in the step", "", self.step, seen, line))
-        self.made, self.scaled_gradients, self.modules.running = [], [], []
+        self.new_parameters, self.scaled_gradients, self.modules.running = [], [], []
 
-    # What the hooks and taps tell
+    # Hooks and taps
 
     def before_module(self, module: nn.Module, _: Any) -> None:
         self.modules.enter(module)
@@ -124,9 +127,9 @@ class TrainingListener(Listener):
         self.modules.leave()
 
     def registered(self, _: nn.Module, __: str, parameter: Tensor | None) -> None:
-        line = user_line(sys._getframe(1))
+        line = line_of_user(sys._getframe(1))
         if parameter is not None and line:
-            self.made.append((parameter, line))
+            self.new_parameters.append((parameter, line))
 
     def before_optimizer(self, optimizer: Any, *_: Any) -> None:
         if not self._by_scaler:
@@ -139,19 +142,19 @@ class TrainingListener(Listener):
         self.optimizers[id(optimizer)] = optimizer
         found = getattr(optimizer, "found_inf", None)  # of a fused one, which skips by itself
         if not self._by_scaler:
-            self.attempts.append(Attempt(self.step, id(optimizer)))
+            self.attempts.append(StepAttempt(self.step, id(optimizer)))
         self.attempts[-1].taken = found is None or not float(found)
         if self.attempts[-1].taken and not all(map(finite, _gradients(optimizer))):
-            self.note("a step with inf or NaN", "the optimizer was given gradients that hold inf or NaN")
+            self.note("a step with inf or NaN", "the optimizer got gradients with inf or NaN")
         if any(self.regions):
-            self.note("a step inside autocast", "optimizer.step() was called in an autocast region that is still open")
+            self.note("a step inside autocast", "optimizer.step() was called inside an open autocast region")
 
     def after_optimizer(self, optimizer: Any, *_: Any) -> None:
         self.stepping, self._factors = False, set()
         self.stepped.add(id(optimizer))
 
     def backward(self, call: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        if user_line(sys._getframe(1)) is not None:  # else it is watch's own, of a copy
+        if line_of_user(sys._getframe(1)) is not None:  # otherwise watch runs it on a copy
             with _disable_current_modes():
                 self.before_backward(tensors if isinstance(tensors, Tensor) else next(iter(tensors)))
         return call(tensors, *args, **kwargs)
@@ -159,12 +162,12 @@ class TrainingListener(Listener):
     def before_backward(self, root: Tensor) -> None:
         factor = loss_scale(root)
         if any(self.regions):
-            self.note("backward inside autocast", "backward() was called in an autocast region that is still open")
+            self.note("backward inside autocast", "backward() was called inside an open autocast region")
         fresh = not any(bool(g.any()) for o in self.optimizers.values() for g in _gradients(o))
         self._factors = {factor} if fresh else {*self._factors, factor}
         if len(self._factors) > 1 and 1.0 not in self._factors:
             shown = " and ".join(f"{factor:g}" for factor in sorted(self._factors))
-            self.note("scale changed between", f"gradients that were scaled by {shown} were added up")
+            self.note("scale changed between", f"gradients with scales of {shown} were added")
         self._unscaled = factor == 1
 
     def grad(self, call: Any, outputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -183,10 +186,10 @@ class TrainingListener(Listener):
 
     @contextmanager
     def step_by_scaler(self, optimizer: Any) -> Iterator[None]:
-        """Note an attempt, which the optimizer's hooks mark as taken."""
+        """Record an attempt; the optimizer's hooks mark it as taken."""
         self.step_begins(optimizer)
         self.optimizers[id(optimizer)] = optimizer
-        self.attempts.append(Attempt(self.step, id(optimizer), self._scale()))
+        self.attempts.append(StepAttempt(self.step, id(optimizer), self._scale()))
         self._unscaled = self._by_scaler = True
         try:
             yield
@@ -197,9 +200,7 @@ class TrainingListener(Listener):
     def schedule(self, call: Any, schedule: Any, *args: Any, **kwargs: Any) -> Any:
         last = next((a for a in reversed(self.attempts) if a.optimizer == id(schedule.optimizer)), None)
         if last is not None and not last.taken:
-            self.note(
-                "schedule counts skips", f"it went on after a step that was skipped, at a scale of {last.scale:g}"
-            )
+            self.note("schedule counts skips", f"it advanced after a skipped step, at a scale of {last.scale:g}")
         return call(schedule, *args, **kwargs)
 
     def enter(self, call: Any, region: Any) -> Any:
@@ -217,7 +218,7 @@ def _gradients(optimizer: Any) -> list[Tensor]:
 
 
 def loss_scale(loss: Tensor) -> float:
-    """Return the power of two that a loss was multiplied by last; 1 where there is none.
+    """Return the power of two that a loss was last multiplied by; 1 if there is none.
 
     >>> weight = torch.ones((), requires_grad=True)
     >>> loss_scale(65536.0 * (3 * weight)), loss_scale(3 * weight)
@@ -225,7 +226,7 @@ def loss_scale(loss: Tensor) -> float:
     """
     try:
         saved = [getattr(loss.grad_fn, name, None) for name in ("_saved_other", "_saved_self")]
-    except RuntimeError:  # its graph was freed: backward will say so
+    except RuntimeError:  # its graph was freed, and backward raises for that
         return 1.0
     factor = next((value for value in saved if isinstance(value, Tensor)), None)
     if factor is None or factor.numel() != 1 or factor.requires_grad:
@@ -234,54 +235,53 @@ def loss_scale(loss: Tensor) -> float:
     return value if value >= SURELY_SCALED and math.frexp(value)[0] == 0.5 else 1.0
 
 
-class Remarkable:
-    """Looks at each operation, and tells a listener which are remarkable."""
+class OperationObserver:
+    """Observer of single operations, which reports the remarkable ones to a training observer."""
 
-    def __init__(self, listener: TrainingListener) -> None:
-        self.listener = listener
-        self._told = (-1, "")  # the step and the pass whose first inf or NaN was told
+    def __init__(self, observer: TrainingObserver) -> None:
+        self.observer = observer
+        self._reported = (-1, "")  # the step and the pass whose first inf or NaN was reported
 
     def look(self, func: Any, args: Any, kwargs: Any) -> Callable[[Any], None]:
-        """Look at what an operation takes, and then at what it returns."""
+        """Return the check of the results of an operation that is about to run."""
         inputs = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
         before = _worst(inputs) if func._schema.is_mutable else 0
-        return partial(self.look_behind, func, args, inputs, before)
+        return partial(self.after_operation, func, args, inputs, before)
 
-    def look_behind(self, func: Any, args: Any, inputs: list[Tensor], before: int, out: Any) -> None:
-        """Look at an operation that has run."""
+    def after_operation(self, func: Any, args: Any, inputs: list[Tensor], before: int, out: Any) -> None:
         name, changing = func._schema.name.partition("::")[2], func._schema.is_mutable
         outputs = floats([out, *(inputs if changing else ())])
         if inputs and outputs and "empty" not in name and name != "detach":
             worst = _worst(outputs)
             if worst > (before if changing or not worst else _worst(inputs)):
-                self.first_bad(name, args, inputs, outputs)
-            self.conversion(name, inputs[-1], outputs[0])
-            self.use(name, args, inputs, outputs)
+                self.report_non_finite(name, args, inputs, outputs)
+            self.report_merged_integers(name, inputs[-1], outputs[0])
+            self.report_misuse(name, args, inputs, outputs)
 
-    def first_bad(self, name: str, args: Any, inputs: list[Tensor], outputs: list[Tensor]) -> None:
+    def report_non_finite(self, name: str, args: Any, inputs: list[Tensor], outputs: list[Tensor]) -> None:
         """Report the first operation of a pass that produced inf or NaN.
 
         Operations on an optimizer's gradients after backward are left out. Clipping turns inf into NaN, which is
-        harmless where the scaler skips the step; a step taken with such gradients is a finding of its own.
+        non_fatal where the scaler skips the step; a step taken with such gradients is a finding of its own.
         """
         bad = next(t for t in outputs if not finite(t))
-        passing = "backward" if in_backward() else "optimizer" if self.listener.stepping else "forward"
+        passing = "backward" if in_backward() else "optimizer" if self.observer.stepping else "forward"
         infinite = any(isinstance(a, float) and math.isinf(a) for a in args)
-        if passing == "forward" and any(t is p.grad for p in self.listener.held() for t in inputs):
+        if passing == "forward" and any(t is p.grad for p in self.observer.optimized_parameters() for t in inputs):
             return
-        if infinite or self._told == (self.listener.step, passing) or _is_mask(name, inputs, bad):
+        if infinite or self._reported == (self.observer.step, passing) or _is_mask(name, inputs, bad):
             return
-        self._told = (self.listener.step, passing)
-        kind = next((kind for kind, names in KINDS.items() if name in names), "overflow")
+        self._reported = (self.observer.step, passing)
+        kind = next((kind for kind, names in NON_FINITE_KINDS.items() if name in names), "overflow")
         if passing != "forward" or (bad.dtype not in HALF and kind != "softmax of a masked row"):
             kind = f"inf or NaN in {'the ' + passing + ' pass' if passing != 'forward' else 'FP32'}"
         count = max((t.numel() for t in inputs), default=0)
         first = f"first {non_finite(bad)} in {dtype_name(bad)}: {name.strip('_')} in the {passing} pass"
         before = f"the largest finite number of its {count:,} inputs is {largest(floats(inputs)):.3g}"
-        self.listener.note(kind, f"{first}; {before}")
+        self.observer.note(kind, f"{first}; {before}")
 
-    def conversion(self, name: str, before: Tensor, after: Tensor) -> None:
-        """Report whole numbers that fall together when they are converted."""
+    def report_merged_integers(self, name: str, before: Tensor, after: Tensor) -> None:
+        """Report distinct integers that a conversion makes equal."""
         if name not in CASTS or after.dtype not in HALF or before.dtype in (*HALF, torch.bool) or before.numel() < 2:
             return
         if before.is_complex() or before.shape != after.shape or bool((before.double() == after.double()).all()):
@@ -292,78 +292,78 @@ class Remarkable:
             if kinds[1] < kinds[0]:
                 whole = "whole numbers" if not before.is_floating_point() else "whole numbers in FP32"
                 seen = f"{kinds[0]:,} whole numbers up to {largest:,.0f} became {kinds[1]:,} in {dtype_name(after)}"
-                self.listener.note(f"{whole} fall together", seen)
+                self.observer.note(f"{whole} fall together", seen)
 
-    def use(self, name: str, args: Any, inputs: list[Tensor], outputs: list[Tensor]) -> None:
+    def report_misuse(self, name: str, args: Any, inputs: list[Tensor], outputs: list[Tensor]) -> None:
         """Report constants, half where autocast is off, and gradients that are used while scaled."""
-        told, backward = self.listener, in_backward()
-        if name in WITH_CONSTANT and outputs[0].dtype is torch.float16 and not (backward or told.stepping):
+        observer, backward = self.observer, in_backward()
+        if name in WITH_CONSTANT and outputs[0].dtype is torch.float16 and not (backward or observer.stepping):
             for number in (a for a in args if isinstance(a, float | int) and not isinstance(a, bool)):
                 if misfit(number):
-                    told.note("constant", f"{number:g} is {'0' if abs(number) < 1 else 'inf'} in float16 ({name})")
+                    observer.note("constant", f"{number:g} is {'0' if abs(number) < 1 else 'inf'} in float16 ({name})")
         half = [dtype_name(t) for t in inputs if t.dtype in HALF]
-        if half and True in told.regions and not told.regions[-1] and not backward and name not in VIEWS:
-            told.note("half where autocast is off", f"{name} was given {half[0]} in a region without autocast")
-        if told.scaled_gradients and any(t is g for t in inputs for g in told.scaled_gradients):
+        if half and True in observer.regions and not observer.regions[-1] and not backward and name not in VIEWS:
+            observer.note("half where autocast is off", f"{name} got {half[0]} in a region without autocast")
+        if observer.scaled_gradients and any(t is g for t in inputs for g in observer.scaled_gradients):
             if name in VIEWS:
-                told.scaled_gradients += outputs
+                observer.scaled_gradients += outputs
             elif name in SQUARES or (name == "mul" and len(inputs) == 2 and inputs[0] is inputs[1]):
-                told.note("penalty from scaled", f"{name} of gradients that are loss scale times too large")
-        if name in NORMS and any(t is g for t in inputs for g in told.still_scaled()):
-            told.note("gradients read while scaled", f"{name} of gradients that the scaler had not unscaled yet")
+                observer.note("penalty from scaled", f"{name} of gradients that are loss scale times too large")
+        if name in NORMS and any(t is g for t in inputs for g in observer.scaled_parameter_gradients()):
+            observer.note("gradients read while scaled", f"{name} of gradients that the scaler had not unscaled yet")
 
 
 def _worst(tensors: list[Tensor]) -> int:
-    """Return 2 where there is NaN, else 1 where there is inf, else 0."""
+    """Return 2 if the tensors hold NaN, 1 if they hold inf, else 0."""
     return max((("", "inf", "NaN").index(non_finite(t)) for t in floats(tensors)), default=0)
 
 
 def _is_mask(name: str, inputs: list[Tensor], bad: Tensor) -> bool:
-    """Say whether -inf came of a mask that was the lowest number already."""
+    """Return whether -inf results from a mask that was already near the lowest number."""
     low = any(bool((t <= ALMOST_LOWEST).any()) for t in floats(inputs))
     return name in ("add", "sub", "add_", "_to_copy") and low and not bool(bad.isnan().any() | (bad == math.inf).any())
 
 
-def user_line(frame: Any) -> str | None:
-    """Return file:line of the innermost code that is the user's; None where the lab itself was at work."""
+def line_of_user(frame: Any) -> str | None:
+    """Return file:line of the innermost frame of the user's code; None if the lab itself runs the operation."""
     for summary, line in traceback.walk_stack(frame):
         file = summary.f_code.co_filename
-        if file.startswith(AT_WORK):
+        if file.startswith(INTERNAL_FILES):
             return None
-        if not file.startswith(NOBODYS):
+        if not file.startswith(LIBRARY_FILES):
             return f"{Path(file).name}:{line}"
     return ""
 
 
-def line_of(error: BaseException) -> str:
-    """Return file:line of the user's code that an error came through last."""
+def line_of_error(error: BaseException) -> str:
+    """Return file:line of the innermost frame of the user's code in an error's traceback."""
     lines = [(file, line) for file, line, *_ in traceback.extract_tb(error.__traceback__)]
-    users = [(file, line) for file, line in lines if not file.startswith(NOBODYS)]
+    users = [(file, line) for file, line in lines if not file.startswith(LIBRARY_FILES)]
     return f"{Path(users[-1][0]).name}:{users[-1][1]}" if users else ""
 
 
 @contextmanager
-def listening(listener: TrainingListener, scaler: Any = None) -> Iterator[TrainingListener]:
-    """Report all that happens to a listener, until the block ends; `scaler` is one whose class no source knows."""
+def observe_training(observer: TrainingObserver, scaler: Any = None) -> Iterator[TrainingObserver]:
+    """Report all events to an observer until the block ends; `scaler` is one whose class no source knows."""
     autocast = torch.amp.autocast_mode.autocast
-    hook = partial(guarded, failed=listener.failed)
+    hook = partial(guarded, failed=observer.failed)
     with ExitStack() as stack:
         taps: list[tuple[Any, str, Any]] = [
-            (torch.autograd, "backward", listener.backward),
-            (torch.autograd, "grad", listener.grad),
-            (LRScheduler, "step", listener.schedule),
-            (autocast, "__enter__", listener.enter),
-            (autocast, "__exit__", listener.exit),
+            (torch.autograd, "backward", observer.backward),
+            (torch.autograd, "grad", observer.grad),
+            (LRScheduler, "step", observer.schedule),
+            (autocast, "__enter__", observer.enter),
+            (autocast, "__exit__", observer.exit),
         ]
         for owner, name, around in taps:
-            stack.enter_context(tap(owner, name, around, listener.failed))
+            stack.enter_context(tap(owner, name, around, observer.failed))
         for handle in (
-            hooks.register_module_forward_pre_hook(hook(listener.before_module)),
-            hooks.register_module_forward_hook(hook(listener.after_module), always_call=True),
-            hooks.register_module_parameter_registration_hook(hook(listener.registered)),
+            hooks.register_module_forward_pre_hook(hook(observer.before_module)),
+            hooks.register_module_forward_hook(hook(observer.after_module), always_call=True),
+            hooks.register_module_parameter_registration_hook(hook(observer.registered)),
         ):
             stack.callback(handle.remove)
-        stack.enter_context(optimizer_hooks(listener))
-        stack.enter_context(open_sources(listener, scaler))
-        stack.enter_context(Operations(Remarkable(listener).look, listener.failed))
-        yield listener
+        stack.enter_context(optimizer_hooks(observer))
+        stack.enter_context(open_sources(observer, scaler))
+        stack.enter_context(Operations(OperationObserver(observer).look, observer.failed))
+        yield observer
