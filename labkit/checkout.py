@@ -8,7 +8,6 @@ Invariant: torch is installed first and alone, and everything by constraints.txt
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -22,8 +21,6 @@ from labkit.records.system import usable_cores
 INSTALL = ("-m", "pip", "install", "--disable-pip-version-check", "--constraint", "constraints.txt")
 # What the lab's distribution was called before: it would stay beside fp16-lab, with a package of the same name.
 REMOVE_OLD_NAME = ("-m", "pip", "uninstall", "-qq", "--yes", "labkit")
-# A lesson does not begin with a question about Jupyter news, nor with a call to the network.
-NO_NEWS = {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False}}
 
 
 @dataclass(frozen=True)
@@ -73,9 +70,6 @@ def set_up(folder: Path, test: bool = False, python: str = sys.executable) -> in
                 return status
         if step.stamp == ".lab-ready":
             shutil.rmtree(folder / "labkit.egg-info", ignore_errors=True)  # what setuptools wrote under the old name
-            settings = folder / ".venv" / "share" / "jupyter" / "lab" / "settings"
-            settings.mkdir(parents=True, exist_ok=True)
-            (settings / "overrides.json").write_text(json.dumps(NO_NEWS) + "\n", encoding="utf-8")
         stamp = folder / ".venv" / step.stamp
         stamp.parent.mkdir(exist_ok=True)
         stamp.touch()

@@ -184,7 +184,7 @@ def test_lesson_03_says_what_its_record_lost_at_sizes_that_are_no_multiple_of_8(
 def test_the_start_says_how_to_go_on_next_morning_and_commits_first() -> None:
     text = " ".join(TEXTS["00_start"].split())
     assert "`Error displaying widget: model not found`" in text  # JupyterLab's words, to be found by who searches
-    assert "*Run > Run All Cells* makes them anew" in text
+    assert "*Run > Run All Cells* makes the widget anew" in text
     assert "Run **one cell at a time**. Answer each question before you run the next cell" in text
     assert "Esc goes back to the cell" in text
 

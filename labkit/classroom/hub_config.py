@@ -16,7 +16,9 @@ from typing import Any
 from jupyterhub.auth import Authenticator
 from jupyterhub.spawner import LocalProcessSpawner, SimpleLocalProcessSpawner
 
+import labkit
 from labkit.classroom.hub import ENVIRONMENT, START, Room, groups_of, room_in
+from labkit.machine.front_end import JUPYTER_CONFIG, with_lab_settings
 
 
 class LearnersAuthenticator(Authenticator):
@@ -65,7 +67,8 @@ def configure(c: Any, folder: str) -> None:
     c.JupyterHub.cleanup_servers = False  # who restarts the hub interrupts nobody
     c.Spawner.cmd = [sys.executable, "-c", START]
     c.Spawner.default_url = "/lab/tree/fp16-lab/00_start.ipynb"
-    c.Spawner.environment = {"PYTHONPATH": str(Path(folder) / "lab"), **ENVIRONMENT}
+    settings = Path(folder) / "lab" / JUPYTER_CONFIG.relative_to(Path(labkit.__file__).parents[1])
+    c.Spawner.environment = with_lab_settings({"PYTHONPATH": str(Path(folder) / "lab"), **ENVIRONMENT}, settings)
     c.Spawner.args = [
         f"--MappingKernelManager.cull_idle_timeout={room.idle}",
         f"--MappingKernelManager.cull_interval={max(5, room.idle // 6)}",

@@ -18,6 +18,7 @@ from urllib.parse import quote
 import labkit
 from labkit.commands import CommandError, use_course
 from labkit.course import Lesson, learners_notebook, lessons, lessons_folder, text_of
+from labkit.machine.front_end import with_lab_settings
 from labkit.records import checkout, notebooks_folder, write_atomic
 from labkit.records.notebook_copies import copy_notebooks
 
@@ -124,7 +125,7 @@ def lab_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """
     programs = [sysconfig.get_path("scripts"), str(Path(sys.executable).parent)]
     path = [*dict.fromkeys(programs), *filter(None, [environment.get("PATH")])]
-    return {**environment, "PATH": os.pathsep.join(path)}
+    return with_lab_settings({**environment, "PATH": os.pathsep.join(path)})
 
 
 def shell_flags(environment: Mapping[str, str], is_a_terminal: bool) -> list[str]:

@@ -27,6 +27,8 @@ import jupyter_client
 import nbformat
 import pytest
 
+from labkit.machine.front_end import with_lab_settings
+
 ROOT = Path(__file__).parents[2]
 NUMBERS = itertools.count()  # of notebooks without a name
 SCREENSHOTS = Path(__file__).parent / "screenshots"
@@ -38,7 +40,6 @@ SERVER_OPTIONS = {
     "LabApp.check_for_updates_class": "jupyterlab.NeverCheckForUpdate",
 }
 SETTINGS = {
-    "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
     "docmanager-extension/plugin": {"autosave": False},
     "notebook-extension/tracker": {"windowingMode": "none"},  # every cell is in the page, whatever is scrolled to
 }
@@ -254,7 +255,7 @@ def serving(home: Path) -> Iterator[Server]:
     token, port = secrets.token_hex(16), free_port()
     options = {**SERVER_OPTIONS, "ServerApp.root_dir": folder, "IdentityProvider.token": token, "ServerApp.port": port}
     environment = {
-        **os.environ,
+        **with_lab_settings(os.environ),
         "JUPYTER_CONFIG_DIR": str(home),
         "JUPYTER_RUNTIME_DIR": str(runtime),
         "JUPYTERLAB_SETTINGS_DIR": str(home / "lab" / "user-settings"),

@@ -70,7 +70,7 @@ function disable(element, off, instead) {
   element.disabled = off;
 }
 
-export default view({ label: "An addition, step by step", kind: "addition" }, (root, model, life) => {
+export default view({ label: "An addition, step by step", kind: "addition", alone: true }, (root, model, life) => {
   const formats = new Map(model.get("_formats").map((row) => [row.name, derived(row)]));
   const problems = {}; // "a" or "b" -> what is wrong with the text in that field
   let sheet = null;

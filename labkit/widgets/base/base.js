@@ -35,12 +35,15 @@ function h(tag, properties = {}, ...children) {
   return element;
 }
 
-function view({ label, kind }, fill) {
+// `alone`: the widget answers in the page, and needs no kernel.
+function view({ label, kind, alone = false }, fill) {
   return {
-    render({ model, el }) {
+    render({ model, el, live }) {
       const owner = scope();
       const words = typeof label === "function" ? label(model) : label;
-      fill(mount(el, { label: words, kind, scope: owner, model }), model, owner);
+      const root = mount(el, { label: words, kind, scope: owner, model });
+      fill(root, model, owner);
+      if (live === false) sayItWasSaved(root, alone);
       return () => owner.dispose();
     },
   };
@@ -94,10 +97,17 @@ function colours(root, owner, changed) {
     again();
   });
   let late;
+  // The style sheet of a theme may come after its attribute, and after widgets that were saved with the notebook.
+  const settle = () => {
+    clearTimeout(late);
+    late = setTimeout(() => {
+      again();
+      if (!palette.ink) settle();
+    }, 250);
+  };
   const observer = new MutationObserver(() => {
     again();
-    clearTimeout(late);
-    late = setTimeout(again, 250); // the style sheet of the new theme may come after the attribute
+    settle();
   });
   laidOut.observe(root);
   observer.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light", "data-jp-theme-name", "class"] });
@@ -107,6 +117,7 @@ function colours(root, owner, changed) {
     clearTimeout(late);
   });
   read();
+  if (!palette.ink) settle();
   return palette;
 }
 

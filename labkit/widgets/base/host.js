@@ -57,6 +57,9 @@ function keepFocus(root, owner) {
 const LOST =
   "The kernel that this widget talked to is gone: nothing you do here is answered. Choose Run\u00a0> Run All Above Selected Cell, " +
   "then run this cell again (Shift+Enter).";
+const RUN_AGAIN = "choose Run\u00a0> Run All Above Selected Cell, then run this cell (Shift+Enter).";
+const SAVED = `Saved with the notebook, as you left it. To use it, ${RUN_AGAIN}`;
+const SAVED_ALONE = `Saved with the notebook. It answers here; to connect it with Python, ${RUN_AGAIN}`;
 const ENDS = ["restarting", "autorestarting", "terminating", "dead"];
 
 function watchKernel(root, owner, model) {
@@ -77,6 +80,12 @@ function watchKernel(root, owner, model) {
   kernel.statusChanged.connect(look);
   kernel.disposed.connect(lose);
   owner.add(stop);
+}
+
+// A widget that was saved with its notebook and has no kernel behind it: only what answers in the page can be used.
+function sayItWasSaved(root, alone) {
+  if (!alone) for (const part of root.children) part.inert = true;
+  root.append(h("p", { class: "lk-quiet lk-saved", text: alone ? SAVED_ALONE : SAVED }));
 }
 
 // When the last picture of a widget has left the page for good, nobody sees what it does: its cell was run again, say. A

@@ -16,6 +16,7 @@ Source: Jupyter Enhancement Proposal 91 (kernel subshells).
 from __future__ import annotations
 
 import base64
+import json
 import threading
 import tomllib
 from collections.abc import Callable, Collection, Mapping
@@ -25,6 +26,7 @@ from importlib.resources.abc import Traversable
 from typing import Any, ClassVar
 
 import anywidget
+import ipywidgets
 import traitlets
 
 from labkit.machine.front_end import why_not_shown
@@ -35,9 +37,56 @@ LENGTHS = range(5, 9)
 Choices = Callable[[Any], Mapping[str, Collection[Any]]]
 
 
+# A widget's ES module: it joins the shared script, which all widgets of a kernel have once, and the widget's own.
+LOADER = """\
+let widget;
+async function load(assets) {
+  const source = [assets.get("script"), OWN_SCRIPT].join("\\n");
+  const address = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
+  widget = (await import(address)).default;
+  URL.revokeObjectURL(address);
+}
+function dress(style) {
+  const sheet = document.getElementById("labkit-style") ?? document.createElement("style");
+  if (sheet.textContent === style) return;
+  sheet.id = "labkit-style";
+  sheet.textContent = style;
+  document.head.prepend(sheet);
+}
+async function render({ model, el }) {
+  const assets = await model.widget_manager.get_model(model.get("_assets").slice("IPY_MODEL_".length));
+  dress(assets.get("style"));
+  if (!widget) await load(assets);
+  return widget.render({ model, el, live: assets.comm_live });
+}
+export default { render };
+"""
+
+
+class Assets(ipywidgets.Widget):  # type: ignore[misc]
+    """The script and the style that all widgets share: one model for each kernel, and so once in a saved notebook."""
+
+    script = traitlets.Unicode().tag(sync=True)
+    style = traitlets.Unicode().tag(sync=True)
+    _held: ClassVar[Assets | None] = None
+
+    @classmethod
+    def current(cls) -> Assets:
+        """Return the model of this kernel; a new one where the last was closed."""
+        if cls._held is None or cls._held.comm is None:
+            cls._held = cls(script=_joined("base", ".js"), style=_joined("base", ".css"))
+        return cls._held
+
+
+@cache
+def module(*names: str) -> str:
+    """Return the ES module of a widget; it takes the shared script from the page's `Assets`."""
+    return LOADER.replace("OWN_SCRIPT", json.dumps(_own_script(*names)))
+
+
 @cache
 def script(*names: str) -> str:
-    """Return the ES module of a widget: the scripts of `base/`, then of each folder; `view.js` of the last exports it.
+    """Return a widget's whole script: that of `base/`, then of each folder; `view.js` of the last exports it.
 
     Raises:
         FileNotFoundError: the folder does not exist, or the last one has no view.js.
@@ -45,9 +94,13 @@ def script(*names: str) -> str:
     >>> script("underflow").startswith("// The root of every widget")
     True
     """
+    return "\n".join((_joined("base", ".js"), _own_script(*names)))
+
+
+def _own_script(*names: str) -> str:
     if not (FOLDERS / names[-1] / "view.js").is_file():
         raise FileNotFoundError(f"labkit/widgets/{names[-1]}/view.js: every widget's folder has one, which exports it")
-    shared = [_joined(folder, ".js", without="view.js") for folder in ("base", *names[:-1])]
+    shared = [_joined(folder, ".js", without="view.js") for folder in names[:-1]]
     return "\n".join((*shared, _joined(names[-1], ".js")))
 
 
@@ -65,14 +118,14 @@ def page_script(*names: str) -> str:
 
 @cache
 def style(*names: str) -> str:
-    """Return the style sheet of a widget: that of `base/`, then of each folder that has one.
+    """Return a widget's own style sheet: that of each folder that has one; `base/` is beside it, in `Assets`.
 
     A folder's view.css is nested in the root's container, so its rules count more than those of the base, also where
     another widget of the page brings the base once more. page.css is for what lies outside.
     """
     own = "\n".join(_joined(name, "view.css") for name in names)
     outside = "\n".join(_joined(name, "page.css") for name in names)
-    return "\n".join((_joined("base", ".css"), f".labkit-room {{\n{own}\n}}", outside))
+    return f".labkit-room {{\n{own}\n}}\n{outside}"
 
 
 def _joined(folder: str, ending: str, without: str = "") -> str:
@@ -128,12 +181,13 @@ class LabWidget(anywidget.AnyWidget):
     """
 
     folders: ClassVar[tuple[str, ...]] = ()
+    _assets = traitlets.Instance(Assets).tag(sync=True, **ipywidgets.widget_serialization)
     tour: traitlets.List[dict[str, Any]] = traitlets.List().tag(sync=True)
     tour_step = traitlets.Int(-1).tag(sync=True)
 
     def __init_subclass__(cls, folders: tuple[str, ...] = (), **kwargs: Any) -> None:
         if folders:
-            cls.folders, cls._esm, cls._css = folders, script(*folders), style(*folders)
+            cls.folders, cls._esm, cls._css = folders, module(*folders), style(*folders)
         super().__init_subclass__(**kwargs)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -143,6 +197,10 @@ class LabWidget(anywidget.AnyWidget):
     def _handle_msg(self, msg: dict[str, Any]) -> None:
         with self._lock:
             super()._handle_msg(msg)
+
+    @traitlets.default("_assets")
+    def _shared_assets(self) -> Assets:
+        return Assets.current()
 
     @traitlets.validate("tour_step")
     def _valid_tour_step(self, proposal: dict[str, Any]) -> int:
@@ -166,7 +224,8 @@ class LabWidget(anywidget.AnyWidget):
     def page_state(self) -> dict[str, Any]:
         """Return the state from which `page_script` shows this widget, as JSON; bytes are {"base64": ...}."""
         state = {name: self.get_state(name)[name] for name in self.keys if not name.startswith(("_anywidget", "_view"))}
-        return {name: _as_json(value) for name, value in state.items() if name not in ("layout", "_esm", "_css")}
+        left_out = {"layout", "_assets", "_esm", "_css"}
+        return {name: _as_json(value) for name, value in state.items() if name not in left_out}
 
     def still(self) -> dict[str, Any]:
         """Return what is shown where widgets do not run: MIME type -> content (`labkit.widgets.base.figures.still`)."""

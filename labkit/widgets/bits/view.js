@@ -65,7 +65,7 @@ function comparison() {
   };
 }
 
-export default view({ label: "Bit explorer", kind: "bits" }, (root, model, life) => {
+export default view({ label: "Bit explorer", kind: "bits", alone: true }, (root, model, life) => {
   const formats = new Map(model.get("_formats").map((row) => [row.name, derived(row)]));
   let [state, putting] = [null, false];
 

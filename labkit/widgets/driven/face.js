@@ -100,6 +100,10 @@ function fillDriven(face, root, model, owner) {
   store.views.add(view);
   owner.add(() => store.views.delete(view));
   parts.words.say("Waiting for the kernel.");
+  if (store.saved) {
+    schedule(store);
+    return;
+  }
   const silence = setTimeout(() => store.state || parts.words.say(UNANSWERED), 4000);
   owner.add(() => clearTimeout(silence));
   whenUnseen(owner, () => send(store, { do: "unseen" }));

@@ -7,6 +7,7 @@
 const SILENCE_MS = 20_000; // data and runs may take a while to be made, and no command is carried out meanwhile
 const UNDER_WAY = 3; // values of a moving slider on their way to the kernel
 const ANSWER_MS = 250; // between two answers to the kernel; it sends 12 frames without one (IN_FLIGHT)
+const KEEP_MS = 2000; // between two notes of a run that is under way, for the saved notebook
 const UNANSWERED =
   "The kernel does not answer. If a cell is running, wait for it or interrupt it; if the kernel was restarted, run this cell again.";
 
@@ -27,6 +28,7 @@ function makeStore(model) {
     echo: null, // ms from a command to the first frame that knows it
     latency: null, // ms from a command to the first frame with a step trained under it
     answeredAt: 0,
+    keptAt: 0,
     lateAnswer: 0,
     drawnAt: [], // when the frames of the last two seconds were drawn
     pending: false,
@@ -40,9 +42,27 @@ function storeOf(model) {
   if (stores.has(model)) return stores.get(model);
   const store = makeStore(model);
   stores.set(model, store);
+  const saved = model.get("run");
+  if (typeof saved === "string") Object.assign(store, JSON.parse(saved, numbersBack), { saved: true });
   model.on("msg:custom", (content, buffers) => content.kind === "frame" && takeFrame(store, content, buffers));
   return store;
 }
+
+// A run is an attribute of the page's model, and so saved with the notebook. JSON has no NaN and no inf.
+function keepRun(store) {
+  const now = performance.now();
+  if (store.state.phase === "running" && now - store.keptAt < KEEP_MS) return;
+  store.keptAt = now;
+  store.model.set("run", runAsText(store));
+}
+
+function runAsText(store) {
+  const points = Object.keys(emptyPoints()).map((name) => [name, store[name]]);
+  const short = (_, x) => (typeof x !== "number" || Number.isInteger(x) ? x : Number.isFinite(x) ? Number(x.toPrecision(7)) : `${x}`);
+  return JSON.stringify({ state: store.state, ...Object.fromEntries(points) }, short);
+}
+
+const numbersBack = (_, x) => (["NaN", "Infinity", "-Infinity"].includes(x) ? Number(x) : x);
 
 function takeFrame(store, content, buffers) {
   if (content.whole) Object.assign(store, emptyPoints());
@@ -84,6 +104,7 @@ function schedule(store) {
       store.fresh = false;
       measure(store);
       acknowledge(store);
+      keepRun(store);
     }
     if (store.state) for (const view of store.views) view.expose();
   });

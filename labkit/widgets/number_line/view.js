@@ -2,7 +2,7 @@
 
 const KEYS = "arrow keys move along, plus and minus zoom, Home shows everything";
 
-export default view({ label: "Number line", kind: "number-line" }, (root, model, life) => {
+export default view({ label: "Number line", kind: "number-line", alone: true }, (root, model, life) => {
   const palette = colours(root, life, () => line.redraw());
   const formats = new Map(model.get("_formats").map((row) => [row.name, lineFormat(row)]));
   const axis = () => formats.get(model.get("format"));

@@ -65,7 +65,7 @@ function dragging(main, binade, now, set, scale, life) {
 
 const kindOf = (model) => model.get("_about").kind.replace(/^./, (first) => first.toUpperCase());
 
-export default view({ label: (model) => `${kindOf(model)} and the loss scale`, kind: "underflow" }, (root, model, life) => {
+export default view({ label: (model) => `${kindOf(model)} and the loss scale`, kind: "underflow", alone: true }, (root, model, life) => {
   const about = model.get("_about");
   const limits = model.get("_windows");
   const layers = prepared(model.get("_rows"));

@@ -7,7 +7,7 @@ const STRIP = 64; // height of a picture of the film
 
 const labelOf = (model) => `${model.get("_about").kind}, from the network to the bits`;
 
-export default view({ label: labelOf, kind: "zoom" }, (root, model, life) => {
+export default view({ label: labelOf, kind: "zoom", alone: true }, (root, model, life) => {
   const { shapes, tables, kind } = model.get("_about");
   const format = derived(model.get("_format"));
   const limits = model.get("_windows");

@@ -129,8 +129,10 @@ progress()
 # - **`NameError`**: an earlier cell has not run. *Run > Run All Above Selected Cell*.
 # - **`ModuleNotFoundError: labkit`**: the notebook runs with another Python. *Kernel > Change Kernel*, or close
 #   JupyterLab and start it with `make lab`.
-# - **`Error displaying widget: model not found`**: you opened the notebook again, and its widgets ended with the last
-#   kernel. *Run > Run All Cells* makes them anew. Your text stays, and predictions stay answered (see above).
+# - **`Saved with the notebook`** stands below a widget: you have opened the notebook again, and its Python has ended. The
+#   picture is as you left it. *Run > Run All Cells* makes the widget anew. Your text and your predictions stay.
+# - **`Error displaying widget: model not found`**: JupyterLab was not started by the lab, and did not save the widget.
+#   *Run > Run All Cells* makes it anew.
 # - **A widget is a line of text**: the pulse cell above says what to do.
 # - **Everything hangs**: the square button stops the cell, and between cells it pauses a live training; *Kernel >
 #   Restart Kernel* starts afresh. Your text stays.
