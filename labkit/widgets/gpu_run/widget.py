@@ -210,7 +210,7 @@ class GpuRun(LabWidget, folders=("gpu_run",)):
 
     def start(self) -> None:
         """Begin to measure; while it runs, and where there is no GPU, this does nothing."""
-        with self._turn:
+        with self._lock:
             if self.phase in ("running", "no gpu"):
                 return
             self._lines, self._stopped = [], False
