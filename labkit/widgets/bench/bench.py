@@ -123,7 +123,7 @@ class Branch:
         self.build()
         changed_now = self.rescaled or self.wanted != self.knobs
         if changed_now:
-            self._lock()
+            self._turn()
         if self.forkable and (changed_now or self.done % max(10, total // COPIES) == 0):
             self.copies[self.done] = (self.run.fork(), self.wanted)
         every = self.run.measure_every

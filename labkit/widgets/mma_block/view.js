@@ -69,7 +69,7 @@ function generations(names, onChange) {
   };
 }
 
-export default view({ label: "One block of a Tensor Core's sum", kind: "mma" }, (root, model, life) => {
+export default view({ label: "One block of a Tensor Core's sum", kind: "mma", alone: true }, (root, model, life) => {
   const { presets, specs, formats } = model.get("_choices");
   const [operands, ...results] = formats.map(derived);
   const presetOf = (name) => presets.find((one) => one.name === name);

@@ -110,7 +110,7 @@ function renderTimeline(root, model, life) {
   follow();
 }
 
-const TIMELINE = view({ label: "Scaler timeline", kind: "scaler-timeline" }, renderTimeline);
-const PRESETS = view({ label: "Six scalers on one training", kind: "scaler-presets" }, renderPresets);
+const TIMELINE = view({ label: "Scaler timeline", kind: "scaler-timeline", alone: true }, renderTimeline);
+const PRESETS = view({ label: "Six scalers on one training", kind: "scaler-presets", alone: true }, renderPresets);
 
 export default { render: (page) => (page.model.get("_kind") === "timeline" ? TIMELINE : PRESETS).render(page) };

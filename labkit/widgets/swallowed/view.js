@@ -40,7 +40,7 @@ function nearest(places, value) {
   return places.reduce((best, place, i) => (far(place) < far(places[best]) ? i : best), 0);
 }
 
-export default view({ label: "Swallowed updates", kind: "swallowed" }, (root, model, life) => {
+export default view({ label: "Swallowed updates", kind: "swallowed", alone: true }, (root, model, life) => {
   const { weights: weightPlaces, updates: updatePlaces, steps } = model.get("_places");
   const random = new Uint32Array(floats(model.get("_random")).buffer);
   const palette = colours(root, life, () => picture.redraw());
