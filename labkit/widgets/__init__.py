@@ -1,4 +1,4 @@
-"""How does a learner touch it? Widgets: their state is plain Python, their picture is drawn in the browser."""
+"""Widgets: their state is plain Python, their picture is drawn in the browser."""
 
 from labkit.widgets.addition.widget import AdditionPlayer
 from labkit.widgets.base.figures import FATE_COLOURS, FORMAT_COLOURS

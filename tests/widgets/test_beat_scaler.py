@@ -252,7 +252,7 @@ def test_the_widget_plays_a_game_in_its_thread():
     finally:
         game.close()
     assert not game.controller.alive
-    with pytest.raises(ValueError, match="task is one of 'segmentation'"):
+    with pytest.raises(ValueError, match="task: expected one of 'segmentation'"):
         BeatTheScaler("chess")
 
 

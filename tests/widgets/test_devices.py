@@ -118,7 +118,7 @@ def test_tasks_that_are_worth_a_gpu_are_offered_where_there_is_one(gpu, monkeypa
     bench.close()
     LiveTraining("gpt_gpu").close()
     monkeypatch.setattr("labkit.train.devices.gpus", lambda: ())
-    with pytest.raises(ValueError, match=r"task is one of .* given 'gpt_gpu'"):
+    with pytest.raises(ValueError, match=r"task: expected one of .*, got 'gpt_gpu'"):
         LiveTraining("gpt_gpu")
 
 

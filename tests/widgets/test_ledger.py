@@ -104,7 +104,7 @@ class TestMoved:
 
 
 def test_what_does_not_exist_is_refused(board):
-    with pytest.raises(traitlets.TraitError, match="operation: expected one of matmul, exp, sum.*got 'softmax'"):
+    with pytest.raises(traitlets.TraitError, match=r"operation: expected one of matmul, exp, sum.*got 'softmax'"):
         board.move("softmax", "allow")
     with pytest.raises(traitlets.TraitError, match="list: expected one of allow, deny, promote, keep, got 'white'"):
         board.move("exp", "white")
@@ -157,7 +157,7 @@ def test_what_is_said_at_a_position(passes: CastPasses) -> None:
         (12, "propagate: softmax returns FP32."),
         (19, "insert: softmax asks for input FP16 → FP32: 0.4 KiB to read and write."),  # 64 numbers, 2 + 4 bytes each
         (21, "insert: linear asks for weight FP32 → FP16, bias FP32 → FP16: 0.4 KiB to read and write."),  # 68 of 4 + 2
-        (27, "cancel: at matmul, input FP32 → FP16 gives what is there already, and goes."),
+        (27, "cancel: at matmul, input FP32 → FP16 repeats an existing cast, and goes."),
         (29, "hoist: the weight of linear is cast here, for all its uses; "),
         (30, "hoist: the weight of linear was cast already; "),
         (35, "Autocast makes 9 casts here, and the graph 7; "),

@@ -216,7 +216,7 @@ def test_a_change_that_the_recipe_cannot_have_is_refused_in_words():
     assert c.run.wanted.masters == "none"
     assert "master weights are FP32" in c.notice
     c.handle(change(c, log2_scale=31))
-    assert "from 0 to 30; it was given 31" in c.notice
+    assert "from 0 to 30, got 31" in c.notice
     c.handle(Button.START)
     assert c.notice == ""
 

@@ -197,5 +197,5 @@ class TestErrorsAgainstLength:
         assert [line.get_label() for line in figure.axes[0].lines] == list(found.errors)
 
         for lengths in ([], [0, 4]):
-            with pytest.raises(ValueError, match="lengths of 1 and more"):
+            with pytest.raises(ValueError, match="expected 1 and more"):
                 sum_errors(lengths)

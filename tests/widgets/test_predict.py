@@ -119,7 +119,7 @@ def test_a_question_and_what_measures_its_answer_belong_together() -> None:
         predict("scaling.order", lambda: 1.0)
     with pytest.raises(ValueError, match="a number has the replies"):
         Prediction("1 + 1?", {"2": "", "3": ""}, answer="2", ruler=Ruler(1, 10))
-    with pytest.raises(ValueError, match="low > 0"):
+    with pytest.raises(ValueError, match="0 < low < high"):
         Ruler(0, 10)
 
 
@@ -209,7 +209,7 @@ def test_where_nothing_can_be_kept_the_reply_says_so(journal: Path, monkeypatch:
         monkeypatch.setenv(home, str(Path(__file__)))  # and in the home folder nothing can be written
     widget.choice = "0"
     assert widget.right
-    assert "could not be kept for next time" in widget.answered
+    assert "could not be saved" in widget.answered
 
 
 def test_what_replies_claim_by_arithmetic_is_right() -> None:

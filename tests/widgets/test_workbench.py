@@ -95,7 +95,7 @@ def test_knobs_that_mean_nothing_say_why() -> None:
     assert set(why_fixed(Knobs("FP32"), DIGITS)) == {"autocast", "norms_fp32", "accumulator", "masters", "epsilon"}
     assert set(why_fixed(Knobs(autocast=True), TASKS["gpt"])) == {"norms_fp32", "masters"}
     assert why_fixed(Knobs(), TASKS["gpt"]) == {}
-    with pytest.raises(ValueError, match="masters is one of kept, forgotten, none"):
+    with pytest.raises(ValueError, match="masters: expected one of kept, forgotten, none"):
         turn(Knobs(), {"masters": "gone"})
     assert changed(Knobs(), Knobs(log2_scale=4)) == "", "scaling is off"
     assert changed(Knobs(), Knobs("BF16", accumulator="V100")) == "BF16, sums of a V100"
@@ -330,17 +330,17 @@ def test_a_code_that_says_nothing_is_refused_in_words() -> None:
         ("digits; O9; seed=0", "there is no 'O9' here; there are FP32"),
         ("digits; FP8; seed=0", "no knob for all of"),
         ("digits; O2; seed", "'seed' is no setting"),
-        ("digits; O2; seed=-1", "seed is a whole number from 0 on; it was given '-1'"),
-        ("digits; O2; steps=0", "steps is a whole number from 1 on"),
+        ("digits; O2; seed=-1", "seed: expected a whole number from 0 on, got '-1'"),
+        ("digits; O2; steps=0", "steps: expected a whole number from 1 on"),
         ("digits; O2; speed=9", "there is no knob 'speed'; there are format, autocast"),
-        ("digits; O2; masters=gone", "masters is one of kept, forgotten, none; it was given 'gone'"),
-        ("digits; O2; log2_scale=31", "log2_scale is from 0 to 30; it was given '31'"),
+        ("digits; O2; masters=gone", "masters: expected one of kept, forgotten, none, got 'gone'"),
+        ("digits; O2; log2_scale=31", "log2_scale: expected from 0 to 30, got '31'"),
         ("digits; O2; seed=1; seed=2", "something stands twice"),
     ):
         with pytest.raises(ValueError, match=re.escape(says)):
             Workbench.from_code(code, device="cpu")
     for code in (None, 5):
-        with pytest.raises(TypeError, match="a code is a text; it was given"):
+        with pytest.raises(TypeError, match="a code: expected a text, got"):
             Workbench.from_code(code)
 
     bench = Workbench(replace(TASKS["digits"], name="mine"), "O2", device="cpu")  # which nobody else has

@@ -1,1 +1,1 @@
-"""What do all widgets share? Messages in turn, assets from the package, still pictures, numbers in words."""
+"""What all widgets share: messages, assets, still pictures, numbers in words."""

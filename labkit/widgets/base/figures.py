@@ -1,6 +1,6 @@
-"""What does a learner see where widgets do not run? The same picture, standing still.
+"""Still pictures, for hosts where widgets do not run.
 
-Idea: matplotlib draws once what the browser draws at every frame, with the same colours and hatching. It is loaded when
+matplotlib draws once what the browser draws at every frame, with the same colours and hatching. It is loaded when
 the first figure is made, so importing the widgets stays quick.
 
 Invariant: a figure is built from `Figure` alone; no pyplot, no window, no global state.
@@ -83,11 +83,11 @@ def still(words: str, why: str, figure: Figure | None = None) -> dict[str, Any]:
 def as_page(content: dict[str, Any], *sentences: str) -> dict[str, Any]:
     """Return what a host without widgets shows, and sentences above it, as text and as a page with the picture."""
     words = "\n".join([*sentences, content["text/plain"]])
-    told = "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)
+    notes = "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)
     body = content.get("text/html", f"<pre>{escape(content['text/plain'])}</pre>")
     if "image/png" in content:
         body = _as_element(content["image/png"], content["text/plain"])
-    return {"text/plain": words, "text/html": f'<div role="note">{told}</div>{body}'}
+    return {"text/plain": words, "text/html": f'<div role="note">{notes}</div>{body}'}
 
 
 def png(figure: Figure, dpi: int = 96) -> bytes:
@@ -100,9 +100,9 @@ def png(figure: Figure, dpi: int = 96) -> bytes:
 
 
 def described(figure: Figure, *sentences: str) -> Figure:
-    """Give a figure a text alternative: a notebook then shows it as an image with these words, for who does not see it.
+    """Give a figure a text alternative: a notebook then shows it as an image with these words.
 
-    IPython asks the figure itself for its HTML; matplotlib's own answer is only for windows in a browser.
+    IPython takes the figure's own HTML; that of matplotlib is only for windows in a browser.
     """
     figure._repr_html_ = lambda: _as_element(png(figure), " ".join(sentences))  # type: ignore[method-assign]
     figure._repr_png_ = lambda: png(figure)  # type: ignore[attr-defined]  # for hosts that show no HTML
@@ -110,7 +110,7 @@ def described(figure: Figure, *sentences: str) -> Figure:
 
 
 def _as_element(picture: bytes, words: str) -> str:
-    """Return a PNG file as an element of a page, with words for who does not see it."""
+    """Return a PNG file as an element of a page, with a text alternative."""
     return f'<img alt="{escape(words, quote=True)}" style="max-width:100%" src="{data_url(picture)}">'
 
 

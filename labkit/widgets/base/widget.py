@@ -120,7 +120,7 @@ def page_script(*names: str) -> str:
 def style(*names: str) -> str:
     """Return a widget's own style sheet: that of each folder that has one; `base/` is beside it, in `Assets`.
 
-    A folder's view.css is nested in the root's container, so its rules count more than those of the base, also where
+    A folder's view.css is nested in the root's container. So its rules count more than those of the base, also where
     another widget of the page brings the base once more. page.css is for what lies outside.
     """
     own = "\n".join(_joined(name, "view.css") for name in names)

@@ -1,1 +1,1 @@
-"""Can a hand at the slider beat the dynamic scaler? A game."""
+"""A game: a scale moved by hand against the dynamic scaler."""

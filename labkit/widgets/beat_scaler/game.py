@@ -166,7 +166,7 @@ def on_slider(log2_scale: int) -> int:
     """
     low, high = LOG2_RANGE
     if not isinstance(log2_scale, int) or not low <= log2_scale <= high:
-        raise ValueError(f"log2_scale is a whole number from {low} to {high}; it was given {log2_scale!r}")
+        raise ValueError(f"log2_scale: expected a whole number from {low} to {high}, got {log2_scale!r}")
     return log2_scale
 
 
@@ -227,7 +227,7 @@ class Duel(Controller):
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
         if steps < 1 or not pace > 0:
-            raise ValueError(f"a game has 1 step or more and a positive pace; it was given {steps} and {pace}")
+            raise ValueError(f"a game: expected 1 step or more and a positive pace, got {steps} and {pace}")
         super().__init__()
         self.task, self.seed, self.total, self.pace, self.place = task, seed, steps, pace, place(device)
         self.course = course(steps, seed)

@@ -1,1 +1,1 @@
-"""What do the workbench and the live training share? Runs beside FP32, knobs, words and pictures."""
+"""The live training, and what it shares with the workbench."""

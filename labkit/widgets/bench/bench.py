@@ -1,12 +1,12 @@
 """The bench: a run, at most one fork of it, and the FP32 run of the same seed beside them.
 
-Idea: a `Branch` is a run with a past that can be visited: every few steps, and wherever a knob was turned, a copy of
-the run is kept; to fork at any step, the copy before it goes on from there. A knob that may be turned on the way acts
-at the next step; one that changes a format begins the run anew at its origin: step 0, or where it was forked. FP32
-walks ahead by at most one step and is kept as long as task, seed and device stay.
+A `Branch` is a run with snapshots: a copy of the run every few steps, and at each change of a knob. A fork at any step
+continues from the copy before it. A knob that may change during the run acts at the next step; one that changes a
+format restarts the run at its origin: step 0, or the step of the fork. FP32 is at most one step ahead and stays as long
+as task, seed and device do.
 
-Invariant: all runs see the same batches, because a batch depends on seed and step alone; until a knob is turned, what
-is trained is the recipe that was given, to its last field; a copy never moves, only forks of it do.
+Invariant: all runs see the same batches, because a batch depends on seed and step alone. Until a knob changes, the
+training is that of the recipe, to its last field. A copy never moves, only forks of it do.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ SLOWLY = "Its sums are emulated bit by bit: seconds for a step of convolutions o
 
 @dataclass(frozen=True)
 class Mark:
-    """A knob was turned: `step` is the first step under `after`; `rescaled`: a scale was asked for, new or not."""
+    """A change of a knob: `step` is the first step under `after`; `rescaled`: a scale was chosen, new or not."""
 
     step: int
     before: Knobs
@@ -72,7 +72,7 @@ class Branch:
     options   of its optimizer, as the task made it: learning rates and epsilons before any knob; None: not asked yet
     forkable  copies are kept, so that it can be forked
     wanted    where its knobs stand; `knobs` is what the last step was done under
-    rescaled  a scale was asked for since the last step, though the slider may stand where it stood
+    rescaled  a scale was chosen since the last step, perhaps the same one
     """
 
     begin: Callable[[Recipe], Any]
@@ -119,7 +119,7 @@ class Branch:
         return Branch(self.begin, wanted, self.origin, self.left, self.options, self.forkable)
 
     def step(self, total: int) -> None:
-        """Do a step under what is wanted, and keep a copy of the run before it where one is due."""
+        """Do a step under the wanted knobs, after a copy of the run where one is due."""
         self.build()
         changed_now = self.rescaled or self.wanted != self.knobs
         if changed_now:
@@ -179,7 +179,7 @@ class Branch:
             ValueError: this branch has not been there.
         """
         if self.run is None or not self.origin <= step <= self.done or self.knobs is None:
-            raise ValueError(f"a fork begins at a step from {self.origin} to {self.done}; it was given {step}")
+            raise ValueError(f"a fork: expected a step from {self.origin} to {self.done}, got {step}")
         if step == self.done:
             return self.run.fork(), self.knobs
         copied, knobs = self.copies[max(at for at in self.copies if at <= step)]
@@ -218,7 +218,7 @@ class Bench(Controller):
         make_run: MakeRun = TrainingRun,
     ) -> None:
         if steps is not None and steps < 1:
-            raise ValueError(f"steps is 1 or more; it was given {steps}")
+            raise ValueError(f"steps: expected 1 or more, got {steps}")
         super().__init__()
         self.seed, self.asked_steps, self.place = seed, steps, place(device)
         self.offered, self.forkable, self.make_run = offered, forkable, make_run

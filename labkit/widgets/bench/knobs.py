@@ -1,9 +1,9 @@
 """The knobs of a recipe: their positions, the recipe they make, and their names.
 
 Idea: a recipe is eight answers to eight questions. `Knobs` holds the answers; `recipe_of` makes a `Recipe` of them,
-and `knobs_of` reads them off one, so O0 to O3 are four positions of the same knobs. Knobs that mean nothing where
-another one stands (a master of weights that are FP32) are remembered and not used; what has no knob (hysteresis, a
-floor, a rounding) stays as the recipe has it that the knobs were read off.
+and `knobs_of` reads them off one, so O0 to O3 are four positions of the same knobs. A knob without a
+meaning beside another one (a master of FP32 weights) is remembered and not used. A field without a knob (hysteresis, a
+floor, a rounding) stays as in the recipe that the knobs come from.
 
 Invariant: `recipe_of(knobs_of(recipe)) == recipe`, to the last field; what cannot be shown is refused in words.
 """
@@ -210,14 +210,14 @@ def turn(knobs: Knobs, to: Mapping[str, Any]) -> Knobs:
     >>> turn(Knobs(), {"masters": "gone"})
     Traceback (most recent call last):
     ...
-    ValueError: masters is one of kept, forgotten, none; it was given 'gone'
+    ValueError: masters: expected one of kept, forgotten, none, got 'gone'
     """
     for name, position in to.items():
         there = POSITIONS.get(name, ())
         whole = not isinstance(there, range) or type(position) is int
         if position not in there or not whole:
             number = "a whole number " * isinstance(there, range)
-            raise ValueError(f"{name} is {number}{span(there)}; it was given {position!r}")
+            raise ValueError(f"{name}: expected {number}{span(there)}, got {position!r}")
     result = replace(knobs, **to)
     recipe_of(result)
     return result

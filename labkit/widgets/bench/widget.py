@@ -222,7 +222,7 @@ class LiveTraining(BenchWidget, folders=("driven", "bench")):
     def change(
         self, *, scaling: str | None = None, log2_scale: int | None = None, master_weights: bool | None = None
     ) -> None:
-        """Change what is given, from the next step on; returns at once."""
+        """Change these knobs from the next step on; return at once."""
         asked = {"scaling": scaling, "log2_scale": log2_scale, "masters": master_weights}
         knobs = {knob: position(knob, to) for knob, to in asked.items() if to is not None}
         self.bench.ask(partial(self.bench.turn, knobs))

@@ -1,1 +1,1 @@
-"""What do the widgets that train live share? A thread, and frames at the pace of the browser."""
+"""What the widgets that train live share: controller, frames, buttons."""

@@ -2,9 +2,9 @@
 
 Idea: every live widget is the same machine, one `Controller`: runs, a queue of commands, and a thread that carries out
 commands between two steps. Only the thread touches the runs, so nothing is shared and nothing locked; a test calls
-`handle(command)` and, while `due`, `tick()` instead. What the browser sees leaves through `post`: new points as float32
-columns beside a small JSON state, thirty frames a second at most, fewer when the browser does not say that it has
-drawn the last ones.
+`handle(command)` and, while `due`, `tick()` instead. The browser gets frames through `post`: new points as float32
+columns beside a small JSON state. At most thirty frames a second leave, fewer while the browser has not drawn the last
+ones.
 
 Invariant: a command takes effect between two steps; an error becomes the phase FAILED and words; posting never waits
 for the browser; one training at a time in a kernel, none after `close`.

@@ -87,7 +87,7 @@ class DrivenWidget(LabWidget):
         controller.send, controller.state = self._send_frame, self.state
         offered = dict.fromkeys((*places(), controller.place))
         super().__init__(_offers={**offers, "places": [{"key": one.key, "label": one.label} for one in offered]})
-        self.on_msg(self._hear)
+        self.on_msg(self._receive)
         atexit.register(controller.close)
         between_cells(controller.interrupt)
 
@@ -165,7 +165,7 @@ class DrivenWidget(LabWidget):
         if self.comm is not None:
             self.send(content, buffers)
 
-    def _hear(self, _: object, content: dict[str, Any], __: object) -> None:
+    def _receive(self, _: object, content: dict[str, Any], __: object) -> None:
         match content.get("do"):
             case "drawn":
                 self.controller.drawn(int(content["number"]))
@@ -189,5 +189,5 @@ def row_of(table: Mapping[str, Row], wanted: Row | str, what: str) -> Row:
     if not isinstance(wanted, str):
         return wanted
     if wanted not in table:
-        raise ValueError(f"{what} is one of {', '.join(map(repr, table))}; it was given {wanted!r}")
+        raise ValueError(f"{what}: expected one of {', '.join(map(repr, table))}, got {wanted!r}")
     return table[wanted]

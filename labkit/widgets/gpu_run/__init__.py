@@ -1,1 +1,1 @@
-"""What can this learner's own GPU do? A button that runs `labkit gpu --quick` and draws what it measured."""
+"""Measurements of the learner's own GPU, started from a notebook."""

@@ -1,7 +1,7 @@
 """A button that measures the learner's own GPU, a bar, and the figures that it fills.
 
-Idea: `labkit gpu --quick` runs in a process of its own, read by a thread, so the kernel stays free; its lines move the
-bar, and what it keeps in the data folder is drawn, part by part.
+`labkit gpu --quick` runs in a process of its own, read by a thread, so the kernel stays free. Its lines move the bar,
+and its records in the data folder become figures, part by part.
 
 Invariant: one measurement at a time for each button; how far it is follows from the command's own lines; only records
 of the device that was measured are shown. No process outlives its kernel or its `stop`: it leads a group of its own.

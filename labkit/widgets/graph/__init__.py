@@ -1,1 +1,1 @@
-"""How are all casts of a network decided before it runs?"""
+"""The passes that decide all casts of a network before it runs."""

@@ -60,13 +60,13 @@ def _look(name: str, row: GraphRow) -> str:
         case "propagate":
             return f"{row.op} returns {row.result or 'no floating-point numbers'}."
         case "insert" if not row.casts:
-            return f"{row.op} takes what it is given."
+            return f"{row.op} takes its inputs as they are."
         case "insert":
             kib = sum(cast.bytes for cast in row.casts) / 2**10
             return f"{row.op} asks for {', '.join(map(_text, row.casts))}: {kib:.1f} KiB to read and write."
         case "cancel":
             if gone := [_text(cast) for cast in row.casts if cast.fate == "cancelled"]:
-                return f"at {row.op}, {', '.join(gone)} gives what is there already, and goes."
+                return f"at {row.op}, {', '.join(gone)} repeats an existing cast, and goes."
             return f"at {row.op} there is nothing to take out."
     shared = next((cast for cast in row.casts if cast.fate == "hoisted"), None)
     if shared is None:

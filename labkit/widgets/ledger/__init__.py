@@ -1,1 +1,1 @@
-"""What does autocast do to a model, operation by operation?"""
+"""The forward pass under autocast, operation by operation."""

@@ -110,7 +110,7 @@ def sentence(rows: Sequence[LedgerRow], before: float, format: Format) -> str:
     stopped = next((row for row in rows if row.problem), None)
     if stopped is not None:
         after = "" if stopped is last else " Nothing below it was reached."
-        return f"{moved}{stopped.op} is refused: {_said(stopped.problem)}.{after}"
+        return f"{moved}{stopped.op} is refused: {_first_line(stopped.problem)}.{after}"
     broken = next((row for row in rows if row.overflowed), None)
     if broken is not None:
         size = math.prod(broken.shape)
@@ -145,7 +145,7 @@ def _counts(rows: Sequence[LedgerRow], format: Format) -> str:
     return f"{first.replace(' in ', f' of these {len(rows)} operations run in ')} and {' and '.join(others)}"
 
 
-def _said(problem: str) -> str:
+def _first_line(problem: str) -> str:
     return problem.strip().splitlines()[0].rstrip(".")
 
 
@@ -161,7 +161,7 @@ def _length(error: float) -> float:
 
 
 def _detail(row: LedgerRow) -> str:
-    """Say everything that is known of a row, for who asks."""
+    """Return all facts of a row in a sentence."""
     shape = " × ".join(map(str, row.shape)) or "one number"
     facts = [f"{row.op} returns {shape}, up to {brief(row.largest)} in FP32"]
     if row.result is not None and math.isfinite(row.error):
@@ -170,7 +170,7 @@ def _detail(row: LedgerRow) -> str:
         facts.append(f"{row.overflowed:,} elements are inf or NaN")
     if row.lost:
         facts.append(f"{row.lost:,} elements are 0 here and not in FP32")
-    return f"{'; '.join(facts)}. {_said(row.problem) + '.' if row.problem else ''}".rstrip()
+    return f"{'; '.join(facts)}. {_first_line(row.problem) + '.' if row.problem else ''}".rstrip()
 
 
 class CastLedger(LabWidget, folders=("ledger",)):
@@ -278,10 +278,10 @@ class CastLedger(LabWidget, folders=("ledger",)):
         moved = {key: LISTS[to] for key, to in self.overrides.items()}
         self._measured = self._run(format, moved) if moved else usual
         with self.hold_sync():
-            for name, value in self._shown(self._measured, format).items():
+            for name, value in self._traits_of(self._measured, format).items():
                 setattr(self, name, value)
 
-    def _shown(self, rows: tuple[LedgerRow, ...], format: Format) -> dict[str, Any]:
+    def _traits_of(self, rows: tuple[LedgerRow, ...], format: Format) -> dict[str, Any]:
         """Return the traits that rows decide."""
         said = sentence(rows, self._usual(format)[-1].error, format)
         return {"_mark": mark(format), "_rows": [row_view(row) for row in rows], "sentence": said}
@@ -297,7 +297,7 @@ class CastLedger(LabWidget, folders=("ledger",)):
                 key = ";".join([name, *(f"{operation}={to}" for operation, to in moved.items())])
                 if key not in states:
                     rows = self._run(format, {operation: LISTS[to] for operation, to in moved.items()})
-                    states[key] = self._shown(rows, format)
+                    states[key] = self._traits_of(rows, format)
         return {**super().page_state(), "_states": states}
 
     def still(self) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""How far off is a long sum, by who adds it up? Errors against K, computed here and drawn once.
+"""Errors of long sums against K, for each accumulator, computed and drawn.
 
-Idea: the same FP16 operands go through every accumulator; what differs is where each rounds. Positive numbers show it
+The same FP16 operands go through every accumulator; what differs is where each rounds. Positive numbers show it
 best, since a sum that is always cut drifts down, and one that is rounded to nearest wanders about the truth.
 
 Invariant: every point is the median over rows of |D - exact| / exact, with the exact sum from `EXACT`'s arithmetic in
@@ -60,7 +60,7 @@ def sum_errors(lengths: Sequence[int] = LENGTHS, seed: int = 0) -> SumErrors:
     True
     """
     if not lengths or min(lengths) < 1:
-        raise ValueError(f"sums have lengths of 1 and more; they were given as {list(lengths)}.")
+        raise ValueError(f"lengths: expected 1 and more, got {list(lengths)}")
     generator = torch.Generator().manual_seed(seed)
     a, b = (torch.rand(ROWS, max(lengths), generator=generator).half() for _ in range(2))
     errors: dict[str, list[float]] = {name: [] for name in WHO}
@@ -77,9 +77,9 @@ def sum_errors_sentence(found: SumErrors) -> str:
     """Say what the longest sums show."""
     last = {name: each[-1] for name, each in found.errors.items()}
     return (
-        f"At K = {found.lengths[-1]:,} the same sums are off by {last['FP16, one by one']:.0%} in FP16 one by one, by "
-        f"{_parts(last['V100'])} on the V100, {_parts(last['A100'])} on the A100, {_parts(last['H100'])} on the H100, "
-        f"and by {_parts(last['FP32, one by one'])} in FP32 one by one."
+        f"At K = {found.lengths[-1]:,} the same sums are off by {last['FP16, one by one']:.0%} in FP16 one by one. "
+        f"It is {_parts(last['V100'])} on the V100, {_parts(last['A100'])} on the A100, {_parts(last['H100'])} on the "
+        f"H100, and {_parts(last['FP32, one by one'])} in FP32 one by one."
     )
 
 

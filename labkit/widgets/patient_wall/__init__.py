@@ -1,1 +1,1 @@
-"""What goes wrong in practice, and how does it look? A card for each fault."""
+"""Known faults of mixed precision as a wall of cards."""

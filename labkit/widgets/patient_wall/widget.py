@@ -88,7 +88,7 @@ def outcome_view(patient: Fault, outcome: Outcome, warned: str = "") -> dict[str
 def find(cards: Mapping[str, Fault | GpuCard], query: str, kind: str) -> tuple[list[str], str]:
     """Return the cards that a text and a kind of symptom find, by id, and a sentence that says how they were found.
 
-    A text is looked up as an error message first; where nobody is known by it, a card needs all of its words.
+    A text is looked up as an error message first. Where no fault has that message, a card needs all of its words.
     """
     shown = [card for card in cards.values() if kind in (ALL, card.kind.value)]
     if not query.strip():

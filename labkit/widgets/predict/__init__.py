@@ -1,1 +1,1 @@
-"""What do you expect? A question that is answered before the answer is seen."""
+"""Predictions: a question, a committed answer, and a reply."""

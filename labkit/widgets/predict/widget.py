@@ -1,8 +1,7 @@
 """Predictions: questions that are answered before the lesson shows what happens.
 
-Idea: a prediction is a row of data: a question, and for each choice the reply, which says why people expect that.
-Where a number is asked for, it is given on a logarithmic ruler, since people are wrong by factors, and the choices are
-whether it was less, near or more.
+A prediction is a row of data: a question, and for each choice the reply, which says why people expect that. A number
+is chosen on a logarithmic ruler, since people are wrong by factors; its choices are less, near and more.
 
 Invariant: the browser never holds the answer before the learner has committed; a true number is measured after that;
 what was committed stays.
@@ -41,10 +40,10 @@ class Ruler:
 
     def __post_init__(self) -> None:
         if not 0 < self.low < self.high < math.inf or not self.near > 1:
-            raise ValueError(f"a ruler runs from low > 0 up to high, with near > 1; it was given as {self}")
+            raise ValueError(f"a ruler: expected 0 < low < high and near > 1, got {self}")
 
     def read(self, said: str) -> float:
-        """Return the number that was said.
+        """Return the number that was chosen.
 
         Raises:
             ValueError: it is no number, or not on the line.
@@ -81,25 +80,25 @@ class Ruler:
         'you said 1,024, it was 4,190,000: 4,096 times more.'
         """
         factor = max(guess / truth, truth / guess)
-        measured = _written(float(f"{truth:.3g}"))
-        said = f"you said {_written(guess)}{self.unit}, it was {measured}{self.unit}"
+        measured = _number_text(float(f"{truth:.3g}"))
+        said = f"you said {_number_text(guess)}{self.unit}, it was {measured}{self.unit}"
         if factor < 1.05:
             return f"{said}."
         times = f"{factor:,.0f}" if factor >= 10 else f"{factor:.2g}"
         return f"{said}: {times} times {'more' if truth > guess else 'less'}."
 
 
-def _written(number: float) -> str:
-    """Write a number as the line beside it does: `decimal` in base.js is the twin."""
+def _number_text(number: float) -> str:
+    """Write a number as `decimal` of base.js does."""
     return f"{number:,.0f}" if number == int(number) and number < 1e7 else short(number)
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """A question with a few choices, or with a ruler, on which a number is asked for.
+    """A question with a few choices, or with a ruler for a number.
 
     question  one or two sentences
-    choices   choice -> the reply to whoever picks it, in the order shown; with a ruler "less", "near" and "more"
+    choices   choice -> its reply, in the order shown; with a ruler "less", "near" and "more"
     answer    the choice that is right; with a ruler "near"
     ruler     the line on which the number lies, or None
     """
@@ -218,7 +217,7 @@ def predict(id: str, measure: Callable[[], float] | None = None) -> Predict:
 
     Raises:
         KeyError: there is none; the message lists those there are.
-        TypeError: a number is asked for without `measure`, or a choice with it.
+        TypeError: a question for a number without `measure`, or one of choices with it.
     """
     if id not in predictions():
         raise KeyError(f"no prediction is called {id!r}; there are {sorted(predictions())}")

@@ -1,1 +1,1 @@
-"""Are widgets alive here? A message there and back."""
+"""A check that widgets work: a message to the kernel and back."""

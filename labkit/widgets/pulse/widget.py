@@ -48,10 +48,9 @@ def expect(
 
 
 def verdict_below(answered: Callable[[], bool]) -> Callable[[], None] | None:
-    """Keep a place free below this cell, and have it say so if nobody answers; return what empties it again.
+    """Reserve a place below this cell for a warning that no answer came; return a function that empties it.
 
-    None where no verdict is possible: there is no kernel, or nobody sits in front of it (a notebook that is executed
-    for a handout has no page that could answer).
+    None where no verdict is possible: there is no kernel, or no page (a notebook executed for a handout).
     """
     try:
         from IPython import display, get_ipython

@@ -1,1 +1,1 @@
-"""Static figures and tables of what was recorded or published."""
+"""Figures and tables of recorded and published results."""

@@ -4,7 +4,7 @@ Idea: each panel shows one record, and its title says whose it is. Both panels o
 speed: two devices on one axis would make the slower one a flat line. A sentence compares what one device did with one
 clock.
 
-Invariant: a number is never shown as measured here unless it was; where nothing was recorded, that is what is said.
+Invariant: only numbers that were measured on this machine appear as such; a missing record is named as missing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Table of verdicts, recipes by tasks, from records alone, that a class can fill together.
 
 Idea: a cell is what `labkit.train.Comparison` says about the runs of one task under one recipe, paired by seed with
-FP32's: as good, worse, better, or that these runs cannot tell. Where nobody has run it, the cell is empty, and the
-table says which command fills it.
+FP32's: as good, worse, better, or that these runs cannot tell. Without records the cell is empty, and the table
+says which command fills it.
 
 Invariant: no cell without records; a run that ended in inf or NaN is called broken, whatever its metric says.
 """
@@ -64,7 +64,7 @@ class RecipeTable:
         return found.difference(recipe)
 
     def verdict(self, task: str, recipe: str) -> str:
-        """Return one of `labkit.train.VERDICTS`, or "broken"; "" where nobody has run it."""
+        """Return one of `labkit.train.VERDICTS`, or "broken"; "" without records."""
         difference = self.difference(task, recipe)
         if difference is None:
             return ""
@@ -149,7 +149,7 @@ class RecipeTable:
         return f"<tr><th style='{CELL};text-align:left'>{html.escape(task.replace('_', ' '))}</th>{made}</tr>"
 
     def _cell(self, task: str, recipe: str) -> tuple[str, str, str, str]:
-        """Return the word, what stands below it, what the pointer is told, and the tint."""
+        """Return the word, the text below it, the tooltip, and the tint."""
         verdict, difference = self.verdict(task, recipe), self.difference(task, recipe)
         if difference is None:
             return "?", "", "not run yet", TINTS[""]

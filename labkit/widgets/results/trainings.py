@@ -88,7 +88,7 @@ def _title(records: Sequence[RunRecord]) -> str:
 def race_sentence(records: Sequence[RunRecord]) -> str:
     """Return what the figure shows: each recipe's mean metric beside the range of FP32's seeds, and how fast it was.
 
-    Steps a second are told of runs that were timed, each alone on one device; of others nothing is said.
+    Steps a second are those of runs that were timed, each alone on one device; other runs have none.
 
     Raises:
         ValueError: there are no records.

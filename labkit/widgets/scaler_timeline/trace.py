@@ -1,11 +1,11 @@
 """Traces of trainings on which any loss scaler can be replayed.
 
 Idea: a scaler needs to know one thing of a step, whether inf or NaN was found, and that follows from the largest
-gradient: it overflows where scale * largest rounds past 65504. So one training is recorded once, and `decide` is asked
-step by step, with the found_inf that the trace has at the scale where the scaler stands.
+gradient: it overflows where scale * largest rounds past 65504. So one training is recorded once, and `decide` gets,
+step by step, the found_inf that the trace has at the current scale.
 
 Invariant: everything in a trace was measured in FP32, at the weights and batches of a real FP16 training that skipped
-nothing (a skipped step would have left other weights behind); replay.scale[i] is the scale of step i.
+nothing, since a skipped step leaves other weights behind. replay.scale[i] is the scale of step i.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What happens in one training step? Walk through it, tensor by tensor."""
+"""One training step, stage by stage and tensor by tensor."""

@@ -283,7 +283,7 @@ class StepDebugger(LabWidget, folders=("step_debugger",)):
         self._following = True
 
     def _take(self) -> None:
-        """Take the step at the scale that was asked for, after those that were taken for good."""
+        """Take the step at the chosen scale, after the steps that were taken for good."""
         run = TrainingRun(self._task, self.recipe, self._seed, measure_every=0)
         for scale in self._taken:
             run.scaler = replace(run.scaler, scale=scale)

@@ -1,7 +1,7 @@
 """The weight while the same small update is subtracted from it again and again.
 
 Idea: repeat one rounded subtraction. In between two changes of spacing a rounded weight moves by the same amount every
-time, so many steps are guessed at once and all are checked by one call of `round_to`; where the check fails, the guess
+time. So many steps are guessed at once, and one call of `round_to` checks all of them; where the check fails, the guess
 starts anew from the step that is right. The result is that of the plain loop, bit for bit, in a hundredth of its time.
 
 Invariant: each weight is the one before minus the update, rounded once as its method says.

@@ -1,1 +1,1 @@
-"""How far is a training or a race? A bar, a line and a stop button."""
+"""A progress bar of a training or a race, with a button that stops it."""

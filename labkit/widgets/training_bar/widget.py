@@ -1,6 +1,6 @@
-"""How far is it, and can it be stopped? A whole training run behind a bar and a button.
+"""A whole training run behind a progress bar and a button that stops it.
 
-Idea: `labkit.train.train` runs in a thread, so the kernel stays free to hear the Stop button; what it returns is kept.
+`labkit.train.train` runs in a thread, so the kernel stays free for the Stop button; its result is `record`.
 
 Invariant: one run for each bar, and it always ends in a record or in an error that is shown.
 """
@@ -69,7 +69,7 @@ class TrainingBar(LabWidget, folders=("training_bar",)):
         self._stop.set()
 
     def _leave(self) -> None:
-        """Stop a run that nobody looks at any more, or that Interrupt ends; one that was not started can still be."""
+        """Stop a run without a view, or at an Interrupt; one that has not started can still start."""
         if self.phase == "running":
             self.stop()
 

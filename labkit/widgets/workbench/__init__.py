@@ -1,1 +1,1 @@
-"""What does each knob of a recipe do to a training that runs? Turn them, and fork."""
+"""The workbench: every knob of a recipe on a training that runs."""

@@ -3,8 +3,8 @@
 Idea: a workbench is handed on as a line of text: task, recipe and seed, and after them only what differs: `"digits;
 O2; seed=0; scaling=off"`.
 
-Invariant: what is trained is the recipe that was given, bit for bit, until a knob is turned; what a code opens has the
-knobs, seed and steps of what it was made of; where it is trained is not told.
+Invariant: the training is that of the recipe, bit for bit, until a knob is turned. A code holds
+knobs, seed and steps, but no device.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def opened(code: str) -> dict[str, Any]:
     {'scaling': <Scaling.OFF: 'off'>, 'log2_lr': -2}
     """
     if not isinstance(code, str):
-        raise TypeError(f"a code is a text; it was given {code!r}. ({FORM})")
+        raise TypeError(f"a code: expected a text, got {code!r}. ({FORM})")
     task, recipe, *rest = [part.strip() for part in code.split(";")] if code.count(";") else (code.strip(), "")
     for name, known in ((task, tasks(places())), (recipe, RECIPES)):
         if name not in known:
@@ -55,14 +55,14 @@ def opened(code: str) -> dict[str, Any]:
         least = {"seed": 0, "steps": 1}.get(name)
         if least is not None:
             if not text.isdecimal() or int(text) < least:
-                raise ValueError(f"{name} is a whole number from {least} on; it was given {text!r}")
+                raise ValueError(f"{name}: expected a whole number from {least} on, got {text!r}")
             numbers[name] = int(text)
             continue
         if name not in POSITIONS:
             raise ValueError(f"there is no knob {name!r}; there are {', '.join(POSITIONS)}")
         found = [position for position in POSITIONS[name] if str(position) == text]
         if not found:
-            raise ValueError(f"{name} is {span(POSITIONS[name])}; it was given {text!r}")
+            raise ValueError(f"{name}: expected {span(POSITIONS[name])}, got {text!r}")
         knobs[name] = found[0]
     return {"task": task, "recipe": recipe, **numbers, "knobs": knobs}
 
@@ -180,7 +180,7 @@ class Workbench(BenchWidget, folders=("driven", "bench", "workbench")):
             ValueError: nothing has run yet, or `what` is neither.
         """
         if what not in ("record", "picture"):
-            raise ValueError(f'what can be saved is the "record" or the "picture"; it was given {what!r}')
+            raise ValueError(f'what: expected "record" or "picture", got {what!r}')
         record = self.record()
         stem = f"{record.task}-{'fork' if self.bench.active else 'run'}-seed{record.seed}"
         if what == "record":

@@ -1,1 +1,1 @@
-"""How far is a training or a race? A bar, a line and a stop button."""
+"""Four processes on one training, started from a notebook."""

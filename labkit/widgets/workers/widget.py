@@ -31,7 +31,7 @@ PARTS = {"model weights": "#0072B2", "gradients": "#E69F00", "master weights": "
 WORLD = 4
 READY = f"{WORLD} processes train one layer together. Press Train."
 STARTING = f"torchrun starts {WORLD} processes. Each of them imports torch, which takes some seconds."
-STOPPING = "The processes are told to end. Those that still import torch do so first."
+STOPPING = "The processes are ending. Those that still import torch do so first."
 COMMAND = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(WORLD), "-m")
 WAYS = {"FP32": ("FP32", True), "FP16, divided before": ("FP16", True), "FP16, divided after": ("FP16", False)}
 
