@@ -178,7 +178,7 @@ def _one_of(kind: str, table: str, *more: str) -> Callable[[str], str]:
 
 def _date(text: str) -> float:
     try:
-        return float(_imported("grading.attempts:due_time")(text))
+        return float(_imported("grading.plan:due_time")(text))
     except ValueError as error:
         raise ArgumentTypeError(f"expected a date or a date and time, 2026-11-30T18:00, got {text!r}") from error
 

@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from labkit.grading.given.wire import Failure
 from labkit.grading.outcome import Outcome
+from labkit.grading.sandbox.wire import Failure
 
 ROOT = Path(__file__).parents[1]
 FILE = Path(__file__).with_name("public_surface.json")
@@ -97,10 +97,10 @@ def commands() -> dict[str, list[str]]:
 def answers(exercise_id: str) -> dict[str, list[Any]]:
     """Return a sketch of what the reference and each known mistake answer, in the notebook and with one seed."""
     from labkit.grading import EXERCISES
-    from labkit.grading.judge import known_outcomes, paper_of
+    from labkit.grading.judge import grading_cases, known_outcomes
 
     exercise = EXERCISES[exercise_id]
-    paper = paper_of(exercise, SEED)
+    paper = grading_cases(exercise, SEED)
     known = {"": exercise.reference, **{mistake.name: mistake.answer for mistake in exercise.mistakes}}
     return {name: sketch(known_outcomes(paper, function)) for name, function in known.items()}
 

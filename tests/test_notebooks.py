@@ -19,9 +19,9 @@ from labkit.course import Lesson
 from labkit.course.text import STARTER
 from labkit.grading import EXERCISES
 from labkit.grading.batch import grade
-from labkit.grading.given.child import Limits
+from labkit.grading.results import GradeRow
+from labkit.grading.sandbox.worker import Limits
 from labkit.grading.submission import find
-from labkit.grading.table import Row
 from notebooks import build
 from tests.slowness import slowness
 
@@ -275,7 +275,7 @@ def test_a_cell_that_hangs_is_ended_and_named(
         execute(build.learners(build.lesson("01_lesson")))
 
 
-def graded(folder: Path, lessons: list[str]) -> list[Row]:
+def graded(folder: Path, lessons: list[str]) -> list[GradeRow]:
     """Return the rows of two learners: one hands lessons in as they were handed out, the other as they are solved."""
     for student, made in (("unfilled", build.learners), ("solved", build.solved)):
         (folder / student).mkdir()

@@ -42,7 +42,7 @@ ENCRYPTED = 0x1  # bit 0
 Refused = dict[Path, str]  # where it would stand -> why it does not
 
 
-def unpacked(paths: Iterable[Path], folder: Path) -> tuple[list[Path], Refused]:
+def unpack_archives(paths: Iterable[Path], folder: Path) -> tuple[list[Path], Refused]:
     """Return folders and notebooks to grade: those given, and what is in archives among them and inside of them.
 
     And what the archives hold that could not be unpacked, as `labkit.grading.submission.find` takes it.

@@ -22,8 +22,8 @@ from typing import Any
 from labkit.classroom.model_answers import predictions
 from labkit.classroom.pages import page
 from labkit.grading.leader_board import Board, Entrant, in_order
+from labkit.grading.results import logged_rows
 from labkit.grading.submission import is_own
-from labkit.grading.table import kept_rows
 from labkit.records.journal import NAME, entries
 
 BODY = '<p id="state" role="status"></p><div id="guesses"></div><div id="leaders"></div><script>{script}</script>'
@@ -60,7 +60,7 @@ def leaders(kept: Path) -> Board:
     Raises:
         ValueError: the file is none that a grading kept.
     """
-    rows = [row for row in kept_rows(kept) if row.exercise.startswith("project.")]
+    rows = [row for row in logged_rows(kept) if row.exercise.startswith("project.")]
     found = []
     for student in dict.fromkeys(row.student for row in rows):
         own = [row for row in rows if row.student == student]

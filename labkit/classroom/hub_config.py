@@ -33,7 +33,7 @@ class LearnersAuthenticator(Authenticator):
         return data["username"] if same else None
 
 
-class WalledSpawner(LocalProcessSpawner):
+class GroupSpawner(LocalProcessSpawner):
     """Starts a learner's server as the learner, in a control group of its own where there is one."""
 
     room: Room
@@ -53,10 +53,10 @@ class WalledSpawner(LocalProcessSpawner):
 def configure(c: Any, folder: str) -> None:
     """Fill in JupyterHub's configuration for the room in this folder."""
     room, own = room_in(folder), Path(folder) / "hub"
-    LearnersAuthenticator.room = WalledSpawner.room = room
+    LearnersAuthenticator.room = GroupSpawner.room = room
     c.JupyterHub.authenticator_class = LearnersAuthenticator
     c.Authenticator.allowed_users = set(room.learners)
-    c.JupyterHub.spawner_class = WalledSpawner if os.geteuid() == 0 else SimpleLocalProcessSpawner
+    c.JupyterHub.spawner_class = GroupSpawner if os.geteuid() == 0 else SimpleLocalProcessSpawner
     c.SimpleLocalProcessSpawner.home_dir_template = str(Path(folder) / "homes" / "{username}")
     c.JupyterHub.bind_url = f"http://127.0.0.1:{room.port}"
     c.JupyterHub.hub_port = room.port + 1  # the same at each start: servers that outlive the hub know it

@@ -20,15 +20,19 @@ from pathlib import Path
 from labkit.classroom.tables import Line, Names, read_table, write_table
 from labkit.grading.exercise import Exercise
 from labkit.grading.exercises import EXERCISES
-from labkit.grading.table import Row
+from labkit.grading.results import GradeRow
 
 
 @dataclass(frozen=True)
-class Said:
+class TeacherComment:
     """What a teacher says of an answer; `points` is None where only a comment is meant."""
 
     points: float | None
     comment: str
+
+
+Comments = Mapping[tuple[str, str], TeacherComment]
+"""(learner, exercise) -> what the teacher says."""
 
 
 @dataclass(frozen=True)
@@ -40,17 +44,17 @@ class Mark:
     said        what the teacher says of it; None where nothing
     """
 
-    row: Row
+    row: GradeRow
     points: float
     late_days: int = 0
-    said: Said | None = None
+    said: TeacherComment | None = None
 
 
 def marks_of(
-    rows: Sequence[Row],
+    rows: Sequence[GradeRow],
     late: Mapping[tuple[str, str], int],
     percent: float,
-    said: Mapping[tuple[str, str], Said],
+    said: Mapping[tuple[str, str], TeacherComment],
 ) -> list[Mark]:
     """Return what counts of each row.
 
@@ -68,7 +72,9 @@ def marks_of(
     return marks
 
 
-def by_row(said: Mapping[tuple[str, str], Said], students: Iterable[str]) -> dict[tuple[str, str], Said]:
+def by_row(
+    said: Mapping[tuple[str, str], TeacherComment], students: Iterable[str]
+) -> dict[tuple[str, str], TeacherComment]:
     """Return (learner, exercise) -> what the teacher says, by the names under which learners handed in.
 
     A name stands for the learner who is called so to the letter, or else for the only one whose name differs by no more
@@ -97,7 +103,7 @@ def by_student(marks: Sequence[Mark]) -> dict[str, list[Mark]]:
     return found
 
 
-def read_said(path: Path) -> dict[tuple[str, str], Said]:
+def read_comments(path: Path) -> dict[tuple[str, str], TeacherComment]:
     """Return what a teacher says, from a table with the columns student, exercise, points and comment.
 
     Points may be empty; an exercise may be, where the comment is on all of a learner's work.
@@ -121,11 +127,11 @@ def read_said(path: Path) -> dict[tuple[str, str], Said]:
             raise ValueError(f"{path}, line {number}: {line['points']!r} is no number of points") from error
         if points is not None and not (line["exercise"] and 0 <= points < float("inf")):
             raise ValueError(f"{path}, line {number}: points from 0 on go to one exercise, not to {points:g} of all")
-        found[line["student"], line["exercise"]] = Said(points, line["comment"])
+        found[line["student"], line["exercise"]] = TeacherComment(points, line["comment"])
     return found
 
 
-def unused(said: Mapping[tuple[str, str], Said], rows: Sequence[Row]) -> list[str]:
+def unused(said: Mapping[tuple[str, str], TeacherComment], rows: Sequence[GradeRow]) -> list[str]:
     """Return the lines of a teacher that belong to nobody who handed in, each as a sentence."""
     there = {(row.student, row.exercise) for row in rows} | {(row.student, "") for row in rows}
     students = dict.fromkeys(row.student for row in rows)

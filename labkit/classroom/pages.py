@@ -20,7 +20,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from labkit.classroom.marks import Mark, Said, by_row, by_student, total
+from labkit.classroom.marks import Mark, TeacherComment, by_row, by_student, total
 from labkit.classroom.tables import same_name
 from labkit.course import lessons
 from labkit.grading.exercises import EXERCISES
@@ -75,7 +75,7 @@ def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
 LONGEST_NAME = 200  # bytes, which leaves room for what is added to a name of at most 255
 
 
-def write_feedback(folder: Path, marks: Sequence[Mark], said: dict[tuple[str, str], Said]) -> list[Path]:
+def write_feedback(folder: Path, marks: Sequence[Mark], said: dict[tuple[str, str], TeacherComment]) -> list[Path]:
     """Write <learner>.html for each into a folder, or <learner>/feedback.html where that is a folder; return them."""
     students = by_student(marks)
     places, words = _places(folder, students), by_row(said, students)
@@ -100,7 +100,7 @@ def _places(folder: Path, students: Iterable[str]) -> dict[str, Path]:
     return places
 
 
-def feedback(student: str, marks: Sequence[Mark], comment: Said | None = None) -> bytes:
+def feedback(student: str, marks: Sequence[Mark], comment: TeacherComment | None = None) -> bytes:
     """Return the page of one learner; `comment` is on all of the work."""
     points, out_of = total(marks)
     states = ("solved" if m.row.points == m.row.out_of else "in part" if m.row.points else "open" for m in marks)
@@ -142,7 +142,7 @@ def _check(check: dict[str, Any]) -> str:
     return f'<div><span class="{kind}">{escape(check["mark"])}</span> {line}{shown}</div>'
 
 
-def _said(said: Said | None) -> str:
+def _said(said: TeacherComment | None) -> str:
     return f'<p class="warn"><strong>Your teacher:</strong> {escape(said.comment)}</p>' if said and said.comment else ""
 
 

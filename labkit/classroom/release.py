@@ -28,7 +28,7 @@ from labkit.course import NOT_FOR_LEARNERS, Lesson, lessons
 from labkit.course.text import BEGIN
 from labkit.grading.exercise import Check, Exercise, Mistake
 from labkit.grading.exercises import exercises_of
-from labkit.grading.judge import Paper, answers_of, outcomes_of, visible_paper
+from labkit.grading.judge import CaseSet, answers_of, outcomes_of, visible_cases
 from labkit.grading.outcome import Outcome
 from labkit.grading.stored import StoredAnswers, StoredCases, StoredMistake, StoredRows, digest
 from labkit.records import write_atomic
@@ -156,7 +156,7 @@ def stored_exercise(exercise: Exercise, salt: bytes = b"") -> Exercise:
 
     salt   of the keys that seal a diagnosis: another one for each release
     """
-    paper = visible_paper(exercise)
+    paper = visible_cases(exercise)
     shown = dict(zip(paper.checks, paper.cases, strict=True))
     outcomes = {check: _sealed(check.outcome, salt) for check in exercise.checks}
     sealed = replace(paper, checks=tuple(replace(check, outcome=outcomes[check]) for check in paper.checks))
@@ -184,11 +184,11 @@ def _sealed(outcome: Callable[..., object], salt: bytes) -> Callable[..., object
     return outcome if seal is None else seal(salt)
 
 
-def _came_of(paper: Paper, function: Callable[..., object]) -> list[list[object]]:
+def _came_of(paper: CaseSet, function: Callable[..., object]) -> list[list[object]]:
     return outcomes_of(paper, answers_of(paper, function))
 
 
-def _right(paper: Paper) -> list[list[object]]:
+def _right(paper: CaseSet) -> list[list[object]]:
     """Return what comes of the reference's answers; of one that is judged by its outcome, nothing but its name."""
     found = zip(paper.checks, _came_of(paper, paper.exercise.reference), strict=True)
     return [[_named(check, outcome) for outcome in group] for check, group in found]

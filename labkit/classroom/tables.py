@@ -1,7 +1,7 @@
 """How is a table read that a spreadsheet or a school's system wrote? Whatever its encoding and its separator.
 
 Idea: a table of ours is opened in spreadsheets, so a text in it that would be a formula is guarded, and the guard is
-taken off when it is read (labkit.grading.table). Somebody else's table is theirs: its cells go through as they are.
+taken off when it is read (labkit.grading.results). Somebody else's table is theirs: its cells go through as they are.
 
 Invariant: what was written is read, to the letter; a row keeps its columns' names and order; nothing is dropped in
 silence.
@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
-from labkit.grading.table import guard, unguard
+from labkit.grading.results import guard, unguard
 from labkit.records import write_atomic
 
 Line = dict[str, str]

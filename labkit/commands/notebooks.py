@@ -164,15 +164,15 @@ def progress(arguments: Namespace) -> int:
 
 
 def restore(arguments: Namespace) -> int:
-    from labkit.grading.kept import best, bring_back, kept_answers
+    from labkit.grading.answer_log import best, logged_answers, restore_answers
 
-    saved = kept_answers(arguments.folder)
+    saved = logged_answers(arguments.folder)
     if arguments.exercise is not None:
         if arguments.exercise not in saved:
             raise CommandError(f"no saved answer to {arguments.exercise}; choose from {', '.join(saved) or 'none'}")
         print(best(saved[arguments.exercise]).source)
     elif arguments.write:
-        print("\n".join(bring_back(arguments.folder)) or "No answers are saved for this folder.")
+        print("\n".join(restore_answers(arguments.folder)) or "No answers are saved for this folder.")
     else:
         for id, answers in saved.items():
             top = best(answers)

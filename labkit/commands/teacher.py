@@ -21,14 +21,14 @@ from labkit.records import checkout, now, write_atomic
 
 def grade(arguments: Namespace) -> int:
     """Grade, then write what the options name; the teacher's own tables are read first, before anything runs."""
-    from labkit.classroom.archives import unpacked
-    from labkit.classroom.marks import marks_of, notices, read_roster, read_said, unused, write_gradebook
+    from labkit.classroom.archives import unpack_archives
+    from labkit.classroom.marks import marks_of, notices, read_comments, read_roster, unused, write_gradebook
     from labkit.classroom.pages import journals_beside, report, write_feedback
     from labkit.grading import cli
-    from labkit.grading.attempts import doubtful, late_days
     from labkit.grading.exercises import EXERCISES
+    from labkit.grading.plan import implausible_times, late_days
+    from labkit.grading.results import visible
     from labkit.grading.submission import find
-    from labkit.grading.table import visible
 
     use_course(arguments, solutions=True)
     with_exercises = sorted({exercise.lesson for exercise in EXERCISES.values()})
@@ -43,10 +43,10 @@ def grade(arguments: Namespace) -> int:
         raise CommandError("--late takes 0 to 100 percent a day, and needs --due")
     try:
         roster = read_roster(arguments.roster) if arguments.roster else None
-        comments = read_said(arguments.manual) if arguments.manual else {}
+        comments = read_comments(arguments.manual) if arguments.manual else {}
         with TemporaryDirectory(prefix="labkit-hand-in-") as scratch:
-            arguments.submissions, refused = unpacked(arguments.submissions, Path(scratch))
-            status, rows = cli.graded(arguments, refused)
+            arguments.submissions, refused = unpack_archives(arguments.submissions, Path(scratch))
+            status, rows = cli.grade_class(arguments, refused)
             if status:
                 return status
             submissions = find(arguments.submissions, refused)
@@ -54,7 +54,7 @@ def grade(arguments: Namespace) -> int:
             marks = marks_of(rows, late, arguments.late, comments)
             notes = unused(comments, rows)
             notes += notices(roster, [*dict.fromkeys(row.student for row in rows)]) if roster else []
-            notes += doubtful(submissions, datetime.fromisoformat(now()).timestamp()) if arguments.due else []
+            notes += implausible_times(submissions, datetime.fromisoformat(now()).timestamp()) if arguments.due else []
             for line in notes:
                 _print(visible(line))
             if arguments.feedback:
@@ -96,7 +96,7 @@ def release(arguments: Namespace) -> int:
 def exercises(arguments: Namespace) -> int:
     from labkit.classroom.model_answers import as_csv
     from labkit.grading import EXERCISES
-    from labkit.grading.proof import problems
+    from labkit.grading.validation import problems
 
     use_course(arguments, solutions=True)
     added = [lesson for lesson in lessons() if lesson.folder.parent != lessons_folder()]

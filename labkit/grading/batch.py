@@ -1,47 +1,47 @@
-"""How is a whole class graded, whatever is handed in?
+"""Grading of a class, whatever is handed in.
 
-Idea: first the code of all learners runs, each submission behind walls of its own, and is judged as its answers come.
-Recipes of projects are collected meanwhile, and each of them is trained once for the whole class, in processes with
-limits too; how long that takes is told before it begins.
+First the code of all learners runs, each submission in a sandbox of its own, and is judged as its answers arrive.
+Recipes of projects are collected meanwhile; then each is trained once for the whole class, in the sandbox as well.
 
-Invariant: one row for each learner and exercise, with its reason; what one of them does costs no other's row.
+Invariant: one row for each learner and exercise, with its reason; no submission costs another one's row.
 """
 
 from __future__ import annotations
 
+import ast
 import json
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-from labkit.grading import walls
-from labkit.grading.alike import Alike
 from labkit.grading.exercise import Exercise
-from labkit.grading.given.child import Limits, Question
-from labkit.grading.given.keeper import Reply
-from labkit.grading.given.wire import Failure, dump
 from labkit.grading.grade import Grade, as_json
-from labkit.grading.judge import Paper, judge, paper_of
-from labkit.grading.plan import Read, plan, read
-from labkit.grading.program import program_of
+from labkit.grading.judge import CaseSet, grading_cases, judge
+from labkit.grading.plan import Notebook, plan, read
+from labkit.grading.program import program_of, whole_program_of
+from labkit.grading.results import GradeRow, GradingLog, key_of, visible
+from labkit.grading.sandbox import isolation
+from labkit.grading.sandbox.runner import Runner, packed, scratch
+from labkit.grading.sandbox.supervisor import Reply
+from labkit.grading.sandbox.wire import Failure, dump
+from labkit.grading.sandbox.worker import Limits, Request
 from labkit.grading.submission import Submission, Unreadable
-from labkit.grading.supervise import Runner, packed, scratch
-from labkit.grading.table import Journal, Row, key_of, visible
 from labkit.grading.trainings import Trainings
 
-Asked = list[tuple[Read, list[Exercise]]]  # of each notebook, what is graded
-Say = Callable[[str], None]
+Plan = list[tuple[Notebook, list[Exercise]]]  # the exercises to grade from each notebook
+Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Marked:
-    """What is known of a notebook after its code ran: rows, and answers that a training must decide."""
+class Judged:
+    """The results of a notebook after its code ran: rows, and replies that a training must decide."""
 
-    one: Read
-    rows: list[Row]
-    waiting: list[tuple[Exercise, Reply]] = field(default_factory=list)
+    notebook: Notebook
+    rows: list[GradeRow]
+    pending: list[tuple[Exercise, Reply]] = field(default_factory=list)
 
 
 def grade(
@@ -51,71 +51,71 @@ def grade(
     *,
     lesson: str | None = None,
     workers: int = 2,
-    progress: Say = lambda line: None,
-    journal: Journal | None = None,
+    progress: Progress = lambda line: None,
+    log: GradingLog | None = None,
     output: Path | None = None,
-) -> list[Row]:
+) -> list[GradeRow]:
     """Return the rows of all submissions, by student and in the order of the course; `workers` of them run at once.
 
-    lesson     grade this one only; None: every lesson that some notebook tells
-    progress   called with a line for each notebook, and with what else a teacher should know
-    journal    keeps rows as they come, and those that an earlier grading left in it are not made again
-    output     the folder of the grades, which no learner's code should reach
+    lesson     grade this one only; None: every lesson that some notebook belongs to
+    progress   is called with a line for each notebook, and with notices for the teacher
+    log        stores rows as they are produced; rows that it already holds are not produced again
+    output     the folder of the grades, which learners' code must not reach
     """
-    reads = [read(submission) for submission in submissions]
-    todo = plan(reads, lesson)
-    for line in _passed_over(reads, todo):
+    notebooks = [read(submission) for submission in submissions]
+    todo = plan(notebooks, lesson)
+    for line in _ignored(notebooks, todo):
         progress(line)
-    journal = journal or Journal(None, {"seed": seed})
+    log = log or GradingLog(None, {"seed": seed})
     keys = {id(one): key_of(one) for one, _ in todo}
-    left = _left(todo, keys, journal)
-    with scratch() as folder, Runner(limits, folder) as runner, _pool(runner, workers) as pool:
+    with scratch() as folder, Runner(limits, folder) as runner, _Pool(runner, workers) as pool:
         private = [one.submission.path for one, _ in todo if one.submission.path is not None]
-        progress(walls.describe(walls.build(runner, private, output or folder)))
-        trainings, alike = Trainings(runner, workers), Alike(runner)
-        jobs = [pool.submit(_marked, runner, alike, trainings, one, asked, seed) for one, asked in left]
-        marked = _told(jobs, keys, journal, progress)
-        trainings.run(pool, progress)
-        for each in (each for each in marked if each.waiting):
-            rows = [_row(each.one, _judged(exercise, seed, reply), seed) for exercise, reply in each.waiting]
-            journal.add(keys[id(each.one)], rows)
-    return journal.all_rows(dict.fromkeys(keys.values()))
+        progress(isolation.describe(isolation.isolate(runner, private, output or folder)))
+        grader = _Grader(runner, Trainings(runner, workers), seed)
+        jobs = [pool.submit(grader.run, one, exercises) for one, exercises in _remaining(todo, keys, log)]
+        results = _collected(jobs, keys, log, progress)
+        grader.trainings.run(pool, progress)
+        for each in (each for each in results if each.pending):
+            log.add(keys[id(each.notebook)], [grader.row(each.notebook, *pending) for pending in each.pending])
+    return log.all_rows(dict.fromkeys(keys.values()))
 
 
-def _passed_over(reads: Sequence[Read], todo: Asked) -> list[str]:
-    """Return which notebooks are not graded, and why, each as a line."""
+def _ignored(notebooks: Sequence[Notebook], todo: Plan) -> list[str]:
+    """Return a line for each notebook that is not graded, with the reason."""
     graded = {(one.submission.student, one.lesson) for one, _ in todo}
-    said = []
-    for one in (one for one in reads if all(one is not planned for planned, _ in todo)):
-        other = f"another notebook of this learner stands for {one.lesson} (--take chooses)"
-        other = other if one.lesson and (one.submission.student, one.lesson) in graded else ""
+    lines = []
+    for one in (one for one in notebooks if all(one is not planned for planned, _ in todo)):
+        is_replaced = one.lesson and (one.submission.student, one.lesson) in graded
+        other = f"another notebook of this learner counts for {one.lesson} (--take chooses)" if is_replaced else ""
         what = one.submission.path or f"{one.submission.student}, {one.submission.notebook}"
-        said.append(f"passed over, as {one.problem or other or 'no exercise asked for is in it'}: {what}")
-    return said
+        lines.append(f"ignored, as {one.problem or other or 'it holds no exercise that is graded'}: {what}")
+    return lines
 
 
-def _left(todo: Asked, keys: dict[int, str], journal: Journal) -> Asked:
-    """Return what no earlier grading left in the journal."""
-    done = {key: {row.exercise for row in rows} for key, rows in journal.rows.items()}
-    left = [(one, [e for e in asked if e.id not in done.get(keys[id(one)], ())]) for one, asked in todo]
-    return [(one, asked) for one, asked in left if asked]
+def _remaining(todo: Plan, keys: dict[int, str], log: GradingLog) -> Plan:
+    """Return what is not in the log yet."""
+    done = {key: {row.exercise for row in rows} for key, rows in log.rows.items()}
+    left = [(one, [e for e in exercises if e.id not in done.get(keys[id(one)], ())]) for one, exercises in todo]
+    return [(one, exercises) for one, exercises in left if exercises]
 
 
-def _told(jobs: Sequence[Future[Marked]], keys: dict[int, str], journal: Journal, progress: Say) -> list[Marked]:
-    """Keep rows as they come, and say so."""
-    marked = []
+def _collected(
+    jobs: Sequence[Future[Judged]], keys: dict[int, str], log: GradingLog, progress: Progress
+) -> list[Judged]:
+    """Log and report rows as they are produced."""
+    results = []
     for number, job in enumerate(as_completed(jobs), start=1):
         new = job.result()
-        journal.add(keys[id(new.one)], new.rows)
-        marked.append(new)
+        log.add(keys[id(new.notebook)], new.rows)
+        results.append(new)
         points, out_of = sum(row.points for row in new.rows), sum(row.out_of for row in new.rows)
-        waits = f", and {len(new.waiting)} to be trained" if new.waiting else ""
-        progress(f"[{number}/{len(jobs)}] {new.one.submission.student}: {points} of {out_of}{waits}")
-    return marked
+        pending = f", and {len(new.pending)} to be trained" if new.pending else ""
+        progress(f"[{number}/{len(jobs)}] {new.notebook.submission.student}: {points} of {out_of}{pending}")
+    return results
 
 
-class _pool(ThreadPoolExecutor):
-    """Threads that wait for processes; whoever leaves early ends those processes first."""
+class _Pool(ThreadPoolExecutor):
+    """Threads that wait for processes; an exception kills those processes first."""
 
     def __init__(self, runner: Runner, workers: int) -> None:
         super().__init__(max_workers=max(1, workers))
@@ -128,94 +128,149 @@ class _pool(ThreadPoolExecutor):
         return None
 
 
-def _marked(
-    runner: Runner, alike: Alike, trainings: Trainings, one: Read, asked: Sequence[Exercise], seed: int
-) -> Marked:
-    """Run the code of a submission, and judge what a comparison decides."""
-    notes: dict[str, Reply] = {}
-    programs: dict[str, list[str]] = {}
-    for exercise in asked:
+class _Grader:
+    """The grading of single notebooks; several threads may use it at once."""
+
+    def __init__(self, runner: Runner, trainings: Trainings, seed: int) -> None:
+        self.runner, self.trainings, self.seed = runner, trainings, seed
+        self._shared = SharedReplies(runner)
+
+    def run(self, notebook: Notebook, exercises: Sequence[Exercise]) -> Judged:
+        """Run the code of a notebook, and judge what a comparison decides.
+
+        An answer that misses a name is run again behind all cells of its notebook: `exec` or `global` may bind it.
+        """
+        replies = self._replies(notebook, exercises, program_of)
+        if missing := [exercise for exercise in exercises if _misses_name(replies[exercise.id])]:
+            whole = self._replies(notebook, missing, whole_program_of)
+            replies |= {id: reply for id, reply in whole.items() if not reply.note and not _misses_name(reply)}
+        judged = Judged(notebook, [])
+        for exercise in exercises:
+            reply = replies[exercise.id]
+            if not reply.note and self._needs_training(exercise, reply):
+                judged.pending.append((exercise, reply))
+            else:
+                judged.rows.append(self.row(notebook, exercise, reply))
+        return judged
+
+    def row(self, notebook: Notebook, exercise: Exercise, reply: Reply) -> GradeRow:
+        """Return the row of a reply."""
+        grade, one = self._grade(exercise, reply), notebook.submission
+        reason = visible(grade.reason)
+        return GradeRow(
+            one.student, one.notebook, exercise.id, grade.points, grade.out_of, reason, self.seed, as_json(grade)
+        )
+
+    def _replies(
+        self, notebook: Notebook, exercises: Sequence[Exercise], slicer: Callable[..., list[str]]
+    ) -> dict[str, Reply]:
+        replies, requests = dict[str, Reply](), list[Request]()
+        for exercise in exercises:
+            try:
+                if notebook.problem:
+                    raise Unreadable(notebook.problem)
+                requests.append(request_of(grading_cases(exercise, self.seed), slicer(notebook.cells, exercise)))
+            except Unreadable as error:
+                replies[exercise.id] = Reply(exercise.id, str(error))
+            except Exception as error:  # grading continues whatever is in the cells
+                note = f"it cannot be graded: {type(error).__name__}: {str(error)[:100]}"
+                replies[exercise.id] = Reply(exercise.id, note)
+        replies |= {request.exercise: self._shared.reply(request) for request in requests if request.run_by}
+        return replies | self.runner.run([request for request in requests if not request.run_by])
+
+    def _needs_training(self, exercise: Exercise, reply: Reply) -> bool:
+        """Request the trainings that judge these answers; answers that are no recipes need none."""
         try:
-            if one.problem:
-                raise Unreadable(one.problem)
-            programs[exercise.id] = program_of(one.cells, exercise)
-        except Unreadable as error:
-            notes[exercise.id] = Reply(exercise.id, str(error))
-        except Exception as error:  # whatever is in the cells, the class goes on
-            notes[exercise.id] = Reply(exercise.id, f"it cannot be graded: {type(error).__name__}: {str(error)[:100]}")
-    answered = [exercise for exercise in asked if exercise.id in programs]
-    questions = [question(paper_of(exercise, seed), programs[exercise.id]) for exercise in answered]
-    shared = {q.exercise: alike.reply(q) for q in questions if q.run_by}
-    replies = runner.run([q for q in questions if not q.run_by]) | shared | notes
-    marked = Marked(one, [])
-    for exercise in asked:
-        reply = replies[exercise.id]
-        if not reply.note and _takes_training(trainings, paper_of(exercise, seed), reply):
-            marked.waiting.append((exercise, reply))
-        else:
-            marked.rows.append(_row(one, _judged(exercise, seed, reply), seed))
-    return marked
+            return self.trainings.request(grading_cases(exercise, self.seed), answers_in(reply))
+        except Exception:  # judging the answers reports what is wrong with them
+            return False
+
+    def _grade(self, exercise: Exercise, reply: Reply) -> Grade:
+        """Return the grade of a reply; answers before a time limit keep their points."""
+        cases = grading_cases(exercise, self.seed)
+        if reply.note and not (reply.late and reply.answers):
+            return Grade(exercise, (), complete=True, note=reply.note + _place(cases, reply))
+        try:
+            answers = answers_in(reply)
+            if reply.late:
+                late = dump(Failure("error", reply.note))
+                answers += [[late] * len(group) for group in cases.cases[len(answers) :]]
+            return judge(cases, answers)
+        except Exception as error:  # grading continues whatever the answers are
+            return Grade(exercise, (), complete=True, note=f"the answers cannot be read: {str(error)[:100]}")
 
 
-def _takes_training(trainings: Trainings, paper: Paper, reply: Reply) -> bool:
-    """Ask for the trainings that judge these answers; answers that no recipe can be read from take none."""
+class SharedReplies:
+    """Replies to equal programs, each run once for the whole class; several threads may use it at once.
+
+    Programs are equal if they differ only in blanks, comments and docstrings. All get the same cases.
+    """
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner, self._lock = runner, threading.Lock()
+        self._replies = dict[tuple[str, ...], Future[Reply]]()
+
+    def reply(self, request: Request) -> Reply:
+        """Return the reply to a program; run it, unless an equal one has run or is running."""
+        key = (request.exercise, *map(normalized, request.program))
+        with self._lock:
+            is_first = key not in self._replies
+            future = self._replies.setdefault(key, Future())
+        if is_first:
+            try:
+                future.set_result(self._runner.run([request])[request.exercise])
+            except BaseException as error:
+                future.set_exception(error)
+        return future.result()
+
+
+def normalized(source: str) -> str:
+    """Return a program without comments, docstrings and formatting.
+
+    >>> normalized('def f(x):\\n    "Twice."\\n    return 2*x  # is it?') == normalized('def f(x): return 2 * x')
+    True
+    """
     try:
-        return trainings.ask(paper, answers_in(reply))
-    except Exception:  # they are judged as they are, which says what is wrong with them
-        return False
+        tree = ast.parse(source)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
+                node.body = node.body[1:] or [ast.Pass()]
+        return ast.unparse(tree)
+    except Exception:  # a syntax error, or too deep to be written
+        return source
 
 
-def question(paper: Paper, program: list[str]) -> Question:
-    """Return what a learner's code is asked on a paper."""
-    exercise = paper.exercise
-    return Question(
-        exercise.id, program, exercise.entry, exercise.call, _asked(paper), dict(exercise.provides), exercise.withheld,
-        exercise.may_change, exercise.run_by,
+def request_of(cases: CaseSet, program: list[str]) -> Request:
+    """Return the request to run a program on cases."""
+    exercise = cases.exercise
+    return Request(
+        exercise.id, program, exercise.entry, exercise.call, _packed_cases(cases), dict(exercise.provides),
+        exercise.withheld, exercise.may_change, exercise.run_by,
     )  # fmt: skip
 
 
 @lru_cache(maxsize=256)
-def _asked(paper: Paper) -> list[list[bytes]]:
-    return [[packed(case) for case in cases] for cases in paper.cases]
-
-
-def _judged(exercise: Exercise, seed: int, reply: Reply) -> Grade:
-    """Return the grade of a reply; what was answered before the time was over keeps its points."""
-    paper = paper_of(exercise, seed)
-    if reply.note and not (reply.late and reply.answers):
-        return Grade(exercise, (), complete=True, note=reply.note + _where(paper, reply))
-    try:
-        answers = answers_in(reply)
-        if reply.late:
-            late = dump(Failure("error", reply.note))
-            answers += [[late] * len(cases) for cases in paper.cases[len(answers) :]]
-        return judge(paper, answers)
-    except Exception as error:  # whatever an answer does to the comparison, the class goes on
-        return Grade(exercise, (), complete=True, note=f"the answers cannot be read: {str(error)[:100]}")
+def _packed_cases(cases: CaseSet) -> list[list[bytes]]:
+    return [[packed(case) for case in group] for group in cases.cases]
 
 
 def answers_in(reply: Reply) -> list[list[list[object]]]:
-    """Return answers[check][case]; none where what was written is no JSON."""
+    """Return answers[check][case]; [] if the output is not JSON."""
     try:
         return [json.loads(line) for line in reply.answers]
     except (ValueError, RecursionError):
         return []
 
 
-def _where(paper: Paper, reply: Reply) -> str:
-    """Return which check was reached when the code was stopped."""
+def _misses_name(reply: Reply) -> bool:
+    return "NameError" in reply.note or any("NameError" in line for line in reply.answers)
+
+
+def _place(cases: CaseSet, reply: Reply) -> str:
+    """Return the check at which the code was stopped."""
     if not reply.broken:
         return ""
     if not reply.ran:
         return "; while its cell ran"
-    reached = len(reply.answers)
-    names = [check.name for check in paper.checks]
+    reached, names = len(reply.answers), [check.name for check in cases.checks]
     return f"; at check {reached + 1} of {len(names)}, {names[reached]!r}" if reached < len(names) else ""
-
-
-def _row(one: Read, grade: Grade, seed: int) -> Row:
-    submission = one.submission
-    return Row(
-        submission.student, submission.notebook, grade.exercise.id, grade.points, grade.out_of, visible(grade.reason),
-        seed, as_json(grade),
-    )  # fmt: skip

@@ -1,7 +1,7 @@
 """Where do two answers part, and how is that said to a person?
 
 Idea: one walk over both values looks for the first place where they differ and returns it as a sentence. No sentence:
-they are equal. Both values come off the wire (labkit.grading.given.wire), so no code of a learner's runs in here.
+they are equal. Both values come off the wire (labkit.grading.sandbox.wire), so no code of a learner's runs in here.
 
 Invariant: types, dtypes and shapes must agree before values are looked at; only int for float (65536 for 65536.0),
 tuple for list and torch's bool for Python's are forgiven. NaN equals NaN, and -0 equals 0.
@@ -16,8 +16,8 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from labkit.grading.given.wire import Failure, Instance, Opaque
 from labkit.grading.outcome import Outcome
+from labkit.grading.sandbox.wire import Failure, Instance, Opaque
 
 SHOWN = 6
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

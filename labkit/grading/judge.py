@@ -1,11 +1,11 @@
-"""Is the answer right, and if not, is it a mistake we know?
+"""Judgement of answers: right, wrong, or a known mistake.
 
-Idea: reference, submission and every known mistake write the same `Paper`: the calls that a seed makes of an exercise's
-checks. A check passes where the submission agrees with the reference; the submission *is* a mistake where it agrees
-with it on every case of every check. A notebook shows the calls of `VISIBLE_SEED`. Grading repeats them, and adds those
-of a seed chosen on the day: what a notebook refuses earns nothing, and neither does a table of its answers.
+Reference, submission and every known mistake answer the same `CaseSet`: the calls that a seed draws for the checks of
+an exercise. A check passes where the submission agrees with the reference. The submission makes a known mistake if it
+agrees with that mistake on every case of every check. A notebook uses the calls of `VISIBLE_SEED`; grading repeats
+them and adds those of a new seed, so that a table of the notebook's answers earns nothing.
 
-Invariant: `judge` runs none of the learner's code. It sees answers that came off the wire, wherever they were given.
+Invariant: `judge` runs no learner's code. It compares answers that labkit.grading.sandbox.wire has read.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import lru_cache
 
+from labkit.grading.answer_log import log_answer
 from labkit.grading.difference import difference, show
 from labkit.grading.exercise import Case, Check, Exercise, Mistake
 from labkit.grading.exercises import EXERCISES
-from labkit.grading.given.answer import ask
-from labkit.grading.given.wire import Failure, Json, dump, load
 from labkit.grading.grade import CounterExample, Grade, Verdict, as_html
-from labkit.grading.kept import keep_answer
 from labkit.grading.outcome import Outcome
+from labkit.grading.sandbox.answer import answer_case
+from labkit.grading.sandbox.wire import Failure, Json, dump, load
 from labkit.grading.stored import StoredAnswers, StoredMistake, digest
 from labkit.records.journal import current_journal
 
@@ -34,7 +34,7 @@ VISIBLE_SEED = 0
 
 
 @dataclass(frozen=True, eq=False)
-class Paper:
+class CaseSet:
     """What is asked of an answer: the checks of an exercise that count, and the calls of each, cases[check][case].
 
     complete   True: a paper of grading; False: what a notebook asks
@@ -57,9 +57,9 @@ def check(exercise_id: str, function: object) -> Grade:
         ValueError: there is no exercise of this name.
     """
     exercise = find_exercise(exercise_id)
-    paper = visible_paper(exercise)
+    paper = visible_cases(exercise)
     grade = judge(paper, answers_of(paper, function, exercise.withheld))
-    keep_answer(grade, function)
+    log_answer(grade, function)
     return grade
 
 
@@ -77,7 +77,7 @@ def earned(exercise_id: str, function: object, seed: int) -> int:
     from IPython.display import HTML, display
 
     exercise = find_exercise(exercise_id)
-    paper = paper_of(exercise, seed)
+    paper = grading_cases(exercise, seed)
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()), warnings.catch_warnings():
         grade = judge(paper, answers_of(paper, function, exercise.withheld))
     if current_journal() is not None:
@@ -100,34 +100,34 @@ def find_exercise(exercise_id: str) -> Exercise:
 
 
 @lru_cache(maxsize=256)
-def visible_paper(exercise: Exercise) -> Paper:
+def visible_cases(exercise: Exercise) -> CaseSet:
     """Return what a notebook asks: the visible checks, on the same calls every time."""
     checks = tuple(check for check in exercise.checks if not check.hidden)
-    return Paper(exercise, checks, tuple(tuple(cases_of(exercise, check, VISIBLE_SEED)) for check in checks), False)
+    return CaseSet(exercise, checks, tuple(tuple(draw_cases(exercise, check, VISIBLE_SEED)) for check in checks), False)
 
 
 @lru_cache(maxsize=256)
-def paper_of(exercise: Exercise, seed: int) -> Paper:
+def grading_cases(exercise: Exercise, seed: int) -> CaseSet:
     """Return what grading asks: the notebook's calls, then those of this seed; a class meets one paper, kept."""
-    visible = visible_paper(exercise)
+    visible = visible_cases(exercise)
     shown = dict(zip(visible.checks, visible.cases, strict=True))
-    cases = tuple((*shown.get(check, ()), *cases_of(exercise, check, seed)) for check in exercise.checks)
-    return Paper(exercise, exercise.checks, cases, True)
+    cases = tuple((*shown.get(check, ()), *draw_cases(exercise, check, seed)) for check in exercise.checks)
+    return CaseSet(exercise, exercise.checks, cases, True)
 
 
-def cases_of(exercise: Exercise, check: Check, seed: int) -> list[Case]:
+def draw_cases(exercise: Exercise, check: Check, seed: int) -> list[Case]:
     """Return the calls of one check; the same seed gives the same calls on every machine."""
     return check.cases(random.Random(f"{seed} {exercise.id} {check.name}"))
 
 
-def answers_of(paper: Paper, function: object, withheld: Sequence[object] = ()) -> list[list[Json]]:
+def answers_of(paper: CaseSet, function: object, withheld: Sequence[object] = ()) -> list[list[Json]]:
     """Return what `function` says to every case of every check; `withheld` is what it may not call."""
     asked = paper.exercise
     rules = (withheld, asked.may_change, asked.run_by)
-    return [[ask(function, asked.call, case, *rules) for case in cases] for cases in paper.cases]
+    return [[answer_case(function, asked.call, case, *rules) for case in cases] for cases in paper.cases]
 
 
-def judge(paper: Paper, answers: list[list[Json]], note: str = "") -> Grade:
+def judge(paper: CaseSet, answers: list[list[Json]], note: str = "") -> Grade:
     """Return the grade that these answers earn: one verdict per check, in order.
 
     answers   answers[check][case], as `answers_of` gives them
@@ -150,7 +150,7 @@ def judge(paper: Paper, answers: list[list[Json]], note: str = "") -> Grade:
 
 
 @lru_cache(maxsize=512)
-def known_answers(paper: Paper, function: Callable[..., object]) -> list[list[Json]]:
+def known_answers(paper: CaseSet, function: Callable[..., object]) -> list[list[Json]]:
     """Return the answers of a reference, or of a known mistake, as `answers_of` gives them; they are computed once."""
     if isinstance(function, StoredAnswers):
         return [[[] for _ in cases] for cases in paper.cases]  # only what came of them is stored
@@ -159,14 +159,14 @@ def known_answers(paper: Paper, function: Callable[..., object]) -> list[list[Js
 
 
 @lru_cache(maxsize=512)
-def known_outcomes(paper: Paper, function: Callable[..., object]) -> list[list[object]]:
+def known_outcomes(paper: CaseSet, function: Callable[..., object]) -> list[list[object]]:
     """Return what comes of the answers of a reference, or of a known mistake; it is computed once."""
     if isinstance(function, StoredAnswers):
         return function.outcomes
     return outcomes_of(paper, known_answers(paper, function))
 
 
-def outcomes_of(paper: Paper, answers: list[list[Json]]) -> list[list[object]]:
+def outcomes_of(paper: CaseSet, answers: list[list[Json]]) -> list[list[object]]:
     """Return what is judged, for every case of every check: the answer, or what came of it."""
     groups = zip(paper.checks, paper.cases, answers, strict=True)
     return [
@@ -214,12 +214,12 @@ def _shown(exercise: Exercise, value: object) -> str:
     return show(value)
 
 
-def _mistake(paper: Paper, given: list[list[object]]) -> Mistake | None:
+def _mistake(paper: CaseSet, given: list[list[object]]) -> Mistake | None:
     """Return the first known mistake that gives the same answer to every case."""
     return next((mistake for mistake in paper.exercise.mistakes if _made(paper, mistake.answer, given)), None)
 
 
-def _made(paper: Paper, mistaken: Callable[..., object], given: list[list[object]]) -> bool:
+def _made(paper: CaseSet, mistaken: Callable[..., object], given: list[list[object]]) -> bool:
     if isinstance(mistaken, StoredMistake):
         return mistaken.digest == digest(given, paper.exercise)
     pairs = zip(known_outcomes(paper, mistaken), given, strict=True)

@@ -1,89 +1,162 @@
-"""Who is asked what, and in which notebook does the answer stand?
+"""Choice of the notebooks to grade: lessons, attempts, lateness, and the notebook that holds each answer.
 
-Idea: every learner has one row for every exercise of every lesson that is asked for. The answer is taken from the
-notebook of theirs that holds it, wherever its cell was pasted; where none does, the row says what is missing.
+Every learner gets one row for every exercise of every lesson that is graded. The answer is taken from whichever of the
+learner's notebooks holds it; if none does, the row says what is missing. A notebook's time is that of its file, which
+zip archives preserve. With `--take`, a learner's notebooks of one lesson are attempts, ordered by time.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime, time
 from pathlib import Path
 
 from labkit.grading.exercise import Exercise
 from labkit.grading.exercises import EXERCISES
 from labkit.grading.program import defines
-from labkit.grading.submission import Cell, Submission, Unreadable, is_of, read_cells
+from labkit.grading.submission import CodeCell, Submission, Unreadable, belongs_to, read_cells
+
+DAY, MINUTE = 24 * 60 * 60, 60
+EARLIEST = datetime(2020, 1, 1).timestamp()  # archives and clocks without a time say 1980 or 1970
 
 
 @dataclass(frozen=True)
-class Read:
-    """A submission, opened: its code cells, or the reason why there are none; its lesson, if it can be told."""
+class Notebook:
+    """A submission that was read: its code cells, or the problem; its lesson, if recognized."""
 
     submission: Submission
-    cells: tuple[Cell, ...]
+    cells: tuple[CodeCell, ...]
     problem: str
     lesson: str | None
 
 
-def read(submission: Submission) -> Read:
-    """Return a submission, opened."""
+def read(submission: Submission) -> Notebook:
+    """Return the content of a submission."""
     try:
         cells, problem = tuple(read_cells(submission)), ""
     except Unreadable as error:
         cells, problem = (), str(error)
-    except Exception as error:  # whatever is in it, the class goes on
+    except Exception as error:  # grading continues whatever is in it
         cells, problem = (), f"it cannot be read: {type(error).__name__}: {str(error)[:100]}"
-    return Read(submission, cells, problem, lesson_of(submission, cells))
+    return Notebook(submission, cells, problem, lesson_of(submission, cells))
 
 
-def lesson_of(submission: Submission, cells: Sequence[Cell]) -> str | None:
-    """Return the lesson a notebook belongs to: that of most exercises in it, else its file's name, else None."""
+def lesson_of(submission: Submission, cells: Sequence[CodeCell]) -> str | None:
+    """Return the lesson of a notebook: that of most exercises in it, else its file's name, else None."""
     lessons = lessons_in(cells)
-    named = Path(submission.notebook).stem
+    name = Path(submission.notebook).stem
     if lessons:
         most = max(lessons.values())
-        return named if lessons.get(named) == most else next(name for name, n in lessons.items() if n == most)
-    return named if any(exercise.lesson == named for exercise in EXERCISES.values()) else None
+        return name if lessons.get(name) == most else next(other for other, n in lessons.items() if n == most)
+    return name if any(exercise.lesson == name for exercise in EXERCISES.values()) else None
 
 
-def lessons_in(cells: Sequence[Cell]) -> Counter[str]:
-    """Return how many exercises of each lesson have a cell here."""
-    return Counter(exercise.lesson for exercise in EXERCISES.values() if any(is_of(cell, exercise) for cell in cells))
+def lessons_in(cells: Sequence[CodeCell]) -> Counter[str]:
+    """Return for each lesson how many of its exercises have a cell here."""
+    exercises = EXERCISES.values()
+    return Counter(exercise.lesson for exercise in exercises if any(belongs_to(cell, exercise) for cell in cells))
 
 
-def plan(reads: Sequence[Read], lesson: str | None) -> list[tuple[Read, list[Exercise]]]:
-    """Return which exercises are graded from which notebook, students in order, each exercise once for each of them.
+def plan(notebooks: Sequence[Notebook], lesson: str | None) -> list[tuple[Notebook, list[Exercise]]]:
+    """Return the exercises to grade from each notebook, students in order, each exercise once for each student.
 
-    lesson   ask for this one only; None: for every lesson that some notebook tells, or all where none does
+    lesson   grade this one only; None: every lesson that some notebook belongs to, or all if none is recognized
     """
-    told = {lesson} if lesson else {name for one in reads for name in _told(one)}
-    asked = [exercise for exercise in EXERCISES.values() if not told or exercise.lesson in told]
-    rows: dict[Read, list[Exercise]] = {}
-    for student in dict.fromkeys(one.submission.student for one in reads):
-        theirs = [one for one in reads if one.submission.student == student]
-        for exercise in asked:
-            rows.setdefault(_notebook_of(exercise, student, theirs), []).append(exercise)
+    graded = {lesson} if lesson else {name for one in notebooks for name in _lessons_of(one)}
+    exercises = [exercise for exercise in EXERCISES.values() if not graded or exercise.lesson in graded]
+    rows: dict[Notebook, list[Exercise]] = {}
+    for student in dict.fromkeys(one.submission.student for one in notebooks):
+        own = [one for one in notebooks if one.submission.student == student]
+        for exercise in exercises:
+            rows.setdefault(_notebook_of(exercise, student, own), []).append(exercise)
     return list(rows.items())
 
 
-def _told(one: Read) -> set[str]:
-    """Return the lessons that a notebook stands for: its own, and any of which it holds half of the exercises."""
-    whole = lessons_in([Cell(exercise.cell_id, (), "") for exercise in EXERCISES.values()])
-    return {name for name, n in lessons_in(one.cells).items() if 2 * n >= whole[name]} | ({one.lesson} - {None})  # type: ignore[operator]
+def _lessons_of(notebook: Notebook) -> set[str]:
+    """Return the lessons that a notebook counts for: its own, and any of which it holds half of the exercises."""
+    whole = Counter(exercise.lesson for exercise in EXERCISES.values())
+    own = {notebook.lesson} if notebook.lesson else set()
+    return own | {name for name, n in lessons_in(notebook.cells).items() if 2 * n >= whole[name]}
 
 
-def _notebook_of(exercise: Exercise, student: str, reads: Sequence[Read]) -> Read:
-    """Return the notebook that an answer is taken from.
+def _notebook_of(exercise: Exercise, student: str, notebooks: Sequence[Notebook]) -> Notebook:
+    """Return the notebook from which an answer is taken.
 
-    One that holds an answer goes before one that holds the starter, and that before one without the cell; then its own
-    lesson before another, and of equals the last by name.
+    First come those that hold an answer, then those with the starter, then those without the cell; among equals those
+    of the exercise's own lesson, then the last by name.
     """
-    with_cell = [one for one in reads if any(is_of(cell, exercise) for cell in one.cells)]
-    of_lesson = [one for one in reads if one.lesson == exercise.lesson]
+    with_cell = [one for one in notebooks if any(belongs_to(cell, exercise) for cell in one.cells)]
+    of_lesson = [one for one in notebooks if one.lesson == exercise.lesson]
     answered = [one for one in {*with_cell, *of_lesson} if defines(one.cells, exercise)]
-    for group in (answered, with_cell, of_lesson, [one for one in reads if one.lesson is None]):
+    for group in (answered, with_cell, of_lesson, [one for one in notebooks if one.lesson is None]):
         if group:
-            return max(group, key=lambda one: (one.lesson == exercise.lesson, reads.index(one)))
-    return Read(Submission(student, "", None), (), f"no notebook of lesson {exercise.lesson} was handed in", None)
+            return max(group, key=lambda one: (one.lesson == exercise.lesson, notebooks.index(one)))
+    return Notebook(Submission(student, "", None), (), f"no notebook of lesson {exercise.lesson} was handed in", None)
+
+
+# --- attempts and lateness ---
+
+
+def due_time(text: str) -> float:
+    """Return a date (its end) or a date and a time as seconds since 1970, in local time if no zone is named.
+
+    >>> due_time("2026-11-30T23:59:59+00:00")
+    1796083199.0
+
+    Raises:
+        ValueError: it is neither.
+    """
+    when = datetime.fromisoformat(text)
+    return (datetime.combine(when, time(23, 59, 59)) if len(text) == len("2026-11-30") else when).timestamp()
+
+
+def modified(submission: Submission) -> float:
+    """Return when a notebook was last written, in seconds since 1970; 0 if there is none."""
+    try:
+        return submission.path.stat().st_mtime if submission.path else 0.0
+    except OSError:
+        return 0.0
+
+
+def late_days(submission: Submission, due: float | None) -> int:
+    """Return how many days late a notebook is, rounded up; at least 1 if Canvas marked it LATE."""
+    if due is None or submission.path is None:
+        return 0
+    return max("_LATE_" in submission.path.name, math.ceil((modified(submission) - due) / DAY))
+
+
+def implausible_times(submissions: Sequence[Submission], now: float) -> list[str]:
+    """Return a sentence for each notebook whose time is before 2020 or in the future: its lateness is unknown.
+
+    now   in seconds since 1970
+    """
+    doubtful = [one for one in submissions if one.path and not EARLIEST <= modified(one) <= now + MINUTE]
+    message = "{0.student}: {0.notebook} has the time {1}, which cannot be right; check yourself whether it is late"
+    return [message.format(one, _date(modified(one))) for one in doubtful]
+
+
+def _date(seconds: float) -> str:
+    try:
+        return f"{datetime.fromtimestamp(seconds):%Y-%m-%d %H:%M}"
+    except (ValueError, OverflowError, OSError):  # file systems allow times outside of the calendar
+        return f"{seconds:.0f} s after 1970"
+
+
+def attempts(submissions: Sequence[Submission], take: str | None, due: float | None = None) -> list[list[Submission]]:
+    """Return the submissions to grade, round by round.
+
+    take   "last": each learner's last notebook of a lesson, in time if one is; "best": each in a round of its own,
+           only those in time if one is; None: all in one round
+    """
+    if take is None:
+        return [list(submissions)]
+    groups: dict[tuple[str, str], list[Submission]] = {}
+    for one in submissions:
+        groups.setdefault((one.student, read(one).lesson or one.notebook), []).append(one)
+    ordered = [sorted(group, key=modified, reverse=True) for group in groups.values()]
+    ordered = [[one for one in group if not late_days(one, due)] or group for group in ordered]
+    most = max((len(group) for group in ordered), default=0) if take == "best" else 1
+    return [[group[number] for group in ordered if number < len(group)] for number in range(most)]

@@ -1,10 +1,9 @@
-"""What does a recipe do to a task? A real training says it.
+"""Judgement of the project's recipes by real trainings.
 
-Idea: the answer to a project is a `Recipe`, which travels as plain data. It is built anew here, and the task is trained
-under it, and under FP32, for real. A run is kept by recipe, task and seed, so that asking again costs nothing.
+The answer to a project is a `Recipe` as plain data. It is rebuilt here, and the task is trained under it and under
+FP32. Results are stored by task, recipe and seed.
 
-Invariant: the same recipe, task and seed give the same outcome, whoever asks, and no two runs are made at once: they
-share torch's generator.
+Invariant: the same task, recipe and seed give the same outcome. Runs never overlap: they share torch's generator.
 """
 
 from __future__ import annotations
@@ -24,93 +23,96 @@ from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, TF32, Format
 from labkit.grading.difference import show
 from labkit.grading.draws import always
 from labkit.grading.exercise import Case, Check, Exercise
-from labkit.grading.given.project_tasks import FAILING, PROJECT_TASKS, Run, run
-from labkit.grading.given.wire import Failure, Instance, Json, dump, load
 from labkit.grading.outcome import Outcome
+from labkit.grading.sandbox.project_tasks import FAILING, PROJECT_TASKS, ProjectRun, run
+from labkit.grading.sandbox.wire import Failure, Instance, Json, dump, load
 from labkit.train import CATEGORIES
 
-Asked: TypeAlias = tuple[str, Recipe, int]  # a task, a recipe by the name "yours", a seed
+RunKey: TypeAlias = tuple[str, Recipe, int]  # a task, a recipe named "yours", a seed
+Judgement: TypeAlias = Callable[[str, Recipe, tuple[int, ...]], Outcome]
 VISIBLE, HIDDEN = (0, 1), (2, 3, 4)
 _FORMATS: dict[str, Format] = {repr(load(dump(f))): f for f in (FP32, TF32, FP16, BF16, E4M3, E5M2)}
 PROVIDES = {
     "BF16": BF16, "FAILING": FAILING, "FP16": FP16, "FP32": FP32, "RECIPES": RECIPES, "Recipe": Recipe,
     "ScalerConfig": ScalerConfig, "WeightRounding": WeightRounding, "replace": replace, "static": static,
 }  # fmt: skip
-_one_at_a_time = threading.Lock()
-_KEPT: dict[Asked, Run | str] = {}
+_lock = threading.Lock()
+_STORED: dict[RunKey, ProjectRun | str] = {}
 
 
 def recipe_of(answer: object) -> Recipe:
-    """Return the recipe that came off the wire.
+    """Return the recipe that an answer describes.
 
     Raises:
-        ValueError: it is none, or one that the lab would refuse; the message says why.
+        ValueError: it is no recipe, or an invalid one; the message says why.
     """
     if not isinstance(answer, Instance) or answer.name != "Recipe":
-        raise ValueError(f"a Recipe is asked for, and this is {show(answer)}")
-    given = dict(answer.fields)
-    if given.get("accumulator") is not None:
+        raise ValueError(f"expected a Recipe, got {show(answer)}")
+    fields = dict(answer.fields)
+    if fields.get("accumulator") is not None:
         raise ValueError("leave accumulator=None here: an emulated one takes minutes a run")
-    given |= {part: _format(part, given.get(part)) for part in ("model", "autocast", "optimizer", "gradient_format")}
+    fields |= {part: _format(part, fields.get(part)) for part in ("model", "autocast", "optimizer", "gradient_format")}
     try:
-        scaler, rounding = cast(Instance, given["scaler"]), cast(Instance, given["rounding"])
+        scaler, rounding = cast(Instance, fields["scaler"]), cast(Instance, fields["rounding"])
         parts = {"scaler": ScalerConfig(**scaler.fields), "rounding": WeightRounding[str(rounding.fields["name"])]}  # type: ignore[arg-type]
-        return Recipe(**{**given, **parts, "name": "yours"})  # type: ignore[arg-type]
+        return Recipe(**{**fields, **parts, "name": "yours"})  # type: ignore[arg-type]
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"this recipe cannot be read: {error}") from error
 
 
-def _format(part: str, given: object) -> Format | None:
-    if given is None and part in ("autocast", "gradient_format"):
+def _format(part: str, value: object) -> Format | None:
+    if value is None and part in ("autocast", "gradient_format"):
         return None
-    found = _FORMATS.get(repr(given))
+    found = _FORMATS.get(repr(value))
     if found is None:
-        raise ValueError(f"{part} is a format of the lab ({', '.join(f.name for f in _FORMATS.values())})")
+        raise ValueError(f"{part}: expected a format of the lab ({', '.join(f.name for f in _FORMATS.values())})")
     return found
 
 
-def run_of(task: str, recipe: Recipe, seed: int) -> Run:
-    """Return the run of a project's task under a recipe: trained now, or remembered.
+def run_of(task: str, recipe: Recipe, seed: int) -> ProjectRun:
+    """Return the run of a project's task under a recipe: stored, or trained now.
 
     Raises:
-        RuntimeError: its training ended without one; the message says why.
+        RuntimeError: its training failed; the message says why.
     """
-    asked = (task, replace(recipe, name="yours"), seed)
-    with _one_at_a_time:
-        if asked not in _KEPT:
-            _KEPT[asked] = run(*asked)
-    found = _KEPT[asked]
+    key = (task, replace(recipe, name="yours"), seed)
+    with _lock:
+        if key not in _STORED:
+            _STORED[key] = run(*key)
+    found = _STORED[key]
     if isinstance(found, str):
         raise RuntimeError(found)
     return found
 
 
-def keep(asked: Asked, run: Run | str) -> None:
-    """Remember a run that was made elsewhere, or why there is none."""
-    _KEPT[asked] = run
+def store(key: RunKey, run: ProjectRun | str) -> None:
+    """Store a run of another process, or the reason why it failed."""
+    _STORED[key] = run
 
 
-def kept(asked: Asked) -> bool:
-    """Return whether this run is remembered."""
-    return asked in _KEPT
+def is_stored(key: RunKey) -> bool:
+    """Return whether this run is stored."""
+    return key in _STORED
 
 
-def runs_asked(exercise: Exercise, cases: Sequence[Sequence[Case]], answers: list[list[Json]]) -> list[Asked]:
-    """Return the runs that judging these answers to cases[check][case] takes; none where no training decides.
+def runs_needed(exercise: Exercise, cases: Sequence[Sequence[Case]], answers: list[list[Json]]) -> list[RunKey]:
+    """Return the runs that the judgement of these answers to cases[check][case] needs; [] if no training decides.
 
-    Those of the known mistakes are made when the first wrong answer is compared with them.
+    Those of known mistakes run when the first wrong answer is compared with them.
     """
     task = exercise.id.removeprefix("project.")
     if task not in PROJECT_TASKS or not exercise.id.startswith("project."):
         return []
-    asked: list[tuple[Recipe, tuple[int, ...]]] = [(RECIPES["FP32"], (*VISIBLE, *HIDDEN))]
-    for group, given in zip(cases, answers, strict=False):
-        for case, answer in zip(group, given, strict=False):
+    needed: list[tuple[Recipe, tuple[int, ...]]] = [(RECIPES["FP32"], (*VISIBLE, *HIDDEN))]
+    for group, group_answers in zip(cases, answers, strict=False):
+        for case, answer in zip(group, group_answers, strict=False):
             seeds = cast("tuple[int, ...]", case[0])
             with suppress(ValueError, RuntimeError):
-                asked.append((recipe_of(load(answer)), seeds))
-            asked.append((cast(Recipe, exercise.reference(seeds)), seeds))
-    return list(dict.fromkeys((task, replace(recipe, name="yours"), seed) for recipe, seeds in asked for seed in seeds))
+                needed.append((recipe_of(load(answer)), seeds))
+            needed.append((cast(Recipe, exercise.reference(seeds)), seeds))
+    return list(
+        dict.fromkeys((task, replace(recipe, name="yours"), seed) for recipe, seeds in needed for seed in seeds)
+    )
 
 
 def spread(task: str) -> float:
@@ -120,19 +122,19 @@ def spread(task: str) -> float:
 
 
 def finite(task: str, recipe: Recipe, seeds: tuple[int, ...]) -> Outcome:
-    """Say whether every loss was a finite number."""
+    """Return whether every loss was finite."""
     runs = [run_of(task, recipe, seed) for seed in seeds]
     broken = next((run.not_finite for run in runs if run.not_finite is not None), None)
     steps = sum(len(run.stepped) for run in runs)
     skipped = steps - sum(sum(run.stepped) for run in runs)
     says = f"{skipped} of {steps} steps were skipped"
     if broken is not None:
-        says = f"the loss is no finite number from step {broken} on; {says}"
+        says = f"the loss is not finite from step {broken} on; {says}"
     return Outcome(broken is None, says, (broken is None, "all" if skipped == steps else "not all"))
 
 
 def reaches(task: str, recipe: Recipe, seeds: tuple[int, ...]) -> Outcome:
-    """Say whether the metric falls short of FP32's by no more than FP32's seeds scatter."""
+    """Return whether the metric falls short of FP32's by at most the spread of FP32's seeds."""
     runs = [run_of(task, recipe, seed) for seed in seeds]
     own = statistics.fmean(run.metric if math.isfinite(run.metric) else 0.0 for run in runs)
     fp32 = statistics.fmean(run_of(task, RECIPES["FP32"], seed).metric for seed in seeds)
@@ -144,7 +146,7 @@ def reaches(task: str, recipe: Recipe, seeds: tuple[int, ...]) -> Outcome:
 
 
 def keeps(task: str, recipe: Recipe, seeds: tuple[int, ...], limit: int) -> Outcome:
-    """Say whether no more than `limit` bytes a weight are kept between two steps."""
+    """Return whether at most `limit` bytes for each weight are kept between two steps."""
     memory = run_of(task, recipe, seeds[0]).memory
     weights = sum(p.numel() for p in PROJECT_TASKS[task].make_model().parameters())
     per_weight = {part: memory[part] / weights for part in CATEGORIES}
@@ -155,25 +157,27 @@ def keeps(task: str, recipe: Recipe, seeds: tuple[int, ...], limit: int) -> Outc
 
 
 def project_checks(task: str, limit: int) -> tuple[Check, ...]:
-    """Return what is asked of the recipe for a task: 8 points."""
-    visible, good, within = always((VISIBLE,)), partial(_after, reaches, task), partial(keeps, limit=limit)
+    """Return the checks of a task's recipe: 8 points."""
+    visible, good, within = always((VISIBLE,)), partial(_outcome, reaches, task), partial(keeps, limit=limit)
     return (
-        Check("every loss is a finite number", 1, visible, outcome=partial(_after, finite, task)),
+        Check("every loss is a finite number", 1, visible, outcome=partial(_outcome, finite, task)),
         Check("it reaches what FP32 reaches, within FP32's spread", 3, visible, outcome=good),
-        Check(f"it keeps at most {limit} bytes a weight", 2, visible, outcome=partial(_after, within, task)),
-        Check("it reaches what FP32 reaches, on other seeds", 2, _drawn, hidden=True, outcome=good),
+        Check(f"it keeps at most {limit} bytes a weight", 2, visible, outcome=partial(_outcome, within, task)),
+        Check("it reaches what FP32 reaches, on other seeds", 2, _draw, hidden=True, outcome=good),
     )
 
 
-def _drawn(random: Random) -> list[Case]:
+def _draw(random: Random) -> list[Case]:
     return [(tuple(sorted(random.sample(HIDDEN, 2))),)]
 
 
-def _after(judged: Callable[[str, Recipe, tuple[int, ...]], Outcome], task: str, answer: object, case: Case) -> object:
-    """Return what comes of an answer; none at all, or a failure, stays what it is."""
+def _outcome(
+    judged: Callable[[str, Recipe, tuple[int, ...]], Outcome], task: str, answer: object, case: Case
+) -> object:
+    """Return the outcome of an answer; None and failures are returned unchanged."""
     if answer is None or isinstance(answer, Failure):
         return answer
     try:
         return judged(task, recipe_of(answer), cast("tuple[int, ...]", case[0]))
-    except (ValueError, RuntimeError) as error:  # a recipe that is none, or one that torch has no kernel for
+    except (ValueError, RuntimeError) as error:  # not a recipe, or one that torch has no kernel for
         return Outcome(False, f"no run: {str(error)[:300]}", ("no run",))

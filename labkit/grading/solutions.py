@@ -74,7 +74,7 @@ def _function(text: Path, id: str, edits: tuple[Edit, ...]) -> Callable[..., Any
     sources = [cell.source for cell in cells]
     sources[question.place] = _edited(cells[question.place], edits)
     code = [
-        submission.Cell(str(cell.metadata.get("id", "")), cell.tags, solution_of(source))
+        submission.CodeCell(str(cell.metadata.get("id", "")), cell.tags, solution_of(source))
         for cell, source in zip(cells, sources, strict=True)
         if cell.cell_type == "code"
     ]

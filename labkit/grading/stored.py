@@ -22,8 +22,8 @@ import torch
 
 from labkit.course import CourseError, Lesson
 from labkit.grading.exercise import Case, Exercise, Rows
-from labkit.grading.given.wire import Failure, Instance
 from labkit.grading.outcome import Outcome
+from labkit.grading.sandbox.wire import Failure, Instance
 
 COARSE_DIGITS = 12  # significand bits that a digest keeps where an exercise forgives ulps
 

@@ -48,7 +48,7 @@ class Submission:
 
 
 @dataclass(frozen=True)
-class Cell:
+class CodeCell:
     """A code cell: its id, its tags and its source."""
 
     id: str
@@ -81,7 +81,7 @@ def find(paths: Iterable[Path], refused: Mapping[Path, str] | None = None) -> li
     return [one for one in found if one.path or one.problem or one.student not in handed_in]
 
 
-def shared(submissions: Iterable[Submission]) -> list[list[Submission]]:
+def hard_linked(submissions: Iterable[Submission]) -> list[list[Submission]]:
     """Return the submissions of several students that are one file under several names: hard links."""
     files: dict[tuple[int, int], list[Submission]] = {}
     for one in submissions:
@@ -193,7 +193,7 @@ def _is_hidden(name: str) -> bool:
     return name.startswith(".") or name == "__MACOSX"
 
 
-def read_cells(submission: Submission) -> list[Cell]:
+def read_cells(submission: Submission) -> list[CodeCell]:
     """Return the code cells of a notebook.
 
     Raises:
@@ -216,17 +216,17 @@ def read_cells(submission: Submission) -> list[Cell]:
     return code
 
 
-def _cell(cell: dict[str, object]) -> Cell:
+def _cell(cell: dict[str, object]) -> CodeCell:
     metadata, source = cell.get("metadata"), cell.get("source")
     tags = metadata.get("tags") if isinstance(metadata, dict) else None
     lines = source if isinstance(source, list) else [source]
-    return Cell(
+    return CodeCell(
         id=str(cell.get("id", "")),
         tags=tuple(str(tag) for tag in tags) if isinstance(tags, list) else (),
         source="".join(line for line in lines if isinstance(line, str)),
     )
 
 
-def is_of(cell: Cell, exercise: Exercise) -> bool:
+def belongs_to(cell: CodeCell, exercise: Exercise) -> bool:
     """Return whether a cell is the exercise's, by its tag or its id."""
     return exercise.tag in cell.tags or cell.id == exercise.cell_id

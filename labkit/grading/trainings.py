@@ -1,10 +1,9 @@
-"""Which trainings do the recipes of a class ask for? Each is made once, in a process with limits.
+"""Trainings of the recipes of a class: each is run once, in the sandbox.
 
-Idea: the answer to a project is a recipe, which travels as data. What came of a recipe is asked of
-labkit.grading.project_runs, which remembers; so all that is missing is trained beforehand, behind the walls
-where learners' code runs, and told to it. How long that will take is said before the first of them begins.
+The answer to a project is a recipe, which is plain data. The results of recipes are stored in
+labkit.grading.project_runs; all that are missing are trained before the judgement.
 
-Invariant: a recipe that many learners share is trained once; one whose training ends badly costs its own points only.
+Invariant: a recipe of many learners is trained once; a failing one costs only its own points.
 """
 
 from __future__ import annotations
@@ -17,64 +16,64 @@ from concurrent.futures import Executor, as_completed
 from dataclasses import replace
 
 from labkit.amp import RECIPES
-from labkit.grading.given.child import Question
-from labkit.grading.given.project_tasks import Run
-from labkit.grading.given.wire import Failure, Instance, Json, load
-from labkit.grading.judge import Paper
-from labkit.grading.project_runs import Asked, keep, kept, runs_asked
-from labkit.grading.supervise import NotStarted, Runner, packed
+from labkit.grading.judge import CaseSet
+from labkit.grading.project_runs import RunKey, is_stored, runs_needed, store
+from labkit.grading.sandbox.project_tasks import ProjectRun
+from labkit.grading.sandbox.runner import NotStarted, Runner, packed
+from labkit.grading.sandbox.wire import Failure, Instance, Json, load
+from labkit.grading.sandbox.worker import Request
 from labkit.records import system
 
-SECONDS = 120.0  # of the CPU, for one training
-USUAL_SECONDS = 0.6  # of the CPU, that one takes on a laptop, its process included
-PROGRAM = "from labkit.grading.given.project_tasks import run"
+SECONDS = 120.0  # limit of CPU time for one training
+USUAL_SECONDS = 0.6  # of CPU time for one training on a laptop, its process included
+PROGRAM = "from labkit.grading.sandbox.project_tasks import run"
 
 
 class Trainings:
-    """The trainings that are missing; several threads may ask for some."""
+    """The missing trainings; several threads may request some."""
 
     def __init__(self, runner: Runner, workers: int = 1) -> None:
-        self.runner, self._missing, self._lock = runner, dict[Asked, None](), threading.Lock()
+        self.runner, self._missing, self._lock = runner, dict[RunKey, None](), threading.Lock()
         self.at_once = max(1, min(workers, system.usable_cores()))
         self.limits = replace(runner.limits, seconds=max(SECONDS, runner.limits.seconds))
 
-    def ask(self, paper: Paper, answers: list[list[Json]]) -> bool:
-        """Note what these answers ask for; return whether they are judged by trainings."""
-        asked = runs_asked(paper.exercise, paper.cases, answers)
+    def request(self, cases: CaseSet, answers: list[list[Json]]) -> bool:
+        """Request what these answers need; return whether trainings decide them."""
+        keys = runs_needed(cases.exercise, cases.cases, answers)
         with self._lock:
-            self._missing.update(dict.fromkeys(one for one in asked if not kept(one)))
-        return bool(asked)
+            self._missing.update(dict.fromkeys(key for key in keys if not is_stored(key)))
+        return bool(keys)
 
     def run(self, pool: Executor, progress: Callable[[str], None]) -> None:
-        """Train what is missing, and say how long it will take.
+        """Run the missing trainings, and report how long they will take.
 
         Raises:
-            NotStarted: not even FP32 can be trained on this machine; then no recipe is to blame.
+            NotStarted: FP32 cannot be trained on this machine, so that no recipe is at fault.
         """
-        missing, begun, told = list(self._missing), time.monotonic(), 0
+        missing, started, reported = list(self._missing), time.monotonic(), 0
         recipes = len({recipe for _, recipe, _ in missing})
         if missing:
             minutes = len(missing) * USUAL_SECONDS / self.at_once / 60
             progress(f"{recipes} recipes: {len(missing)} trainings, about {minutes:.1f} minutes")
-        for done, job in enumerate(as_completed([pool.submit(self._train, one) for one in missing]), start=1):
+        for done, job in enumerate(as_completed([pool.submit(self._train, key) for key in missing]), start=1):
             job.result()
-            left = (time.monotonic() - begun) / done * (len(missing) - done)
-            if done in (8, 64) or done * 10 // len(missing) > told:
-                told = done * 10 // len(missing)
+            left = (time.monotonic() - started) / done * (len(missing) - done)
+            if done in (8, 64) or done * 10 // len(missing) > reported:
+                reported = done * 10 // len(missing)
                 progress(f"{recipes} recipes: {done} of {len(missing)} trainings; {left / 60:.1f} minutes to go")
         self._missing.clear()
 
-    def _train(self, asked: Asked) -> None:
-        question = Question("training", [PROGRAM], "run", "run(task, recipe, seed)", [[packed(asked)]])
-        (reply,) = self.runner.run([question], self.limits).values()
+    def _train(self, key: RunKey) -> None:
+        request = Request("training", [PROGRAM], "run", "run(task, recipe, seed)", [[packed(key)]])
+        (reply,) = self.runner.run([request], self.limits).values()
         try:
-            run = load(json.loads(reply.answers[0])[0]) if not reply.note else None
-            if isinstance(run, Instance):
-                keep(asked, Run(**run.fields))  # type: ignore[arg-type]
+            result = load(json.loads(reply.answers[0])[0]) if not reply.note else None
+            if isinstance(result, Instance):
+                store(key, ProjectRun(**result.fields))  # type: ignore[arg-type]
                 return
-        except (LookupError, TypeError, ValueError, RecursionError) as error:  # nobody asked its process for this
-            run = Failure("error", f"what the training says cannot be read: {error}")
-        why = reply.note or getattr(run, "message", "the training says nothing")
-        if asked[1] == replace(RECIPES["FP32"], name="yours"):  # no learner's fault: this grading would be unjust
-            raise NotStarted(f"task {asked[0]!r} cannot be trained here, not even in FP32: {why}")
-        keep(asked, why)
+        except (LookupError, TypeError, ValueError, RecursionError) as error:
+            result = Failure("error", f"the result of the training cannot be read: {error}")
+        why = reply.note or getattr(result, "message", "the training returned nothing")
+        if key[1] == replace(RECIPES["FP32"], name="yours"):  # not a learner's fault
+            raise NotStarted(f"task {key[0]!r} cannot be trained here, not even in FP32: {why}")
+        store(key, why)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
+from collections.abc import Mapping
 from contextlib import suppress
 from heapq import merge
 from pathlib import Path
@@ -45,13 +46,21 @@ def append_answer(journal: Path, kind: str, id: str, answer: str, **more: str | 
     Raises:
         OSError: the journal cannot be written.
     """
-    line = {"kind": kind, "id": id, "answer": answer, **more, "when": now()}
-    journal.parent.mkdir(parents=True, exist_ok=True)
-    with journal.open("ab+") as file:
+    append_line(journal, {"kind": kind, "id": id, "answer": answer, **more, "when": now()})
+
+
+def append_line(path: Path, line: Mapping[str, object]) -> None:
+    """Append a line of JSON to a file, created with its folder if missing; on return the line is on the disk.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab+") as file:
         if file.tell():
             file.seek(-1, os.SEEK_END)
-        truncated = file.read(1) not in (b"", b"\n")  # a kill left a line without its end
-        file.write(b"\n" * truncated + json.dumps(line, ensure_ascii=False).encode() + b"\n")
+        is_cut = file.read(1) not in (b"", b"\n")  # a kill left the last line without an end
+        file.write(b"\n" * is_cut + json.dumps(line, ensure_ascii=False).encode(errors="backslashreplace") + b"\n")
         file.flush()
         os.fsync(file.fileno())
 
@@ -82,16 +91,22 @@ def last_answers(journal: Path, kind: str) -> dict[str, str]:
     return {line["id"]: line["answer"] for line in entries(journal, kind)}
 
 
-def _lines(journal: Path) -> list[dict[str, Any]]:
-    """Return the undamaged lines of a journal."""
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the objects in a file of JSON lines, without damaged lines; [] if it cannot be read."""
     try:
-        text = journal.read_text(encoding="utf-8", errors="replace")
+        text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return []
-    lines = []
-    for line in text.split("\n"):  # splitlines would also split an answer at its U+2028
+    found = []
+    for line in text.split("\n"):  # splitlines would also cut a text at its U+2028
         with suppress(ValueError, RecursionError):
             entry = json.loads(line)
-            if isinstance(entry, dict) and all(isinstance(entry.get(key), str) for key in ("kind", "id", "answer")):
-                lines.append(entry)
-    return lines
+            if isinstance(entry, dict):
+                found.append(entry)
+    return found
+
+
+def _lines(journal: Path) -> list[dict[str, Any]]:
+    """Return the answers in a journal."""
+    keys = ("kind", "id", "answer")
+    return [line for line in read_lines(journal) if all(isinstance(line.get(key), str) for key in keys)]

@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 build = SimpleNamespace(**run_path(str(ROOT / "notebooks" / "build.py")))
 GRADE = "from labkit.cli import main; sys.exit(main(['grade', *sys.argv[1:]]))"
 FORKED = f"import sys; {GRADE}"
-SPAWNED = f"import sys; from labkit.grading import supervise; supervise.FORKS = False; {GRADE}"
+SPAWNED = f"import sys; from labkit.grading.sandbox import runner; runner.FORKS = False; {GRADE}"
 
 
 def hand_in(folder: Path, students: int, lessons: list[str], recipes: int) -> None:

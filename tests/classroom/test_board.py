@@ -14,7 +14,7 @@ import pytest
 
 from labkit.classroom.board import guesses, leaders, serve
 from labkit.cli import main
-from labkit.grading.table import Journal, Row
+from labkit.grading.results import GradeRow, GradingLog
 from labkit.records.journal import NAME, append_answer
 from tests.slowness import slowness
 
@@ -50,11 +50,11 @@ def test_numbers_are_counted_by_their_power_of_ten_and_what_is_none_is_not(tmp_p
 
 def kept(folder: Path) -> Path:
     """What a grading keeps: three learners, two of them equal in points."""
-    journal = Journal(folder / "g.csv.part", {"seed": 1}, folder / "g.csv.kept")
+    journal = GradingLog(folder / "g.csv.part", {"seed": 1}, folder / "g.csv.kept")
     journal.begin(1)
     for name, points, size in (("ada", 6, 400), ("zoe", 8, 900), ("bob", 8, 800)):
-        rows = [Row(name, "12.ipynb", "project.targets", points, 8, "", 1, {"bytes": size})]
-        journal.add(name, [*rows, Row(name, "12.ipynb", "scaling.clip", 10, 10, "", 1)])
+        rows = [GradeRow(name, "12.ipynb", "project.targets", points, 8, "", 1, {"bytes": size})]
+        journal.add(name, [*rows, GradeRow(name, "12.ipynb", "scaling.clip", 10, 10, "", 1)])
     journal.all_rows(["ada", "zoe", "bob"])
     journal.end()
     return folder / "g.csv.kept"
@@ -64,13 +64,13 @@ def test_the_leader_board_comes_from_graded_rows(tmp_path: Path) -> None:
     board = leaders(kept(tmp_path))
     assert [(e.name, e.points, e.bytes) for e in board.entrants] == [("bob", 8, 800), ("zoe", 8, 900), ("ada", 6, 400)]
     (tmp_path / "own.json").write_text('{"schema": "labkit.leader_board/1", "name": "eve", "points": 24}')
-    with pytest.raises(ValueError, match="is not what `labkit grade --changed` keeps"):
+    with pytest.raises(ValueError, match="expected the log that `labkit grade --changed` writes"):
         leaders(tmp_path / "own.json")
 
 
 def test_what_is_no_longer_handed_in_is_not_kept(tmp_path: Path) -> None:
     path = kept(tmp_path)
-    journal = Journal(tmp_path / "g.csv.part", {"seed": None}, path)
+    journal = GradingLog(tmp_path / "g.csv.part", {"seed": None}, path)
     assert set(journal.rows) == {"ada", "zoe", "bob"}
     journal.begin(1)
     journal.all_rows(["ada"])

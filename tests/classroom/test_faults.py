@@ -21,7 +21,7 @@ import pytest
 from labkit.classroom.pages import minutes_of
 from labkit.classroom.release import _put_aside
 from labkit.cli import main
-from labkit.grading.attempts import doubtful, late_days
+from labkit.grading.plan import implausible_times, late_days
 from labkit.grading.submission import Submission
 from labkit.records import exclusive_lock
 from labkit.records.journal import NAME, append_answer, entries, last_answers
@@ -55,7 +55,7 @@ def test_a_time_that_cannot_be_is_told_before_it_makes_somebody_punctual(tmp_pat
     for year, known in ((1980, False), (2025, True), (2099, False)):
         when, today = ((each - 1970) * 365.25 * 86400 for each in (year, 2026))
         os.utime(path, (when, when))
-        assert (doubtful([one, Submission("bob", "", None)], today) == []) == known
+        assert (implausible_times([one, Submission("bob", "", None)], today) == []) == known
         assert late_days(one, today) == (26664 if year == 2099 else 0)
 
 

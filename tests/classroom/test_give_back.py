@@ -12,17 +12,26 @@ from pathlib import Path
 import pytest
 
 from labkit.amp import ScalerState
-from labkit.classroom.archives import unpacked
-from labkit.classroom.marks import Said, marks_of, notices, read_roster, read_said, total, unused, write_gradebook
+from labkit.classroom.archives import unpack_archives
+from labkit.classroom.marks import (
+    TeacherComment,
+    marks_of,
+    notices,
+    read_comments,
+    read_roster,
+    total,
+    unused,
+    write_gradebook,
+)
 from labkit.classroom.pages import feedback, report
 from labkit.classroom.tables import read_table
 from labkit.cli import main
 from labkit.grading import EXERCISES, judge
-from labkit.grading.attempts import attempts, best_of, due_time, late_days
 from labkit.grading.grade import as_json
-from labkit.grading.judge import answers_of, paper_of
+from labkit.grading.judge import answers_of, grading_cases
+from labkit.grading.plan import attempts, due_time, late_days
+from labkit.grading.results import GradeRow, best_of
 from labkit.grading.submission import Submission, find
-from labkit.grading.table import Row
 from tests.grading.hand_ins import ADVANCE, JOURNAL, NOTEBOOK, archive, code, notebook, put, solved
 
 SEED = 5
@@ -30,11 +39,11 @@ WORK = notebook(code(ADVANCE, "scaling.advance"))
 ID = "scaling.advance"
 
 
-def graded(student: str, exercise_id: str, answer: Callable[..., object]) -> Row:
+def graded(student: str, exercise_id: str, answer: Callable[..., object]) -> GradeRow:
     """A row as grading makes it, without a process."""
     exercise = EXERCISES[exercise_id]
-    grade = judge(paper_of(exercise, SEED), answers_of(paper_of(exercise, SEED), answer))
-    return Row(student, "06.ipynb", exercise_id, grade.points, grade.out_of, grade.reason, SEED, as_json(grade))
+    grade = judge(grading_cases(exercise, SEED), answers_of(grading_cases(exercise, SEED), answer))
+    return GradeRow(student, "06.ipynb", exercise_id, grade.points, grade.out_of, grade.reason, SEED, as_json(grade))
 
 
 grown_too_late = next(m.answer for m in EXERCISES["scaling.advance"].mistakes if m.name == "grows one step late")
@@ -49,7 +58,7 @@ def right(id: str) -> Callable[..., object]:
 
 
 @pytest.fixture(scope="module")
-def rows() -> list[Row]:
+def rows() -> list[GradeRow]:
     zeros = "recipes.epsilon"
     return [
         graded("Zoë Müller", ID, grown_too_late),
@@ -61,10 +70,10 @@ def rows() -> list[Row]:
     ]
 
 
-def test_a_feedback_page_has_the_counter_example_the_mistake_and_the_teachers_word(rows: list[Row]) -> None:
-    said = {("zoë müller", ID): Said(5.5, "Nearly <there>.")}
+def test_a_feedback_page_has_the_counter_example_the_mistake_and_the_teachers_word(rows: list[GradeRow]) -> None:
+    said = {("zoë müller", ID): TeacherComment(5.5, "Nearly <there>.")}
     marks = marks_of(rows[:2], {}, 0, said)
-    text = feedback("Zoë Müller", marks, Said(None, "Good work.")).decode()
+    text = feedback("Zoë Müller", marks, TeacherComment(None, "Good work.")).decode()
     assert "A known mistake, grows one step late" in text
     assert "found_inf" in text
     assert "5.5 of 8 points, earned 3; set by your teacher" in text
@@ -73,7 +82,7 @@ def test_a_feedback_page_has_the_counter_example_the_mistake_and_the_teachers_wo
     assert total(marks) == (5.5 + EXERCISES["recipes.epsilon"].points, 8 + EXERCISES["recipes.epsilon"].points)
 
 
-def test_a_feedback_page_loads_nothing_and_runs_nothing(rows: list[Row]) -> None:
+def test_a_feedback_page_loads_nothing_and_runs_nothing(rows: list[GradeRow]) -> None:
     page = feedback("<b>bob</b>", marks_of(rows[4:], {}, 0, {}))
     assert set(re.findall(rb"<\s*(script|b|link|img)\b", page, re.I)) == set(), "each < of a learner is escaped"
     assert not re.search(rb"<[^>]*\b(src|href)\s*=", page, re.I)
@@ -85,13 +94,13 @@ def test_of_a_hidden_check_a_learner_reads_the_name_and_the_points_alone() -> No
     exercise = EXERCISES[ID]
     *others, last = exercise.checks
     secret = replace(exercise, checks=(*others, replace(last, hidden=True)))
-    paper = paper_of(secret, SEED)
+    paper = grading_cases(secret, SEED)
     told = as_json(judge(paper, answers_of(paper, lambda *_: ScalerState(3.0))))["checks"]
     assert told[-1] == {"name": last.name, "points": 0, "out_of": last.points, "mark": "✗ fail", "rows": []}
     assert told[0]["rows"]
 
 
-def test_the_class_page_counts_shares_mistakes_guesses_time_and_name_errors(rows: list[Row], tmp_path: Path) -> None:
+def test_the_class_page_counts_shares_mistakes_guesses_time_and_names(rows: list[GradeRow], tmp_path: Path) -> None:
     lines = [
         {"kind": "prediction", "id": "scaling.lost", "answer": "a guess", "when": "2026-01-01T10:00:00+00:00"},
         {"kind": "exercise", "id": ID, "answer": "x", "points": 3, "when": "2026-01-01T10:00:00+00:00"},
@@ -112,9 +121,9 @@ def test_the_class_page_counts_shares_mistakes_guesses_time_and_name_errors(rows
     assert "bob" not in names
 
 
-def test_lateness_costs_by_the_day_begun_and_a_teachers_points_come_last(rows: list[Row]) -> None:
+def test_lateness_costs_by_the_day_begun_and_a_teachers_points_come_last(rows: list[GradeRow]) -> None:
     late = {("ada", "06.ipynb"): 2, ("Zoë Müller", "06.ipynb"): 11}
-    said = {("zoë müller", "recipes.epsilon"): Said(1.0, "")}
+    said = {("zoë müller", "recipes.epsilon"): TeacherComment(1.0, "")}
     marks = {(mark.row.student, mark.row.exercise): mark.points for mark in marks_of(rows, late, 10, said)}
     assert marks["ada", ID] == pytest.approx(6.4)
     assert marks["Zoë Müller", ID] == 0, "never less than nothing"
@@ -129,15 +138,15 @@ def test_a_teachers_line_that_is_wrong_is_told_with_its_number(tmp_path: Path) -
         ("ada;scaling.advance;-1;", "points from 0 on go to one exercise"),
     ):
         with pytest.raises(ValueError, match=says):
-            read_said(put(tmp_path / "m.csv", f"student;exercise;points;comment\n{line}\n"))
+            read_comments(put(tmp_path / "m.csv", f"student;exercise;points;comment\n{line}\n"))
 
 
 def test_a_teachers_line_is_read_as_excel_writes_it_and_told_where_it_fits_nobody(
-    rows: list[Row], tmp_path: Path
+    rows: list[GradeRow], tmp_path: Path
 ) -> None:
     text = "student;exercise;points;comment\r\nZOË Müller;scaling.advance;4,5;fein\r\ncarl;;;wo?\r\n"
-    said = read_said(put(tmp_path / "m.csv", text.encode("utf-8-sig")))
-    assert said["ZOË Müller", ID] == Said(4.5, "fein")
+    said = read_comments(put(tmp_path / "m.csv", text.encode("utf-8-sig")))
+    assert said["ZOË Müller", ID] == TeacherComment(4.5, "fein")
     assert [mark.points for mark in marks_of(rows[:1], {}, 0, said)] == [4.5]
     assert unused(said, rows) == ["no row for 'carl' : what you say of it is unused"]
 
@@ -162,8 +171,8 @@ def test_of_several_notebooks_the_last_in_time_counts_or_the_best_of_them(tmp_pa
 
 
 def test_the_best_row_of_each_exercise_counts() -> None:
-    first = [Row("ada", "b", ID, 3, 8, ""), Row("ada", "b", "scaling.clip", 10, 10, "")]
-    second = [Row("ada", "a", ID, 8, 8, ""), Row("ada", "a", "scaling.clip", 10, 10, "")]
+    first = [GradeRow("ada", "b", ID, 3, 8, ""), GradeRow("ada", "b", "scaling.clip", 10, 10, "")]
+    second = [GradeRow("ada", "a", ID, 8, 8, ""), GradeRow("ada", "a", "scaling.clip", 10, 10, "")]
     assert [(row.notebook, row.points) for row in best_of([first, second])] == [("a", 8), ("b", 10)]
 
 
@@ -172,11 +181,11 @@ MOODLE = "Identifier,Full name,Email address,Status,Grade,Maximum Grade,Feedback
 MOODLE += "Participant 1234567,Zoë Müller,z@x.de,Submitted,,100.00,\n"
 
 
-def of(student: str, rows: list[Row]) -> list[Row]:
-    return [Row(student, r.notebook, r.exercise, r.points, r.out_of, r.reason) for r in rows]
+def of(student: str, rows: list[GradeRow]) -> list[GradeRow]:
+    return [GradeRow(student, r.notebook, r.exercise, r.points, r.out_of, r.reason) for r in rows]
 
 
-def test_canvas_gets_its_own_table_back_with_a_column_of_points(rows: list[Row], tmp_path: Path) -> None:
+def test_canvas_gets_its_own_table_back_with_a_column_of_points(rows: list[GradeRow], tmp_path: Path) -> None:
     roster = read_roster(put(tmp_path / "r.csv", CANVAS))
     marks = marks_of(of("müllerzoë_77", rows[:2]), {}, 0, {})
     write_gradebook(tmp_path / "out.csv", marks, roster)
@@ -186,7 +195,7 @@ def test_canvas_gets_its_own_table_back_with_a_column_of_points(rows: list[Row],
     assert notices(roster, ["müllerzoë_77"]) == ["Carl, C handed nothing in"]
 
 
-def test_moodle_gets_its_worksheet_back_in_its_own_scale(rows: list[Row], tmp_path: Path) -> None:
+def test_moodle_gets_its_worksheet_back_in_its_own_scale(rows: list[GradeRow], tmp_path: Path) -> None:
     put(tmp_path / "r.csv", MOODLE)
     marks = marks_of(of("Zoë Müller_1234567", rows[:1]), {}, 0, {})
     write_gradebook(tmp_path / "out.csv", marks, read_roster(tmp_path / "r.csv"))
@@ -215,7 +224,7 @@ def test_archives_of_canvas_moodle_macos_and_learners_become_learners(tmp_path: 
         "Ada_2_assignsubmission_file_/all.zip": inner, "Eve_3_assignsubmission_file_/broken.zip": b"PK no",
     }))  # fmt: skip
     around = put(tmp_path / "class.zip", archive({"class/dan/x.ipynb": WORK, "class/fay.ipynb": WORK}))
-    found = find(*unpacked([canvas, moodle, around], tmp_path / "out"))
+    found = find(*unpack_archives([canvas, moodle, around], tmp_path / "out"))
     assert {(one.student, Path(one.notebook).name) for one in found} == {
         ("muellerzoe_77", NOTEBOOK), ("carlc_78", "06_loss_scaling-1.ipynb"),
         ("Zoë Müller_1", NOTEBOOK), ("Ada_2", NOTEBOOK), ("Eve_3", "broken"),
@@ -228,7 +237,7 @@ def test_archives_of_canvas_moodle_macos_and_learners_become_learners(tmp_path: 
     carl = next(one for one in found if one.student == "carlc_78")
     assert late_days(carl, due_time("2026-12-24")) == 1, "Canvas says so"
     with pytest.raises(ValueError, match=r"x\.zip is no zip archive"):
-        unpacked([put(tmp_path / "x.zip", b"no")], tmp_path / "out")
+        unpack_archives([put(tmp_path / "x.zip", b"no")], tmp_path / "out")
 
 
 def test_an_export_that_lies_beside_the_learners_folders_is_a_class_and_not_a_learner(tmp_path: Path) -> None:
@@ -238,7 +247,7 @@ def test_an_export_that_lies_beside_the_learners_folders_is_a_class_and_not_a_le
         "Course-9/Bob_12_assignsubmission_file_/": b"",
     }))  # fmt: skip
     put(tmp_path / "class" / "fay.zip", archive({NOTEBOOK: WORK}))
-    found = find(*unpacked([tmp_path / "class"], tmp_path / "out"))
+    found = find(*unpack_archives([tmp_path / "class"], tmp_path / "out"))
     assert {one.student for one in found if one.path} == {"Ada Ö_11", "dan", "fay"}
     assert {one.student for one in found} == {"Ada Ö_11", "Bob_12", "dan", "fay"}
 
@@ -251,7 +260,7 @@ def test_an_archive_of_one_learner_names_nobody_else(tmp_path: Path) -> None:
         f"Eve_13_assignsubmission_file_/{NOTEBOOK}": WORK,
     }))  # fmt: skip
     put(tmp_path / "class" / "carl.zip", archive({f"Carl_12_assignsubmission_file_/{NOTEBOOK}": WORK}))
-    found = find(*unpacked([tmp_path / "class"], tmp_path / "out"))
+    found = find(*unpack_archives([tmp_path / "class"], tmp_path / "out"))
     assert sorted(one.student for one in found if one.path) == ["Ada_11", "carl"]
     (bob,) = [one for one in found if one.student == "bob"]
     assert "names Ada_11, who handed in beside it" in bob.problem

@@ -18,7 +18,7 @@ import pytest
 from labkit.classroom.nbgrader import write_course
 from labkit.classroom.tables import read_table
 from labkit.grading import EXERCISES, judge
-from labkit.grading.judge import answers_of, earned, paper_of
+from labkit.grading.judge import answers_of, earned, grading_cases
 from notebooks import build
 from tests.grading.hand_ins import ADVANCE, CLIP, LESSON, graded, put, solved
 from tests.slowness import slowness
@@ -37,7 +37,7 @@ def test_a_tests_cell_earns_what_grading_earns_and_says_nothing_on_stderr(capfd:
 
     points = earned(exercise.id, chatty, SEED)
     assert capfd.readouterr().err == ""
-    paper = paper_of(exercise, SEED)
+    paper = grading_cases(exercise, SEED)
     assert points == judge(paper, answers_of(paper, chatty)).points < exercise.points
 
 

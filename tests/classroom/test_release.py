@@ -27,8 +27,8 @@ from labkit.classroom.release import _sealed, stored_exercise
 from labkit.cli import main
 from labkit.course import NOT_FOR_LEARNERS, Lesson, cells_of, lessons, lessons_folder, questions, solution_of
 from labkit.grading import EXERCISES, Exercise, judge
-from labkit.grading.given.wire import Instance
-from labkit.grading.judge import answers_of, visible_paper
+from labkit.grading.judge import answers_of, visible_cases
+from labkit.grading.sandbox.wire import Instance
 from tests.grading.cases import lesson_module
 from tests.slowness import slowness
 
@@ -183,7 +183,7 @@ def same_answers(exercise: Exercise) -> None:
     assert (stored.points, stored.call, stored.minutes) == (exercise.points, exercise.call, exercise.minutes)
     nothing = [lambda *_: None, lambda *_: 0.0, lambda: 1, 5]
     for answer in [exercise.reference, *(known.answer for known in exercise.mistakes), *nothing]:
-        paper, own = visible_paper(exercise), visible_paper(stored)
+        paper, own = visible_cases(exercise), visible_cases(stored)
         whole = judge(paper, answers_of(paper, answer, exercise.withheld))
         assert str(judge(own, answers_of(own, answer, exercise.withheld))) == str(whole)
 

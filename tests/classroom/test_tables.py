@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.classroom.hub import Room
-from labkit.classroom.marks import marks_of, notices, read_roster, read_said, write_gradebook
+from labkit.classroom.marks import marks_of, notices, read_comments, read_roster, write_gradebook
 from labkit.classroom.tables import read_table, write_table
 from labkit.cli import main
-from labkit.grading.table import Row, guard, unguard, write
+from labkit.grading.results import GradeRow, guard, unguard, write
 from tests.grading.hand_ins import ADVANCE, code, notebook, put
 
 ID = "scaling.advance"
@@ -43,7 +43,7 @@ def test_what_is_written_is_read(columns: list[str], data: st.DataObject, guarde
 @given(TEXT, TEXT, TEXT)
 def test_the_file_of_grades_gives_back_who_was_graded_and_why(student: str, file: str, reason: str) -> None:
     with TemporaryDirectory() as folder:
-        write([Row(student, file, ID, 3, 8, reason, 5)], Path(folder, "grades.csv"))
+        write([GradeRow(student, file, ID, 3, 8, reason, 5)], Path(folder, "grades.csv"))
         (line,) = read_table(Path(folder, "grades.csv"), guarded=True)
     assert (line["student"], line["notebook"], line["reason"]) == (student, file, reason)
 
@@ -68,7 +68,7 @@ def test_a_schools_own_cells_come_back_as_they_were(tmp_path: Path) -> None:
     roster = tmp_path / "r.csv"
     cells = {"name": "ada", "Handle ": "@handle", "Note": "-", "old": " 3 ", "sum": "=A1", "quoted": "'-x"}
     write_table(roster, list(cells), [cells, dict.fromkeys(cells, "")])
-    marks = marks_of([Row("ada", "x.ipynb", ID, 3, 8, "")], {}, 0, {})
+    marks = marks_of([GradeRow("ada", "x.ipynb", ID, 3, 8, "")], {}, 0, {})
     write_gradebook(tmp_path / "out.csv", marks, read_roster(roster))
     ada, empty = read_table(tmp_path / "out.csv")
     assert {name: ada[name] for name in cells} == cells
@@ -77,7 +77,7 @@ def test_a_schools_own_cells_come_back_as_they_were(tmp_path: Path) -> None:
 
 def test_a_table_of_ours_for_the_class_is_guarded(tmp_path: Path) -> None:
     names = ["=cmd()", "'=1+1", "O'Neil"]
-    marks = marks_of([Row(name, "x.ipynb", ID, 3, 8, "") for name in names], {}, 0, {})
+    marks = marks_of([GradeRow(name, "x.ipynb", ID, 3, 8, "") for name in names], {}, 0, {})
     write_gradebook(tmp_path / "out.csv", marks, None)
     assert {line["learner"] for line in read_table(tmp_path / "out.csv")} == {"'=cmd()", "''=1+1", "O'Neil"}
     assert {line["learner"] for line in read_table(tmp_path / "out.csv", guarded=True)} == {*names}
@@ -92,8 +92,8 @@ def test_two_whose_names_hardly_differ_both_get_their_marks(tmp_path: Path) -> N
         lines = [{"student": name, "exercise": ID, "points": str(n), "comment": ""}
                  for n, name in enumerate((one, other), start=1)]  # fmt: skip
         write_table(tmp_path / "m.csv", list(lines[0]), lines)
-        rows = [Row(name, "x.ipynb", ID, 8, 8, "") for name in (one, other)]
-        roster, said = read_roster(tmp_path / "r.csv"), read_said(tmp_path / "m.csv")
+        rows = [GradeRow(name, "x.ipynb", ID, 8, 8, "") for name in (one, other)]
+        roster, said = read_roster(tmp_path / "r.csv"), read_comments(tmp_path / "m.csv")
         write_gradebook(tmp_path / "out.csv", marks_of(rows, {}, 0, said), roster)
         assert [line["total"] for line in read_table(tmp_path / "out.csv")] == ["1", "2"], (one, other)
         assert notices(roster, [one, other]) == []
@@ -102,7 +102,7 @@ def test_two_whose_names_hardly_differ_both_get_their_marks(tmp_path: Path) -> N
 def test_a_line_goes_to_whose_name_stands_there_and_to_nobody_where_two_are_as_near(tmp_path: Path) -> None:
     write_table(tmp_path / "r.csv", ["name"], [{"name": "Ann"}, {"name": "bob"}])
     roster = read_roster(tmp_path / "r.csv")
-    rows = [Row(name, "x.ipynb", ID, points, 8, "") for points, name in enumerate(["Ann", "ann", "Bob", "BOB"])]
+    rows = [GradeRow(name, "x.ipynb", ID, points, 8, "") for points, name in enumerate(["Ann", "ann", "Bob", "BOB"])]
     write_gradebook(tmp_path / "out.csv", marks_of(rows, {}, 0, {}), roster)
     assert [line["total"] for line in read_table(tmp_path / "out.csv")] == ["0", ""]
     said = notices(roster, [row.student for row in rows])

@@ -7,8 +7,8 @@ from functools import cache
 from typing import Any
 
 from labkit.grading import EXERCISES
-from labkit.grading.judge import cases_of
-from labkit.grading.submission import Cell
+from labkit.grading.judge import draw_cases
+from labkit.grading.submission import CodeCell
 from notebooks import build
 
 SEEDS = (0, 1, 2)  # 0 is the notebook's
@@ -22,7 +22,7 @@ def reference(id: str) -> Any:
 def cases(id: str, seeds: Iterable[int] = SEEDS) -> list[tuple[Any, ...]]:
     """Return the calls of all checks of an exercise, for all of these seeds."""
     exercise = EXERCISES[id]
-    return [case for seed in seeds for check in exercise.checks for case in cases_of(exercise, check, seed)]
+    return [case for seed in seeds for check in exercise.checks for case in draw_cases(exercise, check, seed)]
 
 
 def lesson_module(lesson: str, stem: str) -> Any:
@@ -31,8 +31,8 @@ def lesson_module(lesson: str, stem: str) -> Any:
 
 
 @cache
-def cells_of(lesson: str) -> list[Cell]:
+def cells_of(lesson: str) -> list[CodeCell]:
     """Return the code cells of a solved lesson."""
     cells = build.solved(build.lesson(lesson))["cells"]
     code = [cell for cell in cells if cell["cell_type"] == "code"]
-    return [Cell(cell["id"], tuple(cell["metadata"].get("tags", ())), "".join(cell["source"])) for cell in code]
+    return [CodeCell(cell["id"], tuple(cell["metadata"].get("tags", ())), "".join(cell["source"])) for cell in code]

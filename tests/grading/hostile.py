@@ -140,7 +140,7 @@ CHEATS: dict[str, Row] = {
     "loads the compiled file": Row(HERE + "import marshal\n(pyc,) = (here / '__pycache__').glob('exercises*.pyc')\nexec(marshal.loads(pyc.read_bytes()[16:]))", "its cell stopped with ValueError"),
     "looks through gc for functions": Row(found("import gc" + SEARCH + "if 'lesson_06' in getattr(getattr(thing, '__code__', None), 'co_filename', ''): found = thing"), GETS_NOTHING),
     "looks through gc for exercises": Row(found("import gc" + SEARCH + "if type(thing).__name__ == 'Exercise': found = thing.reference"), GETS_NOTHING),
-    "looks through gc for papers": Row(found("import gc" + SEARCH + "if type(thing).__name__ in ('Paper', 'Check', 'Mistake'): found = thing"), GETS_NOTHING),
+    "looks through gc for papers": Row(found("import gc" + SEARCH + "if type(thing).__name__ in ('CaseSet', 'Check', 'Mistake'): found = thing"), GETS_NOTHING),
     "looks through the frames": Row(
         found("import sys\nframe = sys._getframe()\nwhile frame:\n    for value in [*frame.f_locals.values(), *frame.f_globals.values()]:\n"
               "        found = getattr(value, 'reference', None) or found\n    frame = frame.f_back"), GETS_NOTHING,
@@ -167,7 +167,7 @@ CHEATS: dict[str, Row] = {
     "equals everything": Row("class Yes(ScalerState):\n    def __eq__(self, other): return True\n    def __hash__(self): return 0\n" + returns("Yes(1.0, 0)"), "an object of the class Yes"),
     "a float that equals everything": Row("class Yes(float):\n    def __eq__(self, other): return True\n" + returns("ScalerState(Yes(1.0), 0)"), "of 5 checks pass"),
     "replaces the comparison": Row("import torch, operator\ntorch.equal = torch.Tensor.__eq__ = operator.eq = lambda *a: True\nScalerState.__eq__ = lambda *a: True" + WRONG, "of 5 checks pass"),
-    "replaces what writes the answers": Row("import labkit.grading.given.child as child\nchild.ask = lambda *a, **k: ['bool', True]" + WRONG, GETS_NOTHING),
+    "replaces what writes the answers": Row("import labkit.grading.sandbox.worker as child\nchild.answer_case = lambda *a, **k: ['bool', True]" + WRONG, GETS_NOTHING),
     "calls what is withheld": Row("import labkit.amp\n" + body("return labkit.amp.advance(state, found_inf, config)"), "which is what you are asked for"),
     "the visible cases by heart": Row("seen = {}\ndef check(*a): pass\n" + body("return seen[state, found_inf, config]"), "KeyError"),
 }  # fmt: skip

@@ -17,8 +17,8 @@ import labkit.amp
 from labkit.amp import ScalerConfig, ScalerState, advance
 from labkit.formats import FP16, sum_compensated
 from labkit.grading import EXERCISES, check, judge
-from labkit.grading.given.answer import ask
-from labkit.grading.judge import answers_of, paper_of, visible_paper
+from labkit.grading.judge import answers_of, grading_cases, visible_cases
+from labkit.grading.sandbox.answer import answer_case
 
 ADVANCE = EXERCISES["scaling.advance"]
 solved = ADVANCE.reference
@@ -54,7 +54,7 @@ def test_a_wrong_answer_sees_its_points_the_first_counter_example_and_the_name_o
 
 def test_what_is_right_in_the_notebook_alone_or_everywhere_else_earns_nothing_at_grading() -> None:
     """By a table of the notebook's calls; and an answer that is wrong on those alone: grading must not be kinder."""
-    known = [case for cases in visible_paper(ADVANCE).cases for case in cases]
+    known = [case for cases in visible_cases(ADVANCE).cases for case in cases]
     for in_the_notebook, points, seeds in ((True, 8, (12345,)), (False, 0, range(3))):
 
         def answer(*case: Any, there: bool = in_the_notebook) -> ScalerState:
@@ -62,7 +62,7 @@ def test_what_is_right_in_the_notebook_alone_or_everywhere_else_earns_nothing_at
 
         assert check("scaling.advance", answer).points == points
         for seed in seeds:
-            paper = paper_of(ADVANCE, seed)
+            paper = grading_cases(ADVANCE, seed)
             assert judge(paper, answers_of(paper, answer)).points == 0
 
 
@@ -92,8 +92,8 @@ def divides(state: ScalerState, found_inf: bool, config: ScalerConfig) -> Scaler
 
 def test_what_goes_wrong_is_answered_not_raised() -> None:
     for answer, says in (
-        (ScalerState(1.0), "this is not a function but a ScalerState: pass the function itself, without parentheses"),
-        (None, "this is not a function but a NoneType"),
+        (ScalerState(1.0), "expected a function, got a ScalerState: pass the function itself, without parentheses"),
+        (None, "expected a function, got a NoneType"),
         (lambda state: state, "it is called as my_advance(state, found_inf, config), but yours takes (state)"),
         (lambda state, found_inf, config: None, "it returned None: did you forget `return`?"),
         (lambda state, found_inf, config: print, "got a function (are its parentheses missing?)"),
@@ -115,7 +115,7 @@ def test_an_interrupt_stops_the_check_as_the_learner_wants() -> None:
 
 def test_a_function_is_called_on_copies() -> None:
     gradients = [torch.ones(2)]
-    ask(lambda grads: grads.pop().zero_(), "f(grads)", (gradients,))
+    answer_case(lambda grads: grads.pop().zero_(), "f(grads)", (gradients,))
     assert len(gradients) == 1
     assert torch.equal(gradients[0], torch.ones(2))
 
@@ -153,7 +153,7 @@ def test_an_answer_leaves_its_arguments_as_they_are() -> None:
     ):
         grade = check(id, answer)
         assert grade.points == 0, id
-        assert f"it changes `{changed}`, which it was given: work on a copy" in str(grade)
+        assert f"it changes `{changed}`, an argument: work on a copy" in str(grade)
 
 
 def test_a_gradient_asked_of_an_argument_changes_nothing() -> None:
@@ -173,7 +173,7 @@ def test_an_unknown_exercise_names_the_nearest() -> None:
 
 def test_answers_that_do_not_fit_the_cases_are_refused() -> None:
     with pytest.raises(ValueError, match="the number of answers is not the number of cases"):
-        judge(paper_of(ADVANCE, 0), [[["none"]]] * 5)
+        judge(grading_cases(ADVANCE, 0), [[["none"]]] * 5)
 
 
 class Reader(HTMLParser):
@@ -307,7 +307,7 @@ def test_a_part_that_is_still_the_starter_is_open_not_wrong() -> None:
 
     said = str(check("scaling.advance", half))
     assert "○ open  inf or NaN backs off" in said
-    assert "not yet answered: `raise NotImplementedError` still stands there" in said
+    assert "not yet answered: the cell still raises NotImplementedError" in said
 
 
 def copies_after_unscaling(masters: bool, scaling: bool, batches: int) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from labkit.grading import EXERCISES
-from labkit.grading.judge import cases_of
+from labkit.grading.judge import draw_cases
 from notebooks import build
 
 TRAINED = ("clinic.", "project.")  # their texts name a training, and the judge trains it
@@ -164,7 +164,7 @@ def test_what_a_text_says_is_asked_in_the_notebook_and_at_grading() -> None:
         assert words in text_of(id), (id, words)
         checks = [check for check in EXERCISES[id].checks if name in (check.name, "any")]
         for seed in (0, 1):
-            cases = [case for check in checks for case in cases_of(EXERCISES[id], check, seed)]
+            cases = [case for check in checks for case in draw_cases(EXERCISES[id], check, seed)]
             assert any(is_it(*case) for case in cases), (id, words, seed)
     assert {id for id in EXERCISES if not id.startswith(TRAINED)} == {id for id, *_ in CLAIMS}
 

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 import pytest
 
 from labkit.grading import EXERCISES, Grade
-from labkit.grading.batch import answers_in, question
-from labkit.grading.given.child import Limits
-from labkit.grading.judge import check, judge, outcomes_of, paper_of
+from labkit.grading.batch import answers_in, request_of
+from labkit.grading.judge import check, grading_cases, judge, outcomes_of
 from labkit.grading.outcome import Outcome
 from labkit.grading.program import program_of
-from labkit.grading.supervise import Runner, scratch
+from labkit.grading.sandbox.runner import Runner, scratch
+from labkit.grading.sandbox.worker import Limits
 from tests.grading.cases import cells_of
 
 NAMES = ("clip", "unscale", "region", "schedule", "function", "mask", "gains", "eval", "penalty", "overflow")
@@ -101,16 +101,16 @@ def edited(program: list[str], *edits: tuple[str, str], before: str = "") -> lis
 
 def graded(runner: Runner, name: str, program: list[str]) -> Grade:
     """Grade a program as `labkit grade` does: run by a process of its own, judged by this one."""
-    paper = paper_of(EXERCISES[f"clinic.{name}"], DAY)
-    (reply,) = runner.run([question(paper, program)]).values()
+    paper = grading_cases(EXERCISES[f"clinic.{name}"], DAY)
+    (reply,) = runner.run([request_of(paper, program)]).values()
     assert not reply.note, reply.note
     return judge(paper, answers_in(reply))
 
 
 def refused_by(runner: Runner, name: str, program: list[str]) -> set[str]:
     """Return the names of the observations that refuse an answer, "error" where it has none; empty: full marks."""
-    paper = paper_of(EXERCISES[f"clinic.{name}"], DAY)
-    (reply,) = runner.run([question(paper, program)]).values()
+    paper = grading_cases(EXERCISES[f"clinic.{name}"], DAY)
+    (reply,) = runner.run([request_of(paper, program)]).values()
     assert not reply.note, reply.note
     found = [outcome for group in outcomes_of(paper, answers_in(reply)) for outcome in group]
     refused = [outcome for outcome in found if not (isinstance(outcome, Outcome) and outcome.passed)]

@@ -7,7 +7,7 @@ import math
 import torch
 
 from labkit.grading.difference import bits, difference, show, show_number
-from labkit.grading.given.wire import Failure, Instance, Opaque
+from labkit.grading.sandbox.wire import Failure, Instance, Opaque
 
 
 def test_worked_example() -> None:

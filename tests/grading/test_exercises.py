@@ -17,13 +17,21 @@ import pytest
 import torch
 
 from labkit.grading import EXERCISES, Exercise, judge
-from labkit.grading.batch import answers_in, question
+from labkit.grading.batch import answers_in, request_of
 from labkit.grading.difference import difference
-from labkit.grading.given.child import Limits, Question
-from labkit.grading.given.keeper import Reply
-from labkit.grading.judge import Paper, answers_of, cases_of, known_answers, known_outcomes, paper_of, visible_paper
+from labkit.grading.judge import (
+    CaseSet,
+    answers_of,
+    draw_cases,
+    grading_cases,
+    known_answers,
+    known_outcomes,
+    visible_cases,
+)
 from labkit.grading.program import program_of
-from labkit.grading.supervise import Runner, scratch
+from labkit.grading.sandbox.runner import Runner, scratch
+from labkit.grading.sandbox.supervisor import Reply
+from labkit.grading.sandbox.worker import Limits, Request
 from tests.grading.cases import cases, cells_of
 
 ALL = list(EXERCISES.values())
@@ -43,14 +51,14 @@ def test_an_exercise_is_complete() -> None:
         assert exercise.difficulty in (1, 2, 3), exercise.id
         assert all(check.points > 0 for check in exercise.checks), exercise.id
         assert all(mistake.sentence.startswith("this ") for mistake in exercise.mistakes), exercise.id
-        assert all(len(cases_of(exercise, check, 5)) > 0 for check in exercise.checks), exercise.id
+        assert all(len(draw_cases(exercise, check, 5)) > 0 for check in exercise.checks), exercise.id
         assert all(name and text for case in cases(exercise.id, [0]) for name, text in exercise.aside(*case))
 
 
 def not_caught(exercise: Exercise, *seeds: int) -> list[str]:
     """Return the known mistakes that keep all points with one of these seeds, or are not called by their own names."""
     found = []
-    for paper in (paper_of(exercise, seed) for seed in seeds):
+    for paper in (grading_cases(exercise, seed) for seed in seeds):
         for mistake in exercise.mistakes:
             grade = judge(paper, known_answers(paper, mistake.answer))
             if grade.points >= grade.out_of or grade.mistake is not mistake:
@@ -60,7 +68,7 @@ def not_caught(exercise: Exercise, *seeds: int) -> list[str]:
 
 @pytest.mark.parametrize("exercise", [pytest.param(e, id=e.id, marks=() if e in CHECKED else TRAINING) for e in ALL])
 def test_every_mistake_is_called_by_name_in_the_notebook_and_loses_points_at_grading(exercise: Exercise) -> None:
-    shown = visible_paper(exercise)
+    shown = visible_cases(exercise)
     grades = {mistake.name: judge(shown, answers_of(shown, mistake.answer)) for mistake in exercise.mistakes}
     assert {name: grade.mistake and grade.mistake.name for name, grade in grades.items()} == {n: n for n in grades}
     assert [name for name, grade in grades.items() if "Solved" in str(grade)] == []
@@ -76,7 +84,9 @@ def test_every_mistake_is_called_by_name_with_other_seeds(exercise: Exercise) ->
 def test_a_coin_passes_less_than_once_in_a_thousand_gradings() -> None:
     """Whoever draws an answer from those that are ever right, anew for each call; a constant is such a coin, too."""
     for exercise in CHECKED:
-        right = [repr(a) for group in known_outcomes(paper_of(exercise, GRADING), exercise.reference) for a in group]
+        right = [
+            repr(a) for group in known_outcomes(grading_cases(exercise, GRADING), exercise.reference) for a in group
+        ]
         assert len(right) * math.log(len(set(right))) > math.log(1e3), exercise.id
 
 
@@ -84,7 +94,7 @@ def test_what_is_learnt_by_heart_does_not_pass() -> None:
     """A table of the notebook's calls, with its first answer for every other call, earns less at grading."""
     for exercise in CHECKED:
         shown, day = (
-            (p, known_outcomes(p, exercise.reference)) for p in (visible_paper(exercise), paper_of(exercise, 5))
+            (p, known_outcomes(p, exercise.reference)) for p in (visible_cases(exercise), grading_cases(exercise, 5))
         )
         table = {repr(case): answer for case, answer in pairs(*shown)}
         first = next(iter(table.values()))
@@ -92,7 +102,7 @@ def test_what_is_learnt_by_heart_does_not_pass() -> None:
         assert any(wrong), exercise.id
 
 
-def pairs(paper: Paper, answers: list[list[object]]) -> list[tuple[object, object]]:
+def pairs(paper: CaseSet, answers: list[list[object]]) -> list[tuple[object, object]]:
     """Return the calls of a paper, each with its answer."""
     groups = zip(paper.cases, answers, strict=True)
     return [pair for cases, group in groups for pair in zip(cases, group, strict=True)]
@@ -117,7 +127,7 @@ def programs() -> dict[str, list[str]]:
 @pytest.fixture(scope="module")
 def replies(programs: dict[str, list[str]]) -> dict[str, Reply]:
     """Run all cells as `labkit grade` does, in one process of its own."""
-    questions = [question(paper_of(EXERCISES[id], DAY), program) for id, program in programs.items()]
+    questions = [request_of(grading_cases(EXERCISES[id], DAY), program) for id, program in programs.items()]
     questions += [replace(q, exercise=IN_PLACE + q.exercise, program=in_place(q)) for q in questions]
     with scratch() as folder, Runner(Limits(), folder) as runner:
         return runner.run(questions)
@@ -144,7 +154,7 @@ def {0}(*arguments):
 """
 
 
-def in_place(asked: Question) -> list[str]:
+def in_place(asked: Request) -> list[str]:
     """Return a learner's program that answers rightly, and overwrites what it was given."""
     return [*asked.program[:-1], "import copy\n" + asked.program[-1] + SPOIL.format(asked.entry)]
 
@@ -163,7 +173,7 @@ def test_a_solved_cell_earns_the_same_in_the_notebook_and_by_labkit_grade(
     programs: dict[str, list[str]], replies: dict[str, Reply]
 ) -> None:
     for exercise in SOLVED:
-        paper, reply = paper_of(exercise, DAY), replies[exercise.id]
+        paper, reply = grading_cases(exercise, DAY), replies[exercise.id]
         here = answers_of(paper, function_of(exercise, programs[exercise.id]), exercise.withheld)
         assert (answers_in(reply), reply.note) == (here, ""), exercise.id
         if not exercise.id.startswith("project."):  # trains for its marks: tests/test_notebooks.py waits for that
@@ -184,7 +194,7 @@ def can_be_changed(argument: object) -> bool:
 
 def test_arguments_changed_in_place_earn_nothing_by_labkit_grade(replies: dict[str, Reply]) -> None:
     for exercise in ASKED:
-        paper = paper_of(exercise, DAY)
+        paper = grading_cases(exercise, DAY)
         grade = judge(paper, answers_in(replies[IN_PLACE + exercise.id]))
         if any(can_be_changed(argument) for cases in paper.cases for case in cases for argument in case):
             assert (grade.points, "work on a copy" in grade.reason) == (0, True), exercise.id

@@ -15,10 +15,10 @@ from torch.nn import functional as F
 
 from labkit.clinic import CONSULTATIONS, Treatment, look, treat
 from labkit.grading import EXERCISES, check
-from labkit.grading.alike import Alike, plain
-from labkit.grading.given.child import Question
-from labkit.grading.given.keeper import Reply
-from labkit.grading.given.wire import Instance, dump, load
+from labkit.grading.batch import SharedReplies, normalized
+from labkit.grading.sandbox.supervisor import Reply
+from labkit.grading.sandbox.wire import Instance, dump, load
+from labkit.grading.sandbox.worker import Request
 from tests.grading.cases import cells_of, lesson_module
 
 NAMES = tuple(CONSULTATIONS)
@@ -285,44 +285,44 @@ def test_a_seed_decides_the_treatment() -> None:
 # --- equal repairs ---
 
 
-def asks(*program: str) -> Question:
-    return Question("clinic.clip", program, "f", "f(model, batches)", [])
+def asks(*program: str) -> Request:
+    return Request("clinic.clip", program, "f", "f(model, batches)", [])
 
 
 def test_programs_that_are_alike_are_run_once() -> None:
-    run: list[Question] = []
+    run: list[Request] = []
     said: list[Reply] = []
 
     class Runner:
-        def run(self, questions: list[Question]) -> dict[str, Reply]:
+        def run(self, questions: list[Request]) -> dict[str, Reply]:
             run.extend(questions)
             return {questions[0].exercise: Reply(questions[0].exercise, f"run {len(run)}")}
 
-    alike = Alike(Runner())  # type: ignore[arg-type]
-    first = alike.reply(asks("def f(model, batches):\n    return 1"))
+    shared = SharedReplies(Runner())  # type: ignore[arg-type]
+    first = shared.reply(asks("def f(model, batches):\n    return 1"))
     twin = asks('def f(model, batches):\n    "Mine."\n    return 1  # one')
-    thread = threading.Thread(target=lambda: said.append(alike.reply(twin)))
+    thread = threading.Thread(target=lambda: said.append(shared.reply(twin)))
     thread.start()
     thread.join()
     assert said == [first]
-    assert [first.note, alike.reply(asks("def f(model, batches): return 2")).note] == ["run 1", "run 2"]
+    assert [first.note, shared.reply(asks("def f(model, batches): return 2")).note] == ["run 1", "run 2"]
     assert len(run) == 2
 
 
 def test_a_program_that_is_not_python_is_alike_itself_alone() -> None:
-    assert plain("def f(:") == "def f(:"
-    assert plain("x = 1") != plain("x = 2")
+    assert normalized("def f(:") == "def f(:"
+    assert normalized("x = 1") != normalized("x = 2")
 
 
 def test_who_waits_for_a_run_that_breaks_hears_of_it() -> None:
     class Broken:
-        def run(self, questions: list[Question]) -> dict[str, Reply]:
+        def run(self, questions: list[Request]) -> dict[str, Reply]:
             raise OSError("no process")
 
-    alike = Alike(Broken())  # type: ignore[arg-type]
+    shared = SharedReplies(Broken())  # type: ignore[arg-type]
     for _ in range(2):
         with pytest.raises(OSError, match="no process"):
-            alike.reply(asks("x = 1"))
+            shared.reply(asks("x = 1"))
 
 
 def test_a_repair_may_put_another_layer_in_place_and_set_the_scale_itself() -> None:

@@ -13,7 +13,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from labkit.amp import ScalerState, autocast
 from labkit.grading import EXERCISES
-from labkit.grading.judge import cases_of
+from labkit.grading.judge import draw_cases
 from tests.grading.cases import SEEDS, cases, reference
 
 # --- lesson 05: autocast ---
@@ -118,7 +118,7 @@ def parameters_with(gradients: list[torch.Tensor]) -> list[torch.nn.Parameter]:
 def checked_cases(id: str) -> list[tuple[str, tuple[Any, ...]]]:
     """Return the calls of an exercise, each with the name of its check."""
     drawn = [(check, seed) for check in EXERCISES[id].checks for seed in SEEDS]
-    return [(check.name, case) for check, seed in drawn for case in cases_of(EXERCISES[id], check, seed)]
+    return [(check.name, case) for check, seed in drawn for case in draw_cases(EXERCISES[id], check, seed)]
 
 
 def test_advance_is_what_torch_does() -> None:

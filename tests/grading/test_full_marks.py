@@ -24,7 +24,7 @@ import torch
 from labkit.amp import ScalerState
 from labkit.formats import FP16, round_to
 from labkit.grading import EXERCISES, Grade, check, judge
-from labkit.grading.judge import Paper, answers_of, paper_of, visible_paper
+from labkit.grading.judge import CaseSet, answers_of, grading_cases, visible_cases
 
 Answer = Callable[..., object]
 ROWS: list[tuple[str, str, str, Answer]] = []
@@ -44,7 +44,7 @@ def right(exercise_id: str) -> Any:
     return EXERCISES[exercise_id].reference
 
 
-def graded(paper: Paper, answer: Answer) -> Grade:
+def graded(paper: CaseSet, answer: Answer) -> Grade:
     """Return the grade; a reference may be called here, so nothing is withheld."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -510,7 +510,7 @@ def test_each_loses_the_check_whose_case_it_fails(exercise_id: str) -> None:
     """In the notebook and at grading; and a counter-example says what was expected."""
     exercise, kept = EXERCISES[exercise_id], []
     for _, refuses, name, answer in (row for row in ROWS if row[0] == exercise_id):
-        for paper in (visible_paper(exercise), paper_of(exercise, 1)):
+        for paper in (visible_cases(exercise), grading_cases(exercise, 1)):
             (verdict,) = [verdict for verdict in graded(paper, answer).verdicts if verdict.check.name == refuses]
             if verdict.counter_example is None or not verdict.counter_example.difference:
                 kept.append((name, refuses, "grading" if paper.complete else "notebook"))
@@ -684,6 +684,6 @@ def test_a_right_answer_earns_everything_whatever_its_style() -> None:
     for id, answer in RIGHT:
         assert "Solved" in str(check(id, answer)), (id, answer.__name__, str(check(id, answer)))
         for seed in (1, 2):
-            paper = paper_of(EXERCISES[id], seed)
+            paper = grading_cases(EXERCISES[id], seed)
             grade = judge(paper, answers_of(paper, answer, EXERCISES[id].withheld))
             assert grade.points == EXERCISES[id].points, (answer.__name__, str(grade))

@@ -22,8 +22,8 @@ import pytest
 from labkit.classroom.tables import read_table, write_table
 from labkit.cli import main
 from labkit.grading import EXERCISES
-from labkit.grading.submission import find, shared
-from labkit.grading.table import Row, visible, write
+from labkit.grading.results import GradeRow, visible, write
+from labkit.grading.submission import find, hard_linked
 from tests.grading.hand_ins import (
     ADVANCE,
     CLIP,
@@ -317,13 +317,13 @@ def test_notes_are_passed_over_and_a_missing_lesson_is_not(marks: Lines, out: Pa
     notebooks = {name: {marks[name, id]["notebook"] for id in ALL} for name in ("Ada Lovelace", "notes")}
     assert notebooks == {"Ada Lovelace": {NOTEBOOK}, "notes": {"my notes.ipynb"}}
     said = (out / "said.txt").read_text(encoding="utf-8")
-    assert any("passed over" in line and "Ada Lovelace/my notes.ipynb" in line for line in said.splitlines())
+    assert any("ignored, as" in line and "Ada Lovelace/my notes.ipynb" in line for line in said.splitlines())
     assert "--seed 3 repeats it" in said
 
 
 def test_a_file_that_two_learners_share_is_reported_and_a_copy_is_not(folder: Path) -> None:
     """Each keeps the points: who made the link cannot be told from it."""
-    (group,) = shared(find([folder]))
+    (group,) = hard_linked(find([folder]))
     assert {(one.student, one.notebook) for one in group} >= {("eve", "final.ipynb"), ("gus", "own.ipynb")}
     assert {one.student for one in group} == {"eve", "gus"}
 
@@ -407,7 +407,7 @@ def test_nothing_to_grade_is_said_and_no_file_is_written(tmp_path: Path, capsys:
 
 def test_grades_are_written_whole_or_not_at_all_and_whatever_their_text(tmp_path: Path) -> None:
     path = put(tmp_path / "grades.csv", "the grades of last week")
-    row = Row("=1+1", "06.ipynb", "scaling.clip", 0, 10, "it stopped with ValueError: \ud800")
+    row = GradeRow("=1+1", "06.ipynb", "scaling.clip", 0, 10, "it stopped with ValueError: \ud800")
 
     def broken() -> Any:
         yield row

@@ -20,15 +20,16 @@ import pytest
 from labkit.amp import RECIPES
 from labkit.classroom.wheel import files_of
 from labkit.course import lessons
-from labkit.grading import EXERCISES, judge, project_runs, supervise
-from labkit.grading.batch import answers_in, grade, question
-from labkit.grading.given.child import Limits
-from labkit.grading.given.keeper import Walls
-from labkit.grading.judge import paper_of
+from labkit.grading import EXERCISES, judge, project_runs
+from labkit.grading.batch import answers_in, grade, request_of
+from labkit.grading.judge import grading_cases
+from labkit.grading.sandbox import runner as sandbox_runner
+from labkit.grading.sandbox.isolation import NAMES, describe, isolate
+from labkit.grading.sandbox.runner import Runner, scratch
+from labkit.grading.sandbox.supervisor import Isolation
+from labkit.grading.sandbox.worker import Limits
 from labkit.grading.submission import find
-from labkit.grading.supervise import Runner, scratch
 from labkit.grading.trainings import Trainings
-from labkit.grading.walls import NAMES, build, describe
 from labkit.records import linux, system, write_atomic
 from tests.grading.hand_ins import RIGHT, SETUP, UNSCALE, answered, code, graded, notebook, put
 from tests.grading.hostile import CHEATS, HOSTILE, Row
@@ -107,20 +108,20 @@ def test_what_is_named_by_a_relative_path_is_tried_where_it_lies(
     monkeypatch.chdir(tmp_path)
     Path("ada.ipynb").write_text("{}")
     with scratch() as folder, Runner(Limits(), folder) as runner:
-        best = build(runner, [Path("ada.ipynb")], Path())
-        assert best == build(runner, [tmp_path / "ada.ipynb"], tmp_path)
-        monkeypatch.setattr("labkit.grading.walls._candidates", lambda: [Walls()])
-        open_to_all = build(runner, [Path("ada.ipynb")], Path())
+        best = isolate(runner, [Path("ada.ipynb")], Path())
+        assert best == isolate(runner, [tmp_path / "ada.ipynb"], tmp_path)
+        monkeypatch.setattr("labkit.grading.sandbox.isolation._candidates", lambda: [Isolation()])
+        open_to_all = isolate(runner, [Path("ada.ipynb")], Path())
     assert not {"submissions", "grades"} & set(open_to_all), "without walls both can be reached"
 
 
 STANDING = """
 from pathlib import Path
-from labkit.grading.given.child import Limits
-from labkit.grading.supervise import Runner, scratch
-from labkit.grading.walls import build
+from labkit.grading.sandbox.worker import Limits
+from labkit.grading.sandbox.runner import Runner, scratch
+from labkit.grading.sandbox.isolation import isolate
 with scratch() as folder, Runner(Limits(), folder) as runner:
-    print(build(runner, [], Path()))
+    print(isolate(runner, [], Path()))
 """
 
 
@@ -229,21 +230,21 @@ for descriptor in range(3, 9):
     except OSError:
         pass
 """
-PAPER = paper_of(EXERCISES["scaling.advance"], 5)
+PAPER = grading_cases(EXERCISES["scaling.advance"], 5)
 
 
 @pytest.fixture
 def no_fork_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervise, "FORKS", False)
+    monkeypatch.setattr(sandbox_runner, "FORKS", False)
 
 
 @pytest.mark.usefixtures("no_fork_server")
 def test_an_answer_after_one_that_stops_earns_its_points() -> None:
     """One program answers both; the first cell does not even run to its end."""
-    stops = replace(question(PAPER, ["1 / 0"]), exercise="stops")
+    stops = replace(request_of(PAPER, ["1 / 0"]), exercise="stops")
     with scratch() as folder, Runner(Limits(), folder) as runner:
         assert runner._server is None, "no fork server"
-        replies = runner.run([stops, question(PAPER, [SETUP + RIGHT])])
+        replies = runner.run([stops, request_of(PAPER, [SETUP + RIGHT])])
     assert "its cell stopped with ZeroDivisionError" in replies["stops"].note
     assert judge(PAPER, answers_in(replies["scaling.advance"])).points == 8
 
@@ -256,9 +257,9 @@ def test_code_that_ends_waits_or_forges_costs_its_own_question_alone() -> None:
         ("while True: pass", "it waits for something"),  # the clock on the wall, where no other can be read
         (FORGES, "wrote into the channel"),
     ):
-        bad = replace(question(PAPER, [source]), exercise="bad")
+        bad = replace(request_of(PAPER, [source]), exercise="bad")
         with scratch() as folder, Runner(Limits(seconds=1.0), folder) as runner:
-            replies = runner.run([bad, question(PAPER, [SETUP + RIGHT])])
+            replies = runner.run([bad, request_of(PAPER, [SETUP + RIGHT])])
         assert why in replies["bad"].note
         assert judge(PAPER, answers_in(replies["scaling.advance"])).points == 8
 
@@ -271,16 +272,16 @@ def test_a_class_gets_the_rows_it_gets_from_the_fork_server(tmp_path: Path, monk
     said: list[str] = []
     spawned = grade(find([tmp_path]), 5, Limits(2.0), lesson="06_loss_scaling", progress=said.append)
     assert "Missing here: " in said[0]
-    monkeypatch.setattr(supervise, "FORKS", True)
+    monkeypatch.setattr(sandbox_runner, "FORKS", True)
     assert spawned == grade(find([tmp_path]), 5, Limits(2.0), lesson="06_loss_scaling")
 
 
 @pytest.mark.usefixtures("no_fork_server")
 @pytest.mark.slow
 def test_a_recipe_is_trained_in_a_program_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(project_runs, "_KEPT", {})
+    monkeypatch.setattr(project_runs, "_STORED", {})
     asked = ("targets", replace(RECIPES["FP32"], name="yours"), 0)
     with scratch() as folder, Runner(Limits(), folder) as runner:
         trainings = Trainings(runner)
         trainings._train(asked)
-    assert project_runs.kept(asked)
+    assert project_runs.is_stored(asked)

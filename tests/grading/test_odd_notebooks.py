@@ -17,10 +17,10 @@ import pytest
 
 from labkit.grading import EXERCISES, judge
 from labkit.grading.batch import grade
-from labkit.grading.given.child import Limits
-from labkit.grading.judge import answers_of, paper_of
+from labkit.grading.judge import answers_of, grading_cases
 from labkit.grading.plan import plan, read
 from labkit.grading.program import program_of
+from labkit.grading.sandbox.worker import Limits
 from labkit.grading.submission import Unreadable, find
 from tests.grading.hand_ins import NOTEBOOK, RIGHT, SETUP, UNSCALE, code, notebook, put, starter
 
@@ -171,6 +171,9 @@ ODD: dict[str, Odd] = {
     **{f"before: {name}": line(before=source) for name, source in BEFORE.items()},
     **{f"after: {name}": line(after=source) for name, source in AFTER.items()},
     "a helper behind it": Odd(lesson(HELPED, cell("ONE = 1"))),
+    "a helper with a name of Python's own": Odd(
+        lesson(cell("def abs(x):\n    return 1"), cell(PLAIN.replace("+ 1", "+ abs(7)"), "advance"), cell("max = 3"))
+    ),
     "a helper before and another behind it": Odd(lesson(cell("ONE = 1"), HELPED, cell("ONE = 7"))),
     "a long run elsewhere": Odd(lesson(SLOW_RUN, cell(PLAIN + "print(run)\n" + CHECK, "advance"))),
     "a local name that is a long run elsewhere": Odd(lesson(SLOW_RUN, UNSCALED), "unscale"),
@@ -210,6 +213,15 @@ ODD: dict[str, Odd] = {
 }  # fmt: skip
 
 
+# A name that only running the other cells binds: the whole notebook runs, where an answer misses a name.
+BOUND_BY_RUNNING = {
+    "exec": "exec('ONE = 1')",
+    "globals": "globals()['ONE'] = 1",
+    "a global in a function": "def prepare():\n    global ONE\n    ONE = 1\n\nprepare()",
+    "the names of a module": "import math\nglobals().update(ONE=math.gcd(2, 3))",
+}
+
+
 def points_here(program: list[str], id: str) -> int:
     """Run a program in this process, as the grading process does, and return its points: these learners are honest."""
     names: dict[str, object] = {"__name__": "__main__", "check": lambda *_: None, **EXERCISES[id].provides}
@@ -221,12 +233,12 @@ def points_here(program: list[str], id: str) -> int:
                     kernel.submit(asyncio.run, waiting).result()
         except (Exception, SystemExit):
             continue
-    whole = paper_of(EXERCISES[id], SEED)
+    whole = grading_cases(EXERCISES[id], SEED)
     paper = replace(whole, cases=tuple(cases[:4] for cases in whole.cases))  # right or not there: a few calls tell
     return judge(paper, answers_of(paper, names.get(EXERCISES[id].entry))).points
 
 
-def earned_here(submission: Any, id: str) -> int:
+def points_here_of(submission: Any, id: str) -> int:
     """Return the points of one exercise; nothing to run earns nothing."""
     try:
         return 0 if submission.problem else points_here(program_of(submission.cells, EXERCISES[id]), id)
@@ -234,9 +246,9 @@ def earned_here(submission: Any, id: str) -> int:
         return 0
 
 
-def hand_in(folder: Path) -> None:
+def hand_in(folder: Path, students: dict[str, Odd] = ODD) -> None:
     """Write the files of every student."""
-    for number, odd in enumerate(ODD.values()):
+    for number, odd in enumerate(students.values()):
         for name, content in odd.files.items():
             put(folder / f"{number:03}" / name, content)
 
@@ -248,16 +260,17 @@ def test_every_odd_notebook_gets_its_points(tmp_path: Path) -> None:
         for exercise in exercises:
             row = found[submission.submission.student]
             assert exercise.id not in row, "one row for each"
-            row[exercise.id] = earned_here(submission, exercise.id)
+            row[exercise.id] = points_here_of(submission, exercise.id)
     for (name, odd), row in zip(ODD.items(), found.values(), strict=True):
         assert {id: points for id, points in row.items() if points} == odd.points, name
 
 
 @pytest.mark.slow
 def test_the_class_of_odd_notebooks_gets_its_rows(tmp_path: Path) -> None:
-    hand_in(tmp_path)
+    everything = ODD | {f"ONE, by running: {name}": helper(source) for name, source in BOUND_BY_RUNNING.items()}
+    hand_in(tmp_path, everything)
     rows = {(row.student, row.exercise): row for row in grade(find([tmp_path]), SEED, Limits())}
-    for number, (name, odd) in enumerate(ODD.items()):
+    for number, (name, odd) in enumerate(everything.items()):
         points = {id: row.points for (who, id), row in rows.items() if who == f"{number:03}" and row.points}
         assert points == odd.points, name
         assert odd.says == "" or odd.says in rows[f"{number:03}", "scaling.advance"].reason, name

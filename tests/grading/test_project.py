@@ -13,9 +13,9 @@ from labkit.amp import RECIPES, Recipe, ScalerConfig, WeightRounding, static
 from labkit.formats import BF16, FP16, FP32
 from labkit.gemm import SPECS
 from labkit.grading import EXERCISES, FAILING, PROJECT_TASKS, Grade, check, enter, show
-from labkit.grading.given import project_tasks
-from labkit.grading.given.wire import Failure, Instance, dump, load
 from labkit.grading.project_runs import HIDDEN, VISIBLE, keeps, reaches, recipe_of, run_of, spread
+from labkit.grading.sandbox import project_tasks
+from labkit.grading.sandbox.wire import Failure, Instance, dump, load
 
 SEEDS = (*VISIBLE, *HIDDEN)
 
@@ -220,4 +220,4 @@ def test_a_board_without_entrants_says_so(tmp_path: Path) -> None:
 def test_a_drift_that_is_not_followed_is_worth_nothing() -> None:
     targets = torch.zeros(200, project_tasks.OUTPUTS)
     far, none = torch.full_like(targets, 1e6), torch.full_like(targets, torch.nan)
-    assert project_tasks.made_up(far, targets) == project_tasks.made_up(none, targets) == 0.0
+    assert project_tasks.recovered_share(far, targets) == project_tasks.recovered_share(none, targets) == 0.0

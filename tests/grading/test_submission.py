@@ -10,17 +10,17 @@ import pytest
 from labkit.grading import EXERCISES
 from labkit.grading.plan import lesson_of
 from labkit.grading.program import as_python, program_of
-from labkit.grading.submission import Cell, Submission, Unreadable, find, read_cells
+from labkit.grading.submission import CodeCell, Submission, Unreadable, find, read_cells
 
 ADVANCE = EXERCISES["scaling.advance"]
 
 
-def own(source: str) -> Cell:
-    return Cell("", (ADVANCE.tag,), source)
+def own(source: str) -> CodeCell:
+    return CodeCell("", (ADVANCE.tag,), source)
 
 
-def other(source: str) -> Cell:
-    return Cell("", (), source)
+def other(source: str) -> CodeCell:
+    return CodeCell("", (), source)
 
 
 def test_students_are_files_or_folders(tmp_path: Path) -> None:

@@ -10,11 +10,12 @@ from types import SimpleNamespace
 import pytest
 
 from labkit.amp import RECIPES, static
-from labkit.grading import project_runs, walls
+from labkit.grading import project_runs
 from labkit.grading.batch import answers_in
-from labkit.grading.given.child import Limits, Question
-from labkit.grading.given.keeper import Reply
-from labkit.grading.supervise import FORKS, NotStarted, Runner, packed, scratch
+from labkit.grading.sandbox import isolation
+from labkit.grading.sandbox.runner import FORKS, NotStarted, Runner, packed, scratch
+from labkit.grading.sandbox.supervisor import Reply
+from labkit.grading.sandbox.worker import Limits, Request
 from labkit.grading.trainings import Trainings
 
 FP32, O3 = (replace(RECIPES[name], name="yours") for name in ("FP32", "O3"))
@@ -22,10 +23,10 @@ FP32, O3 = (replace(RECIPES[name], name="yours") for name in ("FP32", "O3"))
 
 @pytest.fixture(autouse=True)
 def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(project_runs, "_KEPT", {})
+    monkeypatch.setattr(project_runs, "_STORED", {})
 
 
-def train(runner: object, *asked: project_runs.Asked) -> None:
+def train(runner: object, *asked: project_runs.RunKey) -> None:
     trainings = Trainings(runner)  # type: ignore[arg-type]
     trainings._missing.update(dict.fromkeys(asked))
     with ThreadPoolExecutor(1) as pool:
@@ -53,7 +54,7 @@ def test_what_the_first_optimizer_loads_is_loaded_once_for_all() -> None:
     """torch._dynamo, 1.7 seconds: three times as long as a training."""
     program = "import sys\ndef loaded():\n    return 'torch._dynamo' in sys.modules"
     with scratch() as folder, Runner(Limits(), folder) as runner:
-        (reply,) = runner.run([Question("any", [program], "loaded", "loaded()", [[packed(())]])]).values()
+        (reply,) = runner.run([Request("any", [program], "loaded", "loaded()", [[packed(())]])]).values()
     assert answers_in(reply) == [[["bool", True]]]
 
 
@@ -79,7 +80,7 @@ def test_the_time_is_told_before_the_first_training() -> None:
 def test_the_data_of_the_lab_are_in_sight_of_a_training(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Digits are read from a file; a folder without it is the machine's fault."""
     with scratch() as folder, Runner(Limits(), folder) as runner:
-        walls.build(runner, [], folder)
+        isolation.isolate(runner, [], folder)
         train(runner, ("digits", FP32, 0))
     assert project_runs.run_of("digits", FP32, 0).metric > 0.6
     monkeypatch.setenv("LABKIT_DATA", str(tmp_path))

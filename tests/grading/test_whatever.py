@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from labkit.grading.exercises import EXERCISES
 from labkit.grading.program import as_python, program_of
-from labkit.grading.submission import Cell, Unreadable
+from labkit.grading.submission import CodeCell, Unreadable
 from tests.grading.hand_ins import ADVANCE, JOURNAL, LESSON, NOTEBOOK, SETUP, answered, everything, graded, put
 
 IN_LESSON = {exercise.id for exercise in EXERCISES.values() if exercise.lesson == LESSON}
@@ -51,7 +51,7 @@ SOURCES = st.lists(SOURCE, max_size=4)
 @given(SOURCES, st.integers(0, 3))
 def test_a_program_is_found_or_its_lack_is_told(sources: list[str], own: int) -> None:
     exercise = EXERCISES["scaling.advance"]
-    cells = [Cell("", (exercise.tag,) if i == own else (), source) for i, source in enumerate(sources)]
+    cells = [CodeCell("", (exercise.tag,) if i == own else (), source) for i, source in enumerate(sources)]
     with suppress(Unreadable):
         program = program_of(cells, exercise)
         assert program[-1] in {as_python(source) for source in sources} or "my_advance" in program[-1]

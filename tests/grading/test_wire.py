@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from labkit.amp import ScalerState
-from labkit.grading.given.wire import Failure, Instance, Opaque, dump, load
+from labkit.grading.sandbox.wire import Failure, Instance, Opaque, dump, load
 
 
 def test_plain_values_come_back_as_they_went() -> None:

@@ -22,7 +22,7 @@ from typing import Any
 
 from labkit.grading import EXERCISES, Exercise
 from labkit.grading.difference import difference
-from labkit.grading.judge import Paper, answers_of, known_outcomes, outcomes_of, paper_of
+from labkit.grading.judge import CaseSet, answers_of, grading_cases, known_outcomes, outcomes_of
 from labkit.grading.program import program_of
 from tests.grading.cases import cells_of
 from tests.mutants.planted import PRELUDE, Answer, Faulty, around, in_code
@@ -57,7 +57,7 @@ class Late(BaseException):
     """An answer that takes too long."""
 
 
-def refused(paper: Paper, answer: Answer | None) -> bool:
+def refused(paper: CaseSet, answer: Answer | None) -> bool:
     """Return whether some call of the paper shows that an answer is wrong, or takes too long."""
 
     def late(*_: object) -> None:
@@ -75,14 +75,14 @@ def refused(paper: Paper, answer: Answer | None) -> bool:
         signal.signal(signal.SIGVTALRM, before)
 
 
-def _agrees(paper: Paper, answer: Answer, number: int, place: int) -> bool:
-    one = Paper(paper.exercise, (paper.checks[number],), ((paper.cases[number][place],),), True)
+def _agrees(paper: CaseSet, answer: Answer, number: int, place: int) -> bool:
+    one = CaseSet(paper.exercise, (paper.checks[number],), ((paper.cases[number][place],),), True)
     given = outcomes_of(one, answers_of(one, answer))[0][0]
     right = known_outcomes(paper, paper.exercise.reference)[number][place]
     return difference(right, given, paper.exercise.ulps, paper.exercise.two_zeros) is None
 
 
-def judged(paper: Paper) -> tuple[int, list[str]]:
+def judged(paper: CaseSet) -> tuple[int, list[str]]:
     """Return how many faults there are, and which are neither refused nor without effect on the calls of the paper."""
     known_outcomes(paper, paper.exercise.reference)  # not within the time of an answer
     count, equal = 0, []
@@ -104,7 +104,7 @@ def unexplained(exercise: Exercise, equal: list[str]) -> list[str]:
 def row(exercise_id: str, seed: int) -> tuple[str, list[str]]:
     """Return a line of the table, and the faults that nobody has explained."""
     exercise = EXERCISES[exercise_id]
-    count, equal = judged(paper_of(exercise, seed))
+    count, equal = judged(grading_cases(exercise, seed))
     wrong = unexplained(exercise, equal)
     return f"{exercise_id:24}{count:5} faults, {len(equal):2} of them equal, {len(wrong)} unexplained", wrong
 

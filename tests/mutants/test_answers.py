@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from labkit.grading import EXERCISES
-from labkit.grading.judge import paper_of
+from labkit.grading.judge import grading_cases
 from labkit.grading.program import program_of
 from tests.grading.cases import cells_of, reference
 from tests.mutants.answers import EQUAL, judged, unexplained
@@ -27,7 +27,7 @@ def test_worked_example() -> None:
 
 
 def test_every_fault_is_refused_or_not_met_or_explained_and_without_a_check_some_are_not() -> None:
-    paper = paper_of(ULP, 1)
+    paper = grading_cases(ULP, 1)
     count, equal = judged(paper)
     assert count > 40
     assert unexplained(ULP, equal) == []

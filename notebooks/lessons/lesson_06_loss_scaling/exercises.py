@@ -12,8 +12,7 @@ from torch import Tensor
 from labkit.amp import ScalerConfig, ScalerState, advance, unscale
 from labkit.grading.draws import whole
 from labkit.grading.exercise import Case, Check, Exercise, wrong
-from labkit.grading.given.loop import Loop
-from labkit.grading.given.scaled_backward import ScaledBackward
+from labkit.grading.sandbox.training_step import Loop, ScaledBackward
 
 # --- scaling.static_step ---
 

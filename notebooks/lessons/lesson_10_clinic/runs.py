@@ -17,8 +17,8 @@ from typing import cast
 from labkit.clinic.consult import Treatment
 from labkit.grading.difference import show
 from labkit.grading.exercise import Case
-from labkit.grading.given.wire import Instance
 from labkit.grading.outcome import Outcome
+from labkit.grading.sandbox.wire import Instance
 
 from .cases import CASES
 from .replay import (

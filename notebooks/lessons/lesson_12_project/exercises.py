@@ -7,8 +7,8 @@ from dataclasses import replace
 from labkit.amp import RECIPES, Recipe, WeightRounding, static
 from labkit.formats import BF16
 from labkit.grading.exercise import Exercise, wrong
-from labkit.grading.given.project_tasks import FAILING
 from labkit.grading.project_runs import PROVIDES, project_checks
+from labkit.grading.sandbox.project_tasks import FAILING
 
 # fmt: off
 TARGETS = Exercise(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from labkit.course import Lesson
 from labkit.grading.exercise import Exercise
 from labkit.grading.exercises import exercises_of
-from labkit.grading.judge import answers_of, judge, known_answers, visible_paper
+from labkit.grading.judge import answers_of, judge, known_answers, visible_cases
 
 HINTS = 3
 
@@ -32,7 +32,7 @@ def problems(lesson: Lesson) -> list[str]:
 
 
 def _faults(exercise: Exercise) -> Iterator[str]:
-    paper = visible_paper(exercise)
+    paper = visible_cases(exercise)
     right = judge(paper, answers_of(paper, exercise.reference, exercise.withheld))
     if right.points < right.out_of:
         yield f"the solution earns {right.points} of {right.out_of} points"

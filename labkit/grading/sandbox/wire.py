@@ -1,11 +1,10 @@
-"""How can an answer be compared without trusting the object that was returned?
+"""Serialization of answers as plain JSON, so that no object of a learner's is ever compared.
 
-Idea: what a learner's function returns is never compared itself. It is written down as plain JSON (`dump`) and read
-back (`load`), and only what comes out of that is compared: numbers, strings, lists, tensors and `Instance`s made by
-this module. An object whose `__eq__` always says True leaves nothing of itself on the wire. The notebook and the
-grading process use the same wire, so an answer means the same in both.
+`dump` writes down what a function returned, `load` reads it back, and only the result of `load` is compared: numbers,
+strings, lists, tensors and `Instance`s. An object whose `__eq__` always returns True is reduced to a description. The
+notebook and the grading process use the same format, so an answer means the same in both.
 
-Invariant: `load` builds nothing but the types named here, whatever text it is given; anything else is a ValueError.
+Invariant: `load` creates only the types named here, whatever its input; anything else is a ValueError.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ DTYPES = {
 
 @dataclass(frozen=True)
 class Instance:
-    """What a labkit dataclass leaves on the wire: its name and its fields."""
+    """A labkit dataclass or enum as data: its name and its fields."""
 
     name: str
     fields: dict[str, object]
@@ -46,16 +45,16 @@ class Instance:
 
 @dataclass(frozen=True)
 class Opaque:
-    """What a value of any other type leaves on the wire: what it was. It equals nothing that is asked for."""
+    """The description of a value of any other type. It equals no expected value."""
 
     what: str
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What a call that returned nothing leaves on the wire: why. `where` is the line of the learner's code, if known.
+    """The reason why a call returned nothing. `where` is the line of the learner's code, if known.
 
-    kind    "unsolved" (the starter is still there), "call" (it cannot be called so) or "error" (it raised)
+    kind    "unsolved" (the starter is unchanged), "call" (it cannot be called so) or "error" (it raised)
     """
 
     kind: str
@@ -70,7 +69,7 @@ class _TooLarge(Exception):
 def dump(value: object) -> Json:
     """Return `value` as JSON: a list of a tag and what it takes to build the value again.
 
-    Types are asked for exactly (`type(value) is float`), so a subclass with a mind of its own becomes an `Opaque`.
+    Types are compared exactly (`type(value) is float`), so an instance of a subclass becomes an `Opaque`.
     Numpy scalars, numpy arrays without dimensions, fractions and decimals become Python numbers, named tuples and
     torch's sizes tuples, and an OrderedDict, a defaultdict or a Counter a dict. A tensor's gradient history, device and
     strides are dropped.
@@ -103,17 +102,17 @@ def load(json: object) -> object:
         raise ValueError(f"this is not an answer written by dump: {str(json)[:80]}") from error
 
 
-def _dump(value: object, room: Iterator[int]) -> Json:
-    if next(room, None) is None:
+def _dump(value: object, budget: Iterator[int]) -> Json:
+    if next(budget, None) is None:
         raise _TooLarge
     kind = type(value)
     if kind is list:
-        return ["list", [_dump(item, room) for item in cast("list[object]", value)]]
+        return ["list", [_dump(item, budget) for item in cast("list[object]", value)]]
     if kind in (tuple, torch.Size) or (issubclass(kind, tuple) and hasattr(kind, "_fields")):  # a named tuple's items
-        return ["tuple", [_dump(item, room) for item in tuple.__iter__(cast("tuple[object, ...]", value))]]
+        return ["tuple", [_dump(item, budget) for item in tuple.__iter__(cast("tuple[object, ...]", value))]]
     if kind in (dict, OrderedDict, defaultdict, Counter):
         pairs = dict.items(cast("dict[object, object]", value))
-        return ["dict", [[_dump(key, room), _dump(item, room)] for key, item in pairs]]
+        return ["dict", [[_dump(key, budget), _dump(item, budget)] for key, item in pairs]]
     if kind is torch.Tensor or kind is torch.nn.Parameter:
         return _dump_tensor(cast(torch.Tensor, value))
     if kind is np.ndarray:
@@ -122,9 +121,9 @@ def _dump(value: object, room: Iterator[int]) -> Json:
         return ["failure", *dataclasses.astuple(cast(Failure, value))]
     if issubclass(kind, Enum) and kind.__module__.startswith("labkit."):
         return ["instance", kind.__name__, {"name": ["str", str(cast(Enum, value).name)]}]
-    if _is_ours(kind):
+    if _is_labkit_dataclass(kind):
         fields = ((field.name, getattr(value, field.name)) for field in dataclasses.fields(cast(Any, value)))
-        return ["instance", kind.__name__, {name: _dump(item, room) for name, item in fields}]
+        return ["instance", kind.__name__, {name: _dump(item, budget) for name, item in fields}]
     return _dump_scalar(value)
 
 
@@ -150,11 +149,11 @@ def _dump_scalar(value: object) -> Json:
         return ["float", cast(float, value).hex()]
     if kind is str and len(cast(str, value)) < MAX_ITEMS:
         return ["str", value]
-    return ["opaque", _described(value)]
+    return ["opaque", _description(value)]
 
 
-def _described(value: object) -> str:
-    """Return what a value is that does not travel."""
+def _description(value: object) -> str:
+    """Return a description of a value that has no JSON form."""
     kind = type(value)
     if kind.__name__ == "generator":
         return "a generator (`return` gives a value, `yield` does not)"
@@ -165,11 +164,11 @@ def _described(value: object) -> str:
     return f"the class {value.__name__}" if isinstance(value, type) else f"an object of the class {kind.__name__}"
 
 
-def _is_ours(kind: type) -> bool:
+def _is_labkit_dataclass(kind: type) -> bool:
     """Return whether this is a dataclass of labkit, and not a class of the same name defined by a learner."""
-    home = sys.modules.get(kind.__module__)
-    named = getattr(home, kind.__name__, None)
-    return dataclasses.is_dataclass(kind) and kind.__module__.startswith("labkit.") and named is kind
+    module = sys.modules.get(kind.__module__)
+    found = getattr(module, kind.__name__, None)
+    return dataclasses.is_dataclass(kind) and kind.__module__.startswith("labkit.") and found is kind
 
 
 def _dump_tensor(tensor: torch.Tensor) -> Json:
@@ -224,7 +223,7 @@ def _load_elements(tag: str, dtype: str, shape: list[int], text: str) -> object:
     content = bytearray(base64.b64decode(text, validate=True))
     if tag == "array":
         if np.dtype(dtype).kind not in "biuf":
-            raise ValueError(f"an array of {dtype} does not travel")
+            raise ValueError(f"an array of {dtype} has no form as an answer")
         return np.frombuffer(content, dtype=np.dtype(dtype)).reshape(shape)
     if not content:
         return torch.zeros(0, dtype=DTYPES[dtype]).reshape(shape)

@@ -1,10 +1,10 @@
-"""Which three tasks does the project begin with, and how does each of them fail?
+"""The three tasks of the project, and the recipes under which they fail.
 
-Idea: one whose gradients are too small for FP16, one whose updates are too small for its weights, one whose epsilon is
-too small for its optimizer. All are short, so that a grade is a matter of seconds. The drifting sensor is the lab's
-own: weights near 1.5 are to follow a world that moved by a tenth at most, in steps of 3e-4, below half an ulp.
+In one the gradients are too small for FP16, in one the updates are too small for the weights, in one epsilon is too
+small for the optimizer. All are short, so that grading takes seconds. In the task "drift" weights near 1.5 follow a
+change of at most 0.1, in steps of 3e-4, below half an ulp.
 
-Invariant: FP32 learns each of them, on every seed, and the failing recipe none.
+Invariant: FP32 learns each task on every seed, and the failing recipe learns none.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ INPUTS, OUTPUTS, DRIFT = 32, 8, 0.1
 
 @cache
 def _before() -> Tensor:
-    """Return the weights [outputs, inputs] of the world before it drifted: between 1 and 2."""
+    """Return the weights [outputs, inputs] before the drift: between 1 and 2."""
     return 1 + torch.rand(OUTPUTS, INPUTS, generator=torch.Generator().manual_seed(0))
 
 
@@ -37,8 +37,8 @@ def _after() -> Data:
     return Data(inputs[:1000], inputs[:1000] @ now.T, inputs[1000:], inputs[1000:] @ now.T)
 
 
-def _calibrated() -> nn.Module:
-    """Return a layer that fits the world before the drift, up to what a calibration leaves."""
+def _calibrated_model() -> nn.Module:
+    """Return a layer that fits the weights before the drift, up to an error of calibration."""
     layer = nn.Linear(INPUTS, OUTPUTS)
     with torch.no_grad():
         layer.weight.copy_(_before() + DRIFT / 6 * torch.randn(OUTPUTS, INPUTS))
@@ -46,10 +46,10 @@ def _calibrated() -> nn.Module:
     return nn.Sequential(layer)
 
 
-def made_up(outputs: Tensor, targets: Tensor) -> float:
-    """Return the share of the drift's mean square error that is gone, 0 to 1; 0 where it grew, or is NaN."""
-    at_first = F.mse_loss(_after().test_inputs @ _before().T, targets)
-    share = 1 - float(F.mse_loss(outputs, targets) / at_first)
+def recovered_share(outputs: Tensor, targets: Tensor) -> float:
+    """Return by what share the mean square error of the drift was reduced, 0 to 1; 0 where it grew, or is NaN."""
+    initial = F.mse_loss(_after().test_inputs @ _before().T, targets)
+    share = 1 - float(F.mse_loss(outputs, targets) / initial)
     return share if share > 0 else 0.0
 
 
@@ -58,10 +58,10 @@ PROJECT_TASKS: dict[str, Task] = {
     "drift": Task(
         name="drift",
         about="follow a sensor whose weights moved by less than a tenth",
-        make_model=_calibrated,
+        make_model=_calibrated_model,
         make_data=_after,
         loss=F.mse_loss,
-        metric=made_up,
+        metric=recovered_share,
         metric_name="share of the drift made up",
         make_optimizer=partial(torch.optim.Adam, lr=3e-4),
         batch_size=32,
@@ -79,11 +79,11 @@ FAILING: dict[str, Recipe] = {"targets": RECIPES["FP16"], "drift": RECIPES["FP16
 
 
 @dataclass(frozen=True)
-class Run:
-    """What a project asks of a training.
+class ProjectRun:
+    """The results of a training that a project is judged by.
 
     metric       after the last step
-    not_finite   the first step whose loss is inf or NaN; None where there is none
+    not_finite   the first step whose loss is inf or NaN, or None
     stepped      for each step, whether the weights moved
     memory       bytes by category after the first step that was not skipped
     """
@@ -95,10 +95,10 @@ class Run:
     memory: dict[str, int]
 
 
-def run(task: str, recipe: Recipe, seed: int) -> Run:
-    """Train a project's task under a recipe, now."""
+def run(task: str, recipe: Recipe, seed: int) -> ProjectRun:
+    """Train a project's task under a recipe."""
     record = train(PROJECT_TASKS[task], recipe, seed, measure_every=0)
-    return Run(
+    return ProjectRun(
         record.metric,
         record.metric_name,
         next((step.step for step in record.steps if not math.isfinite(step.loss)), None),

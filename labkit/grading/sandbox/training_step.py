@@ -1,9 +1,6 @@
-"""What is a training step made of? Its calls, taken apart, for a learner to put in order (scaling.order).
+"""Miniatures of a training step for the exercises of lesson 06: a loop of single calls, and a scaled backward pass.
 
-Idea: every call does what its name says to whatever stands there, right or wrong: a wrong order is not refused, its
-consequences are computed, and they are those of the real thing.
-
-Invariant: every call is deterministic.
+Invariant: every call is deterministic. No order of calls is refused; a wrong one computes what it would in practice.
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ class Loop:
     scale           of the loss
     max_norm        of the clipped gradient
     growth_tracker  clean steps in a row; the third one doubles the scale
-    found_inf       whether `unscale` saw inf or NaN; until `update`
+    found_inf       whether `unscale` found inf or NaN; until `update`
     """
 
     batches: list[Tensor]
@@ -41,21 +38,21 @@ class Loop:
     found_inf: bool = False
 
     def zero_grad(self) -> None:
-        """Forget the gradient."""
+        """Set the gradient to zero."""
         self.gradient = torch.zeros(SHAPE).half()
 
     def backward(self, batch: Tensor) -> None:
-        """Forward pass, loss times scale, backward pass: adds the scaled gradient of a batch, in FP16."""
+        """Run forward pass, scaled loss and backward pass of a batch; add its scaled gradient in FP16."""
         mean = batch / len(self.batches)
         self.gradient = self.gradient + (mean * self.scale).half()
 
     def unscale(self) -> None:
-        """Cast the gradient to FP32, divide by the scale, and look for inf and NaN."""
+        """Cast the gradient to FP32, divide it by the scale, and check it for inf and NaN."""
         self.gradient = self.gradient.float() / self.scale
         self.found_inf = not bool(torch.isfinite(self.gradient).all())
 
     def clip(self) -> None:
-        """Shorten the gradient to a norm of at most max_norm."""
+        """Clip the gradient to a norm of at most max_norm."""
         norm = float(self.gradient.float().norm())
         if norm > self.max_norm:
             self.gradient = self.gradient * (self.max_norm / norm)
@@ -70,9 +67,9 @@ class Loop:
         self.model_weight = self.master_weight.half()
 
     def update(self) -> None:
-        """Move the scale: half of it after inf or NaN, twice as much after the third clean step in a row.
+        """Halve the scale after inf or NaN, double it after the third clean step in a row.
 
-        What was found is forgotten with that, as torch's GradScaler forgets it: the next step looks for itself.
+        Reset found_inf, as torch's GradScaler does.
         """
         self.growth_tracker = 0 if self.found_inf else self.growth_tracker + 1
         if self.found_inf:
@@ -80,3 +77,20 @@ class Loop:
         elif self.growth_tracker == 3:
             self.scale, self.growth_tracker = self.scale * 2, 0
         self.found_inf = False
+
+
+@dataclass(frozen=True)
+class ScaledBackward:
+    """A backward pass in miniature: it rounds scale x gradient to FP16, as the backward pass of a scaled loss would.
+
+    gradient   FP32 [n], of the unscaled loss
+
+    >>> import torch
+    >>> ScaledBackward(torch.tensor([2.0**-30]))(1.0), ScaledBackward(torch.tensor([2.0**-30]))(2.0**20)
+    (tensor([0.], dtype=torch.float16), tensor([0.0010], dtype=torch.float16))
+    """
+
+    gradient: Tensor
+
+    def __call__(self, scale: float) -> Tensor:
+        return (self.gradient * scale).half()

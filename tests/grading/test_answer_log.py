@@ -16,8 +16,8 @@ from jupyter_client.manager import start_new_kernel
 from labkit import cli
 from labkit.course import text
 from labkit.grading import EXERCISES, check, hint, progress
+from labkit.grading.answer_log import STARTER, LoggedAnswer, best, has_work, logged_answers, restore_answers
 from labkit.grading.hints import hints
-from labkit.grading.kept import STARTER, Kept, best, bring_back, holds_work, kept_answers
 from labkit.records.journal import NAME, append_answer, last_answers
 from notebooks import build
 from tests.grading.cases import cells_of
@@ -71,7 +71,7 @@ def exercise_cell(folder: Path) -> str:
 
 def test_worked_example_an_answer_is_kept_with_its_source_points_and_time(ask, folder: Path) -> None:
     assert ask(f"{RIGHT}\n{CHECK}").points == SMALLEST.points
-    ((id, (kept,)),) = kept_answers(folder).items()
+    ((id, (kept,)),) = logged_answers(folder).items()
     assert (id, kept.source, kept.points, kept.out_of) == ("start.smallest", f"{RIGHT}\n{CHECK}", 2, 2)
     assert kept.when.endswith("+00:00")
 
@@ -84,20 +84,20 @@ def test_the_same_answer_again_and_the_starter_add_nothing(ask, folder: Path) ->
 
 
 def test_the_best_answer_is_the_latest_of_those_with_most_points() -> None:
-    kept = [Kept("x", source, points, 2, "") for source, points in (("a", 2), ("b", 2), ("c", 0))]
+    kept = [LoggedAnswer("x", source, points, 2, "") for source, points in (("a", 2), ("b", 2), ("c", 0))]
     assert best(kept).source == "b"
 
 
 def test_an_answer_comes_back_where_no_work_is_and_only_there(ask, folder: Path) -> None:
     ask(f"{RIGHT}\n{CHECK}")
     assert STARTER in exercise_cell(folder)
-    (done,) = bring_back(folder)
-    assert done == "start.smallest: brought back into 00_start.ipynb (2 of 2 points)"
+    (done,) = restore_answers(folder)
+    assert done == "start.smallest: restored into 00_start.ipynb (2 of 2 points)"
     assert exercise_cell(folder) == f"{RIGHT}\n{CHECK}"
     before = (folder / "00_start.ipynb").read_bytes()
-    assert bring_back(folder) == ["start.smallest: the same stands there"]
+    assert restore_answers(folder) == ["start.smallest: the cell holds this answer already"]
     append_answer(folder / NAME, "exercise", "start.smallest", "another", points=2, out_of=2)
-    (said,) = bring_back(folder)
+    (said,) = restore_answers(folder)
     assert said.startswith("start.smallest: left alone: the cell holds work")
     assert (folder / "00_start.ipynb").read_bytes() == before
 
@@ -111,10 +111,10 @@ def test_a_starter_is_no_work_and_what_was_begun_in_it_is() -> None:
         for exercise in EXERCISES.values():
             if exercise.lesson == lesson:
                 starter, answer = learners[exercise.tag], solved[exercise.tag]
-                assert not holds_work(starter, answer), exercise.id
+                assert not has_work(starter, answer), exercise.id
                 for begun in ("    # I think it is the exponent", "    first = 1", "    return ("):
-                    assert holds_work(starter.replace(line, f"{begun}\n{line}", 1), answer), (exercise.id, begun)
-                assert holds_work(f"def helper(x):\n    return x + 7\n\n{starter}", answer), exercise.id
+                    assert has_work(starter.replace(line, f"{begun}\n{line}", 1), answer), (exercise.id, begun)
+                assert has_work(f"def helper(x):\n    return x + 7\n\n{starter}", answer), exercise.id
 
 
 def test_progress_spans_the_lessons_and_names_what_comes_next(ask, folder: Path) -> None:
@@ -134,7 +134,7 @@ def test_the_terminal_lists_prints_and_brings_back(ask, folder: Path, capsys: py
     for words, status, says in (
         (["restore"], 0, "start.smallest            2 of 2 points"),
         (["restore", "start.smallest"], 0, RIGHT),
-        (["restore", "--write"], 0, "brought back into 00_start.ipynb"),
+        (["restore", "--write"], 0, "restored into 00_start.ipynb"),
         (["progress"], 0, "1 of 1 solved"),
         (["restore", "start.smalest"], 2, "there are: start.smallest"),
     ):
@@ -166,9 +166,9 @@ def test_an_answer_outlives_a_kernel_that_is_killed(folder: Path) -> None:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
     assert "'text/plain': '2'" in "".join(said)
-    (kept,) = kept_answers(folder)["start.smallest"]
+    (kept,) = logged_answers(folder)["start.smallest"]
     assert kept.source == f"{RIGHT}\n\n{CHECK}.points"
-    assert bring_back(folder) == ["start.smallest: brought back into 00_start.ipynb (2 of 2 points)"]
+    assert restore_answers(folder) == ["start.smallest: restored into 00_start.ipynb (2 of 2 points)"]
 
 
 # --- three hints for each exercise, none of them the solution ---

@@ -1,0 +1,198 @@
+"""The learner's log of answers: what was checked, restoring answers into notebooks, and progress through the course.
+
+Each `check()` in a notebook appends the source of its cell, the points and the time to the journal beside the notebook
+(labkit.records.journal). Progress is computed from the journal alone, so it spans all notebooks of a folder.
+
+Invariant: only a cell without work is overwritten. Logging never fails a check.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from labkit.grading.exercise import Exercise
+from labkit.grading.exercises import EXERCISES
+from labkit.grading.grade import Grade
+from labkit.records import write_atomic
+from labkit.records.journal import NAME, current_journal, entries, save_answer
+
+STARTER = "raise NotImplementedError("
+
+
+@dataclass(frozen=True)
+class LoggedAnswer:
+    """An answer in the journal.
+
+    points, out_of  what it earned when it was checked, and the points of the exercise
+    when            UTC, ISO 8601
+    """
+
+    id: str
+    source: str
+    points: int
+    out_of: int
+    when: str
+
+
+def log_answer(grade: Grade, function: object) -> None:
+    """Log the answer that a notebook has just checked, unless it is the starter or equals the last one."""
+    journal = current_journal()
+    if journal is None or grade.unsolved:
+        return
+    source, id = _source(function), grade.exercise.id
+    last = [line for line in entries(journal, "exercise") if line["id"] == id][-1:]
+    if not source or (last and (last[0]["answer"], last[0].get("points")) == (source, grade.points)):
+        return
+    save_answer(journal, "exercise", id, source, points=grade.points, out_of=grade.out_of)
+
+
+def logged_answers(folder: Path) -> dict[str, list[LoggedAnswer]]:
+    """Return exercise -> the answers that were checked in a folder's notebooks, oldest first."""
+    found: dict[str, list[LoggedAnswer]] = {}
+    for line in entries(folder.resolve() / NAME, "exercise"):
+        points, out_of = (line[key] if isinstance(line.get(key), int) else 0 for key in ("points", "out_of"))
+        answer = LoggedAnswer(line["id"], line["answer"], points, out_of, str(line.get("when", "")))
+        found.setdefault(line["id"], []).append(answer)
+    return found
+
+
+def best(answers: list[LoggedAnswer]) -> LoggedAnswer:
+    """Return the answer with the most points, the latest of those."""
+    return max(reversed(answers), key=lambda answer: answer.points)
+
+
+# --- restoring answers ---
+
+
+def restore_answers(folder: Path) -> list[str]:
+    """Write each exercise's best answer into its notebook if the cell holds no work; return a line for each.
+
+    Raises:
+        OSError: a notebook cannot be written.
+    """
+    known = ((EXERCISES[id], best(answers)) for id, answers in logged_answers(folder).items() if id in EXERCISES)
+    return [f"{exercise.id}: {_restore(folder / f'{exercise.lesson}.ipynb', exercise, top)}" for exercise, top in known]
+
+
+def _restore(notebook: Path, exercise: Exercise, answer: LoggedAnswer) -> str:
+    try:
+        content = json.loads(notebook.read_text(encoding="utf-8"))
+        (cell,) = [cell for cell in content["cells"] if exercise.tag in cell["metadata"].get("tags", ())]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return f"{notebook.name} has no such cell; `labkit restore {exercise.id}` prints the answer"
+    present = "".join(cell["source"])
+    if present == answer.source:
+        return "the cell holds this answer already"
+    if has_work(present, answer.source):
+        return f"left alone: the cell holds work; `labkit restore {exercise.id}` prints the answer"
+    cell["source"] = answer.source.splitlines(keepends=True)
+    write_atomic(notebook, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
+    return f"restored into {notebook.name} ({answer.points} of {answer.out_of} points)"
+
+
+def has_work(present: str, answer: str) -> bool:
+    """Return whether a cell is more than a starter: it has a line or a comment that the logged answer lacks.
+
+    >>> has_work("def f(x):\\n    raise NotImplementedError()", "def f(x):\\n    return x")
+    False
+    >>> has_work("def f(x):\\n    raise NotImplementedError()\\ncheck('a.b', f)", "def f(x):\\n    return x")
+    False
+    >>> has_work("def f(x):\\n    # double it?\\n    raise NotImplementedError()", "def f(x):\\n    return x")
+    True
+    """
+    if STARTER not in present:
+        return True
+    try:
+        own = _lines(present) - _lines(answer)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # an unfinished line, or too deep to compare
+        return True
+    return any(not line.startswith(("def ", "class ", "from ", "import ", "check(", STARTER)) for line in own if line)
+
+
+def _lines(source: str) -> set[str]:
+    """Return the normalized lines of code, without docstrings, and the comments on lines of their own."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+    comments = {line.strip() for line in source.splitlines() if line.strip().startswith("#")}
+    return comments | {line.strip() for line in ast.unparse(tree).splitlines()}
+
+
+def _source(function: object) -> str:
+    """Return the source of the running cell, after that of the function if another cell defined it."""
+    from IPython.core.getipython import get_ipython
+
+    parent: Any = getattr(get_ipython(), "get_parent", dict)()
+    cell = str(parent.get("content", {}).get("code", ""))
+    try:
+        own = inspect.getsource(function)  # type: ignore[arg-type]
+    except (OSError, TypeError):
+        own = ""
+    return cell if own.strip() in cell else f"{own}\n\n{cell}"
+
+
+# --- progress ---
+
+
+@dataclass(frozen=True)
+class LessonProgress:
+    """The progress in one lesson; an exercise is solved if every check of the notebook passed."""
+
+    name: str
+    solved: int
+    exercises: int
+    points: int
+    out_of: int
+
+    @property
+    def columns(self) -> tuple[str, str, str]:
+        """The lesson, its solved exercises and its points, as texts."""
+        return self.name, f"{self.solved} of {self.exercises} solved", f"{self.points} of {self.out_of} points"
+
+
+@dataclass(frozen=True, repr=False)
+class Progress:
+    """The progress in all lessons, and the first unsolved exercise; a notebook shows it as a table."""
+
+    lessons: tuple[LessonProgress, ...]
+    next: str
+
+    def __str__(self) -> str:
+        lines = ("{:<20}{:<18}{}".format(*lesson.columns) for lesson in self.lessons)
+        return "\n".join([*lines, self.next])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        left = 'style="text-align:left"'
+        row = f'<tr><th scope="row" {left}>{{}}</th><td {left}>{{}}</td><td {left}>{{}}</td></tr>'
+        rows = "".join(row.format(*map(escape, lesson.columns)) for lesson in self.lessons)
+        caption = f'<caption style="caption-side:bottom;text-align:left;color:inherit">{escape(self.next)}</caption>'
+        return f'<table style="color:var(--jp-ui-font-color1,inherit)">{caption}<tbody>{rows}</tbody></table>'
+
+
+def progress(folder: Path | str = ".") -> Progress:
+    """Return the progress in the notebooks of a folder; nothing is run."""
+    points = dict.fromkeys(EXERCISES, 0)
+    points |= {id: best(answers).points for id, answers in logged_answers(Path(folder)).items() if id in points}
+    solved = {id for id in EXERCISES if points[id] >= visible_points(id)}
+    rows = []
+    for name in dict.fromkeys(exercise.lesson for exercise in EXERCISES.values()):
+        own = [id for id, exercise in EXERCISES.items() if exercise.lesson == name]
+        out_of = sum(EXERCISES[id].points for id in own)
+        rows.append(LessonProgress(name, len(solved & {*own}), len(own), sum(points[id] for id in own), out_of))
+    following = next((exercise for id, exercise in EXERCISES.items() if id not in solved), None)
+    line = f"Next: {following.title}, in {following.lesson}" if following else "Everything is solved."
+    return Progress(tuple(rows), line)
+
+
+def visible_points(id: str) -> int:
+    """Return the points of the checks that a notebook makes for an exercise."""
+    return sum(check.points for check in EXERCISES[id].checks if not check.hidden)

@@ -1,0 +1,180 @@
+"""Results of a grading: rows, the log of a running grading, and the file of grades.
+
+Each notebook's rows are appended to a log beside the file of grades, one line of JSON for each notebook. At the end, or
+after an interrupt, the file of grades is written from the log: sorted and atomically. A log that remains belongs to an
+interrupted grading; the same command resumes it.
+
+Invariant: the same rows give the same bytes, in whatever order they were produced.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from labkit.grading.exercises import EXERCISES
+from labkit.grading.plan import Notebook
+from labkit.records import write_atomic
+from labkit.records.journal import append_line, read_lines
+
+SCHEMA = "labkit.grades/2"
+_FORMULA = re.compile(r"'*[=+\-@＝＋－＠\t\r\n]")  # the start of a formula, escaped any number of times
+
+
+@dataclass(frozen=True)
+class GradeRow:
+    """One line of the file of grades; `details` are in the log only: the whole grade as plain data."""
+
+    student: str
+    notebook: str
+    exercise: str
+    points: int
+    out_of: int
+    reason: str
+    seed: int = 0
+    details: dict[str, Any] = field(default_factory=dict, hash=False)
+
+
+def in_order(rows: Iterable[GradeRow]) -> list[GradeRow]:
+    """Return the rows by student, and for each student in the order of the course."""
+    places = {id: place for place, id in enumerate(EXERCISES)}
+    return sorted(rows, key=lambda row: (row.student, places.get(row.exercise, len(places)), row.notebook))
+
+
+def best_of(rounds: Iterable[Iterable[GradeRow]]) -> list[GradeRow]:
+    """Return for each learner and exercise the row with the most points, among equals that of the first round."""
+    best: dict[tuple[str, str], GradeRow] = {}
+    for row in (row for rows in rounds for row in rows):
+        key = (row.student, row.exercise)
+        if key not in best or row.points > best[key].points:
+            best[key] = row
+    return in_order(best.values())
+
+
+def write(rows: Iterable[GradeRow], path: Path) -> None:
+    """Write the rows as CSV, atomically."""
+    text = io.StringIO(newline="")
+    columns = [column.name for column in fields(GradeRow) if column.name != "details"]
+    table = csv.writer(text)
+    table.writerow(columns)
+    table.writerows([guard(getattr(row, name)) for name in columns] for row in in_order(rows))
+    write_atomic(path, text.getvalue().encode("utf-8", errors="backslashreplace"))
+
+
+class GradingLog:
+    """The rows of a grading in progress: its settings in the first line, then one line for each notebook.
+
+    path       the log's file; None: rows are in memory only
+    earlier    where the log of a completed grading is saved for the next one to start from; None: nowhere
+    settings   what two gradings must share to be the same; the log's seed is used where the seed is None
+    """
+
+    def __init__(self, path: Path | None, settings: Mapping[str, object], earlier: Path | None = None) -> None:
+        self.path, self.earlier, self.settings = path, earlier, {"schema": SCHEMA, **settings}
+        self.rows: dict[str, list[GradeRow]] = {}
+        self._requested = set[str]()
+        lines = _log_lines(path) or _log_lines(earlier)
+        if lines and {**lines[0], "seed": settings["seed"]} == self.settings and self._accepts_seed(lines[0]["seed"]):
+            self.settings = lines[0]
+            for line in lines[1:]:
+                self.rows.setdefault(str(line["notebook"]), []).extend(GradeRow(*row) for row in line["rows"])
+
+    def _accepts_seed(self, seed: object) -> bool:
+        return isinstance(seed, int) and self.settings["seed"] in (None, seed)
+
+    def begin(self, seed: int) -> None:
+        """Write the log anew, without damaged lines."""
+        self.settings["seed"] = seed
+        if self.path is not None:
+            self._write(self.path)
+
+    def _write(self, path: Path) -> None:
+        lines = [self.settings, *(_line(key, rows) for key, rows in self.rows.items())]
+        write_atomic(path, "".join(json.dumps(line) + "\n" for line in lines).encode())
+
+    def add(self, notebook: str, rows: Sequence[GradeRow]) -> None:
+        """Append the rows of a notebook."""
+        self.rows.setdefault(notebook, []).extend(rows)
+        if self.path is not None:
+            append_line(self.path, _line(notebook, rows))
+
+    def all_rows(self, notebooks: Iterable[str]) -> list[GradeRow]:
+        """Return the rows of these notebooks, in order."""
+        notebooks = list(notebooks)
+        self._requested.update(notebooks)
+        return in_order(row for notebook in notebooks for row in self.rows.get(notebook, []))
+
+    def end(self) -> None:
+        """Delete the log, or save it as the earlier one, without notebooks that were not handed in again."""
+        if self.earlier is not None:
+            self.rows = {notebook: rows for notebook, rows in self.rows.items() if notebook in self._requested}
+            self._write(self.earlier)
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
+
+def key_of(notebook: Notebook) -> str:
+    """Return a key of a submission and its content: a changed notebook is graded again."""
+    one = notebook.submission
+    content = [one.student, one.notebook, notebook.problem, [astuple(cell) for cell in notebook.cells]]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def logged_rows(path: Path) -> list[GradeRow]:
+    """Return the rows in a grading's log, in order; the last one for each learner and exercise.
+
+    Raises:
+        ValueError: the file is not the log of a grading.
+    """
+    lines = _log_lines(path)
+    if not lines:
+        raise ValueError(f"expected the log that `labkit grade --changed` writes, FILE.csv.kept; got {path}")
+    rows = [GradeRow(*row) for line in lines[1:] for row in line["rows"]]
+    return in_order({(row.student, row.exercise): row for row in rows}.values())
+
+
+def _line(notebook: str, rows: Sequence[GradeRow]) -> dict[str, object]:
+    return {"notebook": notebook, "rows": [astuple(row) for row in rows]}
+
+
+def _log_lines(path: Path | None) -> list[dict[str, Any]]:
+    """Return the lines of a grading's log; [] if there is no such file, or it is another."""
+    lines = read_lines(path) if path is not None else []
+    return lines if lines and lines[0].get("schema") == SCHEMA else []
+
+
+def visible(text: str) -> str:
+    r"""Return a text on one line, with control and bidirectional characters escaped.
+
+    >>> visible("a\x1b[31m\n b\u202e")
+    'a\\x1b[31m b\\u202e'
+    """
+    line = re.sub(r"[\t\r\n]\s*", " ", text)
+    return "".join(c.encode("unicode_escape").decode() if _is_control(c) else c for c in line)
+
+
+def _is_control(letter: str) -> bool:
+    is_joiner = letter in "\u200c\u200d"  # part of some scripts and pictures
+    return unicodedata.category(letter) in ("Cc", "Cf", "Cs", "Zl", "Zp") and not is_joiner
+
+
+def guard(value: object) -> object:
+    """Return a value that a spreadsheet displays as it is: "=1+1" is escaped. `unguard` is the inverse.
+
+    >>> guard("=1+1"), guard("'=1+1"), guard("ada"), guard(-1)
+    ("'=1+1", "''=1+1", 'ada', -1)
+    """
+    return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) else value
+
+
+def unguard(text: str) -> str:
+    """Return the text that `guard` escaped."""
+    return text[1:] if text.startswith("'") and _FORMULA.match(text) else text

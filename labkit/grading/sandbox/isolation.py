@@ -1,0 +1,184 @@
+"""Choice and test of the isolation that this machine provides.
+
+A probe runs where learners' code will run and tries what that code must not be able to do: to read a reference, another
+submission, the grades or the grader's memory, to reach the network, to start processes without limit, to leave one
+behind. A protection holds where the probe failed.
+
+Invariant: what is reported has just been tested, on this machine, with the isolation that is then used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+import os
+import secrets
+import site
+import socket
+import sys
+import sysconfig
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import labkit
+from labkit.course import lessons, lessons_folder
+from labkit.grading.sandbox import runner as sandbox_runner
+from labkit.grading.sandbox.runner import ENVIRONMENT, NotStarted, Runner, packed
+from labkit.grading.sandbox.supervisor import Isolation
+from labkit.grading.sandbox.wire import load
+from labkit.grading.sandbox.worker import Request
+from labkit.records import data_folder, system
+
+FIRST_USER = 61184  # the first id that systemd reserves for transient users: no file belongs to one
+NAMES = {
+    "references": "references hidden",
+    "submissions": "submissions hidden",
+    "grades": "grades hidden",
+    "memory": "the grader's memory protected",
+    "network": "no network",
+    "processes": "processes limited",
+    "descendants": "all processes ended",
+    "environment": "a clean environment",
+}
+
+
+def isolate(runner: Runner, private: Sequence[Path], output: Path) -> tuple[str, ...]:
+    """Give a runner the strongest isolation that works here; return the protections that hold, of NAMES.
+
+    private   submissions, which learners' code must not read
+    output    the folder of the grades
+
+    Raises:
+        NotStarted: not even a process without isolation answers.
+    """
+    for isolation in _candidates():
+        runner.isolation = isolation
+        with contextlib.suppress(NotStarted):
+            return _probed(runner, private, output)
+    raise NotStarted("the sandbox starts, but does not answer")
+
+
+def describe(holding: Sequence[str]) -> str:
+    """Return one line that names the protections that hold, and those that are missing."""
+    present = ", ".join(words for name, words in NAMES.items() if name in holding)
+    missing = ", ".join(words for name, words in NAMES.items() if name not in holding)
+    line = f"sandbox of learners' code: {present or 'limits only'}."
+    return line + (f" Missing here: {missing}; docker/grader has them all." if missing else "")
+
+
+def _candidates() -> Iterator[Isolation]:
+    """Yield isolations from the strongest to none."""
+    if sandbox_runner.FORKS:
+        user = FIRST_USER if os.geteuid() == 0 else None
+        yield Isolation(True, user, view())
+        if user is not None:
+            yield Isolation(False, user)
+    yield Isolation()
+
+
+def view() -> list[tuple[Path, bool]]:
+    """Return the files that learners' code sees: Python, its packages, the system's libraries, labkit and its data.
+
+    The lessons' folders hold references and known mistakes; an empty folder replaces each of them (False).
+    """
+    paths = sysconfig.get_paths()
+    libraries = [paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"], site.getusersitepackages()]
+    prefixes = [str(Path(prefix) / "lib") for prefix in (sys.base_prefix, sys.prefix)]
+    systems = ["/usr/lib", "/usr/lib64", "/lib", "/lib64", "/usr/local/lib", "/etc/ld.so.cache"]
+    own = [str(Path(labkit.__file__).parent), str(data_folder())]
+    visible: list[Path] = []
+    for path in map(Path, [*systems, *prefixes, *libraries, *own]):
+        if path.exists() and not any(path.is_relative_to(folder) for folder in visible):
+            visible.append(path)
+    hidden = [folder for folder in _course_folders() if any(folder.is_relative_to(path) for path in visible)]
+    return [*((path, True) for path in visible), *((folder, False) for folder in hidden)]
+
+
+def _course_folders() -> list[Path]:
+    """Return the folders of the course that exist: the lab's own lessons, and each lesson elsewhere."""
+    own = lessons_folder().resolve()
+    others = (lesson.folder.resolve() for lesson in lessons())
+    return [own] * own.is_dir() + [folder for folder in others if not folder.is_relative_to(own)]
+
+
+def _probed(runner: Runner, private: Sequence[Path], output: Path) -> tuple[str, ...]:
+    """Run the probe; return the protections that hold."""
+    name = f"probe{secrets.token_hex(4)}"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        paths = {
+            "references": [str(p) for folder in _course_folders() for p in (folder, *sorted(folder.rglob("*.py")))],
+            "lessons": [lesson.folder.name for lesson in lessons()],
+            "submissions": [os.path.realpath(path) for path in private],  # the probe has another working directory
+            "output": str(output.resolve()), "memory": system.memory_paths(os.getpid()),
+            "port": server.getsockname()[1], "name": name,
+            "variables": [*ENVIRONMENT, "HOME", "TMPDIR", "USER", "CUDA_VISIBLE_DEVICES", "LABKIT_DATA", "LC_CTYPE"],
+            "most": runner.limits.processes,
+        }  # fmt: skip
+        probe = Request("probe", [inspect.getsource(_probe)], "_probe", "_probe(paths)", [[packed((paths,))]])
+        limits = replace(runner.limits, seconds=max(20.0, runner.limits.seconds))
+        (reply,) = runner.run([probe], limits).values()
+    answer = load(json.loads(reply.answers[0])[0]) if reply.answers else None
+    if not isinstance(answer, list):
+        raise NotStarted(f"the probe of the sandbox does not answer: {reply.note}{answer or ''}")
+    return tuple(str(name) for name in answer) + (() if system.is_running(name) else ("descendants",))
+
+
+def _probe(paths: dict[str, Any]) -> list[str]:
+    """Return the protections that hold, except "descendants". Its source runs in the sandbox, so it imports inside."""
+    import colorsys  # a module not loaded so far: the library is visible
+    import contextlib
+    import ctypes
+    import importlib
+    import os
+    import socket
+    import time
+    from pathlib import Path
+
+    from labkit.records import system
+
+    assert colorsys
+    holding = ["references", "submissions", "grades", "memory", "network", "processes", "environment"]
+
+    def fails(name: str) -> None:
+        if name in holding:
+            holding.remove(name)
+
+    for kind in ("references", "submissions", "memory"):
+        for path in paths[kind]:
+            with contextlib.suppress(OSError):
+                if not os.path.isdir(path):
+                    Path(path).open("rb").close()
+                    fails(kind)
+                elif os.listdir(path):  # an empty folder may replace it
+                    fails(kind)
+    for lesson in paths["lessons"]:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(f"labkit_lessons.{lesson}.exercises")
+            fails("references")
+    with contextlib.suppress(OSError):
+        place = Path(paths["output"]) / paths["name"]
+        place.touch()
+        fails("grades")
+        place.unlink()
+    with contextlib.suppress(OSError):
+        os.listdir(paths["output"])
+        fails("grades")
+    with contextlib.suppress(OSError):
+        socket.create_connection(("127.0.0.1", paths["port"]), 2).close()
+        fails("network")
+    if not 0 < system.process_limit() <= paths["most"]:
+        fails("processes")
+    if any(name not in paths["variables"] and not name.startswith(("PYTHON", "OMP_", "MKL_", "OPENBLAS_"))
+           for name in os.environ):  # fmt: skip
+        fails("environment")
+    if hasattr(os, "fork") and os.fork() == 0:  # a process without a parent, found by its name
+        os.setsid()
+        if os.fork() == 0:
+            ctypes.CDLL(None).prctl(15, paths["name"].encode(), 0, 0, 0)
+            time.sleep(600)
+        os._exit(0)
+    time.sleep(0.1)
+    return holding

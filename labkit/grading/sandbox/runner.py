@@ -1,0 +1,236 @@
+"""The grader's side of the sandbox: starts the server process, sends it submissions, receives replies.
+
+Learners' code always has limits of CPU time, memory and processes. On Linux it also has files, processes and a network
+of its own, and where root grades a user of its own. `labkit.grading.sandbox.isolation` tests at the start which of
+these the machine provides.
+
+On every system, answers are only data: cases are drawn and judged in the grader, output is limited to 8 MiB, and a
+failure costs the exercise at which it happens. Elsewhere than on Linux the code can read and write whatever the user
+who grades can; docker/grader is a container with full isolation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import itertools
+import json
+import os
+import pickle
+import queue
+import site
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from labkit.course import COURSE
+from labkit.grading.sandbox.supervisor import Isolation, Reply, SandboxJob, supervise
+from labkit.grading.sandbox.worker import Limits, Request, tensor_of
+from labkit.records import data_folder, system
+
+STARTING_SECONDS, ENDING_SECONDS = 120.0, 20.0
+SERVER = Path(__file__).with_name("server.py")
+READY = b"ready\n"
+FORKS = sys.platform == "linux"  # elsewhere each submission gets a process of its own (`Spawned`)
+USERS = 4096  # from labkit.grading.sandbox.isolation.FIRST_USER on
+ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "SYSTEMROOT", "LANG", "LC_ALL")
+
+
+class NotStarted(RuntimeError):
+    """The sandbox does not start, whatever the submission."""
+
+
+class Runner:
+    """Runs the requests of submissions; several threads may use it at once.
+
+    Raises:
+        NotStarted: the server did not load torch and labkit, or the isolation could not be set up.
+    """
+
+    def __init__(self, limits: Limits, folder: Path) -> None:
+        self.limits, self.isolation, self.folder = limits, Isolation(), folder
+        self._server: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._numbers = itertools.count()
+        self._open, self._one_at_a_time = set[socket.socket](), threading.Lock()
+        if FORKS:
+            self._control, theirs = socket.socketpair()
+            with theirs:
+                self._server = start(folder, str(theirs.fileno()), pass_fds=(theirs.fileno(),))
+            self._control.settimeout(STARTING_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                if self._control.recv(len(READY), socket.MSG_WAITALL) == READY:
+                    return
+            self.close()
+            raise NotStarted(f"the sandbox does not start:\n{_errors(folder)}")
+
+    def run(self, requests: Sequence[Request], limits: Limits | None = None) -> dict[str, Reply]:
+        """Return one reply for each request, by exercise."""
+        replies: dict[str, Reply] = {}
+        limits = limits or self.limits
+        if self._control is None:
+            start_worker = partial(Spawned, limits=limits, folder=self.folder)
+            supervise(requests, limits, start_worker, lambda reply: replies.update({reply.exercise: reply}))
+            return replies
+        while left := [request for request in requests if request.exercise not in replies]:
+            before = len(replies)
+            for reply in self._replies(self._control, SandboxJob(left, limits, self._next_isolation())):
+                replies[reply.exercise] = reply
+            if len(replies) == before:  # the supervisor itself was killed at the first request
+                first = left[0].exercise
+                replies[first] = Reply(first, "no answer: the process that supervises the code was killed")
+        return replies
+
+    def _next_isolation(self) -> Isolation:
+        """Return the isolation with a user that no concurrent submission has: its resource limits are its own."""
+        if self.isolation.user is None:
+            return self.isolation
+        return replace(self.isolation, user=self.isolation.user + next(self._numbers) % USERS)
+
+    def _replies(self, control: socket.socket, job: SandboxJob) -> Iterator[Reply]:
+        ours, theirs = socket.socketpair()
+        self._open.add(ours)
+        with ours, ours.makefile("rb") as stream:
+            with theirs, self._one_at_a_time:
+                try:
+                    socket.send_fds(control, [b"."], [theirs.fileno()])
+                except OSError as error:
+                    raise NotStarted(f"the sandbox has ended:\n{_errors(self.folder)}") from error
+            ours.sendall(packed(job))
+            for line in stream:
+                if not line.startswith(b"{"):
+                    raise NotStarted(line.decode(errors="replace").strip())
+                if not line.endswith(b"\n"):  # the supervisor was killed while it wrote this line
+                    break
+                yield Reply(**json.loads(line))
+        self._open.discard(ours)
+
+    def close(self) -> None:
+        """End all processes: supervisors kill their workers when their connection closes."""
+        for connection in [*self._open, *filter(None, [self._control])]:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        if self._control is not None:
+            self._control.close()
+        if self._server is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._server.wait(timeout=ENDING_SECONDS)
+            system.kill_group(self._server)
+            self._server.wait()
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@contextlib.contextmanager
+def scratch() -> Iterator[Path]:
+    """Provide a temporary folder that other users may pass through but not list."""
+    with tempfile.TemporaryDirectory(prefix="labkit-grading-", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o711)
+        yield Path(folder)
+
+
+def start(folder: Path, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
+    """Start the server in a process group of its own, in this folder, with a minimal environment."""
+    root = str(Path(__file__).parents[3])
+    environment = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ} | {
+        "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")])),
+        "PYTHONUSERBASE": site.getuserbase(), "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1",
+        "HOME": str(folder), "CUDA_VISIBLE_DEVICES": "", "LABKIT_DATA": str(data_folder()),
+        COURSE: os.environ.get(COURSE, ""),
+        "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
+    }  # fmt: skip
+    options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, **options}
+    with (folder / "errors").open("ab") as errors:
+        return system.start_group(
+            [sys.executable, str(SERVER), *arguments], stderr=errors, cwd=folder, env=environment, **options
+        )
+
+
+class Spawned:
+    """A worker on systems without fork: a process of its own, which loads torch and labkit again."""
+
+    def __init__(self, requests: Sequence[Request], limits: Limits, folder: Path) -> None:
+        self._folder = tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True)
+        place = Path(self._folder.name)
+        with (place / "requests").open("w+b") as file:
+            file.write(packed((requests, limits)))
+            file.seek(0)
+            self._process = start(place, stdin=file, stdout=subprocess.PIPE)
+        self._chunks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        threading.Thread(target=self._read_output, daemon=True).start()
+        first = self.read(STARTING_SECONDS) or b""
+        if not first.startswith(READY):
+            self.end()
+            raise NotStarted(f"the sandbox does not start:\n{_errors(place)}")
+        self._chunks.put(first.removeprefix(READY)) if first != READY else None
+
+    def read(self, seconds: float) -> bytes | None:
+        """Return further output; b"" at its end; None if there is none within this time."""
+        with contextlib.suppress(queue.Empty):
+            return self._chunks.get(timeout=seconds)
+        return None
+
+    def cpu_seconds(self) -> float:
+        """Return 0.0: on these systems elapsed time is limited."""
+        return 0.0
+
+    def memory_left(self) -> int:
+        """Return 1: on these systems only single processes are limited."""
+        return 1
+
+    def end(self) -> int | None:
+        """Kill its process group; return its exit code, None if it was still running."""
+        with contextlib.suppress(subprocess.TimeoutExpired):  # its channel may close just before it ends
+            self._process.wait(timeout=1.0)
+        code = self._process.poll()
+        system.kill_group(self._process)
+        self._process.wait()
+        self._folder.cleanup()
+        return code
+
+    def _read_output(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as stream, contextlib.suppress(OSError, ValueError):
+            while chunk := stream.read1(1 << 20):  # type: ignore[attr-defined]
+                self._chunks.put(chunk)
+        self._chunks.put(b"")
+
+
+class _Pickler(pickle.Pickler):
+    """A pickler that writes a module as its name, and a plain tensor as its bytes: ten times as fast as torch."""
+
+    def reducer_override(self, obj: object) -> Any:
+        if isinstance(obj, ModuleType):
+            return importlib.import_module, (obj.__name__,)
+        if type(obj) is torch.Tensor and not obj.requires_grad and obj.is_contiguous() and obj.numel():
+            content = obj.reshape(-1).view(torch.uint8).numpy().tobytes()
+            return tensor_of, (content, obj.dtype, tuple(obj.shape))
+        return NotImplemented
+
+
+def packed(content: object) -> bytes:
+    """Return the pickle of content that is sent to the sandbox; nothing is ever unpickled from it."""
+    stream = io.BytesIO()
+    _Pickler(stream).dump(content)
+    return stream.getvalue()
+
+
+def _errors(folder: Path) -> str:
+    with contextlib.suppress(OSError):
+        return (folder / "errors").read_text(errors="replace")[-2000:]
+    return ""

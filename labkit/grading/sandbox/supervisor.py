@@ -1,0 +1,304 @@
+"""Supervision of workers: time, memory and the format of their answers.
+
+`supervise` starts a worker, a process that answers requests, and reads its channel. A worker that dies, exceeds a limit
+or writes anything else loses the request it was at; a fresh worker continues with the next. On Linux the supervisor is
+the first process inside the sandbox (`run_job`), so that everything a worker started ends with it. On other systems it
+is a thread of the grader (labkit.grading.sandbox.runner).
+
+Invariant: one reply to every request, in order. Content of answers is counted here, not parsed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO, Protocol, cast
+
+from labkit.grading.sandbox.worker import CHECK, END, NOTE, RAN, Limits, Request, answer_all
+from labkit.records import linux, system
+
+MAX_ANSWERS = 8 << 20  # bytes, for one exercise
+POLL_SECONDS = 0.1  # interval of the memory checks
+
+
+@dataclass(frozen=True)
+class Isolation:
+    """The isolation of learners' code beyond limits; none by default.
+
+    namespaces   files, processes and network of its own
+    user         the user that it runs as; None: the grader's
+    view         the files it sees (labkit.records.linux.mount_private_root), with namespaces
+    """
+
+    namespaces: bool = False
+    user: int | None = None
+    view: Sequence[tuple[Path, bool]] = ()
+
+
+@dataclass(frozen=True)
+class SandboxJob:
+    """A submission to be run in the sandbox."""
+
+    requests: Sequence[Request]
+    limits: Limits
+    isolation: Isolation
+
+
+@dataclass
+class Reply:
+    """The result of a request.
+
+    note      why there are no answers, or ""
+    answers   the answers to each check, as JSON; where the worker failed, those before
+    ran       its cell has run
+    broken    its worker ended, or was killed
+    late      it was killed after its time limit: the answers before that count
+    """
+
+    exercise: str
+    note: str = ""
+    answers: list[str] = field(default_factory=list)
+    ran: bool = False
+    broken: bool = False
+    late: bool = False
+
+
+class Worker(Protocol):
+    """A process that answers requests."""
+
+    def read(self, seconds: float) -> bytes | None:
+        """Return further output; b"" at its end; None if there is none within this time."""
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU time used so far; 0.0 where the system does not report it."""
+
+    def memory_left(self) -> int:
+        """Return the bytes that it and its descendants may still take; 1 where the system does not report it."""
+
+    def end(self) -> int | None:
+        """Kill it and its descendants; return the exit code, or None if it was still running."""
+
+
+class _BrokenWorker(Exception):
+    """A worker that cannot go on; the message says why, and is empty where its exit code does."""
+
+
+class _LateWorker(_BrokenWorker):
+    """A worker that exceeded its time limit."""
+
+
+def supervise(
+    requests: Sequence[Request],
+    limits: Limits,
+    start: Callable[[Sequence[Request]], Worker],
+    report: Callable[[Reply], None],
+) -> None:
+    """Report a reply to each request, in order; `start` starts a worker for those that are left."""
+    left = list(requests)
+    while left:
+        worker, unread = start(left), bytearray()
+        try:
+            while left:
+                reply = Reply(left[0].exercise)
+                report(_read_reply(worker, unread, limits, reply))
+                left.pop(0)
+        except _BrokenWorker as broken:
+            note = str(broken) or _exit_note(worker.end())
+            report(replace(reply, note=note, broken=True, late=isinstance(broken, _LateWorker)))
+            left.pop(0)
+        finally:
+            worker.end()
+
+
+def _read_reply(worker: Worker, unread: bytearray, limits: Limits, reply: Reply) -> Reply:
+    """Fill in a reply from the lines of a worker, up to the one that ends the request."""
+    cpu, started, size = worker.cpu_seconds(), time.monotonic(), 0
+    while True:
+        if (end := unread.find(b"\n")) >= 0:
+            kind, content = bytes(unread[:1]), unread[1:end].decode("ascii", "replace")
+            del unread[: end + 1]
+            if kind == END and content == json.dumps(reply.exercise):
+                return reply
+            if kind == CHECK:
+                reply.answers.append(content)
+            elif kind == RAN:
+                reply.ran = True
+            else:
+                reply.note = _note(kind, content)
+        elif size > MAX_ANSWERS:
+            raise _BrokenWorker(f"no answer: the output has more than {MAX_ANSWERS >> 20} MiB")
+        elif worker.memory_left() <= 0:
+            raise _BrokenWorker(f"stopped: its processes took more than {limits.memory >> 20} MiB of memory together")
+        else:
+            left = _seconds_left(limits, worker.cpu_seconds() - cpu, time.monotonic() - started)
+            more = worker.read(min(left, POLL_SECONDS))
+            if more == b"":
+                raise _BrokenWorker
+            unread += more or b""
+            size += len(more or b"")
+
+
+def _note(kind: bytes, content: str) -> str:
+    with contextlib.suppress(ValueError, RecursionError):
+        if kind == NOTE:
+            return str(json.loads(content))[:1000]
+    raise _BrokenWorker("no answer: the code wrote into the channel of the answers")
+
+
+def _seconds_left(limits: Limits, cpu: float, elapsed: float) -> float:
+    if cpu >= limits.seconds:
+        raise _LateWorker(f"stopped after {limits.seconds:g} s of CPU time")
+    if elapsed >= limits.wall_seconds:
+        raise _LateWorker(
+            f"stopped after {limits.wall_seconds:g} s, {cpu:.0f} s of them CPU time: it waits for something"
+        )
+    return min(limits.seconds - cpu, limits.wall_seconds - elapsed) + 0.01
+
+
+def _exit_note(code: int | None) -> str:
+    if code is None:
+        return "no answer: the code closed the channel of the answers"
+    if code < 0:
+        name = signal.Signals(-code).name
+        return f"the code ended its process: {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
+    return f"the code ended its process, with exit code {code}: os._exit?"
+
+
+# --- Linux: processes forked from the server ---
+
+
+def run_job(grader: socket.socket) -> None:
+    """Receive a job, isolate this process, and send a line of JSON for each reply. Does not return."""
+    with grader.makefile("rb") as stream:
+        job: SandboxJob = pickle.load(stream)
+    linux.die_with_parent()
+    used = system.address_space()
+    group = _ControlGroup(job.limits)
+    isolation = job.isolation
+    if isolation.namespaces:
+        linux.unshare_namespaces()
+        if first := os.fork():
+            grader.close()
+            os.waitpid(first, 0)
+            group.remove()
+            os._exit(0)
+        linux.die_with_parent()
+        linux.mount_private_root(isolation.view)
+    else:
+        linux.adopt_orphans()
+    linux.protect_memory()
+    is_counted = isolation.namespaces or isolation.user is not None  # else the limit counts the user's other processes
+    limits = job.limits if is_counted else replace(job.limits, processes=0)
+    start = partial(Forked, limits=limits, user=isolation.user, used=used, grader=grader, group=group)
+    try:
+        supervise(job.requests, limits, start, lambda reply: grader.sendall(json.dumps(asdict(reply)).encode() + b"\n"))
+    finally:
+        group.remove()  # with namespaces, the process outside removes it as well, after this one has ended
+    os._exit(0)
+
+
+class _ControlGroup:
+    """A control group that limits the memory of a submission as a whole, if this user may create one.
+
+    Otherwise `Forked.memory_left` is checked ten times a second. The group is held by open files, since the process
+    that removes it no longer sees the system's files.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        files: list[Path] = []
+        with contextlib.suppress(OSError):
+            files = linux.create_control_group(
+                f"labkit/grading-{os.getpid()}", limits.memory + system.resident_memory()
+            )
+        self._entries = [os.open(file, os.O_WRONLY) for file in files]
+        self._parents = [(os.open(file.parents[1], os.O_RDONLY), file.parent.name) for file in files]
+
+    def enter(self) -> None:
+        """Move this process and its future children into the group, and close the group's files."""
+        for entry in self._entries:
+            with contextlib.suppress(OSError):
+                os.write(entry, b"0")
+        for descriptor in [*self._entries, *(parent for parent, _ in self._parents)]:
+            os.close(descriptor)
+
+    def remove(self) -> None:
+        """Remove the group, if it is empty."""
+        for parent, name in self._parents:
+            with contextlib.suppress(OSError):
+                os.rmdir(name, dir_fd=parent)
+
+
+class Forked:
+    """A worker forked from this process."""
+
+    def __init__(
+        self,
+        requests: Sequence[Request],
+        limits: Limits,
+        user: int | None,
+        used: int,
+        grader: socket.socket,
+        group: _ControlGroup,
+    ) -> None:
+        self.grader, (self.channel, write) = grader, os.pipe()
+        self.most = limits.memory + system.resident_memory()
+        self.pid = os.fork()
+        if self.pid == 0:
+            with contextlib.suppress(BaseException):
+                grader.close()
+                os.close(self.channel)
+                group.enter()
+                _become_worker(user)
+                answer_all(requests, cast(BinaryIO, os.fdopen(write, "wb")), limits, used)
+            os._exit(70)
+        os.close(write)
+        self.life = os.pidfd_open(self.pid)
+
+    def read(self, seconds: float) -> bytes | None:
+        """Return further output; b"" when the process ended, even if others hold its channel open."""
+        ready, _, _ = select.select([self.channel, self.life, self.grader.fileno()], [], [], seconds)
+        if self.grader.fileno() in ready:  # the grader sends nothing more: it closed the connection
+            raise SystemExit
+        if self.channel in ready:
+            return os.read(self.channel, 1 << 20)
+        return b"" if ready else None
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU time of all its processes."""
+        return sum(map(linux.cpu_seconds, {self.pid, *linux.descendants()}))
+
+    def memory_left(self) -> int:
+        """Return the bytes that its processes may take together; a single one has a limit of its own."""
+        processes = linux.descendants()
+        return self.most - sum(map(linux.memory_of, processes)) if len(processes) > 1 else self.most
+
+    def end(self) -> int | None:
+        """Kill it and its descendants; return its exit code, None if it was still running."""
+        if self.pid == 0:
+            return None
+        ended, _, _ = select.select([self.life], [], [], 0.2)  # its channel may close just before it ends
+        code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1]) if ended else None
+        linux.kill_children()
+        os.close(self.channel)
+        os.close(self.life)
+        self.pid = 0
+        return code
+
+
+def _become_worker(user: int | None) -> None:
+    os.setsid()
+    if user is not None:
+        linux.switch_user(user)
+    linux.drop_privileges()
+    linux.protect_memory(False)  # the supervisor reads how much it uses
+    os.environ.update(HOME=os.getcwd(), TMPDIR=os.getcwd(), USER="learner")

@@ -1,0 +1,128 @@
+"""The worker process, which runs a learner's code and writes its answers to a channel.
+
+Invariant: descriptors 0, 1 and 2 lead to the null device, so that nothing printed is taken for an answer.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import json
+import linecache
+import os
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import BinaryIO
+
+import torch
+
+from labkit.grading.sandbox.answer import answer_case, last_line, where
+from labkit.records import system
+
+# First byte of a line: the cell has run, the answers to a check, why there are none, the end of a request.
+RAN, CHECK, NOTE, END = b"R", b"C", b"N", b"E"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of a worker.
+
+    seconds     of CPU time, for each exercise
+    memory      bytes beyond what torch and labkit take
+    processes   at one time
+    """
+
+    seconds: float = 20.0
+    memory: int = 1 << 30
+    processes: int = 64
+
+    @property
+    def wall_seconds(self) -> float:
+        """The limit of elapsed time for each exercise: sleeping takes no CPU time."""
+        return 3 * self.seconds + 5
+
+
+@dataclass(frozen=True)
+class Request:
+    """A learner's program for one exercise, and the calls to make of its function.
+
+    program      sources to run: statements of other cells first, the exercise's own cell last
+    call         how the function is called: "my_advance(state, found_inf, config)"
+    cases        cases[check][case]: the arguments of each call, pickled separately, so that calls share no object
+    provides     names that exist although no cell defines them
+    withheld     functions and types that the answer must not be, name or call
+    may_change   names of the arguments that the answer may change
+    run_by       what calls the function, where the cases do not
+    """
+
+    exercise: str
+    program: Sequence[str]
+    entry: str
+    call: str
+    cases: Sequence[Sequence[bytes]]
+    provides: Mapping[str, object] = field(default_factory=dict)
+    withheld: Sequence[object] = ()
+    may_change: Sequence[str] = ()
+    run_by: Callable[..., object] | None = None
+
+
+def tensor_of(content: bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    """Return the tensor with these bytes."""
+    return torch.frombuffer(bytearray(content), dtype=dtype).reshape(shape)
+
+
+def answer_all(requests: Sequence[Request], channel: BinaryIO, limits: Limits, used: int) -> None:
+    """Answer all requests, with one line for each check and one that ends a request. Does not return.
+
+    used   bytes of address space that this process had before the learner's code
+    """
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(null, descriptor)
+    # The supervisor measures time; this limit applies if the supervisor was killed.
+    system.limit_process(used + limits.memory, sum(limits.seconds for _ in requests) + 60, limits.processes)
+    for request in requests:
+        _answer(request, channel)
+        _write(channel, END, request.exercise)
+    os._exit(0)  # skips threads and exit handlers that the code left
+
+
+def no_check(*_: object) -> None:
+    """Replace `check` and `hint` while grading: do nothing."""
+
+
+def _answer(request: Request, channel: BinaryIO) -> None:
+    namespace: dict[str, object] = {"__name__": "__main__", "check": no_check, "hint": no_check, **request.provides}
+    *definitions, own = request.program
+    for i, source in enumerate(definitions):
+        _run(source, f"<another cell, {i}>", namespace)
+    problem = _run(own, f"<exercise {request.exercise}>", namespace)
+    _write(channel, RAN, None)
+    function = namespace.get(request.entry)
+    if function is None:
+        _write(channel, NOTE, problem or f"its cell no longer defines {request.call}")
+        return
+    rules = (request.withheld, request.may_change, request.run_by)
+    for cases in request.cases:
+        answers = [answer_case(function, request.call, pickle.loads(case), *rules, owned=True) for case in cases]
+        _write(channel, CHECK, answers)
+
+
+def _write(channel: BinaryIO, kind: bytes, content: object) -> None:
+    channel.write(kind + json.dumps(content).encode("ascii") + b"\n")
+    channel.flush()
+
+
+def _run(source: str, name: str, namespace: dict[str, object]) -> str:
+    """Run a cell; return the error that stopped it, or ""."""
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    try:
+        code = compile(source, name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)  # as a notebook does
+        if inspect.iscoroutine(waiting := eval(code, namespace)):
+            asyncio.run(waiting)
+    except BaseException as error:  # also sys.exit and KeyboardInterrupt
+        line = where(error, name)
+        return f"its cell stopped with {last_line(error)}" + (f" ({line})" if line else "")
+    return ""
