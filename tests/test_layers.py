@@ -233,7 +233,7 @@ def test_a_package_that_imports_all_its_modules_needs_each_of_them(tmp_path):
     house = {
         "labkit/grading/tables/__init__.py": 'ALL = [import_module(f"{__name__}.{id}") for id in IDS]',
         "labkit/grading/tables/one.py": "from labkit.grading.judge import Paper",
-        "labkit/grading/judge.py": "from labkit.grading.resultss import ALL",
+        "labkit/grading/judge.py": "from labkit.grading.tables import ALL",
     }
     assert len(circles(plant(tmp_path, house))) == 1
     assert circles(plant(tmp_path, {"labkit/grading/tables/one.py": "import torch"})) == []

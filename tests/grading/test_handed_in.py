@@ -350,7 +350,7 @@ def test_everybody_gets_a_page(out: Path) -> None:
     assert "Come!" in pages["starter.html"]
     text = (out / "class.html").read_text(encoding="utf-8")
     assert "nobody handed in handed nothing in" in text
-    assert "see yourself whether it is late" in text, "of the one from the far future"
+    assert "check yourself whether it is late" in text, "of the one from the far future"
 
 
 @pytest.mark.slow

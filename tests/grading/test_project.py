@@ -51,8 +51,8 @@ def bent(**changes: object) -> Instance:
 
 def test_what_is_no_recipe_is_refused_in_words() -> None:
     for answer, says in (
-        ("FP16", "a Recipe is asked for, and this is 'FP16'"),
-        (off_the_wire(FP16), "a Recipe is asked for"),
+        ("FP16", "expected a Recipe, got 'FP16'"),
+        (off_the_wire(FP16), "expected a Recipe"),
         (off_the_wire(Liar("liar")), "an object of the class Liar"),
         (bent(model="FP16"), "model is a format of the lab"),
         (bent(model=None), "model is a format of the lab"),
@@ -71,7 +71,7 @@ def test_a_wrong_answer_is_a_failed_check_and_no_crash() -> None:
     for answer in (None, 5, "FP16", FP16):
         grade = check("project.digits", lambda seeds, answer=answer: answer)
         assert grade.points == 0
-        assert ("did you forget `return`" if answer is None else "a Recipe is asked for") in str(grade)
+        assert ("did you forget `return`" if answer is None else "expected a Recipe") in str(grade)
 
 
 def test_an_answer_that_raises_stays_a_failure() -> None:
