@@ -1,4 +1,1 @@
-"""What does a teacher need around the grader? Handing out, giving back, the school's tables, and a room of learners.
-
-Nothing imports this room, and a learner's lab does not have it.
-"""
+"""Tools for teachers around the grader: release, feedback, gradebooks, and a classroom on one machine."""

@@ -1,10 +1,9 @@
-"""How does a zip archive become folders that can be graded? Canvas's and Moodle's exports, a class's, or a learner's.
+"""Unpacking of zip archives for grading: exports of Canvas and Moodle, a class's or a single learner's archive.
 
-Idea: notebooks and journals are written out, with their times, into folders of one's own; archives inside of archives
-too. Everything else stays in the archive.
+Notebooks and journals are written with their times, also those of nested archives. Everything else stays packed.
 
-Invariant: nothing is written outside of the folder that was given, and what should have been written and cannot be is
-named with its reason, so that its learner has rows like the others.
+Invariant: nothing is written outside of the target folder. What cannot be unpacked is reported with its reason, so that
+its learner has rows like the others.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from labkit.grading.submission import (
     learner_in,
 )
 
-WANTED = (".ipynb", ".jsonl", ".zip")
+UNPACKED_SUFFIXES = (".ipynb", ".jsonl", ".zip")
 DEEPEST = 3
 LONGEST_NAME = 255  # bytes, of a file or a folder
 MAX_ARCHIVE = 256 << 20  # bytes of a learner's archive, and
@@ -39,16 +38,16 @@ MAX_UNPACKED = 512 << 20  # of all that comes out of it: a few kilobytes may hol
 MAX_MEMBERS = 5000
 UTF8_NAME = 0x800  # general purpose bit 11 (APPNOTE 6.3.10, 4.4.4)
 ENCRYPTED = 0x1  # bit 0
-Refused = dict[Path, str]  # where it would stand -> why it does not
+Refused = dict[Path, str]  # where a file would be -> why it was not unpacked
 
 
 def unpack_archives(paths: Iterable[Path], folder: Path) -> tuple[list[Path], Refused]:
-    """Return folders and notebooks to grade: those given, and what is in archives among them and inside of them.
+    """Return the folders and notebooks to grade, archives unpacked, and what could not be unpacked.
 
-    And what the archives hold that could not be unpacked, as `labkit.grading.submission.find` takes it.
+    Both are arguments of `labkit.grading.submission.find`.
 
     Raises:
-        ValueError: an archive that was given by its name is none.
+        ValueError: an archive named by the caller is not a zip archive.
         OSError: it cannot be read, or the disk is full.
     """
     found: list[Path] = []
@@ -63,7 +62,7 @@ def unpack_archives(paths: Iterable[Path], folder: Path) -> tuple[list[Path], Re
         except (OSError, MemoryError):
             raise
         except Exception as error:
-            raise ValueError(f"{path} is no zip archive that can be read: {error}") from error
+            raise ValueError(f"{path} is not a readable zip archive: {error}") from error
         with archive:
             _Unpacking(refused).unpack(archive, inside / path.stem)
         found.append(_class_in(inside, refused))
@@ -71,10 +70,10 @@ def unpack_archives(paths: Iterable[Path], folder: Path) -> tuple[list[Path], Re
 
 
 def _archives_in(path: Path, folder: Path, refused: Refused) -> list[Path]:
-    """Unpack the archives in a folder of hand-ins, each for the learner in whose folder, or under whose name, it is.
+    """Unpack the archives in a folder of submissions, each for the learner whose folder or name it has.
 
-    An archive beside the learners' folders is read as a class exported from Canvas or Moodle if it names several
-    learners, none of whom has a folder there, and its own name is not the one of a single learner's file.
+    An archive beside the learners' folders is an export of Canvas or Moodle if it names several learners, none of them
+    has a folder beside it, and its own name is not that of a learner's file.
     """
     found = []
     for number, archive in enumerate(files_in(path, ".zip") if path.is_dir() else []):
@@ -95,40 +94,40 @@ def _archives_in(path: Path, folder: Path, refused: Refused) -> list[Path]:
         if alone and names & beside:
             shutil.rmtree(target)
             refused[target] = (
-                f"its archive names {min(names & beside)}, who handed in beside it: give an export by its name"
+                f"its archive names {min(names & beside)}, who has a submission beside it; name the export itself"
             )
         found.append(of_class if len(names) > 1 and target not in refused else root)
     return found
 
 
 class _Unpacking:
-    """The unpacking of an archive and of those inside of it: what was refused, and what may still be written.
+    """The unpacking of an archive and those inside it, with limits on what is written.
 
-    bytes, members   None: any number
+    bytes, members   None: no limit
     """
 
     def __init__(self, refused: Refused, bytes: int | None = None, members: int | None = None) -> None:
         self.refused, self.bytes, self.members = refused, bytes, members
 
     def unpack_bytes(self, content: bytes, folder: Path, depth: int = DEEPEST) -> None:
-        """Unpack the archive in these bytes; where they are none, say so."""
+        """Unpack the archive in these bytes, or record why it cannot be unpacked."""
         try:
             archive = zipfile.ZipFile(io.BytesIO(content))
-        except Exception as error:  # what is damaged is noticed in many ways
+        except Exception as error:  # damage raises many kinds of errors
             self.refused[folder] = f"its archive cannot be unpacked: {str(error)[:100]}"
             return
         with archive:
             self.unpack(archive, folder, depth)
 
     def unpack(self, archive: zipfile.ZipFile, folder: Path, depth: int = DEEPEST) -> None:
-        """Write what is wanted of an archive below a folder, which is made."""
+        """Write the notebooks and journals of an archive below a folder, which is created."""
         folder.mkdir(parents=True, exist_ok=True)
         for info in archive.infolist():
             path = PurePosixPath(_name_of(info).replace("\\", "/"))
             parts = [part for part in path.parts if part not in ("..", "/")]
             if not parts or any(part == "__MACOSX" or part.startswith(".") for part in parts):
                 continue
-            if not info.is_dir() and path.suffix.lower() not in WANTED:
+            if not info.is_dir() and path.suffix.lower() not in UNPACKED_SUFFIXES:
                 continue
             target = folder.joinpath(*parts)
             why = "its name leads out of the archive" if len(parts) < len(path.parts) else self._problem(info, parts)
@@ -139,13 +138,13 @@ class _Unpacking:
                     self._write(archive.read(info), target, info, depth)
             except Exception as error:
                 if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
-                    raise  # nobody's archive is to blame
+                    raise  # the disk is full: no archive is at fault
                 why = f"it cannot be unpacked: {getattr(error, 'strerror', None) or str(error)[:100]}"
             if why:
                 self.refused[target] = why
 
     def _problem(self, info: zipfile.ZipInfo, parts: list[str]) -> str:
-        """Return why a member is not unpacked, or ""; count it, where it is."""
+        """Return why a member is not unpacked, or ""; else count it."""
         if len(parts) > MAX_DEPTH or any(len(part.encode(errors="replace")) > LONGEST_NAME for part in parts):
             return f"its name has more than {LONGEST_NAME} bytes, or it lies in more than {MAX_DEPTH} folders"
         if info.flag_bits & ENCRYPTED:
@@ -176,7 +175,7 @@ class _Unpacking:
 
 
 def _name_of(info: zipfile.ZipInfo) -> str:
-    """Return a member's name; macOS writes UTF-8 and does not say so."""
+    """Return a member's name; macOS writes UTF-8 without the flag."""
     with suppress(UnicodeError):
         if not info.flag_bits & UTF8_NAME:
             return info.filename.encode("cp437").decode("utf-8")
@@ -184,7 +183,7 @@ def _name_of(info: zipfile.ZipInfo) -> str:
 
 
 def _class_in(folder: Path, refused: Refused) -> Path:
-    """Return the folder whose entries are learners: an archive may hold folders around them, or be one learner's."""
+    """Return the folder whose entries are learners: an archive may wrap it in further folders."""
     while True:
         entries = _entries(folder, refused)
         only = folder / min(entries) if len(entries) == 1 else folder
@@ -196,9 +195,9 @@ def _class_in(folder: Path, refused: Refused) -> Path:
 
 
 def _entries(folder: Path, refused: Refused) -> set[str]:
-    """Return the names in a folder, those with it that would be there and were refused."""
-    there = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    return there | {path.relative_to(folder).parts[0] for path in refused if folder in path.parents}
+    """Return the names in a folder, with those that could not be unpacked."""
+    present = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    return present | {path.relative_to(folder).parts[0] for path in refused if folder in path.parents}
 
 
 def _is_exported(name: str) -> bool:

@@ -1,7 +1,6 @@
-"""What is JupyterHub told? Its configuration for a classroom; the hub's process reads it, nobody else.
+"""The configuration of JupyterHub for a classroom; only the hub's process imports it.
 
-Invariant: nothing here asks what is the learner's: who logs in, which user a server runs as and what it may take come
-from the room (labkit.classroom.hub).
+Invariant: logins, users and limits come from the classroom's settings (labkit.classroom.hub), never from learners.
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ from jupyterhub.auth import Authenticator
 from jupyterhub.spawner import LocalProcessSpawner, SimpleLocalProcessSpawner
 
 import labkit
-from labkit.classroom.hub import ENVIRONMENT, START, Room, groups_of, room_in
+from labkit.classroom.hub import ENVIRONMENT, START, Classroom, classroom_in, groups_of
 from labkit.machine.front_end import JUPYTER_CONFIG, with_lab_settings
 
 
 class LearnersAuthenticator(Authenticator):
-    """Lets a learner of the room in by the password that was made for them."""
+    """Lets a learner of the classroom in by the password that was made for them."""
 
-    room: Room
+    classroom: Classroom
 
     async def authenticate(self, handler: object, data: dict[str, str]) -> str | None:
         """Return the learner's name, or None where name and password do not belong together."""
-        right = self.room.passwords().get(data["username"])
+        right = self.classroom.passwords().get(data["username"])
         same = right is not None and hmac.compare_digest(right.encode(), data["password"].encode())
         return data["username"] if same else None
 
@@ -36,11 +35,11 @@ class LearnersAuthenticator(Authenticator):
 class GroupSpawner(LocalProcessSpawner):
     """Starts a learner's server as the learner, in a control group of its own where there is one."""
 
-    room: Room
+    classroom: Classroom
 
     def make_preexec_fn(self, name: str) -> Callable[[], None]:
         """Return what the new process does first: it enters its group as root, and then is root no more."""
-        become, groups = super().make_preexec_fn(name), groups_of(self.room, name)
+        become, groups = super().make_preexec_fn(name), groups_of(self.classroom, name)
 
         def enter() -> None:
             for group in groups:
@@ -51,16 +50,16 @@ class GroupSpawner(LocalProcessSpawner):
 
 
 def configure(c: Any, folder: str) -> None:
-    """Fill in JupyterHub's configuration for the room in this folder."""
-    room, own = room_in(folder), Path(folder) / "hub"
-    LearnersAuthenticator.room = GroupSpawner.room = room
+    """Fill in JupyterHub's configuration for the classroom in this folder."""
+    classroom, own = classroom_in(folder), Path(folder) / "hub"
+    LearnersAuthenticator.classroom = GroupSpawner.classroom = classroom
     c.JupyterHub.authenticator_class = LearnersAuthenticator
-    c.Authenticator.allowed_users = set(room.learners)
+    c.Authenticator.allowed_users = set(classroom.learners)
     c.JupyterHub.spawner_class = GroupSpawner if os.geteuid() == 0 else SimpleLocalProcessSpawner
     c.SimpleLocalProcessSpawner.home_dir_template = str(Path(folder) / "homes" / "{username}")
-    c.JupyterHub.bind_url = f"http://127.0.0.1:{room.port}"
-    c.JupyterHub.hub_port = room.port + 1  # the same at each start: servers that outlive the hub know it
-    c.ConfigurableHTTPProxy.api_url = f"http://127.0.0.1:{room.port + 2}"
+    c.JupyterHub.bind_url = f"http://127.0.0.1:{classroom.port}"
+    c.JupyterHub.hub_port = classroom.port + 1  # the same at each start: servers that outlive the hub know it
+    c.ConfigurableHTTPProxy.api_url = f"http://127.0.0.1:{classroom.port + 2}"
     c.ConfigurableHTTPProxy.pid_file = str(own / "proxy.pid")
     c.JupyterHub.db_url = f"sqlite:///{own / 'hub.sqlite'}"
     c.JupyterHub.cookie_secret_file = str(own / "cookie_secret")
@@ -70,8 +69,8 @@ def configure(c: Any, folder: str) -> None:
     settings = Path(folder) / "lab" / JUPYTER_CONFIG.relative_to(Path(labkit.__file__).parents[1])
     c.Spawner.environment = with_lab_settings({"PYTHONPATH": str(Path(folder) / "lab"), **ENVIRONMENT}, settings)
     c.Spawner.args = [
-        f"--MappingKernelManager.cull_idle_timeout={room.idle}",
-        f"--MappingKernelManager.cull_interval={max(5, room.idle // 6)}",
+        f"--MappingKernelManager.cull_idle_timeout={classroom.idle}",
+        f"--MappingKernelManager.cull_interval={max(5, classroom.idle // 6)}",
         "--MappingKernelManager.cull_connected=True",
         "--LabApp.expose_app_in_browser=True",
     ]

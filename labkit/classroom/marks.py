@@ -1,13 +1,12 @@
-"""What counts of a grading, with lateness and the teacher's own points, and the way into the school's system.
+"""Marks: points after lateness and the teacher's own points, and the gradebook of the school's system.
 
-Idea: the teacher's points and comments stand in a file of their own, which no grading writes; so they survive any
-number of them. They count after everything else. The table that the school's system exports is the roster, and the same
-table with the marks filled in is what it imports: Canvas's gradebook, Moodle's grading worksheet, or any table of
-names. A learner is found in it by the number that the system wrote into the names of files, or by a cell that is the
-learner's name.
+The teacher's points and comments are in a separate file, which no grading writes, and take precedence. The table that
+the school's system exports is the roster; the same table with marks is what the system imports: Canvas's gradebook,
+Moodle's grading worksheet, or any table of names. A learner is found in it by the number that the system wrote into
+file names, or by a cell with the learner's name.
 
-Invariant: every line of the teacher's file is used, or reported; a mark that finds no row of the roster, or more than
-one, is reported and goes nowhere.
+Invariant: every line of the teacher's file is used or reported. A mark that matches no row of the roster, or more than
+one, is reported and skipped.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ from labkit.grading.results import GradeRow
 
 @dataclass(frozen=True)
 class TeacherComment:
-    """What a teacher says of an answer; `points` is None where only a comment is meant."""
+    """A teacher's comment on an answer, with points or None."""
 
     points: float | None
-    comment: str
+    text: str
 
 
 Comments = Mapping[tuple[str, str], TeacherComment]
@@ -37,32 +36,32 @@ Comments = Mapping[tuple[str, str], TeacherComment]
 
 @dataclass(frozen=True)
 class Mark:
-    """A row of grading, and what counts of it.
+    """A row of grading, and the points that count.
 
-    points      what counts
+    points      that count
     late_days   begun days after work was due
-    said        what the teacher says of it; None where nothing
+    comment     of the teacher, or None
     """
 
     row: GradeRow
     points: float
     late_days: int = 0
-    said: TeacherComment | None = None
+    comment: TeacherComment | None = None
 
 
 def marks_of(
     rows: Sequence[GradeRow],
     late: Mapping[tuple[str, str], int],
     percent: float,
-    said: Mapping[tuple[str, str], TeacherComment],
+    comments: Mapping[tuple[str, str], TeacherComment],
 ) -> list[Mark]:
-    """Return what counts of each row.
+    """Return the mark of each row.
 
     late      (learner, notebook) -> days after work was due
     percent   of the points earned, taken off for each of these days
-    said      (learner, exercise) -> what the teacher says; the learner's name as the teacher writes it
+    comments  (learner, exercise) -> the teacher's comment; the name as the teacher wrote it
     """
-    words = by_row(said, [row.student for row in rows])
+    words = by_row(comments, [row.student for row in rows])
     marks = []
     for row in rows:
         days, word = late.get((row.student, row.notebook), 0), words.get((row.student, row.exercise))
@@ -73,17 +72,16 @@ def marks_of(
 
 
 def by_row(
-    said: Mapping[tuple[str, str], TeacherComment], students: Iterable[str]
+    comments: Mapping[tuple[str, str], TeacherComment], students: Iterable[str]
 ) -> dict[tuple[str, str], TeacherComment]:
-    """Return (learner, exercise) -> what the teacher says, by the names under which learners handed in.
+    """Return (learner, exercise) -> the teacher's comment, by the names of the submissions.
 
-    A name stands for the learner who is called so to the letter, or else for the only one whose name differs by no more
-    than case, spaces, or how ü is written.
+    A name matches an equal name, or else the only one that differs just in case, spaces or Unicode composition.
     """
     known = list(dict.fromkeys(students))
     names = Names((student, number) for number, student in enumerate(known))
     found = {}
-    for (name, exercise), word in said.items():
+    for (name, exercise), word in comments.items():
         _, places = names.find(name)
         if len(places) == 1:
             found[known[places[0]], exercise] = word
@@ -104,13 +102,13 @@ def by_student(marks: Sequence[Mark]) -> dict[str, list[Mark]]:
 
 
 def read_comments(path: Path) -> dict[tuple[str, str], TeacherComment]:
-    """Return what a teacher says, from a table with the columns student, exercise, points and comment.
+    """Return the comments in a table with the columns student, exercise, points and comment.
 
-    Points may be empty; an exercise may be, where the comment is on all of a learner's work.
+    Points may be empty. An empty exercise means all work of a learner.
 
     Raises:
         OSError: it cannot be read.
-        ValueError: a column is missing, points are no number, or there is no such exercise; the message has the line.
+        ValueError: a column is missing, points are not a number, or the exercise does not exist; see the line.
     """
     found = {}
     for number, written in enumerate(read_table(path), start=2):
@@ -124,21 +122,21 @@ def read_comments(path: Path) -> dict[tuple[str, str], TeacherComment]:
         try:
             points = float(line["points"].replace(",", ".")) if line["points"] else None
         except ValueError as error:
-            raise ValueError(f"{path}, line {number}: {line['points']!r} is no number of points") from error
+            raise ValueError(f"{path}, line {number}: {line['points']!r} is not a number of points") from error
         if points is not None and not (line["exercise"] and 0 <= points < float("inf")):
             raise ValueError(f"{path}, line {number}: points from 0 on go to one exercise, not to {points:g} of all")
         found[line["student"], line["exercise"]] = TeacherComment(points, line["comment"])
     return found
 
 
-def unused(said: Mapping[tuple[str, str], TeacherComment], rows: Sequence[GradeRow]) -> list[str]:
-    """Return the lines of a teacher that belong to nobody who handed in, each as a sentence."""
-    there = {(row.student, row.exercise) for row in rows} | {(row.student, "") for row in rows}
+def unused(comments: Mapping[tuple[str, str], TeacherComment], rows: Sequence[GradeRow]) -> list[str]:
+    """Return a sentence for each comment that matches no row."""
+    present = {(row.student, row.exercise) for row in rows} | {(row.student, "") for row in rows}
     students = dict.fromkeys(row.student for row in rows)
     unused = []
-    for (name, exercise), word in said.items():
-        if not there & by_row({(name, exercise): word}, students).keys():
-            unused.append(f"no row for {name!r} {exercise}: what you say of it is unused")
+    for (name, exercise), word in comments.items():
+        if not present & by_row({(name, exercise): word}, students).keys():
+            unused.append(f"no row for {name!r} {exercise}: your comment is unused")
     return unused
 
 
@@ -147,26 +145,25 @@ POSSIBLE = "points possible"  # Canvas's second line
 
 @dataclass(frozen=True)
 class Roster:
-    """The class as a table, its cells as they were written; kind is "canvas", "moodle" or "plain"."""
+    """The class as a table with unchanged cells; kind is "canvas", "moodle" or "plain"."""
 
     lines: tuple[Line, ...]
     kind: str
 
     def learners(self) -> list[Line]:
-        """Return the lines that stand for people."""
+        """Return the lines of learners."""
         filled = [line for line in self.lines if any(cell.strip() for cell in line.values())]
         return [line for line in filled if POSSIBLE not in _cell(line, "Student").lower()]
 
     def name(self, line: Line) -> str:
-        """Return how a line's learner is called."""
+        """Return the name of a line's learner."""
         named = (_cell(line, key) for key in ("Student", "Full name", "name", "learner"))
         return next(filter(None, [*named, *(cell.strip() for cell in line.values())]), "")
 
     def assigned(self, students: Iterable[str]) -> dict[str, list[Line]]:
-        """Return the lines of each learner who handed in under these names: one, where all is well.
+        """Return for each name of a submission the matching lines: ideally one.
 
-        Of several who look like the same line, it is that one's whose name stands there most exactly; it is nobody's
-        where two are as near.
+        If several names match one line, the most exact match gets it; none does if two are equally exact.
         """
         lines = self.learners()
         column = {"canvas": "ID", "moodle": "Identifier"}.get(self.kind, "")
@@ -192,7 +189,7 @@ class Roster:
 
 
 def _cell(line: Line, column: str) -> str:
-    """Return the cell of a column whose name may have blanks around it; "" where there is none."""
+    """Return the cell of a column, ignoring blanks around its name; "" if missing."""
     return next((text.strip() for name, text in line.items() if name.strip() == column), "") if column else ""
 
 
@@ -206,14 +203,14 @@ def read_roster(path: Path) -> Roster:
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it holds nobody.
+        ValueError: it has no learners.
     """
     lines = tuple(read_table(path))
     columns = {name.strip() for name in lines[0]} if lines else set()
     kind = "canvas" if {"Student", "ID"} <= columns else "moodle" if {"Identifier", "Grade"} <= columns else "plain"
     roster = Roster(lines, kind)
     if not roster.learners():
-        raise ValueError(f"{path} names nobody: a roster has a line of column names and a line for each learner")
+        raise ValueError(f"{path} has no learners: expected a line of column names and a line for each learner")
     for line in roster.learners() if kind == "moodle" else ():
         try:
             _limit(line)
@@ -223,22 +220,22 @@ def read_roster(path: Path) -> Roster:
 
 
 def notices(roster: Roster, students: Sequence[str]) -> list[str]:
-    """Return who of the roster is missing, and who handed in and is not found in it, each as a sentence."""
+    """Return a sentence for each learner without a submission, and for each submission not on the roster."""
     found = roster.assigned(students)
-    there = {id(line) for lines in found.values() if len(lines) == 1 for line in lines}
-    said = [f"{roster.name(line)} handed nothing in" for line in roster.learners() if id(line) not in there]
+    present = {id(line) for lines in found.values() if len(lines) == 1 for line in lines}
+    notes = [f"{roster.name(line)} handed nothing in" for line in roster.learners() if id(line) not in present]
     for student, lines in found.items():
         if len(lines) != 1:
-            said.append(f"{student} stands on {len(lines) or 'no'} line{'s' * (len(lines) > 1)} of the roster")
-    return said
+            notes.append(f"{student} is on {len(lines) or 'no'} line{'s' * (len(lines) > 1)} of the roster")
+    return notes
 
 
 def write_gradebook(path: Path, marks: Sequence[Mark], roster: Roster | None) -> None:
     """Write the marks as one wide table, a learner to a line: the roster's own table where there is one.
 
-    Canvas gets a column of points for each lesson; Moodle its Grade, in the share of its Maximum Grade, and a comment;
-    any other table a column for each lesson, for each exercise, and the sum. The roster's other cells stay as they are;
-    a table of ours is guarded against formulas.
+    Canvas gets a column of points for each lesson; Moodle its Grade, scaled to its Maximum Grade, and a comment. Any
+    other table gets a column for each lesson, for each exercise, and the sum. Other cells of the roster are unchanged;
+    in a table of ours formulas are escaped.
 
     Raises:
         OSError: it cannot be written.
@@ -265,7 +262,7 @@ def _columns(kind: str, line: Line, own: Sequence[Mark], marks: Sequence[Mark]) 
     lessons = list(dict.fromkeys(EXERCISES[mark.row.exercise].lesson for mark in marks))
     if kind == "canvas":
         if POSSIBLE in _cell(line, "Student").lower():
-            return {lesson: str(sum(e.points for e in _asked(lesson, marks))) for lesson in lessons}
+            return {lesson: str(sum(e.points for e in _exercises_of(lesson, marks))) for lesson in lessons}
         return {lesson: _points(lesson, own) for lesson in lessons}
     if kind == "moodle":
         points, out_of = total(own)
@@ -273,12 +270,12 @@ def _columns(kind: str, line: Line, own: Sequence[Mark], marks: Sequence[Mark]) 
         grade = points if limit is None or not out_of else points * limit / out_of
         return {"Grade": f"{grade:.2f}", "Feedback comments": f"{points:g} of {out_of} points"} if own else {}
     exercises = {mark.row.exercise: f"{mark.points:g}" for mark in own}
-    asked = [exercise.id for lesson in lessons for exercise in _asked(lesson, marks)]
+    asked = [exercise.id for lesson in lessons for exercise in _exercises_of(lesson, marks)]
     whole = {lesson: _points(lesson, own) for lesson in lessons}
     return whole | {id: exercises.get(id, "") for id in asked} | {"total": f"{total(own)[0]:g}" if own else ""}
 
 
-def _asked(lesson: str, marks: Sequence[Mark]) -> list[Exercise]:
+def _exercises_of(lesson: str, marks: Sequence[Mark]) -> list[Exercise]:
     ids = {mark.row.exercise for mark in marks}
     return [exercise for exercise in EXERCISES.values() if exercise.lesson == lesson and exercise.id in ids]
 

@@ -1,7 +1,6 @@
-"""What does a teacher want to know of an exercise? A model answer and why, points, minutes, and what goes wrong.
+"""A page for teachers: model answers, points, minutes, known mistakes and wrong predictions.
 
-Idea: all of it stands in the lesson's folder already: solutions in the text, notes and mistakes in the exercises, and
-wrong guesses with their replies in the predictions.
+All of it comes from the lessons' folders.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ COLUMNS = "exercise lesson title entry difficulty minutes points hidden_points c
 
 
 def as_csv(exercises: Iterable[Exercise]) -> str:
-    """Return a table of exercises: what each is worth, how long it takes, what it asks and which mistakes it knows."""
+    """Return a table of exercises: points, minutes, checks and known mistakes."""
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     writer.writerow(COLUMNS)
@@ -63,7 +62,7 @@ def _section(exercise: Exercise, solution: str) -> str:
         f'<section id="{exercise.cell_id}"><h3>{escape(heading(exercise))}, {exercise.points} points</h3>'
         f"<p><code>{escape(exercise.call)}</code> ({exercise.id})</p><pre>{escape(solution)}</pre>"
         f'<p style="white-space:pre-line">{escape(exercise.notes)}</p>'
-        f"{table(('asked', 'points', ''), checks)}{table(('a mistake', 'what it is told'), mistakes)}</section>"
+        f"{table(('check', 'points', ''), checks)}{table(('a mistake', 'its feedback'), mistakes)}</section>"
     )
 
 

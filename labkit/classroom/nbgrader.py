@@ -1,11 +1,11 @@
-"""How does nbgrader, where a school has it, give the same points? Each exercise gets its words, and a cell of tests.
+"""Release of the lab as a course for nbgrader, with the same points as `labkit grade`.
 
-Idea: an exercise's cell is nbgrader's "autograded answer". Behind it stands a cell of "autograder tests" whose last
-line is a number, which nbgrader takes as partial credit. The tests are hidden ones, so nbgrader takes them out of what
-learners get and puts them back when it grades. They ask `labkit.grading.earned`, which asks what `labkit grade` asks.
+An exercise's cell becomes nbgrader's "autograded answer". A cell of "autograder tests" follows, whose last line is a
+number, which nbgrader takes as partial credit. The tests are hidden: nbgrader removes them from the release and
+restores them for grading. They call `labkit.grading.earned`.
 
-Invariant: with the same seed both give the same points. (nbgrader runs a learner's code in the process that grades it,
-without walls: the teacher's guide says what follows.)
+Invariant: with the same seed both give the same points. (nbgrader runs learners' code in the grading process, without a
+sandbox; the teacher's guide explains the consequences.)
 
 Source: nbgrader 0.9, documentation "Metadata"; nbgrader/utils.py, determine_grade: stderr means no points.
 """
@@ -40,7 +40,7 @@ c.Execute.timeout = 600
 def write_course(folder: Path, lessons: Sequence[Lesson], exercises: Sequence[Exercise], seed: int) -> Path:
     """Write nbgrader's course folder: its configuration, and source/<lesson>/<lesson>.ipynb with solutions; return it.
 
-    seed  what cases are drawn from, as in `labkit grade --seed`
+    seed  the seed of the cases, as in `labkit grade --seed`
     """
     write_atomic(folder / "nbgrader_config.py", CONFIG.encode())
     for lesson in lessons:
@@ -53,7 +53,7 @@ def write_course(folder: Path, lessons: Sequence[Lesson], exercises: Sequence[Ex
 
 
 def _with_tests(cell: dict[str, Any], exercises: dict[str, tuple[Exercise, str]], seed: int) -> list[dict[str, Any]]:
-    """Return a cell; an exercise's with its solution and nbgrader's metadata, and the cell of its tests behind it."""
+    """Return a cell; for an exercise with its solution and nbgrader's metadata, followed by the cell of its tests."""
     found = next((exercises[tag] for tag in cell["metadata"].get("tags", ()) if tag in exercises), None)
     if found is None:
         return [cell]

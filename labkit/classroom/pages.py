@@ -1,11 +1,10 @@
-"""Pages of HTML: a learner's feedback, and the class for its teacher.
+"""HTML pages: a learner's feedback, and the class for its teacher.
 
-Idea: a page is one file that needs nothing else: light or dark as the reader's system, and on paper. Shares and
-mistakes come from the rows of grading; time and predictions from the journals that learners handed in beside their
-notebooks, and where nobody handed one in, the page says so.
+A page is a single file, for light and dark themes and for paper. Points and mistakes come from the rows of grading;
+times and predictions from the journals that learners handed in beside their notebooks.
 
-Invariant: a page loads nothing, and whatever a learner's code said is escaped. Of a hidden check feedback has the name
-and the points only. Who is missing, and whose work is worth 0 because a name was not defined, is named.
+Invariant: a page loads nothing, and all output of learners' code is escaped. Feedback shows only name and points of a
+hidden check. The class page names who is missing, and whose work has 0 points because a name was not defined.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ def page(title: str, body: str) -> bytes:
 
 
 def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    """Return a table of texts, escaped; "" where there is no row.
+    """Return a table of escaped texts; "" without rows.
 
     >>> table(("a",), [("<b>",)])
     '<table><tr><th>a</th></tr><tr><td>&lt;b&gt;</td></tr></table>'
@@ -72,13 +71,13 @@ def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     return f"<table><tr>{names}</tr>{cells}</table>" if rows else ""
 
 
-LONGEST_NAME = 200  # bytes, which leaves room for what is added to a name of at most 255
+LONGEST_NAME = 200  # bytes; the rest of 255 is for suffixes
 
 
-def write_feedback(folder: Path, marks: Sequence[Mark], said: dict[tuple[str, str], TeacherComment]) -> list[Path]:
+def write_feedback(folder: Path, marks: Sequence[Mark], comments: dict[tuple[str, str], TeacherComment]) -> list[Path]:
     """Write <learner>.html for each into a folder, or <learner>/feedback.html where that is a folder; return them."""
     students = by_student(marks)
-    places, words = _places(folder, students), by_row(said, students)
+    places, words = _places(folder, students), by_row(comments, students)
     return [
         write_atomic(places[student], feedback(student, own, words.get((student, ""))))
         for student, own in students.items()
@@ -86,7 +85,7 @@ def write_feedback(folder: Path, marks: Sequence[Mark], said: dict[tuple[str, st
 
 
 def _places(folder: Path, students: Iterable[str]) -> dict[str, Path]:
-    """Return a page's place for each: none twice, where a system takes Ann and ann for one, and none too long."""
+    """Return a path for each page: unique even where Ann and ann are one file name, and not too long."""
     places: dict[str, Path] = {}
     taken = Counter[str]()
     for student in students:
@@ -106,15 +105,15 @@ def feedback(student: str, marks: Sequence[Mark], comment: TeacherComment | None
     states = ("solved" if m.row.points == m.row.out_of else "in part" if m.row.points else "open" for m in marks)
     titles = (EXERCISES[m.row.exercise].title for m in marks)
     rows = list(zip(titles, (f"{m.points:g} of {m.row.out_of}" for m in marks), states, strict=True))
-    body = f"<p><strong>{points:g} of {out_of} points</strong></p>{_said(comment)}"
+    body = f"<p><strong>{points:g} of {out_of} points</strong></p>{_comment(comment)}"
     body += table(("exercise", "points", ""), rows) + "\n".join(_section(mark) for mark in marks)
     return page(f"Feedback for {student}", body)
 
 
 def points_line(mark: Mark) -> str:
-    """Return what counts, and why it is not what was earned."""
+    """Return the points that count, and why they differ from those earned."""
     late = f"; {mark.late_days} day{'s' * (mark.late_days > 1)} late" if mark.late_days else ""
-    by_hand = "; set by your teacher" if mark.said and mark.said.points is not None else ""
+    by_hand = "; set by your teacher" if mark.comment and mark.comment.points is not None else ""
     earned = f", earned {mark.row.points}" if mark.points != mark.row.points else ""
     return f"{mark.points:g} of {mark.row.out_of} points{earned}{late}{by_hand}"
 
@@ -128,7 +127,9 @@ def _section(mark: Mark) -> str:
         body += f"{escape(known['sentence'])}</p>"
     reason = "" if body else f"<p>{escape(row.reason)}</p>"
     title = escape(heading(EXERCISES[row.exercise]))
-    return f"<section><h2>{title}</h2><p>{escape(points_line(mark))}</p>{_said(mark.said)}{reason}{body}</section>"
+    return (
+        f"<section><h2>{title}</h2><p>{escape(points_line(mark))}</p>{_comment(mark.comment)}{reason}{body}</section>"
+    )
 
 
 def _check(check: dict[str, Any]) -> str:
@@ -142,15 +143,17 @@ def _check(check: dict[str, Any]) -> str:
     return f'<div><span class="{kind}">{escape(check["mark"])}</span> {line}{shown}</div>'
 
 
-def _said(said: TeacherComment | None) -> str:
-    return f'<p class="warn"><strong>Your teacher:</strong> {escape(said.comment)}</p>' if said and said.comment else ""
+def _comment(comment: TeacherComment | None) -> str:
+    return (
+        f'<p class="warn"><strong>Your teacher:</strong> {escape(comment.text)}</p>' if comment and comment.text else ""
+    )
 
 
 def report(marks: Sequence[Mark], journals: Sequence[Path], notices: Sequence[str] = ()) -> bytes:
     """Return the class page.
 
     journals   those of the learners, as `journals_beside` finds them
-    notices    lines to begin with: who is missing, what is unused
+    notices    first lines: missing learners, unused comments
     """
     students = by_student(marks)
     reached = [total(own)[0] for own in students.values()]
@@ -169,7 +172,7 @@ def report(marks: Sequence[Mark], journals: Sequence[Path], notices: Sequence[st
     nothing = [mark.row for mark in marks if not mark.row.points]
     undefined = [row for row in nothing if "NameError" in f"{row.reason} {row.details}"]
     names = [(row.student, row.exercise, row.reason) for row in undefined]
-    shown = table(("learner", "exercise", "why"), names) or "<p>Nobody.</p>"
+    shown = table(("learner", "exercise", "why"), names) or "<p>None.</p>"
     body += f"<h2>0 points for a name that was not defined</h2>{shown}"
     body += f"<h2>What they predicted</h2>{_predicted(marks, journals)}"
     rows = [(name, f"{total(own)[0]:g} of {total(own)[1]}") for name, own in students.items()]
@@ -183,14 +186,14 @@ def journals_beside(submissions: Iterable[Submission]) -> list[Path]:
 
 
 def minutes_of(exercise: str, journals: Sequence[Path]) -> list[float]:
-    """Return of each learner the minutes from the first check of an exercise to the one with the most points."""
+    """Return for each learner the minutes from the first check of an exercise to the best one."""
     found = []
     for journal in journals:
         checks = [line for line in entries(journal, "exercise") if line["id"] == exercise]
         times = [when for line in checks if (when := _time(str(line.get("when", ""))))]
         if len(times) == len(checks) > 0:
             best = max(range(len(checks)), key=lambda i: (_whole(checks[i].get("points")), -i))
-            if times[: best + 1] == sorted(times[: best + 1]):  # else a clock was set back, and they are unknown
+            if times[: best + 1] == sorted(times[: best + 1]):  # else a clock was set back
                 found.append((times[best] - times[0]).total_seconds() / 60)
     return found
 
@@ -221,7 +224,7 @@ def _predicted(marks: Sequence[Mark], journals: Sequence[Path]) -> str:
 
 
 def _time(text: str) -> datetime | None:
-    """Return a time of a journal; UTC where it names no zone, so that all can be compared."""
+    """Return a time of a journal, in UTC if it names no zone."""
     try:
         when = datetime.fromisoformat(text)
     except ValueError:

@@ -126,7 +126,7 @@ def _judges(
 
 def _put_aside(learners: Path, new: Mapping[str, bytes], earlier: Path) -> list[str]:
     """Move wheels and notebooks of an earlier release out of the way, changed or not; return what to say of them."""
-    said = []
+    notes = []
     for path in sorted([*learners.glob("*.whl"), *learners.glob("notebooks/*.ipynb")]):
         if path.suffix == ".ipynb" and new.get(f"notebooks/{path.name}") == path.read_bytes():
             continue
@@ -134,8 +134,8 @@ def _put_aside(learners: Path, new: Mapping[str, bytes], earlier: Path) -> list[
         place = next(earlier / name for name in names if not (earlier / name).exists())
         earlier.mkdir(parents=True, exist_ok=True)
         path.rename(place)
-        said.append(f"{path.name} of an earlier release is now {place}")
-    return said
+        notes.append(f"{path.name} of an earlier release is now {place}")
+    return notes
 
 
 def lessons_named(names: Sequence[str]) -> list[Lesson]:
@@ -161,7 +161,7 @@ def stored_exercise(exercise: Exercise, salt: bytes = b"") -> Exercise:
     outcomes = {check: _sealed(check.outcome, salt) for check in exercise.checks}
     sealed = replace(paper, checks=tuple(replace(check, outcome=outcomes[check]) for check in paper.checks))
     mistakes = tuple(
-        Mistake(known.name, StoredMistake(digest(_came_of(sealed, known.answer), exercise)), known.sentence)
+        Mistake(known.name, StoredMistake(digest(_outcomes(sealed, known.answer), exercise)), known.sentence)
         for known in exercise.mistakes
     )
     rows = {repr(case): found for cases in paper.cases for case in cases if (found := exercise.aside(*case))}
@@ -179,22 +179,22 @@ def stored_exercise(exercise: Exercise, salt: bytes = b"") -> Exercise:
 
 
 def _sealed(outcome: Callable[..., object], salt: bytes) -> Callable[..., object]:
-    """Return an outcome as learners may have it: one that holds a right answer seals it with this salt."""
+    """Return an outcome for learners: a right answer inside it is sealed with this salt."""
     seal: Callable[[bytes], Callable[..., object]] | None = getattr(outcome, "sealed", None)
     return outcome if seal is None else seal(salt)
 
 
-def _came_of(paper: CaseSet, function: Callable[..., object]) -> list[list[object]]:
+def _outcomes(paper: CaseSet, function: Callable[..., object]) -> list[list[object]]:
     return outcomes_of(paper, answers_of(paper, function))
 
 
 def _right(paper: CaseSet) -> list[list[object]]:
-    """Return what comes of the reference's answers; of one that is judged by its outcome, nothing but its name."""
-    found = zip(paper.checks, _came_of(paper, paper.exercise.reference), strict=True)
-    return [[_named(check, outcome) for outcome in group] for check, group in found]
+    """Return the outcomes of the reference; where an `Outcome` is judged, only the check's name."""
+    found = zip(paper.checks, _outcomes(paper, paper.exercise.reference), strict=True)
+    return [[_without_answer(check, outcome) for outcome in group] for check, group in found]
 
 
-def _named(check: Check, outcome: object) -> object:
+def _without_answer(check: Check, outcome: object) -> object:
     return Outcome(True, check.name) if isinstance(outcome, Outcome) else outcome
 
 

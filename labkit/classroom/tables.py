@@ -1,10 +1,10 @@
-"""How is a table read that a spreadsheet or a school's system wrote? Whatever its encoding and its separator.
+"""Tables of spreadsheets and schools' systems, whatever their encoding and separator.
 
-Idea: a table of ours is opened in spreadsheets, so a text in it that would be a formula is guarded, and the guard is
-taken off when it is read (labkit.grading.results). Somebody else's table is theirs: its cells go through as they are.
+Spreadsheets open our tables, so a text that would be a formula is escaped, and unescaped when it is read
+(labkit.grading.results). Cells of other tables are not changed.
 
-Invariant: what was written is read, to the letter; a row keeps its columns' names and order; nothing is dropped in
-silence.
+Invariant: a table is read as it was written. A row keeps the names and the order of its columns, and nothing is dropped
+silently.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _QUOTED = re.compile(r'"(?:[^"]|"")*"')
 def read_table(path: Path, *, guarded: bool = False) -> list[Line]:
     """Return the rows of a CSV file: comma, semicolon or tab, with or without a byte order mark.
 
-    guarded   it is one that `write_table` guarded
+    guarded   `write_table` escaped its formulas
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it has no line of names, names a column twice, or has a line with more cells than names.
+        ValueError: it has no header, names a column twice, or has a line with more cells than names.
     """
     text = _decoded(path.read_bytes())
     head = _QUOTED.sub("", text).lstrip("\r\n").split("\n", 1)[0]
@@ -40,7 +40,7 @@ def read_table(path: Path, *, guarded: bool = False) -> list[Line]:
     try:
         lines = [line for line in csv.reader(io.StringIO(text, newline=""), delimiter=separator) if line]
     except csv.Error as error:
-        raise ValueError(f"{path} is no table: {error}") from error
+        raise ValueError(f"{path} is not a table: {error}") from error
     if not lines or not any(name.strip() for name in lines[0]):
         raise ValueError(f"{path} is empty: its first line should name its columns")
     names = _names(path, lines)
@@ -59,9 +59,9 @@ def read_table(path: Path, *, guarded: bool = False) -> list[Line]:
 def write_table(
     path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, object]], *, guarded: bool = False
 ) -> None:
-    """Write rows as CSV that spreadsheets of any language read (UTF-8 with its mark), whole or not at all.
+    """Write rows as CSV that spreadsheets of any language read (UTF-8 with its mark), atomically.
 
-    guarded   a text that a spreadsheet would take for a formula is guarded: for tables of ours
+    guarded   escape texts that a spreadsheet would take for formulas: for tables of ours
     """
     text = io.StringIO(newline="")
     separators = set("".join(columns)) & set(";\t")  # of other tables: quoted, they are not taken for that
@@ -72,7 +72,7 @@ def write_table(
 
 
 def same_name(text: str) -> str:
-    """Return a name in the spelling by which names are compared: case, spaces and the two ways to write ü are one.
+    """Return the normal form of a name, without differences of case, spaces and Unicode composition.
 
     >>> same_name("Zoe\\u0308  Müller ") == same_name("zoë mu\\u0308ller")
     True
@@ -81,7 +81,7 @@ def same_name(text: str) -> str:
 
 
 class Names:
-    """Things that have names, found by a name as exactly as can be: Ann is Ann, and ann if there is no Ann.
+    """Items by name, found as exactly as possible: Ann is Ann, and ann if there is no Ann.
 
     >>> names = Names([("Ann", 1), ("ann", 2), ("STRASSE", 3)])
     >>> names.find("ann"), names.find("Straße")
@@ -97,9 +97,9 @@ class Names:
                     known[bare][thing] = None
 
     def find(self, name: str) -> tuple[int, list[int]]:
-        """Return how exact the match is, 0 to the letter, 2 by `same_name`, and what has this name; [] where nothing.
+        """Return the rank of the match, 0 for equal, 2 by `same_name`, and the items with this name.
 
-        A name may also stand here or there as a table of ours guards it.
+        Either name may be escaped as in a table of ours.
         """
         for exactness, known in enumerate(self._known):
             for written in (name, unguard(name)):
@@ -110,13 +110,13 @@ class Names:
 
 
 def _spellings(name: str) -> tuple[str, str, str]:
-    """Return a name to the letter, with one way to write ü and one blank between words, and as it is compared."""
+    """Return a name unchanged, with normalized Unicode and blanks, and as by `same_name`."""
     written = name.encode(errors="backslashreplace").decode()
     return written, " ".join(unicodedata.normalize("NFC", written).split()), same_name(written)
 
 
 def _names(path: Path, lines: Sequence[Sequence[str]]) -> list[str]:
-    """Return the names of the columns, without those at the end that are empty and hold nothing."""
+    """Return the names of the columns, without empty ones at the end."""
     names = list(lines[0])
     while (
         len(names) > 1

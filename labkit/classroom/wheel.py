@@ -1,6 +1,6 @@
-"""How does a checkout become a wheel, without a build? A wheel is a zip archive with a list of what is in it.
+"""Wheels from a checkout, without a build: a wheel is a zip archive with a list of its content.
 
-Invariant: the same files give the same bytes, and what is built holds nothing that was not named.
+Invariant: the same files give the same bytes, and a wheel holds no file that was not named.
 
 Source: PyPA, binary distribution format (wheel 1.0); core metadata 2.4.
 """
@@ -26,9 +26,9 @@ LEFT_OUT = ("__pycache__", "labkit-answers.jsonl", ".labkit-notebooks.json", ".i
 
 
 def files_of(top: Path, course: Sequence[Lesson] = ()) -> dict[str, bytes]:
-    """Return name in the package -> content, for all that a wheel of this checkout holds: code, data and the course.
+    """Return name in the package -> content of a wheel of this checkout: code, data and the course.
 
-    course   lessons that it holds; those that lie outside of the checkout come with their notebooks
+    course   its lessons; those outside of the checkout come with their notebooks
     """
     found = {path: f"labkit/{path.relative_to(top / 'labkit').as_posix()}" for path in (top / "labkit").rglob("*")}
     found = {path: name for path, name in found.items() if path.suffix in SUFFIXES}
@@ -37,8 +37,8 @@ def files_of(top: Path, course: Sequence[Lesson] = ()) -> dict[str, bytes]:
     for lesson in course:
         for path in lesson.folder.rglob("*"):
             found[path] = f"{folder_of(lesson)}/{path.relative_to(lesson.folder).as_posix()}"
-    wanted = [path for path in sorted(found) if path.is_file() and not any(part in LEFT_OUT for part in path.parts)]
-    content = {found[path]: path.read_bytes() for path in wanted}
+    included = [path for path in sorted(found) if path.is_file() and not any(part in LEFT_OUT for part in path.parts)]
+    content = {found[path]: path.read_bytes() for path in included}
     for lesson in course:
         name = f"labkit/notebooks/{lesson.name}.ipynb"
         if name not in content:
@@ -47,12 +47,12 @@ def files_of(top: Path, course: Sequence[Lesson] = ()) -> dict[str, bytes]:
 
 
 def folder_of(lesson: Lesson) -> str:
-    """Return where a lesson's folder lies in the package."""
+    """Return the path of a lesson's folder in the package."""
     return f"labkit/notebooks/lessons/{lesson.folder.name}"
 
 
 def write_wheel(top: Path, files: Mapping[str, bytes], folder: Path) -> Path:
-    """Write these files of the package as a wheel into a folder, whole; return its path."""
+    """Write these files as a wheel into a folder, atomically; return its path."""
     project: dict[str, Any] = tomllib.loads((top / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     stem = f"{project['name'].replace('-', '_')}-{labkit.__version__}"
     info = f"{stem}.dist-info"
@@ -70,7 +70,7 @@ def write_wheel(top: Path, files: Mapping[str, bytes], folder: Path) -> Path:
 
 
 def _metadata(project: Mapping[str, Any]) -> str:
-    """Return the metadata of pyproject.toml; an extra's marker stands behind each of its requirements."""
+    """Return the metadata of pyproject.toml, with the marker of an extra after each of its requirements."""
     message = EmailMessage()
     fields = [("Metadata-Version", "2.1"), ("Name", project["name"]), ("Version", labkit.__version__)]
     fields += [("Summary", project["description"]), ("Requires-Python", project["requires-python"])]

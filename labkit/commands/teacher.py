@@ -128,7 +128,7 @@ def board(arguments: Namespace) -> int:
 
 def classroom(arguments: Namespace) -> int:
     """Set up the folder, and replace this process by JupyterHub."""
-    from labkit.classroom.hub import Room, learners_named, set_up, walls
+    from labkit.classroom.hub import Classroom, describe_isolation, learners_named, set_up
 
     if importlib.util.find_spec("jupyterhub") is None:
         raise ModuleNotFoundError("JupyterHub is not installed", name="jupyterhub")
@@ -138,13 +138,13 @@ def classroom(arguments: Namespace) -> int:
     if shutil.which("configurable-http-proxy") is None:
         raise CommandError("JupyterHub's proxy is missing: npm install -g configurable-http-proxy")
     try:
-        room = Room(str(folder), learners_named(arguments.users), arguments.port, arguments.memory, arguments.cores,
-                    arguments.idle)  # fmt: skip
+        limits = arguments.memory, arguments.cores, arguments.idle
+        room = Classroom(str(folder), learners_named(arguments.users), arguments.port, *limits)
         config = set_up(room)
         _unpack_learners_lab(top, folder, arguments.lessons)
     except ValueError as error:
         raise CommandError(str(error)) from error
-    print(walls(room, [lessons_folder()]), flush=True)
+    print(describe_isolation(room, [lessons_folder()]), flush=True)
     print(f"http://127.0.0.1:{room.port}  names and passwords: {folder / 'hub' / 'passwords.csv'}", flush=True)
     os.chdir(folder / "hub")
     return os.execv(sys.executable, [sys.executable, "-m", "jupyterhub", "-f", str(config)])

@@ -1,4 +1,4 @@
-"""How is a learner answered? Checks that show the first counter-example, and the grading of a class."""
+"""Exercises: checks that show the first counter-example, and the grading of a class."""
 
 from labkit.grading.answer_log import progress
 from labkit.grading.exercise import Exercise, Mistake

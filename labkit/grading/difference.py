@@ -1,10 +1,9 @@
-"""Where do two answers part, and how is that said to a person?
+"""The first difference between two answers, and values as text.
 
-Idea: one walk over both values looks for the first place where they differ and returns it as a sentence. No sentence:
-they are equal. Both values come off the wire (labkit.grading.sandbox.wire), so no code of a learner's runs in here.
+Both values come from labkit.grading.sandbox.wire, so no learner's code runs here.
 
-Invariant: types, dtypes and shapes must agree before values are looked at; only int for float (65536 for 65536.0),
-tuple for list and torch's bool for Python's are forgiven. NaN equals NaN, and -0 equals 0.
+Invariant: types, dtypes and shapes are compared before values. Only int for float (65536 for 65536.0), tuple for list
+and torch's bool for Python's are accepted. NaN equals NaN, and -0 equals 0.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ _NAMES = {
 
 
 def difference(expected: object, got: object, ulps: int = 0, two_zeros: bool = False) -> str | None:
-    """Return where `got` first parts from `expected`, as a sentence; None if it does not.
+    """Return the first difference of `got` from `expected`, as a sentence; None if they are equal.
 
-    ulps       how many representable values a float may lie away, counted in its own format
+    ulps       how many representable values of its own format a float may differ by
     two_zeros  True: the floats -0 and 0 differ; an int has one zero only
 
     >>> difference([1.0, 2.0], (1, 2))
@@ -43,7 +42,7 @@ def difference(expected: object, got: object, ulps: int = 0, two_zeros: bool = F
         return "it returned None: did you forget `return`?"
     if isinstance(got, Failure):
         return f"{got.message}\n{got.where}".strip()
-    if isinstance(got, Outcome):  # it says itself
+    if isinstance(got, Outcome):
         return None if got.passed else got.says
     if two_zeros and type(expected) is type(got) is float and expected == got and _sign(expected) != _sign(got):
         return _sentence("", show(expected), f"{show(got)}: zero has a sign too")
@@ -51,7 +50,7 @@ def difference(expected: object, got: object, ulps: int = 0, two_zeros: bool = F
 
 
 def show(value: object) -> str:
-    """Return a value from the wire as a person reads it.
+    """Return a value from the wire as text.
 
     >>> show(Instance("ScalerState", {"scale": 65536.0, "growth_tracker": 3}))
     'ScalerState(scale=65536, growth_tracker=3)'
@@ -79,7 +78,7 @@ def show(value: object) -> str:
             return says
         case Failure():
             return "nothing: the call failed"
-    raise TypeError(f"show takes what `load` returns; it was given a {type(value).__name__}")
+    raise TypeError(f"expected a value that `load` returns, got a {type(value).__name__}")
 
 
 def show_number(value: float, digits: int = 6) -> str:
@@ -138,15 +137,15 @@ def _differ(expected: object, got: object, ulps: int, at: str) -> str | None:
 def _sequences_differ(expected: Sequence[object], got: Sequence[object], ulps: int, at: str) -> str | None:
     if len(expected) != len(got):
         return _sentence(at, f"a length of {len(expected)}", f"{len(got)}")
-    places = (_differ(a, b, ulps, f"{at}[{i}]") for i, (a, b) in enumerate(zip(expected, got, strict=True)))
-    return next((place for place in places if place is not None), None)
+    found = (_differ(a, b, ulps, f"{at}[{i}]") for i, (a, b) in enumerate(zip(expected, got, strict=True)))
+    return next((each for each in found if each is not None), None)
 
 
 def _fields_differ(expected: dict[Any, object], got: dict[Any, object], ulps: int, at: str, style: str) -> str | None:
     if expected.keys() != got.keys():
         return _sentence(at, f"the keys {sorted(map(str, expected))}", f"{sorted(map(str, got))}")
-    places = (_differ(item, got[key], ulps, at + style.format(key)) for key, item in expected.items())
-    return next((place for place in places if place is not None), None)
+    found = (_differ(item, got[key], ulps, at + style.format(key)) for key, item in expected.items())
+    return next((each for each in found if each is not None), None)
 
 
 def _numbers_differ(expected: float, got: float, ulps: int, at: str) -> str | None:
@@ -154,7 +153,7 @@ def _numbers_differ(expected: float, got: float, ulps: int, at: str) -> str | No
         return None
     if _fits(expected) and _fits(got) and abs(expected - got) <= ulps * math.ulp(expected):
         return None
-    return _sentence(at, *_shown_apart(expected, got))
+    return _sentence(at, *_distinct(expected, got))
 
 
 def _fits(value: float) -> bool:
@@ -176,15 +175,15 @@ def _elements_differ(expected: torch.Tensor, got: torch.Tensor, ulps: int, at: s
     first = int(wrong[0])
     index = ", ".join(str(int(i)) for i in np.unravel_index(first, expected.shape)) if expected.dim() else ""
     a, b = expected.reshape(-1)[first].item(), got.reshape(-1)[first].item()
-    return _sentence(f"{at}[{index}]" if index else at, *_shown_apart(a, b)) + _in_bits(expected.dtype, a, b)
+    return _sentence(f"{at}[{index}]" if index else at, *_distinct(a, b)) + _in_bits(expected.dtype, a, b)
 
 
 def _in_bits(dtype: torch.dtype, expected: float, got: float) -> str:
-    """Return what the bits add: both numbers in FP16, or that `got` is what FP16 leaves of an FP32 number."""
+    """Return the bits of both FP16 numbers; or a note that `got` is the FP32 number rounded to FP16."""
     if dtype is torch.float16:
         return f"\nexpected  {bits(expected)}\ngot       {bits(got)}"
     if dtype is torch.float32 and abs(expected) < 65520 and float(np.float16(expected)) == got:
-        return f"\nwhat you got is what FP16 leaves of it: {bits(got)}"
+        return f"\nwhat you got is this number rounded to FP16: {bits(got)}"
     return ""
 
 
@@ -195,19 +194,19 @@ def _within_ulps(expected: torch.Tensor, got: torch.Tensor, ulps: int) -> torch.
     wide_expected, wide_got = expected.double(), got.double()
     equal = (wide_expected == wide_got) | (wide_expected.isnan() & wide_got.isnan())
     finite = wide_expected.isfinite() & wide_got.isfinite()
-    return equal | (finite & ((_place_among_floats(expected) - _place_among_floats(got)).abs() <= ulps))
+    return equal | (finite & ((_ordinal(expected) - _ordinal(got)).abs() <= ulps))
 
 
-def _place_among_floats(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the place of each float among all floats of its format: neighbours differ by 1, both zeros are 0."""
+def _ordinal(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the ordinal of each float in its format: neighbours differ by 1, both zeros are 0."""
     integer = _INTEGERS[tensor.element_size()]
     code = tensor.contiguous().view(integer).long()
     magnitude = code & torch.iinfo(integer).max
     return torch.where(code < 0, -magnitude, magnitude)
 
 
-def _shown_apart(expected: float, got: float) -> tuple[str, str]:
-    """Return both numbers with as many digits as it takes to tell them apart."""
+def _distinct(expected: float, got: float) -> tuple[str, str]:
+    """Return both numbers with as many digits as distinguish them."""
     pairs = ((show_number(expected, digits), show_number(got, digits)) for digits in (6, 9, 17))
     return next((pair for pair in pairs if pair[0] != pair[1]), (repr(expected), repr(got)))
 
@@ -225,7 +224,7 @@ def _sign(number: float) -> float:
 
 
 def _kind(value: object) -> str:
-    """Return what a value is, for a sentence about a wrong type."""
+    """Describe a value in a sentence about a wrong type."""
     if isinstance(value, torch.Tensor):
         return f"a tensor in {_name(value)}"
     if isinstance(value, Instance):

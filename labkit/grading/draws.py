@@ -1,7 +1,7 @@
-"""What do several exercises draw?
+"""Random cases that several exercises draw.
 
-Invariant: the same generator state gives the same numbers on every machine; they come from `random.Random`, whose
-sequences Python promises, and never from torch.
+Invariant: the same generator state gives the same numbers on every machine. They come from `random.Random`, whose
+sequences Python guarantees, and never from torch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def whole(random: Random, shape: tuple[int, ...], low: int, high: int) -> Tensor
 
 
 def always(*cases: Case) -> Callable[[Random], list[Case]]:
-    """Return the draw that makes these calls, whatever the seed."""
+    """Return a draw of these cases for every seed."""
     return lambda _: list(cases)
 
 

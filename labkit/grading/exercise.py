@@ -1,10 +1,10 @@
-"""Exercises as data: checks that draw random cases from a seed, and the mistakes that people really make.
+"""Exercises as data: checks with random cases drawn from a seed, and known mistakes.
 
-A lesson's exercises.py says what is asked. Title, difficulty, minutes, the name of the function and the reference are
-read from the lesson's text (labkit.grading.exercises), where they stand once. A known mistake is a row: a sentence for
-its author, and the wrong answer, as an expression or as an edit of the solution.
+A lesson's exercises.py holds the checks. Title, difficulty, minutes, the name of the function and the reference come
+from the lesson's text (labkit.grading.exercises). A known mistake is a row: a sentence for its author, and the wrong
+answer as an expression or as an edit of the solution.
 
-Invariant: points come from checks only. A check passes when every one of its cases does; half a check earns nothing.
+Invariant: points come from checks only. A check passes if all of its cases pass; there are no partial points.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Case: TypeAlias = tuple[object, ...]
 """The arguments of one call."""
 
 Rows: TypeAlias = tuple[tuple[str, str], ...]
-"""Names and texts, to be shown under one another."""
+"""Names and texts, shown as a table of two columns."""
 
 
 CASTS_TO_FP16 = (np.float16, torch.float16, torch.Tensor.half, torch.HalfTensor)
-"""FP16 as numpy and torch have it: withheld where rounding to it, or reading it, is what is asked."""
+"""FP16 in numpy and torch: withheld in exercises on rounding to FP16 or decoding it."""
 
 
 def _no_rows(*_: object) -> Rows:
@@ -37,13 +37,13 @@ def _no_rows(*_: object) -> Rows:
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that is asked of an answer.
+    """One requirement of an exercise.
 
-    name     what is asked, as a sentence the learner reads beside pass or fail
+    name     the requirement, as a sentence that the learner reads beside pass or fail
     points   earned when all its cases pass
     cases    random generator -> the calls to make; the same generator state gives the same calls
-    hidden   True: runs at grading only, because it takes long; it asks for nothing that a visible one does not
-    outcome  (answer off the wire, its case) -> what is judged: the answer itself, or what came of it (an `Outcome`)
+    hidden   True: runs at grading only, because it takes long; it requires nothing beyond the visible checks
+    outcome  (answer off the wire, its case) -> what is judged: the answer itself, or an `Outcome`
     """
 
     name: str
@@ -54,7 +54,7 @@ class Check:
 
 
 Edit: TypeAlias = tuple[str, str]
-"""A text of a solution, and what stands in its place."""
+"""A text of a solution, and its replacement."""
 
 
 def _unknown(*_: object) -> object:
@@ -63,7 +63,7 @@ def _unknown(*_: object) -> object:
 
 @dataclass(frozen=True)
 class Mistake:
-    """A plausible wrong answer: its name, the answer itself, and what to tell the one who gave it.
+    """A plausible wrong answer: its name, the answer itself, and a sentence for its author.
 
     edits   of the lesson's solution, which make the answer; () where the answer is a function of its own
     """
@@ -115,7 +115,7 @@ def wrong(
 
 
 def mistakes_in(names: Mapping[str, object]) -> tuple[Mistake, ...]:
-    """Return the mistakes of a module, `vars()`, in the order in which they stand there."""
+    """Return the mistakes of a module, `vars()`, in their order."""
     return tuple(value for value in names.values() if isinstance(value, Mistake))
 
 
@@ -129,18 +129,18 @@ class Exercise:
     codes       True: its whole numbers are codes, and shown in hexadecimal
     two_zeros   True: -0 and 0 are two answers
     provides    names that exist at grading even if the notebook's own imports are gone
-    withheld    functions and types that are the answer, and so may not be called by one
-    may_change  names of the arguments that the task has an answer change; the others are after the call what they were
+    withheld    functions and types that solve the exercise, and so must not be called
+    may_change  names of the arguments that an answer should change; all others must be unchanged after the call
     run_by      (answer, *case) -> what is judged: it calls the answer; None: the answer is called with the case
-    aside       the arguments of a call -> rows that show a counter-example in another light: its bits, for instance
+    aside       the arguments of a call -> further rows for a counter-example: its bits, for instance
 
     Read from the lesson's text:
 
-    lesson      the notebook it stands in, without its suffix: "06_loss_scaling"
+    lesson      its notebook, without the suffix: "06_loss_scaling"
     title       of its heading
     entry       the name of the function the learner writes
     difficulty  1 to 3 dots
-    minutes     how long it takes someone who followed the lesson
+    minutes     for learners who followed the lesson
     reference   the lesson's solution
     """
 

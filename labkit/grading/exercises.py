@@ -1,7 +1,7 @@
 """The exercises of the course, from the folders of its lessons.
 
-In a teacher's lab an exercise is joined from the lesson's exercises.py (checks and known mistakes) and its text (title,
-difficulty, minutes, and the solution, which is the reference). A learner's lab has one file in their place
+In a teacher's lab an exercise joins the lesson's exercises.py (checks and known mistakes) and its text (title,
+difficulty, minutes, and the solution, which is the reference). A learner's lab has one file instead of both
 (labkit.grading.stored).
 """
 
@@ -38,35 +38,36 @@ def exercises_of(lesson: Lesson) -> tuple[Exercise, ...]:
     """Return the exercises of a lesson.
 
     Raises:
-        CourseError: text and exercises do not fit each other, or an edit does not fit the solution; the message names
-            the file and the exercise.
+        CourseError: text and exercises are inconsistent, or an edit does not match the solution; the message names the
+            file and the exercise.
     """
     if not lesson.text.is_file():
         return stored_exercises(lesson)
-    asked, module, place = questions(lesson.text), lesson.module("exercises"), lesson.folder / "exercises.py"
+    known, module, place = questions(lesson.text), lesson.module("exercises"), lesson.folder / "exercises.py"
     if module is None:
-        if asked:
-            raise CourseError(f"{place} is missing; lesson.py has the exercises {', '.join(asked)}")
+        if known:
+            raise CourseError(f"{place} is missing; lesson.py has the exercises {', '.join(known)}")
         return ()
     found: tuple[Exercise, ...] = tuple(getattr(module, "EXERCISES", ()))
-    if unknown := [exercise.id for exercise in found if exercise.id not in asked]:
+    if unknown := [exercise.id for exercise in found if exercise.id not in known]:
         raise CourseError(f"{place}: exercise {unknown[0]}: lesson.py has no cell with the tag exercise-{unknown[0]}")
-    if missing := asked.keys() - {exercise.id for exercise in found}:
-        raise CourseError(f"{place}: lesson.py has the exercise {min(missing)}, and EXERCISES has not")
+    if missing := known.keys() - {exercise.id for exercise in found}:
+        raise CourseError(f"{place}: lesson.py has the exercise {min(missing)}, which EXERCISES lacks")
     solutions = Solutions(lesson.text)
-    return tuple(_joined(exercise, lesson.name, asked[exercise.id], solutions) for exercise in found)
+    return tuple(_joined(exercise, lesson.name, known[exercise.id], solutions) for exercise in found)
 
 
-def _joined(exercise: Exercise, lesson: str, said: Question, solutions: Solutions) -> Exercise:
+def _joined(exercise: Exercise, lesson: str, question: Question, solutions: Solutions) -> Exercise:
     return replace(
         exercise,
-        lesson=lesson, title=said.title, entry=said.entry, difficulty=said.difficulty, minutes=said.minutes,
+        lesson=lesson, title=question.title, entry=question.entry,
+        difficulty=question.difficulty, minutes=question.minutes,
         reference=solutions.function(exercise.id),
-        mistakes=tuple(_answered(known, exercise.id, solutions) for known in exercise.mistakes),
+        mistakes=tuple(_with_answer(known, exercise.id, solutions) for known in exercise.mistakes),
     )  # fmt: skip
 
 
-def _answered(known: Mistake, id: str, solutions: Solutions) -> Mistake:
+def _with_answer(known: Mistake, id: str, solutions: Solutions) -> Mistake:
     return replace(known, answer=solutions.edited(id, known.name, known.edits), edits=()) if known.edits else known
 
 

@@ -1,10 +1,9 @@
-"""What is the answer to an answer, and how is it told?
+"""Grades as data, and their forms: a table in a notebook, plain text, one line in a teacher's list.
 
-Idea: a `Grade` is data: one `Verdict` per check, the first counter-example of each, and the mistake, when the answer is
-a known one. It is said in three ways: a table for the notebook, plain text for a terminal, one line for the teacher's
-list. All of them say it in words; colour and symbols only repeat them. Colours come from JupyterLab's theme.
+A `Grade` has one `Verdict` for each check, the first counter-example of each, and the known mistake, if any. All forms
+are complete in words; colours, which come from JupyterLab's theme, and symbols only repeat them.
 
-Invariant: the last line says "Solved" where every check passed that the notebook makes, and nowhere else.
+Invariant: the last line says "Solved" exactly where every check of the notebook passed.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class CounterExample:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One check, answered. `counter_example` is None when it passed; `outcomes` are those that the check judges by."""
+    """The result of one check. `counter_example` is None if it passed; `outcomes` are those that it judges."""
 
     check: Check
     counter_example: CounterExample | None = None
@@ -61,11 +60,11 @@ class Verdict:
 
 @dataclass(frozen=True, repr=False)
 class Grade:
-    """The answer to an answer; a notebook shows it as a table.
+    """The judgement of an answer; a notebook shows it as a table.
 
-    mistake    the known mistake that gives these very answers, if there is one
-    complete   True: it is that of `labkit grade`; False: that of a notebook
-    note       why there are no verdicts, or what happened on the way to them; "" where nothing did
+    mistake    the known mistake with the same answers, if any
+    complete   True: by `labkit grade`; False: in a notebook
+    note       why there are no verdicts, or what happened on the way; else ""
     """
 
     exercise: Exercise
@@ -86,17 +85,17 @@ class Grade:
 
     @property
     def bytes(self) -> int:
-        """Return the memory that the answer's run kept between two steps; 0 where that does not count."""
+        """Return the memory that the answer's run kept between two steps; 0 if it does not count."""
         return max((outcome.bytes for verdict in self.verdicts for outcome in verdict.outcomes), default=0)
 
     @property
     def unsolved(self) -> bool:
-        """Return whether the starter is still in place."""
+        """Return whether the cell is still the starter."""
         return bool(self.verdicts) and all(verdict.unsolved for verdict in self.verdicts)
 
     @property
     def reason(self) -> str:
-        """Return one line that says why it is this many points."""
+        """Return one line with the reason for the points."""
         return as_line(self)
 
     def __str__(self) -> str:
@@ -115,7 +114,7 @@ def heading(exercise: Exercise) -> str:
 
 
 def summary(grade: Grade) -> str:
-    """Return how far this grade goes, and what is still to come."""
+    """Return the points, and what grading adds."""
     passed, total = sum(verdict.passed for verdict in grade.verdicts), len(grade.verdicts)
     points = f"{grade.points} of {grade.out_of} points"
     if grade.unsolved:
@@ -131,7 +130,7 @@ def summary(grade: Grade) -> str:
 
 
 def as_line(grade: Grade) -> str:
-    """Return one line that says why it is this many points."""
+    """Return one line with the reason for the points."""
     if grade.unsolved:
         return "unsolved: the starter is still in place"
     if not grade.verdicts:
@@ -148,7 +147,7 @@ def as_line(grade: Grade) -> str:
 
 
 def as_text(grade: Grade) -> str:
-    """Return the grade as plain text: a line per check, the first counter-example in full, others where they part."""
+    """Return the grade as plain text: a line for each check, the first counter-example in full, others in short."""
     lines = [heading(grade.exercise)]
     for verdict in () if grade.unsolved else grade.verdicts:
         lines.append(f"  {_mark(verdict)}  {verdict.check.name}  ({_points(verdict)})")
@@ -161,7 +160,7 @@ def as_text(grade: Grade) -> str:
 
 
 def as_json(grade: Grade) -> dict[str, Any]:
-    """Return what a page for the learner says of a grade, as plain data; of a hidden check only its name and points."""
+    """Return the grade as plain data for the learner's page; of a hidden check only its name and points."""
     checks = [
         {"name": verdict.check.name, "points": verdict.points, "out_of": verdict.check.points, "mark": _mark(verdict),
          "rows": [] if verdict.check.hidden or grade.unsolved else _rows(grade, verdict)}
@@ -172,7 +171,7 @@ def as_json(grade: Grade) -> dict[str, Any]:
 
 
 def as_html(grade: Grade) -> str:
-    """Return the grade as HTML that follows the notebook's theme. All that the learner's code said is escaped."""
+    """Return the grade as HTML that follows the notebook's theme. All output of the learner's code is escaped."""
     title = escape(heading(grade.exercise))
     rows = "" if grade.unsolved else "".join(_html_row(grade, verdict) for verdict in grade.verdicts)
     table = f'<table style="border:none;margin:6px 0;text-align:left">{rows}</table>' if rows else ""
@@ -217,8 +216,8 @@ def _points(verdict: Verdict) -> str:
 def _rows(grade: Grade, verdict: Verdict) -> list[tuple[str, str]]:
     """Return a verdict's counter-example as names and values.
 
-    The grade's first one shows the arguments, what was expected and what came, and where they part; another one shows
-    where they part, unless that was said already.
+    The grade's first one shows arguments, expected and actual answer, and their difference. Others show their
+    difference, unless it is the same.
     """
     examples = [other.counter_example for other in grade.verdicts if other.counter_example]
     example = verdict.counter_example
@@ -227,8 +226,8 @@ def _rows(grade: Grade, verdict: Verdict) -> list[tuple[str, str]]:
     if example is not examples[0] and example.difference == examples[0].difference:
         return []
     first, *rest = example.difference.split("\n")
-    parting = [("differs", first), *(("", line) for line in rest)]
+    differs = [("differs", first), *(("", line) for line in rest)]
     if example is not examples[0]:
-        return parting
-    told = [*example.given, ("expected", example.expected), ("got", example.got)]
-    return told if example.difference == example.got else [*told, *parting]
+        return differs
+    rows = [*example.given, ("expected", example.expected), ("got", example.got)]
+    return rows if example.difference == example.got else [*rows, *differs]

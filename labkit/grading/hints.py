@@ -1,7 +1,7 @@
-"""What helps somebody who does not get on? Three hints for each exercise, asked for one by one.
+"""Three hints for each exercise, shown one at a time.
 
-Idea: a hint is a row of data. The journal beside the notebook notes each one that was read, so that the next call gives
-the next step, after a restart too. Hints cost no points.
+Hints are rows of data and cost no points. The journal beside the notebook records each hint that was read, so that the
+next call shows the next one, even after a restart.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from labkit.records.journal import append_answer, current_journal, last_answers
 
 @dataclass(frozen=True, repr=False)
 class Hint:
-    """One step of help; a notebook shows it as a line. step: from 1 to `of`."""
+    """One hint; a notebook shows it as a line. step: from 1 to `of`."""
 
     text: str
     step: int
@@ -39,15 +39,15 @@ def hints() -> dict[str, tuple[str, ...]]:
 
 
 def hint(exercise_id: str, journal: Path | None = None) -> Hint:
-    """Return the next hint for an exercise, free of charge; after the last one, the last again.
+    """Return the next hint for an exercise; after the last one, the last again.
 
-    journal   where hints that were read are noted; None: beside the notebook, and without one it is always the first
+    journal   records hints that were read; None: the journal beside the notebook; without any, the first is returned
 
     >>> hint("start.smallest").text
     'The formula stands in the docstring. It has two parts: the bias, and a power of two.'
 
     Raises:
-        ValueError: there is no exercise of this name; the message names the nearest.
+        ValueError: the exercise does not exist; the message names the nearest.
     """
     steps = hints().get(find_exercise(exercise_id).id)
     if not steps:

@@ -35,9 +35,9 @@ VISIBLE_SEED = 0
 
 @dataclass(frozen=True, eq=False)
 class CaseSet:
-    """What is asked of an answer: the checks of an exercise that count, and the calls of each, cases[check][case].
+    """The checks of an exercise, and the calls of each, cases[check][case].
 
-    complete   True: a paper of grading; False: what a notebook asks
+    complete   True: for grading; False: for a notebook
     """
 
     exercise: Exercise
@@ -47,49 +47,49 @@ class CaseSet:
 
 
 def check(exercise_id: str, function: object) -> Grade:
-    """Return the grade of `function` on the visible checks of an exercise; a notebook shows it, and keeps the answer.
+    """Return the grade of `function` on the visible checks of an exercise; in a notebook, log the answer.
 
     >>> grade = check("start.smallest", lambda exponent_bits, significand_bits: 2.0**-24)
     >>> grade.points, grade.mistake.name
     (0, 'answers for FP16')
 
     Raises:
-        ValueError: there is no exercise of this name.
+        ValueError: the exercise does not exist.
     """
     exercise = find_exercise(exercise_id)
-    paper = visible_cases(exercise)
-    grade = judge(paper, answers_of(paper, function, exercise.withheld))
+    case_set = visible_cases(exercise)
+    grade = judge(case_set, answers_of(case_set, function, exercise.withheld))
     log_answer(grade, function)
     return grade
 
 
 def earned(exercise_id: str, function: object, seed: int) -> int:
-    """Return the points that `labkit grade --seed` gives for `function`, and show why; a gradebook's tests call this.
+    """Return the points that `labkit grade --seed` gives for `function`, and display why; nbgrader's tests call this.
 
-    What the function prints is not shown: nbgrader takes a word on stderr for a failure.
+    Output of the function is suppressed: nbgrader takes any on stderr for a failure.
 
     >>> earned("start.smallest", lambda exponent_bits, significand_bits: 2.0**-24, seed=1)
     0
 
     Raises:
-        ValueError: there is no exercise of this name.
+        ValueError: the exercise does not exist.
     """
     from IPython.display import HTML, display
 
     exercise = find_exercise(exercise_id)
-    paper = grading_cases(exercise, seed)
+    case_set = grading_cases(exercise, seed)
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()), warnings.catch_warnings():
-        grade = judge(paper, answers_of(paper, function, exercise.withheld))
+        grade = judge(case_set, answers_of(case_set, function, exercise.withheld))
     if current_journal() is not None:
         display(HTML(as_html(grade)))  # type: ignore[no-untyped-call]
     return grade.points
 
 
 def find_exercise(exercise_id: str) -> Exercise:
-    """Return the exercise of this name.
+    """Return the exercise with this name.
 
     Raises:
-        ValueError: there is none; the message names the nearest.
+        ValueError: it does not exist; the message names the nearest.
     """
     if exercise_id in EXERCISES:
         return EXERCISES[exercise_id]
@@ -101,14 +101,14 @@ def find_exercise(exercise_id: str) -> Exercise:
 
 @lru_cache(maxsize=256)
 def visible_cases(exercise: Exercise) -> CaseSet:
-    """Return what a notebook asks: the visible checks, on the same calls every time."""
+    """Return the cases of a notebook: those of the visible checks, the same every time."""
     checks = tuple(check for check in exercise.checks if not check.hidden)
     return CaseSet(exercise, checks, tuple(tuple(draw_cases(exercise, check, VISIBLE_SEED)) for check in checks), False)
 
 
 @lru_cache(maxsize=256)
 def grading_cases(exercise: Exercise, seed: int) -> CaseSet:
-    """Return what grading asks: the notebook's calls, then those of this seed; a class meets one paper, kept."""
+    """Return the cases of grading: the notebook's, then those of this seed."""
     visible = visible_cases(exercise)
     shown = dict(zip(visible.checks, visible.cases, strict=True))
     cases = tuple((*shown.get(check, ()), *draw_cases(exercise, check, seed)) for check in exercise.checks)
@@ -120,55 +120,55 @@ def draw_cases(exercise: Exercise, check: Check, seed: int) -> list[Case]:
     return check.cases(random.Random(f"{seed} {exercise.id} {check.name}"))
 
 
-def answers_of(paper: CaseSet, function: object, withheld: Sequence[object] = ()) -> list[list[Json]]:
-    """Return what `function` says to every case of every check; `withheld` is what it may not call."""
-    asked = paper.exercise
-    rules = (withheld, asked.may_change, asked.run_by)
-    return [[answer_case(function, asked.call, case, *rules) for case in cases] for cases in paper.cases]
+def answers_of(case_set: CaseSet, function: object, withheld: Sequence[object] = ()) -> list[list[Json]]:
+    """Return the answers of `function` to every case of every check; it must not call what is `withheld`."""
+    exercise = case_set.exercise
+    rules = (withheld, exercise.may_change, exercise.run_by)
+    return [[answer_case(function, exercise.call, case, *rules) for case in cases] for cases in case_set.cases]
 
 
-def judge(paper: CaseSet, answers: list[list[Json]], note: str = "") -> Grade:
-    """Return the grade that these answers earn: one verdict per check, in order.
+def judge(case_set: CaseSet, answers: list[list[Json]], note: str = "") -> Grade:
+    """Return the grade of these answers: one verdict for each check, in order.
 
     answers   answers[check][case], as `answers_of` gives them
 
     Raises:
-        ValueError: there are not as many answers as cases, or one of them cannot be read.
+        ValueError: the number of answers differs from that of cases, or one cannot be read.
     """
-    if [len(group) for group in answers] != [len(cases) for cases in paper.cases]:
+    if [len(group) for group in answers] != [len(cases) for cases in case_set.cases]:
         raise ValueError("the number of answers is not the number of cases")
-    expected, given = known_outcomes(paper, paper.exercise.reference), outcomes_of(paper, answers)
-    right = known_answers(paper, paper.exercise.reference)
+    expected, given = known_outcomes(case_set, case_set.exercise.reference), outcomes_of(case_set, answers)
+    right = known_answers(case_set, case_set.exercise.reference)
     verdicts = tuple(
-        _verdict(paper.exercise, check, cases, theirs, yours, [a == b for a, b in zip(written, answer, strict=True)])
+        _verdict(case_set.exercise, check, cases, theirs, yours, [a == b for a, b in zip(written, answer, strict=True)])
         for check, cases, theirs, yours, written, answer in zip(
-            paper.checks, paper.cases, expected, given, right, answers, strict=True
+            case_set.checks, case_set.cases, expected, given, right, answers, strict=True
         )
     )
-    known = None if all(verdict.passed or verdict.unsolved for verdict in verdicts) else _mistake(paper, given)
-    return Grade(paper.exercise, verdicts, known, paper.complete, note)
+    known = None if all(verdict.passed or verdict.unsolved for verdict in verdicts) else _mistake(case_set, given)
+    return Grade(case_set.exercise, verdicts, known, case_set.complete, note)
 
 
 @lru_cache(maxsize=512)
-def known_answers(paper: CaseSet, function: Callable[..., object]) -> list[list[Json]]:
-    """Return the answers of a reference, or of a known mistake, as `answers_of` gives them; they are computed once."""
+def known_answers(case_set: CaseSet, function: Callable[..., object]) -> list[list[Json]]:
+    """Return the answers of a reference or a known mistake, computed once."""
     if isinstance(function, StoredAnswers):
-        return [[[] for _ in cases] for cases in paper.cases]  # only what came of them is stored
-    with warnings.catch_warnings(action="ignore"):  # an overflow in the solution is no news for a learner
-        return answers_of(paper, function)
+        return [[[] for _ in cases] for cases in case_set.cases]  # only their outcomes are stored
+    with warnings.catch_warnings(action="ignore"):  # overflows in the solution do not concern the learner
+        return answers_of(case_set, function)
 
 
 @lru_cache(maxsize=512)
-def known_outcomes(paper: CaseSet, function: Callable[..., object]) -> list[list[object]]:
-    """Return what comes of the answers of a reference, or of a known mistake; it is computed once."""
+def known_outcomes(case_set: CaseSet, function: Callable[..., object]) -> list[list[object]]:
+    """Return the outcomes of a reference or a known mistake, computed once."""
     if isinstance(function, StoredAnswers):
         return function.outcomes
-    return outcomes_of(paper, known_answers(paper, function))
+    return outcomes_of(case_set, known_answers(case_set, function))
 
 
-def outcomes_of(paper: CaseSet, answers: list[list[Json]]) -> list[list[object]]:
-    """Return what is judged, for every case of every check: the answer, or what came of it."""
-    groups = zip(paper.checks, paper.cases, answers, strict=True)
+def outcomes_of(case_set: CaseSet, answers: list[list[Json]]) -> list[list[object]]:
+    """Return what is judged for every case of every check: the answer, or its outcome."""
+    groups = zip(case_set.checks, case_set.cases, answers, strict=True)
     return [
         [check.outcome(load(answer), case) for case, answer in zip(cases, group, strict=True)]
         for check, cases, group in groups
@@ -183,47 +183,47 @@ def _verdict(
     given: list[object],
     same: list[bool],
 ) -> Verdict:
-    """Return whether a check passed; `same` is where answers are equal to the letter, and need no closer look."""
+    """Return the verdict on a check; where `same`, answers are identical and need no comparison."""
     outcomes = tuple(answer for answer in given if isinstance(answer, Outcome))
     for case, right, answer, equal in zip(cases, expected, given, same, strict=True):
-        parting = None if equal and not outcomes else difference(right, answer, exercise.ulps, exercise.two_zeros)
-        if parting is not None:
+        mismatch = None if equal and not outcomes else difference(right, answer, exercise.ulps, exercise.two_zeros)
+        if mismatch is not None:
             unsolved = isinstance(answer, Failure) and answer.kind == "unsolved"
-            return Verdict(check, _counter_example(exercise, check, case, right, answer, parting), unsolved, outcomes)
+            return Verdict(check, _counter_example(exercise, check, case, right, answer, mismatch), unsolved, outcomes)
     return Verdict(check, outcomes=outcomes)
 
 
 def _counter_example(
-    exercise: Exercise, check: Check, case: Case, right: object, answer: object, parting: str
+    exercise: Exercise, check: Check, case: Case, right: object, answer: object, mismatch: str
 ) -> CounterExample:
-    values = [] if exercise.run_by else [_shown(exercise, load(dump(argument))) for argument in case]
-    expected = check.name if isinstance(right, Outcome) else _shown(exercise, right)  # no right order is given away
-    got = _shown(exercise, answer)
+    values = [] if exercise.run_by else [_text(exercise, load(dump(argument))) for argument in case]
+    expected = check.name if isinstance(right, Outcome) else _text(exercise, right)  # reveals no right answer
+    got = _text(exercise, answer)
     if exercise.codes and type(right) is type(answer) is int:
-        parting = f"expected {expected}, got {got}"
-    if expected == got:  # they part behind what is shown
+        mismatch = f"expected {expected}, got {got}"
+    if expected == got:  # they differ in what is cut off
         expected = got = f"{got}, the same as far as shown"
     given = tuple(zip(exercise.parameters if values else (), values, strict=True))
-    return CounterExample(given + exercise.aside(*case), expected, got, parting)
+    return CounterExample(given + exercise.aside(*case), expected, got, mismatch)
 
 
-def _shown(exercise: Exercise, value: object) -> str:
-    """Return a value as a person reads it: a code in hexadecimal."""
+def _text(exercise: Exercise, value: object) -> str:
+    """Return a value as text, a code in hexadecimal."""
     if exercise.codes and type(value) is int:
         return f"{'-' if value < 0 else ''}0x{abs(value):04X}"
     return show(value)
 
 
-def _mistake(paper: CaseSet, given: list[list[object]]) -> Mistake | None:
+def _mistake(case_set: CaseSet, given: list[list[object]]) -> Mistake | None:
     """Return the first known mistake that gives the same answer to every case."""
-    return next((mistake for mistake in paper.exercise.mistakes if _made(paper, mistake.answer, given)), None)
+    return next((mistake for mistake in case_set.exercise.mistakes if _makes(case_set, mistake.answer, given)), None)
 
 
-def _made(paper: CaseSet, mistaken: Callable[..., object], given: list[list[object]]) -> bool:
+def _makes(case_set: CaseSet, mistaken: Callable[..., object], given: list[list[object]]) -> bool:
     if isinstance(mistaken, StoredMistake):
-        return mistaken.digest == digest(given, paper.exercise)
-    pairs = zip(known_outcomes(paper, mistaken), given, strict=True)
-    return all(_same(a, b, paper.exercise) for theirs, group in pairs for a, b in zip(theirs, group, strict=True))
+        return mistaken.digest == digest(given, case_set.exercise)
+    pairs = zip(known_outcomes(case_set, mistaken), given, strict=True)
+    return all(_same(a, b, case_set.exercise) for theirs, group in pairs for a, b in zip(theirs, group, strict=True))
 
 
 def _same(mistaken: object, answer: object, exercise: Exercise) -> bool:

@@ -1,9 +1,9 @@
 """The code of a notebook that is run for one exercise.
 
 The cells of the exercise run in their order, however often the cell was copied or split. Before them run those
-statements of other cells that bind a name which the answer uses, directly or through another statement: helpers,
-constants and tables count, while a training or a widget whose result the answer does not use is not repeated. Syntax of
-IPython becomes calls, by IPython's own rules.
+statements of other cells that bind a name which the answer uses, directly or through another statement. So helpers and
+constants count, and a training whose result the answer does not use is not repeated. Syntax of IPython becomes calls,
+by IPython's own rules.
 
 Invariant: nothing here runs a learner's code; it is parsed at most.
 """

@@ -1,7 +1,7 @@
-"""The solutions in a lesson's text as functions: references of exercises, and known mistakes that are edits of them.
+"""The solutions in a lesson's text as functions: references of exercises, and known mistakes as edits of them.
 
-Idea: a solution is run as an answer of a learner is: its cell, with the imports and definitions of other cells that it
-uses (labkit.grading.program); calls at the top of its cell, such as `check(...)`, are left out.
+A solution runs as a learner's answer does (labkit.grading.program): its cell, with the imports and definitions of other
+cells that it uses. Calls at the top level of its cell, such as `check(...)`, are left out.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Solutions:
 
     def source(self, id: str) -> str:
         """Return the cell of an exercise, with its solution."""
-        cells, asked = _read(self._text)
-        return solution_of(cells[asked[id].place].source)
+        cells, known = _read(self._text)
+        return solution_of(cells[known[id].place].source)
 
     def edited(self, id: str, name: str, edits: Sequence[Edit]) -> Callable[..., Any]:
         """Return the solution of an exercise with some of its text replaced; it is compiled when it is first called.
@@ -69,8 +69,8 @@ def _read(text: Path) -> tuple[tuple[Cell, ...], dict[str, Question]]:
 
 @lru_cache(maxsize=2048)
 def _function(text: Path, id: str, edits: tuple[Edit, ...]) -> Callable[..., Any]:
-    cells, asked = _read(text)
-    question = asked[id]
+    cells, known = _read(text)
+    question = known[id]
     sources = [cell.source for cell in cells]
     sources[question.place] = _edited(cells[question.place], edits)
     code = [

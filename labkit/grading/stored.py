@@ -1,10 +1,10 @@
-"""Exercises without solutions: what judges an answer in a learner's lab.
+"""Exercises without solutions, for a learner's lab.
 
-Idea: a learner's lab has no references and no known mistakes. In their place stand the right answers to the visible
-cases, and of each mistake a digest of its answers to them. An exercise that is stored so is an `Exercise` like the
-others; `labkit release` writes those of a lesson into one file of its folder.
+In place of references there are the right answers to the visible cases, and of each known mistake a digest of its
+answers to them. A stored exercise is an ordinary `Exercise`; `labkit release` writes those of a lesson into one file of
+its folder.
 
-Invariant: what is judged with them is judged as in the teacher's lab; grading, which draws further cases, is not done.
+Invariant: answers are judged as in the teacher's lab. Grading, which draws further cases, is not available.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from labkit.grading.exercise import Case, Exercise, Rows
 from labkit.grading.outcome import Outcome
 from labkit.grading.sandbox.wire import Failure, Instance
 
-COARSE_DIGITS = 12  # significand bits that a digest keeps where an exercise forgives ulps
+COARSE_DIGITS = 12  # significand bits of a digest, if an exercise tolerates ulps
 
 
 @dataclass(frozen=True, eq=False)
 class StoredAnswers:
-    """Stands for a reference: the names of its arguments, and what came of its answers, outcomes[check][case]."""
+    """Replaces a reference: the names of its arguments, and outcomes[check][case]."""
 
     parameters: tuple[str, ...]
     outcomes: list[list[object]]
@@ -41,22 +41,24 @@ class StoredAnswers:
         return inspect.Signature([inspect.Parameter(name, kind) for name in self.parameters])
 
     def __call__(self, *_: object) -> object:
-        raise TypeError("of this reference only its answers to the visible cases are here; the teacher's lab has it")
+        raise TypeError(
+            "this lab has only the reference's answers to the visible cases; the teacher's lab has the reference"
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class StoredMistake:
-    """Stands for a known mistake: the digest of what came of its answers to the visible cases."""
+    """Replaces a known mistake: the digest of its outcomes on the visible cases."""
 
     digest: str
 
     def __call__(self, *_: object) -> object:
-        raise TypeError("of this mistake only a digest of its answers is here; the teacher's lab has it")
+        raise TypeError("this lab has only a digest of the mistake's answers; the teacher's lab has the mistake")
 
 
 @dataclass(frozen=True, eq=False)
 class StoredCases:
-    """Stands for a draw: the visible cases."""
+    """Replaces a draw: the visible cases."""
 
     cases: tuple[Case, ...]
 
@@ -66,7 +68,7 @@ class StoredCases:
 
 @dataclass(frozen=True, eq=False)
 class StoredRows:
-    """Stands for what is shown aside: the rows of each visible case, by how the case is written."""
+    """Replaces `Exercise.aside`: the rows of each visible case, by its repr."""
 
     rows: dict[str, Rows] = field(default_factory=dict)
 
@@ -75,10 +77,10 @@ class StoredRows:
 
 
 def stored_exercises(lesson: Lesson) -> tuple[Exercise, ...]:
-    """Return the exercises of a lesson in a learner's lab; none where it has none.
+    """Return the exercises of a lesson in a learner's lab; () if it has none.
 
     Raises:
-        CourseError: the file cannot be read, for instance since another version of the lab wrote it.
+        CourseError: the file cannot be read, for instance because another version of the lab wrote it.
     """
     if not lesson.judge.is_file():
         return ()
@@ -91,34 +93,34 @@ def stored_exercises(lesson: Lesson) -> tuple[Exercise, ...]:
 
 
 def digest(outcomes: Sequence[Sequence[object]], exercise: Exercise) -> str:
-    """Return a word for what came of an answer: the same word where `difference` finds none, a few ulps forgiven.
+    """Return a digest of outcomes, equal where `difference` finds none, up to a few ulps.
 
     >>> from labkit.grading.exercises import EXERCISES
-    >>> one, other = ([[given]] for given in ((1, 2.0, torch.tensor([0.0])), [1.0, 2, torch.tensor([-0.0])]))
+    >>> one, other = ([[value]] for value in ((1, 2.0, torch.tensor([0.0])), [1.0, 2, torch.tensor([-0.0])]))
     >>> digest(one, EXERCISES["start.smallest"]) == digest(other, EXERCISES["start.smallest"])
     True
     """
-    plain = [[_plain(outcome, exercise) for outcome in group] for group in outcomes]
+    plain = [[_normal_form(outcome, exercise) for outcome in group] for group in outcomes]
     return hashlib.sha256(repr([exercise.id, plain]).encode()).hexdigest()
 
 
-def _plain(value: object, exercise: Exercise) -> object:
-    """Return a value in the one spelling that all its equals share."""
+def _normal_form(value: object, exercise: Exercise) -> object:
+    """Return the normal form that all equal values share."""
     match value:
         case Outcome(facts=facts):
             return "outcome", facts
         case Failure(message=message):
             return "failure", message
         case Instance(name, fields):
-            return name, sorted((key, _plain(item, exercise)) for key, item in fields.items())
+            return name, sorted((key, _normal_form(item, exercise)) for key, item in fields.items())
         case dict():
-            return "dict", sorted((repr(key), _plain(item, exercise)) for key, item in value.items())
+            return "dict", sorted((repr(key), _normal_form(item, exercise)) for key, item in value.items())
         case list() | tuple():
-            return [_plain(item, exercise) for item in value]
+            return [_normal_form(item, exercise) for item in value]
         case torch.Tensor() if value.dtype is torch.bool and value.dim() == 0:
             return bool(value)
         case torch.Tensor() | np.ndarray():
-            elements = [_plain(item, exercise) for item in value.reshape(-1).tolist()]
+            elements = [_normal_form(item, exercise) for item in value.reshape(-1).tolist()]
             return type(value).__name__, str(value.dtype), tuple(value.shape), elements
         case bool() | None | str():
             return repr(value)

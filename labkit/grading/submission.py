@@ -1,10 +1,6 @@
-"""What did the learner hand in?
+"""Submissions: the notebooks that learners hand in, and the code cells in them.
 
-Idea: a submission is a notebook, read as JSON. An exercise's cell is found by its tag or its id, and a notebook's
-lesson by the exercises in it. Which of its code is run, labkit.grading.program says.
-
-Invariant: nothing in here runs a learner's code, and nothing is read through a link that leads out of what its learner
-handed in.
+Invariant: nothing here runs a learner's code, and no link is followed out of what its learner handed in.
 """
 
 from __future__ import annotations
@@ -21,23 +17,23 @@ from pathlib import Path
 from labkit.grading.exercise import Exercise
 
 MAX_BYTES = 64 << 20
-MAX_CODE = 1 << 20  # characters of code, tags and ids in one notebook: a lesson with all its solutions has 60,000
-MAX_DEPTH = 20  # folders inside of each other
+MAX_CODE = 1 << 20  # characters of code, tags and ids in one notebook; a solved lesson has 60,000
+MAX_DEPTH = 20  # of nested folders
 CANVAS = re.compile(r"(?P<who>[^_]+)_(?:LATE_)?(?P<number>\d+)_\d+_(?P<file>.+)")
 MOODLE = re.compile(r"(?P<who>.+)_(?P<number>\d+)_assignsubmission_[a-z]+_?(?P<file>.*)")
 
 
 class Unreadable(Exception):
-    """Something handed in cannot be graded; the message says why, for the teacher's list."""
+    """A submission that cannot be graded; the message is the reason in the teacher's list."""
 
 
 @dataclass(frozen=True)
 class Submission:
     """One notebook of one student.
 
-    path      None where a student's folder holds no notebook, or an archive's could not be unpacked
-    own       what the student's files lie in, the notebook itself where that is all; None: the caller named the file
-    problem   why it cannot be graded, where that was known before it was opened
+    path      None if a student's folder holds no notebook, or it could not be unpacked
+    own       the student's folder, or the notebook itself; None: the caller named the file
+    problem   why it cannot be graded, if known before it is opened
     """
 
     student: str
@@ -59,11 +55,11 @@ class CodeCell:
 def find(paths: Iterable[Path], refused: Mapping[Path, str] | None = None) -> list[Submission]:
     """Return the submissions in files and folders, in order of name.
 
-    <folder>/<student>.ipynb and <folder>/<student>/.../<lesson>.ipynb both do, mixed or not; a file given by itself
-    is its student's. Names that Canvas and Moodle give are taken apart. Checkpoints, hidden files and what macOS adds
-    to an archive (__MACOSX) are passed over.
+    Both <folder>/<student>.ipynb and <folder>/<student>/.../<lesson>.ipynb are accepted, as are single files. Names
+    from Canvas and Moodle are parsed. Checkpoints, hidden files and macOS's additions to archives (__MACOSX) are
+    ignored.
 
-    refused   path -> why there is no such file: what an archive holds and was not unpacked. Its student is told so
+    refused   path -> why the file could not be unpacked from an archive: the reason in its student's rows
 
     Raises:
         FileNotFoundError: a path does not exist.
@@ -77,12 +73,12 @@ def find(paths: Iterable[Path], refused: Mapping[Path, str] | None = None) -> li
         for file, why in inside.items():
             student, name = learner_in(file.parts[0])
             found.append(Submission(student, "/".join(file.parts[1:]) or name, None, problem=why))
-    handed_in = {one.student for one in found if one.path or one.problem}  # an empty folder is no news beside it
+    handed_in = {one.student for one in found if one.path or one.problem}  # an empty folder beside it is ignored
     return [one for one in found if one.path or one.problem or one.student not in handed_in]
 
 
 def hard_linked(submissions: Iterable[Submission]) -> list[list[Submission]]:
-    """Return the submissions of several students that are one file under several names: hard links."""
+    """Return groups of students whose submissions are hard links to one file."""
     files: dict[tuple[int, int], list[Submission]] = {}
     for one in submissions:
         with suppress(OSError):
@@ -92,7 +88,7 @@ def hard_linked(submissions: Iterable[Submission]) -> list[list[Submission]]:
 
 
 def learner_in(name: str) -> tuple[str, str]:
-    """Return who handed in, and the name of the file, as the exports of Canvas and Moodle tell them.
+    """Return the student and the name of the file from names that Canvas and Moodle export.
 
     >>> learner_in("lovelaceada_LATE_12345_678901_06_loss_scaling-1.ipynb")
     ('lovelaceada_12345', '06_loss_scaling-1.ipynb')
@@ -129,14 +125,14 @@ def _in_folder(folder: Path) -> Iterator[Submission]:
 def _is_folder(entry: Path) -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # a folder above it may be listed, and not entered
+    except OSError:  # a folder that can be listed, but not entered
         return entry.suffix != ".ipynb"
 
 
 def files_in(folder: Path, suffix: str) -> list[Path]:
-    """Return what has a name with this ending, of any case, below a folder, and is not hidden, in order.
+    """Return the files below a folder with this suffix, in any case and not hidden, in order.
 
-    A link to a folder is not followed. Folders deeper than MAX_DEPTH, and those that cannot be read, are passed over.
+    Links to folders are not followed. Folders deeper than MAX_DEPTH and unreadable ones are ignored.
     """
     found, waiting = [], [(folder, 0)]
     while waiting:
@@ -154,20 +150,20 @@ def files_in(folder: Path, suffix: str) -> list[Path]:
 
 
 def content_of(path: Path, own: Path | None, most: int = MAX_BYTES) -> bytes:
-    """Return what is in a file that a learner handed in.
+    """Return the content of a file that a learner handed in.
 
-    own    what the learner's files lie in, resolved: the file may be a link to another one in there; None: anywhere
-    most   bytes that it may have
+    own    the learner's folder, resolved: the file may be a link within it; None: anywhere
+    most   maximum size in bytes
 
     Raises:
-        Unreadable: it is no file, too large, or a link to what is not the learner's.
+        Unreadable: it is no regular file, too large, or a link out of the learner's folder.
     """
     try:
         real = path.resolve(strict=True)
         if own is not None and not real.is_relative_to(own):
             raise Unreadable("it is a link to something outside of what its learner handed in: hand in the file itself")
         flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-        with os.fdopen(os.open(real, flags), "rb") as file:  # non-blocking: a pipe that nobody writes to
+        with os.fdopen(os.open(real, flags), "rb") as file:  # non-blocking: it may be a pipe without a writer
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode) or status.st_size > most:
                 raise Unreadable(f"not a file of at most {most >> 20} MiB")
@@ -181,7 +177,7 @@ def content_of(path: Path, own: Path | None, most: int = MAX_BYTES) -> bytes:
 
 
 def is_own(path: Path, own: Path | None) -> bool:
-    """Return whether a learner's file can be read: it is there, and is theirs."""
+    """Return whether a file can be read and belongs to the learner."""
     try:
         content_of(path, own)
     except Unreadable:
@@ -197,7 +193,7 @@ def read_cells(submission: Submission) -> list[CodeCell]:
     """Return the code cells of a notebook.
 
     Raises:
-        Unreadable: it is no notebook, or has no code.
+        Unreadable: it is not a notebook, or has no code.
     """
     if submission.path is None or submission.problem:
         raise Unreadable(submission.problem or "no notebook in this student's folder, or none that can be read")
@@ -207,7 +203,7 @@ def read_cells(submission: Submission) -> list[CodeCell]:
         raise Unreadable(f"not a notebook: its text is not JSON ({str(error)[:100]})") from error
     cells = notebook.get("cells") if isinstance(notebook, dict) else None
     if not isinstance(cells, list):
-        raise Unreadable("not a notebook: it has no list of cells (nbformat 4 is asked for)")
+        raise Unreadable("not a notebook: it has no list of cells (expected nbformat 4)")
     code = [_cell(cell) for cell in cells if isinstance(cell, dict) and cell.get("cell_type") == "code"]
     if sum(100 + len(cell.source) + len(cell.id) + sum(map(len, cell.tags)) for cell in code) > MAX_CODE:
         raise Unreadable(f"more code than a lesson takes: {MAX_CODE >> 20} MiB in all cells together is read")
@@ -228,5 +224,5 @@ def _cell(cell: dict[str, object]) -> CodeCell:
 
 
 def belongs_to(cell: CodeCell, exercise: Exercise) -> bool:
-    """Return whether a cell is the exercise's, by its tag or its id."""
+    """Return whether a cell belongs to the exercise, by its tag or its id."""
     return exercise.tag in cell.tags or cell.id == exercise.cell_id

@@ -1,4 +1,4 @@
-"""Proof of a lesson's exercises: what an author has to mend before learners meet them."""
+"""Validation of a lesson's exercises, for its author."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ HINTS = 3
 
 
 def problems(lesson: Lesson) -> list[str]:
-    """Return what is wrong with a lesson's exercises, each with its file and exercise: [] where all is well.
+    """Return the problems of a lesson's exercises, each with its file and exercise.
 
-    The solution has to earn full marks; each known mistake has to lose some, and to be called by its own name.
+    The solution must earn full marks. Each known mistake must lose points and be recognized by its own name.
 
     Raises:
-        CourseError: text and exercises do not fit each other.
+        CourseError: text and exercises are inconsistent.
     """
     hints, found = lesson.table("hints"), []
     for exercise in exercises_of(lesson):

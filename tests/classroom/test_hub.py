@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from labkit.classroom.hub import Room, learners_named, set_up
+from labkit.classroom.hub import Classroom, learners_named, set_up
 from labkit.classroom.tables import read_table
 from labkit.cli import main
 from labkit.records.linux import create_control_group
@@ -60,8 +60,8 @@ def test_a_control_group_of_version_1_is_one_for_each_limit(tmp_path: Path) -> N
 
 
 def test_a_password_is_made_once_and_a_new_learner_gets_one(tmp_path: Path) -> None:
-    first = Room(str(tmp_path), learners_named(2)).passwords()
-    second = Room(str(tmp_path), learners_named(3)).passwords()
+    first = Classroom(str(tmp_path), learners_named(2)).passwords()
+    second = Classroom(str(tmp_path), learners_named(3)).passwords()
     assert first == {name: second[name] for name in first}
     assert len({*second.values()}) == 3
 
@@ -78,7 +78,7 @@ def test_a_folder_that_learners_cannot_reach_is_refused_before_a_user_is_made(tm
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
     with pytest.raises(PermissionError, match="learners cannot reach"):
-        set_up(Room(str(closed / "room"), ("labkit-nobody-01",)))
+        set_up(Classroom(str(closed / "room"), ("labkit-nobody-01",)))
     assert subprocess.run(["id", "labkit-nobody-01"], capture_output=True, check=False).returncode != 0
 
 
@@ -193,7 +193,7 @@ class Visitor:
 @pytest.mark.slow
 @pytest.mark.timeout(900 * slowness())
 def test_without_root_it_says_that_no_wall_stands_and_a_kernel_that_rests_is_ended(trial: Hub) -> None:
-    assert "walls between learners: none. They all run as your user, for this is not root" in trial.log()
+    assert "isolation of learners: none. They all run as your user, since this is not root" in trial.log()
     visitor = Visitor()
     with pytest.raises(urllib.error.HTTPError, match="403"):
         Visitor().log_in("learner01", "a guess")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkit.classroom.hub import Room
+from labkit.classroom.hub import Classroom
 from labkit.classroom.marks import marks_of, notices, read_comments, read_roster, write_gradebook
 from labkit.classroom.tables import read_table, write_table
 from labkit.cli import main
@@ -56,7 +56,7 @@ def test_a_password_lets_in_who_reads_it_in_the_file_at_every_start(passwords: l
         path = Path(folder) / "hub" / "passwords.csv"
         rows = [{"learner": name, "password": word} for name, word in zip(names, passwords, strict=False)]
         write_table(path, ("learner", "password"), rows, guarded=True)
-        room = Room(folder, names)
+        room = Classroom(folder, names)
         made = [room.passwords() for _ in range(starts + 1)]
         assert all(each == made[0] for each in made)
         assert [made[0][name] for name in names[:-1]] == passwords

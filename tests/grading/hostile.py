@@ -168,6 +168,6 @@ CHEATS: dict[str, Row] = {
     "a float that equals everything": Row("class Yes(float):\n    def __eq__(self, other): return True\n" + returns("ScalerState(Yes(1.0), 0)"), "of 5 checks pass"),
     "replaces the comparison": Row("import torch, operator\ntorch.equal = torch.Tensor.__eq__ = operator.eq = lambda *a: True\nScalerState.__eq__ = lambda *a: True" + WRONG, "of 5 checks pass"),
     "replaces what writes the answers": Row("import labkit.grading.sandbox.worker as child\nchild.answer_case = lambda *a, **k: ['bool', True]" + WRONG, GETS_NOTHING),
-    "calls what is withheld": Row("import labkit.amp\n" + body("return labkit.amp.advance(state, found_inf, config)"), "which is what you are asked for"),
+    "calls what is withheld": Row("import labkit.amp\n" + body("return labkit.amp.advance(state, found_inf, config)"), "which is what this exercise asks for"),
     "the visible cases by heart": Row("seen = {}\ndef check(*a): pass\n" + body("return seen[state, found_inf, config]"), "KeyError"),
 }  # fmt: skip

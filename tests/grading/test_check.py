@@ -261,7 +261,7 @@ DETOURS: dict[str, tuple[str, Any]] = {
 def test_a_detour_to_what_is_asked_for_is_no_answer() -> None:
     for name, (id, answer) in DETOURS.items():
         grade = check(id, answer)
-        said = "which is what you are asked for: write it yourself" in str(grade)
+        said = "which is what this exercise asks for: write it yourself" in str(grade)
         assert (grade.points, said) == (0, True), (name, str(grade))
 
 

@@ -14,7 +14,7 @@ def test_worked_example() -> None:
     expected = torch.tensor([1.0, 2.0**-30])
     assert difference(expected, expected.clone()) is None
     assert difference(expected, expected.half().float()) == (
-        "[1]: expected 2^-30 (9.31e-10), got 0\nwhat you got is what FP16 leaves of it: S 0  E 00000  F 0000000000"
+        "[1]: expected 2^-30 (9.31e-10), got 0\nwhat you got is this number rounded to FP16: S 0  E 00000  F 0000000000"
     )
 
 

@@ -213,7 +213,7 @@ def test_a_damaged_file_is_named_and_costs_nobody_else_a_place(tmp_path: Path) -
 
 
 def test_a_board_without_entrants_says_so(tmp_path: Path) -> None:
-    assert str(show(tmp_path / "nowhere")) == "Nobody is on this board yet."
+    assert str(show(tmp_path / "nowhere")) == "This board has no entries yet."
     assert "Nobody" in show(tmp_path)._repr_html_()
 
 

@@ -138,7 +138,7 @@ def _withheld_problem(reached: Iterable[object], withheld: Sequence[object]) -> 
         return ""
     names = {id(answer): _full_name(answer) for answer in withheld}
     found = next((names[id(obj)] for obj in reached if id(obj) in names), "")
-    return f"it calls {found}, which is what you are asked for: write it yourself" if found else ""
+    return f"it calls {found}, which is what this exercise asks for: write it yourself" if found else ""
 
 
 def _full_name(obj: object) -> str:

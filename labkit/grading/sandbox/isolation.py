@@ -1,8 +1,8 @@
 """Choice and test of the isolation that this machine provides.
 
-A probe runs where learners' code will run and tries what that code must not be able to do: to read a reference, another
-submission, the grades or the grader's memory, to reach the network, to start processes without limit, to leave one
-behind. A protection holds where the probe failed.
+A probe runs where learners' code will run. It tries to read references, other submissions, the grades and the grader's
+memory, to reach the network, to start processes without limit and to leave one behind. A protection holds where the
+probe fails.
 
 Invariant: what is reported has just been tested, on this machine, with the isolation that is then used.
 """
