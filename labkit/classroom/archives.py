@@ -72,8 +72,8 @@ def unpack_archives(paths: Iterable[Path], folder: Path) -> tuple[list[Path], Re
 def _archives_in(path: Path, folder: Path, refused: Refused) -> list[Path]:
     """Unpack the archives in a folder of submissions, each for the learner whose folder or name it has.
 
-    An archive beside the learners' folders is an export of Canvas or Moodle if it names several learners, none of them
-    has a folder beside it, and its own name is not that of a learner's file.
+    An archive beside the learners' folders is an export of Canvas or Moodle if it names several learners without
+    folders beside it. Its own name must not be that of a learner's file.
     """
     found = []
     for number, archive in enumerate(files_in(path, ".zip") if path.is_dir() else []):

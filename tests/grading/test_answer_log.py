@@ -136,7 +136,7 @@ def test_the_terminal_lists_prints_and_brings_back(ask, folder: Path, capsys: py
         (["restore", "start.smallest"], 0, RIGHT),
         (["restore", "--write"], 0, "restored into 00_start.ipynb"),
         (["progress"], 0, "1 of 1 solved"),
-        (["restore", "start.smalest"], 2, "there are: start.smallest"),
+        (["restore", "start.smalest"], 2, "choose from start.smallest"),
     ):
         assert cli.main(words) == status
         assert says in capsys.readouterr()[status == 2], words
