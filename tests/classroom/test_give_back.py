@@ -263,7 +263,7 @@ def test_an_archive_of_one_learner_names_nobody_else(tmp_path: Path) -> None:
     found = find(*unpack_archives([tmp_path / "class"], tmp_path / "out"))
     assert sorted(one.student for one in found if one.path) == ["Ada_11", "carl"]
     (bob,) = [one for one in found if one.student == "bob"]
-    assert "names Ada_11, who handed in beside it" in bob.problem
+    assert "names Ada_11, who has a submission beside it" in bob.problem
 
 
 def test_grade_gives_everything_back_and_then_runs_what_changed_only(

@@ -116,7 +116,7 @@ def test_a_table_that_would_lose_something_is_refused_and_empty_columns_as_excel
         ("name,note,note\nada,1,2\n", "two columns named 'note'"),
         ("name,note\nada,fine, but late\n", "line 2: expected 2 cells"),
         (",,\nada,1,2\n", "its first line should name its columns"),
-        ('name\n"' + "x" * 200_000, "is no table"),
+        ('name\n"' + "x" * 200_000, "is not a table"),
     ):
         (tmp_path / "r.csv").write_text(text, encoding="utf-8")
         with pytest.raises(ValueError, match=says):

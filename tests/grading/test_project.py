@@ -80,7 +80,7 @@ def test_an_answer_that_raises_stays_a_failure() -> None:
 
     example = check("project.digits", answer).verdicts[0].counter_example
     assert example is not None
-    assert "the optimizer steps FP32 weights" in example.difference
+    assert "expected an optimizer in FP32" in example.difference
 
 
 def test_the_failure_of_a_call_is_not_trained() -> None:
@@ -187,7 +187,7 @@ def test_a_name_that_is_no_file_name_and_an_entry_without_grades_are_refused(tmp
     for name in ("", " ", "../ada", "a/b", "a\\b", "C:", ".ada", "ada.", "a\nb", "a\0b", "x" * 41):
         with pytest.raises(ValueError, match="1 to 40 letters"):
             enter(tmp_path, name, grades)
-    with pytest.raises(ValueError, match="takes the grades"):
+    with pytest.raises(ValueError, match="expected the grades"):
         enter(tmp_path, "Ada", [])
     assert list(tmp_path.rglob("*")) == []
 
@@ -198,12 +198,12 @@ def test_a_damaged_file_is_named_and_costs_nobody_else_a_place(tmp_path: Path) -
     for content, says in (
         (b"", "not JSON"),
         (b"\xff\xfe", "not JSON"),
-        (b"[]", "does not say that it is"),
-        (b'{"schema": "labkit.leader_board/1"}', "not what they should be"),
+        (b"[]", "its schema is not"),
+        (b'{"schema": "labkit.leader_board/1"}', "invalid name, points, out_of or bytes"),
         (eve % b"9", "not what they"),
         (eve % b'"8"', "not what they"),
         (b"[" * 60_000, "left out"),
-        (b" " * 70_000, "no file of at most"),
+        (b" " * 70_000, "expected a file of at most"),
     ):
         (tmp_path / "Eve.json").write_bytes(content)
         board = show(tmp_path)
@@ -214,7 +214,7 @@ def test_a_damaged_file_is_named_and_costs_nobody_else_a_place(tmp_path: Path) -
 
 def test_a_board_without_entrants_says_so(tmp_path: Path) -> None:
     assert str(show(tmp_path / "nowhere")) == "This board has no entries yet."
-    assert "Nobody" in show(tmp_path)._repr_html_()
+    assert "no entries yet" in show(tmp_path)._repr_html_()
 
 
 def test_a_drift_that_is_not_followed_is_worth_nothing() -> None:
