@@ -1,4 +1,4 @@
-"""How do others say it? The same states and knobs in the words of the frameworks that people use."""
+"""Adapters: the APIs of torch.amp, apex, fastai and OneFlow on the lab's engine."""
 
 from functools import partial
 

@@ -1,7 +1,7 @@
-"""How does Accelerate train in FP16 on a CPU? `from labkit.frameworks.accelerate import Accelerator`, and nothing else.
+"""Accelerate in FP16 on any device: `from labkit.frameworks.accelerate import Accelerator`.
 
-Idea: Accelerate's own class, with the lab's scaler and the lab's autocast in it. Left alone it takes
-mixed_precision="fp16" on a CPU, and trains in FP32 without a word. Its schedules wait where a step was skipped.
+Idea: a subclass of Accelerate's class with the lab's scaler and autocast. On a CPU, the original accepts
+mixed_precision="fp16" and trains in FP32 without a warning. Its schedules do not advance when a step is skipped.
 
 Source: accelerate.accelerator, optimizer and scheduler (1.15.0).
 """
@@ -23,14 +23,13 @@ class Accelerator(accelerate.Accelerator):
     """accelerate.Accelerator in FP16, on any device; GradScalerKwargs in `kwargs_handlers` are its scaler's knobs.
 
     Raises:
-        ValueError: another mixed_precision is asked for.
+        ValueError: mixed_precision is not "fp16".
     """
 
     def __init__(self, *args: Any, mixed_precision: Any = "fp16", **kwargs: Any) -> None:
         if str(mixed_precision) != "fp16":
             raise ValueError(
-                f"this Accelerator is for FP16; it was given mixed_precision={mixed_precision!r}. "
-                "For all else there is accelerate.Accelerator."
+                f"expected mixed_precision='fp16', got mixed_precision={mixed_precision!r}; use accelerate.Accelerator"
             )
         super().__init__(*args, mixed_precision=mixed_precision, **kwargs)
         knobs = self.scaler_handler.to_kwargs() if self.scaler_handler is not None else {}

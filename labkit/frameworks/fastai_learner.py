@@ -1,9 +1,9 @@
-"""How does the real fastai train by a recipe, on a CPU too? `learn.add_cb(ByRecipe("O2"))`, and `learn.fit` as ever.
+"""Callbacks for the real fastai that train by a recipe, on a CPU too: `learn.add_cb(ByRecipe("O2"))`.
 
-Idea: the lab's engine does the casts, the masters and the scale; the learner keeps its loop, and its optimizer, which
-steps the engine's masters for the time of a training. fastai's own callback asks for a GPU by name.
+Idea: the lab's engine does the casts, the masters and the scale. The learner keeps its loop and its optimizer, which
+steps the engine's masters during a training. fastai's own callback requires a GPU.
 
-Invariant: after a training the model is in FP32, and holds all digits of its masters and of its frozen weights.
+Invariant: after a training the model is in FP32, with the full precision of its masters and of its frozen weights.
 
 Source: fastai.learner, fastai.optimizer, fastai.callback.fp16 (2.8.12).
 """

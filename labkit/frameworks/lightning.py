@@ -1,7 +1,7 @@
-"""How does Lightning train in FP16 on a CPU, and how is it watched? `Trainer(plugins=FP16Mixed(), callbacks=Watch())`.
+"""Lightning in FP16 on any device, and its observer: `Trainer(plugins=FP16Mixed(), callbacks=Watch())`.
 
-Idea: Lightning's own plugin for mixed precision, with the lab's scaler and the lab's autocast in it. Left alone it
-makes "16-mixed" BF16 on a CPU, and schedules go on where a step was skipped; here those that count steps wait.
+Idea: a subclass of Lightning's plugin for mixed precision, with the lab's scaler and autocast. The original turns
+"16-mixed" into BF16 on a CPU, and advances schedules when a step is skipped; here those that count steps do not.
 
 Source: lightning.pytorch.plugins.precision (2.6.6).
 """

@@ -1,9 +1,8 @@
-"""The way of an optimizer's gradients: they arrive multiplied by a loss scale, wait without it, are stepped or not.
+"""Accumulation of an optimizer's unscaled gradients over several losses.
 
-Idea: before a backward pass the gradients that wait, unscaled, are put aside; after it, the new ones are unscaled and
-added to them. apex's calls, fastai's own callback and OneFlow's graph say when, each in its words, and let
-`labkit.amp.decide` move a scale by what was found. Which master belongs to which weight, and the way back, is
-`labkit.amp.Weights`. (torch's calls know no sums of several losses; `torch_scaler` has their records.)
+Idea: before a backward pass the unscaled gradients are stashed; after it, the new ones are unscaled and added to them.
+The adapters of apex, fastai and OneFlow call these methods, and update a scale by `labkit.amp.decide`. Masters are
+those of `labkit.amp.Weights`. (torch's API has no sums of several losses; `torch_scaler` keeps its own records.)
 
 Invariant: between two losses `stepped.grad` is the unscaled sum of all losses since the last step, in FP32 where a
 master is stepped.
@@ -24,12 +23,12 @@ from labkit.amp.masters.weights import require_fitting
 
 
 class Steps:
-    """The steps of an optimizer, or of what wraps one: anything with `param_groups` and `state`.
+    """The gradients and masters of an optimizer or a wrapper of one: anything with `param_groups` and `state`.
 
     Args:
         names: of its parameters, for messages.
-        masters: put an FP32 master into its groups for each half weight that learns, and its state in FP32 with it.
-        flat: one master for each group; then frozen weights leave it.
+        masters: replace each trainable half weight in its groups by an FP32 master, and convert its state to FP32.
+        flat: one master for each group; frozen weights are removed from it.
 
     >>> weight = nn.Parameter(torch.ones(1))
     >>> steps, scale = Steps(torch.optim.SGD([weight], lr=1.0)), 8.0
@@ -51,17 +50,17 @@ class Steps:
         if masters:
             require_fitting(optimizer, flat)
             for group, instead in zip(optimizer.param_groups, self._masters_of(self._before), strict=True):
-                hand_over(optimizer, group, instead)
+                replace_params(optimizer, group, instead)
         recast_state(optimizer)
 
     def _masters_of(self, groups: list[list[nn.Parameter]]) -> list[list[Tensor]]:
-        """Make masters for the weights of groups that learn; return what the optimizer steps in each group."""
+        """Create masters for the trainable weights of groups; return what the optimizer steps in each group."""
         assert self._weights is not None
         trained = [[p for p in group if p.requires_grad] for group in groups]
         named = _Named({p: self.names.get(p, "of a group") for weights in trained for p in weights})
         learning = [{"params": weights} for weights in trained]
-        # This optimizer never steps: the one that does has groups of its own, in which frozen weights stay.
-        self._weights.append(Weights(named, lambda given: torch.optim.SGD(given, 0.0), groups=learning, flat=self.flat))
+        # This optimizer never steps: the real one has groups of its own, which include frozen weights.
+        self._weights.append(Weights(named, lambda ps: torch.optim.SGD(ps, 0.0), groups=learning, flat=self.flat))
         masters = iter(self._weights[-1].optimizer_weights)
         if self.flat:
             return [[next(masters)] if weights else [] for weights in trained]
@@ -69,7 +68,7 @@ class Steps:
 
     @property
     def stepped(self) -> list[Tensor]:
-        """What the optimizer steps: masters, or the weights of the model."""
+        """The tensors that the optimizer steps: masters, or the weights of the model."""
         if self._weights is None:
             return [p for group in self.optimizer.param_groups for p in group["params"]]
         return [p for weights in self._weights for p in weights.optimizer_weights]
@@ -81,14 +80,14 @@ class Steps:
         return [gradient for weights in self._weights for gradient in weights.scaled_gradients()]
 
     def before_backward(self) -> None:
-        """Put aside the unscaled gradients of the losses before; scaled ones stay, and the next loss adds to them."""
+        """Stash the unscaled gradients of earlier losses; scaled ones stay, and the next loss adds to them."""
         if self._waiting is None:
             self.adopt_edits()
             self._waiting = [p.grad for p in self.stepped]
             self._forget_arrived()
 
     def unscale(self, scale: float) -> bool:
-        """Unscale what backward left, add it to what waits, and return whether any of it holds inf or NaN."""
+        """Unscale the new gradients, add them to the stash, and return whether any of them holds inf or NaN."""
         assert self._waiting is not None
         arrived = self._arrived()
         plain, found_inf = unscale([g for g in arrived if g is not None], scale, in_place=True)
@@ -101,7 +100,7 @@ class Steps:
         return found_inf
 
     def undo(self) -> None:
-        """Leave the gradients that waited, and none of those that are scaled."""
+        """Restore the stashed gradients, and drop the scaled ones."""
         if self._waiting is not None:
             self._forget_arrived()
             for stepped, before in zip(self.stepped, self._waiting, strict=True):
@@ -114,7 +113,7 @@ class Steps:
             p.grad = None
 
     def adopt_edits(self) -> None:
-        """Let the masters take over what somebody did to the model's weights."""
+        """Copy edits of the model's weights to the masters."""
         for weights in self._weights or ():
             weights.adopt_edits()
 
@@ -124,19 +123,19 @@ class Steps:
             weights.copy_back()
 
     def forget(self, *, model: bool = False) -> None:
-        """Forget gradients of masters, which no `model.zero_grad()` knows; and those in the model that go to them."""
+        """Clear the gradients of masters, which `model.zero_grad()` does not reach, and optionally the model's."""
         for weights in self._weights or ():
             both = set(weights.model_weights) & set(weights.optimizer_weights)  # FP32 ones have no other master
             for p in (*weights.optimizer_weights, *(weights.model_weights if model else ())):
                 p.grad = p.grad if p in both else None
 
     def give_back(self) -> None:
-        """Let the optimizer step what it stepped before."""
+        """Put the original parameters back into the optimizer."""
         for group, before in zip(self.optimizer.param_groups, self._before, strict=True):
-            hand_over(self.optimizer, group, before)
+            replace_params(self.optimizer, group, before)
 
     def add_group(self, group: dict[str, Any], add: Callable[[dict[str, Any]], None]) -> None:
-        """Call `add` with a group, in which masters stand if this steps masters."""
+        """Call `add` with a group, whose parameters are replaced by masters if this steps masters."""
         if self._weights is not None:
             params = [p] if isinstance(p := group["params"], nn.Parameter) else list(p)
             group = {**group, "params": self._masters_of([params])[0]}
@@ -144,7 +143,7 @@ class Steps:
 
 
 class _Named(nn.Module):
-    """Parameters under the names that they have in the models they are from."""
+    """Parameters under their names in the models."""
 
     def __init__(self, named: Mapping[nn.Parameter, str]) -> None:
         super().__init__()
@@ -154,8 +153,8 @@ class _Named(nn.Module):
         yield from ((name, parameter) for parameter, name in self._named.items())
 
 
-def hand_over(optimizer: Any, group: dict[str, Any], instead: list[Tensor]) -> None:
-    """Let an optimizer step other tensors in a group, with what it remembers of the old ones."""
+def replace_params(optimizer: Any, group: dict[str, Any], instead: list[Tensor]) -> None:
+    """Replace the parameters of a group, and move the optimizer's state of the old ones."""
     for old, new in zip(group["params"], instead, strict=False):
         if old is not new and old in optimizer.state:
             optimizer.state[new] = optimizer.state.pop(old)
@@ -164,7 +163,7 @@ def hand_over(optimizer: Any, group: dict[str, Any], instead: list[Tensor]) -> N
 
 @torch.no_grad()
 def recast_state(optimizer: Any) -> None:
-    """Cast what an optimizer remembers of each parameter, its momentum for instance, to the parameter's dtype."""
+    """Cast an optimizer's state of each parameter, for instance its momentum, to the parameter's dtype."""
     for parameter, state in optimizer.state.items():
         for name, value in state.items():
             if isinstance(value, Tensor) and value.shape == parameter.shape and value.is_floating_point():

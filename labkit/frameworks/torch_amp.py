@@ -3,21 +3,20 @@
     from torch.amp import autocast, GradScaler
     from labkit.frameworks.torch_amp import autocast, GradScaler
 
-Idea (`GradScaler` has a module of its own): torch's signature, its checks and its messages in front of
-`labkit.amp.autocast`, which decides by the lists of CUDA wherever the tensors are; on a CPU, `half_storage` adds what a
-Tensor Core does with FP16. So a model meets on a laptop the casts that it will meet on a GPU, softmax and norms in FP32
-included, which torch.autocast("cpu") leaves low.
+Idea: torch's signature, checks and messages on top of `labkit.amp.autocast`, which uses the CUDA lists on any device.
+On a CPU, `half_storage` emulates the FP16 products of a Tensor Core. So the casts on a laptop are those on a GPU,
+including softmax and norms in FP32, which torch.autocast("cpu") computes in FP16. `GradScaler` is in `torch_scaler`.
 
-Functions that torch composes in C++ from operations on the lists (`COMPOSITES`) are written out: CUDA's autocast casts
-at each of those operations, and a mode in Python sees only the whole. For most the result is the same; two differ:
+Functions that torch composes in C++ from listed operations (`COMPOSITES`) are implemented in Python: CUDA's autocast
+casts at each of those operations, and a Python mode sees only the whole. For most the result is the same; two differ:
 
 - `cross_entropy` calls `log_softmax` with the dtype of the logits. Autocast respects a dtype that is named, so FP16
   logits get an FP16 `log_softmax`, although torch's documentation lists `cross_entropy` among the operations that run
   in FP32. The loss is FP32, made of log-probabilities that were rounded to FP16. `labkit.amp.autocast` keeps FP32.
 - `pairwise_distance` subtracts in the dtype of its inputs, and takes the norm of the difference in FP32.
 
-Invariant: outputs have the dtypes that torch.autocast("cuda") gives, and on a GPU its numbers; operations without a
-tensor on `device_type` are left alone. torch's own is_autocast_enabled() knows torch's own regions only.
+Invariant: outputs have the dtypes of torch.autocast("cuda"), and on a GPU its values; operations without a tensor on
+`device_type` are not cast. torch's own is_autocast_enabled() reports torch's regions only.
 
 Source: torch.amp.autocast_mode, 2.13 (signature, checks, messages); ATen/native, torch 2.13: LossNLL.cpp, Distance.cpp,
 BinaryOps.cpp, UnaryOps.cpp.
@@ -295,7 +294,7 @@ def _regions() -> list[tuple[autocast, ExitStack]]:
 
 
 def _can_run(device_type: str, dtype: torch.dtype) -> bool:
-    """Return whether autocast can be on; where torch warns and goes without, so does this."""
+    """Return whether autocast can be enabled; warn where torch warns and disables it."""
     if device_type == "cuda" and torch.cuda.amp.common.amp_definitely_not_available():
         warnings.warn(
             "CUDA is not available or torch_xla is imported. Disabling autocast. On a CPU, say autocast('cpu').",
@@ -306,7 +305,7 @@ def _can_run(device_type: str, dtype: torch.dtype) -> bool:
         name = device_type.upper()
         warnings.warn(
             f"In {name} autocast, but the target dtype is not supported. Disabling autocast.\n"
-            f"{name} Autocast only supports dtypes of {', '.join(map(str, _LOW))} currently. It was given {dtype}.",
+            f"{name} Autocast only supports dtypes of {', '.join(map(str, _LOW))} currently. Got {dtype}.",
             stacklevel=3,
         )
         return False

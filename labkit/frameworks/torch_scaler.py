@@ -1,15 +1,18 @@
 """torch.amp.GradScaler with the lab's rule of the scale.
 
-Idea: the whole policy is `labkit.amp.advance`, a function of numbers. The rest is what torch's users and libraries rely
-on: the order of the calls (scale, unscale_, step, update), tensors that stay on their device, one record per optimizer,
-torch's one dict for knobs and state (here two values, which translate both ways), and the names that others reach for
-(`_scale`, `_per_optimizer_states`, `_unscale_grads_` ...).
+Idea: the whole policy is `labkit.amp.advance`, a function of numbers. The rest is the behaviour that users and
+libraries of torch rely on: the order of the calls (scale, unscale_, step, update), tensors that stay on their device
+and one record for each optimizer. torch's single state dict is converted from and to our configuration and state.
+Private names that libraries use exist, too (`_scale`, `_per_optimizer_states`, `_unscale_grads_` ...).
 
-Invariant: for every use that torch.amp.GradScaler serves well, scale, tracker and parameters are equal to its own, bit
-for bit. Where it does harm in silence, this one does not: the scale never falls to 0 (advance), a growth_interval below
-the tracker does not stop growth (advance), a closure is refused however it is passed, scales and factors out of range
-are refused, an optimizer without gradients just steps, and a scale below 1 that turns a finite gradient into inf skips
-(there alone a fused optimizer's last bit may differ: its gradients are multiplied by the reciprocal, not divided).
+Invariant: in every correct use, scale, tracker and parameters are equal to torch.amp.GradScaler's, bit for bit. Silent
+faults of torch's are fixed:
+
+- The scale never falls to 0, and a growth_interval below the tracker does not stop growth (`advance`).
+- A closure raises an error however it is passed, as do scales and factors out of range.
+- An optimizer without gradients steps.
+- A scale below 1 that turns a finite gradient into inf skips the step. Only then may a fused optimizer's last bit
+  differ: its gradients are multiplied by the reciprocal, not divided.
 
 Source: torch.amp.GradScaler, 2.13 (signatures, order, keys, names, messages);
 torch.distributed.fsdp.sharded_grad_scaler, 2.13 (arguments and their order, FP16 gradients and losses).
@@ -36,10 +39,10 @@ _KEYS = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth
 
 
 def state_dict(state: ScalerState, config: ScalerConfig) -> dict[str, Any]:
-    """Return what `torch.amp.GradScaler.load_state_dict` takes to go on from here.
+    """Return a state dict for `torch.amp.GradScaler.load_state_dict`.
 
     Raises:
-        ValueError: the scaler is static; torch has no word for that.
+        ValueError: the scaler is static, which torch does not support.
 
     >>> state_dict(ScalerState(1024.0, 7), ScalerConfig(growth_interval=100))["_growth_tracker"]
     7
@@ -51,24 +54,24 @@ def state_dict(state: ScalerState, config: ScalerConfig) -> dict[str, Any]:
 
 
 def from_state_dict(stored: Mapping[str, Any]) -> tuple[ScalerState, ScalerConfig]:
-    """Return state and knobs from a `torch.amp.GradScaler.state_dict()`; the current scale becomes init_scale.
+    """Return state and configuration from a `torch.amp.GradScaler.state_dict()`; the current scale becomes init_scale.
 
     Raises:
-        ValueError: keys are missing, as in the empty dict of a GradScaler that is not enabled; or a value is none that
-            `ScalerConfig` takes, as the scale of 0 that torch's reaches after 166 overflows in a row.
+        ValueError: keys are missing, as in the empty dict of a disabled GradScaler; or a value is out of the range of
+            `ScalerConfig`, as the scale of 0 that torch's reaches after 166 overflows in a row.
     """
     missing = [key for key in _KEYS if key not in stored]
     if missing:
-        raise ValueError(f"a GradScaler state_dict has {list(_KEYS)}; missing here: {missing}")
+        raise ValueError(f"expected a GradScaler state_dict with {list(_KEYS)}, got one without {missing}")
     config = ScalerConfig(float(stored["scale"]), *(stored[key] for key in _KEYS[1:4]))
     return ScalerState(float(stored["scale"]), int(stored["_growth_tracker"])), config
 
 
 class Readings:
-    """The numbers in small tensors, each read again only after somebody wrote to it: a reading makes the host wait."""
+    """A cache of the values of 1-element tensors, since reading one makes the host wait; edits invalidate it."""
 
     def __init__(self) -> None:
-        self._seen: dict[int, tuple[Tensor, int, float]] = {}  # holds the tensor, so that its id stays its own
+        self._values: dict[int, tuple[Tensor, int, float]] = {}  # holds the tensor, so that its id is not reused
 
     def read(self, tensor: Tensor) -> float:
         """Return the number in a 1-element tensor.
@@ -77,27 +80,27 @@ class Readings:
         >>> readings.read(scale), readings.read(scale.mul_(2))
         (8.0, 16.0)
         """
-        known = self._seen.get(id(tensor))
+        known = self._values.get(id(tensor))
         if known is None or known[1] != tensor._version:
-            known = self._seen[id(tensor)] = (tensor, tensor._version, float(tensor))
+            known = self._values[id(tensor)] = (tensor, tensor._version, float(tensor))
         return known[2]
 
     def write(self, tensor: Tensor, value: float) -> None:
-        """Fill a tensor with a number that its dtype holds exactly, and remember it without reading."""
+        """Fill a tensor with a number that its dtype holds exactly, and cache it without reading."""
         tensor.fill_(value)
-        self._seen[id(tensor)] = (tensor, tensor._version, value)
+        self._values[id(tensor)] = (tensor, tensor._version, value)
 
     def clear(self) -> None:
-        self._seen.clear()
+        self._values.clear()
 
 
-def untouched() -> dict[str, Any]:
-    """Return the record of an optimizer that was not met since the last update."""
+def _new_record() -> dict[str, Any]:
+    """Return the record of an optimizer that has not been used since the last update."""
     return {"stage": OptState.READY, "found_inf_per_device": {}}
 
 
 def gradients_of(optimizer: torch.optim.Optimizer, allow_fp16: bool) -> Iterator[Tensor]:
-    """Yield the tensors in which an optimizer's gradients lie; of sparse ones, the values."""
+    """Yield an optimizer's gradients; of sparse ones, the values."""
     groups = getattr(optimizer, "param_groups", None)
     if groups is None:
         raise AttributeError(f"{type(optimizer).__name__} has no param_groups: step and unscale_ take the optimizer.")
@@ -113,7 +116,7 @@ def gradients_of(optimizer: torch.optim.Optimizer, allow_fp16: bool) -> Iterator
                 "the weights in FP32 and let autocast cast them, or step FP32 master weights (labkit.amp.Weights)."
             )
         if gradient.is_sparse and gradient.dtype == torch.float16:
-            gradient = parameter.grad = gradient.coalesce()  # adds up duplicates, which may overflow: look after that
+            gradient = parameter.grad = gradient.coalesce()  # adds up duplicates, which may overflow: check after that
         yield gradient._values() if gradient.is_sparse else gradient
 
 
@@ -153,7 +156,7 @@ class GradScaler:
     (0.5, 1)
     """
 
-    # Where nothing can be said better, torch's own functions.
+    # Unchanged functions of torch.
     is_enabled, get_growth_factor = _torchs.is_enabled, _torchs.get_growth_factor
     get_backoff_factor, get_growth_interval = _torchs.get_backoff_factor, _torchs.get_growth_interval
     _lazy_init_scale_growth_tracker, __setstate__ = _torchs._lazy_init_scale_growth_tracker, _torchs.__setstate__
@@ -172,21 +175,21 @@ class GradScaler:
         self._device = device
         self._enabled = enabled and _available(device)
         if self._enabled and growth_factor <= 1.0:
-            raise AssertionError(f"The growth factor must be > 1.0. It was given {growth_factor}; 2 is usual.")
+            raise AssertionError(f"The growth factor must be > 1.0. Got {growth_factor}; 2 is usual.")
         if self._enabled and backoff_factor >= 1.0:
-            raise AssertionError(f"The backoff factor must be < 1.0. It was given {backoff_factor}; 0.5 is usual.")
+            raise AssertionError(f"The backoff factor must be < 1.0. Got {backoff_factor}; 0.5 is usual.")
         self._init_scale, self._init_growth_tracker = init_scale, 0
         self._growth_factor, self._backoff_factor = growth_factor, backoff_factor
         self._growth_interval = growth_interval
         self._scale: Tensor | None = None  # made by the first call of scale(), on the device of its argument
         self._growth_tracker: Tensor | None = None
-        self._per_optimizer_states: dict[int, dict[str, Any]] = defaultdict(untouched)
+        self._per_optimizer_states: dict[int, dict[str, Any]] = defaultdict(_new_record)
         self._readings = Readings()
         if self._enabled:
             self._config()
 
     def _config(self) -> ScalerConfig:
-        """Return the knobs as a value, which refuses what is out of range."""
+        """Return the configuration; raise an error for values out of range."""
         return ScalerConfig(self._init_scale, self._growth_factor, self._backoff_factor, self._growth_interval)
 
     def _set(self, **knob: Any) -> None:
@@ -206,17 +209,17 @@ class GradScaler:
         return self._init_growth_tracker if tracker is None else int(self._readings.read(tracker))
 
     def set_growth_factor(self, new_factor: float) -> None:
-        """Set what the scale is multiplied by when it grows; more than 1."""
+        """Set the factor by which the scale grows; more than 1."""
         self._set(growth_factor=new_factor)
 
     def set_backoff_factor(self, new_factor: float) -> None:
-        """Set what the scale is multiplied by after inf or NaN; between 0 and 1."""
+        """Set the factor of the scale after inf or NaN; between 0 and 1."""
         self._set(backoff_factor=new_factor)
 
     def set_growth_interval(self, new_interval: int) -> None:
         """Set the number of clean steps in a row after which the scale grows; 1 or more.
 
-        If more are counted already, the next clean step grows the scale; torch's would never grow again.
+        If the tracker is above it already, the next clean step grows the scale; torch's would never grow again.
         """
         self._set(growth_interval=new_interval)
 
@@ -227,11 +230,11 @@ class GradScaler:
         return state_dict(ScalerState(self.get_scale(), self._get_growth_tracker()), self._config())
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a state_dict, of this class or of torch's.
+        """Load a state_dict of this class or of torch's.
 
         Raises:
             RuntimeError: it is empty, as that of a disabled scaler.
-            ValueError: keys are missing, or a value is out of range; then nothing is loaded.
+            ValueError: keys are missing, or a value is out of range; nothing is loaded then.
         """
         if not self._enabled:
             return
@@ -256,14 +259,14 @@ class GradScaler:
                 "scaler.update()."
             )
         numbers = {"_init_scale": self.get_scale(), "_init_growth_tracker": self._get_growth_tracker()}
-        made_anew = {"_scale": None, "_growth_tracker": None, "_readings": Readings()}
-        return {**self.__dict__, **(numbers if self._enabled else {}), **made_anew}
+        reset = {"_scale": None, "_growth_tracker": None, "_readings": Readings()}
+        return {**self.__dict__, **(numbers if self._enabled else {}), **reset}
 
     def scale(self, outputs: torch.Tensor | Iterable[torch.Tensor]) -> Any:
         """Multiply a tensor, or every tensor in nested lists and tuples, by the scale.
 
         Raises:
-            ValueError: something else is given, a dict for instance.
+            ValueError: outputs is something else, for instance a dict.
         """
         if not self._enabled:
             return outputs
@@ -276,7 +279,7 @@ class GradScaler:
             scaled = map(self.scale, outputs)
             return type(outputs)(scaled) if isinstance(outputs, list | tuple) else scaled
         raise ValueError(
-            f"outputs must be a Tensor or an iterable of Tensors; it was given a {type(outputs).__name__}. "
+            f"outputs must be a Tensor or an iterable of Tensors; got a {type(outputs).__name__}. "
             "Scale the loss alone, or a list of losses."
         )
 
@@ -284,12 +287,12 @@ class GradScaler:
         self, optimizer: torch.optim.Optimizer, inv_scale: Tensor, found_inf: Tensor, allow_fp16: bool
     ) -> dict[torch.device, Tensor]:
         """Multiply an optimizer's gradients in place; return, per device, 1 if any was inf or NaN before, else 0."""
-        alike: dict[tuple[torch.device, torch.dtype], list[Tensor]] = defaultdict(list)
+        groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = defaultdict(list)
         found: dict[torch.device, Tensor] = {}
         with torch.no_grad():
             for gradient in gradients_of(optimizer, allow_fp16):
-                alike[gradient.device, gradient.dtype].append(gradient)
-            for (device, _), gradients in alike.items():
+                groups[gradient.device, gradient.dtype].append(gradient)
+            for (device, _), gradients in groups.items():
                 if device not in found:
                     found[device] = found_inf.to(device=device, non_blocking=True, copy=True)
                 torch._amp_foreach_non_finite_check_and_unscale_(
@@ -298,10 +301,10 @@ class GradScaler:
         return found or {found_inf.device: found_inf.clone()}  # without gradients, nothing overflowed
 
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
-        """Divide an optimizer's gradients by the scale, in place: before they are clipped, or looked at.
+        """Divide an optimizer's gradients by the scale, in place, before clipping or inspecting them.
 
         Raises:
-            RuntimeError: they are unscaled already, or the step was taken.
+            RuntimeError: they are unscaled already, or the optimizer has stepped.
             ValueError: gradients are FP16.
         """
         if not self._enabled:
@@ -317,7 +320,7 @@ class GradScaler:
             raise RuntimeError("unscale_() is being called after step(). Call it before step(), or update() first.")
         inverse = torch.full_like(scale, 1.0 / self.get_scale())  # an FP64 reciprocal, rounded once
         found = self._unscale_grads_(optimizer, inverse, torch.zeros_like(scale), False)
-        if self.get_scale() < 1:  # the kernel looks before it multiplies; by more than 1, that may overflow
+        if self.get_scale() < 1:  # the kernel checks before it multiplies, which may overflow with a factor above 1
             again = self._unscale_grads_(optimizer, torch.ones_like(scale), torch.zeros_like(scale), False)
             found = {device: torch.maximum(found[device], again[device]) for device in found}
         record["found_inf_per_device"] = found
@@ -326,7 +329,7 @@ class GradScaler:
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> float | None:
         """Unscale an optimizer's gradients, unless that is done, and step it if all of them are finite.
 
-        Returns what optimizer.step(*args, **kwargs) returns, or None where the step was skipped.
+        Returns the result of optimizer.step(*args, **kwargs), or None if the step was skipped.
 
         Raises:
             RuntimeError: a closure is passed, by keyword or not, or the optimizer stepped since the last update().
@@ -337,8 +340,8 @@ class GradScaler:
             return result
         if "closure" in kwargs or any(map(callable, args)):
             raise RuntimeError(
-                "Closure use is not currently supported if GradScaler is enabled. A closure computes gradients anew "
-                "inside the step, where nobody unscales them: run it before, then call step(optimizer)."
+                "Closure use is not currently supported if GradScaler is enabled. A closure computes new gradients "
+                "inside the step, too late to unscale them: run it before, then call step(optimizer)."
             )
         self._check_scale_growth_tracker("step")
         record = self._per_optimizer_states[id(optimizer)]
@@ -348,7 +351,7 @@ class GradScaler:
                 "iteration, after every optimizer has stepped."
             )
         if getattr(optimizer, "_step_supports_amp_scaling", False):
-            result = self._step_of_its_own(optimizer, record, args, kwargs)
+            result = self._step_fused(optimizer, record, args, kwargs)
         else:
             if record["stage"] is OptState.READY:
                 self.unscale_(optimizer)
@@ -363,7 +366,7 @@ class GradScaler:
         result: float | None = None if found_inf else optimizer.step(*args, **kwargs)
         return result
 
-    def _step_of_its_own(
+    def _step_fused(
         self, optimizer: Any, record: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> float | None:
         """Step an optimizer that unscales and skips in its own kernel, as torch's fused ones do."""
@@ -379,7 +382,7 @@ class GradScaler:
             return result
         scale, _ = self._check_scale_growth_tracker("step")
         if record["stage"] is OptState.READY and self.get_scale() < 1:
-            self.unscale_(optimizer)  # the optimizer's kernel would not see what its division makes infinite
+            self.unscale_(optimizer)  # the optimizer's kernel does not check the results of its division
         if record["stage"] is OptState.READY:
             self._check_inf_per_device(optimizer)
         found = [found_inf.to(scale.device, non_blocking=True) for found_inf in record["found_inf_per_device"].values()]
@@ -389,12 +392,12 @@ class GradScaler:
         optimizer.grad_scale, optimizer.found_inf = preset, torch.stack(found).amax(0)
         try:
             result = optimizer.step(*args, **kwargs)
-        finally:  # left behind after an error, they would scale the next step once more
+        finally:  # after an error, they would scale the next step once more
             del optimizer.grad_scale, optimizer.found_inf
         return result
 
     def update(self, new_scale: float | torch.Tensor | None = None) -> None:
-        """Move the scale after an iteration by what its steps found, or set it to new_scale.
+        """Update the scale after an iteration from found_inf of its steps, or set it to new_scale.
 
         Raises:
             AssertionError: nothing was scaled or no optimizer was unscaled or stepped before; or new_scale is a tensor
@@ -405,7 +408,7 @@ class GradScaler:
             return
         scale, tracker = self._check_scale_growth_tracker("update")
         if new_scale is not None:
-            scale.fill_(self._usable(new_scale))
+            scale.fill_(self._read_new_scale(new_scale))
             self._readings.clear()
         else:
             records = self._per_optimizer_states.values()
@@ -417,24 +420,24 @@ class GradScaler:
             self._readings.clear()
             self._readings.write(scale, state.scale)
             self._readings.write(tracker, state.growth_tracker)
-        self._per_optimizer_states = defaultdict(untouched)
+        self._per_optimizer_states = defaultdict(_new_record)
 
-    def _usable(self, new_scale: float | Tensor) -> float:
+    def _read_new_scale(self, new_scale: float | Tensor) -> float:
         if isinstance(new_scale, Tensor):
             if new_scale.device.type != self._device or new_scale.numel() != 1 or new_scale.requires_grad:
-                given = f"{new_scale.numel()} elements on {new_scale.device}, requires_grad={new_scale.requires_grad}"
-                raise AssertionError(f"{_NEW_SCALE} It was given {given}; this scaler is for {self._device}.")
+                got = f"{new_scale.numel()} elements on {new_scale.device}, requires_grad={new_scale.requires_grad}"
+                raise AssertionError(f"{_NEW_SCALE} Got {got}; this scaler is for {self._device}.")
             new_scale = new_scale.item()
         elif not isinstance(new_scale, int | float):
-            raise AssertionError(f"{_NEW_SCALE} It was given a {type(new_scale).__name__}.")
+            raise AssertionError(f"{_NEW_SCALE} Got a {type(new_scale).__name__}.")
         return ScalerState(new_scale).scale
 
 
 class ShardedGradScaler(GradScaler):
-    """A GradScaler whose processes agree on found_inf; to be made after torch.distributed.init_process_group.
+    """A GradScaler whose processes agree on found_inf; construct it after torch.distributed.init_process_group.
 
-    After each look for inf and NaN, the ranks take the largest answer. From there on each does the same, and scale and
-    tracker stay equal without being sent. A fused optimizer, which skips by itself, is told what other ranks found.
+    After each check for inf and NaN, the ranks take the maximum of found_inf. From there on all do the same, and scale
+    and tracker stay equal without being sent. A fused optimizer, which skips by itself, gets the maximum, too.
 
     Args: those of torch's ShardedGradScaler, in its order: backoff_factor comes before growth_factor.
     """

@@ -1,4 +1,4 @@
-"""What does a training of the Hugging Face Trainer do? `Trainer(..., callbacks=[Watch(every=10)])`, and `report()`.
+"""Observer of the Hugging Face Trainer: `Trainer(..., callbacks=[Watch(every=10)])`, then `report()`.
 
 Source: transformers.trainer_callback (5).
 """

@@ -1,4 +1,4 @@
-"""How is a training watched whose loop calls callbacks? The watch opens when it begins and closes when it ends.
+"""Base class of callbacks that watch a training from its beginning to its end.
 
 The callbacks of Lightning, fastai and the Hugging Face Trainer derive from `Watching`, each in its own file.
 """
@@ -14,10 +14,10 @@ from labkit.instrument.stream import tap
 
 
 class Watching:
-    """Opens `labkit.instrument.watch` on the model of a training, with the options that it was given.
+    """A `labkit.instrument.watch` on the model of a training, with the options of the constructor.
 
-    Where a training ended by an error that its framework tells no callback of, `close()` takes the hooks away; so does
-    the next training's beginning.
+    If a training ends by an error that its framework reports to no callback, `close()` removes the hooks, as does the
+    start of the next training.
     """
 
     def __init__(self, every: int = 50, **options: Any) -> None:
@@ -27,19 +27,19 @@ class Watching:
         self.is_open = False
 
     def open(self, model: Any) -> None:
-        """Begin to watch a model."""
+        """Start watching a model."""
         self.close()
         self.seen = watch(model, self.every, **self.options).__enter__()
         self.is_open = True
 
     def close(self) -> None:
-        """Take the hooks away; what was seen stays."""
+        """Remove the hooks; the results remain."""
         if self.is_open and self.seen is not None:
             self.is_open = False
             self.seen.__exit__(None, None, None)
 
     def report(self) -> Report:
-        """Return what was seen so far.
+        """Return the results so far.
 
         Raises:
             RuntimeError: no training has begun.

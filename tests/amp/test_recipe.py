@@ -38,7 +38,7 @@ IMPOSSIBLE = [
     ({"master_weights": False, "rounding": WeightRounding.STOCHASTIC}, "Take a 16-bit model"),
     ({"gradient_format": E5M2}, "autocast is None"),
     ({"model": FP16, "gradient_format": E5M2}, "autocast is None"),
-    ({"accumulator": SEQUENTIAL_FP16}, "everything here is FP32"),
+    ({"accumulator": SEQUENTIAL_FP16}, "this recipe is FP32"),
 ]
 
 

@@ -148,13 +148,13 @@ MISUSES = {
     "scale of 0": (lambda m, o: amp.initialize(m, o, loss_scale=0), ValueError, "init_scale"),
     "scale below 0": (lambda m, o: amp.initialize(m, o, loss_scale=-8), ValueError, "loss_scale=-8"),
     "bounds": (lambda m, o: amp.initialize(m, min_loss_scale=8.0, max_loss_scale=4.0), ValueError, "min_loss_scale=8"),
-    "no losses": (lambda m, o: amp.initialize(m, o, num_losses=0), ValueError, "1 or more"),
+    "no losses": (lambda m, o: amp.initialize(m, o, num_losses=0), ValueError, "expected num_losses >= 1"),
     "third loss": (lambda m, o: _scale(*amp.initialize(m, o), loss_id=2), IndexError, "num_losses=3"),
     "loss -1": (lambda m, o: _scale(*amp.initialize(m, o), loss_id=-1), IndexError, "counted from 0. Take 0 to 0"),
     "loss by name": (lambda m, o: _scale(*amp.initialize(m, o), loss_id="a"), IndexError, "loss_id='a'"),
     "in another": (lambda m, o: _nested(*amp.initialize(m, o)), RuntimeError, "End the first one before"),
     "a number": (lambda m, o: _scale(*amp.initialize(m, o), loss=1.0), TypeError, "item"),
-    "stranger": (lambda m, o: _scale(amp.initialize(m), o), RuntimeError, "has not seen"),
+    "stranger": (lambda m, o: _scale(amp.initialize(m), o), RuntimeError, "expected an optimizer that amp.initialize returned"),
     "no function": (lambda m, o: amp.register_half_function(torch, "sigmoida"), ValueError, "No function named"),
     "too late": (lambda m, o: [amp.initialize(m), amp.register_float_function(torch, "sigmoid")], RuntimeError, "late"),
     "wrong state": (lambda m, o: [amp.initialize(m), amp.load_state_dict(m.state_dict())], RuntimeError, "Unexpected"),
@@ -232,7 +232,7 @@ def test_an_inf_in_a_closure_that_a_step_has_called_is_no_secret():
         return loss
 
     assert optimizer.step(closure=closure).isfinite()
-    with pytest.raises(RuntimeError, match="weights are spoilt"):
+    with pytest.raises(RuntimeError, match="weights are corrupt"):
         optimizer.step(lambda: closure(math.inf))
 
 
@@ -426,7 +426,7 @@ def test_zero_grad_forgets_what_waits_wherever_it_stands():
 def test_delayed_gradients_of_two_scales_are_refused():
     model, optimizer = with_two_scales()
     _scale(model, optimizer, delay_unscale=True)
-    with pytest.raises(RuntimeError, match="their sum has none"):
+    with pytest.raises(RuntimeError, match="their sum would have no scale"):
         _scale(model, optimizer, loss_id=1)
 
 

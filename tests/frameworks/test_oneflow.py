@@ -292,7 +292,7 @@ def test_modules_in_lists_are_in_the_state_dict():
 MISUSES = {
     "backoff": (lambda: flow.amp.GradScaler(growth_factor=4.0), ValueError, r"with growth_factor=4.0 it is 0.25"),
     "scale of 0": (lambda: flow.amp.StaticGradScaler(0.0), ValueError, "must > 0.0"),
-    "no number": (lambda: flow.amp.StaticGradScaler("big"), ValueError, "was given 'big'"),
+    "no number": (lambda: flow.amp.StaticGradScaler("big"), ValueError, "got 'big'"),
     "ZeRO": (lambda: line().config.enable_zero(True, stage=1), NotImplementedError, "drop it"),
     "a closure": (lambda: line().add_optimizer(flow.optim.LBFGS(_sgd().param_groups[0]["params"])), ValueError, "Adam"),
     "step in build": (lambda: _stepping()(torch.ones(2, 1)), RuntimeError, "leave step"),
@@ -305,7 +305,7 @@ MISUSES = {
         lambda: line().add_optimizer(_sgd(), lr_sch=flow.optim.lr_scheduler.StepLR(_sgd(), 1)), ValueError, "same"),
     "torch's scaler": (lambda: line().set_grad_scaler(torch.amp.GradScaler("cpu")), TypeError, "flow.amp.GradScaler"),
     "no build": (lambda: nn.Graph()(), NotImplementedError, "overridden"),
-    "no backward": (lambda: line(calls_backward=False)(torch.ones(1, 1)), RuntimeError, "no loss.backward"),
+    "no backward": (lambda: line(calls_backward=False)(torch.ones(1, 1)), RuntimeError, "expected loss.backward"),
     "no step": (lambda: line(optimizers=0)(torch.ones(1, 1)), RuntimeError, "add_optimizer"),
     "two losses": (lambda: _vector()(torch.ones(2, 1)), RuntimeError, "only a scalar"),
     "nested": (lambda: _nested()(torch.ones(2, 1)), RuntimeError, "cannot be nested"),

@@ -1,17 +1,19 @@
-"""The three lines of apex, and all that came with them, over the lab's engine.
+"""The API of apex.amp on the lab's engine.
 
     model, optimizer = amp.initialize(model, optimizer, opt_level="O1")
     with amp.scale_loss(loss, optimizer) as scaled_loss:
         scaled_loss.backward()
 
-Idea: the calls, their arguments and what they refuse are apex's; casts, masters, unscaling and the rule of the scale
-are labkit.amp's. apex's functions know of each other without being told, so the state of one training is kept here,
-in `_amp_state`; a second `initialize` begins anew. Each thread has a state of its own, as it has casts of its own.
+Idea: the calls, their arguments and their errors are apex's; casts, masters, unscaling and the rule of the scale are
+labkit.amp's. apex's functions share global state, so the state of one training is in `_amp_state`. A second
+`initialize` starts over. Each thread has a state of its own, as it has casts of its own.
 
-Invariant: with `enabled=False` a script runs as if amp were not there. What differs: a CPU will do; all normalisation
-layers stay FP32 where apex keeps batch norm's only, and buffers of one's own do too (`labkit.amp.to_model_format`);
-a registered function of torch gets its rule under every name it can be called by; casts hold in the thread that
-initialized. Messages come through `logging`.
+Invariant: with `enabled=False` a script runs as if amp did nothing. Differences from apex:
+
+- It runs on a CPU.
+- All normalisation layers stay FP32, not only batch norm, and so do custom buffers (`labkit.amp.to_model_format`).
+- A registered function of torch is cast under each of its names.
+- Casts apply in the thread that called `initialize`. Messages use `logging`.
 
 Source: apex.amp, frontend.py, handle.py, amp.py and opt.py, at the commit before its removal (cb65b8e, 2025).
 """
@@ -58,24 +60,24 @@ def initialize(
     min_loss_scale: float | None = None,
     max_loss_scale: float = 2.0**24,
 ) -> Any:
-    """Change models and optimizers as an opt level says, in place, and return them as they were given: alone or listed.
+    """Convert models and optimizers to an opt level, in place, and return them as they were passed: single or in lists.
 
     Args:
-        models: one, or a list.
-        optimizers: one, a list, or None to only run the models. What wraps an optimizer will do.
-        enabled: False: nothing happens, here and in all other calls.
+        models: one model, or a list.
+        optimizers: one optimizer, a list, or None to only run the models; wrappers of optimizers are allowed.
+        enabled: False: this and all other calls do nothing.
         opt_level: "O0" (FP32), "O1" (functions cast), "O2" (half model, FP32 master weights) or "O3" (half).
-        cast_model_type, patch_torch_functions, keep_batchnorm_fp32, master_weights, loss_scale: in place of the
-            level's own; see `Properties`.
-        cast_model_outputs: dtype of what models return; None: FP32 under O0, O2 and O3, as it comes under O1.
-        num_losses: how many scales there are for `scale_loss(..., loss_id=)`.
+        cast_model_type, patch_torch_functions, keep_batchnorm_fp32, master_weights, loss_scale: override the level's
+            values; see `Properties`.
+        cast_model_outputs: dtype of the models' outputs; None: FP32 under O0, O2 and O3, unchanged under O1.
+        num_losses: number of scales for `scale_loss(..., loss_id=)`.
         verbosity: 0: no messages; 2: each cast.
-        min_loss_scale, max_loss_scale: where a dynamic scale stops.
+        min_loss_scale, max_loss_scale: limits of a dynamic scale.
 
     Raises:
-        RuntimeError: no such level, or an override contradicts it; a model is half already, or wrapped for several
-            devices; an optimizer was here before; a mode of labkit is open.
-        TypeError, ValueError: an argument is nothing of what it may be.
+        RuntimeError: there is no such level, or an override contradicts it; a model is half already, or wrapped for
+            several devices; an optimizer was initialized before; a mode of labkit is active.
+        TypeError, ValueError: an argument has the wrong type or value.
 
     >>> model = nn.Linear(2, 1)
     >>> model, optimizer = initialize(model, torch.optim.SGD(model.parameters(), lr=0.1), opt_level="O2")
@@ -91,7 +93,7 @@ def initialize(
     properties = properties_of(opt_level, *overrides)
     listed = listed_models(models, _amp_state.allow_incoming_model_not_fp32), listed_optimizers(optimizers)
     if not isinstance(num_losses, int) or num_losses < 1:
-        raise ValueError(f"num_losses is a whole number, 1 or more; it was given {num_losses!r}")
+        raise ValueError(f"expected num_losses >= 1, got {num_losses!r}")
     losses = [LossScaler(properties.loss_scale, min_loss_scale, max_loss_scale) for _ in range(num_losses)]
     names: dict[Tensor, str] = {}
     for i, model in enumerate(listed[0]):
@@ -115,20 +117,20 @@ def scale_loss(
     delay_unscale: bool = False,
     delay_overflow_check: bool = False,
 ) -> Iterator[Tensor]:
-    """Yield the loss in FP32 times its scale; at the end of the block, unscale the gradients that it left.
+    """Yield the loss in FP32 times its scale; at the end of the block, unscale the new gradients.
 
     Args:
         loss: usually a scalar.
-        optimizers: one or a list: all whose parameters this backward pass reaches and whose step it counts for.
-        loss_id: which of the `num_losses` scales is its own.
-        model: nothing reads it.
-        delay_unscale: leave the gradients scaled for another loss to add to; the last one before a step does not.
-        delay_overflow_check: nobody looks for inf and NaN in them.
+        optimizers: one or a list: all whose parameters this backward pass reaches and that step with its gradients.
+        loss_id: index of its scale among the `num_losses`.
+        model: unused.
+        delay_unscale: leave the gradients scaled, for another loss to add to; not for the last loss before a step.
+        delay_overflow_check: do not check the gradients for inf and NaN.
 
     Raises:
-        RuntimeError: `initialize` comes first, with these optimizers; or gradients of another scale wait.
+        RuntimeError: `initialize` was not called with these optimizers; or there are gradients of another scale.
         IndexError: there is no such loss.
-        TypeError: the loss is no tensor.
+        TypeError: the loss is not a tensor.
     """
     properties = _amp_state.opt_properties
     if properties is None:
@@ -141,7 +143,7 @@ def scale_loss(
         yield loss
         return
     if not isinstance(loss, Tensor):
-        raise TypeError(f"the loss is the tensor that was computed, without .item() or float(); given: {loss!r}")
+        raise TypeError(f"expected the loss as a tensor, without .item() or float(), got {loss!r}")
     scaler = _scaler(loss_id)
     scale = scaler.loss_scale()
     if not properties.master_weights and not scaler.dynamic and scale == 1.0:
@@ -170,14 +172,14 @@ def _prepared(optimizer: Any) -> Prepared:
     prepared = getattr(optimizer, "_amp_stash", None)
     if not isinstance(prepared, Prepared):
         raise RuntimeError(
-            f"amp.initialize has not seen the {type(optimizer).__name__} that scale_loss was given. Give it all "
-            "optimizers, also those that wrap others, as a list, and go on with what it returns."
+            f"expected an optimizer that amp.initialize returned, got another {type(optimizer).__name__}. Pass all "
+            "optimizers to amp.initialize as a list, including wrappers, and use those that it returns."
         )
     return prepared
 
 
 def master_params(optimizer: Any) -> Iterator[Tensor]:
-    """Yield what an optimizer steps: what to clip, after `scale_loss` and before the step."""
+    """Yield the tensors that an optimizer steps, to clip their gradients between `scale_loss` and the step."""
     for group in optimizer.param_groups:
         yield from group["params"]
 
@@ -194,13 +196,13 @@ def state_dict(destination: dict[str, Any] | None = None) -> dict[str, Any]:
 
 
 def load_state_dict(state_dict: dict[str, Any]) -> None:
-    """Go on from a `state_dict`, after `initialize`.
+    """Load a `state_dict`, after `initialize`.
 
     Raises:
         RuntimeError: it holds something else, then nothing is loaded; or `initialize` was not called.
 
     Warns:
-        UserWarning: it is of another number of losses; those that both have are loaded.
+        UserWarning: its number of losses differs; the common ones are loaded.
     """
     if _amp_state.opt_properties is None:
         raise RuntimeError("amp.load_state_dict comes after amp.initialize, which makes the scales that it sets.")
@@ -229,27 +231,27 @@ def load_state_dict(state_dict: dict[str, Any]) -> None:
 
 
 def disable_casts() -> AbstractContextManager[Any]:
-    """Let torch's functions be for a `with` block, which may raise and stand in another."""
+    """Disable casts for a `with` block; blocks may be nested."""
     return autocast(enabled=False)
 
 
 def register_half_function(module: Any, name: str) -> None:
-    """Let a function run in FP16 under O1: `register_half_function(torch, "sigmoid")`, before `initialize`.
+    """Run a function in FP16 under O1: `register_half_function(torch, "sigmoid")`, before `initialize`.
 
     Raises:
         ValueError: the module has no such function.
-        RuntimeError: it is too late: functions are cast already.
+        RuntimeError: functions are cast already.
     """
     _register(module, name, Rule.ALLOW)
 
 
 def register_float_function(module: Any, name: str) -> None:
-    """Let a function run in FP32 under O1; see `register_half_function`."""
+    """Run a function in FP32 under O1; see `register_half_function`."""
     _register(module, name, Rule.DENY)
 
 
 def register_promote_function(module: Any, name: str) -> None:
-    """Let a function run in the widest dtype of its tensors under O1; see `register_half_function`."""
+    """Run a function in the widest dtype of its tensors under O1; see `register_half_function`."""
     _register(module, name, Rule.PROMOTE)
 
 
@@ -268,11 +270,11 @@ def init(
     verbose: bool = False,
     allow_banned: bool = False,
 ) -> AmpHandle:
-    """Begin as apex's own tests do: cast torch's functions, and return the handle that ends it.
+    """Cast torch's functions, and return a handle that ends it; the entry point of apex's own tests.
 
     Args:
-        loss_scale: nothing reads it.
-        allow_banned: run binary_cross_entropy in FP32 where it would be refused.
+        loss_scale: unused.
+        allow_banned: run binary_cross_entropy in FP32 instead of raising an error.
     """
     _deactivate()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -134,7 +134,7 @@ class AmpHandle:
         self._region.cache.clear()
 
     def _deactivate(self) -> None:
-        """Leave torch and the registered functions as they were; twice is as good as once."""
+        """Leave torch and the registered functions as they were; idempotent."""
         self._active = False
         self._opened.close()
 

@@ -80,20 +80,20 @@ def _read(name: str, value: Any) -> Any:
     """Return an override as a value; the command line of a script hands over text."""
     if name == "keep_batchnorm_fp32":
         if value not in (True, False, "True", "False"):
-            raise ValueError(f"keep_batchnorm_fp32 is a bool, 'True', 'False' or None; it was given {value!r}")
+            raise ValueError(f"expected keep_batchnorm_fp32 as a bool, 'True', 'False' or None, got {value!r}")
         return value in (True, "True")
     if name == "cast_model_type" and value not in (torch.float16, torch.bfloat16, torch.float32, False):
-        raise ValueError(f"cast_model_type is torch.float16, bfloat16, float32, or False; it was given {value!r}")
+        raise ValueError(f"expected cast_model_type torch.float16, bfloat16, float32, or False, got {value!r}")
     if name == "loss_scale" and value != "dynamic":
         try:
             return float(value)
         except (TypeError, ValueError):
-            raise ValueError(f"loss_scale is a number, such as 128.0, or 'dynamic'; it was given {value!r}") from None
+            raise ValueError(f"expected loss_scale as a number, such as 128.0, or 'dynamic', got {value!r}") from None
     return value
 
 
 def _contradiction(opt_level: str, name: str, value: Any) -> str:
-    """Say why an override does not go with the level; nothing if it does."""
+    """Return why an override contradicts the level, or an empty string."""
     if name == "patch_torch_functions" and value and opt_level != "O1":
         return "torch's functions are cast under O1 only. Take opt_level='O1'."
     if opt_level != "O1":
@@ -110,7 +110,7 @@ def _contradiction(opt_level: str, name: str, value: Any) -> str:
 def convert(model: nn.Module, properties: Properties, cast_model_outputs: torch.dtype | None) -> None:
     """Cast a model as its opt level says, and wrap its forward: tensors in and out are cast with it."""
     if not isinstance(cast_model_outputs, torch.dtype | None):
-        raise TypeError(f"cast_model_outputs is a dtype, such as torch.float16; it was given {cast_model_outputs!r}")
+        raise TypeError(f"expected cast_model_outputs as a dtype, such as torch.float16, got {cast_model_outputs!r}")
     dtype = properties.cast_model_type
     if not isinstance(dtype, torch.dtype):
         if cast_model_outputs is not None:
@@ -142,7 +142,7 @@ class _Forward:  # a class, so that it is copied and pickled with the model
 
 
 def _in_fp32(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
-    """Widen what is half in a state dict, so that a checkpoint does not tell the level it was trained at."""
+    """Convert FP16 tensors of a state dict to FP32, so that checkpoints are independent of the opt level."""
     for key, value in state.items():
         if isinstance(value, Tensor) and value.dtype is torch.float16:
             state[key] = value.float()
@@ -161,10 +161,10 @@ def _cast(values: Any, dtype: torch.dtype) -> Any:
 
 
 def listed_models(models: Any, half_allowed: bool) -> list[nn.Module]:
-    """Return the models that `initialize` was given, as a list; refuse one in FP16, or wrapped for several devices."""
+    """Return models as a list; raise an error for one in FP16, or wrapped for several devices."""
     listed = models if isinstance(models, list) else [models]
     if not listed or not all(isinstance(model, nn.Module) for model in listed):
-        raise TypeError(f"models must be either a single model or a list of models; it was given {models!r}.")
+        raise TypeError(f"models must be either a single model or a list of models; got {models!r}.")
     for model in listed:
         if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
             raise RuntimeError(

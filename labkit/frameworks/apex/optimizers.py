@@ -1,10 +1,10 @@
-"""Loss scales in apex's words, and optimizers whose steps take the gradients of several losses and models.
+"""apex's loss scales, and optimizers whose steps use the gradients of several losses and models.
 
-Idea: each optimizer is prepared on its own: its gradients go the way of `frameworks.steps`, which its own methods know
-from then on. A loss whose gradients hold inf or NaN lets the next step of each of its optimizers pass. The rule of the
-scale is `labkit.amp.decide`.
+Idea: each optimizer is prepared separately: its methods are patched to accumulate gradients by `frameworks.steps`. A
+loss whose gradients hold inf or NaN skips the next step of each of its optimizers. The rule of the scale is
+`labkit.amp.decide`.
 
-Invariant: a step is taken with the unscaled sum of all losses since the last one, finite ones where a scale moves.
+Invariant: a step uses the unscaled sum of all losses since the last one, finite if the scale is dynamic.
 
 Source: apex.amp.scaler, LossScaler (names, defaults; a static scale looks at no gradient); apex.amp.handle, scale_loss
 (which steps are skipped); apex.amp._process_optimizer (stash, in-place patches of step, zero_grad and add_param_group).
@@ -32,9 +32,9 @@ class LossScaler:
     """The scale of one loss.
 
     Args:
-        loss_scale: "dynamic", or a number that never moves.
-        min_loss_scale: where backing off stops; None: nowhere.
-        max_loss_scale: where growing stops.
+        loss_scale: "dynamic", or a number that never changes.
+        min_loss_scale: the smallest scale that backing off leads to; None: no limit.
+        max_loss_scale: the largest scale that growing leads to.
 
     >>> scaler = LossScaler("dynamic")
     >>> scaler.must_skip(found_inf=True), scaler.loss_scale()
@@ -57,15 +57,15 @@ class LossScaler:
 
     @property
     def dynamic(self) -> bool:
-        """Whether the scale moves."""
+        """Whether the scale is dynamic."""
         return self.config.dynamic
 
     def loss_scale(self) -> float:
-        """Return what the loss is multiplied by now."""
+        """Return the current scale."""
         return self._loss_scale
 
     def must_skip(self, found_inf: bool) -> bool:
-        """Move the scale after a backward pass; return whether its gradients must not reach the weights."""
+        """Update the scale after a backward pass; return whether the step must be skipped."""
         decision = decide(ScalerState(self._loss_scale, self._unskipped), found_inf, self.config)
         self._loss_scale, self._unskipped = decision.after.scale, decision.after.growth_tracker
         return decision.skip
@@ -78,10 +78,10 @@ NESTED = (
 
 
 class Prepared(Steps):
-    """What the face keeps of one optimizer, or of what wraps one: anything with `param_groups` and `step`.
+    """An optimizer, or a wrapper of one, prepared by `initialize`: anything with `param_groups` and `step`.
 
-    scaled_by  what the gradients in the model are multiplied by, while nobody has unscaled them (delay_unscale)
-    skips      the next step is not taken, for inf or NaN in a loss's gradients
+    scaled_by  the scale of the gradients in the model, until they are unscaled (delay_unscale)
+    skips      skip the next step, because of inf or NaN in a loss's gradients
     """
 
     def __init__(self, optimizer: Any, names: Mapping[Tensor, str], *, masters: bool) -> None:
@@ -93,9 +93,9 @@ class Prepared(Steps):
         self._patch(optimizer)
 
     def _patch(self, optimizer: Any) -> None:
-        """Let the optimizer's own methods go through this, as apex patches them."""
+        """Replace the optimizer's methods by this object's, as apex patches them."""
 
-        @wraps(optimizer.step)  # with the mark that a schedule has left on it, if there was one before
+        @wraps(optimizer.step)  # keeps the mark of a schedule that was constructed before
         def step(_: Any, *args: Any, **kwargs: Any) -> Any:
             return self.step(*args, **kwargs)
 
@@ -105,11 +105,11 @@ class Prepared(Steps):
             optimizer.add_param_group = self.add_param_group
 
     def require_free(self, scale: float) -> None:
-        """Refuse a loss of this scale where gradients of another one wait, or a block of `scale_loss` is open."""
+        """Raise an error if there are gradients of another scale, or another block of `scale_loss` is active."""
         if self.scaled_by not in (None, scale):
             raise RuntimeError(
-                f"gradients that are {self.scaled_by:g} times too large wait here (delay_unscale=True), and this "
-                f"loss has the scale {scale:g}: their sum has none. Unscale each loss, or give them one loss_id."
+                f"expected a loss with the scale {self.scaled_by:g} of the pending gradients (delay_unscale=True), got "
+                f"one with {scale:g}: their sum would have no scale. Unscale each loss, or use the same loss_id."
             )
         if self.scaled_by is None and self._waiting is not None:
             raise RuntimeError(NESTED)
@@ -125,24 +125,24 @@ class Prepared(Steps):
             super().undo()
 
     def step(self, *args: Any, **kwargs: Any) -> Any:
-        """Step, or let this one pass; then the masters are copied into the model, and their gradients are gone."""
+        """Step or skip, copy the masters into the model, and clear their gradients."""
         if self.scaled_by is not None:
             raise RuntimeError(
-                f"step() would take gradients that are {self.scaled_by:g} times too large: the last scale_loss had "
-                "delay_unscale=True. Call the last one before a step without it."
+                f"step() would use gradients that are {self.scaled_by:g} times too large: the last scale_loss had "
+                "delay_unscale=True. Leave it out in the last scale_loss before a step."
             )
         closure = args[0] if args else kwargs.get("closure")
         if closure is not None and (self.skips or self.masters):
             raise RuntimeError(
                 "Currently, Amp does not support closure use with optimizers: it would run backward inside the step, "
-                "where nobody unscales. Run it before, and call step() without one."
+                "too late to unscale. Run it before, and call step() without one."
             )
         skips, self.skips = self.skips, False
         result = None if skips else self._take(*args, **kwargs)
         if self.skips:
             raise RuntimeError(
                 "A closure's gradients held inf or NaN, and the step that called it could not be skipped: the weights "
-                "are spoilt. Take an optimizer that steps once (SGD, Adam ...), or a smaller static loss_scale."
+                "are corrupt. Use an optimizer that steps once (SGD, Adam ...), or a smaller static loss_scale."
             )
         self.forget()
         return result
@@ -156,20 +156,20 @@ class Prepared(Steps):
         return result
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
-        """Forget gradients in the model too, which the optimizer does not know if it steps masters."""
+        """Clear gradients in the model, too, which the optimizer does not reach if it steps masters."""
         self._zero_grad(*args, **kwargs)
         self._waiting = None if self._waiting is None or self.scaled_by is not None else [None] * len(self._waiting)
         self.scaled_by = None
         self.forget(model=True)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Give the optimizer more to step, by masters where it steps masters."""
+        """Add a group of parameters, or of masters if the optimizer steps masters."""
         self.add_group(param_group, self._add_param_group)  # type: ignore[arg-type]
 
 
 @contextmanager
 def unscaled_after(prepared: list[Prepared], scale: float, delay: bool) -> Iterator[list[bool]]:
-    """Yield a list that has, after the block, whether each optimizer's gradients hold inf or NaN; none if delayed."""
+    """Yield a list; after the block it has found_inf of each optimizer, unless unscaling is delayed."""
     found: list[bool] = []
     for optimizer in prepared:
         optimizer.require_free(scale)
@@ -189,13 +189,11 @@ def unscaled_after(prepared: list[Prepared], scale: float, delay: bool) -> Itera
 
 
 def listed_optimizers(optimizers: Any) -> list[Any]:
-    """Return the optimizers that `initialize` was given, as a list; refuse what is none, or was here before."""
+    """Return optimizers as a list; raise an error for other objects, and for those initialized before."""
     listed = [] if optimizers is None else optimizers if isinstance(optimizers, list) else [optimizers]
     for optimizer in listed:
         if not (hasattr(optimizer, "param_groups") and hasattr(optimizer, "step")):
-            raise TypeError(
-                f"optimizers must be either a single optimizer or a list of optimizers; it was given {optimizer!r}."
-            )
+            raise TypeError(f"optimizers must be either a single optimizer or a list of optimizers; got {optimizer!r}.")
         if hasattr(optimizer, "_amp_stash"):
             raise RuntimeError(
                 "A given optimizer should only be passed through amp.initialize once. Make a new one, over "

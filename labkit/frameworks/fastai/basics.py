@@ -1,7 +1,7 @@
-"""fastai's training loop, which knows nothing of precision and lets callbacks act, and its optimizers.
+"""fastai's training loop, which is independent of precision and runs callbacks, and its optimizers.
 
-A script's first import, `from fastai.basics import *`, brings torch, nn, F, partial and tensor with it. What else
-fastai has (schedules, metrics, freezing ...) is the real one's, which `labkit.frameworks.fastai_learner` trains.
+A script's first import, `from fastai.basics import *`, also imports torch, nn, F, partial and tensor. For the rest of
+fastai (schedules, metrics, freezing ...) use the real one with `labkit.frameworks.fastai_learner`.
 
 Source: fastai.data.core, DataLoaders; fastai.optimizer (names, formulas); fastai.learner (loop, names, Recorder and
 AvgSmoothLoss), 2.8.12.
@@ -219,7 +219,7 @@ class Learner:
         """
         callback = cb() if isinstance(cb, type) else cb
         if not isinstance(callback, Callback):
-            raise TypeError(f"a callback is a Callback of fastai.basics, or its class; it was given {cb!r}")
+            raise TypeError(f"expected a Callback of fastai.basics or a subclass, got {cb!r}")
         name = callback.name
         if hasattr(Learner, name) or not isinstance(vars(self).get(name, callback), Callback):
             raise ValueError(f"{type(callback).__name__} would hide learn.{name}, something else: rename the class")

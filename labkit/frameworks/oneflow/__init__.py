@@ -1,6 +1,6 @@
-"""How does OneFlow's nn.Graph train in FP16? `import labkit.frameworks.oneflow as flow`, and its tutorial runs.
+"""OneFlow's nn.Graph on the lab's engine: `import labkit.frameworks.oneflow as flow` runs its tutorial.
 
-`flow.nn` has Graph, `flow.amp` the scalers; every other name is torch's, whose names OneFlow took over.
+`flow.nn` has Graph, `flow.amp` the scalers; every other name is torch's, since OneFlow has the same names.
 """
 
 from typing import Any

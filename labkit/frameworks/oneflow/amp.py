@@ -1,4 +1,4 @@
-"""Which loss scalers does OneFlow know? One that moves and one that does not; a graph keeps where it stands.
+"""OneFlow's dynamic and static loss scalers, as configurations; a graph holds their state.
 
 Source: oneflow.amp.grad_scaler (arguments, checks).
 """
@@ -11,7 +11,7 @@ from labkit.amp import PRESETS, static
 
 
 class GradScaler:
-    """A scale that grows after `growth_interval` clean steps and backs off at inf or NaN, whose step is left out.
+    """A scale that grows after `growth_interval` clean steps and backs off at inf or NaN, whose step is skipped.
 
     Raises:
         ValueError: backoff_factor is not 1 / growth_factor, or a value is out of its range (`ScalerConfig`).
@@ -39,13 +39,13 @@ class GradScaler:
 
 
 class StaticGradScaler:
-    """A scale that stays, under which nobody looks for inf and NaN.
+    """A scale that never changes; gradients are not checked for inf and NaN.
 
     Raises:
-        ValueError: it is no number above 0.
+        ValueError: scale_factor is not a number above 0.
     """
 
     def __init__(self, scale_factor: float) -> None:
         if not (isinstance(scale_factor, int | float) and scale_factor > 0.0):
-            raise ValueError(f"StaticGradScaler's scale_factor must > 0.0; it was given {scale_factor!r}")
+            raise ValueError(f"StaticGradScaler's scale_factor must > 0.0; got {scale_factor!r}")
         self.config = static(scale_factor, skip_on_inf=False)

@@ -1,18 +1,18 @@
-"""OneFlow's nn.Graph: a computation that scales, steps and zeroes by itself.
+"""OneFlow's nn.Graph: a computation with its own loss scaling, steps and zero_grad.
 
-Idea: `build` says how a batch becomes a loss, and calls its `backward`. Under AMP, `labkit.amp.graph` decides all casts
-in it once. The rest the graph does itself, when `build` has returned: scale the losses, run backward, unscale, clip,
-step or skip, zero, step the schedule (`Trainer`).
+Idea: `build` computes a loss from a batch, and calls its `backward`. Under AMP, `labkit.amp.graph` decides all casts
+in it once. The graph does the rest after `build` has returned: scale the losses, run backward, unscale, clip, step or
+skip, zero, step the schedule (`Trainer`).
 
-Invariant: a step is taken with the unscaled sum of all micro-batches' gradients, finite ones if the scaler is dynamic.
-All bits are those of eager autocast, which goes on, after a warning that says why, where nothing can be decided once.
+Invariant: a step uses the unscaled sum of all micro-batches' gradients, finite if the scaler is dynamic. All bits are
+those of eager autocast, which is the fallback, with a warning that says why, if the casts cannot be decided once.
 
-What it does not do: compile. Operations are cast by torch's lists (`labkit.amp.POLICY`); Python in `build`, a print for
-instance, runs in the first calls only, as in OneFlow.
+Limits: it does not compile. Operations are cast by torch's lists (`labkit.amp.POLICY`). Python code in `build`, for
+instance a print, runs in the first calls only, as in OneFlow.
 
-Source: oneflow.nn.graph, graph.py and graph_config.py (what add_optimizer and set_grad_scaler hand over,
-clip_grad_max_norm of a group); lazy_op_interpreter.cpp (one call is one batch, cut along dimension 0 into as many
-micro-batches as gradients are accumulated over; their outputs are put together again).
+Source: oneflow.nn.graph, graph.py and graph_config.py (add_optimizer, set_grad_scaler, clip_grad_max_norm of a group);
+lazy_op_interpreter.cpp. One call is one batch, split along dimension 0 into as many micro-batches as gradients are
+accumulated over; their outputs are concatenated.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from labkit.interop import format_of
 
 
 class GraphConfig:
-    """What a graph is told besides its computation."""
+    """The configuration of a graph."""
 
     def __init__(self) -> None:
         self.training = False
@@ -47,32 +47,32 @@ class GraphConfig:
         """Cast operations to FP16 or BF16, or stop it.
 
         Raises:
-            TypeError: mode is no bool.
+            TypeError: mode is not a bool.
             ValueError: dtype is another one.
         """
         if type(mode) is not bool:
-            raise TypeError(f"enable_amp(True) or enable_amp(False); it was given {mode!r}")
+            raise TypeError(f"expected enable_amp(True) or enable_amp(False), got {mode!r}")
         if dtype not in (torch.float16, torch.bfloat16):
-            raise ValueError(f"dtype is float16 or bfloat16; it was given {dtype}")
+            raise ValueError(f"expected dtype float16 or bfloat16, got {dtype}")
         self.amp_dtype = dtype if mode else None
 
     def set_gradient_accumulation_steps(self, value: int) -> None:
-        """Cut each batch into micro-batches, whose gradients are added up.
+        """Split each batch into micro-batches, whose gradients are added up.
 
         Raises:
-            ValueError: value is no whole number from 1 on.
+            ValueError: value is not a whole number, or less than 1.
         """
         if not isinstance(value, int) or value < 1:
-            raise ValueError(f"a batch is cut into 1 micro-batch or more; it was given {value!r}")
+            raise ValueError(f"expected 1 micro-batch or more, got {value!r}")
         self.gradient_accumulation_steps = value
 
     def allow_fuse_model_update_ops(self, mode: bool = True) -> None:
-        """Accept, and do nothing: these three change how fast a compiled graph is, not what it computes."""
+        """Do nothing: these three options affect the speed of a compiled graph, not its results."""
 
     allow_fuse_add_to_output = allow_fuse_cast_scale = allow_fuse_model_update_ops
 
     def enable_zero(self, mode: bool = True, **_: Any) -> None:
-        """Refuse what takes several devices.
+        """Raise an error for an option that requires several devices.
 
         Raises:
             NotImplementedError: mode is True.
@@ -82,10 +82,10 @@ class GraphConfig:
 
 
 class Trainer:
-    """Optimizers, their schedules, and where the loss scale stands.
+    """Optimizers, their schedules, and the state of the loss scale.
 
-    backwards  losses of this call whose backward was run
-    called     whether a graph was
+    backwards  number of losses of this call whose backward has run
+    called     whether the graph has been called
     """
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class Trainer:
         self.scale_by(static(1.0, skip_on_inf=False))
 
     def add(self, optimizer: torch.optim.Optimizer, schedule: LRScheduler | None) -> None:
-        """Step one more, and its schedule, skipped or not.
+        """Add an optimizer and its schedule, which advances also when a step is skipped.
 
         Raises:
             ValueError: its step needs a closure.
@@ -110,7 +110,7 @@ class Trainer:
         self.config, self.state = config, initial(config)
 
     def begin(self) -> None:
-        """Forget gradients that came from elsewhere: nobody knows their scale."""
+        """Clear gradients of other backward passes, whose scale is unknown."""
         self.backwards, self.called = 0, True
         self.zero_grad()
         for each in self.steps:
@@ -126,13 +126,13 @@ class Trainer:
         self.backwards += len(losses)
 
     def step(self) -> None:
-        """Unscale, clip, step or skip; move the scale and the schedules.
+        """Unscale, clip, step or skip; update the scale and the schedules.
 
         Raises:
             RuntimeError: there was no backward.
         """
         if not self.backwards:
-            raise RuntimeError("the graph has an optimizer, and build() called no loss.backward(): nothing to learn.")
+            raise RuntimeError("expected loss.backward() in build(), since the graph has an optimizer; got none")
         found = [each.unscale(self.state.scale) for each in self.steps]
         decision = decide(self.state, any(found), self.config)
         self.state = decision.after
@@ -214,9 +214,9 @@ class Graph:
             ValueError: the schedule is another optimizer's, or a step needs a closure.
         """
         if not isinstance(optim, torch.optim.Optimizer):
-            raise TypeError(f"optimizer must be an instance of Optimizer, such as flow.optim.SGD; given: {optim!r}")
+            raise TypeError(f"optimizer must be an instance of Optimizer, such as flow.optim.SGD; got {optim!r}")
         if lr_sch is not None and not isinstance(lr_sch, LRScheduler):
-            raise TypeError(f"lr_sch is one of flow.optim.lr_scheduler, over this optimizer; given: {lr_sch!r}")
+            raise TypeError(f"expected lr_sch from flow.optim.lr_scheduler, of this optimizer, got {lr_sch!r}")
         if lr_sch is not None and lr_sch.optimizer is not optim:
             raise ValueError("lr_scheduler's optimizer must be the same optimizer in add_optimizer.")
         self._trainer.add(optim, lr_sch)
@@ -224,13 +224,13 @@ class Graph:
         self.config.training = True
 
     def set_grad_scaler(self, grad_scaler: GradScaler | StaticGradScaler | None = None) -> None:
-        """Scale losses; without one they are not, and nobody looks for inf and NaN.
+        """Scale losses; without a scaler they are not scaled, and gradients are not checked for inf and NaN.
 
         Raises:
-            TypeError: it is no scaler of `flow.amp`.
+            TypeError: it is not a scaler of `flow.amp`.
         """
         if not isinstance(grad_scaler, GradScaler | StaticGradScaler):
-            raise TypeError(f"a graph takes flow.amp.GradScaler or StaticGradScaler; it was given {grad_scaler!r}")
+            raise TypeError(f"expected flow.amp.GradScaler or StaticGradScaler, got {grad_scaler!r}")
         self._trainer.scale_by(grad_scaler.config)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -246,7 +246,7 @@ class Graph:
         outputs = [self._run(*part) for part in _cut((args, kwargs), self.config.gradient_accumulation_steps)]
         if self.training:
             self._trainer.step()
-        return _together(outputs)
+        return _concatenate(outputs)
 
     def _run(self, args: Any, kwargs: Any) -> Any:
         device = next((t.device for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)), torch.device("cpu"))
@@ -358,8 +358,8 @@ def _cut(values: Any, parts: int) -> Iterator[Any]:
         yield tree_map_only(Tensor, lambda t: t.tensor_split(parts)[i], values) if parts > 1 else values  # noqa: B023
 
 
-def _together(outputs: list[Any]) -> Any:
-    """Return the outputs of all micro-batches as a batch's: of scalars a vector, of what is no tensor the last."""
+def _concatenate(outputs: list[Any]) -> Any:
+    """Return the outputs of all micro-batches as a batch's: scalars as a vector, of other objects the last."""
     if len(outputs) == 1:
         return outputs[0]
 

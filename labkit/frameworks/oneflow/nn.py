@@ -1,4 +1,4 @@
-"""What does torch.nn have too, once it is OneFlow's? A graph, and a cross entropy that takes targets[n,1]."""
+"""torch.nn as in OneFlow: with Graph, and a cross entropy that takes targets[n,1]."""
 
 from __future__ import annotations
 

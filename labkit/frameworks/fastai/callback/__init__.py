@@ -1,1 +1,1 @@
-"""What changes a training loop without being in it? Callbacks: `core` has their events, `fp16` mixed precision."""
+"""Callbacks of the training loop: `core` has their events, `fp16` mixed precision."""

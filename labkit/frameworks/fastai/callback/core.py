@@ -1,7 +1,7 @@
-"""At which moments of a training loop can somebody else have a say, and how is a part of it left out?
+"""Events of a training loop, callbacks that handle them, and exceptions that cancel a part of the loop.
 
-Idea: the loop calls an event by name, and each callback that has a method of that name is run, in the order of `order`.
-A callback leaves a part of the loop out by raising that part's exception.
+Idea: the loop triggers an event by name, which runs the method of that name of each callback, in the order of `order`.
+A callback cancels a part of the loop by raising that part's exception.
 
 Invariant: after_x is run whenever before_x was, a cancelled x included.
 
@@ -55,7 +55,7 @@ class CancelFitException(Exception):
 
 
 class Callback:
-    """Something with a say in a training loop; what it does not have itself, it finds in its `learn`.
+    """Handlers of a training loop's events; attributes that it lacks are looked up in its `learn`.
 
     order                 among callbacks; smaller is sooner
     run_train, run_valid  whether a batch's events are run in training and in validation
@@ -72,7 +72,7 @@ class Callback:
     learn: Any = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Warn of a method whose name is almost that of an event: nobody would call it."""
+        """Warn of a method whose name resembles that of an event: the loop would never call it."""
         super().__init_subclass__(**kwargs)
         for name in vars(cls):
             if name.startswith(("begin_", "before_", "after_")) and name not in EVENTS:

@@ -1,4 +1,4 @@
-"""Callbacks that let a loop without any precision train in a mixed one.
+"""Callbacks for mixed precision in a loop that is independent of precision.
 
 Idea: `MixedPrecision` opens a region of autocast from before_batch to after_loss, scales the loss before_backward, and
 steps before_step in the loop's place or cancels. `NonNativeMixedPrecision` does it with a half model and FP32 masters.
@@ -67,7 +67,7 @@ class MixedPrecision(Callback):
     def __init__(self, amp_mode: AMPMode | str = AMPMode.FP16, **kwargs: Any) -> None:
         super().__init__()
         if amp_mode not in (*AMPMode, "fp16", "bf16"):
-            raise ValueError(f"amp_mode is 'fp16' or 'bf16'; it was given {amp_mode!r}")
+            raise ValueError(f"expected amp_mode 'fp16' or 'bf16', got {amp_mode!r}")
         self.amp_mode, self.kwargs, self.region = AMPMode(amp_mode), kwargs, ExitStack()
         self.scales: list[float] = []
 
@@ -133,7 +133,7 @@ class NonNativeMixedPrecision(Callback):
     """A half model, FP32 masters and a loss scale.
 
     Args:
-        loss_scale: of all steps, if it is not dynamic; then nobody looks for inf and NaN.
+        loss_scale: of all steps, if it is not dynamic; then gradients are not checked for inf and NaN.
         flat_master: one master for each group.
         dynamic: begin at `max_loss_scale`, divide it by `div_factor` and leave the batch out at inf or NaN, multiply it
             after `scale_wait` clean steps.
