@@ -154,7 +154,7 @@ MISUSES = {
     "loss by name": (lambda m, o: _scale(*amp.initialize(m, o), loss_id="a"), IndexError, "loss_id='a'"),
     "in another": (lambda m, o: _nested(*amp.initialize(m, o)), RuntimeError, "End the first one before"),
     "a number": (lambda m, o: _scale(*amp.initialize(m, o), loss=1.0), TypeError, "item"),
-    "stranger": (lambda m, o: _scale(amp.initialize(m), o), RuntimeError, "expected an optimizer that amp.initialize returned"),
+    "stranger": (lambda m, o: _scale(amp.initialize(m), o), RuntimeError, "that amp.initialize returned"),
     "no function": (lambda m, o: amp.register_half_function(torch, "sigmoida"), ValueError, "No function named"),
     "too late": (lambda m, o: [amp.initialize(m), amp.register_float_function(torch, "sigmoid")], RuntimeError, "late"),
     "wrong state": (lambda m, o: [amp.initialize(m), amp.load_state_dict(m.state_dict())], RuntimeError, "Unexpected"),
