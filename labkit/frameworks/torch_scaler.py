@@ -1,8 +1,8 @@
 """torch.amp.GradScaler with the lab's rule of the scale.
 
-Idea: the whole policy is `labkit.amp.advance`, a function of numbers. The rest is the behaviour that users and
-libraries of torch rely on: the order of the calls (scale, unscale_, step, update), tensors that stay on their device
-and one record for each optimizer. torch's single state dict is converted from and to our configuration and state.
+Idea: the whole policy is `labkit.amp.advance`, a function of numbers. The rest is the behaviour that libraries of
+torch rely on. The calls come in torch's order (scale, unscale_, step, update), tensors stay on their device, and there
+is one record for each optimizer. torch's single state dict is converted from and to our configuration and state.
 Private names that libraries use exist, too (`_scale`, `_per_optimizer_states`, `_unscale_grads_` ...).
 
 Invariant: in every correct use, scale, tracker and parameters are equal to torch.amp.GradScaler's, bit for bit. Silent

@@ -1,1 +1,1 @@
-"""Which operation runs in which dtype? The lists, the region that obeys them, and a ledger of what it did."""
+"""Autocast: the lists of operations, the region that casts by them, and a ledger of its decisions."""

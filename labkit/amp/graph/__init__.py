@@ -1,1 +1,1 @@
-"""What is left of autocast when everything it decides has been decided? A trace, passes over it, and a graph to run."""
+"""Graphs of networks whose casts are decided once: a trace, passes over it, and a graph to run."""

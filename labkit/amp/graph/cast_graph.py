@@ -60,8 +60,8 @@ class Guard:
                 keys = [n for n in forward.__code__.co_names if n in known and isinstance(known[n], _PLAIN)]
                 self.parts += [(known, {key: _copied(known[key]) for key in keys})] if keys else []
 
-    def holds(self) -> bool:
-        """Whether everything is as it was."""
+    def is_valid(self) -> bool:
+        """Return whether nothing has changed."""
         try:
             return all(now == then for now, then in self.whole) and all(
                 then.items() <= now.items() for now, then in self.parts
@@ -135,9 +135,9 @@ class Decided:
     tries: int = 0
     why: str = ""
 
-    def holds(self) -> bool:
-        """Whether what the last trace took for granted is as it was."""
-        return self.guard is not None and self.guard.holds()
+    def is_valid(self) -> bool:
+        """Return whether the assumptions of the last trace are still true."""
+        return self.guard is not None and self.guard.is_valid()
 
 
 class CastGraph:
@@ -167,7 +167,7 @@ class CastGraph:
 
     @property
     def why(self) -> str:
-        """Why the last call was not that of a graph; "" where it was, or will be."""
+        """Why the last call did not use a graph; "" if it did, or later calls will."""
         return self.decided.why
 
     def __getstate__(self) -> dict[str, Any]:
@@ -177,29 +177,29 @@ class CastGraph:
         self.__init__(**state)  # type: ignore[misc]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the network, or the graph that stands for it."""
-        if not self._is_asked():
+        """Call the network, or its graph."""
+        if not self._is_applicable():
             return self.model(*args, **kwargs)
         with torch._C.DisableTorchFunction():
             plain = not kwargs and all(isinstance(arg, Tensor) for arg in args)
             leaves, spec = (list(args), len(args)) if plain else tree_flatten((args, kwargs))
             inputs = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
             kind = self._kind(leaves, spec)
-            if kind.run is not None and kind.holds():
+            if kind.run is not None and kind.is_valid():
                 self.decided = kind
                 return _run(kind, inputs)
             not_now = hooked(self.model) or aliased(inputs, self.model)
-        if not_now or (kind.why and kind.holds()):
+        if not_now or (kind.why and kind.is_valid()):
             self.decided = Decided(why=not_now) if not_now else kind
             return self.model(*args, **kwargs)
         return self._trace(kind, inputs, args, kwargs)
 
-    def _is_asked(self) -> bool:
-        """Whether the region that decides is a plain one of this format, and no other mode looks on."""
+    def _is_applicable(self) -> bool:
+        """Return whether the current region is a plain one of this format, and no other mode intercepts operations."""
         region = current()
         if type(region) is not autocast or region.listen is not None or region.accumulator is not None:
             return False
-        if torch.nn.modules.module._has_any_global_hook():  # Python that has to run each time
+        if torch.nn.modules.module._has_any_global_hook():  # Python code that must run each time
             return False
         for mode in _get_current_function_mode_stack():
             if mode is not region and type(mode) is not HalfStorage and getattr(mode, "intercepts_operations", True):
@@ -207,8 +207,8 @@ class CastGraph:
         return region.lower.dtype is dtype_of(self.format)
 
     def _kind(self, leaves: list[Any], spec: Any) -> Decided:
-        """Return what is known of calls like this one."""
-        if self._table is not LISTS.table:  # an operation was registered: all is to be decided again
+        """Return the decisions on calls of this kind."""
+        if self._table is not LISTS.table:  # an operation was registered: decide again
             self._kinds.clear()
             self._table = LISTS.table
         now = (spec, torch.is_grad_enabled(), torch.is_inference_mode_enabled(), self.model.training)
@@ -221,25 +221,25 @@ class CastGraph:
         return kind
 
     def _trace(self, kind: Decided, inputs: list[Tensor], args: Any, kwargs: Any) -> Any:
-        """Call the network itself, and write down what it does."""
+        """Call the network itself, and trace it."""
         model, last = uncompiled(self.model), kind.trace
         self.decided, kind.run, kind.why, kind.tries = kind, None, "", kind.tries + 1
         guard = kind.guard = Guard(model)
         with _no_modes() as modes:
-            blind = [mode for mode in modes if not getattr(mode, "intercepts_operations", True)]
-            out, traced = trace(model, self.format, inputs, args, kwargs, blind)
+            passive = [mode for mode in modes if not getattr(mode, "intercepts_operations", True)]
+            out, traced = trace(model, self.format, inputs, args, kwargs, passive)
         self._decide(kind, last, traced, len(inputs), guard.changed())
         if kind.why and kind.why not in self._warned:
             self._warned.add(kind.why)
             warnings.warn(
-                f"no graph of this network, so eager autocast goes on, with the same numbers. {kind.why}. "
-                "Mend that, or ask for no graph.",
+                f"no graph of this network, so eager autocast is used, with the same numbers. {kind.why}. "
+                "Fix that, or use graph=False.",
                 stacklevel=4,
             )
         return out
 
     def _decide(self, kind: Decided, last: Trace | None, traced: Any, inputs: int, changed: str) -> None:
-        """Make a graph of a trace that equals the last one; note why where there will be none."""
+        """Build a graph from a trace that equals the last one, or record why there is none."""
         if isinstance(traced, str):
             kind.trace, kind.why = None, traced
             return
@@ -259,8 +259,8 @@ class CastGraph:
             kind.why = f"forward changes {changed}" if changed else f"it differs from call to call: {differ}"
 
     def _compiled(self, graph: fx.Graph, forward: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what runs a graph; of a network that was compiled, compiled with the same options."""
-        in_place = self.model._compiled_call_impl  # a function of torch's, whose `self` has the options
+        """Return the function that runs a graph; if the network was compiled, compiled with the same options."""
+        in_place = self.model._compiled_call_impl  # a function of torch, whose `self` has the options
         known = inspect.getclosurevars(in_place).nonlocals if in_place is not None else {}
         options = getattr(self.model, "dynamo_ctx", known.get("self"))
         if options is None:
@@ -278,7 +278,7 @@ class CastGraph:
 
 
 def _run(kind: Decided, inputs: list[Tensor]) -> Any:
-    """Run a graph, on the inputs and on what the modules hold now."""
+    """Run a graph, on the inputs and on the current tensors of the modules."""
     assert kind.run is not None
     assert kind.trace is not None
     try:
@@ -291,7 +291,7 @@ def _run(kind: Decided, inputs: list[Tensor]) -> Any:
 
 
 def _origins(model: nn.Module, tensors: list[Tensor]) -> list[tuple[dict[str, Any], str]]:
-    """Return where each tensor is to be found: in a module, or here, as the constant it is."""
+    """Return the owner and the name of each tensor: in a module, or as a constant."""
     owned: dict[int, tuple[dict[str, Any], str]] = {}
     for module in model.modules():
         for owner in (vars(module), module._buffers, module._parameters):
@@ -301,7 +301,7 @@ def _origins(model: nn.Module, tensors: list[Tensor]) -> list[tuple[dict[str, An
 
 @contextmanager
 def _no_modes() -> Iterator[list[TorchFunctionMode]]:
-    """Take the modes off while a network is traced under modes of its own."""
+    """Remove all modes while a network is traced under modes of its own."""
     modes = list(_get_current_function_mode_stack())
     for _ in modes:
         torch._C._pop_torch_function_stack()

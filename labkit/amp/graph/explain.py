@@ -1,10 +1,10 @@
-"""What did autocast decide about a network, and which of its casts are left in the graph?
+"""Explanation of autocast's decisions about a network, and of the casts that remain in its graph.
 
-Idea: a row for each operation that was called, with the casts that were made for it. Each pass over the graph is one
-look at the same rows: colour (which list), propagate (which dtype comes out), insert (which casts that asks for),
-cancel (which do nothing) and hoist (which weights are cast once for several uses).
+Idea: one row for each operation of the trace, with the casts made for it. Each pass over the graph is a view of the
+same rows: colour (list), propagate (result's dtype), insert (required casts), cancel (casts without effect), hoist
+(weights that are cast once for several uses).
 
-Invariant: rows come from the trace of a run that happened; with `times` of each, they add up to what a step costs.
+Invariant: rows are from the trace of an actual run; with the `times` of each, they add up to the cost of a step.
 """
 
 from __future__ import annotations

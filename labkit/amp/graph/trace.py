@@ -1,13 +1,13 @@
-"""Traces: what a network calls, once autocast has decided everything.
+"""Traces: the operations of a network with the casts of autocast.
 
-Idea: the network runs once as it always does, under autocast and `half_storage`, and the outermost mode writes down
-what arrives at torch, with a number for each tensor: the operations, and each cast with the operation that it is for.
-Nothing is decided twice, so a trace says what eager autocast does because it is what eager autocast did.
+Idea: the network runs once under autocast and `half_storage`, and the outermost mode records the calls that reach
+torch, with a number for each tensor. It records operations, and each cast with its operation. A trace is a record of
+eager autocast, so it equals eager autocast.
 
-Invariant: a traced run returns what an untraced one returns. What cannot be written down, or may be otherwise the next
-time, ends the trace with a reason and the line that it stands in, and the run goes on.
+Invariant: a traced run returns the same as an untraced one. An operation that a graph cannot hold, or that may differ
+the next time, ends the trace with a reason and a line number, and the run continues.
 
-What it does not do: see Python that no tensor goes through. A print, or a global variable, is as it was in the trace.
+Limits: Python code without tensors is not traced. A print, or a global variable, stays as in the trace.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from labkit.gemm import half_storage
 from labkit.modes import ATTRIBUTE, mapped
 
 _LABKIT = Path(__file__).parents[2]
-_ROOMS = ("amp", "frameworks", "gemm", "modes")
-_NOT_THE_USERS = (str(Path(torch.__file__).parent), *(str(_LABKIT / room) for room in _ROOMS))
+_PACKAGES = ("amp", "frameworks", "gemm", "modes")
+_NOT_THE_USERS = (str(Path(torch.__file__).parent), *(str(_LABKIT / package) for package in _PACKAGES))
 _PLAIN = (int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
-# They tell facts that hold as long as the shapes, dtypes and devices of the inputs do.
+# Their results depend only on the shapes, dtypes and devices of the inputs.
 _FACTS = frozenset(
     "__get__ __len__ __hash__ __format__ __repr__ size dim ndimension numel nelement stride storage_offset "
     "element_size is_contiguous is_floating_point is_complex is_signed is_same_size is_tensor get_device "
@@ -66,7 +66,7 @@ class Step:
     out         what it returned, likewise
     call        which operation of the user's this is, or belongs to, counted from 1; op, entry: its name and rule
     cast        this is a cast that autocast made for `op`
-    grad        whether gradients were asked for
+    grad        whether gradients were recorded
     dtype, shape of the first tensor that was returned
     where       file and line of the user's that called it
     """
@@ -118,7 +118,7 @@ class Recorder(TorchFunctionMode):
             target, arguments = getattr, (args[0], func.__self__.__name__)
         else:
             target = next((m for m in (name, f"__{name}__") if getattr(Tensor, m, None) is func), func)
-        arguments, keywords = self.written((arguments, kwargs))  # now: the operation may write in place
+        arguments, keywords = self.to_refs((arguments, kwargs))  # now: the operation may write in place
         out = func(*args, **kwargs)
         if name == "__iter__":
             name, target, out = "unbind", "unbind", list(out)
@@ -132,18 +132,18 @@ class Recorder(TorchFunctionMode):
         return self.paused or bool(self.problem)
 
     def cast(self, tensor: Tensor, result: Tensor) -> Tensor:
-        """Write down a cast that autocast made for the current operation; return it."""
+        """Record a cast of autocast for the current operation; return it."""
         if result is not tensor and not self.ended:
             name = {torch.float16: "half", torch.bfloat16: "bfloat16", torch.float32: "float"}[result.dtype]
-            self.append(name, (self.written(tensor),), {}, result, cast=True)
+            self.append(name, (self.to_refs(tensor),), {}, result, cast=True)
         return result
 
     def refuse(self, why: str) -> None:
         """End the trace with a reason."""
         self.problem = self.problem or f"{where()}: {why}"
 
-    def written(self, values: Any) -> Any:
-        """Return values with a `Ref` for each tensor; refuse what cannot be written into a graph."""
+    def to_refs(self, values: Any) -> Any:
+        """Return values with a `Ref` for each tensor; end the trace at a value that a graph cannot hold."""
         for leaf in tree_leaves(values):
             parts = (leaf.start, leaf.stop, leaf.step) if isinstance(leaf, slice) else ()
             numbers = isinstance(leaf, slice) and all(part is None or isinstance(part, int) for part in parts)
@@ -222,7 +222,7 @@ class Trace:
     steps   what was called, in order
     given   the tensors that were there before: the inputs first, then weights, buffers and constants
     leaves  what was returned, with a `Ref` for each tensor, flat; spec says how it was nested
-    grad    whether gradients were asked for
+    grad    whether gradients were recorded
     """
 
     steps: list[Step]
@@ -251,7 +251,7 @@ def trace(
         out = model(*args, **kwargs)
         with torch._C.DisableTorchFunction():
             leaves, spec = tree_flatten(out)
-            written = recorder.written(leaves)
+            written = recorder.to_refs(leaves)
     if drawn != _drawn():
         recorder.refuse("forward draws from Python's or numpy's random numbers, or sets torch's seed")
     if recorder.problem:
@@ -316,7 +316,7 @@ def noting_functions(recorder: Recorder) -> Iterator[None]:
         stack = _get_current_function_mode_stack()
         if recorder not in stack or recorder.ended:
             return plain(*args, **kwargs)
-        written, recorder.paused = recorder.written(args), True
+        written, recorder.paused = recorder.to_refs(args), True
         try:
             out = plain(*args, **kwargs)
         finally:

@@ -1,7 +1,7 @@
 """Gradient scales of single layers, on top of the loss scale.
 
-Idea: the loss scale shifts all gradients alike. A layer can have a shift of its own: gradients are multiplied by 2^k
-where they enter it in the backward pass, and by 2^-k where they leave it, to the layers before and to its weights.
+Idea: the loss scale shifts all gradients alike. A layer can have a shift of its own. In the backward pass, gradients
+are multiplied by 2^k where they enter it, and by 2^-k where they leave it, to the layers before and to its weights.
 
 Invariant: a power of two moves exponents only, so where nothing underflows or overflows, every gradient outside is the
 same to the bit.

@@ -200,8 +200,8 @@ def must_skip(state: ScalerState, found_inf: bool, config: ScalerConfig) -> bool
 def advance(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
     """Return the state after a step whose gradients held inf or NaN (`found_inf`), or did not.
 
-    The scale never leaves FP32's normal range. torch's does at the lower end: 142 overflows in a row take 2^16 to
-    2^-126; 144 to 2^-128, whose reciprocal, torch's factor, is infinite; and 166 to exactly 0. Down to 2^-126 both
+    The scale never leaves FP32's normal range. torch's does at the lower end. 142 overflows in a row take 2^16 to
+    2^-126, 144 to 2^-128, whose reciprocal (torch's factor) is infinite, and 166 to exactly 0. Down to 2^-126 both
     agree step by step. At the upper end both keep the scale if the next one would exceed FP32.
 
     >>> config = ScalerConfig(init_scale=8.0, growth_interval=2)

@@ -70,9 +70,9 @@ def diagnosis(report: StepReport | int, config: ScalerConfig) -> str | None:
     if config.dynamic and config.floor > 1:
         return f"{skipped} The scale is at its floor, {_format_scale(config.floor)}: use a lower floor."
     return (
-        f"{skipped} The scale is not the cause, it is 1 or less. Look for inf or NaN in the inputs, the targets and "
-        "the weights; run this step in FP32 under torch.autograd.set_detect_anomaly(True), which names the operation; "
-        "then lower the learning rate, clip the gradients, or train in BF16, whose range is FP32's."
+        f"{skipped} The scale is not the cause, it is 1 or less. Check the inputs, the targets and the weights for "
+        "inf or NaN. Run this step in FP32 under torch.autograd.set_detect_anomaly(True), which names the operation. "
+        "Then lower the learning rate, clip the gradients, or train in BF16, whose range is FP32's."
     )
 
 

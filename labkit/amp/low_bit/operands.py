@@ -1,20 +1,20 @@
-"""Operands of 8 or 4 bits: in which format and at which scale a product's are written, and how they are rounded.
+"""Operands of 8 or 4 bits: their formats, scales and rounding.
 
 A layer is three products: its output, the gradient of its input, the gradient of its weight. Only their operands are 8
-or 4 bits wide; sums, weights, optimizer and all that stands between two layers stay FP32. What the published recipes
-differ in is a handful of values, so a recipe is a row.
+or 4 bits wide; sums, weights, optimizer and activations between layers stay FP32. The published recipes differ in a few
+values, so a recipe is a row.
 
-To E4M3 and E5M2 torch casts. For the other formats: beside 1.5 * 2^(e + 23 - s), FP32 counts in steps of 2^(e - s),
-what a format with s significand bits has at exponent e; adding that number rounds, subtracting it is exact. Exponents
-are read off the bits, so a block's power-of-two scale is whole-number arithmetic. A rotation, of 16 random signs and an
-orthogonal Hadamard matrix, spreads one number that is far larger than its neighbours over 16.
+torch casts to E4M3 and E5M2. For the other formats we add 1.5 * 2^(e + 23 - s), near which FP32 has the spacing
+2^(e - s) of a format with s significand bits at exponent e. Adding that number rounds; subtracting it is exact.
+Exponents are read from the bits, so a block's power-of-two scale is integer arithmetic. A rotation, of 16 random signs
+and an orthogonal Hadamard matrix, spreads one number that is far larger than its neighbours over 16.
 
-Invariant: the values of `round_to(..., Overflow.SATURATE)` and of `round_blocks` for every finite FP32 number; the sign
-of zero is not kept. Where a block's scale is itself in FP32, the quotient is rounded to FP32 first, as a GPU divides.
-Both operands of a product that are rotated along the axis it sums over have the same product as before.
+Invariant: the values of `round_to(..., Overflow.SATURATE)` and of `round_blocks` for every finite FP32 number, except
+for the sign of zero. If a block's scale is in FP32, the quotient is rounded to FP32 first, as a GPU divides. If both
+operands of a product are rotated along the summed axis, the product is unchanged.
 
-Source: arXiv:2209.05433 (FP8), NVIDIA Transformer Engine (delayed and current scaling, margin, `common/recipe`),
-arXiv:2303.11257 (unit scaling), OCP Microscaling Formats 1.0, 6.3, arXiv:2506.08027, 3.1 (MXFP8; scales rounded up),
+Source: arXiv:2209.05433 (FP8); NVIDIA Transformer Engine (delayed and current scaling, margin, `common/recipe`).
+arXiv:2303.11257 (unit scaling); OCP Microscaling Formats 1.0, 6.3, arXiv:2506.08027, 3.1 (MXFP8; scales rounded up).
 arXiv:2509.25149 (NVFP4, its rotation), arXiv:2404.00456 (QuaRot), arXiv:2412.19437 (blocks of 128).
 """
 
@@ -35,7 +35,7 @@ from labkit.interop import casts_to_8_bits, dtype_of
 
 
 class TensorScale(Enum):
-    """Where the scale of a whole tensor comes from; one that a block has comes on top."""
+    """The source of the scale of a whole tensor, in addition to the scales of blocks."""
 
     NONE = "none"  # 1, always
     CURRENT = "current"  # the tensor's own largest magnitude lands on the format's largest number
@@ -45,13 +45,13 @@ class TensorScale(Enum):
 
 @dataclass(frozen=True)
 class ProductFormat:
-    """How the operands of a layer's products are written. They saturate; what holds inf or NaN is left as it is.
+    """The formats and scales of the operands of a layer's products, which saturate; tensors with inf or NaN are kept.
 
     forward               format of activations and weights, of numbers or of blocks
     gradient              format of gradients
-    scale                 where the scale of a whole tensor comes from
-    history               steps that a delayed scale looks back
-    margin                a delayed scale is divided by 2^margin: room for magnitudes that grow from step to step
+    scale                 the source of the scale of a whole tensor
+    history               number of steps that determine a delayed scale
+    margin                a delayed scale is divided by 2^margin, for magnitudes that grow from step to step
     scale_up              a block's power-of-two scale: rounded up, so that nothing saturates (arXiv:2506.08027), or
                           down, as OCP's text has it
     square_weights        a weight's blocks are square, so that it is the same numbers forward and backward

@@ -1,1 +1,1 @@
-"""Where do the weights live between two steps? FP32 masters, one by one or flat, in groups, or none at all."""
+"""Master weights in FP32, single or flat, in groups, and training without them."""

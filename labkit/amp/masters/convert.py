@@ -1,13 +1,12 @@
-"""Which parts of a network move to FP16? Its weights; not its normalisation layers, nor what it keeps beside weights.
+"""Conversion of a model's weights to FP16 or BF16, without its normalisation layers and buffers.
 
 Idea: normalisation sums squares over many elements and divides by the result; its own weights are few, so keeping them
 in FP32 costs nothing. A buffer is a mask, an angle, a position, a running mean: FP32's lowest number would become -inf,
-and 4097 would be 4096. So buffers stay as they are, but for those of torch's own layers, which compute with them beside
-their weights. Parameters are cast where they stand: they stay the objects they are, so that ties, hooks and what
-others hold on to survive.
+and 4097 would be 4096. So buffers keep their dtype, except those of torch's own layers, which compute with them and
+their weights. Parameters are cast in place: they stay the same objects, so that ties, hooks and references remain.
 
 Invariant: no finite number becomes inf. to_fp32 undoes the dtypes, not the rounding; complex numbers, integers and
-booleans are never touched.
+booleans are never changed.
 
 Source: apex `convert_network` (opt level O2; it keeps batch norm, we keep every normalisation layer, and it casts every
 buffer); arXiv:1710.03740, section 3.3.

@@ -1,14 +1,14 @@
 """Half layers and FP32 tensors in one model.
 
-A model in FP16 keeps its own buffers in FP32, since masks, angles and positions lose their meaning in FP16. What is
-added to one or multiplied by one becomes FP32, as torch promotes; the next matrix product rounds it to FP16 again.
-torch refuses operands of two dtypes where it does not promote, so here they are made to agree: by the lists of
-autocast, but only where they differ.
+A model in FP16 keeps its own buffers in FP32, since masks, angles and positions lose their meaning in FP16. Sums and
+products with an FP32 buffer are FP32, as torch promotes; the next matrix product rounds to FP16 again. Operations that
+do not promote raise an error for operands of two dtypes. This mode casts such operands by the lists of autocast, but
+only if their dtypes differ.
 
 An operation that has no half kernel (an inverse, a Fourier transform) runs in FP32 and returns it.
 
-Invariant: any other call whose tensors agree is left as it is. A mask keeps its meaning: FP32's lowest number would be
--inf in FP16, and a row that is masked wholly NaN, so attention with such a mask runs in FP32.
+Invariant: any other call whose tensors have one dtype is unchanged. A mask keeps its meaning: FP32's lowest number
+would be -inf in FP16, and a fully masked row NaN, so attention with such a mask runs in FP32.
 
 Limit: attention with such a mask is slow; on a GPU, let masks be boolean.
 
@@ -33,7 +33,7 @@ from labkit.amp.loss_scaling.unscale import largest_magnitude, read
 from labkit.gemm.half_storage import HALVES, NORMS
 from labkit.modes import ATTRIBUTE, LabMode, are_plain, break_graph, calls_any, is_composite, mapped, tensors_in
 
-# They refuse two dtypes as those on the promote list do, and autocast lets them.
+# Like the operations on the promote list, these raise an error for two dtypes, but autocast does not list them.
 REFUSE_TOO = frozenset("lerp index_add index_copy scatter scatter_reduce masked_scatter complex".split())
 WRITES = frozenset("__setitem__ index_put_ scatter_add_ addcmul_ addcdiv_".split()) | {f"{n}_" for n in REFUSE_TOO}
 MASKS = {"scaled_dot_product_attention": (3, "attn_mask"), "baddbmm": (0, "input")}  # which operand is one
@@ -45,13 +45,12 @@ _MUST_AGREE_TOO = NORMS | WRITES | REFUSE_TOO
 
 
 class RangeMemory:
-    """Which FP32 tensors hold finite numbers that are infinite in a half format, known without waiting for a device.
+    """A record of the kinds of FP32 tensors with finite numbers that a half format makes infinite.
 
-    On a CPU, and where no gradients are recorded, each tensor is looked at. On another device the first tensor of a
-    kind is looked at, and the host waits for it; a later one of a kind that was within range is taken to be so, and its
-    largest magnitude is left on the device for the step to read (`pending`, `learn`). A kind that was beyond stays so.
-    What a model's call has left counts only once a gradient comes back to its outputs (`counts_with`): a forward pass
-    that was given up says nothing about a step.
+    On a CPU, and while no gradients are recorded, each tensor is read. On another device the host waits for the first
+    tensor of a kind. If it is within range, later ones are assumed to be, and their largest magnitudes stay on the
+    device for the step to read (`pending`, `learn`). A kind beyond the range stays so. The magnitudes of a call of the
+    model count only after a gradient has reached its outputs (`counts_with`), since some forward passes have no step.
 
     Args:
         look_always: wait for each tensor, on any device.
@@ -61,7 +60,7 @@ class RangeMemory:
         self.look_always = look_always
         self._beyond: dict[Hashable, bool] = {}
         self._pending: list[tuple[Hashable, torch.dtype, Tensor]] = []
-        self._learnt = False  # that one was beyond, before anybody asked
+        self._learnt = False  # a tensor beyond the range was found before `learn`
 
     def reaches(self, kind: Hashable, tensor: Any, dtype: torch.dtype) -> bool:
         """Return whether a tensor of a kind, such as the first argument of a model, reaches beyond a half format."""
@@ -79,31 +78,31 @@ class RangeMemory:
         return known
 
     def counts_with(self, outputs: Iterable[Tensor], since: int) -> None:
-        """Take back what was left after the first `since` magnitudes, until a gradient comes to one of the outputs."""
-        asking = [tensor for tensor in outputs if tensor.requires_grad]
-        if len(self._pending) <= since or not asking:
+        """Hold back the magnitudes after the first `since` until a gradient reaches one of the outputs."""
+        differentiable = [tensor for tensor in outputs if tensor.requires_grad]
+        if len(self._pending) <= since or not differentiable:
             return
-        left = self._pending[since:]
+        held_back = self._pending[since:]
         del self._pending[since:]
 
         def count(_: Tensor) -> None:
-            self._pending += left
-            left.clear()
+            self._pending += held_back
+            held_back.clear()
 
-        for tensor in asking:
+        for tensor in differentiable:
             tensor.register_hook(count)
 
     def forget(self) -> None:
-        """Forget the magnitudes of a step whose gradients were forgotten."""
+        """Discard the magnitudes of a step whose gradients were cleared."""
         self._pending, self._learnt = [], False
 
     @property
     def pending(self) -> list[Tensor]:
-        """The magnitudes, scalars on their devices, of tensors that were taken to be within range."""
+        """The magnitudes, scalars on their devices, of tensors that were assumed to be within range."""
         return [magnitude for _, _, magnitude in self._pending]
 
     def learn(self, magnitudes: Sequence[float]) -> bool:
-        """Take the values of `pending`, and forget them; return whether one of the tensors was beyond range."""
+        """Record the values of `pending` and clear it; return whether one of the tensors was beyond the range."""
         both = zip(self._pending, magnitudes, strict=True)
         kinds = [kind for (kind, dtype, _), magnitude in both if magnitude >= infinite_from(dtype)]
         self._beyond.update(dict.fromkeys(kinds, True))
@@ -112,16 +111,16 @@ class RangeMemory:
 
 
 class half_beside_fp32(LabMode):
-    """Make FP16 or BF16 and FP32 operands agree inside a `with` block, where torch would refuse them.
+    """Cast FP16 or BF16 and FP32 operands to one dtype inside a `with` block, where torch would raise an error.
 
-    Matrix products, convolutions, attention and recurrent layers run in the half format if any operand has it;
-    normalisation takes its input in that of its weights; losses and what must have one dtype run in FP32; what is
-    written into a tensor is cast to that one's dtype.
+    Matrix products, convolutions, attention and recurrent layers run in the half format if any operand has it.
+    Normalisation casts its input to the dtype of its weights. Losses and operations that require one dtype run in FP32.
+    A value written into a tensor is cast to the tensor's dtype.
 
     Args:
-        wide_masks: False rounds a mask's numbers to the half format's range, where an accumulator is emulated, which
-            FP32 would go past.
-        ranges: what is known of earlier masks; None knows nothing, and looks at each.
+        wide_masks: False rounds a mask's numbers to the half format's range, for emulated accumulators, which FP32
+            would bypass.
+        ranges: the record of earlier masks; None reads each mask.
 
     >>> with half_beside_fp32():
     ...     (torch.ones(1, 2) @ torch.ones(2, 1).half()).dtype

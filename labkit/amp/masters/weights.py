@@ -25,29 +25,26 @@ from labkit.amp.masters.edits import checksum, differences
 from labkit.amp.masters.groups import cut, flat_gradient, flatten, join_state, split_state
 from labkit.amp.masters.without_master import WeightRounding, require_state, restore, store_all_rounded
 
-NOT_ELEMENTWISE = (torch.optim.Adafactor, torch.optim.Muon)  # what they do depends on where a tensor ends
+NOT_ELEMENTWISE = (torch.optim.Adafactor, torch.optim.Muon)  # their steps depend on the shapes of tensors
 
 
-def require_fitting(optimizer: torch.optim.Optimizer, flat: bool, given: Sequence[Tensor] = ()) -> None:
-    """Refuse an optimizer whose step needs a closure, that does not step what it was given, or not a flat master."""
+def require_fitting(optimizer: torch.optim.Optimizer, flat: bool, masters: Sequence[Tensor] = ()) -> None:
+    """Raise an error if an optimizer needs a closure, steps other tensors than the masters, or no flat ones."""
     name = type(optimizer).__name__
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise ValueError(
-            f"{name} evaluates the loss several times inside its step, and a scaled loss cannot be unscaled or skipped "
-            "in there. Take an optimizer that steps once (SGD, Adam ...), or train in FP32 with a plain torch loop."
+            f"{name} evaluates the loss several times inside its step, where a scaled loss cannot be unscaled or "
+            "skipped. Use an optimizer that steps once (SGD, Adam ...), or train in FP32 with a plain torch loop."
         )
-    stepped, own = {id(p) for group in optimizer.param_groups for p in group["params"]}, {id(p) for p in given}
+    stepped, own = {id(p) for group in optimizer.param_groups for p in group["params"]}, {id(p) for p in masters}
     if own - stepped and stepped - own:
         raise ValueError(
-            f"this {name} steps {len(stepped - own)} tensors that it was not given, the model's own perhaps, and not "
-            f"{len(own - stepped)} masters, which would never move. Make it of what comes in: lambda weights: "
-            f"{name}(weights, lr=0.1)."
+            f"expected {name} to step the {len(own)} masters, got {len(stepped - own)} other tensors, "
+            f"perhaps the model's. Construct it with the function's argument: lambda weights: {name}(weights, lr=0.1)."
         )
     if flat and isinstance(optimizer, NOT_ELEMENTWISE):
-        raise ValueError(
-            f"{name} looks at each parameter's shape, so one flat tensor is another problem to it. Take flat=False."
-        )
+        raise ValueError(f"{name} uses each parameter's shape, so flat masters change its result. Use flat=False.")
 
 
 Group = Mapping[str, Any]  # "params" and the optimizer's options for them, as torch.optim takes it
@@ -57,14 +54,14 @@ MakeOptimizer = Callable[[Any], torch.optim.Optimizer]
 class Weights:
     """The master weights of a model, its optimizer, and the copy back.
 
-    A parameter that is already in the optimizer's dtype is its own master, so for an FP32 model all of this is nothing.
-    A tied parameter is one parameter and has one master. A frozen one has none, and never moves. What somebody does to
-    the model's weights between two steps counts, through `.data` too: the master takes it over before the next step.
+    A parameter that is already in the optimizer's dtype is its own master, so for an FP32 model this class does
+    nothing. A tied parameter is one parameter and has one master. A frozen one has none, and never changes. Edits of
+    the model's weights between two steps, also through `.data`, are copied to the masters before the next step.
 
     Args:
-        model: its trainable parameters are the model weights, in whatever dtype they are.
-        make_optimizer: parameters -> torch optimizer, called once with the master weights: with a list of them, or with
-            a list of groups where `groups` are given.
+        model: its trainable parameters are the model weights, of any dtype.
+        make_optimizer: parameters -> torch optimizer, called once with a list of the master weights, or of groups if
+            `groups` is not None.
         groups: the model's parameters in groups with options of their own, as torch.optim takes them, or a function
             model -> such groups, as `no_decay_on_norms_and_biases`. Each trainable parameter is in one of them.
         flat: one master tensor for each group. Elementwise optimizers (SGD, Adam) compute the same with it.
@@ -74,9 +71,9 @@ class Weights:
         seed: of stochastic rounding.
 
     Raises:
-        ValueError: the groups leave out a trainable parameter, name one twice, or one that is not the model's; the
-            optimizer's step needs a closure, or steps other tensors than it was given; flat=True and the optimizer does
-            not work element by element; a lazy layer has not seen its first batch.
+        ValueError: the groups lack a trainable parameter, have one twice, or one that is not the model's; the
+            optimizer's step needs a closure, or steps other tensors than the masters; flat=True and the optimizer is
+            not elementwise; a lazy layer is not initialized.
 
     >>> layer = nn.Linear(1, 1, bias=False).half()
     >>> _ = nn.init.ones_(layer.weight)
@@ -86,7 +83,7 @@ class Weights:
     (1.0, 0.999755859375)
     """
 
-    _replaced = False  # other values stand in the model for a while
+    _replaced = False  # the model temporarily holds other values
 
     def __init__(
         self,
@@ -106,7 +103,7 @@ class Weights:
         if lazy:
             raise ValueError(
                 f"parameter {lazy[0]!r} of a lazy layer has no shape yet, so it can have no master. Call the model "
-                "once, on one batch, before this."
+                "once, on one batch, first."
             )
         self.model_weights: list[nn.Parameter] = []  # in the order of the groups
         self.master_weights: list[Tensor] = []  # one for each of them; with flat=True, views
@@ -122,8 +119,8 @@ class Weights:
         left = [name for p, name in self.names.items() if p.requires_grad and p not in grouped]
         if left:
             raise ValueError(
-                f"{len(left)} trainable parameters stand in no group, the first is {left[0]!r}: they would get "
-                "gradients and never move. Add them to a group, or freeze them: requires_grad_(False)."
+                f"{len(left)} trainable parameters are in no group, the first is {left[0]!r}: they would get "
+                "gradients and never be stepped. Add them to a group, or freeze them: requires_grad_(False)."
             )
         require_fitting(self.optimizer, flat, self.optimizer_weights)
         self._device = self.model_weights[0].device if self.model_weights else torch.device("cpu")
@@ -132,27 +129,27 @@ class Weights:
         self._note()
 
     def add_group(self, group: Group) -> None:
-        """Give more of the model's parameters to the optimizer: layers that were frozen and are no longer."""
+        """Add a group of the model's parameters to the optimizer, for instance layers that are no longer frozen."""
         self.adopt_edits()
         self.optimizer.add_param_group(self._add(group))
         self._pair_up()
         self._note()
 
     def _add(self, group: Group) -> dict[str, Any]:
-        """Make the masters of a group; return it as the optimizer takes it, with them for parameters."""
-        named = group["params"]
-        given: list[nn.Parameter] = [named] if isinstance(named, nn.Parameter) else list(named)
-        wrong = [p for p in given if p not in self.names]
+        """Create the masters of a group; return the group with the masters as its parameters."""
+        params = group["params"]
+        listed: list[nn.Parameter] = [params] if isinstance(params, nn.Parameter) else list(params)
+        wrong = [p for p in listed if p not in self.names]
         if wrong:
             raise ValueError(
-                f"a group names {len(wrong)} tensors that are no parameters of this model, the first of shape "
+                f"expected groups of this model's parameters, got {len(wrong)} other tensors, the first of shape "
                 f"{tuple(wrong[0].shape)}. Take them from the model: [p for p in model.head.parameters()]."
             )
-        weights = [p for p in given if p.requires_grad]
+        weights = [p for p in listed if p.requires_grad]
         counts = Counter([*self.model_weights, *weights])
         twice = [self.names[p] for p in weights if counts[p] > 1]
         if twice:
-            raise ValueError(f"parameter {twice[0]!r} is given to the optimizer twice; leave it in one group.")
+            raise ValueError(f"expected each parameter in one group, got {twice[0]!r} twice")
         if self.flat and weights:
             whole, masters = flatten(weights, self.dtype)
             stepped = [whole]

@@ -185,7 +185,7 @@ def test_what_cannot_be_decided_once_is_told_with_its_line_and_eager_goes_on(for
     (message,) = {str(one.message) for one in told}
     assert REFUSED[forward] in message
     assert graph.why in message
-    assert "eager autocast goes on, with the same numbers" in message
+    assert "eager autocast is used, with the same numbers" in message
     text, first = inspect.getsourcelines(forward)
     lines = [number for number, line in enumerate(text, first) if "# the line" in line]
     assert all(f"{__file__}:{number}: " in message for number in lines)
