@@ -1,4 +1,4 @@
-"""Who writes a page of docs? Each script beside this one makes its text; here it is written, or compared."""
+"""Writing or comparison of generated pages in docs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def write_or_check(path: Path, text: str) -> int:
-    """Write a page; with --check on the command line, return 1 where another text stands there."""
+    """Write a page; with --check on the command line, return 1 if the file differs."""
     if "--check" not in sys.argv[1:]:
         path.write_text(text, encoding="utf-8", newline="\n")
         return 0

@@ -1,9 +1,10 @@
-"""How is a checkout set up and checked without make? By `python -m labkit setup` and `test`, which make calls, too.
+"""Set-up and checks of a checkout without make: `python -m labkit setup` and `test`, which make calls too.
 
-Idea: set-up is three steps, each with a stamp in .venv that says when it was last done; a step is repeated only where
-pyproject.toml or constraints.txt is newer than its stamp. Only the standard library is needed to begin.
+Idea: set-up has three steps, each with a stamp in .venv that holds its time. A step is repeated only if pyproject.toml
+or constraints.txt is newer than its stamp. The first step needs only the standard library.
 
-Invariant: torch is installed first and alone, and everything by constraints.txt: what comes after can ask for no other.
+Invariant: torch is installed first and by itself, and every package by constraints.txt, so that later packages do not
+replace torch.
 """
 
 from __future__ import annotations
@@ -19,57 +20,57 @@ from pathlib import Path
 from labkit.records.system import usable_cores
 
 INSTALL = ("-m", "pip", "install", "--disable-pip-version-check", "--constraint", "constraints.txt")
-# What the lab's distribution was called before: it would stay beside fp16-lab, with a package of the same name.
+# The former name of the distribution, which would remain beside fp16-lab with a package of the same name.
 REMOVE_OLD_NAME = ("-m", "pip", "uninstall", "-qq", "--yes", "labkit")
 
 
 @dataclass(frozen=True)
-class Step:
-    """One step of set-up: its stamp in .venv, what is said before it, and the commands of Python that do it."""
+class SetupStep:
+    """Step of set-up: its stamp in .venv, its message, and its Python commands."""
 
     stamp: str
-    says: str
+    message: str
     commands: tuple[tuple[str, ...], ...]
 
 
 STEPS = (
-    Step(".created", "Making .venv", (("-m", "venv", ".venv"),)),
-    Step(
+    SetupStep(".created", "Making .venv", (("-m", "venv", ".venv"),)),
+    SetupStep(
         ".lab-ready",
         "Installing torch (the largest download; only once), JupyterLab and the lab",
         ((*INSTALL, "torch"), REMOVE_OLD_NAME, (*INSTALL, "--quiet", "--editable", ".[lab]")),
     ),
-    Step(
+    SetupStep(
         ".test-ready",
-        "Installing what the tests need",
+        "Installing the packages of the tests",
         ((*INSTALL, "--quiet", "--editable", ".[lab,test]"),),
     ),
 )
 
 
 def venv_python(folder: Path) -> Path:
-    """Return the Python of a checkout's own environment."""
+    """Return the Python of a checkout's virtual environment."""
     return folder / ".venv" / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
 
-def missing_steps(folder: Path, test: bool) -> list[Step]:
-    """Return the steps that are still to be done, in their order; the last one only where `test` asks for it."""
+def missing_steps(folder: Path, test: bool) -> list[SetupStep]:
+    """Return the steps to do, in order; the last one only with `test`."""
     newest = max((folder / name).stat().st_mtime for name in ("pyproject.toml", "constraints.txt"))
     steps = STEPS if test else STEPS[:-1]
     return [step for step in steps if not _done(folder / ".venv" / step.stamp, newest if step is not STEPS[0] else 0)]
 
 
 def set_up(folder: Path, test: bool = False, python: str = sys.executable) -> int:
-    """Do what is missing, and say what is done; return the exit status of the first step that fails, or 0."""
+    """Do the missing steps and print their messages; return the exit status of the first failure, or 0."""
     for step in missing_steps(folder, test):
-        print(step.says, flush=True)
+        print(step.message, flush=True)
         for command in () if step is STEPS[0] and venv_python(folder).exists() else step.commands:
-            maker = python if step is STEPS[0] else str(venv_python(folder))
-            status = subprocess.call([maker, *command], cwd=folder)
+            interpreter = python if step is STEPS[0] else str(venv_python(folder))
+            status = subprocess.call([interpreter, *command], cwd=folder)
             if status:
                 return status
         if step.stamp == ".lab-ready":
-            shutil.rmtree(folder / "labkit.egg-info", ignore_errors=True)  # what setuptools wrote under the old name
+            shutil.rmtree(folder / "labkit.egg-info", ignore_errors=True)  # of the former name
         stamp = folder / ".venv" / step.stamp
         stamp.parent.mkdir(exist_ok=True)
         stamp.touch()
@@ -77,10 +78,10 @@ def set_up(folder: Path, test: bool = False, python: str = sys.executable) -> in
 
 
 def check_all(folder: Path, everything: bool, pytest_arguments: Sequence[str]) -> int:
-    """Run ruff, mypy and pytest, all of them even where one fails; return the worst exit status.
+    """Run ruff, mypy and pytest, all of them even if one fails; return the worst exit status.
 
-    There is a process for each core, up to four. The programs that tests start import the lab many times, and may keep
-    its bytecode even where the environment forbids it.
+    pytest uses a process for each core, up to four. Programs that tests start import the lab many times, so bytecode is
+    written even where the environment forbids it.
     """
     python = str(venv_python(folder)) if venv_python(folder).exists() else sys.executable
     processes = ("--numprocesses", str(max(2, min(4, usable_cores()))), "--dist", "loadfile", "--no-loadscope-reorder")

@@ -1,9 +1,9 @@
-"""How is a lesson read without JupyterLab and without a network? As one HTML file whose formulas are pictures.
+"""Export of notebooks as HTML pages that need no network: formulas are embedded as pictures.
 
-Idea: a page that nbconvert writes asks a server for MathJax, and without it shows LaTeX. Here matplotlib typesets each
-formula beforehand; the picture is in the page, with its LaTeX as text alternative.
+Idea: a page by nbconvert loads MathJax from a server, and without it shows LaTeX. This module lets matplotlib typeset
+each formula and embeds the picture, with its LaTeX as alternative text.
 
-Invariant: what stands between backticks is no formula, and the page loads no script for mathematics.
+Invariant: text between backticks is not a formula, and the page loads no script for mathematics.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CODE_OR_FORMULA = re.compile(
     r"```.*?```|`[^`\n]*`|\$\$(?P<block>.+?)\$\$|(?<![\\$\w])\$(?P<inline>[^$\n]+?)\$(?![\d$])", re.S
 )
 CASES = re.compile(r"\\begin\{cases\}(.+?)\\end\{cases\}", re.S)
-AS_MATPLOTLIB_SAYS = {  # what it has no name for, and its own
+MATPLOTLIB_SYNTAX = {  # LaTeX that matplotlib lacks -> its equivalent
     r"\\le\b": r"\\leq",
     r"\\ge\b": r"\\geq",
     r"\\[Bb]igg?(?=[()|\[\]])": "",
@@ -31,11 +31,11 @@ EM = 10.0  # points
 
 
 def to_html(notebook: Path) -> Path:
-    """Write a notebook, with the outputs it has, as NAME.html beside it, and return where.
+    """Write a notebook with its outputs as NAME.html beside it, and return the path.
 
     Raises:
-        FileNotFoundError: there is no such notebook.
-        ValueError: a formula cannot be typeset; the message names it.
+        FileNotFoundError: the notebook does not exist.
+        ValueError: matplotlib cannot typeset a formula.
     """
     import nbformat
     from nbconvert import HTMLExporter
@@ -80,20 +80,20 @@ def _formula(latex: str) -> str:
 
 
 def picture(latex: str) -> str:
-    """Return a formula as an image of the text's height, standing on its line.
+    """Return a formula as an inline image of the text's height, aligned with its baseline.
 
     Raises:
         ValueError: matplotlib cannot typeset it.
     """
     from matplotlib.mathtext import MathTextParser, math_to_image
 
-    said = latex.strip()
-    for theirs, ours in AS_MATPLOTLIB_SAYS.items():
-        said = re.sub(theirs, ours, said)
+    formula = latex.strip()
+    for pattern, replacement in MATPLOTLIB_SYNTAX.items():
+        formula = re.sub(pattern, replacement, formula)
     file = io.BytesIO()
     try:
-        _, height, depth, *_ = MathTextParser("path").parse(f"${said}$", dpi=72)
-        math_to_image(f"${said}$", file, dpi=72, format="svg")
+        _, height, depth, *_ = MathTextParser("path").parse(f"${formula}$", dpi=72)
+        math_to_image(f"${formula}$", file, dpi=72, format="svg")
     except ValueError as error:
         raise ValueError(f"matplotlib cannot typeset the formula {latex.strip()!r}: {error}") from error
     sizes = f"height:{height / EM:.2f}em;vertical-align:{-depth / EM:.2f}em"

@@ -1,9 +1,9 @@
-"""How do formats and torch dtypes say the same thing?
+"""Conversion between formats and torch dtypes, and rounding of tensors to any format.
 
-Idea: a torch dtype is a format with a storage type. Rounding a tensor is `formats.round_to` spelled for torch: divide
-by the ulp, round to a whole number, multiply back; the ulp is read off the exponent bits.
+Idea: a torch dtype is a format with a storage type. Rounding a tensor follows `formats.round_to` in torch: divide by
+the ulp, round to an integer, multiply back; the ulp is read from the exponent bits.
 
-Invariant: `round_tensor` equals `round_to` bit for bit, on any device, and never leaves the tensor's precision.
+Invariant: `round_tensor` equals `round_to` bit for bit, on any device, and never exceeds the tensor's precision.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _DTYPES = {
     E4M3: torch.float8_e4m3fn,
     E8M0: torch.float8_e8m0fnu,
 }
-_E4M3_ENDS = 464.0  # half-way between 448 and what would be the next number; a tie goes to 448, whose last bit is 0
+_E4M3_ENDS = 464.0  # half-way between 448 and the next number; a tie rounds to 448, whose last bit is 0
 _FORMATS = {dtype: format for format, dtype in _DTYPES.items()}
-_CARRIERS = {torch.float64: torch.int64, torch.float32: torch.int32}  # the types rounding is done in, and their bits
-MKL_PARALLEL_FROM = 2**11  # MKL, which torch asks for whole numbers, wakes threads of its own above this (seen at 2^12)
-PARALLEL_FROM = 2**15  # an operation on more elements than these wakes torch's threads (at::internal::GRAIN_SIZE)
+_CARRIERS = {torch.float64: torch.int64, torch.float32: torch.int32}  # dtypes for rounding, and integers of their size
+MKL_PARALLEL_FROM = 2**11  # above this, MKL, which torch uses to round, starts threads of its own (observed at 2^12)
+PARALLEL_FROM = 2**15  # operations on more elements use torch's threads (at::internal::GRAIN_SIZE)
 _WHOLE: dict[Rounding, Callable[[torch.Tensor], torch.Tensor]] = {
     Rounding.NEAREST_EVEN: torch.Tensor.round_,
     Rounding.TOWARD_ZERO: torch.Tensor.trunc_,
@@ -43,7 +43,7 @@ def dtype_of(format: Format) -> torch.dtype:
     """Return the torch dtype that stores a format.
 
     Raises:
-        ValueError: torch stores no such format.
+        ValueError: torch has no dtype for the format.
 
     >>> dtype_of(FP16)
     torch.float16
@@ -63,7 +63,7 @@ def format_of(dtype: torch.dtype) -> Format:
     'BF16'
     """
     if dtype not in _FORMATS:
-        raise ValueError(f"{dtype} is no format of the lab; these are: {', '.join(map(str, _FORMATS))}.")
+        raise ValueError(f"expected a dtype of {', '.join(map(str, _FORMATS))}, got {dtype}")
     return _FORMATS[dtype]
 
 
@@ -74,21 +74,21 @@ def round_tensor(
     overflow: Overflow = Overflow.TO_INFINITY,
     random_bits: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Round a tensor's values to a format; a new tensor of the same shape, dtype and device. See `formats.round_to`.
+    """Return a tensor rounded to a format, of the same shape, dtype and device. See `formats.round_to`.
 
     Raises:
         TypeError: the tensor is not float16, bfloat16, float32 or float64.
-        ValueError: as `formats.round_to`; or a gradient is asked for: that of a staircase is zero or infinite.
+        ValueError: as `formats.round_to`; or the tensor requires a gradient, which a step function does not have.
 
     >>> round_tensor(torch.tensor([0.1, 65520.0]), FP16)
     tensor([0.1000,    inf])
     """
     if tensor.dtype not in (*_CARRIERS, torch.float16, torch.bfloat16):
-        raise TypeError(f"round_tensor takes float16, bfloat16, float32 or float64; it was given {tensor.dtype}.")
+        raise TypeError(f"expected float16, bfloat16, float32 or float64, got {tensor.dtype}")
     if tensor.requires_grad and torch.is_grad_enabled():
         raise ValueError(
-            "rounding has no gradient, and this tensor asks for one. Round tensor.detach(), or under torch.no_grad(), "
-            "or inside a torch.autograd.Function that says what its gradient shall be."
+            "expected a tensor without requires_grad, since rounding has no gradient. Round tensor.detach(), or under "
+            "torch.no_grad(), or in a torch.autograd.Function that defines a gradient."
         )
     target = common_format(format_of(tensor.dtype), format)
     values = tensor.detach() if tensor.dtype in _CARRIERS else tensor.float()  # exact: FP32 holds both
@@ -104,9 +104,9 @@ def round_tensor(
 
 
 def round_keeping_infinity(values: torch.Tensor, format: Format) -> torch.Tensor:
-    """Do as `round_tensor` does to the nearest number, but keep infinity where a format has none: masks have it.
+    """Round to nearest as `round_tensor`, but keep infinities in formats without them, since masks contain infinity.
 
-    FP32 values without history; torch's own casts to 8 bits take few operations.
+    For FP32 values without autograd history; casts to 8 bits are torch's.
 
     >>> round_keeping_infinity(torch.tensor([1.06, 500.0, math.inf]), E4M3)
     tensor([1., nan, inf])
@@ -115,26 +115,26 @@ def round_keeping_infinity(values: torch.Tensor, format: Format) -> torch.Tensor
         return values.to(torch.float8_e5m2).to(torch.float32)
     if format is E4M3 and casts_to_8_bits(values):
         size, rounded = values.abs(), values.to(torch.float8_e4m3fn).to(torch.float32)
-        rounded.masked_fill_(size > _E4M3_ENDS, math.nan)  # beyond, casts differ: between torch's versions, too
+        rounded.masked_fill_(size > _E4M3_ENDS, math.nan)  # beyond, casts differ between devices and versions of torch
         return torch.where(size == math.inf, values, rounded)
     rounded = round_tensor(values, format)
     return rounded if format.infinity_code is not None else torch.where(values.isinf(), values, rounded)
 
 
 def casts_to_8_bits(values: torch.Tensor) -> bool:
-    """Whether torch casts these to E4M3 and E5M2; Apple's GPUs do not, and only FP32 is cast in one rounding."""
+    """Return whether torch can cast to E4M3 and E5M2 in one rounding: for FP32, and not on Apple's GPUs."""
     return values.dtype == torch.float32 and values.device.type != "mps"
 
 
 def random_bits_like(tensor: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
-    """Draw a random whole number below 2^32 for each element, as stochastic rounding takes them."""
+    """Draw a random whole number below 2^32 for each element, for stochastic rounding."""
     return torch.randint(2**RANDOM_BITS, tensor.shape, generator=generator, device=tensor.device)
 
 
 def round_with_bits(tensor: torch.Tensor, format: Format, random_bits: torch.Tensor) -> torch.Tensor:
-    """Do as `round_tensor` does with Rounding.STOCHASTIC, of FP32 or FP64, and bits of `random_bits_like`.
+    """Round FP32 or FP64 stochastically as `round_tensor`, with bits of `random_bits_like`.
 
-    The bits are not checked, which on a GPU would have to wait for it.
+    The bits are not validated, which would synchronize with a GPU.
     """
     target = common_format(format_of(tensor.dtype), format)
     return _in_pieces(tensor, target, Rounding.STOCHASTIC, Overflow.TO_INFINITY, random_bits)
@@ -143,9 +143,9 @@ def round_with_bits(tensor: torch.Tensor, format: Format, random_bits: torch.Ten
 def _in_pieces(
     values: torch.Tensor, format: Format, rounding: Rounding, overflow: Overflow, random_bits: torch.Tensor | None
 ) -> torch.Tensor:
-    """Round piece by piece on a CPU, so that what stands between the steps stays in its cache; else at once.
+    """Round piece by piece on a CPU, so that intermediate results stay in its cache; on other devices at once.
 
-    A piece wakes no threads: a dozen operations on each would wait for all of them, and on a busy machine for long.
+    A piece uses no threads: a dozen operations would wait for all of them, which is slow on a busy machine.
     """
     flat, bits = values.reshape(-1), None if random_bits is None else random_bits.reshape(-1)
     size = PARALLEL_FROM if values.is_cpu else max(1, flat.numel())
@@ -158,7 +158,7 @@ def _in_pieces(
 
 
 def _round(values: torch.Tensor, format: Format, rounding: Rounding, random_bits: torch.Tensor | None) -> torch.Tensor:
-    """Round in a carrier dtype as if the format had no largest value."""
+    """Round in a carrier dtype with an unbounded exponent."""
     bits = _CARRIERS[values.dtype]
     exponent_mask = torch.tensor(float("inf"), dtype=values.dtype).view(bits).item()
     spacing = (values.view(bits) & exponent_mask).view(values.dtype)  # 2^exponent; 0 for the carrier's subnormals
@@ -167,7 +167,7 @@ def _round(values: torch.Tensor, format: Format, rounding: Rounding, random_bits
 
 
 def _to_whole(ratio: torch.Tensor, rounding: Rounding, random_bits: torch.Tensor | None) -> torch.Tensor:
-    """Round to whole numbers, in place where the mode allows."""
+    """Round to integers, in place where the mode allows."""
     if rounding in _WHOLE:
         return _in_one_thread(_WHOLE[rounding], ratio)
     whole = _in_one_thread(torch.Tensor.trunc_, ratio.clone())
@@ -180,7 +180,7 @@ def _to_whole(ratio: torch.Tensor, rounding: Rounding, random_bits: torch.Tensor
 
 
 def _in_one_thread(function: Callable[[torch.Tensor], torch.Tensor], values: torch.Tensor) -> torch.Tensor:
-    """Round values [n] to whole numbers, in place, without a thread that would have to be waited for."""
+    """Round values [n] to integers, in place, without other threads."""
     alone = not values.is_cpu or torch.get_num_threads() == 1
     for part in (values,) if alone else values.split(MKL_PARALLEL_FROM):
         function(part)
@@ -190,10 +190,10 @@ def _in_one_thread(function: Callable[[torch.Tensor], torch.Tensor], values: tor
 def _limit(
     rounded: torch.Tensor, values: torch.Tensor, format: Format, rounding: Rounding, overflow: Overflow
 ) -> torch.Tensor:
-    """Replace, in place, what a format cannot hold: beyond its max, and what is no number of an unsigned one."""
+    """Replace, in place, values that the format does not represent: beyond its max, or negative without a sign."""
     above, below, infinity = overflow_values(format, rounding, overflow)
-    end = format.max + ldexp(1.0, format.emax - format.significand_bits)  # the first value that is too large
-    end = end if end <= torch.finfo(values.dtype).max else float("inf")  # the carrier has overflowed to infinity itself
+    end = format.max + ldexp(1.0, format.emax - format.significand_bits)  # the first value beyond the format
+    end = end if end <= torch.finfo(values.dtype).max else float("inf")  # the carrier overflows first
     torch.threshold_(rounded, -end, below).neg_()  # in place: filling a mask would take longer than these four passes
     torch.threshold_(rounded, -end, -above).neg_()
     if infinity != format.max in (above, -below):  # directed: finite numbers stop at max, infinities do not
@@ -210,8 +210,8 @@ def _one_nan(rounded: torch.Tensor) -> torch.Tensor:
     return rounded.nan_to_num_(nan=float("nan"), posinf=float("inf"), neginf=float("-inf"))
 
 
-def _all_random(random_bits: torch.Tensor) -> bool:
-    """Say whether these are whole numbers below 2^32; int32, half of it negative, would round up far too often."""
+def _are_valid_bits(random_bits: torch.Tensor) -> bool:
+    """Return whether these are integers from 0 to below 2^32; negative ones would round up too often."""
     if random_bits.dtype.is_floating_point or random_bits.dtype.is_complex or random_bits.dtype == torch.bool:
         return False
     if not random_bits.numel():
@@ -224,7 +224,7 @@ def _check_random_bits(random_bits: torch.Tensor | None, rounding: Rounding, sha
     if rounding is not Rounding.STOCHASTIC:
         if random_bits is not None:
             raise ValueError(f"random_bits are for Rounding.STOCHASTIC; {rounding} takes none. Leave them out.")
-    elif random_bits is None or random_bits.shape != shape or not _all_random(random_bits):
+    elif random_bits is None or random_bits.shape != shape or not _are_valid_bits(random_bits):
         raise ValueError(
             f"stochastic rounding takes a random whole number below 2^{RANDOM_BITS} for each value, shape "
             f"{tuple(shape)}: random_bits=torch.randint(2**{RANDOM_BITS}, tensor.shape, device=tensor.device)"

@@ -27,7 +27,7 @@ def section(module: str) -> str:
 
 
 def test_what_a_package_exports_stands_on_the_page_with_its_docstring() -> None:
-    for room in build.ROOMS:
+    for room in build.PACKAGES:
         module = importlib.import_module(f"labkit.{room}")
         exported = {name: getattr(module, name) for name in getattr(module, "__all__", ("round_tensor",))}
         assert exported

@@ -1,4 +1,4 @@
-"""Speed of this machine: cases that know their arithmetic, timed; sweeps on record; the roofline above them."""
+"""Benchmarks of this machine: cases with their arithmetic, timing, records of sweeps, and rooflines."""
 
 from labkit.bench.cases import (
     ConvCase,

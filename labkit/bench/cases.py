@@ -1,15 +1,14 @@
-"""What is timed: matrix products, convolutions and element-wise work, and the sweeps that they make together.
+"""Benchmark cases and sweeps: matrix products, convolutions and element-wise operations.
 
-Idea: from the shapes and the format of a case follow its FLOPs, the bytes it must at least move, and the ratio of the
-two, its arithmetic intensity. That ratio says which ceiling a case can meet first, before anything is timed. A sweep is
-a name, the question it answers, and cases, of which one thing moves; their size follows from the device, so that a
-sweep takes minutes on each.
+Idea: shapes and format of a case determine its FLOPs, the least bytes it must move, and their ratio, its arithmetic
+intensity. The intensity predicts which ceiling limits the case. A sweep is a name, a question, and cases that vary one
+property; their sizes follow from the device, so that a sweep takes minutes on each.
 
-Invariant: a case names what was asked, never what was measured; what follows from it is a property, never stored.
-`sweeps` of the same device and extent are the same cases in the same order.
+Invariant: a case is a description without measurements; derived quantities are properties. `sweeps` returns the same
+cases in the same order for the same device and extent.
 
 Source: S. Williams, A. Waterman, D. Patterson, "Roofline", CACM 52(4), 2009, section 3: intensity counts the traffic
-between memory and cache. Here each operand is counted once, which is the least there can be.
+between memory and cache. This module counts each operand once, the lower bound.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ LAYOUTS = ("NN", "NT", "TN", "TT")
 
 
 class Case(Protocol):
-    """What every case can say of itself."""
+    """Interface of all cases."""
 
     @property
     def format(self) -> Format:
@@ -34,15 +33,15 @@ class Case(Protocol):
 
     @property
     def flops(self) -> int:
-        """Additions and multiplications."""
+        """Number of additions and multiplications."""
 
     @property
     def bytes(self) -> int:
-        """The least that must be read and written."""
+        """Least number of bytes that must be read and written."""
 
     @property
     def label(self) -> str:
-        """What it is, in a few words."""
+        """Short description."""
 
 
 def stored_bytes(format: Format) -> int:
@@ -55,7 +54,7 @@ def stored_bytes(format: Format) -> int:
 
 
 def output_format(format: Format) -> Format:
-    """Return what a product of such operands is stored in.
+    """Return the storage format of a product of operands in a format.
 
     >>> output_format(FP16).name, output_format(TF32).name, output_format(E4M3).name
     ('FP16', 'FP32', 'BF16')
@@ -77,13 +76,13 @@ class GemmCase:
     """D[m,n] = A[m,k] @ B[k,n].
 
     layout   of A and B: N, rows contiguous as the formula writes them; T, stored transposed
-    reduced  allow the accumulation in less than FP32 that torch offers (FP16: FP16 accumulators; BF16: BF16 between
-             parts of a split k; FP8: fast accumulation); changes nothing for other formats, nor on a CPU
-    about    what it stands for, where it stands for something
-    kernel   who multiplies: "" is torch (cuBLAS on a GPU), else the name of a tile of our own kernel: see TILES
+    reduced  allow torch's accumulation in less than FP32 (FP16: FP16 accumulators; BF16: BF16 between parts of a
+             split k; FP8: fast accumulation); no effect on other formats, or on a CPU
+    about    description of the product's use, or ""
+    kernel   "" for torch (cuBLAS on a GPU), else the name of a tile of the lab's Triton kernel (see TILES)
 
     Raises:
-        ValueError: a size is below 1, there is no such layout, or FP8 is asked in shapes that torch does not multiply.
+        ValueError: a size is below 1, the layout is unknown, or torch does not multiply FP8 in these shapes.
 
     >>> GemmCase(64, 32, 16).flops, GemmCase(64, 32, 16).bytes
     (65536, 7168)
@@ -100,13 +99,13 @@ class GemmCase:
 
     def __post_init__(self) -> None:
         if min(self.m, self.n, self.k) < 1:
-            raise ValueError(f"a product has sizes of 1 and more; it was given m={self.m}, n={self.n}, k={self.k}.")
+            raise ValueError(f"expected sizes of 1 or more, got m={self.m}, n={self.n}, k={self.k}")
         if self.layout not in LAYOUTS:
-            raise ValueError(f"a layout is one of {', '.join(LAYOUTS)}; it was given {self.layout!r}.")
+            raise ValueError(f"expected a layout of {', '.join(LAYOUTS)}, got {self.layout!r}")
         if self.format in (E4M3, E5M2) and (self.layout != "NT" or self.n % 16 or self.k % 16):
             raise ValueError(
-                f"{self.format.name} operands are multiplied in layout NT, with n and k multiples of 16; this is "
-                f"{self.layout} with n={self.n}, k={self.k}. Take layout='NT' and pad."
+                f"expected layout NT, with n and k multiples of 16, for {self.format.name} operands, got "
+                f"{self.layout} with n={self.n}, k={self.k}. Use layout='NT' and pad."
             )
 
     @property
@@ -160,12 +159,12 @@ class ConvCase:
 
     @property
     def flops(self) -> int:
-        """Those of the matrix product; the border, where the filter meets padding, counts in full."""
+        """Those of the matrix product; the padded border counts in full."""
         return self.gemm.flops
 
     @property
     def bytes(self) -> int:
-        """Images and filters read once, the result written once: the matrix of the product is never stored."""
+        """Images and filters read once, the result written once; the product's matrix is not stored."""
         pixels = self.images * self.height * self.width
         weights = self.filters * self.channels * self.kernel**2
         return stored_bytes(self.format) * (pixels * (self.channels + self.filters) + weights)
@@ -202,16 +201,16 @@ class ElementwiseCase:
 
     def __post_init__(self) -> None:
         if self.op not in PASSES:
-            raise ValueError(f"there is no op {self.op!r}; there are {', '.join(map(repr, PASSES))}.")
+            raise ValueError(f"expected an op of {', '.join(map(repr, PASSES))}, got {self.op!r}")
 
     @property
     def flops(self) -> int:
-        """A few for each element."""
+        """FLOPs of the op, a few for each element."""
         return PASSES[self.op][1] * self.elements
 
     @property
     def bytes(self) -> int:
-        """What all its kernels read and write."""
+        """Bytes that all its kernels read and write."""
         return sum(PASSES[self.op][0]) * self.elements * stored_bytes(self.format)
 
     @property
@@ -237,7 +236,7 @@ def linear_gemms(batch: int, inputs: int, outputs: int, format: Format = FP16) -
 
 @dataclass(frozen=True)
 class Sweep:
-    """Cases that are read together, and the question they answer."""
+    """Cases that answer a question together."""
 
     name: str
     question: str
@@ -246,14 +245,14 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Extent:
-    """How large the cases are.
+    """Sizes of the cases.
 
     sizes       of square products
-    base        size of the product in which one side moves, and of the one that sets the ceiling
+    base        size of the product with one variable side, and of the product that sets the ceiling
     batches     rows of the activations, in the batch sweep
     layers      (batch, inputs, outputs) of linear layers
     images      of each convolution
-    elements    of element-wise work: larger than any cache
+    elements    of element-wise operations, more than fit in any cache
     """
 
     sizes: tuple[int, ...]
@@ -273,7 +272,7 @@ GPU = Extent(
     images=32,
     elements=2**27,
 )
-GPU_SHORT = Extent(  # what a card says of itself in three minutes; small enough for one of 4 GiB
+GPU_SHORT = Extent(  # takes three minutes and fits into 4 GiB
     sizes=(256, 512, 1024, 2048, 4096, 8192),
     base=2048,
     batches=(1, 8, 16, 32, 64, 128, 256, 512, 1024, 1025, 1032, 2048),
@@ -293,7 +292,7 @@ QUICK = Extent(sizes=(16, 32), base=32, batches=(1, 8), layers=((16, 8, 8),), im
 
 
 def formats_on(report: DeviceReport) -> tuple[Format, ...]:
-    """Return the operand formats that are worth timing on a device, widest first.
+    """Return the operand formats to time on a device, widest first.
 
     >>> [format.name for format in formats_on(DeviceReport("cpu", "Some CPU", 0, 2))]
     ['FP64', 'FP32', 'BF16', 'FP16']
@@ -305,7 +304,7 @@ def formats_on(report: DeviceReport) -> tuple[Format, ...]:
 
 
 def sweeps(report: DeviceReport, extent: Extent | None = None) -> dict[str, Sweep]:
-    """Return every sweep for a device by its name, the most telling ones first.
+    """Return every sweep for a device by its name, the most informative first.
 
     >>> list(sweeps(DeviceReport("cpu", "Some CPU", 0, 2)))
     ['ceilings', 'size', 'layers', 'bandwidth', 'alignment', 'batch', 'convolution']
@@ -321,7 +320,7 @@ def sweeps(report: DeviceReport, extent: Extent | None = None) -> dict[str, Swee
         Sweep("batch", "What does one row more cost?", _batch(formats, size)),
         Sweep("convolution", "Is a convolution as fast as the product it stands for?", _convolution(formats, size)),
     )
-    on_gpus = (  # where torch offers another accumulator, and Triton compiles
+    on_gpus = (  # torch has another accumulator, and Triton compiles
         Sweep("accumulation", "What does a narrower accumulator gain, and cost?", _accumulation(formats, size)),
         Sweep("kernel", "How near to cuBLAS does a kernel come that a person can read?", _kernel(size)),
     )

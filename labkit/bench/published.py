@@ -1,12 +1,12 @@
-"""What did others measure on real GPUs? Rows of data/published.csv: facts with source and date, none ours.
+"""Published measurements of GPUs: the rows of data/published.csv, with source and date.
 
-Idea: a third kind of evidence, beside what is measured here and what the lab recorded elsewhere. A row says which card,
-what was run, in which format against which, and where that was published. Data sheets give a card's ceilings.
+Idea: a third kind of evidence, beside measurements on this machine and the lab's records. A row names the card, the
+workload, the format and its reference, and the source. Data sheets give a card's ceilings.
 
-Invariant: a published number never enters a record, and is drawn with a mark of its own. A ratio above 1 means that the
-narrower format is better, whatever the unit; of memory it is narrow / wide, so that less is better.
+Invariant: a published number never enters a record, and is drawn with its own mark. A ratio above 1 means that the
+narrower format is better, in any unit; for memory it is narrow / wide, so that less is better.
 
-Source: the column `source` of each row; data/README.md says how they were chosen.
+Source: the column `source` of each row; data/README.md explains their selection.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Published:
     """One published number.
 
     kind       one of KINDS
-    card       the GPU's short name, as `cards()` lists it; `gpu` is the variant that the source names
-    format     the number's format; "memory" where a data sheet gives the bandwidth
-    reference  what the ratio compares with: FP32, TF32, "FP32 or TF32" where the source does not say, "not aligned"
-    m, n, k    the product's sides; 0 where the source does not give them
+    card       short name of the GPU, as in `cards()`; `gpu` is the variant in the source
+    format     format of the number; "memory" for a data sheet's bandwidth
+    reference  base of the ratio: FP32, TF32, "FP32 or TF32" where the source is ambiguous, "not aligned"
+    m, n, k    sides of the product; 0 where unknown
     value      in `unit`
-    ratio      how many times as good as the reference; None where there is none
+    ratio      factor relative to the reference; None without a reference
     """
 
     kind: str
@@ -56,35 +56,35 @@ class Published:
 
     @property
     def side(self) -> float:
-        """Return the side of the cube with as many multiplications as the product: (m n k)^(1/3)."""
+        """Side of the cube with as many multiplications as the product: (m n k)^(1/3)."""
         return float((self.m * self.n * self.k) ** (1 / 3))
 
     @property
     def intensity(self) -> float:
-        """Return the product's FLOP for each byte, where each matrix is read or written once."""
+        """FLOP of the product for each byte, with each matrix read or written once."""
         size = 2 if self.format in ("FP16", "BF16") else 8 if self.format == "FP64" else 4
         return 2 * self.m * self.n * self.k / (size * (self.m * self.k + self.k * self.n + self.m * self.n))
 
 
 def published(kind: str | None = None, card: str | None = None) -> list[Published]:
-    """Return the published numbers of a kind, of a card, or all of them; [] where there is no file.
+    """Return the published numbers of a kind and a card, or all; [] without the file.
 
     Raises:
-        ValueError: there is no such kind, or no such card; the message lists those there are.
+        ValueError: the kind or the card is unknown.
 
     >>> {row.unit for row in published("data sheet", "V100")} == {"TFLOP/s", "GB/s"}
     True
     """
     rows = _rows(data_folder() / "published.csv")
     if kind is not None and kind not in KINDS:
-        raise ValueError(f"nothing of the kind {kind!r} is published; there are {', '.join(KINDS)}")
+        raise ValueError(f"expected a kind of {', '.join(KINDS)}, got {kind!r}")
     if card is not None and rows and card not in cards():
-        raise ValueError(f"nothing is published of a card {card!r}; choose one of {', '.join(cards())}")
+        raise ValueError(f"expected a card of {', '.join(cards())}, got {card!r}")
     return [row for row in rows if kind in (None, row.kind) and card in (None, row.card)]
 
 
 def cards() -> list[str]:
-    """Return the cards that products were published of, the slowest in FP16 first.
+    """Return the cards with published products, the slowest in FP16 first.
 
     >>> cards()[0], cards()[-1]
     ('P100', 'H100')
@@ -97,7 +97,7 @@ def cards() -> list[str]:
 
 
 def data_sheet(card: str) -> Roofline | None:
-    """Return a card's ceilings as its maker promises them, or None where no bandwidth or no FP16 peak is on file.
+    """Return a card's ceilings by its data sheet, or None without a bandwidth or an FP16 peak.
 
     >>> roof = data_sheet("V100")
     >>> roof.peak(FORMATS["FP16"]) / roof.peak(FORMATS["FP32"]) > 7.9
@@ -110,7 +110,7 @@ def data_sheet(card: str) -> Roofline | None:
 
 
 def gains(kind: str, card: str) -> dict[str, list[float]]:
-    """Return reference -> the published ratios of FP16 on a card, sorted: how many times as fast as that reference."""
+    """Return reference -> the published ratios of FP16 on a card, sorted."""
     found: dict[str, list[float]] = {}
     for row in published(kind, card):
         if row.format == "FP16" and row.ratio is not None:

@@ -1,7 +1,6 @@
-"""The record of a sweep: what was asked, what was measured, where, how, with which versions and when.
+"""Records of sweeps: cases, timings, device, method, versions and date.
 
-Idea: what is measured now and what was recorded elsewhere are the same type, so one figure shows both side by side, and
-the record itself says which is which.
+Idea: new and saved measurements have the same type, so one figure can show both, each with its provenance.
 
 Invariant: from_json(record.to_json()) == record.
 """
@@ -32,14 +31,14 @@ KINDS: dict[str, type[GemmCase] | type[ConvCase] | type[ElementwiseCase]] = {
 
 @dataclass(frozen=True)
 class GemmRecord:
-    """A sweep that was timed on one device.
+    """Timed sweep on one device.
 
-    device    as the maker calls it
+    device    name by its manufacturer
     kind      "cuda" or "cpu"
-    how       clock, threads and rounds, in words
-    versions  python, torch, and of a GPU: cuda and driver
+    how       description of clock, threads and rounds
+    versions  of python and torch; on a GPU also of cuda and the driver
     date      UTC, ISO 8601
-    left_out  what could not be timed there, and why
+    left_out  cases that could not be timed, with the reason
     """
 
     sweep: str
@@ -63,15 +62,15 @@ def from_json(text: str) -> GemmRecord:
     """Return the record that `GemmRecord.to_json` wrote.
 
     Raises:
-        ValueError: it is no such record.
+        ValueError: the text is not a valid record.
     """
     try:
         stored = json.loads(text)
         found = stored.pop("schema")
     except (json.JSONDecodeError, AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"this is no record of a sweep: {error!r}") from error
+        raise ValueError(f"expected a record of a sweep, got {error!r}") from error
     if found != SCHEMA:
-        raise ValueError(f"this is no record of a sweep: its schema is {found!r}, and {SCHEMA!r} is what can be read")
+        raise ValueError(f"expected a record of a sweep with schema {SCHEMA!r}, got {found!r}")
     runs = tuple(_unpack(run) for run in stored.pop("runs"))
     return GemmRecord(runs=runs, left_out=tuple(stored.pop("left_out")), **stored)
 
@@ -87,18 +86,18 @@ def measure(
     stop: Callable[[], bool] = lambda: False,
     progress: Callable[[GemmRecord], None] = lambda record: None,
 ) -> GemmRecord:
-    """Time a sweep on this machine and return the record. On a CPU of 2 cores it takes half a minute at most.
+    """Time a sweep on this machine and return its record; on 2 CPU cores, this takes up to half a minute.
 
     Args:
-        sweep: its name, as `sweeps` lists them.
-        device: "cpu" or "cuda"; None takes the GPU where there is one.
-        extent: how large the cases are; None suits the device.
-        seconds: when these are over, no further turn begins.
-        stop: asked before each turn; True ends the timing, and what has had a turn is on record.
+        sweep: a name in `sweeps`.
+        device: "cpu" or "cuda"; None is a GPU if there is one.
+        extent: sizes of the cases; None for the device's.
+        seconds: time limit, after which no further timing begins.
+        stop: called before each timing; True ends the measurement, and timed cases are recorded.
         progress: called after each round with the record so far.
 
     Raises:
-        ValueError: there is no such sweep.
+        ValueError: the sweep is unknown.
 
     >>> from labkit.bench.cases import QUICK
     >>> record = measure("size", "cpu", extent=QUICK, rounds=1)
@@ -108,7 +107,7 @@ def measure(
     report = device_report(device)
     known = sweeps(report, extent)
     if sweep not in known:
-        raise ValueError(f"there is no sweep {sweep!r}; there are {', '.join(known)}.")
+        raise ValueError(f"expected a sweep of {', '.join(known)}, got {sweep!r}")
     end = time.monotonic() + seconds
     missing: list[str] = []
     clock = "CUDA events" if report.kind == "cuda" else f"host timer, {threads} thread{'s' * (threads > 1)}"

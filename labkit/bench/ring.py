@@ -1,11 +1,11 @@
-"""The gain of adding gradients up in FP16: a model of a ring, and links as they are published.
+"""Cost model of a ring all-reduce of gradients in FP32 and FP16, with published links.
 
-Idea: in a ring of n ranks each sends 2(n-1) messages, of 1/n of the gradients each: 2(n-1) latencies, and 2(n-1)/n of
-the bytes through its link. FP16 halves the bytes, and no latency.
+Idea: in a ring of n ranks, each sends 2(n-1) messages, of 1/n of the gradients each: 2(n-1) latencies, and 2(n-1)/n of
+the bytes through its link. FP16 halves the bytes, but not the latency.
 
-What it does not know: what is sent while backward still computes, which hides some of it or all.
+Not modelled: overlap with the backward pass, which hides some or all of the time.
 
-Source: Thakur, Rabenseifner and Gropp, Optimization of Collective Communication Operations in MPICH (2005), section 4;
+Source: Thakur, Rabenseifner and Gropp, Optimization of Collective Communication Operations in MPICH (2005), section 4.
 NCCL, src/graph/tuning.cc at commit b647562 (hwLat: microseconds of a ring, protocol Simple: NVLink 3.4, PCI 5.7,
 network 14.0; an all-reduce has 2(nRanks-1) steps), read on 2026-11-22.
 """
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Link:
-    """What joins two ranks: seconds until a message arrives, bytes a second in one direction, and who says so."""
+    """Link between two ranks: latency in seconds, bytes a second in one direction, and source."""
 
     name: str
     latency_s: float
@@ -35,7 +35,7 @@ LINKS = (
 
 
 def ring_seconds(gradient_bytes: float, ranks: int, link: Link) -> float:
-    """Return the seconds that a ring takes to add up gradients.
+    """Return the seconds of a ring all-reduce of gradients.
 
     >>> round(ring_seconds(400e6, 8, LINKS[2]) * 1e3, 1)
     14.2
@@ -44,7 +44,7 @@ def ring_seconds(gradient_bytes: float, ranks: int, link: Link) -> float:
 
 
 def ring_table(weights: int, ranks: int) -> str:
-    """Return a line for each link: milliseconds in FP32, in FP16, and how many times as fast FP16 is."""
+    """Return a line for each link: milliseconds in FP32 and FP16, and the speedup."""
     lines = [f"{'link':<18}{'FP32':>10}{'FP16':>10}   FP16 is"]
     for link in LINKS:
         wide, half = (1e3 * ring_seconds(weights * size, ranks, link) for size in (4, 2))

@@ -1,10 +1,10 @@
-"""The roofline: how fast a device multiplies, how fast it moves bytes, and which of the two limits a case.
+"""Roofline model: the ceilings of bandwidth and compute of a device, and which of them limits a case.
 
-Idea: both ceilings are measured, by the fastest copy and the fastest large product of each format. Below the ridge, the
-intensity at which the two meet, a case waits for memory, and half the bytes are twice the speed; above it, it waits for
-the multipliers, and only Tensor Cores help.
+Idea: both ceilings are measured, by the fastest copy and the fastest large product of each format. They meet at the
+ridge intensity. Below it, bandwidth is the limit, and half the bytes give twice the speed; above it, compute is the
+limit, and only Tensor Cores help.
 
-Invariant: a ceiling is a measurement of one device. What was measured elsewhere makes another roofline.
+Invariant: ceilings are measurements of one device; another device has its own roofline.
 
 Source: S. Williams, A. Waterman, D. Patterson, "Roofline", CACM 52(4), 2009.
 """
@@ -21,7 +21,7 @@ from labkit.formats import Format
 
 @dataclass(frozen=True)
 class Roofline:
-    """The measured ceilings of one device.
+    """Measured ceilings of one device.
 
     bandwidth  bytes a second, read and written, of the fastest copy
     peaks      format -> FLOP/s of its fastest product
@@ -39,7 +39,7 @@ class Roofline:
         """Return the FLOP/s of the fastest product of a format.
 
         Raises:
-            ValueError: none was measured.
+            ValueError: no product of this format was measured.
         """
         if format not in self.peaks:
             raise ValueError(
@@ -49,23 +49,23 @@ class Roofline:
         return self.peaks[format]
 
     def ridge(self, format: Format) -> float:
-        """Return the intensity, in FLOP for each byte, from which on the multipliers are the limit."""
+        """Return the intensity, in FLOP for each byte, above which compute is the limit."""
         return self.peak(format) / self.bandwidth
 
     def ceiling(self, intensity: float, format: Format) -> float:
-        """Return the most FLOP/s that a case of this intensity can reach."""
+        """Return the maximum FLOP/s at an intensity."""
         return min(self.peak(format), self.bandwidth * intensity)
 
     def bound(self, case: Case) -> str:
-        """Return which ceiling a case meets first, "bandwidth" or "compute"; element-wise work always the first."""
+        """Return the ceiling that limits a case, "bandwidth" or "compute"; the former for element-wise operations."""
         if isinstance(case, ElementwiseCase):
             return "bandwidth"
         return "bandwidth" if intensity(case) < self.ridge(case.format) else "compute"
 
     def of_ceiling(self, run: GemmRun) -> float:
-        """Return a run's share of the ceiling at its intensity; of the bandwidth where it is element-wise work.
+        """Return a run's share of the ceiling at its intensity, or of the bandwidth for element-wise operations.
 
-        Above 1 where a cache serves what the count of bytes takes from memory.
+        It exceeds 1 where a cache serves bytes that count as memory traffic.
         """
         if isinstance(run.case, ElementwiseCase):
             return run.case.bytes / run.seconds / self.bandwidth
@@ -73,18 +73,18 @@ class Roofline:
 
 
 def roofline(runs: Iterable[GemmRun]) -> Roofline:
-    """Return the ceilings that runs on one device show: the sweep "ceilings", or whatever includes copies and products.
+    """Return the ceilings of runs on one device, such as those of the sweep "ceilings".
 
     Raises:
-        ValueError: there is no copy among them, or no product.
+        ValueError: the runs contain no copy or no product.
     """
-    every = list(runs)
-    copies = [run for run in every if isinstance(run.case, ElementwiseCase) and run.case.op == "copy"]
-    products = [run for run in every if isinstance(run.case, GemmCase)]
+    runs = list(runs)
+    copies = [run for run in runs if isinstance(run.case, ElementwiseCase) and run.case.op == "copy"]
+    products = [run for run in runs if isinstance(run.case, GemmCase)]
     if not copies or not products:
         raise ValueError(
-            f"a roofline needs a copy and a product; among these {len(every)} runs are {len(copies)} copies and "
-            f'{len(products)} products. Time the sweep "ceilings".'
+            f"expected a copy and a product among the runs, got {len(copies)} copies and "
+            f'{len(products)} products in {len(runs)} runs. Time the sweep "ceilings".'
         )
     peaks: dict[Format, float] = {}
     for run in products:

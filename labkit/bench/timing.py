@@ -1,15 +1,14 @@
-"""The time of a product on this machine, and its error.
+"""Timing of benchmark cases, and their numerical error.
 
-Idea: a case is timed as it would run in training: random operands (a product of zeros draws less power, and a GPU
-clocks higher for it), cut from one pool for each dtype that is larger than the cache, so that a call finds fresh ones.
-CUDA events time a GPU, the host's clock a CPU. All cases take turns, round by round, so that a
-machine that slows down slows all of them, and the median of the rounds counts. The same functions that are timed are
-checked against FP64 on a few rows.
+Idea: a case is timed under the conditions of training. Operands are random, since products of zeros draw less power and
+a GPU clocks higher. They are cut from a pool for each dtype that exceeds the cache, so that each call uses new ones.
+CUDA events time a GPU, the host's clock a CPU. Timings of the cases are interleaved, so that a slowdown of the machine
+affects all, and the median of the rounds counts. The timed functions are checked against FP64 on a few rows.
 
-Invariant: operands are normally distributed, never zeros. Nothing stays changed: torch's thread count and its settings
-of precision are put back. What could not be timed is named, with the reason.
+Invariant: operands are normally distributed, never zeros. torch's thread count and precision settings are restored.
+Cases that could not be timed are reported with the reason.
 
-What it does not do: hide the launch. A product of microseconds is timed as torch runs it, with what calling costs.
+The launch overhead is part of the time: a product of microseconds is timed as torch runs it.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from labkit.gemm import fp32_precision
 from labkit.interop import dtype_of
 from labkit.records.interleaved_timing import time_interleaved
 
-CPU_CACHE = 32 * 2**20  # bytes; the last cache of most CPUs that one core sees
+CPU_CACHE = 32 * 2**20  # bytes; the last-level cache of most CPUs, for one core
 ALIGNED = 64  # elements: operands begin at multiples of 64 bytes or more, as torch's own tensors do
 MOST_SETS = 500
 REDUCTIONS = (  # of torch.backends.cuda.matmul
@@ -47,7 +46,7 @@ ROWS_CHECKED = 16
 
 
 class Pool:
-    """Random numbers on a device, one buffer for each dtype, from which operands are cut."""
+    """Random numbers on a device, one buffer for each dtype, for cutting operands."""
 
     def __init__(self, device: torch.device | str) -> None:
         self.device = torch.device(device)
@@ -57,7 +56,7 @@ class Pool:
             self._cache = getattr(torch.cuda.get_device_properties(self.device), "L2_cache_size", 2**27)
 
     def sets(self, case: Case) -> list[tuple[Tensor, ...]]:
-        """Return operands for a case, so many different ones that together they are twice as large as the cache."""
+        """Return sets of operands for a case, together twice as large as the cache."""
         dtype = _dtype(case.format)
         shapes = _stored_shapes(case)
         sizes = [math.ceil(math.prod(shape) / ALIGNED) * ALIGNED for shape in shapes]
@@ -72,7 +71,7 @@ class Pool:
 
     def _random(self, count: int, dtype: torch.dtype) -> Tensor:
         if dtype not in self._numbers or len(self._numbers[dtype]) < count:
-            self._numbers.pop(dtype, None)  # give its memory back first
+            self._numbers.pop(dtype, None)  # release its memory first
             generator = torch.Generator(self.device).manual_seed(0)
             wide = torch.float64 if dtype is torch.float64 else torch.float32
             self._numbers[dtype] = torch.randn(count, generator=generator, device=self.device, dtype=wide).to(dtype)
@@ -84,18 +83,18 @@ def _dtype(format: Format) -> torch.dtype:
 
 
 def _stored_shapes(case: Case) -> list[tuple[int, ...]]:
-    """Return the shapes of the operands as they lie in memory, the last dimension contiguous."""
+    """Return the shapes of the operands in memory, with a contiguous last dimension."""
     match case:
         case GemmCase(m=m, n=n, k=k, layout=layout):
             return [(m, k) if layout[0] == "N" else (k, m), (k, n) if layout[1] == "N" else (n, k)]
-        case ConvCase(kernel=kernel):  # channels last: how Tensor Cores want them
+        case ConvCase(kernel=kernel):  # channels last, for Tensor Cores
             return [
                 (case.images, case.height, case.width, case.channels),
                 (case.filters, kernel, kernel, case.channels),
             ]
         case ElementwiseCase(elements=elements):
             return [(elements,)]
-    raise TypeError(f"{type(case).__name__} is no case of the lab; those are GemmCase, ConvCase and ElementwiseCase.")
+    raise TypeError(f"expected a GemmCase, ConvCase or ElementwiseCase, got {type(case).__name__}")
 
 
 def _as_used(case: Case, stored: list[Tensor]) -> tuple[Tensor, ...]:
@@ -180,9 +179,9 @@ def error_in_ulps(case: Case, operands: tuple[Tensor, ...], result: Tensor) -> f
     for where a sum happens to come out near zero its error is thousands of the ulps there.
     """
     exact = _in_fp64(case, operands)
-    given = result[: len(exact)].to(torch.float64)
+    actual = result[: len(exact)].to(torch.float64)
     spacing = torch.from_numpy(ulp(exact.cpu().numpy(), output_format(case.format)))
-    distance = (given - exact).abs().cpu() / spacing
+    distance = (actual - exact).abs().cpu() / spacing
     return float(distance.median())
 
 
@@ -199,20 +198,20 @@ def _in_fp64(case: Case, operands: tuple[Tensor, ...]) -> Tensor:
 ROUNDS = 9
 GROUP_SECONDS = {"cuda": 5e-3, "cpu": 20e-3}  # calls are timed in groups of about this long
 MOST_CALLS = 500  # in a group
-CASE_SECONDS = 1.0  # a case that has had as much, in FEWEST rounds or more, gives its further turns away
+CASE_SECONDS = 1.0  # time limit of a case, after FEWEST rounds
 FEWEST = 3
-LONGEST_CALL = 2.0  # seconds; a call that is expected to take longer is left out
+LONGEST_CALL = 2.0  # seconds; cases with longer expected calls are left out
 
 
 @dataclass(frozen=True)
 class GemmRun:
-    """A case that was timed.
+    """Timed case.
 
     seconds  of one call: the median over the rounds
     low      first quartile of the same
     high     third quartile
-    calls    how many calls were timed
-    error    median distance of the first rows from the same in FP64, in ulps of the result's format
+    calls    number of timed calls
+    error    median distance of the first rows from FP64, in ulps of the result's format
 
     >>> from labkit.bench.cases import GemmCase
     >>> GemmRun(GemmCase(1000, 1000, 1000), 0.001, 0.001, 0.001, 10, 0.25).tflops
@@ -228,12 +227,12 @@ class GemmRun:
 
     @property
     def tflops(self) -> float:
-        """10^12 additions and multiplications a second."""
+        """Speed in 10^12 additions and multiplications a second."""
         return self.case.flops / self.seconds / 1e12
 
     @property
     def gbps(self) -> float:
-        """10^9 bytes a second, of those that must at least be moved."""
+        """Bandwidth in 10^9 bytes a second, counting the least bytes that must be moved."""
         return self.case.bytes / self.seconds / 1e9
 
 
@@ -241,7 +240,7 @@ def run_case(case: Case, device: torch.device | str = "cpu", *, rounds: int = RO
     """Time one case, as `run_cases` does.
 
     Raises:
-        RuntimeError: it cannot run here; the message is torch's, or says how long it would take.
+        RuntimeError: the case cannot run on the device, or takes too long.
 
     >>> from labkit.formats import FP32
     >>> from labkit.bench.cases import GemmCase
@@ -265,28 +264,30 @@ def run_cases(
     left_out: Callable[[Case, str], None] = lambda case, why: None,
     progress: Callable[[list[GemmRun]], None] = lambda runs: None,
 ) -> list[GemmRun]:
-    """Time cases that take turns; return those that could be timed, in their order.
+    """Time cases in interleaved rounds; return those that could be timed, in their order.
 
-    A case whose turn raises, by the memory that is gone for instance, is left out from then on.
+    A case that raises, for example without memory, is left out from then on.
 
     Args:
-        rounds: how often each has its turn, after a first one that only warms up; three times, where calls are long.
-        threads: of a CPU. With one, what counts is the time that this thread was given: a busy machine does not.
-        stop: asked before each turn; True ends the timing, and whatever has had a turn is returned.
-        left_out: told each case that was not timed, and why.
-        progress: called after each round with the runs so far: who keeps them loses one round at most.
+        rounds: number of timings of each case after a warm-up; three for long calls.
+        threads: number of CPU threads. With one, the CPU time of the thread counts, so other load does not.
+        stop: called before each timing; True ends the measurement, and timed cases are returned.
+        left_out: called with each case that was not timed, and the reason.
+        progress: called after each round with the runs so far.
 
     Raises:
         ValueError: rounds or threads is below 1.
     """
     if rounds < 1 or threads < 1:
-        raise ValueError(f"rounds and threads are 1 or more; they were given as {rounds} and {threads}.")
+        raise ValueError(f"expected rounds and threads of 1 or more, got {rounds} and {threads}")
     where = torch.device(device)
     clock = _clock(where, threads)
     with _threads(threads), torch.no_grad():
-        seconds: dict[_Ready, list[float]] = {timed: [] for timed in _warm_up(cases, where, clock, stop, left_out)}
+        seconds: dict[_PreparedCase, list[float]] = {
+            timed: [] for timed in _warm_up(cases, where, clock, stop, left_out)
+        }
 
-    def turn(timed: _Ready) -> float:
+    def seconds_of(timed: _PreparedCase) -> float:
         try:
             return timed.seconds(clock)
         except RuntimeError as refused:
@@ -294,16 +295,15 @@ def run_cases(
             del seconds[timed]
             return float("nan")
 
-    def over(timed: _Ready, _: object) -> bool:
-        seen = seconds[timed]
-        return bool(seen) and (timed.has_had_enough(seen) or stop())
+    def finished(timed: _PreparedCase, _: object) -> bool:
+        return bool(seconds[timed]) and (timed.is_finished(seconds[timed]) or stop())
 
     runs: list[GemmRun] = []
     for _ in range(rounds):
         with _threads(threads), torch.no_grad():
-            turns = time_interleaved({timed: partial(turn, timed) for timed in seconds}, 1, over)
+            timings = time_interleaved({timed: partial(seconds_of, timed) for timed in seconds}, 1, finished)
         for timed in seconds:
-            seconds[timed] += turns[timed]
+            seconds[timed] += timings[timed]
         runs = [timed.result(each) for timed, each in seconds.items()]
         progress(runs)
     return runs
@@ -313,8 +313,8 @@ _Clock = Callable[[Callable[[int], Tensor], int], float]
 
 
 @dataclass(eq=False)
-class _Ready:
-    """A case that is ready to be called, in groups that take about GROUP_SECONDS."""
+class _PreparedCase:
+    """Case that has been prepared and warmed up, with calls in groups of about GROUP_SECONDS."""
 
     case: Case
     call: Callable[[int], Tensor]
@@ -325,7 +325,7 @@ class _Ready:
         with settings(self.case):
             return clock(self.call, self.group)
 
-    def has_had_enough(self, seconds: list[float]) -> bool:
+    def is_finished(self, seconds: list[float]) -> bool:
         return len(seconds) >= FEWEST and self.group * sum(seconds) > CASE_SECONDS
 
     def result(self, seconds: list[float]) -> GemmRun:
@@ -336,8 +336,7 @@ class _Ready:
 
 
 def _short(number: float) -> float:
-    """Keep five digits: more of them would be noise."""
-    return float(f"{number:.5g}")
+    return float(f"{number:.5g}")  # further digits are noise
 
 
 def _warm_up(
@@ -346,31 +345,31 @@ def _warm_up(
     clock: _Clock,
     stop: Callable[[], bool],
     left_out: Callable[[Case, str], None],
-) -> Iterator[_Ready]:
-    """Yield each case that can run here: checked, warm, and with as many calls in a group as fill GROUP_SECONDS."""
+) -> Iterator[_PreparedCase]:
+    """Yield each case that can run on the device, checked and warmed up, with its number of calls in a group."""
     pool = Pool(device)
-    pace: dict[Format, float] = {}  # seconds for each FLOP, by the last case of a format
+    rates: dict[Format, float] = {}  # seconds for each FLOP, by the last case of a format
     for case in cases:
-        expected = case.flops * pace.get(case.format, 0.0)
+        expected = case.flops * rates.get(case.format, 0.0)
         if stop():
             left_out(case, "the time was up")
         elif expected > LONGEST_CALL:
             left_out(case, f"one call would take about {expected:.0f} s")
         else:
             try:
-                ready, seconds = _ready(case, pool, clock, device.type)
+                ready, seconds = _prepare(case, pool, clock, device.type)
             except (RuntimeError, AttributeError) as refused:  # no kernel for it in this torch or device, or no memory
                 left_out(case, str(refused).splitlines()[0])
             else:
                 if case.flops:
-                    pace[case.format] = seconds / case.flops
+                    rates[case.format] = seconds / case.flops
                 yield ready
 
 
-def _ready(case: Case, pool: Pool, clock: _Clock, kind: str) -> tuple[_Ready, float]:
-    """Return a case that has been called, and the seconds of its last call."""
+def _prepare(case: Case, pool: Pool, clock: _Clock, kind: str) -> tuple[_PreparedCase, float]:
+    """Return a prepared case and the seconds of its last call."""
     sets = pool.sets(case)
-    ready = _Ready(case, caller(case, sets))
+    ready = _PreparedCase(case, caller(case, sets))
     with settings(case):
         ready.error = error_in_ulps(case, sets[0], ready.call(0))
     seconds = ready.seconds(clock)
@@ -379,7 +378,7 @@ def _ready(case: Case, pool: Pool, clock: _Clock, kind: str) -> tuple[_Ready, fl
 
 
 def _clock(device: torch.device, threads: int) -> _Clock:
-    """Return what tells the seconds of a call: the mean of a group of them, on other operands each."""
+    """Return a clock: the mean seconds of a group of calls, each with other operands."""
     if device.type == "cuda":
         return _cuda_clock
     fine = time.get_clock_info("thread_time").resolution < 1e-6  # Windows counts in 1/64 s

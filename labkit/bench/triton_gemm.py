@@ -1,13 +1,13 @@
-"""A Tensor Core GEMM of our own, made of small products and short enough to be read.
+"""Readable Tensor Core GEMM in Triton.
 
-Idea: D is cut into tiles, and each program computes one of them. It walks along k, loads a panel of A and a panel of B
-into the GPU's fast memory, multiplies them on Tensor Cores (`tl.dot`) and adds to a sum that stays in registers, in
-FP32. Every element that is loaded is used a whole tile's width times: that, and not the multipliers, is what makes a
-GEMM fast. Neighbouring programs take tiles that share panels, so the cache serves most of the loads.
+Idea: D is cut into tiles, and each program computes one tile. It iterates over k and loads a panel of A and a panel of
+B into the GPU's fast memory. Tensor Cores multiply them (`tl.dot`), and the sum stays in registers in FP32. Each loaded
+element is used as many times as a tile is wide, which makes a GEMM fast. Neighbouring programs compute tiles that share
+panels, so the cache serves most of the loads.
 
-Invariant: sums are in FP32 and rounded once, when D is stored; any m, n and k will do, and any strides.
+Invariant: sums are in FP32 and rounded once, when D is stored; any m, n, k and strides are supported.
 
-Needs Triton, which comes with the CUDA builds of torch for Linux; nothing else of the lab does. Without a GPU the
+Requires Triton, which comes with the CUDA builds of torch for Linux; no other part of the lab does. Without a GPU the
 kernel runs in Triton's interpreter (TRITON_INTERPRET=1 before Python starts), slowly: for small shapes.
 """
 
@@ -24,13 +24,13 @@ from torch import Tensor
 try:
     import triton
     import triton.language as tl
-except ModuleNotFoundError:  # said when it is needed: `matmul`
+except ModuleNotFoundError:  # reported by `matmul`
     triton = tl = None
 
 
 @dataclass(frozen=True)
 class Tile:
-    """How D is cut: tiles of m x n, panels k deep; warps that share a tile, and panels that are loaded ahead.
+    """Tiling of D: tiles of m x n, panels of depth k, warps for a tile, and panels loaded ahead.
 
     >>> TILES[0].name
     '128x256x64, 3 ahead'
@@ -44,7 +44,7 @@ class Tile:
 
     @property
     def name(self) -> str:
-        """Its sizes, m x n x k, and how far it loads ahead."""
+        """Sizes, m x n x k, and panels loaded ahead."""
         return f"{self.m}x{self.n}x{self.k}, {self.ahead} ahead"
 
 
@@ -67,7 +67,7 @@ def tile_of_d(
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr,
     TOGETHER: tl.constexpr, WHOLE_PANELS: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Compute one tile of D = A @ B: what each of the GPU's programs does."""
+    """Compute one tile of D = A @ B, as one program of the GPU."""
     # Which tile is mine? Programs count down a column of TOGETHER tiles, then the next column, ...
     tiles_down, tiles_across = tl.cdiv(m, TILE_M), tl.cdiv(n, TILE_N)
     program = tl.program_id(0)
@@ -110,21 +110,21 @@ def why_unavailable(device: torch.device | str) -> str:
         return "Triton is not installed; it comes with the CUDA builds of torch for Linux (or: pip install triton)"
     if torch.device(device).type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1":
         return ""
-    return "our Triton kernel needs a GPU; to run it slowly on a CPU, start Python with TRITON_INTERPRET=1"
+    return "the lab's Triton kernel needs a GPU; to run it slowly on a CPU, start Python with TRITON_INTERPRET=1"
 
 
 def matmul(a: Tensor, b: Tensor, tile: Tile = TILES[0], out: Tensor | None = None) -> Tensor:
-    """Return D[m,n] = A[m,k] @ B[k,n] in the dtype of A, by our own kernel.
+    """Return D[m,n] = A[m,k] @ B[k,n] in the dtype of A, by the lab's Triton kernel.
 
     Raises:
-        ValueError: the shapes or dtypes do not fit, or are not those of a Tensor Core product.
-        RuntimeError: Triton or a GPU is missing, or the GPU is too small for this tile; the message says which.
+        ValueError: the shapes or dtypes do not match, or are not those of a Tensor Core product.
+        RuntimeError: Triton or a GPU is missing, or the GPU is too small for this tile.
     """
     fits = a.dim() == b.dim() == 2 and a.shape[1] == b.shape[0] and a.dtype == b.dtype
     if not fits or a.dtype not in (torch.float16, torch.bfloat16) or 0 in (*a.shape, *b.shape):
         raise ValueError(
-            f"matmul takes A[m,k] and B[k,n], both float16 or both bfloat16, none of them empty; it was given "
-            f"{a.dtype} {list(a.shape)} and {b.dtype} {list(b.shape)}."
+            f"expected A[m,k] and B[k,n], both float16 or both bfloat16 and not empty, got "
+            f"{a.dtype} {list(a.shape)} and {b.dtype} {list(b.shape)}"
         )
     reason = why_unavailable(a.device)
     if reason:

@@ -1,4 +1,4 @@
-"""The course: lessons as folders, found, read and imported."""
+"""Lessons as folders: discovery, texts, notebooks and imports."""
 
 from labkit.course.lesson import (
     COURSE,

@@ -1,19 +1,19 @@
-"""Lessons as folders: where they lie, what they hold, and how their Python is imported.
+"""Lessons as folders: their location, content and import.
 
 A lesson is a folder `lesson_NN_name`; its notebook is `NN_name.ipynb`. In the folder are
 
     lesson.py         the text with solutions, in jupytext's py:percent form       not for learners
     exercises.py      EXERCISES: the checks and known mistakes of each exercise    not for learners
-    judge.pkl.gz      takes the place of those two in a learner's lab
+    judge.pkl.gz      replaces these two in a learner's lab
     predictions.toml  questions that are answered before the lesson shows the answer
     hints.toml        three hints for each exercise
     cases.py          CASES: trainings that learners diagnose (labkit.clinic.Consultation), by name
 
-and any other modules that these import. The lab's own lessons lie in notebooks/lessons; `add_folders` and the
+and any other modules that these import. The lab's own lessons are in notebooks/lessons; `add_folders` and the
 environment variable LABKIT_COURSE name further ones. labkit imports no lesson by its name.
 
-Invariant: modules of a lesson are imported as labkit_lessons.<folder>.<module>, wherever the folder lies, so that what
-was pickled in one lab can be unpickled in another.
+Invariant: modules of a lesson are imported as labkit_lessons.<folder>.<module>, wherever the folder is, so that objects
+pickled in one lab can be unpickled in another.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Notebooks from the texts of lessons.
+"""Conversion of lesson texts to notebooks.
 
-Invariant: the same text gives the same bytes. Ids of cells come from their content, outputs are empty, and metadata is
-ours.
+Invariant: the same text gives the same bytes. Cell ids are derived from their content, outputs are empty, and metadata
+is fixed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The text of a lesson: cells in jupytext's py:percent form, and the exercises in them.
 
-An exercise stands in two cells: a cell of text with the heading "### Exercise 3: clip at the right place  ●●○  12 min",
-and below it the code cell with the tag exercise-scaling.clip, which holds the solution between two marks. Title,
-difficulty, minutes and solution are read from there, so that each of them is written once.
+An exercise has two cells. A text cell has the heading "### Exercise 3: clip at the right place  ●●○  12 min". The code
+cell below it has the tag exercise-scaling.clip, with the solution between two marks. Title, difficulty, minutes and
+solution are read from these cells only.
 
 Invariant: the cells are those that jupytext reads (tests/course).
 """

@@ -1,13 +1,16 @@
-"""Arithmetic in a format: `+`, `*` and sums, station by station, on paper and in silicon.
+"""Arithmetic in a format: `+`, `*` and sums, step by step.
 
-Write each number as a whole significand times a power of two; then it is whole-number arithmetic. Multiply, align, add
-(what falls off is remembered in one sticky bit), normalise to the format's precision, look at the guard, round and
-sticky bits, round. Each station is a function that returns a frozen record, to be shown and played, and an operation is
-a row of them: add = align, add, normalise, round; multiply = multiply, normalise, round; fused multiply-add =
-multiply, align, add, normalise, round. A sum of many is a row of adds.
+Idea: each number is an integer significand times a power of two, so its arithmetic is that of integers. Each step is a
+function that returns a frozen record for display. Operations are sequences of steps:
 
-Invariant: up to the last station nothing is cut off that could change how the exact result rounds; an operation's
-value is the exact result rounded once.
+- add: align (bits that are cut off set a sticky bit), add, normalise to the precision, round.
+- multiply: multiply, normalise, round.
+- fused multiply-add: multiply, align, add, normalise, round.
+
+A sum is a sequence of adds.
+
+Invariant: no step before the last cuts off bits that could change how the exact result rounds; an operation's value is
+the exact result rounded once.
 
 Source: IEEE 754-2019, 4.3, 5.4.1, 6.1, 6.3, 9.4; Muller et al., Handbook of Floating-Point Arithmetic, 2nd ed., 7.3 to
 7.5; W. Kahan, Further remarks on reducing truncation errors, CACM 8(1), 1965.
@@ -27,14 +30,14 @@ from labkit.formats.codes import check_exact
 from labkit.formats.format import Format
 from labkit.formats.rounding import RANDOM_BITS, Overflow, Rounding, binade, check_random_bits, limit, round_to, widen
 
-Wholes: TypeAlias = NDArray[Any]  # int64, or Python's own integers (dtype object) where 62 bits are too few
+Wholes: TypeAlias = NDArray[Any]  # int64, or Python's own integers (dtype object) above 62 bits
 Flags: TypeAlias = NDArray[np.bool_]
-NOWHERE = -(1 << 20)  # the top of zero: below that of every number
+ZERO_TOP = -(1 << 20)  # the top of zero, below that of every number
 
 
 @dataclass(frozen=True)
 class Term:
-    """An exact number, (-1)^negative * significand * 2^exponent; the fields are arrays of one shape."""
+    """Exact numbers, (-1)^negative * significand * 2^exponent; the fields are arrays of one shape."""
 
     negative: Flags
     significand: Wholes
@@ -43,7 +46,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Multiply:
-    """The significands were multiplied and the exponents added; nothing is cut off."""
+    """Step that multiplies the significands and adds the exponents, exactly."""
 
     a: Term
     b: Term
@@ -52,19 +55,19 @@ class Multiply:
 
 @dataclass(frozen=True)
 class Align:
-    """Both terms were written with one exponent; what fell off the lower one is remembered in its last bit."""
+    """Step that writes both terms with one exponent; bits cut off the lower one set its last bit."""
 
     a: Term
     b: Term
     shift: NDArray[np.int64]  # difference of their exponents, in places
     aligned_a: Term
     aligned_b: Term
-    cut: Flags  # ones were cut off, so the last bit of the lower term is set: it is sticky
+    cut: Flags  # ones were cut off, so the last bit of the lower term, the sticky bit, is set
 
 
 @dataclass(frozen=True)
 class Add:
-    """The aligned significands were added or, where the signs differ, subtracted."""
+    """Step that adds the aligned significands or, for different signs, subtracts them."""
 
     subtract: Flags
     total: Term
@@ -72,11 +75,11 @@ class Add:
 
 @dataclass(frozen=True)
 class Normalise:
-    """The significand was cut to the format's precision (to fewer bits below the smallest normal number)."""
+    """Step that cuts the significand to the format's precision, or to fewer bits for subnormal results."""
 
     kept: Term
-    dropped: NDArray[np.int64]  # how many places were cut off; negative: zeros were appended instead
-    rest: Wholes  # what stood there
+    dropped: NDArray[np.int64]  # number of places cut off; negative for appended zeros
+    rest: Wholes  # the bits cut off
     guard: Flags  # its first bit
     round: Flags  # its second
     sticky: Flags  # any later one
@@ -84,18 +87,18 @@ class Normalise:
 
 @dataclass(frozen=True)
 class Round:
-    """The kept significand was left alone, or raised by one."""
+    """Step that keeps the significand or raises it by one."""
 
     up: Flags
-    carried: Flags  # raising it ran through all ones into one bit more: the exponent grows
+    carried: Flags  # the significand was all ones, so the exponent grows by one
     rounded: Term
 
 
-Step: TypeAlias = Multiply | Align | Add | Normalise | Round
+CalculationStep: TypeAlias = Multiply | Align | Add | Normalise | Round
 
 
 def to_term(values: NDArray[np.float64], format: Format) -> Term:
-    """Write values of a format as terms; infinities and NaNs, which are none, as zero.
+    """Return values of a format as terms, with zero for infinities and NaNs.
 
     >>> from labkit.formats import FP16
     >>> to_term(np.array(-1.5), FP16)
@@ -118,8 +121,8 @@ def align_terms(a: Term, b: Term, window: int) -> Align:
     """Write two terms with one exponent, `window` places below the higher one's first bit or just where they end.
 
     Args:
-        window: bits of the widest term and three more (guard, round, sticky). Ones fall off the lower term only if it
-            begins three places below the higher one, and then a difference of the two loses one leading bit at most.
+        window: bits of the widest term and three more (guard, round, sticky). Ones are cut off the lower term only if
+            it begins three places below the higher one, and then their difference loses at most one leading bit.
     """
     exponent = np.maximum(np.minimum(a.exponent, b.exponent), np.maximum(_top(a), _top(b)) - window)
     (aligned_a, cut_a), (aligned_b, cut_b) = (_with_exponent(term, exponent, window + 1) for term in (a, b))
@@ -138,7 +141,7 @@ def add_terms(align: Align, rounding: Rounding) -> Add:
 
 
 def normalise(term: Term, format: Format) -> Normalise:
-    """Cut a term to the format's precision, and name the bits that decide how it rounds."""
+    """Cut a term to the format's precision, and return the bits that determine its rounding."""
     exponent = np.maximum(_top(term) - format.precision, format.emin - format.significand_bits)
     dropped = np.asarray(exponent - term.exponent)
     kept = _shift(term.significand, -dropped)
@@ -149,10 +152,10 @@ def normalise(term: Term, format: Format) -> Normalise:
 
 
 def round_term(cut: Normalise, format: Format, rounding: Rounding, random_bits: ArrayLike | None = None) -> Round:
-    """Raise the kept significand by one, or not: guard, round and sticky decide, as the rounding mode reads them.
+    """Raise the significand by one, or not, by its guard, round and sticky bits and the rounding mode.
 
     Raises:
-        ValueError: random_bits missing or of another shape (stochastic), or given for another mode.
+        ValueError: random_bits missing or of another shape (stochastic), or passed for another mode.
     """
     negative, significand = cut.kept.negative, cut.kept.significand
     below_half = cut.round | cut.sticky  # anything after the guard bit
@@ -177,10 +180,10 @@ def _whole_type(bits: int) -> np.dtype[Any]:
 
 
 def _shift(significand: Wholes, places: NDArray[np.int64]) -> Wholes:
-    """Shift left by `places`, or right where they are negative (what falls off is gone)."""
+    """Shift left by `places`, or right where they are negative."""
     kind = significand.dtype
     left, right = (np.maximum(way, 0) for way in (places, -places))
-    if kind == np.int64:  # int64 shifts by 63 and more are undefined; 62 empties it already
+    if kind == np.int64:  # int64 shifts by 63 and more are undefined; 62 clears it
         left, right = np.minimum(left, 62), np.minimum(right, 62)
     return np.asarray((significand << left.astype(kind)) >> right.astype(kind), kind)
 
@@ -196,11 +199,11 @@ def _bit_length(significand: Wholes) -> NDArray[np.int64]:
 
 def _top(term: Term) -> NDArray[np.int64]:
     """Exponent just above the first bit: |term| < 2^top."""
-    return np.where(term.significand == 0, NOWHERE, term.exponent + _bit_length(term.significand))
+    return np.where(term.significand == 0, ZERO_TOP, term.exponent + _bit_length(term.significand))
 
 
 def _with_exponent(term: Term, exponent: NDArray[np.int64], bits: int) -> tuple[Term, Flags]:
-    """Write a term with another exponent; say where ones fell off and were gathered in the last bit."""
+    """Return a term with another exponent, and where ones were cut off and set the last bit."""
     places = term.exponent - exponent
     significand = term.significand.astype(_whole_type(bits))
     shifted = _shift(significand, places)
@@ -213,18 +216,18 @@ GUARD_BITS = 3  # guard, round and sticky
 
 @dataclass(frozen=True)
 class Calculation:
-    """What an operation gave, and the stations on the way to it.
+    """Result of an operation, and its steps.
 
     With an infinite or NaN operand the value follows IEEE 754's table, and the steps show zero in its place.
     """
 
     value: NDArray[np.float64]
-    steps: tuple[Step, ...]
+    steps: tuple[CalculationStep, ...]
 
 
 @dataclass(frozen=True)
 class Sum:
-    """What a sum gave, the additions it was made of, in order, and the totals seen on the way."""
+    """Result of a sum, its additions in order, and its running totals."""
 
     value: NDArray[np.float64]
     additions: tuple[Calculation, ...]
@@ -242,7 +245,7 @@ def add(
     """Add two numbers of a format, element by element; `add(a, -b, ...)` subtracts.
 
     Raises:
-        ValueError: an operand is no value of the format (see `encode`); random_bits as for `round_to`.
+        ValueError: an operand is not a value of the format (see `encode`); random_bits as for `round_to`.
 
     >>> from labkit.formats import FP16, round_to
     >>> sum = add(1.0, round_to(0.0001, FP16), FP16)
@@ -264,8 +267,8 @@ def _add(
 ) -> Calculation:
     aligned = align_terms(to_term(x, format), to_term(y, format), _window(format.precision, rounding))
     summed = add_terms(aligned, rounding)
-    numbers, stations = (np.ones_like(x), x, y), (aligned, summed)
-    return _finished(numbers, stations, summed.total, format, rounding, overflow, random_bits)
+    numbers, steps = (np.ones_like(x), x, y), (aligned, summed)
+    return _finish(numbers, steps, summed.total, format, rounding, overflow, random_bits)
 
 
 def multiply(
@@ -287,7 +290,7 @@ def multiply(
     """
     x, y = _operands(format, a, b)
     product = multiply_terms(to_term(x, format), to_term(y, format), format.precision)
-    return _finished((x, y, np.zeros_like(x)), (product,), product.product, format, rounding, overflow, random_bits)
+    return _finish((x, y, np.zeros_like(x)), (product,), product.product, format, rounding, overflow, random_bits)
 
 
 def fused_multiply_add(
@@ -313,8 +316,8 @@ def fused_multiply_add(
     product = multiply_terms(to_term(x, format), to_term(y, format), format.precision)
     aligned = align_terms(product.product, to_term(z, format), _window(2 * format.precision, rounding))
     summed = add_terms(aligned, rounding)
-    stations = (product, aligned, summed)
-    return _finished((x, y, z), stations, summed.total, format, rounding, overflow, random_bits)
+    steps = (product, aligned, summed)
+    return _finish((x, y, z), steps, summed.total, format, rounding, overflow, random_bits)
 
 
 def sum_sequential(values: ArrayLike, format: Format, rounding: Rounding = Rounding.NEAREST_EVEN) -> Sum:
@@ -334,7 +337,7 @@ def sum_sequential(values: ArrayLike, format: Format, rounding: Rounding = Round
 
 
 def sum_pairwise(values: ArrayLike, format: Format, rounding: Rounding = Rounding.NEAREST_EVEN) -> Sum:
-    """Add neighbours along the last axis, then the neighbouring sums, until one is left; an odd last one waits.
+    """Add neighbours along the last axis, then the neighbouring sums, until one is left; an odd last one is kept.
 
     >>> from labkit.formats import FP16
     >>> float(sum_pairwise(np.ones(2100), FP16).value)
@@ -351,7 +354,7 @@ def sum_pairwise(values: ArrayLike, format: Format, rounding: Rounding = Roundin
 
 
 def sum_compensated(values: ArrayLike, format: Format, rounding: Rounding = Rounding.NEAREST_EVEN) -> Sum:
-    """Add along the last axis as Kahan does: what each addition loses is carried and added to the next number.
+    """Add along the last axis by Kahan's algorithm: the error of each addition is added to the next number.
 
     Four additions a number: y = x - lost; t = total + y; lost = (t - total) - y, all rounded to the format.
 
@@ -375,8 +378,8 @@ def sum_compensated(values: ArrayLike, format: Format, rounding: Rounding = Roun
     return Sum(total, tuple(additions), tuple(totals))
 
 
-def _operands(format: Format, *given: ArrayLike) -> tuple[NDArray[np.float64], ...]:
-    exact = np.broadcast_arrays(*(widen(values) for values in given))
+def _operands(format: Format, *arguments: ArrayLike) -> tuple[NDArray[np.float64], ...]:
+    exact = np.broadcast_arrays(*(widen(values) for values in arguments))
     for values in exact:
         check_exact(values, format)
     return tuple(exact)
@@ -385,30 +388,30 @@ def _operands(format: Format, *given: ArrayLike) -> tuple[NDArray[np.float64], .
 def _terms(format: Format, values: ArrayLike) -> NDArray[np.float64]:
     (terms,) = _operands(format, values)
     if terms.ndim == 0:
-        raise ValueError("a sum runs along an axis of its array; it was given a single number. Put it in a list.")
+        raise ValueError("expected an array with an axis to sum along, got a single number. Put it in a list.")
     return terms
 
 
 def _window(widest: int, rounding: Rounding) -> int:
-    """Places that alignment keeps; stochastic rounding reads as many more as it has random bits."""
+    """Return the places that alignment keeps; stochastic rounding needs more, by the width of its random bits."""
     return widest + GUARD_BITS + (RANDOM_BITS if rounding is Rounding.STOCHASTIC else 0)
 
 
 def _first(terms: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The first term along the last axis, 0 where there is none."""
+    """Return the first term along the last axis, 0 for an empty axis."""
     return np.asarray(terms[..., 0]) if terms.shape[-1] else np.zeros(terms.shape[:-1])
 
 
-def _finished(
+def _finish(
     numbers: tuple[NDArray[np.float64], ...],
-    stations: tuple[Step, ...],
+    steps: tuple[CalculationStep, ...],
     exact: Term,
     format: Format,
     rounding: Rounding,
     overflow: Overflow,
     random_bits: ArrayLike | None,
 ) -> Calculation:
-    """Pass the last two stations of a * b + c; where one of these is infinite or NaN, apply IEEE 754's table."""
+    """Normalise and round a * b + c; where one of these is infinite or NaN, apply IEEE 754's table."""
     cut = normalise(exact, format)
     final = round_term(cut, format, rounding, random_bits)
     value = value_of(final.rounded, format, rounding, overflow)
@@ -416,14 +419,14 @@ def _finished(
     ordinary = np.isfinite(a) & np.isfinite(b) & np.isfinite(c)
     if not ordinary.all():
         with np.errstate(over="ignore", invalid="ignore"):
-            # float64 knows the table; a finite product counts as 0 there, since it might overflow in float64
+            # float64 follows the table; a finite product counts as 0, since it might overflow in float64
             special = np.where(np.isfinite(a) & np.isfinite(b), 0.0, a * b) + c
         value = np.where(ordinary, value, round_to(np.where(ordinary, 1.0, special), format, rounding, overflow))
-    return Calculation(value, (*stations, cut, final))
+    return Calculation(value, (*steps, cut, final))
 
 
 def value_of(term: Term, format: Format, rounding: Rounding, overflow: Overflow) -> NDArray[np.float64]:
-    """Return a rounded term as a float; beyond the largest value, what the format has there."""
+    """Return a rounded term as a float, with the format's result beyond its largest value."""
     with np.errstate(over="ignore"):
         magnitude = np.ldexp(term.significand.astype(np.float64), term.exponent)
     return limit(np.where(term.negative, -magnitude, magnitude), format, rounding, overflow)

@@ -1,9 +1,9 @@
-"""How can 4 bits a number be enough to train with?
+"""Block formats: blocks of low-precision numbers that share one scale.
 
-Idea: numbers that stand together are often of one size, so a block of them shares one scale, and each keeps only a few
-bits of its own: value = scale * element. A block format is a row on top of two formats.
+Idea: neighbouring numbers often have similar magnitudes. So a block shares one scale, and each element has a few bits:
+value = scale * element. A block format is a row that combines two formats.
 
-Invariant: `round_blocks` gives codes only; `decode_blocks` gives exactly what they stand for.
+Invariant: `round_blocks` returns codes; `decode_blocks` returns their exact values.
 
 Source: OCP Microscaling Formats (MX) 1.0, table 1 and 6.3; NVIDIA, Introducing NVFP4 (2025) for the NVFP4 scale rule.
 """
@@ -22,7 +22,7 @@ from labkit.formats.rounding import Overflow, Rounding, round_to, widen
 
 @dataclass(frozen=True)
 class BlockFormat:
-    """Blocks of `size` elements in one format that share one scale in another."""
+    """Block format: `size` elements in one format, with one scale in another."""
 
     name: str
     element: Format
@@ -31,7 +31,7 @@ class BlockFormat:
 
     @property
     def bits_per_value(self) -> float:
-        """Bits that one value takes, with its share of the scale."""
+        """Bits of one value, including its share of the scale."""
         return self.element.bits + self.scale.bits / self.size
 
 
@@ -44,22 +44,23 @@ class Blocks:
     elements: CodeArray
 
 
-MXFP8 = BlockFormat("MXFP8", E4M3, E8M0, 32)  # the usual of the two element formats
+MXFP8 = BlockFormat("MXFP8", E4M3, E8M0, 32)  # the more common of its two element formats
 MXFP8_E5M2 = BlockFormat("MXFP8_E5M2", E5M2, E8M0, 32)
 MXFP6 = BlockFormat("MXFP6", E2M3, E8M0, 32)
 MXFP6_E3M2 = BlockFormat("MXFP6_E3M2", E3M2, E8M0, 32)
 MXFP4 = BlockFormat("MXFP4", E2M1, E8M0, 32)
-NVFP4 = BlockFormat("NVFP4", E2M1, E4M3, 16)  # the block level; a whole tensor's FP32 scale is the caller's to apply
+NVFP4 = BlockFormat("NVFP4", E2M1, E4M3, 16)  # the block level; the FP32 scale of the tensor is applied by the caller
 
 BLOCK_FORMATS: dict[str, BlockFormat] = {row.name: row for row in (MXFP8, MXFP8_E5M2, MXFP6, MXFP6_E3M2, MXFP4, NVFP4)}
 
 
 def round_blocks(values: ArrayLike, format: BlockFormat, rounding: Rounding = Rounding.NEAREST_EVEN) -> Blocks:
-    """Cut the last axis into blocks, choose each block's scale, and round the scaled values; they saturate.
+    """Split the last axis into blocks, choose each block's scale, and round the scaled values with saturation.
 
-    A power-of-two scale (MX) is 2^(floor(log2 largest magnitude) - emax of the elements), so the largest value lands in
-    the elements' last binade, and may saturate there. Any other (NVFP4) is the largest magnitude / max of the elements,
-    rounded to nearest, so that it lands on max or next to it. A scale never rounds to zero or beyond its own max.
+    A power-of-two scale (MX) is 2^(floor(log2 largest magnitude) - emax of the elements), so the largest value is
+    scaled to the elements' last binade, and may saturate. Any other (NVFP4) is the largest magnitude / max of the
+    elements, rounded to nearest, so that the largest value is scaled to max or next to it. A scale never rounds to zero
+    or beyond its own max.
 
     Values of float32 precision are divided and rounded as if once; float64 may round twice under a scale like NVFP4's.
 
@@ -73,11 +74,11 @@ def round_blocks(values: ArrayLike, format: BlockFormat, rounding: Rounding = Ro
     exact = widen(values)
     if exact.ndim == 0 or exact.shape[-1] % format.size:
         raise ValueError(
-            f"{format.name} takes blocks of {format.size} values; the last axis of shape {exact.shape} is no multiple "
-            "of that. Pad it with zeros."
+            f"expected a last axis that is a multiple of {format.size}, the block size of {format.name}, got shape "
+            f"{exact.shape}. Pad it with zeros."
         )
     if not np.isfinite(exact).all():
-        raise ValueError(f"{format.name} blocks hold finite values; there is an infinity or NaN. Replace it first.")
+        raise ValueError(f"expected finite values for {format.name} blocks, got an infinity or NaN. Replace it first.")
     cut = exact.reshape(*exact.shape[:-1], exact.shape[-1] // format.size, format.size)
     powers = format.scale.significand_bits == 0
     top, toward = (

@@ -1,12 +1,12 @@
-"""Codes: which bits stand for a value, and which values and real numbers lie next to it.
+"""Codes of values: encoding, decoding, fields, classes, neighbours and rounding intervals.
 
-A code is one whole number, its fields are three; `split` and `join` go between them. A value is
-significand * 2^exponent with a whole significand, and `decode` and `encode` go between codes and values. Read as whole
-numbers, the codes of the non-negative values are in the order of the values. So the next value is the next code; and
-which numbers round to a value, the rounding of a few points between neighbours tells.
+A code is an integer with three fields; `split` and `join` convert between them. A value is significand * 2^exponent
+with an integer significand; `decode` and `encode` convert between codes and values. The codes of non-negative values,
+read as integers, are in the order of the values, so the next value is the next code. The interval of numbers that round
+to a value is found by rounding a few points between neighbours.
 
-Invariant: `encode(decode(code)) == code` for every code but the NaNs, which all come back as the default one. Between a
-value and `next_up` of it lies no other value of the format.
+Invariant: `encode(decode(code)) == code` for every code except NaNs, which all return the default one. No value of the
+format is between a value and its `next_up`.
 
 Source: IEEE 754-2019, 3.4, 5.3.1 (nextUp, nextDown), 5.7.2 (class); OCP OFP8 1.0, table 2.
 """
@@ -61,7 +61,7 @@ def join(sign: ArrayLike, exponent: ArrayLike, significand: ArrayLike, format: F
     for name, field, low, width in zip(
         Fields._fields, (sign, exponent, significand), _lowest_bits(format), _widths(format), strict=True
     ):
-        checked = _whole_numbers(field, 1 << width, f"the {name} field of {format.name} has {width} bits")
+        checked = _integers(field, 1 << width, f"the {name} field of {format.name} has {width} bits")
         codes = codes | (checked << np.uint64(low))
     return np.asarray(codes).astype(format.code_dtype)
 
@@ -122,20 +122,20 @@ def as_codes(codes: ArrayLike, format: Format) -> CodeArray:
         TypeError: codes are not whole numbers.
         ValueError: a code is negative or has more bits than the format.
     """
-    return _whole_numbers(codes, format.codes, f"{format.name} codes have {format.bits} bits").astype(format.code_dtype)
+    return _integers(codes, format.codes, f"{format.name} codes have {format.bits} bits").astype(format.code_dtype)
 
 
-def _whole_numbers(given: ArrayLike, limit: int, what: str) -> NDArray[np.uint64]:
-    """Check whole numbers from 0 to below `limit`; an empty list counts as whole numbers."""
-    numbers = np.asarray(given)
+def _integers(codes: ArrayLike, limit: int, what: str) -> NDArray[np.uint64]:
+    """Validate integers from 0 to below `limit`; an empty list is valid."""
+    numbers = np.asarray(codes)
     if numbers.size and numbers.dtype.kind not in "iu":
         raise TypeError(
-            f"{what} and are whole numbers; it was given {numbers.dtype}. "
+            f"{what} and are integers, got {numbers.dtype}. "
             "encode(values, format) makes codes of values, parse(text, format) of text."
         )
     if numbers.size and (int(numbers.min()) < 0 or int(numbers.max()) >= limit):
         wrong = int(numbers.min()) if int(numbers.min()) < 0 else int(numbers.max())
-        raise ValueError(f"{what}: 0 to {limit - 1:#x}; it was given {wrong:#x}")
+        raise ValueError(f"{what}: 0 to {limit - 1:#x}, got {wrong:#x}")
     return numbers.astype(np.uint64)
 
 

@@ -1,9 +1,9 @@
-"""What is a number format?
+"""Binary floating-point formats as rows of data.
 
-Idea: a row of data. A sign bit, some exponent bits, some significand bits, and what the last codes are used for;
-everything else (bias, largest value, smallest value, spacing) follows from these.
+Idea: a format has a sign bit, exponent bits, significand bits, and a meaning of its last codes. Everything else (bias,
+largest value, smallest value, spacing) is derived.
 
-Invariant: every value of every `Format` is exactly a float64, so float64 arrays carry the values of all of them.
+Invariant: every value of every `Format` is exactly a float64, so float64 arrays represent the values of all formats.
 
 Source: IEEE 754-2019, 3.3 to 3.6; OCP 8-bit Floating Point (OFP8) 1.0, table 1; OCP Microscaling (MX) 1.0, 5.3 and 5.4.
 """
@@ -18,7 +18,7 @@ import numpy as np
 
 
 class Specials(Enum):
-    """What the codes with the largest exponent field mean."""
+    """Meaning of the codes with the largest exponent field."""
 
     IEEE = "infinities and NaNs fill the whole last exponent"
     FN = "no infinities; only the very last code (of each sign) is NaN"
@@ -29,10 +29,10 @@ class Specials(Enum):
 class Format:
     """A binary floating-point format: sign, exponent field, significand field, from the high bit to the low.
 
-    A normal code stands for (-1)^sign * 2^(exponent - bias) * 1.significand, a subnormal one (exponent field 0) for
+    A normal code represents (-1)^sign * 2^(exponent - bias) * 1.significand, a subnormal one (exponent field 0) for
     (-1)^sign * 2^emin * 0.significand.
 
-    name              shown to people
+    name              for display
     exponent_bits     width of the exponent field (2 to 11)
     significand_bits  stored bits of the significand, without the hidden one (0 to 52)
     specials          which codes are infinities and NaNs
@@ -40,7 +40,7 @@ class Format:
     has_zero          False: exponent field 0 is a normal number, there is no zero and no subnormal (E8M0)
 
     Raises:
-        ValueError: the widths fit no format, or one with values that float64 cannot hold.
+        ValueError: the widths are invalid, or float64 does not represent all values.
 
     >>> mine = Format("mine", exponent_bits=4, significand_bits=7)
     >>> mine.bits, mine.bias, mine.max, mine.smallest_normal
@@ -59,7 +59,7 @@ class Format:
         self._check_width("significand_bits", self.significand_bits, 0, 52)
         if self.specials is Specials.IEEE and self.significand_bits == 0:
             raise ValueError(
-                f"format {self.name!r}: infinity and NaN differ in the significand, and there are no significand bits. "
+                f"format {self.name!r}: infinity and NaN differ in the significand, which needs 1 bit or more, got 0. "
                 "Give significand_bits=1 or more, or specials=Specials.FN."
             )
         if not (self.signed and self.has_zero) and self.specials is not Specials.FN:
@@ -73,10 +73,10 @@ class Format:
                 "With 11 exponent bits only specials=Specials.IEEE fits."
             )
 
-    def _check_width(self, field: str, given: int, low: int, high: int) -> None:
-        if isinstance(given, bool) or not isinstance(given, int | np.integer) or not low <= given <= high:
+    def _check_width(self, field: str, width: int, low: int, high: int) -> None:
+        if isinstance(width, bool) or not isinstance(width, int | np.integer) or not low <= width <= high:
             raise ValueError(
-                f"format {self.name!r}: {field} is {given!r}, it must be a whole number from {low} to {high} "
+                f"format {self.name!r}: expected {field} to be an integer from {low} to {high}, got {width!r} "
                 "(FP64, 11 and 52, is the widest). FP16, for instance, is Format('FP16', 5, 10)."
             )
 
@@ -87,12 +87,12 @@ class Format:
 
     @property
     def codes(self) -> int:
-        """How many codes there are, NaNs included."""
+        """Number of codes, NaNs included."""
         return 1 << self.bits
 
     @property
     def code_dtype(self) -> np.dtype[np.unsignedinteger]:
-        """The smallest unsigned integer type that holds a code."""
+        """The smallest unsigned integer type for a code."""
         return np.dtype(next(f"u{size}" for size in (1, 2, 4, 8) if self.bits <= 8 * size))
 
     @property
@@ -102,7 +102,7 @@ class Format:
 
     @property
     def bias(self) -> int:
-        """What is subtracted from the exponent field: half its range, so that 1.0 sits in the middle."""
+        """Number that is subtracted from the exponent field: half its range, so that 1.0 is in the middle."""
         return (1 << (self.exponent_bits - 1)) - 1
 
     @property
@@ -119,12 +119,12 @@ class Format:
 
     @property
     def infinity_code(self) -> int | None:
-        """The code of +infinity, None where there is none."""
+        """The code of +infinity, or None."""
         return self.max_code + 1 if self.specials is Specials.IEEE else None
 
     @property
     def nan_code(self) -> int | None:
-        """The code of the default NaN (quiet: first significand bit set), None where there is none."""
+        """The code of the default NaN (quiet: first significand bit set), or None."""
         if self.specials is Specials.NONE:
             return None
         quiet = 1 << (self.significand_bits - 1) if self.specials is Specials.IEEE else 0
@@ -162,10 +162,10 @@ class Format:
         """Distance from 1 to the next larger value, 2^-significand_bits."""
         return float(np.ldexp(1.0, -self.significand_bits))
 
-    def holds(self, other: Format) -> bool:
+    def contains(self, other: Format) -> bool:
         """Whether every finite value of `other` is also one of this format.
 
-        >>> FP32.holds(FP16), FP16.holds(BF16), BF16.holds(FP16)
+        >>> FP32.contains(FP16), FP16.contains(BF16), BF16.contains(FP16)
         (True, False, False)
         """
         return (
@@ -179,7 +179,7 @@ class Format:
 
 FP64 = Format("FP64", 11, 52)
 FP32 = Format("FP32", 8, 23)
-TF32 = Format("TF32", 8, 10)  # what Tensor Cores keep of an FP32 operand; 19 bits, stored in 32
+TF32 = Format("TF32", 8, 10)  # an FP32 operand as Tensor Cores use it: 19 bits, stored in 32
 FP16 = Format("FP16", 5, 10)
 BF16 = Format("BF16", 8, 7)
 E5M2 = Format("E5M2", 5, 2)

@@ -1,10 +1,9 @@
-"""Which value of a format is nearest to this one?
+"""Rounding of float64 arrays to any binary format.
 
-Idea: in each binade a format's values are the whole multiples of one spacing, the ulp. So divide by the ulp, round to a
-whole number, multiply back. Dividing and multiplying by a power of two is exact; the whole number is the only rounding.
+Idea: in each binade, a format's values are the multiples of one spacing, the ulp. So divide by the ulp, round to an
+integer, multiply back. Division and multiplication by a power of two are exact; the integer is the only rounding.
 
-Invariant: one rounding, from the exact value given to the value returned, whatever the rounding mode; rounding twice
-changes nothing.
+Invariant: one rounding, from the exact argument to the result, in every rounding mode; rounding is idempotent.
 
 Source: IEEE 754-2019, 4.3 (rounding) and 7.4 (overflow); OCP OFP8 1.0, 5.2 (saturating conversion).
 """
@@ -23,7 +22,7 @@ FloatArray: TypeAlias = NDArray[np.floating]
 
 
 class Rounding(Enum):
-    """Which of the two neighbours a value between them becomes."""
+    """Choice between the two neighbours of a value."""
 
     NEAREST_EVEN = "to the nearer one; half-way to the one with an even significand"
     NEAREST_AWAY = "to the nearer one; half-way to the one farther from zero"
@@ -34,13 +33,13 @@ class Rounding(Enum):
 
 
 class Overflow(Enum):
-    """What a value beyond the largest finite one becomes."""
+    """Result for a value beyond the largest finite one."""
 
     TO_INFINITY = "infinity, NaN in a format without infinities, the largest value in a format without either"
     SATURATE = "the largest finite value, infinities included"
 
 
-RANDOM_BITS = 32  # width of each random integer that stochastic rounding takes
+RANDOM_BITS = 32  # width of each random integer of stochastic rounding
 
 _NUMPY_FORMATS = {np.dtype(np.float16): FP16, np.dtype(np.float32): FP32, np.dtype(np.float64): FP64}
 _WHOLE = {
@@ -125,7 +124,7 @@ def binade(values: NDArray[np.float64], format: Format) -> NDArray[np.int64]:
 
 
 def _to_whole(ratio: NDArray[np.float64], rounding: Rounding, random_bits: ArrayLike | None) -> NDArray[np.float64]:
-    """Round to whole numbers; a fraction is judged as it is, never after an addition that could round it."""
+    """Round to integers by exact fractions, without an addition that could round them."""
     random = check_random_bits(random_bits, rounding, ratio.shape)
     if rounding in _WHOLE:
         return np.asarray(_WHOLE[rounding](ratio))
@@ -139,14 +138,14 @@ def _to_whole(ratio: NDArray[np.float64], rounding: Rounding, random_bits: Array
 
 
 def limit(rounded: NDArray[np.float64], format: Format, rounding: Rounding, overflow: Overflow) -> NDArray[np.float64]:
-    """Replace what was rounded as if the exponent had no end, where the format does end."""
+    """Apply the format's limits to values that were rounded with an unbounded exponent."""
     above, below, _ = overflow_values(format, rounding, overflow)
     limited = np.where(rounded > format.max, above, np.where(rounded < -format.max, below, rounded))
     return limited if format.has_zero else np.maximum(limited, format.smallest_normal)
 
 
 def overflow_values(format: Format, rounding: Rounding, overflow: Overflow) -> tuple[float, float, float]:
-    """Say what becomes of a value above max, of one below -max, and of +infinity itself.
+    """Return the results for a value above max, for one below -max, and for +infinity.
 
     >>> overflow_values(FP16, Rounding.TOWARD_POSITIVE, Overflow.TO_INFINITY)
     (inf, -65504.0, inf)
@@ -159,19 +158,19 @@ def overflow_values(format: Format, rounding: Rounding, overflow: Overflow) -> t
 
 
 def common_format(carrier: Format, format: Format) -> Format:
-    """Return the format to round to when the numbers arrive, and leave, in the format `carrier`.
+    """Return the format to round to for numbers whose storage format, before and after, is `carrier`.
 
-    That is `format`; or `carrier` itself where all its values belong to `format` and there is nothing to round.
+    That is `format`, or `carrier` if `format` contains it.
 
     Raises:
-        ValueError: neither holds the other, so a rounded value could be one that the carrier cannot hold.
+        ValueError: neither contains the other, so `carrier` may not represent a rounded value.
 
     >>> common_format(FP32, FP16).name, common_format(FP16, FP32).name
     ('FP16', 'FP16')
     """
-    if carrier.holds(format):
+    if carrier.contains(format):
         return format
-    if format.holds(carrier):
+    if format.contains(carrier):
         return carrier
     raise ValueError(
         f"{format.name} has values that {carrier.name} cannot hold (max {format.max:g} and {carrier.max:g}, precision "
@@ -180,29 +179,29 @@ def common_format(carrier: Format, format: Format) -> Format:
 
 
 def as_floats(values: ArrayLike) -> FloatArray:
-    """Return values as an array of float16, float32 or float64; whatever would lose something is refused.
+    """Return values as an array of float16, float32 or float64, without loss.
 
     Raises:
         TypeError: text, booleans, complex numbers, objects, or a float wider than 64 bits.
-        ValueError: a whole number that float64 does not hold exactly.
+        ValueError: an integer that float64 does not represent exactly.
 
     >>> as_floats([1, 2]).dtype
     dtype('float64')
     """
-    given = np.asarray(values)
-    if given.dtype in _NUMPY_FORMATS:
-        return given
-    if given.dtype.kind in "iu":
-        if ((given > 2**53) | (given < -(2**53))).any():
+    array = np.asarray(values)
+    if array.dtype in _NUMPY_FORMATS:
+        return array
+    if array.dtype.kind in "iu":
+        if ((array > 2**53) | (array < -(2**53))).any():
             raise ValueError("whole numbers beyond 2^53 are not all float64 values; cast by .astype(float) first")
-        return given.astype(np.float64)
-    advice = "parse(text, format) reads text." if given.dtype.kind in "US" else "Cast with .astype(np.float64)."
-    raise TypeError(f"rounding takes float16, float32, float64 or whole numbers; it was given {given.dtype}. {advice}")
+        return array.astype(np.float64)
+    advice = "parse(text, format) reads text." if array.dtype.kind in "US" else "Cast with .astype(np.float64)."
+    raise TypeError(f"expected float16, float32, float64 or integers, got {array.dtype}. {advice}")
 
 
 def widen(values: ArrayLike) -> NDArray[np.float64]:
-    """Return values as float64, exactly; refuses what `as_floats` refuses."""
-    with np.errstate(invalid="ignore"):  # a signalling NaN is as good as any other here
+    """Return values as float64, exactly; raises as `as_floats`."""
+    with np.errstate(invalid="ignore"):  # a signalling NaN becomes quiet
         return as_floats(values).astype(np.float64)
 
 
@@ -210,8 +209,7 @@ def check_random_bits(random_bits: ArrayLike | None, rounding: Rounding, shape: 
     """Return the random whole numbers of stochastic rounding, one for each value; 0 for the other modes.
 
     Raises:
-        ValueError: none were given, or they are of another shape, no whole numbers, or outside 0 to 2^32 - 1; or they
-            were given for a mode that takes none.
+        ValueError: they are missing, of another shape, not integers, or outside 0 to 2^32 - 1; or the mode uses none.
     """
     if rounding is not Rounding.STOCHASTIC:
         if random_bits is not None:
@@ -227,5 +225,5 @@ def check_random_bits(random_bits: ArrayLike | None, rounding: Rounding, shape: 
 
 
 def no_nan(format: Format) -> ValueError:
-    """Return the error for a NaN given to a format that has none."""
+    """Return the error for a NaN in a format without NaN."""
     return ValueError(f"{format.name} has no NaN, and the values have one. Replace it first, by nan_to_num perhaps.")

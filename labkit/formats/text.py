@@ -1,9 +1,8 @@
-"""How do people write a number, and how is it written for them?
+"""Parsing and formatting of numbers in text: decimals, hex-floats, powers of two, fractions and codes.
 
-Idea: what is typed is an exact number (a decimal, a hex-float, a power of two, a fraction), or the bits themselves. It
-is read exactly and rounded to the format once; what is printed is exact too.
+Idea: text is an exact number or a code. It is parsed exactly and rounded to the format once; output is exact too.
 
-Invariant: `parse(exact_decimal(value), format)` and `parse(hex_float(value), format)` give back the value.
+Invariant: `parse(exact_decimal(value), format)` and `parse(hex_float(value), format)` return the value.
 
 Source: IEEE 754-2019, 5.12 (text); ISO C 6.4.4.2 (hex-floats).
 """
@@ -23,7 +22,7 @@ from labkit.formats.format import FP16, Format
 from labkit.formats.rounding import Overflow, Rounding, round_to
 
 LONGEST = 1200  # characters; the longest exact decimal of a float64 has 1,077
-LARGEST_EXPONENT = 5000  # beyond it every format has long overflowed, and reading would only take long
+LARGEST_EXPONENT = 5000  # beyond it every format overflows, and parsing would be slow
 
 _NUMBER = r"(?P<number>\d+\.?\d*|\.\d+)"
 _PATTERNS = {
@@ -41,11 +40,11 @@ _PATTERNS = {
 
 @dataclass(frozen=True)
 class Reading:
-    """What a learner typed, and what a format makes of it."""
+    """A parsed number, and its value in a format."""
 
     kind: str  # "code", "decimal", "hex-float", "power of two", "fraction" or "special"
     exact: Fraction | None  # the number as typed; None for infinities, NaN and the codes of those
-    value: float  # what the format holds
+    value: float  # rounded to the format
     code: int  # its code
 
 
@@ -55,12 +54,12 @@ def parse(
     rounding: Rounding = Rounding.NEAREST_EVEN,
     overflow: Overflow = Overflow.TO_INFINITY,
 ) -> Reading:
-    """Read a number as people write it, and round it to a format once.
+    """Parse a number from text, and round it to a format once.
 
-    A code is written 0x3C00 or 0b0_01111_0000000000; a number 0.1, -1e-7, 0x1.8p-3, 2^-24, 1.5*2^-14, 1/3, inf or nan.
+    Codes are written 0x3C00 or 0b0_01111_0000000000; numbers 0.1, -1e-7, 0x1.8p-3, 2^-24, 1.5*2^-14, 1/3, inf or nan.
 
     Raises:
-        ValueError: the text is no number, a code is too long for the format, or the format has no such special value.
+        ValueError: the text is not a number, a code is too long, or the format has no such special value.
 
     >>> parse("0x3c01", FP16).value
     1.0009765625
@@ -95,7 +94,7 @@ def parse(
 
 
 def exact_decimal(value: float | np.floating | np.ndarray) -> str:
-    """Write a value in decimal with all its digits: every binary fraction has finitely many.
+    """Format a value in decimal with all its digits.
 
     >>> exact_decimal(2.0**-24)
     '0.000000059604644775390625'
@@ -104,7 +103,7 @@ def exact_decimal(value: float | np.floating | np.ndarray) -> str:
 
 
 def hex_float(value: float | np.floating | np.ndarray) -> str:
-    """Write a value as a hex-float, without trailing zeros: hexadecimal significand, p, exponent of two in decimal.
+    """Format a value as a hex-float without trailing zeros: hexadecimal significand, p, decimal exponent of two.
 
     >>> hex_float(-1.5), hex_float(2.0**-24), hex_float(65504.0)
     ('-0x1.8p+0', '0x1p-24', '0x1.ffcp+15')
@@ -113,7 +112,7 @@ def hex_float(value: float | np.floating | np.ndarray) -> str:
 
 
 def field_bits(code: int, format: Format = FP16) -> str:
-    """Write a code in binary, a space between its fields.
+    """Format a code in binary, with a space between its fields.
 
     >>> field_bits(0x3C01, FP16)
     '0 01111 0000000001'
@@ -129,7 +128,7 @@ def round_fraction(
     rounding: Rounding = Rounding.NEAREST_EVEN,
     overflow: Overflow = Overflow.TO_INFINITY,
 ) -> float:
-    """Round any fraction to a format, once: 1/3, or a decimal that float64 does not hold.
+    """Round any fraction to a format, once: 1/3, or a decimal that float64 does not represent.
 
     >>> round_fraction(Fraction(1, 3), FP16)
     0.333251953125

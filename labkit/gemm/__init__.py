@@ -1,4 +1,4 @@
-"""What does the hardware do with a number? FP16 in, FP32 accumulate, one rounding; a Tensor Core, to the bit."""
+"""Emulation of Tensor Cores and accumulators: FP16 storage with FP32 accumulation, and instructions bit for bit."""
 
 from labkit.gemm.accumulators import (
     ACCUMULATORS,

@@ -1,8 +1,8 @@
-"""In what are the products of a GEMM added up?
+"""Accumulators of matrix products: the order and the format in which products are added.
 
-Idea: a GEMM is K additions, and how they round decides its error: after each one (FP16 stops counting, FP32 rarely
-does), along a tree, or once at the end. These are values like the rows of `mma`, so whoever takes an accumulator takes
-any of them.
+Idea: a GEMM is K additions, and their rounding determines its error: after each one (FP16 stagnates, FP32 rarely),
+along a tree, or once at the end. An argument `accumulator` takes one of these values, a row of `mma.SPECS`, or a
+function.
 
 Invariant: `EXACT` is the sum of all products and C rounded once, to the bit; the others round where they say, and
 nowhere else.
@@ -30,53 +30,53 @@ from labkit.gemm.mma import MmaSpec
 from labkit.interop import dtype_of, format_of
 
 Floats: TypeAlias = NDArray[np.float64]
-TILE = 2**18  # elements of D, or of a tree's first layer, that are worked on at a time
+TILE = 2**18  # elements of D, or of a tree's first layer, in one block of work
 
 
-class Order(Enum):
-    """In which order products are added."""
+class SumOrder(Enum):
+    """Order in which products are added."""
 
-    SEQUENTIAL = "one after another onto C, each by a fused multiply-add: one rounding"
-    PAIRWISE = "products are rounded, then neighbours are added, then neighbours of those; C comes last"
-    EXACT = "all at once; the only rounding is the last"
+    SEQUENTIAL = "sequential onto C, by fused multiply-adds with one rounding each"
+    PAIRWISE = "products are rounded and added pairwise, along a tree; C is added last"
+    EXACT = "exact, rounded once at the end"
 
 
 @dataclass(frozen=True)
 class Accumulator:
-    """A plain accumulator: the order of its additions and the format of its partial sums (None: they are exact)."""
+    """Accumulator with an order of additions and a format of its partial sums; None for exact sums."""
 
     name: str
-    order: Order
+    order: SumOrder
     format: Format | None
 
 
-SEQUENTIAL_FP16 = Accumulator("sequential FP16", Order.SEQUENTIAL, FP16)
-SEQUENTIAL_FP32 = Accumulator("sequential FP32", Order.SEQUENTIAL, FP32)
-PAIRWISE_FP32 = Accumulator("pairwise FP32", Order.PAIRWISE, FP32)
-EXACT = Accumulator("exact", Order.EXACT, None)
+SEQUENTIAL_FP16 = Accumulator("sequential FP16", SumOrder.SEQUENTIAL, FP16)
+SEQUENTIAL_FP32 = Accumulator("sequential FP32", SumOrder.SEQUENTIAL, FP32)
+PAIRWISE_FP32 = Accumulator("pairwise FP32", SumOrder.PAIRWISE, FP32)
+EXACT = Accumulator("exact", SumOrder.EXACT, None)
 ACCUMULATORS: dict[str, Accumulator] = {
     row.name: row for row in (SEQUENTIAL_FP16, SEQUENTIAL_FP32, PAIRWISE_FP32, EXACT)
 }
-AnyAccumulator: TypeAlias = Accumulator | MmaSpec | Callable[[Tensor, Tensor], Tensor]  # or a product of its own
+AnyAccumulator: TypeAlias = Accumulator | MmaSpec | Callable[[Tensor, Tensor], Tensor]  # or a function that multiplies
 
 
 def accumulate(
     A: Tensor, B: Tensor, C: Tensor | None = None, accumulator: AnyAccumulator = EXACT, out: Format = FP32,
     operands: tuple[Format, Format] | None = None,
 ) -> Tensor:  # fmt: skip
-    """Return D[..., m, n] = A[..., m, k] @ B[..., k, n] + C[..., m, n], added up as `accumulator` does it.
+    """Return D[..., m, n] = A[..., m, k] @ B[..., k, n] + C[..., m, n], computed by an accumulator.
 
-    The accumulator's result is rounded to `out`, nearest even, as a kernel does when it stores; `EXACT` rounds only
-    then. A row of `SPECS` stands for its GPU: FP16 operands take its FP16 instruction, BF16 ones its BF16 instruction.
+    The accumulator's result is rounded to `out`, nearest even, as by a kernel that stores it; `EXACT` rounds only then.
+    A row of `SPECS` represents its GPU: FP16 operands use its FP16 instruction, BF16 ones its BF16 instruction.
 
     Args:
         A, B: tensors of one dtype, FP32 or narrower, or of the two FP8 dtypes. FP32 tensors hold values of the operands
             that an `MmaSpec` names.
         C: values that the accumulator's format holds, or None for zeros.
-        operands: the formats whose values A and B hold; those of their dtypes unless given.
+        operands: the formats of the values in A and B; by default those of their dtypes.
 
     Raises:
-        TypeError, ValueError: no such accumulator; dtypes, shapes or values do not fit (see `emulate`).
+        TypeError, ValueError: the accumulator, dtypes, shapes or values are invalid (see `emulate`).
 
     >>> ones = torch.ones(1, 4096).half()
     >>> [accumulate(ones, ones.T, accumulator=by).item() for by in (SEQUENTIAL_FP16, SEQUENTIAL_FP32)]
@@ -84,12 +84,12 @@ def accumulate(
     """
     formats = operands or (format_of(A.dtype), format_of(B.dtype))
     if isinstance(accumulator, MmaSpec):
-        return _stored(emulate(A, B, C, instruction_for(accumulator, *formats)), out)
+        return _store(emulate(A, B, C, instruction_for(accumulator, *formats)), out)
     if not isinstance(accumulator, Accumulator):
         names = ", ".join(f'"{name}"' for name in ACCUMULATORS)
-        raise TypeError(f"an accumulator is a row of SPECS or of ACCUMULATORS ({names}); it was given {accumulator!r}.")
+        raise TypeError(f"expected a row of SPECS or of ACCUMULATORS ({names}), got {accumulator!r}")
     if FP64 in formats or (formats[0] != formats[1] and {*formats} != {E4M3, E5M2}):
-        raise ValueError(f"A and B are of one dtype, FP32 or narrower; they were {A.dtype} and {B.dtype}.")
+        raise ValueError(f"expected A and B of one dtype, FP32 or narrower, got {A.dtype} and {B.dtype}")
     a, b = operand(A, formats[0], "A").astype(np.float64), operand(B, formats[1], "B").astype(np.float64)
     check_shapes(a.shape, b.shape, None if C is None else tuple(C.shape))
     shape = (*a.shape[:-1], b.shape[-1])
@@ -97,14 +97,14 @@ def accumulate(
     add = _sum(accumulator, exact_products=formats[0].precision + formats[1].precision <= FP32.precision)
     with np.errstate(over="ignore", invalid="ignore"):
         d = add(sheets(a), sheets(b), sheets(c), out).reshape(shape)
-    return _stored(torch.from_numpy(d), out).to(A.device)
+    return _store(torch.from_numpy(d), out).to(A.device)
 
 
 def instruction_for(spec: MmaSpec, a: Format, b: Format | None = None) -> MmaSpec:
-    """Return the instruction of the same GPU for operands of these formats; FP32 may hold any, so that is `spec`.
+    """Return the instruction of the same GPU for operands of these formats; for FP32, which contains any, `spec`.
 
     Raises:
-        ValueError: this GPU has none.
+        ValueError: this GPU has no such instruction.
 
     >>> from labkit.formats import BF16
     >>> from labkit.gemm.mma import SPECS
@@ -118,18 +118,17 @@ def instruction_for(spec: MmaSpec, a: Format, b: Format | None = None) -> MmaSpe
     return replace(row, result=spec.result) if spec.result in row.results else row
 
 
-def _stored(values: Tensor, out: Format) -> Tensor:
-    """Round to `out` once, and store in its dtype."""
-    if values.dtype == torch.float64:  # which torch's own casts would round twice
+def _store(values: Tensor, out: Format) -> Tensor:
+    if values.dtype == torch.float64:  # torch's casts would round twice
         values = torch.from_numpy(round_to(values.numpy(), out))
     return values.to(dtype_of(out))
 
 
 def _sum(accumulator: Accumulator, exact_products: bool) -> Callable[[Floats, Floats, Floats, Format], Floats]:
-    """The function (A[g,m,k], B[g,k,n], C[g,m,n], out) -> D[g,m,n] of an accumulator."""
-    if accumulator.order is Order.EXACT:
+    """Return the function (A[g,m,k], B[g,k,n], C[g,m,n], out) -> D[g,m,n] of an accumulator."""
+    if accumulator.order is SumOrder.EXACT:
         return exact
-    work = _sequential if accumulator.order is Order.SEQUENTIAL else _pairwise
+    work = _sequential if accumulator.order is SumOrder.SEQUENTIAL else _pairwise
     half = accumulator.format == FP16
     round_sum = to_half if half else lambda values: values.astype(np.float32).astype(np.float64)
 
@@ -146,11 +145,11 @@ def _sum(accumulator: Accumulator, exact_products: bool) -> Callable[[Floats, Fl
 def _sequential(a: Floats, b: Floats, c: Floats, round_sum: Callable[[Floats], Floats], exact_products: bool) -> Floats:
     """D = round(D + a * b) for each k in turn.
 
-    FP64 holds each product exactly (twice 24 bits are 48), but may round its sum with D. That is harmless while
-    products have no more than FP32's 24 bits (`exact_products`): FP64 rounds only if one number's last bit lies more
-    than 52 places below the other's first, so the smaller one is below 1/16 of the larger one's last place. If the
-    larger one is a value of the format, both roundings return it; if not, it is a product beyond 2^28 and D is FP16,
-    and both overflow. Otherwise the FP64 sum is rounded to odd, and then it is a tie of no narrower format.
+    FP64 represents each product exactly (twice 24 bits are 48), but may round its sum with D. Double rounding is
+    harmless for products of at most FP32's 24 bits (`exact_products`). FP64 rounds only if one number's last bit is
+    more than 52 places below the other's first bit. Then the smaller number is below 1/16 of the larger one's last
+    place. If the larger one is a value of the format, both roundings return it; if not, it is a product beyond 2^28 and
+    D is FP16, and both overflow. Other sums are rounded to odd in FP64, so that they are no ties of a narrower format.
     """
     d = c.copy()
     for k in range(a.shape[-1]):
@@ -160,7 +159,7 @@ def _sequential(a: Floats, b: Floats, c: Floats, round_sum: Callable[[Floats], F
 
 
 def _two_sum(x: Floats, y: Floats) -> tuple[Floats, Floats]:
-    """FP64's x + y and what it missed, exactly (Knuth); the latter is NaN where the sum is infinite."""
+    """Return FP64's x + y and its exact error (Knuth), which is NaN where the sum is infinite."""
     total = x + y
     part = total - x
     return total, (x - (total - part)) + (y - part)
@@ -176,7 +175,7 @@ def _add_odd(x: Floats, y: Floats) -> Floats:
 
 
 def _pairwise(a: Floats, b: Floats, c: Floats, _round_sum: Callable[[Floats], Floats], _exact: bool) -> Floats:
-    """Round each product, add neighbours until one is left, then C; numpy's own FP32 does the rounding."""
+    """Round each product, add pairwise until one sum remains, then add C; numpy's FP32 arithmetic rounds."""
     a, b = a.transpose(2, 0, 1), b.transpose(1, 0, 2)
     layer = a.astype(np.float32)[..., None] * b.astype(np.float32)[:, :, None]
     while len(layer) > 1:
@@ -189,11 +188,11 @@ def _pairwise(a: Floats, b: Floats, c: Floats, _round_sum: Callable[[Floats], Fl
 def exact(a: Floats, b: Floats, c: Floats, out: Format) -> Floats:
     """Return A[g,m,k] @ B[g,k,n] + C[g,m,n], rounded once to `out`, nearest even; the values stay in FP64.
 
-    Split A's rows and B's columns into slices of so few bits that FP64 multiplies slices, and adds up all K products,
-    without rounding: whole numbers below 2^53 times one power of two. What is left is a sum of a few FP64 numbers for
-    each element.
+    A's rows and B's columns are split into slices of so few bits that FP64 multiplies slices and sums all K products
+    without rounding, as integers below 2^53 times one power of two. A sum of a few FP64 numbers remains for each
+    element.
     """
-    plain = _gemm(a, b) + c  # what infinities and NaN make of it
+    plain = _gemm(a, b) + c  # the result where it is infinite or NaN
     a, b, c = (np.where(np.isfinite(array), array, 0.0) for array in (a, b, c))
     bits = int((53 - log2(max(1, a.shape[2]))) // 2)
     left, right = _slices(a, 2, bits), _slices(b, 1, bits)
@@ -205,13 +204,13 @@ def exact(a: Floats, b: Floats, c: Floats, out: Format) -> Floats:
 
 
 def _gemm(a: Floats, b: Floats) -> Floats:
-    """Multiply in FP64 by torch, which keeps to the number of threads it was given."""
+    """Multiply in FP64 by torch, which respects its number of threads."""
     product: Floats = (torch.from_numpy(a) @ torch.from_numpy(b)).numpy()
     return product
 
 
 def _slices(values: Floats, axis: int, bits: int) -> list[Floats]:
-    """Split into arrays that add up to `values`, each whole numbers below 2^bits times a power of two per row."""
+    """Split into arrays with the sum `values`, each of integers below 2^bits times a power of two per row."""
     slices, rest = [], values
     while rest.any():
         _, top = np.frexp(np.abs(rest).max(axis=axis, keepdims=True, initial=0.0))
@@ -224,8 +223,9 @@ def _slices(values: Floats, axis: int, bits: int) -> list[Floats]:
 def _round_sum(terms: Floats, out: Format) -> Floats:
     """Round the exact sum over the first dimension to `out`.
 
-    The sum is `total`, what its T - 1 additions missed, and what adding that up missed again: less than T * 2^-53 of
-    its size. Where twice as much more or less rounds to the same number, that is it; the few others go to `fsum`.
+    The sum is `total` plus the errors of its T - 1 additions, `missed`, whose own sum has an error below T * 2^-53 of
+    its size. Where the sum rounds to one number for twice this error up and down, that is the result; others use
+    `fsum`.
     """
     total, missed, size = terms[0], np.zeros(terms.shape[1:]), np.zeros(terms.shape[1:])
     for term in terms[1:]:
@@ -236,6 +236,6 @@ def _round_sum(terms: Floats, out: Format) -> Floats:
     low, high = (np.asarray(round_to(_add_odd(total, missed + way), out), np.float64) for way in (-slack, slack))
     for at in np.argwhere(low != high):
         few: list[float] = terms[(slice(None), *at)].tolist()
-        rounded = fsum(few)  # then to odd, by what it missed
+        rounded = fsum(few)  # then to odd, by its error
         low[tuple(at)] = round_to(_add_odd(np.array(rounded), np.array(fsum([*few, -rounded]))), out)
     return low

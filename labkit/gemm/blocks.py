@@ -1,29 +1,30 @@
-"""What a Tensor Core would have computed, to the bit, for all elements of D at once.
+"""Bit-exact emulation of Tensor Core products, vectorised over all elements of D.
 
-Operands are checked and upcast, and the model of `mma` is carried out block after block. Scale a block's terms so that
-the last place that is kept counts one. Then to cut is to truncate, the sum is one of whole numbers, and scaling back is
-exact; the two roundings of the model (cutting each aligned term, rounding the sum) are the only ones. numba, where it
-is installed, compiles this loop (`compiled`); here it is carried out by numpy.
+Operands are validated and upcast, and the model of `mma` is computed block by block. A block's terms are scaled so that
+their last kept place is 1. Then cutting is truncation, the sum is one of integers, and scaling back is exact. The two
+roundings of the model (cutting each aligned term, rounding the sum) are the only ones. This module uses numpy; where
+numba is installed, `compiled` is faster.
 
 Invariant: every bit of D is what the model says, for every input: subnormals, zeros of both signs, infinities, NaN.
 
-Why FP64 loses nothing. Let E be the block's largest exponent, F the fraction bits, L the block length.
-1. A product of two operands has at most 22 significant bits and lies between 2^-266 and 2^256: FP64 holds it.
+Why FP64 is exact. Let E be the block's largest exponent, F the fraction bits, L the block length.
+1. A product of two operands has at most 22 significant bits and is between 2^-266 and 2^256: FP64 represents it.
 2. -126 <= E <= 254, so 2^(F-E) is a normal FP64 number and scaling by it is exact: 2^-266 * 2^(13-254) is still normal.
 3. A scaled product is below 4 * 2^F (significands below 2, not normalised), a scaled C below 2 * 2^F; both are cut to
-   whole numbers. Their sum, in any order, is a whole number below (4L + 2) * 2^F <= 2^33 (`MmaSpec.sum_limit`, held
-   by a test): far below 2^53, so no addition rounds.
-4. Scaling back by 2^(E-F) is exact. FP32 results are cut by clearing the last bits of the FP64 number, and the cast to
-   FP32 then has nothing left to round, only to overflow; FP16 results are rounded by one FP64 addition (`to_half`).
+   integers. Their sum, in any order, is an integer below (4L + 2) * 2^F <= 2^33 (`MmaSpec.sum_limit`, tested): far
+   below 2^53, so no addition rounds.
+4. Scaling back by 2^(E-F) is exact. FP32 results are cut by clearing the last bits of the FP64 number. The cast to FP32
+   then does not round, and may only overflow. FP16 results are rounded by one FP64 addition (`to_half`).
 Infinities and NaN follow IEEE 754 through the same additions, since truncation and scaling keep both.
 
-Why FP32 does, in half the time, where operands are finite FP16 or FP8 numbers and C is 0 or no less than 2^-48. A
-product is a multiple of 2^-48 below 2^32, so FP32 holds it. Scaled, it is exact or below 1, and cut to a whole number
-below 2^27. L of them add up in 32 bits (`width_for` sees to it); C joins them in FP64.
+Why FP32 is exact, in half the time, for finite FP16 or FP8 operands and C of 0 or at least 2^-48. A product is a
+multiple of 2^-48 below 2^32, so FP32 represents it. Scaled, it is exact or below 1, and is cut to an integer below
+2^27. The sum of L of them has 32 bits (`width_for` checks it); C is added in FP64.
 
-What it does not do: say in which order cuBLAS adds blocks, or whether it splits K. Nobody promises one.
+Not reproduced: cuBLAS's order of blocks and its splits of K, which are undocumented.
 
-Source: as `mma`. No source tells the sign of a zero: here an exact 0 is +0, and what underflows keeps its sign.
+Source: as `mma`. No source states the sign of a zero: this model returns +0 for an exact 0, and keeps the sign of an
+underflow.
 """
 
 from __future__ import annotations
@@ -49,18 +50,18 @@ from labkit.interop import format_of
 Floats: TypeAlias = NDArray[np.floating[Any]]
 
 VARIABLE = "LABKIT_EMULATOR"
-PIECE = 2**12  # elements of D that are worth a thread
-TILE = 2**16  # aligned terms that are worked on at a time: what fits into a core's own cache
+PIECE = 2**12  # elements of D for each thread, at least
+TILE = 2**16  # aligned terms in one block of work, which fit into a core's cache
 _BIAS, _POINT = 1023, 52  # of FP64: its exponent field begins at bit 52 and holds the exponent plus 1023
 
 
 @dataclass(frozen=True)
 class Width:
-    """What terms are worked on in.
+    """Types in which terms are computed.
 
-    floats, whole  their type, and the type they are cut to
-    bits           whole numbers of the same size; the exponent field begins at bit `point` and is shifted by `bias`
-    exponents      what the exponent of a product fits in
+    floats, whole  type of the terms, and of the cut terms
+    bits           integers of the same size; the exponent field begins at bit `point` and is shifted by `bias`
+    exponents      type of a product's exponent
     least          the exponent of a block whose terms are all zero
     absent         exponent of a zero operand: so low that a zero product aligns nothing
     """
@@ -80,35 +81,35 @@ NARROW = Width(np.float32, np.int32, np.int32, 23, 127, np.int8, -64, -64)
 
 
 def emulator() -> str:
-    """Return what carries out the arithmetic of Tensor Cores here: "numba" and its version, or "numpy".
+    """Return the backend of the emulation: "numba" and its version, or "numpy".
 
-    Where the environment's LABKIT_EMULATOR is "numpy", numba is not used.
+    The environment variable LABKIT_EMULATOR ("numba" or "numpy") selects one.
 
     Raises:
         ValueError: LABKIT_EMULATOR is neither.
-        RuntimeError: it is "numba", which cannot be imported.
+        RuntimeError: LABKIT_EMULATOR is "numba", which cannot be imported.
 
     >>> emulator().split()[0] in ("numba", "numpy")
     True
     """
-    asked = os.environ.get(VARIABLE, "")
-    if asked not in ("", "numba", "numpy"):
-        raise ValueError(f'{VARIABLE} is "numba" or "numpy", or is not set; it was {asked!r}.')
-    if asked == "numpy":
-        return asked
+    backend = os.environ.get(VARIABLE, "")
+    if backend not in ("", "numba", "numpy"):
+        raise ValueError(f'expected "numba", "numpy" or nothing in {VARIABLE}, got {backend!r}')
+    if backend == "numpy":
+        return backend
     try:
         return f"numba {import_module('numba').__version__}"
-    except ImportError as error:  # it is not installed, or refuses this numpy
-        if asked:
-            raise RuntimeError(f'{VARIABLE} is numba: {error}. `pip install "fp16-lab[fast]"` brings it.') from error
+    except ImportError as error:  # not installed, or incompatible with this numpy
+        if backend:
+            raise RuntimeError(f'{VARIABLE} is numba: {error}. `pip install "fp16-lab[fast]"` installs it.') from error
         return "numpy"
 
 
 def blocks(a: Floats, b: Floats, c: Floats, spec: MmaSpec, result: Format) -> Floats:
-    """D[g,m,n] for A[g,m,k], B[g,k,n] and C[g,m,n]: tile by tile, in as many threads as torch may use."""
-    if a.shape[1] > b.shape[2]:  # the last dimension is walked along fastest, so let it be the longer one
+    """Return D[g,m,n] for A[g,m,k], B[g,k,n] and C[g,m,n], tile by tile, in torch's number of threads."""
+    if a.shape[1] > b.shape[2]:  # the last dimension, which is the fastest, should be the longer one
         return blocks(b.swapaxes(1, 2), a.swapaxes(1, 2), c.swapaxes(1, 2), spec.transposed(), result).swapaxes(1, 2)
-    if emulator() != "numpy" and spec.block_length % 4 == 0:  # it takes four products at a time, as all GPUs' blocks do
+    if emulator() != "numpy" and spec.block_length % 4 == 0:  # it computes four at a time
         return _compiled(a, b, c, spec, result)
     width = width_for(a, b, c, spec)
     a, b = a.transpose(2, 0, 1)[..., None], b.transpose(1, 0, 2)[:, :, None]  # [k, g, m, 1] and [k, g, 1, n]
@@ -128,11 +129,11 @@ def blocks(a: Floats, b: Floats, c: Floats, spec: MmaSpec, result: Format) -> Fl
 
 
 def _compiled(a: Floats, b: Floats, c: Floats, spec: MmaSpec, result: Format) -> Floats:
-    from labkit.gemm.compiled import add_blocks  # only where numba is
+    from labkit.gemm.compiled import add_blocks  # requires numba
 
     if more := -a.shape[2] % spec.block_length:
         a, b = np.pad(a, ((0, 0), (0, 0), (0, more))), np.pad(b, ((0, 0), (0, more), (0, 0)))
-    a, b = (np.require(each, np.float32, ("C", "W")) for each in (a, b))  # one kind of array is compiled for
+    a, b = (np.require(each, np.float32, ("C", "W")) for each in (a, b))  # the array type that is compiled
     operands, d = (a, _powers(a, spec.operands), b, _powers(b, spec.right)), np.array(c, np.float32, order="C")
     kept = -1 << (_POINT - spec.result_significand_bits)
     narrow = width_for(a, b, None, spec) is NARROW
@@ -147,7 +148,7 @@ def _compiled(a: Floats, b: Floats, c: Floats, spec: MmaSpec, result: Format) ->
 
 
 def _powers(values: Floats, format: Format) -> Floats:
-    """Return the power of two of each operand: a subnormal's is that of emin, an infinity's of emax, a zero's 0."""
+    """Return the power of two of each operand: of emin for a subnormal, of emax for an infinity, 0 for zero."""
     bits = values.view(np.int32) & np.int32(0x7F800000)
     np.clip(bits, format.emin + 127 << 23, format.emax + 127 << 23, out=bits)
     bits *= values != 0
@@ -155,7 +156,7 @@ def _powers(values: Floats, format: Format) -> Floats:
 
 
 def in_threads(work: Any, pieces: list[Any]) -> None:
-    """Call `work` with each piece, in as many threads as torch may use."""
+    """Call `work` with each piece, in torch's number of threads."""
     threads = min(torch.get_num_threads(), len(pieces))
     if threads <= 1:
         for piece in pieces:
@@ -181,10 +182,10 @@ def tiles(shape: tuple[int, ...], elements: int) -> Iterator[tuple[slice, slice,
 
 
 def width_for(a: Floats, b: Floats, c: Floats | None, spec: MmaSpec) -> Width:
-    """Return the width that loses nothing, see above; without C if that is added in FP64 and may be anything."""
+    """Return the narrowest exact width, see the module; c is None if C is added in FP64."""
     formats = spec.operands, spec.right
     largest = math.prod(2 - 2.0**-format.significand_bits for format in formats)  # of significands
-    if not all(map(FP16.holds, formats)) or spec.block_length * largest * 2**spec.fraction_bits >= 2**31:
+    if not all(map(FP16.contains, formats)) or spec.block_length * largest * 2**spec.fraction_bits >= 2**31:
         return WIDE
     finite = np.isfinite(a).all() and np.isfinite(b).all()
     small = c is not None and bool(((np.abs(c) < 2.0**-48) & (c != 0)).any())
@@ -192,7 +193,7 @@ def width_for(a: Floats, b: Floats, c: Floats | None, spec: MmaSpec) -> Width:
 
 
 def _exponents(values: Floats, format: Format, width: Width) -> NDArray[Any]:
-    """Exponents of operands: a subnormal's is emin, as its significand has no leading one; a zero's is `absent`."""
+    """Return exponents of operands: emin for a subnormal, which has no leading one, and `absent` for a zero."""
     field = (values.view(width.bits) >> width.point) & (2 * width.bias + 1)
     np.clip(field, format.emin + width.bias, format.emax + width.bias, out=field)
     field -= width.bias
@@ -203,7 +204,7 @@ def _exponents(values: Floats, format: Format, width: Width) -> NDArray[Any]:
 def _tile(
     a: Floats, b: Floats, of_operands: tuple[Any, Any], c: Floats, spec: MmaSpec, result: Format, width: Width
 ) -> Floats:
-    """Take C through all blocks: A and its exponents are [k, g, m, 1], B and its own [k, g, 1, n]."""
+    """Add all blocks to C: A and its exponents are [k, g, m, 1], B and its exponents [k, g, 1, n]."""
     length, d = spec.block_length, c
     terms, exponents = (np.empty((length, *c.shape), kind) for kind in (width.floats, width.exponents))
     whole = terms if width.whole is width.floats else np.empty(terms.shape, width.whole)
@@ -239,7 +240,7 @@ def _unit(products: NDArray[Any], c: Floats, spec: MmaSpec, result: Format, widt
 
 
 def _cut(terms: Floats, out: NDArray[Any]) -> None:
-    """Truncate into `out`; where that holds whole numbers, the cast does it."""
+    """Truncate into `out`; for integers, the cast does."""
     if out.dtype.kind == "i":
         np.copyto(out, terms, casting="unsafe")
     else:
@@ -261,10 +262,10 @@ def _round(total: NDArray[np.float64], spec: MmaSpec, result: Format) -> NDArray
 
 
 def to_half(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Round to FP16, nearest even, in FP64: what numpy's cast returns, several times faster.
+    """Round to FP16, nearest even, in FP64: equal to numpy's cast, several times faster.
 
-    Beside 1.5 * 2^(e + 42), FP64 counts in steps of 2^(e - 10), FP16's own for a number with exponent e; so adding that
-    rounds, and subtracting it is exact.
+    At 1.5 * 2^(e + 42), the spacing of FP64 is 2^(e - 10), that of FP16 for exponent e. So adding that number rounds,
+    and subtracting it is exact.
     """
     field = values.view(np.int64) & (0x7FF << _POINT)
     np.maximum(field, (FP16.emin + _BIAS) << _POINT, out=field)
@@ -286,20 +287,20 @@ _NAN: dict[Format, np.signedinteger] = {FP32: np.int32(0x7FFFFFFF), FP16: np.int
 def emulate(A: Matrix, B: Matrix, C: Matrix | None, spec: MmaSpec, out: Format | None = None) -> Matrix:
     """Return D[..., m, n] = A[..., m, k] @ B[..., k, n] + C[..., m, n] as the Tensor Core `spec` computes it.
 
-    K may be longer than one block: blocks follow one another, and each takes the last D as its C. A last block that is
-    not full is filled up with zeros, which change nothing.
+    K may be longer than one block: each block adds to the D of the block before. The last one is padded with zeros,
+    which do not change the result.
 
     Args:
         A, B: torch tensors or numpy arrays with values of `spec.operands` and `spec.right`, in their dtypes or wider
             ones. For TF32, FP32 numbers whose last 13 bits are cut off, of a NaN too: the instruction ignores them.
             Leading dimensions must agree.
         C: values of the result format, or None for zeros.
-        out: FP32 or FP16, the format of C and D; `spec.result` unless given.
+        out: FP32 or FP16, the format of C and D; by default `spec.result`.
 
     Raises:
         TypeError: A is neither a tensor nor an array of floats.
-        ValueError: the shapes do not fit; values that the operands' or the result's format does not hold; a result
-            format that this instruction does not have.
+        ValueError: the shapes do not match; the formats do not represent the values; the instruction has no such result
+            format.
 
     Source: arXiv:2511.10909.
 
@@ -311,8 +312,8 @@ def emulate(A: Matrix, B: Matrix, C: Matrix | None, spec: MmaSpec, out: Format |
     result = spec.result if out is None else out
     if result not in spec.results:
         raise ValueError(
-            f"{spec.name} with {spec.operands.name} operands writes {' or '.join(row.name for row in spec.results)}; "
-            f"it was asked for {result.name}. Round its FP32 result, as a kernel's last lines do."
+            f"{spec.name} with {spec.operands.name} operands: expected out to be "
+            f"{' or '.join(row.name for row in spec.results)}, got {result.name}. Round its FP32 result instead."
         )
     a: Floats = operand(A, spec.operands, "A")
     b: Floats = operand(B, spec.right, "B")
@@ -321,12 +322,12 @@ def emulate(A: Matrix, B: Matrix, C: Matrix | None, spec: MmaSpec, out: Format |
     c: Floats = np.zeros(shape, np.float32) if C is None else operand(C, result, "C")
     d = blocks(sheets(a), sheets(b), sheets(c), spec, result)
     stored = np.ascontiguousarray(d, np.float16 if result == FP16 else np.float32)
-    stored.view(_NAN[result].dtype)[np.isnan(d)] = _NAN[result]  # as Tensor Cores write it
+    stored.view(_NAN[result].dtype)[np.isnan(d)] = _NAN[result]  # the NaN of Tensor Cores
     return torch.from_numpy(stored.reshape(shape)).to(A.device) if isinstance(A, Tensor) else stored.reshape(shape)
 
 
 def operand(matrix: Tensor | NDArray[Any], format: Format, name: str) -> Floats:
-    """Return a matrix as FP32 numbers if it holds values of `format` only; FP32 numbers for TF32 are cut to it.
+    """Return a matrix as FP32 numbers after a check that `format` represents them; FP32 numbers for TF32 are cut.
 
     Raises:
         TypeError, ValueError: see `emulate`.
@@ -337,7 +338,7 @@ def operand(matrix: Tensor | NDArray[Any], format: Format, name: str) -> Floats:
     elif isinstance(matrix, np.ndarray) and matrix.dtype.kind == "f":
         stored = FP16 if matrix.dtype == np.float16 else FP32 if matrix.dtype == np.float32 else None
     else:
-        raise TypeError(f"{name} must be a torch tensor or a numpy array of floats; it was given {type(matrix)}.")
+        raise TypeError(f"expected a torch tensor or a numpy array of floats for {name}, got {type(matrix)}")
     if (format, stored) == (TF32, FP32):  # by bits: a NaN whose only ones are among the last 13 becomes an infinity
         with np.errstate(invalid="ignore"):  # a signalling NaN stays one
             return (np.asarray(matrix).view(np.int32) & _TF32_BITS).view(np.float32)
@@ -347,18 +348,18 @@ def operand(matrix: Tensor | NDArray[Any], format: Format, name: str) -> Floats:
     off = ~((round_to(values, format) == values) | np.isnan(values))
     if off.any():
         raise ValueError(
-            f"{name} must hold {format.name} values, and {values[off].item(0)!r} is none. "
+            f"expected {format.name} values in {name}, got {values[off].item(0)!r}. "
             f"Round it first: round_tensor({name}, {format.name}), or {name}.to(dtype) where torch has one."
         )
     return values.astype(np.float32)
 
 
 def check_shapes(a: tuple[int, ...], b: tuple[int, ...], c: tuple[int, ...] | None) -> None:
-    """Raise ValueError unless A[..., m, k] @ B[..., k, n] + C[..., m, n] makes sense."""
+    """Raise ValueError unless A[..., m, k] @ B[..., k, n] + C[..., m, n] has matching shapes."""
     fits = len(a) == len(b) >= 2 and a[:-2] == b[:-2] and a[-1] == b[-2]
     if not fits or (c is not None and c != (*a[:-1], b[-1])):
-        given = f"A{list(a)}, B{list(b)}" + (f", C{list(c)}" if c is not None else "")
-        raise ValueError(f"D[m,n] = A[m,k] @ B[k,n] + C[m,n], with equal leading dimensions; it was given {given}.")
+        shapes = f"A{list(a)}, B{list(b)}" + (f", C{list(c)}" if c is not None else "")
+        raise ValueError(f"expected D[m,n] = A[m,k] @ B[k,n] + C[m,n] with equal leading dimensions, got {shapes}")
 
 
 def sheets(matrices: NDArray[Real]) -> NDArray[Real]:

@@ -1,12 +1,12 @@
-"""How are the same blocks added up several times faster, where numba is installed?
+"""Block sums of Tensor Cores compiled by numba: the algorithm of `blocks`, several times faster.
 
-Idea: `blocks` once more as loops over blocks, rows and columns, which numba compiles when they are first called; terms
-never leave a core's cache. What is added up in FP32 and what in FP64, and why either is exact, is said there. An
-exponent is kept as the power of two that it stands for, and exponents are added by multiplying these: a zero's is 0.
+Idea: the same sums as loops over blocks, rows and columns, so that terms stay in a core's cache. `blocks` explains what
+is summed in FP32 and what in FP64, and why either is exact. An exponent is stored as its power of two, 0 for a zero
+operand, so exponents are added by multiplication.
 
 Invariant: equal to `blocks` bit for bit.
 
-What it does not do: start threads. It lets go of Python's lock, and `blocks` brings them.
+Threads are started by `blocks`; the compiled functions release the GIL.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Singles: TypeAlias = NDArray[np.float32]
 Doubles: TypeAlias = NDArray[np.float64]
 Whole: TypeAlias = NDArray[np.int32]
 
-COLUMNS = 512  # of D, that are worked on at a time
+COLUMNS = 512  # of D in one block of work
 POINT, BIAS = 52, 1023
 EXPONENT, EXPONENT_32 = 0x7FF << POINT, 0x7F800000
 LEAST = np.float32(2.0**ZERO_EXPONENT)
@@ -36,9 +36,9 @@ SMALL, SPACING, FINEST = FP32.smallest_normal, FP32.smallest_subnormal, 1 / FP32
 
 
 def _jit(function: Callable[..., None]) -> Callable[..., None]:
-    try:  # what was compiled is kept beside this file, or else among the user's files
+    try:  # cached beside this file, or in the user's cache folder
         compiled: Callable[..., None] = njit(nogil=True, cache=True)(function)
-    except RuntimeError:  # neither can be written
+    except RuntimeError:  # neither is writable
         compiled = njit(nogil=True)(function)
     return compiled
 
@@ -104,7 +104,7 @@ def add_wide(a: Singles, b: Doubles, scale: Doubles, total: Doubles, n: int) -> 
 
 @_jit
 def units(power: Doubles, scale: Doubles, n: int, fraction_bits: int) -> None:
-    """Turn 2^E into 2^(E-F), what the last place that is kept stands for, and write its inverse."""
+    """Turn 2^E into 2^(E-F), the value of a term's last place, and write its inverse."""
     powers, scales = power.view(np.int64), scale.view(np.int64)
     for j in range(n):
         powers[j] -= np.int64(fraction_bits) << POINT
@@ -114,10 +114,10 @@ def units(power: Doubles, scale: Doubles, n: int, fraction_bits: int) -> None:
 @_jit
 def add_row(
     row: Singles, a: Singles, a_powers: Singles, b: Singles, b_powers: Singles, wide: Doubles, wide_powers: Doubles,
-    room: tuple[Singles, Whole, Doubles, Doubles, Doubles], narrow: bool, fraction_bits: int, least: float,
+    buffers: tuple[Singles, Whole, Doubles, Doubles, Doubles], narrow: bool, fraction_bits: int, least: float,
 ) -> None:  # fmt: skip
-    """Write the exact sum of C, `row`, and a block's products, all cut, into the last array of `room`."""
-    short, whole, power, scale, total = room
+    """Write the exact sum of C, `row`, and a block's products, all cut, into the last of `buffers`."""
+    short, whole, power, scale, total = buffers
     n = len(row)
     power_of_c(row, short, least)
     if narrow:
@@ -138,14 +138,14 @@ def add_row(
 
 
 @_jit
-def round_sum(row: Doubles, room: Doubles, n: int, kept: int, half: bool, subnormals: bool) -> None:
-    """Round n exact sums: to FP16, as `blocks.to_half` does, or to those bits of an FP32 number that `kept` keeps."""
-    rows, anchors = row.view(np.int64), room.view(np.int64)
+def round_sum(row: Doubles, buffer: Doubles, n: int, kept: int, half: bool, subnormals: bool) -> None:
+    """Round n exact sums: to FP16, as `blocks.to_half` does, or to an FP32 number by the mask `kept`."""
+    rows, anchors = row.view(np.int64), buffer.view(np.int64)
     if half:
         for j in range(n):
             anchors[j] = max(rows[j] & EXPONENT, HALF_LEAST) + HALF_ANCHOR
         for j in range(n):
-            size = abs((row[j] + room[j]) - room[j])
+            size = abs((row[j] + buffer[j]) - buffer[j])
             row[j] = np.copysign(np.inf if size > HALF_MAX else size, row[j])
         return
     if subnormals:
@@ -164,11 +164,12 @@ def add_blocks(
 
     a_powers, b_powers  the powers of two of operands; `least` is that of C's subnormals
     tile                from and to: along g, m and n
-    narrow              products are added up in FP32 and 32 bits
-    kept                masks the bits of an FP64 number that stay in an FP32 result, unless that is FP16: `half`
+    narrow              products are computed in FP32 and summed in 32 bits
+    kept                mask of the bits of an FP64 number that remain in an FP32 result
+    half                the result is FP16
     """
     scale, total = np.empty(COLUMNS), np.empty(COLUMNS)
-    room = np.empty(COLUMNS, np.float32), np.empty(COLUMNS, np.int32), np.empty(COLUMNS), scale, total
+    buffers = np.empty(COLUMNS, np.float32), np.empty(COLUMNS, np.int32), np.empty(COLUMNS), scale, total
     for g in range(tile[0], tile[1]):
         for first in range(tile[4], tile[5], COLUMNS):
             last = min(first + COLUMNS, tile[5])
@@ -179,7 +180,7 @@ def add_blocks(
                 for i in range(tile[2], tile[3]):
                     row, left, left_powers = d[g, i, first:last], a[g, i, k:end], a_powers[g, i, k:end]
                     add_row(
-                        row, left, left_powers, terms, powers, wide, wide_powers, room, narrow, fraction_bits, least
+                        row, left, left_powers, terms, powers, wide, wide_powers, buffers, narrow, fraction_bits, least
                     )  # fmt: skip
                     round_sum(total, scale, last - first, kept, half, subnormals)
                     for j in range(last - first):

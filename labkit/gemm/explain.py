@@ -1,9 +1,9 @@
-"""What happens to each term of one block inside a Tensor Core?
+"""Step-by-step account of one block in a Tensor Core.
 
-Idea: the same model as `emulate`, for one element of D and one block, in Python's whole numbers, with every station
-kept as data: what each product is, how far it was shifted, which bits stayed and which were cut, the sum, the result.
+Idea: the model of `emulate` for one element of D and one block, in Python integers. Every step is kept as data: each
+product, its shift, the bits that remain and those that are cut off, the sum, the result.
 
-Invariant: `explain(a, b, c, spec).result` is what `emulate` returns for that block, bit for bit.
+Invariant: `explain(a, b, c, spec).result` is the result of `emulate` for that block, bit for bit.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from labkit.gemm.blocks import operand
 from labkit.gemm.mma import RESULT_ROUNDING, ZERO_EXPONENT, MmaSpec
 
 Numbers: TypeAlias = Sequence[float] | Tensor | NDArray[Any]
-WHOLE_BITS = 2  # digits before the point of an aligned term: products of significands go up to 11.1...
+WHOLE_BITS = 2  # bits before the point of an aligned term: products of significands are below 4, binary 11.1...
 
 
 @dataclass(frozen=True)
 class AlignedTerm:
-    """A product, or C, on its way into the sum: (-1)^negative * significand * 2^(exponent - significand_bits).
+    """Product, or C, aligned for the sum: (-1)^negative * significand * 2^(exponent - significand_bits).
 
     name        "C", or "a0*b0" and so on
     exponent    of a product, the sum of its operands' exponents: its significand may be 2 or more
-    shift       places it is moved to the right, to the block's largest exponent
-    kept        what is left, as a whole number of the block's units
+    shift       places it is shifted to the right, to the block's largest exponent
+    kept        the remaining significand, an integer multiple of the block's unit
     kept_bits   the same in binary, with its point
-    cut_bits    what fell off behind it, up to its last one; "" if nothing did
+    cut_bits    the bits cut off behind it, up to the last 1; "" if there are none
     """
 
     name: str
@@ -50,20 +50,20 @@ class AlignedTerm:
 
     @property
     def cut(self) -> bool:
-        """Whether anything was cut off."""
+        """Whether any bits were cut off."""
         return self.cut_bits != ""
 
 
 @dataclass(frozen=True)
 class BlockSum:
-    """One block of one element of D, station by station; `str()` of it is a table for a terminal.
+    """One block of one element of D, step by step; `str()` returns a table.
 
-    exponent         the largest of the terms', or -126: what all are aligned to; the unit is 2^(exponent - F)
-    total            the exact sum of what was kept, in units
+    exponent         the largest exponent of the terms, or -126, to which all are aligned; the unit is 2^(exponent - F)
+    total            the exact sum of the aligned terms, in units
     result_exponent  of the normalised sum (the result format's emin if that is larger)
     result_bits      significand of the result, with its point
-    dropped_bits     what of the sum lies behind it
-    rounded_up       the result was raised by one in its last place
+    dropped_bits     the bits of the sum behind it
+    rounded_up       the result was rounded up in its last place
     result           D
     """
 
@@ -81,7 +81,7 @@ class BlockSum:
 
     @property
     def unit_exponent(self) -> int:
-        """A term's last bit stands for 2 to this power."""
+        """Exponent of the unit, the value of a term's last bit."""
         return self.exponent - self.spec.fraction_bits
 
     def __str__(self) -> str:
@@ -92,9 +92,9 @@ class BlockSum:
         ]
         for term in self.terms:
             cut = f" | {term.cut_bits}" if term.cut_bits else ""
-            way = f"2^{term.exponent:<4} >> {term.shift:<3}" if term.value else "zero"
+            alignment = f"2^{term.exponent:<4} >> {term.shift:<3}" if term.value else "zero"
             sign = "-" if term.negative else "+"
-            lines.append(f"  {term.name:{width}}  {way:13} {sign}{term.kept_bits}{cut}")
+            lines.append(f"  {term.name:{width}}  {alignment:13} {sign}{term.kept_bits}{cut}")
         sign = "-" if self.total < 0 else "+"
         lines.append(f"  {'sum':{width}}  {'':13} {sign}{self.total_bits}")
         rounding = "rounded to nearest even" if self.format == FP16 else "truncated"
@@ -105,16 +105,16 @@ class BlockSum:
 
 
 def explain(a: Numbers, b: Numbers, c: float, spec: MmaSpec, out: Format | None = None) -> BlockSum:
-    """Say what becomes of every term of c + a[0]*b[0] + a[1]*b[1] + ... in one block of a Tensor Core.
+    """Return how one block of a Tensor Core computes c + a[0]*b[0] + a[1]*b[1] + ..., term by term.
 
     Args:
         a, b: up to `spec.block_length` values of the operands' format.
         c: a value of the result format.
-        out: FP32 or FP16; `spec.result` unless given.
+        out: FP32 or FP16; by default `spec.result`.
 
     Raises:
-        ValueError: more products than a block has; lengths that differ; infinities and NaN (there is nothing to align:
-            they follow IEEE 754); values that the formats do not hold.
+        ValueError: more products than a block has; different lengths; infinities and NaN, which follow IEEE 754 without
+            alignment; values that the formats do not represent.
 
     >>> from labkit.gemm.mma import SPECS
     >>> print(explain([1.0, 1.0], [2.0**-24, -1.0], 1 + 2.0**-23, SPECS["V100"]))
@@ -131,9 +131,9 @@ def explain(a: Numbers, b: Numbers, c: float, spec: MmaSpec, out: Format | None 
     start = float(_values([c], format, "c")[0])
     if len(left) != len(right) or not 1 <= len(left) <= spec.block_length or format not in spec.results:
         raise ValueError(
-            f"one block of {spec.name} adds 1 to {spec.block_length} products to C, in "
-            f"{' or '.join(row.name for row in spec.results)}; it was given {len(left)} values of a and {len(right)} "
-            f"of b, in {format.name}. Explain a longer sum block by block, with the last result as c."
+            f"expected 1 to {spec.block_length} products for one block of {spec.name}, in "
+            f"{' or '.join(row.name for row in spec.results)}, got {len(left)} values of a and {len(right)} of b, in "
+            f"{format.name}. Explain a longer sum block by block, with the last result as c."
         )
     whole, bits = [], spec.operands.significand_bits + spec.right.significand_bits
     for i, (x, y) in enumerate(zip(left.tolist(), right.tolist(), strict=True)):
@@ -144,24 +144,24 @@ def explain(a: Numbers, b: Numbers, c: float, spec: MmaSpec, out: Format | None 
     terms: list[AlignedTerm] = []
     for name, value, significand, power, bits in whole:
         shift = exponent - power if value else 0
-        places = bits + shift - spec.fraction_bits  # that lie behind the unit, and are cut
+        places = bits + shift - spec.fraction_bits  # behind the unit, which are cut off
         kept = significand >> places if places > 0 else significand << -places
         cut = f"{significand & ((1 << places) - 1):0{places}b}".rstrip("0") if places > 0 else ""
-        written, negative = _with_point(kept, spec.fraction_bits), math.copysign(1.0, value) < 0
-        terms.append(AlignedTerm(name, value, negative, significand, bits, power, shift, kept, written, cut))
+        kept_bits, negative = _with_point(kept, spec.fraction_bits), math.copysign(1.0, value) < 0
+        terms.append(AlignedTerm(name, value, negative, significand, bits, power, shift, kept, kept_bits, cut))
     return _finish(spec, format, tuple(terms), exponent)
 
 
-def _values(given: Numbers, format: Format, name: str) -> NDArray[np.float64]:
-    matrix = given if isinstance(given, Tensor | np.ndarray) else np.asarray(given, np.float64)
+def _values(numbers: Numbers, format: Format, name: str) -> NDArray[np.float64]:
+    matrix = numbers if isinstance(numbers, Tensor | np.ndarray) else np.asarray(numbers, np.float64)
     values = operand(matrix, format, name).astype(np.float64).reshape(-1)
     if not np.isfinite(values).all():
-        raise ValueError(f"{name} has infinities or NaN: those are not aligned, they follow IEEE 754. See `emulate`.")
+        raise ValueError(f"expected finite numbers in {name}, got infinities or NaN. Use `emulate`.")
     return values
 
 
 def _significand(value: float, format: Format) -> tuple[int, int]:
-    """(whole significand, exponent) with |value| = significand * 2^(exponent - significand_bits)."""
+    """Return (integer significand, exponent) with |value| = significand * 2^(exponent - significand_bits)."""
     exponent = max(math.frexp(value)[1] - 1, format.emin)
     return int(math.ldexp(abs(value), format.significand_bits - exponent)), exponent
 
@@ -172,7 +172,7 @@ def _with_point(whole: int, fraction_bits: int, before: int = WHOLE_BITS) -> str
 
 
 def _finish(spec: MmaSpec, format: Format, terms: tuple[AlignedTerm, ...], exponent: int) -> BlockSum:
-    """Add what was kept, normalise once, round once."""
+    """Add the aligned terms, normalise once, round once."""
     total = sum(-term.kept if term.negative else term.kept for term in terms)
     unit = exponent - spec.fraction_bits
     bits = spec.result_significand_bits if format == FP32 else format.significand_bits

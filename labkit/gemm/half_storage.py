@@ -1,15 +1,15 @@
-"""What would a Tensor Core have computed? FP16 storage with FP32 accumulation, on a CPU, at FP32 speed.
+"""FP16 storage with FP32 accumulation on a CPU, at the speed of FP32.
 
-Idea: upcast the operands (exact), let the FP32 kernel multiply and accumulate, round the result once. That is what a
-Tensor Core promises, and autograd gives the backward pass the same shape: the gradient of "round to FP16" rounds
-nothing, the gradient of "upcast" rounds the FP32 result of each backward GEMM to FP16, once.
+Idea: upcast the operands (exact), let the FP32 kernel multiply and accumulate, round the result once, as a Tensor Core
+does. Autograd gives the backward pass the same shape. The gradient of "round to FP16" rounds nothing; the gradient of
+"upcast" rounds the FP32 result of each backward GEMM to FP16, once.
 
-Invariant: no tensor leaves an operation in another dtype than a GPU would have stored it in. Mixed operand dtypes are
-not repaired here: torch refuses them, as it does on a GPU.
+Invariant: every result has the dtype in which a GPU would store it. Mixed operand dtypes raise torch's error, as on a
+GPU.
 
-What it does not do: reproduce the summation order of cuBLAS (nobody promises one), or the bits that a Tensor Core cuts
-off while it aligns a block's products (an `accumulator` does). An operation that is several products inside, such as
-einsum of three tensors, rounds once at its end, where a GPU rounds after each.
+Not reproduced: the summation order of cuBLAS, which is undocumented, and the bits that a Tensor Core cuts off while it
+aligns a block's products (an `accumulator` does). An operation that consists of several products, such as einsum of
+three tensors, rounds once at its end, where a GPU rounds after each.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from labkit.gemm.product import run
 from labkit.gemm.recurrent import RECURRENT, recurrent
 from labkit.modes import ATTRIBUTE, LabMode, break_graph, is_composite, mapped, tensors_in
 
-# Matrix products in any dress. All floating-point operands must agree, as on a GPU.
+# Matrix products under all their names. All floating-point operands must agree, as on a GPU.
 GEMMS = frozenset(
     "linear matmul __matmul__ __rmatmul__ linalg_matmul mm bmm mv addmm baddbmm addbmm addmv addr bilinear einsum "
     "tensordot inner dot vdot vecdot linalg_vecdot chain_matmul multi_dot linalg_multi_dot "
@@ -37,8 +37,8 @@ GEMMS = frozenset(
 NORMS = frozenset("batch_norm group_norm layer_norm instance_norm".split())
 STATEFUL = frozenset("batch_norm instance_norm".split())  # of these, those that update running statistics in place
 
-# Operations with an FP16 kernel on CUDA and none on a CPU, by torch's OpInfo (a test compares). Of their Fourier
-# transforms the numbers are complex, two FP16 numbers each; there are none in BF16.
+# Operations with an FP16 kernel on CUDA and none on a CPU, by torch's OpInfo (a test compares). Fourier
+# transforms use complex numbers of two FP16 numbers each, and do not exist in BF16.
 ON_CUDA_ONLY = frozenset(
     "avg_pool3d _upsample_bilinear2d_aa multi_margin_loss multilabel_margin_loss rrelu rrelu_ round round_ polygamma "
     "polygamma_ special_polygamma".split()
@@ -55,7 +55,7 @@ UPCAST = {
 
 
 def rounds_once(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
-    """Run `func` in FP32 on upcast operands and round what it returns to `dtype`, forward and backward.
+    """Run `func` in FP32 on upcast operands and round its results to `dtype`, forward and backward.
 
     >>> a, b = torch.full((1, 4096), 1.0).half(), torch.full((4096, 1), 1.0).half()
     >>> rounds_once(torch.matmul, (a, b), {}, torch.float16)  # an FP16 accumulator would have stopped at 2048
@@ -126,7 +126,7 @@ def _dtypes(args: Any, kwargs: Any, complex_too: bool) -> list[torch.dtype]:
 
 
 def half_storage(device: torch.device | str, accumulator: Any = None) -> AbstractContextManager[Any]:
-    """Compute FP16 and BF16 GEMMs, convolutions and norms on `device` as a GPU does; on a GPU, that is nothing to do.
+    """Compute FP16 and BF16 GEMMs, convolutions and norms on `device` as a GPU does; on a GPU, do nothing.
 
     torch's own CPU half kernels are exact but 5 to 485 times slower than FP32, and refuse FP16 input with FP32 norm
     weights; element-wise operations, which are neither, stay theirs. What has a half kernel on a GPU and none here is

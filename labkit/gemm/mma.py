@@ -1,15 +1,18 @@
-"""What does one Tensor Core instruction do, and on which generation?
+"""Tensor Core instructions by GPU generation, as rows of data.
 
-Idea: D[m,n] = A[m,k] @ B[k,n] + C[m,n] is carried out in blocks of a few products, and all that differs between the
-generations is a handful of numbers: how many products a block has, and how many bits a term keeps when it is aligned
-to the largest one. So a Tensor Core is a row of data.
+Idea: D[m,n] = A[m,k] @ B[k,n] + C[m,n] is computed in blocks of a few products. Generations differ in a few numbers:
+the products of a block, and the bits that a term keeps when it is aligned to the largest one. So a Tensor Core is a
+row.
 
-Invariant: every row says where its numbers come from, and where its sources disagree.
+Invariant: every row names the source of its numbers, and where sources disagree.
 
-Source: arXiv:2511.10909 (block lengths, fraction bits, rounding; the rows follow it); MATLAB-tensor-core
-(arXiv:2512.07004), whose models agree where nothing else is said; NVIDIA PTX ISA, "Warp-level matrix instructions",
-"Asynchronous warpgroup-level matrix instructions" and "tcgen05" (shapes); Hickmann and Bradford 2019 and Fasi, Higham,
-Mikaitis and Pranesh 2021 (doi:10.7717/peerj-cs.330), who found block, truncation and missing normalisation.
+Source:
+- arXiv:2511.10909 (block lengths, fraction bits, rounding; the rows follow it).
+- MATLAB-tensor-core (arXiv:2512.07004), whose models agree unless a row notes otherwise.
+- NVIDIA PTX ISA, "Warp-level matrix instructions", "Asynchronous warpgroup-level matrix instructions", "tcgen05"
+  (shapes).
+- Hickmann and Bradford 2019, and Fasi, Higham, Mikaitis and Pranesh 2021 (doi:10.7717/peerj-cs.330), who found block,
+  truncation and missing normalisation.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from dataclasses import dataclass, replace
 
 from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, TF32, Format, Rounding
 
-RESULT_ROUNDING = {FP32: Rounding.TOWARD_ZERO, FP16: Rounding.NEAREST_EVEN}  # how a block's sum becomes D
+RESULT_ROUNDING = {FP32: Rounding.TOWARD_ZERO, FP16: Rounding.NEAREST_EVEN}  # rounding of a block's sum to D
 ZERO_EXPONENT = FP32.emin  # a zero C counts with this exponent, so nothing is aligned to less than 2^-126
 _PRODUCT_LIMIT = 4  # products of significands below 2 stay as they are: 1.1 * 1.1 (binary) is 10.01, not 1.001 * 2
 

@@ -1,16 +1,16 @@
-"""Differentiable matrix products with another accumulator, and the operations of a network that are made of them.
+"""Differentiable matrix products with a chosen accumulator, and the network operations that reduce to them.
 
-The backward pass of D = A @ B is two products more, dA = dD @ B^T and dB = A^T @ dD. All three multiply numbers of a
-format and add them up in the same accumulator. Where torch stores that format, its dtype says so; where it is emulated
-in FP32 tensors (FP8, TF32), `Emulated` does. Linear layers, convolutions and attention are reduced to such products
+The backward pass of D = A @ B has two more products, dA = dD @ B^T and dB = A^T @ dD. All three multiply numbers of a
+format and use the same accumulator. The format is that of torch's dtype or, where FP32 tensors emulate it (FP8, TF32),
+that of `Emulated`. Linear layers, convolutions and attention are reduced to such products
 (`run`), which puts a V100 or an FP16 accumulator under any model.
 
 Invariant: every operand is rounded to its format before it is multiplied, and every result once, to the dtype that a
 GPU would have stored; between two GEMMs nothing is rounded but what is stored.
 
-What it does not do: recurrent layers, `einsum` and others that it refuses by name; second derivatives. In a transposed
-convolution, as in the gradient of a convolution's input, the products over channels go through the accumulator, and
-those of overlapping windows are added up in FP32.
+Not supported: recurrent layers, `einsum` and others, which raise an error with their name; second derivatives. In a
+transposed convolution, as in the gradient of a convolution's input, the products over channels go through the
+accumulator, and those of overlapping windows are summed in FP32.
 """
 
 from __future__ import annotations
@@ -36,12 +36,11 @@ from labkit.interop import format_of, round_tensor
 def matmul(a: Tensor, b: Tensor, accumulator: AnyAccumulator, dtype: torch.dtype | None = None) -> Tensor:
     """Return a @ b with torch.matmul's rules for shapes, added up by `accumulator`, forward and backward.
 
-    The two GEMMs of the backward pass, dA = dD @ B^T and dB = A^T @ dD, go through the accumulator as well; the
-    gradient that comes in is rounded to the operands' dtype first, as they are multiplied by it, and theirs are
-    rounded to it once.
+    The two GEMMs of the backward pass, dA = dD @ B^T and dB = A^T @ dD, use the accumulator as well. The incoming
+    gradient is rounded to the operands' dtype before these products, and their results once.
 
     Args:
-        dtype: of the result, rounded once; that of `a` unless given.
+        dtype: of the result, rounded once; by default that of `a`.
 
     Raises:
         RuntimeError: the operands' dtypes differ.
@@ -69,7 +68,7 @@ def matmul(a: Tensor, b: Tensor, accumulator: AnyAccumulator, dtype: torch.dtype
 
 @dataclass(frozen=True)
 class Emulated:
-    """An accumulator for FP32 tensors that stand for a narrower format, as under an autocast that emulates it.
+    """Accumulator for FP32 tensors that emulate a narrower format.
 
     accumulator      what the products are added up in
     format           what operands are rounded to
@@ -156,7 +155,7 @@ def run(
     name = getattr(func, "__name__", str(func))
     if name not in REDUCTIONS:
         raise NotImplementedError(
-            f"{name} is not reduced to matrix products here, so it cannot take another accumulator. These are: "
+            f"expected an operation that reduces to matrix products, got {name}, which has no accumulator. These do: "
             f"{', '.join(REDUCTIONS)}. Leave the accumulator out (None) for a model that needs it."
         )
     spelled = OPERANDS.get(name, {})
@@ -189,7 +188,7 @@ def _convolution(
     steps, holes = _each(stride, dimensions), _each(dilation, dimensions)
     out, _, *window = weight.shape
     if padding == "same" and set(steps) != {1}:
-        raise RuntimeError(f"padding='same' keeps the size, a stride of {stride} does not; give padding as numbers")
+        raise RuntimeError(f"expected stride 1 with padding='same', got {stride}; pass padding as numbers")
     if padding == "same":
         total = [d * (k - 1) for k, d in zip(window, holes, strict=True)]
         around = [(n // 2, n - n // 2) for n in total]
@@ -298,7 +297,7 @@ def _attention(
     multiplier = query.shape[-1] ** -0.5 if scale is None else scale
     scores = matmul(query, key.mT, accumulator, torch.float32) * multiplier
     if is_causal and attn_mask is not None:
-        raise RuntimeError("is_causal is a mask of its own: give it or attn_mask, not both")
+        raise RuntimeError("expected is_causal or attn_mask, got both")
     if is_causal:
         attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
     if attn_mask is not None and attn_mask.dtype == torch.bool:

@@ -1,15 +1,16 @@
-"""What is an LSTM, a GRU or an RNN in FP16, step by step?
+"""LSTM, GRU and RNN layers in FP16, step by step.
 
-Idea: a layer is its cell, applied over time. Inside a step everything is FP32, as in the registers of a kernel: both
-matrix products, the gates, tanh. What has to be stored until the next step, h and c, is rounded to FP16; and so is, on
-the way back, the gradient of each. What needs no step before it is done for all steps at once: W_ih x, the derivatives
-of the gates, and the gradients of the weights, which are so added up over time in FP32 and rounded once.
+Idea: a layer applies its cell over time. Inside a step everything is FP32, as in the registers of a kernel: both matrix
+products, the gates, tanh. The state that is stored until the next step, h and c, is rounded to FP16, and so are its
+gradients in the backward pass. Some computations do not depend on other steps and are done for all steps at once: W_ih
+x, the derivatives of the gates, and the gradients of the weights. The latter are summed over time in FP32 and rounded
+once.
 
-Invariant: what is stored equals the cell called in a loop on FP16 tensors, but for the order of FP32 additions inside a
-step (biases, then W_ih x, then W_hh h); dropout, directions and packed sequences are torch's.
+Invariant: stored values equal those of the cell called in a loop on FP16 tensors, except for the order of FP32
+additions inside a step (biases, then W_ih x, then W_hh h). Dropout, directions and packed sequences are torch's.
 
-What it does not do: tell what cuDNN does inside a step, which nobody outside has seen (torch's own CUDA cells store the
-two products in FP16 as well, before the gates); second derivatives, which cuDNN has not either.
+Not reproduced: the inside of cuDNN's steps, which is undocumented (torch's own CUDA cells also store the two products
+in FP16 before the gates). Second derivatives are not supported, as in cuDNN.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ State = tuple[Tensor, ...]  # (h,) or (h, c), each [rows, features]
 
 @dataclass(frozen=True)
 class _Cell:
-    """A cell's arithmetic in FP32. Parts and forward are for the way through time, slopes and backward for that back.
+    """FP32 arithmetic of a cell: `parts` and `forward` for the forward pass, `slopes` and `backward` for the backward.
 
-    What all steps need is laid out at once, in tensors [rows of all steps, parts, features]; a step works on its rows,
-    in place, since in small layers it is the number of operations that takes the time.
+    Buffers of all steps are allocated at once, as tensors [rows of all steps, parts, features]. A step works on its
+    rows in place, since the time of small layers depends on the number of operations.
 
     gates     number of products: x W_ih + b_ih and h W_hh + b_hh are [rows, gates, features]
     adds      whether it needs the two products' sum only, so that both have one gradient
@@ -204,7 +205,7 @@ class _OverTime(torch.autograd.Function):
 
 
 def _room(rows: int, parts: int, like: Tensor) -> Tensor:
-    """Return room for FP32 numbers [rows, parts, features], with the features of `like` [..., features]."""
+    """Return an FP32 buffer [rows, parts, features], with the features of `like` [..., features]."""
     return torch.empty(rows, parts, like.shape[-1], device=like.device)
 
 

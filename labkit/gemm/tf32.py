@@ -1,27 +1,30 @@
-"""Precision of FP32 products: torch's switches for TF32, and TF32 by rounding where a device has none.
+"""Precision of FP32 products: torch's settings for TF32, and emulation of TF32 where a device has none.
 
-torch's `fp32_precision` switches are global to the process, and trainings run in threads. Blocks that need the same
-precision overlap freely; a block that needs another one waits until those are done, first come, first served. Nested
-blocks may differ: the outer one is suspended meanwhile.
+torch's `fp32_precision` settings are global to the process, and trainings run in threads. Blocks with the same
+precision overlap freely; a block with another one waits until those end, in order of arrival. Nested blocks may differ:
+the outer one is suspended meanwhile.
 
-Elsewhere each operand of a matrix product or convolution is rounded to TF32 (to nearest, ties to even), forward and
-backward; sums, results and biases stay FP32. The rounding of an operand passes its gradient on unrounded, since a GPU
-stores that in FP32; the gradient that arrives at a product is rounded before the two backward products read it.
-Recurrent layers run step by step, so that the products between two steps are rounded too.
+For emulation, each operand of a matrix product or convolution is rounded to TF32 (to nearest, ties to even), forward
+and backward; sums, results and biases stay FP32. The rounding of an operand passes its gradient on unrounded, since a
+GPU stores that in FP32; the incoming gradient of a product is rounded before the two backward products. Recurrent
+layers run step by step, so that the products between two steps are rounded too.
 
-Invariant: when the last of overlapping blocks ends, every switch is as the first one found it, except for those that
-the user changed meanwhile, which keep the user's value. Pairwise products of rounded operands are exact in FP32 (22 of
-24 bits; underflow aside). So each term of a sum is the Tensor Core's to the bit, and where no partial sum needs more
-than 24 bits, the result equals `emulate` with a TF32 spec. What remains is the order and the rounding of the additions:
-a CPU rounds each to nearest, a Tensor Core truncates per block.
+Invariant: when the last of overlapping blocks ends, every setting is restored to its value before the first one, except
+for those that the user changed meanwhile. Pairwise products of rounded operands are exact in FP32 (22 of 24 bits;
+underflow aside). So each term of a sum is the Tensor Core's to the bit, and where no partial sum needs more than 24
+bits, the result equals `emulate` with a TF32 spec. What remains is the order and the rounding of the additions: a CPU
+rounds each to nearest, a Tensor Core truncates per block.
 
-What it does not do: rounding of intermediate results inside einsum or multi_dot of three operands or more.
+Not supported: rounding of intermediate results inside einsum or multi_dot of three operands or more.
 
-Source: PyTorch, "CUDA semantics", "TensorFloat-32 (TF32) on Ampere (and later) devices", and "Numerical accuracy";
-aten/src/ATen/Context.cpp (an operation without a precision of its own takes that of its backend, and that one the
-generic; reading a legacy flag raises where the two APIs disagree). NVIDIA A100 whitepaper, "TensorFloat-32" (FP32 input
-rounded to TF32, accumulated in FP32). How a library rounds on the way in is not documented: a Tensor Core ignores the
-low 13 bits, so what was not rounded before is truncated.
+Source: PyTorch, "CUDA semantics", "TensorFloat-32 (TF32) on Ampere (and later) devices", and "Numerical accuracy".
+
+Also aten/src/ATen/Context.cpp (an operation without a precision inherits that of its backend, which inherits the
+generic one; reading a legacy flag raises where the two APIs disagree). NVIDIA A100 whitepaper, "TensorFloat-32" (FP32
+input rounded to TF32, accumulated in FP32).
+
+How a library rounds operands is not documented: a Tensor Core ignores the low 13
+bits, so unrounded operands are truncated.
 """
 
 from __future__ import annotations

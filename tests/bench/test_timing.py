@@ -119,14 +119,14 @@ def test_fp8_is_multiplied_as_torch_multiplies_it():
 
 def test_what_nobody_can_multiply_is_refused():
     for sizes, format, layout, says in (
-        ((0, 8, 8), FP16, "NN", "sizes of 1 and more"),
-        ((8, 8, 8), FP16, "NX", "one of NN, NT, TN, TT"),
-        ((16, 16, 16), E4M3, "NN", "in layout NT"),
+        ((0, 8, 8), FP16, "NN", "sizes of 1 or more"),
+        ((8, 8, 8), FP16, "NX", "a layout of NN, NT, TN, TT"),
+        ((16, 16, 16), E4M3, "NN", "expected layout NT"),
         ((16, 8, 16), E5M2, "NT", "multiples of 16"),
     ):
         with pytest.raises(ValueError, match=says):
             GemmCase(*sizes, format, layout)
-    with pytest.raises(ValueError, match="no op 'gelu'; there are 'copy'"):
+    with pytest.raises(ValueError, match=r"expected an op of 'copy'.*got 'gelu'"):
         ElementwiseCase("gelu", 10)
 
 
@@ -343,9 +343,9 @@ def test_a_record_says_what_was_measured_where_and_comes_back_from_its_file():
 
 def test_what_is_no_record_and_no_sweep_is_refused():
     for text in ("", "[]", "{}", '{"schema": "labkit.run/1"}'):
-        with pytest.raises(ValueError, match="no record of a sweep"):
+        with pytest.raises(ValueError, match="expected a record of a sweep"):
             from_json(text)
-    with pytest.raises(ValueError, match="no sweep 'sise'; there are ceilings, size"):
+    with pytest.raises(ValueError, match=r"expected a sweep of ceilings, size.*got 'sise'"):
         measure("sise", "cpu")
 
 

@@ -74,5 +74,5 @@ def test_what_does_not_fit_is_refused():
         (torch.ones(3).half(), torch.ones(3, 2).half()),
         (torch.ones(0, 3).half(), torch.ones(3, 2).half()),
     ):
-        with pytest.raises(ValueError, match=r"takes A\[m,k\] and B\[k,n\]"):
+        with pytest.raises(ValueError, match=r"expected A\[m,k\] and B\[k,n\]"):
             matmul(a, b)

@@ -79,12 +79,12 @@ def test_a_learners_own_format_is_a_row_like_the_others():
 
 def test_impossible_rows_are_refused_with_the_reason():
     for exponent_bits, significand_bits, specials, explanation in (
-        (0, 0, Specials.IEEE, "exponent_bits is 0"),
-        (40, 10, Specials.IEEE, "exponent_bits is 40, it must be a whole number from 2 to 11"),
-        (5, 53, Specials.IEEE, "significand_bits is 53"),
-        (5, -1, Specials.IEEE, "significand_bits is -1"),
-        (5.0, 10, Specials.IEEE, "exponent_bits is 5.0"),
-        (True, 10, Specials.IEEE, "exponent_bits is True"),
+        (0, 0, Specials.IEEE, "expected exponent_bits .* got 0"),
+        (40, 10, Specials.IEEE, "expected exponent_bits .* an integer from 2 to 11, got 40"),
+        (5, 53, Specials.IEEE, "expected significand_bits .* got 53"),
+        (5, -1, Specials.IEEE, "expected significand_bits .* got -1"),
+        (5.0, 10, Specials.IEEE, "expected exponent_bits .* got 5.0"),
+        (True, 10, Specials.IEEE, "expected exponent_bits .* got True"),
         (5, 0, Specials.IEEE, "infinity and NaN differ in the significand"),
         (11, 52, Specials.NONE, "do not fit in float64"),
     ):
@@ -99,7 +99,7 @@ def test_holds_means_every_value_of_the_other(dtype_of):
         (FP32, FP16, True), (FP64, FP32, True), (FP16, BF16, False), (BF16, FP16, False), (FP16, FP16, True),
         (FP16, E5M2, True), (FP16, E4M3, True), (BF16, E8M0, True), (FP32, TF32, True), (E8M0, E2M1, False),
     ):  # fmt: skip
-        assert outer.holds(inner) is held, (outer, inner)
+        assert outer.contains(inner) is held, (outer, inner)
         if inner.bits <= 16:
             with np.errstate(over="ignore", invalid="ignore"):
                 values = np.arange(inner.codes).astype(inner.code_dtype).view(dtype_of(inner)).astype(np.float64)
@@ -174,8 +174,8 @@ def test_blocks_of_every_format():
 
 def test_what_makes_no_block_is_refused():
     for values, explanation in (
-        (np.ones(31), r"MXFP4 takes blocks of 32 values; the last axis of shape \(31,\)"),
-        (1.0, "takes blocks of 32 values"),
+        (np.ones(31), r"a multiple of 32, the block size of MXFP4, got shape \(31,\)"),
+        (1.0, "a multiple of 32"),
         (np.full(32, np.inf), "an infinity or NaN"),
         (np.full(32, np.nan), "an infinity or NaN"),
     ):

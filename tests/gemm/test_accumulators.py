@@ -208,9 +208,9 @@ def test_shapes_and_tiles_change_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_what_is_no_accumulator_is_refused() -> None:
     ones = torch.ones(2, 2).half()
-    with pytest.raises(TypeError, match=r'row of SPECS or of ACCUMULATORS \("sequential FP16".*was given .FP16.'):
+    with pytest.raises(TypeError, match=r'row of SPECS or of ACCUMULATORS \("sequential FP16".*got .FP16.'):
         accumulate(ones, ones, None, "FP16")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"of one dtype, FP32 or narrower; they were torch\.float64"):
+    with pytest.raises(ValueError, match=r"of one dtype, FP32 or narrower, got torch\.float64"):
         accumulate(ones.double(), ones.double())
-    with pytest.raises(ValueError, match="C must hold FP16 values"):
+    with pytest.raises(ValueError, match="expected FP16 values in C"):
         accumulate(ones, ones, torch.full((2, 2), 0.1), SEQUENTIAL_FP16)

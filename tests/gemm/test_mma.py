@@ -125,13 +125,13 @@ def test_torch_and_lists_alike() -> None:
 
 
 def test_what_cannot_be_shown_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"one block of V100 adds 1 to 4 products.*given 5 values of a and 5 of b"):
+    with pytest.raises(ValueError, match=r"1 to 4 products for one block of V100.*got 5 values of a and 5 of b"):
         explain([1.0] * 5, [1.0] * 5, 0.0, SPECS["V100"])
-    with pytest.raises(ValueError, match="given 1 values of a and 2 of b"):
+    with pytest.raises(ValueError, match="got 1 values of a and 2 of b"):
         explain([1.0], [1.0, 1.0], 0.0, SPECS["V100"])
-    with pytest.raises(ValueError, match=r"in FP32; it was given .* in FP16"):
+    with pytest.raises(ValueError, match=r"in FP32, got .* in FP16"):
         explain([1.0], [1.0], 0.0, SPECS["A100"].for_operands(BF16), FP16)
-    with pytest.raises(ValueError, match="b has infinities or NaN"):
+    with pytest.raises(ValueError, match="finite numbers in b, got infinities or NaN"):
         explain([1.0], [math.inf], 0.0, SPECS["V100"])
-    with pytest.raises(ValueError, match=r"a must hold FP16 values, and 0\.1 is none"):
+    with pytest.raises(ValueError, match=r"expected FP16 values in a, got 0\.1"):
         explain([0.1], [1.0], 0.0, SPECS["V100"], FP32)

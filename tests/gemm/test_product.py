@@ -232,9 +232,7 @@ def test_what_is_between_the_two_products_of_bilinear_is_stored() -> None:
 
 def test_what_contradicts_itself_is_refused() -> None:
     for unknown in (torch.einsum, torch.conv_tbc, torch.lstm_cell):
-        with pytest.raises(
-            NotImplementedError, match=rf"{unknown.__name__} is not reduced .*linear, matmul.*Leave the"
-        ):
+        with pytest.raises(NotImplementedError, match=rf"{unknown.__name__}.*linear, matmul.*Leave the"):
             run(unknown, (), {}, EXACT)
     half, single, x, image = torch.ones(2, 2).half(), torch.ones(2, 2), wholes(1, 2, 5), wholes(1, 2, 5, 5)
     one_dtype, size = "one dtype", "does not fit input"
@@ -245,8 +243,13 @@ def test_what_contradicts_itself_is_refused() -> None:
         (F.conv_transpose1d, (x, wholes(3, 3, 3)), {}, size),
         (F.conv2d, (torch.ones(1, 3, 4, 4).half(), torch.ones(2, 2, 3, 3).half()), {}, size),
         (F.conv_transpose1d, (x, wholes(2, 3, 3)), {"stride": 2, "output_padding": 2}, "must be smaller than stride"),
-        (F.conv2d, (image, wholes(2, 2, 3, 3)), {"stride": 2, "padding": "same"}, "padding='same' keeps the size"),
-        (F.scaled_dot_product_attention, (image,) * 3, {"is_causal": True, "attn_mask": torch.ones(5, 5)}, "not both"),
+        (
+            F.conv2d,
+            (image, wholes(2, 2, 3, 3)),
+            {"stride": 2, "padding": "same"},
+            "expected stride 1 with padding='same'",
+        ),
+        (F.scaled_dot_product_attention, (image,) * 3, {"is_causal": True, "attn_mask": torch.ones(5, 5)}, "got both"),
     ):
         with pytest.raises(RuntimeError, match=words):
             run(func, args, options, EXACT)

@@ -51,7 +51,7 @@ class Cast:
         for format in (self.format, self.gradient_format or self.format):
             if not (format.signed and format.has_zero):
                 raise ValueError(f"{format.name} has no zero or no sign: it stores scales. Take E4M3 or E5M2.")
-            if not FP32.holds(format):
+            if not FP32.contains(format):
                 raise ValueError(f"{format.name} has numbers that FP32 cannot hold; autocast starts from FP32 or less.")
 
     @cached_property
