@@ -173,7 +173,7 @@ def test_what_underflowed_is_told_at_the_end_only():
         return game.sentence()
 
     assert said(Phase.RUNNING, mine, theirs, steps=480) == (
-        "Step 100 of 480: you have skipped 4 steps, the scaler 6. How many more have lost gradients is told at the end."
+        "Step 100 of 480: you have skipped 4 steps, the scaler 6. The end adds those that lost gradients."
     )
     assert said(Phase.PAUSED, mine, theirs).startswith("Paused at step 100 of 100: you have skipped 4 steps, the ")
     assert said(Phase.FINISHED, mine, theirs).startswith(

@@ -325,7 +325,7 @@ class Duel(Controller):
         if self.in_sight:
             return where + f"{mine} of your steps were useful, {theirs} of the scaler's."
         skipped = f"you have skipped {yours.skipped} step{'s' * (yours.skipped != 1)}, the scaler {scaler.skipped}."
-        return f"{where}{skipped} How many more have lost gradients is told at the end."
+        return f"{where}{skipped} The end adds those that lost gradients."
 
 
 def _columns(step: GameStep) -> tuple[float, ...]:

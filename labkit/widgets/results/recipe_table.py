@@ -93,7 +93,7 @@ class RecipeTable:
         verdicts = [self.verdict(t, r) for t in self.records for r in self.recipes]
         known = [v for v in verdicts if v]
         if not known:
-            return "Nobody has run any of these yet."
+            return "None of these has a record yet."
         counts = {v: known.count(v) for v in (*VERDICTS, "broken") if v in known}
         words = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
         empty = len(verdicts) - len(known)

@@ -4,8 +4,8 @@ Idea: a scaler needs to know one thing of a step, whether inf or NaN was found, 
 gradient: it overflows where scale * largest rounds past 65504. So one training is recorded once, and `decide` gets,
 step by step, the found_inf that the trace has at the current scale.
 
-Invariant: everything in a trace was measured in FP32, at the weights and batches of a real FP16 training that skipped
-nothing, since a skipped step leaves other weights behind. replay.scale[i] is the scale of step i.
+Invariant: everything in a trace was measured in FP32, at the weights and batches of a real FP16 training. That training
+skipped nothing, since a skipped step leaves other weights behind. replay.scale[i] is the scale of step i.
 """
 
 from __future__ import annotations
