@@ -1,12 +1,12 @@
-"""How does a trace become a graph, and which of its casts are not needed?
+"""Conversion of a trace to a graph, and passes that remove unneeded casts.
 
 Idea: the graph is the trace, in torch.fx: one node for each call, with autocast's casts among them. Two passes follow.
-`cancel` takes out a cast that gives back what was there, and one that another has made already. `hoist` casts a weight
-that is used often once, before the first use, as autocast's cache does.
+`cancel` removes casts that restore an earlier value, and repeated ones. `hoist` casts a weight with several uses once,
+before the first use, as autocast's cache does.
 
-Invariant: values and gradients stay equal bit for bit. So a cast that a gradient comes back through is not shared as it
-is: each use of a weight keeps a link of its own to the FP32 weight, where gradients are added up, in FP32. (Of FP16
-gradients that are added up before they are cast, the small ones would be swallowed.)
+Invariant: values and gradients stay equal bit for bit. So a differentiable cast is not shared: each use of a weight
+keeps a link of its own to the FP32 weight, where gradients are added up in FP32. (If FP16 gradients were added up
+before the cast, small ones would be swallowed.)
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NATIVE = Cast(FP16)  # the gradient of a cast between torch dtypes is not round
 
 
 def build(trace: Trace) -> fx.Graph:
-    """Return the graph that does what was traced; its arguments are the tensors that were given to the trace."""
+    """Return the graph of a trace; its arguments are the inputs of the trace."""
     graph, nodes = fx.Graph(), dict[int, fx.Node]()
     for given in trace.given:
         nodes[given.number] = graph.placeholder(f"given_{given.number}")
