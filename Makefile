@@ -21,16 +21,16 @@ help:  ## show this list
 lab: $(VENV)/.lab-ready  ## set up if needed, then open JupyterLab on notebooks/00_start.ipynb
 	@$(VENV_PYTHON) -m labkit lab
 
-setup: $(VENV)/.lab-ready  ## only set up what the lab needs
+setup: $(VENV)/.lab-ready  ## set up the lab only
 	@echo "The lab is set up in $(VENV); \`make lab\` opens it."
 
 doctor: check
 
-check: $(VENV)/.lab-ready  ## check whether this machine is ready, and say what to do where it is not
+check: $(VENV)/.lab-ready  ## check whether this machine is ready, and what to do if it is not
 	@$(VENV_PYTHON) -m labkit check
 
 # Sets nothing up: a machine with a GPU may have no Jupyter, only its own python3 with torch and numpy.
-gpu:  ## on a machine with a GPU: every check and recording that needs one, in under 9 minutes
+gpu:  ## run every check and recording that needs a GPU, in under 9 minutes
 	@$(or $(PYTHON),$(wildcard $(VENV_PYTHON)),python3) -m labkit gpu $(GPU_ARGS)
 
 test: $(VENV)/.test-ready  ## set up if needed, then run all checks (slow ones left out)
@@ -43,7 +43,7 @@ lint: $(VENV)/.test-ready  ## ruff and mypy only
 	@$(VENV_PYTHON) -m ruff check .
 	@$(VENV_PYTHON) -m mypy
 
-bench: $(VENV)/.test-ready  ## how fast things are here, as ratios, measured in one run
+bench: $(VENV)/.test-ready  ## measure speeds on this machine, as ratios
 	@for script in tests/benchmarks/bench_*.py; do $(VENV_PYTHON) $$script || exit 1; done
 
 mutants: $(VENV)/.test-ready  ## plant deliberate faults into the engine and into answers; tests and exercises must notice each
@@ -57,10 +57,10 @@ docs: $(VENV)/.lab-ready  ## write docs/api.md, the functions for training your 
 	@$(VENV_PYTHON) docs/build.py
 	@$(VENV_PYTHON) docs/errors.py
 
-hosts: $(VENV)/.test-ready  ## test the lab where classes are held, all or HOSTS="NAME ...", into data/hosts.md
+hosts: $(VENV)/.test-ready  ## test the lab on classroom hosts, all or HOSTS="NAME ...", into data/hosts.md
 	@$(VENV_PYTHON) tests/hosts/run.py $(HOSTS)
 
-pictures: $(VENV)/.test-ready  ## take the README's pictures anew, from the browser tests
+pictures: $(VENV)/.test-ready  ## update the README's pictures from the browser tests
 	@LABKIT_REQUIRE_BROWSER=1 $(VENV_PYTHON) -m pytest -q tests/browser/test_underflow.py -k both_themes
 	@for theme in light dark; do \
 		cp tests/browser/screenshots/underflow-$$theme-10.png notebooks/images/underflow-$$theme.png; \
