@@ -1,4 +1,4 @@
-"""A run from start to end: data, task, training step, record."""
+"""Training runs: data, tasks, steps, records and comparisons."""
 
 from labkit.train.compare import VERDICTS, Comparison, Difference, compare, signed
 from labkit.train.data import Data, cifar10, mnist, scattered_digits, single_digits
