@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 from labkit.formats import FORMATS, Format
-from labkit.widgets.base.widget import LabWidget, page_script, script
+from labkit.widgets.base.widget import LabWidget, page_script, page_style, script
 from labkit.widgets.exact.rows import format_row
 
 PLAIN = """(value) => JSON.parse(JSON.stringify(value, (_, part) => {
@@ -64,7 +64,7 @@ class Page:
     def show(self, widget: LabWidget) -> Any:
         """Show a widget; return its root's locator."""
         name = widget.folders[-1]
-        self.page.add_style_tag(content=str(widget._css))
+        self.page.add_style_tag(content=page_style(*widget.folders))
         self.page.add_script_tag(content=page_script(*widget.folders))
         state = json.dumps(widget.page_state(), allow_nan=False)
         self.page.evaluate(

@@ -117,6 +117,12 @@ def page_script(*names: str) -> str:
 
 
 @cache
+def page_style(*names: str) -> str:
+    """Return the whole style sheet of a widget for a page without a kernel: that of `base/`, then its own."""
+    return "\n".join((_joined("base", ".css"), style(*names)))
+
+
+@cache
 def style(*names: str) -> str:
     """Return a widget's own style sheet: that of each folder that has one; `base/` is beside it, in `Assets`.
 
