@@ -36,7 +36,7 @@ from labkit.amp.loss_scaling.skips import FEWEST_SKIPS, diagnosis, report
 from labkit.amp.loss_scaling.unscale import largest_magnitudes, read
 from labkit.amp.low_bit.products import Products
 from labkit.amp.masters.convert import to_model_format, uncompiled
-from labkit.amp.masters.half_beside_fp32 import RangeMemory
+from labkit.amp.masters.mixed_dtype_ops import RangeMemory
 from labkit.amp.masters.weights import Group, MakeOptimizer, Weights
 from labkit.amp.recipe import Recipe
 from labkit.amp.requirements import (

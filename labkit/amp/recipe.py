@@ -23,7 +23,7 @@ from labkit.amp.casting.autocast import autocast, current
 from labkit.amp.loss_scaling.scaler import DYNAMIC, NO_SCALING, ScalerConfig, static
 from labkit.amp.low_bit.operands import PRODUCTS, ProductFormat
 from labkit.amp.low_bit.products import Products
-from labkit.amp.masters.half_beside_fp32 import RangeMemory, half_beside_fp32
+from labkit.amp.masters.mixed_dtype_ops import RangeMemory, mixed_dtype_ops
 from labkit.amp.masters.without_master import WeightRounding
 from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, Format
 from labkit.gemm import fp32_precision, half_storage, has_tf32, tf32_products
@@ -163,7 +163,7 @@ class Recipe:
         elif current() is not None:
             yield autocast(enabled=False)
         if self.model != FP32:
-            yield half_beside_fp32(wide_masks=self.accumulator is None, ranges=ranges)
+            yield mixed_dtype_ops(wide_masks=self.accumulator is None, ranges=ranges)
 
 
 def _plain(value: Any) -> Any:

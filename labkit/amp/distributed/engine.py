@@ -35,7 +35,7 @@ from labkit.amp.loss_scaling.clip import finish_clipping, in_fp32_where_held, sh
 from labkit.amp.loss_scaling.scaler import StepReport
 from labkit.amp.masters.convert import uncompiled
 from labkit.amp.masters.groups import cut
-from labkit.amp.masters.half_beside_fp32 import RangeMemory
+from labkit.amp.masters.mixed_dtype_ops import RangeMemory
 from labkit.amp.masters.weights import Group, MakeOptimizer, Weights
 from labkit.amp.recipe import Recipe
 from labkit.formats import FP16, FP32, Format

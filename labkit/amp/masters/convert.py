@@ -32,7 +32,7 @@ def to_model_format(model: nn.Module, format: Format, *, keep_norms: bool = True
 
     Buffers stay in the dtype they have, if it is the wider one: masks, angles, positions. Those of torch's own layers
     go along with the layer's weights (the vectors of spectral_norm, the running means of batch norm); apex casts all.
-    Where such a buffer meets half weights, `Recipe.forward` makes the dtypes agree (see `half_beside_fp32`).
+    Where such a buffer meets half weights, `Recipe.forward` makes the dtypes agree (see `mixed_dtype_ops`).
 
     keep_norms leaves normalisation layers as they are, and a parameter that one of them shares with another layer.
 

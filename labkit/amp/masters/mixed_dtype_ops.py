@@ -110,7 +110,7 @@ class RangeMemory:
         return any_beyond
 
 
-class half_beside_fp32(LabMode):
+class mixed_dtype_ops(LabMode):
     """Cast FP16 or BF16 and FP32 operands to one dtype inside a `with` block, where torch would raise an error.
 
     Matrix products, convolutions, attention and recurrent layers run in the half format if any operand has it.
@@ -122,7 +122,7 @@ class half_beside_fp32(LabMode):
             would bypass.
         ranges: the record of earlier masks; None reads each mask.
 
-    >>> with half_beside_fp32():
+    >>> with mixed_dtype_ops():
     ...     (torch.ones(1, 2) @ torch.ones(2, 1).half()).dtype
     torch.float16
     """
