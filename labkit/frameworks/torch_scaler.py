@@ -1,7 +1,7 @@
 """torch.amp.GradScaler with the lab's rule of the scale.
 
 Idea: the whole policy is `labkit.amp.advance`, a function of numbers. The rest is the behaviour that libraries of
-torch rely on. The calls come in torch's order (scale, unscale_, step, update), tensors stay on their device, and there
+torch rely on. The order of calls is scale, unscale_, step, update. Tensors stay on their device, and there
 is one record for each optimizer. torch's single state dict is converted from and to our configuration and state.
 Private names that libraries use exist, too (`_scale`, `_per_optimizer_states`, `_unscale_grads_` ...).
 

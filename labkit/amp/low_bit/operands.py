@@ -13,8 +13,8 @@ Invariant: the values of `round_to(..., Overflow.SATURATE)` and of `round_blocks
 for the sign of zero. If a block's scale is in FP32, the quotient is rounded to FP32 first, as a GPU divides. If both
 operands of a product are rotated along the summed axis, the product is unchanged.
 
-Source: arXiv:2209.05433 (FP8); NVIDIA Transformer Engine (delayed and current scaling, margin, `common/recipe`).
-arXiv:2303.11257 (unit scaling); OCP Microscaling Formats 1.0, 6.3, arXiv:2506.08027, 3.1 (MXFP8; scales rounded up).
+Source: arXiv:2209.05433 (FP8); NVIDIA Transformer Engine (delayed and current scaling, margin, `common/recipe`);
+arXiv:2303.11257 (unit scaling); OCP Microscaling Formats 1.0, 6.3. arXiv:2506.08027, 3.1 (MXFP8; scales rounded up);
 arXiv:2509.25149 (NVFP4, its rotation), arXiv:2404.00456 (QuaRot), arXiv:2412.19437 (blocks of 128).
 """
 
