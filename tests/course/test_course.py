@@ -156,7 +156,7 @@ EDIT = '("a > b", "a < b")'
         ("exercises.py", EDIT, '("OFFSET", "1")', r"posits.largest, 'the smaller one': .*it 2 times"),
         ("exercises.py", EDIT, '("a > b", "(a > b)")', r"posits.largest, 'the smaller one': .*equals the"),
         ("exercises.py", EDIT, '("a > b", "a >")', r"posits.largest, 'the smaller one': .*is not Python"),
-        ("exercises.py", "    Exercise(", "    *(", r"the exercise posits.largest, and EXERCISES has not"),
+        ("exercises.py", "    Exercise(", "    *(", r"the exercise posits.largest, which EXERCISES lacks"),
         ("hints.toml", " = [", " = ", r"hints.toml: "),
         ("exercises.py", "EXERCISES = (", "EXERCISES = ((", r"exercises.py does not run: SyntaxError"),
     ],
