@@ -61,7 +61,7 @@ def test_worked_example_a_sweep_ends_as_a_file_that_says_where_it_was_made(tmp_p
     path.write_text(fuller.to_json())
     rehearse(tmp_path, "size")
     assert from_json(path.read_text()) == fuller, "but a quick one not that of a fuller one"
-    parts._kept(path, record, quick=False)
+    parts._save_sweep(path, record, quick=False)
     assert from_json(path.read_text()) == record
 
 
@@ -232,7 +232,7 @@ def test_without_a_checkout_the_rest_is_done_and_one_line_says_so(monkeypatch, t
 
 
 def test_a_training_is_on_record_apart_from_those_of_other_devices(tmp_path):
-    (line,) = parts._races(order(tmp_path))
+    (line,) = parts._trainings(order(tmp_path))
     path = tmp_path / "runs" / device_report("cpu").slug / "quick" / "segmentation" / "fp32-seed0.json"
     record = load(path)
     assert (record.task, record.recipe, len(record.steps)) == ("segmentation", "FP32", 2)
@@ -247,7 +247,7 @@ def test_a_race_looks_for_a_gpus_runs_where_this_command_keeps_them(tmp_path):
 
 
 def test_a_training_that_was_cut_short_is_not_kept(tmp_path):
-    (line,) = parts._races(order(tmp_path, seconds=-1))
+    (line,) = parts._trainings(order(tmp_path, seconds=-1))
     assert line.endswith("not begun, the time was up")
     assert not list(tmp_path.rglob("*.json"))
 

@@ -98,7 +98,7 @@ def function_without_custom_fwd(fixed):
 
     Symptom: The forward pass works, and the backward pass ends with two dtypes that do not match.
     Cause: Inside forward autocast is on, and casts; what is saved is FP16 here and FP32 there. The backward pass runs
-        without autocast, and nobody casts.
+        without autocast, and without a cast.
     Reading: The error is raised in a backward pass, in a file of your own.
     Repair: Decorate forward with `torch.amp.custom_fwd(cast_inputs=torch.float32, device_type=...)` and backward with
         `torch.amp.custom_bwd`.
@@ -164,7 +164,7 @@ def gradcheck_in_fp32(fixed):
 def halves_by_hand(fixed):
     """Tensors are made half by hand where autocast would decide.
 
-    Symptom: A model under autocast is inf or NaN in places that autocast was said to protect.
+    Symptom: A model under autocast is inf or NaN in places that autocast should protect.
     Cause: Autocast leaves operations off its lists in the dtype of their inputs. `.half()` on the data makes all of
         them FP16: 300 * 300 is inf.
     Reading: The first tensor that is not finite is a product of inputs in half.
@@ -185,7 +185,7 @@ def halves_by_hand(fixed):
 
 @partial(Fault, kind=Kind.ERROR)
 def linear_algebra(fixed):
-    """Linear algebra is asked for in FP16.
+    """Linear algebra is called in FP16.
 
     Symptom: An error that an operation is not implemented for Half, inside an autocast region.
     Cause: LAPACK and its relatives have no FP16, and autocast does not list these functions.

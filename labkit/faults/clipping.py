@@ -13,8 +13,8 @@ from labkit.faults.loops import accuracy, batches, network, scaled
 def clip_before_unscale(fixed):
     """Gradients are clipped while they are still scaled.
 
-    Symptom: No error, and next to nothing is learned. With Adam, which divides by the size of the gradients, nobody
-        would notice.
+    Symptom: No error, and next to nothing is learned. With Adam, which divides by the size of the gradients, it
+        goes unnoticed.
     Cause: Under a scale of 65,536 a gradient of norm 1 has norm 65,536. It is cut to 1, and then divided by the scale
         again: 65,536 times too short.
     Reading: The gradients are at most max_norm / scale long after unscaling; they were changed between backward and
@@ -41,7 +41,7 @@ def clip_before_unscale(fixed):
 def clip_with_inf(fixed):
     """Gradients are clipped by a norm that is inf.
 
-    Symptom: All weights are NaN at once, or one step sets every gradient to 0, and nothing was said.
+    Symptom: All weights are NaN at once, or one step sets every gradient to 0, without a message.
     Cause: Everything is multiplied by max_norm / inf = 0, and inf times 0 is NaN.
     Reading: Gradients with one inf before the clipping, with NaN and zeros after it.
     Repair: Look before clipping, or `clip_grad_norm_(..., error_if_nonfinite=True)`; with a GradScaler unscale first,

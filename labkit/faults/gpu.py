@@ -3,7 +3,7 @@
 Idea: as a fault, a card is one function in two forms. `function(device, fixed, size)` returns a number, larger is
 better: where the fault shows, the fixed form's is clearly larger, or the broken form is ended by the card's error.
 
-Invariant: nothing is said to have been measured by the lab that no record holds. Evidence is a row of
+Invariant: a card cites a measurement of the lab only if a record holds it. Evidence is a row of
 data/published.csv, with its source and date, or a thread.
 """
 
@@ -166,7 +166,7 @@ def sides_miss_8(device: str, fixed: bool, size: int) -> float:
 def scaler_for_bf16(device: str, fixed: bool, size: int) -> float:
     """A gradient scaler is used with BF16 weights.
 
-    Symptom: scaler.step ends with an error that names a function which nobody called.
+    Symptom: scaler.step ends with an error that names a function which the script does not call.
     Cause: The scaler's kernel knows FP16 and FP32 gradients. BF16 has the exponents of FP32 and needs no scaling. On
         a CPU torch steps such weights without a word.
     Reading: The dtype of the weights: bfloat16; the scaler is enabled.
@@ -194,7 +194,7 @@ def tf32_for_fp32(device: str, fixed: bool, size: int) -> float:
     """What is taken for FP32 is TF32.
 
     Symptom: FP32 on the GPU differs from the CPU in the third digit, and FP16 is hardly faster than this FP32.
-    Cause: On Ampere and later, convolutions use TF32 unless they are told not to, and products where
+    Cause: On Ampere and later, convolutions use TF32 by default, and products where
         set_float32_matmul_precision allows it: the exponents of FP32 with the 10 stored bits of FP16.
     Reading: torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision(); a product against one in FP64.
     Repair: Say which of them a comparison uses. `torch.set_float32_matmul_precision('highest')` and
@@ -218,9 +218,9 @@ def tf32_for_fp32(device: str, fixed: bool, size: int) -> float:
 def memory_not_halved(device: str, fixed: bool, size: int) -> float:
     """The memory is weights and moments, which stay FP32.
 
-    Symptom: Autocast was said to halve the memory, and a few per cent are saved.
+    Symptom: Autocast should halve the memory, and saves a few per cent.
     Cause: FP32 weights, their gradients and two moments are 16 bytes a parameter in FP32 and in mixed precision,
-        where the FP16 casts come on top. Only what is kept of the activations is halved.
+        where the FP16 casts come on top. Only the saved activations are halved.
     Reading: torch.cuda.max_memory_allocated() at batch 1 and at a large batch: only the second one gains.
     Repair: Larger batches gain most. Else an optimizer with fewer bytes, checkpointing, or weights in BF16 with care.
     Reported: https://huggingface.co/docs/transformers/perf_train_gpu_one

@@ -48,7 +48,7 @@ def rank(number: int, fixed: bool, meeting: str) -> list[float]:
 def ranks_part(fixed):
     """Two processes do not agree on which step is skipped.
 
-    Symptom: On several GPUs the loss grows after a skipped step, or all wait for ever. No error is raised.
+    Symptom: On several GPUs the loss grows after a skipped step, or all ranks wait without end. No error is raised.
     Cause: Each rank holds a part of the weights and looks at its own gradients. Where one finds inf it skips and
         halves its scale; the others step and keep theirs. From then on the sum holds gradients at two scales, and
         each rank divides it by its own.

@@ -215,7 +215,7 @@ def switched_off_but_half(fixed):
     Symptom: The loss is NaN or far from what FP32 gives, though the author took care to switch autocast off.
     Cause: `autocast(enabled=False)` casts nothing back. The tensors that come in are FP16 already, and everything
         inside is computed in FP16.
-    Reading: A region without autocast that is given half; a loss whose dtype is float16.
+    Reading: A region without autocast that gets half inputs; a loss whose dtype is float16.
     Repair: `.float()` on every tensor that enters the region.
     Reported: Peterande/D-FINE#361, pytorch/pytorch#115500
     """

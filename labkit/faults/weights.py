@@ -186,7 +186,7 @@ def optimizer_made_before(fixed):
     """The optimizer was made before the model was copied or converted.
 
     Symptom: The loss stays where it began, without any error; gradients are there.
-    Cause: The optimizer holds the parameters of the old model. Those of the new one are stepped by nobody.
+    Cause: The optimizer holds the parameters of the old model. No optimizer steps those of the new one.
     Reading: Parameters that get gradients and never move; none of them is in the optimizer.
     Repair: Convert first, make the optimizer afterwards.
     Reported: https://docs.pytorch.org/docs/stable/optim.html

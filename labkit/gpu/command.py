@@ -1,8 +1,8 @@
 """The run of the parts, each in a process of its own, so one that crashes or hangs takes nothing else with it.
 
-Idea: the parent is given a list of parts and seconds, and asks itself again for one part at a time (`--here`).
+Idea: the parent has a list of parts and seconds, and starts `labkit gpu --here` for one part at a time.
 
-Invariant: all of it ends within LIMIT, a quick one within QUICK_LIMIT; what a part has kept by then stays.
+Invariant: a run ends within LIMIT, a quick one within QUICK_LIMIT; saved results of a part stay.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def run(arguments: Namespace) -> int:
     try:
         report = device_report(arguments.device)
     except ValueError:
-        return _refuse(f"{NO_GPU}to rehearse: labkit gpu --device cpu --quick --folder /tmp/rehearsal")
+        return _refuse(f"{NO_GPU}for a dry run: labkit gpu --device cpu --quick --folder /tmp/rehearsal")
     folder = (arguments.folder or results_folder()).resolve()
     try:
         refuse_simulated(report.name, folder)
@@ -49,14 +49,16 @@ def run(arguments: Namespace) -> int:
     if arguments.here:
         spent = time.time() - (arguments.since or time.time())  # importing torch takes seconds, too
         end = time.monotonic() + seconds - spent
-        return max(_here(name, Order(report, folder, end, arguments.quick)) for name in budgets)
+        return max(_run_part(name, Order(report, folder, end, arguments.quick)) for name in budgets)
     _say(f"{report}\n")
     if (why := checks.missing()) and not arguments.only:
         _say(why)
     began, outcomes = time.monotonic(), {}
     for number, (name, budget) in enumerate(budgets.items(), 1):
         left = seconds - (time.monotonic() - began)
-        outcomes[name] = _apart(name, f"{number} of {len(budgets)}", min(budget, left - GRACE), folder, arguments)
+        outcomes[name] = _run_in_process(
+            name, f"{number} of {len(budgets)}", min(budget, left - GRACE), folder, arguments
+        )
     _say("\n".join(f"{name:<10} {outcome}" for name, outcome in outcomes.items()))
     _say(f"{time.monotonic() - began:.0f} s in all; results are in {folder}")
     return int(any(outcome != "done" for outcome in outcomes.values()))
@@ -71,16 +73,16 @@ def budgets_of(arguments: Namespace) -> dict[str, float]:
     return {name: quick.get(name, PARTS[name].seconds) for name in names}
 
 
-def _here(name: str, order: Order) -> int:
+def _run_part(name: str, order: Order) -> int:
     if order.report.kind == "cpu":
-        torch.set_num_threads(1)  # what is rehearsed is small: handing it to a second thread takes longer than doing it
+        torch.set_num_threads(1)  # a dry run is small: a second thread would cost more than it saves
     for line in PARTS[name].run(order):
         _say(line)
     return 0
 
 
-def _apart(name: str, which: str, seconds: float, folder: Path, arguments: Namespace) -> str:
-    """Run a part in a process of its own and say how it ended."""
+def _run_in_process(name: str, which: str, seconds: float, folder: Path, arguments: Namespace) -> str:
+    """Run a part in a process of its own, and return how it ended."""
     if seconds <= 0:
         return "not begun, the time was up"
     _say(f"--- {which}, {name}: {PARTS[name].about}, {seconds:.0f} s")
@@ -90,13 +92,13 @@ def _apart(name: str, which: str, seconds: float, folder: Path, arguments: Names
     try:
         done = subprocess.run(command, env=environment(), timeout=seconds + GRACE, check=False)
     except subprocess.TimeoutExpired:
-        return f"stopped after {seconds + GRACE:.0f} s; what it had by then is kept"
+        return f"stopped after {seconds + GRACE:.0f} s; its results so far are saved"
     return "done" if done.returncode == 0 else f"failed with status {done.returncode}; its last lines say why"
 
 
 def _write_passport(arguments: Namespace) -> int:
-    if arguments.device == "cuda" and not torch.cuda.is_available():  # asks the driver, and begins nothing on a card
-        return _refuse(f"{NO_GPU}to rehearse: labkit gpu --device cpu --quick --passport /tmp/rehearsal.jsonl")
+    if arguments.device == "cuda" and not torch.cuda.is_available():  # queries the driver, and starts nothing on a GPU
+        return _refuse(f"{NO_GPU}for a dry run: labkit gpu --device cpu --quick --passport /tmp/rehearsal.jsonl")
     path: Path = arguments.passport
     seconds = passport.SECONDS if arguments.seconds is None else arguments.seconds
     command = passport.worker_command(arguments.device, quick=arguments.quick)
@@ -105,7 +107,7 @@ def _write_passport(arguments: Namespace) -> int:
     try:
         end = passport.make(path, command, seconds=seconds, say=_say)
     except FileExistsError:
-        return _refuse(f"{path} is there already and was left as it is; choose another name, e.g. {_free_name(path)}")
+        return _refuse(f"{path} exists already and was not changed; choose another name, e.g. {_free_name(path)}")
     except OSError as error:
         return _refuse(f"{path} cannot be written ({error.strerror}); choose another folder")
     _say(f"{end}. The passport is in {path.resolve()}\nSend this file. `labkit gpu --read {path}` says what is in it.")
@@ -123,7 +125,7 @@ def _read(path: Path) -> int:
     except OSError as error:
         return _refuse(f"{path} cannot be read ({error.strerror})")
     except ValueError as error:
-        return _refuse(f"{path} is no passport: {error}")
+        return _refuse(f"{path} is not a passport: {error}")
     _say(passport.report(found))
     return int(not found.whole)
 

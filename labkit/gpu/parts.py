@@ -1,7 +1,7 @@
 """The parts of `labkit gpu`, the most valuable first, each with its seconds.
 
-Invariant: a part yields a line for each thing that is done, when it is done and kept; every file is whole and says on
-which device, with which driver and versions, and when it was made.
+Invariant: a part yields a line for each result, once it is saved. Every file is complete, and records the device, the
+driver, the versions and the date.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from labkit.train.record import fingerprint
 
 @dataclass(frozen=True)
 class Order:
-    """What a part is asked: on which device, into which folder, until when (time.monotonic), and how much.
+    """The job of a part: its device, its folder, when to end (time.monotonic), and whether to be quick.
 
-    quick means: on a GPU, in a third of the time; on a CPU, small cases that rehearse the code.
+    quick   on a GPU: a third of the time; on a CPU: small cases, as a dry run of the code
     """
 
     report: DeviceReport
@@ -43,25 +43,25 @@ class Order:
 
     @property
     def rehearsal(self) -> bool:
-        """Say whether cases are so small that their numbers mean nothing."""
+        """Whether this is a dry run, with cases too small for meaningful numbers."""
         return self.quick and self.report.kind == "cpu"
 
     def over(self) -> bool:
-        """Say whether the time is up."""
+        """Return whether the time is up."""
         return time.monotonic() > self.end
 
-    def left(self) -> float:
-        """Return the seconds that are left."""
+    def seconds_left(self) -> float:
+        """Return the seconds until the end."""
         return max(0.0, self.end - time.monotonic())
 
     def path(self, kind: str, name: str) -> Path:
-        """Return where a result is kept: FOLDER/kind/device/name."""
+        """Return where a result is saved: FOLDER/kind/device/name."""
         return self.folder / kind / self.report.slug / name
 
 
 @dataclass(frozen=True)
 class Part:
-    """One part: a line about it, its seconds, and what it does, yielding a line for each thing that is done."""
+    """One part: a summary, its seconds, and its function, which yields a line for each result."""
 
     about: str
     seconds: float
@@ -92,11 +92,11 @@ def _sweeps(*names: str) -> Callable[[Order], Iterator[str]]:
         extent = _extent(order)
         known = [name for name in names if name in sweeps(order.report, extent)]
         for i, name in enumerate(known):
-            path, seconds = order.path("gemm", f"{name}.json"), order.left() / (len(known) - i)
+            path, seconds = order.path("gemm", f"{name}.json"), order.seconds_left() / (len(known) - i)
             said = [f"{path}: nothing was timed"]
 
             def keep(record: GemmRecord, path: Path = path, said: list[str] = said) -> None:
-                said[0] = _kept(path, record, quick=order.quick)
+                said[0] = _save_sweep(path, record, quick=order.quick)
 
             try:
                 measure(name, order.report.kind, extent=extent, seconds=seconds, progress=keep)
@@ -111,13 +111,13 @@ def _extent(order: Order) -> Extent | None:
     return QUICK if order.rehearsal else GPU_SHORT if order.quick else None
 
 
-def _kept(path: Path, record: GemmRecord, *, quick: bool) -> str:
-    """Write a sweep and say so; a quick one does not take the place of one that has more cases."""
+def _save_sweep(path: Path, record: GemmRecord, *, quick: bool) -> str:
+    """Save a sweep, and return a line on it; a quick one does not replace one with more cases."""
     before = 0
-    with suppress(OSError, ValueError):  # none is on record, or none that can be read
+    with suppress(OSError, ValueError):  # none is saved, or it cannot be read
         before = len(from_json(path.read_text(encoding="utf-8")).runs) if quick else 0
     if before > len(record.runs):
-        return f"{path}: {before} cases are on record; these {len(record.runs)} do not replace them"
+        return f"{path}: {before} cases are saved; these {len(record.runs)} do not replace them"
     write_atomic(path, record.to_json().encode())
     best = max(record.runs, key=lambda timed: timed.tflops, default=None)
     fastest = f", fastest {best.tflops:.3g} TFLOP/s ({best.case.label})" if best else ""
@@ -125,7 +125,7 @@ def _kept(path: Path, record: GemmRecord, *, quick: bool) -> str:
 
 
 def _items(part: str, measured: Callable[[Order], list[Item]] = lambda order: []) -> Callable[[Order], Iterator[str]]:
-    """Return a part that runs the checks of its name, then measures, and keeps each line when it is there."""
+    """Return a part that runs the checks of its name, then measures, and saves each line at once."""
 
     def run(order: Order) -> Iterator[str]:
         path, lines, names = order.path("checks", f"{part}.json"), list[Line](), list[str]()
@@ -139,7 +139,7 @@ def _items(part: str, measured: Callable[[Order], list[Item]] = lambda order: []
                 yield f"{write_atomic(order.path('mma', line['file']), content)}:"
             lines.append(line)
             _keep_lines(path, order, lines)
-            yield _said(line)
+            yield _readable(line)
         found = {line["item"] for line in lines}
         late: list[Line] = [{"item": name, "outcome": TIME_UP} for name in names if name not in found]
         if late:
@@ -155,7 +155,7 @@ def _items(part: str, measured: Callable[[Order], list[Item]] = lambda order: []
 
 def _checked(part: str, order: Order, names: list[str]) -> Iterator[Line]:
     command, items = checks.command(order.report.kind, part, quick=order.quick), list[tuple[str, str]]()
-    lines = ask_all(command, items, lambda: max(1.0, order.left()), lambda kind: not order.over())
+    lines = ask_all(command, items, lambda: max(1.0, order.seconds_left()), lambda kind: not order.over())
     try:
         yield from lines
     except WorkerLost as lost:
@@ -177,16 +177,16 @@ def _keep_lines(path: Path, order: Order, lines: list[Line]) -> None:
     write_atomic(path, json.dumps(found, indent=1).encode())
 
 
-def _said(line: Line) -> str:
-    """Return a line of an item for people."""
+def _readable(line: Line) -> str:
+    """Return a line of an item in readable form."""
     failed = "" if line["outcome"] == "done" else f"{line['outcome'].upper()}, {line['error'].splitlines()[0]}"
     return f"{line['item']}: {'; '.join(filter(None, [failed, line.get('summary', '')])) or 'done'}"
 
 
-def _races(order: Order) -> Iterator[str]:
-    """Train the lab's own tasks on the GPU, each run on record where `labkit compare` looks for it.
+def _trainings(order: Order) -> Iterator[str]:
+    """Train the lab's own tasks on the GPU, and save each run where `labkit compare` finds it.
 
-    Quick ones are shortened, so they are another task, and are kept in a folder of their own.
+    Quick runs are shortened, so they are other tasks, and are saved in a folder of their own.
     """
     folder = order.folder / "runs" / order.report.slug
     runs = [(name, recipe) for name, recipes in RACES for recipe in recipes]
@@ -214,32 +214,32 @@ def _races(order: Order) -> Iterator[str]:
 
 
 def _costs(order: Order) -> list[Item]:
-    return [cost(network, "training", AMP_WAYS, _size(order, 1024), **_turns(order)) for network in AMP_NETWORKS]
+    return [cost(network, "training", AMP_WAYS, _size(order, 1024), **_repeats(order)) for network in AMP_NETWORKS]
 
 
 def _size(order: Order, width: int) -> dict[str, int]:
     return {"width": 64, "batch": 8} if order.rehearsal else {"width": width, "batch": 256}
 
 
-def _turns(order: Order) -> dict[str, int]:
+def _repeats(order: Order) -> dict[str, int]:
     return {"steps": 2, "rounds": 1} if order.rehearsal else {}
 
 
 def _paces(order: Order) -> list[Item]:
-    """Share the seconds evenly among the tasks that are left; then train the first one twice."""
+    """Measure the speed of each task in an even share of the seconds; then train the first task twice."""
     names = ("digits",) if order.rehearsal else PACED
 
     def share(left: int) -> float:
-        return order.left() / left
+        return order.seconds_left() / left
 
-    turns = _turns(order)
+    turns = _repeats(order)
     tasks = [(TASKS | GPU_TASKS)[name] for name in names]
     paces = [pace(task, partial(share, len(tasks) - i), **turns) for i, task in enumerate(tasks)]
     return [*paces, twice(tasks[0], RECIPES["O1"])]
 
 
 def _own_kernel(order: Order) -> Iterator[str]:
-    yield from _sweeps("kernel")(replace(order, end=time.monotonic() + order.left() / 2))
+    yield from _sweeps("kernel")(replace(order, end=time.monotonic() + order.seconds_left() / 2))
     yield from _items("kernel")(order)
 
 
@@ -251,11 +251,11 @@ PARTS: dict[str, Part] = {
     "speed": Part(
         "time training steps and inference",
         45,
-        _items("speed", lambda order: speed(_size(order, 4096), **_turns(order))),
+        _items("speed", lambda order: speed(_size(order, 4096), **_repeats(order))),
     ),
     "tasks": Part("time the lab's own tasks, FP32 against FP16", 25, _items("tasks", _paces)),
     "cards": Part(
-        "run the patients that only a GPU shows",
+        "run the faults that only a GPU shows",
         20,
         _items("cards", lambda order: cards([*GPU_CARDS.values()], _size(order, 4096)["width"])),
     ),
@@ -263,6 +263,6 @@ PARTS: dict[str, Part] = {
     "kernel": Part("time and check our own Triton kernel", 60, _own_kernel),
     "alignment": Part("time alignment, batch and convolution", 60, _sweeps("alignment", "batch", "convolution")),
     "many": Part("train on all GPUs together, with NCCL", 22, _items("many")),
-    "runs": Part("train the lab's tasks", 40, _races),
+    "runs": Part("train the lab's tasks", 40, _trainings),
 }
 QUICK_PARTS: dict[str, float] = {"ceilings": 20, "size": 35, "layers": 35, "alignment": 40, "tasks": 35}  # on a GPU

@@ -3,7 +3,7 @@
 Idea: a GPU says its compute capability, and a table says which operands the Tensor Cores of that generation take. A CPU
 says its instruction sets. From these facts follow two sentences.
 
-Invariant: a report is told only by what the machine says of itself; nothing is timed here, and nothing is guessed.
+Invariant: a report contains only what the machine reports of itself; nothing is timed or guessed.
 
 Source: CUDA C++ Programming Guide, "Compute Capabilities" (Tensor Core data types of each); Intel SDM, CPUID leaf 7;
 Arm ARM, HWCAP_ASIMDHP and HWCAP2_BF16.
@@ -65,7 +65,7 @@ class DeviceReport:
     capability    compute capability of a GPU, None elsewhere
     generation    of its Tensor Cores, None where there are none, or none that the table knows
     instructions  of a CPU for low precision; empty on a GPU
-    driver        of the GPU, None elsewhere or where it cannot be asked
+    driver        of the GPU; None elsewhere, or if the driver does not report it
 
     >>> print(DeviceReport("cpu", "Some CPU", 0, 2, instructions=("AVX512-BF16",)).facts)
     Some CPU: 2 cores, no GPU that torch can use; for low precision it has AVX512-BF16
@@ -104,7 +104,7 @@ class DeviceReport:
 
     @property
     def facts(self) -> str:
-        """The first sentence: what is there."""
+        """The first sentence: the device."""
         if self.kind == "cuda":
             return f"{self.name}, {self.memory / GIB:.0f} GiB, {self._capability}, {self._cores}"
         low = " and ".join(self.instructions) or "nothing of its own"
@@ -113,7 +113,7 @@ class DeviceReport:
 
     @property
     def meaning(self) -> str:
-        """The second sentence: what that means for the lab."""
+        """The second sentence: its consequences for the lab."""
         if self.tensor_cores:
             return (
                 "Every timing of the lab can be measured here, and `make gpu` records them all; training in FP16 can "
@@ -160,7 +160,7 @@ class DeviceReport:
 
     @property
     def _unknown(self) -> bool:
-        """A GPU of which the table says nothing: of another maker, or a newer one."""
+        """A GPU that is missing in the table: of another maker, or a newer one."""
         newer = self.capability is None or (self.capability >= (7, 0) and not WITHOUT_CORES.search(self.name))
         return self.kind == "cuda" and self.generation is None and newer
 
@@ -178,11 +178,9 @@ def device_report(device: torch.device | str | None = None) -> DeviceReport:
     if wanted.type == "cpu":
         return DeviceReport("cpu", system.cpu_name(), 0, system.usable_cores(), instructions=_cpu_instructions())
     if wanted.type != "cuda":
-        raise ValueError(
-            f'device_report knows "cpu" and "cuda"; it was given {str(wanted)!r}. Leave out what it shall be.'
-        )
+        raise ValueError(f'device_report: expected "cpu" or "cuda", got {str(wanted)!r}; leave it out for the default.')
     if not torch.cuda.is_available():
-        raise ValueError('device_report was asked for "cuda", and torch reaches no GPU here. Ask for "cpu".')
+        raise ValueError('device_report: got "cuda", but torch reaches no GPU; use "cpu".')
     properties = torch.cuda.get_device_properties(wanted)
     capability = None if torch.version.hip else (properties.major, properties.minor)
     return DeviceReport(

@@ -125,9 +125,9 @@ def switched_off(prefix: Path) -> list[str]:
 
 
 def why_not_shown() -> Finding | None:
-    """Return why the page in front of this kernel cannot show widgets; None where it can, or nobody can tell.
+    """Return why the page in front of this kernel cannot show widgets; None if it can, or if it is unknown.
 
-    It can be told only where a Jupyter server started this kernel; then an answer takes a few looks at files.
+    It is known only if a Jupyter server started this kernel; the check reads a few files.
     """
     server = system.server_prefix()
     if server is None:

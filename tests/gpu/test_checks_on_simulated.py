@@ -94,7 +94,7 @@ def test_a_run_that_fails_is_named_and_the_next_ones_are_kept(tmp_path: Path) ->
         patch.setattr(parts, "RACES", (("broken", ("FP32",)), ("short", ("FP32", "O1"))))
         patch.setitem(parts.TASKS, "broken", replace(task, name="broken", make_model=planted))
         patch.setitem(parts.TASKS, "short", replace(task, name="short"))
-        first, *others = parts._races(replace(order(tmp_path), quick=False))
+        first, *others = parts._trainings(replace(order(tmp_path), quick=False))
     assert first == f"broken under FP32: FAILED, {PLANTED}"
     assert [path.name for path in sorted(tmp_path.rglob("*.json"))] == ["fp32-seed0.json", "o1-seed0.json"]
     assert all(line.startswith(str(tmp_path)) for line in others)

@@ -208,7 +208,7 @@ def test_an_old_passport_is_never_replaced(tmp_path: Path, capsys: pytest.Captur
     (tmp_path / "p-2.jsonl").write_text("older")
     assert rehearse(old) == 2
     said = capsys.readouterr().err
-    assert "is there already and was left as it is" in said
+    assert "exists already and was not changed" in said
     assert str(tmp_path / "p-3.jsonl") in said, "a name that is free"
     assert old.read_text() == "old"
 

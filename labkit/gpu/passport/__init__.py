@@ -1,4 +1,4 @@
-"""The passport of a GPU: one file with what a card did, item by item, to be sent to whoever maintains the lab.
+"""The passport of a GPU: one file with what a card did, item by item, to be sent to the maintainers of the lab.
 
 `make` writes it (`labkit gpu --passport FILE`), `read` says what differs from expectation (`labkit gpu --read FILE`).
 An item that raises, hangs or ends its process costs its own line and no other.

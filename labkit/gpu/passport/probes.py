@@ -4,7 +4,7 @@ The calls stand in `refusals.toml`: some that CUDA refuses and the CPU takes, an
 is what the report says of it: "layer_norm of Half with weights of Float: refused, as expected". A wait is a call that
 makes Python wait for the device, or copies from host to device.
 
-Source: torch.cuda.set_sync_debug_mode, which is asked too; a dispatch mode says in which line of the lab it was.
+Source: torch.cuda.set_sync_debug_mode, which runs too; a dispatch mode finds the line of the lab.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class HostWaits(TorchDispatchMode):
     """Count operations on a device of this type, and by operation and line the waits for it and the copies to it.
 
     An operation is a dispatched one that has a tensor on the device among its arguments or makes one there; views and
-    allocations are none. A wait answers the host, which stands still until the device has done all that was asked
+    allocations are none. A wait blocks the host until the device has finished all that was launched
     before. A copy moves host memory to the device; from pageable memory, it waits, too.
 
     >>> with HostWaits("cpu") as seen:
