@@ -2,8 +2,8 @@
 
 Idea: a dispatch mode sees each operation below autocast, in the dtype that it is computed in. Taps report backward,
 scalers, schedules and regions; hooks report modules and optimizers. The inputs and outputs of an operation decide
-whether it is an event: inf from finite numbers, a constant that its format does not have, integers that a conversion
-makes equal. labkit.clinic.diagnose decides what the events mean.
+whether it is an event. Examples are inf from finite numbers, a constant that its format does not have, and integers
+that a conversion makes equal. labkit.clinic.diagnose decides what the events mean.
 
 Invariant: no number is changed. When the block ends, also by an exception, all hooks and taps are removed.
 """

@@ -1,7 +1,7 @@
 """Probe of a backward pass, layer by layer, and the shares of its numbers that a format loses.
 
 Idea: a probe keeps the gradient at the output of every layer. Only the FP32 gradients of the same weights and batch
-show what FP16 lost: a zero inside the FP16 pass may be a zero in FP32 too (ReLU), and a gradient that never arrived
+show what FP16 lost. A zero inside the FP16 pass may be a zero in FP32 too (ReLU), and a gradient that never arrived
 leaves nothing to count. An update is swallowed if a weight with a gradient is the same number after the step: the
 update was below half an ulp of the weight's format.
 
