@@ -1,4 +1,4 @@
-"""The pages of the API and of error messages name what there is; the README's Python runs, its files can be read."""
+"""README and docs: their Python runs, their links lead somewhere, and their tables agree with what they describe."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import importlib
 import inspect
 import re
 import shlex
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 from docs import build, errors
+from labkit import cli
 from labkit.amp import PRESETS, RECIPES, ScalerConfig
 from labkit.cli import parser_of
 from labkit.course import lessons
@@ -87,37 +89,80 @@ def test_every_card_stands_on_the_page_of_error_messages_once() -> None:
 
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "data/README.md", "docs/errors.md")]
+GUIDES = ("docs/learners.md", "docs/teachers.md", "docs/practitioners.md", "docs/reading-path.md")
+PAGES = [
+    ROOT / name
+    for name in ("README.md", "CONTRIBUTING.md", "data/README.md", "docs/errors.md", "docs/frameworks.md", *GUIDES)
+]
+README, LEARNERS, _, PRACTITIONERS, READING_PATH = (
+    (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", *GUIDES)
+)
 
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_readme_is_a_front_door_to_every_guide() -> None:
+    assert README.count("\n") <= 120
+    assert [guide for guide in GUIDES if f"]({guide})" not in README] == []
+
+
+def test_the_readme_s_script_has_the_diagnosis_that_is_printed_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numbers apart, which differ between processors; the line of the fault is the script's."""
+    (script,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    (printed,) = re.findall(r"```text\n(.*?)```", README, flags=re.DOTALL)
+    (tmp_path / "train.py").write_text(script, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["diagnose", "train.py"]) == 1
+    found = capsys.readouterr().out
+    assert re.findall(r"train\.py:\d+", found) == re.findall(r"train\.py:\d+", printed) == [
+        f"train.py:{1 + script[:script.index('nn.utils.clip_grad_norm_')].count(chr(10))}"
+    ]  # fmt: skip
+    number = re.compile(r"\d[\d.e+]*")
+    assert number.sub("#", found) == number.sub("#", printed)
+
+
+def test_the_facts_of_the_readme_are_those_of_lessons_and_pins() -> None:
+    facts = dict(re.findall(r"^\| (\w+) \| (.*) \|$", README, flags=re.MULTILINE))
+    count, hours, minutes = map(int, re.findall(r"\d+", facts["Course"]))
+    sources = [lesson.text.read_text(encoding="utf-8") for lesson in lessons()]
+    stated = re.findall(
+        r"^# About (\d+) minutes|^# \| \*\*00\*\* \| [^|]* \| (\d+) \|", "\n".join(sources), re.MULTILINE
+    )
+    assert len(stated) == len(sources) == count
+    assert sum(int(a or b) for a, b in stated) == 60 * hours + minutes
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    oldest, below = re.fullmatch(r"torch>=([\d.]+),<(\d+)", project["dependencies"][0]).groups()  # type: ignore[union-attr]
+    (pinned,) = re.findall(r"^torch==(.*)$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    for versions in (facts["torch"], re.findall(r"^\| torch \| (.*) \|$", PRACTITIONERS, re.MULTILINE)[0]):
+        assert f"{oldest} or newer, below {below}" in versions
+        assert pinned in versions
 
 
 def test_the_code_for_a_model_of_your_own_runs(capsys: pytest.CaptureFixture[str]) -> None:
     torch.manual_seed(0)
-    train, look, loop = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
-    exec(compile(train, "README.md", "exec"), {})
+    loop, look, train = re.findall(r"```python\n(.*?)```", PRACTITIONERS, flags=re.DOTALL)
+    exec(compile(train, "practitioners.md", "exec"), {})
     assert "StepReport(stepped=True, found_inf=False" in capsys.readouterr().out
-    exec(compile(look, "README.md", "exec"), {})
+    exec(compile(look, "practitioners.md", "exec"), {})
     assert capsys.readouterr().out.count("Fate(underflowed=") == 2
-    exec(compile(loop, "README.md", "exec"), {})
+    exec(compile(loop, "practitioners.md", "exec"), {})
     assert "Sequential: 4 steps, 1 sampled, 0 skipped" in capsys.readouterr().out
 
 
-def test_what_else_the_readme_names_is_there() -> None:
-    lines = re.findall(r"`((?:from|import) labkit\.frameworks.*?)`", README)
+def test_what_else_practitioners_read_of_is_there() -> None:
+    lines = re.findall(r"`((?:from|import) labkit\.frameworks.*?)`", PRACTITIONERS)
     assert len(lines) == 5, "torch.amp, apex, fastai, and two of OneFlow's"
     for line in lines:
         exec(line, {})
-    (recipe,) = re.findall(r"`(replace\(RECIPES.*?\))`", README)
+    (recipe,) = re.findall(r"`(replace\(RECIPES.*?\))`", PRACTITIONERS)
     assert eval(recipe, {"replace": replace, "RECIPES": RECIPES, "PRESETS": PRESETS}).scaler.init_scale == 2.0**32
-    assert all(name in README for name in PRESETS)
-    (command,) = re.findall(r"^    labkit compare (.*)$", README, flags=re.MULTILINE)
+    assert all(name in PRACTITIONERS for name in PRESETS)
+    (command,) = re.findall(r"^    labkit compare (.*)$", PRACTITIONERS, flags=re.MULTILINE)
     assert len(parser_of("compare").parse_args(shlex.split(command)).seeds) == 3
 
 
 def test_the_table_of_lessons_is_that_of_lesson_00_with_each_lesson_s_minutes() -> None:
-    rows = dict(re.findall(r"^\| (\d\w+) [^|]*\| (\d+) \|", README, flags=re.MULTILINE))
+    rows = dict(re.findall(r"^\| (\d\w+) [^|]*\| (\d+) \|", LEARNERS, flags=re.MULTILINE))
     sources = {lesson.name: lesson.text.read_text(encoding="utf-8") for lesson in lessons()}
     on_the_map = sources.keys() - {"00_start"}
     about = re.compile(r"^# About (\d+) minutes", flags=re.MULTILINE)
@@ -133,13 +178,28 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert not missing
 
 
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page: its headings as GitHub names them, and its own."""
+    text = page.read_text(encoding="utf-8")
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", each).strip().lower().replace(" ", "-") for each in headings} | set(
+        re.findall(r'<a id="([^"]+)">', text)
+    )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_to_a_section_lead_to_a_heading(page: Path) -> None:
+    links = re.findall(r"\]\((?!http)([^)#]*)#([^)]+)\)", page.read_text(encoding="utf-8"))
+    assert [(to, name) for to, name in links if name not in anchors(page.parent / to if to else page)] == []
+
+
 LINES = 3_600
 LAYERS = ("formats", "interop", "instrument", "gemm", "amp", "train")
 
 
-def named_files(readme: str) -> list[tuple[str, str]]:
-    """Return (file, sentence) for each numbered line of the README that names a file of labkit."""
-    return re.findall(r"^\d+\. `(labkit/[\w/]+\.py)`: (.+)$", readme, re.MULTILINE)
+def named_files(page: str) -> list[tuple[str, str]]:
+    """Return (file, sentence) for each numbered line of a page that names a file of labkit."""
+    return re.findall(r"^\d+\. `(labkit/[\w/]+\.py)`: (.+)$", page, re.MULTILINE)
 
 
 def test_worked_example_of_a_path_with_two_files():
@@ -149,7 +209,7 @@ def test_worked_example_of_a_path_with_two_files():
 
 
 def test_the_path_is_short_and_each_file_says_what_it_is():
-    files = [ROOT / file for file, _ in named_files((ROOT / "README.md").read_text(encoding="utf-8"))]
+    files = [ROOT / file for file, _ in named_files(READING_PATH)]
     assert 12 <= len(files) <= 20
     assert len(set(files)) == len(files)
     texts = {file: file.read_text(encoding="utf-8") for file in files}
@@ -160,6 +220,6 @@ def test_the_path_is_short_and_each_file_says_what_it_is():
 
 
 def test_the_path_goes_the_way_of_the_course():
-    files = [Path(file) for file, _ in named_files((ROOT / "README.md").read_text(encoding="utf-8"))]
+    files = [Path(file) for file, _ in named_files(READING_PATH)]
     order = [LAYERS.index(file.parts[1].removesuffix(".py")) for file in files]
     assert order == sorted(order)

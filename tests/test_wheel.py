@@ -117,10 +117,12 @@ print([step.loss for step in train(TASKS["digits"], RECIPES["O2"], steps=20).ste
 
 
 @pytest.mark.slow
-def test_the_readme_s_code_runs_and_the_doctor_finds_it_well(installed: Installed) -> None:
-    blocks = (ROOT / "README.md").read_text(encoding="utf-8").split("```python\n")[1:]
+def test_the_code_of_readme_and_guide_runs_and_the_doctor_finds_it_well(installed: Installed) -> None:
+    pages = ((ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "docs/practitioners.md"))
+    blocks = [block for page in pages for block in page.split("```python\n")[1:]]
+    assert len(blocks) == 4
     for number, block in enumerate(blocks):
-        script = installed.folder / f"readme{number}.py"
+        script = installed.folder / f"page{number}.py"
         script.write_text(block.split("```")[0], encoding="utf-8")
         assert installed.run("python", str(script))
     said = installed.run("labkit", "check")
