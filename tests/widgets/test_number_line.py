@@ -11,7 +11,7 @@ import traitlets
 
 from labkit.formats import BF16, E2M1, E4M3, E8M0, FORMATS, FP16, FP32, FP64, Format, Rounding, round_to
 from labkit.widgets import NumberLine
-from labkit.widgets.number_line.widget import values_between, whole, written
+from labkit.widgets.number_line.widget import as_text, values_between, whole
 from tests.widgets.pages import Page, Scripts
 
 NARROW = [row for row in FORMATS.values() if row is not FP64]
@@ -185,7 +185,7 @@ def test_the_sentence_says_where_x_lies_and_what_it_becomes(js):
         assert said in js.sentence(x, format, Rounding.NEAREST_EVEN)
 
     for x in (0.1, -1e-7, 2049.0, 1e22, 65504.5):
-        assert float(written(x)) == x
+        assert float(as_text(x)) == x
     assert [
         js.run("(n, d) => oddsText(fraction(BigInt(n), BigInt(d)))", *share)
         for share in ((1, 2), (1, 3), (1, 10**5), (1, 1))

@@ -123,7 +123,7 @@ def test_a_fork_before_and_after_a_turned_knob_has_the_knobs_of_its_step() -> No
     assert [m.label for m in bench.run.marks] == ["learning rate × 4"]
     for step, exponent in ((7, 0), (15, 2)):
         bench.handle(partial(bench.fork_after, step))
-        assert bench.shown.wanted.log2_lr == exponent
+        assert bench.selected.wanted.log2_lr == exponent
     run_through(bench)
     assert losses(bench.fork.steps) == losses(bench.run.steps[15:])
 
@@ -180,7 +180,7 @@ def test_a_run_is_as_it_was_left_when_its_task_is_chosen_again() -> None:
     bench.handle(partial(bench.choose, task=TASKS["small_targets"]))
     assert bench.run.done == 2
     bench.handle(partial(bench.choose, task=DIGITS, recipe=RECIPES["FP32"]))
-    assert bench.shown.wanted.format == "FP32"
+    assert bench.selected.wanted.format == "FP32"
 
 
 def test_pure_fp16_with_adam_breaks_until_epsilon_is_one_that_fp16_holds() -> None:
@@ -310,16 +310,16 @@ def test_a_code_is_short_and_opens_every_recipe_and_every_position_of_every_knob
         assert bench.code == f"digits_cnn; {recipe}; seed=7; steps=20"
         again = opened_again(bench)
         assert (again.bench.task, again.bench.seed, again.bench.total) == (TASKS["digits_cnn"], 7, 20)
-        assert again.bench.shown.wanted == knobs_of(RECIPES[recipe])
+        assert again.bench.selected.wanted == knobs_of(RECIPES[recipe])
     for recipe, (knob, there) in product(("O0", "O2"), POSITIONS.items()):
         for to in (there[0], there[len(there) // 2], there[-1]):
             bench = Workbench("digits_cnn", recipe, device="cpu", knobs={"format": "FP16", knob: to})
-            assert getattr(bench.bench.shown.wanted, knob) == to
-            assert opened_again(bench).bench.shown.wanted == bench.bench.shown.wanted, (recipe, knob, to)
+            assert getattr(bench.bench.selected.wanted, knob) == to
+            assert opened_again(bench).bench.selected.wanted == bench.bench.selected.wanted, (recipe, knob, to)
     to = {"format": "BF16", "autocast": True, "norms_fp32": False, "accumulator": "FP16", "masters": "forgotten"}
     to |= {"scaling": Scaling.STATIC, "log2_scale": 17, "log2_lr": -3, "epsilon": 1e-4}
     all_at_once = Workbench("digits_cnn", "O1", device="cpu", knobs=to)
-    assert opened_again(all_at_once).bench.shown.wanted == turn(knobs_of(RECIPES["O1"]), to)
+    assert opened_again(all_at_once).bench.selected.wanted == turn(knobs_of(RECIPES["O1"]), to)
 
 
 def test_a_code_that_says_nothing_is_refused_in_words() -> None:

@@ -289,7 +289,7 @@ class Duel(Controller):
         return [(side.steps, _columns, len(self.steps)) for side in (self.yours, self.scalers)]
 
     @property
-    def told(self) -> bool:
+    def revealed(self) -> bool:
         """Whether the window and the scaler's scale are shown: when the game is over, or when you asked for it."""
         return self.phase is Phase.FINISHED or self.in_sight
 

@@ -35,14 +35,14 @@ function drawGame(plot) {
   const { state, yours, scalers } = store;
   const [low, high] = store.model.get("_offers").range;
   const y = (e) => SCALE.top + (SCALE.height * (high - Math.min(high, Math.max(low, e)))) / (high - low);
-  if (state.told) drawWindow(plot, y);
+  if (state.revealed) drawWindow(plot, y);
   const ticks = [0, 8, 16, 24].map((e) => [e, e]);
   inkFrame(plot, SCALE, "Loss scale", ticks, y);
   const stairs = (rows) => rows.flatMap(({ scale }, i) => [[x(i + 0.5), y(scale)], [x(i + 1.5), y(scale)]]);
-  if (state.told) inkLine(plot, stairs(scalers), tint.ink2, 1.5);
+  if (state.revealed) inkLine(plot, stairs(scalers), tint.ink2, 1.5);
   inkLine(plot, stairs(yours), tint.fp16, 2.5);
   yours.forEach((row, i) => row.skipped && inkCross(plot, x(i + 1), y(row.scale), 4, tint.ink, 1.75));
-  if (state.told) nameWindow(plot, y);
+  if (state.revealed) nameWindow(plot, y);
   if (state.phase !== "finished") drawHand(plot, y);
   const [mine, theirs] = state.skipped;
   inkSkips(plot, SCALE, `you skipped ${mine}, the scaler ${theirs}`, tint.ink);

@@ -58,7 +58,7 @@ export default drivenView({
     scale: store.yours.at(-1)?.scale ?? "",
     rival: store.scalers.at(-1)?.scale ?? "",
     next: wanted(store),
-    told: store.state.told,
+    told: store.state.revealed,
     skipped: store.state.skipped.join(" "),
   }),
 });

@@ -41,11 +41,11 @@ def static_duel(duel: Duel, *, why: str = "") -> Figure:
         steps = side.steps[: len(duel.steps)]
         x, y = [s.step for s in steps], [math.log2(s.scale) for s in steps]
         loss.plot(x, [s.loss for s in steps], color=colour, linewidth=1.3, label=name)
-        if name == "you" or duel.told:
+        if name == "you" or duel.revealed:
             scale.step(x, y, where="mid", color=colour, linewidth=1.6)
             skipped = [(at, level) for at, level, s in zip(x, y, steps, strict=True) if s.skipped]
             scale.plot([at for at, _ in skipped], [level for _, level in skipped], "x", color=INK)
-        if name == "you" and duel.told:
+        if name == "you" and duel.revealed:
             scale.fill_between(x, [s.overflows_at for s in steps], 34, color=FATE_COLOURS["overflowed"], alpha=0.25)
             scale.fill_between(x, -8, [s.keeps_from for s in steps], color=FATE_COLOURS["underflowed"], alpha=0.2)
     loss.set_yscale("log")
@@ -117,9 +117,9 @@ class BeatTheScaler(DrivenWidget, folders=("driven", "beat_scaler")):
             "place": {"key": duel.place.key, "says": duel.place.sentence, "rates": f"both train on {on(duel.place)}"},
             "log2_scale": duel.log2_scale,
             "in_sight": duel.in_sight,
-            "told": duel.told,
+            "revealed": duel.revealed,
             "skipped": [side.skipped for side in tallies],
-            "useful": [side.useful for side in tallies] if duel.told else None,
+            "useful": [side.useful for side in tallies] if duel.revealed else None,
         }
 
     def command(self, content: Mapping[str, Any]) -> Command:

@@ -233,7 +233,7 @@ class Bench(Controller):
 
     def begin_at(self, to: Mapping[str, Any]) -> None:
         """Begin with knobs in other positions than the recipe has them; `turn` says which it refuses."""
-        self._one_run(turn(self.shown.wanted, to))
+        self._one_run(turn(self.selected.wanted, to))
 
     def _one_run(self, knobs: Knobs) -> None:
         self.branches = [Branch(self._from_the_start, knobs, forkable=self.forkable)]
@@ -251,7 +251,7 @@ class Bench(Controller):
         return self.branches[1] if len(self.branches) > 1 else None
 
     @property
-    def shown(self) -> Branch:
+    def selected(self) -> Branch:
         """The branch whose knobs are on show."""
         return self.branches[self.active]
 
@@ -270,7 +270,7 @@ class Bench(Controller):
         self._remember()
         if self.error:
             self.fp32 = self.fp32.anew(self.fp32.wanted)  # an error may have left it between two steps
-        self._one_run(self.shown.wanted)
+        self._one_run(self.selected.wanted)
 
     def _remember(self) -> None:
         if len(self.run.steps) > 1:
@@ -281,17 +281,19 @@ class Bench(Controller):
         unknown = [name for name in knobs if name not in self.offered]
         if unknown:
             raise ValueError(f"there is no knob {unknown[0]!r} here; there are {', '.join(self.offered)}")
-        fixed = why_fixed(self.shown.wanted, self.task, self.offered)
+        fixed = why_fixed(self.selected.wanted, self.task, self.offered)
         for name in knobs:
             if name in fixed and name != "accumulator":
                 raise ValueError(fixed[name])
-        self._want(turn(self.shown.wanted, knobs))
-        self.shown.rescaled |= not knobs.keys().isdisjoint(("scaling", "log2_scale")) and self.shown.run is not None
+        self._want(turn(self.selected.wanted, knobs))
+        self.selected.rescaled |= (
+            not knobs.keys().isdisjoint(("scaling", "log2_scale")) and self.selected.run is not None
+        )
         if knobs.get("accumulator", "FP32") != "FP32":
             self.notice += f" {SLOWLY}"
 
     def _want(self, wanted: Knobs) -> None:
-        branch = self.shown
+        branch = self.selected
         anew = bool(branch.steps) and not lives_on(branch.knobs or branch.wanted, wanted)
         branch.wanted = wanted
         if anew and branch is self.run:
@@ -327,7 +329,7 @@ class Bench(Controller):
             self.active = min(branch, len(self.branches) - 1)
         self._move(task or self.task, self.place)
         if recipe is not None:
-            own = self.shown.wanted
+            own = self.selected.wanted
             kept = {name: getattr(own, name) for name in ("log2_lr", "epsilon", "growth_interval")}
             self._want(replace(knobs_of(recipe, self.offered), **kept))
 
@@ -342,7 +344,7 @@ class Bench(Controller):
         if self.run.steps:
             here = (self.fp32, self.branches, self.active, self.previous, self.phase, self.error)
             self._left[self.task.name, self.place.key] = here
-        knobs, self.place = self.shown.wanted, where
+        knobs, self.place = self.selected.wanted, where
         there = self._left.pop((task.name, where.key), None)
         if there is None:
             self._set_up(task, knobs)

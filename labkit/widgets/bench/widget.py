@@ -44,7 +44,9 @@ def rule(scaler: ScalerConfig) -> str:
         bad = "inf or NaN" if scaler.hysteresis == 1 else f"{scaler.hysteresis} steps with inf or NaN"
         grows = f"{_times(scaler.growth_factor)} after {scaler.growth_interval:,} clean steps"
         return f"the scale {_times(scaler.backoff_factor)} after {bad}, and {grows}"
-    skips = "steps whose gradients overflow are " + ("skipped" if scaler.skip_on_inf else "taken: nobody looks for inf")
+    skips = "steps whose gradients overflow are " + (
+        "skipped" if scaler.skip_on_inf else "applied, since inf is not looked for"
+    )
     stays = "the loss is not multiplied" if scaler.init_scale == 1 else "the scale stays where you put it"
     return stays if scaler.init_scale == 1 and scaler.skip_on_inf else f"{stays}; {skips}"
 
@@ -85,7 +87,7 @@ class BenchWidget(DrivenWidget):
         Raises:
             ValueError: nothing has run yet.
         """
-        bench, branch = self.bench, self.bench.shown
+        bench, branch = self.bench, self.bench.selected
         steps = [*bench.run.steps[: branch.origin], *branch.steps]
         if branch.run is None or not steps:
             raise ValueError("nothing has run yet, so there is nothing to record. Press Start first.")
@@ -105,7 +107,7 @@ class BenchWidget(DrivenWidget):
         return record
 
     def state(self) -> dict[str, Any]:
-        bench, knobs = self.bench, self.bench.shown.wanted
+        bench, knobs = self.bench, self.bench.selected.wanted
         plain = {name: getattr(getattr(knobs, name), "value", getattr(knobs, name)) for name in bench.offered}
         if "epsilon" in plain:
             adams = getattr(bench.task.make_optimizer, "keywords", {}).get("eps", EPSILONS[0])  # the task's, or Adam's
@@ -127,7 +129,7 @@ class BenchWidget(DrivenWidget):
             "active": bench.active,
             "knobs": plain,
             "fixed": why_fixed(knobs, bench.task, bench.offered),
-            "scale": math.log2(bench.shown.scale),
+            "scale": math.log2(bench.selected.scale),
             "rule": rule(recipe_of(knobs).scaler),
             "branches": branches,
             "fork_change": bench.fork_change(),

@@ -42,7 +42,7 @@ def row_view(row: GraphRow) -> dict[str, Any]:
     return {"op": row.op, "list": list_of(row.rule), "why": row.why, "result": row.result, "casts": casts}
 
 
-def said(explanation: Explanation) -> list[str]:
+def explained_lines(explanation: Explanation) -> list[str]:
     """Return a sentence for each look of each pass at an operation, the one before the first and the one at the end."""
     between = [f"{name}: {_look(name, row)}" for name in PASSES for row in explanation.rows]
     return ["A forward pass as it was called. Five passes decide its casts, once.", *between[:-1], explanation.sentence]
@@ -124,7 +124,9 @@ class CastPasses(LabWidget, folders=("ledger", "graph")):
                     graph(*given)
         self.explanation = explain(graph)
         rows = [row_view(row) for row in self.explanation.rows]
-        super().__init__(_rows=rows, _said=said(self.explanation), _passes=[list(row) for row in PASSES.items()])
+        super().__init__(
+            _rows=rows, _said=explained_lines(self.explanation), _passes=[list(row) for row in PASSES.items()]
+        )
 
     @property
     def sentence(self) -> str:

@@ -90,7 +90,7 @@ function controlsRow(model, formats, act) {
   function set(wrong = "", text = null) {
     format.show([...formats.keys()].map((name) => [name, name]), model.get("format"));
     scale.set(model.get("scale"));
-    if (text === null && readPlace(box.value).x !== model.get("x")) box.value = written(model.get("x"));
+    if (text === null && readPlace(box.value).x !== model.get("x")) box.value = as_text(model.get("x"));
     box.setAttribute("aria-invalid", String(wrong !== ""));
     problem.replaceChildren(rich(wrong && `\u2717 ${wrong}`));
   }

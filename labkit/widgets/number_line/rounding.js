@@ -70,7 +70,7 @@ function becomes(mode, found) {
 
 function roundingSentence(x, format, mode) {
   const [low, high] = ["TOWARD_NEGATIVE", "TOWARD_POSITIVE"].map((way) => roundValue(x, format, way));
-  const [name, number] = [format.name, written(x)];
+  const [name, number] = [format.name, as_text(x)];
   if (Number.isNaN(low)) return `${number} becomes NaN: ${name} has ${x === 0 ? "no zero." : "no sign, so nothing below 0."}`;
   if (low === x && high === x) return `${number} is exact in ${name}: every rounding keeps it.`;
   const found = becomes(mode, outcomesOf(x, format, mode));

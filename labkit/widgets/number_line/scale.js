@@ -78,7 +78,7 @@ function nearby(value, format, log) {
 }
 
 // The fewest digits that mean x.
-function written(x) {
+function as_text(x) {
   const size = Math.abs(x);
   return x !== 0 && (size < 1e-4 || size >= 1e16) ? x.toExponential().replace("e+", "e") : String(x);
 }

@@ -39,7 +39,7 @@ export default view({ label: "Number line", kind: "number-line", alone: true }, 
   function placeHandle(now) {
     const place = now.x(x);
     const off = place < 0 ? "left" : place > now.width ? "right" : "";
-    const text = withMinus(written(x));
+    const text = withMinus(as_text(x));
     handle.textContent = off === "left" ? `\u25c2 ${text}` : off === "right" ? `${text} \u25b8` : text;
     const [wide, across] = [handle.offsetWidth, now.width * line.grown];
     handle.style.transform = `translateX(${Math.round(Math.min(across - wide, Math.max(0, place * line.grown - wide / 2)))}px)`;
@@ -52,7 +52,7 @@ export default view({ label: "Number line", kind: "number-line", alone: true }, 
     table.set(answer);
     words.say(answer.sentence);
     const values = answer.values.map(({ text }) => text).join(" or ");
-    handle.setAttribute("aria-valuetext", `${written(x)}, becomes ${values}`);
+    handle.setAttribute("aria-valuetext", `${as_text(x)}, becomes ${values}`);
     const limits = { "aria-valuenow": x, "aria-valuemin": model.get("window")[0], "aria-valuemax": model.get("window")[1] };
     for (const [name, value] of Object.entries(limits)) handle.setAttribute(name, value);
     line.canvas.setAttribute("aria-label", `The numbers of ${model.get("format")}; ${KEYS}`);

@@ -25,10 +25,10 @@ WHY_STILL = why_still("to touch it yourself, and run this cell")
 LINES = {row.name: row for row in FORMATS.values() if row is not FP64}  # FP64 carries x: nothing would be rounded
 
 
-def written(x: float) -> str:
+def as_text(x: float) -> str:
     """Write x with the fewest digits that mean it.
 
-    >>> written(0.1), written(2049.0), written(1e-7)
+    >>> as_text(0.1), as_text(2049.0), as_text(1e-7)
     ('0.1', '2049', '1e-7')
     """
     text = repr(float(x)).removesuffix(".0")
@@ -180,5 +180,5 @@ class NumberLine(LabWidget, folders=("exact", "number_line")):
 
     def still(self) -> dict[str, Any]:
         nearest = float(round_to(self.x, self.format))
-        words = f"{written(self.x)} becomes {written(nearest)} in {self.format.name}, rounded to nearest."
+        words = f"{as_text(self.x)} becomes {as_text(nearest)} in {self.format.name}, rounded to nearest."
         return still(words, WHY_STILL, static_number_line(self.format, self.window, self.scale, self.x, words))

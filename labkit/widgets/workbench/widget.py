@@ -146,7 +146,7 @@ class Workbench(BenchWidget, folders=("driven", "bench", "workbench")):
         Raises:
             ValueError: task or recipe are none of the lab's.
         """
-        bench, knobs = self.bench, self.bench.shown.wanted
+        bench, knobs = self.bench, self.bench.selected.wanted
         if tasks(places()).get(bench.task.name) is not bench.task or RECIPES.get(knobs.given.name) != knobs.given:
             raise ValueError("a task or recipe of your own has no code: hand over the lines that make it")
         first = knobs_of(knobs.given)
@@ -171,7 +171,7 @@ class Workbench(BenchWidget, folders=("driven", "bench", "workbench")):
     @property
     def lines(self) -> str:
         """The same run in plain torch, as a program."""
-        return torch_lines(self.bench.shown.wanted, self.bench.task)
+        return torch_lines(self.bench.selected.wanted, self.bench.task)
 
     def save(self, what: str) -> str:
         """Write the "record" or the "picture" into the folder; return where it lies, in a sentence.
@@ -197,7 +197,7 @@ class Workbench(BenchWidget, folders=("driven", "bench", "workbench")):
             **super().state(),
             "task": self.bench.task.name,
             "tasks": list(tasks(places())),
-            "recipe": preset_of(recipe_of(self.bench.shown.wanted)),
+            "recipe": preset_of(recipe_of(self.bench.selected.wanted)),
             "recipes": list(PRESETS),
             "memory": [
                 {

@@ -148,8 +148,8 @@ print("FP16", thousandths(np.float16), "  FP32", thousandths(np.float32))
 # %% [markdown]
 # **One rounding or two?** A product that is added is often rounded twice: after the multiplication, and after the
 # addition. Hardware has one instruction for both, a **fused multiply-add**. It keeps the whole product, and rounds
-# once. Here x times x is $1 + 2^{-5} + 2^{-12}$, and FP16 has no bit for the last part if the first is 1. Then $1 +
-# 2^{-5}$ is taken away:
+# once. Here x times x is $1 + 2^{-5} + 2^{-12}$, and FP16 has no bit for the last part if the first is 1. Then
+# $1 + 2^{-5}$ is taken away:
 
 # %% id="touch-fused"
 x, most = 1 + 2.0**-6, 1 + 2.0**-5
