@@ -130,7 +130,7 @@ def strings(value: object) -> Iterator[str]:
 def sentences(text: str) -> list[str]:
     """Split a passage at its full stops, its blank lines and its lists."""
     text = re.sub(r"(?m)^ *[\w.*]+(, [\w.*]+)* {2,}", "\n\n", text)  # a row of a table: its first column
-    parts = re.split(r"(?<=[.?!])[\"')*_`]*\s+(?=[\"'(*_`A-Z0-9])|\n\s*\n|\n\s*[-*] |\n(?= {4})|: *\n", text)
+    parts = re.split(r"(?<=[.?!])[\"')*_`]*\s+(?=[\"'(*_`A-Z0-9])|\n\s*\n|\n\s*[-*] |\n(?= {4})|: *(?=\n)", text)
     return [" ".join(part.split()) for part in parts if part and len(part.split()) > 1]
 
 

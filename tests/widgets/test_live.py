@@ -236,8 +236,8 @@ def test_every_recipe_has_its_knobs_and_what_has_none_is_in_the_sentence():
 
 def test_what_cannot_be_trained_is_refused_with_what_can():
     for arguments, words in (
-        ({"task": "sorting"}, "'segmentation'.*given 'sorting'"),
-        ({"recipe": "FP12"}, "'FP16 static'.*given 'FP12'"),
+        ({"task": "sorting"}, "'segmentation'.*got 'sorting'"),
+        ({"recipe": "FP12"}, "'FP16 static'.*got 'FP12'"),
         ({"growth_interval": 0}, "growth_interval must be a whole number, 1 or more; got 0"),
         ({"recipe": replace(RECIPES["FP16"], scaler=static_scaler(1000))}, r"'FP16' starts at 1000. Take 2\^10"),
     ):

@@ -136,4 +136,4 @@ progress()
 # - **A widget is a line of text**: the pulse cell above says what to do.
 # - **Everything hangs**: the square button stops the cell, and between cells it pauses a live training; *Kernel >
 #   Restart Kernel* starts afresh. Your text stays.
-# - In a terminal, `labkit doctor` says the same as the first cell, without a browser.
+# - In a terminal, `labkit check` says the same as the first cell, without a browser.

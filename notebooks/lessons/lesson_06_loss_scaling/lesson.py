@@ -349,7 +349,7 @@ LiveTraining(TASKS["segmentation_small"], RECIPES["FP16"], seed=0)
 
 # %% [markdown]
 # And the full-size task, three seeds of each recipe. These runs are **recorded**, not live: the title says where and when.
-# You can make your own with `labkit race segmentation` in a terminal, or on a GPU with `labkit race segmentation_gpu`. *Dice* measures how well the pixels that were found
+# You can make your own with `labkit compare segmentation` in a terminal, or on a GPU with `labkit compare segmentation_gpu`. *Dice* measures how well the pixels that were found
 # overlap with the true ones: 1 is perfect, 0 is no overlap. `FP16 static too high` has a scale of 2^26.
 
 # %% id="touch-record" tags=["claim-C37"]

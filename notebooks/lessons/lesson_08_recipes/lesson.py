@@ -335,7 +335,7 @@ recipe_table(TASKS, recipes)
 # well, and without masters it was seed 1. It is easy to blame the recipe for one run that fails. Look at more seeds
 # first.
 #
-# **Fill it together.** Each of you takes one task or one recipe, or brings a new task: `labkit race fine_tuning
+# **Fill it together.** Each of you takes one task or one recipe, or brings a new task: `labkit compare fine_tuning
 # --recipes FP32 O1 O3 --seeds 0 1 2 --folder our_runs --device cpu` in a terminal, everybody's files into one folder.
 # Then `recipe_table(TASKS, recipes, folder="our_runs")` shows what the class knows. Can you find a task that O2 makes
 # worse? (Runs of a GPU are kept in a folder of its name: recipes are compared on one device.)

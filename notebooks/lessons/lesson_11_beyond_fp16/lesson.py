@@ -792,7 +792,7 @@ for seeds in (3, 6, 12, 24):
 # %% [markdown]
 # **The interval shrinks with the root of the number of seeds.** Here the differences vary by 0.02 to 0.04. So an
 # interval of ± 0.01 takes 12 to 50 seeds; three seeds give ± 0.05. For the other recipes of the last column more seeds
-# are still to be run: `labkit race segmentation_small --recipes FP32 MXFP8`.
+# are still to be run: `labkit compare segmentation_small --recipes FP32 MXFP8`.
 
 # %% [markdown]
 # ## Four cards
