@@ -22,6 +22,7 @@ from torch import Tensor
 from labkit.clinic.consultations import consultations
 from labkit.clinic.observer import unpatched
 from labkit.faults.fault import random_state_kept
+from labkit.train.determinism import one_thread
 
 one_at_a_time = threading.RLock()  # trainings share torch's random state, and the hooks of torch's classes
 Work = Callable[[Any, Any], object]  # (model, batches) -> (losses, diagnosis)
@@ -69,7 +70,7 @@ class Treatment:
 
 
 def treat(name: str, work: Work, seed: int = 0, steps: int | None = None) -> Treatment:
-    """Run a training of a consultation and return what it did; an exception of the training is raised.
+    """Run a training of a consultation on one thread and return what it did; an exception of the training is raised.
 
     steps   number of batches; None: that of the consultation
 
@@ -78,7 +79,7 @@ def treat(name: str, work: Work, seed: int = 0, steps: int | None = None) -> Tre
         ValueError: the training did not return a pair of losses and diagnosis.
     """
     case = consultations()[name]
-    with one_at_a_time, random_state_kept():
+    with one_at_a_time, random_state_kept(), one_thread():
         torch.manual_seed(seed)
         model, given = case.model(), case.batches(case.steps if steps is None else steps, seed)
         before = dict(model.named_parameters())

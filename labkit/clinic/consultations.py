@@ -25,6 +25,7 @@ class Consultation:
     steps    number of batches of a treatment
     limit    the score that a repaired training reaches and a broken one does not
     score    of a trained model
+    metric   what the score is, in words
     skips    how many steps may be skipped at most
     format   the format of 16 bits that its text names
     half     the least share of its products that has to be computed in it
@@ -37,6 +38,7 @@ class Consultation:
     steps: int
     limit: float
     score: Callable[[nn.Module], float]
+    metric: str = "the share of test digits that it gets right"
     skips: int = 0
     format: str = "float16"
     half: float = 0.9

@@ -9,7 +9,7 @@ and torch's bool for Python's are accepted. NaN equals NaN, and -0 equals 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -37,6 +37,8 @@ def difference(expected: object, got: object, ulps: int = 0, two_zeros: bool = F
     '.scale: expected 8, got 16'
     >>> difference(1.0, None)
     'it returned None: did you forget `return`?'
+    >>> difference({4: 1.0, -10: 0.0}, {-14: 0.0})
+    'expected the keys [-10, 4], got [-14]'
     """
     if got is None and expected is not None:
         return "it returned None: did you forget `return`?"
@@ -69,7 +71,8 @@ def show(value: object) -> str:
             inside += "," if isinstance(value, tuple) and len(value) == 1 else ""
             return f"[{inside}]" if isinstance(value, list) else f"({inside})"
         case dict():
-            return "{" + ", ".join(f"{show(key)}: {show(item)}" for key, item in value.items()) + "}"
+            keys = _in_order(value) if all(map(_is_number, value)) else value
+            return "{" + ", ".join(f"{show(key)}: {show(value[key])}" for key in keys) + "}"
         case Instance(name, fields):
             return f"{name}({', '.join(f'{key}={show(item)}' for key, item in fields.items())})"
         case Opaque(what):
@@ -143,9 +146,18 @@ def _sequences_differ(expected: Sequence[object], got: Sequence[object], ulps: i
 
 def _fields_differ(expected: dict[Any, object], got: dict[Any, object], ulps: int, at: str, style: str) -> str | None:
     if expected.keys() != got.keys():
-        return _sentence(at, f"the keys {sorted(map(str, expected))}", f"{sorted(map(str, got))}")
+        return _sentence(at, f"the keys {_show_keys(expected)}", _show_keys(got))
     found = (_differ(item, got[key], ulps, at + style.format(key)) for key, item in expected.items())
     return next((each for each in found if each is not None), None)
+
+
+def _show_keys(fields: dict[Any, object]) -> str:
+    return f"[{', '.join(map(show, _in_order(fields)))}]"
+
+
+def _in_order(keys: Iterable[Any]) -> list[Any]:
+    """Return the numbers in ascending order, then all other keys in alphabetical order."""
+    return sorted(keys, key=lambda key: (0, key, "") if _is_number(key) else (1, 0, str(key)))
 
 
 def _numbers_differ(expected: float, got: float, ulps: int, at: str) -> str | None:

@@ -65,6 +65,7 @@ class Grade:
     mistake    the known mistake with the same answers, if any
     complete   True: by `labkit grade`; False: in a notebook
     note       why there are no verdicts, or what happened on the way; else ""
+    help       where to get help after repeated failures; else ""
     """
 
     exercise: Exercise
@@ -72,6 +73,7 @@ class Grade:
     mistake: Mistake | None = None
     complete: bool = False
     note: str = ""
+    help: str = ""
 
     @property
     def points(self) -> int:
@@ -147,7 +149,7 @@ def as_line(grade: Grade) -> str:
 
 
 def as_text(grade: Grade) -> str:
-    """Return the grade as plain text: a line for each check, the first counter-example in full, others in short."""
+    """Return the grade as plain text: a line for each check, with its counter-example; only the first is complete."""
     lines = [heading(grade.exercise)]
     for verdict in () if grade.unsolved else grade.verdicts:
         lines.append(f"  {_mark(verdict)}  {verdict.check.name}  ({_points(verdict)})")
@@ -156,6 +158,8 @@ def as_text(grade: Grade) -> str:
         lines += [f"      {name:<{width}}  {value}" for name, value in rows]
     if grade.mistake:
         lines.append(f"  ! A known mistake, {grade.mistake.name}: {grade.mistake.sentence}")
+    if grade.help:
+        lines.append(f"  {grade.help}")
     return "\n".join([*lines, "  " + summary(grade)])
 
 
@@ -182,6 +186,7 @@ def as_html(grade: Grade) -> str:
             '<div style="border-left:3px solid var(--jp-warn-color1,#a65f00);padding-left:8px;margin:6px 0">'
             f"<strong>! A known mistake, {name}:</strong> {sentence}</div>"
         )
+    known += f"<div>{escape(grade.help)}</div>" if grade.help else ""
     return (
         f'<section class="labkit-grade" aria-label="{title}" style="{_STYLE}"><strong>{title}</strong>{table}{known}'
         f"<div>{escape(summary(grade))}</div></section>"
@@ -214,10 +219,10 @@ def _points(verdict: Verdict) -> str:
 
 
 def _rows(grade: Grade, verdict: Verdict) -> list[tuple[str, str]]:
-    """Return a verdict's counter-example as names and values.
+    """Return a verdict's counter-example as names and values: the arguments, and how the answer differs.
 
-    The grade's first one shows arguments, expected and actual answer, and their difference. Others show their
-    difference, unless it is the same.
+    The grade's first one also shows the expected and the actual answer. A later one that differs in the same way is
+    left out. Nothing that the check's name or another row says is repeated.
     """
     examples = [other.counter_example for other in grade.verdicts if other.counter_example]
     example = verdict.counter_example
@@ -225,9 +230,13 @@ def _rows(grade: Grade, verdict: Verdict) -> list[tuple[str, str]]:
         return [("", outcome.says) for outcome in verdict.outcomes]
     if example is not examples[0] and example.difference == examples[0].difference:
         return []
+    if example.difference == example.got:
+        return [*example.given, ("got", example.got)]
+    whole = [("expected", example.expected), ("got", example.got)] if example is examples[0] else []
+    whole = [row for row in whole if row != ("expected", verdict.check.name)]
     first, *rest = example.difference.split("\n")
-    differs = [("differs", first), *(("", line) for line in rest)]
-    if example is not examples[0]:
-        return differs
-    rows = [*example.given, ("expected", example.expected), ("got", example.got)]
-    return rows if example.difference == example.got else [*rows, *differs]
+    said = f"expected {example.expected}, got {example.got}"
+    if whole and (first == said or first.startswith(f"{said}: ")):
+        first = first.removeprefix(said).removeprefix(": ")
+    lines = [first, *rest] if first else rest
+    return [*example.given, *whole, *(("" if at else "differs", line) for at, line in enumerate(lines))]

@@ -14,11 +14,13 @@ import difflib
 import io
 import random
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from labkit.course import lessons
 from labkit.grading.answer_log import log_answer
 from labkit.grading.difference import difference, show
 from labkit.grading.exercise import Case, Check, Exercise, Mistake
@@ -31,6 +33,7 @@ from labkit.grading.stored import StoredAnswers, StoredMistake, digest
 from labkit.records.journal import current_journal
 
 VISIBLE_SEED = 0
+_failed_checks: Counter[str] = Counter()  # by exercise, since the process began
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +63,18 @@ def check(exercise_id: str, function: object) -> Grade:
     case_set = visible_cases(exercise)
     grade = judge(case_set, answers_of(case_set, function, exercise.withheld))
     log_answer(grade, function)
-    return grade
+    return replace(grade, help=_help(grade))
+
+
+def _help(grade: Grade) -> str:
+    """Return a line that names the hints of an exercise, from its second failed check in this process on; else ""."""
+    id = grade.exercise.id
+    if grade.unsolved or all(verdict.passed for verdict in grade.verdicts):
+        return ""
+    _failed_checks[id] += 1
+    if _failed_checks[id] < 2 or not any(id in lesson.table("hints") for lesson in lessons()):
+        return ""
+    return f'Stuck? hint("{id}"), from labkit.grading, gives one more hint at each call and costs no points.'
 
 
 def earned(exercise_id: str, function: object, seed: int) -> int:

@@ -6,6 +6,8 @@ import functools
 import math
 import re
 import struct
+import sys
+from collections import Counter
 from html.parser import HTMLParser
 from typing import Any
 
@@ -50,6 +52,26 @@ def test_a_wrong_answer_sees_its_points_the_first_counter_example_and_the_name_o
     assert "found_inf  False" in said
     assert "differs    .scale: expected" in said
     assert "A known mistake, grows one step late: this is what comparing the tracker before" in said
+
+
+def test_each_failing_check_shows_its_input_and_nothing_twice() -> None:
+    said = str(check("scaling.advance", grown_too_late))
+    assert said.count("✗ fail") == said.count("found_inf  ") == said.count("differs") == 3
+    said = str(check("numbers.next_up", lambda code: code))
+    assert "expected  0x3C01" in said
+    assert "expected 0x3C01, got 0x3C00" not in said
+    said = str(check("clinic.clip", lambda model, batches: ([], ("backward", 1.0))))
+    assert said.count("the diagnosis fits the run") == said.count("('backward', 1) does not fit") == 1
+
+
+def test_a_second_failed_check_names_the_hints(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["labkit.grading.judge"], "_failed_checks", Counter())
+    check("scaling.advance", not_written)  # is not counted
+    for answer, named in ((grown_too_late, False), (solved, False), (grown_too_late, True), (solved, False)):
+        grade = check("scaling.advance", answer)
+        assert ('hint("scaling.advance")' in str(grade)) == named
+        assert ("hint(&quot;scaling.advance&quot;)" in grade._repr_html_()) == named
+    assert 'hint("' not in str(check("scaling.clip", raises(KeyError())))
 
 
 def test_what_is_right_in_the_notebook_alone_or_everywhere_else_earns_nothing_at_grading() -> None:
@@ -282,7 +304,7 @@ def test_a_counter_example_speaks_the_lessons_language() -> None:
     for id, answer, says in (
         ("recipes.which", lambda *dtypes: dtypes[0], "torch.float"),
         ("recipes.which", lambda *dtypes: torch.Tensor, "got the class Tensor"),
-        ("numbers.next_up", lambda code: code, "expected 0x3C01, got 0x3C00"),
+        ("numbers.next_up", lambda code: code, "expected 0x3C00, got 0x3BFF"),
         ("numbers.decode", lambda code: 5.0, "code      0x3C00"),
         ("numbers.bytes", lambda shape, bits: 0, "shape     ("),
         ("autocast.softmax", sums_wrong_at_the_end, "the same as far as shown"),

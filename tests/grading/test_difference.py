@@ -65,6 +65,13 @@ def test_ulps_count_the_floats_of_the_tensors_own_format_across_zero_and_up_to_i
     assert difference(largest, torch.tensor([math.inf]).half(), ulps=100) is not None
 
 
+def test_keys_that_are_numbers_are_shown_and_sorted_as_numbers() -> None:
+    expected = {12: 0, -7: 1, -23: 2}
+    assert difference(expected, {4: 0, "4": 1}) == "expected the keys [-23, -7, 12], got [4, '4']"
+    assert show(expected) == "{-23: 2, -7: 1, 12: 0}"
+    assert show({"b": 1, "a": 2}) == "{'b': 1, 'a': 2}"
+
+
 def test_fp16_is_shown_in_bits() -> None:
     said = str(difference(torch.tensor([1.0]).half(), torch.tensor([1.5]).half())).splitlines()
     shown = ["expected  S 0  E 01111  F 0000000000", "got       S 0  E 01111  F 1000000000"]

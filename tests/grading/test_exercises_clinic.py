@@ -41,6 +41,23 @@ def diagnosis(name: str) -> tuple[str, Any]:
     return said
 
 
+def test_a_treatment_runs_on_one_thread_and_restores_the_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LABKIT_THREADS", raising=False)
+    counts, before = [], torch.get_num_threads()
+
+    def work(model: Any, batches: Any) -> object:
+        counts.append(torch.get_num_threads())
+        return [], None
+
+    torch.set_num_threads(2)
+    try:
+        treat("clip", work, steps=0)
+        counts.append(torch.get_num_threads())
+    finally:
+        torch.set_num_threads(before)
+    assert counts == [1, 2]
+
+
 # --- the diagnoses ---
 
 
@@ -160,7 +177,9 @@ def test_weights_that_do_not_follow_from_one_another_are_named() -> None:
     assert "updates" in judged("clip", states=other).facts
     assert "first weights" in judged("clip", states=right + 0.01).facts
     assert "steps" in judged("clip", states=right[:-1]).facts
-    assert "score" in judged("clip", states=right[:2]).facts
+    short = judged("clip", states=right[:2])
+    assert "score" in short.facts
+    assert "score: expected the share of test digits that it gets right to be at least 0.6, got 0." in short.says
     assert "parameters" in judged("clip", states=right[:, 1:]).facts
     assert "parameters" in judged("clip", states=None).facts
     assert "parameters" in judged("eval", buffers=well("eval").buffers[1:]).facts
@@ -213,7 +232,9 @@ def test_made_up_losses_and_answers_of_another_form_are_told_what_is_missing() -
 
     assert check("clinic.clip", made_up).points == 1
     assert "examples never went through the model" in str(check("clinic.clip", made_up))
-    assert "a treatment returns two things" in str(check("clinic.clip", lambda model, batches: [1.0]))
+    assert "expected a pair, the list of losses and the diagnosis" in str(
+        check("clinic.clip", lambda model, batches: [1.0])
+    )
     called = "it is called as my_clip_training(model, batches), but yours takes (model)"
     assert called in str(check("clinic.clip", lambda model: None))
 

@@ -134,6 +134,7 @@ CASES: dict[str, Consultation] = {
         20,
         0.5,
         _gains_moved,
+        metric="the share of gains that are no longer 1",
         weights=("bfloat16", "float32"),
         format="bfloat16",
     ),
