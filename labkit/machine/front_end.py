@@ -20,7 +20,8 @@ from labkit.records import system
 
 EXTENSIONS = {"@jupyter-widgets/jupyterlab-manager": "jupyterlab_widgets", "anywidget": "anywidget"}  # folder: package
 PLACE = Path("share", "jupyter", "labextensions")
-# JupyterLab's settings for the lab (`labconfig/`): widgets are saved with the notebook, and no call to the network.
+# JupyterLab's settings for the lab (`labconfig/`): widgets are saved with the notebook, no call to the network, and no
+# buttons in a cell's corner, where Tab would stop before the widget and Enter would duplicate the cell.
 JUPYTER_CONFIG = Path(__file__).parent / "jupyter"
 # A variable that a host sets -> its name; these show widgets by a manager of their own, loaded from the network.
 HOSTS = {"COLAB_RELEASE_TAG": "Colab", "KAGGLE_KERNEL_RUN_TYPE": "Kaggle", "VSCODE_PID": "VS Code"}

@@ -43,7 +43,6 @@ OUTPUT = """index => {
   return cell.model.executionCount > 0 && cell.model.executionState !== "running";
 }"""
 HAS_WIDGET = "index => jupyterapp.shell.currentWidget.content.widgets[index].node.querySelector('.labkit')"
-BUTTONS_OF_A_CELL = 6  # copy, up, down, insert above, insert below, delete
 
 
 def where(page):
@@ -69,13 +68,10 @@ def go_to(page, index):
 
 
 def enter(page, index):
-    """Go to a cell, and from there into its widget: past the cell's own buttons, where JupyterLab shows them."""
+    """Go to a cell, and from there into its widget, as lesson 00 tells: the lab's JupyterLab has no stop between."""
     go_to(page, index)
     page.wait_for_function(HAS_WIDGET, arg=index)
-    for _ in range(BUTTONS_OF_A_CELL + 1):
-        press(page, "Tab")
-        if where(page).startswith("widget"):
-            break
+    press(page, "Tab")
     assert where(page) == f"widget {index} command"
 
 
@@ -170,6 +166,30 @@ def test_in_a_box_enter_and_ctrl_a_mean_its_text(notebook, page):
     assert page.evaluate("getSelection().toString()") == "0.1"
 
 
+def test_enter_on_a_choice_commits_it_and_nothing_without_a_choice(lab):
+    forget_answers(lab)
+    with lab.shown([*CELLS[:2], "'next'"], ".labkit-predict", height=720) as notebook:
+        page = notebook.page
+        focus_first_cell(page)
+        press(page, "Shift+Enter")
+        at(page, f"cell {QUESTION} command")
+        before = page.evaluate(SOURCES)
+        run(page, QUESTION)
+        at(page, f"cell {QUESTION + 1} command")
+        page.wait_for_function(HAS_WIDGET, arg=QUESTION)
+        press(page, "ArrowUp", "Tab")  # the way in that lesson 00 tells
+        assert page.evaluate("document.activeElement.matches('.labkit-predict input[type=radio]')")
+        press(page, "Enter", "Enter")  # no choice yet
+        assert where(page) == f"widget {QUESTION} command"
+        assert notebook.python("question.choice") == ""
+        press(page, "Space", "Enter")
+        page.wait_for_selector(".lk-reply:focus:text-matches('^(Yes|Not quite)')")
+        assert notebook.python("question.choice == question.choices[0]")
+        press(page, "Enter")  # answered
+        assert where(page) == f"widget {QUESTION} command"
+        assert page.evaluate(SOURCES) == before
+
+
 # --- where JupyterLab is not ---
 
 ELSEWHERE = """async (source) => {
@@ -223,7 +243,7 @@ def visit(page, index):
     enter(page, index)
     press(page, "d", "d")
     if page.evaluate("document.activeElement.matches('.labkit-predict input[type=radio]')"):
-        press(page, "Space", "Tab", "Enter")
+        press(page, "Space", "Enter")
         page.wait_for_selector(".lk-reply:focus:text-matches('^(Yes|Not quite)')")
     elif page.evaluate("document.activeElement.matches('.lk-guess')"):
         press(page, "Control+a", "1", "Enter")

@@ -212,6 +212,15 @@ def test_the_sentence_says_what_became_of_the_number(js):
         assert said in view(js, text, format)["sentence"]
 
 
+def test_it_opens_at_a_tenth_and_invites_to_click(browser):
+    page = Page(browser)
+    root = page.show(BitExplorer())
+    assert root.get_by_role("textbox", name="Number").input_value() == "0.1"
+    assert root.locator(".be-hint").text_content().startswith("Click a bit, or type a number: ")
+    assert "is no FP16 number: the nearest one is 0.0999755859375" in page.trait("sentence")
+    assert page.errors == []
+
+
 def test_a_page_without_a_kernel_works_and_its_state_is_the_one_python_takes(browser):
     explorer, page = BitExplorer(FP16, 1.0), Page(browser)
     root = page.show(explorer)

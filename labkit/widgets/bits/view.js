@@ -1,6 +1,6 @@
 // The bit explorer: a bit flipped, a text typed, a step or a format makes a new state (explored.js), and everything follows it.
 
-const HINT = "a decimal 0.1, a code 0x3c00, a hex-float 0x1.8p-3, a power 2^-24 or a fraction 1/3";
+const HINT = "Click a bit, or type a number: a decimal 0.1, a code 0x3c00, a hex-float 0x1.8p-3, a power 2^-24 or a fraction 1/3";
 
 function pieces(line) {
   return line.map(([text, field, raised]) => h(raised ? "sup" : "span", { class: field && "be-piece", data: { field: field ?? "" }, text }));

@@ -77,7 +77,7 @@ class BitExplorer(LabWidget, folders=("exact", "bits")):
 
     Args:
         format: whose bits are shown; FP16 unless said otherwise.
-        value: the number to begin with, or its text: 0.1, "1/3", "0x3c00", "0x1.8p-3".
+        value: the number to begin with, 0.1 unless said otherwise, or its text: 0.1, "1/3", "0x3c00", "0x1.8p-3".
         compare: formats shown side by side with it, for the same number.
 
     Traits to read and set: `text` (as in the box), `code`, `format`. To read: `value`, and `sentence`, which the page
@@ -109,7 +109,7 @@ class BitExplorer(LabWidget, folders=("exact", "bits")):
     _compare: traitlets.List[str] = traitlets.List().tag(sync=True)
 
     def __init__(
-        self, format: Format = FP16, value: float | str = 1.0, compare: Iterable[Format] = (FP32, BF16, E4M3)
+        self, format: Format = FP16, value: float | str = 0.1, compare: Iterable[Format] = (FP32, BF16, E4M3)
     ) -> None:
         compared = tuple(compare)
         self._known = {row.name: row for row in (*FORMATS.values(), *compared, format)}

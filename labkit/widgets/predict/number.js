@@ -9,7 +9,7 @@ function typedNumber(text, unit) {
   return raised ? raised[1] ** raised[2] : plain === "" ? NaN : Number(plain);
 }
 
-function numberAsked({ model, owner, picked, pick, commit }) {
+function numberAsked({ model, owner, picked, pick }) {
   const { low, high, unit } = model.get("ruler");
   const [from, to] = [Math.log10(low), Math.log10(high)];
   const at = (value) => (100 * (Math.log10(value) - from)) / (to - from);
@@ -45,10 +45,6 @@ function numberAsked({ model, owner, picked, pick, commit }) {
     else line.set(Math.round(STEPS * (Math.log10(value) - from)));
   }
   owner.listen(field, "input", () => take(typedNumber(field.value, unit), line));
-  owner.listen(field, "keydown", (event) => {
-    const bare = event.key === "Enter" && !(event.shiftKey || event.ctrlKey || event.metaKey || event.altKey);
-    if (bare && !event.isComposing && !commit.element.disabled) commit.element.click();
-  });
   if (picked) {
     field.value = decimal(Number(picked));
     line.set(Math.round(STEPS * (Math.log10(Number(picked)) - from)));

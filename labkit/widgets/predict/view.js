@@ -1,5 +1,5 @@
-// A question, its choices or a line for a number, and a button that commits. The reply comes from Python, after the choice
-// has gone there, and takes the focus, so that it is read out and the keyboard goes on from there.
+// A question, its choices or a line for a number, and a button that commits, as Enter does. The reply comes from Python,
+// after the choice has gone there, and takes the focus, so that it is read out and the keyboard goes on from there.
 
 const WAITING = "Committed. The reply comes as soon as the kernel is free.";
 
@@ -36,7 +36,11 @@ export default view({ label: "Prediction", kind: "predict" }, (root, model, owne
     kind: "primary",
     onPress: () => put(model, { choice: picked }),
   });
-  const asked = (model.get("ruler").high ? numberAsked : choicesAsked)({ model, owner, picked, pick, commit });
+  const asked = (model.get("ruler").high ? numberAsked : choicesAsked)({ model, owner, picked, pick });
+  owner.listen(asked.element, "keydown", (event) => {
+    const bare = event.key === "Enter" && !(event.shiftKey || event.ctrlKey || event.metaKey || event.altKey);
+    if (bare && !event.isComposing && !commit.element.disabled) commit.element.click();
+  });
   const reply = h("p", { class: "lk-reply", role: "status", tabindex: "-1" });
 
   function show() {

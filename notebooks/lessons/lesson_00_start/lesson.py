@@ -48,7 +48,12 @@ pulse()
 # cell: that cell shows the answer. (After *Run All* the questions are still open.)
 #
 # ### 1 · Predict
-# You choose an answer *before* you see the result. A wrong guess costs nothing, and it is the part you will remember. Try one:
+# You choose an answer *before* you see the result. A wrong guess costs nothing, and it is the part you will remember. Try one.
+#
+# **Without a mouse:** Shift+Enter runs the cell and goes to the next one. Press Up, then Tab: the focus is on the first
+# choice. Space chooses it, the arrow keys choose another one, and Enter commits. Esc goes back to the cell, and
+# Shift+Enter works in both. This is the way into every widget. If JupyterLab shows buttons in the corner of the cell, press
+# Tab once more, and never Enter on these buttons: the first one duplicates the cell.
 
 # %% id="predict-warm-up"
 predict("start.warm_up")
@@ -57,8 +62,6 @@ predict("start.warm_up")
 # ### 2 · Touch
 # You try something: a widget, or a few lines of code. This picture shows real data: the gradients of a network just
 # before its first step. Drag the scale. Or press Tab until the slider has the focus, and use the arrow keys.
-#
-# **Without a mouse:** Tab goes from a cell into its widget, Esc goes back to the cell. Shift+Enter works in both.
 
 # %% id="touch-warm-up"
 from labkit.amp import RECIPES
