@@ -44,7 +44,7 @@ def hint(exercise_id: str, journal: Path | None = None) -> Hint:
     journal   records hints that were read; None: the journal beside the notebook; without any, the first is returned
 
     >>> hint("start.smallest").text
-    'The formula stands in the docstring. It has two parts: the bias, and a power of two.'
+    'The formula is in the docstring. It has two parts: the bias, and a power of two.'
 
     Raises:
         ValueError: the exercise does not exist; the message names the nearest.

@@ -178,7 +178,7 @@ def test_the_command_explains_lists_and_shows(capsys: pytest.CaptureFixture[str]
     assert cli.main(["explain", "positions_in_half"]) == 0
     shown = capsys.readouterr().out
     assert "dtype = torch.float16" in shown
-    assert re.search(r"a score of 0\.\d+, and it is well from 0\.9 on", shown)
-    assert "a score of 1, and it is well" in shown
+    assert re.search(r"score 0\.\d+; 0\.9 or more is healthy", shown)
+    assert "score 1; 0.9 or more is healthy" in shown
     assert cli.main(["explain", "list index out of range"]) == 1
-    assert "No patient" in capsys.readouterr().err
+    assert "No known fault" in capsys.readouterr().err

@@ -226,7 +226,7 @@ def test_under_amp_build_runs_twice_and_then_a_graph_of_it_with_the_same_bits(re
     torch.testing.assert_close(once, anew, atol=0.0, rtol=0.0, equal_nan=True)
     (warning,) = {str(w.message) for w in recwarn.list}
     assert f"{__file__}:{Counting.__call__.__code__.co_firstlineno + 2}" in warning, "it names the user's line"
-    assert "eager autocast goes on" in warning
+    assert "eager autocast is used" in warning
 
 
 def test_what_changes_after_the_first_calls_is_decided_anew(recwarn):

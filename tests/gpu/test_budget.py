@@ -255,7 +255,7 @@ def test_nccl_is_taken_only_where_it_was_chosen_and_there_is_a_gpu_for_the_rank(
     assert chosen["cuda 0"] == ["cuda:0", "nccl", "1"]
     assert chosen["cpu 1"][:2] == ["cpu", "gloo"]
     assert chosen["cuda 1"].startswith("expected a GPU for each rank, got 1 for local rank 1: start at most as many")
-    assert 'torchrun --nproc-per-node 1), or take start_group("cpu")' in chosen["cuda 1"]
+    assert 'torchrun --nproc-per-node 1), or use start_group("cpu")' in chosen["cuda 1"]
 
 
 def test_a_step_copies_the_numbers_of_its_rows_alone(of_ranks: Outcomes) -> None:

@@ -159,7 +159,7 @@ def test_a_sweep_is_on_the_disk_after_each_round(monkeypatch: pytest.MonkeyPatch
 
 def test_a_case_that_fails_in_its_turn_is_left_out_and_the_others_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     cases = [GemmCase(n, n, n, FP32) for n in (16, 24, 32)]
-    turns, seen = timing._Ready.seconds, []
+    turns, seen = timing._PreparedCase.seconds, []
 
     def seconds(ready: Any, clock: Any) -> float:
         seen.append(ready.case)
@@ -167,7 +167,7 @@ def test_a_case_that_fails_in_its_turn_is_left_out_and_the_others_are_timed(monk
             planted()
         return turns(ready, clock)
 
-    monkeypatch.setattr(timing._Ready, "seconds", seconds)
+    monkeypatch.setattr(timing._PreparedCase, "seconds", seconds)
     left_out = []
     runs = timing.run_cases(cases, rounds=2, left_out=lambda case, why: left_out.append((case, why)))
     assert [run.case for run in runs] == [cases[0], cases[2]]
