@@ -99,8 +99,8 @@ class TrainingBar(LabWidget, folders=("training_bar",)):
             self.sentence = f"It failed: {type(error).__name__}: {error}"
             self.phase = "failed"
             return
-        told = f" {throughput_sentence(paces, self.record.device)}" if paces else ""
-        self.sentence = f"{verdict(self.record)}{told} It ran on {on(self.place)}."
+        throughput = f" {throughput_sentence(paces, self.record.device)}" if paces else ""
+        self.sentence = f"{verdict(self.record)}{throughput} It ran on {on(self.place)}."
         self.phase = "stopped" if self.record.stopped else "finished"
 
     def _tell(self, step: StepRecord) -> None:
