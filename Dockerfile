@@ -17,7 +17,7 @@ ENV HOME=/home/${NB_USER}
 RUN useradd --create-home --uid ${NB_UID} ${NB_USER}
 WORKDIR /lab
 COPY . .
-COPY labkit/machine/jupyter /usr/local/etc/jupyter
+COPY labkit/machine/jupyter/config /usr/local/etc/jupyter
 RUN pip install --no-cache-dir -c constraints.txt ${TORCH_OPTIONS} torch
 RUN pip install --no-cache-dir -c constraints.txt "${LAB}[lab]" ${MORE}
 RUN mkdir ${HOME}/notebooks && cp -r notebooks/*.ipynb notebooks/images ${HOME}/notebooks && chown -R ${NB_UID} ${HOME}

@@ -17,7 +17,7 @@ from jupyterhub.spawner import LocalProcessSpawner, SimpleLocalProcessSpawner
 
 import labkit
 from labkit.classroom.hub import ENVIRONMENT, START, Classroom, classroom_in, groups_of
-from labkit.machine.front_end import JUPYTER_CONFIG, with_lab_settings
+from labkit.machine.jupyter import CONFIG, with_lab_settings
 
 
 class LearnersAuthenticator(Authenticator):
@@ -66,7 +66,7 @@ def configure(c: Any, folder: str) -> None:
     c.JupyterHub.cleanup_servers = False  # who restarts the hub interrupts nobody
     c.Spawner.cmd = [sys.executable, "-c", START]
     c.Spawner.default_url = "/lab/tree/fp16-lab/00_start.ipynb"
-    settings = Path(folder) / "lab" / JUPYTER_CONFIG.relative_to(Path(labkit.__file__).parents[1])
+    settings = Path(folder) / "lab" / CONFIG.relative_to(Path(labkit.__file__).parents[1])
     c.Spawner.environment = with_lab_settings({"PYTHONPATH": str(Path(folder) / "lab"), **ENVIRONMENT}, settings)
     c.Spawner.args = [
         f"--MappingKernelManager.cull_idle_timeout={classroom.idle}",

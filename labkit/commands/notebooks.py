@@ -18,7 +18,7 @@ from urllib.parse import quote
 import labkit
 from labkit.commands import CommandError, use_course
 from labkit.course import Lesson, learners_notebook, lessons, lessons_folder, text_of
-from labkit.machine.front_end import with_lab_settings
+from labkit.machine.jupyter import with_lab_settings
 from labkit.records import checkout, notebooks_folder, write_atomic
 from labkit.records.notebook_copies import copy_notebooks
 

@@ -20,9 +20,6 @@ from labkit.records import system
 
 EXTENSIONS = {"@jupyter-widgets/jupyterlab-manager": "jupyterlab_widgets", "anywidget": "anywidget"}  # folder: package
 PLACE = Path("share", "jupyter", "labextensions")
-# JupyterLab's settings for the lab (`labconfig/`): widgets are saved with the notebook, no call to the network, and no
-# buttons in a cell's corner, where Tab would stop before the widget and Enter would duplicate the cell.
-JUPYTER_CONFIG = Path(__file__).parent / "jupyter"
 # A variable that a host sets -> its name; these show widgets by a manager of their own, loaded from the network.
 HOSTS = {"COLAB_RELEASE_TAG": "Colab", "KAGGLE_KERNEL_RUN_TYPE": "Kaggle", "VSCODE_PID": "VS Code"}
 
@@ -34,16 +31,6 @@ def host(environment: Mapping[str, str]) -> str | None:
     ('Colab', None)
     """
     return next((name for variable, name in HOSTS.items() if variable in environment), None)
-
-
-def with_lab_settings(environment: Mapping[str, str], config: Path = JUPYTER_CONFIG) -> dict[str, str]:
-    """Return an environment in which Jupyter's server uses the lab's settings, unless the user has chosen otherwise.
-
-    >>> with_lab_settings({"JUPYTER_CONFIG_PATH": "/etc/mine"}, Path("lab"))["JUPYTER_CONFIG_PATH"].split(os.pathsep)
-    ['/etc/mine', 'lab']
-    """
-    paths = [*filter(None, [environment.get("JUPYTER_CONFIG_PATH")]), str(config)]
-    return {**environment, "JUPYTER_CONFIG_PATH": os.pathsep.join(paths)}
 
 
 def extension_folders() -> list[Path]:

@@ -27,7 +27,7 @@ import jupyter_client
 import nbformat
 import pytest
 
-from labkit.machine.front_end import with_lab_settings
+from labkit.machine.jupyter import with_lab_settings
 
 ROOT = Path(__file__).parents[2]
 NUMBERS = itertools.count()  # of notebooks without a name

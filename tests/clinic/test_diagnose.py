@@ -157,8 +157,9 @@ def test_the_command_says_by_its_exit_status_how_a_script_is(tmp_path, capsys) -
     assert "done 2" in (said := capsys.readouterr().out)
     assert "done 4" not in said, "it stops after the steps that were asked for"
     assert cli.main(["diagnose", str(script), "--steps", "3", "early"]) == 1
-    assert "labkit explain clip_before_unscale" in (said := capsys.readouterr().out)
-    (clipped,) = (line for line in said.splitlines() if "clipped while scaled" in line)
+    printed = capsys.readouterr().out
+    assert "labkit explain clip_before_unscale" in printed
+    (clipped,) = (line for line in printed.splitlines() if "clipped while scaled" in line)
     assert "first in step 0" in clipped, "the loss was scaled before the model was found"
     assert cli.main(["diagnose", str(none)]) == 2
     assert "before a training step" in capsys.readouterr().err
