@@ -51,7 +51,7 @@ class Watching:
 
 @contextmanager
 def optimizer_source(listener: Listener, optimizer: type, stand_in: type) -> Iterator[None]:
-    """Tell of optimizers that are none of torch's, as fastai's, and of what stands in for them before a scaler.
+    """Report optimizers that are not torch's, such as fastai's, and the objects that replace them before a scaler.
 
     optimizer  a class with `param_groups`, `state` and `step`
     stand_in   a class whose objects a scaler steps in an optimizer's place; the optimizer itself steps afterwards

@@ -114,11 +114,6 @@ def wrong(
     return Mistake(name, answer or _unknown, sentence, edits)
 
 
-def mistakes_in(names: Mapping[str, object]) -> tuple[Mistake, ...]:
-    """Return the mistakes of a module, `vars()`, in their order."""
-    return tuple(value for value in names.values() if isinstance(value, Mistake))
-
-
 @dataclass(frozen=True)
 class Exercise:
     """A question as data.
