@@ -34,7 +34,7 @@ from labkit.amp.loss_scaling.clip import clip_without_waiting_, in_fp32_where_he
 from labkit.amp.loss_scaling.scaler import Decision, ScalerState, StepReport, decide, initial
 from labkit.amp.loss_scaling.skips import FEWEST_SKIPS, diagnosis, report
 from labkit.amp.loss_scaling.unscale import largest_magnitudes, read
-from labkit.amp.low_bit.products import Products
+from labkit.amp.low_bit.products import LowBitProducts
 from labkit.amp.masters.convert import to_model_format, uncompiled
 from labkit.amp.masters.mixed_dtype_ops import RangeMemory
 from labkit.amp.masters.weights import Group, MakeOptimizer, Weights
@@ -110,7 +110,7 @@ class Engine:
         self.call = CastGraph(self.model, recipe.autocast) if recipe.graph and recipe.autocast else self.model
         self.weights = self._make_weights(Weights, make_optimizer, groups=groups, flat=flat, seed=seed)
         names, products = self.weights.names, recipe.products
-        self.products = Products(products, self.model, names, seed, recipe.name) if products else None
+        self.products = LowBitProducts(products, self.model, names, seed, recipe.name) if products else None
         self.scalers: list[ScalerState] = [initial(recipe.scaler)] * losses
         self.steps = self.skips_in_a_row = 0
         self._dtype = dtype_of(recipe.model)

@@ -22,7 +22,7 @@ import torch
 from labkit.amp.casting.autocast import autocast, current
 from labkit.amp.loss_scaling.scaler import DYNAMIC, NO_SCALING, ScalerConfig, static
 from labkit.amp.low_bit.operands import PRODUCTS, ProductFormat
-from labkit.amp.low_bit.products import Products
+from labkit.amp.low_bit.products import LowBitProducts
 from labkit.amp.masters.mixed_dtype_ops import RangeMemory, mixed_dtype_ops
 from labkit.amp.masters.without_master import WeightRounding
 from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, Format
@@ -132,7 +132,7 @@ class Recipe:
         return plain | values | {"products": _plain(self.products), "fields": in_full}
 
     def forward(
-        self, device: torch.device | str, products: Products | None = None, ranges: RangeMemory | None = None
+        self, device: torch.device | str, products: LowBitProducts | None = None, ranges: RangeMemory | None = None
     ) -> AbstractContextManager[None]:
         """Return the context in which a forward pass and its loss run under this recipe.
 
@@ -150,7 +150,7 @@ class Recipe:
         return fp32_precision("tf32") if self.tf32 and has_tf32(device) else nullcontext()
 
     def modes(
-        self, device: torch.device | str, products: Products | None, ranges: RangeMemory | None = None
+        self, device: torch.device | str, products: LowBitProducts | None, ranges: RangeMemory | None = None
     ) -> Iterator[AbstractContextManager[Any]]:
         """Yield the modes that a forward pass runs under, outermost first."""
         if products is not None:

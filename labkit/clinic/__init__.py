@@ -28,7 +28,7 @@ MOVED: dict[str, tuple[str, Any]] = {
     "snippet": ("labkit.faults.snippet", lambda patient, cured: faults.snippet(patient, cured)),
     "code_of": ("labkit.faults.code_of", lambda function, cured: faults.code_of(function, cured)),
 }
-for _name in ("Card", "GpuCard", "Kind", "Outcome", "Training", "cards", "explain"):
+for _name in ("Card", "GpuCard", "Kind", "TrainingOutcome", "Training", "cards", "explain"):
     MOVED[_name] = (f"labkit.faults.{_name}", getattr(faults, _name))
 
 

@@ -4,11 +4,22 @@
 """
 
 from labkit.faults.catalogue import FAULTS, GPU_CARDS, cards, explain
-from labkit.faults.fault import Card, Fault, Kind, Outcome, Training, run
+from labkit.faults.fault import Card, Fault, Kind, Training, TrainingOutcome, run
 from labkit.faults.gpu import GpuCard
 from labkit.faults.snippet import code_of, snippet
 
 __all__ = [
-    "FAULTS", "GPU_CARDS", "Card", "Fault", "GpuCard", "Kind", "Outcome", "Training", "cards", "code_of", "explain",
-    "run", "snippet",
+    "FAULTS",
+    "GPU_CARDS",
+    "Card",
+    "Fault",
+    "GpuCard",
+    "Kind",
+    "Training",
+    "TrainingOutcome",
+    "cards",
+    "code_of",
+    "explain",
+    "run",
+    "snippet",
 ]  # fmt: skip

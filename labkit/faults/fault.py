@@ -47,7 +47,7 @@ class Training:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrainingOutcome:
     """The result of a run: the losses, the score (NaN where the run was ended), and the error that ended it, or ""."""
 
     losses: tuple[float, ...]
@@ -157,7 +157,7 @@ class Fault(Card):
         face = f"Under labkit.frameworks.torch_amp it does not fail: {self.prevented}" if self.prevented else ""
         return " ".join(filter(None, (under, face)))
 
-    def failed(self, outcome: Outcome) -> bool:
+    def failed(self, outcome: TrainingOutcome) -> bool:
         """Say whether a run shows this fault: it was ended by its error, or its score stays below the limit."""
         if outcome.error:
             return any(words in outcome.error for words in self.errors)
@@ -170,7 +170,7 @@ def random_state_kept() -> AbstractContextManager[None]:
     return torch.random.fork_rng(devices=range(torch.cuda.device_count()) if usable else ())
 
 
-def run(fault: Fault, fixed: bool) -> Outcome:
+def run(fault: Fault, fixed: bool) -> TrainingOutcome:
     """Run one form to its end, or to the error that ends it; the global random state is left as it was."""
     losses: list[float] = []
     with random_state_kept():
@@ -179,9 +179,9 @@ def run(fault: Fault, fixed: bool) -> Outcome:
             for batch in training.batches:
                 loss = training.step(batch)
                 losses.append(math.nan if loss is None else loss.item() if isinstance(loss, Tensor) else loss)
-            return Outcome(tuple(losses), training.score())
+            return TrainingOutcome(tuple(losses), training.score())
         except Exception as error:
-            return Outcome(tuple(losses), math.nan, f"{type(error).__name__}: {error}")
+            return TrainingOutcome(tuple(losses), math.nan, f"{type(error).__name__}: {error}")
 
 
 def address(thread: str) -> str:

@@ -49,7 +49,7 @@ def plain(
     loss_of: Callable[..., Tensor],
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
-    given: Iterable[Any],
+    batches: Iterable[Any],
     score: Callable[[], float],
 ) -> Training:
     """Return a training without a loss scaler; `loss_of` takes the parts of a batch."""
@@ -61,7 +61,7 @@ def plain(
         optimizer.step()
         return loss
 
-    return Training(step, given, score, model, optimizer)
+    return Training(step, batches, score, model, optimizer)
 
 
 def scaled(
@@ -69,7 +69,7 @@ def scaled(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     scaler: torch.amp.GradScaler,
-    given: Iterable[Any],
+    batches: Iterable[Any],
     score: Callable[[], float],
     before_step: Callable[[], object] = lambda: None,
 ) -> Training:
@@ -85,4 +85,4 @@ def scaled(
         scaler.update()
         return loss
 
-    return Training(step, given, score, model, optimizer, scaler)
+    return Training(step, batches, score, model, optimizer, scaler)

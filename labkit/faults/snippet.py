@@ -46,7 +46,7 @@ def _definition(function: Callable[..., Any]) -> ast.FunctionDef:
 def _inlined(definition: ast.FunctionDef, call: ast.Call) -> list[ast.stmt]:
     """Return the body of a function with a call's arguments for its parameters, without calls of those left out."""
     names = [argument.arg for argument in definition.args.args]
-    given = dict(zip(names, call.args, strict=False))
+    bound = dict(zip(names, call.args, strict=False))
 
     class Arguments(ast.NodeTransformer):
         def visit_arg(self, node: ast.arg) -> ast.arg:
@@ -58,12 +58,12 @@ def _inlined(definition: ast.FunctionDef, call: ast.Call) -> list[ast.stmt]:
 
         def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
             match node.value:
-                case ast.Call(func=ast.Name(id=name)) if name in names and name not in given:
+                case ast.Call(func=ast.Name(id=name)) if name in names and name not in bound:
                     return None
             return self.generic_visit(node)
 
         def visit_Name(self, node: ast.Name) -> ast.expr:
-            return given.get(node.id, node)
+            return bound.get(node.id, node)
 
     return [Arguments().visit(statement) for statement in definition.body[1:]]
 

@@ -81,9 +81,9 @@ def round_to(
     >>> round_to(np.float32(1.0001), FP16, Rounding.TOWARD_POSITIVE)
     array(1.0009766, dtype=float32)
     """
-    given = as_floats(values)
-    target = common_format(_NUMPY_FORMATS[given.dtype], format)
-    exact = widen(given)
+    floats = as_floats(values)
+    target = common_format(_NUMPY_FORMATS[floats.dtype], format)
+    exact = widen(floats)
     if target.nan_code is None and np.isnan(exact).any():
         raise no_nan(target)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -92,7 +92,7 @@ def round_to(
     _, _, infinity = overflow_values(target, rounding, overflow)
     rounded = np.where(np.isinf(exact), np.copysign(infinity, exact), limit(rounded, target, rounding, overflow))
     refused = (exact < 0) & (not target.signed) | (exact == 0) & (not target.has_zero)
-    return np.where(refused | np.isnan(rounded), np.nan, rounded).astype(given.dtype)
+    return np.where(refused | np.isnan(rounded), np.nan, rounded).astype(floats.dtype)
 
 
 def ulp(values: ArrayLike, format: Format) -> NDArray[np.float64]:

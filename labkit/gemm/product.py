@@ -282,8 +282,8 @@ def _bilinear(
 
 def _each(value: Any, dimensions: int) -> tuple[int, ...]:
     """One number for each dimension, from one for all or a sequence."""
-    given = (value,) if isinstance(value, int) else tuple(value)
-    return given * dimensions if len(given) == 1 else given
+    sizes = (value,) if isinstance(value, int) else tuple(value)
+    return sizes * dimensions if len(sizes) == 1 else sizes
 
 
 def _attention(

@@ -12,6 +12,6 @@ cases; give that a folder of its own.
 """
 
 from labkit.gpu.command import GRACE, LIMIT, QUICK_LIMIT, run
-from labkit.gpu.parts import PARTS, QUICK_PARTS, Order, Part
+from labkit.gpu.parts import PARTS, QUICK_PARTS, Job, Part
 
-__all__ = ["GRACE", "LIMIT", "PARTS", "QUICK_LIMIT", "QUICK_PARTS", "Order", "Part", "run"]
+__all__ = ["GRACE", "LIMIT", "PARTS", "QUICK_LIMIT", "QUICK_PARTS", "Job", "Part", "run"]

@@ -18,7 +18,7 @@ import torch
 
 from labkit.bench import device_report
 from labkit.gpu import checks, passport
-from labkit.gpu.parts import PARTS, QUICK_PARTS, Order
+from labkit.gpu.parts import PARTS, QUICK_PARTS, Job
 from labkit.gpu.worker import environment
 from labkit.records import refuse_simulated, results_folder
 
@@ -49,7 +49,7 @@ def run(arguments: Namespace) -> int:
     if arguments.here:
         spent = time.time() - (arguments.since or time.time())  # importing torch takes seconds, too
         end = time.monotonic() + seconds - spent
-        return max(_run_part(name, Order(report, folder, end, arguments.quick)) for name in budgets)
+        return max(_run_part(name, Job(report, folder, end, arguments.quick)) for name in budgets)
     _say(f"{report}\n")
     if (why := checks.missing()) and not arguments.only:
         _say(why)
@@ -73,10 +73,10 @@ def budgets_of(arguments: Namespace) -> dict[str, float]:
     return {name: quick.get(name, PARTS[name].seconds) for name in names}
 
 
-def _run_part(name: str, order: Order) -> int:
-    if order.report.kind == "cpu":
+def _run_part(name: str, job: Job) -> int:
+    if job.report.kind == "cpu":
         torch.set_num_threads(1)  # a dry run is small: a second thread would cost more than it saves
-    for line in PARTS[name].run(order):
+    for line in PARTS[name].run(job):
         _say(line)
     return 0
 

@@ -30,7 +30,7 @@ from labkit.train.record import fingerprint
 
 
 @dataclass(frozen=True)
-class Order:
+class Job:
     """The job of a part: its device, its folder, when to end (time.monotonic), and whether to be quick.
 
     quick   on a GPU: a third of the time; on a CPU: small cases, as a dry run of the code
@@ -65,7 +65,7 @@ class Part:
 
     about: str
     seconds: float
-    run: Callable[[Order], Iterator[str]]
+    run: Callable[[Job], Iterator[str]]
 
 
 RACES = (
@@ -85,21 +85,21 @@ NOTHING = {
 TIME_UP = "the time was up"
 
 
-def _sweeps(*names: str) -> Callable[[Order], Iterator[str]]:
+def _sweeps(*names: str) -> Callable[[Job], Iterator[str]]:
     """Return a part that times sweeps, one file each; the seconds are shared evenly among those that are left."""
 
-    def run(order: Order) -> Iterator[str]:
-        extent = _extent(order)
-        known = [name for name in names if name in sweeps(order.report, extent)]
+    def run(job: Job) -> Iterator[str]:
+        extent = _extent(job)
+        known = [name for name in names if name in sweeps(job.report, extent)]
         for i, name in enumerate(known):
-            path, seconds = order.path("gemm", f"{name}.json"), order.seconds_left() / (len(known) - i)
+            path, seconds = job.path("gemm", f"{name}.json"), job.seconds_left() / (len(known) - i)
             said = [f"{path}: nothing was timed"]
 
             def keep(record: GemmRecord, path: Path = path, said: list[str] = said) -> None:
-                said[0] = _save_sweep(path, record, quick=order.quick)
+                said[0] = _save_sweep(path, record, quick=job.quick)
 
             try:
-                measure(name, order.report.kind, extent=extent, seconds=seconds, progress=keep)
+                measure(name, job.report.kind, extent=extent, seconds=seconds, progress=keep)
             except Exception as error:
                 said.append(f"ENDED by {reason(error)}")
             yield "; ".join(said)
@@ -107,8 +107,8 @@ def _sweeps(*names: str) -> Callable[[Order], Iterator[str]]:
     return run
 
 
-def _extent(order: Order) -> Extent | None:
-    return QUICK if order.rehearsal else GPU_SHORT if order.quick else None
+def _extent(job: Job) -> Extent | None:
+    return QUICK if job.rehearsal else GPU_SHORT if job.quick else None
 
 
 def _save_sweep(path: Path, record: GemmRecord, *, quick: bool) -> str:
@@ -124,38 +124,38 @@ def _save_sweep(path: Path, record: GemmRecord, *, quick: bool) -> str:
     return f"{path}: {len(record.runs)} cases, {len(record.left_out)} left out{fastest}"
 
 
-def _items(part: str, measured: Callable[[Order], list[Item]] = lambda order: []) -> Callable[[Order], Iterator[str]]:
+def _items(part: str, measured: Callable[[Job], list[Item]] = lambda job: []) -> Callable[[Job], Iterator[str]]:
     """Return a part that runs the checks of its name, then measures, and saves each line at once."""
 
-    def run(order: Order) -> Iterator[str]:
-        path, lines, names = order.path("checks", f"{part}.json"), list[Line](), list[str]()
+    def run(job: Job) -> Iterator[str]:
+        path, lines, names = job.path("checks", f"{part}.json"), list[Line](), list[str]()
         has_checks = part in checks.PARTS
         if why := checks.missing() if has_checks else "":
             yield why
-        checked = _checked(part, order, names) if has_checks and not why else iter(())
-        for line in chain(checked, _measured(measured(order), order, names)):
+        checked = _checked(part, job, names) if has_checks and not why else iter(())
+        for line in chain(checked, _measured(measured(job), job, names)):
             if "npz" in line:  # answers of a Tensor Core
                 content = base64.b64decode(line.pop("npz"))
-                yield f"{write_atomic(order.path('mma', line['file']), content)}:"
+                yield f"{write_atomic(job.path('mma', line['file']), content)}:"
             lines.append(line)
-            _keep_lines(path, order, lines)
+            _keep_lines(path, job, lines)
             yield _readable(line)
         found = {line["item"] for line in lines}
         late: list[Line] = [{"item": name, "outcome": TIME_UP} for name in names if name not in found]
         if late:
-            _keep_lines(path, order, [*lines, *late])
+            _keep_lines(path, job, [*lines, *late])
         yield from (f"{line['item']}: LEFT OUT, {TIME_UP}" for line in late)
         if names:
             yield f"{path}: {len(lines)} of {len(names)} items"
         elif not why:
-            yield f"{order.report.name} has {NOTHING[part]}"
+            yield f"{job.report.name} has {NOTHING[part]}"
 
     return run
 
 
-def _checked(part: str, order: Order, names: list[str]) -> Iterator[Line]:
-    command, items = checks.command(order.report.kind, part, quick=order.quick), list[tuple[str, str]]()
-    lines = ask_all(command, items, lambda: max(1.0, order.seconds_left()), lambda kind: not order.over())
+def _checked(part: str, job: Job, names: list[str]) -> Iterator[Line]:
+    command, items = checks.command(job.report.kind, part, quick=job.quick), list[tuple[str, str]]()
+    lines = ask_all(command, items, lambda: max(1.0, job.seconds_left()), lambda kind: not job.over())
     try:
         yield from lines
     except WorkerLost as lost:
@@ -164,16 +164,16 @@ def _checked(part: str, order: Order, names: list[str]) -> Iterator[Line]:
     names += [name for name, _ in items]
 
 
-def _measured(items: list[Item], order: Order, names: list[str]) -> Iterator[Line]:
+def _measured(items: list[Item], job: Job, names: list[str]) -> Iterator[Line]:
     names += [item.name for item in items]
     for item in items:
-        if not order.over():
-            yield answer(item, order.report.kind)
+        if not job.over():
+            yield answer(item, job.report.kind)
             release_memory()
 
 
-def _keep_lines(path: Path, order: Order, lines: list[Line]) -> None:
-    found = {"device": order.report.name, "versions": bench_versions(order.report), "date": now(), "items": lines}
+def _keep_lines(path: Path, job: Job, lines: list[Line]) -> None:
+    found = {"device": job.report.name, "versions": bench_versions(job.report), "date": now(), "items": lines}
     write_atomic(path, json.dumps(found, indent=1).encode())
 
 
@@ -183,26 +183,26 @@ def _readable(line: Line) -> str:
     return f"{line['item']}: {'; '.join(filter(None, [failed, line.get('summary', '')])) or 'done'}"
 
 
-def _trainings(order: Order) -> Iterator[str]:
+def _trainings(job: Job) -> Iterator[str]:
     """Train the lab's own tasks on the GPU, and save each run where `labkit compare` finds it.
 
     Quick runs are shortened, so they are other tasks, and are saved in a folder of their own.
     """
-    folder = order.folder / "runs" / order.report.slug
+    folder = job.folder / "runs" / job.report.slug
     runs = [(name, recipe) for name, recipes in RACES for recipe in recipes]
-    for name, recipe in runs[:1] if order.quick else runs:
-        if order.over():
+    for name, recipe in runs[:1] if job.quick else runs:
+        if job.over():
             yield f"{name} under {recipe}: not begun, the time was up"
             continue
         task = (TASKS | GPU_TASKS)[name]
-        task = replace(task, steps=2) if order.quick else task
+        task = replace(task, steps=2) if job.quick else task
         try:
-            record = train(task, RECIPES[recipe], 0, device=order.report.kind, stop=order.over)
+            record = train(task, RECIPES[recipe], 0, device=job.report.kind, stop=job.over)
             if record.stopped:
                 yield f"{name} under {recipe}: not finished, the time was up"
                 continue
             kept = replace(record, fingerprint=fingerprint(task, RECIPES[recipe]))
-            path = kept.save(record_path(folder / "quick" if order.quick else folder, name, recipe, 0))
+            path = kept.save(record_path(folder / "quick" if job.quick else folder, name, recipe, 0))
         except Exception as error:
             yield f"{name} under {recipe}: FAILED, {reason(error)}"
             continue
@@ -213,34 +213,34 @@ def _trainings(order: Order) -> Iterator[str]:
         yield f"{path}: {said}{pace}"
 
 
-def _costs(order: Order) -> list[Item]:
-    return [cost(network, "training", AMP_WAYS, _size(order, 1024), **_repeats(order)) for network in AMP_NETWORKS]
+def _costs(job: Job) -> list[Item]:
+    return [cost(network, "training", AMP_WAYS, _size(job, 1024), **_repeats(job)) for network in AMP_NETWORKS]
 
 
-def _size(order: Order, width: int) -> dict[str, int]:
-    return {"width": 64, "batch": 8} if order.rehearsal else {"width": width, "batch": 256}
+def _size(job: Job, width: int) -> dict[str, int]:
+    return {"width": 64, "batch": 8} if job.rehearsal else {"width": width, "batch": 256}
 
 
-def _repeats(order: Order) -> dict[str, int]:
-    return {"steps": 2, "rounds": 1} if order.rehearsal else {}
+def _repeats(job: Job) -> dict[str, int]:
+    return {"steps": 2, "rounds": 1} if job.rehearsal else {}
 
 
-def _paces(order: Order) -> list[Item]:
+def _paces(job: Job) -> list[Item]:
     """Measure the speed of each task in an even share of the seconds; then train the first task twice."""
-    names = ("digits",) if order.rehearsal else PACED
+    names = ("digits",) if job.rehearsal else PACED
 
     def share(left: int) -> float:
-        return order.seconds_left() / left
+        return job.seconds_left() / left
 
-    turns = _repeats(order)
+    turns = _repeats(job)
     tasks = [(TASKS | GPU_TASKS)[name] for name in names]
     paces = [pace(task, partial(share, len(tasks) - i), **turns) for i, task in enumerate(tasks)]
     return [*paces, twice(tasks[0], RECIPES["O1"])]
 
 
-def _own_kernel(order: Order) -> Iterator[str]:
-    yield from _sweeps("kernel")(replace(order, end=time.monotonic() + order.seconds_left() / 2))
-    yield from _items("kernel")(order)
+def _own_kernel(job: Job) -> Iterator[str]:
+    yield from _sweeps("kernel")(replace(job, end=time.monotonic() + job.seconds_left() / 2))
+    yield from _items("kernel")(job)
 
 
 PARTS: dict[str, Part] = {
@@ -251,13 +251,13 @@ PARTS: dict[str, Part] = {
     "speed": Part(
         "time training steps and inference",
         45,
-        _items("speed", lambda order: speed(_size(order, 4096), **_repeats(order))),
+        _items("speed", lambda job: speed(_size(job, 4096), **_repeats(job))),
     ),
     "tasks": Part("time the lab's own tasks, FP32 against FP16", 25, _items("tasks", _paces)),
     "cards": Part(
         "run the faults that only a GPU shows",
         20,
-        _items("cards", lambda order: cards([*GPU_CARDS.values()], _size(order, 4096)["width"])),
+        _items("cards", lambda job: cards([*GPU_CARDS.values()], _size(job, 4096)["width"])),
     ),
     "layers": Part("time layers, bandwidth and accumulation", 40, _sweeps("layers", "bandwidth", "accumulation")),
     "kernel": Part("time and check our own Triton kernel", 60, _own_kernel),

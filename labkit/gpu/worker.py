@@ -147,7 +147,7 @@ class WorkerLost(RuntimeError):
         self.said = said
 
 
-class Worker:
+class WorkerProcess:
     """A process that answers items, with a limit for each.
 
     Raises:
@@ -237,7 +237,7 @@ def ask_all(
     Raises:
         WorkerLost: a process could not be started.
     """
-    worker: Worker | None = Worker(command)
+    worker: WorkerProcess | None = WorkerProcess(command)
     try:
         assert worker is not None
         items += worker.items
@@ -245,7 +245,7 @@ def ask_all(
             if not begins(kind):
                 continue
             if worker is None:
-                worker = Worker(command)
+                worker = WorkerProcess(command)
             try:
                 line = worker.ask(name, seconds())
             except WorkerLost as lost:

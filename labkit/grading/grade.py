@@ -32,7 +32,7 @@ _CODE = (
 class CounterExample:
     """The first call of a check whose answer was wrong, as text."""
 
-    given: Rows
+    inputs: Rows
     expected: str
     got: str
     difference: str
@@ -231,7 +231,7 @@ def _rows(grade: Grade, verdict: Verdict) -> list[tuple[str, str]]:
     if example is not examples[0] and example.difference == examples[0].difference:
         return []
     if example.difference == example.got:
-        return [*example.given, ("got", example.got)]
+        return [*example.inputs, ("got", example.got)]
     whole = [("expected", example.expected), ("got", example.got)] if example is examples[0] else []
     whole = [row for row in whole if row != ("expected", verdict.check.name)]
     first, *rest = example.difference.split("\n")
@@ -239,4 +239,4 @@ def _rows(grade: Grade, verdict: Verdict) -> list[tuple[str, str]]:
     if whole and (first == said or first.startswith(f"{said}: ")):
         first = first.removeprefix(said).removeprefix(": ")
     lines = [first, *rest] if first else rest
-    return [*example.given, *whole, *(("" if at else "differs", line) for at, line in enumerate(lines))]
+    return [*example.inputs, *whole, *(("" if at else "differs", line) for at, line in enumerate(lines))]

@@ -151,15 +151,15 @@ def judge(case_set: CaseSet, answers: list[list[Json]], note: str = "") -> Grade
     """
     if [len(group) for group in answers] != [len(cases) for cases in case_set.cases]:
         raise ValueError("the number of answers is not the number of cases")
-    expected, given = known_outcomes(case_set, case_set.exercise.reference), outcomes_of(case_set, answers)
+    expected, obtained = known_outcomes(case_set, case_set.exercise.reference), outcomes_of(case_set, answers)
     right = known_answers(case_set, case_set.exercise.reference)
     verdicts = tuple(
         _verdict(case_set.exercise, check, cases, theirs, yours, [a == b for a, b in zip(written, answer, strict=True)])
         for check, cases, theirs, yours, written, answer in zip(
-            case_set.checks, case_set.cases, expected, given, right, answers, strict=True
+            case_set.checks, case_set.cases, expected, obtained, right, answers, strict=True
         )
     )
-    known = None if all(verdict.passed or verdict.unsolved for verdict in verdicts) else _mistake(case_set, given)
+    known = None if all(verdict.passed or verdict.unsolved for verdict in verdicts) else _mistake(case_set, obtained)
     return Grade(case_set.exercise, verdicts, known, case_set.complete, note)
 
 
@@ -194,12 +194,12 @@ def _verdict(
     check: Check,
     cases: tuple[Case, ...],
     expected: list[object],
-    given: list[object],
+    obtained: list[object],
     same: list[bool],
 ) -> Verdict:
     """Return the verdict on a check; where `same`, answers are identical and need no comparison."""
-    outcomes = tuple(answer for answer in given if isinstance(answer, Outcome))
-    for case, right, answer, equal in zip(cases, expected, given, same, strict=True):
+    outcomes = tuple(answer for answer in obtained if isinstance(answer, Outcome))
+    for case, right, answer, equal in zip(cases, expected, obtained, same, strict=True):
         mismatch = None if equal and not outcomes else difference(right, answer, exercise.ulps, exercise.two_zeros)
         if mismatch is not None:
             unsolved = isinstance(answer, Failure) and answer.kind == "unsolved"
@@ -217,8 +217,8 @@ def _counter_example(
         mismatch = f"expected {expected}, got {got}"
     if expected == got:  # they differ in what is cut off
         expected = got = f"{got}, the same as far as shown"
-    given = tuple(zip(exercise.parameters if values else (), values, strict=True))
-    return CounterExample(given + exercise.aside(*case), expected, got, mismatch)
+    inputs = tuple(zip(exercise.parameters if values else (), values, strict=True))
+    return CounterExample(inputs + exercise.aside(*case), expected, got, mismatch)
 
 
 def _text(exercise: Exercise, value: object) -> str:
@@ -228,15 +228,15 @@ def _text(exercise: Exercise, value: object) -> str:
     return show(value)
 
 
-def _mistake(case_set: CaseSet, given: list[list[object]]) -> Mistake | None:
+def _mistake(case_set: CaseSet, obtained: list[list[object]]) -> Mistake | None:
     """Return the first known mistake that gives the same answer to every case."""
-    return next((mistake for mistake in case_set.exercise.mistakes if _makes(case_set, mistake.answer, given)), None)
+    return next((mistake for mistake in case_set.exercise.mistakes if _makes(case_set, mistake.answer, obtained)), None)
 
 
-def _makes(case_set: CaseSet, mistaken: Callable[..., object], given: list[list[object]]) -> bool:
+def _makes(case_set: CaseSet, mistaken: Callable[..., object], obtained: list[list[object]]) -> bool:
     if isinstance(mistaken, StoredMistake):
-        return mistaken.digest == digest(given, case_set.exercise)
-    pairs = zip(known_outcomes(case_set, mistaken), given, strict=True)
+        return mistaken.digest == digest(obtained, case_set.exercise)
+    pairs = zip(known_outcomes(case_set, mistaken), obtained, strict=True)
     return all(_same(a, b, case_set.exercise) for theirs, group in pairs for a, b in zip(theirs, group, strict=True))
 
 

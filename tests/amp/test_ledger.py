@@ -37,8 +37,8 @@ class TestSoftmaxByHand:
         assert ops(rows) == ["matmul", "exp", "sum", "div", "log", "mean", "neg"]
         assert [row.rule for row in rows[:4]] == [Rule.ALLOW, Rule.DENY, Rule.SET_DTYPE, Rule.KEEP]
         matmul, exp = rows[:2]
-        assert (matmul.given, matmul.to, matmul.result) == ((torch.float32,) * 2, torch.float16, torch.float16)
-        assert (exp.given, exp.to, exp.result) == ((torch.float16,), torch.float32, torch.float32)
+        assert (matmul.input_dtypes, matmul.to, matmul.result) == ((torch.float32,) * 2, torch.float16, torch.float16)
+        assert (exp.input_dtypes, exp.to, exp.result) == ((torch.float16,), torch.float32, torch.float32)
         assert matmul.shape == (8, 10)
         assert all(row.why for row in rows)
         assert not any(row.moved or row.problem or row.overflowed for row in rows)
@@ -86,8 +86,8 @@ def test_nothing_moved_is_autocast_itself(operands):
         result = by_hand(*operands)
     rows = ledger(by_hand, *operands)
     listed = [row for row in rows if row.rule is not Rule.KEEP]
-    assert [(row.op, row.given, row.to, row.why) for row in listed] == [
-        (event.op, event.given, event.to, event.why) for event in events if event.rule is not Rule.KEEP
+    assert [(row.op, row.input_dtypes, row.to, row.why) for row in listed] == [
+        (event.op, event.input_dtypes, event.to, event.why) for event in events if event.rule is not Rule.KEEP
     ]
     exact = by_hand(*(t.double() for t in operands))
     assert rows[-1].result == result.dtype

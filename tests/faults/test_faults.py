@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from labkit import cli
-from labkit.faults import FAULTS, Fault, Outcome, Training, cards, explain, run, snippet
+from labkit.faults import FAULTS, Fault, Training, TrainingOutcome, cards, explain, run, snippet
 from labkit.frameworks import torch_amp
 from labkit.widgets.patient_wall.widget import behind
 
@@ -42,16 +42,16 @@ def losses_fall(fixed: bool) -> Training:
 def test_worked_example_a_run_has_losses_and_a_score() -> None:
     fault = Fault(losses_fall)
     broken, fixed = run(fault, fixed=False), run(fault, fixed=True)
-    assert broken == Outcome((1.0,) * 5, 0.0)
-    assert fixed == Outcome((1.0, 0.5, 1 / 3, 0.25, 0.2), 0.8)
+    assert broken == TrainingOutcome((1.0,) * 5, 0.0)
+    assert fixed == TrainingOutcome((1.0, 0.5, 1 / 3, 0.25, 0.2), 0.8)
     assert fault.failed(broken)
     assert not fault.failed(fixed)
 
 
 def test_an_error_that_is_not_the_faults_own_is_no_proof_of_it() -> None:
     fault = Fault(losses_fall)
-    assert not fault.failed(Outcome((), float("nan"), "RuntimeError: the disk is full"))
-    assert fault.failed(Outcome((), float("nan"), "RuntimeError: words of its own, over two lines, and more"))
+    assert not fault.failed(TrainingOutcome((), float("nan"), "RuntimeError: the disk is full"))
+    assert fault.failed(TrainingOutcome((), float("nan"), "RuntimeError: words of its own, over two lines, and more"))
 
 
 @pytest.mark.filterwarnings("ignore:Detected call of")

@@ -31,8 +31,8 @@ def planted(*_: Any, **__: Any) -> Any:
     raise RuntimeError(PLANTED.partition(": ")[2])
 
 
-def order(folder: Path, seconds: float = 60.0) -> gpu.Order:
-    return gpu.Order(device_report(), folder, time.monotonic() + seconds, quick=True)
+def order(folder: Path, seconds: float = 60.0) -> gpu.Job:
+    return gpu.Job(device_report(), folder, time.monotonic() + seconds, quick=True)
 
 
 def items_with_planted_failures() -> dict[str, Any]:
@@ -151,7 +151,7 @@ def test_a_sweep_is_on_the_disk_after_each_round(monkeypatch: pytest.MonkeyPatch
 
     before = parts.measure
     monkeypatch.setattr(parts, "measure", measure)
-    (line,) = parts._sweeps("size")(gpu.Order(device_report("cpu"), tmp_path, time.monotonic() + 60, quick=True))
+    (line,) = parts._sweeps("size")(gpu.Job(device_report("cpu"), tmp_path, time.monotonic() + 60, quick=True))
     assert line.endswith(f"; ENDED by {PLANTED}")
     (path,) = tmp_path.rglob("size.json")
     assert from_json(path.read_text()).runs

@@ -130,7 +130,7 @@ def test_a_number_in_an_array_without_dimensions_is_a_number() -> None:
 def test_a_counter_example_shows_bits_where_bits_are_the_point() -> None:
     (first, *_) = [v.counter_example for v in check("numbers.next_up", lambda code: code + 1).verdicts if not v.passed]
     assert first is not None
-    assert dict(first.given) == {
+    assert dict(first.inputs) == {
         "code": "0xBC00",
         "that is": "S 1  E 01111  F 0000000000  -1",
         "next is": "S 1  E 01110  F 1111111111  -0.999512",

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from labkit.faults import FAULTS, Kind, Outcome, cards, run
+from labkit.faults import FAULTS, Kind, TrainingOutcome, cards, run
 from labkit.faults.fault import address
 from labkit.widgets import PatientWall
 from labkit.widgets.patient_wall.widget import find, outcome_view
@@ -63,7 +63,7 @@ def test_what_was_found_is_said() -> None:
 
 def test_what_came_of_a_run_is_said_with_its_warning_and_no_number_that_json_lacks(wall: PatientWall) -> None:
     patient = FAULTS["log_of_epsilon"]
-    view = outcome_view(patient, Outcome((2.0, math.inf, math.nan), 0.1))
+    view = outcome_view(patient, TrainingOutcome((2.0, math.inf, math.nan), 0.1))
     assert view["losses"] == [2.0, None, None]
     assert view["sentence"] == (
         "3 steps, loss 2 at first and 2 at last, inf or NaN in 2; its score is 0.1, and it is well from 0.88 on."

@@ -20,6 +20,7 @@ from __future__ import annotations
 import copy
 import inspect
 import threading
+import warnings
 from collections.abc import Callable, Iterable
 from contextlib import ContextDecorator, nullcontext
 from dataclasses import dataclass
@@ -62,22 +63,28 @@ FLAGGED_DEVICE = "ipu"
 class CastEvent:
     """One decision of autocast.
 
-    op        name of the operation
-    rule      its list
-    why       the reason
-    given     dtypes of its floating-point tensors, in order
-    to        the dtype they were cast to, the format they were rounded to, or None if they were not cast
-    elements  number of elements that were cast or rounded
-    cached    how many of its casts came from the weight cache
+    op            name of the operation
+    rule          its list
+    why           the reason
+    input_dtypes  dtypes of its floating-point tensors, in order
+    to            the dtype they were cast to, the format they were rounded to, or None if they were not cast
+    elements      number of elements that were cast or rounded
+    cached        how many of its casts came from the weight cache
     """
 
     op: str
     rule: Rule
     why: str
-    given: tuple[torch.dtype, ...]
+    input_dtypes: tuple[torch.dtype, ...]
     to: torch.dtype | Format | None
     elements: int
     cached: int = 0
+
+    @property
+    def given(self) -> tuple[torch.dtype, ...]:
+        """Deprecated name of `input_dtypes`."""
+        warnings.warn("CastEvent.given is deprecated: use CastEvent.input_dtypes", DeprecationWarning, stacklevel=2)
+        return self.input_dtypes
 
 
 class _Open(threading.local):
@@ -236,11 +243,11 @@ class autocast(LabMode, ContextDecorator):
             if self.listen is None:
                 return _changed(args, kwargs, change)
             floats, hits = _floats(args, kwargs), _open.cache.hits
-            given, elements = tuple(t.dtype for t in floats), sum(t.numel() for t in floats if t.dtype != to)
+            input_dtypes, elements = tuple(t.dtype for t in floats), sum(t.numel() for t in floats if t.dtype != to)
             args, kwargs = _changed(args, kwargs, change)
             cached = _open.cache.hits - hits
         elements = 0 if change is None else elements
-        self.listen(CastEvent(name, rule, entry.why, given, to if floats else None, elements, cached))
+        self.listen(CastEvent(name, rule, entry.why, input_dtypes, to if floats else None, elements, cached))
         return args, kwargs
 
     def _decide(self, rule: Rule, args: Any, kwargs: Any) -> tuple[torch.dtype | Format | None, _Change | None]:

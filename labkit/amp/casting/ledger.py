@@ -17,6 +17,7 @@ from __future__ import annotations
 import copy
 import inspect
 import math
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
@@ -45,20 +46,20 @@ MOVABLE = (Rule.ALLOW, Rule.DENY, Rule.PROMOTE, Rule.KEEP)  # the lists an opera
 class LedgerRow:
     """One operation of a forward pass.
 
-    key          its name and the number of the call: "softmax 1"
-    op           name of the operation
-    where        path of the module it was called in, "" outside of one
-    rule, why    its list in this run, and the reason
-    home         its list by default
-    given        dtypes of its floating-point tensors, in order
-    to           the dtype they were cast to (for an emulated format, the format), or None if they were not cast
-    result       dtype of what it returned, or None if it was not reached
-    shape        shape of what it returned
-    error        relative RMS error against FP32: |result - exact| / |exact|; inf if something overflowed
-    largest      largest |value| of its FP32 result
-    overflowed   elements that are inf or NaN in this run and finite in FP32
-    lost         elements that are 0 in this run and not in FP32: underflow, or the other side of a ReLU
-    problem      torch's error message if the call failed; the rows after it are not reached
+    key           its name and the number of the call: "softmax 1"
+    op            name of the operation
+    where         path of the module it was called in, "" outside of one
+    rule, why     its list in this run, and the reason
+    home          its list by default
+    input_dtypes  dtypes of its floating-point tensors, in order
+    to            the dtype they were cast to (for an emulated format, the format), or None if they were not cast
+    result        dtype of what it returned, or None if it was not reached
+    shape         shape of what it returned
+    error         relative RMS error against FP32: |result - exact| / |exact|; inf if something overflowed
+    largest       largest |value| of its FP32 result
+    overflowed    elements that are inf or NaN in this run and finite in FP32
+    lost          elements that are 0 in this run and not in FP32: underflow, or the other side of a ReLU
+    problem       torch's error message if the call failed; the rows after it are not reached
     """
 
     key: str
@@ -67,7 +68,7 @@ class LedgerRow:
     rule: Rule
     why: str
     home: Rule
-    given: tuple[torch.dtype, ...]
+    input_dtypes: tuple[torch.dtype, ...]
     to: torch.dtype | Format | None
     result: torch.dtype | None
     shape: tuple[int, ...]
@@ -83,12 +84,18 @@ class LedgerRow:
         return self.error / FP16.epsilon
 
     @property
+    def given(self) -> tuple[torch.dtype, ...]:
+        """Deprecated name of `input_dtypes`."""
+        warnings.warn("LedgerRow.given is deprecated: use LedgerRow.input_dtypes", DeprecationWarning, stacklevel=2)
+        return self.input_dtypes
+
+    @property
     def moved(self) -> bool:
         """Whether it was on another list than its default."""
         return self.rule is not self.home
 
 
-class Call(NamedTuple):
+class LedgerCall(NamedTuple):
     """A recorded operation of one run: its row, without errors yet, and its result."""
 
     row: LedgerRow
@@ -107,7 +114,7 @@ class Recording(autocast):
     def __init__(self, format: Format, overrides: Mapping[str, Rule], *, casts: bool) -> None:
         super().__init__(format, listen=lambda event: setattr(self, "event", event), cache=False)
         self.overrides, self.casts = overrides, casts
-        self.calls, self.path = list[Call](), list[str]()
+        self.calls, self.path = list[LedgerCall](), list[str]()
         self.counts = Counter[str]()
         self.event: CastEvent | None = None  # autocast's last decision
 
@@ -127,13 +134,13 @@ class Recording(autocast):
         kept = entry.rule is Rule.KEEP
         if kept and is_composite(func) and self._moved_to(name) is None:
             return super().__torch_function__(func, types, args, kwargs)  # record the operations inside instead
-        given = _floats((args, kwargs))
+        inputs = _floats((args, kwargs))
         self.event = None
         if kept or not self.casts:
             out = func(*args, **kwargs)
         else:
             out = super().__torch_function__(func, types, args, kwargs)
-        self._record(name, entry, given, out)
+        self._record(name, entry, inputs, out)
         return out
 
     def _moved_to(self, name: str) -> Rule | None:
@@ -142,14 +149,14 @@ class Recording(autocast):
     def _key(self, name: str) -> str:
         return f"{_bare(name)} {self.counts[_bare(name)] + 1}"
 
-    def _record(self, name: str, entry: Entry, given: list[Tensor], out: Any) -> None:
+    def _record(self, name: str, entry: Entry, inputs: list[Tensor], out: Any) -> None:
         """Record an operation if it computed a floating-point tensor."""
         result = next(iter(_floats(out)), None)
         in_place = name.endswith("_") and not name.endswith("__")
-        if result is None or not given:
+        if result is None or not inputs:
             return
         memory = result.untyped_storage().data_ptr()
-        if not in_place and any(tensor.untyped_storage().data_ptr() == memory for tensor in given):
+        if not in_place and any(tensor.untyped_storage().data_ptr() == memory for tensor in inputs):
             return
         op = _bare(name)
         row = LedgerRow(
@@ -159,18 +166,18 @@ class Recording(autocast):
             rule=entry.rule,
             why=entry.why,
             home=rule_for(op).rule,
-            given=tuple(tensor.dtype for tensor in given),
+            input_dtypes=tuple(tensor.dtype for tensor in inputs),
             to=self.event.to if self.event is not None else None,
             result=result.dtype,
             shape=tuple(result.shape),
         )
-        self.calls.append(Call(row, result.detach().clone()))
+        self.calls.append(LedgerCall(row, result.detach().clone()))
         self.counts[op] += 1
 
 
 def list_calls(
     model: Callable[..., Any], inputs: tuple[Any, ...], region: Recording
-) -> tuple[list[Call], RuntimeError | None]:
+) -> tuple[list[LedgerCall], RuntimeError | None]:
     """Run a copy of the model in a region; under autocast, an error of an operation is returned."""
     inputs = tree_map_only(Tensor, lambda tensor: tensor.detach().clone(), inputs)  # they may come from other layers
     model = copy.deepcopy(model)
@@ -255,7 +262,9 @@ def ledger(
             rows.append(replace(cast[number].row, error=error, largest=largest, overflowed=overflowed, lost=lost))
         else:  # the operation that failed, and those after it
             problem = str(failure) if number == len(done) else ""
-            nothing = replace(exact[number].row, given=(), to=None, result=None, largest=largest, problem=problem)
+            nothing = replace(
+                exact[number].row, input_dtypes=(), to=None, result=None, largest=largest, problem=problem
+            )
             rows.append(nothing)
     return tuple(rows)
 

@@ -32,7 +32,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from labkit.amp.casting.autocast import autocast, current
 from labkit.amp.casting.lists import LISTS
 from labkit.amp.graph.passes import build, cancel, hoist
-from labkit.amp.graph.trace import Step, Trace, difference, made_anew, trace
+from labkit.amp.graph.trace import CallTrace, Step, difference, made_anew, trace
 from labkit.amp.masters.convert import uncompiled
 from labkit.formats import Format
 from labkit.gemm.half_storage import HalfStorage
@@ -102,7 +102,7 @@ def aliased(inputs: list[Tensor], model: nn.Module) -> str:
     """Say that one tensor has two roles in a call; "" where none has."""
     own = {id(tensor) for tensor in (*inputs, *model.parameters(), *model.buffers())}
     known = len({id(t) for t in (*model.parameters(), *model.buffers())})
-    return "" if len(own) == known + len(inputs) else "an input is given twice, or is a weight of the network"
+    return "" if len(own) == known + len(inputs) else "an input is passed twice, or is a weight of the network"
 
 
 def _copied(value: Any) -> Any:
@@ -125,7 +125,7 @@ class Decided:
     why       why there is no graph; "" as long as there may be one
     """
 
-    trace: Trace | None = None
+    trace: CallTrace | None = None
     tensors: list[tuple[dict[str, Any], str]] = field(default_factory=list)
     guard: Guard | None = None
     run: Callable[..., Any] | None = None
@@ -238,7 +238,7 @@ class CastGraph:
             )
         return out
 
-    def _decide(self, kind: Decided, last: Trace | None, traced: Any, inputs: int, changed: str) -> None:
+    def _decide(self, kind: Decided, last: CallTrace | None, traced: Any, inputs: int, changed: str) -> None:
         """Build a graph from a trace that equals the last one, or record why there is none."""
         if isinstance(traced, str):
             kind.trace, kind.why = None, traced

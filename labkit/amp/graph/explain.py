@@ -34,7 +34,7 @@ class GraphCast:
     """
 
     weight: bool
-    given: str
+    source: str
     to: str
     elements: int
     fate: str
@@ -44,7 +44,7 @@ class GraphCast:
     @property
     def bytes(self) -> int:
         """Bytes that it reads and writes, each time."""
-        return self.elements * sum(4 if name == "FP32" else 2 for name in (self.given, self.to))
+        return self.elements * sum(4 if name == "FP32" else 2 for name in (self.source, self.to))
 
 
 @dataclass(frozen=True)
@@ -128,16 +128,16 @@ def explain(graph: CastGraph | Engine) -> Explanation:
         raise ValueError(
             f"there is no graph: {known.why or 'the third forward pass runs as one, and it did not come yet'}."
         )
-    weights = {given.number for given in known.trace.given if given.weight}
-    formats: dict[int, str] = {given.number: _name(given.dtype) for given in known.trace.given}
+    weights = {source.number for source in known.trace.sources if source.weight}
+    formats: dict[int, str] = {source.number: _name(source.dtype) for source in known.trace.sources}
     fates = {id(step): ("cancelled", 0) for step in known.gone}
     first = set[tuple[int, torch.dtype]]()  # of a weight's casts to a dtype: it is made, the others link to it
     for step in known.linked:
         key = (step.args[0].number, step.dtype)
         fates[id(step)] = ("hoisted", int(key not in first))
         first.add(key)
-    own = known.trace.given[len(known.trace.given) - len(known.tensors) :]
-    names = {given.number: name for given, (_, name) in zip(own, known.tensors, strict=True)}
+    own = known.trace.sources[len(known.trace.sources) - len(known.tensors) :]
+    names = {source.number: name for source, (_, name) in zip(own, known.tensors, strict=True)}
     rows: list[GraphRow] = []
     for _, group in groupby(known.trace.steps, key=lambda step: step.call):
         calls, casts = list(group), []
@@ -145,8 +145,8 @@ def explain(graph: CastGraph | Engine) -> Explanation:
             if step.cast:
                 number = step.args[0].number
                 fate, times = fates.get(id(step), ("stays", 1))
-                given, to, name = formats.get(number, "FP32"), _name(step.dtype), names.get(number, "input")
-                casts.append(GraphCast(number in weights, given, to, math.prod(step.shape), fate, times, name))
+                source, to, name = formats.get(number, "FP32"), _name(step.dtype), names.get(number, "input")
+                casts.append(GraphCast(number in weights, source, to, math.prod(step.shape), fate, times, name))
             if isinstance(step.out, Ref):
                 formats[step.out.number] = _name(step.dtype)
         last = calls[-1]

@@ -21,19 +21,19 @@ from torch import Tensor, fx
 from torch.fx.node import _get_qualified_name, map_aggregate
 
 from labkit.amp.casting.casts import NATIVE, Cast
-from labkit.amp.graph.trace import Ref, Step, Trace
+from labkit.amp.graph.trace import CallTrace, Ref, Step
 from labkit.formats import FP16
 
 _METHODS = {dtype: method.__name__ for dtype, method in NATIVE.items()}
 _NATIVE = Cast(FP16)  # the gradient of a cast between torch dtypes is not rounded again, whichever the format is
 
 
-def build(trace: Trace) -> fx.Graph:
+def build(trace: CallTrace) -> fx.Graph:
     """Return the graph of a trace; its arguments are the inputs of the trace."""
     graph, nodes = fx.Graph(), dict[int, fx.Node]()
-    for given in trace.given:
-        nodes[given.number] = graph.placeholder(f"given_{given.number}")
-        nodes[given.number].meta["given"] = given
+    for source in trace.sources:
+        nodes[source.number] = graph.placeholder(f"source_{source.number}")
+        nodes[source.number].meta["source"] = source
     grad = trace.grad
     for step in trace.steps:
         if step.grad != grad:
@@ -96,7 +96,7 @@ def cancel(graph: fx.Graph) -> list[Step]:
         source: Any = node.args[0]
         to = _dtype(node)
         same: Any = None
-        if source.op == "placeholder" and not source.meta["given"].gradient:
+        if source.op == "placeholder" and not source.meta["source"].gradient:
             same = made.get((source, to))
         first: Any = source.args[0] if is_cast(source) else None
         if first is not None and _dtype(source) is torch.float32 and _dtype(first) is to:
@@ -119,7 +119,7 @@ def hoist(graph: fx.Graph) -> list[Step]:
     weights = [node for node in graph.nodes if node.op == "placeholder"]
     for weight in weights:
         casts = [node for node in weight.users if is_cast(node) and node.meta["step"].cast]
-        if len(casts) < 2 or not weight.meta["given"].weight or any(_writes(user) for user in weight.users):
+        if len(casts) < 2 or not weight.meta["source"].weight or any(_writes(user) for user in weight.users):
             continue
         with graph.inserting_before(weights[-1].next):
             values = graph.call_function(values_of, (weight, _dtype(casts[0])))
@@ -149,7 +149,7 @@ def is_cast(node: Any) -> bool:
 
 
 def _dtype(node: fx.Node) -> torch.dtype | None:
-    known = node.meta.get("step") or node.meta.get("given")
+    known = node.meta.get("step") or node.meta.get("source")
     return known.dtype if known is not None else None
 
 

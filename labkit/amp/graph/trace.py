@@ -88,12 +88,12 @@ class Step:
 _NOTHING = Entry(Rule.KEEP, "outside of autocast")
 
 
-class Recorder(TorchFunctionMode):
+class CallRecorder(TorchFunctionMode):
     """The outermost mode of a traced run: writes down what reaches torch.
 
-    steps    what was called, in order
+    steps    the calls, in order
     tensors  each tensor that has a `Ref`, by its number
-    given    the numbers of the tensors that were not made in the trace: inputs, weights, buffers, constants
+    sources  the numbers of the tensors that were not made in the trace: inputs, weights, buffers, constants
     problem  why there is no trace; "" as long as there is one
     """
 
@@ -101,13 +101,13 @@ class Recorder(TorchFunctionMode):
         super().__init__()
         self.steps: list[Step] = []
         self.tensors: list[Tensor] = []
-        self.given: list[int] = []
+        self.sources: list[int] = []
         self.problem, self.paused = "", False
         self.inference = torch.is_inference_mode_enabled()
         self.current: tuple[int, str, Entry] = (0, "", _NOTHING)
         self._refs: dict[int, Ref] = {}
         for tensor in inputs:
-            self._ref_of_given(tensor)
+            self._ref_of_source(tensor)
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -176,11 +176,11 @@ class Recorder(TorchFunctionMode):
             with torch._C.DisableTorchFunction():
                 if tensor.grad_fn is not None:
                     self.refuse("a tensor was made where torch shows no call: in torch.jit, or an extension")
-        return self._ref_of_given(tensor)
+        return self._ref_of_source(tensor)
 
-    def _ref_of_given(self, tensor: Tensor) -> Ref:
+    def _ref_of_source(self, tensor: Tensor) -> Ref:
         if id(tensor) not in self._refs:
-            self.given.append(len(self.tensors))
+            self.sources.append(len(self.tensors))
         return self._ref_of_made(tensor)
 
     def _ref_of_made(self, tensor: Tensor) -> Ref:
@@ -206,8 +206,8 @@ def where() -> str:
 
 
 @dataclass(frozen=True)
-class Given:
-    """A tensor that was there before the trace: which, and whether it is a weight or asks for a gradient otherwise."""
+class Source:
+    """A tensor that existed before the trace, and whether it is a weight or needs a gradient otherwise."""
 
     number: int
     dtype: torch.dtype
@@ -216,17 +216,17 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Trace:
+class CallTrace:
     """A run that was written down. Two of one network under the same circumstances are equal.
 
-    steps   what was called, in order
-    given   the tensors that were there before: the inputs first, then weights, buffers and constants
-    leaves  what was returned, with a `Ref` for each tensor, flat; spec says how it was nested
-    grad    whether gradients were recorded
+    steps    the calls, in order
+    sources  tensors that existed before: the inputs first, then weights, buffers and constants
+    leaves   what was returned, with a `Ref` for each tensor, flat; spec says how it was nested
+    grad     whether gradients were recorded
     """
 
     steps: list[Step]
-    given: list[Given]
+    sources: list[Source]
     leaves: list[Any]
     spec: Any
     grad: bool
@@ -235,11 +235,11 @@ class Trace:
 def trace(
     model: Callable[..., Any], format: Format, inputs: list[Tensor], args: Any, kwargs: Any, modes: Sequence[Any] = ()
 ) -> tuple[Any, Any]:
-    """Call a model under autocast; return its result, and a (`Trace`, tensors that were given) or why there is none.
+    """Call a model under autocast; return its result, and a (`CallTrace`, source tensors) or why there is none.
 
     `modes` are open around it as well; they change no operation.
     """
-    recorder = Recorder(inputs)
+    recorder = CallRecorder(inputs)
     device = inputs[0].device if inputs else torch.device("cpu")
     drawn = _drawn()
     compiled = "torch._dynamo" in sys.modules  # then a part of the network may be: it is traced as it was written
@@ -256,12 +256,12 @@ def trace(
         recorder.refuse("forward draws from Python's or numpy's random numbers, or sets torch's seed")
     if recorder.problem:
         return out, recorder.problem
-    tensors = [recorder.tensors[number] for number in recorder.given]
-    given = [
-        Given(number, t.dtype, t.requires_grad and t.is_leaf and t.dtype is torch.float32, t.requires_grad)
-        for number, t in zip(recorder.given, tensors, strict=True)
+    tensors = [recorder.tensors[number] for number in recorder.sources]
+    sources = [
+        Source(number, t.dtype, t.requires_grad and t.is_leaf and t.dtype is torch.float32, t.requires_grad)
+        for number, t in zip(recorder.sources, tensors, strict=True)
     ]
-    return out, (Trace(recorder.steps, given, written, spec, torch.is_grad_enabled()), tensors)
+    return out, (CallTrace(recorder.steps, sources, written, spec, torch.is_grad_enabled()), tensors)
 
 
 class TracedAutocast(autocast):
@@ -269,7 +269,7 @@ class TracedAutocast(autocast):
 
     sees_all = True
 
-    def __init__(self, format: Format, recorder: Recorder) -> None:
+    def __init__(self, format: Format, recorder: CallRecorder) -> None:
         super().__init__(format, cache=False)
         self.recorder = recorder
 
@@ -307,7 +307,7 @@ def applied_eagerly(function: type[torch.autograd.Function]) -> Callable[..., An
 
 
 @contextmanager
-def noting_functions(recorder: Recorder) -> Iterator[None]:
+def noting_functions(recorder: CallRecorder) -> Iterator[None]:
     """Let custom autograd Functions, which no mode sees, be written down whole: their backward is their own."""
     original = torch.autograd.Function.__dict__["apply"]
 
@@ -333,17 +333,17 @@ def noting_functions(recorder: Recorder) -> Iterator[None]:
 
 
 def _drawn() -> Any:
-    """Return where the random numbers stand that torch's functions do not draw, and which seed torch was given."""
+    """Return the state of the random numbers that torch's functions do not draw, and torch's seed."""
     return random.getstate(), repr(np.random.get_state()), torch.initial_seed()  # noqa: NPY002 (the user's, if any)
 
 
 def made_anew(before: list[tuple[dict[str, Any], str]], now: list[tuple[dict[str, Any], str]]) -> str:
-    """Say that tensors which two traces were given are not the same ones; "" where they are."""
+    """Return a message if the sources of two traces are different tensors, otherwise ""."""
     same = [id(d[k]) for d, k in before] == [id(d[k]) for d, k in now]
     return "" if same else "a tensor comes from elsewhere, another one each time"
 
 
-def difference(last: Trace | None, now: Trace) -> str:
+def difference(last: CallTrace | None, now: CallTrace) -> str:
     """Say where two traces differ; "" where they do not, or there is one only."""
     if last is None or last == now:
         return ""

@@ -199,7 +199,7 @@ class Layer:
 
     def __call__(self, a: Tensor, b: Tensor) -> Tensor:
         """Return A[g, m, k] @ B[g, k, n], differentiable."""
-        product: Tensor = _Product.apply(a, b, self)  # type: ignore[no-untyped-call]
+        product: Tensor = _LowBitProduct.apply(a, b, self)  # type: ignore[no-untyped-call]
         return product
 
     def require_first_derivative(self) -> None:
@@ -291,7 +291,7 @@ class Layer:
         return scale
 
 
-class _Product(torch.autograd.Function):
+class _LowBitProduct(torch.autograd.Function):
     """D[g,m,n] = A[g,m,k] @ B[g,k,n]; dA = dD @ B^T sums over n, dB = A^T @ dD over m."""
 
     @staticmethod
@@ -358,7 +358,7 @@ def _is_one(scale: Tensor | float) -> bool:
 LAYERS = frozenset(f"conv{kind}{n}d" for kind in ("", "_transpose") for n in (1, 2, 3)) | {"linear"}
 
 
-class Products(LabMode):
+class LowBitProducts(LabMode):
     """The mode of one engine, and what its scales remember.
 
     Args:
@@ -380,7 +380,7 @@ class Products(LabMode):
         weights = [p for part in layers for p in part.parameters(recurse=False) if p.dim() > 1]
         self._last = [names[p] for p in weights[-1:]] if format.last_in_fp32 else []
 
-    def begun(self) -> Products:
+    def begun(self) -> LowBitProducts:
         """Return the mode, for the region of another forward pass to open."""
         self.memory.end_step()
         return self

@@ -141,7 +141,7 @@ class AmpHandle:
 
 def _tell(event: CastEvent) -> None:
     if event.to is not None and event.elements:
-        LOG.warning("%s: %s to %s", event.op, [str(dtype) for dtype in event.given], event.to)
+        LOG.warning("%s: %s to %s", event.op, [str(dtype) for dtype in event.input_dtypes], event.to)
 
 
 class AmpState(threading.local):

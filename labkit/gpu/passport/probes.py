@@ -98,17 +98,17 @@ class HostWaits(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        name, given = func._schema.name, [tensor.device.type for tensor in _tensors((args, kwargs))]
-        there, arrives = self.device in given, any(tensor.device.type == self.device for tensor in _tensors(out))
-        if not (there or arrives):
+        name, devices = func._schema.name, [tensor.device.type for tensor in _tensors((args, kwargs))]
+        reads, arrives = self.device in devices, any(tensor.device.type == self.device for tensor in _tensors(out))
+        if not (reads or arrives):
             return out
         if not func.is_view and name not in NO_OPERATIONS:
             self.operations[name] += 1
-        to_host = there and name in COPIES and not arrives
+        to_host = reads and name in COPIES and not arrives
         lifted = name == "aten::lift_fresh" and self.device != "cpu"  # torch.tensor([...], device="cuda")
-        if name in READS or to_host or (there and _by_mask(name, args)):
+        if name in READS or to_host or (reads and _by_mask(name, args)):
             self.waits[f"{name} at {line_of_the_lab()}"] += 1
-        elif arrives and (lifted or (name in COPIES and any(device != self.device for device in given))):
+        elif arrives and (lifted or (name in COPIES and any(device != self.device for device in devices))):
             self.copies[f"{name} at {line_of_the_lab()}"] += 1
         return out
 

@@ -62,7 +62,7 @@ class Passport:
 
 
 @dataclass(frozen=True)
-class Difference:
+class PassportDifference:
     """What an item was expected to find, and what it found."""
 
     item: str
@@ -114,7 +114,7 @@ def _kind_of(content: bytes) -> str:
 def report(passport: Passport) -> str:
     """Return, for people: the machine, what differs, what is missing, which refusals and budgets are settled."""
     damage = list(passport.damage)
-    differences: list[Difference] = []
+    differences: list[PassportDifference] = []
     for line in passport.lines:
         try:
             differences += _differences(line)
@@ -148,7 +148,7 @@ def _head(passport: Passport) -> Iterator[str]:
             yield f"  {title}: {', '.join(f'{n} {outcome}' for outcome, n in outcomes.items())}"
 
 
-def _table(differences: Sequence[Difference]) -> Iterator[str]:
+def _table(differences: Sequence[PassportDifference]) -> Iterator[str]:
     if not differences:
         yield "Nothing differs from expectation."
         return
@@ -214,7 +214,7 @@ def _budgets(line: Line) -> Iterator[str]:
     yield f"{name:<30} {waits:3} waits {copies:3} copies {line['operations']:5} operations{cuda}: {verdict}"
 
 
-def _differences(line: Line) -> Iterator[Difference]:
+def _differences(line: Line) -> Iterator[PassportDifference]:
     """Yield what an item's line has other than expected; a line that failed differs by that alone."""
     if line["item"] in ("start", "end"):
         return
@@ -222,12 +222,12 @@ def _differences(line: Line) -> Iterator[Difference]:
         known = reason_of(line["error"])
         as_known = f" (as {known})" if known else ""
         why = f"{line['outcome']}, {line['error'].splitlines()[0][:140]}{as_known}"
-        yield Difference(line["item"], "no error", why)
+        yield PassportDifference(line["item"], "no error", why)
         if not line["error"].startswith("AssertionError"):  # of a check, which has found what it was to find
             return
     judge = JUDGES.get(line["kind"])
     if judge is not None:
-        yield from (Difference(line["item"], expected, found) for expected, found in judge(line))
+        yield from (PassportDifference(line["item"], expected, found) for expected, found in judge(line))
 
 
 Judged = Iterator[tuple[str, str]]  # expected, found

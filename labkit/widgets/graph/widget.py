@@ -49,7 +49,7 @@ def explained_lines(explanation: Explanation) -> list[str]:
 
 
 def _text(cast: GraphCast) -> str:
-    return f"{cast.name} {cast.given} → {cast.to}"
+    return f"{cast.name} {cast.source} → {cast.to}"
 
 
 def _look(name: str, row: GraphRow) -> str:

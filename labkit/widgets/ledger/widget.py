@@ -73,7 +73,7 @@ def ran_in(row: LedgerRow) -> str:
 
 def row_view(row: LedgerRow) -> dict[str, Any]:
     """Return what the browser needs to draw a row."""
-    takes = list(dict.fromkeys(format_of(dtype).name for dtype in row.given))
+    takes = list(dict.fromkeys(format_of(dtype).name for dtype in row.input_dtypes))
     why = f"{row.rule.value}: {row.why}" if row.rule in _SHOWN_AS else row.why
     flag = f"{row.overflowed:,} inf or NaN" if row.overflowed else ""
     return {
@@ -86,7 +86,7 @@ def row_view(row: LedgerRow) -> dict[str, Any]:
         "moved": row.moved,
         "takes": takes,
         "ran": ran_in(row),
-        "cast": row.to is not None and any(dtype != row.to for dtype in row.given),
+        "cast": row.to is not None and any(dtype != row.to for dtype in row.input_dtypes),
         "gives": "" if row.result is None else format_of(row.result).name,
         "bar": 0.0 if row.result is None else _length(row.error),
         "error": "" if row.result is None else relative(row.error),

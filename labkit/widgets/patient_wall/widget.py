@@ -4,8 +4,8 @@ Idea: in front a symptom, with the words of its error; behind it, when the card 
 training run when asked for, and their losses are drawn on the card. A text finds cards as an error message, by
 `labkit.faults.explain`, and else by its words.
 
-Invariant: what a card shows of a run follows from its `Outcome`. Runs take turns with the notebook's cells: a patient
-may seed torch's generator, and no cell shall notice.
+Invariant: what a card shows of a run follows from its `TrainingOutcome`. A run and a notebook cell never overlap:
+a patient may seed torch's generator, and no cell shall notice.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 import traitlets
 
-from labkit.faults import FAULTS, Fault, GpuCard, Kind, Outcome, cards, code_of, explain, run
+from labkit.faults import FAULTS, Fault, GpuCard, Kind, TrainingOutcome, cards, code_of, explain, run
 from labkit.faults.catalogue import plain
 from labkit.faults.fault import address
 from labkit.widgets.base.figures import still
@@ -68,7 +68,7 @@ def compared(broken: str, cured: str) -> list[list[list[Any]]]:
     return [[[line, i not in kept[side]] for i, line in enumerate(texts[side])] for side in (0, 1)]
 
 
-def outcome_view(patient: Fault, outcome: Outcome, warned: str = "") -> dict[str, Any]:
+def outcome_view(patient: Fault, outcome: TrainingOutcome, warned: str = "") -> dict[str, Any]:
     """Return what a card shows of a run: its losses, None where one is inf or NaN, and what came of it in words."""
     losses = [loss if math.isfinite(loss) else None for loss in outcome.losses]
     known = [loss for loss in losses if loss is not None]

@@ -194,7 +194,7 @@ def test_worked_example_of_a_linear_layer_and_a_softmax() -> None:
     assert [(row.op, row.rule.value, row.result) for row in told.rows] == [
         ("linear", "allow", "FP16"), ("relu", "keep", "FP16"), ("softmax", "set dtype", "FP32")
     ]  # fmt: skip
-    assert [(cast.given, cast.to, cast.elements) for cast in told.casts] == [
+    assert [(cast.source, cast.to, cast.elements) for cast in told.casts] == [
         ("FP32", "FP16", 8), ("FP32", "FP16", 12), ("FP32", "FP16", 3), ("FP16", "FP32", 6)
     ]  # fmt: skip
     assert [cast.name for cast in told.casts] == ["input", "weight", "bias", "input"]
