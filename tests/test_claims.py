@@ -64,7 +64,7 @@ def test_a_second_lesson_says_that_it_is_one() -> None:
     assert {at for at, said in told().items() if f"again in {at[1][:2]}" in said} == again != set()
 
 
-def test_what_is_open_is_said() -> None:
+def test_open_regions_are_reported() -> None:
     waiting = [id for id, row in table().items() if row["verdict"] == "open"]
     if waiting:
         warnings.warn(f"{len(waiting)} of 63 claims are open: {' '.join(waiting)}", stacklevel=1)

@@ -323,7 +323,7 @@ print("arguments", sys.argv[1:])
 """
 
 
-def test_a_second_watch_keeps_the_first_report_and_our_options_after_the_script_are_told(
+def test_a_second_watch_keeps_the_first_report_and_misplaced_options_are_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)

@@ -28,7 +28,7 @@ def section(module: str) -> str:
     return PAGE.split(f"## labkit.{module}\n")[1].split("\n## labkit.")[0]
 
 
-def test_what_a_package_exports_stands_on_the_page_with_its_docstring() -> None:
+def test_a_packages_exports_are_on_the_page_with_their_docstrings() -> None:
     for room in build.PACKAGES:
         module = importlib.import_module(f"labkit.{room}")
         exported = {name: getattr(module, name) for name in getattr(module, "__all__", ("round_tensor",))}
@@ -39,7 +39,7 @@ def test_what_a_package_exports_stands_on_the_page_with_its_docstring() -> None:
                 assert (inspect.getdoc(value) or "?").splitlines()[0] in section(room), name
 
 
-def test_what_stands_on_the_page_can_be_imported_from_there() -> None:
+def test_names_on_the_page_can_be_imported() -> None:
     for module in build.MODULES:
         named = re.findall(r"^### (\w+)$", section(module), re.MULTILINE)
         assert named
@@ -82,7 +82,7 @@ def test_an_error_message_leads_to_what_it_means_and_to_its_repair() -> None:
     assert "[NVIDIA/apex#1052](https://github.com/NVIDIA/apex/issues/1052)" in section
 
 
-def test_every_card_stands_on_the_page_of_error_messages_once() -> None:
+def test_every_card_is_on_the_page_of_error_messages_once() -> None:
     text = errors.page()
     assert all(text.count(f"`labkit explain {card.id}`") == 1 for card in cards().values())
     assert all(text.count(f"(#{card.id})") == len(card.errors) for card in cards().values())
@@ -99,7 +99,7 @@ README, LEARNERS, _, PRACTITIONERS, READING_PATH = (
 )
 
 
-def test_the_readme_is_a_front_door_to_every_guide() -> None:
+def test_the_readme_links_to_every_guide() -> None:
     assert README.count("\n") <= 120
     assert [guide for guide in GUIDES if f"]({guide})" not in README] == []
 

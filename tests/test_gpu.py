@@ -168,7 +168,7 @@ def test_a_tensor_core_is_compared_and_its_answers_are_kept_whatever_they_are(ho
 # Checks and trainings
 
 
-def test_the_lab_s_tasks_are_timed_and_told(tmp_path, capsys):
+def test_the_labs_tasks_are_timed_and_reported(tmp_path, capsys):
     assert rehearse(tmp_path, "tasks") == 0
     said = capsys.readouterr().out
     assert f"digits: Steps a second on {place('cpu').name}: FP32 " in said

@@ -94,7 +94,7 @@ def test_each_link_leads_to_a_word_or_to_a_notebook() -> None:
         assert lesson == "00_start" or len(words) > 10
 
 
-def test_no_word_stands_unlinked_before_its_link() -> None:
+def test_the_first_use_of_a_word_is_its_link() -> None:
     """Read as a learner does, without code, formulas and headings."""
     not_words = r"```.*?```|\$\$.*?\$\$|\$[^$\n]*\$|`[^`]*`|^#.*?$"
     for lesson, whole in TEXTS.items():

@@ -21,7 +21,7 @@ def test_there_are_enough_and_each_has_a_name_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_it_can_be_planted_and_those_who_notice_it_are_there(fault: Fault) -> None:
+def test_it_can_be_planted_and_its_tests_exist(fault: Fault) -> None:
     planted = fault.planted((ROOT / fault.file).read_text(encoding="utf-8"))
     assert ast.dump(ast.parse(planted)) != ast.dump(tree(fault.file)), "a comment is no fault"
     for test in fault.tests:
@@ -30,7 +30,7 @@ def test_it_can_be_planted_and_those_who_notice_it_are_there(fault: Fault) -> No
         assert function.partition("[")[0] in there
 
 
-def test_a_text_that_is_gone_or_stands_there_twice_is_refused() -> None:
+def test_a_missing_or_repeated_text_is_refused() -> None:
     fault = Fault("", "a.py", was="x", becomes="y", tests=())
     for source, times in (("z", 0), ("x x", 2)):
         with pytest.raises(ValueError, match=f"occurs {times} times in a.py: 'x'"):

@@ -67,7 +67,7 @@ def test_torch_is_pinned_without_saying_for_which_device_and_triton_is_its_own()
     assert pinned("triton") == "3.7.1"  # asked for by the metadata of this torch; another could not stand beside it
 
 
-def test_python_range_is_stated_once_and_told_alike():
+def test_the_python_range_is_the_same_everywhere():
     supported = SpecifierSet(PROJECT["requires-python"])
     assert [minor for minor in range(14) if f"3.{minor}" in supported] == [11, 12, 13]
     assert "(3, 11) <= sys.version_info[:2] <= (3, 13)" in (ROOT / "Makefile").read_text()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests import prose
 from tests.prose import EXCEPTIONS, QUESTION, ROOT, WHOLE, Fault, faults, files, sentences
 
 BROKEN = '''"""What is told to whom?"""
@@ -20,6 +21,12 @@ def told(x):
 
 def test_docstrings_messages_pages_and_lessons_are_plain_english() -> None:
     assert [str(fault) for file in files(list(WHOLE)) for fault in faults(file)] == []
+
+
+def test_names_of_tests_are_plain_english(tmp_path) -> None:
+    assert [str(fault) for file in files(["tests"]) if file.suffix == ".py" for fault in prose.test_names(file)] == []
+    (tmp_path / "test_old.py").write_text("def test_an_error_is_told(): ...\n", encoding="utf-8")
+    assert [fault.sentence for fault in prose.test_names(tmp_path / "test_old.py")] == ["test_an_error_is_told"]
 
 
 def test_exceptions_are_few_and_needed() -> None:

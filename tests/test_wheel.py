@@ -117,7 +117,7 @@ print([step.loss for step in train(TASKS["digits"], RECIPES["O2"], steps=20).ste
 
 
 @pytest.mark.slow
-def test_the_code_of_readme_and_guide_runs_and_the_doctor_finds_it_well(installed: Installed) -> None:
+def test_the_code_of_readme_and_guide_runs_and_passes_diagnose(installed: Installed) -> None:
     pages = ((ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "docs/practitioners.md"))
     blocks = [block for page in pages for block in page.split("```python\n")[1:]]
     assert len(blocks) == 4

@@ -120,7 +120,7 @@ def test_a_decorated_function_may_run_in_many_threads() -> None:
     assert (seen, outside) == ([torch.float16] * 80, [torch.float32] * 4)
 
 
-def test_a_dtype_that_was_asked_for_by_name_or_place_is_given() -> None:
+def test_an_explicit_dtype_is_honoured_by_name_and_position() -> None:
     x, events = torch.ones(2, 3).half(), list[CastEvent]()
     with autocast(listen=events.append):
         assert x.softmax(-1, torch.float16).dtype == torch.float16

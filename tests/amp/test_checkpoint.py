@@ -280,7 +280,7 @@ def test_a_flipped_bit_is_noticed_wherever_it_changes_the_content(tmp_path: Path
     assert harmless < len(anywhere), "those in the tensor are all noticed"
 
 
-def test_two_accumulators_of_one_name_are_told_apart() -> None:
+def test_two_accumulators_of_one_name_are_distinguished() -> None:
     """T4, and T4 as its other sources describe it: both are called T4."""
     here, there = (engine_for(replace(RECIPES["O2"], accumulator=row)) for row in (SPECS["T4"], TURING_4))
     with pytest.raises(ValueError, match=r"another accumulator of the same name: block_length 8, now 4"):

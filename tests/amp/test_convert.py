@@ -41,7 +41,7 @@ NORMS = {
 }  # fmt: skip
 
 
-def test_every_normalisation_layer_is_kept_unless_told_otherwise() -> None:
+def test_every_normalisation_layer_stays_fp32_by_default() -> None:
     for keep, (name, norm) in itertools.product((True, False), NORMS.items()):
         to_model_format(nn.Sequential(nn.ModuleDict({"inside": norm})), FP16, keep_norms=keep)
         floats = {t.dtype for t in norm.state_dict().values() if t.is_floating_point()}

@@ -156,7 +156,7 @@ def test_a_layer_that_came_later_and_data_of_another_shape_are_refused_by_name()
         engine.forward()
 
 
-def test_while_an_average_stands_in_the_model_nothing_takes_it_for_an_edit() -> None:
+def test_an_average_in_the_model_is_not_taken_for_an_edit() -> None:
     engine = Engine(net(), STANDING, RECIPES["O2"])
     ema = Ema(engine)
     for average in ema.averages.values():

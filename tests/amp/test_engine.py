@@ -306,7 +306,7 @@ def test_a_step_is_taken_once_and_zero_grad_comes_before_the_next() -> None:
         engine.backward(loss_of(engine, 2))
 
 
-def test_a_closure_is_refused_wherever_it_stands() -> None:
+def test_a_closure_is_refused_in_any_position() -> None:
     engine = Engine(net(), SGD, O2)
     for call in (lambda: engine.step(lambda: 0.0), lambda: engine.step(closure=lambda: 0.0)):  # type: ignore[arg-type]
         with pytest.raises(RuntimeError, match="expected no closure, got one"):
@@ -403,7 +403,7 @@ def test_tensors_on_another_device_and_models_without_numbers_are_refused() -> N
         apex.initialize(nn.Linear(4, 1), enabled=False)
 
 
-def test_no_gradient_at_all_is_said_and_nothing_moves() -> None:
+def test_no_gradient_at_all_is_reported_and_nothing_moves() -> None:
     engine = Engine(net(), partial(ADAM, weight_decay=0.1), O2)
     before = [m.clone() for m in engine.weights.master_weights]
     for reach in (None, torch.zeros((), requires_grad=True)):
@@ -550,7 +550,7 @@ class WithLoss(nn.Module):
         return SimpleNamespace(loss=loss) if self.wrapped else loss
 
 
-def test_a_loss_that_the_model_computed_in_fp16_is_told_of_with_the_step_it_costs() -> None:
+def test_a_loss_computed_in_fp16_is_reported_with_the_step_it_costs() -> None:
     for wrapped in (False, True):
         engine, whys = Engine(WithLoss(wrapped), SGD, RECIPES["O2"]), []
         for step in range(2):

@@ -46,7 +46,7 @@ def test_worked_example_of_a_step_with_a_static_scale():
     assert engine.model.weight.item() == 1 - 0.125 * 0.25
 
 
-def test_a_skipped_step_is_told_too_and_each_backward():
+def test_skipped_steps_and_each_backward_are_events():
     engine, events = Engine(linear(), SGD, RECIPES["FP16 static too high"]), list[StepEvent]()
     with engine.listen(events.append):
         step(engine, torch.tensor([[1.0]]))  # 2^26 is beyond FP16
@@ -74,7 +74,7 @@ def test_a_run_that_is_listened_to_is_equal_bit_for_bit():
         assert all(map(torch.equal, *weights)), recipe
 
 
-def test_nobody_is_told_after_the_block_even_if_it_fails_and_nothing_is_collected_then(monkeypatch):
+def test_no_event_follows_the_block_even_after_an_error(monkeypatch):
     engine, events = Engine(linear(), SGD, RECIPES["FP16 static"]), list[StepEvent]()
     with pytest.raises(KeyError), engine.listen(events.append):
         raise KeyError

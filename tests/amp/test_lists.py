@@ -129,7 +129,7 @@ def test_the_last_registration_counts_and_undoing_follows_no_order() -> None:
     assert rule_for("__matmul__").rule is Rule.ALLOW
 
 
-def test_a_python_function_is_cast_at_its_door() -> None:
+def test_a_python_function_casts_its_arguments() -> None:
     seen: list[torch.dtype] = []
 
     def mine(*tensors: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
@@ -194,7 +194,7 @@ def test_threads_that_register_do_not_lose_each_others_rules() -> None:
     assert wrong == []
 
 
-def test_what_cannot_be_registered_is_said() -> None:
+def test_unregistrable_functions_are_reported() -> None:
     with pytest.raises(TypeError, match="got 3"):
         half_function(3)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"expected one of Rule\.ALLOW"):

@@ -201,7 +201,7 @@ def test_worked_example() -> None:
     assert [r.skips_in_a_row for r in (clean, bad, bad_again, clean_again)] == [0, 1, 2, 0]
 
 
-def test_a_scale_that_stays_and_a_step_with_inf_that_is_taken_are_said() -> None:
+def test_a_constant_scale_and_a_step_taken_with_inf_are_reported() -> None:
     forgiven, backed_off = reports([True, True], PRESETS["Megatron"])
     assert forgiven.why == "skipped for inf or NaN in some gradient; the scale stays"
     assert backed_off.why.endswith("the scale goes from 2^32 to 2^31")
@@ -212,7 +212,7 @@ def test_a_scale_that_stays_and_a_step_with_inf_that_is_taken_are_said() -> None
     assert [r.stepped for r in reports([True] * 18, PRESETS["fastai"])] == [False] * 16 + [True] * 2
 
 
-def test_a_run_in_trouble_is_told_so_once_the_scale_has_come_down_to_1() -> None:
+def test_a_failing_run_is_reported_when_its_scale_reaches_1() -> None:
     """Not before: Megatron starts at 2^32, and 17 skips to 2^16 are its ordinary first minute."""
     for name, skips in (("torch", 17), ("Megatron", 34), ("DeepSpeed", 18), ("OneFlow", 17)):
         config = PRESETS[name]

@@ -49,7 +49,7 @@ def test_one_bad_element_anywhere_is_found_and_named(bad: float) -> None:
         assert unscale(gradients, 8.0, names=["a", "b", "c", "d"])[1:] == (True, ("abcd"[position],))
 
 
-def test_all_culprits_are_named_in_order_and_nobody_when_all_is_well() -> None:
+def test_all_sources_are_named_in_order_and_none_in_a_healthy_run() -> None:
     bad, good, empty = torch.tensor([math.nan, 1.0]), torch.ones(2), torch.ones(0)
     assert unscale([bad, good, empty, bad.half()], 8.0, list("abcd"))[1:] == (True, ("a", "d"))
     assert unscale([good, empty], 8.0, list("ab"))[1:] == (False, ())

@@ -117,7 +117,7 @@ def test_fp8_is_multiplied_as_torch_multiplies_it():
     assert torch.allclose(result.double(), exact, rtol=2**-8)
 
 
-def test_what_nobody_can_multiply_is_refused():
+def test_operands_without_a_product_are_refused():
     for sizes, format, layout, says in (
         ((0, 8, 8), FP16, "NN", "sizes of 1 or more"),
         ((8, 8, 8), FP16, "NX", "a layout of NN, NT, TN, TT"),
@@ -149,7 +149,7 @@ def test_operands_are_random_never_zeros_and_never_the_same_twice():
 # Error and settings
 
 
-def test_an_error_is_told_in_ulps_of_the_result():
+def test_an_error_is_stated_in_ulps_of_the_result():
     """1 x 1 products: the exact result 3 lies in [2, 4), where FP16 has ulp 2^-9."""
     case = GemmCase(1, 1, 2, FP16)
     a, b = torch.tensor([[1.0, 2.0]]).half(), torch.tensor([[1.0], [1.0]]).half()
@@ -200,7 +200,7 @@ def test_a_sweep_asks_for_each_case_once_and_only_for_formats_that_are_there():
                 assert {format.name for format in special} <= set(report.tensor_cores), (report.name, sweep.name)
 
 
-def test_alignment_moves_one_side_at_a_time_and_reduced_accumulation_stands_beside_the_full_one():
+def test_alignment_moves_one_side_at_a_time_and_both_accumulations_are_shown():
     cases = [case for case in sweeps(DEVICES[0])["alignment"].cases if case.format is FP32]
     base = max(case.k for case in cases)
     assert base % 8 == 0

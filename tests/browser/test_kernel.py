@@ -92,7 +92,7 @@ made = []
 NEW_BAR = "made.append(TrainingBar(TASKS['digits'], RECIPES['FP32'], steps=100_000, device='cpu'))\nmade[-1]"
 
 
-def test_a_training_behind_a_bar_stops_when_nobody_sees_it_and_when_the_kernel_is_interrupted(lab):
+def test_a_training_with_a_bar_stops_when_hidden_or_interrupted(lab):
     nb = lab.notebook([BAR, NEW_BAR, "# the last cell"])
     nb.run_all()
     for end in ("notebook:run-cell", "notebook:interrupt-kernel"):

@@ -203,7 +203,7 @@ ELSEWHERE = """async (source) => {
 }"""
 
 
-def test_another_host_hears_the_notebook_s_keys_itself_and_no_others(browser):
+def test_another_host_handles_only_the_notebooks_own_keys(browser):
     """VS Code, Colab: there is no cell to give the focus to."""
     page = browser.new_page()
     page.evaluate(ELSEWHERE, script("predict"))

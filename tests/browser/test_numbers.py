@@ -157,7 +157,7 @@ def test_zooming_in_shows_single_numbers(notebook, page):
     notebook.until("line.window[1] > 65504")
 
 
-def test_a_mark_stands_where_numpy_has_a_number(notebook, page):
+def test_marks_are_numpys_numbers(notebook, page):
     every = np.arange(2**16, dtype=np.uint16).view(np.float16).astype(np.float64)
     notebook.python("[setattr(line, 'x', 30000.0), setattr(line, 'scale', 'linear')]")
     for low, high in ((1.0, 1.05), (-4e-6, 4e-6), (65300.0, 65600.0)):
@@ -237,7 +237,7 @@ def test_step_by_step_a_tenthousandth_is_lost(notebook, page):
 # --- the swallowed updates ---
 
 
-def test_fp16_stands_still_until_the_update_is_large_enough(notebook, page):
+def test_fp16_does_not_move_until_the_update_is_large_enough(notebook, page):
     """Blue in the upper tenth of the picture is a weight that never moves."""
     board = notebook.widget("swallowed")
     still = notebook.pixels("swallowed", "fp16", 0, 0.75, 0.1)

@@ -56,7 +56,7 @@ def test_what_is_printed_waits_for_the_prediction_and_the_next_part_and_errors_d
     lab.close(notebook)
 
 
-def test_a_number_is_typed_or_slid_and_stands_beside_the_true_one(lab):
+def test_a_number_is_typed_or_slid_and_compared_with_the_true_one(lab):
     with lab.shown(NUMBERS, ".labkit-grade", height=800) as notebook:
         page = notebook.page
         page.wait_for_function("document.querySelectorAll('.labkit-predict').length === 3")

@@ -138,7 +138,7 @@ def walk(aloud, kind):
 
 
 @pytest.mark.parametrize("kind", CELLS)
-def test_everything_has_a_name_and_stands_in_its_order(aloud, kind):
+def test_every_control_has_a_name_and_its_place_in_the_order(aloud, kind):
     met = walk(aloud, kind)
     assert [role for role, name in met if role in ACTED_ON | {"image", "img", "progressbar"} and not name] == []
     regions = Counter((role, name) for role, name in met if role in REGIONS)

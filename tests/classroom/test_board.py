@@ -101,7 +101,7 @@ def test_the_server_answers_the_page_its_state_and_nothing_else(address: str) ->
             urllib.request.urlopen(address + path, timeout=30 * slowness())
 
 
-def test_a_folder_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_folder_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["board", str(tmp_path / "none")]) == 2
     assert "there is no folder" in capsys.readouterr().err
 

@@ -49,7 +49,7 @@ def test_a_clock_that_is_set_back_between_two_answers_leaves_the_later_one_the_l
     assert minutes_of("scaling.clip", [journal]) == [], "minutes that cannot be are unknown, and not less than none"
 
 
-def test_a_time_that_cannot_be_is_told_before_it_makes_somebody_punctual(tmp_path: Path) -> None:
+def test_an_impossible_deadline_is_refused(tmp_path: Path) -> None:
     path = hand_in(tmp_path, "ada")
     one = Submission("ada", path.name, path)
     for year, known in ((1980, False), (2025, True), (2099, False)):
@@ -63,7 +63,7 @@ def test_a_time_that_cannot_be_is_told_before_it_makes_somebody_punctual(tmp_pat
 
 
 @LINUX
-def test_of_two_gradings_into_one_file_the_second_is_told_to_wait_and_a_killed_one_keeps_nobody_out(
+def test_two_gradings_into_one_file_exclude_each_other_and_a_killed_one_frees_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hand_in(tmp_path / "class", "ada")
@@ -83,7 +83,7 @@ def test_of_two_gradings_into_one_file_the_second_is_told_to_wait_and_a_killed_o
     assert [path.name for path in tmp_path.iterdir()] == ["class"]
 
 
-def test_of_many_who_want_to_be_alone_one_is(tmp_path: Path) -> None:
+def test_one_of_many_gets_the_lock(tmp_path: Path) -> None:
     inside, most, refused = [0], [0], [0]
 
     def enter() -> None:
@@ -155,7 +155,7 @@ def test_a_kernel_that_is_killed_while_it_notes_answers_loses_none_that_was_ackn
 
 @LINUX
 @pytest.mark.slow
-def test_a_grader_that_is_told_to_end_leaves_whole_grades_and_nothing_else_and_goes_on(tmp_path: Path) -> None:
+def test_a_terminated_grader_leaves_only_whole_grades_and_resumes(tmp_path: Path) -> None:
     hand_in(tmp_path / "class", "ada")
     hand_in(tmp_path / "class", "bob", clip="import time\ntime.sleep(10 ** 6)")
     (tmp_path / "tmp").mkdir()

@@ -130,7 +130,7 @@ def test_lateness_costs_by_the_day_begun_and_a_teachers_points_come_last(rows: l
     assert marks["Zoë Müller", "recipes.epsilon"] == 1.0
 
 
-def test_a_teachers_line_that_is_wrong_is_told_with_its_number(tmp_path: Path) -> None:
+def test_a_wrong_line_of_a_teacher_is_reported_with_its_number(tmp_path: Path) -> None:
     for line, says in (
         ("ada;scaling.advance;many;", "line 2: 'many' is not a number of points"),
         ("ada;scaling.advanced;1;", "line 2: there is no exercise 'scaling.advanced'"),
@@ -141,7 +141,7 @@ def test_a_teachers_line_that_is_wrong_is_told_with_its_number(tmp_path: Path) -
             read_comments(put(tmp_path / "m.csv", f"student;exercise;points;comment\n{line}\n"))
 
 
-def test_a_teachers_line_is_read_as_excel_writes_it_and_told_where_it_fits_nobody(
+def test_a_teachers_line_is_read_as_excel_writes_it_and_reported_without_a_match(
     rows: list[GradeRow], tmp_path: Path
 ) -> None:
     text = "student;exercise;points;comment\r\nZOË Müller;scaling.advance;4,5;fein\r\ncarl;;;wo?\r\n"
@@ -252,7 +252,7 @@ def test_an_export_that_lies_beside_the_learners_folders_is_a_class_and_not_a_le
     assert {one.student for one in found} == {"Ada Ö_11", "Bob_12", "dan", "fay"}
 
 
-def test_an_archive_of_one_learner_names_nobody_else(tmp_path: Path) -> None:
+def test_an_archive_of_one_learner_names_no_other(tmp_path: Path) -> None:
     """What Moodle or Canvas gave to one learner is that learner's; who hands in beside it is not handed in for."""
     put(tmp_path / "class" / "Ada_11" / NOTEBOOK, WORK)
     put(tmp_path / "class" / "bob.zip", archive({
@@ -297,7 +297,7 @@ def test_grade_gives_everything_back_and_then_runs_what_changed_only(
     assert "7 of 10 points, earned 10; set by your teacher" in (tmp_path / "back" / "Zoë.html").read_text("utf-8")
 
 
-def test_what_cannot_be_read_is_told_before_anything_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreadable_input_is_reported_before_anything_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["grade", str(tmp_path), "--csv", str(tmp_path / "g.csv")]
     for more, says in ((["--late", "10"], "needs --due"), (["--roster", str(tmp_path / "none.csv")], "none.csv")):
         assert main([*words, *more]) == 2

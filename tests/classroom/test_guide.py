@@ -25,7 +25,7 @@ def commands() -> list[list[str]]:
     return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("    labkit ")]
 
 
-def test_every_command_is_taken_as_it_stands() -> None:
+def test_every_command_of_the_text_runs_unchanged() -> None:
     assert len(commands()) >= 3
     for name, *words in commands():
         parser_of(name).parse_args(words)

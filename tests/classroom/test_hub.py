@@ -66,7 +66,7 @@ def test_a_password_is_made_once_and_a_new_learner_gets_one(tmp_path: Path) -> N
     assert len({*second.values()}) == 3
 
 
-def test_without_jupyterhub_it_is_told_how_to_get_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_jupyterhub_the_command_says_how_to_install_it(capsys: pytest.CaptureFixture[str]) -> None:
     if shutil.which("jupyterhub"):
         pytest.skip("JupyterHub is installed here")
     assert main(["classroom"]) == 2
@@ -192,7 +192,7 @@ class Visitor:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900 * slowness())
-def test_without_root_it_says_that_no_wall_stands_and_a_kernel_that_rests_is_ended(trial: Hub) -> None:
+def test_without_root_the_missing_sandbox_is_reported_and_an_idle_kernel_ends(trial: Hub) -> None:
     assert "isolation of learners: none. They all run as your user, since this is not root" in trial.log()
     visitor = Visitor()
     with pytest.raises(urllib.error.HTTPError, match="403"):

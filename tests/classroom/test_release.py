@@ -253,7 +253,7 @@ def test_the_teacher_gets_model_answers_with_reasons_and_misconceptions(released
     assert "autocast" not in text.split("<h2>")[1].split("</h2>")[0]
 
 
-def test_a_lesson_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_lesson_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["release", str(tmp_path / "out"), "--lessons", "66"]) == 2
     assert "there is no lesson '66'; there are: 00_start, 01_numbers" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

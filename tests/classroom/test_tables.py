@@ -41,7 +41,7 @@ def test_what_is_written_is_read(columns: list[str], data: st.DataObject, guarde
 
 @settings(deadline=None)
 @given(TEXT, TEXT, TEXT)
-def test_the_file_of_grades_gives_back_who_was_graded_and_why(student: str, file: str, reason: str) -> None:
+def test_the_file_of_grades_restores_learners_and_reasons(student: str, file: str, reason: str) -> None:
     with TemporaryDirectory() as folder:
         write([GradeRow(student, file, ID, 3, 8, reason, 5)], Path(folder, "grades.csv"))
         (line,) = read_table(Path(folder, "grades.csv"), guarded=True)
@@ -50,7 +50,7 @@ def test_the_file_of_grades_gives_back_who_was_graded_and_why(student: str, file
 
 @settings(deadline=None, max_examples=30)
 @given(st.lists(TEXT, min_size=1, max_size=3, unique=True), st.integers(1, 3))
-def test_a_password_lets_in_who_reads_it_in_the_file_at_every_start(passwords: list[str], starts: int) -> None:
+def test_a_password_from_the_file_is_accepted_at_every_start(passwords: list[str], starts: int) -> None:
     names = tuple(f"learner{number:02}" for number in range(len(passwords) + 1))
     with TemporaryDirectory() as folder:
         path = Path(folder) / "hub" / "passwords.csv"
@@ -99,7 +99,7 @@ def test_two_whose_names_hardly_differ_both_get_their_marks(tmp_path: Path) -> N
         assert notices(roster, [one, other]) == []
 
 
-def test_a_line_goes_to_whose_name_stands_there_and_to_nobody_where_two_are_as_near(tmp_path: Path) -> None:
+def test_a_line_is_assigned_by_name_and_not_where_two_names_match(tmp_path: Path) -> None:
     write_table(tmp_path / "r.csv", ["name"], [{"name": "Ann"}, {"name": "bob"}])
     roster = read_roster(tmp_path / "r.csv")
     rows = [GradeRow(name, "x.ipynb", ID, points, 8, "") for points, name in enumerate(["Ann", "ann", "Bob", "BOB"])]

@@ -67,7 +67,7 @@ def test_each_fault_that_is_claimed_is_found_when_broken_and_not_when_fixed(name
     assert not wrong
 
 
-def test_worked_example_a_healthy_training_is_well_and_goes_on_as_if_nobody_looked() -> None:
+def test_worked_example_a_healthy_training_passes_unchanged() -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         looked_at = HEALTHY["mlp_one_cycle"]()
@@ -94,14 +94,14 @@ def examined(make: Callable[[], Case], steps: int) -> Diagnosis:
 
 
 @of_each(HEALTHY)
-def test_nothing_is_said_against_a_healthy_training(names: list[str]) -> None:
+def test_a_healthy_training_has_no_finding(names: list[str]) -> None:
     reports = {name: examined(HEALTHY[name], steps=20) for name in names}
     assert not {name: report for name, report in reports.items() if report.findings[:-1]}
 
 
 @pytest.mark.filterwarnings("ignore:Detected call of")
 @of_each(BROKEN)
-def test_what_is_broken_is_found_and_its_patient_named(names: list[str]) -> None:
+def test_each_broken_script_is_found_and_its_fault_named(names: list[str]) -> None:
     wrong = {}
     for name, (training, patient) in ((name, BROKEN[name]) for name in names):
         report = examined(training, steps=60)
@@ -110,7 +110,7 @@ def test_what_is_broken_is_found_and_its_patient_named(names: list[str]) -> None
     assert not wrong
 
 
-def test_an_error_is_told_with_its_line_and_its_patient_and_leaves_nothing_behind() -> None:
+def test_an_error_is_reported_with_its_line_and_its_fault_and_leaves_nothing_behind() -> None:
     before = torch.autograd.backward, torch.amp.GradScaler.step, torch.amp.autocast_mode.autocast.__enter__
     report = diagnosed("mask_constant", fixed=False)
     assert before == (torch.autograd.backward, torch.amp.GradScaler.step, torch.amp.autocast_mode.autocast.__enter__)

@@ -22,7 +22,7 @@ def made_of(*steps: StepRecord) -> RunRecord:
     return RunRecord("digits", "FP16", 0, steps, 0.1, "accuracy", 1.0, "CPU", {}, "2026-01-01")
 
 
-def test_nan_is_told_apart_by_who_let_it_in() -> None:
+def test_nan_is_attributed_to_its_source() -> None:
     unchecked = made_of(StepRecord(1, 2.0, 2.0**40, True, True, 0.0), StepRecord(2, float("nan"), 2.0**40, True, True))
     forward = made_of(StepRecord(1, float("inf"), 1.0, True, False, 0.0))
     unlucky = made_of(StepRecord(1, 2.0, 1.0, False, True, 0.0), StepRecord(2, float("inf"), 1.0, True, True))

@@ -98,7 +98,7 @@ def test_each_fails_under_cudas_lists_too_or_says_that_it_does_not(
     assert not wrong
 
 
-def test_where_a_fault_is_not_seen_is_said_everywhere(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_limits_of_each_fault_are_stated_everywhere(capsys: pytest.CaptureFixture[str]) -> None:
     page = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
     unseen = [fault for fault in FAULTS.values() if fault.only or fault.prevented]
     assert "stale_cast" in {fault.id for fault in unseen}
@@ -153,7 +153,7 @@ def test_each_says_all_that_a_card_needs_and_shows_two_forms_of_code() -> None:
             assert not re.search(r"\bcured\b", code), name
 
 
-def test_an_error_that_belongs_to_nobody_is_explained_by_nobody() -> None:
+def test_an_unknown_error_has_no_explanation() -> None:
     for text in (
         "IndexError: list index out of range",
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",

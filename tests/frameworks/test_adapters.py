@@ -199,7 +199,7 @@ def test_one_that_was_left_open_by_an_error_is_closed_by_the_next_beginning():
     assert not nn.modules.module._global_forward_hooks
 
 
-def test_watch_hears_an_optimizer_that_is_none_of_torch_s():
+def test_watch_observes_an_optimizer_outside_torch():
     """The face of fastai has fastai's kind, which no hook of torch's tells of; a scaler steps the callback instead."""
     for callback in (None, MixedPrecision(init_scale=2.0**8)):
         learn = synth_learner(cbs=callback)
@@ -212,7 +212,7 @@ def test_watch_hears_an_optimizer_that_is_none_of_torch_s():
         assert report.histograms("updates")["a"].finite_non_zero == 2, "in each of both"
 
 
-def test_watch_hears_which_of_its_steps_a_scaler_skipped():
+def test_watch_observes_which_steps_a_scaler_skipped():
     torch.manual_seed(0)
     learn = synth_learner(cbs=MixedPrecision(init_scale=2.0**127))
     with watch(learn.model, every=5) as w:

@@ -409,7 +409,7 @@ def with_two_scales():
     return model, optimizer
 
 
-def test_zero_grad_forgets_what_waits_wherever_it_stands():
+def test_zero_grad_drops_pending_gradients_in_any_order():
     for delay in (True, False):
         model, optimizer = with_two_scales()
         with amp.scale_loss(model(x).sum() * 100, optimizer, delay_unscale=delay) as scaled_loss:

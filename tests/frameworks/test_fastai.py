@@ -293,7 +293,7 @@ def test_an_inf_costs_a_step_and_half_the_scale(way):
     assert scale == 32.0
 
 
-def test_said_twice_it_is_done_once_and_an_error_or_a_cancelled_batch_leaves_no_region_open():
+def test_a_repeated_call_acts_once_and_errors_leave_no_region_open():
     for way, callbacks in (("to_fp16", 1), ("to_bf16", 1), ("to_non_native_fp16", 2)):
         learn = getattr(getattr(two_groups(), way)(), way)()
         assert len(learn.cbs) == 2 + callbacks

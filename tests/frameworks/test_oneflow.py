@@ -130,7 +130,7 @@ def test_an_inf_costs_a_step_and_half_the_scale_but_no_call_of_the_schedule(recw
     assert not recwarn.list
 
 
-def test_without_a_dynamic_scaler_nobody_looks():
+def test_without_a_dynamic_scaler_gradients_are_not_checked():
     for scaler in (None, flow.amp.StaticGradScaler(8.0)):
         graph = line(scaler=scaler)
         graph(torch.full((4, 1), math.inf))

@@ -567,7 +567,7 @@ def test_overflows_in_a_row_take_the_scale_to_zero_and_ruin_the_weights():
         assert weight.item() == weights
 
 
-def test_a_growth_interval_below_the_tracker_ends_growth_for_ever():
+def test_a_growth_interval_below_the_tracker_ends_growth():
     for scaler_class, grown in ((TORCHS, 8.0), (GradScaler, 8.0 * 2.0 ** (1 + 19 // 2))):
         scaler, weight, optimizer = begin(scaler_class, init_scale=8.0, growth_interval=100)
         for _ in range(5):
@@ -578,7 +578,7 @@ def test_a_growth_interval_below_the_tracker_ends_growth_for_ever():
         assert scaler.get_scale() == grown
 
 
-def test_a_positional_closure_steps_with_gradients_that_nobody_unscaled():
+def test_a_positional_closure_steps_with_scaled_gradients():
     def train(scaler_class, **keywords):
         scaler, weight, optimizer = begin(scaler_class, init_scale=1024.0)
 

@@ -181,7 +181,7 @@ def test_gradients_of_all_that_goes_in_are_torchs(kind: Any) -> None:
             assert (a.float() - b).abs().max() < 7 * FP16.epsilon * b.abs().max(), packed  # a rounding for each step
 
 
-def test_a_state_that_grows_by_less_than_half_an_ulp_stands_still_in_fp16() -> None:
+def test_a_state_that_grows_by_less_than_half_an_ulp_stays_constant_in_fp16() -> None:
     """An accumulating ReLU layer, h = h + 2^-12 x: from 1 on, FP16 loses every step; the FP32 layer does not."""
     layer = nn.RNN(1, 1, nonlinearity="relu", bias=False)
     with torch.no_grad():

@@ -188,7 +188,7 @@ def test_the_result_may_stay_in_fp32_and_its_gradient_is_then_rounded_to_the_ope
     assert a.grad.item() == 1 + 2.0**-10
 
 
-def test_only_gradients_that_are_asked_for_are_computed() -> None:
+def test_only_required_gradients_are_computed() -> None:
     x, w = wholes(4, 5), wholes(3, 5).requires_grad_()
     run(F.linear, (x, w), {}, EXACT).sum().backward()
     assert x.grad is None

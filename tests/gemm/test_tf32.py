@@ -327,7 +327,7 @@ def test_overlapping_threads_of_one_precision_share_the_block_and_another_precis
     assert torch.backends.cudnn.conv.fp32_precision == "tf32", "restored when the last one ends"
 
 
-def test_threads_that_nest_the_other_precision_do_not_wait_for_each_other_for_ever() -> None:
+def test_threads_that_nest_the_other_precision_do_not_deadlock() -> None:
     ends = []
     both_in = threading.Barrier(2)
 

@@ -18,7 +18,7 @@ NOWHERE = partial(autocast, "cpu", enabled=False)
 OURS = against_torch.pairs("cpu")[0]
 
 
-def test_what_was_not_asked_is_said_and_is_an_error_where_there_must_be_a_gpu() -> None:
+def test_unchecked_items_are_listed_and_an_error_where_a_gpu_is_required() -> None:
     with pytest.raises(pytest.skip.Exception, match="THERE IS NO GPU: nothing of this was asked"):
         without_a_gpu(required=False)
     with pytest.raises(pytest.fail.Exception, match="LABKIT_REQUIRE_GPU=1"):
@@ -37,7 +37,7 @@ def test_the_lists_show_that_torchs_cpu_policy_is_another() -> None:
     assert sum(len(against_torch.listed_calls("cpu")[group]) for group in against_torch.groups()) > 100
 
 
-def test_values_refusals_and_dtypes_are_told_apart_and_fail_the_check() -> None:
+def test_values_refusals_and_dtypes_are_distinguished_and_fail_the_check() -> None:
     class Nudged(torch.overrides.TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             return torch.nextafter(func(*args, **(kwargs or {})), torch.tensor(torch.inf))

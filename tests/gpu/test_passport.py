@@ -213,7 +213,7 @@ def test_an_old_passport_is_never_replaced(tmp_path: Path, capsys: pytest.Captur
     assert old.read_text() == "old"
 
 
-def test_a_file_that_cannot_be_written_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_cannot_be_written_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     for path in ("no folder/p.jsonl", "file/p.jsonl"):
         assert rehearse(tmp_path / path) == 2
@@ -335,7 +335,7 @@ def test_losses_that_differ_from_the_cpus_or_the_second_time_are_in_the_table() 
     assert "the same losses twice" not in told(line)
 
 
-def test_a_refusal_that_does_not_come_or_another_one_is_said() -> None:
+def test_a_missing_or_different_refusal_is_reported() -> None:
     line = line_of("refusal layer_norm of Half with weights of Float")
     name = "layer_norm of Half with weights of Float"
     assert f"{name}: taken, EXPECTED TO BE refused" in told({**line, "refused": False, "message": ""})

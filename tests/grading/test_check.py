@@ -36,7 +36,7 @@ def raises(error: BaseException) -> Any:
     return answer
 
 
-def test_a_right_answer_is_told_what_is_still_to_come() -> None:
+def test_a_right_answer_names_what_follows() -> None:
     said = str(check("scaling.advance", solved))
     assert said.count("✓ pass") == 5
     assert said.endswith("Solved. 5 of 5 checks pass: 8 of 8 points. Grading repeats them on further cases.")
@@ -178,7 +178,7 @@ def test_an_answer_leaves_its_arguments_as_they_are() -> None:
         assert f"it changes `{changed}`, an argument: work on a copy" in str(grade)
 
 
-def test_a_gradient_asked_of_an_argument_changes_nothing() -> None:
+def test_requiring_a_gradient_of_an_argument_changes_nothing() -> None:
     """requires_grad_() and what backward leaves in .grad are no other values."""
 
     def by_autograd(x: torch.Tensor, weight: torch.Tensor, grad_y: torch.Tensor) -> object:
@@ -280,7 +280,7 @@ DETOURS: dict[str, tuple[str, Any]] = {
 }
 
 
-def test_a_detour_to_what_is_asked_for_is_no_answer() -> None:
+def test_a_detour_to_the_reference_is_no_answer() -> None:
     for name, (id, answer) in DETOURS.items():
         grade = check(id, answer)
         said = "which is what this exercise asks for: write it yourself" in str(grade)

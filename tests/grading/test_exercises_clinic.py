@@ -108,7 +108,7 @@ def said_of(right: tuple[str, Any], diagnosis: object) -> Any:
     return runs.Diagnosed(right, (right[0], "loss"))(Instance("Treatment", {"diagnosis": diagnosis}), (0, 2))
 
 
-def test_what_is_no_diagnosis_is_told_what_one_is_and_half_of_one_nothing_of_its_half() -> None:
+def test_a_malformed_diagnosis_gets_the_form_and_half_a_diagnosis_no_hint() -> None:
     for said in (None, "softmax", ("softmax",), ("a word of my own", 11), ["softmax", 11]):
         outcome = said_of(("softmax", 11), said)
         assert not outcome.passed
@@ -226,7 +226,7 @@ def test_the_noise_of_steps_tells_the_format(name: str, monkeypatch: pytest.Monk
 # --- repairs ---
 
 
-def test_made_up_losses_and_answers_of_another_form_are_told_what_is_missing() -> None:
+def test_invented_losses_and_malformed_answers_are_refused_with_the_reason() -> None:
     def made_up(model: Any, batches: Any) -> Any:
         return [1.0 / (n + 1) for n in range(len(batches))], ("clip_grad_norm_", 2**-16)
 
@@ -335,7 +335,7 @@ def test_a_program_that_is_not_python_is_alike_itself_alone() -> None:
     assert normalized("x = 1") != normalized("x = 2")
 
 
-def test_who_waits_for_a_run_that_breaks_hears_of_it() -> None:
+def test_a_waiting_caller_gets_the_error_of_a_run() -> None:
     class Broken:
         def run(self, questions: list[Request]) -> dict[str, Reply]:
             raise OSError("no process")

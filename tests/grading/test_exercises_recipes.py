@@ -226,7 +226,7 @@ def test_a_training_is_numpys(id: str) -> None:
     assert min(skips[times] for times in (0, 1, 2)) >= len(SEEDS), skips
 
 
-def test_references_asked_in_several_threads_do_not_meet() -> None:
+def test_references_are_thread_safe() -> None:
     """apex keeps one state for a process, and a class is graded in threads."""
     drawn = [case for case in cases("frameworks.repair", [0]) if len(case[1]) > 2]
     alone = [reference("frameworks.repair")(*case) for case in drawn]

@@ -293,7 +293,7 @@ def test_everybody_has_a_row_for_every_exercise_and_every_row_a_reason(marks: Li
     assert all(int(line["out_of"]) == FULL[id] for (_, id), line in marks.items())
 
 
-def test_who_is_right_has_the_points_and_nobody_else_has_any_and_is_told_why(marks: Lines) -> None:
+def test_right_submissions_get_the_points_and_others_the_reason(marks: Lines) -> None:
     expect(marks, CLASS)
     assert {marks["unsolved", id]["reason"] for id in ALL} == {"unsolved: the starter is still in place"}
     for name in BROKEN:
@@ -355,7 +355,7 @@ def test_everybody_gets_a_page(out: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_who_is_hostile_gets_no_points_and_costs_nobody_else_any(tmp_path: Path) -> None:
+def test_a_hostile_submission_gets_no_points_and_costs_no_other_any(tmp_path: Path) -> None:
     for name, source in HOSTILE.items():
         flat(answered(answer=source))(tmp_path / "class", name)
     inside(GOOD)(tmp_path / "class", "ada")
@@ -395,7 +395,9 @@ def test_an_archive_that_unpacks_to_too_much_costs_its_learner_alone(
     expect(marks, {"greedy": (None, NOTHING, {}), "modest": (None, ONE, {})})
 
 
-def test_nothing_to_grade_is_said_and_no_file_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_to_grade_is_reported_and_no_file_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for folder, says in (
         (tmp_path, "no notebook (.ipynb) in"),
         (tmp_path / "nowhere", "nowhere; give a folder of notebooks"),

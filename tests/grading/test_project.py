@@ -192,7 +192,7 @@ def test_a_name_that_is_no_file_name_and_an_entry_without_grades_are_refused(tmp
     assert list(tmp_path.rglob("*")) == []
 
 
-def test_a_damaged_file_is_named_and_costs_nobody_else_a_place(tmp_path: Path) -> None:
+def test_a_damaged_file_is_named_and_changes_no_other_rank(tmp_path: Path) -> None:
     enter(tmp_path, "Ada", [graded(RECIPES["FP32"])])
     eve = b'{"schema": "labkit.leader_board/1", "name": "Eve", "points": %s, "out_of": 8, "bytes": 0}'
     for content, says in (

@@ -87,7 +87,7 @@ def test_the_source_of_a_cell_may_be_a_string_or_lines(tmp_path: Path) -> None:
     assert [cell.source for cell in read_cells(Submission("ada", "ada.ipynb", path))] == ["x = 1\ny = 2", "z = 3"]
 
 
-def test_a_lesson_is_told_by_its_exercises_or_by_the_file() -> None:
+def test_a_lesson_is_recognised_by_its_exercises_or_its_file() -> None:
     assert lesson_of(Submission("ada", "00_start.ipynb", None), [own("x = 1")]) == "06_loss_scaling"
     assert lesson_of(Submission("ada", "06_loss_scaling.ipynb", None), []) == "06_loss_scaling"
     assert lesson_of(Submission("ada", "ada.ipynb", None), [own("x = 1")]) == "06_loss_scaling"

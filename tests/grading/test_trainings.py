@@ -37,7 +37,7 @@ def out_of_reach(questions: object, limits: object) -> dict[str, Reply]:
     return {"training": Reply("training", note="FileNotFoundError: digits.npz")}
 
 
-def test_a_recipe_whose_training_ends_badly_is_told_why() -> None:
+def test_a_recipe_whose_training_fails_gets_the_reason() -> None:
     train(SimpleNamespace(limits=Limits(), run=out_of_reach), ("digits", O3, 0))
     with pytest.raises(RuntimeError, match=r"digits\.npz"):
         project_runs.run_of("digits", O3, 0)
@@ -58,7 +58,7 @@ def test_what_the_first_optimizer_loads_is_loaded_once_for_all() -> None:
     assert answers_in(reply) == [[["bool", True]]]
 
 
-def test_the_time_is_told_before_the_first_training() -> None:
+def test_the_time_is_announced_before_the_first_training() -> None:
     """Nine hundred learners with a recipe each: two at once, at 0.6 seconds, take four and a half minutes."""
     told: list[str] = []
 

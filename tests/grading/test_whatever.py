@@ -49,7 +49,7 @@ SOURCES = st.lists(SOURCE, max_size=4)
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(SOURCES, st.integers(0, 3))
-def test_a_program_is_found_or_its_lack_is_told(sources: list[str], own: int) -> None:
+def test_a_program_is_found_or_reported_missing(sources: list[str], own: int) -> None:
     exercise = EXERCISES["scaling.advance"]
     cells = [CodeCell("", (exercise.tag,) if i == own else (), source) for i, source in enumerate(sources)]
     with suppress(Unreadable):

@@ -61,7 +61,7 @@ def test_an_unknown_host_is_answered_with_those_that_there_are():
     assert "no host is called colab; there are: colab-versions, kaggle-versions" in done.stderr
 
 
-def test_what_this_machine_cannot_make_is_said_in_words(monkeypatch):
+def test_a_picture_that_cannot_be_made_is_explained(monkeypatch):
     for there, user, why in ((None, 0, "no debootstrap"), ("/usr/sbin/it", 1000, "only root")):
         monkeypatch.setattr(run.shutil, "which", lambda name, there=there: there)
         monkeypatch.setattr(run.os, "geteuid", lambda user=user: user, raising=False)

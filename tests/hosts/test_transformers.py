@@ -39,7 +39,7 @@ def fit(model, folder, *callbacks, lr=RATE):
     trainer.train()
 
 
-def test_it_trains_as_if_nobody_watched_and_the_report_has_its_steps(tmp_path):
+def test_watching_changes_no_weight_and_the_report_has_all_steps(tmp_path):
     alone, watched, watch = Network(), Network(), Watch(every=6)
     fit(alone, tmp_path)
     fit(watched, tmp_path, watch)

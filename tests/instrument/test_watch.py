@@ -195,7 +195,7 @@ def test_gradients_are_unscaled_whether_or_not_the_loop_called_unscale():
 
 
 @pytest.mark.parametrize("fused", [False, True])  # a fused optimizer unscales and skips inside
-def test_a_skipped_step_is_told_with_its_culprits_and_replayed(fused):
+def test_a_skipped_step_names_its_sources_and_is_replayed(fused):
     torch.manual_seed(0)
     model = Net()
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
@@ -339,7 +339,7 @@ def test_unusual_parameters_are_counted_and_replayed():
         assert name != "FP64" or "casts in a step" not in str(report), "counted in FP32; the model casts nothing"
 
 
-def test_what_cannot_be_replayed_is_said_once_with_its_reason():
+def test_a_failed_replay_is_reported_once_with_its_reason():
     model, batch = nn.Linear(8, 4), X.clone()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with watch(model, every=1, against_fp32_every=1) as w:

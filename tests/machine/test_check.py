@@ -255,7 +255,7 @@ def test_a_server_without_anywidget_is_named_with_its_own_cure(tmp_path, monkeyp
     )
 
 
-def test_the_server_is_told_by_the_command_that_started_it(tmp_path, monkeypatch):
+def test_the_server_is_recognised_by_its_command(tmp_path, monkeypatch):
     monkeypatch.delenv("JPY_PARENT_PID", raising=False)
     assert system.server_prefix(tmp_path) is None
     (tmp_path / "77").mkdir()

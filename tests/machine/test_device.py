@@ -44,7 +44,7 @@ def test_worked_example_of_a_gpu(gpu):
     assert (report.slug, report.driver, report.spec) == ("nvidia-h100-80gb-hbm3", "580.1", "H100")
 
 
-def test_generations_are_told_apart(gpu):
+def test_generations_are_distinguished(gpu):
     for name, capability, has, spec in (
         ("Tesla V100-SXM2-16GB", (7, 0), "has Volta Tensor Cores for FP16", "V100"),
         ("Tesla T4", (7, 5), "has Turing Tensor Cores for FP16", "T4"),
@@ -83,7 +83,7 @@ def test_where_nvidia_smi_is_not_on_the_path_the_kernel_module_tells_the_driver(
     assert device_report().driver == "580.95.05"
 
 
-def test_a_cpu_is_told_by_its_flags(monkeypatch):
+def test_a_cpu_is_recognised_by_its_flags(monkeypatch):
     monkeypatch.setattr(torch.cpu, "get_capabilities", dict, raising=False)
     for flags, instructions, means in (
         ("flags: fpu avx512_bf16 avx2", ("AVX512-BF16",), "and BF16 can multiply large matrices faster than FP32"),

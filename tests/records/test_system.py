@@ -63,7 +63,7 @@ def quota_of_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("quota_of_one")
-def test_the_device_the_doctor_and_a_race_count_the_same_cores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_device_report_check_and_compare_count_the_same_cores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert device_report("cpu").cores == 1
     assert check.threads().what.startswith("1 core; ")
 
@@ -136,7 +136,7 @@ def test_ways_take_turns_and_each_tells_its_own_seconds() -> None:
     assert order == ["a", "b", "a", "b"], "a machine that slows down slows both"
 
 
-def test_who_has_had_enough_gives_its_turns_away() -> None:
+def test_a_finished_recipe_gives_its_rounds_to_the_others() -> None:
     asked: list[tuple[str, int]] = []
 
     def over(way: str, seconds: list[float]) -> bool:

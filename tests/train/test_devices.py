@@ -106,7 +106,7 @@ def test_worked_example_by_a_clock_that_is_given(monkeypatch: pytest.MonkeyPatch
     assert order == ["FP32", "FP32", "O1", "O1"] * 4
 
 
-def test_a_recipe_without_a_turn_is_not_told_and_nothing_cannot_be_timed() -> None:
+def test_recipes_without_a_round_are_left_out_and_no_recipe_is_an_error() -> None:
     assert steps_per_second(TASKS["digits"], [FP32], stop=lambda: True) == {}
     for asked in ({"steps": 0}, {"rounds": 0}):
         with pytest.raises(ValueError, match="expected steps and rounds of at least 1"):

@@ -139,7 +139,7 @@ def test_a_renamed_field_leaves_the_fingerprints_on_record_as_they_are() -> None
     assert fingerprint(TASKS["digits"], RECIPES["FP8"]) == "64424e3a4683"
 
 
-def test_every_value_counts_however_deep_it_stands() -> None:
+def test_every_nested_value_counts() -> None:
     def of(**keywords: object) -> str:
         return fingerprint(replace(SHORT, loss=partial(F.cross_entropy, **keywords)), RECIPES["FP32"])
 

@@ -31,7 +31,7 @@ def dtypes(step, name):
     return {tensor.dtype for tensor in step.stages[STAGES.index(name)].tensors}
 
 
-def test_a_watched_run_is_where_it_would_be_if_nobody_had_looked():
+def test_watching_does_not_change_a_run():
     for recipe in RECIPE_NAMES:
         watched, alone = run_of(recipe), run_of(recipe)
         for _ in range(3):

@@ -36,7 +36,7 @@ def folders(name):
     return FOLDERS_OF.get(name, (name,))
 
 
-def test_every_widget_stands_in_a_folder():
+def test_every_widget_has_a_folder():
     assert len(WIDGETS) > 10
     assert [file.name for file in FOLDERS.iterdir() if file.is_file()] == ["__init__.py"]
 
@@ -236,7 +236,7 @@ def expected(loop, answered=lambda: False):
     return said
 
 
-def test_a_silent_page_is_told_of_at_the_deadline_and_once():
+def test_a_silent_page_is_reported_once_at_the_deadline():
     loop = Loop()
     said = expected(loop)
     loop.go_on_to(late.SECONDS - 0.1)
@@ -256,7 +256,7 @@ def test_a_silent_page_is_told_of_at_the_deadline_and_once():
     assert said == [60.0 + late.SECONDS]
 
 
-def test_what_to_do_with_a_silent_page_depends_on_who_shows_it(monkeypatch):
+def test_the_remedy_for_a_silent_page_depends_on_the_host(monkeypatch):
     monkeypatch.setattr(front_end, "why_not_shown", lambda: None)
     for hosted, says in ((None, "it with `labkit lab`"), ("VS Code", "widgetScriptSources"), ("Colab", "Colab loads")):
         finding = front_end.silent(15, hosted)
@@ -269,7 +269,7 @@ def test_what_to_do_with_a_silent_page_depends_on_who_shows_it(monkeypatch):
 
 
 @pytest.mark.slow  # starts a kernel
-def test_the_verdict_stands_in_the_cell_s_own_output_after_the_cell_and_goes_when_the_page_is_heard():
+def test_the_verdict_appears_in_the_cells_output_and_goes_when_the_page_answers():
     with jupyter_client.run_kernel() as kernel:
         kernel.execute("from labkit.widgets.pulse import widget\nwidget.SECONDS, pulse = 0.2, widget.pulse")
         kernel.execute("w = pulse()\nw", allow_stdin=True)

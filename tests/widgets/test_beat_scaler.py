@@ -123,7 +123,7 @@ def test_a_move_takes_effect_at_the_next_step_and_moves_only_you():
     assert [s.scale for s in moved.scalers.steps] == [s.scale for s in still.scalers.steps]
 
 
-def test_who_follows_the_window_beats_the_scaler():
+def test_following_the_window_beats_the_scaler():
     """The middle of the window, always: nothing is skipped and nothing lost."""
     weights = course(300)
     game = played(duel(300), {i + 1: max(-4, 14 - w) for i, w in enumerate(weights)})
@@ -162,7 +162,7 @@ def test_the_pace_is_kept_by_waiting_not_more_than_needed():
 # --- the words --------------------------------------------------------------------------------------------------------
 
 
-def test_what_underflowed_is_told_at_the_end_only():
+def test_underflows_are_reported_only_at_the_end():
     mine, theirs = Tally(100, 4, 20, 0.1), Tally(100, 6, 3, 0.2)
 
     def said(phase, *tallies, steps=100, in_sight=False):
@@ -183,7 +183,7 @@ def test_what_underflowed_is_told_at_the_end_only():
     assert said(Phase.FINISHED, mine, mine).startswith("A draw: 76%")
 
 
-def test_the_window_is_a_secret_until_the_end_and_who_peeks_is_remembered():
+def test_the_window_is_secret_until_the_end_and_peeking_is_recorded():
     game = duel(10)
     game.handle(Button.START)
     game.tick()
@@ -198,7 +198,7 @@ def test_the_window_is_a_secret_until_the_end_and_who_peeks_is_remembered():
     assert "in sight" not in game.sentence()
 
 
-def test_an_error_ends_the_game_and_is_said():
+def test_an_error_ends_the_game_and_is_shown():
     class Breaks(FakeRun):
         def step(self):
             raise RuntimeError("no such operator")
@@ -211,7 +211,7 @@ def test_an_error_ends_the_game_and_is_said():
 # --- what is sent -----------------------------------------------------------------------------------------------------
 
 
-def test_every_step_is_told_once_and_json_holds_no_nan():
+def test_every_step_is_written_once_and_json_holds_no_nan():
     widget, frames = BeatTheScaler(steps=30, pace=1e6, device="cpu", make_run=FakeRun), []
     game, widget.controller.send = widget.duel, lambda content, buffers: frames.append((content, buffers))
     game.post(urgent=True)

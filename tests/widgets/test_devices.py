@@ -48,7 +48,7 @@ def run_to_the_end(runs):
     assert runs.error == ""
 
 
-def test_every_run_is_made_on_the_device_that_was_asked_for():
+def test_every_run_uses_the_chosen_device():
     for widget in widgets(device=META):
         widget.controller.handle(Button.START)
         widget.controller.build()
@@ -58,7 +58,7 @@ def test_every_run_is_made_on_the_device_that_was_asked_for():
         widget.close()
 
 
-def test_a_gpu_is_taken_where_there_is_one_and_the_cpu_where_it_is_asked_for(gpu, monkeypatch):
+def test_a_gpu_is_the_default_and_a_cpu_can_be_chosen(gpu, monkeypatch):
     for widget in (*widgets(), TrainingBar(TASKS["digits"], RECIPES["O2"])):
         assert widget.place == gpu
         widget.close()
@@ -154,7 +154,7 @@ def test_it_trains_on_the_gpu_where_there_is_one_and_times_fp32_beside_it(monkey
     assert TrainingBar(TASK, RECIPE, device="cpu").place.emulated
 
 
-def test_stop_ends_it_and_so_does_a_page_that_nobody_sees_once_it_runs() -> None:
+def test_stop_and_a_hidden_page_end_it() -> None:
     unseen = {"content": {"data": {"method": "custom", "content": {"do": "unseen"}}}, "buffers": []}
     for end in (lambda bar: setattr(bar, "wanted", "stop"), lambda bar: bar._handle_msg(unseen)):
         bar, begun = TrainingBar(TASK, RECIPE, steps=10_000, device="cpu"), threading.Event()

@@ -53,7 +53,7 @@ class TestAsItIs:
 
 
 class TestMoved:
-    def test_exp_overflows_and_it_is_said(self, board):
+    def test_an_overflow_of_exp_is_reported(self, board):
         board.move("exp", "allow")
         assert board.overrides == {"exp 1": "allow"}
         assert board.sentence == (
@@ -82,13 +82,13 @@ class TestMoved:
             "(exact when every operation is on its own list)."
         )
 
-    def test_a_name_stands_for_every_call(self):
+    def test_a_name_selects_every_call(self):
         board = CastLedger(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)), torch.rand(2, 4))
         board.move("linear", "deny")
         assert board.overrides == {"linear 1": "deny", "linear 2": "deny"}
         assert board.sentence.startswith("With linear on the deny list, all 3 operations run in FP32")
 
-    def test_what_torch_refuses_is_said(self):
+    def test_torchs_refusal_is_shown(self):
         board = CastLedger(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.ReLU()), torch.rand(2, 4))
         board.move("linear 2", "keep")
         assert board.sentence.startswith("With linear on the keep list, linear is refused: ")
@@ -150,7 +150,7 @@ def test_each_pass_looks_at_each_operation_once(passes: CastPasses) -> None:
     assert [row["op"] for row in state["_rows"]] == ["linear", "linear", "T", "matmul", "softmax", "matmul", "linear"]
 
 
-def test_what_is_said_at_a_position(passes: CastPasses) -> None:
+def test_the_sentence_at_a_position(passes: CastPasses) -> None:
     for position, said in (
         (0, "A forward pass as it was called. Five passes decide its casts, once."),
         (5, "colour: softmax is on the deny list. Sums or multiplies many elements."),

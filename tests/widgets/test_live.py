@@ -194,7 +194,7 @@ def test_underflow_is_measured_once_the_hand_rests():
     assert [s.step for s in c.run.steps if s.underflow is not None] == [1, 12 + SETTLE_STEPS - 1, 21]
 
 
-def test_a_dynamic_scale_that_wandered_off_can_be_asked_back_to_where_it_began():
+def test_a_dynamic_scale_can_be_reset_to_its_start():
     c = controller()
     c.handle(change(c, scaling=Scaling.DYNAMIC, log2_scale=16))
     ticked(c, 2)
@@ -462,7 +462,7 @@ def test_every_command_is_answered_by_number(watched):
     assert (last["phase"], last["knobs"]["scaling"]) == ("paused", "static")
 
 
-def test_a_fault_in_our_own_thread_is_said_too(watched, caplog):
+def test_an_error_in_the_labs_own_thread_is_logged(watched, caplog):
     c = controller()
     w = watched(c)
     c.tick = lambda: 1 / 0
@@ -489,7 +489,7 @@ def test_one_training_at_a_time(watched):
     second.wait(lambda f: f["phase"] == "finished")
 
 
-def test_what_nobody_sees_pauses_ends_its_thread_and_goes_on_when_it_is_asked(watched):
+def test_a_hidden_widget_pauses_ends_its_thread_and_resumes_on_request(watched):
     w = watched(controller(steps=10**6))
     w.c.ask(Button.START)
     w.wait(lambda f: f["step"] > 3)
@@ -505,7 +505,7 @@ def test_what_nobody_sees_pauses_ends_its_thread_and_goes_on_when_it_is_asked(wa
     w.wait(lambda f: f["step"] > steps)
 
 
-def test_what_is_asked_while_a_thread_ends_is_done_after_it_by_the_next(watched):
+def test_a_request_while_a_thread_ends_is_served_by_the_next(watched):
     w = watched(controller(steps=10**6))
     for _ in range(20):
         w.c.ask(Button.START)

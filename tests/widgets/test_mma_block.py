@@ -75,7 +75,7 @@ def test_four_generations_answer_differently():
         assert all(board.found[board.gpu] == board.value for board in boards)
 
 
-def test_what_is_said_and_where_the_bits_stand(js):
+def test_the_sentence_and_the_places_of_the_bits(js):
     terms = PRESETS["1 and small terms"].make(-24)
     first = shown(js, terms, "V100")[0]
     assert first["sentence"] == (

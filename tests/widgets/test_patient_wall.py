@@ -51,7 +51,7 @@ def test_a_card_in_front_does_not_say_what_it_is(wall: PatientWall) -> None:
         assert patient.title not in str(card)
 
 
-def test_what_was_found_is_said() -> None:
+def test_findings_are_shown() -> None:
     for query, kind, words in (
         ("no such words anywhere", "all", "No card is known by this message, and none has all of these words."),
         ("IndexError: list index out of range", "all", "No card"),
@@ -61,7 +61,7 @@ def test_what_was_found_is_said() -> None:
         assert find(cards(), query, kind)[1].startswith(words)
 
 
-def test_what_came_of_a_run_is_said_with_its_warning_and_no_number_that_json_lacks(wall: PatientWall) -> None:
+def test_the_outcome_of_a_run_is_shown_with_its_warning_and_valid_json(wall: PatientWall) -> None:
     patient = FAULTS["log_of_epsilon"]
     view = outcome_view(patient, TrainingOutcome((2.0, math.inf, math.nan), 0.1))
     assert view["losses"] == [2.0, None, None]

@@ -98,7 +98,7 @@ def test_the_true_number_is_measured_after_the_learner_has_committed() -> None:
     assert calls == [1]
 
 
-def test_what_is_not_on_the_line_is_refused_or_marks_nobody() -> None:
+def test_a_value_off_the_line_is_refused_or_marks_nothing() -> None:
     for said in ("0", "-1", "101", "nan", "much", "1%", "inf"):
         with pytest.raises(ValueError, match=r"no number from 0\.01 to 100%"):
             Predict(PERCENT, lambda: 24.0).choice = said

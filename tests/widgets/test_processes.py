@@ -159,7 +159,7 @@ def test_only_this_gpu_is_drawn_and_what_it_did_before_at_once(folder: Path) -> 
     assert GpuRun(T4).paces == ["gpt: Steps a second on Tesla T4: FP32 10, O1 25 (2.5 times FP32)."]
 
 
-def test_what_cannot_be_drawn_is_told_and_the_rest_is_drawn(folder: Path) -> None:
+def test_undrawable_parts_are_reported_and_the_rest_is_drawn(folder: Path) -> None:
     keep(folder, "Tesla T4")
     lacking = replace(record("Tesla T4"), sweep="ceilings")  # no copies: no roofline
     (folder / "gemm" / "tesla-t4" / "ceilings.json").write_text(lacking.to_json())
@@ -206,7 +206,7 @@ def trained(workers: Workers, **limit: float) -> str:
     return str(workers.sentence.value)
 
 
-def test_worked_example_a_training_fills_the_table_and_says_what_came_of_it() -> None:
+def test_worked_example_a_training_fills_the_table_and_states_its_outcome() -> None:
     workers, limit = Workers((sys.executable, "-c", PROGRAM)), {"timeout": 20 * slowness()}
     try:
         assert trained(workers, **limit).startswith("All ranks stepped or skipped as one. Skipped: 0 of 2.")

@@ -187,7 +187,7 @@ def test_the_roofline_of_a_card_is_its_data_sheet():
     assert "T4 moves 320 GB/s" in figure.get_supxlabel()
 
 
-def test_gains_are_told_with_their_range_and_their_reference():
+def test_gains_are_stated_with_their_range_and_reference():
     figure = gains_figure("A100")
     words = " ".join(figure.get_supxlabel().split())
     assert "training 0.94 to 5.2 times (1.7 in the middle) as fast as TF32" in words
@@ -213,7 +213,7 @@ def test_it_says_what_it_shows_and_where_that_was_made() -> None:
     assert [label.get_text() for label in metrics.get_yticklabels()] == ["FP32", "FP16", "FP16 static too high"]
 
 
-def test_steps_a_second_are_told_of_timed_runs_of_one_device() -> None:
+def test_steps_a_second_are_stated_for_timed_runs_of_one_device() -> None:
     timed = [replace(r, step_seconds=0.1 if r.recipe == "FP32" else 0.05) for r in RECORDS]
     told = f"Steps a second on {RECORDS[0].device}: FP32 10, FP16 20 (2 times FP32)"
     assert told in race_sentence(timed)
@@ -278,7 +278,7 @@ def test_the_table_says_its_rule_its_margin_and_no_minus_zero(folder: Path) -> N
     assert ">-0.00<" not in html
 
 
-def test_all_seeds_on_record_are_read_unless_some_are_asked_for(folder: Path) -> None:
+def test_all_recorded_seeds_are_read_by_default(folder: Path) -> None:
     replace(RECORD, recipe="FP32", seed=7).save(record_path(folder, "toy", "FP32", 7))
     replace(RECORD, recipe="O1", seed=7, metric=0.89).save(record_path(folder, "toy", "O1", 7))
     found = [recipe_table(["toy"], ["O1"], seeds, folder).difference("toy", "O1") for seeds in (None, (0, 1))]
@@ -294,7 +294,7 @@ def test_an_empty_cell_says_which_command_fills_it_and_a_full_table_nothing(fold
     assert recipe_table(["toy"], ["O1"], folder=folder).verdict("toy", "O1") == "", "nothing to compare with"
 
 
-def test_what_fp16_loses_without_a_scale_stands_below(folder: Path) -> None:
+def test_losses_of_fp16_without_a_scale_are_shown_below(folder: Path) -> None:
     table = recipe_table(["toy"], ["O1"], folder=folder)
     assert table.lost("toy") == pytest.approx(0.6)
     html = table._repr_html_()

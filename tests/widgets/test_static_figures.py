@@ -66,7 +66,7 @@ def bars(figure):
     return heights
 
 
-def test_it_names_its_layer_and_says_why_it_stands_still(snap):
+def test_it_names_its_layer_and_why_it_does_not_move(snap):
     said = words(static_underflow(snap))
     assert WHY_STATIC in said
     assert "at scale 2⁰" in said

@@ -100,7 +100,7 @@ class TestSeveralSteps:
         steps.reset()
         assert (steps.watched.step, steps.watched.loss) == (1, losses[0])
 
-    def test_after_a_skip_the_slider_stands_where_the_scaler_does(self, steps):
+    def test_after_a_skip_the_slider_shows_the_scalers_scale(self, steps):
         steps.log2_scale = 40
         steps.another_step()
         assert (steps.log2_scale, steps.watched.scale, steps.watched.step) == (39, 2.0**39, 2)

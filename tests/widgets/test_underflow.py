@@ -232,7 +232,7 @@ def test_times_two_moves_only_the_exponent_of_a_normal_number(js: Scripts) -> No
         assert f"from {fields[0]} to {fields[1]}: the significand stays." in gradient_sentence(js, gradient, 0)
 
 
-def test_both_ends_are_said(js: Scripts) -> None:
+def test_both_ends_are_in_the_sentence(js: Scripts) -> None:
     for gradient, says in (
         (2.0**-26, "Times two, it is 0 as well."),
         (1.5 * 2.0**-26, "Times two, it is rounded up to 2^-24 = 5.96e-8 and is not lost."),

@@ -69,7 +69,7 @@ def test_every_preset_has_its_position_and_every_position_is_a_recipe() -> None:
         knobs_of(RECIPES["FP8"])
 
 
-def test_what_no_knob_turns_stays_as_the_recipe_has_it_and_is_told() -> None:
+def test_settings_without_a_knob_come_from_the_recipe_and_are_stated() -> None:
     for name in ("TF32", "FP16 Kahan", "BF16 stochastic", "FP8 delayed", "MXFP8", "NVFP4", "unit scaled"):
         knobs, recipe = knobs_of(RECIPES[name]), RECIPES[name]
         assert recipe_of(knobs) == recipe

@@ -207,7 +207,7 @@ def test_where_sums_are_rounded_the_ranks_differ_from_one_process_by_no_more_tha
 
 
 @pytest.mark.slow
-def test_ranks_with_different_numbers_of_batches_stop_together_or_say_who_is_left(tmp_path: Path) -> None:
+def test_ranks_with_different_numbers_of_batches_stop_together_or_name_the_missing_rank(tmp_path: Path) -> None:
     assert launch("batch_counts", 4, tmp_path, TOGETHER="True") == [2, 2, 2, 2]
     ended = wait(start("batch_counts", 2, tmp_path, TOGETHER="False", TIMEOUT_S="5"))
     assert None not in ended

@@ -178,7 +178,7 @@ REFUSED: dict[Forward, str] = {
 
 
 @pytest.mark.parametrize("forward", REFUSED, ids=lambda forward: forward.__name__)
-def test_what_cannot_be_decided_once_is_told_with_its_line_and_eager_goes_on(forward: Forward) -> None:
+def test_data_dependent_control_flow_is_reported_with_its_line_and_runs_eagerly(forward: Forward) -> None:
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         graph = require_equal(Custom(forward))

@@ -65,7 +65,7 @@ def test_a_compiled_graph_is_one_piece_and_bit_equal(net: nn.Module) -> None:
     require_equal(eager, trained(net))  # a part that is compiled is traced as it was written
 
 
-def test_a_custom_function_is_not_compiled_and_that_is_said() -> None:
+def test_a_custom_function_is_not_compiled_and_reported() -> None:
     class Double(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:

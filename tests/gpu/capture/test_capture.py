@@ -116,7 +116,7 @@ def test_names_are_those_of_ptx():
     assert "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 " in kernel(warp)
 
 
-def test_every_generation_since_turing_can_be_asked_for_what_it_has():
+def test_every_generation_since_turing_reports_its_features():
     for generation in GENERATIONS[1:]:
         for capability in generation.capabilities:
             asked = {row.operands.name for row in INSTRUCTIONS if row.runs_on(capability)}
@@ -240,7 +240,7 @@ def test_a_file_that_is_no_capture_is_refused(tmp_path):
         load_capture(tmp_path / "other.npz")
 
 
-def test_wrong_shapes_are_told():
+def test_wrong_shapes_are_reported():
     row = WARP
     a, b, c = draw_tiles("normal", row, 2, 0)
     with pytest.raises(ValueError, match=r"b is uint32 words \[2, 8, 8\]; it was given uint32 \[1, 8, 8\]"):
