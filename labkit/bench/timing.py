@@ -175,8 +175,8 @@ def settings(case: Case) -> Iterator[None]:
 def error_in_ulps(case: Case, operands: tuple[Tensor, ...], result: Tensor) -> float:
     """Return the median distance of a result from FP64, in ulps of the result's format.
 
-    Compares the first rows of a product, the first image of a convolution, the first elements of the rest. The median,
-    for where a sum happens to come out near zero its error is thousands of the ulps there.
+    Compares the first rows of a product, the first image of a convolution, the first elements of the rest. The median
+    counts, since the error of a sum near zero is thousands of the ulps there.
     """
     exact = _in_fp64(case, operands)
     actual = result[: len(exact)].to(torch.float64)

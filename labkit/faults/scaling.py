@@ -86,7 +86,7 @@ def penalty_from_scaled(fixed):
     Symptom: With a gradient penalty (WGAN-GP, double backward) nothing is learned, or the scale falls.
     Cause: The penalty squares gradients that are 65,536 times too large. It outweighs the loss by far.
     Reading: The penalty is scale squared times what it should be; the scale falls until both are alike.
-    Repair: Divide the gradients by `scaler.get_scale()` before the penalty is made of them.
+    Repair: Divide the gradients by `scaler.get_scale()` before the penalty is computed.
     Reported: NVIDIA/apex#654, NVIDIA/apex#215, tensorflow/tensorflow#48662
     """
     model = network()
