@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
-WHOLE = ("labkit", "notebooks/lessons", "docs", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "data/README.md", "data/hosts.md")
+PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "data/README.md", "data/hosts.md")
+WHOLE = ("labkit", "notebooks/lessons", "docs", *PAGES)
 LONGEST = 35
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 

@@ -125,7 +125,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Fault(Card):
-    """A fault that people meet, as a training that shows it on a CPU.
+    """A fault of mixed precision, as a training that shows it on a CPU.
 
     function   builds the training, broken (False) or fixed (True)
     limit      the score that the fixed training reaches and the broken one does not

@@ -74,7 +74,7 @@ def rounds_once(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
 
 @torch.no_grad()
 def _write_back(narrow_tree: Any, wide: Any) -> None:
-    """Round into its FP16 tensor what an operation changed in the upcast one: the running statistics of batch norm."""
+    """Round changes of upcast tensors back into their FP16 tensors: the running statistics of batch norm."""
     for narrow, copy in zip(tree_leaves(narrow_tree), tree_leaves(wide), strict=True):
         if not isinstance(narrow, Tensor) or copy is narrow or narrow.requires_grad:
             continue  # what was not upcast was changed itself

@@ -171,7 +171,7 @@ def _linear(accumulator: AnyAccumulator, input: Tensor, weight: Tensor, bias: Te
 def _added(
     accumulator: AnyAccumulator, input: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1
 ) -> Tensor:
-    """Addmm and its kin: beta * input + alpha * (a @ b); with beta 0 the input is not read, even if it is NaN."""
+    """Return beta * input + alpha * (a @ b), as addmm; with beta 0 the input is not read, even if it is NaN."""
     product = alpha * matmul(a, b, accumulator, torch.float32)
     return (product + beta * input.float() if beta else product).to(a.dtype)
 
@@ -259,7 +259,7 @@ def _finished(y: Tensor, input: Tensor, bias: Tensor | None) -> Tensor:
 def _taps(
     places: Sequence[int], window: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
 ) -> Iterator[tuple[slice, ...]]:
-    """Yield, for each number of a window, where it lies in the image when the window stands at each of its places.
+    """Yield, for each element of a window, its positions in the image over all positions of the window.
 
     >>> list(_taps([3], [2], [2], [1]))  # a window of two numbers, at 0, 2 and 4
     [(slice(0, 5, 2),), (slice(1, 6, 2),)]
@@ -272,7 +272,7 @@ def _taps(
 def _bilinear(
     accumulator: AnyAccumulator, input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None
 ) -> Tensor:
-    """y[..., o] = sum of input1[..., i] weight[o,i,j] input2[..., j]: two products, and what is between is stored."""
+    """y[..., o] = sum of input1[..., i] weight[o,i,j] input2[..., j]: two products; the first is stored."""
     out, first, second = weight.shape
     between = matmul(input1.reshape(-1, 1, first), weight.transpose(0, 1).reshape(first, -1), accumulator)
     y = matmul(between.reshape(-1, out, second), input2.reshape(-1, second, 1), accumulator, torch.float32)[..., 0]

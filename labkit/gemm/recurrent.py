@@ -70,7 +70,7 @@ def _lstm(
 
 
 def _lstm_slopes(gates: Tensor, squashed: Tensor, before: Tensor) -> State:
-    """Of i, f and g by c; of o by h; of c by h; of the c before by c."""
+    """Derivatives of i, f and g by c; of o by h; of c by h; of the previous c by c."""
     i, f, g, o = gates.split(1, 1)
     by_c = torch.cat([_through_sigmoid(g, i), _through_sigmoid(before[:, 1:], f), _through_tanh(i, g)], 1)
     return by_c, _through_sigmoid(squashed, o), _through_tanh(o, squashed), f
@@ -95,7 +95,7 @@ def _gru(
 
 
 def _gru_slopes(gates: Tensor, of_h: Tensor, before: Tensor) -> State:
-    """All by h: of r, z and n in the product of x; of r, z and n in that of h; of the h before."""
+    """Derivatives, all by h: of r, z and n in the product of x; of r, z and n in that of h; of the previous h."""
     r, z, n = gates.split(1, 1)
     of_n, of_z = _through_tanh(1 - z, n), _through_sigmoid(before - n, z)
     of_r = _through_sigmoid(of_n * of_h[:, 2:], r)
@@ -160,8 +160,11 @@ class _OverTime(torch.autograd.Function):
         b_ih, b_hh = (torch.zeros(1, device=data.device) if b is None else b.float() for b in (b_ih, b_hh))
         flat = F.linear(data.float(), w_ih.float()).add_(b_ih + b_hh if cell.adds else b_ih)
         gates = flat.unflatten(1, (cell.gates, -1))
-        before, extra = _room(len(data), len(state), like=stored), _room(len(data), cell.extra, like=stored)
-        output, new = data.new_empty(len(data), stored.shape[-1]), _room(len(stored), len(state), like=stored)
+        before, extra = (
+            _fp32_buffer(len(data), len(state), like=stored),
+            _fp32_buffer(len(data), cell.extra, like=stored),
+        )
+        output, new = data.new_empty(len(data), stored.shape[-1]), _fp32_buffer(len(stored), len(state), like=stored)
         rows = {n: (stored[:n], stored[:n, 0], new[:n], new[:n].unbind(1)) for n in set(sizes)}
         all_rows = (before, before[:, 0], flat if cell.adds else extra.flatten(1), output)
         all_parts = cell.parts(gates, extra, before)
@@ -182,7 +185,7 @@ class _OverTime(torch.autograd.Function):
             data, w_ih, w_hh, gates, extra, before = ctx.saved_tensors
             cell, sizes, across = ctx.cell, ctx.sizes, w_hh.float()
             stored = torch.stack(gradients[1:], 1)
-            wide, past = (_room(len(stored), stored.shape[1], like=stored) for _ in range(2))
+            wide, past = (_fp32_buffer(len(stored), stored.shape[1], like=stored) for _ in range(2))
             of_x = torch.empty_like(gates)
             of_h = of_x if cell.adds else torch.empty_like(gates)
             rows = {n: (stored[:n], stored[:n, 0], wide[:n], past[:n], past[:n, 0]) for n in set(sizes)}
@@ -204,7 +207,7 @@ class _OverTime(torch.autograd.Function):
             return (None, None, None, *inputs[:3], *biases, *stored.unbind(1))
 
 
-def _room(rows: int, parts: int, like: Tensor) -> Tensor:
+def _fp32_buffer(rows: int, parts: int, like: Tensor) -> Tensor:
     """Return an FP32 buffer [rows, parts, features], with the features of `like` [..., features]."""
     return torch.empty(rows, parts, like.shape[-1], device=like.device)
 
@@ -249,7 +252,7 @@ def recurrent(name: str, *args: Any) -> tuple[Tensor, ...]:
 
 
 def over_layers(one: Callable[..., tuple[Tensor, ...]], *args: Any) -> tuple[Tensor, ...]:
-    """Run the arguments of `torch.lstm` and its kin through all layers and directions; `one` runs one of them.
+    """Run the arguments of `torch.lstm`, `gru` or `rnn_*` through all layers and directions; `one` runs one of them.
 
     one  (packed data, rows of each step, backwards, its weights, its first state) -> packed output, *last state
     """

@@ -136,7 +136,7 @@ def _put(key: tuple[str, str], value: str) -> None:
 
 
 def _read() -> _Switches:
-    """Return every switch as it was set: "none" for an operation that takes its backend's precision."""
+    """Return every switch as it was set: "none" for an operation that uses its backend's precision."""
     own = {_GENERIC: _get(_GENERIC)}
     for backend in BACKENDS:
         own[backend, "all"] = _own((backend, "all"), _GENERIC, own)
@@ -149,7 +149,7 @@ def _read() -> _Switches:
 
 
 def _own(key: tuple[str, str], parent: tuple[str, str], own: _Switches) -> str:
-    """Return a switch's own value. torch tells only the inherited one: set the parent otherwise for a moment to see."""
+    """Return a switch's own value. torch returns the inherited one, so the parent is changed for a moment."""
     value = _get(key)
     if value == "none" or value != _get(parent):
         return value
@@ -274,7 +274,7 @@ def _round(tensor: Tensor) -> Tensor:
 
 
 def _product(func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Tensor:
-    """Return a product of nothing but operands, all of them rounded."""
+    """Return a product whose arguments are all operands, rounded."""
     result: Tensor = _RoundedGradient.apply(func(*mapped(tuple(args), _round), **mapped(kwargs, _round)))  # type: ignore[no-untyped-call]
     return result
 

@@ -1,4 +1,4 @@
-"""The run of the parts, each in a process of its own, so one that crashes or hangs takes nothing else with it.
+"""The run of the parts, each in a process of its own, so that a crash or a hang affects no other part.
 
 Idea: the parent has a list of parts and seconds, and starts `labkit gpu --here` for one part at a time.
 
@@ -29,7 +29,7 @@ GRACE = 8.0  # seconds that a part may take beyond its budget, to begin and to e
 
 
 def run(arguments: Namespace) -> int:
-    """Run the parts, or write or read a passport; return 0 if all was done, 1 if not, 2 where nothing can be."""
+    """Run the parts, or write or read a passport; return 0 if all was done, 1 if not, 2 if nothing could be run."""
     if arguments.read is not None:
         return _read(arguments.read)
     if arguments.passport is not None:

@@ -1,4 +1,4 @@
-"""Measurements of a GPU beyond timed products: training steps and inference by every way, paces, faults' cards.
+"""Measurements of a GPU beyond timed products: training steps, inference, throughput, and faults that only a GPU shows.
 
 Each is an item whose line holds numbers by way, and in "failed" the ways that raised, each with its reason:
 `seconds_a_call` and `mebibytes` of a step, `steps_per_second` of a task. All ways take turns, and the median counts.
@@ -126,7 +126,7 @@ KINDS: dict[str, Callable[..., Step]] = {"training": training, "inference": infe
 
 
 def prepared(make: Callable[[], Step], device: str) -> tuple[Step, float | None]:
-    """Return a step that has run four times, and the MiB that the fourth held at its peak; None off a GPU.
+    """Return a step that has run four times, and the peak MiB of the fourth; None on a CPU.
 
     The MiB are those of this step alone, optimizer included.
     """
@@ -144,7 +144,7 @@ def prepared(make: Callable[[], Step], device: str) -> tuple[Step, float | None]
 def cost(
     network: str, kind: str, ways: Collection[str], size: Mapping[str, int], *, steps: int = 5, rounds: int = 7
 ) -> Item:
-    """Return the item of what a step of a network costs by each way: seconds, MiB, and as multiples of the first's."""
+    """Return the item of a step's cost under each method: seconds and MiB, also as multiples of the first method's."""
 
     def make(way: str, device: str) -> Step:
         model, *batch = example(network, size["width"], size["batch"], device)
@@ -186,7 +186,7 @@ def _cost_lines(found: Line) -> list[str]:
 
 
 def speed(size: Mapping[str, int], **turns: int) -> list[Item]:
-    """Return the items of a large MLP, one too small for half precision, and a UNet, by all ways.
+    """Return the items of a large MLP, of one too small for half precision, and of a UNet, under all methods.
 
     What has to be compiled comes after everything else: a compilation may take longer than all the rest.
     """
@@ -201,7 +201,7 @@ def speed(size: Mapping[str, int], **turns: int) -> list[Item]:
 
 
 def pace(task: Task, seconds: Callable[[], float], *, steps: int = 5, rounds: int = 3) -> Item:
-    """Return the item of a task's training steps a second under PACED_RECIPES; no turn begins after the seconds."""
+    """Return the item of a task's training steps a second under PACED_RECIPES; no round begins after the seconds."""
 
     def run(device: str, found: Line) -> None:
         end, failed = monotonic() + seconds(), dict[str, str]()
@@ -223,7 +223,7 @@ def pace(task: Task, seconds: Callable[[], float], *, steps: int = 5, rounds: in
 
 
 def cards(known: Sequence[GpuCard], width: int) -> list[Item]:
-    """Return the items of faults that only a GPU shows: what both forms measure, and whether the fault shows."""
+    """Return the items of faults that only a GPU shows: the measurements of both forms, and whether they differ."""
     return [Item(f"card {card.id}", TIMING, partial(_card, card, width)) for card in known]
 
 

@@ -1,4 +1,4 @@
-"""Items that a process answers one by one, so that one that raises, hangs or ends its process costs its line alone.
+"""Items that a process runs one by one, so that one that raises, hangs or crashes loses only its own line.
 
 Protocol of that process: it sends {"items": [[name, kind], ...]}; then, for each line {"item": name, "seconds": limit}
 of standard input, the item's line. What anything prints goes to standard error, so that standard output holds answers
@@ -78,13 +78,13 @@ def answer(item: Item, device: str) -> Line:
 
 
 def synchronize(device: str) -> None:
-    """Return when a device has done its work; a CPU has."""
+    """Wait until a device has finished its work."""
     if device == "cuda":
         torch.cuda.synchronize()
 
 
 def release_memory() -> None:
-    """Give the memory of what an item left, cycles included, back to the device."""
+    """Release the device memory of an item's leftovers, reference cycles included."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -140,7 +140,7 @@ def serve(items: Sequence[Item], device: str) -> None:
 
 
 class WorkerLost(RuntimeError):
-    """The process of the items gave no answer: it ended, or was ended after its limit. `said`: what it had printed."""
+    """The process of the items ended without a result, or was killed at its limit. `said`: its output."""
 
     def __init__(self, why: str, said: str) -> None:
         super().__init__(why)
@@ -212,7 +212,7 @@ class WorkerProcess:
         return "\n".join(without_folders(line) for line in lines)
 
     def close(self) -> None:
-        """End the process and whatever it started."""
+        """End the process and its children."""
         system.kill_group(self._process)
         self._process.wait()
 
@@ -226,7 +226,7 @@ def environment() -> dict[str, str]:
 def ask_all(
     command: Sequence[str], items: list[tuple[str, str]], seconds: Callable[[], float], begins: Callable[[str], bool]
 ) -> Iterator[Line]:
-    """Yield the line of each item of a process; where an item ends the process, another one answers the next item.
+    """Yield the line of each item; if an item ends the process, a new one continues with the next item.
 
     Args:
         command: what serves the items.

@@ -136,7 +136,7 @@ def import_problems(names: Sequence[str]) -> dict[str, str]:
 
 
 def requirements() -> dict[str, str] | None:
-    """Return what labkit's own metadata asks for: package -> lowest version."""
+    """Return the requirements in labkit's metadata: package -> lowest version."""
     try:
         asked = importlib.metadata.requires(DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:
@@ -186,7 +186,7 @@ def device_facts() -> tuple[DeviceReport, bool]:
 
 
 def good_for(report: DeviceReport, mps: bool = False) -> Finding:
-    """Say what the lab's lessons can show on this machine, by what multiplies 16-bit numbers on it; nothing is timed.
+    """Return what the lessons can show on this machine, from its hardware for 16-bit products; nothing is timed.
 
     Source: torch.cuda.is_bf16_supported(including_emulation=False), which asks for compute capability 8.0.
 

@@ -82,7 +82,7 @@ class DeviceReport:
 
     @property
     def slug(self) -> str:
-        """The name as a folder's name.
+        """The name, in a form for folders.
 
         >>> DeviceReport("cuda", "NVIDIA H100 80GB HBM3", 0, 132).slug
         'nvidia-h100-80gb-hbm3'
@@ -113,7 +113,7 @@ class DeviceReport:
 
     @property
     def meaning(self) -> str:
-        """The second sentence: its consequences for the lab."""
+        """The second sentence: the consequences for the lab."""
         if self.tensor_cores:
             return (
                 "Every timing of the lab can be measured here, and `make gpu` records them all; training in FP16 can "
@@ -160,7 +160,7 @@ class DeviceReport:
 
     @property
     def _unknown(self) -> bool:
-        """A GPU that is missing in the table: of another maker, or a newer one."""
+        """Describe a GPU that is not in the table: of another vendor, or newer."""
         newer = self.capability is None or (self.capability >= (7, 0) and not WITHOUT_CORES.search(self.name))
         return self.kind == "cuda" and self.generation is None and newer
 

@@ -52,7 +52,7 @@ class Place:
 
     @property
     def slug(self) -> str:
-        """The name as a folder's name.
+        """The name, in a form for folders.
 
         >>> Place(torch.device("cuda"), "NVIDIA H100 80GB HBM3", "gpu").slug
         'nvidia-h100-80gb-hbm3'

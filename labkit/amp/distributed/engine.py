@@ -43,7 +43,7 @@ from labkit.interop import dtype_of
 
 
 def shard(model: nn.Module, blocks: Iterable[nn.Module], reduce: torch.dtype, mesh: DeviceMesh) -> None:
-    """Let each rank keep its part of the parameters, in place; those of rank 0 are taken for all.
+    """Shard the parameters in place, so that each rank keeps its part; rank 0's values are used for all.
 
     Args:
         model: with its parameters in the dtypes in which it computes.
@@ -74,7 +74,7 @@ class OwnParts(nn.Module):
             self.pairs[name] = (p, nn.Parameter(_local(p), requires_grad=p.requires_grad))
 
     def named_parameters(self, *_: Any, **__: Any) -> Iterator[tuple[str, nn.Parameter]]:
-        """Yield this rank's parts, those of other ranks being none of its business."""
+        """Yield this rank's parts by name."""
         yield from ((name, part) for name, (_, part) in self.pairs.items())
 
     def grouped(self, groups: Sequence[Group]) -> list[Group]:
@@ -84,7 +84,7 @@ class OwnParts(nn.Module):
         return [{**g, "params": [parts.get(p, p) for p in ps]} for g, ps in zip(groups, listed, strict=True)]
 
     def take_gradients(self, divide_by: float = 1.0) -> None:
-        """Give each part the gradient that backward has left, reduced, at its sharded parameter."""
+        """Set each part's gradient to the reduced gradient of its sharded parameter."""
         for sharded, part in self.pairs.values():
             if sharded.grad is not None:
                 gradient = _local(sharded.grad)
@@ -92,18 +92,18 @@ class OwnParts(nn.Module):
                 sharded.grad = None
 
     def moved(self) -> list[tuple[Tensor, Tensor]]:
-        """Return (what the model reads, what the optimizer steps) where a flat master has moved a part elsewhere."""
+        """Return pairs (the model's tensor, the optimizer's tensor) of parts that were moved into a flat master."""
         both = [(_local(sharded), part.detach()) for sharded, part in self.pairs.values()]
         return [(read, stepped) for read, stepped in both if read.data_ptr() != stepped.data_ptr()]
 
     def publish(self) -> None:
-        """Let the model read what the optimizer has stepped elsewhere."""
+        """Copy the stepped parts of flat masters into the model."""
         for read, stepped in self.moved():
             read.copy_(stepped)
 
 
 class ShardedWeights(Weights):
-    """The masters of this rank's parts; an FP32 part that lies in a flat master is copied to and fro."""
+    """The masters of this rank's parts; an FP32 part in a flat master is copied in both directions."""
 
     def __init__(self, parts: OwnParts, *args: Any, **kwargs: Any) -> None:
         self.parts = parts
@@ -111,13 +111,13 @@ class ShardedWeights(Weights):
 
     @torch.no_grad()
     def copy_back(self) -> None:
-        """Do as `Weights.copy_back` does, and let the model read it."""
+        """Copy back as `Weights.copy_back`, also from flat masters into the model."""
         super().copy_back()
         self.parts.publish()
 
     @torch.no_grad()
     def edits(self) -> list[Tensor] | None:
-        """Do as `Weights.edits` does, for parts in a flat master too."""
+        """Return the flags of `Weights.edits`, also for parts in a flat master."""
         for read, stepped in self.parts.moved():
             stepped.copy_(read)
         return super().edits()
@@ -129,7 +129,7 @@ def _local(tensor: Tensor) -> Tensor:
 
 
 def fsdp_modules(model: nn.Module) -> list[FSDPModule]:
-    """Return the modules whose parameters are put together one at a time."""
+    """Return the modules whose parameters FSDP gathers one module at a time."""
     return [module for module in model.modules() if isinstance(module, FSDPModule)]
 
 
@@ -137,7 +137,7 @@ def fsdp_modules(model: nn.Module) -> list[FSDPModule]:
 def clip_parts_(
     gradients: Sequence[Tensor], max_norm: float, norm_type: float, device: torch.device, group: dist.ProcessGroup
 ) -> Tensor:
-    """Shorten the parts of all ranks to a common length of at most `max_norm`; return the length they had.
+    """Clip the parts of all ranks to a common norm of at most `max_norm`; return the norm before.
 
     Each rank measures its own parts in FP64, and the lengths are put together as those of several tensors are.
     """
@@ -155,7 +155,7 @@ def clip_parts_(
 
 
 def divisors(world: int, predivide: bool = True) -> tuple[int, float]:
-    """Return what a gradient is divided by before FP16 adds it up over `world` ranks, and after; the product is world.
+    """Return the divisors of a gradient before and after its FP16 sum over `world` ranks; their product is `world`.
 
     Before, by a power of two of about sqrt(world): neither the sum overflows nor small gradients underflow soon.
 
@@ -257,7 +257,7 @@ class DistributedEngine(Engine):
             super()._require_known()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the model on this rank's batch; all ranks call it, since a sharded one is put together for it.
+        """Call the model on this rank's batch; all ranks call it, since a sharded model is gathered for it.
 
         Raises:
             RankLost: another rank ended or hangs.
@@ -286,7 +286,7 @@ class DistributedEngine(Engine):
             fsdp_modules(uncompiled(self.model))[0].set_requires_gradient_sync(self._sync)  # and of all in it
 
     def backward(self, loss: Tensor, loss_id: int = 0, **options: Any) -> None:
-        """Do as `Engine.backward` does, and take the mean of the gradients over the ranks.
+        """Run `Engine.backward`, and average the gradients over the ranks.
 
         Raises:
             RuntimeError: what `Engine` raises; or another loss, or another scale, waits unreduced.
@@ -316,7 +316,7 @@ class DistributedEngine(Engine):
                     p.grad = None
 
     def _reduce(self, bucket: GradBucket) -> torch.futures.Future[Tensor]:
-        """Add up a bucket of gradients over the ranks, as DDP asks for it: in `reduce`, divided before and after."""
+        """Sum a bucket of gradients over the ranks in the format `reduce`, as a communication hook of DDP."""
         gradients, buffer, (before, after) = bucket.gradients(), bucket.buffer(), self._divisors
         waited = [self._unreduced.pop(p, None) for p in bucket.parameters()]
         wide = [g.float() if w is None else g.float() + w for g, w in zip(gradients, waited, strict=True)]
@@ -338,7 +338,7 @@ class DistributedEngine(Engine):
             return clip_parts_(gradients, max_norm, norm_type, self.device, self.group)
 
     def step(self, closure: object = None) -> StepReport:
-        """Do as `Engine.step` does, all ranks or none: inf or NaN on one of them is found_inf on all.
+        """Run `Engine.step` on all ranks or none: inf or NaN on one rank is found_inf on all.
 
         Raises:
             RuntimeError: what `Engine` raises; or gradients wait unreduced.
@@ -361,13 +361,13 @@ class DistributedEngine(Engine):
         return {i: answer > 0 for i, answer in enumerate(answers) if answer >= 0}
 
     def _culprits(self, gradients: Sequence[Tensor | None], known: tuple[str, ...] | None = None) -> tuple[str, ...]:
-        """Return the names that any rank has found, in the order of the model's parameters."""
+        """Return the names that any rank reported, in the order of the model's parameters."""
         every: list[tuple[str, ...]] = [()] * self.world
         dist.all_gather_object(every, super()._culprits(gradients, known), group=self.group)
         return tuple(name for name in self.weights.names.values() if any(name in names for names in every))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Do as `Engine.zero_grad` does, on each rank.
+        """Run `Engine.zero_grad` on each rank.
 
         Raises:
             RuntimeError: a sharded model's gradients wait since no_sync(); torch cannot forget those.

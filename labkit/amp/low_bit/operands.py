@@ -115,7 +115,7 @@ class ProductFormat:
 
     @property
     def needs_names(self) -> bool:
-        """Whether something is kept for each weight, or done with one of them, so that all need names that last."""
+        """Whether weights need stable names: state is stored for each, or one of them is treated apart."""
         return self.scale is TensorScale.DELAYED or self.last_in_fp32
 
     @property

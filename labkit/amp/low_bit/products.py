@@ -1,4 +1,4 @@
-"""Training with matrix products of 8- or 4-bit numbers, and what their scales remember from one step to the next.
+"""Training with matrix products of 8- or 4-bit numbers, and the state of their scales between steps.
 
 A mode sees each layer's call, linear or convolution, and carries it out as products of scaled, rounded operands. Each
 of a layer's three products takes operands that are written for it (`ProductFormat`), along the axis it sums over;
@@ -115,12 +115,12 @@ class ScaleMemory:
         self._scales = {key: scale for key, scale in self._scales.items() if not any(values.get(key, ()))}
 
     def remembered(self) -> dict[str, Any]:
-        """Return what the processes of one training exchange: magnitudes of ended steps, and the loss's size."""
+        """Return the state that processes exchange: the magnitudes of ended steps, and the size of the loss."""
         self.end_step()
         return {"history": self.history, "loss_size": self.loss_size}
 
     def take_largest(self, every: Sequence[Mapping[str, Any]]) -> None:
-        """Take, step by step, the largest magnitude that any process remembers; afterwards all remember the same."""
+        """Replace each step's magnitude by the largest of all processes, so that all have the same state."""
         keys = dict.fromkeys(key for each in every for key in each["history"])
         backward = {key: [each["history"].get(key, ())[::-1] for each in every] for key in keys}
         self.history = {key: [*map(max, zip_longest(*lists, fillvalue=0.0))][::-1] for key, lists in backward.items()}
@@ -128,7 +128,7 @@ class ScaleMemory:
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
-        """Let a forward and a backward pass leave what the scales remember as it is."""
+        """Run a forward and a backward pass without a change of the scales' state."""
         kept = dict(self._history), dict(self._scales), dict(self._largest), self.loss_size, self.went_back
         random = self.generator.get_state()
         try:
@@ -138,14 +138,14 @@ class ScaleMemory:
             self.generator.set_state(random)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the scales remember, in plain values and tensors."""
+        """Return the state of the scales, in plain values and tensors."""
         self.end_step()
         scales = {key: float(scale) for key, scale in self._scales.items() if not self._history[key].any()}
         kept = {"scales": scales} if scales else {}  # those that do not follow from their history, of zeros
         return self.remembered() | kept | {"generator": self.generator.get_state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned; what cannot be read raises, and nothing has changed."""
+        """Load a `state_dict`; an invalid one raises, and changes nothing."""
         history = {str(key): [float(value) for value in values] for key, values in state["history"].items()}
         scales = {str(key): torch.tensor(float(value)) for key, value in state.get("scales", {}).items()}
         loss_size = float(state["loss_size"])
@@ -166,7 +166,7 @@ def _number(value: float, device: torch.device) -> Tensor:
 
 
 class Written(NamedTuple):
-    """An operand as its product takes it: values of its format, and what they were multiplied by."""
+    """An operand as its product reads it: values in its format, and the scale they were multiplied by."""
 
     values: Tensor
     scale: Tensor | float
@@ -254,14 +254,14 @@ class Layer:
         return Written(untiled(self._found(rounded, tiles), tensor.shape), scale)
 
     def _found(self, rounded: Tensor, values: Tensor) -> Tensor:
-        """Make NaN of what was inf or NaN, and may have become the largest number; the step finds it.
+        """Write NaN where the operand was inf or NaN, which saturation hides, so that the step finds it.
 
         A current scale has done so already: with an infinite magnitude it is 0, and 0 times inf is NaN.
         """
         return rounded if self.format.scale is TensorScale.CURRENT else rounded.add_(values, alpha=0)
 
     def keeps(self, role: str) -> bool:
-        """Say whether an operand is the same numbers in the backward pass, along whichever axis it is summed over."""
+        """Return whether an operand is rounded to the same numbers for both axes that it is summed over."""
         return not self.format.blocks or (role == "weight" and self.format.square_weights)
 
     def _scale(self, tensor: Tensor, role: str, format: Format | BlockFormat) -> Tensor | float:
@@ -310,7 +310,7 @@ class _LowBitProduct(torch.autograd.Function):
         whole = None if layer.format.blocks else layer.write(gradients[0], "gradient", -1)
 
         def of(operand: int) -> Tensor:
-            """The gradient of A or B, from that of D and the other one, both written along what is summed over."""
+            """The gradient of A or B, from that of D and the other operand, both rounded along the summed axis."""
             other, axis = 1 - operand, -1 - operand
             rotated = layer.format.hadamard and layer.roles[operand] == "weight"
             d = whole or layer.write(gradients[0], "gradient", axis, rotated=rotated)
@@ -324,7 +324,7 @@ class _LowBitProduct(torch.autograd.Function):
 
 
 class _Rewritten(torch.autograd.Function):
-    """A recurrent layer's input or weight as it is written, or the gradient of its output."""
+    """A recurrent layer's input or weight, or the gradient of its output, rounded to its format."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, layer: Layer, role: str) -> Tensor:
@@ -344,7 +344,7 @@ def _read(written: Written) -> Tensor:
 
 
 def _multiplied(one: Written, two: Written) -> Tensor:
-    """Multiply, then take both scales out again."""
+    """Multiply, then divide by both scales."""
     product = one.values @ two.values
     scale = one.scale * two.scale
     return product if _is_one(scale) else product.div_(scale)
@@ -359,7 +359,7 @@ LAYERS = frozenset(f"conv{kind}{n}d" for kind in ("", "_transpose") for n in (1,
 
 
 class LowBitProducts(LabMode):
-    """The mode of one engine, and what its scales remember.
+    """The mode of one engine, and the state of its scales.
 
     Args:
         format: how operands are written.
@@ -407,7 +407,7 @@ class LowBitProducts(LabMode):
         return run(func, args, kwargs, self._layer(key, weight, name))
 
     def _key(self, weight: Tensor, op: str) -> str:
-        """Return what a weight's state is kept under; one that was computed has no name, so its shape has to do."""
+        """Return the key of a weight's state: its name, or the shape of a computed weight, which has no name."""
         name = self.names.get(weight) if isinstance(weight, nn.Parameter) else None
         return name or f"{op} {tuple(weight.shape)}"
 

@@ -78,7 +78,7 @@ def flat_gradient(weights: Sequence[nn.Parameter], names: Mapping[nn.Parameter, 
 
 
 def cut(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """Return views into a flat tensor, one for each of the tensors that it is made of."""
+    """Return views into a flat tensor, one for each of its tensors."""
     parts = flat.split([t.numel() for t in like])
     return [part.view(t.shape) for part, t in zip(parts, like, strict=True)]
 

@@ -197,7 +197,7 @@ class Weights:
         self.copy_back()
 
     def _pair_up(self) -> None:
-        """Note what each step asks: which weights are copied back from which masters, are known, or frozen."""
+        """Record for each step which weights are copied back from which masters, are known, or are frozen."""
         self.ids = frozenset(map(id, self.names))
         every = zip(self.model_weights, self.master_weights, self._dtypes, strict=True)
         pairs: list[tuple[Tensor, Tensor]] = [(w, m) for w, m, dtype in every if dtype != self.dtype]
@@ -218,7 +218,7 @@ class Weights:
 
     @torch.no_grad()
     def adopt(self) -> None:
-        """Take the model's weights for master weights, after somebody changed them.
+        """Set the master weights to the model's weights, after these were changed.
 
         Where a master still rounds to its weight, it keeps its digits.
         """
@@ -228,7 +228,7 @@ class Weights:
         self._note()
 
     def adopt_edits(self, edited: bool | None = None) -> None:
-        """Do as `adopt` does if the model's weights were changed since they were copied back, through `.data` too.
+        """Call `adopt` if the model's weights were changed since they were copied back, also through `.data`.
 
         Raises:
             RuntimeError: other values stand in the model for a while (`replaced_by`).
@@ -255,7 +255,7 @@ class Weights:
         return differences(self._noted, checksum(self._copied)) if self._copied else []
 
     def require_unmoved(self) -> None:
-        """Refuse to go on with a model that was moved to another device, by its first weight.
+        """Raise an error if the model was moved to another device; its first weight is checked.
 
         Raises:
             RuntimeError: it was.
@@ -267,7 +267,7 @@ class Weights:
             )
 
     def restore_dtypes(self) -> None:
-        """Put `.data` that somebody gave a weight into the weight's own dtype; the master takes all their digits.
+        """Cast `.data` that was assigned to a weight to the weight's dtype; the master takes the value uncast.
 
         An FP32 weight whose master is flat becomes a view into it again.
 
@@ -289,7 +289,7 @@ class Weights:
 
     @contextmanager
     def replaced_by(self, values: Mapping[str, Tensor]) -> Iterator[None]:
-        """Put other values, by parameter name, into the model's weights for a `with` block, rounded to their dtype."""
+        """Replace the model's weights by other values, by name, in a `with` block, rounded to their dtype."""
         self.adopt_edits()
         before = [(p, p.data) for p in self.model_weights]
         self._replaced = True
@@ -303,7 +303,7 @@ class Weights:
             self._replaced = False
 
     def _note(self) -> None:
-        """Note what stands in the model now, to know later whether somebody changed it."""
+        """Record a checksum of the model's weights, which later shows whether they were changed."""
         self._noted = checksum(self._copied) if self._copied else []
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -318,7 +318,7 @@ class Weights:
         self._pair_up()
 
     def zero_grad(self) -> None:
-        """Forget the gradients of the last step, here and in the model."""
+        """Clear the gradients of the last step, here and in the model."""
         for p in (*self.names, *self.optimizer_weights):
             p.grad = None
 
@@ -328,7 +328,7 @@ class Weights:
         return {self.names[p]: m.detach() for p, m in zip(self.model_weights, self.master_weights, strict=True)}
 
     def by_name(self, gradients: Sequence[Tensor | None]) -> dict[str, Tensor]:
-        """Return parameter name -> gradient, of gradients that stand one for each of `optimizer_weights`."""
+        """Return parameter name -> gradient, from one gradient for each of `optimizer_weights`."""
         if not self.flat:
             both = zip(self.model_weights, gradients, strict=True)
             return {self.names[p]: gradient for p, gradient in both if gradient is not None}
@@ -347,7 +347,7 @@ class Weights:
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned, of flat weights or not; the model's weights are loaded before.
+        """Load a `state_dict`, of flat weights or not; the model's weights are loaded before.
 
         Raises:
             ValueError: the masters have other names or shapes, or the optimizer does not take its state; then nothing

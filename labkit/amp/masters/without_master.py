@@ -1,4 +1,4 @@
-"""Training without master weights, with a better rounding than to nearest.
+"""Training without master weights, with stochastic rounding or Kahan's sum.
 
 A step's result has more digits than FP16 keeps. Rounding to nearest drops them, and updates below half an ulp are gone
 each time. Stochastic rounding drops them too, but goes up as often as the cut digits say, so that a thousand small
@@ -31,7 +31,7 @@ TOGETHER = 2**22  # numbers that are rounded at once: a small network's all, wit
 
 
 class WeightRounding(Enum):
-    """How a step's result gets into the model's format where no master remembers it."""
+    """How a step's result is rounded to the model's format without a master weight."""
 
     NEAREST = "nearest"  # 2 bytes a weight; small updates are swallowed
     STOCHASTIC = "stochastic"  # 2 bytes a weight; small updates arrive on average
@@ -42,7 +42,7 @@ class WeightRounding(Enum):
 def store_rounded(
     wide: Tensor, weight: Tensor, rounding: WeightRounding, generator: torch.Generator | None = None
 ) -> None:
-    """Round `wide` into `weight`, and take from `wide` all that would not survive; both in place, of one shape.
+    """Round `wide` into `weight`, and leave in `wide` only what survives a copy; both in place, of one shape.
 
     Afterwards `wide`, rounded to nearest, is `weight`.
 
@@ -79,7 +79,7 @@ def store_all_rounded(
     rounding: WeightRounding,
     generator: torch.Generator | None = None,
 ) -> None:
-    """Do as `store_rounded` does for each pair of tensors, with the same numbers, many of them at once."""
+    """Apply `store_rounded` to each pair of tensors, many of them at once, with the same results."""
     if not wide:
         return
     if rounding is WeightRounding.NEAREST:
@@ -123,7 +123,7 @@ SIZES = {len(torch.Generator().get_state()): "a CPU", 16: "a GPU"}  # bytes of a
 
 
 def restore(generator: torch.Generator, state: Tensor) -> None:
-    """Put a generator where a state says, or seed it from the state of another kind of device.
+    """Set a generator's state; seed it from the state if that is of another kind of device.
 
     Raises:
         RuntimeError: it is no state of a generator.
@@ -146,7 +146,7 @@ def restore(generator: torch.Generator, state: Tensor) -> None:
 
 
 def require_state(generator: torch.Generator, state: Tensor) -> None:
-    """Refuse what is no state of a generator, and change nothing.
+    """Raise an error if a value is not the state of a generator.
 
     Raises:
         RuntimeError: as `restore`.

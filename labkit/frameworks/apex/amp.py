@@ -270,7 +270,7 @@ def init(
     verbose: bool = False,
     allow_banned: bool = False,
 ) -> AmpHandle:
-    """Cast torch's functions, and return a handle that ends it; the entry point of apex's own tests.
+    """Cast torch's functions, and return a handle that ends the casts; the entry point of apex's own tests.
 
     Args:
         loss_scale: unused.

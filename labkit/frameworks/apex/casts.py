@@ -145,7 +145,7 @@ def _tell(event: CastEvent) -> None:
 
 
 class AmpState(threading.local):
-    """What apex's functions know of each other, in this thread.
+    """State that apex's functions share, in this thread.
 
     opt_properties                  of the last `initialize`; None before
     loss_scalers                    loss_id -> scaler

@@ -1,4 +1,4 @@
-"""What O0, O1, O2 and O3 stand for, and a model whose `forward` casts as they say.
+"""The properties of O0, O1, O2 and O3, and a model whose `forward` casts accordingly.
 
 Idea: an opt level is a row of properties, of which `initialize` replaces some. A half model takes FP32 input and gives
 FP32 output by a `forward` that is wrapped where it stands, so that no other line of a script changes.
@@ -24,7 +24,7 @@ from labkit.interop import format_of
 
 @dataclass(frozen=True)
 class Properties:
-    """What `initialize` does to models and optimizers.
+    """The changes that `initialize` makes to models and optimizers.
 
     cast_model_type        dtype of models and of what goes into them; None or False: they stay as they are
     patch_torch_functions  functions of torch are cast by apex's lists
@@ -77,7 +77,7 @@ def properties_of(opt_level: str, *overrides: Any) -> Properties:
 
 
 def _read(name: str, value: Any) -> Any:
-    """Return an override as a value; the command line of a script hands over text."""
+    """Return an override as a value; a script's command line passes text."""
     if name == "keep_batchnorm_fp32":
         if value not in (True, False, "True", "False"):
             raise ValueError(f"expected keep_batchnorm_fp32 as a bool, 'True', 'False' or None, got {value!r}")

@@ -97,7 +97,7 @@ class Optimizer:
 
 
 def weight_decay(p: Tensor, lr: float, wd: float, do_wd: bool = True, **_: Any) -> None:
-    """Shorten a parameter by lr * wd of itself."""
+    """Multiply a parameter by 1 - lr * wd."""
     if do_wd and wd != 0:
         p.mul_(1 - lr * wd)
 
@@ -229,7 +229,7 @@ class Learner:
         return self
 
     def remove_cb(self, cb: Any) -> Learner:
-        """Take a callback away, or all of a class."""
+        """Remove a callback, or all of a class."""
         for callback in [c for c in self.cbs if c is cb or (isinstance(cb, type) and isinstance(c, cb))]:
             self.cbs.remove(callback)
             vars(self).pop(callback.name, None)
@@ -251,7 +251,7 @@ class Learner:
 
     @contextmanager
     def added_cbs(self, cbs: Any) -> Iterator[None]:
-        """Have more callbacks for a `with` block."""
+        """Add callbacks for a `with` block."""
         before = list(self.cbs)
         self.add_cbs(cbs)
         try:

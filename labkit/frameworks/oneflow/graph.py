@@ -188,7 +188,7 @@ class Graph:
     _decided: tuple[Any, Callable[..., Any]] | None  # dtype and modules, and what was made of them
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Graph:
-        """Make what `__init__` would, for graphs whose own calls no other."""
+        """Initialise the graph's state, for subclasses whose `__init__` does not call that of Graph."""
         graph = super().__new__(cls)
         graph.config, graph._trainer, graph._decided = GraphConfig(), Trainer(), None
         return graph
@@ -196,7 +196,7 @@ class Graph:
     def __init__(self, **options: Any) -> None: ...
 
     def build(self, *args: Any, **kwargs: Any) -> Any:
-        """Compute, and call `backward()` of a loss if the graph trains: to be overridden."""
+        """Compute, and call `backward()` of a loss if the graph trains; override this method."""
         raise NotImplementedError("nn.Graph.build() method must be overridden when subclassing the nn.Graph.")
 
     training = property(lambda self: self.config.training, doc="Whether it has an optimizer.")
@@ -258,7 +258,7 @@ class Graph:
         return tree_map_only(Tensor, Tensor.detach, outputs)
 
     def _built(self) -> Callable[..., Any]:
-        """Return what calls `build`: under AMP, a graph of it, as long as it holds the same modules."""
+        """Return the callable that runs `build`: under AMP, its cast graph, as long as the modules are the same."""
         dtype, network = self.config.amp_dtype, _Built(self)
         known = (dtype, [*map(id, (*network.children(), *network.parameters(recurse=False)))])
         if self._decided is None or self._decided[0] != known:
@@ -270,7 +270,7 @@ class Graph:
         return {**_Built(self).state_dict(), **self._trainer.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
-        """Go on from a `state_dict`.
+        """Load a `state_dict`.
 
         Raises:
             RuntimeError: the graph was called already, or (if it is strict) names differ.

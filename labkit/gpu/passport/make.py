@@ -1,4 +1,4 @@
-"""The making of a passport: every item in a process that may hang or die, every line on the disk at once.
+"""The writer of a passport: each item runs in a process that may hang or die, each line is saved at once.
 
 Invariant: a line that was written stays, whatever comes after; an item takes ITEM_SECONDS at most, and one that breaks
 its process costs its own line. The last line names what is missing.
@@ -71,7 +71,7 @@ def make(
 
 
 class _Passport:
-    """The file of a passport: lines that are on the disk when `write` returns, and what is to come."""
+    """The file of a passport: lines are on the disk when `write` returns; the first one lists all items."""
 
     def __init__(self, file: IO[str], say: Callable[[str], object]) -> None:
         self._file, self._say = file, say
@@ -81,13 +81,13 @@ class _Passport:
         write_line(self._file, json.dumps(line))
 
     def missing(self) -> list[str]:
-        """Return the names of the items that have no line, in their order: by the file, whenever it was interrupted."""
+        """Return the names of the items without a line in the file, in their order."""
         self._file.flush()
         there = {json.loads(line)["item"] for line in Path(self._file.name).read_text(encoding="utf-8").splitlines()}
         return [name for name, _ in self._items if name not in there]
 
     def run(self, command: Sequence[str], item_seconds: float, over: Callable[[str], bool]) -> str:
-        """Write a line for each item that begins in time, and return why no further one did."""
+        """Write a line for each item that begins in time; return the reason if an item did not."""
         before = ""
 
         def begins(kind: str) -> bool:

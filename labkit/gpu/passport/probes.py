@@ -126,7 +126,7 @@ def _by_mask(name: str, args: Any) -> bool:
 
 
 def line_of_the_lab() -> str:
-    """Return the innermost line of the lab, this file aside; where there is none, of anybody's outside of torch."""
+    """Return the innermost line of the lab outside this file; without one, the innermost line outside torch."""
     stack = [f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_stack() if frame.filename != __file__]
     own = [place for place in stack if place.startswith(f"{TOP}labkit{os.sep}")]
     others = [place for place in stack if "site-packages" not in place]
@@ -134,7 +134,7 @@ def line_of_the_lab() -> str:
 
 
 def synchronizations(step: Callable[[], object]) -> int | None:
-    """Return how often CUDA says that a step synchronizes; None where this torch cannot say it."""
+    """Return how often CUDA reports that a step synchronizes; None if this torch does not report it."""
     if not hasattr(torch._C, "_cuda_set_sync_debug_mode"):
         return None
     with warnings.catch_warnings(record=True) as caught:

@@ -57,13 +57,13 @@ class Passport:
 
     @property
     def whole(self) -> bool:
-        """Whether every item that was to come has a line."""
+        """Whether every announced item has a line."""
         return not self.damage and self.line("end").get("outcome") == "complete"
 
 
 @dataclass(frozen=True)
 class PassportDifference:
-    """What an item was expected to find, and what it found."""
+    """The expected and the actual result of an item."""
 
     item: str
     expected: str
@@ -71,7 +71,7 @@ class PassportDifference:
 
 
 def parse(content: bytes) -> Passport:
-    """Return what can be read of a passport's content.
+    """Return the readable part of a passport's content.
 
     Raises:
         ValueError: none of it is a line of a passport; the message says what it is instead.
@@ -112,7 +112,7 @@ def _kind_of(content: bytes) -> str:
 
 
 def report(passport: Passport) -> str:
-    """Return, for people: the machine, what differs, what is missing, which refusals and budgets are settled."""
+    """Return the report as text: machine, differences, missing items, settled refusals and budgets."""
     damage = list(passport.damage)
     differences: list[PassportDifference] = []
     for line in passport.lines:
@@ -215,7 +215,7 @@ def _budgets(line: Line) -> Iterator[str]:
 
 
 def _differences(line: Line) -> Iterator[PassportDifference]:
-    """Yield what an item's line has other than expected; a line that failed differs by that alone."""
+    """Yield the differences of an item's line from expectation; a failed line has that one alone."""
     if line["item"] in ("start", "end"):
         return
     if line["outcome"] != "done":

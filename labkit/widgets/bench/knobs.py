@@ -275,7 +275,7 @@ def recipe_of(knobs: Knobs) -> Recipe:
 
 
 def preset_of(recipe: Recipe) -> str:
-    """Return the name of the preset that a recipe is, whatever it is called; "" if it is none."""
+    """Return the name of the preset with a recipe's settings, or ""."""
     return next((name for name in PRESETS if replace(RECIPES[name], name=recipe.name) == recipe), "")
 
 

@@ -63,7 +63,7 @@ def products(record: GemmRecord) -> list[tuple[GemmCase, GemmRun]]:
 
 
 def speed(run: GemmRun) -> str:
-    """Return FLOP/s, or bytes a second where nothing is computed, as a person reads them.
+    """Format FLOP/s, or bytes a second if nothing is computed, with a unit.
 
     >>> speed(GemmRun(GemmCase(1000, 1000, 1000), 0.01, 0.01, 0.01, 1, 0.0))
     '200 GFLOP/s'

@@ -71,7 +71,7 @@ def repeated(weight: float, update: float, steps: int, format: Format) -> Curve:
 
 
 def compensated(weight: float, update: float, steps: int) -> Curve:
-    """Subtract an update again and again in FP16 as Kahan does: what each subtraction loses is kept and tried again.
+    """Subtract an update repeatedly in FP16 by Kahan's algorithm: the loss of each subtraction is added to the next.
 
     numpy's float16 rounds each operation once, as `labkit.formats.sum_compensated` does, and is quick for one number.
 

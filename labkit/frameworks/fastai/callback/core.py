@@ -27,7 +27,7 @@ EVENTS = INNER | frozenset(
 
 
 class CancelBackwardException(Exception):
-    """Skip the backward pass; each of these goes to the `after_` of what it names."""
+    """Skip the backward pass; each of these exceptions continues at the `after_` event of the part it names."""
 
 
 class CancelStepException(Exception):
@@ -88,7 +88,7 @@ class Callback:
 
     @property
     def name(self) -> str:
-        """Under which it is found in its learner: MixedPrecision is `learn.mixed_precision`."""
+        """The name of the learner's attribute: MixedPrecision is `learn.mixed_precision`."""
         name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(self).__name__).lower()
         return name.removesuffix("_callback") or name
 
@@ -103,7 +103,7 @@ class Callback:
             getattr(self, event, lambda: None)()
 
     def abandon(self) -> None:
-        """Undo what is half done, when the training ends by an error; no event of fastai's."""
+        """Undo unfinished changes when the training ends by an error; fastai has no such event."""
 
 
 class TrainEvalCallback(Callback):

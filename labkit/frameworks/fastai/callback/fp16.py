@@ -170,12 +170,12 @@ class NonNativeMixedPrecision(Callback):
 
     @property
     def loss_scale(self) -> float:
-        """What the loss is multiplied by now."""
+        """The current loss scale."""
         return self.state.scale
 
     @property
     def master_pgs(self) -> list[list[Tensor]]:
-        """What is stepped for each group, during a training."""
+        """The stepped tensors of each group, during a training."""
         return [[p for p in group if p.requires_grad] for group in self.opt.param_lists]
 
     def before_fit(self) -> None:
