@@ -160,10 +160,8 @@ class _OverTime(torch.autograd.Function):
         b_ih, b_hh = (torch.zeros(1, device=data.device) if b is None else b.float() for b in (b_ih, b_hh))
         flat = F.linear(data.float(), w_ih.float()).add_(b_ih + b_hh if cell.adds else b_ih)
         gates = flat.unflatten(1, (cell.gates, -1))
-        before, extra = (
-            _fp32_buffer(len(data), len(state), like=stored),
-            _fp32_buffer(len(data), cell.extra, like=stored),
-        )
+        before = _fp32_buffer(len(data), len(state), like=stored)
+        extra = _fp32_buffer(len(data), cell.extra, like=stored)
         output, new = data.new_empty(len(data), stored.shape[-1]), _fp32_buffer(len(stored), len(state), like=stored)
         rows = {n: (stored[:n], stored[:n, 0], new[:n], new[:n].unbind(1)) for n in set(sizes)}
         all_rows = (before, before[:, 0], flat if cell.adds else extra.flatten(1), output)
