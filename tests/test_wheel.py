@@ -12,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from jupyterlab_server.settings_utils import _get_overrides
 
 import labkit
 from labkit.amp import RECIPES
@@ -114,6 +115,9 @@ print([step.loss for step in train(TASKS["digits"], RECIPES["O2"], steps=20).ste
     here = [step.loss for step in train(TASKS["digits"], RECIPES["O2"], steps=20).steps]
     assert trained == str(here), "the very losses of the checkout"
     assert here[-1] < here[0]
+    settings = installed.folder / "venv" / "share" / "jupyter" / "lab" / "settings"
+    overrides, error = _get_overrides(str(settings))  # what any JupyterLab of this environment reads
+    assert (overrides["@jupyter-widgets/jupyterlab-manager:plugin"]["saveState"], error) == (True, "")
 
 
 @pytest.mark.slow
