@@ -11,7 +11,7 @@ from labkit.records.files import (
     write_atomic,
     write_line,
 )
-from labkit.records.provenance import arithmetic_settings, device_name, now, versions
+from labkit.records.provenance import arithmetic_settings, device_name, made_on, now, versions
 
 __all__ = [
     "arithmetic_settings",
@@ -19,6 +19,7 @@ __all__ = [
     "data_folder",
     "device_name",
     "exclusive_lock",
+    "made_on",
     "notebooks_folder",
     "now",
     "recorded_files",

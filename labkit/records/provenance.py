@@ -79,6 +79,15 @@ def _yes_no(flag: bool) -> str:
     return "yes" if flag else "no"
 
 
+def made_on(device: str, versions: dict[str, str], date: str) -> str:
+    """Return where and when a record was made, for a caption.
+
+    >>> made_on("CPU (x86_64)", {"torch": "2.13.0"}, "2026-11-21T17:31:09+00:00")
+    'CPU (x86_64), torch 2.13.0, 2026-11-21'
+    """
+    return f"{device}, torch {versions.get('torch', '?')}, {date[:10]}"
+
+
 def now() -> str:
     """Return the current UTC time in ISO 8601, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")

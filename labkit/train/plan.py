@@ -1,10 +1,17 @@
-"""Options of the training of four processes (`labkit.train.workers`)."""
+"""Options of the training of four processes (`labkit.train.workers`), and the record of one."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from labkit.records import data_folder, write_atomic
 
 STEPS = 12
+OUTPUTS = 64  # rows of the weight, which the ranks share
+SCHEMA = "labkit.workers/1"
 
 
 @dataclass(frozen=True)
@@ -21,3 +28,47 @@ class WorkerPlan:
     sharded: bool = True
     reduce: str = "FP32"
     predivide: bool = True
+
+
+@dataclass(frozen=True)
+class WorkerRecord:
+    """One training by the processes, with its provenance.
+
+    steps  reports of `labkit.train.workers.training`, in order
+    date   UTC, ISO 8601
+    """
+
+    plan: WorkerPlan
+    steps: tuple[dict[str, Any], ...]
+    device: str
+    versions: dict[str, str]
+    date: str
+
+    def save(self, path: str | Path) -> Path:
+        """Write the record as JSON; return the path."""
+        return write_atomic(Path(path), json.dumps({"schema": SCHEMA, **asdict(self)}, allow_nan=False).encode())
+
+
+def load_workers(path: str | Path) -> WorkerRecord:
+    """Load a record that `WorkerRecord.save` wrote.
+
+    Raises:
+        ValueError: the file is not such a record.
+    """
+    try:
+        stored = json.loads(Path(path).read_text(encoding="utf-8"))
+        if stored.pop("schema") != SCHEMA:
+            raise ValueError(f"another schema than {SCHEMA!r}")
+        row = {field.name: stored[field.name] for field in fields(WorkerRecord)}
+        return WorkerRecord(**{**row, "plan": WorkerPlan(**row["plan"]), "steps": tuple(row["steps"])})
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is not a record of a training by several processes: {error!r}") from error
+
+
+def recorded_workers(*, sharded: bool = True) -> WorkerRecord:
+    """Return the training that is shipped with the lab, in which each rank holds a part of the weights, or all.
+
+    Raises:
+        FileNotFoundError: the data folder lacks it.
+    """
+    return load_workers(data_folder() / "workers" / f"{'fsdp2' if sharded else 'ddp'}.json")

@@ -25,10 +25,10 @@ from labkit.amp.distributed.group import RankLost, largest, start_group
 from labkit.formats import BF16, FP16, FP32
 from labkit.records import linux
 from labkit.records.system import bytes_written
-from labkit.train.plan import STEPS, WorkerPlan
+from labkit.train.plan import OUTPUTS, STEPS, WorkerPlan
 
 DAY_S = 86_400.0  # timeout between two lines of input
-INPUTS, OUTPUTS, ROWS = 256, 64, 64  # of the layer, and of each rank's batch
+INPUTS, ROWS = 256, 64  # of the layer, and of each rank's batch
 OVERFLOW_STEPS = (3, 4, 5)  # in these, one target is huge,
 OVERFLOW_OUTPUT = 40  # of an output whose row of weights the third of four ranks holds
 FORMATS = {"FP32": FP32, "FP16": FP16, "BF16": BF16}

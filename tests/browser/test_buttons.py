@@ -28,7 +28,7 @@ wall
 
 @pytest.fixture(scope="module")
 def notebook(lab):
-    with lab.shown(CELLS, ".pw-card", ".labkit-workers select", height=1200) as notebook:
+    with lab.shown(CELLS, ".pw-card", ".labkit-workers .wk-step", height=1200) as notebook:
         yield notebook
 
 
@@ -54,17 +54,23 @@ def test_a_card_is_found_by_its_error_run_turned_and_cured(notebook):
 
 def test_four_processes_are_set_trained_and_stopped(notebook):
     page = notebook.page
-    page.locator(".labkit-workers select").first.focus()
-    notebook.press("ArrowDown")
-    notebook.until("workers.held.value is False")
-    notebook.press("Tab", "ArrowDown")
-    notebook.until("workers.reduce.value == ('FP16', True)")
+    lanes = page.locator(".labkit-workers .wk-lanes")
+    assert (lanes.get_attribute("data-recorded"), lanes.locator("td .wk-step[data-did=skipped]").count()) == ("", 12)
+    page.locator(".labkit-workers [aria-label='each rank holds'] input:checked").focus()
+    notebook.press("ArrowRight")
+    notebook.until("workers.sharded is False")
+    notebook.press("Tab", "ArrowRight")
+    notebook.until("workers.way == 'FP16, divided before'")
     notebook.press("Tab", "Space")
-    notebook.until("workers.agree.value is False")
-    notebook.press("Tab", "Enter")
-    notebook.until("workers.bar.value == 2 and not workers.train_button.disabled")
-    page.wait_for_selector("text=All ranks stepped or skipped as one")
+    notebook.until("workers.agree is False")
+    page.locator(".labkit-workers button:has-text('Train')").focus()
+    notebook.press("Enter")
+    notebook.until("len(workers.steps) == 2 and workers.phase == 'ready'")
+    notebook.until_data("workers", "d.steps === '2' && d.phase === 'ready'")
+    assert notebook.said("workers").startswith("All ranks stepped or skipped as one")
+    assert lanes.get_attribute("data-recorded") is None, "the recorded training makes way"
+    assert lanes.locator("td .wk-step:not([data-did=''])").count() == 4
     page.locator(".labkit-workers button:has-text('Stop')").focus()
     notebook.press("Enter")
-    page.wait_for_selector("text=Stopped: no process is left")
+    notebook.until_said("workers", "Stopped: no process is left")
     assert notebook.cells() == len(CELLS)

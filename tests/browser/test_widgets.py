@@ -56,7 +56,7 @@ WIDGETS = {
     "gpu_run": Widget(
         "GpuRun(Place(torch.device('cpu'), 'Tesla T4', 'gpu'), command=measure)", "button", "Enter", "w.phase == 'done'"
     ),
-    "graph": Widget("CastPasses()", "input[type=range]", "ArrowRight", "w.position == 1"),
+    "graph": Widget("CastPasses()", "input[type=range]", "ArrowLeft", "w.position == 34"),
     "ledger": Widget(
         "CastLedger(scores, torch.full((2, 2), 2.5), torch.full((2, 2), 2.5))",
         "tr[data-key='exp 1'] input:checked", "ArrowLeft", "w.overrides == {'exp 1': 'allow'}",
@@ -85,7 +85,7 @@ WIDGETS = {
         "input[type=range]", "PageUp", "w.log2_scale == 5",
     ),
     "workbench": Widget("Workbench('digits', steps=9, **CPU)", "[data-button=step]", "Enter", "len(w.history) == 1"),
-    "workers": Widget("Workers()", "select", "ArrowDown", "w.held.value is False", ".widget-html", "w.sentence.value"),
+    "workers": Widget("Workers()", ".lk-segments input:checked", "ArrowRight", "w.sharded is False"),
     "zoom": Widget("GradientZoom({0: gradients})", "input[type=range] >> nth=2", "ArrowRight", "w.log2_scale == 1"),
 }  # fmt: skip
 ORDER = list(WIDGETS)

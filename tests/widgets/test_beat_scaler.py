@@ -219,7 +219,9 @@ def test_every_step_is_written_once_and_json_holds_no_nan():
     for _ in range(30):
         game.tick()
         game.post(urgent=True)
-    assert [content["whole"] for content, _ in frames] == [True] + [False] * 30
+    assert [content["whole"] for content, _ in frames] == [True, True] + [False] * 29
+    assert [len(buffers[2]) > 0 for _, buffers in frames] == [True] + [False] * 30, "the game on record makes way"
+    assert [bool(content["recorded"]) for content, _ in frames] == [True] + [False] * 30
     for side, steps in ((0, game.yours.steps), (1, game.scalers.steps)):
         rows = np.concatenate([np.frombuffer(buffers[side], "<f4") for _, buffers in frames]).reshape(-1, 5)
         assert rows[:, 1].tolist() == [step.scale for step in steps]

@@ -13,7 +13,7 @@ import pytest
 
 from labkit.amp import RECIPES, initial
 from labkit.amp import static as static_scaler
-from labkit.train import TASKS, StepRecord, TrainingRun
+from labkit.train import TASKS, StepRecord, TrainingRun, recorded
 from labkit.widgets import LiveTraining
 from labkit.widgets.base.number_words import short
 from labkit.widgets.bench.bench import MERGE_STEPS, SETTLE_STEPS
@@ -307,7 +307,8 @@ def test_the_sentence_says_what_the_figure_shows():
          "the gradients overflow, so the weights stand still."),
         (beginning,
          "Nothing has run yet. Press Start: FP16 without scaling or master weights trains beside FP32 on the CPU, "
-         "emulated, with the same first weights and the same batches, for 250 steps."),
+         "emulated, with the same first weights and the same batches, for 250 steps. Drawn faintly, from records: FP32 "
+         "reached Dice 0.677 in 250 steps."),
         (building, "Getting ready: the data, and networks with the same first weights."),
     ):  # fmt: skip
         if c not in (beginning, building):
@@ -341,7 +342,7 @@ class Post:
         self.box.drawn(self.frames[-1][0]["number"])
 
     def rows(self):
-        return [np.frombuffer(buffers[2], "<f4").reshape(-1, 5) for _, buffers in self.frames]
+        return [np.frombuffer(buffers[4], "<f4").reshape(-1, 5) for _, buffers in self.frames]
 
 
 def test_frames_carry_each_step_once():
@@ -378,7 +379,28 @@ def test_a_newcomer_and_a_reset_get_the_whole_curve():
     post.box.post(urgent=True)
     content, buffers = post.frames[-1]
     assert content["whole"]
-    assert [len(b) // 4 for b in buffers] == [3, 3, 0]  # FP32 kept, the run before, nothing yet
+    assert [len(b) // 4 for b in buffers] == [3, 3, 0, 0, 0]  # FP32 kept, the run before, no records, nothing yet
+
+
+def test_runs_on_record_are_shown_until_one_of_the_learner_begins():
+    live = LiveTraining("segmentation_small", "FP16", steps=30, device="cpu")
+    c, post = live.bench, Post(live.bench)
+    fp32, run = (recorded("segmentation_small", recipe, 0) for recipe in ("FP32", "FP16"))
+    post.box.post(urgent=True)
+    state, (_, _, losses, rows, _) = post.frames[0]
+    assert state["recorded"] == f"recorded: {run.device}, torch {run.versions['torch']}, {run.date[:10]}"
+    np.testing.assert_array_equal(np.frombuffer(losses, "<f4"), np.float32([s.loss for s in fp32.steps[:30]]))
+    assert np.frombuffer(rows, "<f4").reshape(-1, 5)[:, 0].tolist() == [np.float32(s.loss) for s in run.steps[:30]]
+    c.handle(change(c, scaling=Scaling.STATIC))
+    assert c.recorded == (fp32, recorded("segmentation_small", "FP16 static", 0)), "the record of what Start would run"
+    c.handle(change(c, log2_scale=3))
+    assert c.recorded == (fp32, None)
+    c.handle(Button.START)
+    post.box.post(urgent=True)
+    state, buffers = post.frames[-1]
+    assert (state["recorded"], state["whole"], buffers[2:4]) == ("", True, [b"", b""])
+    own = LiveTraining(replace(TASKS["digits"], batch_size=7), device="cpu")  # nobody has trained that
+    assert own.state()["recorded"] == ""
 
 
 def test_a_second_of_quick_steps_is_thirty_frames_and_no_step_is_lost():

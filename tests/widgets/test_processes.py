@@ -19,11 +19,13 @@ import torch
 from labkit.bench import DeviceReport, GemmCase, GemmRecord, GemmRun, device_report
 from labkit.formats import FP16, FP32
 from labkit.train import STEPS, Place, WorkerPlan, devices
+from labkit.train.plan import load_workers
 from labkit.widgets import GpuRun, Workers, memory_bars
 from labkit.widgets.gpu_run.widget import beginning, failed_parts, pictures
 from labkit.widgets.workers.widget import verdict
 from tests.slowness import slowness
 
+RECORDED = Path(__file__).parents[2] / "data" / "workers"
 T4 = Place(torch.device("cuda", 0), "Tesla T4", "gpu")
 
 
@@ -200,32 +202,55 @@ for line in sys.stdin:
 def trained(workers: Workers, **limit: float) -> str:
     """Press Train and wait until Train may be pressed again; return the sentence."""
     done = threading.Event()
-    workers.train_button.observe(lambda change: change["new"] or done.set(), "disabled")
+    workers.observe(lambda change: change["new"] == "ready" and done.set(), "phase")
     workers.train()
     assert done.wait(**limit)
-    return str(workers.sentence.value)
+    return str(workers.sentence)
 
 
-def test_worked_example_a_training_fills_the_table_and_states_its_outcome() -> None:
+def test_worked_example_a_training_fills_the_lanes_and_states_its_outcome() -> None:
     workers, limit = Workers((sys.executable, "-c", PROGRAM)), {"timeout": 20 * slowness()}
     try:
         assert trained(workers, **limit).startswith("All ranks stepped or skipped as one. Skipped: 0 of 2.")
-        assert "missing" not in workers.table.value
-        assert workers.table.value.count("<tr>") == 3
-        workers.agree.value = False
+        shown = workers._lanes
+        assert (shown["recorded"], len(shown["steps"]), len(shown["lanes"])) == ("", 2, 2)
+        workers.agree = False
         assert "parted in step 2, and no error said so. In the end their steps are 0.75, 1.5" in trained(
             workers, **limit
         )
         assert "Train once" in memory_bars(workers).value
         step = {"step": 1, "loss": 1.0, "ranks": [[8.0, False, True, 1.0]] * 2, "sent": None, "held": {}}
         assert verdict([step], WorkerPlan()).startswith("All ranks stepped or skipped as one. Skipped: 1 of 1.")
-        workers.held.value = False
+        workers.sharded = False
         trained(workers, **limit)
         assert "4 bytes" in memory_bars(workers).value
     finally:
         workers.close()
-    assert workers.sentence.value == "Stopped: no process is left. Train starts them again."
-    assert workers.stop_button.disabled
+    assert workers.sentence == "Stopped: no process is left. Train starts them again."
+    assert (workers.phase, workers.running) == ("ready", False)
+
+
+def test_a_recorded_training_is_drawn_until_one_of_the_learner_begins(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers = Workers((sys.executable, "-c", PROGRAM))
+    assert (workers._lanes["recorded"], workers._lanes["steps"]) == ("", []), "this data folder has none"
+    with pytest.raises(ValueError, match="got none; press Train first"):
+        workers.record()
+    monkeypatch.delenv("LABKIT_DATA")
+    workers = Workers((sys.executable, "-c", PROGRAM))
+    assert workers._lanes["recorded"].startswith("recorded: CPU")
+    assert [rank["found"] for rank in workers._lanes["steps"][2]["ranks"]] == [False, False, True, False]
+    assert "Drawn faintly, from a record: All ranks" in workers.sentence
+    assert memory_bars(workers).value.count("(recorded: CPU") == 2
+    trained(workers, timeout=20 * slowness())
+    assert (workers._lanes["recorded"], len(workers._lanes["steps"])) == ("", 2)
+    assert memory_bars(workers).value.count("(recorded: CPU") == 1
+    again = load_workers(workers.record().save(folder / "own.json"))
+    assert (again.plan, len(again.steps), again.device) == (WorkerPlan(), 2, workers.record().device)
+    workers.close()
+    with pytest.raises(ValueError, match="is not a record of a training by several"):
+        load_workers(Path(__file__))
 
 
 def test_processes_that_end_by_themselves_say_why() -> None:
@@ -242,8 +267,10 @@ def test_four_real_processes_skip_as_one_and_part_where_they_do_not_agree() -> N
     try:
         assert trained(workers, **limit).startswith(f"All ranks stepped or skipped as one. Skipped: 3 of {STEPS}.")
         agreed = [[rank[:3] for rank in step["ranks"]] for step in workers.steps]
+        kept = [[tuple(rank[:3]) for rank in step["ranks"]] for step in load_workers(RECORDED / "fsdp2.json").steps]
+        assert kept == [[tuple(rank) for rank in ranks] for ranks in agreed], "the record is of this training"
         assert [found for _, _, found in agreed[2]] == [False, False, True, False]
-        workers.agree.value = False
+        workers.agree = False
         said = trained(workers, **limit)
         assert "parted in step 3" in said
         assert "0.78125, 0.78125, 6.25, 0.78125 times" in said
@@ -255,7 +282,7 @@ KERNEL = """
 import sys, threading
 from labkit.widgets import Workers
 workers, done = Workers(), threading.Event()
-workers.train_button.observe(lambda change: change["new"] or done.set(), "disabled")
+workers.observe(lambda change: change["new"] == "ready" and done.set(), "phase")
 workers.train()
 done.wait()
 print(workers._process._process.pid, flush=True)

@@ -203,11 +203,11 @@ def test_frames_carry_each_step_once_and_everything_after_a_fork() -> None:
     bench.post(urgent=True)
     run_through(bench, 9)
     bench.post(urgent=True)
-    assert [len(buffers[2]) // 20 for _, buffers in sent] == [5, 4]
+    assert [len(buffers[4]) // 20 for _, buffers in sent] == [5, 4]
     bench.handle(partial(bench.fork_after, 3))
     bench.post(urgent=True)
     assert sent[-1][0]["whole"]
-    assert [len(b) // 20 for b in sent[-1][1][2:]] == [9, 0]
+    assert [len(b) // 20 for b in sent[-1][1][4:]] == [9, 0]
 
 
 def test_the_state_counts_bytes_and_names_what_is_fixed() -> None:

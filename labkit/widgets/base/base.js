@@ -123,6 +123,10 @@ function colours(root, owner, changed) {
 
 const formatColour = (name, palette) => palette[{ FP32: "fp32", FP16: "fp16", BF16: "bf16" }[name] ?? "fp8"];
 
+// The same colours for what is only shown: a run on record, until one of the learner's own begins.
+const DRAWN = [...FATES, "fp32", "fp16", "bf16", "fp8", "bad"];
+const faintly = (palette) => ({ ...palette, ...Object.fromEntries(DRAWN.map((name) => [name, `color-mix(in srgb, ${palette[name]} 55%, transparent)`])) });
+
 function reducedMotion() {
   return matchMedia("(prefers-reduced-motion: reduce)").matches;
 }

@@ -15,7 +15,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -24,10 +24,11 @@ from torch import Tensor
 
 from labkit.amp import RECIPES, Recipe, ScalerState, static
 from labkit.instrument import merge, shift, snapshot
-from labkit.train import TASKS, Place, Task, TrainingRun, place
+from labkit.records import made_on
+from labkit.train import TASKS, Place, Task, TrainingRun, place, recorded
 from labkit.widgets.base.number_words import short
 from labkit.widgets.driven.controller import Button, Controller, Phase, Points
-from labkit.widgets.scaler_timeline.trace import OVERFLOWS_FROM, keeps_from
+from labkit.widgets.scaler_timeline.trace import OVERFLOWS_FROM, keeps_from, recorded_trace, replay
 
 START_LOG2 = 16  # where both scales begin
 LOWEST_WEIGHT, HIGHEST_WEIGHT = -6, 22  # log2; the window goes from about 2^13 ... 2^31 down to 2^-13 ... 2^3
@@ -232,7 +233,7 @@ class Duel(Controller):
         self.task, self.seed, self.total, self.pace, self.place = task, seed, steps, pace, place(device)
         self.course = course(steps, seed)
         self.make_run, self._clock, self._wait = make_run, clock, wait
-        self.in_sight = self._peeked = False
+        self.in_sight = self._peeked = self._begun = False
         self.begin_again()
 
     def begin_again(self) -> None:
@@ -274,6 +275,7 @@ class Duel(Controller):
         """Wait for the pace, and let the scaler do the step that is due."""
         if len(self.scalers.steps) > len(self.steps):
             return False
+        self._begun = True
         self._wait(max(0.0, self._next - self._clock()))
         self._next = max(self._next, self._clock()) + 1 / self.pace
         self.scalers.step(self.course)
@@ -285,8 +287,19 @@ class Duel(Controller):
 
     # --- what is seen -------------------------------------------------------------------------------------------
 
+    @property
+    def recorded(self) -> Demonstration | None:
+        """The game on record that is shown until the learner's first one begins."""
+        try:
+            begun = self.phase is not Phase.IDLE or self._begun
+            return None if begun else demonstration(self.total, self.seed)
+        except FileNotFoundError:  # in a data folder of somebody's own
+            return None
+
     def points(self) -> list[Points]:
-        return [(side.steps, _columns, len(self.steps)) for side in (self.yours, self.scalers)]
+        shown: Sequence[GameStep] = () if self.recorded is None else self.recorded.steps
+        sides = ((self.yours.steps, len(self.steps)), (self.scalers.steps, len(self.steps)), (shown, len(shown)))
+        return [(steps, _columns, count) for steps, count in sides]
 
     @property
     def revealed(self) -> bool:
@@ -307,7 +320,7 @@ class Duel(Controller):
         if not yours.steps:
             return (
                 "Press Start and keep the scale in the window, which you do not see: ↑ doubles the scale, ↓ halves it. "
-                "Beside you a dynamic scaler trains the same network on the same batches."
+                f"Beside you a dynamic scaler trains the same network on the same batches.{self._on_record()}"
             )
         mine, theirs = f"{100 * yours.useful:.0f}%", f"{100 * scaler.useful:.0f}%"
         if self.phase is Phase.FINISHED:
@@ -326,6 +339,44 @@ class Duel(Controller):
             return where + f"{mine} of your steps were useful, {theirs} of the scaler's."
         skipped = f"you have skipped {yours.skipped} step{'s' * (yours.skipped != 1)}, the scaler {scaler.skipped}."
         return f"{where}{skipped} The end adds those that lost gradients."
+
+    def _on_record(self) -> str:
+        shown = self.recorded
+        if shown is None:
+            return ""
+        score = tally(shown.steps)
+        return f" Faint: the scaler alone on another course; {100 * score.useful:.0f}% of its steps were useful."
+
+
+@dataclass(frozen=True)
+class Demonstration:
+    """A scaler alone in a window that moves: its steps, and where they were recorded."""
+
+    steps: tuple[GameStep, ...]
+    source: str
+
+
+@cache
+def demonstration(steps: int, seed: int) -> Demonstration:
+    """Return the scaler replayed on the recorded trace, under a weight of the loss as another seed has it.
+
+    The course is not that of the game with this seed, so it gives nothing away.
+    """
+    trace, run = recorded_trace(), recorded(TASKS["segmentation_small"].name, "FP16 static", 0)
+    weights = course(min(steps, len(trace), len(run.steps)), seed + 1)
+    weighted = replace(
+        trace,
+        largest=tuple(largest * 2.0**weight for largest, weight in zip(trace.largest, weights, strict=False)),
+        keeps_from=tuple(edge - weight for edge, weight in zip(trace.keeps_from, weights, strict=False)),
+    )
+    played = replay(SCALERS.scaler, weighted)
+    rows = zip(run.steps, played.scale, played.skipped, weighted.keeps_from, weighted.largest, strict=False)
+    shown = tuple(
+        GameStep(step.step, step.loss, float(scale), bool(skip), keeps, math.log2(OVERFLOWS_FROM / largest))
+        for step, scale, skip, keeps, largest in rows
+    )
+    where = made_on(trace.device, trace.versions, trace.date)
+    return Demonstration(shown, f"recorded gradients of {trace.task}, {where}; replayed")
 
 
 def _columns(step: GameStep) -> tuple[float, ...]:

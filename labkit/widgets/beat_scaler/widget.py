@@ -118,6 +118,7 @@ class BeatTheScaler(DrivenWidget, folders=("driven", "beat_scaler")):
             "log2_scale": duel.log2_scale,
             "in_sight": duel.in_sight,
             "revealed": duel.revealed,
+            "recorded": "" if duel.recorded is None else duel.recorded.source,
             "skipped": [side.skipped for side in tallies],
             "useful": [side.useful for side in tallies] if duel.revealed else None,
         }

@@ -15,11 +15,13 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from statistics import median
 from typing import Any
 
 from labkit.amp import RECIPES, Recipe, initial
-from labkit.train import Place, StepRecord, Task, TrainingRun, place
+from labkit.train import Place, RunRecord, StepRecord, Task, TrainingRun, place, recorded
+from labkit.train.record import fingerprint
 from labkit.train.run import MEASURE_EVERY
 from labkit.widgets.bench.knobs import (
     ALL,
@@ -370,9 +372,21 @@ class Bench(Controller):
 
     # --- what is seen -------------------------------------------------------------------------------------------
 
+    @property
+    def recorded(self) -> tuple[RunRecord | None, RunRecord | None]:
+        """The runs on record that are shown until the learner's own begin: FP32's, and one of these knobs."""
+        if self.phase is not Phase.IDLE or self.fp32.steps:
+            return None, None
+        knobs = self.run.wanted
+        same = knobs.log2_lr == 0 and knobs.epsilon is None
+        run = on_record(self.task, recipe_of(knobs), self.seed) if same else None
+        return on_record(self.task, RECIPES["FP32"], self.seed), run
+
     def points(self) -> list[Points]:
-        beside = [(steps, lambda s: (s.loss,)) for steps in (self.fp32.steps, self.previous)]
-        return [(steps, row, len(steps)) for steps, row in (*beside, *((b.steps, _columns) for b in self.branches))]
+        fp32, run = ((() if record is None else record.steps) for record in self.recorded)
+        losses = [(steps, _loss) for steps in (self.fp32.steps, self.previous, fp32)]
+        runs = [(steps, _columns) for steps in (run, *(branch.steps for branch in self.branches))]
+        return [(steps, row, min(len(steps), self.total)) for steps, row in (*losses, *runs)]
 
     def fork_change(self) -> str:
         """Return what was turned where the fork left the run, in words; "" where nothing was."""
@@ -380,6 +394,22 @@ class Bench(Controller):
             return ""
         marks = self.fork.marks
         return changed(self.fork.left, marks[0].before if marks else self.fork.wanted)
+
+
+_load = cache(recorded)
+
+
+def on_record(task: Task, recipe: Recipe, seed: int) -> RunRecord | None:
+    """Return the run that is on record of exactly this task, recipe and seed; None where there is none."""
+    try:
+        record = _load(task.name, recipe.name, seed)
+        return record if record.fingerprint == fingerprint(task, recipe) else None
+    except (FileNotFoundError, ValueError):  # none, or a task that was typed into a notebook
+        return None
+
+
+def _loss(step: StepRecord) -> tuple[float, ...]:
+    return (step.loss,)
 
 
 def _columns(step: StepRecord) -> tuple[float, ...]:

@@ -20,30 +20,35 @@ function panels({ loss, scale, underflow, swallowed }, fp32) {
 }
 
 function emptyPoints() {
-  return { fp32: [], previous: [], branches: [[], []] };
+  return { fp32: [], previous: [], recordedFp32: [], recorded: [], branches: [[], []] };
 }
 
 function takePoints(store, content, buffers) {
-  if (content.whole) store.previous = Array.from(floats(buffers[1]));
-  store.fp32.push(...floats(buffers[0]));
-  buffers.slice(2).forEach((buffer, i) => {
-    for (const [loss, scale, stepped, underflow, swallowed] of rowsOf(buffer, COLUMNS)) {
-      const step = content.branches[i].origin + store.branches[i].length + 1;
-      store.branches[i].push({ step, loss, scale, stepped: stepped > 0, underflow, swallowed });
+  [store.fp32, store.previous, store.recordedFp32].forEach((losses, i) => losses.push(...floats(buffers[i])));
+  const origins = [0, ...content.branches.map(({ origin }) => origin)];
+  [store.recorded, ...store.branches].slice(0, origins.length).forEach((rows, i) => {
+    for (const [loss, scale, stepped, underflow, swallowed] of rowsOf(buffers[3 + i], COLUMNS)) {
+      rows.push({ step: origins[i] + rows.length + 1, loss, scale, stepped: stepped > 0, underflow, swallowed });
     }
   });
 }
 
-function drawRuns({ pen, width, store, tint }, place, step) {
-  const { total, branches } = store.state;
+// What is in the picture: the learner's runs, or until they begin those on record.
+const onShow = ({ state, recordedFp32, recorded, fp32, branches }) =>
+  state.recorded ? { fp32: recordedFp32, runs: [recorded] } : { fp32, runs: branches };
+
+function drawRuns({ pen, width, store, tint: theme }, place, step) {
+  const { total, branches, recorded } = store.state;
+  const { fp32, runs } = onShow(store);
   const end = width - RIGHT;
-  const curves = branches.map((branch, i) => ({
+  const tint = recorded ? faintly(theme) : theme;
+  const curves = branches.slice(0, runs.length).map((branch, i) => ({
     ...branch,
-    rows: store.branches[i],
+    rows: runs[i],
     colour: formatColour(branch.format, tint),
     dash: i ? DASH : [],
   }));
-  const plot = { pen, store, tint, curves, total, place, left: LEFT, end, x: (at) => LEFT + ((end - LEFT) * at) / total };
+  const plot = { pen, store, tint, curves, fp32, total, place, left: LEFT, end, x: (at) => LEFT + ((end - LEFT) * at) / total };
   const y = drawLoss(plot);
   drawScale(plot);
   drawShare(plot, place.underflow, "underflow", "Activation gradients: elements that are zero here and not in FP32", tint.underflowed);
@@ -56,7 +61,8 @@ function drawRuns({ pen, width, store, tint }, place, step) {
 function drawLoss(plot) {
   const { store, tint, curves, x } = plot;
   const { top } = plot.place.loss;
-  const all = [...curves.map((c) => c.rows.map((row) => row.loss)), store.fp32, store.previous];
+  const { recorded } = store.state;
+  const all = [...curves.map((c) => c.rows.map((row) => row.loss)), plot.fp32, store.previous];
   const y = inkLosses(plot, plot.place.loss, "Loss of each batch, log scale", all);
   drawMarks(plot);
   if (store.previous.length) {
@@ -64,14 +70,15 @@ function drawLoss(plot) {
     const wide = inkText(plot, "the run before", plot.end, top - 12, { align: "right" });
     inkLine(plot, [[plot.end - wide - 34, top - 16], [plot.end - wide - 8, top - 16]], curves[0].colour, 1.5, { dash: [1.5, 4] });
   }
-  const reached = Math.max(curves[0].rows.length, 1);
+  if (recorded) inkText(plot, recorded, plot.end, top - 12, { align: "right" });
+  const reached = recorded ? plot.fp32.length : Math.max(curves[0].rows.length, 1);
   const fp32 = (losses, look) => inkLine(plot, losses.map((loss, i) => [x(i + 1), y(loss)]), tint.fp32, look.width, look);
-  if (store.fp32.length > reached + 1) fp32(store.fp32, { width: 1, alpha: 0.3 }); // known from the run before
-  fp32(store.fp32.slice(0, reached + 1), plot.place.fp32);
-  const ends = [{ name: "FP32", colour: tint.fp32, points: store.fp32.slice(0, reached).map((loss, i) => [x(i + 1), y(loss)]) }];
+  if (plot.fp32.length > reached + 1) fp32(plot.fp32, { width: 1, alpha: 0.3 }); // known from the run before
+  fp32(plot.fp32.slice(0, reached + 1), plot.place.fp32);
+  const ends = [{ name: "FP32", colour: tint.fp32, points: plot.fp32.slice(0, reached).map((loss, i) => [x(i + 1), y(loss)]) }];
   for (const { name, rows, colour, dash, origin } of curves) {
     const points = rows.map((row) => [x(row.step), y(row.loss)]);
-    const from = origin ? [[x(origin), y(store.branches[0][origin - 1]?.loss)]] : [];
+    const from = origin ? [[x(origin), y(curves[0].rows[origin - 1]?.loss)]] : [];
     inkLine(plot, [...from, ...points], colour, 2.25, { dash });
     ends.push({ name, colour, points: [...from, ...points] });
   }
@@ -154,7 +161,7 @@ function drawScale(plot) {
     }
   }
   const { rows, origin, colour } = curves[store.state.active];
-  const at = origin + rows.length;
+  const at = store.state.recorded ? 0 : origin + rows.length;
   if (at < plot.total) inkRing(plot, x(at + 1), y(next), colour);
   if (all.length < 2) return;
   inkSkips(plot, plot.place.scale, skipped === 1 ? "1 skipped step" : `${skipped} skipped steps`, tint.overflowed);
@@ -189,19 +196,23 @@ function drawHover(plot, step, y) {
 }
 
 function hoverText(store, step) {
+  const { fp32, runs } = onShow(store);
   const parts = store.state.branches.flatMap(({ name }, i) => {
-    const row = store.branches[i].find((r) => r.step === step);
+    const row = runs[i]?.find((r) => r.step === step);
     if (!row) return [];
     const lost = Number.isNaN(row.underflow) ? "" : `, underflow ${percent(row.underflow)}`;
     return [`${name} ${decimal(row.loss)} at scale 2^${Math.log2(row.scale)} = ${decimal(row.scale)}${row.stepped ? "" : ", skipped"}${lost}`];
   });
-  const fp32 = store.fp32[step - 1];
-  return `step ${step}: ${[...parts, ...(fp32 === undefined ? [] : [`FP32 ${decimal(fp32)}`])].join("; ")}`;
+  const beside = fp32[step - 1] === undefined ? [] : [`FP32 ${decimal(fp32[step - 1])}`];
+  return `${store.state.recorded ? "on record, " : ""}step ${step}: ${[...parts, ...beside].join("; ")}`;
 }
 
 const HOVER = {
   left: LEFT,
   right: RIGHT,
-  steps: (store) => Math.max(store.fp32.length, store.branches[0].length),
+  steps(store) {
+    const { fp32, runs } = onShow(store);
+    return Math.max(fp32.length, runs[0].length);
+  },
   text: hoverText,
 };

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from labkit.amp import DYNAMIC, RECIPES, Recipe, ScalerConfig
+from labkit.records import made_on
 from labkit.train import CATEGORIES, GPU_TASKS, TASKS, Place, RunRecord, Task, TrainingRun, bytes_held, places
 from labkit.widgets.base.figures import why_still
 from labkit.widgets.bench.bench import Bench, MakeRun
@@ -122,10 +123,12 @@ class BenchWidget(DrivenWidget):
             }
             for name, branch in zip(names(bench), bench.branches, strict=True)
         ]
+        on_record = next(filter(None, reversed(bench.recorded)), None)
         return {
             **super().state(),
             "title": f"{self.title}: {bench.task.name.replace('_', ' ')}, seed {bench.seed}",
             "place": {"key": bench.place.key, "says": bench.place.sentence, "rates": rates_text(bench)},
+            "recorded": "" if on_record is None else _made_on(on_record),
             "active": bench.active,
             "knobs": plain,
             "fixed": why_fixed(knobs, bench.task, bench.offered),
@@ -147,6 +150,10 @@ class BenchWidget(DrivenWidget):
         if content.get("do") == "turn":
             return partial(self.bench.turn, {content["knob"]: position(content["knob"], content["to"])})
         return super().command(content)
+
+
+def _made_on(record: RunRecord) -> str:
+    return f"recorded: {made_on(record.device, record.versions, record.date)}"
 
 
 def position(knob: str, to: Any) -> Any:

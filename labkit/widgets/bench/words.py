@@ -108,7 +108,7 @@ def sentence(bench: Bench) -> str:
     if not steps:
         return (
             f"Nothing has run yet. Press Start: {who(in_force)} trains beside FP32 on {on(bench.place)}, with the same "
-            f"first weights and the same batches, for {bench.total} steps."
+            f"first weights and the same batches, for {bench.total} steps.{_on_record(bench)}"
         )
     last, finished = steps[-1], bench.phase is Phase.FINISHED
     name = who(in_force, last.scale)
@@ -138,6 +138,15 @@ def sentence(bench: Bench) -> str:
     if bench.phase is not Phase.RUNNING and run.wanted != in_force:
         parts.append(f"The next {'run' if finished else 'step'} will be {who(run.wanted)}.")
     return " ".join(filter(None, parts))
+
+
+def _on_record(bench: Bench) -> str:
+    fp32, run = bench.recorded
+    if fp32 is None:
+        return ""
+    reached = f"{fp32.metric_name} {fp32.metric:.3f} in {len(fp32.steps)} steps"
+    ours = "" if run is None else f", this recipe {run.metric:.3f}"
+    return f" Drawn faintly, from records: FP32 reached {reached}{ours}."
 
 
 def _losses(bench: Bench, name: str, fp32: float | None) -> str:

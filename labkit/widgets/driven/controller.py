@@ -70,7 +70,9 @@ AFTER: dict[Phase, dict[Button, Phase]] = {  # a button that is not here changes
 }
 
 Command = Button | Callable[[], object]  # a ValueError or TypeError that it raises becomes the notice
-Points = tuple[list[Any], Callable[[Any], tuple[float, ...]], int]  # steps, what is drawn of one, how many are drawn
+Points = tuple[
+    Sequence[Any], Callable[[Any], tuple[float, ...]], int
+]  # steps, what is drawn of one, how many are drawn
 
 
 class Controller(ABC):
@@ -107,7 +109,7 @@ class Controller(ABC):
         self._trained = 0  # number of its latest command under which a step was done
         self._number = self._drawn = 0  # of the latest frame, and of the latest one that the browser has drawn
         self._due = self._last = -1.0
-        self._sent: list[tuple[list[Any], int]] = []  # which points the browser has: a list of steps, and how many
+        self._sent: list[tuple[Sequence[Any], int]] = []  # which points the browser has: a list of steps, and how many
 
     @property
     @abstractmethod

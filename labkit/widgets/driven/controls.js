@@ -39,8 +39,10 @@ function pressButtons(store, names, again = "Run again") {
       const over = phase === "finished" || phase === "failed";
       const go = phase === "running" ? "Pause" : over ? again : step > 0 ? "Continue" : "Start";
       for (const [name, one] of made) {
-        if (name === "start") one.show(phase === "running" ? "pause" : "start", go, true);
-        else one.show(name, PRESS[name], enabled.includes(name));
+        if (name === "start") {
+          one.show(phase === "running" ? "pause" : "start", go, true);
+          one.element.toggleAttribute("data-invites", phase === "idle");
+        } else one.show(name, PRESS[name], enabled.includes(name));
       }
     },
   };

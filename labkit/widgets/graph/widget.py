@@ -96,8 +96,8 @@ class CastPasses(LabWidget, folders=("ledger", "graph")):
         inputs: what it is called with.
         format: FP16 or BF16.
 
-    What can be read and set: `position`, from 0 to five looks at each operation. What can be read: `sentence`,
-    `explanation`.
+    What can be read and set: `position`, from 0 to five looks at each operation; at first the last. What can
+    be read: `sentence`, `explanation`.
 
     Raises:
         ValueError: there is no graph of this network; the message says at which line, and why.
@@ -123,10 +123,8 @@ class CastPasses(LabWidget, folders=("ledger", "graph")):
                 with half_storage(device), autocast(format):
                     graph(*given)
         self.explanation = explain(graph)
-        rows = [row_view(row) for row in self.explanation.rows]
-        super().__init__(
-            _rows=rows, _said=explained_lines(self.explanation), _passes=[list(row) for row in PASSES.items()]
-        )
+        rows, said = [row_view(row) for row in self.explanation.rows], explained_lines(self.explanation)
+        super().__init__(_rows=rows, _said=said, _passes=[list(row) for row in PASSES.items()], position=len(said) - 1)
 
     @property
     def sentence(self) -> str:

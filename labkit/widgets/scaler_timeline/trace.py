@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from labkit.amp import RECIPES, Recipe, ScalerConfig, decide, initial
 from labkit.formats import FP16
 from labkit.instrument import ExponentHistogram, fate, merge, shift, snapshot
-from labkit.records import data_folder, device_name, now, versions, write_atomic
+from labkit.records import data_folder, device_name, made_on, now, versions, write_atomic
 from labkit.train import Task, TrainingRun
 
 SCHEMA = "labkit.trace/1"
@@ -179,8 +179,8 @@ def replay(config: ScalerConfig, trace: Trace, steps: int | None = None) -> Repl
 def source(trace: Trace) -> str:
     """Say where a trace comes from."""
     return (
-        f"Recorded: {trace.task}, {trace.recipe}, seed {trace.seed}, {len(trace):,} steps; {trace.device}, "
-        f"torch {trace.versions.get('torch', '?')}, {trace.date[:10]}."
+        f"Recorded: {trace.task}, {trace.recipe}, seed {trace.seed}, {len(trace):,} steps; "
+        f"{made_on(trace.device, trace.versions, trace.date)}."
     )
 
 

@@ -1,7 +1,7 @@
-"""Four processes that train one layer together, started from a notebook, and a table of what each did.
+"""Four processes that train one layer together, started from a notebook: a lane for each, and what they agreed on.
 
 Idea: torchrun runs `labkit.train.workers` once, a `BackgroundProcess`; each press of Train sends them one line, and
-their answers fill a table. ipywidgets' own controls do for that, and a script that keeps their keys inside.
+each answer fills a column of the lanes. Until then a recorded training is drawn, faintly.
 
 Invariant: no process is left: not after Stop, which ends all of them, and not after the kernel's end, of whatever
 kind, since they read from it and end when it does.
@@ -10,49 +10,56 @@ kind, since they read from it and end when it does.
 from __future__ import annotations
 
 import json
-import math
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from html import escape
 from typing import Any
 
 import ipywidgets
+import torch
+import traitlets
 
+from labkit.records import device_name, made_on, now, versions
 from labkit.train import STEPS, WorkerPlan
-from labkit.widgets.base.figures import RAISED
-from labkit.widgets.base.widget import LabWidget
+from labkit.train.plan import OUTPUTS, WorkerRecord, recorded_workers
+from labkit.widgets.base.figures import still, why_still
+from labkit.widgets.base.number_words import power, short
+from labkit.widgets.base.widget import LabWidget, limited
 from labkit.widgets.gpu_run.widget import BackgroundProcess
 
-CELL = "padding: 1px 10px; text-align: right"
-SHADES = {"stepped": "", "skipped": "; background: var(--jp-warn-color3); color: black"}
-BAR = "display: inline-block; height: 1em; background: "
-PARTS = {"model weights": "#0072B2", "gradients": "#E69F00", "master weights": "#777777", "momentum": "#009E73"}
 WORLD = 4
 READY = f"{WORLD} processes train one layer together. Press Train."
 STARTING = f"torchrun starts {WORLD} processes. Each of them imports torch, which takes some seconds."
 STOPPING = "The processes are ending. Those that still import torch do so first."
 COMMAND = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(WORLD), "-m")
 WAYS = {"FP32": ("FP32", True), "FP16, divided before": ("FP16", True), "FP16, divided after": ("FP16", False)}
+PARTS = {"model weights": "fp16", "gradients": "underflowed", "master weights": "fp32", "momentum": "bf16"}
+BAR = "display: inline-block; height: 1.1em; vertical-align: middle; background: var(--lk-{}); width: {:.2f}em"
 
 
-def table(steps: Sequence[dict[str, Any]]) -> str:
-    """Return a table: a row for each step, a cell for each rank with its scale, and a mark where it skipped."""
-    world = len(steps[0]["ranks"])
-    head = "".join(f'<th style="{CELL}">{word}</th>' for word in ("step", "loss", *(f"rank {r}" for r in range(world))))
-    rows = ""
-    for step in steps:
-        cells = [_cell(str(step["step"])), _cell(f"{step['loss']:.4g}")]
-        for scale, stepped, found, _ in step["ranks"]:
-            did = "stepped" if stepped else "skipped"
-            power = "2" + f"{math.log2(scale):.0f}".translate(RAISED)
-            cells.append(_cell(f"{power} {did}{' (inf here)' if found else ''}", SHADES[did]))
-        rows += f"<tr>{''.join(cells)}</tr>"
-    return f"<table><tr>{head}</tr>{rows}</table>"
+def lanes(steps: Sequence[dict[str, Any]], plan: WorkerPlan, recorded: str = "") -> dict[str, Any]:
+    """Return what the browser draws: a lane for each rank, a column for each step, in words."""
+    world = len(steps[0]["ranks"]) if steps else WORLD
+    each = -(-OUTPUTS // world)
+    rows = [f"rows {each * r} to {min(each * r + each, OUTPUTS) - 1}" for r in range(world)]
+    return {
+        "recorded": recorded,
+        "total": STEPS,
+        "agree": plan.agree,
+        "lanes": rows if plan.sharded else ["all rows"] * world,
+        "steps": [_column(step) for step in steps],
+    }
 
 
-def _cell(text: str, style: str = "") -> str:
-    return f'<td style="{CELL}{style}">{escape(text)}</td>'
+def _column(step: dict[str, Any]) -> dict[str, Any]:
+    usual = Counter(scale for scale, *_ in step["ranks"]).most_common(1)[0][0]
+    ranks = [
+        {"scale": power(scale), "stepped": stepped, "found": found, "apart": scale != usual}
+        for scale, stepped, found, _ in step["ranks"]
+    ]
+    return {"step": step["step"], "loss": short(step["loss"]), "ranks": ranks}
 
 
 def verdict(steps: Sequence[dict[str, Any]], plan: WorkerPlan) -> str:
@@ -74,79 +81,121 @@ def verdict(steps: Sequence[dict[str, Any]], plan: WorkerPlan) -> str:
     return f"{first} Skipped: {skipped} of {len(steps)}. The loss ended at {steps[-1]['loss']:.4g}.{sent}"
 
 
+def _on_record(*, sharded: bool) -> WorkerRecord | None:
+    try:
+        return recorded_workers(sharded=sharded)
+    except FileNotFoundError:  # in a data folder of somebody's own
+        return None
+
+
 def memory_bars(workers: Workers) -> ipywidgets.HTML:
-    """Return bars of the bytes that one rank held in the last training of each way; a sentence where one is missing."""
-    held = workers.held_by
-    if len(held) < 2:
-        again = "Train once with each rank holding a part, and once with each holding all; then run this cell again."
-        return ipywidgets.HTML(again)
-    most, rows = max(sum(parts.values()) for parts in held.values()), ""
-    for name, parts in (("all weights (DDP)", held[False]), ("a part (FSDP2)", held[True])):
+    """Return bars of the bytes that one rank held in the last training of each way, or in a recorded one."""
+    shown: list[tuple[str, dict[str, int], str]] = []
+    for sharded, name in ((False, "all weights (DDP)"), (True, "a part (FSDP2)")):
+        record = _on_record(sharded=sharded)
+        if sharded in workers.held_by:
+            shown.append((name, workers.held_by[sharded], ""))
+        elif record is not None:
+            shown.append((name, record.steps[-1]["held"], made_on(record.device, record.versions, record.date)))
+    most, rows = max((sum(parts.values()) for _, parts, _ in shown), default=1), ""
+    for name, parts, made in shown:
         bar = "".join(
-            f'<span title="{part}: {size:,} bytes" style="{BAR}{PARTS[part]}; width: {30 * size / most:.2f}em"></span>'
+            f'<span title="{part}: {size:,} bytes" style="{BAR.format(PARTS[part], 30 * size / most)}"></span>'
             for part, size in parts.items()
         )
-        total = sum(parts.values())
-        rows += f"<tr>{_cell(name)}<td>{bar}</td>{_cell(f'{total:,} bytes')}</tr>"
-    key = " ".join(f'<span style="{BAR}{colour}; width: 1em"></span> {part}' for part, colour in PARTS.items())
-    return ipywidgets.HTML(f"<table>{rows}</table><div>{key}</div>")
+        words = f"{sum(parts.values()):,} bytes" + f" (recorded: {escape(made)})" * bool(made)
+        faint = ' style="opacity: 0.5"' * bool(made)
+        rows += f"<tr><th scope='row'>{name}</th><td{faint}>{bar}</td><td>{words}</td></tr>"
+    key = " ".join(f'<span style="{BAR.format(colour, 1)}"></span> {part}' for part, colour in PARTS.items())
+    missing = any(made for *_, made in shown) or len(shown) < 2
+    again = "<p>Train once with each rank holding a part, and once with each holding all; then run this cell again.</p>"
+    table = f'<table class="lk-table" style="width: auto">{rows}</table><p class="lk-quiet">{key}</p>'
+    return ipywidgets.HTML(f'<div class="labkit">{again * missing}{table}</div>')
 
 
-class _KeysInside(LabWidget, folders=("workers",)):
-    """Nothing to see: it keeps the keys that are pressed in the box around it from the notebook."""
-
-
-class Workers(ipywidgets.VBox):  # type: ignore[misc]
+class Workers(LabWidget, folders=("workers",)):
     """Four processes, started at the first Train; `steps` is what they answered in the last training.
 
     Args:
         command: what starts them; None is torchrun with `labkit.train.workers`.
+
+    What can be read and set: `agree`, `sharded`, and `way`, one of `WAYS`. What can be read: `steps`, `phase`
+    ("ready", "training" or "ending"), `sentence`, and `held_by`, the bytes of one rank by what they are, for each
+    value of `sharded`.
+
+    Raises:
+        TraitError: there is no such way.
     """
+
+    agree = traitlets.Bool(True).tag(sync=True)
+    sharded = traitlets.Bool(True).tag(sync=True)
+    way = traitlets.Unicode("FP32").tag(sync=True)
+    phase = traitlets.Unicode("ready").tag(sync=True)
+    sentence = traitlets.Unicode(READY).tag(sync=True)
+    _ways = traitlets.List(list(WAYS)).tag(sync=True)
+    _lanes = traitlets.Dict().tag(sync=True)
 
     def __init__(self, command: Sequence[str] | None = None) -> None:
         self._command = tuple(command or (*COMMAND, "labkit.train.workers"))
         self._process: BackgroundProcess | None = None
         self._said: list[str] = []
         self._stopped = False
+        self._plan = WorkerPlan()  # of the training that is shown
         self.steps: list[dict[str, Any]] = []
-        self.held_by: dict[bool, dict[str, int]] = {}  # sharded -> bytes of one rank, by what they are
-        wide = {"style": {"description_width": "initial"}, "layout": ipywidgets.Layout(width="auto")}
-        self.agree = ipywidgets.Checkbox(True, description="the ranks agree on found_inf", indent=False)
-        self.held = ipywidgets.Dropdown(
-            options={"a part (FSDP2)": True, "all weights (DDP)": False}, description="each rank holds", **wide
-        )
-        self.reduce = ipywidgets.Dropdown(options=WAYS, description="gradients are added up in", **wide)
-        self.train_button = ipywidgets.Button(description="Train", button_style="primary")
-        self.stop_button = ipywidgets.Button(description="Stop", disabled=True)
-        self.bar = ipywidgets.IntProgress(0, 0, STEPS)
-        self.sentence = ipywidgets.HTML(READY)
-        self.table = ipywidgets.HTML()
-        self.train_button.on_click(lambda _: self.train())
-        self.stop_button.on_click(lambda _: self.stop())
-        rows = [[self.held, self.reduce], [self.agree], [self.train_button, self.stop_button, self.bar]]
-        super().__init__([*map(ipywidgets.HBox, rows), self.sentence, self.table, _KeysInside()])
-        self.add_class("labkit-workers")
+        self.held_by: dict[bool, dict[str, int]] = {}
+        record, sentence = _on_record(sharded=True), READY
+        shown = lanes((), self._plan)
+        if record is not None:
+            made = made_on(record.device, record.versions, record.date)
+            shown = lanes(record.steps, record.plan, f"recorded: {made}")
+            sentence = f"{READY} Drawn faintly, from a record: {verdict(record.steps, record.plan)}"
+        super().__init__(_lanes=shown, sentence=sentence)
+        self.on_msg(self._on_message)
+
+    @limited("way")
+    def _known(self) -> dict[str, Collection[Any]]:
+        return {"way": WAYS}
 
     @property
     def plan(self) -> WorkerPlan:
-        reduce, predivide = self.reduce.value
-        return WorkerPlan(self.agree.value, self.held.value, reduce, predivide)
+        reduce, predivide = WAYS[self.way]
+        return WorkerPlan(self.agree, self.sharded, reduce, predivide)
 
     def train(self) -> None:
         """Let the processes train by the plan; start them where they do not run."""
         if self._process is None or not self._process.running:
-            self._said, self._stopped, self.sentence.value = [], False, STARTING
+            self._said, self._stopped, self.sentence = [], False, STARTING
             self._process = BackgroundProcess(self._command, self._on_line, self._on_end)
-        self.train_button.disabled, self.stop_button.disabled = True, False
-        self.steps, self.bar.value = [], 0
-        self._process.tell(json.dumps(asdict(self.plan)))
+        self.steps, self._plan = [], self.plan
+        self._lanes, self.phase = lanes((), self._plan), "training"
+        self._process.tell(json.dumps(asdict(self._plan)))
 
     def stop(self) -> None:
         """Let all processes end, after the training that they are in; the next Train starts them again."""
         if self._process is not None and self._process.running:
-            self._stopped = self.stop_button.disabled = True
-            self.sentence.value = STOPPING
+            self._stopped, self.phase, self.sentence = True, "ending", STOPPING
             self._process.end_input()
+
+    def record(self) -> WorkerRecord:
+        """Return the record of the last training.
+
+        Raises:
+            ValueError: there was none.
+        """
+        if not self.steps:
+            raise ValueError("expected a training, got none; press Train first")
+        where = device_name(torch.device("cpu")), versions(), now()
+        return WorkerRecord(self._plan, tuple(self.steps), *where)
+
+    def still(self) -> dict[str, Any]:
+        return still(self.sentence, why_still("to start the processes, or call workers.train()"))
+
+    def _on_message(self, _: object, content: dict[str, Any], __: object) -> None:
+        match content.get("do"):
+            case "train" if self.phase == "ready":
+                self.train()
+            case "stop":
+                self.stop()
 
     def _on_line(self, line: str) -> None:
         if not line.startswith("{"):  # what torchrun and errors say
@@ -154,26 +203,31 @@ class Workers(ipywidgets.VBox):  # type: ignore[misc]
             return
         answer = json.loads(line)
         if "ready" in answer:
-            self.sentence.value = READY
+            self.sentence = f"{WORLD} processes train one layer together."
         elif "step" in answer:
             self.steps.append(answer)
-            self.bar.value = answer["step"]
-            self.table.value = table(self.steps)
+            self._lanes = lanes(self.steps, self._plan)
         elif "done" in answer:
             self.held_by[answer["done"]["sharded"]] = self.steps[-1]["held"]
-            self.sentence.value = verdict(self.steps, WorkerPlan(**answer["done"]))
-            self.train_button.disabled = False
+            self.sentence = verdict(self.steps, self._plan)
+            self.phase = "ready"
 
     def _on_end(self, _: int) -> None:
-        self.train_button.disabled, self.stop_button.disabled = False, True
         why = next((s for s in reversed(self._said) if "Error" in s or "RankLost" in s), "torchrun said nothing")
         stopped = "Stopped: no process is left. Train starts them again."
-        self.sentence.value = stopped if self._stopped else f"The processes ended by themselves: {escape(why)}"
+        self.sentence = stopped if self._stopped else f"The processes ended by themselves: {why}"
+        self.phase = "ready"
+
+    @property
+    def running(self) -> bool:
+        """Whether the processes exist."""
+        return self._process is not None and self._process.running
 
     def close(self) -> None:
-        self.stop()
-        if self._process is not None:
-            self._process.wait(10.0)
-            self._process.stop()
-            self._process.wait(10.0)
+        if hasattr(self, "held_by"):  # ipywidgets closes a widget too whose arguments were refused
+            self.stop()
+            if self._process is not None:
+                self._process.wait(10.0)
+                self._process.stop()
+                self._process.wait(10.0)
         super().close()

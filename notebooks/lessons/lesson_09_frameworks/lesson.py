@@ -537,7 +537,7 @@ predict("frameworks.casts", casts_of_a_transformer)
 # - **cancel**: remove casts that do nothing;
 # - **hoist**: cast a weight only once, even if it is used several times.
 #
-# **Play them.** Which operation gets a cast for an input that is FP16 already?
+# The widget opens behind the last pass. **Press Play** to watch all five. Which operation gets a cast for an input that is FP16 already?
 
 # %% id="touch-passes"
 CastPasses()

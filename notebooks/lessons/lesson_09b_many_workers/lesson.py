@@ -46,14 +46,15 @@ from labkit.widgets import Workers, memory_bars, predict
 # The next cell starts four real processes on this machine. They train a layer of 64 outputs, in FP16 with FP32 masters. Each
 # rank holds 16 rows. **In steps 3, 4 and 5 one target is far too large, and row 40 of the gradient overflows.**
 #
-# Press *Train*. The first time it takes a while, because each process has to import torch. *Stop* ends all four.
+# Each rank has a lane, and each step a column. A recorded training is drawn faintly. Press *Train* for your own. The first
+# time it takes a while, because each process has to import torch. *Stop* ends all four.
 
 # %% id="touch-workers"
 workers = Workers()
 workers
 
 # %% [markdown]
-# Read the table. Rank 2 holds rows 32 to 47, so only rank 2 has seen inf (*inf here*). But all four have skipped: after
+# Read column 3. Rank 2 holds rows 32 to 47, so only rank 2 has seen inf (*inf here*). But all four have skipped: after
 # backward they *agreed on found_inf*. Each sends one number, 1 for inf and 0 for no inf. All take the largest of these
 # numbers.
 #
@@ -67,7 +68,7 @@ predict("workers.alone")
 
 # %% [markdown]
 # **Try it.** Here are the same four processes. Remove the tick at *the ranks agree on found_inf*, and press *Train*.
-# Look at row 3 of the table, then at the losses.
+# Look at column 3, then at the losses.
 
 # %% id="touch-alone"
 workers
