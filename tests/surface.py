@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from labkit.grading.outcome import Outcome
+from labkit.grading.exercise import Outcome
 from labkit.grading.sandbox.wire import Failure
 
 ROOT = Path(__file__).parents[1]

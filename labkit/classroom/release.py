@@ -26,10 +26,9 @@ from labkit.classroom.model_answers import as_csv, model_answers
 from labkit.classroom.wheel import files_of, folder_of, write_wheel
 from labkit.course import NOT_FOR_LEARNERS, Lesson, lessons
 from labkit.course.text import BEGIN
-from labkit.grading.exercise import Check, Exercise, Mistake
+from labkit.grading.exercise import Check, Exercise, Mistake, Outcome
 from labkit.grading.exercises import exercises_of
 from labkit.grading.judge import CaseSet, answers_of, outcomes_of, visible_cases
-from labkit.grading.outcome import Outcome
 from labkit.grading.stored import StoredAnswers, StoredCases, StoredMistake, StoredRows, digest
 from labkit.records import write_atomic
 from labkit.train import one_thread
@@ -174,6 +173,7 @@ def stored_exercise(exercise: Exercise, salt: bytes = b"") -> Exercise:
         ),
         mistakes=mistakes,
         provides={},  # what a notebook lacks at grading
+        trained=None,
         aside=StoredRows(rows),
     )
 

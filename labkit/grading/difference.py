@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from labkit.grading.outcome import Outcome
+from labkit.grading.exercise import Outcome
 from labkit.grading.sandbox.wire import Failure, Instance, Opaque
 
 SHOWN = 6

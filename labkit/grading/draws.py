@@ -30,16 +30,3 @@ def whole(random: Random, shape: tuple[int, ...], low: int, high: int) -> Tensor
 def always(*cases: Case) -> Callable[[Random], list[Case]]:
     """Return a draw of these cases for every seed."""
     return lambda _: list(cases)
-
-
-Batches = list[tuple[Tensor, Tensor]]
-
-
-def trainings(random: Random, factors: tuple[float, ...], max_norm: float) -> list[Case]:
-    """Return one training: (weight[3,4], batches of x[8,4] and y[8,3], max_norm); a factor for each batch's targets.
-
-    FP16 must round every number. At a scale of 2^16 a factor of 1 overflows nowhere, and one of 500 everywhere.
-    """
-    weight = whole(random, (3, 4), 1, 700) / 1401
-    pairs = [(whole(random, (8, 4), 1, 1000) / 1001, whole(random, (8, 3), 1, 1000) / 1001) for _ in factors]
-    return [(weight, [(x, factor * y) for factor, (x, y) in zip(factors, pairs, strict=True)], max_norm)]

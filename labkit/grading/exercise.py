@@ -18,8 +18,6 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 import torch
 
-from labkit.grading.outcome import as_it_is
-
 Case: TypeAlias = tuple[object, ...]
 """The arguments of one call."""
 
@@ -29,6 +27,27 @@ Rows: TypeAlias = tuple[tuple[str, str], ...]
 
 CASTS_TO_FP16 = (np.float16, torch.float16, torch.Tensor.half, torch.HalfTensor)
 """FP16 in numpy and torch: withheld in exercises on rounding to FP16 or decoding it."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The judgement of an answer.
+
+    passed   good enough
+    says     what happened, for the learner, whether it passed or not
+    facts    what identifies a known mistake: two answers with the same facts make the same mistake
+    bytes    memory kept between two steps, where that counts; else 0
+    """
+
+    passed: bool
+    says: str
+    facts: tuple[object, ...] = ()
+    bytes: int = 0
+
+
+def as_it_is(answer: object, case: tuple[object, ...]) -> object:
+    """Return the answer: the outcome of a check without a judgement of its own."""
+    return answer
 
 
 def _no_rows(*_: object) -> Rows:
@@ -114,6 +133,28 @@ def wrong(
     return Mistake(name, answer or _unknown, sentence, edits)
 
 
+Key: TypeAlias = tuple[str, Any, int]
+"""A training: its task, what is trained, a seed."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """The trainings that decide what answers are worth: grading runs each once, in the sandbox.
+
+    train     a function of the lesson's cases.py, which takes the parts of a key
+    result    the dataclass that it returns
+    needed    (cases[check][case], answers off the wire) -> the keys of the trainings that decide these answers
+    results   key -> its result, or why it failed; the judgement reads it
+    baseline  what is trained for comparison: where that fails, no answer is at fault
+    """
+
+    train: Callable[[str, Any, int], object]
+    result: Callable[..., object]
+    needed: Callable[[Sequence[Sequence[Case]], list[list[list[Any]]]], list[Key]]
+    results: dict[Key, Any]
+    baseline: object
+
+
 @dataclass(frozen=True)
 class Exercise:
     """A question as data.
@@ -127,6 +168,7 @@ class Exercise:
     withheld    functions and types that solve the exercise, and so must not be called
     may_change  names of the arguments that an answer should change; all others must be unchanged after the call
     run_by      (answer, *case) -> what is judged: it calls the answer; None: the answer is called with the case
+    trained     the trainings that decide what answers are worth; None: the answers themselves do
     aside       the arguments of a call -> further rows for a counter-example: its bits, for instance
 
     Read from the lesson's text:
@@ -151,6 +193,7 @@ class Exercise:
     may_change: tuple[str, ...] = ()
     aside: Callable[..., Rows] = _no_rows
     run_by: Callable[..., object] | None = None
+    trained: Trained | None = None
     lesson: str = ""
     title: str = ""
     entry: str = ""

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from labkit.grading.exercise import Check, Exercise, Mistake, Rows
-from labkit.grading.outcome import Outcome
+from labkit.grading.exercise import Check, Exercise, Mistake, Outcome, Rows
 
 _STYLE = (
     "font-family:var(--jp-ui-font-family,sans-serif);font-size:var(--jp-ui-font-size1,13px);"

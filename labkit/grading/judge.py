@@ -23,10 +23,9 @@ from functools import lru_cache
 from labkit.course import lessons
 from labkit.grading.answer_log import log_answer
 from labkit.grading.difference import difference, show
-from labkit.grading.exercise import Case, Check, Exercise, Mistake
+from labkit.grading.exercise import Case, Check, Exercise, Mistake, Outcome
 from labkit.grading.exercises import EXERCISES
 from labkit.grading.grade import CounterExample, Grade, Verdict, as_html
-from labkit.grading.outcome import Outcome
 from labkit.grading.sandbox.answer import answer_case
 from labkit.grading.sandbox.wire import Failure, Json, dump, load
 from labkit.grading.stored import StoredAnswers, StoredMistake, digest

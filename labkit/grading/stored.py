@@ -21,8 +21,7 @@ import numpy as np
 import torch
 
 from labkit.course import CourseError, Lesson
-from labkit.grading.exercise import Case, Exercise, Rows
-from labkit.grading.outcome import Outcome
+from labkit.grading.exercise import Case, Exercise, Outcome, Rows
 from labkit.grading.sandbox.wire import Failure, Instance
 
 COARSE_DIGITS = 12  # significand bits of a digest, if an exercise tolerates ulps

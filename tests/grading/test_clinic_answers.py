@@ -11,8 +11,8 @@ import pytest
 
 from labkit.grading import EXERCISES, Grade
 from labkit.grading.batch import answers_in, request_of
+from labkit.grading.exercise import Outcome
 from labkit.grading.judge import check, grading_cases, judge, outcomes_of
-from labkit.grading.outcome import Outcome
 from labkit.grading.program import program_of
 from labkit.grading.sandbox.runner import Runner, scratch
 from labkit.grading.sandbox.worker import Limits

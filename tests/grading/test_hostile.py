@@ -20,7 +20,7 @@ import pytest
 from labkit.amp import RECIPES
 from labkit.classroom.wheel import files_of
 from labkit.course import lessons
-from labkit.grading import EXERCISES, judge, project_runs
+from labkit.grading import EXERCISES, judge
 from labkit.grading.batch import answers_in, grade, request_of
 from labkit.grading.judge import grading_cases
 from labkit.grading.sandbox import runner as sandbox_runner
@@ -278,10 +278,11 @@ def test_a_class_gets_the_rows_it_gets_from_the_fork_server(tmp_path: Path, monk
 
 @pytest.mark.usefixtures("no_fork_server")
 @pytest.mark.slow
-def test_a_recipe_is_trained_in_a_program_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(project_runs, "_STORED", {})
+def test_a_recipe_is_trained_in_a_program_of_its_own() -> None:
+    trained = EXERCISES["project.targets"].trained
+    assert trained is not None
     asked = ("targets", replace(RECIPES["FP32"], name="yours"), 0)
+    alone = replace(trained, results={})
     with scratch() as folder, Runner(Limits(), folder) as runner:
-        trainings = Trainings(runner)
-        trainings._train(asked)
-    assert project_runs.is_stored(asked)
+        Trainings(runner)._train(asked, alone)
+    assert asked in alone.results

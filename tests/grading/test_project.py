@@ -13,9 +13,12 @@ from labkit.amp import RECIPES, Recipe, ScalerConfig, WeightRounding, static
 from labkit.formats import BF16, FP16, FP32
 from labkit.gemm import SPECS
 from labkit.grading import EXERCISES, FAILING, PROJECT_TASKS, Grade, check, enter, show
-from labkit.grading.project_runs import HIDDEN, VISIBLE, keeps, reaches, recipe_of, run_of, spread
-from labkit.grading.sandbox import project_tasks
 from labkit.grading.sandbox.wire import Failure, Instance, dump, load
+from tests.grading.cases import lesson_module
+
+project_tasks, runs = (lesson_module("12_project", stem) for stem in ("cases", "runs"))
+HIDDEN, VISIBLE, keeps, reaches, recipe_of = runs.HIDDEN, runs.VISIBLE, runs.keeps, runs.reaches, runs.recipe_of
+run_of, spread = runs.run_of, runs.spread
 
 SEEDS = (*VISIBLE, *HIDDEN)
 

@@ -10,25 +10,36 @@ from types import SimpleNamespace
 import pytest
 
 from labkit.amp import RECIPES, static
-from labkit.grading import project_runs
+from labkit.grading import EXERCISES
 from labkit.grading.batch import answers_in
+from labkit.grading.exercise import Key, Trained
 from labkit.grading.sandbox import isolation
 from labkit.grading.sandbox.runner import FORKS, NotStarted, Runner, packed, scratch
 from labkit.grading.sandbox.supervisor import Reply
 from labkit.grading.sandbox.worker import Limits, Request
 from labkit.grading.trainings import Trainings
+from tests.grading.cases import lesson_module
+
+project_runs = lesson_module("12_project", "runs")
 
 FP32, O3 = (replace(RECIPES[name], name="yours") for name in ("FP32", "O3"))
 
 
 @pytest.fixture(autouse=True)
 def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(project_runs, "_STORED", {})
+    for key in list(project_runs.RESULTS):
+        monkeypatch.delitem(project_runs.RESULTS, key)
 
 
-def train(runner: object, *asked: project_runs.RunKey) -> None:
+def wanted(*asked: Key) -> dict[Key, Trained]:
+    trained = EXERCISES["project.digits"].trained
+    assert trained is not None
+    return dict.fromkeys(asked, trained)
+
+
+def train(runner: object, *asked: Key) -> None:
     trainings = Trainings(runner)  # type: ignore[arg-type]
-    trainings._missing.update(dict.fromkeys(asked))
+    trainings._missing |= wanted(*asked)
     with ThreadPoolExecutor(1) as pool:
         trainings.run(pool, lambda line: None)
 
@@ -69,7 +80,7 @@ def test_the_time_is_announced_before_the_first_training() -> None:
     trainings = Trainings(SimpleNamespace(limits=Limits(), run=trained), workers=2)  # type: ignore[arg-type]
     trainings.at_once = 2  # on a machine with one core, too
     recipes = [replace(O3, scaler=static(2.0**10 + number)) for number in range(900)]
-    trainings._missing.update(dict.fromkeys(("digits", recipe, 0) for recipe in recipes))
+    trainings._missing |= wanted(*(("digits", recipe, 0) for recipe in recipes))
     with ThreadPoolExecutor(2) as pool:
         trainings.run(pool, told.append)
     assert told[0] == "900 recipes: 900 trainings, about 4.5 minutes"

@@ -23,8 +23,11 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 import torch
 
+from labkit.course.lesson import PACKAGE
+
 Json: TypeAlias = list[Any]
 
+OWN = ("labkit.", f"{PACKAGE}.")  # packages whose dataclasses and enums have a form as an answer
 MAX_ITEMS = 1 << 20
 DTYPES = {
     str(dtype).removeprefix("torch."): dtype
@@ -119,7 +122,7 @@ def _dump(value: object, budget: Iterator[int]) -> Json:
         return _dump_array(cast("np.ndarray[Any, Any]", value))
     if kind is Failure:
         return ["failure", *dataclasses.astuple(cast(Failure, value))]
-    if issubclass(kind, Enum) and kind.__module__.startswith("labkit."):
+    if issubclass(kind, Enum) and kind.__module__.startswith(OWN):
         return ["instance", kind.__name__, {"name": ["str", str(cast(Enum, value).name)]}]
     if _is_labkit_dataclass(kind):
         fields = ((field.name, getattr(value, field.name)) for field in dataclasses.fields(cast(Any, value)))
@@ -168,7 +171,7 @@ def _is_labkit_dataclass(kind: type) -> bool:
     """Return whether this is a dataclass of labkit, and not a class of the same name defined by a learner."""
     module = sys.modules.get(kind.__module__)
     found = getattr(module, kind.__name__, None)
-    return dataclasses.is_dataclass(kind) and kind.__module__.startswith("labkit.") and found is kind
+    return dataclasses.is_dataclass(kind) and kind.__module__.startswith(OWN) and found is kind
 
 
 def _dump_tensor(tensor: torch.Tensor) -> Json:

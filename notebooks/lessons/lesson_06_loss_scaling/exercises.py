@@ -12,7 +12,8 @@ from torch import Tensor
 from labkit.amp import ScalerConfig, ScalerState, advance, unscale
 from labkit.grading.draws import whole
 from labkit.grading.exercise import Case, Check, Exercise, wrong
-from labkit.grading.sandbox.training_step import Loop, ScaledBackward
+
+from .cases import Loop, ScaledBackward
 
 # --- scaling.static_step ---
 

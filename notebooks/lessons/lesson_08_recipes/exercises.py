@@ -13,8 +13,9 @@ import torch
 from labkit.formats import FP16, round_to
 from labkit.grading.draws import always
 from labkit.grading.exercise import Case, Check, Exercise, wrong
-from labkit.grading.outcome import AnyOrder
 from labkit.grading.solutions import Solutions
+
+from .orders import AnyOrder
 
 solution = Solutions(__file__)
 

@@ -9,10 +9,20 @@ from random import Random
 import torch
 
 from labkit.amp import PRESETS, ScalerConfig, advance, decide, must_skip
-from labkit.grading.draws import trainings
+from labkit.grading.draws import whole
 from labkit.grading.exercise import Case, Check, Exercise, wrong
 
 # --- frameworks.translate, repair and callback: the same trainings ---
+
+
+def trainings(random: Random, factors: tuple[float, ...], max_norm: float) -> list[Case]:
+    """Return one training: (weight[3,4], batches of x[8,4] and y[8,3], max_norm); a factor for each batch's targets.
+
+    FP16 must round every number. At a scale of 2^16 a factor of 1 overflows nowhere, and one of 500 everywhere.
+    """
+    weight = whole(random, (3, 4), 1, 700) / 1401
+    pairs = [(whole(random, (8, 4), 1, 1000) / 1001, whole(random, (8, 3), 1, 1000) / 1001) for _ in factors]
+    return [(weight, [(x, factor * y) for factor, (x, y) in zip(factors, pairs, strict=True)], max_norm)]
 
 
 def several(random: Random) -> list[Case]:

@@ -16,8 +16,7 @@ from typing import cast
 
 from labkit.clinic.consult import Treatment
 from labkit.grading.difference import show
-from labkit.grading.exercise import Case
-from labkit.grading.outcome import Outcome
+from labkit.grading.exercise import Case, Outcome
 from labkit.grading.sandbox.wire import Instance
 from labkit.train import one_thread
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 from labkit.amp import RECIPES, Recipe, WeightRounding, static
 from labkit.formats import BF16
 from labkit.grading.exercise import Exercise, wrong
-from labkit.grading.project_runs import PROVIDES, project_checks
-from labkit.grading.sandbox.project_tasks import FAILING
+
+from .cases import FAILING
+from .runs import PROVIDES, project_checks, trained
 
 # fmt: off
 TARGETS = Exercise(
@@ -33,6 +34,7 @@ needed either, and 4 bytes a weight do. BF16 does as well, without a scale.""",
               "them into the weights.", replace=("2.0**10", "2.0**60, skip_on_inf=False")),
     ),
     provides=PROVIDES,
+    trained=trained("targets"),
 )
 # fmt: on
 
@@ -63,6 +65,7 @@ scatter.""",
               lambda seeds: Recipe("BF16", model=BF16, master_weights=False, rounding=WeightRounding.STOCHASTIC)),
     ),
     provides=PROVIDES,
+    trained=trained("drift"),
 )
 # fmt: on
 
@@ -89,6 +92,7 @@ the range for epsilon, and takes 8.""",
               "step is skipped.", lambda seeds: replace(RECIPES["O3"], scaler=static(2.0**60))),
     ),
     provides=PROVIDES,
+    trained=trained("digits"),
 )
 # fmt: on
 

@@ -1,4 +1,4 @@
-"""The three tasks of the project, and the recipes under which they fail.
+"""The three tasks of the project, the recipes under which they fail, and the training of a recipe.
 
 In one the gradients are too small for FP16, in one the updates are too small for the weights, in one epsilon is too
 small for the optimizer. All are short, so that grading takes seconds. In the task "drift" weights near 1.5 follow a

@@ -1,4 +1,4 @@
-"""Miniatures of a training step for the exercises of lesson 06: a loop of single calls, and a scaled backward pass.
+"""Miniatures of a training step: a loop of single calls, and a scaled backward pass.
 
 Invariant: every call is deterministic. No order of calls is refused; a wrong one computes what it would in practice.
 """

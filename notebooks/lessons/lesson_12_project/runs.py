@@ -22,13 +22,12 @@ from labkit.amp import RECIPES, Recipe, ScalerConfig, WeightRounding, static
 from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, TF32, Format
 from labkit.grading.difference import show
 from labkit.grading.draws import always
-from labkit.grading.exercise import Case, Check, Exercise
-from labkit.grading.outcome import Outcome
-from labkit.grading.sandbox.project_tasks import FAILING, PROJECT_TASKS, ProjectRun, run
+from labkit.grading.exercise import Case, Check, Key, Outcome, Trained
 from labkit.grading.sandbox.wire import Failure, Instance, Json, dump, load
 from labkit.train import CATEGORIES
 
-RunKey: TypeAlias = tuple[str, Recipe, int]  # a task, a recipe named "yours", a seed
+from .cases import FAILING, PROJECT_TASKS, ProjectRun, run
+
 Judgement: TypeAlias = Callable[[str, Recipe, tuple[int, ...]], Outcome]
 VISIBLE, HIDDEN = (0, 1), (2, 3, 4)
 _FORMATS: dict[str, Format] = {repr(load(dump(f))): f for f in (FP32, TF32, FP16, BF16, E4M3, E5M2)}
@@ -37,7 +36,7 @@ PROVIDES = {
     "ScalerConfig": ScalerConfig, "WeightRounding": WeightRounding, "replace": replace, "static": static,
 }  # fmt: skip
 _lock = threading.Lock()
-_STORED: dict[RunKey, ProjectRun | str] = {}
+RESULTS: dict[Key, ProjectRun | str] = {}  # of recipes named "yours"
 
 
 def recipe_of(answer: object) -> Recipe:
@@ -75,44 +74,31 @@ def run_of(task: str, recipe: Recipe, seed: int) -> ProjectRun:
     Raises:
         RuntimeError: its training failed; the message says why.
     """
-    key = (task, replace(recipe, name="yours"), seed)
+    key: Key = (task, replace(recipe, name="yours"), seed)
     with _lock:
-        if key not in _STORED:
-            _STORED[key] = run(*key)
-    found = _STORED[key]
+        if key not in RESULTS:
+            RESULTS[key] = run(*key)
+    found = RESULTS[key]
     if isinstance(found, str):
         raise RuntimeError(found)
     return found
 
 
-def store(key: RunKey, run: ProjectRun | str) -> None:
-    """Store a run of another process, or the reason why it failed."""
-    _STORED[key] = run
-
-
-def is_stored(key: RunKey) -> bool:
-    """Return whether this run is stored."""
-    return key in _STORED
-
-
-def runs_needed(exercise: Exercise, cases: Sequence[Sequence[Case]], answers: list[list[Json]]) -> list[RunKey]:
-    """Return the runs that the judgement of these answers to cases[check][case] needs; [] if no training decides.
+def trained(task: str) -> Trained:
+    """Return the trainings that decide the answers to a task, a check's judgement and FP32's spread included.
 
     Those of known mistakes run when the first wrong answer is compared with them.
     """
-    task = exercise.id.removeprefix("project.")
-    if task not in PROJECT_TASKS or not exercise.id.startswith("project."):
-        return []
+    return Trained(run, ProjectRun, partial(_needed, task), RESULTS, replace(RECIPES["FP32"], name="yours"))
+
+
+def _needed(task: str, cases: Sequence[Sequence[Case]], answers: list[list[Json]]) -> list[Key]:
     needed: list[tuple[Recipe, tuple[int, ...]]] = [(RECIPES["FP32"], (*VISIBLE, *HIDDEN))]
     for group, group_answers in zip(cases, answers, strict=False):
         for case, answer in zip(group, group_answers, strict=False):
-            seeds = cast("tuple[int, ...]", case[0])
             with suppress(ValueError, RuntimeError):
-                needed.append((recipe_of(load(answer)), seeds))
-            needed.append((cast(Recipe, exercise.reference(seeds)), seeds))
-    return list(
-        dict.fromkeys((task, replace(recipe, name="yours"), seed) for recipe, seeds in needed for seed in seeds)
-    )
+                needed.append((recipe_of(load(answer)), cast("tuple[int, ...]", case[0])))
+    return list(dict.fromkeys((task, replace(each, name="yours"), seed) for each, seeds in needed for seed in seeds))
 
 
 def spread(task: str) -> float:

@@ -1,36 +1,9 @@
-"""Outcomes: judgements of answers that may be right without being equal.
-
-A check may have an `outcome`: a function from an answer, as it came off the wire, to an `Outcome` that says itself
-whether it passed. Without one, the answer itself is compared.
-
-Invariant: an outcome is computed by the judge from plain data; no learner's code runs for it.
-"""
+"""Lists of lines of which several orders are valid."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The judgement of an answer.
-
-    passed   good enough
-    says     what happened, for the learner, whether it passed or not
-    facts    what identifies a known mistake: two answers with the same facts make the same mistake
-    bytes    memory kept between two steps, where that counts; else 0
-    """
-
-    passed: bool
-    says: str
-    facts: tuple[object, ...] = ()
-    bytes: int = 0
-
-
-def as_it_is(answer: object, case: tuple[object, ...]) -> object:
-    """Return the answer: the outcome of a check without a judgement of its own."""
-    return answer
 
 
 @dataclass(frozen=True)
