@@ -1,10 +1,8 @@
 """Training steps under any recipe, with a state from which a run resumes bit for bit.
 
-The engine holds everything that belongs to a step (model weights and their masters, optimizer, loss scales) and has
-the methods of any training loop: forward, backward, clip, step, zero_grad. The recipe's values decide what they do; for
-FP32 the casts, the copies and the scale do nothing. The state is all that a step reads and changes: weights, masters,
-optimizer, loss scales, counters, random generators. It holds the model in FP32 under plain names, so that any torch
-script can load it.
+The engine has the methods of any training loop: forward, backward, clip, step, zero_grad. The recipe's values decide
+what they do; for FP32 the casts, the copies and the scale do nothing. The state is all that a step reads and changes:
+weights, masters, optimizer, loss scales, counters. It holds the model in FP32 under plain names.
 
 Invariant: a step happens with unscaled, finite FP32 gradients or not at all; its `StepReport` says which, and why.
 state_dict -> load_state_dict -> state_dict is the identity, flat or not. A resumed run is bit-equal to an uninterrupted
@@ -17,7 +15,6 @@ apex.amp.scale_loss (a scale for each loss).
 from __future__ import annotations
 
 import copy
-import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -28,9 +25,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labkit.amp.casting.lists import LISTS, POLICY
+from labkit.amp.boundary import LOSS_INSIDE_MODEL, Boundary
+from labkit.amp.casting.lists import registered_rules
 from labkit.amp.graph.cast_graph import CastGraph
-from labkit.amp.loss_scaling.clip import clip_without_waiting_, in_fp32_where_held
 from labkit.amp.loss_scaling.scaler import Decision, ScalerState, StepReport, decide, initial
 from labkit.amp.loss_scaling.skips import FEWEST_SKIPS, diagnosis, report
 from labkit.amp.loss_scaling.unscale import largest_magnitudes, read
@@ -40,10 +37,10 @@ from labkit.amp.masters.mixed_dtype_ops import RangeMemory
 from labkit.amp.masters.weights import Group, MakeOptimizer, Weights
 from labkit.amp.recipe import Recipe
 from labkit.amp.requirements import (
-    LOSS_INSIDE_MODEL,
     raising_value_error,
     require_known,
     require_loss,
+    require_loss_id,
     require_same,
     require_same_network,
     require_trainable,
@@ -51,9 +48,6 @@ from labkit.amp.requirements import (
 from labkit.amp.step import Moment, Stage, StepEvent, StepGradients, StepInspection, StepListener, not_finite
 from labkit.gemm.half_storage import HALVES
 from labkit.interop import dtype_of
-from labkit.modes import mapped_anywhere, require_one_device, tensors_in
-
-CPU = torch.device("cpu")
 
 
 class Engine:
@@ -89,6 +83,8 @@ class Engine:
     True
     """
 
+    _looks_always = False  # for arguments beyond the model's range, on any device
+
     def __init__(
         self,
         model: nn.Module,
@@ -103,7 +99,7 @@ class Engine:
     ) -> None:
         require_trainable(model, make_optimizer, recipe, losses)
         self.recipe = recipe
-        self.device = torch.device(device) if device is not None else next((p.device for p in model.parameters()), CPU)
+        self.device = torch.device(device) if device is not None else next(model.parameters()).device
         self.model = to_model_format(model, recipe.model, keep_norms=recipe.keep_norms)
         if device is not None:
             self.model.to(self.device)
@@ -113,12 +109,10 @@ class Engine:
         self.products = LowBitProducts(products, self.model, names, seed, recipe.name) if products else None
         self.scalers: list[ScalerState] = [initial(recipe.scaler)] * losses
         self.steps = self.skips_in_a_row = 0
-        self._dtype = dtype_of(recipe.model)
         self._gradients, self._loss = StepGradients(self.weights), torch.tensor(0.0)
         self._scale, self._listeners = 1.0, list[StepListener]()
-        self._loss_inside = False  # the model computed its loss in FP16, and the scale exceeds FP16
-        self._inner_losses: list[Tensor] = []  # gradients of such losses, not yet read from their device
-        self._ranges, self._arguments = RangeMemory(), 0  # arguments of the current call of the model so far
+        self._ranges = RangeMemory(look_always=self._looks_always)
+        self._boundary = Boundary(self.model, dtype_of(recipe.model), self._ranges)
         self._found_before = False  # the last step found inf or NaN, so this one is likely to as well
 
     def _make_weights(self, kind: Callable[..., Weights], make: MakeOptimizer, **options: Any) -> Weights:
@@ -162,43 +156,7 @@ class Engine:
         Raises:
             RuntimeError: a tensor is on another device than the model's weights, and the model did not move it.
         """
-        self._arguments, pending = 0, len(self._ranges.pending)
-        kwargs = kwargs and mapped_anywhere(self._argument, kwargs)
-        args = mapped_anywhere(self._argument, args)
-        try:
-            out = self.call(*args, **kwargs)
-        except RuntimeError as error:
-            require_one_device(type(self.model).__name__, (*self.weights.names, args, kwargs), error)
-            raise
-        results = mapped_anywhere(self._result, out)
-        if len(self._ranges.pending) > pending:
-            self._ranges.counts_with(tensors_in([results]), pending)
-        return results
-
-    def _argument(self, tensor: Tensor) -> Tensor:
-        if not tensor.is_floating_point() or tensor.dtype is self._dtype is torch.float32:
-            return tensor
-        self._arguments += 1
-        kind = ("argument", self._arguments, tensor.dim())
-        beyond = self._dtype is not torch.float32 and self._ranges.reaches(kind, tensor, self._dtype)
-        return tensor if beyond else tensor.to(self._dtype)
-
-    def _result(self, tensor: Tensor) -> Tensor:
-        if tensor.dtype == torch.float16 and tensor.dim() == 0 and tensor.requires_grad:
-            tensor.register_hook(self._record_inner_loss)
-        return tensor.float() if tensor.is_floating_point() else tensor
-
-    def _record_inner_loss(self, gradient: Tensor) -> None:
-        """Record the gradient of a loss that the model computed in FP16: the scale, which may exceed FP16."""
-        if gradient.device.type == "cpu":
-            self._check_inner_loss(gradient.item())
-        else:
-            self._inner_losses.append(gradient.detach())  # the step reads it
-
-    def _check_inner_loss(self, gradient: float) -> None:
-        if not self._loss_inside and not math.isfinite(gradient):
-            self._loss_inside = True
-            warnings.warn(LOSS_INSIDE_MODEL, stacklevel=2)
+        return self._boundary.run(self.call, args, kwargs)
 
     def backward(
         self,
@@ -230,13 +188,13 @@ class Engine:
             warnings.warn("backward(also=...) is now other_engines=...", DeprecationWarning, stacklevel=2)
         engines = (self, *other_engines, *also)
         for engine in engines:
-            engine._require_loss_id(loss_id)
+            require_loss_id(loss_id, len(engine.scalers))
         require_loss(loss)
         for engine in engines:
             engine._require_known()
             engine._gradients.before_backward()
         if loss.dtype == torch.float16:
-            loss = self._result(loss)
+            loss = self._boundary.result(loss)
         scale = min(engine.scalers[loss_id].scale for engine in engines)
         for engine in engines:
             engine._loss, engine._scale = loss.detach(), scale
@@ -281,13 +239,6 @@ class Engine:
         for listener in tuple(self._listeners):
             listener(StepEvent(moment, self._loss, self._scale, gradients, report))
 
-    def _require_loss_id(self, loss_id: int) -> None:
-        if not 0 <= loss_id < len(self.scalers):
-            raise IndexError(
-                f"expected loss_id below {len(self.scalers)}, the engine's losses, got {loss_id}. "
-                f"Construct the engine with losses={loss_id + 1}."
-            )
-
     def clip(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
         """Scale the unscaled gradients down to a total norm of at most `max_norm`; return the norm before.
 
@@ -298,28 +249,17 @@ class Engine:
         """
         if not max_norm > 0:
             raise ValueError(f"expected max_norm > 0, the largest norm of the gradients, got {max_norm!r}")
-        return self._clip([g for g in self._gradients.unscaled() if g is not None], max_norm, norm_type)
+        return self._clip(max_norm, norm_type)
 
-    def _clip(self, gradients: Sequence[Tensor], max_norm: float, norm_type: float) -> Tensor:
-        """Clip without waiting for the gradients' device; on a CPU, finish at once."""
-        if self._gradients.clippings:
-            self._gradients.finish_clippings()
-        clipping = clip_without_waiting_(gradients, max_norm, norm_type)
-        self._gradients.clippings.append(clipping)
-        if clipping.length.device.type != "cpu":
-            return clipping.length
-        self._gradients.finish_clippings()
-        return in_fp32_where_held(clipping.length, float(clipping.length))
+    def _clip(self, max_norm: float, norm_type: float) -> Tensor:
+        return self._gradients.clip(max_norm, norm_type)
 
     def gradients(self) -> dict[str, Tensor]:
         """Return parameter name -> unscaled gradient, to inspect or to change in place before the step.
 
         The step uses these tensors, and checks them again for inf and NaN.
         """
-        gradients = self._gradients.unscaled()
-        self._gradients.finish_clippings()
-        self._gradients.maybe_changed = True
-        return self.weights.by_name(gradients)
+        return self.weights.by_name(self._gradients.to_change())
 
     def step(self, closure: object = None) -> StepReport:
         """Step the weights if every gradient is finite, update the scales, and report what happened.
@@ -343,32 +283,30 @@ class Engine:
         found = self._agreed(self._gradients.found if any(g is not None for g in gradients) else {})
         if not found:
             self._gradients = StepGradients(self.weights, self._gradients.zeros)
-            why = "no gradient: call engine.backward() on a loss of this model first"
-            return StepReport(False, False, self.scaler.scale, why, (), self.skips_in_a_row)
+            return self._omitted("no gradient: call engine.backward() on a loss of this model first")
         if inspection.beyond_range:  # finite numbers were cast to infinity: the scale is not at fault, and stays
-            self._gradients.stage = Stage.CONSUMED
-            why = (
+            reported = self._omitted(
                 f"left out: an FP32 input or mask holds finite numbers beyond {self.recipe.model.name}, and was cast "
                 "to it, since earlier ones held none. From the next step on it stays FP32."
             )
-            omitted = StepReport(False, False, self.scaler.scale, why, (), self.skips_in_a_row)
-            self.steps += 1
-            self._emit(Moment.STEPPED, omitted)
-            return omitted
-        self._emit(Moment.UNSCALED)
-        decisions = {i: decide(self.scalers[i], found_inf, self.recipe.scaler) for i, found_inf in found.items()}
-        worst = max(decisions, key=lambda i: (decisions[i].skip, decisions[i].found_inf, -i))
-        reported = self._report(decisions[worst], gradients, inspection)
-        if reported.stepped:
-            self.weights.step(gradients, edited=None if self._listeners else inspection.edited)
-        for loss_id, decision in decisions.items():
-            self.scalers[loss_id] = decision.after
-        self.skips_in_a_row = reported.skips_in_a_row
+        else:
+            self._emit(Moment.UNSCALED)
+            decisions = {i: decide(self.scalers[i], found_inf, self.recipe.scaler) for i, found_inf in found.items()}
+            worst = max(decisions, key=lambda i: (decisions[i].skip, decisions[i].found_inf, -i))
+            reported = self._report(decisions[worst], gradients, inspection)
+            if reported.stepped:
+                self.weights.step(gradients, edited=None if self._listeners else inspection.edited)
+            for loss_id, decision in decisions.items():
+                self.scalers[loss_id] = decision.after
+            self.skips_in_a_row = reported.skips_in_a_row
+            self._found_before = reported.found_inf
         self.steps += 1
-        self._found_before = reported.found_inf
         self._gradients.stage = Stage.CONSUMED
         self._emit(Moment.STEPPED, reported)
         return reported
+
+    def _omitted(self, why: str) -> StepReport:
+        return StepReport(False, False, self.scaler.scale, why, (), self.skips_in_a_row)
 
     def _inspect(self, gradients: Sequence[Tensor | None]) -> StepInspection:
         """Read all values that this step needs from the device, in one transfer."""
@@ -377,22 +315,17 @@ class Engine:
         named = self.weights.by_name(gradients) if self._found_before else {}
         weights = self.weights.model_weights if self.skips_in_a_row + 1 >= FEWEST_SKIPS else []
         suspects = [*named.values(), *weights, *([self._loss] if weights else [])]
-        groups = (edits or [], self._inner_losses, self._ranges.pending, largest_magnitudes(suspects))
+        groups = (edits or [], self._boundary.unread, self._ranges.pending, largest_magnitudes(suspects))
         values = iter(self._gradients.read_found([scalar for group in groups for scalar in group]))
         edited, inner, beyond, sizes = (list(islice(values, len(group))) for group in groups)
-        for gradient in inner:
-            self._check_inner_loss(gradient)
-        self._inner_losses.clear()
+        self._boundary.learn(inner)
         return StepInspection(
             edits is None or any(edited),
             self._ranges.learn(beyond),
             not_finite(named, sizes) if named else None,
-            not_finite(self._stepped_names(), sizes[len(named) :]) if weights else None,
+            not_finite(self.weights.stepped_names, sizes[len(named) :]) if weights else None,
             sizes[-1] if weights else None,
         )
-
-    def _stepped_names(self) -> list[str]:
-        return [self.weights.names[p] for p in self.weights.model_weights]
 
     def _agreed(self, found: dict[int, bool]) -> dict[int, bool]:
         """Return loss -> found_inf, on which the processes of a distributed engine agree."""
@@ -410,29 +343,17 @@ class Engine:
         culprits = self._culprits(gradients, inspection.culprits) if decision.found_inf else ()
         plain = report(decision, culprits, self.skips_in_a_row)
         wrong = diagnosis(plain, self.recipe.scaler)
-        more = [] if wrong is None else [wrong + self._explain_beyond_gradients(inspection)]
-        more += [LOSS_INSIDE_MODEL] if self._loss_inside and decision.skip else []
-        self._loss_inside = False
+        more = [] if wrong is None else [wrong + inspection.cause_beyond_gradients(self.weights, self._loss)]
+        more += [LOSS_INSIDE_MODEL] if self._boundary.loss_inside and decision.skip else []
+        self._boundary.loss_inside = False
         return replace(plain, why=". ".join([plain.why, *more])) if more else plain
-
-    def _explain_beyond_gradients(self, inspection: StepInspection) -> str:
-        """Name a weight or a loss that is not finite, which no scale repairs."""
-        bad, loss = inspection.bad_weights, inspection.loss_size
-        if bad is None or loss is None:  # the scaler's rule for skips in a row is not the usual one
-            *sizes, loss = read(largest_magnitudes([*self.weights.model_weights, self._loss]))
-            bad = not_finite(self._stepped_names(), sizes)
-        if bad:
-            return f" Weight {bad[0]!r} holds inf or NaN itself: resume from an earlier checkpoint."
-        if not math.isfinite(loss):
-            return f" The unscaled loss is {self._loss.item()}: the cause is in the forward pass."
-        return ""
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients of the last step.
 
         Args:
-            set_to_none: as in torch. False: a parameter that has had a gradient gets one of zeros. If the next
-                backward does not reach it, the step uses the zeros: momentum and weight decay still change it.
+            set_to_none: as in torch. False: a parameter that has had a gradient gets one of zeros, which the step
+                uses if the next backward does not reach it: momentum and weight decay still change it.
         """
         zeros = {} if set_to_none else self._gradients.reached()
         self.weights.zero_grad()
@@ -442,8 +363,8 @@ class Engine:
     def state_dict(self) -> dict[str, Any]:
         """Return everything that a step changes, in values and tensors that `torch.load(weights_only=True)` reads.
 
-        "model" is a plain FP32 state dict with the masters' precision, which any torch model of this architecture
-        loads. The tensors are not copies: save them before the next step.
+        "model" is a plain FP32 state dict, as `fp32_model` returns. The tensors are not copies: save them before the
+        next step.
 
         Raises:
             RuntimeError: there are gradients that no step has used; a state holds none.
@@ -453,15 +374,13 @@ class Engine:
         return self._state()
 
     def _state(self) -> dict[str, Any]:
-        rules = {name: entry.rule for name, entry in LISTS.table.items() if not name.startswith("__")}
-        registered = {n: rule.value for n, rule in rules.items() if n not in POLICY or POLICY[n].rule is not rule}
         return {
             "model": self.fp32_model(),
             "weights": self.weights.state_dict(),
             "optimizer": type(self.weights.optimizer).__name__,
             "scalers": [asdict(scaler) for scaler in self.scalers],
             "recipe": self.recipe.as_dict(),
-            "policy": registered,
+            "policy": registered_rules(),
             "steps": self.steps,
             "skips_in_a_row": self.skips_in_a_row,
         } | ({"products": self.products.memory.state_dict()} if self.products is not None else {})
@@ -477,13 +396,13 @@ class Engine:
             require_same(self._state(), state)
             scalers = [ScalerState(**scaler) for scaler in state["scalers"]]
             steps, skips = int(state["steps"]), int(state["skips_in_a_row"])
-            with self._loading(state["model"], None if self.products is None else state["products"]):
+            with self._loading(state["model"], *([] if self.products is None else [state["products"]])):
                 self.weights.load_state_dict(state["weights"])
         self.resume_at(scalers, steps, skips)
 
-    def resume_at(self, scalers: list[ScalerState], steps: int, skips_in_a_row: int) -> None:
+    def resume_at(self, scalers: list[ScalerState], steps: int, skips: int) -> None:
         """Set the scalers and counters and clear the gradients, after the weights have been loaded."""
-        self.scalers, self.steps, self.skips_in_a_row = scalers, steps, skips_in_a_row
+        self.scalers, self.steps, self.skips_in_a_row = scalers, steps, skips
         self.weights.zero_grad()
         self._gradients = StepGradients(self.weights)
 
@@ -504,8 +423,7 @@ class Engine:
         """Load the weights of a plain torch state dict, in any precision; the rest of the engine is unchanged.
 
         Raises:
-            ValueError: the state dict is of another network; the message names missing or unexpected keys. Nothing has
-                changed then.
+            ValueError: it is of another network; the message names the keys that differ. Nothing has changed then.
         """
         with raising_value_error(), self._loading(state):
             pass
@@ -514,16 +432,15 @@ class Engine:
         self.weights.copy_back()
 
     @contextmanager
-    def _loading(self, stored: Mapping[str, Any], remembered: Mapping[str, Any] | None = None) -> Iterator[None]:
-        """Load the model and the products' memory; restore both if that or the `with` block fails."""
-        parts: list[tuple[Any, Mapping[str, Any]]] = [(uncompiled(self.model), stored)]
-        if self.products is not None and remembered is not None:
-            parts.append((self.products.memory, remembered))
-        require_same_network(parts[0][0].state_dict(), stored)
+    def _loading(self, *states: Mapping[str, Any]) -> Iterator[None]:
+        """Load the model, and the products' memory; restore both if that or the `with` block fails."""
+        parts: list[Any] = [uncompiled(self.model)]
+        parts += [] if self.products is None else [self.products.memory]
+        require_same_network(parts[0].state_dict(), states[0])
         self.weights.adopt_edits()
-        before = [(part, copy.deepcopy(part.state_dict())) for part, _ in parts]
+        before = [(part, copy.deepcopy(part.state_dict())) for part in parts]
         try:
-            for part, state in parts:
+            for part, state in zip(parts, states, strict=False):
                 part.load_state_dict(state)
             yield
         except BaseException:

@@ -19,11 +19,6 @@ from labkit.amp.recipe import Recipe
 
 STATE_KEYS = ("model", "weights", "optimizer", "scalers", "recipe", "policy", "steps", "skips_in_a_row")
 _START_OVER = "To start over from its weights: engine.load_model(state['model'])."
-LOSS_INSIDE_MODEL = (
-    "The model computed its loss itself, in FP16, so the scale must fit FP16, which ends at 65504: at 2^16 a "
-    "step is skipped. Return the outputs from the model, and compute the loss outside of it: "
-    "`with engine.forward(): loss = loss_function(engine(inputs), targets)`."
-)
 
 
 def require_trainable(model: object, make_optimizer: object, recipe: object, losses: int) -> None:
@@ -112,6 +107,15 @@ def require_loss(loss: object) -> None:
         raise RuntimeError(
             "expected a loss that depends on parameters, got one computed under torch.no_grad() or from detached or "
             "other tensors."
+        )
+
+
+def require_loss_id(loss_id: int, losses: int) -> None:
+    """Raise an IndexError unless an engine with so many losses has this one."""
+    if not 0 <= loss_id < losses:
+        raise IndexError(
+            f"expected loss_id below {losses}, the engine's losses, got {loss_id}. "
+            f"Construct the engine with losses={loss_id + 1}."
         )
 
 

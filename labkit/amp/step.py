@@ -23,9 +23,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labkit.amp.loss_scaling.clip import Clipping, finish_clipping
+from labkit.amp.loss_scaling.clip import Clipping, clip_without_waiting_, finish_clipping, in_fp32_where_held
 from labkit.amp.loss_scaling.scaler import StepReport
-from labkit.amp.loss_scaling.unscale import non_finite_flags, read, unscale_with_flags
+from labkit.amp.loss_scaling.unscale import largest_magnitudes, non_finite_flags, read, unscale_with_flags
 from labkit.amp.masters.weights import Weights
 
 
@@ -210,7 +210,25 @@ class StepGradients:
         self.clippings, self.maybe_changed = [], False
         return list(values)
 
-    def finish_clippings(self) -> None:
+    def clip(self, max_norm: float, norm_type: float) -> Tensor:
+        """Clip without waiting for the gradients' device, on a CPU at once; return the norm before."""
+        gradients = [g for g in self.unscaled() if g is not None]
+        self._finish_clippings()
+        clipping = clip_without_waiting_(gradients, max_norm, norm_type)
+        self.clippings = [clipping]
+        if clipping.length.device.type != "cpu":
+            return clipping.length
+        self._finish_clippings()
+        return in_fp32_where_held(clipping.length, float(clipping.length))
+
+    def to_change(self) -> Sum:
+        """Return the unscaled gradients, which the caller may change: they are checked again."""
+        gradients = self.unscaled()
+        self._finish_clippings()
+        self.maybe_changed = True
+        return gradients
+
+    def _finish_clippings(self) -> None:
         """Wait for the device, and complete the pending clips."""
         gradients = [g for g in self._total if g is not None]
         for clipping in self.clippings:
@@ -234,6 +252,18 @@ class StepInspection:
     culprits: tuple[str, ...] | None
     bad_weights: tuple[str, ...] | None
     loss_size: float | None
+
+    def cause_beyond_gradients(self, weights: Weights, loss: Tensor) -> str:
+        """Return a sentence that names a weight or a loss that is not finite, which no scale repairs; else ""."""
+        bad, size = self.bad_weights, self.loss_size
+        if bad is None or size is None:  # the scaler's rule for skips in a row is not the usual one
+            *sizes, size = read(largest_magnitudes([*weights.model_weights, loss]))
+            bad = not_finite(weights.stepped_names, sizes)
+        if bad:
+            return f" Weight {bad[0]!r} holds inf or NaN itself: resume from an earlier checkpoint."
+        if not math.isfinite(size):
+            return f" The unscaled loss is {loss.item()}: the cause is in the forward pass."
+        return ""
 
 
 def not_finite(names: Iterable[str], sizes: Sequence[float]) -> tuple[str, ...]:

@@ -7,8 +7,8 @@ A lesson is a folder `lesson_NN_name`; its notebook is `NN_name.ipynb`. In the f
     judge.pkl.gz      replaces these two in a learner's lab
     predictions.toml  questions that are answered before the lesson shows the answer
     hints.toml        three hints for each exercise
-    cases.py          what the lesson's exercises pass to learners' code or train; imported in the sandbox before that code
-                      runs. CASES: trainings that learners diagnose (labkit.clinic.Consultation), by name
+    cases.py          what exercises pass to learners' code, or train; the sandbox imports it before that code runs.
+                      CASES: trainings that learners diagnose (labkit.clinic.Consultation), by name
 
 and any other modules that these import. The lab's own lessons are in notebooks/lessons; `add_folders` and the
 environment variable LABKIT_COURSE name further ones. labkit imports no lesson by its name.

@@ -24,7 +24,7 @@ import inspect
 import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -33,9 +33,11 @@ from torch.amp.grad_scaler import OptState  # torch's own, since libraries compa
 
 from labkit.amp import ScalerConfig, ScalerState, advance
 from labkit.amp.distributed.group import raising_rank_lost
+from labkit.amp.loss_scaling.unscale import Readings
 
 _torchs: Any = torch.amp.GradScaler
-_KEYS = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")
+_KNOBS = ("growth_factor", "backoff_factor", "growth_interval")
+_KEYS = ("scale", *_KNOBS, "_growth_tracker")
 
 
 def state_dict(state: ScalerState, config: ScalerConfig) -> dict[str, Any]:
@@ -49,7 +51,7 @@ def state_dict(state: ScalerState, config: ScalerConfig) -> dict[str, Any]:
     """
     if not config.dynamic:
         raise ValueError(f"torch.amp.GradScaler is always dynamic; this scaler is static at {config.init_scale:g}")
-    knobs = {key: getattr(config, key) for key in _KEYS[1:4]}
+    knobs = {knob: getattr(config, knob) for knob in _KNOBS}
     return {"scale": state.scale, **knobs, "_growth_tracker": state.growth_tracker}
 
 
@@ -63,35 +65,8 @@ def from_state_dict(stored: Mapping[str, Any]) -> tuple[ScalerState, ScalerConfi
     missing = [key for key in _KEYS if key not in stored]
     if missing:
         raise ValueError(f"expected a GradScaler state_dict with {list(_KEYS)}, got one without {missing}")
-    config = ScalerConfig(float(stored["scale"]), *(stored[key] for key in _KEYS[1:4]))
+    config = ScalerConfig(float(stored["scale"]), *(stored[knob] for knob in _KNOBS))
     return ScalerState(float(stored["scale"]), int(stored["_growth_tracker"])), config
-
-
-class Readings:
-    """A cache of the values of 1-element tensors, since reading one makes the host wait; edits invalidate it."""
-
-    def __init__(self) -> None:
-        self._values: dict[int, tuple[Tensor, int, float]] = {}  # holds the tensor, so that its id is not reused
-
-    def read(self, tensor: Tensor) -> float:
-        """Return the number in a 1-element tensor.
-
-        >>> readings, scale = Readings(), torch.tensor(8.0)
-        >>> readings.read(scale), readings.read(scale.mul_(2))
-        (8.0, 16.0)
-        """
-        known = self._values.get(id(tensor))
-        if known is None or known[1] != tensor._version:
-            known = self._values[id(tensor)] = (tensor, tensor._version, float(tensor))
-        return known[2]
-
-    def write(self, tensor: Tensor, value: float) -> None:
-        """Fill a tensor with a number that its dtype holds exactly, and cache it without reading."""
-        tensor.fill_(value)
-        self._values[id(tensor)] = (tensor, tensor._version, value)
-
-    def clear(self) -> None:
-        self._values.clear()
 
 
 def _new_record() -> dict[str, Any]:
@@ -129,11 +104,6 @@ def _available(device: str) -> bool:
         stacklevel=3,
     )
     return False
-
-
-_NEW_SCALE = (
-    "new_scale should be a float or a 1-element torch.cuda.FloatTensor or torch.FloatTensor with requires_grad=False."
-)
 
 
 class GradScaler:
@@ -203,8 +173,6 @@ class GradScaler:
         return self._init_scale if self._scale is None else self._readings.read(self._scale)
 
     def _get_growth_tracker(self) -> int:
-        if not self._enabled:
-            return 0
         tracker = self._growth_tracker
         return self._init_growth_tracker if tracker is None else int(self._readings.read(tracker))
 
@@ -245,8 +213,7 @@ class GradScaler:
             )
         state, config = from_state_dict(state_dict)
         self._init_scale, self._init_growth_tracker = state.scale, state.growth_tracker
-        self._growth_factor, self._backoff_factor = config.growth_factor, config.backoff_factor
-        self._growth_interval = config.growth_interval
+        self._set(**{knob: getattr(config, knob) for knob in _KNOBS})
         if self._scale is not None:
             self._scale.fill_(state.scale)
         if self._growth_tracker is not None:
@@ -334,10 +301,8 @@ class GradScaler:
         Raises:
             RuntimeError: a closure is passed, by keyword or not, or the optimizer stepped since the last update().
         """
-        result: float | None
         if not self._enabled:
-            result = optimizer.step(*args, **kwargs)
-            return result
+            return cast("float | None", optimizer.step(*args, **kwargs))
         if "closure" in kwargs or any(map(callable, args)):
             raise RuntimeError(
                 "Closure use is not currently supported if GradScaler is enabled. A closure computes new gradients "
@@ -350,6 +315,7 @@ class GradScaler:
                 "step() has already been called since the last update(). Call update() once at the end of each "
                 "iteration, after every optimizer has stepped."
             )
+        result: float | None
         if getattr(optimizer, "_step_supports_amp_scaling", False):
             result = self._step_fused(optimizer, record, args, kwargs)
         else:
@@ -363,8 +329,7 @@ class GradScaler:
         self, optimizer: torch.optim.Optimizer, optimizer_state: dict[str, Any], *args: Any, **kwargs: Any
     ) -> float | None:
         found_inf = any(map(self._readings.read, optimizer_state["found_inf_per_device"].values()))
-        result: float | None = None if found_inf else optimizer.step(*args, **kwargs)
-        return result
+        return cast("float | None", None if found_inf else optimizer.step(*args, **kwargs))
 
     def _step_fused(
         self, optimizer: Any, record: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -378,8 +343,7 @@ class GradScaler:
                 FutureWarning,
                 stacklevel=3,
             )
-            result: float | None = optimizer.step(*args, **{**kwargs, "grad_scaler": self})
-            return result
+            return cast("float | None", optimizer.step(*args, **{**kwargs, "grad_scaler": self}))
         scale, _ = self._check_scale_growth_tracker("step")
         if record["stage"] is OptState.READY and self.get_scale() < 1:
             self.unscale_(optimizer)  # the optimizer's kernel does not check the results of its division
@@ -391,10 +355,9 @@ class GradScaler:
             preset = scale if preset is None else scale * preset
         optimizer.grad_scale, optimizer.found_inf = preset, torch.stack(found).amax(0)
         try:
-            result = optimizer.step(*args, **kwargs)
+            return cast("float | None", optimizer.step(*args, **kwargs))
         finally:  # after an error, they would scale the next step once more
             del optimizer.grad_scale, optimizer.found_inf
-        return result
 
     def update(self, new_scale: float | torch.Tensor | None = None) -> None:
         """Update the scale after an iteration from found_inf of its steps, or set it to new_scale.
@@ -423,14 +386,19 @@ class GradScaler:
         self._per_optimizer_states = defaultdict(_new_record)
 
     def _read_new_scale(self, new_scale: float | Tensor) -> float:
+        got = ""
         if isinstance(new_scale, Tensor):
             if new_scale.device.type != self._device or new_scale.numel() != 1 or new_scale.requires_grad:
                 got = f"{new_scale.numel()} elements on {new_scale.device}, requires_grad={new_scale.requires_grad}"
-                raise AssertionError(f"{_NEW_SCALE} Got {got}; this scaler is for {self._device}.")
-            new_scale = new_scale.item()
+                got += f"; this scaler is for {self._device}"
         elif not isinstance(new_scale, int | float):
-            raise AssertionError(f"{_NEW_SCALE} Got a {type(new_scale).__name__}.")
-        return ScalerState(new_scale).scale
+            got = f"a {type(new_scale).__name__}"
+        if got:
+            raise AssertionError(
+                "new_scale should be a float or a 1-element torch.cuda.FloatTensor or torch.FloatTensor with "
+                f"requires_grad=False. Got {got}."
+            )
+        return ScalerState(float(new_scale)).scale
 
 
 class ShardedGradScaler(GradScaler):

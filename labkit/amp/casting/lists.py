@@ -175,6 +175,12 @@ def _with_operators(entries: dict[str, Entry]) -> dict[str, Entry]:
 LISTS = Lists()
 
 
+def registered_rules() -> dict[str, str]:
+    """Return the names whose rule differs from the policy's, each with its rule."""
+    rules = {name: entry.rule for name, entry in LISTS.table.items() if not name.startswith("__")}
+    return {n: rule.value for n, rule in rules.items() if n not in POLICY or POLICY[n].rule is not rule}
+
+
 def rule_for(name: str) -> Entry:
     """Return the rule of an operation by the name that was called, such as "linear", "__matmul__" or "mm.default".
 

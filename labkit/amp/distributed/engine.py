@@ -35,9 +35,9 @@ from labkit.amp.loss_scaling.clip import finish_clipping, in_fp32_where_held, sh
 from labkit.amp.loss_scaling.scaler import StepReport
 from labkit.amp.masters.convert import uncompiled
 from labkit.amp.masters.groups import cut
-from labkit.amp.masters.mixed_dtype_ops import RangeMemory
 from labkit.amp.masters.weights import Group, MakeOptimizer, Weights
 from labkit.amp.recipe import Recipe
+from labkit.amp.requirements import require_loss_id
 from labkit.formats import FP16, FP32, Format
 from labkit.interop import dtype_of
 
@@ -191,6 +191,8 @@ class DistributedEngine(Engine):
         RankLost: another rank ended or hangs.
     """
 
+    _looks_always = True  # one rank's batch may be beyond range, and none may step alone
+
     def __init__(
         self,
         model: nn.Module,
@@ -235,7 +237,6 @@ class DistributedEngine(Engine):
             options["groups"] = lambda parts: parts.grouped(groups(uncompiled(self.model)))
         with raising_rank_lost("while the ranks built the engine", self.group):
             super().__init__(model, make_optimizer, recipe, **options)
-        self._ranges = RangeMemory(look_always=True)  # one rank's batch may be beyond range, and none may step alone
 
     def _make_weights(self, kind: Callable[..., Weights], make: MakeOptimizer, **options: Any) -> Weights:
         if not self.sharded:
@@ -294,7 +295,7 @@ class DistributedEngine(Engine):
         """
         if options.get("other_engines") or options.get("also"):
             raise RuntimeError("other_engines is for engines of one process; call backward() of each engine instead.")
-        self._require_loss_id(loss_id)
+        require_loss_id(loss_id, len(self.scalers))
         here = (loss_id, self.scalers[loss_id].scale)
         if self._waits is not None and self._waits != here:
             raise RuntimeError(
@@ -331,9 +332,10 @@ class DistributedEngine(Engine):
         reduced: torch.futures.Future[Tensor] = sent.get_future().then(arrived)
         return reduced
 
-    def _clip(self, gradients: Sequence[Tensor], max_norm: float, norm_type: float) -> Tensor:
+    def _clip(self, max_norm: float, norm_type: float) -> Tensor:
         if not self.sharded:  # all gradients are here, the same on each rank
-            return super()._clip(gradients, max_norm, norm_type)
+            return super()._clip(max_norm, norm_type)
+        gradients = [g for g in self._gradients.unscaled() if g is not None]
         with raising_rank_lost("while it measured the gradients' common length", self.group):
             return clip_parts_(gradients, max_norm, norm_type, self.device, self.group)
 

@@ -178,3 +178,30 @@ def _check_and_multiply(group: list[Tensor], reciprocal: float, found: Tensor | 
     by = torch.full((), reciprocal, device=group[0].device)
     torch._amp_foreach_non_finite_check_and_unscale_(group, found, by)
     return found
+
+
+class Readings:
+    """A cache of the values of 1-element tensors, since reading one makes the host wait; edits invalidate it."""
+
+    def __init__(self) -> None:
+        self._values: dict[int, tuple[Tensor, int, float]] = {}  # holds the tensor, so that its id is not reused
+
+    def read(self, tensor: Tensor) -> float:
+        """Return the number in a 1-element tensor.
+
+        >>> readings, scale = Readings(), torch.tensor(8.0)
+        >>> readings.read(scale), readings.read(scale.mul_(2))
+        (8.0, 16.0)
+        """
+        known = self._values.get(id(tensor))
+        if known is None or known[1] != tensor._version:
+            known = self._values[id(tensor)] = (tensor, tensor._version, float(tensor))
+        return known[2]
+
+    def write(self, tensor: Tensor, value: float) -> None:
+        """Fill a tensor with a number that its dtype holds exactly, and cache it without reading."""
+        tensor.fill_(value)
+        self._values[id(tensor)] = (tensor, tensor._version, value)
+
+    def clear(self) -> None:
+        self._values.clear()

@@ -163,6 +163,11 @@ class Weights:
         self._dtypes += [p.dtype for p in weights]
         return {**group, "params": stepped}
 
+    @property
+    def stepped_names(self) -> list[str]:
+        """The names of `model_weights`."""
+        return [self.names[p] for p in self.model_weights]
+
     def scaled_gradients(self) -> list[Tensor | None]:
         """Return the gradients as backward left them, scaled, one for each of `optimizer_weights`; None: there is none.
 

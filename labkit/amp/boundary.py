@@ -1,0 +1,82 @@
+"""The boundary of a model that computes in another format: FP32 tensors in, FP32 tensors out.
+
+Invariant: finite numbers that the model's format makes infinite are passed unchanged, or the next step is left out.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from labkit.amp.masters.mixed_dtype_ops import RangeMemory
+from labkit.modes import mapped_anywhere, require_one_device, tensors_in
+
+LOSS_INSIDE_MODEL = (
+    "The model computed its loss itself, in FP16, so the scale must fit FP16, which ends at 65504: at 2^16 a "
+    "step is skipped. Return the outputs from the model, and compute the loss outside of it: "
+    "`with engine.forward(): loss = loss_function(engine(inputs), targets)`."
+)
+
+
+class Boundary:
+    """The conversion of a model's arguments and results, and what a step must know of them.
+
+    ranges       the FP32 arguments and masks that reach beyond the model's format
+    loss_inside  the model computed its loss in FP16, and the scale exceeds FP16
+    unread       gradients of such losses, not yet read from their device
+    """
+
+    def __init__(self, model: nn.Module, dtype: torch.dtype, ranges: RangeMemory) -> None:
+        self.model, self.dtype, self.ranges = model, dtype, ranges
+        self.loss_inside, self.unread = False, list[Tensor]()
+        self._arguments = 0  # of the current call so far
+
+    def run(self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the model, or a graph or wrapper of it.
+
+        Raises:
+            RuntimeError: a tensor is on another device than the model's weights, and the model did not move it.
+        """
+        self._arguments, pending = 0, len(self.ranges.pending)
+        kwargs = kwargs and mapped_anywhere(self._argument, kwargs)
+        args = mapped_anywhere(self._argument, args)
+        try:
+            out = call(*args, **kwargs)
+        except RuntimeError as error:
+            require_one_device(type(self.model).__name__, (*self.model.parameters(), args, kwargs), error)
+            raise
+        results = mapped_anywhere(self.result, out)
+        if len(self.ranges.pending) > pending:
+            self.ranges.counts_with(tensors_in([results]), pending)
+        return results
+
+    def _argument(self, tensor: Tensor) -> Tensor:
+        if not tensor.is_floating_point() or tensor.dtype is self.dtype is torch.float32:
+            return tensor
+        self._arguments += 1
+        kind = ("argument", self._arguments, tensor.dim())
+        beyond = self.dtype is not torch.float32 and self.ranges.reaches(kind, tensor, self.dtype)
+        return tensor if beyond else tensor.to(self.dtype)
+
+    def result(self, tensor: Tensor) -> Tensor:
+        """Return a result in FP32; the gradient of an FP16 scalar, a loss, is the scale, which may exceed FP16."""
+        if tensor.dtype == torch.float16 and tensor.dim() == 0 and tensor.requires_grad:
+            tensor.register_hook(self._record_inner_loss)
+        return tensor.float() if tensor.is_floating_point() else tensor
+
+    def _record_inner_loss(self, gradient: Tensor) -> None:
+        self.unread.append(gradient.detach())  # on a GPU the step reads it
+        if gradient.device.type == "cpu":
+            self.learn([gradient.item()])
+
+    def learn(self, gradients: Sequence[float]) -> None:
+        """Take the values of `unread`; warn once of one that is not finite."""
+        self.unread.clear()
+        if not self.loss_inside and not all(map(math.isfinite, gradients)):
+            self.loss_inside = True
+            warnings.warn(LOSS_INSIDE_MODEL, stacklevel=2)
