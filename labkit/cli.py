@@ -51,15 +51,17 @@ def argument(*names: str, group: str = "", exclusive: bool = False, **options: A
 class Command:
     """One row of the command line.
 
-    summary   what the command does, as an imperative
-    run       "module:function" in labkit, called with the parsed arguments
-    examples  the help text opens with them
+    summary     what the command does, as an imperative
+    run         "module:function" in labkit, called with the parsed arguments
+    examples    the help text opens with them
+    deprecated  it works, and is not listed
     """
 
     summary: str
     run: str
     examples: tuple[str, ...]
     arguments: tuple[Argument, ...] = ()
+    deprecated: bool = False
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -128,7 +130,9 @@ def _usage(row: Command) -> Iterator[str]:
 def _list_of_commands() -> str:
     width = max(map(len, COMMANDS)) + 2
     also = {name: f" (alias: {alias})" for alias, name in ALIASES.items()}
-    rows = [f"  {name:<{width}}{row.summary}{also.get(name, '')}" for name, row in COMMANDS.items()]
+    rows = [
+        f"  {name:<{width}}{row.summary}{also.get(name, '')}" for name, row in COMMANDS.items() if not row.deprecated
+    ]
     return "\n".join(["commands:", *rows, "", "`labkit COMMAND --help` shows examples and options of a command."])
 
 
@@ -281,11 +285,21 @@ COMMANDS: dict[str, Command] = {
         argument("--since", type=float, default=None, metavar="TIME", help="when the limit began, as Unix time"),
         argument("--here", action="store_true", help="run all parts in this process, not in one each"),
     )),
+    "site": Command("Write the course as static pages, with the widgets that need no Python",
+                    "commands.notebooks:site", (
+        "labkit site pages", "labkit site pages --lessons 01 06", "labkit site pages my_lessons/06_loss_scaling.ipynb",
+    ), (
+        argument("folder", type=Path, help="where the pages are written: a new folder, or one of such pages"),
+        argument("notebooks", nargs="*", type=Path, metavar="NOTEBOOK", help="notebooks as they are, with their "
+                 "outputs (default: all lessons, which are run first)"),
+        LESSONS,
+        COURSE,
+    )),
     "html": Command("Convert notebooks to pages that need no network", "commands.notebooks:html", (
         "labkit html notebooks/06_loss_scaling.ipynb",
     ), (
         argument("notebooks", nargs="+", type=Path, metavar="NOTEBOOK", help="a page is written beside each"),
-    )),
+    ), deprecated=True),
     "progress": Command("Show which exercises are solved, and which come next", "commands.notebooks:progress", (
         "labkit progress", "labkit progress my_lessons",
     ), (

@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[1]
 GROUND = ("formats", "interop", "records")  # what every layer that runs something may use
 LOW = (*GROUND, "modes", "machine")
 BELOW_FAULTS = (*LOW, "gemm", "bench", "instrument", "amp", "train", "frameworks")
+BELOW_COMMANDS = tuple("records course machine bench instrument amp train faults clinic grading classroom".split())
 BELOW_WIDGETS = (*BELOW_FAULTS, "course", "faults", "clinic")
 # Layer -> the layers that stand to its left, and the packages from outside it may import.
 TO_THE_LEFT: dict[str, tuple[str, ...]] = {
@@ -38,9 +39,8 @@ TO_THE_LEFT: dict[str, tuple[str, ...]] = {
     "gpu": (*BELOW_FAULTS, "faults"),
     "checkout": ("records",),
     "export": ("records",),
-    "commands": tuple(
-        "records course machine checkout bench instrument amp train faults clinic grading classroom export gpu".split()
-    ),
+    "site": ("records", "export", "widgets"),
+    "commands": ("checkout", "export", "site", "gpu", *BELOW_COMMANDS),
     "cli": ("commands", "course"),  # it names the functions of its commands, and imports the one that runs
     "__main__": ("cli",),
     "__init__": (),
@@ -67,12 +67,13 @@ FROM_OUTSIDE: dict[str, set[str]] = {
     "gpu": ENGINE,
     "checkout": set(),
     "export": {"matplotlib", "nbconvert", "nbformat"},
+    "site": {"nbclient", "nbconvert", "nbformat", "pygments"},
     "commands": set(),
     "cli": set(),
     "__main__": set(),
     "__init__": set(),
 }
-LAYERS = set(TO_THE_LEFT) - {"classroom", "gpu", "checkout", "commands", "cli", "__main__", "__init__"}
+LAYERS = set(TO_THE_LEFT) - {"classroom", "gpu", "site", "checkout", "commands", "cli", "__main__", "__init__"}
 
 
 def imports(file: Path, package: str) -> Iterator[tuple[int, str, str]]:

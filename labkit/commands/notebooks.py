@@ -1,4 +1,4 @@
-"""Commands on notebooks: lab, html, progress, restore."""
+"""Commands on notebooks: lab, site, progress, restore; and html, which site replaces."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import os
 import subprocess
 import sys
 import sysconfig
+import time
 import webbrowser
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 from urllib.parse import quote
 
 import labkit
@@ -141,9 +143,50 @@ def shell_flags(environment: Mapping[str, str], is_a_terminal: bool) -> list[str
     return [f"--ServerApp.terminado_settings=shell_command={environment.get('SHELL') or 'sh'}"]
 
 
+def site(arguments: Namespace) -> int:
+    from labkit.site import SiteError, require_site_folder, write_site
+
+    use_course(arguments)
+    try:
+        require_site_folder(arguments.folder)
+        notebooks = _read(arguments.notebooks) if arguments.notebooks else _run(arguments.lessons)
+        files = write_site(arguments.folder, notebooks)
+    except (SiteError, ValueError) as error:
+        raise CommandError(str(error)) from error
+    size = sum(file.stat().st_size for file in files) / 1e6
+    print(f"{len(files)} files, {size:.1f} MB. Open {arguments.folder / 'index.html'} in a browser.")
+    return 0
+
+
+def _read(paths: Sequence[Path]) -> dict[str, Any]:
+    from labkit.site import read_notebook
+
+    for path in paths:
+        if not path.is_file():
+            raise CommandError(f"there is no notebook {path}")
+    return {path.stem: read_notebook(path) for path in paths}
+
+
+def _run(names: Sequence[str]) -> dict[str, Any]:
+    """Return the lessons that these names begin (all, without names), each run in a kernel, and the glossary."""
+    from labkit.classroom.release import lessons_named
+    from labkit.site import read_notebook, run_notebook
+
+    found, glossary = {}, notebooks_folder() / "glossary.ipynb"
+    for lesson in lessons_named(names):
+        print(f"Running {lesson.name} ...", end=" ", flush=True)
+        began = time.monotonic()
+        found[lesson.name] = run_notebook(learners_notebook(lesson))
+        print(f"{time.monotonic() - began:.0f} s", flush=True)
+    if glossary.is_file():
+        found["glossary"] = read_notebook(glossary)
+    return found
+
+
 def html(arguments: Namespace) -> int:
     from labkit.export import to_html
 
+    print("labkit html is deprecated, and gone in 0.4: `labkit site FOLDER NOTEBOOK ...` replaces it.", file=sys.stderr)
     for notebook in arguments.notebooks:
         if not notebook.is_file():
             raise CommandError(f"there is no notebook {notebook}")

@@ -35,15 +35,17 @@ function h(tag, properties = {}, ...children) {
   return element;
 }
 
-// `alone`: the widget answers in the page, and needs no kernel.
+// `alone`: the widget answers in the page, and needs no kernel; or a function of the model that says so.
 function view({ label, kind, alone = false }, fill) {
+  const answers = (model) => (typeof alone === "function" ? alone(model) : alone);
   return {
+    answers,
     render({ model, el, live }) {
       const owner = scope();
       const words = typeof label === "function" ? label(model) : label;
       const root = mount(el, { label: words, kind, scope: owner, model });
       fill(root, model, owner);
-      if (live === false) sayItWasSaved(root, alone);
+      if (live === false) sayItWasSaved(root, answers(model));
       return () => owner.dispose();
     },
   };

@@ -36,6 +36,7 @@ function pageModel(state) {
   const traits = decoded(state);
   const handlers = {};
   return {
+    onPage: true,
     get: (name) => traits[name],
     set(name, value) {
       if (traits[name] === value) return;
@@ -49,8 +50,11 @@ function pageModel(state) {
   };
 }
 
-// What a static page calls: (state, element) -> {model, remove()}.
-const onPage = (widget) => (state, el) => {
-  const model = pageModel(state);
-  return { model, remove: widget.render({ model, el }) };
+// What a static page calls: (state, element) -> {model, remove()}; `answers(state)` says whether it needs no kernel.
+const onPage = (widget) => {
+  const show = (state, el) => {
+    const model = pageModel(state);
+    return { model, remove: widget.render({ model, el }) };
+  };
+  return Object.assign(show, { answers: (state) => widget.answers(pageModel(state)) });
 };

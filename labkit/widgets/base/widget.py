@@ -34,6 +34,7 @@ from labkit.widgets.base.figures import as_page, why_still
 
 FOLDERS = files("labkit.widgets")
 LENGTHS = range(5, 9)
+PAGE_TYPE = "application/vnd.labkit.page+json"  # of an output: a widget's folders and its state, for a page
 Choices = Callable[[Any], Mapping[str, Collection[Any]]]
 
 
@@ -187,6 +188,7 @@ class LabWidget(anywidget.AnyWidget):
     """
 
     folders: ClassVar[tuple[str, ...]] = ()
+    for_pages: ClassVar[bool] = False  # outputs are for pages without a kernel: they hold the state (labkit.site)
     _assets = traitlets.Instance(Assets).tag(sync=True, **ipywidgets.widget_serialization)
     tour: traitlets.List[dict[str, Any]] = traitlets.List().tag(sync=True)
     tour_step = traitlets.Int(-1).tag(sync=True)
@@ -238,6 +240,8 @@ class LabWidget(anywidget.AnyWidget):
         return {"text/plain": f"{type(self).__name__}: {why_still('to use it', 'This stands')}"}
 
     def _repr_mimebundle_(self, **kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        if self.for_pages:
+            return {**self.still(), PAGE_TYPE: {"folders": list(self.folders), "state": self.page_state()}}, {}
         if (finding := why_not_shown()) is not None:
             why = f"Widgets cannot be shown here: {finding.what}."
             return as_page(self.still(), why, f"To mend it: {finding.remedy}."), {}

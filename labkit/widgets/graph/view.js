@@ -24,7 +24,7 @@ function graphRow(row) {
   };
 }
 
-export default view({ label: "Passes over a graph", kind: "ledger" }, (root, model, life) => {
+export default view({ label: "Passes over a graph", kind: "ledger", alone: true }, (root, model, life) => {
   const [rows, passes, last] = [model.get("_rows").map(graphRow), model.get("_passes"), model.get("_said").length - 1];
   const count = rows.length;
   const at = (position) => (position === 0 ? "before" : `${passes[Math.floor((position - 1) / count)][0]}, ${model.get("_rows")[(position - 1) % count].op}`);

@@ -74,7 +74,7 @@ function ledgerTable(model, onMove) {
   };
 }
 
-export default view({ label: "Ledger of a forward pass", kind: "ledger" }, (root, model, life) => {
+export default view({ label: "Ledger of a forward pass", kind: "ledger", alone: (model) => model.get("_states") !== undefined }, (root, model, life) => {
   const about = model.get("_about");
   let asked = 0;
   const send = (changes) => {

@@ -1,5 +1,6 @@
 // A question, its choices or a line for a number, and a button that commits, as Enter does. The reply comes from Python,
-// after the choice has gone there, and takes the focus, so that it is read out and the keyboard goes on from there.
+// after the choice has gone there, and takes the focus, so that it is read out and the keyboard goes on from there. A page
+// without a kernel has `_replies`, and answers by itself.
 
 const WAITING = "Committed. The reply comes as soon as the kernel is free.";
 
@@ -24,7 +25,9 @@ function choicesAsked({ model, owner, picked, pick }) {
   };
 }
 
-export default view({ label: "Prediction", kind: "predict" }, (root, model, owner) => {
+const replies = (model) => model.get("_replies");
+
+export default view({ label: "Prediction", kind: "predict", alone: (model) => replies(model) !== undefined }, (root, model, owner) => {
   let picked = model.get("choice");
   const pick = (choice) => {
     picked = choice;
@@ -34,13 +37,14 @@ export default view({ label: "Prediction", kind: "predict" }, (root, model, owne
     label: "Commit",
     title: "Your answer stays once you have committed",
     kind: "primary",
-    onPress: () => put(model, { choice: picked }),
+    onPress: () => put(model, { choice: picked, ...answerOf(picked) }),
   });
   const asked = (model.get("ruler").high ? numberAsked : choicesAsked)({ model, owner, picked, pick });
   owner.listen(asked.element, "keydown", (event) => {
     const bare = event.key === "Enter" && !(event.shiftKey || event.ctrlKey || event.metaKey || event.altKey);
     if (bare && !event.isComposing && !commit.element.disabled) commit.element.click();
   });
+  const answerOf = (choice) => (replies(model) ? replied(replies(model), model.get("ruler"), choice) : {});
   const reply = h("p", { class: "lk-reply", role: "status", tabindex: "-1" });
 
   function show() {
@@ -60,5 +64,6 @@ export default view({ label: "Prediction", kind: "predict" }, (root, model, owne
     reply,
   );
   watch(owner, model, ["choice", "answered", "right", "truth"], show);
+  if (picked && replies(model)) put(model, answerOf(picked)); // answered on an earlier visit to the page
   show();
 });

@@ -4,7 +4,7 @@ A prediction is a row of data: a question, and for each choice the reply, which 
 is chosen on a logarithmic ruler, since people are wrong by factors; its choices are less, near and more.
 
 Invariant: the browser never holds the answer before the learner has committed; a true number is measured after that;
-what was committed stays.
+what was committed stays. The exception is a page without a kernel, which replies by itself (`Predict.page_state`).
 """
 
 from __future__ import annotations
@@ -195,6 +195,23 @@ class Predict(LabWidget, folders=("predict",)):
             return
         self.truth = truth
         self.right, self.answered = ruler.side(guess, truth) == "near", said
+
+    def page_state(self) -> dict[str, Any]:
+        """Add the replies, and the number that is asked for, which is measured now: a page has no kernel to ask."""
+        ruler, choices = self._prediction.ruler, self._prediction.choices
+        if ruler is None or self._measure is None:
+            texts = {choice: reply(self._prediction, choice) for choice in choices}
+            return {**super().page_state(), "_replies": {"choices": texts, "answer": self._prediction.answer}}
+        try:
+            truth = float(self._measure())
+        except Exception:  # a lesson's own code
+            truth = 0.0
+        known = truth if 0 < truth < math.inf else 0.0
+        texts = {
+            **choices,
+            "lost": "Noted. The number was not measured when this page was written; the lab measures it.",
+        }
+        return {**super().page_state(), "_replies": {"choices": texts, "near": ruler.near, "truth": known}}
 
     def still(self) -> dict[str, Any]:
         lines = "\n".join(f"  ( ) {choice}" for choice in self.choices)

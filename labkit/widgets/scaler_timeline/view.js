@@ -113,4 +113,6 @@ function renderTimeline(root, model, life) {
 const TIMELINE = view({ label: "Scaler timeline", kind: "scaler-timeline", alone: true }, renderTimeline);
 const PRESETS = view({ label: "Six scalers on one training", kind: "scaler-presets", alone: true }, renderPresets);
 
-export default { render: (page) => (page.model.get("_kind") === "timeline" ? TIMELINE : PRESETS).render(page) };
+const viewOf = (model) => (model.get("_kind") === "timeline" ? TIMELINE : PRESETS);
+
+export default { render: (page) => viewOf(page.model).render(page), answers: (model) => viewOf(model).answers(model) };

@@ -55,7 +55,7 @@ function stageTable(about) {
   };
 }
 
-export default view({ label: "One training step, stage by stage", kind: "stages" }, (root, model, life) => {
+export default view({ label: "One training step, stage by stage", kind: "stages", alone: (model) => model.onPage }, (root, model, life) => {
   const about = model.get("_about");
   let asked = 0;
   const send = (changes) => {
@@ -118,6 +118,10 @@ export default view({ label: "One training step, stage by stage", kind: "stages"
     words.say(view.sentences[stage]);
     root.dataset.stage = about.stages[stage];
     if (asked) root.dataset.latency = (performance.now() - asked).toFixed(1);
+  }
+  if (model.onPage) {
+    for (const one of [recipes, scale, another, reset]) one.element.hidden = true;
+    zones.append(" This step was taken when the page was written. In the lab you choose recipe and scale, and take more steps.");
   }
   watch(life, model, ["_view", "stage"], show);
   show();

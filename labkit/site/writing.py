@@ -1,0 +1,219 @@
+"""Files of a site: a page for each notebook, an index, scripts, a style sheet and pictures.
+
+Everything a page needs lies beside it as a classic script, a style sheet or a picture, or stands in the page itself,
+since a browser loads no module and fetches nothing from `file://`.
+
+Invariant: a page asks no server for anything; its content security policy forbids it. A folder is only written if it is
+new, empty, or holds a site: its list of files, MARKER. Files of the former site that the new one lacks are deleted.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from labkit.records import write_atomic
+from labkit.site.cells import Parts, cell_html
+from labkit.site.running import PROBLEM
+from labkit.widgets.base.widget import page_script, page_style, style
+
+MARKER = "labkit-site.json"
+INDEX, GLOSSARY = "index.html", "glossary.html"
+MAP_ROW = re.compile(
+    r"^\| \**\w+\** \| \[[^]]+\]\((?P<name>\w+)\.ipynb\) \| (?P<minutes>\w*) \| (?P<seen>.*) \|$", re.M
+)
+OWN = "'self' file:"  # this page's server, or the folder of its file
+POLICY = f"default-src 'none'; img-src {OWN} data:; style-src {OWN} 'unsafe-inline'; script-src {OWN} 'unsafe-inline'"
+THEME = """<script>
+document.body.dataset.jpThemeLight = String(!matchMedia("(prefers-color-scheme: dark)").matches);
+try {
+  document.body.dataset.jpThemeLight = localStorage.getItem("fp16-lab/light") ?? document.body.dataset.jpThemeLight;
+} catch { /* nothing is stored */ }
+</script>"""
+NOSCRIPT = """<noscript><p class="site-banner">Scripts are switched off in this browser: pictures stand still,
+questions cannot be answered, and nothing is stored. The text is complete.</p></noscript>"""
+NO_STORAGE = """<p class="site-banner" id="site-no-storage" hidden>This browser stores nothing for these pages: your
+answers are lost when you leave one.</p>"""
+
+
+class SiteError(ValueError):
+    """A site cannot be written there, or of that."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """A notebook as a page.
+
+    title     of its first heading, as HTML
+    sections  (id, HTML) of its headings of the second level
+    problem   why outputs are missing, or ""
+    """
+
+    name: str
+    title: str
+    body: str
+    sections: tuple[tuple[str, str], ...]
+    parts: Parts
+    problem: str
+
+
+def require_site_folder(folder: Path) -> None:
+    """Require that a site can be written to a folder.
+
+    Raises:
+        SiteError: it is a file, or holds something else.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise SiteError(f"expected a folder, got the file {folder}; name another place")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / MARKER).is_file():
+        raise SiteError(
+            f"expected a new folder, an empty one or a site that this command wrote, got {folder}, which holds other "
+            "files; name another folder, or empty this one"
+        )
+
+
+def page_of(name: str, notebook: Any) -> Page:
+    """Return a notebook as a page."""
+    parts = Parts()
+    body = "".join(cell_html(cell, parts) for cell in notebook.cells)
+    title = re.search(r"<h1[^>]*>(.*?)</h1>", body)
+    sections = re.findall(r'<h2 id="([^"]*)">(.*?)</h2>', body)
+    coded = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    problem = str(notebook.metadata.get(PROBLEM, ""))
+    if coded and not any(cell.outputs for cell in coded):
+        problem = "it was never run, so its pictures and results are missing"
+    return Page(name, title[1] if title else escape(name), body, tuple(sections), parts, problem)
+
+
+def write_site(folder: Path, notebooks: Mapping[str, Any]) -> list[Path]:
+    """Write the pages of notebooks, by name, and an index into a folder; return the files.
+
+    Raises:
+        SiteError: the folder holds something else, or there is no notebook.
+    """
+    require_site_folder(folder)
+    if not notebooks:
+        raise SiteError("expected one notebook at least, got none")
+    pages = [page_of(name, notebook) for name, notebook in notebooks.items()]
+    glossary = GLOSSARY in {f"{page.name}.html" for page in pages}
+    contents: dict[str, bytes] = {INDEX: _index(pages, _map(notebooks), glossary).encode()}
+    for page in pages:
+        contents[f"{page.name}.html"] = _lesson(page, glossary).encode()
+        contents |= page.parts.pictures
+    widgets = sorted(set().union(*(page.parts.widgets for page in pages)))
+    for folders in widgets:
+        contents[f"scripts/{folders[-1]}.js"] = page_script(*folders).encode()
+    own = files("labkit.site")
+    contents["scripts/site.js"] = (own / "site.js").read_bytes()
+    sheet = [page_style("predict"), *(style(*folders) for folders in widgets), _code_style()]
+    contents["site.css"] = "\n".join([*sheet, (own / "site.css").read_text(encoding="utf-8")]).encode()
+    former = json.loads((folder / MARKER).read_text(encoding="utf-8")) if (folder / MARKER).is_file() else []
+    for name, content in contents.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(folder / name, content)
+    for name in set(former) - contents.keys():
+        (folder / name).unlink(missing_ok=True)
+    write_atomic(folder / MARKER, json.dumps(sorted(contents), indent=1).encode())
+    return [folder / name for name in sorted(contents)]
+
+
+def _map(notebooks: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """Return what the map of the course, in its first lesson, says of each: name -> minutes, what is seen there."""
+    text = "\n".join(cell.source for notebook in notebooks.values() for cell in notebook.cells)
+    return {row["name"]: (row["minutes"], row["seen"]) for row in MAP_ROW.finditer(text)}
+
+
+def _code_style() -> str:
+    from pygments.formatters import HtmlFormatter
+
+    light, dark = HtmlFormatter(style="default"), HtmlFormatter(style="github-dark")
+    return "\n".join(
+        [light.get_style_defs(".highlight"), dark.get_style_defs('[data-jp-theme-light="false"] .highlight')]
+    )
+
+
+def _page(title: str, body: str, widgets: Sequence[tuple[str, ...]], here: str, glossary: bool) -> str:
+    """Return a whole page; `body` stands between its header and its footer."""
+    scripts = [*(f"scripts/{folders[-1]}.js" for folders in widgets), "scripts/site.js"]
+    links = [(INDEX, "All lessons"), *([(GLOSSARY, "Glossary")] if glossary else [])]
+    current = ' aria-current="page"'
+    menu = "".join(f'<a href="{to}"{current if to == here else ""}>{name}</a>' for to, name in links)
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{POLICY}">
+<title>{title}</title>
+<link rel="icon" href="data:,">
+<link rel="stylesheet" href="site.css">
+</head>
+<body>
+{THEME}
+<a class="site-skip" href="#main">Skip to the text</a>
+<header class="site-header"><a class="site-name" href="{INDEX}">FP16 lab</a>
+<nav aria-label="Site">{menu}</nav>
+<button type="button" class="site-button" id="site-theme" hidden>Dark</button></header>
+{NOSCRIPT}
+{NO_STORAGE}
+{body}
+<footer class="site-footer"><p>These pages send nothing to anybody. Every curve is a real training.</p></footer>
+{"".join(f'<script src="{script}"></script>' for script in scripts)}
+</body>
+</html>
+"""
+
+
+def _lesson(page: Page, glossary: bool) -> str:
+    title = re.sub(r"<[^>]+>", "", page.title)
+    banner = f'<p class="site-banner">This page is not complete: {escape(page.problem)}.</p>' if page.problem else ""
+    entries = "".join(f'<li><a href="#{id}">{text}</a></li>' for id, text in page.sections)
+    contents = f'<nav class="site-contents" aria-label="Sections"><ol>{entries}</ol></nav>' if entries else ""
+    body = f'<div class="site-columns">{contents}<main id="main" tabindex="-1">{banner}\n{page.body}</main></div>'
+    return _page(f"{title} | FP16 lab", body, sorted(page.parts.widgets), f"{page.name}.html", glossary)
+
+
+def _index(pages: Sequence[Page], course: Mapping[str, tuple[str, str]], glossary: bool) -> str:
+    first = [shown for page in pages for shown in page.parts.shown if 'data-widget="underflow"' in shown][:1]
+    hero = "".join(f"<p>{TRY_IT}</p>\n{shown}" for shown in first)
+    rows = []
+    for page in pages:
+        if page.name == "glossary":
+            continue
+        minutes, seen = course.get(page.name, ("", ""))
+        keys = " ".join(f"{page.name}/{key}" for key in page.parts.questions)
+        rows.append(
+            f'<li><a href="{page.name}.html">{page.title}</a>'
+            f'<span class="site-minutes">{minutes + " min" if minutes else ""}</span>'
+            f"<span>{escape(seen)}</span>"
+            f'<span class="site-progress" data-questions="{keys}"></span></li>'
+        )
+    body = INTRO.format(hero=hero, rows="\n".join(rows))
+    return _page("FP16 lab: mixed-precision training", body, [("underflow",)] if first else [], INDEX, glossary)
+
+
+TRY_IT = """Try it: drag the loss scale, or focus it with Tab and use the arrow keys. These are gradients of a real
+network. Those in the left zone become zero in FP16."""
+INTRO = """<main id="main" tabindex="-1" class="site-index">
+<h1>FP16 lab: mixed-precision training</h1>
+<p class="site-lead">FP16 training is fast and needs little memory, but sometimes a network stops learning and no error
+appears. These pages show why.</p>
+{hero}
+<h2 id="lessons">Lessons</h2>
+<ol class="site-lessons">
+{rows}
+</ol>
+<p><button type="button" class="site-button" id="site-forget" hidden>Forget my answers</button></p>
+<h2 id="install">What works here, and what needs the lab</h2>
+<p>On these pages you read every lesson, answer its questions, and use each widget that needs no Python. Your answers
+stay in this browser. A training plays a recorded run, and says so.</p>
+<p>For exercises, checks of your answers and live trainings you need the lab itself. It is free and runs on your
+computer, without a GPU. In a checkout of the lab, <code>make lab</code> installs it once and opens it. Where it is
+installed, <code>labkit lab</code> opens it.</p>
+</main>"""

@@ -1,0 +1,199 @@
+"""The site in a browser: from files and from a server, in both themes, on a telephone, by keyboard, without scripts."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+from labkit.cli import main
+from labkit.course import learners_notebook, lessons
+from labkit.site import SiteError, run_notebook, write_site
+from labkit.widgets.predict.widget import Predict, Prediction, Ruler
+from tests.site.conftest import NUMBER, code
+from tests.widgets.pages import Scripts
+
+ANSWERING = ["choice", "number", "scale", "bits", "line"]
+
+
+@contextmanager
+def visit(browser: Any, address: str, **options: Any) -> Any:
+    """Open a page; at the end, nothing may have failed, and nothing outside of the site may have been asked for."""
+    context = browser.new_context(**options)
+    page, wrong = context.new_page(), []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
+    root = address.rpartition("/")[0]
+    page.on("request", lambda asked: wrong.append(asked.url) if not asked.url.startswith((root, "data:")) else None)
+    page.goto(address)
+    yield page
+    context.close()
+    assert wrong == []
+
+
+def test_widgets_answer_from_a_file_and_the_slider_by_keyboard(site: Path, browser: Any) -> None:
+    with visit(browser, (site / "06_lesson.html").as_uri()) as page:
+        alive = page.evaluate("[...document.querySelectorAll('[data-key]:has(.labkit)')].map((e) => e.dataset.key)")
+        assert [key for key in alive if key != "live"] == ANSWERING
+        histogram = page.locator("[data-key=scale]")
+        slider, sentence = histogram.locator("input[type=range]").first, histogram.locator(".lk-sentence")
+        before = sentence.inner_text()
+        slider.focus()
+        slider.press("End")
+        assert sentence.inner_text() != before
+        assert page.locator("nav[aria-label=Sections] a").all_inner_texts() == ["1 · The first part"]
+        page.get_by_role("link", name="ulp").click()
+        page.wait_for_url("**/glossary.html#ulp")
+
+
+def test_an_answer_is_kept_over_a_reload_and_counted_on_the_index(served: str, browser: Any) -> None:
+    with visit(browser, f"{served}/06_lesson.html") as page:
+        held, choice = page.locator("#words pre.site-text"), page.locator("[data-key=choice]")
+        assert page.locator("#number .lk-question").is_visible()
+        choice.get_by_label("3").press("Space")
+        choice.get_by_label("3").press("Enter")
+        said = "Not quite: 2. One too many."
+        assert choice.locator(".lk-reply").inner_text() == said
+        assert held.is_visible()
+        page.reload()
+        assert choice.locator(".lk-reply").inner_text() == said
+        page.goto(f"{served}/index.html")
+        assert page.locator(".site-progress").first.inner_text() == "1 of 2 questions answered"
+        page.get_by_role("button", name="Forget my answers").click()
+        assert page.locator(".site-progress").first.inner_text() == "0 of 2 questions answered"
+
+
+def test_the_theme_is_the_systems_until_it_is_chosen(served: str, browser: Any) -> None:
+    with visit(browser, f"{served}/index.html", color_scheme="dark") as page:
+        assert page.locator("body").get_attribute("data-jp-theme-light") == "false"
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.textContent") == "Skip to the text"
+        page.get_by_role("button", name="Light theme").click()
+        page.reload()
+        assert page.locator("body").get_attribute("data-jp-theme-light") == "true"
+        assert page.get_by_role("button", name="Dark theme").is_visible()
+
+
+def test_on_a_telephone_nothing_is_wider_than_the_page(site: Path, browser: Any) -> None:
+    for name in ("index", "06_lesson", "07_later"):
+        with visit(browser, (site / f"{name}.html").as_uri(), viewport={"width": 390, "height": 844}) as page:
+            assert page.evaluate("document.documentElement.scrollWidth") == 390, name
+
+
+def test_without_scripts_the_text_and_still_pictures_are_there(site: Path, browser: Any) -> None:
+    with visit(browser, (site / "06_lesson.html").as_uri(), java_script_enabled=False) as page:
+        assert page.locator("noscript p").is_visible()
+        assert page.locator("#scale img").is_visible()
+        assert page.locator("#words pre.site-text").is_visible()
+        assert not page.locator("#site-theme").is_visible()
+
+
+def test_without_storage_a_question_is_answered_and_the_page_says_it_keeps_nothing(site: Path, browser: Any) -> None:
+    context = browser.new_context()
+    context.add_init_script("Object.defineProperty(window, 'localStorage', { get() { throw new Error('off'); } })")
+    page = context.new_page()
+    page.goto((site / "06_lesson.html").as_uri())
+    assert page.get_by_text("This browser stores nothing").is_visible()
+    choice = page.locator("[data-key=choice]")
+    choice.get_by_label("2").check()
+    choice.get_by_role("button", name="Commit").click()
+    assert choice.locator(".lk-reply").inner_text() == "Yes. It is."
+    context.close()
+
+
+def test_a_page_holds_no_folder_of_its_machine_and_escapes_what_was_printed(site: Path) -> None:
+    page = (site / "06_lesson.html").read_text()
+    assert "secret.py" not in page
+    assert "&lt;b&gt;" in page
+    assert '<img alt="2^{-25}"' in page
+    assert page.count("You write and check your answer in JupyterLab") == 1
+    assert page.count("This cell needs your answer") == page.count("This cell is about your own machine") == 1
+    assert "KeyError: your code" in page
+    assert sum(file.stat().st_size for file in site.rglob("*") if file.name in ("index.html", "site.css")) < 3e6
+
+
+def test_a_lesson_that_was_never_run_says_so(site: Path) -> None:
+    assert "it was never run" in (site / "07_later.html").read_text()
+    assert "never run" not in (site / "06_lesson.html").read_text()
+
+
+def test_a_folder_of_something_else_is_refused_and_a_site_is_replaced(tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    one = {"01_one": nbformat.v4.new_notebook()}
+    with pytest.raises(SiteError, match="holds other files; name another folder"):
+        write_site(tmp_path, one)
+    with pytest.raises(SiteError, match="got the file"):
+        write_site(tmp_path / "mine.txt", one)
+    assert main(["site", str(tmp_path)]) == 2
+    assert "expected a new folder" in capsys.readouterr().err
+    write_site(tmp_path / "site", one)
+    (tmp_path / "site" / "added.txt").write_text("kept")
+    write_site(tmp_path / "site", {"02_two": nbformat.v4.new_notebook()})
+    left = {file.name for file in (tmp_path / "site").iterdir()}
+    assert {"02_two.html", "index.html", "added.txt"} <= left
+    assert "01_one.html" not in left
+
+
+def test_notebooks_are_taken_as_they_are(tmp_path: Path, capsys: Any) -> None:
+    nbformat.write(nbformat.v4.new_notebook(cells=[code("x", "1")]), tmp_path / "mine.ipynb")
+    assert main(["site", str(tmp_path / "pages"), str(tmp_path / "mine.ipynb")]) == 0
+    assert "index.html" in capsys.readouterr().out
+    assert (tmp_path / "pages" / "mine.html").is_file()
+    assert main(["site", str(tmp_path / "pages"), str(tmp_path / "none.ipynb")]) == 2
+    assert "there is no notebook" in capsys.readouterr().err
+
+
+def test_the_page_replies_to_a_number_as_python_does(browser: Any) -> None:
+    scripts = Scripts(browser, "predict")
+    for low, high, unit, truth in ((1, 1000, "%", 40.0), (1e-9, 1e12, "", 2.0**22), (0.01, 100, " steps", 24.2)):
+        row = Prediction(NUMBER.question, NUMBER.choices, ruler=Ruler(low, high, unit))
+        for guess in (low, truth / 300, truth / 11.4, truth / 1.9, truth * 1.04, truth * 2.34, truth * 5000, high):
+            python = Predict(row, lambda truth=truth: truth)
+            choice = repr(float(f"{guess:.3g}"))
+            if python.accepts(choice):
+                state = python.page_state()
+                found = scripts.run("replied", state["_replies"], state["ruler"], choice)
+                python.choice = choice
+                assert found == {"answered": python.answered, "right": python.right, "truth": python.truth}
+
+
+@pytest.mark.slow
+def test_a_run_keeps_outputs_and_states_and_leaves_out_cells_of_the_own_machine(tmp_path: Path) -> None:
+    cells = [
+        code("a", "from labkit.widgets import BitExplorer\nprint('here')"),
+        code("b", "BitExplorer()"),
+        code("c", "print('machine')", tags=("lab-only",)),
+        code("d", "raise NotImplementedError"),
+        code("e", "import os; os._exit(1)"),
+    ]
+    run = run_notebook(json.loads(nbformat.writes(nbformat.v4.new_notebook(cells=cells))))
+    kinds = [[output.output_type for output in cell.outputs] for cell in run.cells]
+    assert kinds == [["stream"], ["execute_result"], [], ["error"], []]
+    write_site(tmp_path / "site", {"x": run})
+    assert "its run ended early" in (tmp_path / "site" / "x.html").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_every_lesson_can_be_read_and_its_widgets_answer(tmp_path: Path, browser: Any) -> None:
+    folder = tmp_path / "pages"
+    assert main(["site", str(folder)]) == 0
+    answering = set()
+    for lesson in lessons():
+        assert learners_notebook(lesson)["cells"]
+        address = (folder / f"{lesson.name}.html").as_uri()
+        for width, theme in ((1280, "dark"), (390, "light")):
+            with visit(browser, address, viewport={"width": width, "height": 800}, color_scheme=theme) as page:
+                assert page.evaluate("document.documentElement.scrollWidth") == width, lesson.name
+                found = "[...document.querySelectorAll('[data-widget]:has(.labkit)')].map((e) => e.dataset.widget)"
+                answering |= set(page.evaluate(found))
+        assert "never run" not in (folder / f"{lesson.name}.html").read_text()
+    assert answering >= {
+        "addition", "bits", "graph", "ledger", "mma_block", "number_line", "predict", "scaler_timeline",
+        "step_debugger", "swallowed", "underflow", "zoom",
+    }  # fmt: skip
+    assert not [file for file in folder.rglob("*.html") if str(Path.cwd()) in file.read_text()]
