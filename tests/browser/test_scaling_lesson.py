@@ -89,7 +89,7 @@ ACTED_ON = {"button", "slider", "radio", "checkbox", "switch", "combobox", "text
 REGIONS = {"group", "radiogroup", "region", "form", "table"}
 ORDER = {  # what is met on the way down, first to last
     "predict": ["radiogroup Choices", "button Commit"],
-    "underflow": ["slider Loss scale", "status", "image How many activation gradients", "radiogroup Layer"],
+    "underflow": ["status", "slider Loss scale", "image How many activation gradients", "radiogroup Layer"],
     "scaler-timeline": ["slider growth_interval", "status", "image The loss scale of each step"],
     "scaler-presets": ["radiogroup Scalers", "table", "status", "slider Lens from step", "image A few steps"],
     "live": ["button Start", "radiogroup Loss scaling", "slider Scale", "switch", "status", "image Loss,"],

@@ -175,6 +175,13 @@ def test_unscaling_slides_every_gradient_back(notebook, page):
     assert plain
     for name, end in plain.items():
         assert scaled[name] - end == pytest.approx(16 / 68, abs=0.02), name
+    assert page.locator(".sd-before:visible").count() == len(plain), "where it was is still seen"
+    changed = page.locator(".sd-since").inner_text()
+    assert changed.startswith(f"Since “scaled backward”: changed dtype of 4, range of {len(plain)}")
+    notebook.python("setattr(steps, 'stage', 5)")
+    stage(page, "check for inf")
+    assert page.locator(".sd-since").inner_text() == "Since “unscale”: nothing changed here."
+    assert page.locator(".sd-changed").count() == 0
 
 
 def test_a_scale_too_high_skips_the_step(notebook, page):
@@ -210,6 +217,8 @@ def test_the_passes_are_walked_and_played(notebook, page):
     seen = page.evaluate(READ_PASSES)
     assert [row["casts"] for row in seen] == [2, 2, 0, 0, 1, 2, 2]
     assert [row["gone"] for row in seen] == [0, 1, 0, 0, 0, 1, 0]
+    knots = [page.locator(f".gr-knot{out}").count() for out in (":not(.gr-out)", ".gr-out")]
+    assert (page.locator(".gr-node").count(), knots) == (7, [7, 2]), "what the table strikes out is not in the graph"
     page.get_by_role("button", name="Play").click()  # from the end: from the beginning
     notebook.until("3 <= passes.position < 35")
     page.get_by_role("button", name="Pause").click()

@@ -80,6 +80,7 @@ def test_the_thumb_and_the_histogram_itself_can_be_dragged(notebook, page):
     box, track = picture(page).bounding_box(), slider(page).bounding_box()
     binade = (track["width"] - 20) / 30
     x, y = track["x"] + 10, track["y"] + track["height"] / 2
+    assert 0.85 < (y - box["y"]) / box["height"] < 1, "the handle is on the axis"
     page.mouse.move(x, y)
     page.mouse.down()
     page.mouse.move(x + 12 * binade, y, steps=8)

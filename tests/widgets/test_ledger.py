@@ -147,6 +147,7 @@ def test_each_pass_looks_at_each_operation_once(passes: CastPasses) -> None:
     state, operations = passes.get_state(), len(passes.explanation.rows)
     names = [said.partition(":")[0] for said in state["_said"][1:-1]]
     assert names == [name for name in PASSES for _ in range(operations)][:-1]
+    assert [row["takes"] for row in state["_rows"]] == [[-1], [-2], [1], [0, 2], [3], [4, -1], [5]], "x is read twice"
     assert [row["op"] for row in state["_rows"]] == ["linear", "linear", "T", "matmul", "softmax", "matmul", "linear"]
 
 

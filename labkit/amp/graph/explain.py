@@ -12,8 +12,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from labkit.amp.casting.lists import Rule
 from labkit.amp.engine import Engine
@@ -31,6 +33,8 @@ class GraphCast:
     name   "input", or what a layer calls the tensor: "weight", "bias"
     fate   "stays", "cancelled" or "hoisted": the first of a weight's casts is kept, the others link to it
     times  how often a step makes it: 1 or 0
+    tensor, origin  which tensor of the trace is cast, and the row that returned it; -1, -2, ... is an input of the
+                    network, None a weight
     """
 
     weight: bool
@@ -40,6 +44,8 @@ class GraphCast:
     fate: str
     times: int
     name: str = "input"
+    tensor: int = 0
+    origin: int | None = None
 
     @property
     def bytes(self) -> int:
@@ -55,6 +61,7 @@ class GraphRow:
     where          file and line
     result         format of what it returns; "" if that is no floating-point tensor
     casts          those that autocast made for it
+    takes          the rows whose results it reads, in order; -1, -2, ... are the inputs of the network
     """
 
     op: str
@@ -63,6 +70,7 @@ class GraphRow:
     where: str
     result: str
     casts: tuple[GraphCast, ...]
+    takes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -138,22 +146,37 @@ def explain(graph: CastGraph | Engine) -> Explanation:
         first.add(key)
     own = known.trace.sources[len(known.trace.sources) - len(known.tensors) :]
     names = {source.number: name for source, (_, name) in zip(own, known.tensors, strict=True)}
+    given = [source.number for source in known.trace.sources if not source.weight]
+    origins = {number: -1 - i for i, number in enumerate(given)}  # of a tensor: the row that returned it
     rows: list[GraphRow] = []
     for _, group in groupby(known.trace.steps, key=lambda step: step.call):
-        calls, casts = list(group), []
+        calls, casts, takes = list(group), [], dict[int, None]()
         for step in calls:
+            read = [origins[ref.number] for ref in _refs((step.args, step.kwargs)) if ref.number in origins]
+            takes |= dict.fromkeys(origin for origin in read if origin != len(rows))
+            origins |= dict.fromkeys(
+                (ref.number for ref in _refs(step.out)), read[0] if step.cast and read else len(rows)
+            )
             if step.cast:
                 number = step.args[0].number
                 fate, times = fates.get(id(step), ("stays", 1))
                 source, to, name = formats.get(number, "FP32"), _name(step.dtype), names.get(number, "input")
-                casts.append(GraphCast(number in weights, source, to, math.prod(step.shape), fate, times, name))
+                what = (number in weights, source, to, math.prod(step.shape), fate, times, name)
+                casts.append(GraphCast(*what, number, origins.get(number)))
             if isinstance(step.out, Ref):
                 formats[step.out.number] = _name(step.dtype)
         last = calls[-1]
         if casts or last.op not in _ONLY_CASTS:
             op = last.args[1] if last.target is getattr else last.op.strip("_")
-            rows.append(GraphRow(op, last.entry.rule, last.entry.why, last.where, _name(last.dtype), tuple(casts)))
+            result = _name(last.dtype)
+            rows.append(GraphRow(op, last.entry.rule, last.entry.why, last.where, result, tuple(casts), tuple(takes)))
+        else:  # a cast of the network's own: what it returns comes from where its input does
+            origins |= dict.fromkeys((ref.number for ref in _refs(last.out)), next(iter(takes), -1))
     return Explanation(tuple(rows))
+
+
+def _refs(values: Any) -> list[Ref]:
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Ref)]
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -40,19 +40,34 @@ export default view({ label: "Passes over a graph", kind: "ledger", alone: true 
   };
   const play = player({ title: "look at one operation after another", pace: LOOK_MS, advance, scope: life });
   const head = ["operation", "list", "gives", "casts"].map((text) => h("th", { scope: "col", text }));
+  const graph = drawnGraph(model.get("_rows"));
   const table = h("table", { class: "lk-table gr-table" }, h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...rows.map((row) => row.element)));
   const words = sentence();
+  const room = h("div", { class: "gr-room" }, graph.element, table);
+  const key = h("p", { class: "lk-quiet", text: "\u25a1 input   \u25cf operation, in the colour of what it returns   \u25c6 cast; on the left edge: of a weight" });
+  const middle = (element) => element.offsetTop + element.offsetHeight / 2;
+  const drawn = new ResizeObserver(() => {
+    graph.draw(rows.map((row) => middle(row.element)), middle(table.tHead));
+    show();
+  });
+  room.style.paddingLeft = `${graph.width}px`;
+  drawn.observe(table);
+  life.add(() => drawn.disconnect());
 
   function show() {
     const position = model.get("position");
     const [pass, looked] = [Math.floor((position - 1) / count), ((position - 1) % count) + 1];
-    rows.forEach((row, i) => row.set(position === 0 ? 0 : pass + (i < looked ? 1 : 0), position > 0 && position < last && i === looked - 1));
+    const done = rows.map((_, i) => (position === 0 ? 0 : pass + (i < looked ? 1 : 0)));
+    const now = position > 0 && position < last ? looked - 1 : -1;
+    rows.forEach((row, i) => row.set(done[i], i === now));
+    graph.set(done, now);
     where.set(position);
+    play.element.toggleAttribute("data-invites", position === last);
     choice.set(String(Math.max(0, pass)));
     words.say(model.get("_said")[position], play.playing ? pass : position);
   }
   whenUnseen(life, play.stop);
-  root.append(h("div", { class: "lk-row" }, h("span", { class: "lk-title", text: "Casts, decided once" }), choice.element, play.element), where.element, words.element, table);
+  root.append(h("div", { class: "lk-row" }, h("span", { class: "lk-title", text: "Casts, decided once" }), choice.element, play.element), where.element, words.element, room, key);
   watch(life, model, ["position"], show);
   show();
 });

@@ -38,8 +38,10 @@ WHY_STATIC = why_still(
 
 def row_view(row: GraphRow) -> dict[str, Any]:
     """Return what the browser needs to draw an operation."""
-    casts = [{"text": _text(cast), "to": cast.to, "fate": cast.fate, "times": cast.times} for cast in row.casts]
-    return {"op": row.op, "list": list_of(row.rule), "why": row.why, "result": row.result, "casts": casts}
+    fields = ("to", "fate", "times", "tensor", "origin")
+    casts = [{"text": _text(cast), **{name: getattr(cast, name) for name in fields}} for cast in row.casts]
+    head = {"op": row.op, "list": list_of(row.rule), "why": row.why, "result": row.result}
+    return {**head, "casts": casts, "takes": list(row.takes)}
 
 
 def explained_lines(explanation: Explanation) -> list[str]:

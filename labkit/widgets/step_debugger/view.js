@@ -1,5 +1,29 @@
 // One training step in eight stages. Python takes the step and sends what every tensor was like at each stage; going from
-// stage to stage needs no kernel. A tensor that two stages share slides from where it was to where it is.
+// stage to stage needs no kernel. A tensor that two stages share slides from where it was to where it is; what changed since
+// the stage that had it last is marked, with its old range as an outline.
+
+// Of a stage: name -> the same tensor as the latest earlier stage had it, and the name of that stage.
+function earlierOf(stages, names, stage) {
+  const found = {};
+  for (const { name } of stages[stage]) {
+    const at = stages.slice(0, stage).findLastIndex((tensors) => tensors.some((one) => one.name === name));
+    if (at >= 0) found[name] = { tensor: stages[at].find((one) => one.name === name), stage: names[at] };
+  }
+  return found;
+}
+
+const CHANGES = { dtype: ["format"], range: ["smallest", "largest"], zeros: ["zeros"], "inf or NaN": ["non_finite"] };
+const changesOf = (now, before) => Object.keys(CHANGES).filter((what) => CHANGES[what].some((field) => now[field] !== before[field]));
+
+// What changed in a stage, in a line.
+function sayChanges(tensors, earlier) {
+  const known = tensors.filter(({ name }) => earlier[name]);
+  if (!known.length) return "Every tensor of this stage is new.";
+  const counts = Object.keys(CHANGES).map((what) => [what, known.filter((now) => changesOf(now, earlier[now.name].tensor).includes(what)).length]);
+  const words = counts.filter(([, count]) => count).map(([what, count]) => `${what} of ${count}`);
+  const fresh = tensors.length - known.length;
+  return `Since \u201c${earlier[known[0].name].stage}\u201d: ${words.length ? `changed ${words.join(", ")}` : "nothing changed here"}${fresh ? `; ${fresh} new` : ""}.`;
+}
 
 function stageAxis(about) {
   const ticks = about.ticks.map(([exponent, at]) => h("span", { style: { left: `${100 * at}%` } }, rich(`2^${exponent}`)));
@@ -9,20 +33,25 @@ function stageAxis(about) {
 function stageRow(tensor) {
   const chip = h("span", { class: "lk-chip lk-filled" });
   const bar = h("i", { class: "sd-bar" });
+  const before = h("i", { class: "sd-before" });
   const [span, zeros, broken] = [h("td", { class: "sd-span" }), h("td", { class: "sd-zeros" }), h("td", { class: "sd-broken" })];
   const name = h("span", { class: "sd-name", text: tensor.name });
-  const track = h("div", { class: "sd-track", "aria-hidden": "true" }, bar);
+  const track = h("div", { class: "sd-track", "aria-hidden": "true" }, before, bar);
   const element = h("tr", {}, h("th", { scope: "row" }, name), h("td", {}, chip), h("td", { class: "sd-range" }, track), span, zeros, broken);
-  const lie = (ends) => {
-    bar.hidden = !ends;
+  const lieAt = (one, ends) => {
+    one.hidden = !ends;
     if (!ends) return;
-    bar.style.left = `${100 * ends[0]}%`;
-    bar.style.width = `max(5px, ${100 * (ends[1] - ends[0])}%)`;
+    one.style.left = `${100 * ends[0]}%`;
+    one.style.width = `max(5px, ${100 * (ends[1] - ends[0])}%)`;
   };
+  const lie = (ends) => lieAt(bar, ends);
   return {
     element,
     lie,
-    set(now) {
+    set(now, earlier) {
+      const changed = earlier ? changesOf(now, earlier.tensor) : [];
+      for (const [what, cell] of [["dtype", chip.parentElement], ["range", span], ["zeros", zeros], ["inf or NaN", broken]]) cell.classList.toggle("sd-changed", changed.includes(what));
+      lieAt(before, changed.includes("range") ? earlier.tensor.bar : null);
       element.title = `${now.elements} numbers${now.bar ? `, |x| from ${now.smallest} to ${now.largest}` : ""}`;
       chip.textContent = now.format;
       for (const part of [chip, bar]) part.dataset.format = now.format;
@@ -44,12 +73,12 @@ function stageTable(about) {
   let shown = new Map(); // name -> where its bar was
   return {
     element,
-    set(tensors) {
+    set(tensors, earlier) {
       const rows = tensors.map((tensor) => [tensor, stageRow(tensor)]);
       body.replaceChildren(...rows.map(([, row]) => row.element));
       for (const [tensor, row] of rows) if (tensor.bar && shown.get(tensor.name)) row.lie(shown.get(tensor.name));
       body.getBoundingClientRect(); // laid out where it was, so that it may move
-      for (const [tensor, row] of rows) row.set(tensor);
+      for (const [tensor, row] of rows) row.set(tensor, earlier[tensor.name]);
       shown = new Map(tensors.map((tensor) => [tensor.name, tensor.bar]));
     },
   };
@@ -91,6 +120,7 @@ export default view({ label: "One training step, stage by stage", kind: "stages"
   const reset = button({ label: "Reset", title: "back to the first step", onPress: () => model.send({ do: "reset" }) });
   const table = stageTable(about);
   const words = sentence();
+  const since = h("p", { class: "lk-quiet sd-since" });
   const zones = h("div", { class: "lk-row lk-quiet sd-zones" }, ...FATES.map((fate) => h("span", { class: "sd-zone", style: { "--sd-fate": `var(--lk-${fate})` }, text: fate })));
   zones.prepend("In FP16: ");
   root.append(
@@ -98,6 +128,7 @@ export default view({ label: "One training step, stage by stage", kind: "stages"
     strip.element,
     h("div", { class: "lk-row sd-buttons" }, back.element, next.element, another.element, reset.element),
     words.element,
+    since,
     table.element,
     zones,
   );
@@ -114,7 +145,9 @@ export default view({ label: "One training step, stage by stage", kind: "stages"
       if (stage === end && one.element === document.activeElement) other.element.focus({ preventScroll: true });
       one.enable(stage !== end);
     }
-    table.set(view.stages[stage]);
+    const earlier = earlierOf(view.stages, about.stages, stage);
+    table.set(view.stages[stage], earlier);
+    since.textContent = sayChanges(view.stages[stage], earlier);
     words.say(view.sentences[stage]);
     root.dataset.stage = about.stages[stage];
     if (asked) root.dataset.latency = (performance.now() - asked).toFixed(1);

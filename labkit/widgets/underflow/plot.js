@@ -5,7 +5,7 @@ const AXIS = { lo: -40, hi: 22 }; // exponents; what lies outside is told at the
 const ROOMY = 120; // a column of names this wide has room for words beside the axis
 const EDGE = 18; // room for the values at which windows begin
 const TOP = EDGE + 42; // and under it for their names
-const BOTTOM = 26; // and below it for the axis
+const BOTTOM = 34; // and below it for the axis, and the handle of the scale on it
 const MEANING = {
   underflowed: { name: "underflow", brief: "0", meaning: "to zero" },
   subnormal: { name: "subnormal", brief: "sub", meaning: "loses bits" },
@@ -42,6 +42,12 @@ function plot(width, { element, grown }) {
   const right = width - numbers;
   const binade = (right - left) / (AXIS.hi - AXIS.lo);
   return { width, left, right, binade, x: (exponent) => left + (exponent - AXIS.lo) * binade };
+}
+
+// Where the handle stands at scale 1: under the highest bar, with which it moves; far enough left for the whole way.
+function anchorOf(row, most) {
+  const highest = row.counts.includes(row.peak) ? row.lo + row.counts.indexOf(row.peak) : AXIS.lo;
+  return Math.min(AXIS.hi - most, Math.max(AXIS.lo, highest)) + 0.5;
 }
 
 function clampToAxis(exponent) {
@@ -122,7 +128,7 @@ function drawAxis(pen, area, palette, bottom) {
     const x = Math.round(area.x(e)) + 0.5;
     inkLine({ pen }, [[x, bottom], [x, bottom + (e % every === 0 ? 6 : 3)]], palette.ink2, 1);
   }
-  for (let e = AXIS.lo; e <= AXIS.hi; e += 1) if (e % every === 0) powerLabel(pen, e, area.x(e), bottom + 20);
+  for (let e = AXIS.lo; e <= AXIS.hi; e += 1) if (e % every === 0) powerLabel(pen, e, area.x(e), bottom + 28);
 }
 
 function drawZoneNames(pen, area, limits, palette) {
@@ -155,9 +161,9 @@ function drawOutside(pen, area, row, log2Scale, palette, bottom) {
   });
   pen.fillStyle = palette.ink;
   pen.textAlign = "right";
-  if (below) pen.fillText(`${percent(below / row.total)}${area.left < ROOMY ? "" : " below"} \u25c2`, area.left - 22, bottom + 20);
+  if (below) pen.fillText(`${percent(below / row.total)}${area.left < ROOMY ? "" : " below"} \u25c2`, area.left - 22, bottom + 28);
   pen.textAlign = "left";
-  if (above) pen.fillText(`\u25b8 ${percent(above / row.total)}`, area.right + 4, bottom + 20);
+  if (above) pen.fillText(`\u25b8 ${percent(above / row.total)}`, area.right + 4, bottom + 28);
 }
 
 // --- the whole picture, and one row for each layer ----------------------------------------------------------------------

@@ -90,9 +90,8 @@ export default view({ label: (model) => `${kindOf(model)} and the loss scale`, k
     "div",
     { class: "lk-row uf-scale" },
     h("label", { for: scale.input.id, text: "Loss scale" }),
-    scale.element,
     value,
-    h("span", { class: "lk-quiet uf-hint", text: "drag the slider or the histogram itself, or press the arrow keys" }),
+    h("span", { class: "lk-quiet", text: "drag the handle under the bars, or press the arrow keys" }),
   );
 
   const main = figure({
@@ -102,6 +101,8 @@ export default view({ label: (model) => `${kindOf(model)} and the loss scale`, k
     draw: drawMain,
   });
   main.element.classList.add("uf-main", "lk-drag");
+  scale.element.classList.add("uf-handle");
+  main.element.prepend(scale.element);
   const bar = fateBar();
   const observed = observedBar(layers, about.observed_log2_scale);
   const words = sentence(model);
@@ -123,6 +124,8 @@ export default view({ label: (model) => `${kindOf(model)} and the loss scale`, k
 
   function drawMain(pen, width, height) {
     const area = areaOf(width);
+    root.style.setProperty("--uf-at", `${area.x(anchorOf(row, about.max_log2_scale)) * main.grown - THUMB / 2}px`);
+    root.style.setProperty("--uf-axis", `${BOTTOM * main.grown}px`);
     drawHistogram(pen, area, row, log2Scale, limits, palette, height);
   }
 
