@@ -30,7 +30,7 @@ WIDGETS = {
     "scale": lambda: UnderflowHistogram(snapshot(GRADIENTS, step=0, kind="weight gradients")),
     "bits": lambda: BitExplorer(FP16, 1.0),
     "line": lambda: NumberLine(FP16, 2049.0),
-    "live": lambda: LiveTraining("digits", steps=3, device="cpu"),
+    "live": lambda: LiveTraining("digits", "FP16 dynamic", device="cpu"),
 }
 
 
@@ -39,7 +39,7 @@ def code(id: str, source: str, *outputs: Any, tags: tuple[str, ...] = ()) -> Any
     return nbformat.v4.new_code_cell(source, id=id, outputs=list(outputs), metadata=metadata)
 
 
-def shown(id: str) -> Any:
+def displayed(id: str) -> Any:
     data, _ = WIDGETS[id]()._repr_mimebundle_()
     return code(
         id, f"{id}()", nbformat.from_dict({"output_type": "display_data", "data": encoded(data), "metadata": {}})
@@ -61,7 +61,7 @@ def lesson() -> Any:
     cells = [
         markdown(text, id="head"),
         markdown("## 1 · The first part", id="part"),
-        *map(shown, WIDGETS),
+        *map(displayed, WIDGETS),
         code("words", "print('red')", words),
         code("exercise-a", "def f():\n    raise NotImplementedError", raised, tags=("exercise-a.b",)),
         code("needs", "f()", raised),

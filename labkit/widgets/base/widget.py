@@ -233,7 +233,7 @@ class LabWidget(anywidget.AnyWidget):
         """Return the state from which `page_script` shows this widget, as JSON; bytes are {"base64": ...}."""
         state = {name: self.get_state(name)[name] for name in self.keys if not name.startswith(("_anywidget", "_view"))}
         left_out = {"layout", "_assets", "_esm", "_css"}
-        return {name: _as_json(value) for name, value in state.items() if name not in left_out}
+        return {name: as_json(value) for name, value in state.items() if name not in left_out}
 
     def still(self) -> dict[str, Any]:
         """Return what is shown where widgets do not run: MIME type -> content (`labkit.widgets.base.figures.still`)."""
@@ -249,9 +249,10 @@ class LabWidget(anywidget.AnyWidget):
         return bundle and ({**bundle[0], **self.still()}, bundle[1])
 
 
-def _as_json(value: Any) -> Any:
+def as_json(value: Any) -> Any:
+    """Return a state as JSON; bytes are {"base64": ...}."""
     if isinstance(value, bytes | memoryview):
         return {"base64": base64.b64encode(value).decode()}
     if isinstance(value, dict):
-        return {key: _as_json(part) for key, part in value.items()}
-    return [_as_json(part) for part in value] if isinstance(value, list | tuple) else value
+        return {key: as_json(part) for key, part in value.items()}
+    return [as_json(part) for part in value] if isinstance(value, list | tuple) else value

@@ -340,12 +340,16 @@ class Duel(Controller):
         skipped = f"you have skipped {yours.skipped} step{'s' * (yours.skipped != 1)}, the scaler {scaler.skipped}."
         return f"{where}{skipped} The end adds those that lost gradients."
 
-    def _on_record(self) -> str:
-        shown = self.recorded
-        if shown is None:
+    def record_sentence(self) -> str:
+        """Return how the scaler on record has fared; "" where there is none."""
+        if self.recorded is None:
             return ""
-        score = tally(shown.steps)
-        return f" Faint: the scaler alone on another course; {100 * score.useful:.0f}% of its steps were useful."
+        useful = 100 * tally(self.recorded.steps).useful
+        return f"The scaler alone on another course; {useful:.0f}% of its steps were useful."
+
+    def _on_record(self) -> str:
+        shown = self.record_sentence()
+        return f" Faint: {shown[:1].lower()}{shown[1:]}" if shown else ""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ function takePoints(store, _, buffers) {
 function paint({ pen, width, store, tint: theme }) {
   const { total, recorded, revealed } = store.state;
   const end = width - RIGHT;
-  const tint = recorded ? faintly(theme) : theme;
+  const tint = recorded && !store.model.onPage ? faintly(theme) : theme; // on a page it is all there is
   const yours = { rows: store.yours, name: "you", colour: tint.fp16, width: 2.5 };
   const scaler = { rows: recorded ? store.recorded : store.scalers, name: "scaler", colour: tint.ink2, width: 1.5 };
   const sides = recorded ? [scaler] : [yours, scaler];
@@ -54,8 +54,8 @@ function drawGame(plot) {
   if (told) nameSides(plot, (rows) => y(rows.at(-1).scale));
   if (state.phase !== "finished") drawHand(plot, y);
   const [mine, theirs] = state.skipped;
-  if (state.recorded) inkText(plot, state.recorded, plot.end, SCALE.top - 12, { align: "right" });
-  else inkSkips(plot, SCALE, `you skipped ${mine}, the scaler ${theirs}`, tint.ink);
+  if (state.recorded && !store.model.onPage) inkText(plot, state.recorded, plot.end, SCALE.top - 12, { align: "right" });
+  if (!state.recorded) inkSkips(plot, SCALE, `you skipped ${mine}, the scaler ${theirs}`, tint.ink);
 }
 
 // Where the hand is: the scale of the next step, and a word where the last one overflowed.

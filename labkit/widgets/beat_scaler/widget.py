@@ -96,6 +96,10 @@ class BeatTheScaler(DrivenWidget, folders=("driven", "beat_scaler")):
     def sentence(self) -> str:
         return self.duel.sentence()
 
+    @property
+    def record_sentence(self) -> str:
+        return self.duel.record_sentence()
+
     def move(self, log2_scale: int) -> None:
         """Put your scale to 2^log2_scale from the next step on; returns at once."""
         self.duel.ask(partial(self.duel.move, on_slider(log2_scale)))

@@ -41,7 +41,7 @@ function drawRuns({ pen, width, store, tint: theme }, place, step) {
   const { total, branches, recorded } = store.state;
   const { fp32, runs } = onShow(store);
   const end = width - RIGHT;
-  const tint = recorded ? faintly(theme) : theme;
+  const tint = recorded && !store.model.onPage ? faintly(theme) : theme; // on a page it is all there is
   const curves = branches.slice(0, runs.length).map((branch, i) => ({
     ...branch,
     rows: runs[i],
@@ -70,7 +70,7 @@ function drawLoss(plot) {
     const wide = inkText(plot, "the run before", plot.end, top - 12, { align: "right" });
     inkLine(plot, [[plot.end - wide - 34, top - 16], [plot.end - wide - 8, top - 16]], curves[0].colour, 1.5, { dash: [1.5, 4] });
   }
-  if (recorded) inkText(plot, recorded, plot.end, top - 12, { align: "right" });
+  if (recorded && !store.model.onPage) inkText(plot, recorded, plot.end, top - 12, { align: "right" });
   const reached = recorded ? plot.fp32.length : Math.max(curves[0].rows.length, 1);
   const fp32 = (losses, look) => inkLine(plot, losses.map((loss, i) => [x(i + 1), y(loss)]), tint.fp32, look.width, look);
   if (plot.fp32.length > reached + 1) fp32(plot.fp32, { width: 1, alpha: 0.3 }); // known from the run before

@@ -24,7 +24,7 @@ from labkit.widgets.bench.knobs import (
     recipe_of,
     why_fixed,
 )
-from labkit.widgets.bench.words import names, rates_text, sentence, static_bench
+from labkit.widgets.bench.words import names, rates_text, record_sentence, sentence, static_bench
 from labkit.widgets.driven.controller import Command
 from labkit.widgets.driven.widget import DrivenWidget, row_of
 
@@ -78,6 +78,10 @@ class BenchWidget(DrivenWidget):
     @property
     def sentence(self) -> str:
         return sentence(self.bench)
+
+    @property
+    def record_sentence(self) -> str:
+        return record_sentence(self.bench)
 
     def figure(self, why: str = "") -> Figure:
         return static_bench(self.bench, why=why)

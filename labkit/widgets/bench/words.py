@@ -140,13 +140,23 @@ def sentence(bench: Bench) -> str:
     return " ".join(filter(None, parts))
 
 
+def record_sentence(bench: Bench) -> str:
+    """Return what the runs on record are, and what they reached; "" where there is none."""
+    whose = f"A recorded training: {who(bench.run.wanted)}, beside FP32 with the same first weights and batches."
+    return f"{whose} {reached}" if (reached := _reached(bench)) else ""
+
+
 def _on_record(bench: Bench) -> str:
+    return f" Drawn faintly, from records: {reached}" if (reached := _reached(bench)) else ""
+
+
+def _reached(bench: Bench) -> str:
     fp32, run = bench.recorded
     if fp32 is None:
         return ""
     reached = f"{fp32.metric_name} {fp32.metric:.3f} in {len(fp32.steps)} steps"
     ours = "" if run is None else f", this recipe {run.metric:.3f}"
-    return f" Drawn faintly, from records: FP32 reached {reached}{ours}."
+    return f"FP32 reached {reached}{ours}."
 
 
 def _losses(bench: Bench, name: str, fp32: float | None) -> str:

@@ -247,6 +247,13 @@ class Controller(ABC):
         self.send({**head, "whole": whole, **self.state()}, [pack(list(each)) for each in rows])
         return True
 
+    def first_frame(self) -> tuple[dict[str, Any], list[bytes]]:
+        """Return a frame with all points so far, or those on record, for a page without a kernel."""
+        head = {"kind": "frame", "number": 0, "answered": 0, "trained": 0, "whole": True}
+        return {**head, **self.state()}, [
+            pack([row(step) for step in steps[:end]]) for steps, row, end in self.points()
+        ]
+
     # --- the thread; it starts with the first command, `rest` ends it until the next one, `close` for ever ---------
 
     def ask(self, command: Command, number: int = 0) -> None:

@@ -71,7 +71,7 @@ function exposeCommon(store) {
   };
 }
 
-const drivenView = (face) => view(face, (root, model, owner) => fillDriven(face, root, model, owner));
+const drivenView = (face) => view({ ...face, alone: (model) => Boolean(model.get("_frame")?.content.recorded) }, (root, model, owner) => fillDriven(face, root, model, owner));
 
 function fillDriven(face, root, model, owner) {
   const store = storeOf(model);
@@ -99,6 +99,10 @@ function fillDriven(face, root, model, owner) {
   if (face.hover) wireHover(owner, store, parts.picture, face.hover, view);
   store.views.add(view);
   owner.add(() => store.views.delete(view));
+  if (model.onPage) {
+    playRecord(store, root, parts, owner);
+    return;
+  }
   parts.words.say("Waiting for the kernel.");
   if (store.saved) {
     schedule(store);

@@ -27,7 +27,7 @@ from IPython import get_ipython
 
 from labkit.train import Place, place, places
 from labkit.widgets.base.figures import still
-from labkit.widgets.base.widget import LabWidget
+from labkit.widgets.base.widget import LabWidget, as_json
 from labkit.widgets.driven.controller import Button, Command, Controller, Phase
 
 if TYPE_CHECKING:
@@ -104,6 +104,17 @@ class DrivenWidget(LabWidget):
     def history(self) -> tuple[Any, ...]:
         """The learner's steps so far."""
         return tuple(self.controller.steps)
+
+    @property
+    def record_sentence(self) -> str:
+        """What the run on record shows, in words; "" where there is none."""
+        return ""
+
+    def page_state(self) -> dict[str, Any]:
+        """Add the first frame, with the run on record, which a page plays: it has no kernel to train."""
+        content, buffers = self.controller.first_frame()
+        frame = {"content": {**content, "sentence": self.record_sentence}, "buffers": buffers}
+        return {**super().page_state(), "_frame": as_json(frame)}
 
     def state(self) -> dict[str, Any]:
         """Return what the browser shows beside the points, as JSON that holds no NaN."""

@@ -48,7 +48,7 @@ function laneTable() {
   };
 }
 
-export default view({ label: "Four workers", kind: "workers" }, (root, model, life) => {
+export default view({ label: "Four workers", kind: "workers", alone: (model) => Boolean(model.onPage && model.get("_lanes").recorded) }, (root, model, life) => {
   const [train, stop] = [["Train", "primary"], ["Stop"]].map(([label, kind]) => button({ label, kind, onPress: () => model.send({ do: label.toLowerCase() }) }));
   const step = h("span", { class: "lk-quiet" });
   const made = h("span", { class: "lk-quiet wk-made" });
@@ -73,7 +73,12 @@ export default view({ label: "Four workers", kind: "workers" }, (root, model, li
     made.textContent = now.recorded;
     words.say(model.get("sentence"));
   }
-  const draw = () => (table.show(model.get("_lanes")), show());
+  for (const one of [train, stop, held, way, agree]) one.element.hidden = Boolean(model.onPage);
+  const draw = () => {
+    table.show(model.get("_lanes"));
+    if (model.onPage) table.element.removeAttribute("data-recorded"); // a record is all that a page has: it is not faint
+    show();
+  };
   root.style.setProperty("--wk-drawn", `${DRAWN_MS}ms`);
   root.append(
     h("div", { class: "lk-head" }, h("span", { class: "lk-title", text: "Four workers" }), step, made),

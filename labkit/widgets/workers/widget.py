@@ -187,6 +187,12 @@ class Workers(LabWidget, folders=("workers",)):
         where = device_name(torch.device("cpu")), versions(), now()
         return WorkerRecord(self._plan, tuple(self.steps), *where)
 
+    def page_state(self) -> dict[str, Any]:
+        """Describe the training on record: a page has no processes to start."""
+        record = _on_record(sharded=True)
+        said = f"{WORLD} processes train one layer together. " + (verdict(record.steps, record.plan) if record else "")
+        return {**super().page_state(), "sentence": said}
+
     def still(self) -> dict[str, Any]:
         return still(self.sentence, why_still("to start the processes, or call workers.train()"))
 
