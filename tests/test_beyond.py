@@ -1,4 +1,4 @@
-"""What lesson 11 says: its predictions against runs of its own cells, its table against the records."""
+"""What lessons 11, 11b and 11c say: their predictions against runs of their cells, their table against the records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,12 @@ from labkit.train import TASKS, Comparison, recorded
 from labkit.widgets import predictions
 from notebooks import build
 
-CELLS = {cell["id"]: "".join(cell["source"]) for cell in build.learners(build.lesson("11_beyond_fp16"))["cells"]}
+LESSONS = ("11_beyond_fp16", "11b_eight_and_four_bits", "11c_order_and_positions")
+NOTEBOOKS = [
+    {cell["id"]: "".join(cell["source"]) for cell in build.learners(build.lesson(name))["cells"]} for name in LESSONS
+]
+SETUPS = {cell: cells["setup"] for cells in NOTEBOOKS for cell in cells}
+CELLS = {cell: source for cells in NOTEBOOKS for cell, source in cells.items()}
 TEXT = " ".join("\n".join(CELLS.values()).split())
 BEYOND = ("BF16 stochastic", "BF16 Kahan", "FP8 current", "FP8 delayed", "MXFP8", "NVFP4", "unit scaled")
 
@@ -26,9 +31,9 @@ def defined_in(*cells: str) -> dict[str, Any]:
     """Return what cells of the lesson import and define; what they run besides is left out."""
     definitions = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
     names: dict[str, Any] = {}
-    for cell in ("setup", *cells):
-        body = [line for line in ast.parse(CELLS[cell]).body if isinstance(line, definitions)]
-        exec(compile(ast.Module(body, []), cell, "exec"), names)
+    for source in (SETUPS[cells[0]], *(CELLS[cell] for cell in cells)):
+        body = [line for line in ast.parse(source).body if isinstance(line, definitions)]
+        exec(compile(ast.Module(body, []), cells[0], "exec"), names)
     return names
 
 

@@ -260,7 +260,7 @@ WIDGET = re.compile(rf"^({WIDGETS})\(", re.MULTILINE)
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "name",
-    ["01_numbers", "04_seeing_gradients", "09_frameworks", "09b_many_workers", "10_clinic", "11_beyond_fp16"],
+    ["01_numbers", "04_seeing_gradients", "09_frameworks", "09b_many_workers", "10_clinic", "11b_eight_and_four_bits"],
 )
 def test_a_lesson_by_keyboard_alone(lab, name):
     learners, solved = lesson(name)

@@ -21,7 +21,7 @@ from tests.slowness import slowness
 from tests.test_notebooks import answered_later, errors_of, execute, patient
 
 LIVE = {"LiveTraining", "TrainingBar", "BeatTheScaler", "Workbench", "StepDebugger", "CastPasses", "GpuRun"}
-WHOLE = ("06_loss_scaling", "08_recipes", "09b_many_workers", "11_beyond_fp16", "12_project")
+WHOLE = ("06_loss_scaling", "08_recipes", "09b_many_workers", "11b_eight_and_four_bits", "12_project")
 STEPS = 3
 ASKS_WHICH_CARD = {
     "cell_type": "code", "id": "which-card", "metadata": {}, "outputs": [], "execution_count": None,
