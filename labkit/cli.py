@@ -235,10 +235,11 @@ COMMANDS: dict[str, Command] = {
     )),
     "diagnose": Command("Run a few steps of a training script, and name its faults with their lines and repairs",
                         "commands.scripts:diagnose", (
-        "labkit diagnose train.py", "labkit diagnose --steps 5 train.py --epochs 1",
+        "labkit diagnose train.py", "labkit diagnose --steps 5 --folder report train.py --epochs 1",
     ), (
         SCRIPT,
         argument("--steps", type=int, default=20, metavar="N", help="stop after N steps (default: %(default)s)"),
+        argument("--folder", type=Path, help="write the report into this folder as well, as a page, JSON and text"),
         argument("arguments", nargs=REMAINDER, help="arguments of the script, after --steps"),
     )),
     "explain": Command("Explain an error message of mixed precision", "commands.scripts:explain", (

@@ -27,7 +27,7 @@ TO_THE_LEFT: dict[str, tuple[str, ...]] = {
     "machine": GROUND,
     "gemm": (*GROUND, "modes"),
     "bench": (*GROUND, "machine", "gemm"),
-    "instrument": ("formats", "interop", "modes"),
+    "instrument": (*GROUND, "modes"),
     "amp": (*GROUND, "modes", "gemm", "instrument"),
     "train": (*LOW, "gemm", "instrument", "amp"),
     "frameworks": (*LOW, "gemm", "instrument", "amp", "train"),

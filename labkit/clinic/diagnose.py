@@ -1,8 +1,8 @@
 """Diagnosis of a training loop, from a few of its own steps.
 
-Idea: an event of a step, or a finding of `watch`, has a kind. Each kind is a row of `ROWS`: how severe it is, what to
-do, and which faults of labkit.faults show it. So a table says what a diagnosis can find, and which faults it claims to
-find. A kind of event without a row is no finding.
+Idea: a diagnosis is a watch of the model, and an observer of every operation. Events of a step, findings of the watch
+and checks of the model at the end each have a kind of labkit.instrument.symptoms. That table says what a diagnosis can
+find, and which faults it claims to find.
 
 Invariant: nothing is reported as bad that these steps did not show.
 """
@@ -11,22 +11,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from labkit.clinic.constants import Constant, constants_of
-from labkit.clinic.events import HALF, TrainingObserver, line_of_error, observe_training
+from labkit.clinic.events import HALF, TrainingObserver, observe_training
 from labkit.faults import FAULTS, explain
 from labkit.faults.messages import messages_in
-from labkit.instrument import Finding as Event
-from labkit.instrument import Watch, watch
+from labkit.instrument import Report, Watch, watch
 from labkit.instrument.guard import guarded, reporting
-from labkit.instrument.records import REPAIRS
 from labkit.instrument.sample import finite
-from labkit.machine.findings import Finding, Report, Status
+from labkit.instrument.symptoms import SYMPTOMS, finding
+from labkit.instrument.user_code import line_of_error
+from labkit.records.findings import Finding, Status
 
 SAMPLES = 5  # steps that watch counts and replays in FP32
 FIRST_SCALE = 2.0**16  # of a GradScaler: a scale above it may still be falling to its place
@@ -36,82 +36,7 @@ NOT_LOOKED_AT = "The training was not affected; this part of the diagnosis is mi
 UNTIL_IT_IS_HALF = "It did no harm. Where it meets a half tensor, choose it by `torch.finfo(x.dtype)`, or use FP32."
 
 
-@dataclass(frozen=True)
-class Row:
-    """What a kind of event means.
-
-    faults  the faults of labkit.faults that show it
-    least   in how many steps it has to occur
-    """
-
-    status: Status
-    remedy: str
-    faults: tuple[str, ...]
-    least: int = 1
-
-
-BAD, WARN = Status.BAD, Status.WARN
-FP32_FIRST = "Compute this place in FP32: `x = x.float()` before it; autocast(enabled=False) alone casts nothing."
-EPSILONS = ("log_of_epsilon", "switched_off_but_half", "scale_falls_to_zero", "denominator_underflows")
-SUMS = ("dice_overflows", "validation_sum", "forward_overflow", "norm_squared_in_half")
-ROWS: dict[str, Row] = {
-    # events of a step
-    "overflow": Row(BAD, FP32_FIRST, ("forward_overflow", "halves_by_hand", "norm_squared_in_half")),
-    "log of 0": Row(BAD, FP32_FIRST, EPSILONS),
-    "exp overflows": Row(BAD, "Use torch.softmax, log_softmax or logsumexp, in FP32.", ("softmax_by_hand",)),
-    "division by 0": Row(BAD, FP32_FIRST, ("denominator_underflows",)),
-    "sum overflows": Row(BAD, "Add up in FP32: `.float()` before the sum.", SUMS),
-    "softmax of a masked row": Row(BAD, "Set rows that are masked whole to 0 after the softmax.", ("row_all_masked",)),
-    "inf or NaN in FP32": Row(WARN, "Check this line: where its result is used, it spoils the step.", ()),
-    "inf or NaN in the backward pass": Row(
-        BAD, "Scale the loss (GradScaler), which skips such steps; or compute here in FP32.", ("forward_overflow",)
-    ),
-    "inf or NaN in the optimizer pass": Row(BAD, "Let the optimizer work on FP32 weights.", ("adam_in_half",)),
-    "a step with inf or NaN": Row(
-        BAD,
-        "Check the gradients first: use a GradScaler, or clip with error_if_nonfinite=True.",
-        ("clip_with_inf",),
-    ),
-    "constant": Row(WARN, "Choose it by `torch.finfo(x.dtype)`, or compute in FP32.", EPSILONS),
-    "whole numbers fall together": Row(BAD, "Count in integers or in FP32.", ("positions_in_half",)),
-    "whole numbers in FP32 fall together": Row(WARN, "Count in integers or in FP32.", ("positions_in_half",)),
-    "half where autocast is off": Row(
-        WARN, "`.float()` on every tensor that enters the region.", ("switched_off_but_half",)
-    ),
-    "penalty from scaled": Row(BAD, "Divide the gradients by scaler.get_scale() first.", ("penalty_from_scaled",)),
-    "gradients read while scaled": Row(WARN, "Read them after scaler.unscale_(optimizer).", ("logged_while_scaled",)),
-    "scale changed between": Row(BAD, "Call scaler.update() once, after the step.", ("scale_changes_between",)),
-    "schedule counts skips": Row(WARN, "Step it only after a step that was taken.", ("schedule_counts_skips",)),
-    "backward inside autocast": Row(BAD, "End the region before backward().", ("backward_inside",)),
-    "a step inside autocast": Row(
-        BAD,
-        "Open a region for each forward pass, and keep all else outside: it caches its casts.",
-        ("stale_cast",),
-    ),
-    "layer made in the step": Row(BAD, "Create layers in __init__.", ("layer_made_in_forward",), least=2),
-    "buffer": Row(BAD, "Reject such inputs; restore the buffers, or estimate them again.", ("nan_only_in_eval",)),
-    # checks of the model at the end
-    "scale falls": Row(
-        BAD,
-        "No scale repairs this: find the first inf or NaN, and compute it in FP32.",
-        ("scale_falls_to_zero",),
-    ),
-    "optimizer holds other parameters": Row(
-        BAD, "Convert or copy the model first; create the optimizer afterwards.", ("optimizer_made_before",)
-    ),
-    "trainable weights in half": Row(
-        WARN, "Keep trained weights in FP32; autocast makes the copies.", ("half_weights_unscaled", "gains_in_bf16")
-    ),
-    # findings of watch
-    "clipped while scaled": Row(BAD, REPAIRS["clipped while scaled"], ("clip_before_unscale",)),
-    "epsilon is zero": Row(BAD, REPAIRS["epsilon is zero"], ("adam_in_half",)),
-    "optimizer state cannot decay": Row(BAD, REPAIRS["optimizer state cannot decay"], ("moment_in_bf16",)),
-    "weight decay lost": Row(BAD, REPAIRS["weight decay lost"], ("decay_is_lost",)),
-    "updates swallowed": Row(BAD, REPAIRS["updates swallowed"], ("gains_in_bf16",)),
-    "never moved": Row(BAD, REPAIRS["never moved"], ("gains_in_bf16",)),
-    "scale too low": Row(BAD, REPAIRS["scale too low"], ("mse_underflows",)),
-    "underflow": Row(BAD, REPAIRS["underflow"], ("mse_underflows", "backward_inside")),
-}
+BY_OPERATION = {"first inf", "first NaN", "scale too high"}  # seen by the observer of operations, with its line
 IN_HALF_ONLY = {"updates swallowed", "never moved", "optimizer state cannot decay", "weight decay lost"}
 
 HARMLESS_IF_MASKED = {"softmax of a masked row", "inf or NaN in FP32", "inf or NaN in the backward pass"}
@@ -129,7 +54,7 @@ def claims() -> dict[str, set[str]]:
     >>> sorted(claims()["stale_cast"]), "average_in_bf16" in claims()
     (['a step inside autocast'], False)
     """
-    by = {**{kind: row.faults for kind, row in ROWS.items()}, "exception": RAISING}
+    by = {**{kind: row.faults for kind, row in SYMPTOMS.items()}, "exception": RAISING}
     claimed = {name: {kind for kind, names in by.items() if name in names} for name in FAULTS}
     return {name: kinds for name, kinds in claimed.items() if kinds}
 
@@ -232,7 +157,7 @@ class Diagnosis(TrainingObserver):
             if name in self.finite_buffers and not finite(buffer):
                 self.finite_buffers.remove(name)
                 seen = f"the buffer {name} holds inf or NaN from this step on"
-                self.events.append(Event("buffer", name.rpartition(".")[0], self.step, seen))
+                self.events.append(finding("buffer", name.rpartition(".")[0], self.step, seen))
 
     def report(self) -> Report:
         """Return all findings, the worst first."""
@@ -241,42 +166,43 @@ class Diagnosis(TrainingObserver):
             events += self._final_checks()
         with reporting(self.failed, "reading the findings of watch"):
             events += self._watch_findings()
-        found = [*([_exception_finding(self.error)] if self.error else []), *self._rows(events)]
-        found += self._notes({finding.where.partition(",")[0] for finding in found})
+        found = [*([_exception_finding(self.error)] if self.error else []), *self._repeated(events)]
+        found += self._notes({each.line for each in found})
         found += [*self._failures(), self._summary()]
-        found.sort(key=lambda finding: [Status.BAD, Status.WARN, Status.OK].index(finding.status))
-        return Report(tuple(found), "Optional improvements", "To do before this training is well")
+        found.sort(key=lambda each: list(reversed(Status)).index(each.status))
+        watched = next((watch.report() for _, watch in self.models.values()), Report(model="", steps=self.steps))
+        return replace(watched, steps=self.steps, findings=tuple(found))
 
-    def _rows(self, events: list[Event]) -> Iterator[Finding]:
-        for kind, row in ROWS.items():
-            mine = [e for e in events if e.what == kind and self._is_harmful(e)]
-            steps = sorted({e.step for e in mine})
-            if len(steps) >= row.least:
-                first = mine[0]
+    def _repeated(self, events: list[Finding]) -> Iterator[Finding]:
+        """Yield the first finding of each kind, with how often it occurred."""
+        for kind, symptom in SYMPTOMS.items():
+            mine = [e for e in events if e.name == kind and self._is_harmful(e)]
+            steps = sorted({e.step for e in mine if e.step is not None})
+            if len(steps) >= symptom.least:
                 often = f"first in step {steps[0]}" + f", in {len(steps)} steps of {self.steps}" * (len(steps) > 1)
                 more = f", {len({e.where for e in mine}) - 1} more places" * (len({e.where for e in mine}) > 1)
-                yield Finding(kind, row.status, f"{first.says} ({often}{more})", row.remedy, first.where, row.faults)
+                yield replace(mine[0], what=f"{mine[0].what} ({often}{more})")
 
     def _notes(self, reported: set[str]) -> list[Finding]:
         """Return constants in the source that FP16 cannot hold, and that did no harm in these steps."""
-        reported = reported | {event.line for event in self.events if event.what == "constant"}
+        reported = reported | {event.line for event in self.events if event.name == "constant"}
         mine = [constant for constant in self.constants if constant.where not in reported]
         more = f"; and {len(mine) - NOTES} more" * (len(mine) > NOTES)
         return [
             Finding(
                 "in the source", Status.OK, each.says + more * (each is mine[:NOTES][-1]), UNTIL_IT_IS_HALF, each.where,
-                ("log_of_epsilon",) if abs(each.value) < 1 else ("mask_constant",),
+                faults=("log_of_epsilon",) if abs(each.value) < 1 else ("mask_constant",),
             )
             for each in mine[:NOTES]
         ]  # fmt: skip
 
-    def _is_harmful(self, event: Event) -> bool:
+    def _is_harmful(self, event: Finding) -> bool:
         """Return whether an event does harm: not if it was masked, or if a scaler only searches for its scale."""
-        if event.what not in HARMLESS_IF_MASKED:
+        if event.name not in HARMLESS_IF_MASKED:
             return True
         attempts = [a for a in self.attempts if a.step == event.step]
-        spoilt = any(e.what == "a step with inf or NaN" and e.step == event.step for e in self.events)
-        by_scale = "backward" in event.what and not self._falling()
+        spoilt = any(e.name == "a step with inf or NaN" and e.step == event.step for e in self.events)
+        by_scale = "backward" in event.name and not self._falling()
         return not attempts or spoilt or (not by_scale and not all(a.taken for a in attempts))
 
     def _falling(self) -> str:
@@ -301,27 +227,28 @@ class Diagnosis(TrainingObserver):
         failures = [*self.failures.values(), *(f for _, watch in self.models.values() for f in watch.failures)]
         return [Finding("not looked at", Status.WARN, what, NOT_LOOKED_AT) for what in failures]
 
-    def _final_checks(self) -> Iterator[Event]:
+    def _final_checks(self) -> Iterator[Finding]:
         last = self.step
         if falling := self._falling():
-            yield Event("scale falls", "", last, falling)
+            yield finding("scale falls", "", last, falling)
         held = {id(p) for p in self.optimized_parameters()}
         orphans = [n for n in self.with_gradient if id(self.parameters[n]) not in held]
         still = [n for n in orphans if torch.equal(self.parameters[n].detach(), self.before[n])]
         moved = any(attempt.taken for attempt in self.attempts)
         if moved and held and still and len(orphans) == len(self.with_gradient):
             seen = f"{len(still)} of {len(self.parameters)} parameters got gradients, and no optimizer holds them"
-            yield Event("optimizer holds other parameters", sorted(still)[0], last, seen)
+            yield finding("optimizer holds other parameters", sorted(still)[0], last, seen)
         half = [n for n, p in self.parameters.items() if p.dtype in HALF and id(p) in held]
         if half:
             seen = f"{len(half)} of {len(self.parameters)} trained parameters are {self.parameters[half[0]].dtype}"
-            yield Event("trainable weights in half", half[0], 0, seen)
+            yield finding("trainable weights in half", half[0], 0, seen)
 
-    def _watch_findings(self) -> Iterator[Event]:
+    def _watch_findings(self) -> Iterator[Finding]:
         findings = ((prefix, f) for prefix, (_, watch) in self.models.items() for f in watch.report().findings)
         for prefix, found in findings:
             weight = self.parameters.get(prefix + found.layer)
-            if found.what in ROWS and (found.what not in IN_HALF_ONLY or (weight is not None and weight.dtype in HALF)):
+            in_half = weight is not None and weight.dtype in HALF
+            if found.name not in BY_OPERATION and (in_half or found.name not in IN_HALF_ONLY):
                 yield replace(found, layer=prefix * bool(found.layer) + found.layer)
 
 
@@ -331,4 +258,4 @@ def _exception_finding(error: BaseException) -> Finding:
     known, messages = explain(str(error)), messages_in(str(error))
     remedy = "No known fault has this message. A step has to finish before it can be examined."
     remedy = known[0].repair if known else messages[0].next if messages else remedy
-    return Finding("exception", Status.BAD, text, remedy, line_of_error(error), tuple(p.id for p in known))
+    return Finding("exception", Status.BAD, text, remedy, line_of_error(error), faults=tuple(p.id for p in known))

@@ -10,15 +10,12 @@ Invariant: no number is changed. When the block ends, also by an exception, all 
 
 from __future__ import annotations
 
-import copy
 import math
 import sys
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,9 +27,11 @@ from torch.utils._pytree import tree_leaves
 
 from labkit.clinic.constants import misfit
 from labkit.instrument.guard import described, guarded
-from labkit.instrument.records import Finding
 from labkit.instrument.sample import dtype_name, finite, floats, largest, non_finite
 from labkit.instrument.stream import Listener, Modules, Operations, in_backward, open_sources, optimizer_hooks, tap
+from labkit.instrument.symptoms import finding
+from labkit.instrument.user_code import line_of_user
+from labkit.records.findings import Finding
 
 SURELY_SCALED = 2.0**8  # the smallest power of two that is taken for a loss scale, and not for a weight
 HALF = (torch.float16, torch.bfloat16)
@@ -50,13 +49,6 @@ VIEWS = {"view", "_unsafe_view", "t", "transpose", "permute", "expand", "squeeze
 SQUARES = {"pow", "norm", "linalg_vector_norm", "square"}
 NORMS = {"norm", "linalg_vector_norm", "_foreach_norm"}
 ALMOST_LOWEST = -60_000  # masks in FP16 are at or below it: two of them add up to -inf, which is harmless
-LAB = Path(__file__).parents[1]
-# Frames of these files are not the user's code. While one of INTERNAL_FILES runs, the lab itself runs the operations.
-INTERNAL_FILES = tuple(str(LAB / "instrument" / f"{name}.py") for name in ("replay", "sample", "histogram", "probe"))
-LIBRARY_FILES = (
-    "<", copy.__file__, str(Path(torch.__file__).parent), str(LAB / "instrument"), str(LAB / "modes"),
-    *(str(LAB / "clinic" / f"{name}.py") for name in ("diagnose", "events", "script")),
-)  # fmt: skip
 
 
 @dataclass
@@ -89,7 +81,7 @@ class TrainingObserver(Listener):
         """Record an event, unless the lab itself caused it."""
         line = line_of_user(sys._getframe(1))
         if line is not None:
-            self.events.append(Finding(kind, self.modules.innermost, self.step, seen, line))
+            self.events.append(finding(kind, self.modules.innermost, self.step, seen, line))
 
     def failed(self, where: str, error: Exception) -> None:
         """Record a failure of the observer itself: the report says so, and the training goes on."""
@@ -115,7 +107,7 @@ class TrainingObserver(Listener):
                 seen = (
                     f"a parameter of shape {tuple(parameter.shape)} was created in the step, and no optimizer holds it"
                 )
-                self.events.append(Finding("layer made in the step", "", self.step, seen, line))
+                self.events.append(finding("layer made in the step", "", self.step, seen, line))
         self.new_parameters, self.scaled_gradients, self.modules.running = [], [], []
 
     # Hooks and taps
@@ -322,24 +314,6 @@ def _is_mask(name: str, inputs: list[Tensor], bad: Tensor) -> bool:
     """Return whether -inf results from a mask that was already near the lowest number."""
     low = any(bool((t <= ALMOST_LOWEST).any()) for t in floats(inputs))
     return name in ("add", "sub", "add_", "_to_copy") and low and not bool(bad.isnan().any() | (bad == math.inf).any())
-
-
-def line_of_user(frame: Any) -> str | None:
-    """Return file:line of the innermost frame of the user's code; None if the lab itself runs the operation."""
-    for summary, line in traceback.walk_stack(frame):
-        file = summary.f_code.co_filename
-        if file.startswith(INTERNAL_FILES):
-            return None
-        if not file.startswith(LIBRARY_FILES):
-            return f"{Path(file).name}:{line}"
-    return ""
-
-
-def line_of_error(error: BaseException) -> str:
-    """Return file:line of the innermost frame of the user's code in an error's traceback."""
-    lines = [(file, line) for file, line, *_ in traceback.extract_tb(error.__traceback__)]
-    users = [(file, line) for file, line in lines if not file.startswith(LIBRARY_FILES)]
-    return f"{Path(users[-1][0]).name}:{users[-1][1]}" if users else ""
 
 
 @contextmanager

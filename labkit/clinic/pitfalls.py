@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from labkit.machine.findings import Finding, Report, Status
+from labkit.records.findings import Finding, Report, Status
 from labkit.train import RunRecord
 
 MANY_SKIPS = 20  # in a row: a dynamic scaler halves 2^16 to below 1 in 17

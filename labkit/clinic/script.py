@@ -19,11 +19,12 @@ from torch import Tensor, nn
 import labkit.frameworks  # noqa: F401  # registers its scalers as sources
 from labkit.clinic.constants import Constant, constants_in, constants_of
 from labkit.clinic.diagnose import Diagnosis
-from labkit.clinic.events import line_of_error, line_of_user, observe_training
+from labkit.clinic.events import observe_training
 from labkit.faults import explain
+from labkit.instrument import Report
 from labkit.instrument.guard import guarded
 from labkit.instrument.script import model_of, run_as_main
-from labkit.machine.findings import Report
+from labkit.instrument.user_code import line_of_error, line_of_user
 
 
 class StepLimit(SystemExit):

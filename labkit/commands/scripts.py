@@ -61,12 +61,14 @@ def diagnose(arguments: Namespace) -> int:
         own.add_argument("--steps", type=int)
         arguments.steps = own.parse_args(arguments.arguments[:2]).steps
         arguments.arguments = arguments.arguments[2:]
-    _warn_of_own_options(arguments.arguments, ("--steps",), arguments.script, "diagnose")
+    _warn_of_own_options(arguments.arguments, ("--steps", "--folder"), arguments.script, "diagnose")
     try:
         report = diagnose_script(arguments.script, arguments.arguments, arguments.steps)
     except ValueError as error:
         raise CommandError(str(error)) from error
     print(report)
+    if arguments.folder is not None:
+        print(f"written to {report.save(free_folder(arguments.folder)) / 'report.html'}")
     return 0 if report.healthy else 1
 
 

@@ -12,11 +12,12 @@ from labkit.instrument.probe import (
     underflow,
     zeros_inside,
 )  # fmt: skip
-from labkit.instrument.records import AgainstFP32, Finding, NonFinite, Skip, WatchedStep, Window
+from labkit.instrument.records import AgainstFP32, NonFinite, Skip, WatchedStep, Window
 from labkit.instrument.report import Report
 from labkit.instrument.script import watched
 from labkit.instrument.stream import Listener, register_source, scaler_source
 from labkit.instrument.watch import Watch, watch
+from labkit.records.findings import Finding
 
 __all__ = [
     "AgainstFP32", "ExponentHistogram", "Fate", "Finding", "GradSnapshot", "Listener", "NonFinite", "Probe", "Report",

@@ -23,11 +23,13 @@ from labkit.formats import FP16, Format
 from labkit.instrument.fate import fate
 from labkit.instrument.guard import Unseen, described, reporting
 from labkit.instrument.histogram import merge, shift
-from labkit.instrument.records import AgainstFP32, Finding, NonFinite, Skip, WatchedStep, window, with_gradient
+from labkit.instrument.records import AgainstFP32, NonFinite, Skip, WatchedStep, window, with_gradient
 from labkit.instrument.replay import Call, against_fp32, culprit
 from labkit.instrument.report import Report
 from labkit.instrument.sample import Sample, checksum, dtype_name, finite, local_part
 from labkit.instrument.stream import Gradients
+from labkit.instrument.symptoms import finding
+from labkit.records.findings import Finding, Status
 
 Scale = Callable[[], float]
 MOST = 0.5  # share above which a loss is a fault
@@ -72,11 +74,11 @@ class Log:
             still = [n for n, (_, moved) in self._checksums.items() if n in self._meant and not moved]
             found += faults(report, still)
         unseen = tuple(f"{what} (first in step {step})" for what, step in self._unseen.items())
-        return replace(report, findings=tuple(sorted(found, key=lambda finding: finding.step)), unseen=unseen)
+        return replace(report, findings=tuple(sorted(found, key=lambda each: each.step or 0)), unseen=unseen)
 
-    def add_finding(self, finding: Finding) -> None:
+    def add_finding(self, found: Finding) -> None:
         """Add a finding, unless it is known."""
-        self._found.setdefault((finding.what, finding.layer), finding)
+        self._found.setdefault((found.name, found.layer), found)
 
     def add_unseen(self, what: str) -> None:
         """Add what cannot be observed, with the first step."""
@@ -141,7 +143,7 @@ class Log:
 
 
 @torch.no_grad()
-def state_faults(optimizer: Any, weights: Mapping[str, Tensor], step: int) -> Iterator[Finding]:
+def state_faults(optimizer: Any, weights: Mapping[str, Tensor], step: int, line: str) -> Iterator[Finding]:
     """Yield the faults of an optimizer's state after a step: decay without effect, and a zero epsilon."""
     names = {id(weight): name for name, weight in weights.items()}
     for group in optimizer.param_groups:
@@ -149,29 +151,29 @@ def state_faults(optimizer: Any, weights: Mapping[str, Tensor], step: int) -> It
             name = names.get(id(weight))
             if name is None:
                 continue
-            yield from _decay_of_weight(group, weight, name, step)
+            yield from _decay_of_weight(group, weight, name, step, line)
             state = optimizer.state.get(weight, {})
             for key in DECAYS.keys() & state.keys():
                 if isinstance(state[key], Tensor):
-                    yield from _decay_of_state(DECAYS[key](group), key, state[key], name, step)
+                    yield from _decay_of_state(DECAYS[key](group), key, state[key], name, step, line)
             kept = next((s for s in state.values() if isinstance(s, Tensor) and s.dim()), weight)
             if group.get("eps") and not torch.tensor(group["eps"], dtype=kept.dtype):
                 says = f"{group['eps']:g} is zero in {dtype_name(kept)}, and does not prevent a division by zero"
-                yield Finding("epsilon is zero", name, step, says)
+                yield finding("epsilon is zero", name, step, says, line)
 
 
-def _decay_of_weight(group: Any, weight: Tensor, name: str, step: int) -> Iterator[Finding]:
+def _decay_of_weight(group: Any, weight: Tensor, name: str, step: int, line: str) -> Iterator[Finding]:
     decoupled = group.get("decoupled_weight_decay", "betas" not in group and "momentum" in group)
     rate = float(group.get("lr") or 0) * float(group.get("weight_decay") or 0)
     if decoupled and rate and (share := _unmoved(weight, 1 - rate)) > MOST:
         says = f"{rate:.2g} of a weight is less than half an ulp of {dtype_name(weight)} for {share:.0%} of them"
-        yield Finding("weight decay lost", name, step, says)
+        yield finding("weight decay lost", name, step, says, line)
 
 
-def _decay_of_state(decay: Any, key: str, state: Tensor, name: str, step: int) -> Iterator[Finding]:
+def _decay_of_state(decay: Any, key: str, state: Tensor, name: str, step: int, line: str) -> Iterator[Finding]:
     if 0 < float(decay) < 1 and (share := _unmoved(state, float(decay))) > MOST:
         says = f"{key} in {dtype_name(state)} times {float(decay):g} is the same number for {share:.0%} of it"
-        yield Finding("optimizer state cannot decay", name, step, says)
+        yield finding("optimizer state cannot decay", name, step, says, line)
 
 
 def _unmoved(tensor: Tensor, factor: float) -> float:
@@ -186,21 +188,26 @@ def _unmoved(tensor: Tensor, factor: float) -> float:
 
 def faults(report: Report, never_moved: Iterable[str]) -> Iterator[Finding]:
     """Yield the findings that follow from the counts, each with the first step that shows it."""
-    first_step = min((w.step for w in report.watched), default=0)
     found: dict[tuple[str, str], Finding] = {}
+    settled = bool(report.skips) and report.skips[-1].step < report.steps - 1  # steps were taken after the last skip
     for bad in report.non_finite:
         what = "scale too high" if bad.by_scale else f"first {bad.value}"
-        found.setdefault((what, bad.layer), Finding(what, bad.layer, bad.step, str(bad)))
+        each = finding(what, bad.layer, bad.step, str(bad), bad.line)
+        if bad.by_scale and settled:
+            each = replace(each, status=Status.OK, remedy="", what=f"{bad}; the scaler lowered its scale")
+        found.setdefault((what, bad.layer), each)
     for watched in report.watched:
         driven = with_gradient(watched.histograms)
         for name, (meant, still) in watched.moves.items():
             if meant and still / meant > MOST and name in driven:
                 says = f"{still / meant:.0%} of its weights have a gradient and are the same number after the step"
-                found.setdefault(("updates swallowed", name), Finding("updates swallowed", name, watched.step, says))
+                swallowed = finding("updates swallowed", name, watched.step, says, watched.lines.get("step", ""))
+                found.setdefault(("updates swallowed", name), swallowed)
     yield from found.values()
+    first_step, lines = (report.watched[0].step, report.watched[0].lines) if report.watched else (0, {})
     for name in never_moved:
         says = "it has gradients, and is the same in all sampled steps"
-        yield Finding("never moved", name, first_step, says)
+        yield finding("never moved", name, first_step, says, lines.get("step", ""))
     lost = list(_underflow(report))
     yield from lost or _scale_too_low(report)  # one fault: the underflow by name is more specific
 
@@ -227,21 +234,18 @@ def _scale_too_low(report: Report) -> Iterator[Finding]:
                     f"{lost:.0%} of {what} are zero or subnormal in FP16 at a scale of 2^{used}; "
                     f"scales from 2^{first} to 2^{max(high, first)} keep them"
                 )
-                yield Finding("scale too low", "", watched.step, says)
+                yield finding("scale too low", "", watched.step, says, watched.lines.get("backward", ""))
                 return
 
 
 def _underflow(report: Report) -> Iterator[Finding]:
-    seen: set[str] = set()
+    seen, lines = set[str](), {w.step: w.lines.get("backward", "") for w in report.watched}
     for beside in report.against_fp32:
+        line = lines.get(beside.step, "")
         if not beside.arrived[0] and beside.arrived[1] and "" not in seen:
             seen.add("")
-            yield Finding(
-                "underflow",
-                "",
-                beside.step,
-                "the gradient at the model's outputs is zero: it underflowed before them",
-            )
+            says = "the gradient at the model's outputs is zero: it underflowed before them"
+            yield finding("underflow", "", beside.step, says, line)
         for kind, layers in beside.lost.items():
             bad = {n: lost / alive for n, (lost, alive) in layers.items() if alive and lost / alive > MOST}
             if len(bad) > 1 and len(bad) == sum(alive > 0 for _, alive in layers.values()):
@@ -251,4 +255,4 @@ def _underflow(report: Report) -> Iterator[Finding]:
                     seen.add(key)
                     where = "" if name else "in every layer at least "
                     says = f"{where}{share:.0%} of its {kind} are not zero in FP32 and zero here"
-                    yield Finding("underflow", name, beside.step, says)
+                    yield finding("underflow", name, beside.step, says, line)

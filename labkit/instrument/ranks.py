@@ -26,8 +26,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from labkit.instrument.guard import Failed, guarded
 from labkit.instrument.histogram import merge
-from labkit.instrument.records import Finding, Skip, WatchedStep, trimmed
+from labkit.instrument.records import Skip, WatchedStep, trimmed
 from labkit.instrument.report import Report, from_plain, to_plain
+from labkit.instrument.symptoms import finding
+from labkit.records.findings import Finding
 
 WAIT_S = 60.0  # for the reports of ranks that end later
 OWN_BATCH = ("activations", "activation gradients")
@@ -117,7 +119,7 @@ def merge_reports(reports: Sequence[Report], sharded: frozenset[str] = frozenset
     numbers = sorted({w.step for report in reports for w in report.watched})
     watched = [[w for report in reports for w in report.watched if w.step == number] for number in numbers]
     odd = _disagreement(reports, watched)
-    found = {(f.what, f.layer): f for report in reversed(reports) for f in report.findings}
+    found = {(f.name, f.layer): f for report in reversed(reports) for f in report.findings}
     report_non_finite = {bad.step: bad for bad in reversed([bad for report in reports for bad in report.non_finite])}
     return replace(
         reports[0],
@@ -126,7 +128,7 @@ def merge_reports(reports: Sequence[Report], sharded: frozenset[str] = frozenset
         skips=tuple(_skip(reports, step) for step in sorted({s.step for report in reports for s in report.skips})),
         non_finite=tuple(report_non_finite[step] for step in sorted(report_non_finite)),
         against_fp32=tuple(a for report in reports for a in report.against_fp32),
-        findings=(*odd, *sorted(found.values(), key=lambda finding: finding.step)),
+        findings=(*odd, *sorted(found.values(), key=lambda each: each.step or 0)),
         unseen=tuple(dict.fromkeys(what for report in reports for what in report.unseen)),
     )
 
@@ -171,4 +173,4 @@ def _disagreement(reports: Sequence[Report], watched: Sequence[list[WatchedStep]
     if not odd:
         return []
     first = min(odd)
-    return [Finding("ranks parted", "", first, f"{odd[first]}: agree on found_inf over the ranks, before the step")]
+    return [finding("ranks parted", "", first, f"{odd[first]}: agree on found_inf over the ranks, before the step")]

@@ -1,4 +1,4 @@
-"""Records of a watch: sampled steps, skips, sources of inf and NaN, comparisons with FP32, and findings.
+"""Records of a watch: sampled steps, skips, sources of inf and NaN, and comparisons with FP32.
 
 Idea: the effect of another format or scale, and the safe scales, follow from counts per binade. So a report holds
 counts, and no tensor.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -43,6 +43,7 @@ class WatchedStep:
     casts       "float32 to float16" -> casts inside the model, and the bytes that they wrote
     clipped     norm of the gradients of the step / norm after backward; 1 without clipping
     half        the layers whose gradients arrived in FP16
+    lines       "backward" and "step" -> file and line of the user's code that called them
     """
 
     step: int
@@ -53,6 +54,7 @@ class WatchedStep:
     casts: Mapping[str, tuple[int, int]]
     clipped: float = 1.0
     half: tuple[str, ...] = ()
+    lines: Mapping[str, str] = field(default_factory=dict, compare=False)
 
 
 def with_gradient(histograms: Histograms) -> set[str]:
@@ -81,6 +83,7 @@ class NonFinite:
     value      "inf" or "NaN"
     largest    the largest finite |value| among the operation's inputs
     by_scale   with the gradients divided by the scale, nothing is inf or NaN
+    line       file and line of the user's code in the forward pass, if known
     """
 
     step: int
@@ -90,6 +93,7 @@ class NonFinite:
     value: str
     largest: float
     by_scale: bool = False
+    line: str = field(default="", compare=False)
 
     def __str__(self) -> str:
         """Return one sentence."""
@@ -117,50 +121,6 @@ class AgainstFP32:
     histograms: Histograms
     arrived: tuple[int, int]
     begins_at: str
-
-
-REPAIRS = {  # kind of finding -> what to do
-    "first inf": "Compute this place in FP32: `x = x.float()` before it; autocast(enabled=False) alone casts nothing.",
-    "first NaN": "Compute this place in FP32, or bound its input, as log, sqrt and division need.",
-    "scale too high": "Use a GradScaler, which lowers its scale by itself; or a smaller fixed scale.",
-    "scale too low": "Scale the loss (GradScaler), by a power of two in the window of safe scales.",
-    "clipped while scaled": "Call scaler.unscale_(optimizer) before clipping.",
-    "epsilon is zero": "FP32 master weights; else eps of 1e-4 or more.",
-    "optimizer state cannot decay": "Keep the state in FP32, or round it stochastically.",
-    "weight decay lost": "Decay an FP32 master, or round stochastically.",
-    "updates swallowed": "FP32 master weights, or stochastic rounding.",
-    "never moved": "FP32 master weights, or stochastic rounding.",
-    "underflow": "Scale the loss, and compute it in FP32.",
-    "ranks parted": "Agree on found_inf over the ranks before the step, and keep one scale for all.",
-}
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A fault: its kind, the layer or parameter ("" for all), the first step that shows it, and a sentence.
-
-    line    file and line of the user's code, if known
-    """
-
-    what: str
-    layer: str
-    step: int
-    says: str
-    line: str = ""
-
-    def __str__(self) -> str:
-        """Return one line."""
-        return f"step {self.step}: {self.what}" + f" in {self.layer}" * bool(self.layer) + f": {self.says}"
-
-    @property
-    def repair(self) -> str:
-        """What to do."""
-        return REPAIRS[self.what]
-
-    @property
-    def where(self) -> str:
-        """The line and the layer, as far as known."""
-        return ", ".join(filter(None, (self.line, self.layer and f"in {self.layer}")))
 
 
 @dataclass(frozen=True)

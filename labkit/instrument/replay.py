@@ -13,6 +13,7 @@ import copy
 import math
 import random
 import re
+import sys
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -30,6 +31,7 @@ from labkit.instrument.histogram import ExponentHistogram, merge
 from labkit.instrument.records import AgainstFP32, NonFinite, trimmed
 from labkit.instrument.sample import count, dense, floats, largest, non_finite
 from labkit.instrument.stream import Modules, Operations
+from labkit.instrument.user_code import line_of_user
 from labkit.modes import LabMode, open_modes, under
 
 NARROW = (torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
@@ -307,14 +309,18 @@ class _Layers:
             return None
         before = [t.detach().clone() for t in given] if op.endswith("_") else given
         layer = self.modules.innermost
-        return lambda result: self.judge(op.strip("_"), layer, "forward", before, floats(result))
+        caller = sys._getframe(1)
+        return lambda result: self.judge(op.strip("_"), layer, "forward", before, floats(result), caller)
 
-    def judge(self, op: str, layer: str, direction: str, given: list[Tensor], results: list[Tensor]) -> None:
+    def judge(
+        self, op: str, layer: str, direction: str, given: list[Tensor], results: list[Tensor], caller: Any = None
+    ) -> None:
         """Record the first operation that gives inf or NaN from finite numbers, or NaN without one as input."""
         if self.first is None and (bad := next(filter(None, map(non_finite, results)), "")):
             before = {non_finite(t) for t in given}
             if (bad == "NaN" and "NaN" not in before) or before <= {""}:
-                self.first = NonFinite(self.step, layer, op, direction, bad, largest(given))
+                line = line_of_user(caller) or "" if caller is not None else ""
+                self.first = NonFinite(self.step, layer, op, direction, bad, largest(given), line=line)
 
 
 def _op(name: str) -> str:

@@ -206,6 +206,7 @@ class Sample:
         self.before: dict[str, Tensor] = {}
         self.inner = False  # torch.autograd.grad is running
         self.half: set[str] = set()  # layers whose gradients arrived in FP16
+        self.lines: dict[str, str] = {}
         self._saved: set[int] = set()
 
     @non_fatal
@@ -324,4 +325,6 @@ class Sample:
     def done(self) -> WatchedStep:
         """Return what was counted, as a record."""
         counts, half = dict(self.counts), tuple(sorted(self.half))
-        return WatchedStep(self.step, self._scale(), counts, self.moves, self.memory, self.casts, self.clipped, half)
+        return WatchedStep(
+            self.step, self._scale(), counts, self.moves, self.memory, self.casts, self.clipped, half, self.lines
+        )

@@ -98,7 +98,7 @@ class Watches(Listener):
         """Return a report for each model; the first includes failures outside of any one watch."""
         reports = [each.report() for each in self.open]
         if self._failures:
-            first, *others = reports or [Report(script, steps=0)]
+            first, *others = reports or [Report(model=script, steps=0)]
             reports = [replace(first, unseen=(*first.unseen, *self._failures.values())), *others]
         return reports
 

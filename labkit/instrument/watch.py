@@ -12,6 +12,7 @@ also by an exception, no hook and no reference remains.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
@@ -27,7 +28,7 @@ from labkit.formats import BF16, FP16, Format
 from labkit.instrument.guard import Unseen, guarded, guarded_context, reporting
 from labkit.instrument.log import Log, state_faults
 from labkit.instrument.ranks import Ranks, after_backward, group_of, single_rank_warning
-from labkit.instrument.records import Finding, Skip
+from labkit.instrument.records import Skip
 from labkit.instrument.replay import Call, note_call
 from labkit.instrument.report import Report
 from labkit.instrument.sample import (
@@ -41,6 +42,8 @@ from labkit.instrument.sample import (
     local_part,
 )  # fmt: skip
 from labkit.instrument.stream import Gradients, Listener, in_backward, no_scale, open_sources, optimizer_hooks, tap
+from labkit.instrument.symptoms import finding
+from labkit.instrument.user_code import line_of_user
 
 MAX_CALLS = 8  # calls of the model in one step whose inputs are kept until the step is over
 SMALL = 4096  # elements of a gradient that is cheap to check in each step
@@ -162,6 +165,7 @@ class Watch(Listener):
             if not self._blind:
                 stack.enter_context(tap(type(self.model), "__call__", self._around_call, self.failed))
             stack.enter_context(tap(torch.autograd, "grad", self._around_grad, self.failed))
+            stack.enter_context(tap(torch.autograd, "backward", self._around_backward, self.failed))
             stack.enter_context(open_sources(self, self._scaler))
             with reporting(self.failed, "beginning the first step"):
                 self._begin()
@@ -285,6 +289,15 @@ class Watch(Listener):
         finally:
             sample.inner = outer
 
+    def _around_backward(self, call: Any, *args: Any, **kwargs: Any) -> Any:
+        self._note_line("backward")
+        return call(*args, **kwargs)
+
+    def _note_line(self, what: str) -> None:
+        """Record the line of the user's code that runs a part of a sampled step."""
+        if self._sample is not None and (line := line_of_user(sys._getframe(1))):
+            self._sample.lines[what] = line
+
     def _reduced(self) -> None:
         """Count gradients after a backward pass that has summed them over the ranks."""
         for name, parameter in self._parameters.items():
@@ -375,11 +388,14 @@ class Watch(Listener):
         left, now = math.hypot(*(norms[n] for n in held)) * scale, length(held.values())
         if scale != 1 and math.isfinite(left) and now < 0.999 * left:
             says = f"while {scale:g} times too large, they were shortened from {left:.3g} to {now:.3g}; unscale_ first"
-            self._log.add_finding(Finding("clipped while scaled", "", self.step, says))
+            self._note_line("step")
+            line = self._sample.lines.get("step", "")
+            self._log.add_finding(finding("clipped while scaled", "", self.step, says, line))
 
     def before_step(self, optimizer: Any, weights: dict[str, Tensor], gradients: Gradients) -> None:
         self.step_begins(optimizer)
         if self._sample is not None:
+            self._note_line("step")
             if self._by_engine:
                 self._sample.forget_gradients()
             observed, self._sample.kept = self._sample.kept, None
@@ -399,8 +415,8 @@ class Watch(Listener):
         self._sample.after_step_sample(weights, gradients)
         self._log.record_moves(self._sample)
         self._sample.measure(self._parameters.values(), weights.values(), optimizer)
-        for finding in state_faults(optimizer, weights, self.step):
-            self._log.add_finding(finding)
+        for found in state_faults(optimizer, weights, self.step, self._sample.lines.get("step", "")):
+            self._log.add_finding(found)
 
     def skipped(self, optimizer: Any, gradients: Gradients, why: str = "") -> None:
         """Record a step that was not taken, and the parameters with inf or NaN."""

@@ -4,6 +4,6 @@ Invariant: the package is imported without torch, so that it can say that torch 
 """
 
 from labkit.machine.check import check_machine
-from labkit.machine.findings import Finding, Report, Status
+from labkit.records.findings import Finding, Report, Status
 
 __all__ = ["Finding", "Report", "Status", "check_machine"]

@@ -19,9 +19,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from labkit.machine.findings import Finding, Report, Status
 from labkit.machine.front_end import extension_folders, front_end, host
 from labkit.records import data_folder, system
+from labkit.records.findings import Finding, Report, Status
 from labkit.records.interleaved_timing import host_seconds, time_interleaved
 
 if TYPE_CHECKING:

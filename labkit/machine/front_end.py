@@ -15,8 +15,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from labkit.machine.findings import Finding, Status
 from labkit.records import system
+from labkit.records.findings import Finding, Status
 
 EXTENSIONS = {"@jupyter-widgets/jupyterlab-manager": "jupyterlab_widgets", "anywidget": "anywidget"}  # folder: package
 PLACE = Path("share", "jupyter", "labextensions")

@@ -55,7 +55,7 @@ def test_watching_changes_no_weight_and_the_report_has_all_steps(tmp_path):
 def test_it_names_weights_that_never_move(tmp_path):
     watch, model = Watch(every=1), Network()
     fit(model, tmp_path, watch, lr=1e-12)  # far below half an ulp
-    assert any("never moved" in finding.what or "swallowed" in finding.what for finding in watch.report().findings)
+    assert any("never moved" in finding.name or "swallowed" in finding.name for finding in watch.report().findings)
 
 
 def test_after_an_error_it_is_closed_by_hand_or_by_the_next_training(tmp_path):

@@ -146,7 +146,7 @@ def test_worked_example_counted_by_hand():
     assert (seen["weight gradients"].count(1, 1), seen["weight gradients"].zeros) == (1, 1)  # 3 and 0
     assert seen["updates"].zeros == 2  # 3 * 2^-30 is less than half an ulp of 1
     assert step.moves == {"weight": (1, 1)}
-    found = {(f.what, f.layer, f.step) for f in w.report().findings}
+    found = {(f.name, f.layer, f.step) for f in w.report().findings}
     assert found == {("never moved", "weight", 0), ("updates swallowed", "weight", 0)}
 
 
@@ -213,7 +213,7 @@ def test_a_skipped_step_names_its_sources_and_is_replayed(fused):
     assert [(skip.step, skip.scale) for skip in report.skips] == [(3, 2.0**10)]
     assert "first.weight" in report.skips[0].culprits
     assert [(bad.step, bad.direction) for bad in report.non_finite] == [(3, "input")]
-    assert [finding.what for finding in report.findings] == ["first NaN"]
+    assert [finding.name for finding in report.findings] == ["first NaN"]
     assert report.watched[0].clipped == pytest.approx(1.0, abs=1e-3)
     assert report.steps == 6
 
@@ -251,8 +251,12 @@ def test_a_report_is_saved_loaded_compared_and_drawn_and_another_file_refused(tm
     assert Report.load(folder) == report
     assert {path.name for path in folder.iterdir()} == {"report.html", "report.json", "report.txt"}
     page = (folder / "report.html").read_text(encoding="utf-8")
-    assert all(part in page for part in ("<svg", "prefers-color-scheme: dark", "first.weight"))
+    assert all(part in page for part in ("<svg", "light-dark(", "first.weight"))
     assert "http" not in page
+    assert "<script" not in page
+    assert all(part in page for part in (report.summary, "in use", "What FP16 loses", "Histograms")), (
+        "verdict, pictures"
+    )
     assert "3 steps, 2 sampled, 0 skipped" in (folder / "report.txt").read_text()
     with pytest.raises(ValueError, match=r"step 1 was not watched; watched: 0, 2"):
         report.histograms("weights", step=1)

@@ -54,7 +54,7 @@ def train(model, *, steps=6, every=50, scale=None, dtype=None, lr=0.1, optimizer
             scaler.update()
     report = w.report()
     assert not [what for what in report.unseen if "Error" in what], report.unseen
-    return {(f.what, f.layer, f.step) for f in report.findings}, report
+    return {(f.name, f.layer, f.step) for f in report.findings}, report
 
 
 def test_nothing_is_found_in_a_healthy_run():
@@ -217,7 +217,7 @@ def test_a_scale_below_the_window_is_no_clean_bill_and_one_inside_it_is_well() -
             for batch in case.batches:
                 case.step(batch)
         assert "Nothing wrong was found" not in str(w.report())
-        assert ": Scale the loss" in str(w.report())
+        assert "-> Scale the loss" in str(w.report())
     assert diagnose(**vars(small_loss(2.0**-6, 2.0**16))).healthy
 
 
@@ -236,8 +236,8 @@ def test_weight_gradients_below_the_window_are_a_finding_of_both_commands() -> N
         with watch(case.model, every=2) as w:
             for batch in case.batches:
                 case.step(batch)
-        assert [f.what for f in w.report().findings] == ["scale too low"] * (not well)
-        assert (": Scale the loss (GradScaler)" in str(w.report())) is not well
+        assert [f.name for f in w.report().findings] == ["scale too low"] * (not well)
+        assert ("-> Scale the loss (GradScaler)" in str(w.report())) is not well
 
 
 def test_the_headline_of_a_run_in_fp32_says_what_fp16_would_lose_and_which_scales_keep_it() -> None:

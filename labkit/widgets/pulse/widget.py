@@ -17,8 +17,8 @@ from typing import Any
 
 import traitlets
 
-from labkit.machine.findings import Report
 from labkit.machine.front_end import host, silent
+from labkit.records.findings import Report
 from labkit.widgets.base.widget import LabWidget
 
 SECONDS = 15.0

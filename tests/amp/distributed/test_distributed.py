@@ -84,7 +84,7 @@ def watched_apart(first: tuple[Any, ...], second: tuple[Any, ...]) -> None:
     """Ranks that nobody asks are seen to part; nobody waits long for one that does not watch."""
     (report, only, alone), (other, _, _) = first, second
     assert report == other
-    assert (report.findings[0].what, report.findings[0].step) == ("ranks parted", 1)
+    assert (report.findings[0].name, report.findings[0].step) == ("ranks parted", 1)
     assert report.histograms("weights", 0)["weight"].total == 1
     assert only.unseen[-1] == "rank 1 of 2: no report arrived in 0.2 s"
     assert "this is rank 0 of 2" in alone.unseen[0]
@@ -290,8 +290,8 @@ def step(number: int, scale: float, **histograms: list[float]) -> WatchedStep:
 
 
 def test_worked_example_what_is_a_ranks_own_is_added_and_what_all_hold_is_counted_once() -> None:
-    ours = Report("Net", 1, (step(0, 8.0, weights=[1.0, 2.0], activations=[1.0]),))
-    theirs = Report("Net", 1, (step(0, 8.0, weights=[1.0, 2.0], activations=[2.0, 0.0]),))
+    ours = Report(model="Net", steps=1, watched=(step(0, 8.0, weights=[1.0, 2.0], activations=[1.0]),))
+    theirs = Report(model="Net", steps=1, watched=(step(0, 8.0, weights=[1.0, 2.0], activations=[2.0, 0.0]),))
     together = merge_reports([ours, theirs])
     assert (together.histograms("weights")["a"].total, together.histograms("activations")["a"].total) == (2, 3)
     assert (together.watched[0].moves, together.watched[0].memory) == ({"a": (2, 1)}, {"weights": 8})
@@ -303,11 +303,11 @@ def test_worked_example_what_is_a_ranks_own_is_added_and_what_all_hold_is_counte
 
 def test_ranks_that_part_are_found_by_their_skips_and_by_their_scales() -> None:
     skips = (Skip(3, 8.0, ("a",), "inf or NaN in a"),)
-    (found,) = merge_reports([Report("Net", 4), Report("Net", 4, skips=skips)]).findings
-    assert (found.what, found.step) == ("ranks parted", 3)
-    assert not merge_reports([Report("Net", 4, skips=skips)] * 2).findings
-    (found,) = merge_reports([Report("Net", 1, (step(0, scale),)) for scale in (8.0, 4.0)]).findings
-    assert "at 4 and 8 times the loss" in found.says
+    (found,) = merge_reports([Report(model="Net", steps=4), Report(model="Net", steps=4, skips=skips)]).findings
+    assert (found.name, found.step) == ("ranks parted", 3)
+    assert not merge_reports([Report(model="Net", steps=4, skips=skips)] * 2).findings
+    (found,) = merge_reports([Report(model="Net", steps=1, watched=(step(0, scale),)) for scale in (8.0, 4.0)]).findings
+    assert "at 4 and 8 times the loss" in found.what
 
 
 @pytest.mark.slow

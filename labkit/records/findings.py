@@ -39,7 +39,9 @@ class Finding:
     status  ok, warn (the lab works, but not as well as it could) or bad (something will not work)
     what    the observation, with numbers and versions
     remedy  what to do; empty only for a finding that is ok
-    where   file and line, or module, as far as they are known
+    line    file and line of the user's code, if known
+    layer   a layer or parameter of the model; "" for all
+    step    of a training, the first that shows it
     faults  names of faults that `labkit explain` shows with the same symptom
 
     Raises:
@@ -55,8 +57,15 @@ class Finding:
     status: Status
     what: str
     remedy: str = ""
-    where: str = ""
+    line: str = ""
+    layer: str = ""
+    step: int | None = None
     faults: tuple[str, ...] = ()
+
+    @property
+    def where(self) -> str:
+        """The line and the layer, as far as they are known."""
+        return ", ".join(filter(None, (self.line, self.layer and f"in {self.layer}")))
 
     @property
     def located(self) -> str:
