@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from pathlib import Path
+from string import Template
 from typing import Any
 
 from labkit.records import write_atomic
@@ -30,16 +31,10 @@ MAP_ROW = re.compile(
 )
 OWN = "'self' file:"  # this page's server, or the folder of its file
 POLICY = f"default-src 'none'; img-src {OWN} data:; style-src {OWN} 'unsafe-inline'; script-src {OWN} 'unsafe-inline'"
-THEME = """<script>
-document.body.dataset.jpThemeLight = String(!matchMedia("(prefers-color-scheme: dark)").matches);
-try {
-  document.body.dataset.jpThemeLight = localStorage.getItem("fp16-lab/light") ?? document.body.dataset.jpThemeLight;
-} catch { /* nothing is stored */ }
-</script>"""
-NOSCRIPT = """<noscript><p class="site-banner">Scripts are switched off in this browser: pictures stand still,
-questions cannot be answered, and nothing is stored. The text is complete.</p></noscript>"""
-NO_STORAGE = """<p class="site-banner" id="site-no-storage" hidden>This browser stores nothing for these pages: your
-answers are lost when you leave one.</p>"""
+TRY_IT = (
+    "Try it: drag the loss scale, or focus it with Tab and use the arrow keys. These are gradients of a real network. Those "
+    "in the left zone become zero in FP16."
+)
 
 
 class SiteError(ValueError):
@@ -140,34 +135,20 @@ def _code_style() -> str:
 
 def _page(title: str, body: str, widgets: Sequence[tuple[str, ...]], here: str, glossary: bool) -> str:
     """Return a whole page; `body` stands between its header and its footer."""
-    scripts = [*(f"scripts/{folders[-1]}.js" for folders in widgets), "scripts/site.js"]
     links = [(INDEX, "All lessons"), *([(GLOSSARY, "Glossary")] if glossary else [])]
     current = ' aria-current="page"'
-    menu = "".join(f'<a href="{to}"{current if to == here else ""}>{name}</a>' for to, name in links)
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<title>{title}</title>
-<link rel="icon" href="data:,">
-<link rel="stylesheet" href="site.css">
-</head>
-<body>
-{THEME}
-<a class="site-skip" href="#main">Skip to the text</a>
-<header class="site-header"><a class="site-name" href="{INDEX}">FP16 lab</a>
-<nav aria-label="Site">{menu}</nav>
-<button type="button" class="site-button" id="site-theme" hidden>Dark</button></header>
-{NOSCRIPT}
-{NO_STORAGE}
-{body}
-<footer class="site-footer"><p>These pages send nothing to anybody. Every curve is a real training.</p></footer>
-{"".join(f'<script src="{script}"></script>' for script in scripts)}
-</body>
-</html>
-"""
+    scripts = [*(f"scripts/{folders[-1]}.js" for folders in widgets), "scripts/site.js"]
+    return _template("page.html").substitute(
+        policy=POLICY,
+        title=title,
+        menu="".join(f'<a href="{to}"{current if to == here else ""}>{name}</a>' for to, name in links),
+        body=body,
+        scripts="\n".join(f'<script src="{script}"></script>' for script in scripts),
+    )
+
+
+def _template(name: str) -> Template:
+    return Template((files("labkit.site") / name).read_text(encoding="utf-8"))
 
 
 def _lesson(page: Page, glossary: bool) -> str:
@@ -194,26 +175,5 @@ def _index(pages: Sequence[Page], course: Mapping[str, tuple[str, str]], glossar
             f"<span>{escape(seen)}</span>"
             f'<span class="site-progress" data-questions="{keys}"></span></li>'
         )
-    body = INTRO.format(hero=hero, rows="\n".join(rows))
+    body = _template("index.html").substitute(hero=hero, rows="\n".join(rows))
     return _page("FP16 lab: mixed-precision training", body, [("underflow",)] if first else [], INDEX, glossary)
-
-
-TRY_IT = """Try it: drag the loss scale, or focus it with Tab and use the arrow keys. These are gradients of a real
-network. Those in the left zone become zero in FP16."""
-INTRO = """<main id="main" tabindex="-1" class="site-index">
-<h1>FP16 lab: mixed-precision training</h1>
-<p class="site-lead">FP16 training is fast and needs little memory, but sometimes a network stops learning and no error
-appears. These pages show why.</p>
-{hero}
-<h2 id="lessons">Lessons</h2>
-<ol class="site-lessons">
-{rows}
-</ol>
-<p><button type="button" class="site-button" id="site-forget" hidden>Forget my answers</button></p>
-<h2 id="install">What works here, and what needs the lab</h2>
-<p>On these pages you read every lesson, answer its questions, and use each widget that needs no Python. Your answers
-stay in this browser. A training plays a recorded run, and says so.</p>
-<p>For exercises, checks of your answers and live trainings you need the lab itself. It is free and runs on your
-computer, without a GPU. In a checkout of the lab, <code>make lab</code> installs it once and opens it. Where it is
-installed, <code>labkit lab</code> opens it.</p>
-</main>"""

@@ -197,7 +197,7 @@ class Predict(LabWidget, folders=("predict",)):
         self.right, self.answered = ruler.side(guess, truth) == "near", said
 
     def page_state(self) -> dict[str, Any]:
-        """Add the replies, and the number that is asked for, which is measured now: a page has no kernel to ask."""
+        """Add the replies and the measured number: a page has no kernel to ask."""
         ruler, choices = self._prediction.ruler, self._prediction.choices
         if ruler is None or self._measure is None:
             texts = {choice: reply(self._prediction, choice) for choice in choices}
