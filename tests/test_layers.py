@@ -27,6 +27,7 @@ TO_THE_LEFT: dict[str, tuple[str, ...]] = {
     "machine": GROUND,
     "gemm": (*GROUND, "modes"),
     "bench": (*GROUND, "machine", "gemm"),
+    "testing": (*GROUND, "gemm"),
     "instrument": (*GROUND, "modes"),
     "amp": (*GROUND, "modes", "gemm", "instrument"),
     "train": (*LOW, "gemm", "instrument", "amp"),
@@ -40,7 +41,7 @@ TO_THE_LEFT: dict[str, tuple[str, ...]] = {
     "checkout": ("records",),
     "export": ("records",),
     "site": ("records", "export", "widgets"),
-    "commands": ("checkout", "export", "site", "gpu", *BELOW_COMMANDS),
+    "commands": ("formats", "checkout", "export", "site", "testing", "gpu", *BELOW_COMMANDS),
     "cli": ("commands", "course"),  # it names the functions of its commands, and imports the one that runs
     "__main__": ("cli",),
     "__init__": (),
@@ -54,6 +55,7 @@ FROM_OUTSIDE: dict[str, set[str]] = {
     "modes": ENGINE,
     "machine": ENGINE | {"jupyter_core"},  # where JupyterLab looks for extensions; only inside a function
     "gemm": ENGINE | {"numba"},  # where there is one: compiled
+    "testing": ENGINE | {"pytest"},  # only the plugin, which pytest loads
     "bench": ENGINE | {"triton"},  # where there is one: triton_gemm
     "instrument": ENGINE | {"wandb"},  # where there is one: the histograms that it shows
     "amp": ENGINE,

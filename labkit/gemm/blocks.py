@@ -109,7 +109,8 @@ def blocks(a: Floats, b: Floats, c: Floats, spec: MmaSpec, result: Format) -> Fl
     """Return D[g,m,n] for A[g,m,k], B[g,k,n] and C[g,m,n], tile by tile, in torch's number of threads."""
     if a.shape[1] > b.shape[2]:  # the last dimension, which is the fastest, should be the longer one
         return blocks(b.swapaxes(1, 2), a.swapaxes(1, 2), c.swapaxes(1, 2), spec.transposed(), result).swapaxes(1, 2)
-    if emulator() != "numpy" and spec.block_length % 4 == 0:  # it computes four at a time
+    # The compiled loop runs along columns, and adds four products at a time; numpy is faster for many single elements.
+    if emulator() != "numpy" and spec.block_length % 4 == 0 and b.shape[2] > 1:
         return _compiled(a, b, c, spec, result)
     width = width_for(a, b, c, spec)
     a, b = a.transpose(2, 0, 1)[..., None], b.transpose(1, 0, 2)[:, :, None]  # [k, g, m, 1] and [k, g, 1, n]

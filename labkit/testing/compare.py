@@ -1,0 +1,330 @@
+"""Verdict on a result: equal, rounding, or a fault.
+
+Idea: what a kernel stores is the rounded sum, so a result between the rounded exact - e and the rounded exact + e is
+possible, and any other is not. Of what is possible, most is never reached: the operation is replayed in several orders
+on at most 4,096 elements, one half drawn at random, the other half those nearest to the bound. The *need* of an element
+is the least error before the final rounding that explains it; a share is a need divided by the bound.
+
+- equal: every element is the exact result, rounded once;
+- rounding of another order: within the bound, and as large as orders that were tried reach;
+- larger than any order reaches: within the bound, but one share is 4 times the largest of all replays, or the shares of
+  the random half have twice the root mean square of every replay;
+- cannot be rounding: an element is outside of its interval, or NaN or infinite where the operation is not.
+
+Invariant: "cannot be rounding" is a proof for the arithmetic that was named; "larger than any order reaches" is strong
+evidence, and depends on the orders of `orders`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from labkit.formats import (
+    FP16,
+    FP32,
+    FP64,
+    Format,
+    Overflow,
+    Rounding,
+    encode,
+    field_bits,
+    round_to,
+    ulp,
+)
+from labkit.testing.bound import AnyArithmetic, Arithmetic, Floats, arithmetic
+from labkit.testing.operations import Array, Operation, Places, matmul, values_of
+from labkit.testing.suspects import suspects
+
+ELEMENTS = 2**12  # that are replayed, at most
+WORK = 2**20  # terms that are replayed in one order, at most
+LONGEST = 10**6  # terms of a sum that is replayed
+TIMES_LARGEST, TIMES_TYPICAL = 4.0, 2.0
+FEWEST = 32  # elements whose root mean square says something
+
+
+class VerdictKind(StrEnum):
+    """Answers of `compare`."""
+
+    EQUAL = "equal"
+    ROUNDING = "rounding of another order"
+    LARGER = "within the bound, but larger than any order reaches"
+    IMPOSSIBLE = "cannot be rounding"
+
+
+@dataclass(frozen=True)
+class Element:
+    """The element that decides.
+
+    index         its place
+    got, exact    the value that was found, and the exact result in FP64
+    nearest       the exact result, rounded to the format of the output
+    low, high     ends of what rounding allows
+    need, bound   the least error before the final rounding that explains it, and the largest possible one
+    """
+
+    index: tuple[int, ...]
+    got: float
+    exact: float
+    nearest: float
+    low: float
+    high: float
+    need: float
+    bound: float
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Answer of `compare`; true if the difference is rounding.
+
+    kind       the answer
+    operation  the operation and the arithmetic, in words
+    elements   number of elements, and how many differ from the exact result rounded once
+    worst      the element that decides, or None if nothing differs
+    reached    the largest share of the bound that a replay reached, of the needs of the result (`share`) the largest
+    suspects   what would explain it, the most likely first
+    unjudged   what could not be judged, and why
+    """
+
+    kind: VerdictKind
+    operation: str
+    out: Format
+    elements: int
+    differing: int
+    worst: Element | None = None
+    share: float = 0.0
+    reached: float | None = None
+    typical: tuple[float, float] | None = None
+    suspects: tuple[str, ...] = ()
+    unjudged: tuple[str, ...] = field(default=())
+
+    @property
+    def explained(self) -> bool:
+        """Whether rounding explains the result."""
+        return self.kind in (VerdictKind.EQUAL, VerdictKind.ROUNDING)
+
+    def __bool__(self) -> bool:
+        return self.explained
+
+    def __str__(self) -> str:
+        lines = [f"{self.kind}: {self.operation}, out={self.out.name}"]
+        lines.append(f"  {self.differing:,} of {self.elements:,} elements differ from the exact result rounded once")
+        if self.worst is not None:
+            lines += _describe(self.worst, self.out)
+        if self.reached is not None:
+            lines.append(
+                f"  largest share of the bound: {self.share:.3g}; of replays in other orders: {self.reached:.3g}"
+            )
+        if self.typical is not None and not self.explained:
+            lines.append("  root mean square of shares: {:.3g}; of replays: {:.3g}".format(*self.typical))
+        lines += [f"  would explain it: {each}" for each in self.suspects]
+        lines += [f"  not judged: {each}" for each in self.unjudged]
+        return "\n".join(lines)
+
+
+class Unexplained(AssertionError):
+    """An assertion that rounding does not explain; `verdict` has the details."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__(str(verdict))
+        self.verdict = verdict
+
+
+def _describe(element: Element, out: Format) -> list[str]:
+    place = ", ".join(map(str, element.index))
+    rows = [("got", element.got), ("exact, rounded once", element.nearest)]
+    lines = [f"  at [{place}]"]
+    for name, value in rows:
+        bits = f"  {field_bits(int(encode(value, out)), out)}" if out != FP64 else ""
+        lines.append(f"    {name:<20} {value!r:<24}{bits}")
+    lines.append(f"    {'exact':<20} {element.exact!r}")
+    lines.append(f"    {'rounding allows':<20} {element.low!r} to {element.high!r}")
+    if np.isfinite(element.need) and element.bound > 0:
+        times = element.need / element.bound
+        lines.append(f"    {'error needed':<20} {element.need:.4g}, {times:.3g} times the bound of {element.bound:.4g}")
+    elif np.isfinite(element.need) and element.need:
+        lines.append(f"    {'error needed':<20} {element.need:.4g}; the bound is 0")
+    return lines
+
+
+def compare(
+    got: Array, operation: Operation, *, out: Format | None = None, accumulator: AnyArithmetic = FP32,
+    rounding: Rounding = Rounding.NEAREST_EVEN, overflow: Overflow = Overflow.TO_INFINITY,
+) -> Verdict:  # fmt: skip
+    """Return the verdict on the result of a kernel.
+
+    Args:
+        got: the result, on any device.
+        operation: `matmul(a, b)`, `softmax(x)` and so on: what the kernel was to compute, from the same operands.
+        out: format in which the kernel stores; by default that of `got`.
+        accumulator: a format or its name, a GPU's name ("H100": its Tensor Cores), or an `Arithmetic`.
+        rounding, overflow: of the final rounding.
+
+    Raises:
+        TypeError: `got` holds no floats.
+        ValueError: its shape is not that of the operation; its values are not values of `out`.
+
+    >>> from labkit.testing import matmul
+    >>> a = np.float16([[1.0, 2.0**-11, 2.0**-11]])
+    >>> print(compare(np.float16([[1.0]]), matmul(a, np.ones((3, 1), np.float16)), out=FP16).kind)
+    cannot be rounding
+    """
+    values, stored = values_of(got, "got")
+    out = out or stored
+    if values.shape != operation.value.shape:
+        raise ValueError(f"expected a result of shape {list(operation.value.shape)}, got {list(values.shape)}")
+    with np.errstate(over="ignore", invalid="ignore"):
+        if out != stored and not ((round_to(values, out) == values) | np.isnan(values)).all():
+            raise ValueError(f"expected values of {out.name}, got others in a result stored as {stored.name}")
+    how = arithmetic(accumulator, operation.formats, operation.rounded)
+    judge = _Judge(values.reshape(-1), operation.value.reshape(-1), operation, how, out, rounding, overflow)
+    return judge.verdict()
+
+
+def assert_explained(
+    got: Array, a: Array | Operation, b: Array | None = None, *, out: Format | None = None,
+    accumulator: AnyArithmetic = FP32, **settings: Any,
+) -> Verdict:  # fmt: skip
+    """Assert that rounding explains a result, and return the verdict.
+
+    Args:
+        a, b: the operands of a matrix product, or in place of both an operation.
+        settings: further arguments of `compare`, and of `matmul`: bias, scale, operands.
+
+    Raises:
+        Unexplained: rounding does not explain it.
+
+    >>> import torch
+    >>> a, b = torch.randn(8, 64).half(), torch.randn(64, 8).half()
+    >>> assert assert_explained((a.float() @ b.float()).half(), a, b, out=FP16, accumulator="FP32")
+    """
+    of_product = {name: settings.pop(name) for name in ("bias", "scale", "operands") if name in settings}
+    if isinstance(a, Operation):
+        if b is not None or of_product:
+            raise TypeError("expected an operation alone, or two operands; bias, scale and operands belong to `matmul`")
+        operation = a
+    elif b is None:
+        raise TypeError("expected two operands of a matrix product, or an operation such as softmax(x)")
+    else:
+        operation = matmul(a, b, **of_product)
+    verdict = compare(got, operation, out=out, accumulator=accumulator, **settings)
+    if not verdict:
+        raise Unexplained(verdict)
+    return verdict
+
+
+@dataclass(frozen=True, eq=False)
+class _Judge:
+    """A result and its exact values, flattened."""
+
+    got: Floats
+    exact: Floats
+    operation: Operation
+    how: Arithmetic
+    out: Format
+    rounding: Rounding
+    overflow: Overflow
+
+    def verdict(self) -> Verdict:
+        name = f"{self.operation.name}, K={self.operation.terms:,}, accumulator {self.how.name}"
+        if not self.got.size:
+            return Verdict(VerdictKind.EQUAL, name, self.out, 0, 0, unjudged=("nothing: the result has no elements",))
+        special = ~np.isfinite(self.exact)
+        bound = np.where(special, 0.0, self.operation.error(self.how).reshape(-1))
+        nearest = self.stored(self.exact)
+        same = (self.got == nearest) | (np.isnan(self.got) & np.isnan(nearest))
+        differing, unbounded = int((~same).sum()), np.isinf(bound)
+        unjudged = []
+        if unbounded.any():
+            unjudged.append(f"{int(unbounded.sum()):,} elements whose bound is infinite: the accumulator may overflow, "
+                            "or the sum is too long for it")  # fmt: skip
+        if not differing:
+            return Verdict(VerdictKind.EQUAL, name, self.out, self.got.size, 0, unjudged=tuple(unjudged))
+        need = np.where(same | unbounded, 0.0, self.need(self.got, self.exact))
+        outside = self.outside(np.flatnonzero(~same & ~unbounded), bound)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            share = np.where(need == 0, 0.0, np.where(unbounded, 0.0, need / bound))
+        share[outside] = np.where(np.isfinite(share[outside]), share[outside], np.inf)
+
+        def found(kind: VerdictKind, at: int, part: float = 1.0, **more: Any) -> Verdict:
+            worst = self.element(at, float(bound[at]), float(need[at]))
+            clues: tuple[str, ...] = ()
+            if kind is not VerdictKind.ROUNDING:
+                clues = suspects(self.got, self.exact, bound * part, self.operation, self.how, self.stored, self.out)
+            return Verdict(
+                kind, name, self.out, self.got.size, differing, worst, float(share[at]), suspects=clues,
+                unjudged=tuple(unjudged), **more,
+            )  # fmt: skip
+
+        if outside.size:
+            return found(VerdictKind.IMPOSSIBLE, int(outside[np.argmax(share[outside])]))
+        if self.operation.terms > LONGEST:
+            unjudged.append(f"whether an order reaches it: sums of more than {LONGEST:,} terms are not replayed")
+            return found(VerdictKind.ROUNDING, int(np.argmax(share)))
+        largest, typical, own = self.replay(share, bound, special | unbounded)
+        at = int(np.argmax(share))
+        larger = share[at] > TIMES_LARGEST * largest or (own is not None and own > TIMES_TYPICAL * typical)
+        kind = VerdictKind.LARGER if larger else VerdictKind.ROUNDING
+        part = min(1.0, TIMES_LARGEST * largest)
+        return found(kind, at, part, reached=largest, typical=None if own is None else (own, typical))
+
+    def stored(self, values: Floats) -> Floats:
+        """Round as the kernel does when it stores."""
+        if self.out == FP64:
+            return values
+        with np.errstate(over="ignore", invalid="ignore"):
+            if (
+                self.out in (FP16, FP32)
+                and self.rounding is Rounding.NEAREST_EVEN
+                and self.overflow is Overflow.TO_INFINITY
+            ):
+                return values.astype(np.float16 if self.out == FP16 else np.float32).astype(np.float64)
+            return np.asarray(round_to(values, self.out, self.rounding, self.overflow), np.float64)
+
+    def need(self, got: Floats, exact: Floats) -> Floats:
+        """Return the least errors that explain results, up to the change of spacing at a power of two; inf if none."""
+        half = 0.5 if self.rounding is Rounding.NEAREST_EVEN else 1.0
+        with np.errstate(invalid="ignore"):
+            away = np.abs(got - exact)
+            least = np.maximum(away - half * ulp(got, self.out), 0.0) if self.out != FP64 else away
+        return np.where(np.isnan(away), np.where(np.isnan(got) & np.isnan(exact) | (got == exact), 0.0, np.inf), least)
+
+    def outside(self, places: Places, bound: Floats) -> Places:
+        """Return which of some elements lie outside of what rounding allows."""
+        with np.errstate(invalid="ignore"):
+            places = places[~(np.abs(self.got[places] - self.exact[places]) <= bound[places])]
+        got, exact, e = self.got[places], self.exact[places], bound[places]
+        low, high = self.stored(exact - e), self.stored(exact + e)
+        within = (low <= got) & (got <= high) | np.isnan(got) & (np.isnan(low) | np.isnan(high))
+        within |= np.isnan(high) & (low <= got) | np.isnan(low) & (got <= high)  # a format without infinities overflows
+        finite = ~np.isnan(exact)
+        return places[~np.where(finite, within, np.isnan(got))]
+
+    def replay(self, share: Floats, bound: Floats, skipped: Any) -> tuple[float, float, float | None]:
+        """Return the largest share of all replays, the typical one of the worst replay, and that of the result."""
+        usable = np.flatnonzero(~skipped)
+        many = min(ELEMENTS, max(8, WORK // max(1, self.operation.terms)), usable.size)
+        drawn = np.random.default_rng(0).choice(usable, (many + 1) // 2, replace=False)
+        nearest = usable[np.argsort(share[usable])[::-1][: many - drawn.size]]
+        places = np.concatenate([drawn, nearest])
+        least = (self.operation.terms + 4) * 2.0**-52  # the error of FP64
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            replayed = self.operation.replay(self.how, places)
+            e = np.where(bound[places] > 0, bound[places], np.inf)
+            shares = np.nan_to_num(np.abs(replayed - self.exact[places]) / e, nan=0.0, posinf=0.0)
+            needs = self.need(self.stored(replayed), self.exact[places]) / e
+        largest = max(float(shares.max(initial=0.0)), least)
+        few = drawn.size < FEWEST or np.count_nonzero(share[drawn]) < FEWEST
+        if few:
+            return largest, 0.0, None
+        typical = np.sqrt((np.nan_to_num(needs[:, : drawn.size], posinf=0.0) ** 2).mean(1)).max()
+        return largest, float(typical), float(np.sqrt((share[drawn] ** 2).mean()))
+
+    def element(self, at: int, bound: float, need: float) -> Element:
+        ends = self.stored(np.array([self.exact[at] - bound, self.exact[at] + bound, self.exact[at]]))
+        index = tuple(int(each) for each in np.unravel_index(at, self.operation.value.shape))
+        low, high, nearest = (float(each) for each in ends)
+        return Element(index, float(self.got[at]), float(self.exact[at]), nearest, low, high, need, bound)

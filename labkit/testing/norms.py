@@ -1,0 +1,199 @@
+"""Softmax, layer norm and RMS norm: exact values and error bounds.
+
+Each is a sum, some functions and a few products; u is the unit roundoff of the arithmetic. Functions (exp, reciprocal
+square root, division) have a relative error of 4 u, as CUDA's fast ones document. The exponential of d has another
+4 u |d|, for the subtraction, the change of base and `__expf`.
+
+- softmax, exp(x - m) / sum exp(x - m): in any order, also online, where each block of 16 terms or more may scale the
+  sum again (6 u).
+- layer norm, (x - mean) / sqrt(var + eps) * w + b, also as x * (rstd w) + (b - mean rstd w). The variance is that of
+  deviations, or Welford's, whose relative error is K u rms(x) / sigma (here times 4, for merged blocks). The mean of
+  squares minus the square of the mean has another error, which a large mean shows.
+- RMS norm, x / sqrt(mean(x^2) + eps) * w.
+
+Where the error of the variance may reach var + eps, the bound is infinite: such an element cannot be judged.
+
+Source: CUDA C++ Programming Guide, mathematical functions; Chan, Golub and LeVeque 1983 (variances).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from labkit.formats import FP32
+from labkit.testing import orders
+from labkit.testing.bound import Arithmetic, Floats, growth_of, sum_error
+from labkit.testing.operations import Array, Operation, Places, operand, values_of
+
+FUNCTION = 4.0  # relative error of a function, in unit roundoffs
+BLOCK = 16  # terms of the smallest block of an online softmax
+
+
+def softmax(x: Array, dim: int = -1) -> Operation:
+    """Return the softmax of x along a dimension; -inf is a masked place.
+
+    >>> softmax(np.zeros((1, 4), np.float32)).value.tolist()
+    [[0.25, 0.25, 0.25, 0.25]]
+    """
+    values, format = operand(x, "x")
+    rows = np.moveaxis(values, dim, -1)
+    terms, moved = rows.shape[-1], rows.shape
+    with np.errstate(invalid="ignore", over="ignore"):
+        below = np.where(rows == -np.inf, -np.inf, rows - rows.max(-1, keepdims=True))
+        below = np.where((rows == -np.inf).all(-1, keepdims=True), np.nan, below)
+        parts = np.exp(below)
+        total = parts.sum(-1, keepdims=True)
+        value = parts / total
+    far = np.where(np.isfinite(below), np.abs(below), 0.0)
+
+    def error(how: Arithmetic) -> Floats:
+        u, least = how.unit, _least(how)
+        with np.errstate(over="ignore", invalid="ignore"):
+            own = np.expm1(np.minimum(u * FUNCTION * (1.01 + far), 50.0))
+            wrong = (parts * own).sum(-1, keepdims=True) / total + terms * least / total
+            steps = max(0, terms - 1) + 6 * math.ceil(terms / BLOCK)
+            sums = (1 + wrong) * (1 + growth_of(steps, u)) - 1
+            room = np.where(sums < 1, 1 - sums, np.nan)
+            relative = (1 + own) * (1 + FUNCTION * u) / room - 1 + (terms + far + 8) * 2.0**-52
+            bound = np.where(np.isnan(room) | (terms > how.format.max), np.inf, parts / total * relative + 4 * least)
+        return np.moveaxis(bound, -1, dim)
+
+    def replay(how: Arithmetic, places: Places) -> Floats:
+        at = _rows_of(places, values.shape, moved, dim)
+        rounded = orders.rounding_of(how)
+        of_rows = rounded(np.exp(rounded(below.reshape(-1, terms)[at // max(terms, 1)].T)))
+        own = of_rows[at % max(terms, 1), np.arange(len(at))]
+        return np.stack([own / found for found in orders.sums(np.asarray(of_rows, np.float64), None, how)])
+
+    name, value = f"softmax {list(values.shape)}", np.moveaxis(value, -1, dim)
+    return Operation(name, np.ascontiguousarray(value), terms, (format,), error, replay)
+
+
+def layer_norm(x: Array, weight: Array | None = None, bias: Array | None = None, eps: float = 1e-5) -> Operation:
+    """Return the layer norm of x over its last dimension.
+
+    >>> layer_norm(np.float32([[-1.0, 1.0]]), eps=0.0).value.tolist()
+    [[-1.0, 1.0]]
+    """
+    values, format = operand(x, "x")
+    w, b = _affine(weight, "weight", values, 1.0), _affine(bias, "bias", values, 0.0)
+    terms = values.shape[-1]
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        centre = values.mean(-1, keepdims=True)
+        off = values - centre
+        variance = (off * off).mean(-1, keepdims=True)
+        rstd = 1 / np.sqrt(variance + eps)
+        value = off * rstd * w + b
+
+    def error(how: Arithmetic) -> Floats:
+        u, growth = how.unit, growth_of(terms + 4, how.unit)
+        with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+            size = np.abs(values).sum(-1, keepdims=True)
+            of_mean = sum_error(how, terms, size, extra=2, gain=float(terms)) / terms
+            of_off = of_mean + u * (np.abs(off) + of_mean)
+            squares = (values * values).mean(-1, keepdims=True)
+            of_variance = (2 * np.abs(off) * of_off + of_off**2).mean(-1, keepdims=True) * (1 + growth)
+            of_variance += growth * variance + 4 * growth * np.sqrt(squares * variance) + terms * _least(how)
+            of_variance = np.where(squares * terms > how.format.max, np.inf, of_variance)
+            rho = _rstd_error(of_variance + 2 * u * (variance + eps), variance + eps, u)
+            scaled = rstd * np.abs(w) * (1 + rho)
+            near = (of_off * scaled + np.abs(off) * rstd * np.abs(w) * rho) * (1 + 4 * u)
+            bound = near + 4 * u * ((np.abs(values) + np.abs(centre) + of_mean) * scaled + np.abs(b) + np.abs(value))
+            return np.where(np.isnan(bound), np.inf, bound + 4 * _least(how) * (1 + scaled))
+
+    def replay(how: Arithmetic, places: Places) -> Floats:
+        row, column = places // terms, places % terms
+        rows, r = values.reshape(-1, terms)[row].T, orders.rounding_of(how)
+        own = rows[column, np.arange(len(places))]
+        found: list[Floats] = []
+        for name, total in zip(orders.ORDERS, orders.sums(rows, None, how), strict=False):
+            away = np.asarray(r(rows - np.asarray(r(total / terms), np.float64)), np.float64)
+            of_square = next(orders.sums(away, away, how, only=name)) / terms
+            of_row = np.asarray(r(1 / np.sqrt(of_square + eps)), np.float64)
+            if len(found) % 2:  # x * scale + shift
+                scale, mean = r(of_row * w[column]), r(total / terms)
+                shift = r(b[column] - np.asarray(r(mean * scale), np.float64))
+                found.append(np.asarray(r(own * scale) + shift, np.float64))
+            else:
+                off = away[column, np.arange(len(places))]
+                found.append(np.asarray(r(r(off * of_row) * w[column]), np.float64) + b[column])
+        return np.stack(found)
+
+    def others() -> dict[str, Floats]:
+        with np.errstate(all="ignore"):
+            rest = {
+                "eps is missing": variance,
+                "the variance is divided by n - 1": variance * terms / (terms - 1) + eps,
+            }
+            found = {name: off / np.sqrt(each) * w + b for name, each in rest.items()}
+            return found | {"eps is added outside of the root": off / (np.sqrt(variance) + eps) * w + b}
+
+    return Operation(f"layer_norm {list(values.shape)}", value, terms, (format,), error, replay, others=others)
+
+
+def rms_norm(x: Array, weight: Array | None = None, eps: float = 1e-6) -> Operation:
+    """Return x / sqrt(mean(x^2) + eps) * weight over the last dimension.
+
+    >>> rms_norm(np.float32([[2.0, 2.0]]), eps=0.0).value.tolist()
+    [[1.0, 1.0]]
+    """
+    values, format = operand(x, "x")
+    w, terms = _affine(weight, "weight", values, 1.0), values.shape[-1]
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        squares = (values * values).mean(-1, keepdims=True)
+        value = values / np.sqrt(squares + eps) * w
+
+    def error(how: Arithmetic) -> Floats:
+        u = how.unit
+        with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+            of_squares = sum_error(how, terms, squares * terms, extra=3, gain=float(terms)) / terms
+            rho = _rstd_error(of_squares + 2 * u * (squares + eps), squares + eps, u)
+            bound = np.abs(value) * ((1 + rho) * (1 + 4 * u) - 1 + 2.0**-48) + 4 * _least(how) * (1 + np.abs(w))
+            return np.where(np.isnan(bound), np.inf, bound)
+
+    def replay(how: Arithmetic, places: Places) -> Floats:
+        row, column = places // terms, places % terms
+        rows, r = values.reshape(-1, terms)[row].T, orders.rounding_of(how)
+        own, found = rows[column, np.arange(len(places))], []
+        for total in orders.sums(rows, rows, how):
+            scaled = r(own * np.asarray(r(1 / np.sqrt(total / terms + eps)), np.float64))
+            found.append(np.asarray(scaled, np.float64) * w[column])
+        return np.stack(found)
+
+    def others() -> dict[str, Floats]:
+        with np.errstate(all="ignore"):
+            centred = squares - values.mean(-1, keepdims=True) ** 2 + eps
+            rest = {"eps is missing": squares, "the variance in place of the mean of squares": centred}
+            found = {name: values / np.sqrt(each) * w for name, each in rest.items()}
+            return found | {"eps is added outside of the root": values / (np.sqrt(squares) + eps) * w}
+
+    return Operation(f"rms_norm {list(values.shape)}", value, terms, (format,), error, replay, others=others)
+
+
+def _least(how: Arithmetic) -> float:
+    """Return what underflow may cost: fast functions flush FP32's subnormals."""
+    return FP32.smallest_normal if how.format == FP32 else how.format.smallest_subnormal
+
+
+def _rstd_error(error: Floats, value: Floats, u: float) -> Floats:
+    """Return the relative error of 1 / sqrt(value), whose argument is wrong by `error`."""
+    left = 1 - error / value
+    return np.where(left > 0, 1 / np.sqrt(np.where(left > 0, left, 1.0)) * (1 + FUNCTION * u) - 1, np.inf)
+
+
+def _affine(array: Array | None, name: str, x: Floats, default: float) -> Floats:
+    if array is None:
+        return np.full(x.shape[-1], default)
+    values, _ = values_of(array, name)
+    if values.shape != x.shape[-1:]:
+        raise ValueError(f"expected {name} of shape {list(x.shape[-1:])}, got {list(values.shape)}")
+    return values
+
+
+def _rows_of(places: Places, shape: tuple[int, ...], moved: tuple[int, ...], dim: int) -> Places:
+    """Return the places in an array whose dimension `dim` was moved to the end."""
+    index = list(np.unravel_index(places, shape))
+    index.append(index.pop(dim % len(shape)))
+    return np.ravel_multi_index(tuple(index), moved)

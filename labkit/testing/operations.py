@@ -1,0 +1,339 @@
+"""Operations whose results are judged: exact value, error bound, and the same operation in several orders.
+
+Idea: an operation holds what an answer needs, from the operands alone. That is its value in FP64, the bound of the
+error before the final rounding for an arithmetic, and its replay in the orders of `orders`.
+
+Invariant: operands are used as they are stored; a float32 tensor is exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from labkit.formats import BF16, FP16, FP32, FP64, TF32, Format, round_to
+from labkit.interop import format_of
+from labkit.testing import orders
+from labkit.testing.bound import Arithmetic, Floats, sum_error
+
+Array: TypeAlias = "Tensor | NDArray[Any]"
+Places: TypeAlias = NDArray[np.intp]  # indices into the flattened result
+Pairs: TypeAlias = "Callable[[Places], tuple[Floats, Floats | None]]"
+
+_NUMPY = {np.dtype(np.float16): FP16, np.dtype(np.float32): FP32, np.dtype(np.float64): FP64}
+
+
+@dataclass(frozen=True, eq=False)
+class Operation:
+    """An operation with its operands.
+
+    name      for display, with shapes
+    value     the exact result, in FP64 (its own error is part of the bound)
+    terms     K, the number of terms of each sum
+    formats   formats of the operands
+    error     arithmetic -> bound of the error before the final rounding, shaped like `value`
+    replay    (arithmetic, places) -> results [orders, places] before the final rounding
+    pairs     places -> operands [K, places] of the sums; None where the result is not one sum
+    rounded   format that the kernel rounds operands to, if they are not values of it
+    others    the results of known faults, by name
+    """
+
+    name: str
+    value: Floats
+    terms: int
+    formats: tuple[Format, ...]
+    error: Callable[[Arithmetic], Floats]
+    replay: Callable[[Arithmetic, Places], Floats]
+    pairs: Pairs | None = None
+    rounded: Format | None = None
+    others: Callable[[], dict[str, Floats]] | None = None
+
+
+def values_of(array: Array, name: str) -> tuple[Floats, Format]:
+    """Return the values of a tensor or an array of floats, exactly, and their format.
+
+    Raises:
+        TypeError: it is neither, or holds no floats.
+    """
+    if isinstance(array, Tensor):
+        if not array.is_floating_point():
+            raise TypeError(f"expected floats in {name}, got {array.dtype}. Cast to the dtype that the kernel reads.")
+        array, format = array.detach().cpu(), format_of(array.dtype)
+        wide = array if format in (FP32, FP64) else array.float()
+        return wide.double().numpy(), format
+    if isinstance(array, np.ndarray | np.floating):
+        if array.dtype not in _NUMPY:
+            raise TypeError(f"expected float16, float32 or float64 in {name}, got {array.dtype}. Cast it first.")
+        with np.errstate(invalid="ignore"):
+            return np.asarray(array, np.float64), _NUMPY[array.dtype]
+    raise TypeError(f"expected a torch tensor or a numpy array of floats for {name}, got {type(array).__name__}")
+
+
+def operand(array: Array, name: str, operands: Format | None = None) -> tuple[Floats, Format]:
+    """Return values and their format: `operands` if it represents them all."""
+    values, format = values_of(array, name)
+    if format == FP64:
+        raise TypeError(f"expected FP32 or narrower in {name}, got FP64, whose products FP64 cannot hold. Cast it.")
+    if operands is not None and operands != format:
+        rounded = round_to(values, operands)
+        if not ((rounded == values) | np.isnan(values)).all():
+            if operands not in (TF32, BF16):
+                raise ValueError(f"expected {operands.name} values in {name}, got others. Round it as the kernel does.")
+            return values, format
+        format = operands
+    return values, format
+
+
+def matmul(
+    a: Array, b: Array, *, bias: Array | None = None, scale: Array | float | None = None,
+    operands: Format | None = None,
+) -> Operation:  # fmt: skip
+    """Return the product a @ b by torch.matmul's rules for shapes, times `scale`, plus `bias`.
+
+    Args:
+        operands: format in which the kernel multiplies: that of FP8 values in FP32 tensors; or TF32 or BF16, to which
+            it rounds FP32 operands.
+
+    Raises:
+        TypeError: operands are no floats, or FP64.
+        ValueError: the shapes do not match; an operand is no value of the format.
+
+    >>> matmul(np.ones((2, 3), np.float16), np.ones((3, 4), np.float16)).terms
+    3
+    """
+    x, y = operand(a, "a", operands), operand(b, "b", operands)
+    if not x[0].ndim or not y[0].ndim:
+        raise ValueError("expected a and b with one dimension or more, got a single number")
+    left, right = (x[0][None] if x[0].ndim == 1 else x[0]), (y[0][:, None] if y[0].ndim == 1 else y[0])
+    try:
+        batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+        if left.shape[-1] != right.shape[-2]:
+            raise ValueError
+    except ValueError:
+        shapes = f"{list(x[0].shape)} and {list(y[0].shape)}"
+        raise ValueError(f"expected a[..., m, k] and b[..., k, n] with one k, got {shapes}") from None
+    shape = (*batch, left.shape[-2], right.shape[-1])
+    rows = np.broadcast_to(left, (*batch, *left.shape[-2:]))
+    columns = np.broadcast_to(right, (*batch, *right.shape[-2:])).swapaxes(-1, -2)
+
+    def pairs(places: Places) -> tuple[Floats, Floats]:
+        *sheet, i, j = np.unravel_index(places, shape)
+        return rows[(*sheet, i)].T, columns[(*sheet, j)].T
+
+    ends = [size for size, array in ((shape[-2], x[0]), (shape[-1], y[0])) if array.ndim > 1]
+    name = f"matmul {list(x[0].shape)} @ {list(y[0].shape)}"
+    multiply = _Product(name, (*batch, *ends), left.shape[-1], (left, x[1]), (right, y[1]), _gemm, pairs, operands)
+    return multiply.operation(bias, scale)
+
+
+def dot(a: Array, b: Array) -> Operation:
+    """Return the dot product of two vectors.
+
+    Raises:
+        ValueError: they are no vectors of one length.
+    """
+    if len(a.shape) != 1 or a.shape != b.shape:
+        raise ValueError(f"expected two vectors of one length, got {list(a.shape)} and {list(b.shape)}")
+    return matmul(a, b)
+
+
+def convolution(
+    x: Array, weight: Array, bias: Array | None = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
+    groups: int = 1, operands: Format | None = None,
+) -> Operation:  # fmt: skip
+    """Return the convolution of x [batch, channels, ...] with weight, as torch's conv1d, conv2d and conv3d.
+
+    Winograd's and Fourier's methods add other terms; this bound is not theirs.
+
+    >>> convolution(torch.ones(1, 3, 8, 8), torch.ones(4, 3, 3, 3), padding=1).value[0, 0, 4, 4]
+    np.float64(27.0)
+    """
+    (image, of_x), (filters, of_w) = operand(x, "x", operands), operand(weight, "weight", operands)
+    n = filters.ndim - 2
+    if n not in (1, 2, 3) or image.ndim != n + 2 or image.shape[1] != filters.shape[1] * groups:
+        raise ValueError(
+            "expected x[batch, channels, ...] and weight[out, channels / groups, ...] with 1 to 3 dimensions more, got "
+            f"{list(image.shape)} and {list(filters.shape)} with groups={groups}"
+        )
+    conv = (F.conv1d, F.conv2d, F.conv3d)[n - 1]
+    steps, around, holes = (
+        (each,) * n if isinstance(each, int) else tuple(each) for each in (stride, padding, dilation)
+    )
+
+    def multiply(left: Floats, right: Floats) -> Floats:
+        pair = torch.from_numpy(left), torch.from_numpy(right)
+        return np.asarray(conv(*pair, None, steps, around, holes, groups).numpy(), np.float64)
+
+    plain = multiply(image, filters)
+    padded = np.pad(image, [(0, 0), (0, 0), *((width, width) for width in around)])
+    window, share = filters.shape[2:], filters.shape[0] // groups
+
+    def pairs(places: Places) -> tuple[Floats, Floats]:
+        left = []
+        for sheet, channel, *place in zip(*np.unravel_index(places, plain.shape), strict=True):
+            first = channel // share * filters.shape[1]
+            reach = zip(place, window, steps, holes, strict=True)
+            taps = [slice(at * step, at * step + (size - 1) * hole + 1, hole) for at, size, step, hole in reach]
+            left.append(padded[(sheet, slice(first, first + filters.shape[1]), *taps)].reshape(-1))
+        channels = np.unravel_index(places, plain.shape)[1]
+        return np.stack(left, 1), filters[channels].reshape(len(places), -1).T
+
+    name = f"convolution {list(image.shape)} * {list(filters.shape)}"
+    terms, shaped = math.prod(filters.shape[1:]), None if bias is None else bias.reshape(-1, *[1] * n)
+    product = _Product(name, plain.shape, terms, (image, of_x), (filters, of_w), multiply, pairs, operands)
+    return product.operation(shaped, None)
+
+
+def _gemm(a: Floats, b: Floats) -> Floats:
+    found: Floats = torch.matmul(torch.from_numpy(a), torch.from_numpy(b)).numpy()
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Product:
+    """Sums of products, one for each element: `multiply` computes them in FP64, `pairs` returns their operands."""
+
+    name: str
+    shape: tuple[int, ...]
+    terms: int
+    a: tuple[Floats, Format]
+    b: tuple[Floats, Format]
+    multiply: Callable[[Floats, Floats], Floats]
+    pairs: Pairs
+    operands: Format | None
+
+    def operation(self, bias: Array | None, scale: Array | float | None) -> Operation:
+        """Return the operation: the sums, times `scale`, plus `bias`."""
+        factor = np.ones(()) if scale is None else _epilogue(scale, "scale", self.shape)
+        added = np.zeros(()) if bias is None else _epilogue(bias, "bias", self.shape)
+        formats = self.a[1], self.b[1]
+        rounded = self.operands if self.operands not in (None, *formats) else None
+        value = self.multiply(self.a[0], self.b[0]).reshape(self.shape)
+        plain = scale is None and bias is None
+        with np.errstate(invalid="ignore", over="ignore"):
+            value = value if plain else value * factor + added
+
+        def error(how: Arithmetic) -> Floats:
+            size = self.multiply(np.abs(self.a[0]), np.abs(self.b[0])).reshape(self.shape)
+            bits = sum(each.precision for each in formats)
+            grid = math.prod(each.smallest_subnormal for each in formats)
+            raised, extra = self._raised(how), int(how.spec is None and bits > how.format.precision)
+            bound = sum_error(how, self.terms, size, raised=raised, extra=extra, grid=grid)
+            if plain:
+                return bound
+            with np.errstate(invalid="ignore", over="ignore"):
+                whole, tops = size * np.abs(factor) + np.abs(added), None
+                if raised is not None:
+                    tops = raised * np.abs(factor) + np.abs(added)
+                extra += 3 * (scale is not None)
+                gain = np.maximum(1.0, np.abs(factor))
+                scaled = sum_error(how, self.terms + (bias is not None), whole, raised=tops, extra=extra, gain=gain)
+            return np.where(np.isinf(bound), np.inf, scaled)
+
+        def replay(how: Arithmetic, places: Places) -> Floats:
+            times, plus = (np.broadcast_to(each, self.shape).reshape(-1)[places] for each in (factor, added))
+            return np.stack([found * times + plus for found in orders.sums(*self.pairs(places), how)])
+
+        def others() -> dict[str, Floats]:
+            bare, found = self.multiply(self.a[0], self.b[0]).reshape(self.shape), {}
+            if bias is not None:
+                found = {"the bias is missing": bare * factor, "the bias was added twice": bare * factor + 2 * added}
+            if scale is not None:
+                found |= {"the scale is missing": bare + added, "the scale was applied twice": bare * factor**2 + added}
+            return found
+
+        pairs = self.pairs if plain else None
+        return Operation(self.name, value, self.terms, formats, error, replay, pairs, rounded, others)
+
+    def _raised(self, how: Arithmetic) -> Floats | None:
+        """Return the sum of magnitudes with subnormal operands raised to normal ones; None if there are none."""
+        formats = (how.operands,) * 2 if how.spec is None else (how.spec.operands, how.spec.right)
+        arrays = [np.abs(self.a[0]), np.abs(self.b[0])]
+        some = False
+        for i, format in enumerate(formats):
+            if format is not None:
+                small = (arrays[i] < format.smallest_normal) & (arrays[i] != 0)
+                if small.any():
+                    some, arrays[i] = True, np.where(small, format.smallest_normal, arrays[i])
+        return self.multiply(*arrays).reshape(self.shape) if some else None
+
+
+def _epilogue(array: Array | float, name: str, shape: tuple[int, ...]) -> Floats:
+    values = np.asarray(array, np.float64) if isinstance(array, int | float) else values_of(array, name)[0]
+    try:
+        fits = np.broadcast_shapes(values.shape, shape) == shape
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ValueError(f"expected {name} to broadcast to the result, {list(shape)}, got {list(values.shape)}")
+    return values
+
+
+def sum_over(x: Array, dim: int | Sequence[int] | None = None) -> Operation:
+    """Return the sum of x over some dimensions, by default over all.
+
+    >>> float(sum_over(torch.ones(3, 4)).value)
+    12.0
+    """
+    return _reduction("sum", x, dim, 1.0)
+
+
+def mean(x: Array, dim: int | Sequence[int] | None = None) -> Operation:
+    """Return the mean of x over some dimensions, by default over all: the sum, divided, or times 1 / K."""
+    return _reduction("mean", x, dim, None)
+
+
+def amax(x: Array, dim: int | Sequence[int] | None = None) -> Operation:
+    """Return the largest number of x over some dimensions, by default over all; nothing is rounded before the end."""
+    rows, format = _rows(x, dim)
+    if not rows.shape[-1]:
+        raise ValueError("expected a number or more to take the largest of, got an empty dimension")
+    value = rows.max(-1)
+    return Operation(
+        f"amax {list(x.shape)}", value, 1, (format,), lambda how: np.zeros_like(value),
+        lambda how, places: value.reshape(1, -1)[:, places],
+    )  # fmt: skip
+
+
+def _reduction(name: str, x: Array, dim: int | Sequence[int] | None, divisor: float | None) -> Operation:
+    rows, format = _rows(x, dim)
+    terms = rows.shape[-1]
+    count = float(terms) if divisor is None else divisor
+    grid = format.smallest_subnormal if divisor else 0.0
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        value = np.asarray(rows.sum(-1) / count)
+
+    def error(how: Arithmetic) -> Floats:
+        with np.errstate(invalid="ignore"):
+            size = np.abs(rows).sum(-1)
+            extra = (0 if divisor else 2) + (format.precision > how.format.precision)
+            return sum_error(how, terms, size, extra=extra, grid=grid, gain=max(1.0, count)) / max(1.0, count)
+
+    def pairs(places: Places) -> tuple[Floats, None]:
+        return rows.reshape(-1, terms)[places].T, None
+
+    def replay(how: Arithmetic, places: Places) -> Floats:
+        return np.stack([found / count for found in orders.sums(*pairs(places), how)])
+
+    return Operation(f"{name} {list(x.shape)}", value, terms, (format,), error, replay, pairs if divisor else None)
+
+
+def _rows(x: Array, dim: int | Sequence[int] | None) -> tuple[Floats, Format]:
+    """Return x with the dimensions that are summed over moved to the end, as one."""
+    values, format = operand(x, "x")
+    dims = tuple(range(values.ndim)) if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)
+    try:
+        dims = tuple(range(values.ndim)[each] for each in dims)
+    except IndexError:
+        raise ValueError(f"expected dim within the {values.ndim} dimensions of x, got {dim}") from None
+    rest = [each for each in range(values.ndim) if each not in dims]
+    moved = values.transpose(*rest, *dims)
+    return moved.reshape(*moved.shape[: len(rest)], math.prod(values.shape[each] for each in dims)), format

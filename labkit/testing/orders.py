@@ -1,0 +1,101 @@
+"""Sums in the orders that real kernels use, for the error that is achievable.
+
+Idea: a rigorous bound is seldom reached, since roundings cancel. What a right kernel does reach is found by trying: the
+same terms are added one by one, backwards, in lanes as threads do, in slices as split-K does, and along a tree.
+
+Invariant: each order rounds where its kernel would and nowhere else; Tensor Cores are `labkit.gemm.emulate`, bit for
+bit. (For BF16 the rounding of a sum is torch's, from FP32.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from labkit.formats import BF16, FP16, FP32, FP64, Rounding, round_to
+from labkit.gemm import emulate
+from labkit.gemm.blocks import to_half
+from labkit.testing.bound import Arithmetic, Floats
+
+LONGEST = 2**17  # additions one after the other that are emulated
+
+# (lanes, neighbouring terms share a lane, backwards); None: as many lanes as terms, added along a tree
+ORDERS: dict[str, tuple[int | None, bool, bool]] = {
+    "one by one": (1, False, False),
+    "one by one, backwards": (1, False, True),
+    "4 slices": (4, True, False),
+    "8 lanes": (8, False, False),
+    "32 lanes": (32, False, False),
+    "pairwise": (None, False, False),
+}
+
+
+def sums(x: Floats, y: Floats | None, how: Arithmetic, only: str = "") -> Iterator[Floats]:
+    """Yield the sum of x * y over the first dimension, in each order; before the final rounding, in FP64.
+
+    Args:
+        x, y: operands of shape [K, n]; y is None for a sum of the numbers x.
+        only: name of the one order to yield.
+
+    >>> ones = np.ones((4096, 1))
+    >>> [float(found[0]) for found in sums(ones, ones, Arithmetic("FP16", FP16))]
+    [2048.0, 2048.0, 4096.0, 4096.0, 4096.0, 4096.0]
+    """
+    if how.operands is not None:  # to nearest as in software, or cut as by hardware
+        for rounding in (Rounding.NEAREST_EVEN, Rounding.TOWARD_ZERO):
+            left = np.asarray(round_to(x, how.operands, rounding), np.float64)
+            right = None if y is None else np.asarray(round_to(y, how.operands, rounding), np.float64)
+            yield from sums(left, right, replace(how, operands=None), only)
+        return
+    with np.errstate(over="ignore", invalid="ignore"):
+        if how.spec is not None and y is not None:
+            yield from _blocks(x, y, how)
+            return
+        rounded = rounding_of(how)
+        terms = rounded(x if y is None else x * y)
+        for name, (lanes, neighbours, backwards) in ORDERS.items():
+            if only in ("", name) and -(-len(terms) // (lanes or len(terms) or 1)) <= LONGEST:
+                yield np.asarray(_in_lanes(terms[::-1] if backwards else terms, lanes, neighbours, rounded), np.float64)
+
+
+def rounding_of(how: Arithmetic) -> Callable[[Floats], Floats]:
+    """Return the function that rounds a sum to the accumulator's format; FP32 sums stay in float32, which is faster."""
+    if how.rounding is not Rounding.NEAREST_EVEN:
+        return lambda values: np.asarray(round_to(values, how.format, how.rounding), np.float64)
+    if how.format == FP16:
+        return to_half
+    if how.format == BF16:
+        return lambda values: np.asarray(torch.from_numpy(values).float().bfloat16().double(), np.float64)
+    kind: type = np.float32 if how.format == FP32 else np.float64
+    if how.format not in (FP32, FP64):
+        raise ValueError(f"expected an accumulator in FP16, BF16, FP32 or FP64, got {how.format.name}")
+    return lambda values: values.astype(kind, copy=False)
+
+
+def _in_lanes(terms: Floats, lanes: int | None, neighbours: bool, rounded: Callable[[Floats], Floats]) -> Floats:
+    """Add the terms of each lane one by one, then the lanes pairwise."""
+    lanes = max(1, len(terms)) if lanes is None else lanes
+    terms = np.concatenate([terms, np.zeros((-len(terms) % lanes, *terms.shape[1:]), terms.dtype)])
+    steps = terms.reshape(lanes, -1, *terms.shape[1:]).swapaxes(0, 1) if neighbours else None
+    steps = terms.reshape(-1, lanes, *terms.shape[1:]) if steps is None else steps
+    total = np.zeros(steps.shape[1:], terms.dtype)
+    for step in steps:
+        total = rounded(total + step)
+    while len(total) > 1:
+        pairs = rounded(total[0 : len(total) // 2 * 2 : 2] + total[1::2])
+        total = np.concatenate([pairs, total[len(pairs) * 2 :]])
+    return np.asarray(total[0])
+
+
+def _blocks(x: Floats, y: Floats, how: Arithmetic) -> Iterator[Floats]:
+    """Yield sums of a Tensor Core: K as it is, backwards, interleaved, and in 4 slices that FP32 adds up."""
+    assert how.spec is not None
+    a, b = x.T[:, None, :].astype(np.float32), y.T[:, :, None].astype(np.float32)
+    places = np.arange(len(x))
+    for order in (places, places[::-1], np.argsort(places % 4, kind="stable")):
+        yield emulate(a[:, :, order], b[:, order], None, how.spec)[:, 0, 0].astype(np.float64)
+    parts = [emulate(a[:, :, part], b[:, part], None, how.spec)[:, 0, 0] for part in np.array_split(places, 4)]
+    yield _in_lanes(np.stack(parts).astype(np.float32), 1, False, lambda sums: sums).astype(np.float64)
