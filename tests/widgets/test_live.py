@@ -18,7 +18,6 @@ from labkit.widgets import LiveTraining
 from labkit.widgets.base.number_words import short
 from labkit.widgets.bench.bench import MERGE_STEPS, SETTLE_STEPS
 from labkit.widgets.bench.knobs import Knobs, Scaling, changed, knobs_of, recipe_of
-from labkit.widgets.bench.widget import OFFERED
 from labkit.widgets.bench.words import sentence, static_bench, who
 from labkit.widgets.driven.controller import AFTER, FRAME_SECONDS, IN_FLIGHT, UNANSWERED_SECONDS, Button, Phase
 
@@ -223,10 +222,10 @@ def test_a_change_that_the_recipe_cannot_have_is_refused_in_words():
 
 def test_every_recipe_has_its_knobs_and_what_has_none_is_in_the_sentence():
     for name, recipe in RECIPES.items():
-        assert recipe_of(knobs_of(recipe, OFFERED)) == recipe, name
-    assert who(knobs_of(RECIPES["FP8"], OFFERED)) == "E4M3 by autocast with dynamic scaling"
+        assert recipe_of(knobs_of(recipe, LiveTraining.offered)) == recipe, name
+    assert who(knobs_of(RECIPES["FP8"], LiveTraining.offered)) == "E4M3 by autocast with dynamic scaling"
     kahan = "FP16 with a static scale of 2^10 and Kahan rounding, without master weights"
-    assert who(knobs_of(RECIPES["FP16 Kahan"], OFFERED)) == kahan
+    assert who(knobs_of(RECIPES["FP16 Kahan"], LiveTraining.offered)) == kahan
     for recipe in ("FP16", "FP16 dynamic"):  # a growth interval is that of every dynamic scaling
         live = LiveTraining("digits", recipe, steps=4, device="cpu", growth_interval=7)
         live.bench.handle(change(live.bench, scaling=Scaling.DYNAMIC))

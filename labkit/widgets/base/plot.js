@@ -48,6 +48,29 @@ function stepTicks(total) {
   return Array.from({ length: Math.floor(total / every) + 1 }, (_, i) => i * every);
 }
 
+// Steps first + 1 to first + total, from left to right; a step's middle is at x(step).
+function stepPlot(pen, width, tint, { first = 0, total, left = 52, right = 52 }) {
+  const end = width - right;
+  return { pen, tint, first, total, left, end, x: (step) => left + ((end - left) * (step - first)) / total };
+}
+
+// The step at x of such a plot in a picture, or null.
+function stepAt({ width }, x, { first = 0, total, left = 52, right = 52 }) {
+  const step = first + Math.round(((x - left) / (width - left - right)) * total);
+  return x >= left && x <= width - right && step >= 1 ? step : null;
+}
+
+const levelIn = ({ top, height }, [low, high]) => (e) => top + (height * (high - e)) / (high - low);
+
+// What stands for the width of a step, values[i] in step i + 1; NaN is a gap.
+function stairs(plot, values, y) {
+  const points = [];
+  for (let i = plot.first; i < Math.min(values.length, plot.first + plot.total); i++) {
+    points.push([Math.max(plot.left, plot.x(i + 0.5)), y(values[i])], [Math.min(plot.end, plot.x(i + 1.5)), y(values[i])]);
+  }
+  return points;
+}
+
 // --- ink ------------------------------------------------------------------------------------------------------------
 
 function inkText(plot, words, x, y, { fill = plot.tint.ink2, align = "left", base = "alphabetic", bold = false, halo = false } = {}) {
@@ -190,6 +213,12 @@ function inkZone(plot, { top, height }, edge, fate) {
   pen.fill();
   inkLine(plot, edge, tint[fate], 1.5);
   pen.restore();
+}
+
+// The window of good scales: from where each step overflows, and from where it keeps its gradients, as log2.
+function inkWindow(plot, panel, { top, low }, y) {
+  inkZone(plot, panel, stairs(plot, top, y), "overflowed");
+  inkZone(plot, panel, stairs(plot, low, y), "underflowed");
 }
 
 function inkZoneNames(plot, { top, height }) {

@@ -1,6 +1,5 @@
 // How a game is drawn: your scale, in a window that is shown when the game is over; and both losses.
 
-const LEFT = 52;
 const RIGHT = 60;
 const SCALE = { top: 30, height: 250 };
 const LOSS = { top: SCALE.top + SCALE.height + 42, height: 130 };
@@ -23,34 +22,28 @@ function takePoints(store, _, buffers) {
 // `sides` are {rows, name, colour, width}, the first with the window; until a game begins, the one on record.
 function paint({ pen, width, store, tint: theme }) {
   const { total, recorded, revealed } = store.state;
-  const end = width - RIGHT;
   const tint = recorded && !store.model.onPage ? faintly(theme) : theme; // on a page it is all there is
   const yours = { rows: store.yours, name: "you", colour: tint.fp16, width: 2.5 };
   const scaler = { rows: recorded ? store.recorded : store.scalers, name: "scaler", colour: tint.ink2, width: 1.5 };
   const sides = recorded ? [scaler] : [yours, scaler];
-  const plot = { sides, told: recorded || revealed, pen, store, tint, theme, total, left: LEFT, end, x: (step) => LEFT + ((end - LEFT) * step) / total };
+  const plot = { ...stepPlot(pen, width, tint, { total, right: RIGHT }), sides, told: recorded || revealed, store, theme };
   drawGame(plot);
   drawLosses(plot);
   inkSteps(plot, BOTTOM);
   return plot;
 }
 
-const stairs = ({ x }, rows, y) => rows.flatMap((row, i) => [[x(i + 0.5), y(row)], [x(i + 1.5), y(row)]]);
-
 function drawGame(plot) {
   const { store, tint, x, sides, told } = plot;
   const { state } = store;
-  const [low, high] = store.model.get("_offers").range;
-  const y = (e) => SCALE.top + (SCALE.height * (high - Math.min(high, Math.max(low, e)))) / (high - low);
+  const y = levelIn(SCALE, store.model.get("_offers").range);
   const [{ rows: seen }] = sides;
-  if (told) {
-    inkZone(plot, SCALE, stairs(plot, seen, (row) => y(row.overflowsAt)), "overflowed");
-    inkZone(plot, SCALE, stairs(plot, seen, (row) => y(row.keepsFrom)), "underflowed");
-  }
+  const column = (rows, name) => rows.map((row) => row[name]);
+  if (told) inkWindow(plot, SCALE, { top: column(seen, "overflowsAt"), low: column(seen, "keepsFrom") }, y);
   inkFrame(plot, SCALE, "Loss scale", [0, 8, 16, 24].map((e) => [e, e]), y);
-  for (const { rows, colour, width } of told ? sides.toReversed() : sides.slice(0, 1)) inkLine(plot, stairs(plot, rows, (row) => y(row.scale)), colour, width);
+  for (const { rows, colour, width } of told ? sides.toReversed() : sides.slice(0, 1)) inkLine(plot, stairs(plot, column(rows, "scale"), y), colour, width);
   seen.forEach((row, i) => row.skipped && inkCross(plot, x(i + 1), y(row.scale), 4, state.recorded ? tint.ink2 : tint.ink, 1.75));
-  if (told) inkZoneNames({ ...plot, end: Math.min(plot.end, Math.max(x(seen.length), LEFT + 420)) }, SCALE); // where the zones are
+  if (told) inkZoneNames({ ...plot, end: Math.min(plot.end, Math.max(x(seen.length), plot.left + 420)) }, SCALE); // where the zones are
   if (told) nameSides(plot, (rows) => y(rows.at(-1).scale));
   if (state.phase !== "finished") drawHand(plot, y);
   const [mine, theirs] = state.skipped;

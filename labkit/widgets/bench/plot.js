@@ -2,7 +2,6 @@
 //
 // `plot` holds the pen, the colours of the theme and where a step lies; every function draws one thing and keeps nothing.
 
-const LEFT = 52; // room for labels of the axes
 const RIGHT = 62; // room for the names at the ends of the curves
 const DASH = [7, 5];
 const COLUMNS = 5; // loss, scale, stepped, underflow, swallowed: see `Bench.points`
@@ -40,7 +39,6 @@ const onShow = ({ state, recordedFp32, recorded, fp32, branches }) =>
 function drawRuns({ pen, width, store, tint: theme }, place, step) {
   const { total, branches, recorded } = store.state;
   const { fp32, runs } = onShow(store);
-  const end = width - RIGHT;
   const tint = recorded && !store.model.onPage ? faintly(theme) : theme; // on a page it is all there is
   const curves = branches.slice(0, runs.length).map((branch, i) => ({
     ...branch,
@@ -48,7 +46,7 @@ function drawRuns({ pen, width, store, tint: theme }, place, step) {
     colour: formatColour(branch.format, tint),
     dash: i ? DASH : [],
   }));
-  const plot = { pen, store, tint, curves, fp32, total, place, left: LEFT, end, x: (at) => LEFT + ((end - LEFT) * at) / total };
+  const plot = { ...stepPlot(pen, width, tint, { total, right: RIGHT }), store, curves, fp32, place };
   const y = drawLoss(plot);
   drawScale(plot);
   drawShare(plot, place.underflow, "underflow", "Activation gradients: elements that are zero here and not in FP32", tint.underflowed);
@@ -133,7 +131,7 @@ function drawMarks(plot) {
     pen.font = `${tint.size - 1}px ${tint.font}`;
     const label = mark.label.replace(/2\^(-?\d+)/g, (_, e) => `2${superscript(e)}`);
     const wide = pen.measureText(label).width;
-    const left = Math.max(LEFT + 4, Math.min(at + 5, end + RIGHT - wide - 4));
+    const left = Math.max(plot.left + 4, Math.min(at + 5, end + RIGHT - wide - 4));
     const row = rows.findIndex((taken) => taken + 12 < left);
     if (row < 0) continue;
     rows[row] = left + wide;
@@ -143,18 +141,18 @@ function drawMarks(plot) {
 
 function drawScale(plot) {
   const { store, tint, curves, x } = plot;
-  const { top, height } = plot.place.scale;
+  const { height } = plot.place.scale;
   const next = store.wish ?? store.state.scale;
   const all = [...curves.flatMap(({ rows }) => rows.map((row) => Math.log2(row.scale))), next];
   const low = Math.min(0, 4 * Math.floor(Math.min(0, ...all) / 4));
   const high = Math.max(16, 4 * Math.ceil((Math.max(0, ...all) + 1) / 4));
-  const y = (exponent) => top + (height * (high - exponent)) / (high - low);
+  const y = levelIn(plot.place.scale, [low, high]);
   const every = (4 * height) / (high - low) >= 18 ? 4 : 8; // as close as labels can stand
   const ticks = Array.from({ length: Math.floor((high - low) / every) + 1 }, (_, i) => low + i * every);
   inkFrame(plot, plot.place.scale, "Loss scale", ticks.map((e) => [e, e]), y);
   let skipped = 0;
-  for (const { rows, colour, dash } of curves) {
-    inkLine(plot, rows.flatMap((r) => [[x(r.step - 0.5), y(Math.log2(r.scale))], [x(r.step + 0.5), y(Math.log2(r.scale))]]), colour, 2.25, { dash });
+  for (const { rows, colour, dash, origin } of curves) {
+    inkLine(plot, stairs(plot, [...Array(origin).fill(NaN), ...rows.map((row) => Math.log2(row.scale))], y), colour, 2.25, { dash });
     for (const row of rows.filter((r) => !r.stepped)) {
       skipped += 1;
       inkCross(plot, x(row.step), y(Math.log2(row.scale)), 4, tint.overflowed);
@@ -208,7 +206,6 @@ function hoverText(store, step) {
 }
 
 const HOVER = {
-  left: LEFT,
   right: RIGHT,
   steps(store) {
     const { fp32, runs } = onShow(store);

@@ -1,4 +1,4 @@
-"""Live training, and what it shares with the workbench: what the browser is sent, and what it can ask."""
+"""Live training: what the browser is sent, and what it can ask. The workbench is one with every knob."""
 
 from __future__ import annotations
 
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-OFFERED = ("scaling", "log2_scale", "masters")  # the knobs of a live training
-
-
 def rule(scaler: ScalerConfig) -> str:
     """Say by which rule the scale moves.
 
@@ -61,19 +58,93 @@ def tasks(here: Sequence[Place]) -> dict[str, Task]:
     return {**TASKS, **GPU_TASKS} if any(not each.emulated for each in here) else dict(TASKS)
 
 
-class BenchWidget(DrivenWidget):
-    """What the workbench and the live training share: a bench, its words and its picture."""
+def _made_on(record: RunRecord) -> str:
+    return f"recorded: {made_on(record.device, record.versions, record.date)}"
 
-    title: ClassVar[str]
 
-    def __init__(self, bench: Bench) -> None:
-        self.bench = bench
+def position(knob: str, to: Any) -> Any:
+    """Return a knob's position from what a page or a caller calls it."""
+    if knob == "scaling":
+        return Scaling(to)
+    if knob == "masters" and isinstance(to, bool):
+        return MASTERS[0] if to else MASTERS[1]
+    if knob == "epsilon":
+        return next((e for e in EPSILONS if epsilon_text(e) == to), to)
+    return to
+
+
+class LiveTraining(DrivenWidget, folders=("driven", "bench")):
+    """A training that runs while you change it, beside the FP32 run of the same seed.
+
+    Args:
+        task: what to learn; a name in `TASKS` (before a GPU, in `GPU_TASKS` too), or a Task.
+        recipe: in which precision; a name in `RECIPES`, or a Recipe. The controls start where the recipe stands.
+        seed: decides first weights and batches, of both runs.
+        steps: how many; None takes the task's own number.
+        device: where to train: "gpu", "cpu"; None takes the GPU where there is one.
+        growth_interval: clean steps before a dynamic scale doubles. None: the recipe's own, or 25 where dynamic
+            scaling is switched on here. (torch's 2,000 never happen in a short run.)
+        make_run: (task, recipe, seed, device=) -> run, for those who bring their own.
+
+    Everything the learner can press is here for code too: `press("start")`, `change(scaling="dynamic", log2_scale=12)`.
+
+    Raises:
+        ValueError: an unknown task, recipe or device, or a scale that the slider cannot show.
+
+    >>> live = LiveTraining("digits", "FP16 static", seed=1, steps=20, device="cpu")
+    >>> live.phase, live.history
+    (<Phase.IDLE: 'idle'>, ())
+    >>> live.sentence[:67]
+    'Nothing has run yet. Press Start: FP16 with a static scale of 2^10 '
+    >>> live.close()
+    """
+
+    title: ClassVar[str] = "Live training"
+    offered: ClassVar[tuple[str, ...]] = ("scaling", "log2_scale", "masters")  # its knobs
+    forkable: ClassVar[bool] = False
+    why_static = why_still(
+        'for its buttons, or go on in code: live.press("start"), live.change(scaling="off"), live.figure()'
+    )
+
+    def __init__(
+        self,
+        task: Task | str = "segmentation_small",
+        recipe: Recipe | str = "FP16",
+        seed: int = 0,
+        *,
+        steps: int | None = None,
+        device: Any = None,
+        growth_interval: int | None = None,
+        make_run: MakeRun = TrainingRun,
+    ) -> None:
+        chosen = row_of(RECIPES, recipe, "recipe")
+        if growth_interval is not None:
+            scaler = chosen.scaler if chosen.scaler.dynamic else DYNAMIC
+            scaler = replace(scaler, growth_interval=growth_interval)  # refuses what is no interval
+            chosen = replace(chosen, scaler=scaler) if chosen.scaler.dynamic else chosen
+        self.bench = Bench(
+            row_of(tasks(places()), task, "task"),
+            chosen,
+            seed,
+            steps=steps,
+            device=device,
+            offered=self.offered,
+            forkable=self.forkable,
+            growth_interval=GROWTH_INTERVAL if growth_interval is None else growth_interval,
+            make_run=make_run,
+        )
         ends = {name: [there[0], there[-1]] for name, there in POSITIONS.items() if isinstance(there, range)}
-        named = {
-            name: [str(each) for each in POSITIONS[name]] for name in ("format", "accumulator", "masters", "scaling")
-        }
+        named = {name: list(map(str, POSITIONS[name])) for name in ("format", "accumulator", "masters", "scaling")}
         epsilons = [epsilon_text(epsilon) for epsilon in EPSILONS]
-        super().__init__(bench, **named, **ends, epsilon=epsilons, categories=list(CATEGORIES))
+        super().__init__(self.bench, **named, **ends, epsilon=epsilons, categories=list(CATEGORIES))
+
+    def change(
+        self, *, scaling: str | None = None, log2_scale: int | None = None, master_weights: bool | None = None
+    ) -> None:
+        """Change these knobs from the next step on; return at once."""
+        asked = {"scaling": scaling, "log2_scale": log2_scale, "masters": master_weights}
+        knobs = {knob: position(knob, to) for knob, to in asked.items() if to is not None}
+        self.bench.ask(partial(self.bench.turn, knobs))
 
     @property
     def sentence(self) -> str:
@@ -154,88 +225,3 @@ class BenchWidget(DrivenWidget):
         if content.get("do") == "turn":
             return partial(self.bench.turn, {content["knob"]: position(content["knob"], content["to"])})
         return super().command(content)
-
-
-def _made_on(record: RunRecord) -> str:
-    return f"recorded: {made_on(record.device, record.versions, record.date)}"
-
-
-def position(knob: str, to: Any) -> Any:
-    """Return a knob's position from what a page or a caller calls it."""
-    if knob == "scaling":
-        return Scaling(to)
-    if knob == "masters" and isinstance(to, bool):
-        return MASTERS[0] if to else MASTERS[1]
-    if knob == "epsilon":
-        return next((e for e in EPSILONS if epsilon_text(e) == to), to)
-    return to
-
-
-class LiveTraining(BenchWidget, folders=("driven", "bench")):
-    """A training that runs while you change it, beside the FP32 run of the same seed.
-
-    Args:
-        task: what to learn; a name in `TASKS` (before a GPU, in `GPU_TASKS` too), or a Task.
-        recipe: in which precision; a name in `RECIPES`, or a Recipe. The controls start where the recipe stands.
-        seed: decides first weights and batches, of both runs.
-        steps: how many; None takes the task's own number.
-        device: where to train: "gpu", "cpu"; None takes the GPU where there is one.
-        growth_interval: clean steps before a dynamic scale doubles. None: the recipe's own, or 25 where dynamic
-            scaling is switched on here. (torch's 2,000 never happen in a short run.)
-        make_run: (task, recipe, seed, device=) -> run, for those who bring their own.
-
-    Everything the learner can press is here for code too: `press("start")`, `change(scaling="dynamic", log2_scale=12)`.
-
-    Raises:
-        ValueError: an unknown task, recipe or device, or a scale that the slider cannot show.
-
-    >>> live = LiveTraining("digits", "FP16 static", seed=1, steps=20, device="cpu")
-    >>> live.phase, live.history
-    (<Phase.IDLE: 'idle'>, ())
-    >>> live.sentence[:67]
-    'Nothing has run yet. Press Start: FP16 with a static scale of 2^10 '
-    >>> live.close()
-    """
-
-    title = "Live training"
-    why_static = why_still(
-        'for its buttons, or go on in code: live.press("start"), live.change(scaling="off"), live.figure()'
-    )
-
-    def __init__(
-        self,
-        task: Task | str = "segmentation_small",
-        recipe: Recipe | str = "FP16",
-        seed: int = 0,
-        *,
-        steps: int | None = None,
-        device: Any = None,
-        growth_interval: int | None = None,
-        make_run: MakeRun = TrainingRun,
-    ) -> None:
-        chosen = row_of(RECIPES, recipe, "recipe")
-        if growth_interval is not None:
-            scaler = chosen.scaler if chosen.scaler.dynamic else DYNAMIC
-            scaler = replace(scaler, growth_interval=growth_interval)  # refuses what is no interval
-            chosen = replace(chosen, scaler=scaler) if chosen.scaler.dynamic else chosen
-        super().__init__(
-            Bench(
-                row_of(tasks(places()), task, "task"),
-                chosen,
-                seed,
-                steps=steps,
-                device=device,
-                offered=OFFERED,
-                forkable=False,
-                growth_interval=GROWTH_INTERVAL if growth_interval is None else growth_interval,
-                make_run=make_run,
-            )
-        )
-
-    def change(
-        self, *, scaling: str | None = None, log2_scale: int | None = None, master_weights: bool | None = None
-    ) -> None:
-        """Change these knobs from the next step on; return at once."""
-        asked = {"scaling": scaling, "log2_scale": log2_scale, "masters": master_weights}
-        knobs = {knob: position(knob, to) for knob, to in asked.items() if to is not None}
-        self.bench.ask(partial(self.bench.turn, knobs))

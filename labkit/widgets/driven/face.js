@@ -5,7 +5,7 @@
 //   picture              what the canvas is called
 //   layout(store, parts, owner, root)   puts parts and controls into the root; returns show(), called for every frame
 //   paint(plot, step)    draws; returns nothing. A plot is {pen, width, store, tint, step}, and `step` is under the pointer
-//   hover                {left, right, steps(store), top, text(store, step)}, or none
+//   hover                {right, steps(store), text(store, step)}, or none
 //   expose(store)        what tests, and anyone who inspects the page, may know of what was drawn last
 // Parts: title, counter, metric, notice, words (a sentence), place (the device knob), picture, tip.
 
@@ -40,16 +40,12 @@ function showParts(store, parts, seen) {
   seen.at = now;
 }
 
-function wireHover(owner, store, picture, { left, right, steps }, view) {
-  const at = (step) => {
-    if (step === view.step) return;
-    view.step = step;
-    schedule(store);
-  };
+function wireHover(owner, store, picture, { right, steps }, view) {
   pointed(owner, picture, (place) => {
-    const inside = place && (place.x - left) / (picture.width - left - right);
-    const step = place && Math.round(inside * (store.state?.total ?? 0));
-    at(step >= 1 && step <= steps(store) ? step : null);
+    const at = place && store.state ? stepAt(picture, place.x, { total: store.state.total, right }) : null;
+    const step = at <= steps(store) ? at : null;
+    if (step !== view.step) schedule(store);
+    view.step = step;
   });
 }
 

@@ -1,38 +1,14 @@
 // The picture of a scaler on a trace: the window between underflow and overflow, and the scale that wanders in it (replay.js).
 
-const LEFT = 52;
-const RIGHT = 52;
-
 // From where each step overflows, and from where it keeps its gradients, as log2.
 function windowOf({ largest, keeps_from }) {
   return { top: largest.map((size) => Math.log2(OVERFLOWS_FROM / size)), low: keeps_from };
-}
-
-// Steps first + 1 to first + total, from left to right; a step's middle is at x(step).
-function plotOf(pen, width, tint, { first = 0, total, left = LEFT, right = RIGHT }) {
-  const end = width - right;
-  return { pen, tint, first, total, left, end, x: (step) => left + ((end - left) * (step - first)) / total };
 }
 
 function rangeOf(replays, least = [Infinity, -Infinity]) {
   let [low, high] = least;
   for (const { scale } of replays) for (const e of scale) [low, high] = [Math.min(low, e), Math.max(high, e)];
   return [low, high];
-}
-
-const levelIn = ({ top, height }, [low, high]) => (e) => top + (height * (high - e)) / (high - low);
-
-function stairs(plot, values, y) {
-  const points = [];
-  for (let i = plot.first; i < Math.min(values.length, plot.first + plot.total); i++) {
-    points.push([Math.max(plot.left, plot.x(i + 0.5)), y(values[i])], [Math.min(plot.end, plot.x(i + 1.5)), y(values[i])]);
-  }
-  return points;
-}
-
-function drawWindow(plot, panel, window, y) {
-  inkZone(plot, panel, stairs(plot, window.top, y), "overflowed");
-  inkZone(plot, panel, stairs(plot, window.low, y), "underflowed");
 }
 
 // A cross: skipped. A ring around it: skipped, and hysteresis kept the scale where it was.

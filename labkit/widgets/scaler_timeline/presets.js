@@ -79,11 +79,8 @@ function renderPresets(root, model, life) {
     });
     return made;
   });
-  const stepAt = (x) => {
-    const step = lensFrom[mode()] + Math.round(((x - LEFT) / (lens.width - LEFT - RIGHT)) * LENS_STEPS);
-    return x >= LEFT && x <= lens.width - RIGHT && step >= 1 && step <= replays()[0].scale.length ? step : null;
-  };
-  const hover = hoverStep(life, lens, stepAt, (step) => stepText(replays()[chosen()], window, step));
+  const lensAt = (x) => stepAt(lens, x, { first: lensFrom[mode()], total: LENS_STEPS });
+  const hover = hoverStep(life, lens, (x) => (lensAt(x) <= replays()[0].scale.length ? lensAt(x) : null), (step) => stepText(replays()[chosen()], window, step));
 
   // A little before the first overflow that not all of them have alike.
   function firstSkip(found) {
@@ -96,10 +93,10 @@ function renderPresets(root, model, life) {
     const found = replays();
     const total = found[i].scale.length;
     const panel = { top: 2, height: STRIP_HEIGHT - 4 };
-    const plot = plotOf(pen, width, palette, { total, left: 1, right: 1 });
+    const plot = stepPlot(pen, width, palette, { total, left: 1, right: 1 });
     const [low, high] = rangeOf(found);
     const y = levelIn(panel, [low - 1, high + 1]);
-    drawWindow(plot, panel, window, y);
+    inkWindow(plot, panel, window, y);
     drawScale(plot, found[i], y, { width: 1.75, crosses: total > 500 ? 2.5 : 3 });
     if (i !== chosen()) return;
     const [left, right] = [plot.x(lensFrom[mode()]), plot.x(lensFrom[mode()] + LENS_STEPS)];
@@ -111,12 +108,12 @@ function renderPresets(root, model, life) {
   function drawLens(pen, width) {
     const found = replays();
     const mine = found[chosen()];
-    const plot = plotOf(pen, width, palette, { first: lensFrom[mode()], total: LENS_STEPS });
+    const plot = stepPlot(pen, width, palette, { first: lensFrom[mode()], total: LENS_STEPS });
     const part = ({ scale }) => ({ scale: scale.slice(plot.first, plot.first + plot.total) });
     const [low, high] = rangeOf([part(mine), part(found[0])]);
     const range = [Math.floor(low) - 2, Math.ceil(high) + 1.5];
     const y = levelIn(LENS, range);
-    drawWindow(plot, LENS, window, y);
+    inkWindow(plot, LENS, window, y);
     const name = model.get("selected");
     const title = `${name}, step ${(plot.first + 1).toLocaleString("en-US")} to ${(plot.first + plot.total).toLocaleString("en-US")}`;
     inkFrame(plot, LENS, title, scaleTicks(range), y);

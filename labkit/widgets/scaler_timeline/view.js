@@ -57,18 +57,14 @@ function renderTimeline(root, model, life) {
     words.element,
     picture.element,
   );
-  const stepAt = (x) => {
-    const step = Math.round(((x - LEFT) / (picture.width - LEFT - RIGHT)) * steps);
-    return step >= 1 && step <= steps ? step : null;
-  };
-  const hover = hoverStep(life, picture, stepAt, (step) => stepText(replay, window, step));
+  const hover = hoverStep(life, picture, (x) => stepAt(picture, x, { total: steps }), (step) => stepText(replay, window, step));
 
   function draw(pen, width) {
-    const plot = plotOf(pen, width, palette, { total: steps });
+    const plot = stepPlot(pen, width, palette, { total: steps });
     const [low, high] = rangeOf([replay], [0, 32]);
     const range = [Math.min(0, 4 * Math.floor(low / 4)), Math.max(34, high + 1)];
     const y = levelIn(SCALE, range);
-    drawWindow(plot, SCALE, window, y);
+    inkWindow(plot, SCALE, window, y);
     inkFrame(plot, SCALE, "Loss scale", scaleTicks(range), y);
     drawScale(plot, replay, y);
     inkZoneNames(plot, SCALE);

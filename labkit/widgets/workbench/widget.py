@@ -21,12 +21,10 @@ from labkit.records import write_atomic
 from labkit.train import CATEGORIES, StepRecord, Task, bytes_held, places
 from labkit.widgets.base.figures import png, why_still
 from labkit.widgets.base.widget import tour_of
-from labkit.widgets.bench.bench import Bench
-from labkit.widgets.bench.knobs import POSITIONS, PRESETS, knobs_of, preset_of, recipe_of, span
-from labkit.widgets.bench.widget import BenchWidget, position, tasks
+from labkit.widgets.bench.knobs import ALL, POSITIONS, PRESETS, knobs_of, preset_of, recipe_of, span
+from labkit.widgets.bench.widget import LiveTraining, position, tasks
 from labkit.widgets.bench.words import names
 from labkit.widgets.driven.controller import Command
-from labkit.widgets.driven.widget import row_of
 from labkit.widgets.workbench.lines import torch_lines
 
 FORM = 'a code reads "digits; O2; seed=0; scaling=off": task, recipe, then what differs'
@@ -77,7 +75,7 @@ def size(count: int) -> str:
     return f"{count / divisor:.3g} {unit}"
 
 
-class Workbench(BenchWidget, folders=("driven", "bench", "workbench")):
+class Workbench(LiveTraining, folders=("driven", "bench", "workbench")):
     """A training with every knob of a recipe, beside the FP32 run of the same seed; it can be forked at any step.
 
     Args:
@@ -102,7 +100,7 @@ class Workbench(BenchWidget, folders=("driven", "bench", "workbench")):
     >>> bench.close()
     """
 
-    title = "Workbench"
+    title, offered, forkable = "Workbench", ALL, True
     tour = traitlets.List(tour_of("workbench")).tag(sync=True)
     why_static = why_still(
         'for its knobs, or go on in code: bench.press("start"), bench.turn(scaling="off"), bench.fork(60)'
@@ -119,11 +117,9 @@ class Workbench(BenchWidget, folders=("driven", "bench", "workbench")):
         folder: Path | str = ".",
         knobs: Mapping[str, Any] | None = None,
     ) -> None:
-        what = row_of(tasks(places()), task, "task"), row_of(RECIPES, recipe, "recipe")
-        bench = Bench(*what, seed, steps=steps, device=device)
-        bench.begin_at({name: position(name, to) for name, to in (knobs or {}).items()})
         self.folder = Path(folder)
-        super().__init__(bench)
+        super().__init__(task, recipe, seed, steps=steps, device=device)
+        self.bench.begin_at({name: position(name, to) for name, to in (knobs or {}).items()})
 
     @classmethod
     def from_code(cls, code: str, *, device: Any = None, folder: Path | str = ".") -> Workbench:
