@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from labkit.course import Lesson, lessons_folder, notebook_of, solution_of, starter_of, text_of
+from labkit.course import Lesson, lessons_folder, notebook_of, solution_of, text_of
 from labkit.course.lesson import lessons_in
 from labkit.course.notebook import METADATA, Notebook, lines
 
@@ -59,7 +59,7 @@ UNTOUCHED = r"```.*?```|`[^`]*`|\$\$.*?\$\$|\$[^$\n]*\$|^#.*?$|\[[^\]]*\]\([^)]*
 
 def learners(lesson: Lesson) -> Notebook:
     """Return the learner's notebook: a starter where the solution stands."""
-    return _notebook(lesson, starter_of)
+    return _notebook(lesson, None)
 
 
 def solved(lesson: Lesson) -> Notebook:
@@ -264,7 +264,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if set(changed) - texts.keys() else 0
 
 
-def _notebook(lesson: Lesson, edit: Callable[[str], str]) -> Notebook:
+def _notebook(lesson: Lesson, edit: Callable[[str], str] | None) -> Notebook:
     """Return a lesson as a notebook, each code cell edited, and its text with links."""
     names = {spelling: name for name, row in terms().items() for spelling in row.get("spellings", [name])}
     notebook = notebook_of(lesson, edit, lambda text: linked(typeset(mapped(text)), names))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from labkit.course.lesson import CourseError, Lesson, lessons_folder
-from labkit.course.text import Cell, cells_of, require_marks, starter_of
+from labkit.course.text import Cell, cells_of, lines_to_repair, require_marks, starter_of
 from labkit.records import notebooks_folder
 
 METADATA = {
@@ -24,9 +24,11 @@ Notebook = dict[str, Any]
 
 
 def notebook_of(
-    lesson: Lesson, code: Callable[[str], str] = starter_of, prose: Callable[[str], str] = lambda text: text
+    lesson: Lesson, code: Callable[[str], str] | None = None, prose: Callable[[str], str] = lambda text: text
 ) -> Notebook:
     """Return a lesson's notebook: each code cell edited by `code`, each cell of text by `prose`.
+
+    Without `code`, it is the learner's: a starter stands where a solution was.
 
     Raises:
         CourseError: a solution is opened and not closed, or the other way round, or two cells have the same id.
@@ -34,12 +36,18 @@ def notebook_of(
     cells = [cell for cell in cells_of(lesson.text.read_text(encoding="utf-8")) if cell.source.strip()]
     for cell in cells:
         require_marks(cell.source, str(lesson.text))
+
+    def written_source(cell: Cell) -> str:
+        if cell.cell_type != "code":
+            return prose(cell.source)
+        return code(cell.source) if code is not None else starter_of(cell.source, lines_to_repair(cell, cells))
+
     written = [
         {
             "cell_type": cell.cell_type,
             "id": id,
             "metadata": {"tags": list(cell.tags)} if cell.tags else {},
-            "source": lines((code if cell.cell_type == "code" else prose)(cell.source)),
+            "source": lines(written_source(cell)),
             **({"execution_count": None, "outputs": []} if cell.cell_type == "code" else {}),
         }
         for cell, id in zip(cells, _ids(lesson, cells), strict=True)

@@ -2,7 +2,8 @@
 
 An exercise has two cells. A text cell has the heading "### Exercise 3: clip at the right place  ●●○  12 min". The code
 cell below it has the tag exercise-scaling.clip, with the solution between two marks. Title, difficulty, minutes and
-solution are read from these cells only.
+solution are read from these cells only. A cell whose head has `starter="faulty"` begins, for a learner, with the body
+of the lesson's function `faulty`, to be repaired.
 
 Invariant: the cells are those that jupytext reads (tests/course).
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -20,6 +22,7 @@ from labkit.course.lesson import CourseError
 
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
 STARTER = 'raise NotImplementedError("your code goes here; then run this cell again")'
+REPAIR = 'raise NotImplementedError("repair the lines below; then delete this line, and run this cell again")'
 TAG = "exercise-"
 _ASSIGNMENT = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|\[[^\]]*\])')
 _MARK = re.compile(r"^# %%(?P<head>.*)$", re.MULTILINE)
@@ -103,8 +106,8 @@ def questions(path: Path) -> dict[str, Question]:
     return found
 
 
-def starter_of(source: str) -> str:
-    """Return a cell's source with each solution replaced by a line that raises, in the solution's place.
+def starter_of(source: str, to_repair: str = "") -> str:
+    """Return a cell's source with each solution replaced by a line that raises, and by the lines `to_repair`.
 
     >>> print(starter_of("def f(x):\\n    ### BEGIN SOLUTION\\n    return x\\n    ### END SOLUTION\\n\\nf(1)"))
     def f(x):
@@ -112,7 +115,24 @@ def starter_of(source: str) -> str:
     <BLANKLINE>
     f(1)
     """
-    return re.sub(rf"^([ ]*){BEGIN}$.*?^[ ]*{END}$", rf"\1{STARTER}", source, flags=re.MULTILINE | re.DOTALL)
+    solution = re.compile(rf"^([ ]*){BEGIN}$.*?^[ ]*{END}$", re.MULTILINE | re.DOTALL)
+    return solution.sub(lambda found: found[1] + (f"{REPAIR}\n{to_repair}" if to_repair else STARTER), source)
+
+
+def lines_to_repair(cell: Cell, cells: Sequence[Cell]) -> str:
+    """Return the body of the function that a cell's `starter` names, or "" for a cell that begins empty.
+
+    Raises:
+        CourseError: no cell of the lesson defines it.
+    """
+    name = cell.metadata.get("starter")
+    if name is None:
+        return ""
+    for other in (each for each in cells if each.cell_type == "code" and f"def {name}(" in each.source):
+        for node in ast.parse(solution_of(other.source)).body:
+            if isinstance(node, ast.FunctionDef) and node.name == name:
+                return "\n".join(solution_of(other.source).split("\n")[node.body[0].lineno - 1 : node.end_lineno])
+    raise CourseError(f"an exercise begins with the function {name!r}, which no cell of the lesson defines")
 
 
 def solution_of(source: str) -> str:

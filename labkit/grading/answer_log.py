@@ -16,6 +16,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from labkit.course import learners_notebook, lessons
 from labkit.grading.exercise import Exercise
 from labkit.grading.exercises import EXERCISES
 from labkit.grading.grade import Grade
@@ -89,14 +90,21 @@ def _restore(notebook: Path, exercise: Exercise, answer: LoggedAnswer) -> str:
     present = "".join(cell["source"])
     if present == answer.source:
         return "the cell holds this answer already"
-    if has_work(present, answer.source):
+    if has_work(present, answer.source, _starter(exercise)):
         return f"left alone: the cell holds work; `labkit restore {exercise.id}` prints the answer"
     cell["source"] = answer.source.splitlines(keepends=True)
     write_atomic(notebook, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
     return f"restored into {notebook.name} ({answer.points} of {answer.out_of} points)"
 
 
-def has_work(present: str, answer: str) -> bool:
+def _starter(exercise: Exercise) -> str:
+    """Return the source of an exercise's cell as it was handed out; "" if its lesson is not installed."""
+    lesson = next((lesson for lesson in lessons() if lesson.name == exercise.lesson), None)
+    cells = [] if lesson is None else learners_notebook(lesson)["cells"]
+    return next(("".join(cell["source"]) for cell in cells if exercise.tag in cell["metadata"].get("tags", ())), "")
+
+
+def has_work(present: str, answer: str, starter: str = "") -> bool:
     """Return whether a cell is more than a starter: it has a line or a comment that the logged answer lacks.
 
     >>> has_work("def f(x):\\n    raise NotImplementedError()", "def f(x):\\n    return x")
@@ -109,7 +117,7 @@ def has_work(present: str, answer: str) -> bool:
     if STARTER not in present:
         return True
     try:
-        own = _lines(present) - _lines(answer)
+        own = _lines(present) - _lines(answer) - _lines(starter)
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # an unfinished line, or too deep to compare
         return True
     return any(not line.startswith(("def ", "class ", "from ", "import ", "check(", STARTER)) for line in own if line)

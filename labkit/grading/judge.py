@@ -13,12 +13,16 @@ from __future__ import annotations
 import difflib
 import io
 import random
+import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
+
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from labkit.course import lessons
 from labkit.grading.answer_log import log_answer
@@ -32,6 +36,7 @@ from labkit.grading.stored import StoredAnswers, StoredMistake, digest
 from labkit.records.journal import current_journal
 
 VISIBLE_SEED = 0
+SECONDS_PER_UPDATE = 0.3
 _failed_checks: Counter[str] = Counter()  # by exercise, since the process began
 
 
@@ -60,9 +65,42 @@ def check(exercise_id: str, function: object) -> Grade:
     """
     exercise = find_exercise(exercise_id)
     case_set = visible_cases(exercise)
-    grade = judge(case_set, answers_of(case_set, function, exercise.withheld))
+    with _progress(exercise):
+        answers = answers_of(case_set, function, exercise.withheld)
+    grade = judge(case_set, answers)
     log_answer(grade, function)
     return replace(grade, help=_help(grade))
+
+
+@contextmanager
+def _progress(exercise: Exercise) -> Iterator[None]:
+    """Show in a notebook how many optimizer steps an answer has taken, if its checks train a model."""
+    if exercise.run_by is None or current_journal() is None:
+        yield
+        return
+    from IPython.display import HTML, display
+
+    line: Any = None
+    steps, shown = 0, 0.0
+
+    def count(*_: object) -> None:
+        nonlocal line, steps, shown
+        steps += 1
+        if time.monotonic() - shown > SECONDS_PER_UPDATE:
+            shown = time.monotonic()
+            text = HTML(f"Training your answer: step {steps} ...")  # type: ignore[no-untyped-call]
+            if line is None:
+                line = display(text, display_id=True)  # type: ignore[no-untyped-call]
+            else:
+                line.update(text)
+
+    hook = register_optimizer_step_pre_hook(count)
+    try:
+        yield
+    finally:
+        hook.remove()
+        if line is not None:
+            line.update(HTML(f"Your answer was trained for {steps} steps."))  # type: ignore[no-untyped-call]
 
 
 def _help(grade: Grade) -> str:

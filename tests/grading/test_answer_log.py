@@ -83,6 +83,13 @@ def test_the_same_answer_again_and_the_starter_add_nothing(ask, folder: Path) ->
     assert len((folder / NAME).read_text(encoding="utf-8").splitlines()) == 1
 
 
+def test_the_lines_that_an_exercise_begins_with_are_no_work() -> None:
+    starter, answer = "def f(x):\n    raise NotImplementedError()\n    return 1 / x", "def f(x):\n    return x"
+    assert has_work(starter, answer)
+    assert not has_work(starter, answer, starter)
+    assert has_work(starter.replace("1 / x", "2 / x"), answer, starter)
+
+
 def test_the_best_answer_is_the_latest_of_those_with_most_points() -> None:
     kept = [LoggedAnswer("x", source, points, 2, "") for source, points in (("a", 2), ("b", 2), ("c", 0))]
     assert best(kept).source == "b"
@@ -111,10 +118,10 @@ def test_a_starter_is_no_work_and_what_was_begun_in_it_is() -> None:
         for exercise in EXERCISES.values():
             if exercise.lesson == lesson:
                 starter, answer = learners[exercise.tag], solved[exercise.tag]
-                assert not has_work(starter, answer), exercise.id
+                assert not has_work(starter, answer, starter), exercise.id
                 for begun in ("    # I think it is the exponent", "    first = 1", "    return ("):
-                    assert has_work(starter.replace(line, f"{begun}\n{line}", 1), answer), (exercise.id, begun)
-                assert has_work(f"def helper(x):\n    return x + 7\n\n{starter}", answer), exercise.id
+                    assert has_work(starter.replace(line, f"{begun}\n{line}", 1), answer, starter), (exercise.id, begun)
+                assert has_work(f"def helper(x):\n    return x + 7\n\n{starter}", answer, starter), exercise.id
 
 
 def test_progress_spans_the_lessons_and_names_what_comes_next(ask, folder: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -360,3 +362,29 @@ def test_a_repair_may_put_another_layer_in_place_and_set_the_scale_itself() -> N
     seen = look("gains", work)
     assert (seen.error, seen.still, seen.steps) == ("", (), 20)
     assert seen.scales == (8.0, *[4.0] * 19)
+
+
+def test_a_check_that_trains_says_in_a_notebook_how_far_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import IPython.display
+
+    judging = sys.modules[check.__module__]  # labkit.grading.judge is a function
+    written: list[str] = []
+
+    class Line:
+        def __init__(self, shown: Any, display_id: bool) -> None:
+            self.update(shown)
+
+        def update(self, shown: Any) -> None:
+            written.append(shown.data)
+
+    monkeypatch.setattr(IPython.display, "display", Line)
+    monkeypatch.setattr(judging, "current_journal", lambda: tmp_path / "answers")
+    monkeypatch.setattr(judging, "SECONDS_PER_UPDATE", -1.0)
+    with judging._progress(EXERCISES["clinic.clip"]):
+        optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
+        optimizer.step()
+        optimizer.step()
+    with judging._progress(EXERCISES["start.smallest"]):
+        optimizer.step()
+    steps = ["Training your answer: step 1 ...", "Training your answer: step 2 ..."]
+    assert written == [*steps, "Your answer was trained for 2 steps."]

@@ -42,7 +42,7 @@ from labkit.widgets import PatientWall, predict, treatment_figure
 # 1. **Look.** `look` runs the training, and a picture shows how it went.
 # 2. **Examine.** The next cell measures this training. Change the cell to measure something else.
 # 3. **Choose** a cause. Then you can read the answer.
-# 4. **Treat.** Copy the training into the cell of the exercise, and repair it.
+# 4. **Treat.** The cell of the exercise begins with the training. Repair it there, and delete the line that raises.
 #
 # The check runs your training on other batches. It must fulfil four conditions:
 #
@@ -102,7 +102,7 @@ predict("clinic.clip")
 # the fault? *How much* is a number: the largest norm that the optimizer's gradients can have before the repair.
 
 
-# %% id="exercise-clinic-clip" tags=["exercise-clinic.clip"]
+# %% id="exercise-clinic-clip" tags=["exercise-clinic.clip"] starter="clip_as_it_came"
 def my_clip_training(model, batches):
     """Train the model, and return (losses, diagnosis).
 
@@ -178,7 +178,7 @@ predict("clinic.unscale")
 # much* is a number: the largest update that does not change an FP16 weight of 0.125.
 
 
-# %% id="exercise-clinic-unscale" tags=["exercise-clinic.unscale"]
+# %% id="exercise-clinic-unscale" tags=["exercise-clinic.unscale"] starter="unscale_as_it_came"
 def my_unscale_training(model, batches):
     """Train the model, and return (losses, diagnosis).
 
@@ -251,7 +251,7 @@ predict("clinic.region")
 # that is not finite? *How much* is a number: the value of 1e-8 in the format in which it is added.
 
 
-# %% id="exercise-clinic-region" tags=["exercise-clinic.region"]
+# %% id="exercise-clinic-region" tags=["exercise-clinic.region"] starter="region_as_it_came"
 def my_region_training(model, batches):
     """Train the model, and return (losses, diagnosis).
 
@@ -324,7 +324,7 @@ predict("clinic.schedule")
 # something wrong? *How much* is the number of skipped steps.
 
 
-# %% id="exercise-clinic-schedule" tags=["exercise-clinic.schedule"]
+# %% id="exercise-clinic-schedule" tags=["exercise-clinic.schedule"] starter="schedule_as_it_came"
 def my_schedule_training(model, batches):
     """Train the model, and return (losses, diagnosis).
 
@@ -422,7 +422,7 @@ predict("clinic.function")
 # name instead of a number: which of `"grad"`, `"x"` and `"weight"` is FP32 in that line.
 
 
-# %% id="exercise-clinic-function" tags=["exercise-clinic.function"]
+# %% id="exercise-clinic-function" tags=["exercise-clinic.function"] starter="function_as_it_came"
 def my_function_training(model, batches):
     """Train the model, and return (losses, diagnosis).
 
@@ -501,7 +501,7 @@ predict("clinic.mask")
 # NaN? *How much* is the number of the batch in which it happens when `look` runs it, counted from 0.
 
 
-# %% id="exercise-clinic-mask" tags=["exercise-clinic.mask"]
+# %% id="exercise-clinic-mask" tags=["exercise-clinic.mask"] starter="mask_as_it_came"
 def my_mask_training(model, batches):
     """Train the model, and return (losses, diagnosis).
 
@@ -576,7 +576,7 @@ predict("clinic.gains")
 # smallest update that could move a BF16 weight of 1 upwards, which is half the distance to the next number.
 
 
-# %% id="exercise-clinic-gains" tags=["exercise-clinic.gains"]
+# %% id="exercise-clinic-gains" tags=["exercise-clinic.gains"] starter="gains_as_it_came"
 def my_gains_training(model, batches):
     """Train the model, and return (losses, diagnosis).
 
@@ -647,7 +647,7 @@ predict("clinic.eval")
 # is the step in which this begins when `look` runs it, counted from 0.
 
 
-# %% id="exercise-clinic-eval" tags=["exercise-clinic.eval"]
+# %% id="exercise-clinic-eval" tags=["exercise-clinic.eval"] starter="eval_as_it_came"
 def my_eval_training(model, batches):
     """Train the model, and return (losses, diagnosis).
 
@@ -724,7 +724,7 @@ predict("clinic.penalty")
 # value? *How much* is the factor by which it is wrong, in the first step.
 
 
-# %% id="exercise-clinic-penalty" tags=["exercise-clinic.penalty"]
+# %% id="exercise-clinic-penalty" tags=["exercise-clinic.penalty"] starter="penalty_as_it_came"
 def my_penalty_training(model, batches):
     """Train the model, and return (losses, diagnosis).
 
@@ -814,7 +814,7 @@ for where, region in {"the CPU's lists": torch.autocast, "a GPU's lists": gpu_li
 # into FP16? *How much* is a number: the length of a vector (the root of that sum) from which on it happens.
 
 
-# %% id="exercise-clinic-overflow" tags=["exercise-clinic.overflow"]
+# %% id="exercise-clinic-overflow" tags=["exercise-clinic.overflow"] starter="overflow_as_it_came"
 def my_overflow_training(model, batches):
     """Train the model, and return (losses, diagnosis).
 
