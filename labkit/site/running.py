@@ -3,7 +3,7 @@
 Idea: a cell before the first one makes widgets add their state to their outputs, as `PAGE_TYPE`. Exercises are run as
 they are handed out, so their cells raise; the run goes on.
 
-Invariant: the notebook that is given stays as it is. No journal of answers is read or written. A cell with the tag
+Invariant: the notebook that is passed stays as it is. No journal of answers is read or written. A cell with the tag
 `lab-only` is about the machine of its reader, and does not run.
 """
 

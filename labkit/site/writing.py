@@ -32,8 +32,8 @@ MAP_ROW = re.compile(
 OWN = "'self' file:"  # this page's server, or the folder of its file
 POLICY = f"default-src 'none'; img-src {OWN} data:; style-src {OWN} 'unsafe-inline'; script-src {OWN} 'unsafe-inline'"
 TRY_IT = (
-    "Try it: drag the loss scale, or focus it with Tab and use the arrow keys. These are gradients of a real network. Those "
-    "in the left zone become zero in FP16."
+    "Try it: drag the loss scale, or focus it with Tab and use the arrow keys. These are gradients of a real network. "
+    "Those in the left zone become zero in FP16."
 )
 
 
