@@ -55,7 +55,7 @@ def lesson() -> Any:
     markdown = nbformat.v4.new_markdown_cell
     text = "# 06 · A lesson\n\nIt loses $2^{-25}$, an [ulp](glossary.ipynb#cell-id=ulp).\n\n| a |\n|---|\n| 1 |"
     words = nbformat.v4.new_output("stream", name="stdout", text="\x1b[31mred\x1b[0m <b>\n")
-    error = {"ename": "NotImplementedError", "evalue": "your code", "traceback": ["/home/somebody/secret.py"]}
+    error = {"ename": "NotImplementedError", "evalue": "your code", "traceback": ["secret.py, line 1"]}
     raised = nbformat.v4.new_output("error", **error)
     other = nbformat.v4.new_output("error", **{**error, "ename": "KeyError"})
     cells = [

@@ -231,7 +231,9 @@ class LabWidget(anywidget.AnyWidget):
 
     def page_state(self) -> dict[str, Any]:
         """Return the state from which `page_script` shows this widget, as JSON; bytes are {"base64": ...}."""
-        state = {name: self.get_state(name)[name] for name in self.keys if not name.startswith(("_anywidget", "_view"))}
+        state = {
+            name: self.get_state(name)[name] for name in self.keys if not name.startswith(("_anywidget", "_view_"))
+        }
         left_out = {"layout", "_assets", "_esm", "_css"}
         return {name: as_json(value) for name, value in state.items() if name not in left_out}
 

@@ -13,8 +13,26 @@
 # %% [markdown]
 # # 00 · Start here
 #
-# This is a lab for **mixed-precision training**. A network is trained with numbers of 16 bits wherever that is safe.
-# Where 16 bits are not enough, it uses 32. The most common format of 16 bits is FP16. You will
+# This is a lab for **mixed-precision training**. A network is trained with numbers of 16 bits wherever that is safe, and
+# of 32 bits elsewhere. The most common format of 16 bits is FP16. It ends at 65504, and it has no number between zero
+# and 2^-24. Smaller results become zero.
+#
+# **Press Shift+Enter twice.** It runs the next cell, which takes some seconds the first time. Then **drag the loss scale
+# to the right**, and see the gradients of a network come back.
+
+# %% id="touch-warm-up"
+from labkit.amp import RECIPES
+from labkit.train import TASKS, TrainingRun, gradient_snapshot
+from labkit.widgets import UnderflowHistogram, predict
+
+UnderflowHistogram(gradient_snapshot(TrainingRun(TASKS["segmentation_small"], RECIPES["FP16"])), log2_scale=0)
+
+# %% [markdown]
+# You see real data: the gradients of a network just before its first step. Each bar counts the gradients between one
+# power of two and the next. Those in the zone on the left become zero in FP16. A scale of 1,024 = 2^10 moves every bar
+# ten places to the right, and changes only the exponent of each gradient.
+#
+# In this lab you will
 #
 # - touch the bits of a number,
 # - see gradients become zero because they are too small for FP16,
@@ -22,66 +40,41 @@
 # - and compare trainings in FP16 with the same trainings in FP32.
 #
 # Everything you see is computed here, on your machine, or it says where and when it was recorded. The
-# [glossary](glossary.ipynb) explains technical words; each lesson links to it where a word is new. Open it now, and
-# keep its tab open.
+# [glossary](glossary.ipynb) explains technical words; each lesson links to it where a word is new.
 #
-# First: is everything installed? Run the next cell with **Shift+Enter**.
-
-# %% id="doctor"
-from labkit.machine import check_machine
-
-check_machine()
-
-# %% [markdown]
-# Each line says what it found, and a red line says what to do. The next cell tests whether widgets work in your
-# browser:
-
-# %% id="pulse"
-from labkit.widgets import predict, pulse
-
-pulse()
-
-# %% [markdown]
+# **No slider above, or a red line?** The [check of your machine](#Check-your-machine) at the end of this lesson says what to
+# do.
+#
 # ## How a lesson goes
 #
-# Every lesson repeats the same four parts. Run **one cell at a time**. Answer each question before you run the next
-# cell: that cell shows the answer. (After *Run All* the questions are still open.)
+# Every lesson repeats the same four parts: *touch*, as you just did, *predict*, *explain* and *exercise*. Run **one cell
+# at a time**. Answer each question before you run the next cell: that cell shows the answer. (After *Run All* the
+# questions are still open.)
 #
-# ### 1 · Predict
-# You choose an answer *before* you see the result. A wrong guess costs nothing, and it is the part you will remember. Try one.
+# ### Predict
+# You choose an answer *before* you see the result. A wrong guess costs nothing, and it is the part you will remember. Try
+# one.
 #
 # **Without a mouse:** Shift+Enter runs the cell and goes to the next one. Press Up, then Tab: the focus is on the first
 # choice. Space chooses it, the arrow keys choose another one, and Enter commits. Esc goes back to the cell, and
-# Shift+Enter works in both. This is the way into every widget. If JupyterLab shows buttons in the corner of the cell, press
-# Tab once more, and never Enter on these buttons: the first one duplicates the cell.
+# Shift+Enter works in both. This is the way into every widget, so into the slider above, too. If JupyterLab shows buttons
+# in the corner of the cell, press Tab once more, and never Enter on these buttons: the first one duplicates the cell.
 
 # %% id="predict-warm-up"
 predict("start.warm_up")
 
 # %% [markdown]
-# ### 2 · Touch
-# You try something: a widget, or a few lines of code. This picture shows real data: the gradients of a network just
-# before its first step. Drag the scale. Or press Tab until the slider has the focus, and use the arrow keys.
-
-# %% id="touch-warm-up"
-from labkit.amp import RECIPES
-from labkit.train import TASKS, TrainingRun, gradient_snapshot
-from labkit.widgets import UnderflowHistogram
-
-UnderflowHistogram(gradient_snapshot(TrainingRun(TASKS["segmentation_small"], RECIPES["FP16"])))
-
-# %% [markdown]
-# ### 3 · Explain
-# A few sentences and at most one formula, after you have seen it. For example: each bar of the picture counts the
-# gradients between one power of two and the next. A scale of 1,024 = 2^10 moves every bar ten places to the right, and
-# changes only the exponent of each gradient. Lesson 06 explains why that helps.
+# ### Explain
+# A few sentences and at most one formula, after you have seen it. For example: FP16 spends 5 of its 16 bits on the
+# exponent, so it has as many numbers between 1/2 and 1 as between 1/4 and 1/2, and so on towards zero. The last one
+# above zero is 2^-24. Lesson 01 shows each of these bits.
+#
+# ### Exercise: where a format ends  ●○○  3 min
+# You write a few lines, and the cell answers at once. It says what passed and what failed, and shows the first input
+# that failed. Here is one to warm up. Run it as it is, read the answer, then repair it.
 #
 # *No idea how to begin? `from labkit.grading import hint`, then `hint("start.smallest")`: you get three hints, one by
 # one, at no cost.*
-#
-# ### 4 · Exercise: where a format ends  ●○○  3 min
-# You write a few lines, and the cell answers at once. It says what passed and what failed, and shows the first input
-# that failed. Here is one to warm up. Run it as it is, read the answer, then repair it.
 
 # %% id="exercise-start-smallest" tags=["exercise-start.smallest"]
 from labkit.grading import check
@@ -114,7 +107,7 @@ check("start.smallest", my_smallest)
 #
 # Come back to this cell at any time: it counts the exercises of all lessons, and names the next one.
 
-# %% id="progress"
+# %% id="progress" tags=["lab-only"]
 from labkit.grading import progress
 
 progress()
@@ -126,6 +119,24 @@ progress()
 # in a terminal, `labkit restore` lists them, and `labkit restore --write` puts them back into empty cells. Delete the
 # file to answer everything again. Start JupyterLab with `LABKIT_ANSWERS=off` to store nothing.
 #
+# ## Check your machine
+#
+# Each line says what it found, and a red line says what to do.
+
+# %% id="doctor" tags=["lab-only"]
+from labkit.machine import check_machine
+
+check_machine()
+
+# %% [markdown]
+# The next cell tests whether widgets work in your browser:
+
+# %% id="pulse" tags=["lab-only"]
+from labkit.widgets import pulse
+
+pulse()
+
+# %% [markdown]
 # ## When a cell is red
 #
 # - **`NotImplementedError: your code goes here`** is not a fault: an exercise is waiting for you.
@@ -139,4 +150,4 @@ progress()
 # - **A widget is a line of text**: the pulse cell above says what to do.
 # - **Everything hangs**: the square button stops the cell, and between cells it pauses a live training; *Kernel >
 #   Restart Kernel* starts afresh. Your text stays.
-# - In a terminal, `labkit check` says the same as the first cell, without a browser.
+# - In a terminal, `labkit check` says the same as the check above, without a browser.
