@@ -101,6 +101,9 @@ def test_the_slider_pushes_bits_over_the_edge(notebook, page):
     notebook.press("Home")
     notebook.until_said("mma", "After all 4 blocks D = 1, where the exact sum is 1 + 2^-26")
     assert notebook.python("block.knob") == -30
+    falling = page.locator(".mm-falling")
+    assert [bits.strip() for bits in falling.all_inner_texts()] == ["0000001"] * 4, "what comes over the edge falls"
+    assert falling.first.evaluate("bits => getComputedStyle(bits).animationName") == "none", "reduced motion"
     assert page.evaluate(EDGE_IS_RIGHT)
 
 

@@ -47,6 +47,13 @@ def page(notebook):
     return notebook.page
 
 
+COUNT_MOVES = """() => {
+  window.moves = 0;
+  const { animate } = Element.prototype;
+  Element.prototype.animate = function (...how) { window.moves += 1; return animate.apply(this, how); };
+}"""
+
+
 def slider(page):
     return page.locator(".labkit-underflow input[type=range]")
 
@@ -127,11 +134,13 @@ def test_one_slider_leads_from_the_network_to_the_bits_and_times_two_moves_the_e
     notebook.settle()
     distance, scale = (notebook.widget("zoom").get_by_role("slider", name=name) for name in ("Zoom", "Scale"))
     double = page.get_by_role("button", name="× 2")
+    page.evaluate(COUNT_MOVES)
     distance.focus()
     for place in ("network", "layer", "tensor", "gradient"):
         page.wait_for_selector(f".labkit-zoom[data-zoom={place}]")
         notebook.press("ArrowRight")
     page.wait_for_selector(".labkit-zoom .be-bit")
+    assert page.evaluate("moves") == 6, "three times what is left and what comes move together"
     scale.press("Home")
     for _ in range(20):
         double.press("Enter")
@@ -144,8 +153,12 @@ def test_one_slider_leads_from_the_network_to_the_bits_and_times_two_moves_the_e
     after = page.evaluate(BITS)
     assert (after[0], after[2]) == (before[0], before[2])
     assert int(after[1], 2) == int(before[1], 2) + 1
+    page.emulate_media(reduced_motion="reduce")
     notebook.press("Escape")  # one step back
     page.wait_for_selector(".labkit-zoom[data-zoom=tensor]")
+    assert page.evaluate("moves") == 6
+    assert page.locator(".labkit-zoom .be-bit:visible").count() == 0
+    page.emulate_media(reduced_motion="no-preference")
     grid = page.locator(".labkit-zoom .gz-stage canvas:visible")
     grid.focus()
     notebook.press("ArrowDown", "ArrowRight")

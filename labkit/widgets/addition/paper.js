@@ -98,7 +98,10 @@ function makePaper() {
     text(`${row.name} sign`, seen, row.sign, "sign", at.left - 18, y, 16);
     for (const [key, bit, place, what] of row.cells) {
       if (what === "word") text(key, seen, bit, "word", at.left, y);
-      else if (at.has(place)) text(key, seen, bit, `bit ad-${what} ad-${kind}`, at.x(place), y, at.column);
+      else if (at.has(place)) {
+        const part = text(key, seen, bit, `bit ad-${what} ad-${kind}`, at.x(place), y, at.column);
+        if (what === "fallen") part.style.transform += " translateY(5px) rotate(12deg)"; // over the edge, and down
+      }
     }
     const fallen = row.cells.some(([, , , what]) => what === "fallen");
     if (fallen && at.gap >= 0) text(`${row.name} gap`, seen, "⋯", "bit ad-zero", at.left + at.gap * at.column + at.column * 1.6, y, at.column);

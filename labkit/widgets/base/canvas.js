@@ -20,6 +20,13 @@ function figure({ scope: owner, label, height, draw }) {
     redraw() {
       frame ||= requestAnimationFrame(self.drawNow);
     },
+    measure() {
+      self.grown = parseFloat(getComputedStyle(element.closest(".labkit")).fontSize) / TYPE;
+      self.width = element.clientWidth / self.grown;
+      self.height = typeof height === "function" ? height(self.width) : height;
+      element.style.height = `${self.height * self.grown}px`;
+      self.drawNow();
+    },
     drawNow() {
       cancelAnimationFrame(frame);
       frame = 0;
@@ -35,14 +42,7 @@ function figure({ scope: owner, label, height, draw }) {
       if (self.drawTimes.length > 1000) self.drawTimes.shift();
     },
   };
-  const measure = () => {
-    self.grown = parseFloat(getComputedStyle(element.closest(".labkit")).fontSize) / TYPE;
-    self.width = element.clientWidth / self.grown;
-    self.height = typeof height === "function" ? height(self.width) : height;
-    element.style.height = `${self.height * self.grown}px`;
-    self.drawNow();
-  };
-  const observer = new ResizeObserver(measure);
+  const observer = new ResizeObserver(self.measure);
   observer.observe(element);
   canvas.labkitFigure = self; // so that a test can read the draw times
   owner.add(() => {

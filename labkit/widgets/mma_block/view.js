@@ -2,13 +2,16 @@
 
 const KINDS = { z: "zero", k: "kept", c: "cut", d: "cut", " ": "blank" };
 
-// Runs of one kind become one element: a row of 40 bits is a handful of them.
-function bitRun(row) {
+// Runs of one kind become one element: a row of 40 bits is a handful of them. The first `fallen` bits behind the edge have just
+// come over it.
+function bitRun(row, fallen) {
   const fragment = document.createDocumentFragment();
   for (let from = 0; from < row.bits.length; ) {
     let to = from + 1;
     while (to < row.bits.length && row.kinds[to] === row.kinds[from]) to += 1;
-    fragment.append(h("span", { class: `mm-${KINDS[row.kinds[from]]}`, text: row.bits.slice(from, to) }));
+    const late = row.kinds[from] === "c" ? Math.min(fallen, to - from) : 0;
+    const falling = late ? h("span", { class: "mm-falling", text: row.bits.slice(from, from + late) }) : "";
+    fragment.append(h("span", { class: `mm-${KINDS[row.kinds[from]]}` }, falling, row.bits.slice(from + late, to)));
     from = to;
   }
   return fragment;
@@ -16,11 +19,12 @@ function bitRun(row) {
 
 function makeSheet() {
   const power = (at) => h("span", { class: `lk-quiet mm-power mm-${at}` });
-  const [first, last, keeps, cut] = [power("first"), power("last"), power("keeps"), power("off")];
-  cut.textContent = "cut off";
-  const head = h("div", { class: "mm-line mm-head" }, h("span"), h("span"), h("span"), h("span", { class: "mm-bits" }, first, keeps, last, cut));
+  const [first, last, keeps, off] = [power("first"), power("last"), power("keeps"), power("off")];
+  off.textContent = "cut off";
+  const head = h("div", { class: "mm-line mm-head" }, h("span"), h("span"), h("span"), h("span", { class: "mm-bits" }, first, keeps, last, off));
   const lines = h("div", { class: "mm-lines" });
   const body = h("div", { class: "mm-body" }, head, lines);
+  let cut = null; // how many bits of each row lay behind the edge
   return {
     element: h("div", { class: "mm-sheet", "aria-hidden": "true" }, body),
     draw(view, format) {
@@ -31,6 +35,8 @@ function makeSheet() {
       first.replaceChildren(rich(view.first));
       last.replaceChildren(rich(view.last));
       keeps.textContent = view.keeps;
+      const before = cut ?? {};
+      cut = Object.fromEntries(view.rows.map(({ name, kinds }) => [name, kinds.split("c").length - 1]));
       lines.replaceChildren(
         ...view.rows.map((row) =>
           h(
@@ -39,7 +45,7 @@ function makeSheet() {
             h("span", { class: "mm-name", text: row.name }),
             h("span", { class: "lk-quiet mm-value" }, rich(row.value.replace(/^-/, "−"))),
             h("span", { class: "mm-sign", text: row.sign }),
-            h("span", { class: "mm-bits" }, bitRun(row)),
+            h("span", { class: "mm-bits" }, bitRun(row, Math.max(0, cut[row.name] - (before[row.name] ?? cut[row.name])))),
           ),
         ),
       );

@@ -42,8 +42,10 @@ export default view({ label: labelOf, kind: "zoom", alone: true }, (root, model,
   grid.canvas.tabIndex = 0;
   const bits = bitRow(() => show()); // they are looked at, not turned
   const stage = h("div", { class: "gz-stage" }, list.element, main.element, grid.element, bits.element);
+  const glide = glider(stage);
+  let shownAt = null; // the distance that is on show
   const legend = h("p", { class: "lk-quiet gz-legend" });
-  root.append(levers, strip.element, words.element, stage, legend);
+  root.append(levers, strip.element, words.element, stage, glide.veil, legend);
 
   const areas = new Map();
   function areaOf(one, width) {
@@ -148,14 +150,27 @@ export default view({ label: labelOf, kind: "zoom", alone: true }, (root, model,
     "Double the scale, and watch which bits move.",
   ];
 
+  // What of the picture at a distance the next one shows: a layer's row, the middle of its histogram, a cell.
+  function pieceOf(zoom) {
+    const { left, top, width, height } = [list.element.querySelector(".uf-layer:has(:checked)"), main.canvas, grid.canvas][zoom].getBoundingClientRect();
+    if (zoom === 0) return { left, top, width, height };
+    if (zoom === 1) return { left: left + width / 4, top: top + height / 4, width: width / 2, height: height / 2 };
+    const side = tableOf(now().at).side * grid.grown;
+    return { left: left + get("column") * side, top: top + get("row") * side, width: side, height: side };
+  }
+
   function show() {
     const { at, shot, k } = now();
     const zoom = get("zoom");
+    const distances = [list.element, main.element, grid.element, bits.element];
+    const nearer = zoom > shownAt;
+    const arrive = shownAt === null || shownAt === zoom || reducedMotion() ? null : glide.leave(distances[shownAt]);
+    const left = arrive && nearer ? pieceOf(zoom - 1) : null;
     distance.set(zoom);
     scale.set(k);
     step.set(get("frame"));
     step.element.hidden = strip.element.hidden = film.length < 2;
-    [list.element, main.element, grid.element, bits.element].forEach((one, i) => (one.hidden = i !== zoom));
+    distances.forEach((one, i) => (one.hidden = i !== zoom));
     list.set(names[at], shot.rows.slice(1).map((row) => fractions(row, k, limits)));
     const { rows, columns, value, values } = tableOf(at);
     const [row, column] = [Math.min(get("row"), rows - 1), Math.min(get("column"), columns - 1)];
@@ -170,6 +185,9 @@ export default view({ label: labelOf, kind: "zoom", alone: true }, (root, model,
     legend.textContent = LEGENDS[zoom];
     root.dataset.zoom = DISTANCES[zoom];
     for (const one of [strip, strips, main, grid]) if (one.element.offsetParent) one.redraw();
+    if (arrive) for (const one of [strips, main, grid]) if (one.element.offsetParent) one.measure(); // it was hidden, and had no size
+    arrive?.(distances[zoom], left ?? pieceOf(zoom), nearer);
+    shownAt = zoom;
   }
 
   watch(life, model, ["zoom", "frame", "layer", "row", "column", "log2_scale"], show);
