@@ -13,7 +13,9 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(240)]
 
 CHOICE = [
     nbformat.v4.new_code_cell("from labkit.widgets import predict\npredict('start.warm_up')"),
+    nbformat.v4.new_markdown_cell("Press what you like: an instruction."),
     nbformat.v4.new_code_cell("print('the answer')"),
+    nbformat.v4.new_markdown_cell("The answer is an explanation."),
     nbformat.v4.new_markdown_cell("## The next part\n\nIt stands alone."),
     nbformat.v4.new_code_cell("print('another part')"),
     nbformat.v4.new_code_cell("1 / 0"),
@@ -36,7 +38,7 @@ def first_time(lab):
     (lab.folder / "labkit-answers.jsonl").unlink(missing_ok=True)
 
 
-def test_what_is_printed_waits_for_the_prediction_and_the_next_part_and_errors_do_not(lab):
+def test_what_is_printed_and_its_explanation_wait_for_the_prediction_and_nothing_else_does(lab):
     document = nbformat.v4.new_notebook(cells=CHOICE)
     document.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
     notebook = lab.open(document, "predict")
@@ -46,12 +48,20 @@ def test_what_is_printed_waits_for_the_prediction_and_the_next_part_and_errors_d
         notebook.page.locator(f".jp-OutputArea-output pre:has-text('{text}')")
         for text in ("the answer", "another part", "ZeroDivisionError")
     )
+    instruction, explanation, part = (
+        notebook.page.locator(f".jp-RenderedMarkdown p:has-text('{text}')")
+        for text in ("an instruction", "an explanation", "It stands alone")
+    )
     assert not answer.is_visible()
+    assert not explanation.is_visible()
+    assert instruction.is_visible()
+    assert part.is_visible()
     assert other.is_visible()
     assert error.is_visible()
     notebook.page.locator(".labkit-predict input[type=radio]").first.check()
     notebook.page.locator(".labkit-predict button").click()
     answer.wait_for()
+    explanation.wait_for()
     assert notebook.errors == []
     lab.close(notebook)
 
