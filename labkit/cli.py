@@ -247,6 +247,21 @@ COMMANDS: dict[str, Command] = {
     ), (
         argument("text", nargs="*", help="an error message, or the name of a fault (default: list all faults)"),
     )),
+    "tolerance": Command("Derive the tolerance of a kernel's test, and print the line for the test",
+                         "commands.testing:tolerance", (
+        'labkit tolerance "matmul K=4096 bf16 out=bf16 accumulate=fp32"', "labkit tolerance softmax K=512 fp16",
+    ), (
+        argument("text", nargs="+", help="an operation (matmul, dot, sum, mean, softmax, layer_norm, rms_norm), "
+                 "K=TERMS, the format of operands, out=FORMAT, accumulate=FORMAT or GPU"),
+    )),
+    "vectors": Command("Write conformance vectors of a format or a GPU, or name the rules that answers break",
+                       "commands.testing:vectors", (
+        "labkit vectors", "labkit vectors NVFP4 --out v.npz", "labkit vectors --check mine.npz",
+    ), (
+        argument("format", nargs="?", help="FP16, BF16, E4M3, MXFP8, MXFP4, NVFP4, H100 ... (default: list them all)"),
+        argument("--out", type=Path, metavar="FILE", help="file to write (default: FORMAT.npz)"),
+        argument("--check", type=Path, metavar="FILE", help="file with answers, and the vectors' name"),
+    )),
     "compare": Command("Train a task under several recipes and seeds, save each run, and compare the recipes",
                        "train.compare_cli:run", (
         "labkit compare digits --recipes FP32 O1 --seeds 0 1 2", "labkit compare --list",

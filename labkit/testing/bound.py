@@ -17,11 +17,11 @@ element cannot be judged.
 each term to F bits behind the point, adds exactly, and cuts the sum to r bits. The largest term loses nothing, so n
 products lose less than n 2^(E-F). Cut terms are no larger than the terms, so no partial sum exceeds S, and 2^E <= S'.
 Here S' is S with subnormal operands raised to the smallest normal number, as which they are aligned. However K is
-divided, all blocks together lose less than K 2^-F max(S', 2^-126) by cutting terms. A slice of K (split-K) has at
-least one full block, so there are B <= 2 ceil(K / L) blocks. Each loses at most 2^-r S by cutting its sum, and as many
-FP32 additions of partial sums may follow:
+divided, all blocks together lose less than K 2^-F (S' + 2^-126) by cutting terms. A slice of K (split-K) has at least
+one full block, so there are B <= 2 ceil(K / L) blocks. Each loses at most 2^-r S by cutting its sum, and as many FP32
+additions of partial sums may follow:
 
-    e = (K 2^-F max(S', 2^-126) + B (2^-r + 2^-24) S) (1 + 2^-24)^B.
+    e = (K 2^-F (S' + 2^-126) + B (2^-r + 2^-24) S) (1 + 2^-24)^B.
 
 If C and D are FP16, the sum of a block is rounded to nearest, 2^-11.
 
@@ -134,41 +134,41 @@ def arithmetic(
 
 
 def sum_error(
-    how: Arithmetic, terms: int, size: Floats, *, raised: Floats | None = None, extra: int = 0, grid: float = 0.0,
-    gain: Floats | float = 1.0,
+    how: Arithmetic, terms: int, size: Floats, *, extra: int = 0, grid: float = 0.0, gain: float = 1.0
 ) -> Floats:  # fmt: skip
-    """Return the bound e of the module's text for sums of `terms` terms.
+    """Return the bound e of the module's text for sums of `terms` terms: a S + b, with numbers a and b.
 
     Args:
-        size: S, the sum of magnitudes, in FP64.
-        raised: S', if it differs from S.
+        size: S in FP64, or the larger S'.
         extra: further roundings that a term or the sum passes through: of the product, of a scale, of a division.
         grid: a number that divides all terms; from the smallest subnormal on, no addition underflows.
-        gain: factor that is applied after an underflow.
+        gain: largest factor that is applied after an underflow.
 
     >>> float(sum_error(Arithmetic("FP32"), 4096, np.array(1.0))) < 4096 * 2**-24 * 1.001
     True
     """
-    size = np.nan_to_num(size * (1 + (terms + 8) * 2.0**-52), nan=0.0, posinf=0.0)  # those are compared by kind
-    wide = (size if raised is None else np.maximum(size, raised)) * (1 + 2.0**-40)
-    own = (terms + 4) * 2.0**-53 * size + how.operand_error * wide
-    size, wide = size + how.operand_error * wide, wide * (1 + how.operand_error)
+    grown, tiny = 1 + how.operand_error, how.format.smallest_subnormal
+    if how.spec is None:
+        growth = growth_of(max(terms - 1, 0) + extra, how.unit)
+        slope, least = growth, (terms + extra) * tiny * (1 + growth) * gain if terms and grid < tiny else 0.0
+    else:
+        blocks, half = 2 * math.ceil(terms / how.spec.block_length), how.spec.result == FP16
+        loss = 2.0**-11 if half else 2.0**-how.spec.result_significand_bits
+        growth = (1 + growth_of(blocks, loss if half else 0.0)) * (1 + growth_of(blocks + extra, 2.0**-24)) - 1
+        cut = terms * 2.0**-how.spec.fraction_bits
+        slope = (cut + blocks * (loss + 2.0**-24) + extra * 2.0**-24) * (1 + growth)
+        least = cut * (1 + growth) * 2.0**how.spec.result.emin + (blocks + extra) * tiny * gain
+    own = (terms + 4) * 2.0**-53 + how.operand_error
+    margin = (1 + (terms + 8) * 2.0**-52) * (1 + 2.0**-40)
+    top = float(np.max(size, initial=0.0))
+    if not np.isfinite(top):  # elements with infinity or NaN are compared by kind
+        size = np.nan_to_num(size, nan=0.0, posinf=0.0)
+        top = float(np.max(size, initial=0.0))
     with np.errstate(over="ignore", invalid="ignore"):
-        if how.spec is None:
-            growth, tiny = growth_of(max(terms - 1, 0) + extra, how.unit), how.format.smallest_subnormal
-            error = growth * size if growth else np.zeros_like(size)
-            if terms and grid < tiny:
-                error = error + (terms + extra) * tiny * (1 + growth) * gain
-        else:
-            spec, half = how.spec, how.spec.result == FP16
-            blocks = 2 * math.ceil(terms / spec.block_length)
-            loss = 2.0**-11 if half else 2.0**-spec.result_significand_bits
-            growth = (1 + growth_of(blocks, loss if half else 0.0)) * (1 + growth_of(blocks + extra, 2.0**-24)) - 1
-            cut = terms * 2.0**-spec.fraction_bits * np.maximum(wide, 2.0**spec.result.emin)
-            error = (cut + (blocks * (loss + 2.0**-24) + extra * 2.0**-24) * size) * (1 + growth)
-            error = error + (blocks + extra) * (FP16 if half else FP32).smallest_subnormal * gain
-        largest = size * (1 + growth)
-        return np.where(largest > how.format.max, np.inf, (error + own) * (1 + 2.0**-40))
+        error = size * ((slope * grown + own) * margin) if slope + own < math.inf else np.full(size.shape, np.inf)
+        error += least
+        largest = (1 + growth) * grown * margin
+        return np.where(size * largest > how.format.max, np.inf, error) if top * largest > how.format.max else error
 
 
 def growth_of(steps: int, unit: float) -> float:

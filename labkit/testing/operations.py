@@ -222,20 +222,15 @@ class _Product:
             value = value if plain else value * factor + added
 
         def error(how: Arithmetic) -> Floats:
-            size = self.multiply(np.abs(self.a[0]), np.abs(self.b[0])).reshape(self.shape)
-            bits = sum(each.precision for each in formats)
+            size = self.multiply(*self._magnitudes(how)).reshape(self.shape)
             grid = math.prod(each.smallest_subnormal for each in formats)
-            raised, extra = self._raised(how), int(how.spec is None and bits > how.format.precision)
-            bound = sum_error(how, self.terms, size, raised=raised, extra=extra, grid=grid)
+            extra = int(how.spec is None and formats[0].precision + formats[1].precision > how.format.precision)
+            bound = sum_error(how, self.terms, size, extra=extra, grid=grid)
             if plain:
                 return bound
-            with np.errstate(invalid="ignore", over="ignore"):
-                whole, tops = size * np.abs(factor) + np.abs(added), None
-                if raised is not None:
-                    tops = raised * np.abs(factor) + np.abs(added)
-                extra += 3 * (scale is not None)
-                gain = np.maximum(1.0, np.abs(factor))
-                scaled = sum_error(how, self.terms + (bias is not None), whole, raised=tops, extra=extra, gain=gain)
+            extra, gain = extra + 3 * (scale is not None), max(1.0, float(np.abs(factor).max(initial=0.0)))
+            whole = size * np.abs(factor) + np.abs(added)
+            scaled = sum_error(how, self.terms + (bias is not None), whole, extra=extra, gain=gain)
             return np.where(np.isinf(bound), np.inf, scaled)
 
         def replay(how: Arithmetic, places: Places) -> Floats:
@@ -253,17 +248,16 @@ class _Product:
         pairs = self.pairs if plain else None
         return Operation(self.name, value, self.terms, formats, error, replay, pairs, rounded, others)
 
-    def _raised(self, how: Arithmetic) -> Floats | None:
-        """Return the sum of magnitudes with subnormal operands raised to normal ones; None if there are none."""
+    def _magnitudes(self, how: Arithmetic) -> list[Floats]:
+        """Return the magnitudes of both operands, where subnormal numbers are aligned as normal ones, as such."""
         formats = (how.operands,) * 2 if how.spec is None else (how.spec.operands, how.spec.right)
-        arrays = [np.abs(self.a[0]), np.abs(self.b[0])]
-        some = False
-        for i, format in enumerate(formats):
+        found = []
+        for (values, _), format in zip((self.a, self.b), formats, strict=True):
+            size = np.abs(values)
             if format is not None:
-                small = (arrays[i] < format.smallest_normal) & (arrays[i] != 0)
-                if small.any():
-                    some, arrays[i] = True, np.where(small, format.smallest_normal, arrays[i])
-        return self.multiply(*arrays).reshape(self.shape) if some else None
+                np.maximum(size, format.smallest_normal, out=size, where=size > 0)
+            found.append(size)
+        return found
 
 
 def _epilogue(array: Array | float, name: str, shape: tuple[int, ...]) -> Floats:

@@ -1,0 +1,37 @@
+"""Commands for tests of kernels: tolerance, vectors."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+
+from labkit.commands import CommandError
+
+
+def tolerance(arguments: Namespace) -> int:
+    from labkit.testing.tolerance import tolerance as describe
+
+    try:
+        print(describe(" ".join(arguments.text)))
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    return 0
+
+
+def vectors(arguments: Namespace) -> int:
+    """Write vectors, or check answers: status 1 if a rule is broken."""
+    from labkit.testing.vectors import NAMES, check_file, save
+
+    try:
+        if arguments.check:
+            broken = check_file(arguments.check)
+            print("\n".join(broken) or "no rule is broken")
+            return bool(broken)
+        if arguments.format is None:
+            print("\n".join(NAMES))
+        else:
+            path = arguments.out or Path(f"{arguments.format.replace(', ', '-')}.npz")
+            print(f"{path}: {save(arguments.format, path)} rows")
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    return 0

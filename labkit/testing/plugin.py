@@ -1,0 +1,44 @@
+"""Plugin of pytest that shows verdicts: `pytest -p labkit.testing.plugin`.
+
+A test that fails with `Unexplained` shows its own line and the verdict, without the frames of this package. A section
+at the end of the run lists such tests with what would explain them. The fixture `explained` is
+`assert_explained`. Nothing is changed in other tests, and no entry point loads the plugin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+
+import pytest
+
+from labkit.testing.compare import Unexplained, Verdict, assert_explained
+
+_VERDICTS = pytest.StashKey[dict[str, Verdict]]()
+
+
+@pytest.fixture
+def explained() -> Callable[..., Verdict]:
+    """Return `labkit.testing.assert_explained`."""
+    return assert_explained
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Replace the traceback of an `Unexplained` by the line of the test and the verdict."""
+    report = yield
+    if call.excinfo is not None and isinstance(call.excinfo.value, Unexplained):
+        verdict = call.excinfo.value.verdict
+        own = [entry for entry in call.excinfo.traceback if entry.path == item.path] or call.excinfo.traceback[:1]
+        report.longrepr = f"{item.path.name}:{own[-1].lineno + 1}: {str(own[-1].statement).strip()}\n\n{verdict}"
+        item.config.stash.setdefault(_VERDICTS, {})[item.nodeid] = verdict
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """List the tests whose differences are not explained."""
+    if verdicts := config.stash.get(_VERDICTS, {}):
+        terminalreporter.section("differences that rounding does not explain")
+        for test, verdict in verdicts.items():
+            terminalreporter.line(f"{test}: {verdict.kind}" + "".join(f"; {each}" for each in verdict.suspects[:1]))

@@ -1,0 +1,107 @@
+"""Tolerances of tests, from a line of text: `labkit tolerance "matmul K=4096 bf16 out=bf16 accumulate=fp32"`.
+
+Idea: a bound needs operands. Where there are none yet, those of a standard normal distribution stand for them; 64
+elements are computed, in several orders.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labkit.formats import FORMATS, FP32, Format, round_to, ulp
+from labkit.testing.bound import arithmetic, unit_roundoff
+from labkit.testing.norms import layer_norm, rms_norm, softmax
+from labkit.testing.operations import Operation, matmul, mean, sum_over
+
+OPERATIONS = ("matmul", "dot", "sum", "mean", "softmax", "layer_norm", "rms_norm")
+LARGEST = 10**6  # terms
+EXAMPLE = "matmul K=4096 bf16 out=bf16 accumulate=fp32"
+
+
+def tolerance(text: str) -> str:
+    """Return the bound, the typical error and the line for a test.
+
+    Raises:
+        ValueError: a word is not known, K is missing, or a format cannot be an accumulator.
+
+    >>> print(tolerance("dot K=16 fp16 out=fp16 accumulate=H100").splitlines()[0])
+    dot, K=16, FP16 operands, FP16 out, accumulator H100 Tensor Cores
+    """
+    name, terms, format, out, accumulator = _parse(text)
+    operation = _operation(name, terms, format)
+    how = arithmetic(accumulator, operation.formats, operation.rounded)
+    half = float(unit_roundoff(out))
+    with np.errstate(over="ignore", invalid="ignore"):
+        bound = float(operation.error(how).max())
+        places = np.arange(operation.value.size)
+        replays = operation.replay(how, places)
+        exact = operation.value.reshape(-1)
+        reached = float(np.nan_to_num(np.abs(replays - exact), posinf=np.inf).max())
+        stored = np.asarray(round_to(replays, out), np.float64)
+        typical = float(np.sqrt(np.mean((stored - exact) ** 2)))
+    size = float(np.abs(exact).max())
+    atol, last = bound * (1 + half), float(ulp(size, out)) / 2
+    rows = [
+        ("bound of the error before the result is stored", f"{bound:.3g}"),
+        ("largest error of other orders, before it is stored", f"{reached:.3g}"),
+        ("root mean square of errors, stored", f"{typical:.3g}"),
+        (f"half a unit in the last place of {size:.3g}, the largest result", f"{last:.3g}"),
+    ]
+    arguments = "got, a, b" if name in ("matmul", "dot") else f"got, {'sum_over' if name == 'sum' else name}(x)"
+    lines = [f"{name}, K={terms:,}, {format.name} operands, {out.name} out, accumulator {how.name}", ""]
+    lines.append(f"operands of a standard normal distribution, {operation.value.size} elements:")
+    lines += [f"  {what:<66}{number:>10}" for what, number in rows]
+    lines += ["", "in a test, for operands of any size:"]
+    lines.append(f'  assert_explained({arguments}, out={out.name}, accumulator="{accumulator}")')
+    if np.isfinite(bound):
+        lines.append("with a fixed tolerance, for such operands only:")
+        lines.append(f"  torch.testing.assert_close(got.double(), exact, rtol={half:.3g}, atol={atol:.3g})")
+    else:
+        lines.append("no fixed tolerance: the accumulator may overflow, or the sum is too long for it")
+    return "\n".join(lines)
+
+
+def _parse(text: str) -> tuple[str, int, Format, Format, str]:
+    formats = {name.upper(): format for name, format in FORMATS.items()}
+    name, terms, format, out, accumulator = "matmul", 0, FP32, None, "FP32"
+    for word in text.split():
+        key, _, value = word.partition("=")
+        if word in OPERATIONS:
+            name = word
+        elif word.upper() in formats:
+            format = formats[word.upper()]
+        elif key == "out" and value.upper() in formats:
+            out = formats[value.upper()]
+        elif key in ("accumulate", "accumulator") and value:
+            accumulator = value.upper() if value.upper() in formats else value
+        elif key.upper() == "K" and re.fullmatch(r"[\d_,]+", value):
+            terms = int(re.sub("[_,]", "", value))
+        else:
+            raise ValueError(
+                f"expected an operation ({', '.join(OPERATIONS)}), K=..., a format ({', '.join(FORMATS)}), out=FORMAT "
+                f'or accumulate=FORMAT or GPU, got {word!r}. An example: "{EXAMPLE}"'
+            )
+    if not 1 <= terms <= LARGEST:
+        raise ValueError(
+            f"expected K, the number of terms, from 1 to {LARGEST:,}, got {terms:,}. An example: {EXAMPLE!r}"
+        )
+    return name, terms, format, out or format, accumulator
+
+
+def _operation(name: str, terms: int, format: Format) -> Operation:
+    random = np.random.default_rng(0)
+
+    def draw(*shape: int) -> NDArray[np.float32]:
+        return np.asarray(round_to(random.standard_normal(shape), format), np.float32)
+
+    if name == "dot":
+        return matmul(draw(64, 1, terms), draw(64, terms, 1), operands=format)
+    if name == "matmul":
+        return matmul(draw(8, terms), draw(terms, 8), operands=format)
+    x = draw(64 if name in ("sum", "mean") else max(1, 64 // terms), terms)
+    if name in ("sum", "mean"):
+        return sum_over(x, 1) if name == "sum" else mean(x, 1)
+    return softmax(x) if name == "softmax" else layer_norm(x) if name == "layer_norm" else rms_norm(x)

@@ -1,0 +1,171 @@
+"""`labkit tolerance`, `labkit vectors`, and the plugin of pytest."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+from labkit import cli
+from labkit.testing import matmul
+from labkit.testing.tolerance import EXAMPLE, tolerance
+from labkit.testing.vectors import NAMES, _mistakes, check, vectors
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_tolerance_of_the_issue_s_line() -> None:
+    lines = tolerance(EXAMPLE).splitlines()
+    assert lines[0] == "matmul, K=4,096, BF16 operands, BF16 out, accumulator FP32"
+    assert '  assert_explained(got, a, b, out=BF16, accumulator="FP32")' in lines
+    number = {line[:40].strip(): float(line.split()[-1]) for line in lines if line.startswith("  ") and "=" not in line}
+    bound, reached, typical, half = number.values()
+    assert 0.5 < bound < 0.8  # 4096 2^-24 times a sum of magnitudes near 4096 * 2 / pi
+    assert reached < bound / 100
+    assert half == 0.5
+    assert typical < half
+
+
+def test_the_fixed_tolerance_of_a_test_holds_for_such_operands() -> None:
+    """The printed line is run: on right results of other operands, drawn alike."""
+    text = tolerance("matmul K=512 fp16 out=fp16 accumulate=fp32")
+    (rtol, atol) = map(float, re.search(r"rtol=(\S+), atol=(\S+)\)", text).groups())  # type: ignore[union-attr]
+    for seed in range(20):
+        torch.manual_seed(seed)
+        a, b = torch.randn(8, 512).half(), torch.randn(512, 8).half()
+        exact = torch.from_numpy(matmul(a, b).value)
+        torch.testing.assert_close((a.float() @ b.float()).half().double(), exact, rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize("text", [
+    "sum K=100 fp16 accumulate=fp16", "mean K=100 bf16", "dot K=64 e4m3 out=bf16 accumulate=H100", "softmax K=512 fp16",
+    "layer_norm K=64 fp32", "rms_norm K=64 bf16", "matmul K=64 tf32 out=fp32 accumulate=A100", "K=1",
+    "matmul K=128 e2m1 out=bf16",
+])  # fmt: skip
+def test_every_operation_has_a_tolerance(text: str) -> None:
+    found = tolerance(text)
+    assert "assert_explained(got, " in found
+    assert "rtol=" in found
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("matmul", "expected K, the number of terms, from 1 to 1,000,000, got 0"),
+    ("matmul K=2000000", "got 2,000,000"),
+    ("attention K=4", "expected an operation .* got 'attention'"),
+    ("matmul K=4 accumulate=H1000", "expected an accumulator"),
+    ("matmul K=4 bf16 accumulate=V100", "V100 Tensor Cores take FP16"),
+])  # fmt: skip
+def test_a_line_that_is_not_understood_is_refused(text: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError, match=message):
+        tolerance(text)
+    assert cli.main(["tolerance", *text.split()]) == 2
+    assert capsys.readouterr().err.startswith("labkit tolerance: ")
+
+
+def test_vectors_are_what_independent_libraries_compute() -> None:
+    """numpy and torch for FP16, ml_dtypes for the others; FP32 inputs, so that they round once."""
+    for name, dtype in {"FP16": np.float16, "BF16": ml_dtypes.bfloat16, "E5M2": ml_dtypes.float8_e5m2,
+                        "E4M3": ml_dtypes.float8_e4m3fn}.items():  # fmt: skip
+        table = vectors(name)
+        with np.errstate(over="ignore"):
+            codes = table["x"].astype(dtype).view(np.uint8 if name.startswith("E") else np.uint16)
+        assert check({**table, "codes": codes}) == []
+    table = vectors("MXFP4")
+    scales = table["given_scales"].view(ml_dtypes.float8_e8m0fnu).astype(np.float32)
+    assert np.isnan(scales[3])
+    numbers = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
+    with np.errstate(over="ignore"):
+        decoded = scales[:, None] * numbers[table["given_elements"]]
+    assert check({**table, "values": decoded}) == []
+
+
+def test_every_known_mistake_breaks_a_rule_and_is_recognised() -> None:
+    for name in NAMES:
+        table = vectors(name)
+        assert check(table) == [], name
+        mistakes = _mistakes(table)
+        assert len(mistakes) >= 4, name
+        for mistake, answers in mistakes.items():
+            found = check({**table, **answers})
+            assert found[0].split("; ")[1].startswith("row "), (name, mistake)
+            assert f"these answers are those of a known mistake: {mistake}" in found, (name, mistake)
+
+
+@pytest.mark.parametrize(("name", "mistake", "rules"), [
+    ("FP16", "ties away from zero", {"ties to even", "subnormal ties"}),
+    ("E4M3", "saturates", {"overflow: beyond the largest number", "infinity"}),
+    ("BF16", "subnormal numbers are zero", {"subnormal numbers", "subnormal ties"}),
+    ("MXFP8", "NaN of E8M0 read as a number", {"NaN of E8M0"}),
+    ("MXFP4", "scale rounded up", {"rounding of the scale", "saturation of elements"}),
+    ("NVFP4", "scale rounded up", {"rounding of the scale", "subnormal scale"}),
+])  # fmt: skip
+def test_the_rule_that_is_broken_is_named(name: str, mistake: str, rules: set[str]) -> None:
+    table = vectors(name)
+    found = check({**table, **_mistakes(table)[mistake]})
+    assert {re.sub(r": \d+ of \d+ rows.*", "", line) for line in found if " rows; " in line} == rules
+
+
+def test_vectors_in_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "v.npz"
+    assert cli.main(["vectors"]) == 0
+    assert capsys.readouterr().out.split("\n")[0] == "FP16"
+    assert cli.main(["vectors", "NVFP4", "--out", str(path)]) == 0
+    assert path.stat().st_size < 60_000
+    assert cli.main(["vectors", "--check", str(path)]) == 0
+    assert "no rule is broken" in capsys.readouterr().out
+    table = dict(np.load(path))
+    table["scales"] = np.minimum(table["scales"] + 1, 126).astype(np.uint8)
+    np.savez(tmp_path / "mine.npz", **table)
+    assert cli.main(["vectors", "--check", str(tmp_path / "mine.npz")]) == 1
+    assert "rounding of the scale: " in capsys.readouterr().out
+    for wrong, message in (({"codes": table["x"]}, 'expected "name" in the file'),
+                           ({"name": "FP16", "codes": table["x"]}, "expected 'codes' of shape"),
+                           ({"name": "FP16"}, "got none"), ({"name": "FP17"}, "expected one of FP16")):  # fmt: skip
+        np.savez(tmp_path / "wrong.npz", **wrong)
+        assert cli.main(["vectors", "--check", str(tmp_path / "wrong.npz")]) == 2
+        assert message in capsys.readouterr().err
+    (tmp_path / "text.npz").write_text("no archive")
+    assert cli.main(["vectors", "--check", str(tmp_path / "text.npz")]) == 2
+    assert cli.main(["vectors", "--check", str(tmp_path / "missing.npz")]) == 2
+    assert cli.main(["vectors", "FP17"]) == 2
+
+
+TEST = """
+import torch
+from labkit.testing import assert_explained
+
+a, b = torch.ones(4, 64).half(), torch.full((64, 4), 0.5).half()
+
+def test_right(explained):
+    explained((a.float() @ b.float()).half(), a, b)
+
+def test_wrong():
+    got = (a[:, 1:].float() @ b[1:].float()).half()
+    assert_explained(got, a, b)
+
+def test_other():
+    assert 1 == 2
+"""
+
+
+def test_the_plugin_shows_the_line_and_the_verdict(tmp_path: Path) -> None:
+    (tmp_path / "test_kernel.py").write_text(TEST, encoding="utf-8")
+    (tmp_path / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-p", "labkit.testing.plugin", "-p", "no:cacheprovider", "-q"]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    assert "2 failed, 1 passed" in done.stdout, done.stdout + done.stderr
+    assert (
+        "test_kernel.py:12: assert_explained(got, a, b)\n\ncannot be rounding: matmul [4, 64] @ [64, 4]" in done.stdout
+    )
+    assert "def assert_explained" not in done.stdout  # no frame of the package
+    assert "assert 1 == 2" in done.stdout  # other failures stay as they are
+    *_, summary = done.stdout.partition("differences that rounding does not explain")
+    assert "test_kernel.py::test_wrong: cannot be rounding; " in summary
+    assert "pytest11" not in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
