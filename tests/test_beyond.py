@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 from dataclasses import replace
 from typing import Any
 
@@ -59,6 +60,18 @@ def test_bf16_disagrees_eight_times_as_much_as_fp16() -> None:
     assert spread[torch.bfloat16] / spread[torch.float16] == pytest.approx(8, rel=0.25)
     assert max(spread, key=spread.__getitem__) is torch.bfloat16
     assert answer("mismatch") == "BF16"
+
+
+def test_a_model_born_in_bf16_overflows_before_down_and_a_moved_power_of_two_is_exact() -> None:
+    names = defined_in("touch-born", "born", "touch-rescues")
+    model, characters, following = names["born_in_bf16"](steps=60)
+    outputs = names["largest_outputs"](copy.deepcopy(model).half(), characters)
+    assert next(name for name, largest in outputs.items() if not largest < 65504) == "blocks.0.down"
+    exact, moved = model(characters), names["moved"](model, 2)
+    assert torch.equal(moved(characters), exact)
+    result = moved.half()(characters).float()
+    assert (result - exact).abs().max() < 0.02 < torch.nn.functional.cross_entropy(exact, following)
+    assert (answer("born"), model.half()(characters).isnan().any()) == ("NaN", True)
 
 
 @pytest.mark.slow

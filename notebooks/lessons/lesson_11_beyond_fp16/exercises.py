@@ -184,4 +184,87 @@ CLIPPED = Exercise(
 )
 # fmt: on
 
-EXERCISES = (FROZEN, CLIPPED)
+
+# --- beyond.rescue ---
+
+
+def _model(random: Random, largest: list[float], limit: float, inputs: int = 3, outputs: int = 2) -> Case:
+    """Return weights of a block with hidden numbers of these largest magnitudes."""
+
+    def weights(rows: int, columns: int) -> Tensor:
+        return torch.tensor([[random.uniform(-2, 2) for _ in range(columns)] for _ in range(rows)]).reshape(
+            rows, columns
+        )
+
+    return weights(len(largest), inputs), weights(outputs, len(largest)), largest, limit
+
+
+def _one_channel(random: Random) -> list[Case]:
+    """One channel beyond the limit, at any place; the others far below it."""
+    cases = []
+    for limit in (65504.0, 448.0):
+        largest = [random.uniform(0.01, 0.9) * limit for _ in range(5)]
+        largest[random.randrange(5)] = random.uniform(1.1, 1.9) * 2 ** random.randrange(6) * limit
+        cases.append(_model(random, largest, limit))
+    return cases
+
+
+def _several(random: Random) -> list[Case]:
+    """Channels that need different powers, in a block of another shape; square matrices; a power above 2^16."""
+    powers = random.sample(range(12), 6)
+    mixed = [random.uniform(1.1, 1.9) * 2.0 ** (power - 4) * 65504 for power in powers]
+    return [
+        _model(random, mixed, 65504.0, 2, 7),
+        _model(random, mixed, 65504.0, 6, 6),
+        _model(random, [2e12, 1.0], 448.0),
+    ]
+
+
+def _exactly(random: Random) -> list[Case]:
+    """Exactly the limit times a power of two, and a little more and less."""
+    limit, part = random.choice((65504.0, 57344.0)), random.uniform(1, 9) * 2.0**-40
+    sizes = [limit * 2.0**power * (1 + side * part) for power in (0, 1, 5) for side in (0, 1, -1)]
+    return [_model(random, sizes, limit)]
+
+
+def _nothing_to_move(random: Random) -> list[Case]:
+    """Channels that are small, zero, or at the limit; a block without any."""
+    return [_model(random, [0.0, random.uniform(1, 9) * 2.0**-30, 65504.0], 65504.0), _model(random, [], 65504.0)]
+
+
+# fmt: off
+RESCUE = Exercise(
+    id="beyond.rescue",
+    notes="Powers of two change exponents alone, so FP32 computes the same bits. Each channel has a power of its own.",
+    checks=(
+        Check("one channel beyond the limit", 1, _one_channel),
+        Check("channels that need different powers", 2, _several),
+        Check("magnitudes at the limit, and around it", 1, _exactly),
+        Check("channels that fit already", 1, _nothing_to_move),
+    ),
+    mistakes=(
+        wrong("one power for all", "this is what the largest of all channels gives. The others lose range for "
+              "nothing: each channel has a power of its own.", replace=("size / 2**k", "max(largest) / 2**k")),
+        wrong("forgets the column", "this is what dividing the rows of up gives, without down: the block computes "
+              "another result.", replace=("down[:, channel] *= 2**k", "pass")),
+        wrong("divides twice", "this is what dividing the column of down as well gives. What one matrix is "
+              "divided by, the other is multiplied by.", replace=("down[:, channel] *=", "down[:, channel] /=")),
+        wrong("turned round", "this is what multiplying up and dividing down gives: the hidden number gets larger.",
+              replace=(("up[channel] /=", "up[channel] *="), ("down[:, channel] *=", "down[:, channel] /="))),
+        wrong("goes one too far", "this is what going on while the magnitude is at or above the limit gives. A "
+              "magnitude of exactly `limit` fits.", replace=("> limit", ">= limit")),
+        wrong("stops one too early", "this is what rounding the power down gives: the magnitude is still above "
+              "the limit.",
+              replace=("> limit", ">= 2 * limit")),
+        wrong("no power of two", "this is what dividing by largest / limit gives. It is no power of two, so "
+              "FP32 rounds, and the bits change.",
+              replace=(("size / 2**k > limit", "False"), ("/= 2**k", "/= max(1, size / limit)"),
+                       ("*= 2**k", "*= max(1, size / limit)"))),
+        wrong("enlarges small channels", "this is what bringing every channel up to the limit gives. k begins at 0.",
+              replace=("k = 0", "k = -60")),
+    ),
+    provides={"torch": torch},
+)
+# fmt: on
+
+EXERCISES = (FROZEN, CLIPPED, RESCUE)

@@ -13,10 +13,10 @@
 # %% [markdown] on_the_map="BF16: weights and averages that do not change, two programs that disagree, a model that FP16 cannot run"
 # # 11 · Beyond FP16: BF16
 #
-# **You will be able to** say what BF16 loses that FP16 keeps, and the reverse. You find weights that never change, and
-# texts that two programs judge differently.
+# **You will be able to** say what BF16 loses that FP16 keeps, and the reverse. You find weights that never change, texts
+# that two programs judge differently, and the layer at which FP16 fails.
 #
-# About 50 minutes in two parts; neither needs the other. Two exercises, 10 points. Builds on: the effect of rounding on
+# About 60 minutes in three parts; none needs another. Three exercises, 15 points. Builds on: the effect of rounding on
 # small updates (lesson 02), master weights (lesson 07). You need three facts from these lessons:
 #
 # - FP16 has 11 significant bits, and its largest number is 65504. **BF16** has the range of FP32, but only 8
@@ -29,6 +29,7 @@
 # reproduced here.
 
 # %% id="setup"
+import copy
 import math
 from functools import partial
 
@@ -282,11 +283,185 @@ def my_clipped(learner, sampler, low, high):
 check("beyond.clipped", my_clipped)
 
 # %% [markdown]
+# ## 3 · Born in BF16
+#
+# *A model that was trained in BF16 can hold numbers that FP16 cannot.*
+#
+# A T4 or a V100 computes in FP16, and not in BF16. But most language models of today were trained in BF16. Their
+# activations may be larger than 65504, and no one noticed: BF16 goes up to $3.4 \cdot 10^{38}$.
+#
+# Here is a small language model. It reads eight characters and guesses the next one. Its two blocks are *gated*, as in
+# most models: `down(silu(gate(x)) * up(x))`. It is trained in BF16. Then one *outlier channel* is planted: a row of
+# `up` times $2^{13}$, and the same column of `down` divided by $2^{13}$. Large models get such channels by themselves.
+
+# %% id="predict-born"
+predict("beyond.born")
+
+
+# %% id="born"
+class GatedBlock(nn.Module):
+    """A block whose hidden numbers are products; `rescue` says how they are kept from overflowing."""
+
+    rescue = ""
+
+    def __init__(self, width=128):
+        super().__init__()
+        self.norm = nn.RMSNorm(width)
+        self.gate, self.up, self.down = (nn.Linear(width, width, bias=False) for _ in range(3))
+
+    def forward(self, x):
+        y = self.norm(x)
+        if self.rescue == "FP32 island":
+            hidden = F.silu(self.gate(y)).float() * self.up(y).float()
+            return x + F.linear(hidden, self.down.weight.float()).to(x.dtype)
+        hidden = F.silu(self.gate(y)) * self.up(y)
+        return x + self.down(hidden.clamp(-65504, 65504) if self.rescue == "clamp" else hidden)
+
+
+class NextCharacter(nn.Module):
+    """Guess the next character from eight."""
+
+    def __init__(self, kinds):
+        super().__init__()
+        self.embedding, self.norm = nn.Embedding(kinds, 16), nn.RMSNorm(128)
+        self.blocks, self.head = nn.Sequential(GatedBlock(), GatedBlock()), nn.Linear(128, kinds, bias=False)
+
+    def forward(self, characters):
+        return self.head(self.norm(self.blocks(self.embedding(characters).flatten(1))))
+
+
+# %% id="touch-born" tags=["claim-C64"]
+def born_in_bf16(steps=100, channel=123, power=13):
+    """Return a model that was trained in BF16 and has an outlier channel, in FP32; and eight characters and the next."""
+    torch.manual_seed(0)
+    data = TASKS["gpt"].make_data()
+    engine = Engine(NextCharacter(68), partial(torch.optim.Adam, lr=3e-3), RECIPES["BF16"])
+    for _ in range(steps):
+        rows = torch.randint(len(data.train_inputs), (64,))
+        engine.zero_grad()
+        with engine.forward():
+            loss = F.cross_entropy(engine(data.train_inputs[rows, -8:]), data.train_targets[rows, -1])
+        engine.backward(loss)
+        engine.step()
+    model = engine.model.float()
+    with torch.no_grad():
+        model.blocks[0].up.weight[channel] *= 2.0**power
+        model.blocks[0].down.weight[:, channel] /= 2.0**power
+    return model, data.test_inputs[:256, -8:], data.test_targets[:256, -1]
+
+
+def largest_outputs(model, characters):
+    """Return the largest magnitude of the output of each layer: name -> float, in the order of the layers."""
+    found = {}
+    for name, layer in model.named_modules():
+        if name and not list(layer.children()):
+            layer.register_forward_hook(lambda layer, inputs, output, name=name: found.update({name: output.abs().max().item()}))
+    with torch.no_grad():
+        model(characters)
+    return found
+
+
+model, characters, following = born_in_bf16()
+columns = [largest_outputs(copy.deepcopy(model).to(dtype), characters) for dtype in (torch.float32, torch.bfloat16, torch.float16)]
+print(f"{'layer':<15}{'FP32':>10}{'BF16':>10}{'FP16':>10}")
+for name in columns[0]:
+    print(f"{name:<15}" + "".join(f"{column[name]:10.1f}" for column in columns))
+
+# %% [markdown]
+# **One product is infinite.** Find the first `inf` in the column FP16. The outputs of `gate` and `up` are finite. Their product is
+# above 100,000, so FP16 makes it infinite, and `down` gets it. The next norm divides infinity by infinity. From there on everything
+# is NaN.
+#
+# There are four rescues:
+#
+# - *Clamp*: cut the hidden numbers at 65504. They are finite, and wrong.
+# - *An island of FP32*: compute the product and `down` in FP32. `down` needs its weights in FP32.
+# - *Move a power of two*: divide the row of `up` by $2^k$, and multiply the column of `down` by $2^k$. Only exponents change, so FP32
+#   gives the same bits as before. (A row of `gate` cannot be divided: `silu` is not linear.)
+# - *Refuse*: run the model in BF16 or FP32, on a card that has them.
+
+
+# %% id="touch-rescues"
+def moved(model, power, channel=123):
+    """Return a copy of the model with a power of two moved from `up` to `down`."""
+    model = copy.deepcopy(model)
+    with torch.no_grad():
+        model.blocks[0].up.weight[channel] /= 2.0**power
+        model.blocks[0].down.weight[:, channel] *= 2.0**power
+    return model
+
+
+with torch.no_grad():
+    exact = model(characters)
+    same = torch.equal(moved(model, 1)(characters), exact)
+    print("FP32 after moving a power of two: the same bits" if same else "FP32 has other bits")
+    for name, dtype, power in (
+        ("BF16", torch.bfloat16, 0), ("FP16", torch.float16, 0), ("FP16, clamp", torch.float16, 0),
+        ("FP16, FP32 island", torch.float16, 0), ("FP16, 2^1 moved", torch.float16, 1),
+    ):  # fmt: skip
+        rescued = moved(model, power).to(dtype)
+        for block in rescued.blocks:
+            block.rescue = name.split(", ")[-1]
+        result = rescued(characters).float()
+        loss, error = F.cross_entropy(result, following), (result - exact).abs().max()
+        print(f"{name:<18} loss {loss:.4f}   an output differs from FP32's by up to {error:.4f}")
+
+# %% [markdown]
+# **The power of two costs nothing.** It is as exact as the island, and needs no memory and no other kernel. The island's `down` takes
+# twice its bytes. BF16 is less exact than FP16, here as everywhere, because it has three bits fewer. *Try:* move $2^3$. Does the error
+# change?
+#
+# When must you refuse? If `x` itself, the sum that runs through all blocks, is above 65504. Every block reads it, so no row and
+# column inside a block can take its factor.
+#
+# | model | what overflowed in FP16 | repair |
+# |---|---|---|
+# | T5 | the last product of a block, `wo`: 66,246 | transformers keeps `wo` in FP32 |
+# | Gemma 4, text | the product before `down_proj` in layer 0 | the product and `down_proj` in FP32 |
+# | Gemma 4, pictures | features times the root of the width | this product in FP32 |
+#
+# *Sources:* huggingface/transformers#5651, #20683 and #46277, unslothai/unsloth-zoo#600. *Not reproduced here:* these models.
+#
+# ### Exercise 3: move powers of two  ●●○  10 min
+#
+# For each hidden number you get its largest magnitude. Its $k$ is the smallest whole number, from 0 on, at which this magnitude
+# divided by $2^k$ is at most `limit`. Divide its row of `up` by $2^k$, and multiply its column of `down` by $2^k$.
+
+
+# %% id="exercise-beyond-rescue" tags=["exercise-beyond.rescue"]
+def my_rescue(up, down, largest, limit):
+    """Return (up, down) with the powers of two moved; the arguments stay as they are.
+
+    up       FP32 tensor [hidden, inputs]: one row for each hidden number
+    down     FP32 tensor [outputs, hidden]: one column for each hidden number
+    largest  list of floats: the largest magnitude of each hidden number
+    limit    as 65504.0
+    """
+    ### BEGIN SOLUTION
+    up, down = up.clone(), down.clone()
+    for channel, size in enumerate(largest):
+        k = 0
+        while size / 2**k > limit:
+            k += 1
+        up[channel] /= 2**k
+        down[:, channel] *= 2**k
+    return up, down
+    ### END SOLUTION
+
+
+check("beyond.rescue", my_rescue)
+
+# %% [markdown]
 # ## What was settled
 #
 # - In BF16 without a master, a value does not change if its updates are below half an ulp. This happened to gains, to
 #   weight decay, and to Adam's second moment with beta2 = 0.999.
 # - FP16 has three more significant bits than BF16. They help where two programs must agree.
+# - A model that was trained in BF16 may need its range. Then a power of two, moved from one layer to the next, is exact.
+#
+# | claim | verdict | where you saw it |
+# |---|---|---|
+# | C64 a model that was trained in BF16 runs in FP16: both have 16 bits | false: numbers above 65504 become infinite | part 3 |
 #
 # **Where you meet this.** Stochastic rounding in `torchao`'s optimizers; BF16 moments in DeepSeek-V3; the option
 # `dtype="float16"` of samplers in reinforcement learning. Lesson 11b goes on to 8 and 4 bits, and lesson 11c to the order
