@@ -330,7 +330,7 @@ class NextCharacter(nn.Module):
         return self.head(self.norm(self.blocks(self.embedding(characters).flatten(1))))
 
 
-# %% id="touch-born" tags=["claim-C64"]
+# %% id="born-training"
 def born_in_bf16(steps=100, channel=123, power=13):
     """Return a model that was trained in BF16 and has an outlier channel, in FP32; and eight characters and the next."""
     torch.manual_seed(0)
@@ -350,6 +350,10 @@ def born_in_bf16(steps=100, channel=123, power=13):
     return model, data.test_inputs[:256, -8:], data.test_targets[:256, -1]
 
 
+model, characters, following = born_in_bf16()
+
+
+# %% id="touch-born" tags=["claim-C64"]
 def largest_outputs(model, characters):
     """Return the largest magnitude of the output of each layer: name -> float, in the order of the layers."""
     found = {}
@@ -361,7 +365,6 @@ def largest_outputs(model, characters):
     return found
 
 
-model, characters, following = born_in_bf16()
 columns = [largest_outputs(copy.deepcopy(model).to(dtype), characters) for dtype in (torch.float32, torch.bfloat16, torch.float16)]
 print(f"{'layer':<15}{'FP32':>10}{'BF16':>10}{'FP16':>10}")
 for name in columns[0]:
