@@ -114,11 +114,11 @@ def test_the_readme_s_script_has_the_diagnosis_that_is_printed_there(
     monkeypatch.chdir(tmp_path)
     assert cli.main(["diagnose", "train.py"]) == 1
     found = capsys.readouterr().out
-    assert re.findall(r"train\.py:\d+", found) == re.findall(r"train\.py:\d+", printed) == [
-        f"train.py:{1 + script[:script.index('nn.utils.clip_grad_norm_')].count(chr(10))}"
-    ]  # fmt: skip
+    clip = 1 + script[: script.index("nn.utils.clip_grad_norm_")].count("\n")
+    assert f"clipped while scaled: train.py:{clip}:" in found
+    assert re.findall(r"train\.py:\d+", found) == re.findall(r"train\.py:\d+", printed) != []
     number = re.compile(r"\d[\d.e+]*")
-    assert number.sub("#", found) == number.sub("#", printed)
+    assert set(number.sub("#", printed).splitlines()) <= set(number.sub("#", found).splitlines())
 
 
 def test_the_facts_of_the_readme_are_those_of_lessons_and_pins() -> None:
