@@ -140,7 +140,7 @@ def test_one_slider_leads_from_the_network_to_the_bits_and_times_two_moves_the_e
         page.wait_for_selector(f".labkit-zoom[data-zoom={place}]")
         notebook.press("ArrowRight")
     page.wait_for_selector(".labkit-zoom .be-bit")
-    assert page.evaluate("moves") == 6, "three times what is left and what comes move together"
+    assert page.evaluate("moves") == 6, "three times, the old picture and the new one move together"
     scale.press("Home")
     for _ in range(20):
         double.press("Enter")

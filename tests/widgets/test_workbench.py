@@ -224,6 +224,16 @@ def test_the_state_counts_bytes_and_names_what_is_fixed() -> None:
 # --- exports ---------------------------------------------------------------------------------------------------------
 
 
+def test_a_run_of_8_bit_products_has_a_name_a_colour_and_measurements_of_its_own() -> None:
+    widget = Workbench("digits", "FP8 delayed", steps=12, device="cpu")
+    run_through(widget.bench)
+    (branch,) = widget.state()["branches"]
+    assert (branch["name"], branch["format"]) == ("E4M3", "E4M3")
+    assert widget.bench.run.steps[0].underflow is not None
+    assert names(bench_of("TF32")) == ["TF32"]
+    widget.close()
+
+
 def test_the_record_of_a_fork_has_the_path_that_led_to_it(tmp_path) -> None:
     widget = Workbench("digits", "O2", steps=12, device="cpu", folder=tmp_path)
     run_through(widget.bench)

@@ -123,7 +123,7 @@ function colours(root, owner, changed) {
   return palette;
 }
 
-const formatColour = (name, palette) => palette[{ FP32: "fp32", FP16: "fp16", BF16: "bf16" }[name] ?? "fp8"];
+const formatColour = (name, palette) => palette[{ FP32: "fp32", TF32: "fp32", FP16: "fp16", BF16: "bf16" }[name] ?? "fp8"];
 
 // The same colours for what is only shown: a run on record, until one of the learner's own begins.
 const DRAWN = [...FATES, "fp32", "fp16", "bf16", "fp8", "bad"];

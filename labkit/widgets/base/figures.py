@@ -27,7 +27,14 @@ if TYPE_CHECKING:
 # for a contrast of 4:1 on white as on the black of a dark theme, #111.
 FATE_COLOURS = {"underflowed": "#C65800", "subnormal": "#847B0A", "normal": "#1880BA", "overflowed": "#BE538E"}
 FATE_HATCHES = {"underflowed": "////", "subnormal": "....", "normal": "", "overflowed": "xxxx"}
-FORMAT_COLOURS = {"FP32": "#797979", "FP16": "#007FC6", "BF16": "#008A64", "E4M3": "#A17000", "E5M2": "#A17000"}
+FORMAT_COLOURS = {
+    "FP32": "#797979",
+    "TF32": "#797979",
+    "FP16": "#007FC6",
+    "BF16": "#008A64",
+    "E4M3": "#A17000",
+    "E5M2": "#A17000",
+}
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 INK, QUIET = "#767676", "#7A7A7A"
 STYLE: dict[Any, Any] = {

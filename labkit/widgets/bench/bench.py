@@ -32,6 +32,7 @@ from labkit.widgets.bench.knobs import (
     has_epsilon,
     knobs_of,
     lives_on,
+    operands,
     recipe_of,
     turn,
     why_fixed,
@@ -112,7 +113,7 @@ class Branch:
     def build(self) -> None:
         if self.run is None:
             self.run = self.begin(recipe_of(self.wanted))
-            self.run.measure_every = 0 if self.wanted.format == "FP32" else MEASURE_EVERY
+            self.run.measure_every = 0 if operands(self.wanted) in ("FP32", "TF32") else MEASURE_EVERY
             self.knobs, self.rescaled = self.wanted, False
             self._set_optimizer()
 

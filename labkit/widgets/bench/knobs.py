@@ -149,6 +149,15 @@ def _multiplied(knobs: Knobs) -> str:
     return "TF32" if knobs.given.tf32 else ""
 
 
+def operands(knobs: Knobs) -> str:
+    """Return the format of what matrix products read.
+
+    >>> operands(Knobs()), operands(knobs_of(RECIPES["FP8 delayed"]))
+    ('FP16', 'E4M3')
+    """
+    return knobs.format if knobs.format != "FP32" else _multiplied(knobs) or "FP32"
+
+
 def _joined(words: Sequence[str], last: str) -> str:
     return f" {last} ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 

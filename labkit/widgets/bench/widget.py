@@ -21,6 +21,7 @@ from labkit.widgets.bench.knobs import (
     Scaling,
     describe,
     epsilon_text,
+    operands,
     recipe_of,
     why_fixed,
 )
@@ -191,7 +192,7 @@ class LiveTraining(DrivenWidget, folders=("driven", "bench")):
         branches = [
             {
                 "name": name,
-                "format": branch.wanted.format,
+                "format": operands(branch.wanted),
                 "origin": branch.origin,
                 "marks": [{"step": mark.step, "label": mark.label} for mark in branch.marks],
                 "metric": self._metric(branch.metrics),

@@ -26,7 +26,7 @@ from labkit.widgets.base.figures import (
 )
 from labkit.widgets.base.number_words import percent, power, short
 from labkit.widgets.bench.bench import Bench
-from labkit.widgets.bench.knobs import Knobs, Scaling, describe, recipe_of
+from labkit.widgets.bench.knobs import Knobs, Scaling, describe, operands, recipe_of
 from labkit.widgets.driven.controller import Phase
 from labkit.widgets.driven.widget import on
 
@@ -59,7 +59,7 @@ def names(bench: Bench) -> list[str]:
     (['O2'], ['run'])
     """
     own = recipe_of(bench.run.wanted).name
-    short = own if len(own) <= 4 else bench.run.wanted.format
+    short = own if len(own) <= 5 else operands(bench.run.wanted)
     return ["run" if short in ("FP32", "O0") else short, "fork"][: len(bench.branches)]
 
 
@@ -74,7 +74,7 @@ def rates_text(bench: Bench) -> str:
     measured, where = rates(bench), f"trains on {on(bench.place)}"
     if measured is None:
         return where
-    return f"{where}; steps a second: FP32 {measured[0]:.3g}, {bench.run.wanted.format} {measured[1]:.3g}"
+    return f"{where}; steps a second: FP32 {measured[0]:.3g}, {operands(bench.run.wanted)} {measured[1]:.3g}"
 
 
 def who(knobs: Knobs, scale: float | None = None) -> str:
@@ -206,7 +206,7 @@ def static_bench(bench: Bench, *, why: str = "") -> Figure:
     panels = figure.subplots(2 + len(shares), 1, sharex=True, height_ratios=(3, 1.2, *(1.0 for _ in shares)))
     figure.subplots_adjust(left=0.09, right=0.92, top=0.95, bottom=0.19, hspace=0.4)
     curves = [
-        (name, FORMAT_COLOURS[branch.wanted.format], "--" if i else "-", branch.steps)
+        (name, FORMAT_COLOURS.get(operands(branch.wanted), FORMAT_COLOURS["E4M3"]), "--" if i else "-", branch.steps)
         for i, (name, branch) in enumerate(zip(names(bench), bench.branches, strict=True))
     ]
     marks = [mark for branch in bench.branches for mark in branch.marks]
