@@ -37,7 +37,7 @@ from labkit.widgets import (
     sweep_figure,
     sweep_sentence,
 )
-from labkit.widgets.base.figures import png
+from labkit.widgets.base.figures import THEMED, png
 from labkit.widgets.bits.widget import FIELD_COLOURS, static_bits
 from labkit.widgets.driven.controller import Button
 from labkit.widgets.number_line.widget import static_number_line
@@ -104,10 +104,10 @@ def test_binades_have_the_fate_that_numpy_gives_their_middle():
 
 
 class Images(HTMLParser):
-    """Collects the attributes of the last image."""
+    """Collects the attributes of the first drawing."""
 
     def handle_starttag(self, tag, attributes):
-        self.found = dict(attributes) if tag == "img" else getattr(self, "found", {})
+        self.found = getattr(self, "found", None) or (dict(attributes) if tag == "svg" else {})
 
 
 def test_a_figure_of_a_lesson_has_a_text_alternative():
@@ -122,8 +122,11 @@ def test_a_figure_of_a_lesson_has_a_text_alternative():
         shown, _ = DisplayFormatter().format(figure)
         page = Images()
         page.feed(shown["text/html"])
-        assert sentence in page.found["alt"]
-        assert page.found["src"].startswith("data:image/png;base64,iVBOR")
+        assert sentence in page.found["aria-label"]
+        assert page.found["role"] == "img"
+        assert "max-width: 100%" in page.found["style"], "as wide as the page"
+        assert len(shown["text/html"]) < 400_000
+        assert shown["image/png"]
 
 
 # --- colours ---
@@ -143,6 +146,12 @@ def contrast(one, other):
     """Contrast of two colours (WCAG 2.2): 1 to 21."""
     low, high = sorted((luminance(one), luminance(other)))
     return (high + 0.05) / (low + 0.05)
+
+
+def test_each_colour_of_a_theme_is_read_on_its_page():
+    for of_png, colours in THEMED.items():
+        for colour, page in zip(colours, PAGES.values(), strict=True):
+            assert contrast(colour, page) >= LEAST, (of_png, colour)
 
 
 def test_contrast_is_that_of_the_standard():

@@ -1,7 +1,8 @@
 """Still pictures, for hosts where widgets do not run.
 
 matplotlib draws once what the browser draws at every frame, with the same colours and hatching. It is loaded when
-the first figure is made, so importing the widgets stays quick.
+the first figure is made, so importing the widgets stays quick. A figure of a lesson is SVG in a notebook: it has the
+colours of the theme and the width of the page. Where a host shows only PNG, its colours are read on white and on black.
 
 Invariant: a figure is built from `Figure` alone; no pyplot, no window, no global state.
 """
@@ -9,6 +10,7 @@ Invariant: a figure is built from `Figure` alone; no pyplot, no window, no globa
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
 import re
 import textwrap
@@ -43,6 +45,24 @@ STYLE: dict[Any, Any] = {
     ),
     **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), "none"),
 }
+THEMED = {  # colour of a PNG -> colours of SVG, in a light theme and in a dark one
+    INK: ("#1f1f1f", "#e6e6e6"),
+    QUIET: ("#595959", "#b0b0b0"),
+    FORMAT_COLOURS["FP32"]: ("#1a1a1a", "#f2f2f2"),
+    FORMAT_COLOURS["FP16"]: ("#0072b2", "#4fa8dc"),
+    FORMAT_COLOURS["BF16"]: ("#00805c", "#2fc299"),
+    FORMAT_COLOURS["E4M3"]: ("#8f5f00", "#e69f00"),
+    FATE_COLOURS["underflowed"]: ("#c65800", "#ff7a33"),
+    FATE_COLOURS["subnormal"]: ("#7a7200", "#f0e442"),
+    FATE_COLOURS["normal"]: ("#1878b0", "#56b4e9"),
+    FATE_COLOURS["overflowed"]: ("#b8458a", "#d98bb5"),
+}
+LARGEST = 1.45  # times its own size in inches: then its smallest text has 16 px on a wide page
+THEMES = (
+    "<style>.labkit-figure { color-scheme: light dark; max-width: 100%; } "
+    '[data-jp-theme-light="true"] .labkit-figure, .vscode-light .labkit-figure { color-scheme: light; } '
+    '[data-jp-theme-light="false"] .labkit-figure, .vscode-dark .labkit-figure { color-scheme: dark; }</style>'
+)
 BROAD = 5.0  # width of FP32's line, in points: it is seen under every thin line that covers it
 
 P = ParamSpec("P")
@@ -106,12 +126,31 @@ def png(figure: Figure, dpi: int = 96) -> bytes:
     return file.getvalue()
 
 
+def svg(figure: Figure, words: str) -> str:
+    """Return a figure as SVG for a page, in the colours of its theme, with a text alternative."""
+    import matplotlib as mpl
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    file = io.StringIO()
+    salt = hashlib.sha256(words.encode()).hexdigest()  # the names inside of one picture are not those of another
+    with mpl.rc_context({"svg.hashsalt": salt}):
+        FigureCanvasSVG(figure).print_figure(file, format="svg", metadata={"Date": None}, bbox_inches=None)
+    drawn = file.getvalue().partition("</metadata>")[2]
+    drawn = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), drawn)
+    for colour, (light, dark) in THEMED.items():
+        drawn = re.sub(colour, f"light-dark({light}, {dark})", drawn, flags=re.IGNORECASE)
+    width, height = (72 * inches for inches in figure.get_size_inches())
+    size = f'viewBox="0 0 {width:g} {height:g}" style="max-width: 100%; width: {LARGEST * width:.0f}pt; height: auto"'
+    named = f'role="img" aria-label="{escape(words, quote=True)}" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    return f'{THEMES}<div class="labkit-figure"><svg xmlns="http://www.w3.org/2000/svg" {named} {size}>{drawn}</div>'
+
+
 def described(figure: Figure, *sentences: str) -> Figure:
     """Give a figure a text alternative: a notebook then shows it as an image with these words.
 
     IPython takes the figure's own HTML; that of matplotlib is only for windows in a browser.
     """
-    figure._repr_html_ = lambda: _as_element(png(figure), " ".join(sentences))  # type: ignore[method-assign]
+    figure._repr_html_ = lambda: svg(figure, " ".join(sentences))  # type: ignore[method-assign]
     figure._repr_png_ = lambda: png(figure)  # type: ignore[attr-defined]  # for hosts that show no HTML
     return figure
 

@@ -49,7 +49,7 @@ recipes = ["FP32", "FP16 static", "FP16 no master", "BF16", "BF16 no master"]
 race_figure([recorded("fine_tuning", recipe, seed) for recipe in recipes for seed in (0, 1, 2)])
 
 # %% [markdown]
-# The broad grey line is FP32, and the two with a master lie on it. Without a master there is no error, no NaN and no skipped step.
+# The broad line is *FP32*, and the two with a master lie on it. Without a master there is no error, no NaN and no skipped step.
 # And yet half of the learning is missing, and in BF16 nearly all of it.
 #
 # Why? Count the updates of one step that did not change their weight. These updates are called *swallowed*:

@@ -123,7 +123,7 @@ check("recipes.which", my_level)
 # %% [markdown]
 # ## 2 · The workbench
 #
-# Here is every knob, on a training that runs now. The broad grey line is FP32 from the same seed. A run can be **forked**: a
+# Here is every knob, on a training that runs now. The broad line, *FP32*, has the same seed. A run can be **forked**: a
 # second run starts from it after any step, with exactly the same numbers, and sees the same batches. So if the two differ later,
 # it is your knob that made the difference.
 
