@@ -166,7 +166,7 @@ class Diagnosis(TrainingObserver):
             events += self._final_checks()
         with reporting(self.failed, "reading the findings of watch"):
             events += self._watch_findings()
-        found = [*([_exception_finding(self.error)] if self.error else []), *self._repeated(events)]
+        found = [*([_exception_finding(self.error)] if self.error else []), *self._repeated(_at_the_clip(events))]
         found += self._notes({each.line for each in found})
         found += [*self._failures(), self._summary()]
         found.sort(key=lambda each: list(reversed(Status)).index(each.status))
@@ -250,6 +250,19 @@ class Diagnosis(TrainingObserver):
             in_half = weight is not None and weight.dtype in HALF
             if found.name not in BY_OPERATION and (in_half or found.name not in IN_HALF_ONLY):
                 yield replace(found, layer=prefix * bool(found.layer) + found.layer)
+
+
+def _at_the_clip(events: list[Finding]) -> list[Finding]:
+    """Move the finding of scaled clipping from the step that noticed it to the line that clips.
+
+    Clipping reads the norm of scaled gradients, and is the last to do so before the step.
+    """
+    reads = [event for event in events if event.name == "gradients read while scaled"]
+    if not reads or all(event.name != "clipped while scaled" for event in events):
+        return events
+    clip = [event for event in reads if event.step == reads[0].step][-1].line
+    moved = (replace(event, line=clip) if event.name == "clipped while scaled" else event for event in events)
+    return [event for event in moved if event not in reads or event.line != clip]
 
 
 def _exception_finding(error: BaseException) -> Finding:
