@@ -6,7 +6,7 @@ The callbacks of Lightning, fastai and the Hugging Face Trainer derive from `Wat
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from labkit.instrument import Listener, Report, Watch, watch
@@ -50,11 +50,11 @@ class Watching:
 
 
 @contextmanager
-def optimizer_source(listener: Listener, optimizer: type, stand_in: type) -> Iterator[None]:
+def optimizer_source(listener: Listener, stand_in: type, optimizer: type | None = None) -> Iterator[None]:
     """Report optimizers that are not torch's, such as fastai's, and the objects that replace them before a scaler.
 
-    optimizer  a class with `param_groups`, `state` and `step`
     stand_in   a class whose objects a scaler steps in an optimizer's place; the optimizer itself steps afterwards
+    optimizer  a class with `param_groups`, `state` and `step`; None: torch's, which need no source
     """
 
     def around_step(step: Any, stepped: Any, *args: Any, **kwargs: Any) -> Any:
@@ -68,5 +68,6 @@ def optimizer_source(listener: Listener, optimizer: type, stand_in: type) -> Ite
         return step(stepped, *args, **kwargs)
 
     failed = listener.failed
-    with tap(optimizer, "step", around_step, failed), tap(stand_in, "step", around_stand_in, failed):
+    own = nullcontext() if optimizer is None else tap(optimizer, "step", around_step, failed)
+    with own, tap(stand_in, "step", around_stand_in, failed):
         yield

@@ -30,11 +30,9 @@ def same_numbers():
     torch.manual_seed(99)
 
 
-def two_groups(**given):
+def two_layers(**given):
     model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
-    splitter = lambda m: [list(layer.parameters()) for layer in m]  # noqa: E731
-    given = {"opt_func": partial(SGD, mom=0.0), "splitter": splitter, "lr": 0.05, "model": model, **given}
-    return synth_learner(**given)
+    return synth_learner(**{"opt_func": partial(SGD, mom=0.0), "lr": 0.05, "model": model, **given})
 
 
 # --- the loop ---------------------------------------------------------------------------------------------------------
@@ -106,24 +104,23 @@ def test_what_a_callback_lacks_it_finds_in_its_learner():
     assert learn.seen == "made of a function"
 
 
-def test_a_number_for_each_group_and_norms_and_biases_do_not_decay():
-    model = nn.Sequential(nn.Linear(1, 1), nn.BatchNorm1d(1))
-    learn = two_groups(model=model, opt_func=SGD, lr=[0.25, 1.0], wd=0.5)
-    before = [p.detach().clone() for p in model.parameters()]
-    zeros = Callback(before_step=lambda self: [p.grad.zero_() for p in self.model.parameters()])
-    learn.fit(1, cbs=zeros)
-    assert [h["lr"] for h in learn.opt.hypers] == [0.25, 1.0]
-    moved = [not torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True)]
-    assert moved == [True, False, False, False]
-    with pytest.raises(ValueError, match="3 values for lr but there are 2"):
-        learn.opt.set_hyper("lr", [1.0, 2.0, 3.0])
-    with pytest.raises(NotImplementedError, match="closure"):
-        learn.opt.step(lambda: None)
+def test_norms_and_biases_do_not_decay():
+    for everything in (False, True):
+        model = nn.Sequential(nn.Linear(1, 1), nn.BatchNorm1d(1))
+        nn.init.ones_(model[1].bias)
+        learn = two_layers(model=model, opt_func=SGD, wd=0.5, wd_bn_bias=everything)
+        before = [p.detach().clone() for p in model.parameters()]
+        zeros = Callback(before_step=lambda self: [p.grad.zero_() for p in self.model.parameters()])
+        learn.fit(1, lr=0.25, cbs=zeros)
+        assert {group["lr"] for group in learn.opt.param_groups} == {0.25}
+        moved = [not torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True)]
+        assert moved == [True, everything, everything, everything]
 
 
 def test_the_optimizers_step_as_torchs_do():
     for make, makes, rtol in (
         (partial(SGD, wd=0.0), torch.optim.SGD, 0.0),
+        (partial(SGD, wd=0.5), partial(torch.optim.SGD, weight_decay=0.5), 1e-5),
         (partial(SGD, mom=0.9), partial(torch.optim.SGD, momentum=0.9), 0.0),
         (partial(Adam, wd=0.5), partial(torch.optim.AdamW, betas=(0.9, 0.99), eps=1e-5, weight_decay=0.5), 1e-5),
     ):
@@ -185,7 +182,7 @@ def test_what_cannot_be_is_refused_in_words():
 
 def test_mixed_precision_trains_on_what_there_is():
     seen = []
-    learn = two_groups(cbs=[fp16.MixedPrecision, Callback(after_pred=lambda self: seen.append(self.pred.dtype))])
+    learn = two_layers(cbs=[fp16.MixedPrecision, Callback(after_pred=lambda self: seen.append(self.pred.dtype))])
     learn.fit(3)
     assert set(seen) == {torch.float16}, "its order is smaller, so it comes first"
     assert learn.recorder.values[-1][-1] < learn.recorder.values[0][-1]
@@ -213,7 +210,8 @@ class Seen(Callback):
 
     def before_step(self):
         masters = [p for group in self.non_native_mixed_precision.master_pgs for p in group]
-        self.gradients.append([p.grad.float() for p in (self.model.parameters() if self.order < 0 else masters)])
+        own = self.model.parameters() if self.order < 0 else masters
+        self.gradients.append([p.grad.float() for p in sorted(own, key=lambda p: -p.dim())])  # weights, then biases
 
     def after_fit(self):
         self.kinds["after fit"] = self.model[0].weight.dtype
@@ -223,7 +221,7 @@ def test_non_native_mixed_precision():
     half, wide = torch.float16, torch.float32
     for dynamic in (True, False):
         before, after = Seen(-55), Seen(65)
-        learn = two_groups(cbs=[fp16.ModelToHalf(), fp16.NonNativeMixedPrecision(dynamic=dynamic)])
+        learn = two_layers(cbs=[fp16.ModelToHalf(), fp16.NonNativeMixedPrecision(dynamic=dynamic)])
         learn.fit(3, cbs=[before, after])
         assert list(before.kinds.values()) == [wide, wide, half, half]
         assert list(after.kinds.values()) == [half, half, wide, wide]
@@ -240,17 +238,18 @@ def test_non_native_mixed_precision():
         assert not hasattr(learn, "seen"), "callbacks of one fit are gone after it"
 
 
-def test_momentum_survives_and_frozen_groups_have_none():
-    learn = two_groups()
+def test_momentum_survives_and_what_is_frozen_has_none():
+    learn = two_layers()
     learn.opt_func = partial(SGD, mom=0.9)
     learn.to_non_native_fp16()
     learn.model[0].requires_grad_(False)
     learn.create_opt()
-    before = [p for group in learn.opt.param_lists for p in group]
+    before = [p for group in learn.opt.param_groups for p in group["params"]]
+    assert set(before) == set(learn.model[1].parameters())
     learn.fit(3)
-    assert all(p is q for p, q in zip(before, (p for g in learn.opt.param_lists for p in g), strict=True))
-    assert [learn.opt.state[p] for p in learn.opt.param_lists[0]] == [{}, {"do_wd": False}]
-    assert all("grad_avg" in learn.opt.state[p] for p in learn.opt.param_lists[1])
+    assert all(p is q for p, q in zip(before, (p for g in learn.opt.param_groups for p in g["params"]), strict=True))
+    assert set(learn.opt.state) == set(before)
+    assert all("momentum_buffer" in learn.opt.state[p] for p in before)
     learn.to_non_native_fp32().fit(1)
     assert {type(cb).__name__ for cb in learn.cbs} == {"TrainEvalCallback", "Recorder"}
 
@@ -259,7 +258,7 @@ def test_flat_masters_train_as_single_ones_do():
     ends = []
     for flat in (False, True):
         torch.manual_seed(7)
-        learn = two_groups().to_non_native_fp16(flat_master=flat, max_loss_scale=2.0**10, clip=1.0)
+        learn = two_layers().to_non_native_fp16(flat_master=flat, max_loss_scale=2.0**10, clip=1.0)
         learn.fit(2)
         ends.append([p.detach() for p in learn.model.parameters()])
     assert all(torch.equal(one, other) for one, other in zip(*ends, strict=True))
@@ -267,7 +266,7 @@ def test_flat_masters_train_as_single_ones_do():
 
 @pytest.mark.parametrize("way", ["to_fp16", "to_non_native_fp16"])
 def test_an_inf_costs_a_step_and_half_the_scale(way):
-    learn = two_groups()
+    learn = two_layers()
     getattr(learn, way)(**({"init_scale": 64.0} if way == "to_fp16" else {"max_loss_scale": 64.0}))
     seen, cancelled = [], Counter()
 
@@ -295,7 +294,7 @@ def test_an_inf_costs_a_step_and_half_the_scale(way):
 
 def test_a_repeated_call_acts_once_and_errors_leave_no_region_open():
     for way, callbacks in (("to_fp16", 1), ("to_bf16", 1), ("to_non_native_fp16", 2)):
-        learn = getattr(getattr(two_groups(), way)(), way)()
+        learn = getattr(getattr(two_layers(), way)(), way)()
         assert len(learn.cbs) == 2 + callbacks
         learn.fit(1, cbs=Callback(after_pred=lambda self: (_ for _ in ()).throw(CancelBatchException)))
         assert current() is None

@@ -1,17 +1,17 @@
-"""fastai's training loop, which is independent of precision and runs callbacks, and its optimizers.
+"""fastai's training loop, which is independent of precision and runs callbacks.
 
-A script's first import, `from fastai.basics import *`, also imports torch, nn, F, partial and tensor. For the rest of
-fastai (schedules, metrics, freezing ...) use the real one with `labkit.frameworks.fastai_learner`.
+A script's first import, `from fastai.basics import *`, also imports torch, nn, F, partial and tensor. Its
+optimizers are torch's, by fastai's names. For the rest of fastai (groups, schedules, metrics, freezing ...) use the
+real one with `labkit.frameworks.fastai_learner`.
 
-Source: fastai.data.core, DataLoaders; fastai.optimizer (names, formulas); fastai.learner (loop, names, Recorder and
+Source: fastai.data.core, DataLoaders; fastai.optimizer (names, numbers); fastai.learner (loop, names, Recorder and
 AvgSmoothLoss), 2.8.12.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -40,99 +40,36 @@ from labkit.instrument import register_source
 __all__ = [
     "SGD", "Adam", "Callback", "CancelBackwardException", "CancelBatchException", "CancelEpochException",
     "CancelFitException", "CancelStepException", "CancelTrainException", "CancelValidException", "DataLoaders", "F",
-    "Learner", "Optimizer", "Recorder", "Tensor", "TrainEvalCallback", "nn", "partial", "tensor", "torch",
+    "Learner", "Recorder", "Tensor", "TrainEvalCallback", "nn", "partial", "tensor", "torch",
 ]  # fmt: skip
 
-Stepper = Callable[..., Any]  # (parameter, **state and hyperparameters) -> what changes in the state, or None
 
-
-class Optimizer:
-    """Groups of parameters with hyperparameters each, in `param_groups` as torch's have them, and what steps them.
-
-    Raises:
-        ValueError: hyperparameters are given for another number of groups.
-    """
-
-    def __init__(self, params: Iterable[Any], cbs: Sequence[Stepper], **defaults: Any) -> None:
-        given = list(params)
-        grouped = given and not isinstance(given[0], Tensor)
-        self.param_groups = [dict[str, Any](params=list(group)) for group in (given if grouped else [given])]
-        self.cbs, self.state = cbs, defaultdict[Tensor, dict[str, Any]](dict)
-        self.set_hypers(**defaults)
-
-    param_lists = property(lambda self: [group["params"] for group in self.param_groups])
-    hypers = property(lambda self: self.param_groups)
-
-    def set_hypers(self, **hypers: Any) -> None:
-        for name, value in hypers.items():
-            self.set_hyper(name, value)
-
-    def set_hyper(self, name: str, value: Any) -> None:
-        """Set one of them: a number for all groups, or a list of one for each."""
-        many = len(self.param_groups)
-        values = value if isinstance(value, list | tuple) else [value] * many
-        if len(values) != many:
-            raise ValueError(f"Trying to set {len(values)} values for {name} but there are {many} parameter groups.")
-        for group, each in zip(self.param_groups, values, strict=True):
-            group[name] = each
-
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:
-        """Step every parameter that has a gradient.
-
-        Raises:
-            NotImplementedError: a closure is given.
-        """
-        if closure is not None:
-            raise NotImplementedError("fastai optimizers do not support closure: compute the loss before step().")
-        for group in self.param_groups:
-            for p in group["params"]:
-                for stepper in self.cbs if p.grad is not None else ():
-                    self.state[p].update(stepper(p, **{**self.state[p], **group}) or {})
-
-    def zero_grad(self) -> None:
-        for group in self.param_groups:
-            for p in group["params"]:
-                p.grad = None
-
-
-def weight_decay(p: Tensor, lr: float, wd: float, do_wd: bool = True, **_: Any) -> None:
-    """Multiply a parameter by 1 - lr * wd."""
-    if do_wd and wd != 0:
-        p.mul_(1 - lr * wd)
-
-
-def average_grad(p: Tensor, mom: float, dampening: bool = False, grad_avg: Tensor | None = None, **_: Any) -> Any:
-    """Keep a running sum or, dampened, mean of gradients."""
-    average = torch.zeros_like(p) if grad_avg is None else grad_avg
-    return {"grad_avg": average.mul_(mom).add_(p.grad, alpha=1 - mom if dampening else 1.0)}  # type: ignore[arg-type]
-
-
-def sgd_step(p: Tensor, lr: float, grad_avg: Tensor | None = None, **_: Any) -> None:
-    """Step along the gradient, or its running sum."""
-    p.add_(p.grad if grad_avg is None else grad_avg, alpha=-lr)  # type: ignore[arg-type]
-
-
-def adam_step(p: Tensor, lr: float, mom: float, sqr_mom: float, grad_avg: Tensor, eps: float,
-              sqr_avg: Tensor | None = None, step: int = 0, **_: Any) -> Any:  # fmt: skip
-    """Step along the mean gradient over the root of the mean square, both without their bias towards zero."""
-    step, squares = step + 1, torch.zeros_like(p) if sqr_avg is None else sqr_avg
-    squares.mul_(sqr_mom).addcmul_(p.grad, p.grad, value=1 - sqr_mom)  # type: ignore[arg-type]
-    p.addcdiv_(grad_avg, (squares / (1 - sqr_mom**step)).sqrt() + eps, value=-lr / (1 - mom**step))
-    return {"step": step, "sqr_avg": squares}
-
-
-def SGD(params: Iterable[Any], lr: Any, mom: float = 0.0, wd: float = 0.0) -> Optimizer:
+def SGD(params: Any, lr: float, mom: float = 0.0, wd: float = 0.0) -> torch.optim.Optimizer:
     """Return stochastic gradient descent, with momentum if `mom` is not 0."""
-    return Optimizer(params, [weight_decay, *([average_grad] if mom else []), sgd_step], lr=lr, mom=mom, wd=wd)
+    return _decaying(torch.optim.SGD(params, lr=lr, momentum=mom), wd)
 
 
 def Adam(
-    params: Iterable[Any], lr: Any, mom: float = 0.9, sqr_mom: float = 0.99, eps: float = 1e-5, wd: float = 0.01
-) -> Optimizer:
+    params: Any, lr: float, mom: float = 0.9, sqr_mom: float = 0.99, eps: float = 1e-5, wd: float = 0.01
+) -> torch.optim.Optimizer:
     """Return Adam with decoupled weight decay, fastai's default."""
-    cbs: list[Stepper] = [weight_decay, partial(average_grad, dampening=True), adam_step]
-    return Optimizer(params, cbs, lr=lr, mom=mom, sqr_mom=sqr_mom, eps=eps, wd=wd)
+    return _decaying(torch.optim.Adam(params, lr=lr, betas=(mom, sqr_mom), eps=eps), wd)
+
+
+def _decaying(optimizer: torch.optim.Optimizer, wd: float) -> torch.optim.Optimizer:
+    """Shorten the weights of each group by lr * wd of themselves before each step, unless its `do_wd` is False."""
+
+    @torch.no_grad()
+    def shorten(*_: Any) -> None:
+        for group in optimizer.param_groups:
+            for p in group["params"] if group["wd"] and group.get("do_wd", True) else ():
+                if p.grad is not None:
+                    p.mul_(1 - group["lr"] * group["wd"])
+
+    for group in optimizer.param_groups:
+        group["wd"] = wd
+    optimizer.register_step_pre_hook(shorten)
+    return optimizer
 
 
 class DataLoaders:
@@ -178,9 +115,9 @@ class Learner:
     """Data, a model, a loss and an optimizer, trained by `fit`.
 
     Args:
-        opt_func: (parameters or groups of them, lr=) -> optimizer.
-        splitter: model -> groups of parameters; None: one of all that learn.
+        opt_func: (groups of parameters, lr=) -> optimizer.
         cbs: callbacks, or classes of them.
+        wd: weight decay, in place of the optimizer's.
         wd_bn_bias: whether norms and biases decay.
     """
 
@@ -190,14 +127,13 @@ class Learner:
         model: nn.Module,
         loss_func: Callable[..., Tensor],
         opt_func: Callable[..., Any] = Adam,
-        lr: Any = 0.001,
-        splitter: Callable[[nn.Module], Any] | None = None,
+        lr: float = 0.001,
         cbs: Any = None,
         wd: float | None = None,
         wd_bn_bias: bool = False,
     ) -> None:
         self.dls, self.model, self.loss_func, self.opt_func, self.lr = dls, model, loss_func, opt_func, lr
-        self.splitter, self.wd, self.wd_bn_bias = splitter, wd, wd_bn_bias
+        self.wd, self.wd_bn_bias = wd, wd_bn_bias
         self.opt: Any = None
         self.cbs: list[Callback] = []
         self.training, self.epoch, self.n_epoch, self.iter, self.n_iter = False, 0, 1, 0, 1
@@ -265,29 +201,33 @@ class Learner:
             callback(event)
 
     def create_opt(self) -> None:
-        """Make the optimizer, from the groups of the splitter.
+        """Make the optimizer, of the weights that learn; those that do not decay are a group of their own.
 
         Raises:
-            TypeError: it is one of torch's.
+            TypeError: opt_func is a class of torch's.
         """
         if self.opt_func in vars(torch.optim).values():
             raise TypeError(f"opt_func={self.opt_func} is torch's: take SGD or Adam of fastai.basics")
+        norms = [m for m in self.model.modules() if isinstance(m, NORM_LAYERS)]
+        kept = {p for norm in norms for p in norm.parameters(recurse=False)}
+        kept |= {p for name, p in self.model.named_parameters() if name.rpartition(".")[2] == "bias"}
         learn = [p for p in self.model.parameters() if p.requires_grad]
-        self.opt = self.opt_func(learn if self.splitter is None else self.splitter(self.model), lr=self.lr)
-        for module in self.model.modules() if not self.wd_bn_bias else ():
-            for name, p in module.named_parameters(recurse=False):
-                if isinstance(module, NORM_LAYERS) or name == "bias":
-                    self.opt.state[p]["do_wd"] = False
+        groups: list[dict[str, Any]] = [{"params": [p for p in learn if self.wd_bn_bias or p not in kept]}]
+        if rest := [p for p in learn if not self.wd_bn_bias and p in kept]:
+            groups.append({"params": rest, "do_wd": False})
+        self.opt = self.opt_func([group for group in groups if group["params"]], lr=self.lr)
 
     def fit(
-        self, n_epoch: int, lr: Any = None, wd: float | None = None, cbs: Any = None, reset_opt: bool = False
+        self, n_epoch: int, lr: float | None = None, wd: float | None = None, cbs: Any = None, reset_opt: bool = False
     ) -> None:
         """Train for some epochs, with more callbacks if they are given, and validate after each."""
         with self.added_cbs(cbs):
             if reset_opt or self.opt is None:
                 self.create_opt()
             decay = self.wd if wd is None else wd
-            self.opt.set_hypers(lr=self.lr if lr is None else lr, **({} if decay is None else {"wd": decay}))
+            for group in self.opt.param_groups:
+                group["lr"] = self.lr if lr is None else lr
+                group["wd"] = group["wd"] if decay is None else decay
             self.n_epoch = n_epoch
             try:
                 self._with_events(self._do_fit, "fit", CancelFitException)
@@ -362,4 +302,4 @@ def _listed(values: Any) -> list[Any]:
     return [] if values is None else list(values) if isinstance(values, Iterable) else [values]
 
 
-register_source(partial(optimizer_source, optimizer=Optimizer, stand_in=MixedPrecision))
+register_source(partial(optimizer_source, stand_in=MixedPrecision))

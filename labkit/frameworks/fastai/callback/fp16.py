@@ -176,7 +176,7 @@ class NonNativeMixedPrecision(Callback):
     @property
     def master_pgs(self) -> list[list[Tensor]]:
         """The stepped tensors of each group, during a training."""
-        return [[p for p in group if p.requires_grad] for group in self.opt.param_lists]
+        return [group["params"] for group in self.opt.param_groups]
 
     def before_fit(self) -> None:
         _require_one_way(self.learn)
