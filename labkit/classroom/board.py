@@ -21,7 +21,6 @@ from typing import Any
 
 from labkit.classroom.model_answers import predictions
 from labkit.classroom.pages import page
-from labkit.grading.leader_board import Entrant, LeaderBoard, in_order
 from labkit.grading.results import logged_rows
 from labkit.grading.submission import is_own
 from labkit.records.journal import NAME, entries
@@ -54,19 +53,23 @@ def guesses(folder: Path) -> list[dict[str, Any]]:
     return found
 
 
-def leaders(kept: Path) -> LeaderBoard:
-    """Return the leader board from what `labkit grade --changed` kept: points of lesson 12, of equals fewer bytes.
+def leaders(kept: Path) -> list[tuple[int, str, int, int, int]]:
+    """Return (place, learner, points, out of, bytes) from what `labkit grade --changed` kept of lesson 12.
+
+    Most points come first, of equals fewer bytes; equals share a place.
 
     Raises:
         ValueError: the file is not the log of a grading.
     """
-    rows = [row for row in logged_rows(kept) if row.exercise.startswith("project.")]
-    found = []
-    for student in dict.fromkeys(row.student for row in rows):
-        own = [row for row in rows if row.student == student]
-        points, out_of = sum(row.points for row in own), sum(row.out_of for row in own)
-        found.append(Entrant(student, points, out_of, sum(int(row.details.get("bytes", 0)) for row in own)))
-    return LeaderBoard(in_order(found))
+    found: dict[str, tuple[int, int, int]] = {}  # learner -> points, out of, bytes
+    for row in logged_rows(kept):
+        if row.exercise.startswith("project."):
+            points, out_of, size = found.get(row.student, (0, 0, 0))
+            size += int(row.details.get("bytes", 0))
+            found[row.student] = points + row.points, out_of + row.out_of, size
+    ranks = sorted((-points, size, name) for name, (points, _, size) in found.items())
+    places = [rank[:2] for rank in ranks]
+    return [(places.index(rank[:2]) + 1, rank[2], *found[rank[2]]) for rank in ranks]
 
 
 def serve(folder: Path, kept: Path | None, address: str, port: int) -> ThreadingHTTPServer:
@@ -82,9 +85,7 @@ def serve(folder: Path, kept: Path | None, address: str, port: int) -> Threading
 
 def state(folder: Path, kept: Path | None) -> dict[str, Any]:
     """Return what the page shows, as plain data."""
-    board = leaders(kept) if kept is not None and kept.is_file() else LeaderBoard(())
-    rows = [(place, e.name, e.points, e.out_of, e.bytes) for place, e in zip(board.places, board.entrants, strict=True)]
-    return {"guesses": guesses(folder), "leaders": rows}
+    return {"guesses": guesses(folder), "leaders": leaders(kept) if kept is not None and kept.is_file() else []}
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -9,19 +9,18 @@ from labkit.grading.exercises import EXERCISES
 from labkit.grading.grade import Grade
 from labkit.grading.hints import hint
 from labkit.grading.judge import check, earned, judge
-from labkit.grading.leader_board import enter, show
 
-OF_CASES = ("FAILING", "PROJECT_TASKS")  # tables that lessons have in their cases.py, for their notebooks
+OF_LESSONS = ("FAILING", "PROJECT_TASKS", "enter", "show")  # what a lesson's cases.py has for notebooks
 
 __all__ = [
-    "EXERCISES", "Exercise", "Grade", "Mistake", "check", "earned", "enter", "hint", "judge", "progress", "show",
-    *OF_CASES,
+    "EXERCISES", "Exercise", "Grade", "Mistake", "check", "earned", "hint", "judge", "progress", *OF_LESSONS,
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    """Return the tasks of projects, or the recipes under which they fail, by name: those of all lessons."""
-    if name not in OF_CASES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    tables = [getattr(lesson.module("cases"), name, {}) for lesson in lessons()]
-    return globals().setdefault(name, {key: row for table in tables for key, row in table.items()})
+    """Return the tasks and failing recipes of projects, or a function of their leader board."""
+    modules = (lesson.module("cases") for lesson in lessons()) if name in OF_LESSONS else ()
+    for module in modules:
+        if hasattr(module, name):
+            return globals().setdefault(name, getattr(module, name))
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from html import escape
 from pathlib import Path
@@ -98,12 +98,8 @@ def show(folder: Path | str) -> LeaderBoard:
             found.append(_read(path))
         except (OSError, ValueError, RecursionError) as error:
             damaged.append(f"{path.name} is left out: {str(error)[:120]}. Its owner can enter again.")
-    return LeaderBoard(in_order(found), tuple(damaged))
-
-
-def in_order(entrants: Iterable[Entrant]) -> tuple[Entrant, ...]:
-    """Return the entrants, the best first, equals by name."""
-    return tuple(sorted(entrants, key=lambda entrant: (*_rank(entrant), entrant.name)))
+    in_order = sorted(found, key=lambda entrant: (*_rank(entrant), entrant.name))
+    return LeaderBoard(tuple(in_order), tuple(damaged))
 
 
 def _rank(entrant: Entrant) -> tuple[int, int]:
