@@ -112,10 +112,11 @@ def run_in_words(report: Results) -> str:
 
 
 def grouped(report: Results, status: Status) -> Iterator[list[Finding]]:
-    """Yield the findings of a status, those of one kind and line together, the first step first."""
-    groups: dict[tuple[str, str], list[Finding]] = {}
+    """Yield the findings of a status, those of one kind and line together; without layer and step, each by itself."""
+    groups: dict[tuple[str, str, str], list[Finding]] = {}
     for each in report.of(status):
-        groups.setdefault((each.name, each.line), []).append(each)
+        repeats = bool(each.layer) or each.step is not None
+        groups.setdefault((each.name, each.line, "" if repeats else each.what), []).append(each)
     yield from groups.values()
 
 
