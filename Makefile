@@ -11,9 +11,10 @@ PYTEST_ARGS ?=
 GPU_ARGS ?=
 MUTANTS_ARGS ?=
 HOSTS ?=
+SITE ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help lab setup check doctor gpu test test-all lint bench mutants notebooks docs pictures hosts clean
+.PHONY: help lab setup check doctor gpu test test-all lint bench mutants notebooks docs pictures site hosts clean
 
 help:  ## show this list
 	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -60,11 +61,11 @@ docs: $(VENV)/.lab-ready  ## write docs/api.md, the functions for training your 
 hosts: $(VENV)/.test-ready  ## test the lab on classroom hosts, all or HOSTS="NAME ...", into data/hosts.md
 	@$(VENV_PYTHON) tests/hosts/run.py $(HOSTS)
 
-pictures: $(VENV)/.test-ready  ## update the README's pictures from the browser tests
-	@LABKIT_REQUIRE_BROWSER=1 $(VENV_PYTHON) -m pytest -q tests/browser/test_underflow.py -k both_themes
-	@for theme in light dark; do \
-		cp tests/browser/screenshots/underflow-$$theme-10.png notebooks/images/underflow-$$theme.png; \
-	done
+pictures: $(VENV)/.test-ready  ## take the README's pictures anew, in a real browser
+	@LABKIT_REQUIRE_BROWSER=1 $(VENV_PYTHON) -m docs.pictures
+
+site: $(VENV)/.lab-ready  ## write the lessons as static pages into site/; SITE="--lessons 01 06" writes some
+	@$(VENV_PYTHON) -m labkit site site $(SITE)
 
 clean:  ## remove .venv and the caches; the next `make lab` sets up anew
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache *.egg-info

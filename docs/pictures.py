@@ -1,4 +1,4 @@
-"""The README's pictures, taken in a real browser: the slider as it moves, a failed check, a watch's report, a class page.
+"""The README's pictures, from a real browser: the slider as it moves, a failed check, the report of watch, a class.
 
 Idea: a small site (`labkit.site`) shows the outputs of a notebook; a Chromium takes pictures of them in both themes.
 The class is an example: right answers and known mistakes of lesson 06, graded as any others are.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,13 +30,13 @@ from labkit.grading.results import GradeRow
 from labkit.instrument import watch
 from labkit.site import write_site
 from labkit.train import TASKS, TrainingRun, gradient_snapshot
-from labkit.widgets import UnderflowHistogram
+from labkit.widgets import UnderflowHistogram, predictions
 from labkit.widgets.base.widget import LabWidget
 from tests.browser import chromium
 
 IMAGES = Path(__file__).parents[1] / "notebooks" / "images"
 THEMES = ("light", "dark")
-SEED = 1
+SEED, LEARNERS = 1, 8
 STEP_MS, REST_MS = 130, 1600  # a step of the slider, and a rest at the ends of its way
 # The picture is about the slider: what stands around it in a lesson is left out.
 ALONE = ".site-header, .lk-tour, .uf-layers, .uf-note { display: none } [data-widget] { padding: 4px 12px }"
@@ -63,11 +64,11 @@ def watched() -> Any:
     return w.report()
 
 
-def class_page() -> bytes:
+def class_page(folder: Path) -> bytes:
     """Return the page of an example class: eight learners of lesson 06, some with a known mistake."""
     ids = ("scaling.static_step", "scaling.unscale", "scaling.advance", "scaling.order")
     rows = []
-    for learner in range(8):
+    for learner in range(LEARNERS):
         for i, id in enumerate(ids):
             exercise = EXERCISES[id]
             wrong = (learner * 3 + i * 5) % 7 < 2
@@ -76,16 +77,27 @@ def class_page() -> bytes:
             grade = judge(cases, answers_of(cases, answer))
             name = f"learner {learner + 1}"
             rows.append(GradeRow(name, "06", id, grade.points, grade.out_of, grade.reason, SEED, as_json(grade)))
-    return report(marks_of(rows, {}, 0, {}), [])
+    return report(marks_of(rows, {}, 0, {}), [_journal(folder / f"{k}.jsonl", k, ids) for k in range(LEARNERS)])
+
+
+def _journal(path: Path, learner: int, ids: tuple[str, ...]) -> Path:
+    """Write when a learner of the example class checked answers, and what was predicted."""
+    lines: list[dict[str, Any]] = []
+    for i, id in enumerate(ids):
+        for points, minute in ((0, 0), (4, 3 + (learner * 5 + i * 3) % 11)):
+            when = f"2026-01-{10 + i}T10:{minute:02}:00+00:00"
+            lines.append({"kind": "exercise", "id": id, "points": points, "when": when})
+    guesses = list(predictions()["scaling.order"].choices)
+    lines.append({"kind": "prediction", "id": "scaling.order", "answer": guesses[learner % len(guesses)]})
+    path.write_text("".join(json.dumps({"answer": "", **line}) + "\n" for line in lines), encoding="utf-8")
+    return path
 
 
 def notebook() -> Any:
     """Return a notebook whose outputs are pictured."""
     cells = []
     for id, shown in (("slider", slider()), ("check", failed_check())):
-        data, _ = (
-            shown._repr_mimebundle_() if isinstance(shown, LabWidget) else ({"text/html": shown._repr_html_()}, {})
-        )
+        data = shown._repr_mimebundle_()[0] if isinstance(shown, LabWidget) else {"text/html": shown._repr_html_()}
         plain = {kind: base64.b64encode(x).decode() if isinstance(x, bytes) else x for kind, x in data.items()}
         output = nbformat.v4.new_output("display_data", data=plain)
         cells.append(nbformat.v4.new_code_cell("", id=id, outputs=[output]))
@@ -99,18 +111,19 @@ def frames(page: Any) -> Iterator[tuple[Image.Image, int]]:
     way = [*range(17), *range(15, 0, -1)]
     for exponent in way:
         hand.fill(str(exponent))
-        page.mouse.move(0, 0)
+        hand.evaluate("hand => hand.blur()")
         picture = Image.open(io.BytesIO(widget.screenshot())).convert("RGB")
         yield picture, REST_MS if exponent in (0, 10, 16) and way.index(exponent) == exponent else STEP_MS
 
 
 def main() -> None:
+    """Write the pictures into notebooks/images."""
     LabWidget.for_pages = True
     IMAGES.mkdir(exist_ok=True)
     with TemporaryDirectory() as scratch, chromium.running() as browser:
         folder = Path(scratch)
         write_site(folder / "site", {"pictures": notebook()})
-        (folder / "class.html").write_bytes(class_page())
+        (folder / "class.html").write_bytes(class_page(folder))
         watched().save(folder / "watch")
         (watch_page,) = (folder / "watch").glob("*.html")
         for theme in THEMES:
@@ -124,12 +137,10 @@ def main() -> None:
                 IMAGES / f"slider-{theme}.webp", save_all=True, append_images=[picture for picture, _ in others],
                 duration=[first[1], *(ms for _, ms in others)], loop=0, quality=70, method=6,
             )  # fmt: skip
-            for name, path, height in (("class", folder / "class.html", 640), ("watch", watch_page, 760)):
+            for name, path, height in (("class", folder / "class.html", 620), ("watch", watch_page, 850)):
                 page = browser.new_page(viewport={"width": 980, "height": height}, **look)
                 page.goto(path.as_uri())
                 page.screenshot(path=IMAGES / f"{name}-{theme}.png")
-    for file in sorted(IMAGES.iterdir()):
-        print(f"{file.name:<20}{file.stat().st_size / 1024:6.0f} KiB")
 
 
 if __name__ == "__main__":

@@ -117,7 +117,7 @@ def test_the_picture_follows_the_hand_while_the_kernel_is_busy(lab, notebook, pa
 
 
 def test_both_themes(notebook, page):
-    """Look at these: tests/browser/screenshots/underflow-*.png; `make pictures` takes the README's from here."""
+    """Look at these: tests/browser/screenshots/underflow-*.png."""
     seen = {}
     for name, theme in (("light", "JupyterLab Light"), ("dark", "JupyterLab Dark")):
         notebook.theme(theme)
