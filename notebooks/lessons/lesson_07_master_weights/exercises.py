@@ -356,4 +356,79 @@ EMA = Exercise(
 )
 # fmt: on
 
-EXERCISES = (STEP, MEMORY, GROUPS, FLAT, EMA)
+
+# --- master.accumulator ---
+
+FP16_BITS, BF16_BITS, FP32_BITS = 11, 8, 24
+
+
+def _size(random: Random) -> float:
+    """Return a size at which neither range matters."""
+    return random.uniform(1, 2) * 2.0 ** random.randrange(-12, -2)
+
+
+def _few_and_many(random: Random) -> list[Case]:
+    """Counts far from every limit, and at them: one more number is swallowed."""
+    far = [
+        random.randrange(2, 200),
+        random.randrange(300, 2000),
+        random.randrange(3000, 10**6),
+        random.randrange(2, 9) * 10**7,
+    ]
+    at = [2**bits + more for bits in (BF16_BITS, FP16_BITS, FP32_BITS) for more in (0, 1)]
+    return [(count, _size(random)) for count in [*far, *at, 1]]
+
+
+def _small(random: Random) -> list[Case]:
+    """Sizes below FP16's smallest normal number, and at it; below everybody's."""
+    few, many = random.randrange(2, 256), random.randrange(257, 2000)
+    sizes = [2.0**-14, 2.0**-14 * (1 - 2.0**-20), random.uniform(1, 9) * 2.0**-30]
+    return [*((count, size) for count in (few, many) for size in sizes), (few, 2.0**-126), (few, 2.0**-127)]
+
+
+def _large(random: Random) -> list[Case]:
+    """Sums at FP16's largest number, and beyond it; numbers that fit while their sum does not."""
+    few, many = 2 ** random.randrange(2, 8), 2 ** random.randrange(9, 11)
+    cases = [(count, 65504.0 / count * part) for count in (few, many) for part in (1, 1 + 2.0**-20)]
+    return [*cases, (few, random.uniform(0.5, 0.9) * 65504), (many, random.uniform(0.5, 0.9) * 65504), (1, 65505.0)]
+
+
+def _huge(random: Random) -> list[Case]:
+    """Sums beyond FP32's largest number."""
+    return [(4, 2.0**126), (random.randrange(3, 200), 2.0**127), (300, 2.0**126), (1, 2.0**127)]
+
+
+# fmt: off
+ACCUMULATOR = Exercise(
+    id="master.accumulator",
+    notes="A number is swallowed if it is below half an ulp of the sum, so the significant bits limit the count.",
+    checks=(
+        Check("few numbers and many", 2, _few_and_many),
+        Check("numbers that are small", 1, _small),
+        Check("sums that are large for FP16", 1, _large),
+        Check("sums that are too large for all", 1, _huge),
+    ),
+    mistakes=(
+        wrong("measures the size, not the sum", "this is what comparing `size` with the largest number gives. The "
+              "sum is count times as large.", replace=("count * size <= largest", "size <= largest")),
+        wrong("forgets the largest number", "this is what the bits and the smallest number give. The sum may overflow.",
+              replace=(" and count * size <= largest", "")),
+        wrong("forgets the smallest number", "this is what the bits and the largest number give. Below its smallest "
+              "normal number a format has fewer bits.", replace=(" and size >= smallest", "")),
+        wrong("forgets the bits", "this is what the two ends of the range give. After 2^bits numbers the next one is "
+              "swallowed.", replace=("count <= 2**bits and ", "")),
+        wrong("counts the stored bits", "this is what the stored bits give, one fewer than the significant ones.",
+              replace=("2**bits", "2 ** (bits - 1)")),
+        wrong("counts a bit too many", "this is what 2^(bits + 1) gives. Half an ulp of the sum is the sum divided by "
+              "2^bits, so the numbers are swallowed earlier.", replace=("2**bits", "2 ** (bits + 1)")),
+        wrong("refuses the limit", "this is what count < 2^bits gives. Exactly 2^bits numbers are right.",
+              replace=("count <= 2**bits", "count < 2**bits")),
+        wrong("takes the widest", "this is the last right format. Return the first.",
+              replace=("FORMATS.items()", "reversed(FORMATS.items())")),
+        wrong("FP32 where nothing is right", "this is FP32 where no format is right. Return None.",
+              replace=("return None", 'return "FP32"')),
+    ),
+)
+# fmt: on
+
+EXERCISES = (STEP, MEMORY, GROUPS, FLAT, EMA, ACCUMULATOR)
