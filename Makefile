@@ -54,14 +54,16 @@ mutants: $(VENV)/.test-ready  ## plant deliberate faults into the engine and int
 notebooks: $(VENV)/.test-ready  ## write the learners' notebooks from notebooks/lessons
 	@$(VENV_PYTHON) notebooks/build.py
 
-docs: $(VENV)/.lab-ready  ## write docs/api.md, the functions for training your own models, and docs/errors.md, from the known faults
+docs: $(VENV)/.lab-ready  ## write docs/api.md, docs/errors.md and docs/widgets.md, from docstrings, known faults and a table
 	@$(VENV_PYTHON) docs/build.py
 	@$(VENV_PYTHON) docs/errors.py
+	@$(VENV_PYTHON) docs/widgets.py
 
 hosts: $(VENV)/.test-ready  ## test the lab on classroom hosts, all or HOSTS="NAME ...", into data/hosts.md
 	@$(VENV_PYTHON) tests/hosts/run.py $(HOSTS)
 
-pictures: $(VENV)/.test-ready  ## take the README's pictures anew, in a real browser
+pictures: $(VENV)/.test-ready  ## take the pictures of README and of docs/widgets.md anew, in a real browser
+	@$(VENV_PYTHON) docs/widgets.py --pictures
 	@LABKIT_REQUIRE_BROWSER=1 $(VENV_PYTHON) -m docs.pictures
 
 site: $(VENV)/.lab-ready  ## write the lessons as static pages into site/; SITE="--lessons 01 06" writes some

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from docs import build, errors
+from docs import widgets as catalogue
 from labkit import cli
 from labkit.amp import PRESETS, RECIPES, ScalerConfig
 from labkit.cli import parser_of
@@ -37,6 +38,24 @@ def test_a_packages_exports_are_on_the_page_with_their_docstrings() -> None:
             assert f"### {name}\n" in section(room)
             if inspect.isfunction(value) or inspect.isclass(value):
                 assert (inspect.getdoc(value) or "?").splitlines()[0] in section(room), name
+
+
+def test_the_catalogue_has_each_widget_with_its_picture_and_lines_that_run() -> None:
+    from labkit import widgets
+    from labkit.widgets.base.widget import LabWidget
+
+    assert catalogue.PAGE.read_text(encoding="utf-8") == catalogue.page(), "`make docs` writes it anew"
+    names = {row.name for row in catalogue.WIDGETS}
+    shown = {
+        name
+        for name in widgets.__all__
+        if inspect.isclass(value := getattr(widgets, name)) and issubclass(value, LabWidget)
+    }
+    assert shown - names == {"Predict", "Pulse"}, "opened by predict and pulse"
+    assert {row.lesson for row in catalogue.WIDGETS} <= {lesson.name for lesson in lessons()}
+    for row in catalogue.WIDGETS:
+        ast.parse(catalogue.opening(row))
+        assert (catalogue.PICTURES / f"{row.name}.png").is_file() is row.still, "`make pictures` takes them"
 
 
 def test_names_on_the_page_can_be_imported() -> None:
@@ -92,7 +111,15 @@ ROOT = Path(__file__).parents[1]
 GUIDES = ("docs/learners.md", "docs/teachers.md", "docs/practitioners.md", "docs/reading-path.md")
 PAGES = [
     ROOT / name
-    for name in ("README.md", "CONTRIBUTING.md", "data/README.md", "docs/errors.md", "docs/frameworks.md", *GUIDES)
+    for name in (
+        "README.md",
+        "CONTRIBUTING.md",
+        "data/README.md",
+        "docs/errors.md",
+        "docs/widgets.md",
+        "docs/frameworks.md",
+        *GUIDES,
+    )
 ]
 README, LEARNERS, _, PRACTITIONERS, READING_PATH = (
     (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", *GUIDES)

@@ -43,7 +43,7 @@ class WatchedStep:
     casts       "float32 to float16" -> casts inside the model, and the bytes that they wrote
     clipped     norm of the gradients of the step / norm after backward; 1 without clipping
     half        the layers whose gradients arrived in FP16
-    lines       "backward" and "step" -> file and line of the user's code that called them
+    lines       "backward", "clip" and "step" -> file and line of the user's code that called them
     """
 
     step: int

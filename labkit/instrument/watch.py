@@ -165,7 +165,9 @@ class Watch(Listener):
             if not self._blind:
                 stack.enter_context(tap(type(self.model), "__call__", self._around_call, self.failed))
             stack.enter_context(tap(torch.autograd, "grad", self._around_grad, self.failed))
-            stack.enter_context(tap(torch.autograd, "backward", self._around_backward, self.failed))
+            stack.enter_context(tap(torch.autograd, "backward", partial(self._noted, "backward"), self.failed))
+            for clips in ("clip_grad_norm_", "clip_grad_value_"):
+                stack.enter_context(tap(nn.utils, clips, partial(self._noted, "clip"), self.failed))
             stack.enter_context(open_sources(self, self._scaler))
             with reporting(self.failed, "beginning the first step"):
                 self._begin()
@@ -289,8 +291,8 @@ class Watch(Listener):
         finally:
             sample.inner = outer
 
-    def _around_backward(self, call: Any, *args: Any, **kwargs: Any) -> Any:
-        self._note_line("backward")
+    def _noted(self, what: str, call: Any, *args: Any, **kwargs: Any) -> Any:
+        self._note_line(what)
         return call(*args, **kwargs)
 
     def _note_line(self, what: str) -> None:
@@ -389,7 +391,7 @@ class Watch(Listener):
         if scale != 1 and math.isfinite(left) and now < 0.999 * left:
             says = f"while {scale:g} times too large, they were shortened from {left:.3g} to {now:.3g}; unscale_ first"
             self._note_line("step")
-            line = self._sample.lines.get("step", "")
+            line = self._sample.lines.get("clip", self._sample.lines.get("step", ""))
             self._log.add_finding(finding("clipped while scaled", "", self.step, says, line))
 
     def before_step(self, optimizer: Any, weights: dict[str, Tensor], gradients: Gradients) -> None:
