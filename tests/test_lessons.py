@@ -37,7 +37,7 @@ def test_the_head_counts_exercises_points_and_minutes() -> None:
         exercises = [exercise for exercise in EXERCISES.values() if exercise.lesson == lesson]
         points = sum(check.points for exercise in exercises for check in exercise.checks)
         head = " ".join(SOURCES[lesson].split("# %% [markdown]")[1].replace("\n# ", " ").split())
-        counted = re.findall(r"(\w+) (?:exercises|projects), (\d+) points", head)
+        counted = re.findall(r"(\w+) (?:exercises?|projects), (\d+) points", head)
         assert counted == [(NUMBERS[len(exercises)].capitalize(), str(points))], lesson
         (minutes,) = re.findall(r"About (\d+) minutes", head)
         assert int(minutes) > sum(exercise.minutes for exercise in exercises), lesson

@@ -4,9 +4,29 @@ from labkit.testing.bound import Arithmetic, arithmetic, sum_error, unit_roundof
 from labkit.testing.compare import Element, Unexplained, Verdict, VerdictKind, assert_explained, compare
 from labkit.testing.norms import layer_norm, rms_norm, softmax
 from labkit.testing.operations import Operation, amax, convolution, dot, matmul, mean, sum_over
+from labkit.testing.six import SIX, operands
 
 __all__ = [
-    "Arithmetic", "Element", "Operation", "Unexplained", "Verdict", "VerdictKind", "amax", "arithmetic",
-    "assert_explained", "compare", "convolution", "dot", "layer_norm", "matmul", "mean", "rms_norm", "softmax",
-    "sum_error", "sum_over", "unit_roundoff",
+    "SIX",
+    "Arithmetic",
+    "Element",
+    "Operation",
+    "Unexplained",
+    "Verdict",
+    "VerdictKind",
+    "amax",
+    "arithmetic",
+    "assert_explained",
+    "compare",
+    "convolution",
+    "dot",
+    "layer_norm",
+    "matmul",
+    "mean",
+    "operands",
+    "rms_norm",
+    "softmax",
+    "sum_error",
+    "sum_over",
+    "unit_roundoff",
 ]  # fmt: skip

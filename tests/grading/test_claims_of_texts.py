@@ -63,6 +63,8 @@ CLAIMS: list[tuple[str, str, str, Callable[..., Any]]] = [
     ("tensor.block", "FP32 keeps 24", "the sum is cut to FP32, not rounded", lambda a, b, c, n: n == 25),
     ("tensor.backward", "a product is m by n and sums over k", "one row, one input, one output", lambda x, w, g: 1 in x.shape),
     ("tensor.intensity", 'At the ridge itself, say "compute"', "close to the ridge", lambda n, i, o, b, r: r * b * (n * i + i * o + n * o) == 2 * n * i * o),
+    ("kernels.allowed", "An empty sum is 0.", "one product, or none", lambda a, b, precision: a == []),
+    ("kernels.allowed", "they may be subnormal, or inf after an overflow", "subnormal results, and those beyond 65504", lambda a, b, precision: sum(map(lambda x, y: x * y, a, b)) > 65504),
     ("tensor.padding", "y has its own size", "only the number of classes does not fit", lambda x, w: len(w) == 10),
     ("gradients.binades", "zeros, infinities and NaN are in no binade", "zeros, infinities and NaN are in no binade", lambda v: any(x != x for x in v)),
     ("gradients.binades", "how many of the values lie in its binade", "numbers between two powers of two", lambda v: len(set(v)) < len(v)),

@@ -1,0 +1,61 @@
+"""Six kernels of one product, one of which has a fault: an example for tests, and for lesson 03b."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from labkit.gemm import SPECS, emulate
+
+ROWS = 16  # of a block of the output
+
+
+def operands(seed: int = 8) -> tuple[Tensor, Tensor]:
+    """Return A[60, 1001] and B[1001, 256] in FP16; the rows of A become smaller, from 2^8 to 2^-10.
+
+    >>> [tuple(each.shape) for each in operands()]
+    [(60, 1001), (1001, 256)]
+    """
+    generator = torch.Generator().manual_seed(seed)
+    a, b = torch.randn(60, 1001, generator=generator), torch.randn(1001, 256, generator=generator)
+    return (a * torch.logspace(8, -10, 60, base=2)[:, None]).half(), b.half()
+
+
+def _one_by_one(a: Tensor, b: Tensor) -> Tensor:
+    """FP32 sums, one product after the other; the same bits on every processor."""
+    total = torch.zeros(len(a), b.shape[1])
+    for k in range(a.shape[1]):
+        total += a[:, k, None].float() * b[k].float()
+    return total
+
+
+def _slices(a: Tensor, b: Tensor) -> Tensor:
+    parts = [_one_by_one(x, y) for x, y in zip(a.split(251, 1), b.split(251), strict=True)]
+    return torch.stack(parts).sum(0).half()
+
+
+def _blocks(a: Tensor, b: Tensor) -> Tensor:
+    """The fault: the last block of rows is not full, and its mask ends one product too early."""
+    whole = [rows.double() @ b.double() for rows in a[: len(a) // ROWS * ROWS].split(ROWS)]
+    rest = a[len(a) // ROWS * ROWS :, :-1].double() @ b[:-1].double()
+    return torch.cat([*whole, rest]).float().half()
+
+
+def _tree(a: Tensor, b: Tensor) -> Tensor:
+    terms = a.float().T[:, :, None] * b.float()[:, None]
+    while len(terms) > 1:
+        half = len(terms) // 2
+        terms = torch.cat([terms[:half] + terms[half : 2 * half], terms[2 * half :]])
+    return terms[0].half()
+
+
+SIX: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "A": lambda a, b: _one_by_one(a, b).half(),
+    "B": lambda a, b: _one_by_one(a.flip(1), b.flip(0)).half(),
+    "C": _slices,
+    "D": _blocks,
+    "E": _tree,
+    "F": lambda a, b: emulate(a, b, None, SPECS["H100"]).half(),
+}
