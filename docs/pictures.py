@@ -137,7 +137,7 @@ def main() -> None:
                 IMAGES / f"slider-{theme}.webp", save_all=True, append_images=[picture for picture, _ in others],
                 duration=[first[1], *(ms for _, ms in others)], loop=0, quality=70, method=6,
             )  # fmt: skip
-            for name, path, height in (("class", folder / "class.html", 620), ("watch", watch_page, 850)):
+            for name, path, height in (("class", folder / "class.html", 645), ("watch", watch_page, 785)):
                 page = browser.new_page(viewport={"width": 980, "height": height}, **look)
                 page.goto(path.as_uri())
                 page.screenshot(path=IMAGES / f"{name}-{theme}.png")

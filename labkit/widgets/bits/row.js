@@ -53,14 +53,15 @@ function bitRow(onFlip) {
 function turn(cell, on) {
   cell.setAttribute("aria-pressed", String(on));
   cell.querySelector("b").textContent = on ? "1" : "0";
+  cell.setAttribute("aria-label", `${on ? 1 : 0}: ${cell.title}`); // begins with what is seen, for those who speak to it
 }
 
 function fieldBlock(field, cells) {
   const row = h("div", { class: "be-cells" });
   for (const { bit, weight } of field.bits) {
     const label = `${field.name}, bit ${bit}, ${field.letter === "S" ? "minus when on" : `weight ${weight}`}`;
-    const face = [h("b", { text: "0" }), h("small", { "aria-hidden": "true" }, rich(weight))];
-    const cell = h("button", { type: "button", class: "be-bit", data: { bit }, title: label, "aria-label": label, "aria-pressed": "false" }, ...face);
+    const shown = String(weight).replace(/\^(-?\d+)/, (_, exponent) => superscript(exponent));
+    const cell = h("button", { type: "button", class: "be-bit", data: { bit, weight: shown }, title: label, "aria-pressed": "false" }, h("b", { text: "0" }));
     cells.set(bit, cell);
     row.append(cell);
   }

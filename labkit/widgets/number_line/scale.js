@@ -82,3 +82,9 @@ function as_text(x) {
   const size = Math.abs(x);
   return x !== 0 && (size < 1e-4 || size >= 1e16) ? x.toExponential().replace("e+", "e") : String(x);
 }
+
+// A number without an exponent, as attributes of accessibility ask for it.
+function plainDecimal(x) {
+  if (Number.isInteger(x)) return BigInt(x).toString();
+  return Number.isFinite(x) ? x.toFixed(60).replace(/0+$/, "") : String(x);
+}

@@ -54,7 +54,7 @@ export default view({ label: "Number line", kind: "number-line", alone: true }, 
     const values = answer.values.map(({ text }) => text).join(" or ");
     handle.setAttribute("aria-valuetext", `${as_text(x)}, becomes ${values}`);
     const limits = { "aria-valuenow": x, "aria-valuemin": model.get("window")[0], "aria-valuemax": model.get("window")[1] };
-    for (const [name, value] of Object.entries(limits)) handle.setAttribute(name, value);
+    for (const [name, value] of Object.entries(limits)) handle.setAttribute(name, plainDecimal(value));
     line.canvas.setAttribute("aria-label", `The numbers of ${model.get("format")}; ${KEYS}`);
     root.dataset.x = String(answer.x);
     root.dataset.window = model.get("window").join(" ");
