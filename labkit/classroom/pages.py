@@ -123,7 +123,7 @@ def _section(mark: Mark) -> str:
     body = "".join(_check(check) for check in details.get("checks", ()))
     known = details.get("mistake")
     if known:
-        body += f'<p class="warn"><strong>A known mistake, {escape(known["name"])}:</strong> '
+        body += f'<p class="warn"><strong>A known mistake ({escape(known["name"])}):</strong> '
         body += f"{escape(known['sentence'])}</p>"
     reason = "" if body else f"<p>{escape(row.reason)}</p>"
     title = escape(heading(EXERCISES[row.exercise]))

@@ -156,7 +156,7 @@ def as_text(grade: Grade) -> str:
         width = max((len(name) for name, _ in rows), default=0)
         lines += [f"      {name:<{width}}  {value}" for name, value in rows]
     if grade.mistake:
-        lines.append(f"  ! A known mistake, {grade.mistake.name}: {grade.mistake.sentence}")
+        lines.append(f"  ! A known mistake ({grade.mistake.name}): {grade.mistake.sentence}")
     if grade.help:
         lines.append(f"  {grade.help}")
     return "\n".join([*lines, "  " + summary(grade)])
@@ -183,7 +183,7 @@ def as_html(grade: Grade) -> str:
         name, sentence = escape(grade.mistake.name), escape(grade.mistake.sentence)
         known = (
             '<div style="border-left:3px solid var(--jp-warn-color1,#a65f00);padding-left:8px;margin:6px 0">'
-            f"<strong>! A known mistake, {name}:</strong> {sentence}</div>"
+            f"<strong>! A known mistake ({name}):</strong> {sentence}</div>"
         )
     known += f"<div>{escape(grade.help)}</div>" if grade.help else ""
     return (

@@ -74,7 +74,7 @@ def test_a_feedback_page_has_the_counter_example_the_mistake_and_the_teachers_wo
     said = {("zoë müller", ID): TeacherComment(5.5, "Nearly <there>.")}
     marks = marks_of(rows[:2], {}, 0, said)
     text = feedback("Zoë Müller", marks, TeacherComment(None, "Good work.")).decode()
-    assert "A known mistake, grows one step late" in text
+    assert "A known mistake (grows one step late)" in text
     assert "found_inf" in text
     assert "5.5 of 8 points, earned 3; set by your teacher" in text
     assert "Nearly &lt;there&gt;." in text

@@ -51,7 +51,7 @@ def test_a_wrong_answer_sees_its_points_the_first_counter_example_and_the_name_o
     assert "✗ fail  the clean step that completes the interval grows the scale  (0 of 2 points)" in said
     assert "found_inf  False" in said
     assert "differs    .scale: expected" in said
-    assert "A known mistake, grows one step late: this is what comparing the tracker before" in said
+    assert "A known mistake (grows one step late): this is what comparing the tracker before" in said
 
 
 def test_each_failing_check_shows_its_input_and_nothing_twice() -> None:

@@ -5,6 +5,7 @@ Each is planted into the same small network and a plain torch loop. A healthy ru
 
 import itertools
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -126,6 +127,31 @@ def test_gradients_that_are_clipped_while_scaled_are_named():
 
     assert ("clipped while scaled", "", 0) in train(network(), scale=2.0**16, before_step=clip)[0]
     assert train(network(), scale=2.0**16, before_step=unscale_and_clip)[0] == set()
+
+
+def line_of(text):
+    """Return where a line of this file stands, as a report names it."""
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    return f"{Path(__file__).name}:{1 + next(n for n, line in enumerate(lines) if text in line)}"
+
+
+def test_a_finding_names_the_line_of_the_script_that_its_repair_changes():
+    def clip(model, optimizer, scaler):
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # too early
+
+    def exploding(x):
+        return (x * 1e4 + 100).exp()  # inf
+
+    for text, name, how in (
+        ("# too early", "clipped while scaled", {"model": network(), "scale": 2.0**16, "before_step": clip}),
+        ("scaler.scale(loss).backward()", "underflow", {"model": network(), "scale": 2.0**-24, "dtype": torch.float16}),
+        ("# inf", "first inf", {"model": network(exploding)}),
+    ):
+        report = train(how.pop("model"), **how)[1]
+        (found, *_) = (f for f in report.findings if f.name == name)
+        assert found.line == line_of(text), name
+        assert f"{found.line}, step {found.step}" in str(report)
+        assert all(part in report._repr_html_() for part in (found.line, name, "Repair."))
 
 
 LABKIT = """

@@ -413,9 +413,10 @@ with watch(model, every=50) as watched:
 watched.report()
 
 # %% [markdown]
-# Read the report from the top: its findings, the scales that lose nothing, and the memory by category.
-# `watched.report().save()` writes it into a folder, as a page and as a text that you can send to somebody. Then remove
-# the `1e-4 *`, and compare.
+# Read the report from the top. First comes the verdict. This network runs in FP32, so the report says what FP16 *would*
+# lose, and which scales would prevent it. Then come the scale in use beside its window, the loss layer by layer, and
+# the histograms. `watched.report().save()` writes all of it into a folder, as one page that you can send to somebody.
+# Then remove the `1e-4 *`, and compare.
 
 # %% [markdown]
 # ## What was settled
