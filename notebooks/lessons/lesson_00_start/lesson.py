@@ -65,9 +65,8 @@ predict("start.warm_up")
 
 # %% [markdown]
 # ### Explain
-# A few sentences and at most one formula, after you have seen it. For example: FP16 spends 5 of its 16 bits on the
-# exponent, so it has as many numbers between 1/2 and 1 as between 1/4 and 1/2, and so on towards zero. The last one
-# above zero is 2^-24. Lesson 01 shows each of these bits.
+# A few sentences and at most one formula, after you have seen it. For example: FP16 has as many numbers between 1/2
+# and 1 as between 1/4 and 1/2, and so on towards zero. The last one above zero is 2^-24. Lesson 01 shows why.
 #
 # ### Exercise: where a format ends  ●○○  3 min
 # You write a few lines, and the cell answers at once. It says what passed and what failed, and shows the first input

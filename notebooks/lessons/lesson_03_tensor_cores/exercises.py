@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from random import Random
 
 import numpy as np
@@ -391,4 +392,76 @@ BACKWARD = Exercise(
 )
 # fmt: on
 
-EXERCISES = (STANDSTILL, BLOCK, PADDING, INTENSITY, BACKWARD)
+
+# --- tensor.split ---
+
+
+def _matrices(random: Random, m: int, k: int, n: int, exponent: int = 0) -> tuple[Tensor, Tensor]:
+    """Return FP32 matrices with all 24 bits; no sum cancels, so that errors stay relative to the result."""
+
+    def full(rows: int, columns: int, sign: int) -> Tensor:
+        odd = [[sign * (2**23 + 2 * random.randrange(2**22) + 1) for _ in range(columns)] for _ in range(rows)]
+        return torch.tensor(odd, dtype=torch.float32) * 2.0 ** (exponent - 23)
+
+    return full(m, k, random.choice((-1, 1))), full(k, n, 1)
+
+
+def _split_cases(products: int) -> Callable[[Random], list[Case]]:
+    """Return a drawer of matrices of several shapes and magnitudes, for a number of products."""
+
+    def draw(random: Random) -> list[Case]:
+        shapes = ((4, 3, 5), (1, 1, 7), (3, 4, 2), (6, 2, 6))
+        pairs = [_matrices(random, *shape, random.choice((0, -30, 30))) for shape in shapes]
+        return [(a, b, products) for a, b in pairs]
+
+    return draw
+
+
+def _few_bits(random: Random) -> list[Case]:
+    """Numbers that BF16 holds, for which one product is enough; zeros; a number whose middle part is 0."""
+    a, b = (torch.tensor([[float(random.randrange(1, 200)) for _ in range(3)] for _ in range(3)]) for _ in range(2))
+    gap = torch.tensor([[1 + 2.0**-20, 3.0]])
+    return [
+        *((a, b, products) for products in (1, 3, 6)),
+        (torch.zeros(2, 2), b[:2], 6),
+        (gap, gap.T, 6),
+        (gap, gap.T, 1),
+    ]
+
+
+# fmt: off
+SPLIT = Exercise(
+    id="tensor.split",
+    notes="""Each part is the rounding of what the parts before it leave. Products of BF16 numbers are exact in FP32.
+    The order of FP32's sums changes the last bits, so 16 ulps are allowed; three products for six differ by more.""",
+    checks=(
+        Check("one product", 1, _split_cases(1)),
+        Check("three products", 1, _split_cases(3)),
+        Check("six products", 2, _split_cases(6)),
+        Check("numbers with few bits, and zeros", 1, _few_bits),
+    ),
+    mistakes=(
+        wrong("the same part three times", "this is what rounding x three times gives. The second part is the "
+              "rounding of what the first one leaves.", replace=("x = x - found[-1]", "pass")),
+        wrong("one product always", "this is the product of the high parts alone, in BF16's accuracy.",
+              replace=("[:products]", "[:1]")),
+        wrong("parts in FP16", "this is what parts in FP16 give: 11 bits each, and a smaller range.",
+              replace=(".bfloat16()", ".half()")),
+        wrong("the diagonal", "this is high·high, middle·middle and low·low. The product high·middle is larger "
+              "than the second of these.",
+              replace=("(0, 1), (1, 0), (1, 1), (0, 2), (2, 0)", "(1, 1), (2, 2), (0, 1), (1, 0), (0, 2)")),
+        wrong("splits one side", "this is a split of a alone, with b rounded to BF16. Both matrices have three parts.",
+              replace=("second[j]", "second[0]")),
+        wrong("rounds the products", "this is what rounding each product to BF16 gives. The sums stay in FP32.",
+              replace=("first[i] @ second[j]", "(first[i] @ second[j]).bfloat16().float()")),
+        wrong("plain FP32", "this is the product of the whole matrices. Multiply their BF16 parts.",
+              lambda a, b, products: a @ b),
+        wrong("subtracts", "this is what subtracting the small products gives.",
+              replace=("first[i] @ second[j]", "(first[i] @ second[j]) * (1 if i == j == 0 else -1)")),
+    ),
+    ulps=16,
+    provides={"torch": torch},
+)
+# fmt: on
+
+EXERCISES = (STANDSTILL, BLOCK, PADDING, INTENSITY, BACKWARD, SPLIT)

@@ -16,7 +16,7 @@
 # **You will be able to** add up a block as a Tensor Core does, bit by bit. You can say which accumulator a long sum
 # needs. You can predict whether a layer gains from FP16, before you time it.
 #
-# About 90 minutes. Builds on: lesson 02 (one addition, swallowed updates). Five exercises, 29 points. No GPU is needed:
+# About 105 minutes. Builds on: lesson 02 (one addition, swallowed updates). Six exercises, 34 points. No GPU is needed:
 # the arithmetic of seven generations is emulated to the bit. Speed is measured on your machine. Published measurements
 # of real GPUs name their source.
 
@@ -466,6 +466,104 @@ def my_padded_linear(x, weight):
 check("tensor.padding", my_padded_linear)
 
 # %% [markdown]
+# ## 7 · FP32 out of BF16
+#
+# *Three small numbers are one large one.*
+#
+# Tensor Cores multiply 16-bit numbers, many times faster than FP32. Can they multiply FP32 matrices?
+#
+# An FP32 number has 24 significant bits, a BF16 number has 8. So an FP32 number is exactly the sum of three BF16 numbers: its first 8
+# bits, the next 8, and the last 8. Call them `high`, `middle` and `low`. A product of two sums has nine parts:
+#
+# | | high | middle | low |
+# |---|---|---|---|
+# | **high** | 1 | $2^{-8}$ | $2^{-16}$ |
+# | **middle** | $2^{-8}$ | $2^{-16}$ | $2^{-24}$ |
+# | **low** | $2^{-16}$ | $2^{-24}$ | $2^{-32}$ |
+#
+# The table shows the size of each part.
+
+# %% id="predict-split"
+predict("tensor.split")
+
+
+# %% id="touch-split" tags=["claim-C67"]
+def bf16_parts(x):
+    """Return three FP32 tensors that hold BF16 numbers; their sum is x."""
+    parts = []
+    for _ in range(3):
+        parts.append(x.bfloat16().float())
+        x = x - parts[-1]
+    return parts
+
+
+PAIRS = ((0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (2, 0), (1, 2), (2, 1), (2, 2))  # 0 is high, 1 middle, 2 low
+numbers = torch.Generator().manual_seed(0)
+a, b = torch.randn(64, 512, generator=numbers), torch.randn(512, 64, generator=numbers)
+exact, of_a, of_b = a.double() @ b.double(), bf16_parts(a), bf16_parts(b)
+for count in (1, 3, 6, 9):
+    total = sum(of_a[i] @ of_b[j] for i, j in reversed(PAIRS[:count]))  # the small ones first
+    print(f"{count} products of BF16: error {(total - exact).abs().max() / exact.abs().max():.1e}")
+print(f"FP32 itself:         error {(a @ b - exact).abs().max() / exact.abs().max():.1e}")
+
+# %% [markdown]
+# **Six products are as good as FP32.** The other three are about $2^{-24}$ or smaller, as small as FP32's own rounding. Three products
+# have about 16 bits. The products themselves are exact, and the sums are FP32, as in section 1.
+#
+# | products | bits, about | where |
+# |---|---|---|
+# | 1 | 8 | `torch.set_float32_matmul_precision("medium")` |
+# | 3 | 16 | `"high"` allows it, or TF32 with 11 bits |
+# | 9 | 24 | cuBLAS on a B200, `CUBLAS_COMPUTE_32F_EMULATED_16BFX9` |
+#
+# NVIDIA takes nine, because the result is then almost that of FP32 for any input. On a GB200 this was published as 1.4 times as fast as
+# FP32. In the same way FP64 is made out of INT8 or FP8: this is the *Ozaki scheme*.
+#
+# *Sources:* the documentation of `torch.set_float32_matmul_precision`; pytorch/pytorch#195301 (GB200); NVIDIA/cutlass#2293;
+# arXiv:2508.00441 and arXiv:2504.08009 (Ozaki). *Not reproduced here:* the speed.
+#
+# Which of these does *your* torch use? From torch 2.9 on each backend has a switch of its own. The old switches still work, but do not
+# mix both kinds.
+#
+# | old | new | allows |
+# |---|---|---|
+# | `torch.backends.cuda.matmul.allow_tf32 = True` | `torch.backends.cuda.matmul.fp32_precision = "tf32"` | TF32 in matrix products |
+# | `torch.backends.cudnn.allow_tf32 = True` (the default) | `torch.backends.cudnn.conv.fp32_precision = "tf32"` | TF32 in convolutions |
+# | - | `torch.backends.mkldnn.matmul.fp32_precision = "bf16"` | BF16 in products on a CPU |
+#
+# `"ieee"` in place of these names means plain FP32.
+#
+# ### Exercise 6: FP32 with BF16 hands  ●●○  10 min
+#
+# Split both matrices into three parts each. Round to BF16, subtract, and round the rest. Then add up the products in the order of `PAIRS`:
+# the first one, the first three, or the first six. Multiply and add in FP32. The last bits may differ.
+
+
+# %% id="exercise-tensor-split" tags=["exercise-tensor.split"]
+def my_product(a, b, products):
+    """Return a @ b in FP32, from products of BF16 parts.
+
+    a, b      FP32 tensors [m, k] and [k, n]
+    products  1, 3 or 6
+    """
+
+    ### BEGIN SOLUTION
+    def parts(x):
+        found = []
+        for _ in range(3):
+            found.append(x.bfloat16().float())
+            x = x - found[-1]
+        return found
+
+    first, second = parts(a), parts(b)
+    pairs = ((0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (2, 0))[:products]
+    return sum(first[i] @ second[j] for i, j in reversed(pairs))
+    ### END SOLUTION
+
+
+check("tensor.split", my_product)
+
+# %% [markdown]
 # ## What was settled
 #
 # | claim | verdict | where you saw it |
@@ -478,6 +576,7 @@ check("tensor.padding", my_padded_linear)
 # | C18 a Tensor Core computes D = A·B + C | half true: of terms that were cut, so 1 + 16 · 2^-25 is 1 on a V100 and an A100 | section 3 |
 # | C19 multiply in FP16, add in FP32 | half true: products are exact, additions are coarser than FP32's | section 1 |
 # | C20 the backward pass of a linear layer is two more products | true, to the bit; with torch's W[outputs, inputs], dX = dY W | section 4 |
+# | C67 a matrix product on 16-bit numbers cannot have FP32's accuracy | false: six products of BF16 parts have it | section 7 |
 #
 # C12, C13 and C16 are settled by published measurements; the button above repeats them on your own GPU. C14 (inference)
 # is settled in lesson 05.
