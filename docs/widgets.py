@@ -121,7 +121,11 @@ WIDGETS = (
 
 def opening(widget: Widget) -> str:
     """Return all lines that open a widget, imports first."""
-    return f"from labkit.widgets import {widget.name}\n{widget.lines}"
+    lines = [*widget.lines.split("\n"), f"from labkit.widgets import {widget.name}"]
+    imports = sorted(line for line in lines if line.startswith(("from ", "import ")))
+    rest = "\n".join(line for line in lines if line not in imports).strip()
+    apart = "\n\n\n" if rest.startswith(("def ", "class ")) else "\n\n"
+    return "\n".join(sorted(imports, key=lambda line: not line.startswith("import "))) + apart + rest
 
 
 def page() -> str:
