@@ -217,7 +217,7 @@ def test_a_kernel_that_rounds_toward_zero_may_say_so() -> None:
     assert compare(cut, matmul(A, B), rounding=Rounding.TOWARD_ZERO)
 
 
-def test_what_cannot_be_judged_is_said() -> None:
+def test_what_cannot_be_judged_is_reported() -> None:
     big = torch.full((1, 40), 6e4).half()
     verdict = compare(torch.tensor([[math.inf]]).half(), matmul(big, big.T), accumulator=FP16)
     assert "1 elements whose bound is infinite" in verdict.unjudged[0]
