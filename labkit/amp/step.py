@@ -215,11 +215,12 @@ class StepGradients:
         gradients = [g for g in self.unscaled() if g is not None]
         self._finish_clippings()
         clipping = clip_without_waiting_(gradients, max_norm, norm_type)
-        self.clippings = [clipping]
         if clipping.length.device.type != "cpu":
+            self.clippings.append(clipping)
             return clipping.length
-        self._finish_clippings()
-        return in_fp32_where_held(clipping.length, float(clipping.length))
+        length = float(clipping.length)
+        finish_clipping(gradients, clipping, length)
+        return in_fp32_where_held(clipping.length, length)
 
     def to_change(self) -> Sum:
         """Return the unscaled gradients, which the caller may change: they are checked again."""
@@ -230,9 +231,8 @@ class StepGradients:
 
     def _finish_clippings(self) -> None:
         """Wait for the device, and complete the pending clips."""
-        gradients = [g for g in self._total if g is not None]
         for clipping in self.clippings:
-            finish_clipping(gradients, clipping, float(clipping.length))
+            finish_clipping([g for g in self._total if g is not None], clipping, float(clipping.length))
         self.clippings = []
 
 

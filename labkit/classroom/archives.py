@@ -189,7 +189,7 @@ def _class_in(folder: Path, refused: Refused) -> Path:
         only = folder / min(entries) if len(entries) == 1 else folder
         if only == folder or not only.is_dir() or MOODLE.fullmatch(only.name):
             return folder
-        if any(_is_lesson(path) for path in only.glob("*.ipynb")):
+        if any(path.stem.startswith(lesson.name) for path in only.glob("*.ipynb") for lesson in lessons()):
             return folder
         folder = only
 
@@ -202,7 +202,3 @@ def _entries(folder: Path, refused: Refused) -> set[str]:
 
 def _is_exported(name: str) -> bool:
     return bool(MOODLE.fullmatch(name) or CANVAS.fullmatch(name))
-
-
-def _is_lesson(path: Path) -> bool:
-    return any(path.stem.startswith(lesson.name) for lesson in lessons())

@@ -26,7 +26,7 @@ from labkit.classroom.model_answers import as_csv, model_answers
 from labkit.classroom.wheel import files_of, folder_of, write_wheel
 from labkit.course import NOT_FOR_LEARNERS, Lesson, lessons
 from labkit.course.text import BEGIN
-from labkit.grading.exercise import Check, Exercise, Mistake, Outcome
+from labkit.grading.exercise import Exercise, Mistake, Outcome
 from labkit.grading.exercises import exercises_of
 from labkit.grading.judge import CaseSet, answers_of, outcomes_of, visible_cases
 from labkit.grading.stored import StoredAnswers, StoredCases, StoredMistake, StoredRows, digest
@@ -157,20 +157,24 @@ def stored_exercise(exercise: Exercise, salt: bytes = b"") -> Exercise:
     """
     paper = visible_cases(exercise)
     shown = dict(zip(paper.checks, paper.cases, strict=True))
-    outcomes = {check: _sealed(check.outcome, salt) for check in exercise.checks}
-    sealed = replace(paper, checks=tuple(replace(check, outcome=outcomes[check]) for check in paper.checks))
+    checks = {
+        check: replace(check, cases=StoredCases(shown.get(check, ())), outcome=_sealed(check.outcome, salt))
+        for check in exercise.checks
+    }
+    sealed = replace(paper, checks=tuple(checks[check] for check in paper.checks))
     mistakes = tuple(
         Mistake(known.name, StoredMistake(digest(_outcomes(sealed, known.answer), exercise)), known.sentence)
         for known in exercise.mistakes
     )
+    right = [  # where an `Outcome` is judged, only the check's name
+        [Outcome(True, check.name) if isinstance(outcome, Outcome) else outcome for outcome in group]
+        for check, group in zip(paper.checks, _outcomes(paper, exercise.reference), strict=True)
+    ]
     rows = {repr(case): found for cases in paper.cases for case in cases if (found := exercise.aside(*case))}
     return replace(
         exercise,
-        reference=StoredAnswers(exercise.parameters, _right(paper)),
-        checks=tuple(
-            replace(check, cases=StoredCases(shown.get(check, ())), outcome=outcomes[check])
-            for check in exercise.checks
-        ),
+        reference=StoredAnswers(exercise.parameters, right),
+        checks=tuple(checks.values()),
         mistakes=mistakes,
         provides={},  # what a notebook lacks at grading
         trained=None,
@@ -186,16 +190,6 @@ def _sealed(outcome: Callable[..., object], salt: bytes) -> Callable[..., object
 
 def _outcomes(paper: CaseSet, function: Callable[..., object]) -> list[list[object]]:
     return outcomes_of(paper, answers_of(paper, function))
-
-
-def _right(paper: CaseSet) -> list[list[object]]:
-    """Return the outcomes of the reference; where an `Outcome` is judged, only the check's name."""
-    found = zip(paper.checks, _outcomes(paper, paper.exercise.reference), strict=True)
-    return [[_without_answer(check, outcome) for outcome in group] for check, group in found]
-
-
-def _without_answer(check: Check, outcome: object) -> object:
-    return Outcome(True, check.name) if isinstance(outcome, Outcome) else outcome
 
 
 def _is_called(lesson: str, name: str) -> bool:

@@ -8,7 +8,6 @@ Invariant: only a cell without work is overwritten. Logging never fails a check.
 
 from __future__ import annotations
 
-import ast
 import inspect
 import json
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from labkit.course import learners_notebook, lessons
 from labkit.grading.exercise import Exercise
 from labkit.grading.exercises import EXERCISES
 from labkit.grading.grade import Grade
+from labkit.grading.program import bare
 from labkit.records import write_atomic
 from labkit.records.journal import NAME, current_journal, entries, save_answer
 
@@ -125,12 +125,8 @@ def has_work(present: str, answer: str, starter: str = "") -> bool:
 
 def _lines(source: str) -> set[str]:
     """Return the normalized lines of code, without docstrings, and the comments on lines of their own."""
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
-            node.body = node.body[1:] or [ast.Pass()]
     comments = {line.strip() for line in source.splitlines() if line.strip().startswith("#")}
-    return comments | {line.strip() for line in ast.unparse(tree).splitlines()}
+    return comments | {line.strip() for line in bare(source).splitlines()}
 
 
 def _source(function: object) -> str:

@@ -8,7 +8,6 @@ Invariant: one row for each learner and exercise, with its reason; no submission
 
 from __future__ import annotations
 
-import ast
 import json
 import threading
 from collections.abc import Callable, Sequence
@@ -21,7 +20,7 @@ from labkit.grading.exercise import Exercise
 from labkit.grading.grade import Grade, as_json
 from labkit.grading.judge import CaseSet, grading_cases, judge
 from labkit.grading.plan import Notebook, plan, read
-from labkit.grading.program import program_of, whole_program_of
+from labkit.grading.program import bare, program_of, whole_program_of
 from labkit.grading.results import GradeRow, GradingLog, key_of, visible
 from labkit.grading.sandbox import isolation
 from labkit.grading.sandbox.runner import Runner, packed, scratch
@@ -225,17 +224,9 @@ class SharedReplies:
 
 
 def normalized(source: str) -> str:
-    """Return a program without comments, docstrings and formatting.
-
-    >>> normalized('def f(x):\\n    "Twice."\\n    return 2*x  # is it?') == normalized('def f(x): return 2 * x')
-    True
-    """
+    """Return a program without comments, docstrings and formatting; as it is where it cannot be parsed."""
     try:
-        tree = ast.parse(source)
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
-                node.body = node.body[1:] or [ast.Pass()]
-        return ast.unparse(tree)
+        return bare(source)
     except Exception:  # a syntax error, or too deep to be written
         return source
 

@@ -46,7 +46,7 @@ def difference(expected: object, got: object, ulps: int = 0, two_zeros: bool = F
         return f"{got.message}\n{got.where}".strip()
     if isinstance(got, Outcome):
         return None if got.passed else got.says
-    if two_zeros and type(expected) is type(got) is float and expected == got and _sign(expected) != _sign(got):
+    if two_zeros and type(expected) is type(got) is float and expected == got and str(expected) != str(got):
         return _sentence("", show(expected), f"{show(got)}: zero has a sign too")
     return _differ(expected, got, ulps, "")
 
@@ -229,10 +229,6 @@ def _sentence(at: str, expected: str, got: str) -> str:
 
 def _is_number(value: object) -> bool:
     return type(value) in (int, float)
-
-
-def _sign(number: float) -> float:
-    return math.copysign(1.0, number)
 
 
 def _kind(value: object) -> str:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from labkit.course import CourseError, Lesson, Question, lessons, questions
-from labkit.grading.exercise import Exercise, Mistake
+from labkit.grading.exercise import Exercise
 from labkit.grading.solutions import Solutions
 from labkit.grading.stored import stored_exercises
 
@@ -63,12 +63,13 @@ def _joined(exercise: Exercise, lesson: str, question: Question, solutions: Solu
         lesson=lesson, title=question.title, entry=question.entry,
         difficulty=question.difficulty, minutes=question.minutes,
         reference=solutions.function(exercise.id),
-        mistakes=tuple(_with_answer(known, exercise.id, solutions) for known in exercise.mistakes),
+        mistakes=tuple(
+            replace(known, answer=solutions.edited(exercise.id, known.name, known.edits), edits=())
+            if known.edits
+            else known
+            for known in exercise.mistakes
+        ),
     )  # fmt: skip
-
-
-def _with_answer(known: Mistake, id: str, solutions: Solutions) -> Mistake:
-    return replace(known, answer=solutions.edited(id, known.name, known.edits), edits=()) if known.edits else known
 
 
 @lru_cache(maxsize=8)

@@ -27,7 +27,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from labkit.course import lessons
 from labkit.grading.answer_log import log_answer
 from labkit.grading.difference import difference, show
-from labkit.grading.exercise import Case, Check, Exercise, Mistake, Outcome
+from labkit.grading.exercise import Case, Check, Exercise, Outcome
 from labkit.grading.exercises import EXERCISES
 from labkit.grading.grade import CounterExample, Grade, Verdict, as_html
 from labkit.grading.sandbox.answer import answer_case
@@ -196,7 +196,9 @@ def judge(case_set: CaseSet, answers: list[list[Json]], note: str = "") -> Grade
             case_set.checks, case_set.cases, expected, obtained, right, answers, strict=True
         )
     )
-    known = None if all(verdict.passed or verdict.unsolved for verdict in verdicts) else _mistake(case_set, obtained)
+    is_right = all(verdict.passed or verdict.unsolved for verdict in verdicts)
+    mistakes = () if is_right else case_set.exercise.mistakes
+    known = next((mistake for mistake in mistakes if _makes(case_set, mistake.answer, obtained)), None)
     return Grade(case_set.exercise, verdicts, known, case_set.complete, note)
 
 
@@ -265,12 +267,8 @@ def _text(exercise: Exercise, value: object) -> str:
     return show(value)
 
 
-def _mistake(case_set: CaseSet, obtained: list[list[object]]) -> Mistake | None:
-    """Return the first known mistake that gives the same answer to every case."""
-    return next((mistake for mistake in case_set.exercise.mistakes if _makes(case_set, mistake.answer, obtained)), None)
-
-
 def _makes(case_set: CaseSet, mistaken: Callable[..., object], obtained: list[list[object]]) -> bool:
+    """Return whether a known mistake gives the same answer to every case."""
     if isinstance(mistaken, StoredMistake):
         return mistaken.digest == digest(obtained, case_set.exercise)
     pairs = zip(known_outcomes(case_set, mistaken), obtained, strict=True)

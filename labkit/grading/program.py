@@ -99,6 +99,22 @@ def as_python(source: str) -> str:
         return source
 
 
+def bare(source: str) -> str:
+    """Return Python as it is formatted from its syntax tree, without comments and docstrings.
+
+    >>> bare('def f(x):\\n    "Twice."\\n    return 2*x  # is it?') == bare('def f(x): return 2 * x')
+    True
+
+    Raises:
+        SyntaxError, ValueError, RecursionError, MemoryError: it is not Python, or too deep.
+    """
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+    return ast.unparse(tree)
+
+
 def _transformed(source: str) -> str:
     """Return a cell transformed by IPython's own rules.
 

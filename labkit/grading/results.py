@@ -82,13 +82,11 @@ class GradingLog:
         self.rows: dict[str, list[GradeRow]] = {}
         self._requested = set[str]()
         lines = _log_lines(path) or _log_lines(earlier)
-        if lines and {**lines[0], "seed": settings["seed"]} == self.settings and self._accepts_seed(lines[0]["seed"]):
+        seed = lines[0]["seed"] if lines and {**lines[0], "seed": settings["seed"]} == self.settings else None
+        if isinstance(seed, int) and settings["seed"] in (None, seed):
             self.settings = lines[0]
             for line in lines[1:]:
                 self.rows.setdefault(str(line["notebook"]), []).extend(GradeRow(*row) for row in line["rows"])
-
-    def _accepts_seed(self, seed: object) -> bool:
-        return isinstance(seed, int) and self.settings["seed"] in (None, seed)
 
     def begin(self, seed: int) -> None:
         """Write the log anew, without damaged lines."""
@@ -157,13 +155,13 @@ def visible(text: str) -> str:
     >>> visible("a\x1b[31m\n b\u202e")
     'a\\x1b[31m b\\u202e'
     """
-    line = re.sub(r"[\t\r\n]\s*", " ", text)
-    return "".join(c.encode("unicode_escape").decode() if _is_control(c) else c for c in line)
-
-
-def _is_control(letter: str) -> bool:
-    is_joiner = letter in "\u200c\u200d"  # part of some scripts and pictures
-    return unicodedata.category(letter) in ("Cc", "Cf", "Cs", "Zl", "Zp") and not is_joiner
+    control, joiners = ("Cc", "Cf", "Cs", "Zl", "Zp"), "\u200c\u200d"  # which are part of some scripts and pictures
+    return "".join(
+        letter.encode("unicode_escape").decode()
+        if unicodedata.category(letter) in control and letter not in joiners
+        else letter
+        for letter in re.sub(r"[\t\r\n]\s*", " ", text)
+    )
 
 
 def guard(value: object) -> object:

@@ -137,7 +137,7 @@ class Trainer:
         decision = decide(self.state, any(found), self.config)
         self.state = decision.after
         if not decision.skip:
-            for group in self._groups():
+            for group in (group for optimizer in self.optimizers for group in optimizer.param_groups):
                 if group.get("clip_grad_max_norm") is not None:
                     gradients = [p.grad for p in group["params"] if p.grad is not None]
                     clip_(gradients, group["clip_grad_max_norm"], group.get("clip_grad_norm_type", 2.0))
@@ -147,9 +147,6 @@ class Trainer:
             schedule.optimizer._opt_called = True  # type: ignore[attr-defined]  # OneFlow counts calls, not steps
             schedule.step()
         self.zero_grad()
-
-    def _groups(self) -> list[dict[str, Any]]:
-        return [group for optimizer in self.optimizers for group in optimizer.param_groups]
 
     def state_dict(self) -> dict[str, Any]:
         return {"steps": [each.state_dict() for each in self._stepped()], "scale": tuple(vars(self.state).values())}
