@@ -35,7 +35,7 @@ def rehearse(folder, *only):
 
 
 def order(folder, report=None, seconds=60.0):
-    return gpu.Order(report or device_report("cpu"), folder, time.monotonic() + seconds, quick=True)
+    return gpu.Job(report or device_report("cpu"), folder, time.monotonic() + seconds, quick=True)
 
 
 @pytest.fixture(autouse=True)

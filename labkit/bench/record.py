@@ -19,7 +19,7 @@ from labkit.bench.cases import ConvCase, ElementwiseCase, Extent, GemmCase, swee
 from labkit.bench.timing import ROUNDS, GemmRun, run_cases
 from labkit.formats import FORMATS
 from labkit.machine.device import DeviceReport, device_report
-from labkit.records import now, versions
+from labkit.records import now, parse_record, versions
 
 SCHEMA = "labkit.gemm/1"
 KINDS: dict[str, type[GemmCase] | type[ConvCase] | type[ElementwiseCase]] = {
@@ -64,15 +64,12 @@ def from_json(text: str) -> GemmRecord:
     Raises:
         ValueError: the text is not a valid record.
     """
-    try:
-        stored = json.loads(text)
-        found = stored.pop("schema")
-    except (json.JSONDecodeError, AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"expected a record of a sweep, got {error!r}") from error
-    if found != SCHEMA:
-        raise ValueError(f"expected a record of a sweep with schema {SCHEMA!r}, got {found!r}")
-    runs = tuple(_unpack(run) for run in stored.pop("runs"))
-    return GemmRecord(runs=runs, left_out=tuple(stored.pop("left_out")), **stored)
+
+    def make(stored: dict[str, Any]) -> GemmRecord:
+        runs = tuple(_unpack(run) for run in stored.pop("runs"))
+        return GemmRecord(runs=runs, left_out=tuple(stored.pop("left_out")), **stored)
+
+    return parse_record(text, SCHEMA, make, "expected a record of a sweep")
 
 
 def measure(

@@ -173,7 +173,13 @@ def _measured(items: list[Item], job: Job, names: list[str]) -> Iterator[Line]:
 
 
 def _keep_lines(path: Path, job: Job, lines: list[Line]) -> None:
-    found = {"device": job.report.name, "versions": bench_versions(job.report), "date": now(), "items": lines}
+    found = {
+        "schema": "labkit.items/1",
+        "device": job.report.name,
+        "versions": bench_versions(job.report),
+        "date": now(),
+        "items": lines,
+    }
     write_atomic(path, json.dumps(found, indent=1).encode())
 
 

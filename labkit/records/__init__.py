@@ -5,6 +5,7 @@ from labkit.records.files import (
     data_folder,
     exclusive_lock,
     notebooks_folder,
+    parse_record,
     recorded_files,
     refuse_simulated,
     results_folder,
@@ -15,5 +16,6 @@ from labkit.records.provenance import arithmetic_settings, device_name, made_on,
 
 __all__ = [
     "arithmetic_settings", "checkout", "data_folder", "device_name", "exclusive_lock", "made_on", "notebooks_folder",
-    "now", "recorded_files", "refuse_simulated", "results_folder", "versions", "write_atomic", "write_line",
+    "now", "parse_record", "recorded_files", "refuse_simulated", "results_folder", "versions", "write_atomic",
+    "write_line",
 ]  # fmt: skip

@@ -12,6 +12,7 @@ Source: rename(2), fsync(2) and flock(2).
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import secrets
@@ -20,10 +21,12 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, TypeVar
 
 if sys.platform != "win32":
     import fcntl
+
+T = TypeVar("T")
 
 
 def write_atomic(path: Path, content: bytes | Callable[[IO[bytes]], object]) -> Path:
@@ -93,6 +96,24 @@ def write_line(file: IO[str], line: str) -> None:
     file.write(line + "\n")
     file.flush()
     os.fsync(file.fileno())
+
+
+def parse_record(content: str | bytes, schema: str, make: Callable[[dict[str, Any]], T], problem: str) -> T:
+    """Return what `make` makes of a measurement saved as JSON: an object whose "schema" is this one.
+
+    Raises:
+        ValueError: it is none, or `make` raises; the message begins with `problem`.
+
+    >>> parse_record('{"schema": "a/1", "n": 3}', "a/1", lambda fields: fields["n"], "not an a")
+    3
+    """
+    try:
+        fields = json.loads(content)
+        if (found := fields.pop("schema")) != schema:
+            raise ValueError(f"expected the schema {schema!r}, got {found!r}")
+        return make(fields)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{problem}: {type(error).__name__}: {error}") from error
 
 
 @contextmanager

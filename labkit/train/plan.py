@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from labkit.records import data_folder, write_atomic
+from labkit.records import data_folder, parse_record, write_atomic
 
 STEPS = 12
 OUTPUTS = 64  # rows of the weight, which the ranks share
@@ -55,14 +55,12 @@ def load_workers(path: str | Path) -> WorkerRecord:
     Raises:
         ValueError: the file is not such a record.
     """
-    try:
-        stored = json.loads(Path(path).read_text(encoding="utf-8"))
-        if stored.pop("schema") != SCHEMA:
-            raise ValueError(f"another schema than {SCHEMA!r}")
-        row = {field.name: stored[field.name] for field in fields(WorkerRecord)}
+
+    def make(row: dict[str, Any]) -> WorkerRecord:
         return WorkerRecord(**{**row, "plan": WorkerPlan(**row["plan"]), "steps": tuple(row["steps"])})
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} is not a record of a training by several processes: {error!r}") from error
+
+    problem = f"{path} is not a record of a training by several processes"
+    return parse_record(Path(path).read_bytes(), SCHEMA, make, problem)
 
 
 def recorded_workers(*, sharded: bool = True) -> WorkerRecord:

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from labkit.amp import Engine, ProductFormat, Recipe, WeightRounding
 from labkit.instrument import ExponentHistogram, GradSnapshot
-from labkit.records import refuse_simulated, write_atomic
+from labkit.records import parse_record, refuse_simulated, write_atomic
 from labkit.train.tasks import Task
 
 SCHEMA = "labkit.run/1"
@@ -124,23 +124,12 @@ def load(path: str | Path) -> RunRecord:
     Raises:
         ValueError: the file is not a valid run record.
     """
-    try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not a run record: it is not JSON ({error})") from error
-    schema = content.get("schema") if isinstance(content, dict) else type(content).__name__
-    if schema != SCHEMA:
-        raise ValueError(f"{path} is not a run record: expected the schema {SCHEMA!r}, got {schema!r}")
-    try:
-        return _unpack_record(content)
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} is not a run record: a part is missing or of another type ({error!r})") from error
+    return parse_record(Path(path).read_bytes(), SCHEMA, _unpack_record, f"{path} is not a run record")
 
 
 def _unpack_record(content: dict[str, Any]) -> RunRecord:
     columns, snapshots = content.pop("steps"), content.pop("snapshots", [])
     columns.setdefault("swallowed", [None] * len(columns["step"]))  # missing in old records
-    del content["schema"]
     rows = zip(*(columns[f.name] for f in fields(StepRecord)), strict=True)
     steps = tuple(StepRecord(*(_unpack(value) for value in row)) for row in rows)
     head = {k: v if k in _TEXT else _unpack(v) for k, v in content.items()}

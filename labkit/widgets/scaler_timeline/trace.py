@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from labkit.amp import RECIPES, Recipe, ScalerConfig, decide, initial
 from labkit.formats import FP16
 from labkit.instrument import ExponentHistogram, fate, merge, shift, snapshot
-from labkit.records import data_folder, device_name, made_on, now, versions, write_atomic
+from labkit.records import data_folder, device_name, made_on, now, parse_record, versions, write_atomic
 from labkit.train import Task, TrainingRun
 
 SCHEMA = "labkit.trace/1"
@@ -116,14 +116,11 @@ def load_trace(path: str | Path) -> Trace:
     Raises:
         ValueError: the file is not such a trace.
     """
-    try:
-        stored = json.loads(Path(path).read_text(encoding="utf-8"))
-        if stored.pop("schema") != SCHEMA:
-            raise ValueError(f"another schema than {SCHEMA!r}")
-        row = {field.name: stored[field.name] for field in fields(Trace)}
+
+    def make(row: dict[str, Any]) -> Trace:
         return Trace(**{**row, "largest": tuple(row["largest"]), "keeps_from": tuple(row["keeps_from"])})
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} is not a trace of a training: {error!r}") from error
+
+    return parse_record(Path(path).read_bytes(), SCHEMA, make, f"{path} is not a trace of a training")
 
 
 def recorded_trace() -> Trace:
