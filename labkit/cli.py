@@ -330,7 +330,7 @@ COMMANDS: dict[str, Command] = {
         argument("--write", action="store_true", help="put answers back into cells that hold the starter code"),
     )),
     "grade": Command("Grade submitted notebooks, and write grades, feedback and a report",
-                     "commands.teacher:grade", (
+                     "commands.grade:grade", (
         "labkit grade submissions --csv grades.csv",
         "labkit grade submissions --csv grades.csv --feedback pages --report class.html",
         "labkit grade submissions --csv grades.csv --gradebook gradebook.csv --roster canvas.csv",

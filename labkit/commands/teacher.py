@@ -1,4 +1,4 @@
-"""Commands for teachers: grade, release, exercises, board, classroom."""
+"""Commands for teachers: release, exercises, board, classroom."""
 
 from __future__ import annotations
 
@@ -9,65 +9,12 @@ import sys
 import zipfile
 from argparse import Namespace
 from collections.abc import Callable
-from datetime import datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TextIO
 
 from labkit.commands import CommandError, use_course
 from labkit.course import lessons, lessons_folder
-from labkit.records import checkout, now, write_atomic
-
-
-def grade(arguments: Namespace) -> int:
-    """Grade, then write what the options name; the teacher's own tables are read first, before anything runs."""
-    from labkit.classroom.archives import unpack_archives
-    from labkit.classroom.marks import marks_of, notices, read_comments, read_roster, unused, write_gradebook
-    from labkit.classroom.pages import journals_beside, report, write_feedback
-    from labkit.grading import cli
-    from labkit.grading.exercises import EXERCISES
-    from labkit.grading.plan import implausible_times, late_days
-    from labkit.grading.results import visible
-    from labkit.grading.submission import find
-
-    use_course(arguments, solutions=True)
-    with_exercises = sorted({exercise.lesson for exercise in EXERCISES.values()})
-    if arguments.lesson and arguments.lesson not in with_exercises:
-        raise CommandError(f"no exercises in lesson {arguments.lesson!r}; choose from {', '.join(with_exercises)}")
-    for path in arguments.submissions:
-        if not path.exists():
-            raise CommandError(f"there is no {path}; give a folder of notebooks, or notebooks")
-    if arguments.csv is None:
-        raise CommandError("expected --csv FILE, where to write the grades: labkit grade ... --csv grades.csv")
-    if not 0 <= arguments.late <= 100 or (arguments.late and arguments.due is None):
-        raise CommandError("--late takes 0 to 100 percent a day, and needs --due")
-    try:
-        roster = read_roster(arguments.roster) if arguments.roster else None
-        comments = read_comments(arguments.manual) if arguments.manual else {}
-        with TemporaryDirectory(prefix="labkit-hand-in-") as scratch:
-            arguments.submissions, refused = unpack_archives(arguments.submissions, Path(scratch))
-            status, rows = cli.grade_class(arguments, refused)
-            if status:
-                return status
-            submissions = find(arguments.submissions, refused)
-            late = {(one.student, one.notebook): late_days(one, arguments.due) for one in submissions}
-            marks = marks_of(rows, late, arguments.late, comments)
-            notes = unused(comments, rows)
-            notes += notices(roster, [*dict.fromkeys(row.student for row in rows)]) if roster else []
-            notes += implausible_times(submissions, datetime.fromisoformat(now()).timestamp()) if arguments.due else []
-            for line in notes:
-                _print(visible(line))
-            if arguments.feedback:
-                pages = write_feedback(arguments.feedback, marks, comments)
-                _print(f"{arguments.feedback}: {len(pages)} pages")
-            if arguments.report:
-                _print(str(write_atomic(arguments.report, report(marks, journals_beside(submissions), notes))))
-            if arguments.gradebook:
-                write_gradebook(arguments.gradebook, marks, roster)
-                _print(str(arguments.gradebook))
-    except ValueError as error:
-        raise CommandError(str(error)) from error
-    return 0
+from labkit.records import checkout, write_atomic
 
 
 def release(arguments: Namespace) -> int:

@@ -1,0 +1,147 @@
+"""The command grade: `labkit grade SUBMISSIONS --csv grades.csv`.
+
+All students get the same cases, drawn from a seed that is reported at the end: with the same seed, grading again writes
+the same bytes. A broken submission has rows like the others, with a reason.
+
+Invariant: the file of grades is written atomically, and no row that was produced is lost (labkit.grading.results),
+whether the grading ends, is interrupted or is killed.
+"""
+
+from __future__ import annotations
+
+import secrets
+import signal
+import sys
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from labkit.classroom.archives import unpack_archives
+from labkit.classroom.marks import marks_of, notices, read_comments, read_roster, unused, write_gradebook
+from labkit.classroom.pages import journals_beside, report, write_feedback
+from labkit.commands import CommandError, use_course
+from labkit.grading import batch
+from labkit.grading.exercises import EXERCISES
+from labkit.grading.plan import attempts, implausible_times, late_days
+from labkit.grading.results import GradeRow, GradingLog, best_of, visible, write
+from labkit.grading.sandbox.runner import NotStarted
+from labkit.grading.sandbox.worker import Limits
+from labkit.grading.submission import find, hard_linked
+from labkit.records import exclusive_lock, linux, now, write_atomic
+from labkit.train import one_thread
+
+INTERRUPTED = 130
+
+
+def grade(arguments: Namespace) -> int:
+    """Grade, then write what the options name; the teacher's own tables are read first, before anything runs."""
+    use_course(arguments, solutions=True)
+    with_exercises = sorted({exercise.lesson for exercise in EXERCISES.values()})
+    if arguments.lesson and arguments.lesson not in with_exercises:
+        raise CommandError(f"no exercises in lesson {arguments.lesson!r}; choose from {', '.join(with_exercises)}")
+    for path in arguments.submissions:
+        if not path.exists():
+            raise CommandError(f"there is no {path}; give a folder of notebooks, or notebooks")
+    if arguments.csv is None:
+        raise CommandError("expected --csv FILE, where to write the grades: labkit grade ... --csv grades.csv")
+    if not 0 <= arguments.late <= 100 or (arguments.late and arguments.due is None):
+        raise CommandError("--late takes 0 to 100 percent a day, and needs --due")
+    try:
+        roster = read_roster(arguments.roster) if arguments.roster else None
+        comments = read_comments(arguments.manual) if arguments.manual else {}
+        with TemporaryDirectory(prefix="labkit-hand-in-") as scratch:
+            arguments.submissions, refused = unpack_archives(arguments.submissions, Path(scratch))
+            rows = _grade_class(arguments, refused)
+            if rows is None:
+                return INTERRUPTED
+            submissions = find(arguments.submissions, refused)
+            late = {(one.student, one.notebook): late_days(one, arguments.due) for one in submissions}
+            marks = marks_of(rows, late, arguments.late, comments)
+            notes = unused(comments, rows)
+            notes += notices(roster, [*dict.fromkeys(row.student for row in rows)]) if roster else []
+            notes += implausible_times(submissions, datetime.fromisoformat(now()).timestamp()) if arguments.due else []
+            for line in notes:
+                _print(line)
+            if arguments.feedback:
+                pages = write_feedback(arguments.feedback, marks, comments)
+                _print(f"{arguments.feedback}: {len(pages)} pages")
+            if arguments.report:
+                _print(str(write_atomic(arguments.report, report(marks, journals_beside(submissions), notes))))
+            if arguments.gradebook:
+                write_gradebook(arguments.gradebook, marks, roster)
+                _print(str(arguments.gradebook))
+    except (OSError, ValueError, NotStarted) as error:
+        raise CommandError(visible(str(error))) from error
+    return 0
+
+
+def _grade_class(args: Namespace, refused: Mapping[Path, str]) -> list[GradeRow] | None:
+    """Grade and write the file; return the rows, or None after an interrupt, when those made so far are written.
+
+    The log of an earlier grading is resumed.
+
+    refused   what archives hold and could not be unpacked, as labkit.grading.submission.find takes it
+    """
+    submissions = find(args.submissions, refused)
+    if not submissions:
+        raise FileNotFoundError(f"no notebook (.ipynb) in {', '.join(map(str, args.submissions))}")
+    if not args.csv.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {args.csv.parent} to write {args.csv.name} into")
+    for group in hard_linked(submissions):
+        _print(f"several learners handed in one file (hard links): {', '.join(str(one.path) for one in group)}")
+    settings = {"seed": args.seed, "lesson": args.lesson, "seconds": args.seconds, "memory": args.memory}
+    earlier = args.csv.with_name(f"{args.csv.name}.kept") if args.changed else None
+    path = args.csv.with_name(f"{args.csv.name}.part")
+    with exclusive_lock(args.csv):
+        log = GradingLog(path, settings, earlier)
+        if log.rows:
+            origin = "where a grading was interrupted" if path.is_file() else "with the last grading"
+            _print(f"going on {origin}, after {len(log.rows)} notebooks")
+        seed = log.settings["seed"] if isinstance(log.settings["seed"], int) else secrets.randbits(32)
+        log.begin(seed)
+        linux.protect_memory()
+        try:
+            with one_thread(), _interruptible():
+                rounds = [
+                    batch.grade(
+                        attempt, seed, Limits(args.seconds, args.memory << 20), lesson=args.lesson,
+                        workers=args.workers, progress=_print, log=log, output=args.csv.parent,
+                    )
+                    for attempt in attempts(submissions, args.take, args.due)
+                ]  # fmt: skip
+                rows = best_of(rounds)
+        except KeyboardInterrupt:
+            rows = log.all_rows(log.rows)
+            write(rows, args.csv)
+            _print(f"interrupted: {args.csv} has the {len(rows)} rows made so far. The same command goes on from here.")
+            return None
+        write(rows, args.csv)
+        log.end()
+    _print(f"{args.csv}: {len({row.student for row in rows})} students, {len(rows)} rows. --seed {seed} repeats it.")
+    return rows
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Turn the first SIGTERM or SIGINT into KeyboardInterrupt, and ignore further ones during the cleanup."""
+    signals = (signal.SIGINT, signal.SIGTERM)
+
+    def interrupt(*_: object) -> None:
+        for each in signals:
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = [signal.signal(each, interrupt) for each in signals]
+    try:
+        yield
+    finally:
+        for each, handler in zip(signals, before, strict=True):
+            signal.signal(each, handler)
+
+
+def _print(line: str) -> None:
+    with suppress(OSError):  # the reader of a pipe has gone; grading continues
+        print(visible(line), file=sys.stderr, flush=True)
