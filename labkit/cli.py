@@ -263,10 +263,10 @@ COMMANDS: dict[str, Command] = {
         argument("--check", type=Path, metavar="FILE", help="file with answers, and the vectors' name"),
     )),
     "compare": Command("Train a task under several recipes and seeds, save each run, and compare the recipes",
-                       "train.compare_cli:run", (
+                       "commands.compare:run", (
         "labkit compare digits --recipes FP32 O1 --seeds 0 1 2", "labkit compare --list",
     ), (
-        argument("tasks", nargs="*", metavar="TASK", type=_one_of("task", "train.compare_cli:ALL_TASKS", "all"),
+        argument("tasks", nargs="*", metavar="TASK", type=_one_of("task", "commands.compare:ALL_TASKS", "all"),
                  help='a task to train; "all" are those of a CPU\'s size; --list shows them'),
         argument("--list", action="store_true", help="list tasks and recipes, and which tasks have a GPU's size"),
         argument("--recipes", nargs="+", type=_one_of("recipe", "amp:RECIPES"), metavar="NAME",

@@ -271,10 +271,10 @@ def test_runs_on_a_gpu_are_never_side_by_side(with_gpu: None, tmp_path: Path) ->
 
 @pytest.fixture
 def short_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    from labkit.train import compare_cli
+    from labkit.commands import compare
 
     monkeypatch.setattr(
-        compare_cli, "ALL_TASKS", {"digits": THIRTEEN_STEPS, "digits_gpu": replace(THIRTEEN_STEPS, name="digits_gpu")}
+        compare, "ALL_TASKS", {"digits": THIRTEEN_STEPS, "digits_gpu": replace(THIRTEEN_STEPS, name="digits_gpu")}
     )
 
 

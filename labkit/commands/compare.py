@@ -1,15 +1,15 @@
-"""Implementation of `labkit compare`: a line for each saved run, then the verdicts."""
+"""The command compare: a line for each saved run, then the verdicts."""
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
+from argparse import Namespace
 from functools import partial
 
-import torch
-
 from labkit.amp import RECIPES
+from labkit.commands import CommandError
+from labkit.machine.device import usable_gpus
 from labkit.records import recorded_files, refuse_simulated, results_folder, write_atomic
 from labkit.train.compare import compare
 from labkit.train.devices import Place, place
@@ -22,28 +22,22 @@ ALL_TASKS = TASKS | GPU_TASKS
 INTERRUPTED = 130
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Train the grid and print a line for each record, then the comparison with the first recipe."""
+    gpu = f"cuda:{os.environ['LOCAL_RANK']}" if under_torchrun() and usable_gpus() else None
     try:
-        gpu = f"cuda:{os.environ['LOCAL_RANK']}" if under_torchrun() and torch.cuda.is_available() else None
         where = place(args.device or gpu)
-    except ValueError as error:
-        sys.stderr.write(f"labkit compare: {error}\n")
-        return 2
-    if args.list:
-        sys.stdout.write(task_list(where) + "\n")
-        return 0
-    if not args.tasks:
-        sys.stderr.write("labkit compare: name a TASK; `labkit compare --list` says which there are\n")
-        return 2
-    tasks = list(TASKS) if "all" in args.tasks else list(dict.fromkeys(args.tasks))
-    recipes = [RECIPES[name] for name in args.recipes]
-    folder = args.folder or results_folder() / "runs"
-    try:
+        if args.list:
+            sys.stdout.write(task_list(where) + "\n")
+            return 0
+        folder = args.folder or results_folder() / "runs"
         refuse_simulated(where.name, folder)
     except ValueError as error:
-        sys.stderr.write(f"labkit compare: {error}\n")
-        return 2
+        raise CommandError(str(error)) from error
+    if not args.tasks:
+        raise CommandError("name a TASK; `labkit compare --list` says which there are")
+    tasks = list(TASKS) if "all" in args.tasks else list(dict.fromkeys(args.tasks))
+    recipes = [RECIPES[name] for name in args.recipes]
     for task in tasks:
         if args.folder is None:
             for name, path in recorded_files(f"runs/{task}/*.json").items():  # shipped with the lab
@@ -53,7 +47,8 @@ def run(args: argparse.Namespace) -> int:
         printed: list[RunRecord] = []
         try:
             found = compare(
-                ALL_TASKS[task], recipes, args.seeds, folder, device=where, workers=args.workers, begins=_print_begin,
+                ALL_TASKS[task], recipes, args.seeds, folder, device=where, workers=args.workers,
+                begins=lambda task, recipe, seed: _print(f"{task}  {recipe:<22} seed {seed}  begins\n"),
                 progress=partial(_print_record, printed),
             )  # fmt: skip
         except KeyboardInterrupt:
@@ -95,10 +90,6 @@ def _print(text: str) -> None:
     if is_main_rank():
         sys.stdout.write(text)
         sys.stdout.flush()
-
-
-def _print_begin(task: str, recipe: str, seed: int) -> None:
-    _print(f"{task}  {recipe:<22} seed {seed}  begins\n")
 
 
 def _print_record(printed: list[RunRecord], r: RunRecord) -> None:
