@@ -28,7 +28,7 @@ IN_THE_LAB = '<p class="site-note">{} <a href="index.html#install">Open it in th
 OWN_MACHINE = IN_THE_LAB.format("This cell is about your own machine.")
 OWN_ANSWER = IN_THE_LAB.format("This cell needs your answer to the exercise.")
 SOLVE = IN_THE_LAB.format("<strong>Exercise.</strong> You write and check your answer in JupyterLab.")
-NEEDS_PYTHON = IN_THE_LAB.format("This widget needs Python; here is its picture.")
+NEEDS_PYTHON = IN_THE_LAB.format("This widget needs Python.")
 DATA_URL = re.compile(r'src="data:image/(png);base64,([^"]+)"')
 
 

@@ -17,7 +17,7 @@ import torch
 from labkit.formats import FP16
 from labkit.instrument import snapshot
 from labkit.site import write_site
-from labkit.widgets import BitExplorer, LiveTraining, NumberLine, UnderflowHistogram
+from labkit.widgets import BitExplorer, LiveTraining, NumberLine, PatientWall, UnderflowHistogram
 from labkit.widgets.base.widget import LabWidget
 from labkit.widgets.predict.widget import Predict, Prediction, Ruler
 
@@ -30,6 +30,7 @@ WIDGETS = {
     "scale": lambda: UnderflowHistogram(snapshot(GRADIENTS, step=0, kind="weight gradients")),
     "bits": lambda: BitExplorer(FP16, 1.0),
     "line": lambda: NumberLine(FP16, 2049.0),
+    "wall": PatientWall,
     "live": lambda: LiveTraining("digits", "FP16 dynamic", device="cpu"),
 }
 

@@ -18,7 +18,7 @@ from labkit.widgets.predict.widget import Predict, Prediction, Ruler
 from tests.site.conftest import NUMBER, code
 from tests.widgets.pages import Scripts
 
-ANSWERING = ["choice", "number", "scale", "bits", "line", "live"]
+ANSWERING = ["choice", "number", "scale", "bits", "line", "wall", "live"]
 
 
 @contextmanager
@@ -61,6 +61,16 @@ def test_a_live_training_plays_a_run_on_record_and_says_so(site: Path, browser: 
         live.get_by_text(re.compile(r"^step 0 of")).wait_for()
         live.get_by_role("button", name="Play").press("Enter")
         live.get_by_text(re.compile(r"^step [1-9]\d* of")).wait_for()
+
+
+def test_the_wall_of_faults_is_searched_and_turned_in_the_page(site: Path, browser: Any) -> None:
+    with visit(browser, (site / "06_lesson.html").as_uri()) as page:
+        wall = page.locator("[data-key=wall]")
+        wall.get_by_role("textbox").fill("Attempting to unscale FP16 gradients")
+        assert 0 < wall.locator(".pw-card:visible").count() < wall.locator(".pw-card").count() / 4
+        wall.locator(".pw-card:visible summary").first.press("Enter")
+        assert wall.locator(".pw-back:visible .pw-code").count() == 2
+        assert not wall.get_by_role("button", name="Run it").first.is_visible()
 
 
 def test_an_answer_is_kept_over_a_reload_and_counted_on_the_index(served: str, browser: Any) -> None:
@@ -206,7 +216,7 @@ def test_every_lesson_can_be_read_and_its_widgets_answer(tmp_path: Path, browser
                 answering |= set(page.evaluate(found))
         assert "never run" not in (folder / f"{lesson.name}.html").read_text()
     assert answering >= {
-        "addition", "bits", "graph", "ledger", "mma_block", "number_line", "predict", "scaler_timeline",
-        "step_debugger", "swallowed", "underflow", "zoom",
+        "addition", "beat_scaler", "bench", "bits", "graph", "ledger", "mma_block", "number_line", "patient_wall",
+        "predict", "scaler_timeline", "step_debugger", "swallowed", "underflow", "workbench", "workers", "zoom",
     }  # fmt: skip
     assert not [file for file in folder.rglob("*.html") if str(Path.cwd()) in file.read_text()]

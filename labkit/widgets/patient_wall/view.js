@@ -61,7 +61,7 @@ function makeCard({ id, symptom, errors, kind, runs: runnable }, { life, model, 
   const results = h("div", { class: "pw-results", hidden: true }, news);
   const shownErrors = errors.length ? h("pre", { class: "pw-errors", text: errors.join("\n") }) : null;
   const front = h("div", { class: "pw-front" }, h("span", { class: "lk-quiet", text: kind }), h("p", { class: "pw-symptom", text: symptom }), shownErrors);
-  const element = h("article", { class: "pw-card", "aria-label": symptom, data: { id } }, front, h("div", { class: "lk-row", hidden: !runnable }, runs.broken.element, runs.cured.element), results, opened);
+  const element = h("article", { class: "pw-card", "aria-label": symptom, data: { id } }, front, h("div", { class: "lk-row", hidden: !runnable || model.onPage }, runs.broken.element, runs.cured.element), results, opened);
   const waiting = new Set();
   runs.cured.element.hidden = true; // what it was comes first
   let picture = null;
@@ -119,7 +119,17 @@ function walk(root, owner) {
   });
 }
 
-export default view({ label: "The wall of patients", kind: "patient-wall" }, (root, model, life) => {
+// On a page without a kernel: the cards of a kind that have all of these words.
+function foundOnPage(model) {
+  const words = model.get("query").toLowerCase().split(/\s+/).filter(Boolean);
+  const text = (card) => JSON.stringify([card, model.get("_behind")[card.id]]).toLowerCase();
+  const ofKind = model.get("_cards").filter((card) => ["all", card.kind].includes(model.get("kind")));
+  const shown = ofKind.filter((card) => words.every((word) => text(card).includes(word))).map(({ id }) => id);
+  const number = `${shown.length} card${shown.length === 1 ? "" : "s"}`;
+  return { shown, sentence: words.length ? `${number} with these words.` : `${number}. Paste the error message that you have, or a word.` };
+}
+
+export default view({ label: "The wall of patients", kind: "patient-wall", alone: (model) => Boolean(model.onPage) }, (root, model, life) => {
   const palette = colours(root, life, () => {
     for (const { redraw } of cards) redraw();
   });
@@ -146,6 +156,7 @@ export default view({ label: "The wall of patients", kind: "patient-wall" }, (ro
     if (search.value !== model.get("query") && document.activeElement !== search) search.value = model.get("query");
   }
 
+  if (model.onPage) watch(life, model, ["query", "kind"], () => put(model, foundOnPage(model)));
   watch(life, model, ["shown", "sentence", "kind", "query"], find);
   watch(life, model, ["_behind"], () => cards.forEach(({ show }) => show()));
   watch(life, model, ["outcomes"], () => cards.forEach(({ arrived }) => arrived()));

@@ -186,6 +186,10 @@ class PatientWall(LabWidget, folders=("patient_wall",)):
         else:
             self.run(content["run"], content["form"])
 
+    def page_state(self) -> dict[str, Any]:
+        """Add what stands behind every card: a page has no kernel to turn one."""
+        return {**super().page_state(), "_behind": {id: behind(card) for id, card in self._known.items()}}
+
     def still(self) -> dict[str, Any]:
         cards = [f"- {self._known[id].symptom}\n  {id}: {self._known[id].title}" for id in self.shown]
         return still("\n".join([self.sentence, *cards]), WHY_STATIC)
