@@ -2,6 +2,7 @@
 
 const SCALE = { top: 30, height: 252 };
 const TRACKER = { top: SCALE.top + SCALE.height + 42, height: 54 };
+const REST_MS = 700; // a hand that rested so long begins something new
 const TIMELINE_HEIGHT = TRACKER.top + TRACKER.height + 32;
 
 function nearest(places, value) {
@@ -24,7 +25,7 @@ function renderTimeline(root, model, life) {
   const { steps, source, config } = model.get("_about");
   const trace = model.get("_trace");
   const window = windowOf(trace);
-  let replay = null;
+  let [replay, before, changed] = [null, null, 0]; // `before`: what was seen before the hand began to move
   const palette = colours(root, life, () => picture.redraw());
   let moved = null; // when the hand last moved, until that is drawn
 
@@ -66,8 +67,10 @@ function renderTimeline(root, model, life) {
     const y = levelIn(SCALE, range);
     inkWindow(plot, SCALE, window, y);
     inkFrame(plot, SCALE, "Loss scale", scaleTicks(range), y);
+    if (before) drawScale(plot, before, y, { colour: palette.ink2, width: 1.25, crosses: 0, dash: [3, 4] });
     drawScale(plot, replay, y);
     inkZoneNames(plot, SCALE);
+    if (before) inkNames(plot, [{ name: "before", fill: palette.ink2, x: plot.end + 5, y: y(before.scale[steps - 1]) }], 15, SCALE.top, SCALE.top + SCALE.height);
     inkSkips(plot, SCALE, counted(skipsOf(replay), "skipped step"), palette.ink);
     drawTracker(plot);
     inkSteps(plot, TRACKER.top + TRACKER.height);
@@ -89,6 +92,9 @@ function renderTimeline(root, model, life) {
 
   function follow() {
     const chosen = Object.fromEntries(knobs.map(({ name }) => [name, model.get(name)]));
+    const now = performance.now();
+    if (now - changed > REST_MS) before = replay;
+    changed = now;
     replay = replayOf({ ...config, ...chosen, init_scale: 2 ** chosen.init_log2_scale }, trace);
     for (const knob of knobs) {
       knob.set(nearest(knob.values, chosen[knob.name]));
