@@ -124,6 +124,14 @@ for name, run in operations.items():
 # So `softmax`, `exp` and `sum` stay in FP16 on the CPU. Texts about autocast are nearly always about GPUs. Before you
 # train with `torch.autocast("cpu", ...)`, look at its own list.
 #
+# **Name the dtype.** Without one, `torch.autocast("cuda")` means FP16, and needs a loss scale. `torch.autocast("cpu")` means
+# BF16, and needs none. The same line of code is another training on another device:
+
+# %% id="touch-default-dtype"
+for device in ("cuda", "cpu"):
+    print(f'torch.autocast("{device}") casts to', torch.get_autocast_dtype(device))
+
+# %% [markdown]
 # **And is the GPU's list true?** torch's documentation has `cross_entropy` among the operations that run in FP32. But
 # `cross_entropy` has two parts: `log_softmax`, and the mean of its results for the right classes. torch calls the first
 # part *with a dtype*, that of the logits. Autocast respects a dtype that is named. So FP16 logits get an FP16

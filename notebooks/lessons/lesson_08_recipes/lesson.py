@@ -27,6 +27,7 @@ from torch import nn
 
 from labkit.amp import RECIPES
 from labkit.grading import check
+from labkit.machine.device import GENERATIONS
 from labkit.train import TASKS, Comparison, TrainingRun, place, recorded, train
 from labkit.widgets import Workbench, predict, race_figure, recipe_table
 
@@ -468,6 +469,31 @@ def my_choice(fp32, candidates):
 
 
 check("recipes.cheapest", my_choice)
+
+# %% [markdown]
+# ## 8 · Which format for which card?
+#
+# The check of your machine knows what the matrix units of each generation multiply. From this follow the format, the loss scale and the
+# flags:
+
+# %% id="touch-which-card"
+for generation in GENERATIONS:
+    capability = " ".join(f"{major}.{minor}" for major, minor in generation.capabilities)
+    advice = "BF16 without a scale, or FP16 with one" if "BF16" in generation.formats else "FP16 with a loss scale"
+    print(f"{generation.name:<10} {capability:<15} {advice:<40} {', '.join(generation.formats)}")
+print("here:", place())
+
+# %% [markdown]
+# | card | format | loss scale | note |
+# |---|---|---|---|
+# | V100, T4 | FP16 | yes | `torch.cuda.is_bf16_supported()` may say yes: BF16 is then emulated, and slow |
+# | A100, RTX 30 and newer | BF16, or FP16 for three more bits | for FP16 | TF32 in products only if you allow it |
+# | H100, B200 | as A100; FP8 in large layers | for FP16 | lesson 11b |
+# | AMD MI200 | BF16 | no | its matrix units make FP16's subnormal numbers zero |
+# | a CPU, an Apple GPU | measure first | for FP16 | 16 bits may be slower than FP32 |
+#
+# A model that was trained in BF16 may not run in FP16 (lesson 11). *Source* for the MI200: MIOpen's documentation, "MI200 MFMA behavior
+# specifics". *Not reproduced here:* AMD's and Apple's cards.
 
 # %% [markdown]
 # ## What was settled

@@ -148,6 +148,19 @@ workers
 # ranks ten binades are lost. So divide by a power of two near the square root before, and by the rest after. (FSDP2
 # does so for FP16. With four ranks it divides by 2 and by 2. For FP32 and BF16 it takes the plain average.)
 #
+# In FSDP2 a *policy* says which numbers are cast, and to what: `MixedPrecisionPolicy`.
+#
+# | field | casts | if it is left out |
+# |---|---|---|
+# | `param_dtype` | the weights that a module computes with, and its inputs | weights keep their dtype |
+# | `reduce_dtype` | gradients, before they are added up over the ranks | `param_dtype` |
+# | `output_dtype` | what a module returns | no cast |
+# | `cast_forward_inputs` | whether inputs are cast to `param_dtype` | they are |
+#
+# Buffers, such as the averages of batch norm, are not cast. The optimizer steps the sharded weights in their own dtype: they are the
+# master weights. With `param_dtype=torch.bfloat16`, set `reduce_dtype=torch.float32`: lesson 07 shows what a long sum in BF16 loses.
+# *Source:* the documentation of `MixedPrecisionPolicy` in torch 2.13.
+#
 # ### Exercise 2: divide before and after  ●●○  6 min
 #
 # Compute the mean over the ranks, with all steps in FP16. Divide each gradient by `before`, and add them up in order.

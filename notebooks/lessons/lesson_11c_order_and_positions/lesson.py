@@ -16,7 +16,7 @@
 # **You will be able to** say why the same question gets other bits in a larger batch, and which values must stay in
 # FP32.
 #
-# About 40 minutes in two parts and four short cards. A teacher can choose among them: none needs another. Two
+# About 45 minutes in two parts and five short cards. A teacher can choose among them: none needs another. Two
 # exercises, 10 points. Builds on: sums in FP16 (lesson 02), autocast (lesson 05). You need two facts from these lessons:
 #
 # - FP16 has 11 significant bits, and its largest number is 65504. **BF16** has the range of FP32, but only 8
@@ -67,6 +67,28 @@ for batch in (1, 2, 33, 256):
 # - A trained `char_lstm` wrote 20 texts of 100 characters, alone and in a batch of 64. No character differs.
 #
 # Bits differ, tokens do not. Tokens differ in larger models and longer texts.
+#
+# **Can a result be the same for every batch?** Yes, if the order of the sum does not depend on the batch. Cut each sum into pieces
+# of a fixed length, and add them in a fixed order:
+
+# %% id="touch-invariant"
+def fixed_order(rows, weights, piece=256):
+    """Return rows @ weights; each row is computed by itself, from pieces of fixed length."""
+    results = []
+    for row in rows:
+        total = torch.zeros(weights.shape[1])
+        for start in range(0, len(row), piece):
+            total = total + row[None, start : start + piece].mm(weights[start : start + piece])[0]
+        results.append(total)
+    return torch.stack(results)
+
+
+in_a_large_batch = fixed_order(rows, weights)[0]
+print("bits that differ:", [(fixed_order(rows[:batch], weights)[0] != in_a_large_batch).sum().item() for batch in (1, 2, 33, 256)])
+
+# %% [markdown]
+# No bit differs. The price is speed: the library can no longer choose the best kernel for each shape. vLLM has such kernels as a
+# switch.
 #
 # *Source:* Thinking Machines Lab, "Defeating Nondeterminism in LLM Inference" (2025). *Not reproduced here:* one
 # question, asked 1,000 times, got 80 different answers.
@@ -205,7 +227,7 @@ def my_fp32_parts(parts):
 check("beyond.keep", my_fp32_parts)
 
 # %% [markdown]
-# ## Four cards
+# ## Five cards
 #
 # **TF32** is FP32 rounded to 11 significant bits by a Tensor Core, where you allow it. `1024.5 * 1` is 1024. On GPUs
 # from Ampere on, torch allows TF32 in convolutions by default, and in matrix products only if you switch it on. In the
@@ -222,6 +244,32 @@ check("beyond.keep", my_fp32_parts)
 #
 # **Biased rounding in attention** (arXiv:2510.04212): where probabilities are exactly 1, all errors of BF16 have the
 # same sign, so they add up over the steps. *Not reproduced here.*
+
+# **Muon in FP16.** The optimizer Muon divides a matrix of gradients by its norm, and then makes all its singular values nearly equal
+# by five products. The products are small enough for FP16. The norm is not: it adds up *squares*, and the square of 1e-5 is 0 in
+# FP16. DiffSinger and DeepSpeed compute this norm in FP32 first. *Sources:* openvpi/DiffSinger#301, deepspeedai/DeepSpeed#8533.
+
+
+# %% id="touch-muon"
+def singular_values(gradient, dtype, norm_in):
+    """Return the smallest and the largest singular value after Muon's five steps in a dtype."""
+    x = gradient.to(dtype)
+    norm = x.to(norm_in).square().sum().sqrt()
+    x = (x / norm).to(dtype)
+    for _ in range(5):
+        square = x @ x.T
+        x = 3.4445 * x + (-4.7750 * square + 2.0315 * square @ square) @ x
+    if not x.isfinite().all():
+        return "NaN"
+    values = torch.linalg.svdvals(x.float())
+    return f"{values.min():.2f} to {values.max():.2f}"
+
+
+gradient = torch.randn(64, 256, generator=torch.Generator().manual_seed(0))
+for size in (1e-3, 1e-5):
+    for dtype, norm_in in ((torch.bfloat16, torch.bfloat16), (torch.float16, torch.float32), (torch.float16, torch.float16)):
+        values = singular_values(size * gradient, dtype, norm_in)
+        print(f"gradients of {size:.0e}   {dtype!s:<15}  norm in {norm_in!s:<15}  singular values {values}")
 
 # %% id="touch-cards"
 print("TF32:   1024.5 becomes", round_tensor(torch.tensor([1024.5]), TF32).item())
