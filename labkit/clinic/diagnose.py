@@ -131,7 +131,7 @@ class Diagnosis(TrainingObserver):
         prefix, every = f"{type(model).__name__}." * bool(self.models), max(1, steps // SAMPLES)
         watching = watch(model, every, scaler=scaler, against_fp32_every=every)
         self.models[prefix] = model, self.watches.enter_context(watching)
-        if self._scaled:  # a script's model is found in its first backward pass, after the loss was scaled
+        if self.scaled:  # a script's model is found in its first backward pass, after the loss was scaled
             watching.scaled_by(self._scale)
         mine = {prefix + n: p for n, p in model.named_parameters() if p.requires_grad}
         self.parameters |= mine

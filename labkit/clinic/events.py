@@ -74,7 +74,7 @@ class TrainingObserver(Listener):
         self.new_parameters: list[tuple[Tensor, str]] = []  # created during this step, each with its line
         self.scaled_gradients: list[Tensor] = []  # of torch.autograd.grad, or views of them
         self.regions: list[bool] = []  # autocast regions that are open: whether each is on
-        self._unscaled, self._scaled, self._by_scaler = True, False, False
+        self._unscaled, self._by_scaler = True, False
         self._factors: set[float] = set()
 
     def note(self, kind: str, seen: str) -> None:
@@ -95,7 +95,7 @@ class TrainingObserver(Listener):
 
     def scaled_parameter_gradients(self) -> list[Tensor]:
         """Return the gradients that a scaler has not unscaled yet."""
-        if self._unscaled or not self._scaled:
+        if self._unscaled or not self.scaled:
             return []
         return [p.grad for p in self.optimized_parameters() if p.grad is not None]
 
@@ -169,9 +169,6 @@ class TrainingObserver(Listener):
         if scaled and kwargs.get("create_graph"):
             self.scaled_gradients += [g for g in found if g is not None]
         return found
-
-    def scaled_by(self, scale: Callable[[], float]) -> None:
-        self._scale, self._scaled = scale, True
 
     def before_unscale(self, optimizer: Any) -> None:
         self._unscaled = True

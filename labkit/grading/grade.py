@@ -15,14 +15,14 @@ from typing import Any
 from labkit.grading.exercise import Check, Exercise, Mistake, Outcome, Rows
 
 _STYLE = (
-    "font-family:var(--jp-ui-font-family,sans-serif);font-size:var(--jp-ui-font-size1,13px);"
+    "font-family:var(--jp-ui-font-family,sans-serif);font-size:clamp(var(--jp-ui-font-size1,13px),0.85vw,17px);"
     "color:var(--jp-ui-font-color1,inherit);border:1px solid var(--jp-border-color2,#888);"
     "border-radius:4px;padding:8px 12px;margin:4px 0;max-width:60em"
 )
 _PASS = "color:var(--jp-success-color0,#1b7a36);font-weight:600;white-space:nowrap;padding-right:1em;vertical-align:top"
 _FAIL = "color:var(--jp-error-color0,#b3261e);font-weight:600;white-space:nowrap;padding-right:1em;vertical-align:top"
 _CODE = (
-    "font-family:var(--jp-code-font-family,monospace);font-size:var(--jp-code-font-size,13px);white-space:pre-wrap;"
+    "font-family:var(--jp-code-font-family,monospace);font-size:clamp(var(--jp-code-font-size,13px),0.85vw,17px);white-space:pre-wrap;"
     "text-align:left;vertical-align:top;padding:0 1em 0 0"
 )
 

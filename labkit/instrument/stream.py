@@ -44,12 +44,13 @@ class Listener:
     step      number of the current step, from 0
     stepped   ids of the optimizers that have stepped in this step, or were skipped
     stepping  an optimizer is stepping
+    scaled    a scaler or an engine has scaled a loss
     """
 
     def __init__(self) -> None:
         self.step = 0
         self.stepped: set[int] = set()
-        self.stepping = False
+        self.stepping = self.scaled = False
         self._scale: Callable[[], float] = no_scale
 
     def failed(self, where: str, error: Exception) -> None:
@@ -83,7 +84,7 @@ class Listener:
 
     def scaled_by(self, scale: Callable[[], float]) -> None:
         """Record the scale of the next backward pass, as a function that is called only when needed."""
-        self._scale = scale
+        self._scale, self.scaled = scale, True
 
     def before_unscale(self, optimizer: Any) -> None:
         """Check the scaled gradients just before they are unscaled."""

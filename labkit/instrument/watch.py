@@ -154,7 +154,7 @@ class Watch(Listener):
         unhooked = f"activations and their gradients: {self._blind}" if self._blind else ""
         for unseen in filter(None, (unhooked, single_rank_warning() if self._ranks is None else "")):
             self._log.add_unseen(unseen)
-        self._scaled = self._by_engine = self._called = False
+        self._by_engine = self._called = False
         self._modules = [m for m in self.model.modules() if not type(m).__module__.startswith("torch.nn.")]
         self._held: dict[int, tuple[Any, int, dict[str, Tensor]]] = {}
         with ExitStack() as stack:
@@ -320,7 +320,7 @@ class Watch(Listener):
         return model is self.model
 
     def scaled_by(self, scale: Callable[[], float]) -> None:
-        self._scale, self._scaled = scale, True
+        super().scaled_by(scale)
         if self._sample is None or not self._sample.norms:  # else this step counted with the known one
             self._known_scale = None
 
@@ -344,7 +344,7 @@ class Watch(Listener):
         self.stepping = True
         held = self._held_by(optimizer)
         self.step_begins(optimizer)
-        if self._sample is not None or not (self._scaled or self._looks_finite(held)):
+        if self._sample is not None or not (self.scaled or self._looks_finite(held)):
             self.before_step(optimizer, held, _unscaled_gradients(optimizer, held))
 
     @staticmethod
@@ -406,7 +406,7 @@ class Watch(Listener):
             self._sample.before_step_sample(self._parameters, weights, gradients)
             self._log.record_checksums(weights)
         counted = self._sample.counts["weight gradients"].values() if self._sample is not None else ()
-        if not self._scaled and (self._sample is None or any(h.non_finite for h in counted)):
+        if not self.scaled and (self._sample is None or any(h.non_finite for h in counted)):
             self._find_source(gradients)
 
     def after_step(self, optimizer: Any, weights: dict[str, Tensor], gradients: Gradients) -> None:
