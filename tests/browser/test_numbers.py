@@ -91,7 +91,7 @@ def test_bits_are_turned_over_by_mouse_and_keyboard(notebook, page):
         code(page, expected)
     assert page.evaluate("document.activeElement.dataset.bit") == "15"
     assert bit(page, 15).get_attribute("aria-pressed") == "true"
-    assert bit(page, 9).get_attribute("aria-label") == "significand, bit 9, weight 2^-1"
+    assert bit(page, 9).get_attribute("aria-label") == "1: significand, bit 9, weight 2^-1"
     notebook.widget("bits").get_by_role("button", name="next").click()
     code(page, "0xbeff")
 
