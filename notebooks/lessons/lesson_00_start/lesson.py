@@ -25,7 +25,8 @@ from labkit.amp import RECIPES
 from labkit.train import TASKS, TrainingRun, gradient_snapshot
 from labkit.widgets import UnderflowHistogram, predict
 
-UnderflowHistogram(gradient_snapshot(TrainingRun(TASKS["segmentation_small"], RECIPES["FP16"])), log2_scale=0)
+gradients = gradient_snapshot(TrainingRun(TASKS["segmentation_small"], RECIPES["FP16"]))
+UnderflowHistogram(gradients, log2_scale=0)
 
 # %% [markdown]
 # You see real data: the gradients of a network just before its first step. Each bar counts the gradients between one
