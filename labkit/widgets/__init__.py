@@ -5,6 +5,7 @@ from labkit.widgets.base.figures import FATE_COLOURS, FORMAT_COLOURS
 from labkit.widgets.beat_scaler.widget import BeatTheScaler
 from labkit.widgets.bench.widget import LiveTraining
 from labkit.widgets.bits.widget import BitExplorer
+from labkit.widgets.block_scales.widget import BlockScales
 from labkit.widgets.gpu_run.widget import GpuRun
 from labkit.widgets.graph.widget import CastPasses
 from labkit.widgets.ledger.widget import CastLedger
@@ -29,9 +30,9 @@ from labkit.widgets.workers.widget import Workers, memory_bars
 from labkit.widgets.zoom.widget import GradientZoom
 
 __all__ = [
-    "ALL_LAYERS", "FATE_COLOURS", "FORMAT_COLOURS", "AdditionPlayer", "BeatTheScaler", "BitExplorer", "CastLedger",
-    "CastPasses", "GpuRun", "GradientZoom", "LiveTraining", "MmaBlock", "NumberLine", "PatientWall", "Predict",
-    "Prediction", "Pulse", "RecipeTable", "ScalerPresets", "ScalerTimeline", "StepDebugger", "SumErrors",
+    "ALL_LAYERS", "FATE_COLOURS", "FORMAT_COLOURS", "AdditionPlayer", "BeatTheScaler", "BitExplorer", "BlockScales",
+    "CastLedger", "CastPasses", "GpuRun", "GradientZoom", "LiveTraining", "MmaBlock", "NumberLine", "PatientWall",
+    "Predict", "Prediction", "Pulse", "RecipeTable", "ScalerPresets", "ScalerTimeline", "StepDebugger", "SumErrors",
     "SwallowedUpdates", "Trace", "TrainingBar", "UnderflowHistogram", "Workbench", "Workers", "gains_figure",
     "measure_trace", "memory_bars", "predict", "predictions", "pulse", "race_figure", "race_sentence", "recipe_table",
     "recorded_gemm", "recorded_trace", "roofline_figure", "static_underflow", "sum_errors", "sum_errors_figure",

@@ -1,0 +1,206 @@
+"""A row of numbers in a block format: bars that one drags, what each becomes, and the scales that decide it.
+
+A block has one scale, so its largest number decides what becomes of the others. 32 numbers are one block of MXFP8 or
+MXFP4, and two of NVFP4. The page computes every number (blocks.js), as `round_row` does.
+
+Invariant: every number is an FP16 number, so that a rotation adds 16 of them without an error in FP64.
+
+Source: labkit.formats.blocks; labkit.amp.low_bit.operands for scales rounded up and for the rotation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+import traitlets
+from numpy.typing import NDArray
+
+from labkit.amp import rotate
+from labkit.formats import E8M0, FP16, MXFP4, MXFP8, NVFP4, Overflow, Rounding, decode, round_blocks, round_to
+from labkit.widgets.base.figures import still, why_still
+from labkit.widgets.base.number_words import brief
+from labkit.widgets.base.widget import LabWidget, limited
+from labkit.widgets.exact.rows import format_row
+
+COUNT = 32
+DRAWS = 20  # of random numbers for stochastic rounding
+FORMATS = {row.name: row for row in (MXFP8, MXFP4, NVFP4)}
+OUTLIER, LARGE = 11, 13.0
+WHY_STATIC = why_still(
+    "to drag the bars, or go on in code: board.format = 'NVFP4'; print(board.rounded)", "These numbers stand"
+)
+
+
+@dataclass(frozen=True)
+class RoundedRow:
+    """Numbers in a block format.
+
+    tensor_scale  what the numbers are multiplied by first; 1 but for NVFP4
+    scales        one for each block
+    values        what the numbers became
+    """
+
+    tensor_scale: float
+    scales: tuple[float, ...]
+    values: tuple[float, ...]
+
+
+@cache
+def rotation() -> NDArray[np.float64]:
+    """Return the matrix of `labkit.amp.rotate`, [16, 16]."""
+    return rotate(torch.eye(16), -2).double().numpy()
+
+
+def random_draws() -> NDArray[np.int64]:
+    """Return the random numbers of each draw, [draw, number]: whole numbers below 2^32."""
+    return np.random.default_rng(0).integers(2**32, size=(DRAWS, COUNT))
+
+
+def round_row(
+    values: Sequence[float],
+    name: str,
+    *,
+    scale_up: bool = False,
+    random_bits: NDArray[np.int64] | None = None,
+    rotated: bool = False,
+) -> RoundedRow:
+    """Round numbers to a block format; rotated ones are rotated back. They are the whole tensor.
+
+    Args:
+        values: FP16 numbers, as many as fill blocks.
+        scale_up: a power-of-two scale is the least at which nothing saturates (arXiv:2506.08027); False: OCP's.
+        random_bits: for stochastic rounding, whole numbers below 2^32, shaped like `values`.
+
+    >>> block = [13.0, 7.5, -3.0, 0.25] + 28 * [0.0]
+    >>> round_row(block, "MXFP4").values[:4], round_row(block, "MXFP4", scale_up=True).values[:4]
+    ((12.0, 8.0, -3.0, 0.0), (12.0, 8.0, -4.0, 0.0))
+    """
+    format, numbers = FORMATS[name], np.asarray(values, np.float64)
+    if rotated:
+        numbers = (numbers.reshape(-1, 16) @ rotation().T).ravel()  # exact: FP16 numbers have 41 bits in common
+    numbers = numbers.astype(np.float32)
+    largest = np.abs(numbers).max()
+    by_tensor = np.float32(format.scale.max * format.element.max / largest if format is NVFP4 and largest else 1)
+    scaled = (numbers * by_tensor).astype(np.float64)
+    scales = np.asarray(decode(round_blocks(scaled, format).scales, format.scale))
+    blocks = scaled.reshape(-1, format.size)
+    if scale_up and format is not NVFP4:
+        least = np.maximum(np.abs(blocks).max(axis=1) / format.element.max, E8M0.smallest_normal)
+        scales = np.asarray(round_to(least, E8M0, Rounding.TOWARD_POSITIVE, Overflow.SATURATE))
+    rounding = Rounding.NEAREST_EVEN if random_bits is None else Rounding.STOCHASTIC
+    random = None if random_bits is None else np.reshape(random_bits, blocks.shape)
+    elements = round_to(blocks / scales[:, None], format.element, rounding, Overflow.SATURATE, random)
+    stored = np.asarray(elements * scales[:, None])
+    if rotated:
+        stored = stored.reshape(-1, 16) @ rotation()
+    return RoundedRow(float(by_tensor), tuple(scales.tolist()), tuple((stored.ravel() / float(by_tensor)).tolist()))
+
+
+def beside_an_outlier() -> list[float]:
+    """Return normally distributed multiples of 1/16, and one number that is far larger."""
+    values = np.round(16 * np.random.default_rng(0).standard_normal(COUNT)) / 16
+    values[OUTLIER] = LARGE
+    return [float(value) for value in values]
+
+
+def choices(values: Sequence[float]) -> dict[str, Any]:
+    """Return formats, the rotation, random numbers and the end of the axis, as JSON."""
+    formats = [
+        {
+            "name": row.name,
+            "size": row.size,
+            "element": format_row(row.element),
+            "scale": format_row(row.scale),
+            "tensor_top": row.scale.max * row.element.max if row is NVFP4 else None,
+        }
+        for row in FORMATS.values()
+    ]
+    largest = max(map(abs, values)) or 1.0
+    return {
+        "formats": formats,
+        "rotation": rotation().tolist(),
+        "random": random_draws().tolist(),
+        "top": 2.0 ** min(math.frexp(largest)[1] + 2, FP16.emax),
+    }
+
+
+class BlockScales(LabWidget, folders=("exact", "block_scales")):
+    """32 numbers in a block format as bars: one is dragged up, and its neighbours become 0.
+
+    Args:
+        values: 32 numbers, rounded to FP16; small ones beside an outlier unless given.
+        format: "MXFP8" (its elements are E4M3), "MXFP4" or "NVFP4".
+        scale_up: MX scales are rounded up, so that nothing saturates; False: down, as OCP's text has it.
+        stochastic: elements are rounded stochastically.
+        rotated: the numbers are rotated by a Hadamard matrix of 16 before they are rounded, and back afterwards.
+
+    Traits to read and set: all of these, `draw` (which random numbers, from 0) and `selected` (the bar that keys move).
+    To read: `rounded` (a RoundedRow), and `sentence`, which the page forms once it shows the widget.
+
+    Raises:
+        TraitError: there is no such format, draw or bar; not 32 numbers, or one beyond FP16.
+
+    >>> board = BlockScales()
+    >>> board.rounded.scales, sum(value == 0 for value in board.rounded.values)
+    ((2.0,), 13)
+    >>> board.format = "NVFP4"
+    >>> board.rounded.scales, sum(value == 0 for value in board.rounded.values)
+    ((448.0, 48.0), 5)
+    """
+
+    values = traitlets.List(traitlets.Float()).tag(sync=True)
+    format = traitlets.Unicode("MXFP4").tag(sync=True)
+    scale_up = traitlets.Bool(False).tag(sync=True)
+    stochastic = traitlets.Bool(False).tag(sync=True)
+    draw = traitlets.Int(0).tag(sync=True)
+    rotated = traitlets.Bool(False).tag(sync=True)
+    selected = traitlets.Int(OUTLIER).tag(sync=True)
+    sentence = traitlets.Unicode().tag(sync=True)
+    _choices = traitlets.Dict().tag(sync=True)
+
+    def __init__(
+        self,
+        values: Sequence[float] | None = None,
+        format: str = "MXFP4",
+        *,
+        scale_up: bool = False,
+        stochastic: bool = False,
+        rotated: bool = False,
+    ) -> None:
+        first = beside_an_outlier() if values is None else [float(value) for value in values]
+        super().__init__(values=first, format=format, scale_up=scale_up, stochastic=stochastic, rotated=rotated)
+        self.selected = int(np.argmax(np.abs(self.values)))
+        self._choices = choices(self.values)
+
+    @property
+    def rounded(self) -> RoundedRow:
+        """The numbers as the format has them, and its scales."""
+        random = random_draws()[self.draw] if self.stochastic else None
+        return round_row(self.values, self.format, scale_up=self.scale_up, random_bits=random, rotated=self.rotated)
+
+    @limited("format", "draw", "selected")
+    def _names(self) -> Mapping[str, Collection[Any]]:
+        return {"format": FORMATS, "draw": range(DRAWS), "selected": range(COUNT)}
+
+    @traitlets.validate("values")
+    def _valid_values(self, proposal: dict[str, Any]) -> list[float]:
+        values = np.asarray(proposal["value"], np.float64)
+        if len(values) != COUNT or not (np.abs(values) <= FP16.max).all():
+            raise traitlets.TraitError(
+                f"values: expected {COUNT} numbers of at most {FP16.max:g}, got {values.tolist()}"
+            )
+        return [float(value) for value in np.asarray(round_to(values, FP16))]
+
+    def still(self) -> dict[str, Any]:
+        found = self.rounded
+        rows = [
+            f"x[{i}]  {brief(x)} -> {brief(y)}" for i, (x, y) in enumerate(zip(self.values, found.values, strict=True))
+        ]
+        scales = ", ".join(brief(scale) for scale in found.scales)
+        return still("\n".join([f"{self.format}, scale {scales}", *rows, ""]), WHY_STATIC)

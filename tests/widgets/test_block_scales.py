@@ -1,0 +1,150 @@
+"""Numbers in blocks: the page's numbers are those of labkit.formats and labkit.amp, for every format and switch."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from labkit.amp import rotate, round_to_blocks
+from labkit.formats import FP16, Overflow, Rounding, decode, decode_blocks, round_blocks, round_to
+from labkit.widgets import BlockScales
+from labkit.widgets.block_scales.widget import COUNT, FORMATS, choices, random_draws, rotation, round_row
+from tests.widgets.pages import Page, Scripts
+
+ROUND = """(values, row, up, random, matrix) => {
+  const found = roundRow(values, blockFormat(row), { up, random, matrix });
+  const texts = values.map((_, i) => numberText(found, i));
+  return [found.tensorScale, found.scales, found.values, rowSentence(found), texts];
+}"""
+SWITCHES = list(product((False, True), repeat=3))  # scale_up, stochastic, rotated
+
+
+@pytest.fixture(scope="module")
+def js(browser: Any) -> Scripts:
+    return Scripts(browser, "exact", "block_scales")
+
+
+def blocks() -> list[list[float]]:
+    """Random blocks of FP16 numbers, of every size and with outliers; ties, and zeros of both signs."""
+    generator = np.random.default_rng(1)
+    rows = [generator.standard_normal(COUNT) * 2.0 ** generator.integers(-20, 12) for _ in range(8)]
+    for row in rows[::2]:
+        row[generator.integers(COUNT)] *= 30
+    ties = np.arange(COUNT) / 8 - 2
+    edges = np.where(np.arange(COUNT) % 2, -0.0, FP16.max)
+    return [np.clip(round_to(row, FP16), -FP16.max, FP16.max).tolist() for row in (*rows, ties, edges, np.zeros(COUNT))]
+
+
+def bits(values: Any) -> bytes:
+    return np.asarray(values, np.float64).tobytes()
+
+
+def test_the_page_has_the_same_numbers_to_the_bit(js):
+    rows, draws = {row["name"]: row for row in choices([1.0])["formats"]}, random_draws()
+    for (draw, values), name, (up, stochastic, rotated) in product(enumerate(blocks()), FORMATS, SWITCHES):
+        random = draws[draw] if stochastic else None
+        found = round_row(values, name, scale_up=up, random_bits=random, rotated=rotated)
+        sent = None if random is None else random.tolist()
+        matrix = rotation().tolist() if rotated else None
+        tensor, scales, becomes, sentence, texts = js.run(ROUND, values, rows[name], up, sent, matrix)
+        case = (draw, name, up, stochastic, rotated)
+        assert bits([tensor, *scales, *becomes]) == bits([found.tensor_scale, *found.scales, *found.values]), case
+        assert not any("NaN" in text or "undefined" in text for text in (sentence, *texts)), case
+
+
+def test_the_numbers_are_those_of_round_blocks_and_of_the_engine():
+    for values, name in product(blocks(), FORMATS):
+        numbers, format = np.asarray(values, np.float32), FORMATS[name]
+        tensor = np.float32(2688 / np.abs(numbers).max()) if name == "NVFP4" and numbers.any() else np.float32(1)
+        rounded = round_blocks(numbers * tensor, format)
+        found = round_row(values, name)
+        assert bits(found.scales) == bits(decode(rounded.scales, format.scale))
+        assert bits(found.values) == bits(decode_blocks(rounded) / float(tensor))
+        turned = rotate(torch.from_numpy(numbers)[None], -1)
+        for up, rotated in product((False, True), repeat=2):
+            if name == "NVFP4" and rotated:
+                continue  # the engine's FP32 sums may differ by one ulp, and so may the tensor's scale
+            start = turned if rotated else torch.from_numpy(numbers)[None]
+            engine = round_to_blocks(start * float(tensor), format, scale_up=up).double().numpy()[0]
+            stored = (engine.reshape(-1, 16) @ rotation()).ravel() if rotated else engine
+            np.testing.assert_array_equal(
+                round_row(values, name, scale_up=up, rotated=rotated).values, stored / float(tensor)
+            )
+
+
+def test_stochastic_rounding_takes_the_random_numbers_that_are_given():
+    values = np.round(16 * np.random.default_rng(2).standard_normal(COUNT)) / 16
+    found = round_row(values.tolist(), "MXFP4", random_bits=random_draws()[3])
+    element, (scale,) = FORMATS["MXFP4"].element, found.scales
+    one = round_to(values / scale, element, Rounding.STOCHASTIC, Overflow.SATURATE, random_draws()[3])
+    assert bits(found.values) == bits(one * scale)
+    means = np.mean([round_row(values.tolist(), "MXFP4", random_bits=draw).values for draw in random_draws()], axis=0)
+    nearest = np.asarray(round_row(values.tolist(), "MXFP4").values)
+    kept = np.abs(values) <= 6 * scale
+    assert np.abs(means - values)[kept].mean() < np.abs(nearest - values)[kept].mean()
+
+
+def test_what_is_said_belongs_to_the_numbers(js):
+    rows, board = {row["name"]: row for row in choices([1.0])["formats"]}, BlockScales()
+    *_, sentence, texts = js.run(ROUND, board.values, rows["MXFP4"], False, None, None)
+    values = np.asarray(board.values)
+    error = np.sqrt(np.square(np.asarray(board.rounded.values) - values).sum() / np.square(values).sum())
+    assert sentence == (
+        "13 of 32 numbers become 0. x[11] = 13 makes the scale 2^1. It is cut to 12. "
+        f"The error of the whole row is {error:.0%} (root mean square)."
+    )
+    assert texts[11] == "x[11] = 13 / 2^1 = 6.5; E2M1 has 6; 6 × 2^1 = 12: error −1."
+    sentence = js.run(ROUND, board.values, rows["NVFP4"], False, None, None)[3]
+    assert sentence.startswith(
+        "5 of 32 numbers become 0. The scales of the blocks are 448 and 48; x[11] = 13 is in the"
+    )
+    assert js.run(ROUND, [0.0] * COUNT, rows["MXFP8"], True, None, None)[3] == "All numbers are 0. Drag one up."
+
+
+def test_the_page_follows_keys_the_mouse_and_its_switches_without_a_kernel(browser):
+    page = Page(browser)
+    root, board = page.show(BlockScales()), BlockScales()
+    keys, bars = page.page.keyboard, root.locator("[role=slider]")
+    bars.nth(11).focus()
+    keys.press("ArrowUp")
+    assert page.trait("values")[11] == 14
+    keys.press("End")
+    keys.press("ArrowLeft")
+    assert (page.trait("values")[11], page.trait("selected")) == (64, 10)
+    assert "makes the scale 2^4" in page.trait("sentence")
+    assert bars.nth(10).get_attribute("aria-valuetext").endswith("becomes 0")
+    assert bars.evaluate_all("all => all.filter((one) => one.tabIndex === 0).length") == 1
+    root.get_by_role("button", name="Reset").click()
+    assert page.trait("values") == board.values
+    box = bars.nth(20).bounding_box()
+    page.page.mouse.move(box["x"] + 5, box["y"] + box["height"] / 2)
+    page.page.mouse.down()
+    page.page.mouse.move(box["x"] + 5, box["y"] - 2)
+    page.page.mouse.up()
+    assert (page.trait("values")[20], page.trait("selected")) == (64, 20)
+    assert not root.get_by_role("button", name="Again").is_enabled()
+    for label, name in (("Stochastic rounding", "stochastic"), ("Hadamard rotation", "rotated")):
+        root.get_by_role("switch", name=label).check()
+        assert page.trait(name) is True
+    root.get_by_role("button", name="Again").click()
+    root.locator("input[value=up]").check(force=True)
+    assert (page.trait("draw"), page.trait("scale_up")) == (1, True)
+    root.locator("input[value=NVFP4]").check(force=True)
+    assert not root.locator("input[value=up]").is_enabled()
+    assert root.locator(".bs-second").is_visible()
+    board.values, board.draw = page.trait("values"), 1
+    board.format, board.scale_up, board.stochastic, board.rotated = "NVFP4", True, True, True
+    shown = [float(text.split(" becomes ")[1].replace("−", "-").rstrip("…")) for text in
+             bars.evaluate_all("all => all.map((one) => one.getAttribute('aria-valuetext'))")]  # fmt: skip
+    assert shown == pytest.approx(board.rounded.values, rel=1e-5)
+    assert page.errors == []
+
+
+def test_values_are_rounded_to_fp16_and_selected_is_the_largest():
+    board = BlockScales([0.1] * 31 + [-2.0], "NVFP4", rotated=True)
+    assert (board.values[0], board.selected) == (float(np.float16(0.1)), 31)
+    assert "x[31]  -2 -> " in board.still()["text/plain"]
