@@ -53,6 +53,7 @@ WIDGETS = {
         "BeatTheScaler(steps=3, pace=1000, **CPU)", "[data-button=start]", "Enter", "w.phase == 'finished'"
     ),
     "bits": Widget("BitExplorer()", ".be-bit[data-bit='0']", "Space", "w.code & 1"),
+    "block_scales": Widget("BlockScales()", "[role=slider][tabindex='0']", "End ArrowLeft", "w.selected == 10"),
     "gpu_run": Widget(
         "GpuRun(Place(torch.device('cpu'), 'Tesla T4', 'gpu'), command=measure)", "button", "Enter", "w.phase == 'done'"
     ),

@@ -1,6 +1,6 @@
 """A row of numbers in a block format: bars that one drags, what each becomes, and the scales that decide it.
 
-A block has one scale, so its largest number decides what becomes of the others. 32 numbers are one block of MXFP8 or
+A block has one scale, so its largest number decides how many of the others are 0. 32 numbers are one block of MXFP8 or
 MXFP4, and two of NVFP4. The page computes every number (blocks.js), as `round_row` does.
 
 Invariant: every number is an FP16 number, so that a rotation adds 16 of them without an error in FP64.
@@ -39,12 +39,7 @@ WHY_STATIC = why_still(
 
 @dataclass(frozen=True)
 class RoundedRow:
-    """Numbers in a block format.
-
-    tensor_scale  what the numbers are multiplied by first; 1 but for NVFP4
-    scales        one for each block
-    values        what the numbers became
-    """
+    """Numbers in a block format: first multiplied by `tensor_scale` (1 but for NVFP4), then a scale for each block."""
 
     tensor_scale: float
     scales: tuple[float, ...]

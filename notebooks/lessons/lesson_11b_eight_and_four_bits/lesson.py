@@ -41,7 +41,7 @@ from labkit.formats import E2M1, E4M3, MXFP4, NVFP4, decode
 from labkit.gemm import SPECS, emulate
 from labkit.grading import check
 from labkit.train import Comparison, recorded, single_digits
-from labkit.widgets import Workbench, predict
+from labkit.widgets import BlockScales, Workbench, predict
 
 # %% [markdown]
 # ## 1 · Nine lives of an outlier
@@ -165,6 +165,14 @@ block = torch.tensor([[13.0, 7.5, -3.0, 0.25]])
 print("a block:", block[0].tolist())
 print("scale 2, rounded down, 13 saturates:", round_to_blocks(block, MXFP4)[0].tolist())
 print("scale 4, rounded up, and 3 is worse:", round_to_blocks(block, MXFP4, scale_up=True)[0].tolist())
+
+# %% [markdown]
+# Here are 32 numbers, and one of them is much larger. All of them share its scale. Drag it up: its neighbours become 0,
+# one after another. How large is it when only itself is left? Then choose NVFP4: which numbers come back, and why only
+# these? The switches belong to this part and the next. The line at the bottom computes the number that you point at.
+
+# %% id="touch-blocks"
+BlockScales(format="MXFP4")
 
 # %% [markdown]
 # May the largest number of a block be cut? The OCP standard rounds the block's scale down, so it may. NVIDIA's recipe
