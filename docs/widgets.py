@@ -112,6 +112,8 @@ WIDGETS = (
            '        losses.append(loss.item())\n    return losses, None\n\n\ntreatment_figure(look("clip", training))'),
     Widget("PatientWall", "10_clinic", "All known faults as cards: symptom, cause, repair, and a run of each.",
            "PatientWall()", still=False),
+    Widget("BlockScales", "11b_eight_and_four_bits",
+           "Numbers that share a scale, as bars: drag one up, and its neighbours become 0.", "BlockScales()"),
     Widget("GpuRun", "03_tensor_cores", "A button that measures your own GPU, and what it found.",
            "GpuRun()", still=False),
     Widget("pulse", "00_start", "Whether widgets of this page reach their Python, and what to do if they do not.",

@@ -17,7 +17,7 @@ from tests.widgets.pages import Page, Scripts
 
 ROUND = """(values, row, up, random, matrix) => {
   const found = roundRow(values, blockFormat(row), { up, random, matrix });
-  const texts = values.map((_, i) => numberText(found, i));
+  const texts = values.map((_, i) => arithmeticText(found, i));
   return [found.tensorScale, found.scales, found.values, rowSentence(found), texts];
 }"""
 SWITCHES = list(product((False, True), repeat=3))  # scale_up, stochastic, rotated

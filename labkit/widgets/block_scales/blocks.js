@@ -91,7 +91,7 @@ function rowSentence(row) {
 }
 
 // The arithmetic of one number.
-function numberText(row, i) {
+function arithmeticText(row, i) {
   const { given, format, numbers, tensorScale, scaled, quotients, chances, elements, stored, values, turned: isTurned } = row;
   const scale = scaleText(row.scale(i), format);
   const many = format.tensor_top ? ` × ${asNumber(tensorScale)} = ${asNumber(scaled[i])};` : "";

@@ -146,7 +146,7 @@ export default view({ label: "Numbers in blocks that share a scale", kind: "bloc
 
   function look(i) {
     pointed = i;
-    detail.say(numberText(row, pointed ?? model.get("selected")));
+    detail.say(arithmeticText(row, pointed ?? model.get("selected")));
   }
 
   function follow() {

@@ -39,7 +39,7 @@ WHY_STATIC = why_still(
 
 @dataclass(frozen=True)
 class RoundedRow:
-    """Numbers in a block format: first multiplied by `tensor_scale` (1 but for NVFP4), then a scale for each block."""
+    """Numbers in a block format, first multiplied by `tensor_scale` (1 but for NVFP4), with a scale for each block."""
 
     tensor_scale: float
     scales: tuple[float, ...]
