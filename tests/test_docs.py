@@ -118,6 +118,7 @@ PAGES = [
         "docs/errors.md",
         "docs/widgets.md",
         "docs/frameworks.md",
+        "docs/testing.md",
         *GUIDES,
     )
 ]

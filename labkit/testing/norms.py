@@ -28,6 +28,7 @@ from labkit.testing.bound import Arithmetic, Floats, growth_of, sum_error
 from labkit.testing.operations import Array, Operation, Places, operand, values_of
 
 FUNCTION = 4.0  # relative error of a function, in unit roundoffs
+REACHED = 3.0  # of these, by right kernels
 BLOCK = 16  # terms of the smallest block of an online softmax
 
 
@@ -65,7 +66,8 @@ def softmax(x: Array, dim: int = -1) -> Operation:
         rounded = orders.rounding_of(how)
         of_rows = rounded(np.exp(rounded(below.reshape(-1, terms)[at // max(terms, 1)].T)))
         own = of_rows[at % max(terms, 1), np.arange(len(at))]
-        return np.stack([own / found for found in orders.sums(np.asarray(of_rows, np.float64), None, how)])
+        found = [own / total for total in orders.sums(np.asarray(of_rows, np.float64), None, how)]
+        return _other_functions(np.stack(found), how)
 
     name, value = f"softmax {list(values.shape)}", np.moveaxis(value, -1, dim)
     return Operation(name, np.ascontiguousarray(value), terms, (format,), error, replay)
@@ -119,7 +121,7 @@ def layer_norm(x: Array, weight: Array | None = None, bias: Array | None = None,
             else:
                 off = away[column, np.arange(len(places))]
                 found.append(np.asarray(r(r(off * of_row) * w[column]), np.float64) + b[column])
-        return np.stack(found)
+        return _other_functions(np.stack(found), how)
 
     def others() -> dict[str, Floats]:
         with np.errstate(all="ignore"):
@@ -160,7 +162,7 @@ def rms_norm(x: Array, weight: Array | None = None, eps: float = 1e-6) -> Operat
         for total in orders.sums(rows, rows, how):
             scaled = r(own * np.asarray(r(1 / np.sqrt(total / terms + eps)), np.float64))
             found.append(np.asarray(scaled, np.float64) * w[column])
-        return np.stack(found)
+        return _other_functions(np.stack(found), how)
 
     def others() -> dict[str, Floats]:
         with np.errstate(all="ignore"):
@@ -170,6 +172,11 @@ def rms_norm(x: Array, weight: Array | None = None, eps: float = 1e-6) -> Operat
             return found | {"eps is added outside of the root": values / (np.sqrt(squares) + eps) * w}
 
     return Operation(f"rms_norm {list(values.shape)}", value, terms, (format,), error, replay, others=others)
+
+
+def _other_functions(replays: Floats, how: Arithmetic) -> Floats:
+    """Return replays, and those of devices whose functions are a little larger or smaller."""
+    return np.concatenate([replays * (1 + units * how.unit) for units in (0.0, REACHED, -REACHED)])
 
 
 def _least(how: Arithmetic) -> float:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from labkit import cli
-from labkit.testing import matmul
+from labkit.testing import SIX, Arithmetic, compare, matmul, operands, sum_error
 from labkit.testing.tolerance import EXAMPLE, tolerance
 from labkit.testing.vectors import NAMES, _mistakes, check, vectors
 
@@ -169,3 +169,24 @@ def test_the_plugin_shows_the_line_and_the_verdict(tmp_path: Path) -> None:
     *_, summary = done.stdout.partition("differences that rounding does not explain")
     assert "test_kernel.py::test_wrong: cannot be rounding; " in summary
     assert "pytest11" not in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+
+
+PAGE = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
+
+
+def test_the_page_shows_what_is_printed() -> None:
+    verdict, broken = re.findall(r"```text\n(.*?)```", PAGE, flags=re.DOTALL)
+    a, b = operands()
+    assert verdict == f"{compare(SIX['D'](a, b), matmul(a, b))}\n"
+    table = vectors("NVFP4")
+    assert broken.splitlines() == check({**table, **_mistakes(table)["scale rounded up"]})
+
+
+def test_the_page_names_everything() -> None:
+    """Its names of operations and vectors, and the bound of its worked example."""
+    words = set(re.findall(r"\w+", PAGE))
+    assert {name.removesuffix(", saturating") for name in NAMES} <= words
+    assert {"matmul", "dot", "convolution", "sum_over", "mean", "amax", "softmax", "layer_norm", "rms_norm"} <= words
+    assert f"{float(sum_error(Arithmetic('FP32'), 4096, np.array(2600.0))):.2f}" == "0.63"
+    for line in re.findall(r"^    (labkit .*?)(?:  +#.*)?$", PAGE, re.MULTILINE):
+        cli.parser_of(line.split()[1]).parse_args(line.split()[2:])
