@@ -56,7 +56,7 @@ predict("kernels.six")
 # %% [markdown]
 # **Two right kernels differ, and a wrong one may differ less.** Another order of the additions is another sum of
 # roundings. Near the middle between two FP16 numbers, that decides which of the two is stored. In a row of large
-# numbers, two neighbours in FP16 are 8 or 16 apart.
+# numbers, these are 2 apart.
 #
 # So one tolerance for a whole matrix is wrong twice. It is too tight for the large elements, and too loose for the
 # small ones.
@@ -118,7 +118,7 @@ for n, errors in enumerate(found, 1):
 
 # %% id="exercise-kernels-allowed" tags=["exercise-kernels.allowed"]
 def my_allowed(a, b, precision):
-    """Return (lowest, highest) result in FP16, as floats, of the sum of a[k] * b[k] in an accumulator of `precision` bits."""
+    """Return the (lowest, highest) FP16 result, as floats, of adding a[k] * b[k] with `precision` bits."""
     ### BEGIN SOLUTION
     products = [x * y for x, y in zip(a, b, strict=True)]
     exact, size = math.fsum(products), math.fsum(map(abs, products))
