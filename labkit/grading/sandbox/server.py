@@ -35,7 +35,7 @@ def main() -> None:
         import_module(f"labkit.{layer}")
     import_module("labkit.clinic").consultations()  # imports the cases.py of all lessons
     grading = import_module("labkit.grading")
-    vars(grading).update({name: getattr(grading, name) for name in grading.OF_LESSONS})
+    vars(grading).update({name: getattr(grading, name, None) for name in grading.OF_LESSONS})
     vars(grading).update(dict.fromkeys(("check", "enter", "show", "hint"), import_module(WORKER).no_check))
     labkit.course.hide()
     os.environ.pop(labkit.course.COURSE, None)
