@@ -25,6 +25,7 @@ from labkit.testing import (
     softmax,
     sum_over,
 )
+from tests.testing import cases
 from tests.testing.cases import Kernel, case
 from tests.testing.right import RIGHT
 from tests.testing.wrong import WRONG
@@ -59,6 +60,19 @@ def test_no_right_kernel_is_suspected() -> None:
     assert len({kernel.name for kernel in RIGHT}) == len(RIGHT) == 60
     found = {kernel.name: verdict_on(kernel) for kernel in RIGHT}
     assert [f"{name}: {verdict}" for name, verdict in found.items() if not verdict] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("draw", range(100, 600, 100))
+def test_other_numbers_have_the_same_verdicts(draw: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = cases.normal
+    monkeypatch.setattr(cases, "normal", lambda seed, *shape: usual(seed + draw, *shape))
+    case.cache_clear()
+    try:
+        assert [kernel.name for kernel in WRONG if verdict_on(kernel)] == []
+        assert [kernel.name for kernel in RIGHT if not verdict_on(kernel)] == []
+    finally:
+        case.cache_clear()
 
 
 @pytest.mark.parametrize(
