@@ -9,7 +9,8 @@ is the least error before the final rounding that explains it; a share is a need
 - rounding of another order: within the bound, and as large as orders that were tried reach;
 - larger than any order reaches: within the bound, but one share is 4 times the largest of all replays, or the shares of
   the random half have twice the root mean square of every replay;
-- cannot be rounding: an element is outside of its interval, or NaN or infinite where the operation is not.
+- cannot be rounding: an element is outside of its interval, or NaN or infinite where the operation is not;
+- cannot be judged: the bound of every element is infinite.
 
 Invariant: "cannot be rounding" is a proof for the arithmetic that was named; "larger than any order reaches" is strong
 evidence, and depends on the orders of `orders`.
@@ -53,6 +54,7 @@ class VerdictKind(StrEnum):
     ROUNDING = "rounding of another order"
     LARGER = "within the bound, but larger than any order reaches"
     IMPOSSIBLE = "cannot be rounding"
+    UNJUDGED = "cannot be judged"
 
 
 @dataclass(frozen=True)
@@ -142,10 +144,10 @@ def _describe(element: Element, out: Format) -> list[str]:
         lines.append(f"    {name:<20} {value!r:<24}{bits}")
     lines.append(f"    {'exact':<20} {element.exact!r}")
     lines.append(f"    {'rounding allows':<20} {element.low!r} to {element.high!r}")
-    if np.isfinite(element.need) and element.bound > 0:
+    if np.isfinite(element.need) and 0 < element.bound < np.inf:
         times = element.need / element.bound
         lines.append(f"    {'error needed':<20} {element.need:.4g}, {times:.3g} times the bound of {element.bound:.4g}")
-    elif np.isfinite(element.need) and element.need:
+    elif np.isfinite(element.need) and element.need and element.bound == 0:
         lines.append(f"    {'error needed':<20} {element.need:.4g}; the bound is 0")
     return lines
 
@@ -252,7 +254,7 @@ class _Judge:
         def found(kind: VerdictKind, at: int, part: float = 1.0, **more: Any) -> Verdict:
             worst = self.element(at, float(bound[at]), float(need[at]))
             clues: tuple[str, ...] = ()
-            if kind is not VerdictKind.ROUNDING:
+            if kind not in (VerdictKind.ROUNDING, VerdictKind.UNJUDGED):
                 clues = suspects(self.got, self.exact, bound * part, self.operation, self.how, self.stored, self.out)
             return Verdict(
                 kind, name, self.out, self.got.size, differing, worst, float(share[at]), suspects=clues,
@@ -264,6 +266,8 @@ class _Judge:
         if self.operation.terms > LONGEST:
             unjudged.append(f"whether an order reaches it: sums of more than {LONGEST:,} terms are not replayed")
             return found(VerdictKind.ROUNDING, int(np.argmax(share)))
+        if (special | unbounded).all():  # those that differ: an infinity or NaN of another kind lies outside
+            return found(VerdictKind.UNJUDGED, int(np.argmax(~same)))
         largest, typical, own = self.replay(share, bound, special | unbounded)
         at = int(np.argmax(share))
         larger = share[at] > TIMES_LARGEST * largest or (own is not None and own > TIMES_TYPICAL * typical)

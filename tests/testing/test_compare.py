@@ -235,6 +235,9 @@ def test_what_cannot_be_judged_is_reported() -> None:
     big = torch.full((1, 40), 6e4).half()
     verdict = compare(torch.tensor([[math.inf]]).half(), matmul(big, big.T), accumulator=FP16)
     assert "1 elements whose bound is infinite" in verdict.unjudged[0]
+    signs = torch.tensor([[1.0, -1.0] * 20]).half()  # the sum is 0, and may overflow on the way
+    verdict = compare(torch.ones(1, 1).half(), matmul(big * signs, torch.ones(40, 1).half()), accumulator=FP16)
+    assert (verdict.kind, bool(verdict)) == (VerdictKind.UNJUDGED, False)
     empty = compare(torch.zeros(0, 3), matmul(torch.zeros(0, 4), torch.zeros(4, 3)))
     assert empty.kind is VerdictKind.EQUAL
     assert empty.unjudged == ("nothing: the result has no elements",)
