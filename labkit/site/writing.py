@@ -26,6 +26,7 @@ from labkit.widgets.base.widget import page_script, page_style, style
 
 MARKER = "labkit-site.json"
 INDEX, GLOSSARY = "index.html", "glossary.html"
+LINK = re.compile(r"\[([^]]+)\]\([^)]*\)")  # in Markdown
 MAP_ROW = re.compile(
     r"^\| \**\w+\** \| \[[^]]+\]\((?P<name>\w+)\.ipynb\) \| (?P<minutes>\w*) \| (?P<seen>.*) \|$", re.M
 )
@@ -121,7 +122,7 @@ def write_site(folder: Path, notebooks: Mapping[str, Any]) -> list[Path]:
 def _map(notebooks: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     """Return what the map of the course, in its first lesson, says of each: name -> minutes, what is seen there."""
     text = "\n".join(cell.source for notebook in notebooks.values() for cell in notebook.cells)
-    return {row["name"]: (row["minutes"], row["seen"]) for row in MAP_ROW.finditer(text)}
+    return {row["name"]: (row["minutes"], LINK.sub(r"\1", row["seen"])) for row in MAP_ROW.finditer(text)}
 
 
 def _code_style() -> str:

@@ -21,6 +21,7 @@ from labkit.widgets import BitExplorer, LiveTraining, NumberLine, PatientWall, U
 from labkit.widgets.base.widget import LabWidget
 from labkit.widgets.predict.widget import Predict, Prediction, Ruler
 
+MAP_ROW = "| **07** | [Later](07_later.ipynb) | 5 | an [ulp](glossary.ipynb#cell-id=ulp) again |"
 GRADIENTS = {"conv": torch.linspace(-1, 1, 50) * 2.0**-20, "head": torch.ones(3) * 2.0**-9}
 CHOICE = Prediction("1 + 1?", {"2": "It is.", "3": "One too many."}, answer="2")
 NUMBER = Prediction("How many?", {"less": "More.", "near": "Good.", "more": "Fewer."}, ruler=Ruler(1, 1000, "%"))
@@ -62,6 +63,7 @@ def lesson() -> Any:
     cells = [
         markdown(text, id="head"),
         markdown("## 1 · The first part", id="part"),
+        markdown("| | lesson | minutes | you will see |\n|---|---|---|---|\n" + MAP_ROW, id="map"),
         *map(displayed, WIDGETS),
         code("words", "print('red')", words),
         code("exercise-a", "def f():\n    raise NotImplementedError", raised, tags=("exercise-a.b",)),

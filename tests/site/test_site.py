@@ -47,7 +47,7 @@ def test_widgets_answer_from_a_file_and_the_slider_by_keyboard(site: Path, brows
         slider.press("End")
         assert sentence.inner_text() != before
         assert page.locator("nav[aria-label=Sections] a").all_inner_texts() == ["1 · The first part"]
-        page.get_by_role("link", name="ulp").click()
+        page.locator("#head").get_by_role("link", name="ulp").click()
         page.wait_for_url("**/glossary.html#ulp")
 
 
@@ -137,6 +137,12 @@ def test_a_page_holds_no_folder_of_its_machine_and_escapes_what_was_printed(site
     assert page.count("This cell needs your answer") == page.count("This cell is about your own machine") == 1
     assert "KeyError: your code" in page
     assert sum(file.stat().st_size for file in site.rglob("*") if file.name in ("index.html", "site.css")) < 3e6
+
+
+def test_the_index_has_what_the_map_of_the_course_says(site: Path) -> None:
+    index = (site / "index.html").read_text()
+    assert "5 min" in index
+    assert "<span>an ulp again</span>" in index
 
 
 def test_a_lesson_that_was_never_run_says_so(site: Path) -> None:
