@@ -16,10 +16,10 @@ from labkit.bench.record import GemmRecord, from_json, measure
 from labkit.bench.ring import ring_table
 from labkit.bench.roofline import Roofline, roofline
 from labkit.bench.timing import GemmRun, run_case, run_cases
-from labkit.machine.device import DeviceReport, device_report
+from labkit.machine.device import GENERATIONS, DeviceReport, device_report
 
 __all__ = [
-    "ConvCase", "DeviceReport", "ElementwiseCase", "Extent", "GemmCase", "GemmRecord", "GemmRun", "Published",
-    "Roofline", "Sweep", "cards", "data_sheet", "device_report", "formats_on", "from_json", "gains", "intensity",
+    "GENERATIONS", "ConvCase", "DeviceReport", "ElementwiseCase", "Extent", "GemmCase", "GemmRecord", "GemmRun",
+    "Published", "Roofline", "Sweep", "cards", "data_sheet", "device_report", "formats_on", "from_json", "gains", "intensity",
     "linear_gemms", "measure", "published", "ring_table", "roofline", "run_case", "run_cases", "sweeps",
 ]  # fmt: skip

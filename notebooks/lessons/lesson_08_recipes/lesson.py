@@ -26,8 +26,8 @@ import torch
 from torch import nn
 
 from labkit.amp import RECIPES
+from labkit.bench import GENERATIONS
 from labkit.grading import check
-from labkit.machine.device import GENERATIONS
 from labkit.train import TASKS, Comparison, TrainingRun, place, recorded, train
 from labkit.widgets import Workbench, predict, race_figure, recipe_table
 
