@@ -20,6 +20,6 @@ from labkit.machine.device import GENERATIONS, DeviceReport, device_report
 
 __all__ = [
     "GENERATIONS", "ConvCase", "DeviceReport", "ElementwiseCase", "Extent", "GemmCase", "GemmRecord", "GemmRun",
-    "Published", "Roofline", "Sweep", "cards", "data_sheet", "device_report", "formats_on", "from_json", "gains", "intensity",
-    "linear_gemms", "measure", "published", "ring_table", "roofline", "run_case", "run_cases", "sweeps",
+    "Published", "Roofline", "Sweep", "cards", "data_sheet", "device_report", "formats_on", "from_json", "gains",
+    "intensity", "linear_gemms", "measure", "published", "ring_table", "roofline", "run_case", "run_cases", "sweeps",
 ]  # fmt: skip
