@@ -126,11 +126,11 @@ def test_the_page_follows_keys_the_mouse_and_its_switches_without_a_kernel(brows
     page.page.mouse.move(box["x"] + 5, box["y"] - 2)
     page.page.mouse.up()
     assert (page.trait("values")[20], page.trait("selected")) == (64, 20)
-    assert not root.get_by_role("button", name="Again").is_enabled()
+    assert not root.get_by_role("button", name="Round again").is_enabled()
     for label, name in (("Stochastic rounding", "stochastic"), ("Hadamard rotation", "rotated")):
         root.get_by_role("switch", name=label).check()
         assert page.trait(name) is True
-    root.get_by_role("button", name="Again").click()
+    root.get_by_role("button", name="Round again").click()
     root.locator("input[value=up]").check(force=True)
     assert (page.trait("draw"), page.trait("scale_up")) == (1, True)
     root.locator("input[value=NVFP4]").check(force=True)

@@ -61,6 +61,7 @@ function fateOfNumber({ numbers, quotients, elements, format }, i) {
 
 // --- words ------------------------------------------------------------------------------------------------------------------
 
+const ended = (text) => text.replaceAll("\u2026.", "\u2026"); // an ellipsis ends a sentence, too
 const asNumber = (x) => withMinus(leading(exactly(x), 6));
 const asScale = (x) => {
   const k = powerOf(exactly(x));
@@ -101,6 +102,6 @@ function arithmeticText(row, i) {
   const element = `${format.element.name} has ${asNumber(elements[i])}${odds}`;
   const to = `${asNumber(elements[i])} × ${scale}${many ? ` / ${asNumber(tensorScale)}` : ""} = ${asNumber(stored[i])}`;
   const error = (value) => (value === given[i] ? "no error" : `error ${asNumber(value - given[i])}`);
-  if (!isTurned) return `x[${i}] = ${from}; ${element}; ${to}: ${error(values[i])}.`;
-  return `x[${i}] = ${asNumber(given[i])}. Rotated number ${i}: ${from}; ${element}; ${to}. Rotated back, x[${i}] is ${asNumber(values[i])}: ${error(values[i])}.`;
+  if (!isTurned) return ended(`x[${i}] = ${from}; ${element}; ${to}: ${error(values[i])}.`);
+  return ended(`x[${i}] = ${asNumber(given[i])}. Rotated number ${i}: ${from}; ${element}; ${to}. Rotated back, x[${i}] is ${asNumber(values[i])}: ${error(values[i])}.`);
 }

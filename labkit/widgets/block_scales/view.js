@@ -103,11 +103,11 @@ export default view({ label: "Numbers in blocks that share a scale", kind: "bloc
   let [row, pointed] = [null, null];
 
   const format = traitChoice(model, "format", "Format", [...formats.keys()]);
-  const reset = button({ label: "Reset the numbers", onPress: () => put(model, { values: start }) });
+  const reset = button({ label: "Reset", onPress: () => put(model, { values: start }) });
   const ways = [{ value: "down", label: "down", title: "as OCP's standard has it: the largest number may be cut" }, { value: "up", label: "up", title: "as NVIDIA's recipe has it: no number is cut" }];
   const way = segmented({ label: "Scale rounded", options: ways, value: "down", onChange: (to) => put(model, { scale_up: to === "up" }) });
   const chance = toggle({ label: "Stochastic rounding", value: false, onChange: (on) => put(model, { stochastic: on }) });
-  const again = button({ label: "Again", title: "other random numbers", onPress: () => put(model, { draw: (model.get("draw") + 1) % random.length }) });
+  const again = button({ label: "Round again", title: "by chance, with other random numbers", onPress: () => put(model, { draw: (model.get("draw") + 1) % random.length }) });
   const turn = toggle({ label: "Hadamard rotation", value: false, onChange: (on) => put(model, { rotated: on }) });
   const tensor = h("div", { class: "lk-quiet bs-tensor" });
   const bars = makeBars(start.length, axis);
@@ -118,8 +118,8 @@ export default view({ label: "Numbers in blocks that share a scale", kind: "bloc
   detail.element.classList.add("bs-detail");
   root.append(
     h("div", { class: "lk-title", text: `${start.length} numbers in blocks that share a scale` }),
-    h("div", { class: "lk-row" }, format.element, way.element, turn.element, chance.element, again.element),
-    h("div", { class: "lk-row bs-about" }, tensor, reset.element),
+    h("div", { class: "lk-row" }, format.element, way.element, turn.element, chance.element),
+    h("div", { class: "lk-row bs-about" }, tensor, h("div", { class: "lk-row" }, again.element, reset.element)),
     bars.element,
     second,
     legend(),
