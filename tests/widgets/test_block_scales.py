@@ -12,7 +12,7 @@ import torch
 from labkit.amp import rotate, round_to_blocks
 from labkit.formats import FP16, Overflow, Rounding, decode, decode_blocks, round_blocks, round_to
 from labkit.widgets import BlockScales
-from labkit.widgets.block_scales.widget import COUNT, FORMATS, choices, random_draws, rotation, round_row
+from labkit.widgets.block_scales.widget import COUNT, FORMATS, choices, night, random_draws, rotation, round_row
 from tests.widgets.pages import Page, Scripts
 
 ROUND = """(values, row, up, random, matrix) => {
@@ -74,6 +74,18 @@ def test_the_numbers_are_those_of_round_blocks_and_of_the_engine():
             np.testing.assert_array_equal(
                 round_row(values, name, scale_up=up, rotated=rotated).values, stored / float(tensor)
             )
+
+
+def test_the_picture_is_rounded_as_one_tensor_and_its_lamps_darken_their_blocks(js):
+    rows, pixels = {row["name"]: row for row in choices([1.0])["formats"]}, night()
+    zeros = {}
+    for name in FORMATS:
+        found = round_row(pixels, name)
+        assert bits(js.run(ROUND, pixels, rows[name], False, None, None)[2]) == bits(found.values)
+        picture = np.reshape(found.values, (COUNT, COUNT))
+        zeros[name] = [int(count) for count in (picture == 0).sum(axis=1)]
+    assert set(np.flatnonzero(zeros["MXFP4"])) <= {10, 19, 24, 28}, "rows with a lamp"
+    assert 0 == sum(zeros["MXFP8"]) < sum(zeros["NVFP4"]) < sum(zeros["MXFP4"])
 
 
 def test_stochastic_rounding_takes_the_random_numbers_that_are_given():
@@ -141,6 +153,8 @@ def test_the_page_follows_keys_the_mouse_and_its_switches_without_a_kernel(brows
     shown = [float(text.split(" becomes ")[1].replace("−", "-").rstrip("…")) for text in
              bars.evaluate_all("all => all.map((one) => one.getAttribute('aria-valuetext'))")]  # fmt: skip
     assert shown == pytest.approx(board.rounded.values, rel=1e-5)
+    root.get_by_text("The same switches on a picture").click()
+    assert "each row is two blocks" in root.locator(".bs-pictures .lk-sentence").get_attribute("data-text")
     assert page.errors == []
 
 

@@ -101,7 +101,7 @@ function arithmeticText(row, i) {
   const odds = chance?.share > 0 && fateOfNumber(row, i) !== "cut" ? ` (${asNumber(chance.upper)} in ${percent(chance.share)} of draws, else ${asNumber(chance.lower)})` : "";
   const element = `${format.element.name} has ${asNumber(elements[i])}${odds}`;
   const to = `${asNumber(elements[i])} × ${scale}${many ? ` / ${asNumber(tensorScale)}` : ""} = ${asNumber(stored[i])}`;
-  const error = (value) => (value === given[i] ? "no error" : `error ${asNumber(value - given[i])}`);
+  const error = (value) => (value === given[i] ? "no error" : `error ${withMinus(brief(exactly(value - given[i]), 6))}`);
   if (!isTurned) return ended(`x[${i}] = ${from}; ${element}; ${to}: ${error(values[i])}.`);
   return ended(`x[${i}] = ${asNumber(given[i])}. Rotated number ${i}: ${from}; ${element}; ${to}. Rotated back, x[${i}] is ${asNumber(values[i])}: ${error(values[i])}.`);
 }

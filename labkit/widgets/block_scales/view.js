@@ -97,7 +97,7 @@ function hands(bars, life, { select, look, move, to }) {
 }
 
 export default view({ label: "Numbers in blocks that share a scale", kind: "blocks", alone: true }, (root, model, life) => {
-  const { formats: rows, rotation, random, top } = model.get("_choices");
+  const { formats: rows, rotation, random, top, picture: pixels } = model.get("_choices");
   const formats = new Map(rows.map((row) => [row.name, blockFormat(row)]));
   const [axis, start] = [axisOf(top), model.get("values")];
   let [row, pointed] = [null, null];
@@ -116,6 +116,7 @@ export default view({ label: "Numbers in blocks that share a scale", kind: "bloc
   const words = sentence(model);
   const detail = sentence();
   detail.element.classList.add("bs-detail");
+  const picture = makePicture(pixels, random);
   root.append(
     h("div", { class: "lk-title", text: `${start.length} numbers in blocks that share a scale` }),
     h("div", { class: "lk-row" }, format.element, way.element, turn.element, chance.element),
@@ -125,6 +126,7 @@ export default view({ label: "Numbers in blocks that share a scale", kind: "bloc
     legend(),
     words.element,
     detail.element,
+    picture.element,
   );
   bars.items.forEach((item, i) => {
     const fixed = { role: "slider", "aria-label": `x[${i}]`, "aria-orientation": "vertical", "aria-valuemin": -top, "aria-valuemax": top };
@@ -152,7 +154,9 @@ export default view({ label: "Numbers in blocks that share a scale", kind: "bloc
   function follow() {
     const [up, stochastic, isTurned] = ["scale_up", "stochastic", "rotated"].map((name) => model.get(name));
     const chosen = formats.get(model.get("format"));
-    row = roundRow(model.get("values"), chosen, { up, random: stochastic ? random[model.get("draw")] : null, matrix: isTurned ? rotation : null });
+    const options = { up, random: stochastic ? random[model.get("draw")] : null, matrix: isTurned ? rotation : null };
+    row = roundRow(model.get("values"), chosen, options);
+    picture.draw(chosen, options, model.get("draw"));
     const fates = row.given.map((_, i) => fateOfNumber(row, i));
     format.set(chosen.name);
     way.set(up ? "up" : "down");
@@ -189,5 +193,5 @@ export default view({ label: "Numbers in blocks that share a scale", kind: "bloc
 function tensorWords({ format, numbers, tensorScale }) {
   if (!format.tensor_top) return [`Scales are powers of two (${format.scale.name}); elements are ${format.element.name}, at most ${format.element.max}.`];
   const from = tensorScale === 1 ? "" : ` = ${format.tensor_top} / ${asNumber(largestOf(numbers))}`;
-  return [`Scales are ${format.scale.name}, elements ${format.element.name}. First the whole tensor is multiplied by its own scale in FP32, `, h("b", { text: asNumber(tensorScale) }), `${from}.`];
+  return [`Scales are ${format.scale.name}, elements ${format.element.name}. The whole tensor has a scale too, in FP32: `, h("b", { text: asNumber(tensorScale) }), `${from}.`];
 }

@@ -32,9 +32,7 @@ COUNT = 32
 DRAWS = 20  # of random numbers for stochastic rounding
 FORMATS = {row.name: row for row in (MXFP8, MXFP4, NVFP4)}
 OUTLIER, LARGE = 11, 13.0
-WHY_STATIC = why_still(
-    "to drag the bars, or go on in code: board.format = 'NVFP4'; print(board.rounded)", "These numbers stand"
-)
+HOW = "to drag the bars, or go on in code: board.format = 'NVFP4'; print(board.rounded)"
 
 
 @dataclass(frozen=True)
@@ -104,16 +102,20 @@ def beside_an_outlier() -> list[float]:
     return [float(value) for value in values]
 
 
+def night() -> list[float]:
+    """Return a picture of 32 x 32 pixels, row by row: hills under a moon, and four lamps that are far brighter."""
+    y, x = np.mgrid[:COUNT, :COUNT] / (COUNT - 1)
+    picture = np.where(y > 0.62 + 0.14 * np.sin(7 * x), 0.3 + 0.5 * (y - 0.6), 1.9 - 1.6 * y)
+    picture[np.hypot(x - 0.74, y - 0.22) < 0.12] = 4
+    picture[[10, 19, 24, 28], [6, 13, 25, 9]] = (13, 26, 52, 26)
+    return [float(value) for value in np.round(64 * picture.ravel()) / 64]
+
+
 def choices(values: Sequence[float]) -> dict[str, Any]:
-    """Return formats, the rotation, random numbers and the end of the axis, as JSON."""
+    """Return formats, the rotation, random numbers, a picture and the end of the axis, as JSON."""
     formats = [
-        {
-            "name": row.name,
-            "size": row.size,
-            "element": format_row(row.element),
-            "scale": format_row(row.scale),
-            "tensor_top": row.scale.max * row.element.max if row is NVFP4 else None,
-        }
+        {"name": row.name, "size": row.size, "element": format_row(row.element), "scale": format_row(row.scale)}
+        | {"tensor_top": row.scale.max * row.element.max if row is NVFP4 else None}
         for row in FORMATS.values()
     ]
     largest = max(map(abs, values)) or 1.0
@@ -121,6 +123,7 @@ def choices(values: Sequence[float]) -> dict[str, Any]:
         "formats": formats,
         "rotation": rotation().tolist(),
         "random": random_draws().tolist(),
+        "picture": night(),
         "top": 2.0 ** min(math.frexp(largest)[1] + 2, FP16.emax),
     }
 
@@ -194,8 +197,7 @@ class BlockScales(LabWidget, folders=("exact", "block_scales")):
 
     def still(self) -> dict[str, Any]:
         found = self.rounded
-        rows = [
-            f"x[{i}]  {brief(x)} -> {brief(y)}" for i, (x, y) in enumerate(zip(self.values, found.values, strict=True))
-        ]
+        pairs = enumerate(zip(self.values, found.values, strict=True))
+        rows = [f"x[{i}]  {brief(x)} -> {brief(y)}" for i, (x, y) in pairs]
         scales = ", ".join(brief(scale) for scale in found.scales)
-        return still("\n".join([f"{self.format}, scale {scales}", *rows, ""]), WHY_STATIC)
+        return still("\n".join([f"{self.format}, scale {scales}", *rows, ""]), why_still(HOW, "These numbers stand"))

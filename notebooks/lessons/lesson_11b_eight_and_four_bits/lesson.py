@@ -167,9 +167,10 @@ print("scale 2, rounded down, 13 saturates:", round_to_blocks(block, MXFP4)[0].t
 print("scale 4, rounded up, and 3 is worse:", round_to_blocks(block, MXFP4, scale_up=True)[0].tolist())
 
 # %% [markdown]
-# Here are 32 numbers, and one of them is much larger. All of them share its scale. Drag it up: its neighbours become 0,
-# one after another. How large is it when only itself is left? Then choose NVFP4: which numbers come back, and why only
-# these? The switches belong to this part and the next. The line at the bottom computes the number that you point at.
+# Here are 32 numbers, and one of them is much larger. All of them share its scale. Drag it up: with each doubling more of
+# its neighbours become 0. How large is it when only itself is left? Then choose NVFP4: which numbers come back, and why
+# only these? The switches belong to this part and the next. A line below computes the number that you point at, and
+# the picture shows where blocks lie.
 
 # %% id="touch-blocks"
 BlockScales(format="MXFP4")
