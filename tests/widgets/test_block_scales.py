@@ -88,7 +88,7 @@ def test_the_picture_is_rounded_as_one_tensor_and_its_lamps_darken_their_blocks(
     assert 0 == sum(zeros["MXFP8"]) < sum(zeros["NVFP4"]) < sum(zeros["MXFP4"])
 
 
-def test_stochastic_rounding_takes_the_random_numbers_that_are_given():
+def test_stochastic_rounding_takes_its_random_numbers_from_the_draw():
     values = np.round(16 * np.random.default_rng(2).standard_normal(COUNT)) / 16
     found = round_row(values.tolist(), "MXFP4", random_bits=random_draws()[3])
     element, (scale,) = FORMATS["MXFP4"].element, found.scales
@@ -100,7 +100,7 @@ def test_stochastic_rounding_takes_the_random_numbers_that_are_given():
     assert np.abs(means - values)[kept].mean() < np.abs(nearest - values)[kept].mean()
 
 
-def test_what_is_said_belongs_to_the_numbers(js):
+def test_the_sentence_and_the_arithmetic_belong_to_the_numbers(js):
     rows, board = {row["name"]: row for row in choices([1.0])["formats"]}, BlockScales()
     *_, sentence, texts = js.run(ROUND, board.values, rows["MXFP4"], False, None, None)
     values = np.asarray(board.values)
