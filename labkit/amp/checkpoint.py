@@ -93,7 +93,7 @@ def read(path: str | Path) -> dict[str, Any]:
         raise ValueError(f"{path} is no checkpoint, or was cut short: torch cannot read it ({name})") from error
     schema = bundle.get("schema") if isinstance(bundle, dict) else None
     if schema != SCHEMA:
-        kind = f"one of schema {schema!r}" if isinstance(bundle, dict) else f"a {type(bundle).__name__}"
+        kind = f"one of schema {schema!r}" if isinstance(bundle, dict) else f"an object of type {type(bundle).__name__}"
         if isinstance(bundle, dict) and bundle and all(isinstance(value, Tensor) for value in bundle.values()):
             kind = "a plain state dict; load it with engine.load_model(torch.load(path, weights_only=True))"
         raise ValueError(f"{path}: expected a bundle of schema {SCHEMA!r}, got {kind}")

@@ -276,7 +276,7 @@ def test_a_flipped_bit_is_noticed_wherever_it_changes_the_content(tmp_path: Path
             )
             harmless += 1
         except ValueError as error:
-            assert "damaged" in str(error) or "no checkpoint" in str(error) or "no bundle" in str(error)  # noqa: PT017
+            assert "damaged" in str(error) or "no checkpoint" in str(error) or "expected a bundle" in str(error)  # noqa: PT017
     assert harmless < len(anywhere), "those in the tensor are all noticed"
 
 
