@@ -83,7 +83,8 @@ def cell_html(cell: Any, parts: Parts) -> str:
     """Return a cell as HTML; what it needs is added to `parts`."""
     name = escape(cell.get("id", ""), quote=True)
     if cell.cell_type == "markdown":
-        return f'<div class="jp-Cell jp-MarkdownCell" id="{name}">\n{markdown(cell.source)}</div>\n'
+        text = f'<div class="jp-RenderedMarkdown">{markdown(cell.source)}</div>'
+        return f'<div class="jp-Cell jp-MarkdownCell" id="{name}">\n{text}</div>\n'
     if cell.cell_type != "code":
         return f'<div class="jp-Cell" id="{name}"><pre tabindex="0">{escape(cell.source)}</pre></div>\n'
     tags = cell.metadata.get("tags", ())

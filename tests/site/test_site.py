@@ -14,8 +14,9 @@ import pytest
 from labkit.cli import main
 from labkit.course import learners_notebook, lessons
 from labkit.site import SiteError, run_notebook, write_site
+from labkit.widgets.base.widget import LabWidget
 from labkit.widgets.predict.widget import Predict, Prediction, Ruler
-from tests.site.conftest import NUMBER, code
+from tests.site.conftest import NUMBER, code, displayed
 from tests.widgets.pages import Scripts
 
 ANSWERING = ["choice", "number", "scale", "bits", "line", "wall", "live"]
@@ -88,6 +89,24 @@ def test_an_answer_is_kept_over_a_reload_and_counted_on_the_index(served: str, b
         assert page.locator(".site-progress").first.inner_text() == "1 of 2 questions answered"
         page.get_by_role("button", name="Forget my answers").click()
         assert page.locator(".site-progress").first.inner_text() == "0 of 2 questions answered"
+
+
+def test_text_that_explains_an_open_question_waits(tmp_path: Path, browser: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(LabWidget, "for_pages", True)
+    printed = nbformat.v4.new_output("stream", name="stdout", text="2\n")
+    cells = [
+        displayed("choice"),
+        code("sum", "print(1 + 1)", printed),
+        nbformat.v4.new_markdown_cell("It is 2.", id="why"),
+    ]
+    write_site(tmp_path / "site", {"06_lesson": nbformat.v4.new_notebook(cells=cells)})
+    with visit(browser, (tmp_path / "site" / "06_lesson.html").as_uri()) as page:
+        why, choice = page.locator("#why p"), page.get_by_label("2")
+        choice.wait_for()
+        assert not why.is_visible()
+        choice.press("Space")
+        choice.press("Enter")
+        why.wait_for(state="visible")
 
 
 def test_the_theme_is_the_systems_until_it_is_chosen(served: str, browser: Any) -> None:
