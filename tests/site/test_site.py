@@ -91,22 +91,28 @@ def test_an_answer_is_kept_over_a_reload_and_counted_on_the_index(served: str, b
         assert page.locator(".site-progress").first.inner_text() == "0 of 2 questions answered"
 
 
-def test_text_that_explains_an_open_question_waits(tmp_path: Path, browser: Any, monkeypatch: Any) -> None:
+def test_text_that_explains_an_open_question_waits_and_an_instruction_does_not(
+    tmp_path: Path, browser: Any, monkeypatch: Any
+) -> None:
     monkeypatch.setattr(LabWidget, "for_pages", True)
     printed = nbformat.v4.new_output("stream", name="stdout", text="2\n")
-    cells = [
-        displayed("choice"),
-        code("sum", "print(1 + 1)", printed),
-        nbformat.v4.new_markdown_cell("It is 2.", id="why"),
-    ]
-    write_site(tmp_path / "site", {"06_lesson": nbformat.v4.new_notebook(cells=cells)})
+    look, why = (
+        nbformat.v4.new_markdown_cell(text, id=id) for id, text in (("look", "Now look."), ("why", "It is 2."))
+    )
+    cells = [displayed("number"), displayed("choice"), look, code("sum", "print(1 + 1)", printed), why]
+    write_site(tmp_path / "site", {"06_lesson": nbformat.v4.new_notebook(cells=cells[1:])})
+    write_site(tmp_path / "two", {"06_lesson": nbformat.v4.new_notebook(cells=cells)})
+    with visit(browser, (tmp_path / "two" / "06_lesson.html").as_uri()) as page:
+        page.get_by_label("3").wait_for()
+        assert page.locator("#look p").is_visible()
+        assert not page.locator("#why p").is_visible()
     with visit(browser, (tmp_path / "site" / "06_lesson.html").as_uri()) as page:
-        why, choice = page.locator("#why p"), page.get_by_label("2")
+        choice = page.get_by_label("3")
         choice.wait_for()
-        assert not why.is_visible()
+        assert not page.locator("#why p").is_visible()
         choice.press("Space")
         choice.press("Enter")
-        why.wait_for(state="visible")
+        page.locator("#why p").wait_for(state="visible")
 
 
 def test_the_theme_is_the_systems_until_it_is_chosen(served: str, browser: Any) -> None:
