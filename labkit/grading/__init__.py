@@ -10,7 +10,8 @@ from labkit.grading.grade import Grade
 from labkit.grading.hints import hint
 from labkit.grading.judge import check, earned, judge
 
-OF_LESSONS = ("FAILING", "PROJECT_TASKS", "enter", "show")  # what a lesson's cases.py has for notebooks
+# What a lesson's cases.py has for its notebook.
+OF_LESSONS = ("FAILING", "PROJECT_TASKS", "SIX", "enter", "show", "six_operands")
 
 __all__ = [
     "EXERCISES", "Exercise", "Grade", "Mistake", "check", "earned", "hint", "judge", "progress", *OF_LESSONS,
@@ -18,7 +19,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Return the tasks and failing recipes of projects, or a function of their leader board."""
+    """Return what a lesson has for its notebook: kernels, tasks and failing recipes, functions of its leader board."""
     modules = (lesson.module("cases") for lesson in lessons()) if name in OF_LESSONS else ()
     for module in modules:
         if hasattr(module, name):

@@ -205,7 +205,7 @@ def _in_order(report: Results, kind: str) -> dict[str, ExponentHistogram]:
 
 
 def _strip(name: str, shares: list[Fate | None]) -> str:
-    """Return a row of the map: a column for each step, filled from below by what is lost."""
+    """Return a row of the map: a column for each step, filled from below by the lost share."""
     paths = dict.fromkeys(ZONES, "")
     for column, share in enumerate(shares):
         top = 1.0

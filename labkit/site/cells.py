@@ -34,7 +34,7 @@ DATA_URL = re.compile(r'src="data:image/(png);base64,([^"]+)"')
 
 @dataclass
 class Parts:
-    """What the cells of a page need beside it: pictures by file name, widgets by their folders; and what they hold."""
+    """Pictures by file name and widgets by folder, which the cells of a page need, and the questions in them."""
 
     pictures: dict[str, bytes] = field(default_factory=dict)
     widgets: set[tuple[str, ...]] = field(default_factory=set)

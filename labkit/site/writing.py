@@ -39,7 +39,7 @@ TRY_IT = (
 
 
 class SiteError(ValueError):
-    """A site cannot be written there, or of that."""
+    """An error in the folder or in the notebooks of a site."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def write_site(folder: Path, notebooks: Mapping[str, Any]) -> list[Path]:
 
 
 def _map(notebooks: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """Return what the map of the course, in its first lesson, says of each: name -> minutes, what is seen there."""
+    """Return lesson name -> (minutes, summary), from the map of the course in its first lesson."""
     text = "\n".join(cell.source for notebook in notebooks.values() for cell in notebook.cells)
     return {row["name"]: (row["minutes"], LINK.sub(r"\1", row["seen"])) for row in MAP_ROW.finditer(text)}
 

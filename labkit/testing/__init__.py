@@ -4,10 +4,8 @@ from labkit.testing.bound import Arithmetic, arithmetic, sum_error, unit_roundof
 from labkit.testing.compare import Element, Unexplained, Verdict, VerdictKind, assert_explained, compare
 from labkit.testing.norms import layer_norm, rms_norm, softmax
 from labkit.testing.operations import Operation, amax, convolution, dot, matmul, mean, sum_over
-from labkit.testing.six import SIX, operands
 
 __all__ = [
-    "SIX",
     "Arithmetic",
     "Element",
     "Operation",
@@ -23,7 +21,6 @@ __all__ = [
     "layer_norm",
     "matmul",
     "mean",
-    "operands",
     "rms_norm",
     "softmax",
     "sum_error",

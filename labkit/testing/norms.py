@@ -180,7 +180,7 @@ def _other_functions(replays: Floats, how: Arithmetic) -> Floats:
 
 
 def _least(how: Arithmetic) -> float:
-    """Return what underflow may cost: fast functions flush FP32's subnormals."""
+    """Return the largest error by underflow: fast functions flush FP32's subnormals."""
     return FP32.smallest_normal if how.format == FP32 else how.format.smallest_subnormal
 
 

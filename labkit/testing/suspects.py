@@ -52,7 +52,7 @@ def suspects(
 def _of_values(
     got: Floats, exact: Floats, bound: Floats, wrong: Places, stored: Stored, out: Format, shape: tuple[int, ...]
 ) -> Iterator[str]:
-    """Yield what the values alone show."""
+    """Yield explanations that follow from the values alone."""
     found, true = got[wrong], exact[wrong]
     if not np.isfinite(found).any():
         yield "infinity or NaN where the operation is finite: an overflow on the way, or a masked row"
@@ -88,7 +88,7 @@ def _of_values(
 
 
 def _of_sums(got: Floats, bound: Floats, x: Floats, y: Floats | None, stored: Stored, out: Format) -> Iterator[str]:
-    """Yield what other sums of the same terms show; x and y are [K, n]."""
+    """Yield explanations that other sums of the same terms give; x and y are [K, n]."""
     terms = x if y is None else x * y
     exact, count = terms.sum(0), len(terms)
     if not count:

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from labkit import cli
-from labkit.testing import SIX, Arithmetic, compare, matmul, operands, sum_error
+from labkit.grading import SIX, six_operands
+from labkit.testing import Arithmetic, compare, matmul, sum_error
 from labkit.testing.tolerance import EXAMPLE, tolerance
 from labkit.testing.vectors import NAMES, _mistakes, check, vectors
 
@@ -176,7 +177,7 @@ PAGE = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
 
 def test_the_page_shows_what_is_printed() -> None:
     verdict, broken = re.findall(r"```text\n(.*?)```", PAGE, flags=re.DOTALL)
-    a, b = operands()
+    a, b = six_operands()
     assert verdict == f"{compare(SIX['D'](a, b), matmul(a, b))}\n"
     table = vectors("NVFP4")
     assert broken.splitlines() == check({**table, **_mistakes(table)["scale rounded up"]})

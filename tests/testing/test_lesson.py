@@ -7,15 +7,15 @@ import torch
 
 from labkit.formats import FP16
 from labkit.formats.text import round_fraction
-from labkit.grading import EXERCISES
-from labkit.testing import SIX, Arithmetic, VerdictKind, compare, matmul, operands, sum_error
+from labkit.grading import EXERCISES, SIX, six_operands
+from labkit.testing import Arithmetic, VerdictKind, compare, matmul, sum_error
 from labkit.testing.orders import sums
 from labkit.widgets import predictions
 from tests.grading.cases import cases, reference
 
 
 def test_the_six_kernels_are_as_the_lesson_says() -> None:
-    a, b = operands()
+    a, b = six_operands()
     product = matmul(a, b)
     nearest = product.value.astype(np.float16).astype(np.float64)
     off = {name: np.abs(kernel(a, b).double().numpy() - nearest) for name, kernel in SIX.items()}

@@ -1,4 +1,4 @@
-"""A row of numbers in a block format: bars that one drags, what each becomes, and the scales that decide it.
+"""Widget of a row of numbers in a block format: draggable bars, their rounded values, and the scales.
 
 A block has one scale, so its largest number decides how many of the others are 0. 32 numbers are one block of MXFP8 or
 MXFP4, and two of NVFP4. The page computes every number (blocks.js), as `round_row` does.

@@ -25,8 +25,8 @@ import numpy as np
 import torch
 
 from labkit.gemm import SEQUENTIAL_FP16, accumulate
-from labkit.grading import check
-from labkit.testing import SIX, arithmetic, compare, matmul, operands
+from labkit.grading import SIX, check, six_operands
+from labkit.testing import arithmetic, compare, matmul
 from labkit.widgets import predict
 
 # %% [markdown]
@@ -39,7 +39,7 @@ from labkit.widgets import predict
 # How would you test them? Most tests compute the exact result and look at the largest difference.
 
 # %% id="touch-differences" tags=["claim-C66"]
-A, B = operands()  # A is 60 x 1001, B is 1001 x 256
+A, B = six_operands()  # A is 60 x 1001, B is 1001 x 256
 product = matmul(A, B)
 nearest = torch.from_numpy(product.value.astype(np.float16))  # the exact product, rounded once
 results = {name: kernel(A, B) for name, kernel in SIX.items()}

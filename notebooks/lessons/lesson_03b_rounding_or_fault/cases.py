@@ -1,4 +1,4 @@
-"""Six kernels of one product, one of which has a fault: an example for tests, and for lesson 03b."""
+"""The six kernels of the lesson, one of which has a fault."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from labkit.gemm import SPECS, emulate
 ROWS = 16  # of a block of the output
 
 
-def operands(seed: int = 8) -> tuple[Tensor, Tensor]:
+def six_operands(seed: int = 8) -> tuple[Tensor, Tensor]:
     """Return A[60, 1001] and B[1001, 256] in FP16; the rows of A become smaller, from 2^8 to 2^-10.
 
-    >>> [tuple(each.shape) for each in operands()]
+    >>> [tuple(each.shape) for each in six_operands()]
     [(60, 1001), (1001, 256)]
     """
     generator = torch.Generator().manual_seed(seed)
