@@ -97,7 +97,8 @@ def test_text_that_explains_an_open_question_waits_and_an_instruction_does_not(
     monkeypatch.setattr(LabWidget, "for_pages", True)
     printed = nbformat.v4.new_output("stream", name="stdout", text="2\n")
     look, why = (
-        nbformat.v4.new_markdown_cell(text, id=id) for id, text in (("look", "Now look."), ("why", "It is 2."))
+        nbformat.v4.new_markdown_cell(text, id=id)
+        for id, text in (("look", "Now look."), ("why", "It is 2.\n\n### Exercise\n\nAdd."))
     )
     cells = [displayed("number"), displayed("choice"), look, code("sum", "print(1 + 1)", printed), why]
     write_site(tmp_path / "site", {"06_lesson": nbformat.v4.new_notebook(cells=cells[1:])})
@@ -105,14 +106,15 @@ def test_text_that_explains_an_open_question_waits_and_an_instruction_does_not(
     with visit(browser, (tmp_path / "two" / "06_lesson.html").as_uri()) as page:
         page.get_by_label("3").wait_for()
         assert page.locator("#look p").is_visible()
-        assert not page.locator("#why p").is_visible()
+        assert page.locator("#why h3 ~ p").is_visible()
+        assert not page.locator("#why p").first.is_visible()
     with visit(browser, (tmp_path / "site" / "06_lesson.html").as_uri()) as page:
         choice = page.get_by_label("3")
         choice.wait_for()
-        assert not page.locator("#why p").is_visible()
+        assert not page.locator("#why p").first.is_visible()
         choice.press("Space")
         choice.press("Enter")
-        page.locator("#why p").wait_for(state="visible")
+        page.locator("#why p").first.wait_for(state="visible")
 
 
 def test_the_theme_is_the_systems_until_it_is_chosen(served: str, browser: Any) -> None:
