@@ -46,6 +46,8 @@ class Widget:
 WIDGETS = (
     Widget("predict", "00_start", "A question that is answered before the lesson shows what happens.",
            'predict("start.warm_up")'),
+    Widget("quiz", "00_start", "Ten questions, before the course and after it, and a table that compares both times.",
+           'quiz("before")'),
     Widget("BitExplorer", "01_numbers", "The bits of one number: click a bit, and see what the number becomes.",
            "from labkit.formats import FP16\nBitExplorer(FP16, value=0.1)"),
     Widget("NumberLine", "01_numbers", "The numbers that a format has, and where each rounding mode takes a number.",

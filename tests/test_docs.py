@@ -51,7 +51,7 @@ def test_the_catalogue_has_each_widget_with_its_picture_and_lines_that_run() -> 
         for name in widgets.__all__
         if inspect.isclass(value := getattr(widgets, name)) and issubclass(value, LabWidget)
     }
-    assert shown - names == {"Predict", "Pulse"}, "opened by predict and pulse"
+    assert shown - names == {"Predict", "Pulse", "Quiz"}, "opened by predict, pulse and quiz"
     assert {row.lesson for row in catalogue.WIDGETS} <= {lesson.name for lesson in lessons()}
     for row in catalogue.WIDGETS:
         ast.parse(catalogue.opening(row))

@@ -22,6 +22,20 @@ function drawGuesses(guesses, place) {
   }
 }
 
+function drawLearned(learned, place) {
+  place.replaceChildren();
+  if (!learned.length) return;
+  element("h2", "Before and after the course: right answers", place);
+  const table = element("table", "", place);
+  const row = (name, texts) => {
+    const line = element("tr", "", table);
+    for (const text of texts) element(name, text, line);
+  };
+  const share = ([right, answers]) => (answers ? `${right} of ${answers}` : "no answer");
+  row("th", ["question", "before", "after"]);
+  for (const { question, before, after } of learned) row("td", [question, share(before), share(after)]);
+}
+
 function drawLeaders(leaders, place) {
   place.replaceChildren();
   if (!leaders.length) return;
@@ -38,11 +52,12 @@ async function look() {
   const status = document.getElementById("state");
   try {
     const text = await (await fetch("state", { cache: "no-store" })).text();
-    const { guesses, leaders } = JSON.parse(text);
-    status.textContent = guesses.length || leaders.length ? "" : "Nobody has answered a question yet.";
+    const { guesses, learned, leaders } = JSON.parse(text);
+    status.textContent = guesses.length || learned.length || leaders.length ? "" : "Nobody has answered a question yet.";
     if (text !== shown) {
       shown = text;
       drawGuesses(guesses, document.getElementById("guesses"));
+      drawLearned(learned, document.getElementById("learned"));
       drawLeaders(leaders, document.getElementById("leaders"));
     }
   } catch {

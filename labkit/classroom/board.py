@@ -1,4 +1,4 @@
-"""A web page for the classroom: how many learners predicted what, and the leader board.
+"""A web page for the classroom: how many learners predicted what, what they learned, and the leader board.
 
 Learners' journals lie in folders below one; each request reads them anew. Only counts leave the machine: no names, and
 no answer that is not a choice of its question. The leader board of lesson 12 comes from graded rows, never from files
@@ -13,6 +13,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import asdict
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
@@ -20,12 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from labkit.classroom.model_answers import predictions
-from labkit.classroom.pages import page
+from labkit.classroom.pages import learned, page
 from labkit.grading.results import logged_rows
 from labkit.grading.submission import is_own
 from labkit.records.journal import NAME, entries
 
-BODY = '<p id="state" role="status"></p><div id="guesses"></div><div id="leaders"></div><script>{script}</script>'
+BODY = """<p id="state" role="status"></p>
+<div id="guesses"></div><div id="learned"></div><div id="leaders"></div><script>{script}</script>"""
 
 
 def guesses(folder: Path) -> list[dict[str, Any]]:
@@ -35,10 +37,8 @@ def guesses(folder: Path) -> list[dict[str, Any]]:
     """
     latest: dict[tuple[str, str], str] = {}
     answered: dict[str, tuple[str, int]] = {}
-    for journal in sorted(path for pattern in (NAME, f"*/{NAME}", f"*/*/{NAME}") for path in folder.glob(pattern)):
+    for journal in _journals(folder):
         learner = journal.relative_to(folder).parts[0]
-        if not is_own(journal, folder.resolve() / learner):
-            continue
         for number, line in enumerate(entries(journal, "prediction")):
             latest[learner, line["id"]] = line["answer"]
             answered[line["id"]] = max(answered.get(line["id"], ("", 0)), (str(line.get("when", "")), number))
@@ -51,6 +51,12 @@ def guesses(folder: Path) -> list[dict[str, Any]]:
                 {"id": id, "question": " ".join(known[id]["question"].split()), "bars": _counts(known[id], bars)}
             )
     return found
+
+
+def _journals(folder: Path) -> list[Path]:
+    """Return the journals below a folder that are their learners' own."""
+    found = sorted(path for pattern in (NAME, f"*/{NAME}", f"*/*/{NAME}") for path in folder.glob(pattern))
+    return [path for path in found if is_own(path, folder.resolve() / path.relative_to(folder).parts[0])]
 
 
 def leaders(kept: Path) -> list[tuple[int, str, int, int, int]]:
@@ -85,7 +91,11 @@ def serve(folder: Path, kept: Path | None, address: str, port: int) -> Threading
 
 def state(folder: Path, kept: Path | None) -> dict[str, Any]:
     """Return what the page shows, as plain data."""
-    return {"guesses": guesses(folder), "leaders": leaders(kept) if kept is not None and kept.is_file() else []}
+    return {
+        "guesses": guesses(folder),
+        "learned": [asdict(row) for row in learned(_journals(folder))],
+        "leaders": leaders(kept) if kept is not None and kept.is_file() else [],
+    }
 
 
 class _Handler(BaseHTTPRequestHandler):

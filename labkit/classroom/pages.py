@@ -14,6 +14,7 @@ import os
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
@@ -21,7 +22,7 @@ from typing import Any
 
 from labkit.classroom.marks import Mark, TeacherComment, by_row, by_student, total
 from labkit.classroom.tables import same_name
-from labkit.course import lessons
+from labkit.course import lessons, quiz_questions
 from labkit.grading.exercises import EXERCISES
 from labkit.grading.grade import heading
 from labkit.grading.submission import Submission, is_own
@@ -175,8 +176,10 @@ def report(marks: Sequence[Mark], journals: Sequence[Path], notices: Sequence[st
     shown = table(("learner", "exercise", "why"), names) or "<p>None.</p>"
     body += f"<h2>0 points for a name that was not defined</h2>{shown}"
     body += f"<h2>What they predicted</h2>{_predicted(marks, journals)}"
-    rows = [(name, f"{total(own)[0]:g} of {total(own)[1]}") for name, own in students.items()]
-    return page("The class", body + "<h2>Points</h2>" + table(("learner", "points"), rows))
+    if rows := learned(journals):
+        body += f"<h2>Before and after the course</h2>{_learned(rows)}"
+    points = [(name, f"{total(own)[0]:g} of {total(own)[1]}") for name, own in students.items()]
+    return page("The class", body + "<h2>Points</h2>" + table(("learner", "points"), points))
 
 
 def journals_beside(submissions: Iterable[Submission]) -> list[Path]:
@@ -221,6 +224,46 @@ def _predicted(marks: Sequence[Mark], journals: Sequence[Path]) -> str:
         rows = [(f"{answer} (right)" if answer == right else answer, str(n)) for answer, n in answers[id].most_common()]
         parts.append(f"<p>{escape(row['question'].strip())}</p>{table(('predicted', 'learners'), rows)}")
     return "".join(parts) or "<p>No journal was handed in: ask for the whole folder, not the notebooks alone.</p>"
+
+
+@dataclass(frozen=True)
+class Learned:
+    """How a class answered one question of the quiz, before and after the course.
+
+    before, after  (right answers, answers)
+    improved       learners with a wrong answer before and the right one after
+    declined       learners with the right answer before and a wrong one after
+    """
+
+    question: str
+    before: tuple[int, int]
+    after: tuple[int, int]
+    improved: int
+    declined: int
+
+
+def learned(journals: Iterable[Path]) -> list[Learned]:
+    """Return a row for each question of the quiz that was answered, without names; one journal is one learner."""
+    both = [(last_answers(journal, "before"), last_answers(journal, "after")) for journal in journals]
+    found = []
+    for id, row in quiz_questions().items():
+        right = [[one[id] == row.answer if one.get(id) in row.all_choices else None for one in pair] for pair in both]
+        before, after = ([pair[time] for pair in right if pair[time] is not None] for time in (0, 1))
+        if before or after:
+            counts = (before.count(True), len(before)), (after.count(True), len(after))
+            found.append(Learned(row.question, *counts, right.count([False, True]), right.count([True, False])))
+    return found
+
+
+def _learned(rows: Sequence[Learned]) -> str:
+    def share(right: int, answers: int) -> str:
+        return f"{right} of {answers} ({right / answers:.0%})" if answers else "no answer"
+
+    head = ("question", "right before", "right after", "now right", "no longer right")
+    texts = [
+        (row.question, share(*row.before), share(*row.after), f"{row.improved}", f"{row.declined}") for row in rows
+    ]
+    return table(head, texts)
 
 
 def _time(text: str) -> datetime | None:

@@ -7,6 +7,7 @@ A lesson is a folder `lesson_NN_name`; its notebook is `NN_name.ipynb`. In the f
     judge.pkl.gz      replaces these two in a learner's lab
     predictions.toml  questions that are answered before the lesson shows the answer
     hints.toml        three hints for each exercise
+    questions.toml    questions of the quiz, asked before and after the course
     cases.py          what exercises pass to learners' code, or train; the sandbox imports it before that code runs.
                       CASES: trainings that learners diagnose (labkit.clinic.Consultation), by name
 

@@ -1,8 +1,8 @@
 """Journal of the learner's answers: a file of JSON lines beside the notebook.
 
-Idea: answers outlive the kernel. A line holds the kind of question (prediction, exercise, hint), its id, the answer and
-the time. Lines are only appended, and the last one about a question counts. Where the folder cannot be written, the
-line goes to a journal in the home folder and names the folder it belongs to.
+Idea: answers outlive the kernel. A line holds the kind of question (prediction, exercise, hint; before or after for the
+quiz), its id, the answer and the time. Lines are only appended, and the last one about a question counts. Where the
+folder cannot be written, the line goes to a journal in the home folder and names the folder it belongs to.
 
 Invariant: written lines stay. A kill costs at most the line being written; a damaged line costs no other line. Nothing
 leaves the machine, and nothing is saved where LABKIT_ANSWERS is "off".

@@ -40,6 +40,7 @@
   // --- widgets ---
   const page = location.pathname.split("/").pop().replace(/\.html$/, "");
   const said = (key) => `answer/${page}/${key}`;
+  const quizAnswers = (phase) => JSON.parse(read(`answer/quiz/${phase}`) ?? "{}");
   for (const element of document.querySelectorAll("[data-widget]")) {
     const widget = globalThis.labkitWidgets?.[element.dataset.widget];
     const needsPython = () => element.append(element.querySelector("template").content.cloneNode(true));
@@ -51,8 +52,11 @@
       }
       const key = said(element.dataset.key);
       if (state.choice === "") state.choice = read(key) ?? "";
+      if (state.phase === "after") state.earlier = quizAnswers("before");
+      if (state.phase) state.answers = quizAnswers(state.phase);
       const { model } = widget(state, element);
       model.on("change:choice", () => write(key, model.get("choice")));
+      model.on("change:answers", () => write(`answer/quiz/${state.phase}`, JSON.stringify(model.get("answers"))));
     } catch (error) {
       console.error(error); // its picture stays
       if (!element.querySelector(".labkit")) needsPython();

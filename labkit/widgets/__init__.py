@@ -15,6 +15,7 @@ from labkit.widgets.number_line.widget import NumberLine
 from labkit.widgets.patient_wall.widget import PatientWall
 from labkit.widgets.predict.widget import Predict, Prediction, predict, predictions
 from labkit.widgets.pulse.widget import Pulse, pulse
+from labkit.widgets.quiz.widget import Quiz, quiz
 from labkit.widgets.results.gemm import recorded_gemm, roofline_figure, sweep_figure, sweep_sentence
 from labkit.widgets.results.published import gains_figure
 from labkit.widgets.results.recipe_table import RecipeTable, recipe_table
@@ -32,9 +33,10 @@ from labkit.widgets.zoom.widget import GradientZoom
 __all__ = [
     "ALL_LAYERS", "FATE_COLOURS", "FORMAT_COLOURS", "AdditionPlayer", "BeatTheScaler", "BitExplorer", "BlockScales",
     "CastLedger", "CastPasses", "GpuRun", "GradientZoom", "LiveTraining", "MmaBlock", "NumberLine", "PatientWall",
-    "Predict", "Prediction", "Pulse", "RecipeTable", "ScalerPresets", "ScalerTimeline", "StepDebugger", "SumErrors",
-    "SwallowedUpdates", "Trace", "TrainingBar", "UnderflowHistogram", "Workbench", "Workers", "gains_figure",
-    "measure_trace", "memory_bars", "predict", "predictions", "pulse", "race_figure", "race_sentence", "recipe_table",
-    "recorded_gemm", "recorded_trace", "roofline_figure", "static_underflow", "sum_errors", "sum_errors_figure",
-    "sweep_figure", "sweep_sentence", "treatment_figure", "treatment_sentence",
+    "Predict", "Prediction", "Pulse", "Quiz", "RecipeTable", "ScalerPresets", "ScalerTimeline", "StepDebugger",
+    "SumErrors", "SwallowedUpdates", "Trace", "TrainingBar", "UnderflowHistogram", "Workbench", "Workers",
+    "gains_figure", "measure_trace", "memory_bars", "predict", "predictions", "pulse", "quiz",
+    "race_figure", "race_sentence", "recipe_table", "recorded_gemm", "recorded_trace", "roofline_figure",
+    "static_underflow", "sum_errors", "sum_errors_figure", "sweep_figure", "sweep_sentence", "treatment_figure",
+    "treatment_sentence",
 ]  # fmt: skip

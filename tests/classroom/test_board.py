@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import urllib.error
 import urllib.request
@@ -12,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from labkit.classroom.board import guesses, leaders, serve
+from labkit.classroom.board import guesses, leaders, serve, state
+from labkit.classroom.pages import report
 from labkit.cli import main
 from labkit.grading.results import GradeRow, GradingLog
 from labkit.records.journal import NAME, append_answer
@@ -46,6 +48,30 @@ def test_numbers_are_counted_by_their_power_of_ten_and_what_is_none_is_not(tmp_p
     for learner, answer in (("a", "0.02"), ("b", "0.05"), ("c", "3"), ("d", "nan"), ("e", "-1"), ("f", "much")):
         commit(tmp_path, learner, RULER, answer)
     assert guesses(tmp_path)[0]["bars"] == [("0.01 to 0.1", 2), ("1 to 10", 1)]
+
+
+def test_both_times_of_the_quiz_are_counted_question_by_question_without_names(tmp_path: Path) -> None:
+    answers = {"ada": ("2049", "2048"), "bob": ("2048", "2050"), "cleo": ("I do not know", "2048"), "dan": ("2048", "")}
+    for learner, both in answers.items():
+        for kind, answer in zip(("before", "after"), both, strict=True):
+            append_answer(tmp_path / learner / NAME, kind, "odd", answer)
+    append_answer(tmp_path / "eve" / NAME, "after", "tiny", "0")
+    tiny, odd = sorted(state(tmp_path, None)["learned"], key=lambda row: row["question"])
+    assert odd == {
+        "question": "What is 2048 + 1 in FP16?",
+        "before": (2, 4),
+        "after": (2, 3),
+        "improved": 2,
+        "declined": 1,
+    }
+    assert (tiny["before"], tiny["after"]) == ((0, 0), (1, 1))
+    (text,) = re.findall(
+        "Before and after.*?</table>", report([], sorted(tmp_path.glob(f"*/{NAME}"))).decode(), re.DOTALL
+    )
+    assert "<td>2 of 4 (50%)</td><td>2 of 3 (67%)</td><td>2</td><td>1</td>" in text
+    assert "<td>no answer</td><td>1 of 1 (100%)</td>" in text
+    assert not any(learner in text for learner in (*answers, "eve"))
+    assert "Before and after" not in report([], []).decode()
 
 
 def kept(folder: Path) -> Path:

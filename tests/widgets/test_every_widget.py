@@ -38,6 +38,7 @@ from labkit.widgets import (
     UnderflowHistogram,
     Workbench,
     predict,
+    quiz,
 )
 
 GRADIENTS = {"conv": torch.linspace(-1, 1, 50) * 2.0**-20, "head": torch.ones(3) * 2.0**-9}
@@ -62,6 +63,7 @@ WIDGETS: dict[str, Callable[[], Any]] = {
     "number_line": lambda: NumberLine(FP16, 2049.0),
     "patient_wall": PatientWall,
     "predict": lambda: predict("scaling.order"),
+    "quiz": lambda: quiz("before"),
     "scaler_presets": lambda: ScalerPresets(SHORT),
     "scaler_timeline": lambda: ScalerTimeline(SHORT),
     "step_debugger": lambda: StepDebugger(TASKS["digits"]),

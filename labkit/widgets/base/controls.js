@@ -120,6 +120,35 @@ function segmented({ label, options, value, onChange, labelled = true }) {
   return self;
 }
 
+// One of a few texts, one below the other; `fix(value)` shows the choice that stays.
+function radioList({ options, value, onPick, label = "Choices" }) {
+  const name = `lk-list-${copyOfThisFile}-${++controls}`;
+  const inputs = options.map((option) => {
+    const input = h("input", { type: "radio", name, value: option });
+    input.checked = option === value;
+    input.addEventListener("change", () => onPick(option));
+    return input;
+  });
+  const labels = inputs.map((input) => h("label", { class: "lk-choice" }, input, h("span", {}, rich(input.value))));
+  return {
+    element: h("div", { class: "lk-choices", role: "radiogroup", "aria-label": label }, ...labels),
+    fix(choice) {
+      for (const [i, input] of inputs.entries()) {
+        input.disabled = true;
+        labels[i].dataset.picked = String(input.value === choice);
+      }
+    },
+  };
+}
+
+// Enter in `element` presses a button, where it can be pressed.
+function onEnter(element, { element: target }, owner) {
+  owner.listen(element, "keydown", (event) => {
+    const bare = event.key === "Enter" && !(event.shiftKey || event.ctrlKey || event.metaKey || event.altKey);
+    if (bare && !event.isComposing && !target.disabled) target.click();
+  });
+}
+
 // One of several, in a list that opens; `show(options, value, none)` takes [value, text] pairs, and what stands there for none.
 function choice({ label, onChange }) {
   const id = `lk-choice-${copyOfThisFile}-${++controls}`;

@@ -4,25 +4,9 @@
 
 const WAITING = "Committed. The reply comes as soon as the kernel is free.";
 
-function choicesAsked({ model, owner, picked, pick }) {
-  const name = `lk-predict-${Math.random().toString(36).slice(2)}`;
-  const inputs = model.get("choices").map((choice) => {
-    const input = h("input", { type: "radio", name, value: choice });
-    input.checked = choice === picked;
-    owner.listen(input, "change", () => pick(choice));
-    return input;
-  });
-  const labels = inputs.map((input) => h("label", { class: "lk-choice" }, input, h("span", {}, rich(input.value))));
-  const element = h("div", { class: "lk-choices", role: "radiogroup", "aria-label": "Choices" }, ...labels);
-  return {
-    element,
-    show(done) {
-      for (const [i, input] of inputs.entries()) {
-        input.disabled = done;
-        labels[i].dataset.picked = String(done && input.value === model.get("choice"));
-      }
-    },
-  };
+function choicesAsked({ model, picked, pick }) {
+  const list = radioList({ options: model.get("choices"), value: picked, onPick: pick });
+  return { element: list.element, show: (done) => done && list.fix(model.get("choice")) };
 }
 
 const replies = (model) => model.get("_replies");
@@ -40,10 +24,7 @@ export default view({ label: "Prediction", kind: "predict", alone: (model) => re
     onPress: () => put(model, { choice: picked, ...answerOf(picked) }),
   });
   const asked = (model.get("ruler").high ? numberAsked : choicesAsked)({ model, owner, picked, pick });
-  owner.listen(asked.element, "keydown", (event) => {
-    const bare = event.key === "Enter" && !(event.shiftKey || event.ctrlKey || event.metaKey || event.altKey);
-    if (bare && !event.isComposing && !commit.element.disabled) commit.element.click();
-  });
+  onEnter(asked.element, commit, owner);
   const answerOf = (choice) => (replies(model) ? replied(replies(model), model.get("ruler"), choice) : {});
   const reply = h("p", { class: "lk-reply", role: "status", tabindex: "-1" });
 

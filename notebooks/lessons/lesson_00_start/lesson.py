@@ -23,7 +23,7 @@
 # %% id="touch-warm-up"
 from labkit.amp import RECIPES
 from labkit.train import TASKS, TrainingRun, gradient_snapshot
-from labkit.widgets import UnderflowHistogram, predict
+from labkit.widgets import UnderflowHistogram, predict, quiz
 
 gradients = gradient_snapshot(TrainingRun(TASKS["segmentation_small"], RECIPES["FP16"]))
 UnderflowHistogram(gradients, log2_scale=0)
@@ -103,6 +103,15 @@ check("start.smallest", my_smallest)
 #
 # The minutes are for a first reading, with all exercises. A lesson that is marked *to come* is not part of the lab yet.
 #
+# ## Ten questions, before you begin
+#
+# They take about five minutes, and you may leave them out. They are not graded, and *I do not know* is a good answer
+# today. At the end of the course, lesson 12 asks the same ten questions again. Then you see what you have learned.
+
+# %% id="quiz-before"
+quiz("before")
+
+# %% [markdown]
 # ## How far you are
 #
 # Come back to this cell at any time: it counts the exercises of all lessons, and names the next one.
@@ -113,8 +122,9 @@ from labkit.grading import progress
 progress()
 
 # %% [markdown]
-# **Where your answers are stored.** The file `labkit-answers.jsonl` next to this notebook stores your predictions. It
-# also stores each answer that you checked with `check(...)`: its text, its points and the time. If that folder is
+# **Where your answers are stored.** The file `labkit-answers.jsonl` next to this notebook stores your predictions and
+# your answers to the ten questions. It also stores each answer that you checked with `check(...)`: its text, its points
+# and the time. If that folder is
 # read-only, the file is in `.labkit/` in your home folder. It stays on your machine. A crash loses no checked answer:
 # in a terminal, `labkit restore` lists them, and `labkit restore --write` puts them back into empty cells. Delete the
 # file to answer everything again. Start JupyterLab with `LABKIT_ANSWERS=off` to store nothing.

@@ -28,7 +28,7 @@ from labkit.formats import BF16, FP16
 from labkit.grading import FAILING, PROJECT_TASKS, check, enter, show
 from labkit.instrument import swallowed
 from labkit.train import TrainingRun, gradient_snapshot, train
-from labkit.widgets import LiveTraining, UnderflowHistogram, predict
+from labkit.widgets import LiveTraining, UnderflowHistogram, predict, quiz
 
 
 def compare_with_fp32(name):
@@ -242,6 +242,15 @@ grades = [
 if my_name:
     enter("leader_board", my_name, grades)
 show("leader_board")
+
+# %% [markdown]
+# ## The ten questions again
+#
+# You may have answered them in lesson 00. Answer them once more. After each answer you see whether it is right, and
+# the table at the end compares both times.
+
+# %% id="quiz-after"
+quiz("after")
 
 # %% [markdown]
 # ## What was settled

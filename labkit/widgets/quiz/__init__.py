@@ -1,0 +1,1 @@
+"""Quiz: the same questions before and after the course."""

@@ -1,0 +1,89 @@
+"""Quiz: the same questions before and after the course, so that learning can be measured.
+
+The questions (labkit.course.quiz) come twice, and each may be left out. The first time there is no reply. The
+second time each answer gets its reply, and a table compares both times. Answers are stored in the learner's journal,
+as kinds "before" and "after".
+
+Invariant: the browser holds no right answer before the learner has committed (a page without a kernel is the
+exception); what was committed stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import traitlets
+
+from labkit.course import quiz_questions
+from labkit.records.journal import current_journal, last_answers, save_answer
+from labkit.widgets.base.figures import still
+from labkit.widgets.base.widget import LabWidget
+
+PHASES = ("before", "after")
+
+
+class Quiz(LabWidget, folders=("quiz",)):
+    """Asks all questions in turn; `answers` follows what the learner commits to. Use `quiz(phase)` to get one."""
+
+    phase = traitlets.Enum(PHASES).tag(sync=True)
+    questions = traitlets.List(traitlets.Dict()).tag(sync=True)  # id, question and choices of each
+    answers = traitlets.Dict().tag(sync=True)  # id -> choice
+    earlier = traitlets.Dict().tag(sync=True)  # the answers of the first time; {} while that lasts
+    results = traitlets.Dict().tag(sync=True)  # after: id -> answer, why and lesson, of what was committed
+
+    def __init__(self, phase: str, answers: Mapping[str, str], earlier: Mapping[str, str]) -> None:
+        self._questions = quiz_questions()
+        rows = self._questions.items()
+        asked = [{"id": id, "question": row.question, "choices": list(row.all_choices)} for id, row in rows]
+        super().__init__(phase=phase, questions=asked, earlier=self._known(earlier))
+        self.answers = dict(answers)
+
+    def _known(self, answers: Mapping[str, object]) -> dict[str, object]:
+        """Return the answers that are one of the choices of their question."""
+        questions = self._questions
+        return {id: choice for id, choice in answers.items() if id in questions and choice in questions[id].all_choices}
+
+    @traitlets.validate("answers")
+    def _committed_answers_stay(self, proposal: Mapping[str, Any]) -> dict[str, object]:
+        return {**self._known(proposal["value"]), **self.answers}
+
+    @traitlets.observe("answers")
+    def _reply(self, change: Mapping[str, Any]) -> None:
+        if self.phase == "after":
+            self.results = self._results(change["new"])
+
+    def _results(self, ids: Mapping[str, object]) -> dict[str, dict[str, str]]:
+        rows = {id: self._questions[id] for id in ids}
+        return {id: {"answer": row.answer, "why": row.why, "lesson": row.lesson} for id, row in rows.items()}
+
+    def page_state(self) -> dict[str, Any]:
+        """Add the right answers of the second time: a page has no kernel to ask."""
+        known = self._results(self._questions) if self.phase == "after" else {}
+        return {**super().page_state(), "results": known, "_on_page": True}
+
+    def still(self) -> dict[str, Any]:
+        lines = "\n".join(f"{number}. {row['question']}" for number, row in enumerate(self.questions, 1))
+        return still(lines, "(Widgets do not run here: note your answers, then go on.)")
+
+
+def quiz(phase: str) -> Quiz:
+    """Ask the questions of the course, phase "before" or "after"; those answered in this folder stay answered.
+
+    Raises:
+        ValueError: `phase` is neither.
+    """
+    if phase not in PHASES:
+        raise ValueError(f"phase: expected one of {', '.join(map(repr, PHASES))}, got {phase!r}")
+    journal = current_journal()
+    if journal is None:
+        return Quiz(phase, {}, {})
+    saved = {kind: last_answers(journal, kind) for kind in PHASES}
+    widget = Quiz(phase, saved[phase], saved["before"] if phase == "after" else {})
+
+    def committed(change: Mapping[str, Any]) -> None:
+        for id in change["new"].keys() - change["old"].keys():
+            save_answer(journal, phase, id, change["new"][id])
+
+    widget.observe(committed, "answers")
+    return widget
