@@ -55,14 +55,14 @@ def page(notebook):
     for name, traits in {
         "bits": "format=FP16, text='1'",
         "line": "format=FP16, scale='log', x=0.1, rounding=Rounding.NEAREST_EVEN",
-        "player": "a='1', b='0.0001', format_name='FP16', operation='add', step=0",
+        "player": "a='1', b='0.0001', format_name='FP16', operation='add', step=1",
         "swallowed": "weight=1.0, update=2.0**-12",
     }.items():
         notebook.python(f"[setattr({name}, trait, value) for trait, value in dict({traits}).items()]")
     notebook.python("line.whole()")
     code(notebook.page, "0x3c00")
     notebook.page.wait_for_selector('.labkit-number-line[data-x="0.1"]:has(option[value=FP16]:checked)')
-    station(notebook.page, "Write")
+    station(notebook.page, "Align")
     notebook.until_said("swallowed", "2^-12 should take the weight from 1 ")
     return notebook.page
 
@@ -208,6 +208,8 @@ def station(page, title):
 def test_step_by_step_a_tenthousandth_is_lost(notebook, page):
     player = notebook.widget("addition")
     on = player.get_by_role("button", name="Next", exact=True)
+    player.get_by_role("button", name="First", exact=True).click()
+    station(page, "Write")
     assert page.evaluate(READ_PAPER) == ["10000000000", "11010001110"]
     on.click()
     station(page, "Align")

@@ -48,7 +48,7 @@ class Widget:
 
 
 WIDGETS = {
-    "addition": Widget("AdditionPlayer(1.0, 0.0001)", ".ad-stations input:checked", "ArrowRight", "w.step == 1"),
+    "addition": Widget("AdditionPlayer(1.0, 0.0001)", ".ad-stations input:checked", "ArrowRight", "w.step == 2"),
     "beat_scaler": Widget(
         "BeatTheScaler(steps=3, pace=1000, **CPU)", "[data-button=start]", "Enter", "w.phase == 'finished'"
     ),

@@ -183,6 +183,8 @@ class TestPlayer:
     def test_the_page_walks_through_the_stations_without_a_kernel(self, js, browser, player):
         page = Page(browser)
         root = page.show(player)
+        assert page.trait("step") == 1, "opens at Align"
+        root.get_by_role("button", name="First").click(force=True)
         for title in ADD:
             assert root.locator(".lk-sentence").get_attribute("data-text") == js.said("1", "0.0001")[title]
             root.get_by_role("button", name="Next").click(force=True)

@@ -245,6 +245,12 @@ def test_both_ends_are_in_the_sentence(js: Scripts) -> None:
         assert says in gradient_sentence(js, gradient * 2.0**-8, 8)
 
 
+def test_a_zoom_opens_on_the_largest_gradient_of_its_first_layer() -> None:
+    gradient = torch.tensor([[1e-9, -3e-3, 0.0], [2e-3, torch.nan, 1e-4]])
+    widget = GradientZoom({0: {"a": gradient}})
+    assert (widget.row, widget.column, widget.gradient) == (0, 1, pytest.approx(-3e-3))
+
+
 def test_a_smaller_layer_keeps_the_cell_inside(zoom: GradientZoom) -> None:
     zoom.zoom, zoom.row, zoom.column = 3, 23, 4
     zoom.layer = "head"

@@ -49,7 +49,7 @@ class AdditionPlayer(LabWidget, folders=("exact", "addition")):
     b = traitlets.Unicode().tag(sync=True)
     format_name = traitlets.Unicode().tag(sync=True)
     operation = traitlets.Unicode("add").tag(sync=True)
-    step = traitlets.Int(0).tag(sync=True)
+    step = traitlets.Int(1).tag(sync=True)  # it opens where something has moved
     sentence = traitlets.Unicode().tag(sync=True)
     _formats: traitlets.List[dict[str, Any]] = traitlets.List().tag(sync=True)
 

@@ -115,6 +115,12 @@ def _by_format(rows: Sequence[Published]) -> dict[str, list[Published]]:
     return dict(sorted(found.items(), key=lambda each: list(COLOURS).index(each[0])))
 
 
+def _mark(name: str) -> dict[str, Any]:
+    """Return the mark of a format; TF32 has FP32's colour, so its hexagon is half filled."""
+    half = {"fillstyle": "left", "mfc": COLOURS[name], "markerfacecoloralt": "none"} if name == "TF32" else {}
+    return {**MARK, "color": COLOURS[name], **half}
+
+
 def _speeds(axes: Axes, xlabel: str) -> None:
     from matplotlib.ticker import NullFormatter
 
@@ -123,9 +129,9 @@ def _speeds(axes: Axes, xlabel: str) -> None:
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.set_ylim(top=1.5 * axes.get_ylim()[1])
+    axes.set_ylim(top=4 * axes.get_ylim()[1])  # a band for the legend
     axes.set(xlabel=xlabel, ylabel="TFLOP/s")
-    axes.legend(frameon=False, fontsize=8)
+    axes.legend(frameon=False, fontsize=8, ncols=3, loc="upper left", columnspacing=1.2)
 
 
 def _size(axes: Axes, card: str) -> str:
@@ -133,11 +139,12 @@ def _size(axes: Axes, card: str) -> str:
     rows = published("product", card)
     for name, own in _by_format(rows).items():
         sided = [row for row in own if row.side]
-        axes.plot([r.side for r in sided], [r.value for r in sided], color=COLOURS[name], label=name, **MARK)
+        mark = _mark(name)
+        axes.plot([r.side for r in sided], [r.value for r in sided], label=name, **mark)
         for row in own:
             if not row.side:
                 axes.plot(SWEPT, [row.value] * 2, color=COLOURS[name], lw=0.8, ls="-")
-                axes.plot([(SWEPT[0] * SWEPT[1]) ** 0.5], [row.value], color=COLOURS[name], **MARK)
+                axes.plot([(SWEPT[0] * SWEPT[1]) ** 0.5], [row.value], **mark)
     roof = data_sheet(card)
     for format, peak in roof.peaks.items() if roof else ():
         axes.axhline(peak / 1e12, color=COLOURS[format.name], **PROMISED)
@@ -156,7 +163,7 @@ def _roofline(axes: Axes, card: str) -> str:
         axes.text(0.5, 0.5, f"No bandwidth is on file for the {card}", ha="center", color=QUIET)
         return f"Of the {card} no bandwidth is on file, so its roofline cannot be drawn; choose another card."
     for name, own in _by_format(rows).items():
-        axes.plot([row.intensity for row in own], [row.value for row in own], color=COLOURS[name], **MARK)
+        axes.plot([row.intensity for row in own], [row.value for row in own], **_mark(name))
     furthest = max([row.intensity for row in rows], default=2 * roof.ridge(FP16))
     xs = np.geomspace(0.25, 2 * furthest, 200)
     for format in roof.peaks:

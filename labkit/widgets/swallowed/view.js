@@ -13,16 +13,27 @@ function curveTable(onHighlight) {
     name.addEventListener("click", () => onHighlight(style.name));
     const row = h("tr", { data: { curve: style.name } }, h("th", { scope: "row" }, name));
     const found = Object.fromEntries(["end", "off", "moved"].map((key) => [key, h("td", { data: { key } })]));
-    row.append(...Object.values(found));
+    const alone = h("td", { class: "sw-alone", "aria-hidden": "true" });
+    row.append(alone, ...Object.values(found));
     body.append(row);
-    cells.set(style.name, { ...found, name, row });
+    cells.set(style.name, { ...found, name, row, alone, style });
   }
   const moved = h("th", { scope: "col", text: "steps that moved it" });
   const heads = ["end value", "off the exact sum"].map((text) => h("th", { scope: "col", text }));
-  const head = h("tr", {}, h("th", { scope: "col", text: "weight in" }), ...heads, moved);
+  const head = h("tr", {}, h("th", { scope: "col", text: "weight in" }), h("th", { scope: "col", text: "alone" }), ...heads, moved);
   return {
     element: h("table", { class: "lk-table sw-table" }, h("thead", {}, head), body),
-    set(rows, highlight) {
+    set(rows, highlight, curves, exact) {
+      const low = Math.min(exact, ...curves.map((values) => Math.min(...values)));
+      const high = Math.max(exact, ...curves.map((values) => Math.max(...values)));
+      const y = (value) => (22 - (20 * (value - low)) / (high - low || 1)).toFixed(1);
+      rows.forEach(({ name }, i) => {
+        const { alone, style } = cells.get(name);
+        const every = Math.ceil(curves[i].length / 110);
+        const points = Array.from(curves[i]).filter((_, step) => step % every === 0).map((value, x) => `${x},${y(value)}`);
+        const ends = `x1="0" y1="${y(curves[i][0])}" x2="${points.length - 1}" y2="${y(exact)}"`;
+        alone.innerHTML = `<svg width="112" height="24"><line ${ends} stroke="var(--lk-line)" stroke-width="4"/><polyline points="${points.join(" ")}" fill="none" stroke="var(--lk-${style.colour})" stroke-width="1.8"/></svg>`;
+      });
       for (const { name, ...values } of rows) {
         const cell = cells.get(name);
         for (const [key, text] of Object.entries(values)) cell[key].replaceChildren(rich(text));
@@ -124,7 +135,7 @@ export default view({ label: "Swallowed updates", kind: "swallowed", alone: true
       one.output.replaceChildren(rich(quarters(now[name]))); // code may have set what the slider cannot
     }
     words.say(now.sentence);
-    table.set(now.rows, model.get("highlight"));
+    table.set(now.rows, model.get("highlight"), shown.curves, now.exact);
   }
 
   function follow() {

@@ -72,9 +72,13 @@ class GradientZoom(LabWidget, folders=("exact", "bits", "underflow", "zoom")):
             raise ValueError("all steps of a film have the same layers, and their gradients the same shapes")
         self._shapes = shapes[0]  # layer -> shape
         self._tables = [{name: _table(gradient) for name, gradient in layers.items()} for layers in film.values()]
+        first = next(iter(self._tables[0].values()))
+        row, column = np.unravel_index(np.abs(np.nan_to_num(first)).argmax(), first.shape)  # the largest one
         cells = [table.ravel() for tables in self._tables for table in tables.values()]
         super().__init__(
             layer=next(iter(self._shapes)),
+            row=int(row),
+            column=int(column),
             _film=[{"step": shot.step, "rows": rows(shot)} for shot in self.snapshots],
             _cells=np.concatenate(cells).astype(np.float32).tobytes(),
             _windows=windows(FP16),
