@@ -160,6 +160,8 @@ def test_one_slider_leads_from_the_network_to_the_bits_and_times_two_moves_the_e
     assert page.locator(".labkit-zoom .be-bit:visible").count() == 0
     page.emulate_media(reduced_motion="no-preference")
     grid = page.locator(".labkit-zoom .gz-stage canvas:visible")
+    notebook.python("[zoom.set_trait('row', 0), zoom.set_trait('column', 0)]")
+    notebook.settle()
     grid.focus()
     notebook.press("ArrowDown", "ArrowRight")
     notebook.until("(zoom.row, zoom.column, zoom.zoom) == (1, 1, 2)")
