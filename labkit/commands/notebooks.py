@@ -164,6 +164,10 @@ def _read(paths: Sequence[Path]) -> dict[str, Any]:
     for path in paths:
         if not path.is_file():
             raise CommandError(f"there is no notebook {path}")
+    pages = Counter(path.stem.casefold() for path in paths)
+    for path in paths:
+        if path.stem.casefold() == "index" or pages[path.stem.casefold()] > 1:
+            raise CommandError(f"each page needs a name of its own, and index.html lists them; rename {path}")
     return {path.stem: read_notebook(path) for path in paths}
 
 

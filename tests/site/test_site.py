@@ -201,6 +201,12 @@ def test_notebooks_are_taken_as_they_are(tmp_path: Path, capsys: Any) -> None:
     assert (tmp_path / "pages" / "mine.html").is_file()
     assert main(["site", str(tmp_path / "pages"), str(tmp_path / "none.ipynb")]) == 2
     assert "there is no notebook" in capsys.readouterr().err
+    for folder, name in (("a", "Mine"), ("b", "mine"), ("a", "index")):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / f"{name}.ipynb").write_text("{}")
+    for pair in (["a/index.ipynb"], ["a/Mine.ipynb", "b/mine.ipynb"]):
+        assert main(["site", str(tmp_path / "out"), *(str(tmp_path / name) for name in pair)]) == 2
+        assert "each page needs a name of its own" in capsys.readouterr().err
 
 
 def test_the_page_replies_to_a_number_as_python_does(browser: Any) -> None:
