@@ -107,7 +107,7 @@ WIDGETS = (
     Widget("memory_bars", "09b_many_workers", "The memory of a rank, with the optimizer's state split or not.",
            "memory_bars(Workers())", still=False),
     Widget("treatment_figure", "10_clinic", "How a training of the clinic went: losses, scales, skipped steps.",
-           'import torch\nfrom labkit.clinic import look\nfrom torch.nn.functional import cross_entropy\n\n\n'
+           'import torch\nfrom labkit.grading import look\nfrom torch.nn.functional import cross_entropy\n\n\n'
            'def training(model, batches):\n    optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.5), []\n'
            '    for inputs, targets in batches:\n        optimizer.zero_grad()\n'
            '        loss = cross_entropy(model(inputs), targets)\n        loss.backward()\n        optimizer.step()\n'

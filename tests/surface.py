@@ -37,10 +37,9 @@ def surface() -> dict[str, Any]:
     """Return all but the answers, by kind and name."""
     from labkit import widgets
     from labkit.amp import PRESETS, RECIPES
-    from labkit.clinic import CONSULTATIONS
     from labkit.faults import cards
     from labkit.formats import FORMATS
-    from labkit.grading import EXERCISES
+    from labkit.grading import CONSULTATIONS, EXERCISES
     from labkit.grading.hints import hints
     from labkit.train import TASKS
 

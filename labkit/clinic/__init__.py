@@ -1,22 +1,15 @@
-"""Examination of trainings: `diagnose` examines one that runs, `find_pitfalls` a record, and both say what to do.
-
-The trainings of lesson 10 are `CONSULTATIONS`; `treat` and `look` run a repair of one.
-"""
+"""Examination of trainings: `diagnose` examines one that runs, `find_pitfalls` a record, and both say what to do."""
 
 import warnings
 from typing import Any
 
 from labkit import faults, machine
-from labkit.clinic.consult import Treatment, look, treat
-from labkit.clinic.consultations import Consultation, consultations
 from labkit.clinic.diagnose import claims, diagnose
 from labkit.clinic.pitfalls import find_pitfalls
+from labkit.course import lessons
 from labkit.machine import Finding, Report, Status
 
-__all__ = [
-    "CONSULTATIONS", "Consultation", "Finding", "Report", "Status", "Treatment", "claims", "consultations", "diagnose",
-    "find_pitfalls", "look", "treat",
-]  # fmt: skip
+__all__ = ["Finding", "Report", "Status", "claims", "diagnose", "find_pitfalls"]
 
 # What left this package, importable from here until version 0.4: the new place, and the object with its old signature.
 MOVED: dict[str, tuple[str, Any]] = {
@@ -31,13 +24,18 @@ MOVED: dict[str, tuple[str, Any]] = {
 for _name in ("Card", "GpuCard", "Kind", "TrainingOutcome", "Training", "cards", "explain"):
     MOVED[_name] = (f"labkit.faults.{_name}", getattr(faults, _name))
 
+OF_LESSONS = ("CONSULTATIONS", "Consultation", "Treatment", "look", "treat")  # now in labkit.grading
+
 
 def __getattr__(name: str) -> Any:
-    """Return the consultations of all lessons; or what moved to another package, with a DeprecationWarning."""
-    if name == "CONSULTATIONS":  # the cases of lessons, which are imported when they are used
-        return consultations()
-    if name not in MOVED:
+    """Return what moved to another package, with a DeprecationWarning."""
+    if name in OF_LESSONS:
+        modules = [lesson.module("cases") for lesson in lessons()]
+        found = [getattr(module, name) for module in modules if hasattr(module, name)]
+        place, moved = f"labkit.grading.{name}", next(iter(found), None)
+    elif name in MOVED:
+        place, moved = MOVED[name]
+    else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    place, moved = MOVED[name]
     warnings.warn(f"labkit.clinic.{name} is now {place}", DeprecationWarning, stacklevel=2)
     return moved

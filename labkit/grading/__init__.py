@@ -11,7 +11,10 @@ from labkit.grading.hints import hint
 from labkit.grading.judge import check, earned, judge
 
 # What a lesson's cases.py has for its notebook.
-OF_LESSONS = ("FAILING", "PROJECT_TASKS", "SIX", "enter", "show", "six_operands")
+OF_LESSONS = (
+    "CONSULTATIONS", "FAILING", "PROJECT_TASKS", "SIX", "Consultation", "Treatment", "enter", "look", "show",
+    "six_operands", "treat",
+)  # fmt: skip
 
 __all__ = [
     "EXERCISES", "Exercise", "Grade", "Mistake", "check", "earned", "hint", "judge", "progress", *OF_LESSONS,
@@ -19,7 +22,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Return what a lesson has for its notebook: kernels, tasks and failing recipes, functions of its leader board."""
+    """Return what a lesson has for its notebook: kernels, tasks, consultations, functions of its leader board."""
     modules = (lesson.module("cases") for lesson in lessons()) if name in OF_LESSONS else ()
     for module in modules:
         if hasattr(module, name):

@@ -2,11 +2,12 @@
 
 import pytest
 
-from labkit import clinic, faults, machine
+from labkit import clinic, faults, grading, machine
 
 
 def moved(name: str) -> object:
-    with pytest.warns(DeprecationWarning, match=rf"labkit\.clinic\.{name} is now labkit\.(faults|machine)\.\w+$"):
+    place = r"labkit\.(faults|grading|machine)\.\w+"
+    with pytest.warns(DeprecationWarning, match=rf"labkit\.clinic\.{name} is now {place}$"):
         return getattr(clinic, name)
 
 
@@ -20,5 +21,7 @@ def test_a_name_that_moved_works_as_before_and_warns() -> None:
     assert moved("code_of")(patient.function, cured=False) == faults.snippet(patient, fixed=False)
     for name in clinic.MOVED:
         moved(name)
+    for name in clinic.OF_LESSONS:
+        assert moved(name) is getattr(grading, name)
     with pytest.raises(AttributeError, match="no attribute 'checkup'"):
         clinic.checkup  # noqa: B018

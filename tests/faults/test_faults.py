@@ -116,7 +116,7 @@ def states_after_a_patient_and_a_consultation() -> list[bool]:
     """Return whether the random states of the CPU and of the GPU are what they were, and a fault still fails."""
     import torch.nn.functional as F
 
-    from labkit.clinic import look
+    from labkit.grading import look
 
     def work(model, batches):  # type: ignore[no-untyped-def]
         return [F.cross_entropy(model(inputs), targets) for inputs, targets in batches[:2]], None

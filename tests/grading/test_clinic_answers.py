@@ -53,14 +53,14 @@ NOISE = (
 
 # A learner's cell that replaces what it can reach of the modules that look on.
 WITNESS = """
-import labkit.clinic.consult as consult
-import labkit.clinic.observer as observer
-from labkit.clinic import CONSULTATIONS
+import sys
+from labkit.grading import CONSULTATIONS, Treatment
 import dataclasses
-made = consult.Treatment.__init__
+observer = sys.modules[Treatment.__module__.replace("treatment", "observer")]
+made = Treatment.__init__
 def lie(self, *args, **fields):
     made(self, *args, **(fields | dict(half=1.0, score=1.0, examples=10**6, steps=64, still=(), decided=10**3)))
-consult.Treatment.__init__ = lie
+Treatment.__init__ = lie
 observer.Observations.products = property(lambda self: {"float16": 10**6, "bfloat16": 10**6})
 for name, case in CONSULTATIONS.items():
     CONSULTATIONS[name] = dataclasses.replace(case, score=lambda model: 1.0, limit=0.0, half=0.0)

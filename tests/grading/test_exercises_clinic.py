@@ -15,8 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from labkit.clinic import CONSULTATIONS, Treatment, look, treat
-from labkit.grading import EXERCISES, check
+from labkit.grading import CONSULTATIONS, EXERCISES, Treatment, check, look, treat
 from labkit.grading.batch import SharedReplies, normalized
 from labkit.grading.sandbox.supervisor import Reply
 from labkit.grading.sandbox.wire import Instance, dump, load

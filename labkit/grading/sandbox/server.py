@@ -33,9 +33,9 @@ def main() -> None:
     torch.set_num_threads(1)
     for layer in LAYERS:
         import_module(f"labkit.{layer}")
-    import_module("labkit.clinic").consultations()  # imports the cases.py of all lessons
-    grading = import_module("labkit.grading")
+    grading, clinic = import_module("labkit.grading"), import_module("labkit.clinic")
     vars(grading).update({name: getattr(grading, name, None) for name in grading.OF_LESSONS})
+    vars(clinic).update({name: vars(grading)[name] for name in clinic.OF_LESSONS})  # of notebooks before 0.4
     vars(grading).update(dict.fromkeys(("check", "enter", "show", "hint"), import_module(WORKER).no_check))
     labkit.course.hide()
     os.environ.pop(labkit.course.COURSE, None)

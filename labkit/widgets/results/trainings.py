@@ -9,11 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from textwrap import fill
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from labkit.clinic import Treatment
 from labkit.train import RunRecord, recorded_throughput, throughput_sentence
 from labkit.widgets.base.figures import (
     BROAD,
@@ -41,6 +40,30 @@ FORMAT_OF = {  # a recipe's first word; FP16 otherwise
 # FP32 is broad and the next line whole; the others have gaps, so that what lies under them is seen.
 DASHES = ("-", "-", (0, (6, 5)), (0, (2, 5)), (0, (1, 2)), (0, (6, 3, 1, 3)))
 MARKERS = "os^DvP"
+
+
+class Treatment(Protocol):
+    """What a training of the clinic did: the part of labkit.grading.Treatment that is drawn."""
+
+    @property
+    def losses(self) -> Sequence[float]:
+        """Loss of each step, as the training returned it."""
+
+    @property
+    def scales(self) -> Sequence[float]:
+        """Loss scale of each step, by a GradScaler; empty without one."""
+
+    @property
+    def steps(self) -> int:
+        """Number of optimizer steps."""
+
+    @property
+    def score(self) -> float:
+        """Score of its model."""
+
+    @property
+    def error(self) -> str:
+        """The error that ended it, or ""."""
 
 
 @on_any_page
@@ -152,6 +175,7 @@ def treatment_figure(treatment: Treatment) -> Figure:
 def treatment_sentence(treatment: Treatment) -> str:
     """Say in words what the picture shows.
 
+    >>> from labkit.grading import Treatment
     >>> treatment_sentence(Treatment(losses=(2.0, 1.0), score=0.5, steps=2))
     'The loss goes from 2 to 1 in 2 steps. Score at the end: 0.50.'
     >>> treatment_sentence(Treatment(error="ValueError: no"))

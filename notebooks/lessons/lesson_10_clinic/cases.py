@@ -1,5 +1,7 @@
 """The trainings that are brought to the consultations of this lesson, and what a repaired one reaches.
 
+The lesson imports CONSULTATIONS, `look` and `treat` from labkit.grading.
+
 Invariant: the same name, seed and number of batches give the same model and batches, after torch.manual_seed.
 """
 
@@ -15,9 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labkit.clinic.consultations import Batch, Consultation
 from labkit.faults.loops import accuracy, batches
 from labkit.train.networks import mlp
+
+from .treatment import Batch, Consultation, Treatment, Work, treatment
 
 
 def _reached(model: nn.Module, call: Callable[[Any, Tensor], Any] = nn.Module.__call__) -> float:
@@ -112,7 +115,7 @@ def _of_digits(steps: int, seed: int) -> list[Batch]:
 _small = partial(mlp, hidden=64, depth=1)
 _digits = Consultation(_small, _of_digits, steps=40, limit=0.6, score=_reached)
 
-CASES: dict[str, Consultation] = {
+CONSULTATIONS: dict[str, Consultation] = {
     "unscale": _digits,
     "clip": _digits,
     "region": replace(_digits, skips=2),  # an epsilon that FP16 has is a cure, too
@@ -141,3 +144,23 @@ CASES: dict[str, Consultation] = {
     "eval": Consultation(_with_batch_norm, _one_broken_picture, 30, 0.6, _reached, skips=1),
     "overflow": Consultation(_body_and_head, _of_digits, 40, 0.6, partial(_reached, call=normalised), skips=1),
 }
+
+
+def treat(name: str, work: Work, seed: int = 0, steps: int | None = None) -> Treatment:
+    """Run a training of a consultation on one thread and return what it did; an exception of the training is raised.
+
+    steps   number of batches; None: that of the consultation
+
+    Raises:
+        KeyError: there is no consultation of this name.
+        ValueError: the training did not return a pair of losses and diagnosis.
+    """
+    return treatment(CONSULTATIONS[name], work, seed, steps)
+
+
+def look(name: str, work: Work, seed: int = 0) -> Treatment:
+    """Run a training of a consultation, and return what it did; an exception ends it and becomes its `error`."""
+    try:
+        return treat(name, work, seed)
+    except Exception as error:
+        return Treatment(error=f"{type(error).__name__}: {error}")

@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
-from labkit.clinic import treat
 from labkit.grading.draws import always
 from labkit.grading.exercise import Case, Check, Edit, Exercise, Mistake, wrong
 from labkit.grading.solutions import Solutions
 
+from .cases import treat
 from .replay import TEXTS
 from .runs import Diagnosed, treated
 

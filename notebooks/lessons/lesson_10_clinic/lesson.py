@@ -27,10 +27,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from labkit.clinic import CONSULTATIONS, look
 from labkit.faults import FAULTS, run
 from labkit.frameworks.torch_amp import autocast as gpu_lists
-from labkit.grading import check
+from labkit.grading import CONSULTATIONS, check, look
 from labkit.widgets import PatientWall, predict, treatment_figure
 
 # %% [markdown]

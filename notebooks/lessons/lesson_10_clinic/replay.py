@@ -27,12 +27,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from labkit.amp import autocast
-from labkit.clinic.consult import one_at_a_time
-from labkit.clinic.consultations import Batch
 from labkit.faults.fault import random_state_kept
 from labkit.formats import FP16
 
-from .cases import CASES, attended, normalised
+from .cases import CONSULTATIONS, attended, normalised
+from .treatment import Batch, one_at_a_time
 
 U = 2.0**-11
 LOSS_ULPS = 4  # u, by which a loss may differ from its replay, relative to the loss or to 1
@@ -105,13 +104,13 @@ def beginning(name: str, steps: int, seed: int) -> tuple[nn.Module, list[Batch]]
     """Return the model and the batches that a consultation begins with; the model is not to be changed."""
     with one_at_a_time, random_state_kept():
         torch.manual_seed(seed)
-        case = CASES[name]
+        case = CONSULTATIONS[name]
         return case.model(), case.batches(steps, seed)
 
 
 def rebuilt(name: str, seed: int, weights: Tensor, buffers: Sequence[Tensor]) -> nn.Module:
     """Return the model of a consultation with these weights and buffers, in FP32."""
-    model = copy.deepcopy(beginning(name, CASES[name].steps, seed)[0])
+    model = copy.deepcopy(beginning(name, CONSULTATIONS[name].steps, seed)[0])
     with torch.no_grad():
         nn.utils.vector_to_parameters(weights, model.parameters())
         for own, kept in zip(model.buffers(), buffers, strict=True):
@@ -126,7 +125,7 @@ def replay(name: str, seed: int, states: Tensor, losses: Sequence[float]) -> Rep
     losses   what the training returned, a loss for each batch
     """
     text, found = TEXTS[name], Replay()
-    first, batches = beginning(name, CASES[name].steps, seed)
+    first, batches = beginning(name, CONSULTATIONS[name].steps, seed)
     model = copy.deepcopy(first)
     parameters = list(model.parameters())
     found.begins = bool(torch.equal(states[0], _flat(parameters)))

@@ -1,6 +1,6 @@
 """Judgement of consultations: the diagnosis must fit the run, and the training must learn, in 16 bits, from all data.
 
-Idea: the answer is a training. labkit.clinic.consult runs it in the sandbox of learners' code and returns numbers,
+Idea: the answer is a training. `treat` runs it in the sandbox of learners' code and returns numbers,
 which are judged here. A diagnosis has two parts, where and how much, and is right or wrong as a whole, so that a guess
 of one part gets no feedback.
 """
@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import cast
 
-from labkit.clinic.consult import Treatment
 from labkit.grading.difference import show
 from labkit.grading.exercise import Case, Outcome
 from labkit.grading.sandbox.wire import Instance
 from labkit.train import one_thread
 
-from .cases import CASES
+from .cases import CONSULTATIONS
 from .replay import (
     ALIKE,
     LENGTH,
@@ -33,6 +32,7 @@ from .replay import (
     rebuilt,
     replay,
 )  # fmt: skip
+from .treatment import Treatment
 
 Diagnosis = tuple[str, float | int | str]
 EIGHTHS = 8  # of an octave, in which a stored diagnosis is looked up
@@ -168,9 +168,9 @@ def treated(name: str, answer: object, case: Case) -> object:
         assert seen.states is not None
         with one_thread():
             run = replay(name, seed, seen.states, seen.losses)
-            score = CASES[name].score(rebuilt(name, seed, seen.states[-1], seen.buffers))
+            score = CONSULTATIONS[name].score(rebuilt(name, seed, seen.states[-1], seen.buffers))
         found |= _of_replay(name, run, len(seen.losses))
-    limit, metric = CASES[name].limit, CASES[name].metric
+    limit, metric = CONSULTATIONS[name].limit, CONSULTATIONS[name].metric
     if not score >= limit:
         found["score"] = f"expected {metric} to be at least {limit}, got {score:.2f}"
     good = f"score: {metric} is {score:.2f}, at least {limit}"
@@ -180,7 +180,7 @@ def treated(name: str, answer: object, case: Case) -> object:
 
 def _of_returned(name: str, seen: Treatment) -> dict[str, str]:
     """Return what is wrong with what came back, before anything is replayed: observation -> what it says."""
-    asked = CASES[name]
+    asked = CONSULTATIONS[name]
     given = sum(len(batch[0]) for batch in asked.batches(asked.steps, 0))
     broken = next((step for step, loss in enumerate(seen.losses) if not math.isfinite(loss)), None)
     narrow = seen.states is not None and bool((seen.states[-1].half().float() == seen.states[-1]).all())
@@ -209,7 +209,7 @@ def _of_returned(name: str, seen: Treatment) -> dict[str, str]:
 
 def _of_replay(name: str, run: Replay, losses: int) -> dict[str, str]:
     """Return what is wrong with the steps and losses of a training, as its weights show them."""
-    asked, text = CASES[name], TEXTS[name]
+    asked, text = CONSULTATIONS[name], TEXTS[name]
     low, high = quantile(run.noises, 0.2), quantile(run.noises, 0.7)
     least, most = text.noise
     length = quantile(run.lengths, 0.5)

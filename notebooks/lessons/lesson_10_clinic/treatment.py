@@ -1,7 +1,7 @@
-"""Run of a training that a learner diagnosed and repaired, and a record of what it did.
+"""Consultations, and the run of a training that a learner diagnosed and repaired, with a record of what it did.
 
-Idea: a consultation of lesson 10 is a model, batches and a score. The learner writes the training between them,
-`(model, batches) -> (losses, diagnosis)`. While it runs, labkit.clinic.observer records its weights whenever they
+Idea: a consultation is a model, batches and a score. The learner writes the training between them,
+`(model, batches) -> (losses, diagnosis)`. While it runs, the observer records its weights whenever they
 change, and counts the formats of its products. The weights are returned with the losses, as plain numbers: grading
 repeats every step from them.
 
@@ -17,15 +17,46 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from labkit.clinic.consultations import consultations
-from labkit.clinic.observer import unpatched
 from labkit.faults.fault import random_state_kept
-from labkit.train.determinism import one_thread
+from labkit.train import one_thread
+
+from .observer import unpatched
 
 one_at_a_time = threading.RLock()  # trainings share torch's random state, and the hooks of torch's classes
 Work = Callable[[Any, Any], object]  # (model, batches) -> (losses, diagnosis)
+Batch = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Consultation:
+    """A training to repair: its model and data, and the conditions that a repair has to meet.
+
+    model    creates the model, in FP32; torch's generator is seeded before
+    batches  (count, seed) -> the batches to train on
+    steps    number of batches of a treatment
+    limit    the score that a repaired training reaches and a broken one does not
+    score    of a trained model
+    metric   what the score is, in words
+    skips    how many steps may be skipped at most
+    format   the format of 16 bits that its text names
+    half     the least share of its products that has to be computed in it
+    decided  the parameter that an autograd function of the learner's has to be applied to; "" for none
+    weights  the dtypes that its parameters may have at the end
+    """
+
+    model: Callable[[], nn.Module]
+    batches: Callable[[int, int], list[Batch]]
+    steps: int
+    limit: float
+    score: Callable[[nn.Module], float]
+    metric: str = "the share of test digits that it gets right"
+    skips: int = 0
+    format: str = "float16"
+    half: float = 0.9
+    decided: str = ""
+    weights: tuple[str, ...] = ("float32",)
 
 
 @dataclass(frozen=True)
@@ -69,16 +100,14 @@ class Treatment:
     buffers: tuple[Tensor, ...] = field(default=(), compare=False, repr=False)
 
 
-def treat(name: str, work: Work, seed: int = 0, steps: int | None = None) -> Treatment:
+def treatment(case: Consultation, work: Work, seed: int = 0, steps: int | None = None) -> Treatment:
     """Run a training of a consultation on one thread and return what it did; an exception of the training is raised.
 
     steps   number of batches; None: that of the consultation
 
     Raises:
-        KeyError: there is no consultation of this name.
         ValueError: the training did not return a pair of losses and diagnosis.
     """
-    case = consultations()[name]
     with one_at_a_time, random_state_kept(), one_thread():
         torch.manual_seed(seed)
         model, given = case.model(), case.batches(case.steps if steps is None else steps, seed)
@@ -112,11 +141,3 @@ def treat(name: str, work: Work, seed: int = 0, steps: int | None = None) -> Tre
         states=torch.stack(seen.states) if len({state.shape for state in seen.states}) == 1 else None,
         buffers=tuple(buffer.detach().clone() for buffer in model.buffers()),
     )
-
-
-def look(name: str, work: Work, seed: int = 0) -> Treatment:
-    """Run a training of a consultation, and return what it did; an exception ends it and becomes its `error`."""
-    try:
-        return treat(name, work, seed)
-    except Exception as error:
-        return Treatment(error=f"{type(error).__name__}: {error}")
