@@ -240,14 +240,14 @@ def write_gradebook(path: Path, marks: Sequence[Mark], roster: Roster | None) ->
     Raises:
         OSError: it cannot be written.
     """
-    own = by_student(marks)
+    own, graded = by_student(marks), _graded_exercises(marks)
     if roster is None:
-        rows = [{"learner": student, **_columns("plain", {}, theirs, marks)} for student, theirs in own.items()]
+        rows = [{"learner": student, **_columns("plain", {}, theirs, graded)} for student, theirs in own.items()]
     else:
         found = {id(lines[0]): own[s] for s, lines in roster.assigned(own).items() if len(lines) == 1}
         rows = [
             line | {_column(line, name): value for name, value in _columns(
-                roster.kind, line, found.get(id(line), []), marks).items()}
+                roster.kind, line, found.get(id(line), []), graded).items()}
             for line in roster.lines
         ]  # fmt: skip
     write_table(path, list(dict.fromkeys(name for row in rows for name in row)), rows, guarded=roster is None)
@@ -258,28 +258,32 @@ def _limit(line: Line) -> float | None:
     return float(text) if text else None
 
 
-def _columns(kind: str, line: Line, own: Sequence[Mark], marks: Sequence[Mark]) -> dict[str, str]:
-    lessons = list(dict.fromkeys(EXERCISES[mark.row.exercise].lesson for mark in marks))
-    if kind == "canvas":
-        if POSSIBLE in _cell(line, "Student").lower():
-            return {lesson: str(sum(e.points for e in _exercises_of(lesson, marks))) for lesson in lessons}
-        return {lesson: _points(lesson, own) for lesson in lessons}
+def _graded_exercises(marks: Sequence[Mark]) -> dict[str, list[Exercise]]:
+    """Return lesson -> its exercises that were graded; lessons in the order of the marks."""
+    ids = dict.fromkeys(mark.row.exercise for mark in marks)
+    graded: dict[str, list[Exercise]] = {EXERCISES[id].lesson: [] for id in ids}
+    for exercise in (exercise for exercise in EXERCISES.values() if exercise.id in ids):
+        graded[exercise.lesson].append(exercise)
+    return graded
+
+
+def _columns(kind: str, line: Line, own: Sequence[Mark], graded: Mapping[str, Sequence[Exercise]]) -> dict[str, str]:
+    if kind == "canvas" and POSSIBLE in _cell(line, "Student").lower():
+        return {lesson: str(sum(exercise.points for exercise in exercises)) for lesson, exercises in graded.items()}
     if kind == "moodle":
         points, out_of = total(own)
         limit = _limit(line)
         grade = points if limit is None or not out_of else points * limit / out_of
         return {"Grade": f"{grade:.2f}", "Feedback comments": f"{points:g} of {out_of} points"} if own else {}
-    exercises = {mark.row.exercise: f"{mark.points:g}" for mark in own}
-    asked = [exercise.id for lesson in lessons for exercise in _exercises_of(lesson, marks)]
-    whole = {lesson: _points(lesson, own) for lesson in lessons}
-    return whole | {id: exercises.get(id, "") for id in asked} | {"total": f"{total(own)[0]:g}" if own else ""}
+    whole = {lesson: _points(exercises, own) for lesson, exercises in graded.items()}
+    if kind == "canvas":
+        return whole
+    points_of = {mark.row.exercise: f"{mark.points:g}" for mark in own}
+    single = {exercise.id: points_of.get(exercise.id, "") for exercises in graded.values() for exercise in exercises}
+    return whole | single | {"total": f"{total(own)[0]:g}" if own else ""}
 
 
-def _exercises_of(lesson: str, marks: Sequence[Mark]) -> list[Exercise]:
-    ids = {mark.row.exercise for mark in marks}
-    return [exercise for exercise in EXERCISES.values() if exercise.lesson == lesson and exercise.id in ids]
-
-
-def _points(lesson: str, own: Sequence[Mark]) -> str:
-    marks = [mark for mark in own if EXERCISES[mark.row.exercise].lesson == lesson]
+def _points(exercises: Sequence[Exercise], own: Sequence[Mark]) -> str:
+    ids = {exercise.id for exercise in exercises}
+    marks = [mark for mark in own if mark.row.exercise in ids]
     return f"{total(marks)[0]:g}" if marks else ""

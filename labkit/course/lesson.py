@@ -27,6 +27,7 @@ import sys
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -88,16 +89,21 @@ class Lesson:
         importlib.invalidate_caches()
 
     def table(self, stem: str) -> dict[str, Any]:
-        """Return the content of a TOML file of the lesson; {} where the folder has no such file.
+        """Return the content of a TOML file of the lesson, not to be changed; {} where the folder has no such file.
 
         Raises:
             CourseError: it is not valid TOML.
         """
         path = self.folder / f"{stem}.toml"
         try:
-            return tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+            return _parsed(path.read_text(encoding="utf-8")) if path.is_file() else {}
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise CourseError(f"{path}: {error}") from error
+
+
+@lru_cache(maxsize=256)
+def _parsed(text: str) -> dict[str, Any]:
+    return tomllib.loads(text)
 
 
 def lessons_folder() -> Path:

@@ -7,7 +7,7 @@ difficulty, minutes, and the solution, which is the reference). A learner's lab 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from dataclasses import replace
 from functools import lru_cache
 
@@ -28,6 +28,13 @@ class Exercises(Mapping[str, Exercise]):
 
     def __len__(self) -> int:
         return len(_all(lessons()))
+
+    # Mapping's own look for the lessons' folders once for each exercise.
+    def values(self) -> ValuesView[Exercise]:
+        return _all(lessons()).values()
+
+    def items(self) -> ItemsView[str, Exercise]:
+        return _all(lessons()).items()
 
 
 EXERCISES = Exercises()

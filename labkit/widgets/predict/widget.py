@@ -223,8 +223,8 @@ class Predict(LabWidget, folders=("predict",)):
 def predictions() -> dict[str, Prediction]:
     """Return the predictions of all lessons by id, from the predictions.toml of each."""
     stored = {id: row for lesson in lessons() for id, row in lesson.table("predictions").items()}
-    rulers = {id: Ruler(**row.pop("ruler")) if "ruler" in row else None for id, row in stored.items()}
-    return {id: Prediction(**row, ruler=rulers[id]) for id, row in stored.items()}
+    rulers = {id: Ruler(**row["ruler"]) if "ruler" in row else None for id, row in stored.items()}
+    return {id: Prediction(**{**row, "ruler": rulers[id]}) for id, row in stored.items()}
 
 
 def predict(id: str, measure: Callable[[], float] | None = None) -> Predict:
