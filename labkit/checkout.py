@@ -42,8 +42,8 @@ STEPS = (
     ),
     SetupStep(
         ".test-ready",
-        "Installing the packages of the tests",
-        ((*INSTALL, "--quiet", "--editable", ".[lab,test]"),),
+        "Installing the packages of the tests, and compiling their simulated GPU",
+        ((*INSTALL, "--quiet", "--editable", ".[lab,test]"), ("tests/gpu/simulated/build.py",)),
     ),
 )
 

@@ -196,10 +196,17 @@ def test_every_exercise_has_one_cell_found_by_tag_and_by_id() -> None:
 # --- the lessons as they run: every notebook in a fresh kernel ---
 
 
+# What a lesson measures on a CPU, it measures in small cases.
+SMALL = {
+    "cell_type": "code", "id": "small", "metadata": {}, "outputs": [], "execution_count": None,
+    "source": ["from labkit.bench import cases\n", "\n", "cases.CPU = cases.QUICK"],
+}  # fmt: skip
+
+
 def answered_later(source: Lesson) -> dict[str, Any]:
     """Return the notebook of a learner who runs each exercise as it was handed out, and then answers it.
 
-    What a lesson times, it times once instead of several times.
+    What a lesson times, it times once instead of several times, and small.
     """
     handed_out = enumerate(build.learners(source)["cells"])
     starters = {cell["id"]: {**cell, "id": f"starter-{number}"} for number, cell in handed_out}
@@ -209,7 +216,7 @@ def answered_later(source: Lesson) -> dict[str, Any]:
     twice = [
         [starters[cell["id"]], cell] if tags({"cells": [cell]}, "exercise-") else [cell] for cell in notebook["cells"]
     ]
-    return {**notebook, "cells": list(itertools.chain.from_iterable(twice))}
+    return {**notebook, "cells": [SMALL, *itertools.chain.from_iterable(twice)]}
 
 
 # A hang is ended where it happens, by a limit for each cell and each exercise that grows with how slow the machine is.

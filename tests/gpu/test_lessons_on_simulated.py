@@ -10,6 +10,7 @@ import ast
 import os
 import threading
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ def calls_live(code: ast.Module) -> bool:
     return any(isinstance(node, ast.Call) and getattr(node.func, "id", "") in LIVE for node in ast.walk(code))
 
 
+@cache
 def cells() -> dict[str, tuple[str, str, str]]:
     """Return, for each cell that makes such a widget: lesson and id -> imports, statements, the widget's expression."""
     found = {}
@@ -53,9 +55,6 @@ def cells() -> dict[str, tuple[str, str, str]]:
                 assert isinstance(last, ast.Expr)
                 found[f"{source.name} {name}"] = imports, "\n".join(map(ast.unparse, before)), ast.unparse(last)
     return found
-
-
-CELLS = cells()
 
 
 # ---- on the card
@@ -145,14 +144,14 @@ def all_started(cells: dict[str, list[str]], folder: str, limit: float) -> dict[
 @pytest.fixture(scope="module")
 def where(simulated_gpu: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = str(tmp_path_factory.mktemp("measured"))
-    return simulated_gpu("T4", all_started, CELLS, folder, 60 * slowness(), timeout=200 * slowness())
+    return simulated_gpu("T4", all_started, cells(), folder, 60 * slowness(), timeout=200 * slowness())
 
 
 def test_a_cells_widget_trains_on_the_gpu_by_default(where: dict[str, Any]) -> None:
-    assert {name.partition(" ")[0][:2] for name in CELLS} == {"03", "05", "06", "07", "08", "09", "11", "12"}
-    assert {kind for kind in LIVE if any(kind in "".join(cell[1:]) for cell in CELLS.values())} == LIVE
+    assert {name.partition(" ")[0][:2] for name in cells()} == {"03", "05", "06", "07", "08", "09", "11", "12"}
+    assert {kind for kind in LIVE if any(kind in "".join(cell[1:]) for cell in cells().values())} == LIVE
     for name, found in where.items():
-        on_cpu = any(kind in CELLS[name][2] for kind in ("StepDebugger", "CastPasses"))  # of numbers, not of speed
+        on_cpu = any(kind in cells()[name][2] for kind in ("StepDebugger", "CastPasses"))  # of numbers, not of speed
         assert found == (["cpu"] if on_cpu else ["cuda"]), f"{name}: {found}"
 
 

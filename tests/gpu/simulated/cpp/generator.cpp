@@ -6,7 +6,7 @@
 #include "device.h"
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <ATen/Functions.h>
+#include <ATen/EmptyTensor.h>
 #include <c10/core/GeneratorImpl.h>
 
 #include <cstring>
