@@ -94,5 +94,6 @@ def throughput_sentence(rates: dict[str, float], device: str) -> str:
     'Steps a second on Tesla T4: FP32 20, O1 44 (2.2 times FP32).'
     """
     first = next(iter(rates))
-    others = [f"{name} {rate:.3g} ({rate / rates[first]:.2g} times {first})" for name, rate in rates.items()][1:]
-    return f"Steps a second on {device}: {', '.join([f'{first} {rates[first]:.3g}', *others])}."
+    words = {name: f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}" for name, rate in rates.items()}
+    others = [f"{name} {words[name]} ({rate / rates[first]:.2g} times {first})" for name, rate in rates.items()][1:]
+    return f"Steps a second on {device}: {', '.join([f'{first} {words[first]}', *others])}."

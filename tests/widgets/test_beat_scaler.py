@@ -198,6 +198,25 @@ def test_the_window_is_secret_until_the_end_and_peeking_is_recorded():
     assert "in sight" not in game.sentence()
 
 
+def test_each_game_that_was_played_to_an_end_has_a_row_of_scores():
+    game = played(duel(steps=30))
+    (first,) = game.scores
+    assert (first.yours, first.scalers) == game.tallies()
+    game.handle(Button.RESET)
+    assert game.scores == [first]
+    game.handle(Button.START)
+    game.tick()
+    game.handle(Button.RESET)  # in the middle: no score
+    assert game.scores == [first]
+    game.handle(partial(game.show, True))
+    played(game, {1: 12})
+    assert [score.peeked for score in game.scores] == [False, True]
+    game.handle(Button.START)  # Play again
+    assert len(game.scores) == 2
+    game.train_on(game.place)
+    assert len(game.scores) == 2
+
+
 def test_an_error_ends_the_game_and_is_shown():
     class Breaks(FakeRun):
         def step(self):

@@ -7,6 +7,7 @@ device the runs are made on; a second label for the CPU where it is about words.
 from __future__ import annotations
 
 import json
+import math
 import re
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import pytest
 import torch
 
 from labkit.amp import RECIPES
-from labkit.train import GPU_TASKS, TASKS, Place, devices, load, train
+from labkit.train import GPU_TASKS, TASKS, Place, StepRecord, devices, load, train
 from labkit.widgets import BeatTheScaler, LiveTraining, TrainingBar, Workbench
 from labkit.widgets.driven.controller import Button, Phase
 from tests.slowness import slowness
@@ -134,8 +135,18 @@ def test_worked_example() -> None:
     assert record.steps == train(TASK, RECIPE, 1, steps=5).steps, "the very run that train gives"
     assert (bar.phase, bar.done) == ("finished", 5)
     assert bar.sentence.startswith("Finished after 5 steps")
+    assert bar.losses == [step.loss for step in record.steps]
     bar.start()
     assert bar.phase == "finished", "a second start does nothing"
+
+
+def test_the_bar_draws_a_hundred_points_and_an_infinite_loss_is_a_gap() -> None:
+    bar = TrainingBar(TASK, RECIPE, steps=1000, device="cpu")
+    for step in range(1, 1001):
+        bar._tell(StepRecord(step, math.inf if step > 900 else 1 / step, 1.0, step > 900, step <= 900))
+    assert len(bar.losses) == 100
+    assert (bar.losses[0], bar.losses[-1]) == (0.1, None)
+    json.dumps(bar.losses, allow_nan=False)
 
 
 def test_it_trains_on_the_gpu_where_there_is_one_and_times_fp32_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +159,7 @@ def test_it_trains_on_the_gpu_where_there_is_one_and_times_fp32_beside_it(monkey
     assert record is not None
     assert record.device == "Stand-in T4"
     assert bar.sentence.endswith("It ran on this GPU: Stand-in T4.")
-    number = r"[\d.e+]+"
+    number = r"[\d.,]+"
     told = rf"Steps a second on Stand-in T4: FP32 {number}, FP16 dynamic {number} \({number} times FP32\)\."
     assert re.search(told, bar.sentence)
     assert TrainingBar(TASK, RECIPE, device="cpu").place.emulated

@@ -159,6 +159,15 @@ def tally(steps: Sequence[GameStep]) -> Tally:
     )
 
 
+@dataclass(frozen=True)
+class Score:
+    """The end of a game; `peeked`: its window was in sight."""
+
+    yours: Tally
+    scalers: Tally
+    peeked: bool
+
+
 def on_slider(log2_scale: int) -> int:
     """Return the exponent of a scale that the slider has.
 
@@ -234,9 +243,12 @@ class Duel(Controller):
         self.course = course(steps, seed)
         self.make_run, self._clock, self._wait = make_run, clock, wait
         self.in_sight = self._peeked = self._begun = False
+        self._earlier: list[Score] = []
+        self.scalers, self.yours = Side(lambda: None), Side(lambda: None)
         self.begin_again()
 
     def begin_again(self) -> None:
+        self._earlier = self.scores
         self.scalers, self.yours = (
             Side(partial(self.make_run, self.task, recipe, self.seed, self.course, device=self.place))
             for recipe in (SCALERS, YOURS)
@@ -258,8 +270,8 @@ class Duel(Controller):
 
     def train_on(self, where: Place) -> None:
         self.place = where
-        self.stand(Phase.IDLE)
         self.begin_again()
+        self.stand(Phase.IDLE)
 
     # --- steps --------------------------------------------------------------------------------------------------
 
@@ -309,6 +321,12 @@ class Duel(Controller):
     def tallies(self) -> tuple[Tally, Tally]:
         """Return how you and the scaler have fared, both up to your last step."""
         return tally(self.steps), tally(self.scalers.steps[: len(self.steps)])
+
+    @property
+    def scores(self) -> list[Score]:
+        """The games of this widget that were played to an end, the first one first."""
+        over = self.phase is Phase.FINISHED and bool(self.steps)
+        return [*self._earlier, *([Score(*self.tallies(), self._peeked)] if over else [])]
 
     def sentence(self) -> str:
         """Say how the game stands; the verdict when it is over."""

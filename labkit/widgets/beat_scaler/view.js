@@ -10,6 +10,27 @@ function move(store, e) {
   tell(store, { do: "move", log2_scale: next });
 }
 
+// The games that were played to an end, below each other.
+function scoreTable() {
+  const heads = ["game", "steps", "useful: you", "scaler", "skipped: you", "scaler", "lost gradients: you", "scaler"];
+  const body = h("tbody");
+  const element = h("table", { class: "lk-table bs-scores", hidden: true }, h("thead", {}, h("tr", {}, ...heads.map((text) => h("th", { scope: "col", text })))), body);
+  let drawn = "";
+  return {
+    element,
+    show(scores = []) {
+      element.hidden = scores.length === 0;
+      if (drawn === (drawn = JSON.stringify(scores))) return;
+      const rows = scores.map(({ steps, useful, skipped, lossy, peeked }, i) => {
+        const cells = [steps, ...useful.map(percent), ...skipped, ...lossy].map((text) => h("td", { text }));
+        const name = `${i + 1}${useful[0] > useful[1] ? " won" : ""}${peeked ? ", window in sight" : ""}`;
+        return h("tr", {}, h("th", { scope: "row", text: name }), ...cells);
+      });
+      body.replaceChildren(...rows);
+    },
+  };
+}
+
 function layout(store, parts, owner, root) {
   const [min, max] = store.model.get("_offers").range;
   const by = (steps) => () => move(store, wanted(store) + steps);
@@ -17,6 +38,7 @@ function layout(store, parts, owner, root) {
   const sight = toggle({ label: "show the window", value: false, onChange: (on) => tell(store, { do: "show", window: on }) });
   const halve = button({ label: "÷ 2", title: "halve the scale (arrow down)", onPress: by(-1) });
   const double = button({ label: "× 2", title: "double the scale (arrow up)", onPress: by(1) });
+  const scores = scoreTable();
   const text = (e) => `2^${e} = ${decimal(2 ** e)}`;
   const hand = slider({ label: "Your scale", min, max, page: 4, value: wanted(store), text, onInput: (e) => move(store, e) });
   root.append(
@@ -26,6 +48,7 @@ function layout(store, parts, owner, root) {
     parts.notice,
     parts.words.element,
     parts.picture.element,
+    scores.element,
     parts.place.element,
   );
   owner.listen(root, "keydown", (event) => {
@@ -40,6 +63,7 @@ function layout(store, parts, owner, root) {
     const { state } = store;
     const [you, scaler] = state.useful ?? [];
     buttons.show(state);
+    scores.show(state.scores);
     parts.metric.textContent = state.useful && state.step ? `useful steps: you ${percent(you)}, scaler ${percent(scaler)}` : "";
     if (upToDate(store)) sight.set(state.in_sight);
     if (hand.value !== wanted(store)) hand.set(wanted(store));

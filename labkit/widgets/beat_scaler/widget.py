@@ -125,6 +125,16 @@ class BeatTheScaler(DrivenWidget, folders=("driven", "beat_scaler")):
             "recorded": "" if duel.recorded is None else duel.recorded.source,
             "skipped": [side.skipped for side in tallies],
             "useful": [side.useful for side in tallies] if duel.revealed else None,
+            "scores": [
+                {
+                    "steps": score.yours.steps,
+                    "useful": [score.yours.useful, score.scalers.useful],
+                    "skipped": [score.yours.skipped, score.scalers.skipped],
+                    "lossy": [score.yours.lossy, score.scalers.lossy],
+                    "peeked": score.peeked,
+                }
+                for score in duel.scores
+            ],
         }
 
     def command(self, content: Mapping[str, Any]) -> Command:

@@ -127,7 +127,7 @@ class Controller(ABC):
 
     @abstractmethod
     def begin_again(self) -> None:
-        """Forget the runs that Reset shall forget."""
+        """Forget the runs that Reset shall forget; the phase is still that before the button."""
 
     @abstractmethod
     def train_on(self, where: Place) -> None:
@@ -157,11 +157,11 @@ class Controller(ABC):
     def _press(self, button: Button) -> None:
         if button not in self.buttons:
             return
-        before, self.phase = self.phase, AFTER[self.phase].get(button, self.phase)
-        over = before in (Phase.FINISHED, Phase.FAILED)
+        over = self.phase in (Phase.FINISHED, Phase.FAILED)
         if button is Button.RESET or (button is Button.START and over):
             self.begin_again()
             self.error = ""
+        self.phase = AFTER[self.phase].get(button, self.phase)
         single = button is Button.STEP and self.phase is Phase.PAUSED
         self._single_steps = self._single_steps + 1 if single else 0
 

@@ -7,6 +7,7 @@ Invariant: one run for each bar, and it always ends in a record or in an error t
 
 from __future__ import annotations
 
+import math
 import threading
 from typing import Any
 
@@ -19,9 +20,13 @@ from labkit.widgets.base.figures import still
 from labkit.widgets.base.widget import LabWidget
 from labkit.widgets.driven.widget import between_cells, on
 
+POINTS = 100  # of the loss that is drawn
+
 
 class TrainingBar(LabWidget, folders=("training_bar",)):
-    """Trains a task under a recipe once, when Start is pressed; `record` is the run's record, or None until it ended.
+    """Trains a task under a recipe once, when Start is pressed, and draws its loss in a small picture.
+
+    `record` is the run's record, or None until it ended.
 
     Args:
         task, recipe, seed: as in `labkit.train.train`.
@@ -34,6 +39,7 @@ class TrainingBar(LabWidget, folders=("training_bar",)):
     total = traitlets.Int().tag(sync=True)
     phase = traitlets.Unicode("ready").tag(sync=True)  # ready, running, finished, stopped, failed
     sentence = traitlets.Unicode().tag(sync=True)
+    losses: traitlets.List[float | None] = traitlets.List().tag(sync=True)  # about POINTS; None: not finite
     wanted = traitlets.Unicode("").tag(sync=True)  # what the browser asks for: start, stop
 
     def __init__(
@@ -105,6 +111,8 @@ class TrainingBar(LabWidget, folders=("training_bar",)):
 
     def _tell(self, step: StepRecord) -> None:
         self.done = step.step
+        if step.step % max(1, self.total // POINTS) == 0:
+            self.losses = [*self.losses, step.loss if math.isfinite(step.loss) else None]
         self.sentence = f"Step {step.step} of {self.total}: loss {step.loss:.4g}."
 
 
