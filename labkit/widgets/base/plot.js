@@ -51,7 +51,7 @@ function stepTicks(total) {
 // Steps first + 1 to first + total, from left to right; a step's middle is at x(step).
 function stepPlot(pen, width, tint, { first = 0, total, left = 52, right = 52 }) {
   const end = width - right;
-  return { pen, tint, first, total, left, end, x: (step) => left + ((end - left) * (step - first)) / total };
+  return { pen, tint, first, total, left, end, width, x: (step) => left + ((end - left) * (step - first)) / total };
 }
 
 // The step at x of such a plot in a picture, or null.
@@ -73,9 +73,12 @@ function stairs(plot, values, y) {
 
 // --- ink ------------------------------------------------------------------------------------------------------------
 
-function inkText(plot, words, x, y, { fill = plot.tint.ink2, align = "left", base = "alphabetic", bold = false, halo = false } = {}) {
+// `most`: where the text is wider, it ends before its last comma or colon.
+function inkText(plot, whole, x, y, { fill = plot.tint.ink2, align = "left", base = "alphabetic", bold = false, halo = false, most = Infinity } = {}) {
   const { pen, tint } = plot;
   pen.font = `${bold ? "600 " : ""}${tint.size - 1}px ${tint.font}`;
+  let words = whole;
+  while (pen.measureText(words).width > most && /[,:] /.test(words)) words = words.slice(0, Math.max(words.lastIndexOf(", "), words.lastIndexOf(": ")));
   pen.textAlign = align;
   pen.textBaseline = base;
   if (halo) {
@@ -144,7 +147,7 @@ function inkFrame(plot, { top, height }, title, ticks, y) {
   }
   const bottom = Math.round(top + height) + 0.5;
   inkLine(plot, [[left, bottom], [end, bottom]], tint.line, 1);
-  return inkText(plot, title, left, top - 12, { fill: tint.ink, bold: true, halo: true });
+  return inkText(plot, title, left, top - 12, { fill: tint.ink, bold: true, halo: true, most: plot.width - left });
 }
 
 // Labels move as little as needed to stand apart, between two ends: the twin of `spread` in labkit/widgets/base/figures.py.
@@ -222,7 +225,7 @@ function inkWindow(plot, panel, { top, low }, y) {
 }
 
 function inkZoneNames(plot, { top, height }) {
-  const style = { fill: plot.tint.ink, align: "right", halo: true };
+  const style = { fill: plot.tint.ink, align: "right", halo: true, most: plot.end - plot.left - 16 };
   inkText(plot, "overflow: the step is skipped", plot.end - 8, top + 17, style);
   inkText(plot, "underflow: more than 1% of the gradients are lost", plot.end - 8, top + height - 10, style);
 }
