@@ -35,7 +35,7 @@ def read_table(path: Path, *, guarded: bool = False) -> list[Line]:
         ValueError: it has no header, names a column twice, or has a line with more cells than names.
     """
     text = _decoded(path.read_bytes())
-    head = _QUOTED.sub("", text).lstrip("\r\n").split("\n", 1)[0]
+    head = _QUOTED.sub("quoted", text).lstrip("\r\n").split("\n", 1)[0]
     separator = max(",;\t", key=head.count)
     try:
         lines = [line for line in csv.reader(io.StringIO(text, newline=""), delimiter=separator) if line]

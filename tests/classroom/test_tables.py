@@ -39,6 +39,11 @@ def test_what_is_written_is_read(columns: list[str], data: st.DataObject, guarde
         assert read_table(Path(folder, "t.csv"), guarded=guarded) == rows
 
 
+def test_a_name_of_two_lines_is_not_passed_over_when_the_separator_is_looked_for(tmp_path: Path) -> None:
+    write_table(tmp_path / "t.csv", ["two\nlines"], [{"two\nlines": "a\tb"}])
+    assert read_table(tmp_path / "t.csv") == [{"two\nlines": "a\tb"}]
+
+
 @settings(deadline=None)
 @given(TEXT, TEXT, TEXT)
 def test_the_file_of_grades_restores_learners_and_reasons(student: str, file: str, reason: str) -> None:
