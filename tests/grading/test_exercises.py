@@ -69,7 +69,7 @@ def not_caught(exercise: Exercise, *seeds: int) -> list[str]:
 @pytest.mark.parametrize("exercise", [pytest.param(e, id=e.id, marks=() if e in CHECKED else TRAINING) for e in ALL])
 def test_every_mistake_is_called_by_name_in_the_notebook_and_loses_points_at_grading(exercise: Exercise) -> None:
     shown = visible_cases(exercise)
-    grades = {mistake.name: judge(shown, answers_of(shown, mistake.answer)) for mistake in exercise.mistakes}
+    grades = {mistake.name: judge(shown, known_answers(shown, mistake.answer)) for mistake in exercise.mistakes}
     assert {name: grade.mistake and grade.mistake.name for name, grade in grades.items()} == {n: n for n in grades}
     assert [name for name, grade in grades.items() if "Solved" in str(grade)] == []
     assert not_caught(exercise, GRADING) == []

@@ -104,7 +104,7 @@ class Runner:
         with ours, ours.makefile("rb") as stream:
             with theirs, self._one_at_a_time:
                 try:
-                    socket.send_fds(control, [b"."], [theirs.fileno()])
+                    socket.send_fds(control, [b"o" if any(map(_optimizes, job.requests)) else b"."], [theirs.fileno()])
                 except OSError as error:
                     raise NotStarted(f"the sandbox has ended:\n{_errors(self.folder)}") from error
             ours.sendall(packed(job))
@@ -209,6 +209,11 @@ class Spawned:
             while chunk := stream.read1(1 << 20):  # type: ignore[attr-defined]
                 self._chunks.put(chunk)
         self._chunks.put(b"")
+
+
+def _optimizes(request: Request) -> bool:
+    """Return whether a program may make an optimizer: what that imports is then imported once for all programs."""
+    return request.run_by is not None or any("optim" in source for source in request.program)
 
 
 class _Pickler(pickle.Pickler):

@@ -49,18 +49,19 @@ def main() -> None:
 def _serve(control: socket.socket) -> None:
     from labkit.grading.sandbox.supervisor import run_job
 
-    variables = dict(os.environ)
-    import_module("torch._dynamo")  # 1.7 s, which each worker that makes an optimizer would take
-    os.environ.clear()  # torch._dynamo sets variables
-    os.environ.update(variables)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all processes; the grader decides
-    gc.collect()
-    gc.freeze()
+    _freeze()
     control.sendall(READY)
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, 1, 1)
         if not message:  # the grader has ended, or closed the connection
             break
+        if message == b"o" and "torch._dynamo" not in sys.modules:
+            variables = dict(os.environ)
+            import_module("torch._dynamo")  # a second, which each worker that makes an optimizer would take
+            os.environ.clear()  # torch._dynamo sets variables
+            os.environ.update(variables)
+            _freeze()
         if os.fork() == 0:
             control.close()
             grader = socket.socket(fileno=descriptors[0])
@@ -75,6 +76,12 @@ def _serve(control: socket.socket) -> None:
         _reap_supervisors(os.WNOHANG)
     _reap_supervisors(0)
     shutil.rmtree(Path.cwd(), ignore_errors=True)  # in case the grader was killed
+
+
+def _freeze() -> None:
+    """Keep the garbage collection of workers from copying the memory that they share."""
+    gc.collect()
+    gc.freeze()
 
 
 def _reap_supervisors(options: int) -> None:
