@@ -11,24 +11,23 @@ from typing import Any
 import pytest
 import torch
 
+from labkit.amp.casting.lists import NO_HALF_KERNEL
 from labkit.frameworks import torch_amp
 from tests.gpu import against_torch
 from tests.gpu.simulated import Outcomes
 
 # Where the drop-in differs from torch on purpose: name -> why. A name that no longer differs fails its test.
-KEPT_IN_FP32 = "torch multiplies in FP16 inside, then divides or inverts, which FP16 has no kernel for: kept in FP32"
+KEPT_IN_FP32 = "torch multiplies in FP16 inside, then divides or factorizes in FP32, or fails: kept in FP32"
 REFUSED_BY_TORCH = "torch refuses the nuclear norm of FP16; ours is computed in FP32"
 EARLIER = "ours is FP32 before neighbours are added, torch's after: FP32 either way"
+FACTORS = {"svd_lowrank": KEPT_IN_FP32, "pca_lowrank": KEPT_IN_FP32}
 OPERATIONS = {
-    "float32": {
-        "cov": KEPT_IN_FP32, "corrcoef": KEPT_IN_FP32, "linalg.matrix_power": KEPT_IN_FP32, "pinverse": KEPT_IN_FP32,
-        "linalg.pinv": KEPT_IN_FP32,
-    },
+    "float32": {"cov": KEPT_IN_FP32, "corrcoef": KEPT_IN_FP32, **FACTORS},
     "float16": {
         "cov": "torch rounds what it multiplies to FP16; ours is FP16 throughout, as without autocast",
         "norm": REFUSED_BY_TORCH, "linalg.norm": REFUSED_BY_TORCH, "linalg.matrix_norm": REFUSED_BY_TORCH,
         "trapz": EARLIER, "trapezoid": EARLIER, "cumulative_trapezoid": EARLIER,
-        "sum_to_size": "torch returns its input where there is nothing to sum; ours is FP32 always",
+        "sum_to_size": "torch returns its input where there is nothing to sum; ours is FP32 always", **FACTORS,
     },
 }  # fmt: skip
 STEP_BY_STEP = "gradients differ in FP16's last bit: torch runs it step by step, for want of cuDNN on this card"
@@ -38,13 +37,20 @@ UNWRITTEN = {"linalg.lstsq"}  # returns memory that nobody wrote to, which diffe
 ON_CPU = {"_softmax_backward_data", "native_batch_norm", "native_group_norm"}
 
 
+def widened(name: str, how: list[str]) -> bool:
+    """Return whether an operation has no half kernel, and ours is FP32 where torch fails or stays in half."""
+    in_fp32 = all(words.endswith("labkit accepts") or "labkit float32" in words for words in how)
+    return name.replace(".", "_") in NO_HALF_KERNEL and in_fp32
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("given", OPERATIONS)
 def test_every_sample_of_every_operation(simulated_gpu: Any, given: str) -> None:
     found = simulated_gpu("T4", against_torch.operations, given, 1000, timeout=1000)
-    assert set(found["different"]) - UNWRITTEN == set(OPERATIONS[given]), found["different"]
-    assert set(found["on_cpu"]) <= {*OPERATIONS[given], *ON_CPU}, found["on_cpu"]
+    different, on_cpu = ({n for n, how in found[w].items() if not widened(n, how)} for w in ("different", "on_cpu"))
+    assert different - UNWRITTEN == set(OPERATIONS[given]), found["different"]
+    assert on_cpu <= {*OPERATIONS[given], *ON_CPU}, found["on_cpu"]
     assert found["equal"] > 15_000
 
 
