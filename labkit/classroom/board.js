@@ -31,7 +31,7 @@ function drawLearned(learned, place) {
     const line = element("tr", "", table);
     for (const text of texts) element(name, text, line);
   };
-  const share = ([right, answers]) => (answers ? `${right} of ${answers}` : "no answer");
+  const share = ([right, answers]) => (answers ? `${right}\u00a0of\u00a0${answers}` : "no answer");
   row("th", ["question", "before", "after"]);
   for (const { question, before, after } of learned) row("td", [question, share(before), share(after)]);
 }

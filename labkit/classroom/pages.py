@@ -72,6 +72,7 @@ def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     return f"<table><tr>{names}</tr>{cells}</table>" if rows else ""
 
 
+NO_JOURNAL = "No journal was handed in: ask for the whole folder, not the notebooks alone."
 LONGEST_NAME = 200  # bytes; the rest of 255 is for suffixes
 
 
@@ -223,7 +224,8 @@ def _predicted(marks: Sequence[Mark], journals: Sequence[Path]) -> str:
         right = str(row.get("answer", ""))
         rows = [(f"{answer} (right)" if answer == right else answer, str(n)) for answer, n in answers[id].most_common()]
         parts.append(f"<p>{escape(row['question'].strip())}</p>{table(('predicted', 'learners'), rows)}")
-    return "".join(parts) or "<p>No journal was handed in: ask for the whole folder, not the notebooks alone.</p>"
+    missing = "No prediction of these lessons was answered." if journals else NO_JOURNAL
+    return "".join(parts) or f"<p>{missing}</p>"
 
 
 @dataclass(frozen=True)
@@ -257,7 +259,11 @@ def learned(journals: Iterable[Path]) -> list[Learned]:
 
 def _learned(rows: Sequence[Learned]) -> str:
     def share(right: int, answers: int) -> str:
-        return f"{right} of {answers} ({right / answers:.0%})" if answers else "no answer"
+        return (
+            f"{right} of {answers} ({right / answers:.0%})".replace(" ", "\N{NO-BREAK SPACE}")
+            if answers
+            else "no answer"
+        )
 
     head = ("question", "right before", "right after", "now right", "no longer right")
     texts = [
