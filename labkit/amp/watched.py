@@ -18,41 +18,41 @@ from torch import Tensor
 from labkit.amp.casting.casts import Cast
 from labkit.amp.engine import Engine
 from labkit.amp.step import Moment, StepEvent
-from labkit.instrument import Listener
 from labkit.instrument.guard import Failed, guarded
-from labkit.instrument.stream import Gradients, tap
+from labkit.instrument.stream import Gradients, Listeners, tap
 
 
 @contextmanager
-def engine_source(listener: Listener) -> Iterator[None]:
-    """Emit the events of the engine that trains the listener's model."""
+def engine_source(listeners: Listeners) -> Iterator[None]:
+    """Send the events of an engine to the listeners that observe its model."""
 
     def around_backward(backward: Any, engine: Engine, loss: Tensor, loss_id: int = 0, **kwargs: Any) -> Any:
         engines = (engine, *kwargs.get("other_engines", ()))
-        listener.scaled_by(lambda: min(each.scalers[loss_id].scale for each in engines))
+        listeners.scaled_by(lambda: min(each.scalers[loss_id].scale for each in engines))
         return backward(engine, loss, loss_id, **kwargs)
 
     def around_step(step: Any, engine: Engine, *args: Any, **kwargs: Any) -> Any:
-        if not listener.observes_model(engine.model):
+        observers = listeners.of_model(engine.model)
+        if not observers.listeners:
             return step(engine, *args, **kwargs)
-        forward = guarded(partial(_forward, listener, engine, {}), listener.failed)
-        with listener.step_by_engine(engine.optimizer), engine.listen(forward):
+        forward = guarded(partial(_forward, observers, engine, {}), observers.failed)
+        with observers.step_by_engine(engine.optimizer), engine.listen(forward):
             return step(engine, *args, **kwargs)
 
-    failed = listener.failed
+    failed = listeners.failed
     with tap(Engine, "backward", around_backward, failed), tap(Engine, "step", around_step, failed):
         yield
 
 
-def _forward(listener: Listener, engine: Engine, gradients: Gradients, event: StepEvent) -> None:
-    """Forward an event of a step to the listener; collect the gradients in `gradients`."""
+def _forward(observers: Listeners, engine: Engine, gradients: Gradients, event: StepEvent) -> None:
+    """Forward an event of a step to the observers; collect the gradients in `gradients`."""
     if event.moment is Moment.UNSCALED:
         gradients.update(event.gradients)
-        listener.before_step(engine.optimizer, _masters(engine), gradients)
+        observers.before_step(engine.optimizer, _masters(engine), gradients)
     elif event.report is not None and event.report.stepped:
-        listener.after_step(engine.optimizer, _masters(engine), gradients)
+        observers.after_step(engine.optimizer, _masters(engine), gradients)
     elif event.report is not None:
-        listener.skipped(engine.optimizer, gradients, event.report.why)
+        observers.skipped(engine.optimizer, gradients, event.report.why)
 
 
 def _masters(engine: Engine) -> dict[str, Tensor]:

@@ -1,11 +1,11 @@
 """Events of a training, operation by operation, each with the line of the user's code that caused it.
 
-Idea: a dispatch mode sees each operation below autocast, in the dtype that it is computed in. Taps report backward,
-scalers, schedules and regions; hooks report modules and optimizers. The inputs and outputs of an operation decide
-whether it is an event. Examples are inf from finite numbers, a constant that its format does not have, and integers
+Idea: a dispatch mode sees each operation below autocast, in the dtype that it is computed in. The stream reports
+modules, backward, optimizers, scalers, schedules and regions. The inputs and outputs of an operation decide whether it
+is an event. Examples are inf from finite numbers, a constant that its format does not have, and integers
 that a conversion makes equal. labkit.clinic.diagnose decides what the events mean.
 
-Invariant: no number is changed. When the block ends, also by an exception, all hooks and taps are removed.
+Invariant: no number is changed.
 """
 
 from __future__ import annotations
@@ -13,22 +13,20 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules import module as hooks
-from torch.optim.lr_scheduler import LRScheduler
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from labkit.clinic.constants import misfit
-from labkit.instrument.guard import described, guarded
+from labkit.instrument.guard import described
 from labkit.instrument.sample import dtype_name, finite, floats, largest, non_finite
-from labkit.instrument.stream import Listener, Modules, Operations, in_backward, open_sources, optimizer_hooks, tap
+from labkit.instrument.stream import STREAM, Listener, Modules, Operations, in_backward
 from labkit.instrument.symptoms import finding
 from labkit.instrument.user_code import line_of_user
 from labkit.records.findings import Finding
@@ -75,6 +73,7 @@ class TrainingObserver(Listener):
         self.scaled_gradients: list[Tensor] = []  # of torch.autograd.grad, or views of them
         self.regions: list[bool] = []  # autocast regions that are open: whether each is on
         self._unscaled, self._by_scaler = True, False
+        self._scaled_outputs = False  # of the last torch.autograd.grad
         self._factors: set[float] = set()
 
     def note(self, kind: str, seen: str) -> None:
@@ -112,13 +111,13 @@ class TrainingObserver(Listener):
 
     # Hooks and taps
 
-    def before_module(self, module: nn.Module, _: Any) -> None:
+    def before_module(self, module: nn.Module, args: Any) -> None:
         self.modules.enter(module)
 
     def after_module(self, *_: Any) -> None:
         self.modules.leave()
 
-    def registered(self, _: nn.Module, __: str, parameter: Tensor | None) -> None:
+    def parameter_registered(self, module: nn.Module, name: str, parameter: Tensor | None) -> None:
         line = line_of_user(sys._getframe(1))
         if parameter is not None and line:
             self.new_parameters.append((parameter, line))
@@ -145,13 +144,13 @@ class TrainingObserver(Listener):
         self.stepping, self._factors = False, set()
         self.stepped.add(id(optimizer))
 
-    def backward(self, call: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
+    def before_backward(self, tensors: Any, *_: Any, **__: Any) -> None:
         if line_of_user(sys._getframe(1)) is not None:  # otherwise watch runs it on a copy
             with _disable_current_modes():
-                self.before_backward(tensors if isinstance(tensors, Tensor) else next(iter(tensors)))
-        return call(tensors, *args, **kwargs)
+                self.backward_begins(tensors if isinstance(tensors, Tensor) else next(iter(tensors)))
 
-    def before_backward(self, root: Tensor) -> None:
+    def backward_begins(self, root: Tensor) -> None:
+        """Record the loss scale of a backward pass from a tensor, and check where it begins."""
         factor = loss_scale(root)
         if any(self.regions):
             self.note("backward inside autocast", "backward() was called inside an open autocast region")
@@ -162,13 +161,13 @@ class TrainingObserver(Listener):
             self.note("scale changed between", f"gradients with scales of {shown} were added")
         self._unscaled = factor == 1
 
-    def grad(self, call: Any, outputs: Any, *args: Any, **kwargs: Any) -> Any:
+    def before_grad(self, outputs: Any, *_: Any, **__: Any) -> None:
         with _disable_current_modes():
-            scaled = loss_scale(outputs if isinstance(outputs, Tensor) else next(iter(outputs))) > 1
-        found = call(outputs, *args, **kwargs)
-        if scaled and kwargs.get("create_graph"):
+            self._scaled_outputs = loss_scale(outputs if isinstance(outputs, Tensor) else next(iter(outputs))) > 1
+
+    def after_grad(self, found: Any, create_graph: bool) -> None:
+        if self._scaled_outputs and create_graph:
             self.scaled_gradients += [g for g in found if g is not None]
-        return found
 
     def before_unscale(self, optimizer: Any) -> None:
         self._unscaled = True
@@ -186,20 +185,17 @@ class TrainingObserver(Listener):
             self._by_scaler, self._factors = False, set()
             self.stepped.add(id(optimizer))
 
-    def schedule(self, call: Any, schedule: Any, *args: Any, **kwargs: Any) -> Any:
+    def before_schedule(self, schedule: Any, *_: Any, **__: Any) -> None:
         last = next((a for a in reversed(self.attempts) if a.optimizer == id(schedule.optimizer)), None)
         if last is not None and not last.taken:
             self.note("schedule counts skips", f"it advanced after a skipped step, at a scale of {last.scale:g}")
-        return call(schedule, *args, **kwargs)
 
-    def enter(self, call: Any, region: Any) -> Any:
+    def autocast_begins(self, region: Any) -> None:
         self.regions.append(bool(region._enabled))
-        return call(region)
 
-    def exit(self, call: Any, region: Any, *args: Any) -> Any:
+    def autocast_ends(self, region: Any, *_: Any) -> None:
         if self.regions:
             self.regions.pop()
-        return call(region, *args)
 
 
 def _gradients(optimizer: Any) -> list[Tensor]:
@@ -314,27 +310,7 @@ def _is_mask(name: str, inputs: list[Tensor], bad: Tensor) -> bool:
 
 
 @contextmanager
-def observe_training(observer: TrainingObserver, scaler: Any = None) -> Iterator[TrainingObserver]:
+def observe_training(observer: TrainingObserver, scaler: Any = None) -> Iterator[None]:
     """Report all events to an observer until the block ends; `scaler` is one whose class no source knows."""
-    autocast = torch.amp.autocast_mode.autocast
-    hook = partial(guarded, failed=observer.failed)
-    with ExitStack() as stack:
-        taps: list[tuple[Any, str, Any]] = [
-            (torch.autograd, "backward", observer.backward),
-            (torch.autograd, "grad", observer.grad),
-            (LRScheduler, "step", observer.schedule),
-            (autocast, "__enter__", observer.enter),
-            (autocast, "__exit__", observer.exit),
-        ]
-        for owner, name, around in taps:
-            stack.enter_context(tap(owner, name, around, observer.failed))
-        for handle in (
-            hooks.register_module_forward_pre_hook(hook(observer.before_module)),
-            hooks.register_module_forward_hook(hook(observer.after_module), always_call=True),
-            hooks.register_module_parameter_registration_hook(hook(observer.registered)),
-        ):
-            stack.callback(handle.remove)
-        stack.enter_context(optimizer_hooks(observer))
-        stack.enter_context(open_sources(observer, scaler))
-        stack.enter_context(Operations(OperationObserver(observer).look, observer.failed))
-        yield observer
+    with STREAM.subscribed(observer, scaler), Operations(OperationObserver(observer).look, observer.failed):
+        yield

@@ -11,7 +11,6 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from torch import Tensor, nn
@@ -51,10 +50,10 @@ class ScriptDiagnosis(Diagnosis):
         if self.steps >= self.limit:
             raise StepLimit
 
-    def before_backward(self, root: Tensor) -> None:
-        super().before_backward(root)
+    def backward_begins(self, root: Tensor) -> None:
+        super().backward_begins(root)
         if self.step < 2:
-            model = model_of(SimpleNamespace(param_groups=[{"params": leaves(root)}]))
+            model = model_of(leaves(root))
             if model is not None and all(model is not known for known, _ in self.models.values()):
                 self.add_model(model, self.limit)
                 self.constants += [c for c in constants_of(leaves, model) if c not in self.constants]

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from labkit.instrument import Listener, Report, Watch, watch
-from labkit.instrument.stream import tap
+from labkit.instrument import Report, Watch, watch
+from labkit.instrument.stream import Listeners, tap
 
 
 class Watching:
@@ -50,7 +50,7 @@ class Watching:
 
 
 @contextmanager
-def optimizer_source(listener: Listener, stand_in: type, optimizer: type | None = None) -> Iterator[None]:
+def optimizer_source(listeners: Listeners, stand_in: type, optimizer: type | None = None) -> Iterator[None]:
     """Report optimizers that are not torch's, such as fastai's, and the objects that replace them before a scaler.
 
     stand_in   a class whose objects a scaler steps in an optimizer's place; the optimizer itself steps afterwards
@@ -58,16 +58,16 @@ def optimizer_source(listener: Listener, stand_in: type, optimizer: type | None 
     """
 
     def around_step(step: Any, stepped: Any, *args: Any, **kwargs: Any) -> Any:
-        listener.before_optimizer(stepped, args, kwargs)
+        listeners.before_optimizer(stepped, args, kwargs)
         result = step(stepped, *args, **kwargs)
-        listener.after_optimizer(stepped, args, kwargs)
+        listeners.after_optimizer(stepped, args, kwargs)
         return result
 
     def around_stand_in(step: Any, stepped: Any, *args: Any, **kwargs: Any) -> Any:
-        listener.after_step(stepped, {}, {})
+        listeners.after_step(stepped, {}, {})
         return step(stepped, *args, **kwargs)
 
-    failed = listener.failed
+    failed = listeners.failed
     own = nullcontext() if optimizer is None else tap(optimizer, "step", around_step, failed)
     with own, tap(stand_in, "step", around_stand_in, failed):
         yield

@@ -27,7 +27,7 @@ from labkit.instrument.guard import Failed, Unseen, guarded, name_of, reporting
 from labkit.instrument.histogram import ExponentHistogram, exponent_histogram, merge, shift
 from labkit.instrument.probe import swallowed_counts
 from labkit.instrument.records import WatchedStep, trimmed
-from labkit.instrument.stream import Operations, in_backward, open_cast_sources, tap
+from labkit.instrument.stream import Events, Operations, in_backward, open_cast_sources, tap
 from labkit.modes import open_modes
 
 MEMORY = ("weights", "master weights", "gradients", "optimizer state", "activations")
@@ -179,7 +179,7 @@ class CountedCasts:
             self._casts[name] = (times + 1, size + after.numel() * after.element_size())
 
 
-class Sample:
+class Sample(Events):
     """The counts of one step.
 
     counts    kind -> name of a layer or parameter -> histogram
@@ -209,8 +209,11 @@ class Sample:
         self.lines: dict[str, str] = {}
         self._saved: set[int] = set()
 
+    def failed(self, where: str, error: Exception) -> None:
+        self._failed(where, error)
+
     @non_fatal
-    def after_forward(self, module: nn.Module, _: Any, output: Any) -> None:
+    def after_module(self, module: nn.Module, args: Any, output: Any) -> None:
         """Count the output of a leaf layer, and hook its gradient."""
         name = self._names.get(id(module))
         if name is None or next(module.children(), None) is not None:

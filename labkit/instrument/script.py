@@ -1,7 +1,7 @@
-"""Watch on an unchanged training script: `labkit watch train.py --its --arguments`.
+"""Runs of an unchanged training script, and the watch on one: `labkit watch train.py --its --arguments`.
 
 Idea: the script runs as Python would run it. At the first step of each optimizer, the outermost living module that
-holds its parameters is found, and watched from then on.
+holds its parameters is found, and watched from then on. `labkit diagnose` runs a script alike.
 
 Invariant: the script's output, files and exit status are its own.
 """
@@ -16,12 +16,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from labkit.instrument.guard import described, guarded
 from labkit.instrument.ranks import group_of
 from labkit.instrument.report import Report
-from labkit.instrument.stream import Listener, optimizer_hooks
+from labkit.instrument.stream import STREAM, Events
 from labkit.instrument.watch import Watch, watch
 
 
@@ -29,7 +29,7 @@ def watched(script: Path, arguments: list[str], every: int) -> tuple[int, list[R
     """Run a script under watch; return its exit status, and a report for each model."""
     watches = Watches(every)
     try:
-        with optimizer_hooks(watches):
+        with STREAM.subscribed(watches):
             status = run_script(script, arguments)
     finally:
         watches.close()
@@ -60,30 +60,24 @@ def run_as_main(script: Path, arguments: list[str]) -> None:
         sys.argv, sys.path[:] = before, path
 
 
-class Watches(Listener):
+class Watches(Events):
     """A watch for each model, opened when an optimizer of it steps for the first time."""
 
     def __init__(self, every: int) -> None:
-        super().__init__()
         self.every = every
         self.open: list[Watch] = []
         self._failures: dict[tuple[str, str], str] = {}
         self._known: set[int] = set()
 
     def before_optimizer(self, optimizer: Any, *arguments: Any) -> None:
-        """Look for an optimizer's model, if it is new; then report the step to all watches."""
+        """Look for the model of an optimizer that is new; a watch that opens observes this step, too."""
         if id(optimizer) not in self._known:
             self._known.add(id(optimizer))
-            model = model_of(optimizer)
+            model = model_of([p for group in optimizer.param_groups for p in group["params"]])
             if model is not None and all(w.model is not group_of(model, model)[0] for w in self.open):
-                self.open.append(watch(model, self.every, against_fp32_every=10 * self.every).open_during_step())
-        for each in self.open:
-            guarded(each.before_optimizer, each.failed)(optimizer, *arguments)
-
-    def after_optimizer(self, optimizer: Any, *arguments: Any) -> None:
-        """Report the step to all watches."""
-        for each in self.open:
-            guarded(each.after_optimizer, each.failed)(optimizer, *arguments)
+                opened = watch(model, self.every, against_fp32_every=10 * self.every).open_during_step()
+                self.open.append(opened)
+                guarded(opened.before_optimizer, opened.failed)(optimizer, *arguments)
 
     def close(self) -> None:
         """Close all watches."""
@@ -103,14 +97,14 @@ class Watches(Listener):
         return reports
 
 
-def model_of(optimizer: Any) -> nn.Module | None:
-    """Return the outermost module that holds an optimizer's parameters, or None."""
-    stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
+def model_of(parameters: list[Tensor]) -> nn.Module | None:
+    """Return the outermost living module that holds these parameters, or None; of several, the one that holds most."""
+    wanted = {id(parameter) for parameter in parameters}
     alive = [value for value in gc.get_objects() if issubclass(type(value), nn.Module)]
-    holding = [module for module in alive if any(id(p) in stepped for p in module.parameters())]
+    holding = [module for module in alive if any(id(p) in wanted for p in module.parameters())]
     inner = {id(part) for module in holding for part in module.modules() if part is not module}
     return max(
         (module for module in holding if id(module) not in inner),
-        key=lambda module: sum(id(p) in stepped for p in module.parameters()),
+        key=lambda module: sum(id(p) in wanted for p in module.parameters()),
         default=None,
     )

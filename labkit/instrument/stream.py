@@ -1,13 +1,15 @@
-"""The stream of events of a training: forward passes, operations, scales, and optimizer steps, taken or skipped.
+"""The stream of events of a training: forward and backward passes, operations, scales, and steps, taken or skipped.
 
-Idea: torch's hooks report forward passes, gradients and steps, but not a step that a scaler skips: the optimizer is
-not called then. So the scaler's public methods are tapped while a listener is open. A source knows such methods:
-torch's own scaler is one; `amp` and `frameworks` register theirs. A `Listener` receives the events, and keeps count of
-the steps. A watch of one model and the diagnosis of a script are listeners.
+Idea: `STREAM` is the one place that is hooked into torch. A listener that subscribes receives the events whose methods
+it overrides; a hook or a tap is open while a listener observes its event. Torch's hooks report modules, parameters and
+optimizer steps, but not a step that a scaler skips: the optimizer is not called then. So the scaler's public methods
+are tapped. A source knows such methods: torch's own scaler is one; `amp` and `frameworks` register theirs. A watch of
+one model and the diagnosis of a script are listeners, and count steps alike.
 
 Invariants: a new step begins with the first forward pass after an optimizer has stepped or was skipped, and when such
-an optimizer steps again. Forward passes inside an optimizer's step or in a backward pass begin none. Once the last
-listener is closed, each tapped class holds its original functions.
+an optimizer steps again. Forward passes inside an optimizer's step or in a backward pass begin none. A listener's
+failure is reported to that listener, and the training goes on. Once the last listener has left, each tapped class holds
+its original functions.
 """
 
 from __future__ import annotations
@@ -20,10 +22,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module as module_hooks
+from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from labkit.instrument.guard import Failed, guarded, guarded_around, guarded_context, name_of
+from labkit.instrument.guard import Failed, guarded_around, guarded_context, name_of, reporting
 
 Gradients = dict[str, Tensor | None]  # parameter -> its unscaled gradient, None where none arrived
 
@@ -38,41 +42,46 @@ def no_scale() -> float:
     return 1.0
 
 
-class Listener:
-    """Receiver of the events of a training; a subclass overrides the events that it needs.
-
-    step      number of the current step, from 0
-    stepped   ids of the optimizers that have stepped in this step, or were skipped
-    stepping  an optimizer is stepping
-    scaled    a scaler or an engine has scaled a loss
-    """
-
-    def __init__(self) -> None:
-        self.step = 0
-        self.stepped: set[int] = set()
-        self.stepping = self.scaled = False
-        self._scale: Callable[[], float] = no_scale
+class Events:
+    """The events of a training, as methods that do nothing; a listener overrides those that it observes."""
 
     def failed(self, where: str, error: Exception) -> None:
         """Report a failure of the listener or of a source; the training goes on."""
         raise error
 
-    # Steps
+    # Passes, from torch's hooks and functions
 
-    def next_step(self) -> None:
-        """Begin the next step."""
+    def before_module(self, module: nn.Module, args: Any) -> None:
+        """Observe a module whose forward pass begins."""
 
-    def forward_begins(self) -> None:
-        """Begin the next step with a forward pass, if an optimizer has stepped in this one."""
-        if self.stepped and not self.stepping and torch.is_grad_enabled() and not in_backward():
-            self.next_step()
+    def after_module(self, module: nn.Module, args: Any, output: Any) -> None:
+        """Observe a forward pass that has ended; an exception has no output."""
 
-    def step_begins(self, optimizer: Any) -> None:
-        """Begin the next step if an optimizer has stepped in this one already."""
-        if id(optimizer) in self.stepped:
-            self.next_step()
+    def parameter_registered(self, module: nn.Module, name: str, parameter: Tensor | None) -> None:
+        """Observe a parameter that a module gets."""
 
-    # Events, from torch's hooks and from sources
+    def before_backward(self, tensors: Any, *_: Any, **__: Any) -> None:
+        """Observe torch.autograd.backward, which a tensor's own backward calls."""
+
+    def before_grad(self, outputs: Any, *_: Any, **__: Any) -> None:
+        """Observe torch.autograd.grad, before it runs."""
+
+    def after_grad(self, found: Any, create_graph: bool) -> None:
+        """Observe the gradients of torch.autograd.grad; () if it raised."""
+
+    def before_clip(self, *_: Any, **__: Any) -> None:
+        """Observe the clipping of gradients."""
+
+    def before_schedule(self, schedule: Any, *_: Any, **__: Any) -> None:
+        """Observe a schedule of the learning rate that is about to step."""
+
+    def autocast_begins(self, region: Any) -> None:
+        """Observe a region of torch.autocast that opens."""
+
+    def autocast_ends(self, region: Any, *_: Any) -> None:
+        """Observe a region of torch.autocast that closes."""
+
+    # Scales and steps, from torch's hooks and from sources
 
     def observes_model(self, model: nn.Module) -> bool:
         """Return whether engines of a model are reported."""
@@ -84,7 +93,6 @@ class Listener:
 
     def scaled_by(self, scale: Callable[[], float]) -> None:
         """Record the scale of the next backward pass, as a function that is called only when needed."""
-        self._scale, self.scaled = scale, True
 
     def before_unscale(self, optimizer: Any) -> None:
         """Check the scaled gradients just before they are unscaled."""
@@ -112,6 +120,38 @@ class Listener:
     def step_by_engine(self, optimizer: Any) -> AbstractContextManager[None]:
         """Enclose an engine's decision on a step, which the engine reports itself."""
         return self.step_by_scaler(optimizer)
+
+
+class Listener(Events):
+    """Receiver of the events of a training, which counts its steps.
+
+    step      number of the current step, from 0
+    stepped   ids of the optimizers that have stepped in this step, or were skipped
+    stepping  an optimizer is stepping
+    scaled    a scaler or an engine has scaled a loss
+    """
+
+    def __init__(self) -> None:
+        self.step = 0
+        self.stepped: set[int] = set()
+        self.stepping = self.scaled = False
+        self._scale: Callable[[], float] = no_scale
+
+    def next_step(self) -> None:
+        """Begin the next step."""
+
+    def forward_begins(self) -> None:
+        """Begin the next step with a forward pass, if an optimizer has stepped in this one."""
+        if self.stepped and not self.stepping and torch.is_grad_enabled() and not in_backward():
+            self.next_step()
+
+    def step_begins(self, optimizer: Any) -> None:
+        """Begin the next step if an optimizer has stepped in this one already."""
+        if id(optimizer) in self.stepped:
+            self.next_step()
+
+    def scaled_by(self, scale: Callable[[], float]) -> None:
+        self._scale, self.scaled = scale, True
 
 
 class Modules:
@@ -176,7 +216,6 @@ class Operations(TorchDispatchMode):
 
 
 Around = Callable[..., Any]  # gets a method and the arguments of a call, and calls it
-Source = Callable[[Listener], AbstractContextManager[None]]
 
 
 @contextmanager
@@ -226,43 +265,93 @@ def _tapped(original: Callable[..., Any], own: Any) -> Any:
     return tapped
 
 
+class Listeners:
+    """Several listeners, as one: `listeners.skipped(...)` sends each of them the event `skipped`."""
+
+    def __init__(self, listeners: tuple[Events, ...] = ()) -> None:
+        self.listeners = listeners
+
+    def __getattr__(self, event: str) -> Callable[..., Any]:
+        """Return the function that sends an event of `Events`: one that encloses a block returns a context."""
+        if not hasattr(Events, event):
+            raise AttributeError(f"there is no event {event!r}; expected a method of {Events.__name__}")
+        return partial(self._around if event.startswith("step_by") else self.emit, event)
+
+    def emit(self, event: str, *args: Any, **kwargs: Any) -> None:
+        """Call a method of each listener; its exception is reported to that listener."""
+        for listener in self.listeners:
+            method = getattr(listener, event)
+            with reporting(listener.failed, name_of(method)):
+                method(*args, **kwargs)
+
+    @contextmanager
+    def _around(self, event: str, *args: Any) -> Iterator[None]:
+        with ExitStack() as stack:
+            for listener in self.listeners:
+                method = getattr(listener, event)
+                with reporting(listener.failed, name_of(method)):
+                    stack.enter_context(guarded_context(method(*args), listener.failed, name_of(method)))
+            yield
+
+    def failed(self, where: str, error: Exception) -> None:
+        """Report a failure of the stream or of a source to each listener."""
+        for listener in self.listeners:
+            listener.failed(where, error)
+
+    def of_model(self, model: nn.Module) -> Listeners:
+        """Return those that observe a model."""
+        return self._those("observes_model", model)
+
+    def of_optimizer(self, optimizer: Any) -> Listeners:
+        """Return those that observe an optimizer."""
+        return self._those("observes_optimizer", optimizer)
+
+    def _those(self, condition: str, subject: Any) -> Listeners:
+        found: list[Events] = []
+        for listener in self.listeners:
+            with reporting(listener.failed, condition):
+                found += [listener] * bool(getattr(listener, condition)(subject))
+        return Listeners(tuple(found))
+
+
 @contextmanager
-def scaler_source(listener: Listener, scaler_class: type = torch.amp.GradScaler) -> Iterator[None]:
+def scaler_source(listeners: Listeners, scaler_class: type = torch.amp.GradScaler) -> Iterator[None]:
     """Report a scaler that has the methods of torch.amp.GradScaler."""
 
     def around_scale(scale: Any, scaler: Any, *args: Any, **kwargs: Any) -> Any:
         if scaler.is_enabled():
-            listener.scaled_by(scaler.get_scale)
+            listeners.scaled_by(scaler.get_scale)
         return scale(scaler, *args, **kwargs)
 
     def around_unscale(unscale: Any, scaler: Any, optimizer: Any) -> Any:
-        if listener.observes_optimizer(optimizer):
-            listener.before_unscale(optimizer)
+        listeners.of_optimizer(optimizer).before_unscale(optimizer)
         return unscale(scaler, optimizer)
 
     def around_step(step: Any, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        if not (scaler.is_enabled() and listener.observes_optimizer(optimizer)):
+        if not scaler.is_enabled():
             return step(scaler, optimizer, *args, **kwargs)
-        listener.scaled_by(scaler.get_scale)
-        with listener.step_by_scaler(optimizer):
+        observers = listeners.of_optimizer(optimizer)
+        observers.scaled_by(scaler.get_scale)
+        with observers.step_by_scaler(optimizer):
             return step(scaler, optimizer, *args, **kwargs)
 
     with ExitStack() as stack:
         for method, around in (("scale", around_scale), ("unscale_", around_unscale), ("step", around_step)):
-            stack.enter_context(tap(scaler_class, method, around, listener.failed))
+            stack.enter_context(tap(scaler_class, method, around, listeners.failed))
         yield
 
 
+Source = Callable[[Listeners], AbstractContextManager[None]]
 CastSource = Callable[[Callable[[], AbstractContextManager[None]], Failed], AbstractContextManager[None]]
 _SOURCES: list[Source] = [scaler_source]
 _CAST_SOURCES: list[CastSource] = []
 
 
 def register_source(source: Source, casts: CastSource | None = None) -> None:
-    """Add a source to every watch that is opened from now on.
+    """Add a source to the stream, from the next subscription on.
 
     Args:
-        source: open while a watch is open; it reports scales, steps and skips.
+        source: open while a listener is subscribed; it reports scales, steps and skips to its argument.
         casts: open while the model runs in a sampled step; it opens its first argument around each cast it makes.
     """
     _SOURCES.append(source)
@@ -278,24 +367,81 @@ def open_cast_sources(cast: Callable[[], AbstractContextManager[None]], failed: 
         yield
 
 
-@contextmanager
-def open_sources(listener: Listener, scaler: Any = None) -> Iterator[None]:
-    """Open all registered sources, and one for a scaler whose class none of them knows."""
-    known = [each.keywords.get("scaler_class") for each in _SOURCES if isinstance(each, partial)]
-    sources = list(_SOURCES)
-    if scaler is not None and not isinstance(scaler, (torch.amp.GradScaler, *filter(None, known))):
-        sources.append(partial(scaler_source, scaler_class=type(scaler)))
-    with ExitStack() as stack:
-        for source in sources:
-            stack.enter_context(guarded_context(source(listener), listener.failed, name_of(source)))
-        yield
+# Event -> torch's registration of a hook for it, and its options; and the functions before which it occurs.
+HOOKS: dict[str, tuple[Callable[..., Any], dict[str, bool]]] = {
+    "before_module": (module_hooks.register_module_forward_pre_hook, {}),
+    "after_module": (module_hooks.register_module_forward_hook, {"always_call": True}),
+    "parameter_registered": (module_hooks.register_module_parameter_registration_hook, {}),
+    "before_optimizer": (register_optimizer_step_pre_hook, {}),
+    "after_optimizer": (register_optimizer_step_post_hook, {}),
+}
+TAPPED: dict[str, tuple[tuple[Any, str], ...]] = {
+    "before_backward": ((torch.autograd, "backward"),),
+    "before_grad": ((torch.autograd, "grad"),),
+    "before_clip": ((nn.utils, "clip_grad_norm_"), (nn.utils, "clip_grad_value_")),
+    "before_schedule": ((LRScheduler, "step"),),
+    "autocast_begins": ((torch.amp.autocast_mode.autocast, "__enter__"),),
+    "autocast_ends": ((torch.amp.autocast_mode.autocast, "__exit__"),),
+}
 
 
-@contextmanager
-def optimizer_hooks(listener: Listener) -> Iterator[None]:
-    """Report the steps of torch's own optimizers."""
-    before, after = (guarded(hook, listener.failed) for hook in (listener.before_optimizer, listener.after_optimizer))
-    with ExitStack() as stack:
-        stack.callback(register_optimizer_step_pre_hook(before).remove)
-        stack.callback(register_optimizer_step_post_hook(after).remove)
-        yield
+class Stream(Listeners):
+    """The events of the trainings of this process: its hooks, taps and sources are open while a listener needs them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._open: dict[Any, ExitStack] = {}  # an event or a source -> what closes it
+        self._own_sources: dict[type, Source] = {}  # of scalers whose class no registered source knows
+
+    @contextmanager
+    def subscribed(self, listener: Events, scaler: Any = None) -> Iterator[None]:
+        """Send a listener the events until the block ends; `scaler` is one whose class no source may know."""
+        known = [each.keywords.get("scaler_class") for each in _SOURCES if isinstance(each, partial)]
+        if scaler is not None and not isinstance(scaler, (torch.amp.GradScaler, *filter(None, known))):
+            self._own_sources.setdefault(type(scaler), partial(scaler_source, scaler_class=type(scaler)))
+        self.listeners = (*self.listeners, listener)
+        try:
+            self._open_and_close()
+            yield
+        finally:
+            self.listeners = tuple(each for each in self.listeners if each is not listener)
+            self._open_and_close()
+
+    def _open_and_close(self) -> None:
+        """Open the hooks, taps and sources that a listener needs and that are closed, and close the others."""
+        sources = (*_SOURCES, *self._own_sources.values()) if self.listeners else ()
+        needed = [*sources, *(event for event in (*HOOKS, *TAPPED) if self._observed(event))]
+        for key in [key for key in self._open if key not in needed]:
+            self._open.pop(key).close()
+        for key in (key for key in needed if key not in self._open):
+            self._open[key] = stack = ExitStack()
+            if key in HOOKS:
+                register, options = HOOKS[key]
+                stack.callback(register(partial(self.emit, key), **options).remove)
+            elif key in TAPPED:
+                around = self._around_grad if key == "before_grad" else partial(self._before, key)
+                for owner, name in TAPPED[key]:
+                    stack.enter_context(tap(owner, name, around, self.failed))
+            else:
+                stack.enter_context(guarded_context(key(self), self.failed, name_of(key)))
+        if not self.listeners:
+            self._own_sources.clear()
+
+    def _observed(self, event: str) -> bool:
+        return any(getattr(type(each), event) is not getattr(Events, event) for each in self.listeners)
+
+    def _before(self, event: str, call: Any, *args: Any, **kwargs: Any) -> Any:
+        self.emit(event, *args, **kwargs)
+        return call(*args, **kwargs)
+
+    def _around_grad(self, call: Any, *args: Any, **kwargs: Any) -> Any:
+        self.emit("before_grad", *args, **kwargs)
+        found: Any = ()
+        try:
+            found = call(*args, **kwargs)
+        finally:
+            self.emit("after_grad", found, bool(kwargs.get("create_graph")))
+        return found
+
+
+STREAM = Stream()

@@ -1,9 +1,9 @@
 """Observer of a model in any training loop.
 
-Idea: a few steps out of many are sampled. torch's hooks report each forward pass of a module, each gradient and each
-optimizer step that was taken; sources report scalers and skipped steps. Weights are compared before and after a step.
-A step with inf or NaN is replayed to find their source. The hooks are torch's global ones, filtered by model: the model
-itself carries none, and can be copied and pickled.
+Idea: a few steps out of many are sampled. A watch subscribes to the stream of events, filtered by model: forward
+passes of modules, optimizer steps, scales and skipped steps. Gradients are hooked in a sampled step. Weights are
+compared before and after a step. A step with inf or NaN is replayed to find their source. The hooks of modules are
+torch's global ones: the model itself carries none, and can be copied and pickled.
 
 Invariant: the run is the same as without the watch, bit for bit and random draw for random draw. When the block ends,
 also by an exception, no hook and no reference remains.
@@ -22,7 +22,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from labkit.formats import BF16, FP16, Format
 from labkit.instrument.guard import Unseen, guarded, guarded_context, reporting
@@ -41,7 +40,7 @@ from labkit.instrument.sample import (
     length,
     local_part,
 )  # fmt: skip
-from labkit.instrument.stream import Gradients, Listener, in_backward, no_scale, open_sources, optimizer_hooks, tap
+from labkit.instrument.stream import STREAM, Events, Gradients, Listener, in_backward, no_scale, tap
 from labkit.instrument.symptoms import finding
 from labkit.instrument.user_code import line_of_user
 
@@ -130,20 +129,17 @@ class Watch(Listener):
         self._calls: list[Call] = []
         self._running = 0  # the thread in which the model runs
         self._known_scale: float | None = None  # in this step
-
-    def __enter__(self) -> Watch:
-        self._open(hooked=True)
-        return self
+        self._grads = 0  # calls of torch.autograd.grad that run
 
     def open_during_step(self) -> Watch:
-        """Open it inside an optimizer's step that the caller reports, and sample the next step too."""
+        """Open it when an optimizer is about to step, and sample the next step too."""
         self.first = 1
-        self._open(hooked=False)
+        self.__enter__()
         if self._sample is not None:
             self._sample.kept = None
         return self
 
-    def _open(self, hooked: bool) -> None:
+    def __enter__(self) -> Watch:
         if self._stack is not None:
             raise RuntimeError("this watch was opened before; create another one with watch(model)")
         self._parameters = {n.removeprefix("_orig_mod."): p for n, p in self.model.named_parameters()}
@@ -158,20 +154,15 @@ class Watch(Listener):
         self._modules = [m for m in self.model.modules() if not type(m).__module__.startswith("torch.nn.")]
         self._held: dict[int, tuple[Any, int, dict[str, Tensor]]] = {}
         with ExitStack() as stack:
-            if hooked:
-                stack.enter_context(optimizer_hooks(self))
             self._stack = stack
             self._sample_stack = stack.enter_context(ExitStack())
             if not self._blind:
                 stack.enter_context(tap(type(self.model), "__call__", self._around_call, self.failed))
-            stack.enter_context(tap(torch.autograd, "grad", self._around_grad, self.failed))
-            stack.enter_context(tap(torch.autograd, "backward", partial(self._noted, "backward"), self.failed))
-            for clips in ("clip_grad_norm_", "clip_grad_value_"):
-                stack.enter_context(tap(nn.utils, clips, partial(self._noted, "clip"), self.failed))
-            stack.enter_context(open_sources(self, self._scaler))
+            stack.enter_context(STREAM.subscribed(self, self._scaler))
             with reporting(self.failed, "beginning the first step"):
                 self._begin()
             self._stack = stack.pop_all()
+        return self
 
     def __exit__(self, *_: object) -> None:
         """Remove all hooks, and release the model."""
@@ -216,15 +207,13 @@ class Watch(Listener):
         self._known_scale = None
         self._sample_stack.close()
         if not self._called and not self._blind:
-            hook = guarded(self._before_forward, self.failed)
-            self._sample_stack.callback(register_module_forward_pre_hook(hook).remove)
+            self._sample_stack.enter_context(STREAM.subscribed(_Layers(self)))
         if step % self.every and step != self.first:
             return
         keep = bool(self._fp32_every) and (step % self._fp32_every == 0 or step == self.first)
         self._sample = Sample(step, self._names, self._scale_now, self.failed, keep)
         if not self._blind:
-            hook = guarded(self._sample.after_forward, self.failed)
-            self._sample_stack.callback(register_module_forward_hook(hook).remove)
+            self._sample_stack.enter_context(STREAM.subscribed(self._sample))
         for name, parameter in self._parameters.items() if self._group is None else ():
             if parameter.requires_grad and parameter.is_leaf:
                 hook = guarded(partial(self._accumulated, name), self.failed)
@@ -246,9 +235,9 @@ class Watch(Listener):
 
     # Forward and backward
 
-    def _before_forward(self, module: nn.Module, _: Any) -> None:
-        """Begin a step with the forward pass of a layer, if the model is never called as a whole."""
-        if id(module) in self._names:
+    def layer_begins(self, layer: nn.Module) -> None:
+        """Begin a step with the forward pass of a layer."""
+        if id(layer) in self._names:
             self.forward_begins()
 
     def _around_call(self, call: Any, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -280,20 +269,22 @@ class Watch(Listener):
             after_backward(floats(output), self._reduced, self.failed)
         return output
 
-    def _around_grad(self, call: Any, *args: Any, **kwargs: Any) -> Any:
+    def before_grad(self, *_: Any, **__: Any) -> None:
         """Mark gradients that are not part of the step's backward pass, as those of a gradient penalty."""
-        sample = self._sample
-        if sample is None:
-            return call(*args, **kwargs)
-        outer, sample.inner = sample.inner, True
-        try:
-            return call(*args, **kwargs)
-        finally:
-            sample.inner = outer
+        self._grads += 1
+        if self._sample is not None:
+            self._sample.inner = True
 
-    def _noted(self, what: str, call: Any, *args: Any, **kwargs: Any) -> Any:
-        self._note_line(what)
-        return call(*args, **kwargs)
+    def after_grad(self, *_: Any) -> None:
+        self._grads -= 1
+        if self._sample is not None:
+            self._sample.inner = self._grads > 0
+
+    def before_backward(self, *_: Any, **__: Any) -> None:
+        self._note_line("backward")
+
+    def before_clip(self, *_: Any, **__: Any) -> None:
+        self._note_line("clip")
 
     def _note_line(self, what: str) -> None:
         """Record the line of the user's code that runs a part of a sampled step."""
@@ -432,6 +423,19 @@ class Watch(Listener):
 
     def _find_source(self, gradients: Gradients) -> None:
         self._log.find_source(self.model, self._calls, self._scale_now, gradients)
+
+
+class _Layers(Events):
+    """Listener for the layers of a model that is never called as a whole."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+
+    def failed(self, where: str, error: Exception) -> None:
+        self._watch.failed(where, error)
+
+    def before_module(self, module: nn.Module, args: Any) -> None:
+        self._watch.layer_begins(module)
 
 
 def _unscaled_gradients(optimizer: Any, held: dict[str, Tensor]) -> Gradients:

@@ -43,13 +43,14 @@ for _ in range(4):
 # Functions that fail in one run: none of a row calls another, and of a pair like enter and exit a row has only one.
 ROWS: list[list[tuple[Any, str]]] = [
     [
-        *((ScriptDiagnosis, name) for name in ("before_module", "before_backward")),
-        *((TrainingObserver, name) for name in ("registered", "before_optimizer", "grad", "scaled_by", "enter")),
+        *((ScriptDiagnosis, name) for name in ("before_module", "backward_begins")),
+        *((TrainingObserver, name) for name in ("parameter_registered", "before_optimizer", "before_grad")),
+        *((TrainingObserver, name) for name in ("scaled_by", "autocast_begins")),
         (OperationObserver, "report_non_finite"),
     ],
     [
-        *((TrainingObserver, name) for name in ("after_module", "after_optimizer", "before_unscale", "schedule")),
-        *((TrainingObserver, name) for name in ("exit", "backward", "end_step")),
+        *((TrainingObserver, name) for name in ("after_module", "after_optimizer", "before_unscale")),
+        *((TrainingObserver, name) for name in ("autocast_ends", "before_backward", "end_step", "before_schedule")),
         (Diagnosis, "_final_checks"), (OperationObserver, "report_merged_integers"), (events, "loss_scale"),
     ],
     [

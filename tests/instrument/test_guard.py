@@ -56,7 +56,7 @@ PLANTS: list[tuple[type | ModuleType, str]] = [
         "observes_optimizer", "step_by_scaler",
     )),
     *((sample.Sample, name) for name in (
-        "after_forward", "add", "gradient", "inside", "before_step_sample", "after_step_sample", "measure",
+        "after_module", "add", "gradient", "inside", "before_step_sample", "after_step_sample", "measure",
     )),
     *((sample, name) for name in ("count", "length", "local_part", "swallowed_counts", "saved_tensors_hooks", "dense")),
     *((watch_module, name) for name in ("note_call", "floats", "in_backward")),
