@@ -1,31 +1,38 @@
-"""Diagnosis of a training loop, from a few of its own steps.
+"""Diagnosis of a training loop or of an unchanged script, from a few of its own steps.
 
 Idea: a diagnosis is a watch of the model, and an observer of every operation. Events of a step, findings of the watch
 and checks of the model at the end each have a kind of labkit.instrument.symptoms. That table says what a diagnosis can
-find, and which faults it claims to find.
+find, and which faults it claims to find. A script (`labkit diagnose train.py --its --arguments`) runs as Python would
+run it, until it has done the steps that were requested: at a backward pass, the diagnosis finds the model whose
+parameters the loss depends on.
 
 Invariant: nothing is reported as bad that these steps did not show.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from labkit.clinic.constants import Constant, constants_of
-from labkit.clinic.events import HALF, TrainingObserver, observe_training
+import labkit.frameworks  # noqa: F401  # registers its scalers as sources
+from labkit.clinic.constants import Constant, constants_in, constants_of
+from labkit.clinic.events import HALF, OperationObserver, TrainingObserver
 from labkit.faults import FAULTS, explain
 from labkit.faults.messages import messages_in
 from labkit.instrument import Report, Watch, watch
 from labkit.instrument.guard import guarded, reporting
 from labkit.instrument.sample import finite
+from labkit.instrument.script import leaves, model_of, run_as_main
+from labkit.instrument.stream import STREAM, Operations
 from labkit.instrument.symptoms import SYMPTOMS, finding
-from labkit.instrument.user_code import line_of_error
+from labkit.instrument.user_code import line_of_error, line_of_user
 from labkit.records.findings import Finding, Status
 
 SAMPLES = 5  # steps that watch counts and replays in FP32
@@ -88,7 +95,7 @@ def diagnose(
     diagnosis = Diagnosis(constants_of(step, model))
     if optimizer is not None:
         diagnosis.optimizers[id(optimizer)] = optimizer
-    with diagnosis.watches, observe_training(diagnosis, scaler):
+    with diagnosis.observing(scaler):
         if model is not None:
             diagnosis.add_model(model, steps, scaler)
         for diagnosis.step, batch in zip(range(steps), batches, strict=False):
@@ -100,6 +107,41 @@ def diagnose(
             guarded(diagnosis.finish_step, diagnosis.failed)()
     if not (diagnosis.error or diagnosis.steps):
         raise ValueError("batches is empty, so no step was run; pass the arguments of a few steps")
+    return diagnosis.report()
+
+
+def diagnose_script(script: Path, arguments: list[str], steps: int = 20) -> Report:
+    """Run a script for a number of steps, and report the faults of its training, the worst first.
+
+    Raises:
+        ValueError: there is no such script, steps is not positive, or the script ended without a step of an optimizer.
+    """
+    if not script.is_file():
+        raise ValueError(f"there is no script at {script}")
+    if steps < 1:
+        raise ValueError(f"steps: expected 1 or more, got {steps}")
+    constants: list[Constant] = []
+    with suppress(SyntaxError):  # running the script raises it
+        constants += constants_in(script.read_text(encoding="utf-8"), str(script))
+    diagnosis, ended = ScriptDiagnosis(steps, constants), ""
+    try:
+        with diagnosis.observing():
+            run_as_main(script, arguments)
+    except StepLimit:
+        pass
+    except SystemExit as end:
+        ended = f" (exit status {end.code})" if end.code else ""
+    except Exception as error:
+        diagnosis.error = error
+        ended = f": {type(error).__name__}: {error} ({line_of_error(error)})"
+    if diagnosis.stepped:
+        guarded(diagnosis.finish_step, diagnosis.failed)()
+    if diagnosis.failures:
+        return diagnosis.report()
+    if not diagnosis.steps and not diagnosis.models and not (diagnosis.error and explain(str(diagnosis.error))):
+        raise ValueError(f"{script} ended before a training step of torch{ended}")
+    if not diagnosis.attempts and not diagnosis.error:
+        raise ValueError(f"no torch optimizer stepped in {script}{ended}, so there is no training to diagnose")
     return diagnosis.report()
 
 
@@ -125,6 +167,13 @@ class Diagnosis(TrainingObserver):
         self.before: dict[str, Tensor] = {}
         self.with_gradient: set[str] = set()
         self.finite_buffers: set[str] = set()
+
+    @contextmanager
+    def observing(self, scaler: Any = None) -> Iterator[None]:
+        """Observe all events until the block ends; `scaler` is one whose class no source knows."""
+        operations = Operations(OperationObserver(self).look, self.failed)
+        with self.watches, STREAM.subscribed(self, scaler), operations:
+            yield
 
     def add_model(self, model: nn.Module, steps: int, scaler: Any = None) -> None:
         """Watch a model from now on, for about `steps` steps."""
@@ -250,6 +299,39 @@ class Diagnosis(TrainingObserver):
             in_half = weight is not None and weight.dtype in HALF
             if found.name not in BY_OPERATION and (in_half or found.name not in IN_HALF_ONLY):
                 yield replace(found, layer=prefix * bool(found.layer) + found.layer)
+
+
+class StepLimit(SystemExit):
+    """The requested number of steps is done; ends the script."""
+
+
+class ScriptDiagnosis(Diagnosis):
+    """Diagnosis of a script, which finds the models that it trains and where its steps begin."""
+
+    def __init__(self, limit: int, constants: list[Constant]) -> None:
+        super().__init__(constants)
+        self.limit = limit
+
+    def before_module(self, module: nn.Module, args: Any) -> None:
+        if self.stepped and line_of_user(sys._getframe(1)) is not None:
+            self.forward_begins()
+        super().before_module(module, args)
+
+    def next_step(self) -> None:
+        """Begin the next step, or end the script at the limit."""
+        self.stepped = set()
+        guarded(self.finish_step, self.failed)()
+        self.step += 1
+        if self.steps >= self.limit:
+            raise StepLimit
+
+    def backward_begins(self, root: Tensor) -> None:
+        super().backward_begins(root)
+        if self.step < 2:
+            model = model_of(leaves(root))
+            if model is not None and all(model is not known for known, _ in self.models.values()):
+                self.add_model(model, self.limit)
+                self.constants += [c for c in constants_of(leaves, model) if c not in self.constants]
 
 
 def _at_the_clip(events: list[Finding]) -> list[Finding]:

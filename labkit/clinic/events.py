@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_leaves
 from labkit.clinic.constants import misfit
 from labkit.instrument.guard import described
 from labkit.instrument.sample import dtype_name, finite, floats, largest, non_finite
-from labkit.instrument.stream import STREAM, Listener, Modules, Operations, in_backward
+from labkit.instrument.stream import Listener, Modules, in_backward
 from labkit.instrument.symptoms import finding
 from labkit.instrument.user_code import line_of_user
 from labkit.records.findings import Finding
@@ -307,10 +307,3 @@ def _is_mask(name: str, inputs: list[Tensor], bad: Tensor) -> bool:
     """Return whether -inf results from a mask that was already near the lowest number."""
     low = any(bool((t <= ALMOST_LOWEST).any()) for t in floats(inputs))
     return name in ("add", "sub", "add_", "_to_copy") and low and not bool(bad.isnan().any() | (bad == math.inf).any())
-
-
-@contextmanager
-def observe_training(observer: TrainingObserver, scaler: Any = None) -> Iterator[None]:
-    """Report all events to an observer until the block ends; `scaler` is one whose class no source knows."""
-    with STREAM.subscribed(observer, scaler), Operations(OperationObserver(observer).look, observer.failed):
-        yield

@@ -54,7 +54,7 @@ def free_folder(folder: Path) -> Path:
 
 
 def diagnose(arguments: Namespace) -> int:
-    from labkit.clinic.script import diagnose_script
+    from labkit.clinic.diagnose import diagnose_script
 
     if arguments.arguments[:1] == ["--steps"]:  # argparse passes all that follows the script to the script
         own = ArgumentParser(prog="labkit diagnose", add_help=False)

@@ -108,3 +108,23 @@ def model_of(parameters: list[Tensor]) -> nn.Module | None:
         key=lambda module: sum(id(p) in wanted for p in module.parameters()),
         default=None,
     )
+
+
+def leaves(root: Tensor) -> list[Tensor]:
+    """Return the leaf tensors that a tensor's gradient flows to.
+
+    >>> import torch
+    >>> a, b = torch.ones(2, requires_grad=True), torch.ones(2)
+    >>> [leaf is a for leaf in leaves((3 * a + b).sum())]
+    [True]
+    """
+    todo, known, found = [root.grad_fn], set(), []
+    while todo:
+        node: Any = todo.pop()
+        if node is None or node in known:
+            continue
+        known.add(node)
+        if hasattr(node, "variable"):
+            found.append(node.variable)
+        todo += [following for following, _ in node.next_functions]
+    return found

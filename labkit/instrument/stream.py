@@ -410,7 +410,7 @@ class Stream(Listeners):
     def _open_and_close(self) -> None:
         """Open the hooks, taps and sources that a listener needs and that are closed, and close the others."""
         sources = (*_SOURCES, *self._own_sources.values()) if self.listeners else ()
-        needed = [*sources, *(event for event in (*HOOKS, *TAPPED) if self._observed(event))]
+        needed: list[Any] = [*sources, *(event for event in (*HOOKS, *TAPPED) if self._observed(event))]
         for key in [key for key in self._open if key not in needed]:
             self._open.pop(key).close()
         for key in (key for key in needed if key not in self._open):

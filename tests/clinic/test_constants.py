@@ -11,7 +11,7 @@ from torch import nn
 
 from labkit.clinic import Report, Status, diagnose
 from labkit.clinic.constants import constants_in, constants_of
-from labkit.clinic.script import diagnose_script
+from labkit.clinic.diagnose import diagnose_script
 
 
 def test_worked_example_an_epsilon_that_is_zero_in_fp16() -> None:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from labkit.cli import main
-from labkit.clinic import diagnose as _diagnose  # noqa: F401  # the modules below are in place
-from labkit.clinic import events, script
-from labkit.clinic.diagnose import Diagnosis
+from labkit.clinic import events
+from labkit.clinic.diagnose import Diagnosis, ScriptDiagnosis
 from labkit.clinic.events import OperationObserver, TrainingObserver
-from labkit.clinic.script import ScriptDiagnosis
 from labkit.instrument import Watch
 from labkit.instrument.script import run_script
 from tests.instrument.test_guard import planted
 
+diagnose = sys.modules[Diagnosis.__module__]  # the package has a function of this name
 SCRIPT = """
 import torch
 from torch import nn
@@ -60,10 +60,10 @@ ROWS: list[list[tuple[Any, str]]] = [
     ],
     [
         *((TrainingObserver, name) for name in ("optimized_parameters", "forward_begins", "step_begins")),
-        (Diagnosis, "finish_step"), (OperationObserver, "report_misuse"), (script, "model_of"),
+        (Diagnosis, "finish_step"), (OperationObserver, "report_misuse"), (diagnose, "model_of"),
     ],
     [(events, "_worst"), (events, "floats"), (events, "finite"), (Watch, "_around_call")],
-    [(events, "tree_leaves"), (script, "leaves")],
+    [(events, "tree_leaves"), (diagnose, "leaves")],
 ]  # fmt: skip
 ONE_BY_ONE = [[plant] for row in ROWS for plant in row]
 
