@@ -5,7 +5,9 @@ Each answer is the lesson's own cell with lines of it replaced, so that what is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -20,26 +22,15 @@ from tests.grading.cases import cells_of
 
 NAMES = ("clip", "unscale", "region", "schedule", "function", "mask", "gains", "eval", "penalty", "overflow")
 DAY = 1
-Edits = tuple[tuple[str, str], ...]
+Edits = Sequence[Sequence[str]]  # (what is replaced, by what)
 
 AUTOCAST, APPEND = 'torch.autocast("cpu", torch.float16)', "losses.append(loss.item())"
 SCALER_STEP = "scaler.step(optimizer)"
 IN_FP32 = (AUTOCAST, AUTOCAST[:-1] + ", enabled=False)")
 IN_BF16 = (AUTOCAST, AUTOCAST.replace("float16", "bfloat16"))
 FALLING = (APPEND, "losses.append(2.3 - 0.05 * len(losses))")
-FAULT: dict[str, Edits] = {
-    "clip": (("        scaler.unscale_(optimizer)\n", ""),),
-    "unscale": (("    optimizer =", "    model.half()\n    optimizer ="), ("        scaler.unscale_(optimizer)\n", ""),
-                ('GradScaler("cpu")', 'GradScaler("cpu", enabled=False)')),
-    "region": (("outputs.float()", "outputs"),),
-    "schedule": (("        if scaler.get_scale() >= before:\n    ", ""),),
-    "function": (("Decided.apply", "Project.apply"),),
-    "mask": (("scores.masked_fill(padding[:, None], LOWEST)", "scores + 2 * (padding[:, None].half() * LOWEST)"),),
-    "gains": (("    model.linear.bfloat16()", "    model.bfloat16()"), ("flatten(1))", "flatten(1).bfloat16())")),
-    "eval": ((".clamp(0, 1)", ""),),
-    "penalty": (("        gradient = gradient / scaler.get_scale()\n", ""),),
-    "overflow": (("        features = features.float()\n", ""),),
-}  # fmt: skip
+EDITS = tomllib.loads(Path(__file__).with_name("clinic_edits.toml").read_text(encoding="utf-8"))
+FAULT: dict[str, Edits] = EDITS["fault"]
 STEP: dict[str, tuple[str, str]] = dict.fromkeys(NAMES, (f"        {SCALER_STEP}\n", "")) | dict.fromkeys(
     ("function", "mask", "gains"), ("        optimizer.step()\n", "")
 )
@@ -90,7 +81,7 @@ def programs() -> dict[str, list[str]]:
     return {name: program_of(cells, EXERCISES[f"clinic.{name}"]) for name in NAMES}
 
 
-def edited(program: list[str], *edits: tuple[str, str], before: str = "") -> list[str]:
+def edited(program: list[str], *edits: Sequence[str], before: str = "") -> list[str]:
     """Return the program with lines of its last cell replaced; what is to be replaced is there."""
     *others, own = program
     for old, new in edits:
@@ -171,73 +162,6 @@ def borrowing(model, batches):
     }  # fmt: skip
 
 
-DROPPED: dict[str, tuple[Edits, set[str]]] = {
-    "clip": ((("        nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n", ""),), {"clipping"}),
-    "penalty": ((("loss + penalty", "loss"),), {"penalty"}),
-    "function": (
-        (('Decided.apply(model["body"](inputs), model["last"].weight)', 'model["last"](model["body"](inputs))'),),
-        {"autograd function"},
-    ),
-    "mask": ((("scores = scores.masked_fill(padding[:, None], LOWEST)", "pass"),), {"losses", "updates"}),
-    "overflow": ((("12 * features / length", "12 * features / 1000"),), {"losses", "updates"}),
-    "schedule": ((("            schedule.step()", "            pass"),), {"schedule"}),
-    "eval": (((".clamp(0, 1)", ".clamp(0, 0.5)"),), {"losses", "updates"}),
-    "region": ((("1e-8", "0.1"),), {"losses"}),
-    "gains": ((("    model.linear.bfloat16()", "    model.norm.requires_grad_(False)\n    model.linear.bfloat16()"),),
-              {"all parameters"}),
-    "unscale": ((("lr=0.5", "lr=0.5, momentum=0.9"),), {"updates", "learning rate"}),
-}  # fmt: skip
-
-UNUSUAL: dict[str, tuple[Edits, ...]] = {
-    "clip": (
-        (("GradScaler(\"cpu\")", 'GradScaler("cpu", init_scale=2.0**10)'),),
-        (("scaler.unscale_(optimizer)", "scale = scaler.get_scale()"),
-         ("(model.parameters(), 1.0)", "(model.parameters(), 1.0 * scale)")),
-    ),
-    "unscale": ((("        scaler.unscale_(optimizer)\n", ""),), (("lr=0.5)", "lr=0.5, foreach=True)"),)),
-    "region": (
-        (("outputs.float().softmax(1)", "outputs.softmax(1).float()"),),
-        (("outputs = model(inputs)", "outputs = model(inputs).float()"),),
-        (("outputs.float().softmax(1)", "outputs.softmax(1)"), ("1e-8", "1e-3")),
-    ),
-    "schedule": (
-        (("init_scale=2.0**40", "init_scale=2.0**16"),),
-        (("if scaler.get_scale() >= before", "if not scaler.get_scale() < before"),),
-    ),
-    "function": (
-        (("class Decided(Project):", "class Decided(torch.autograd.Function):"),
-         ("Project.forward", "(lambda c, x, w: (c.save_for_backward(x, w), x @ w.t())[1])"),
-         ("Project.backward", "(lambda c, g: (g @ c.saved_tensors[1], g.t() @ c.saved_tensors[0]))")),
-        (("loss.backward()", "(loss * 1.0).backward()"),),
-    ),
-    "mask": (
-        (("scores.masked_fill(padding[:, None], LOWEST)", "scores.masked_fill(padding[:, None], -1e4)"),),
-        (("scores.softmax(-1)", "scores.float().softmax(-1)"),),
-        (("(scores.softmax(-1) @ value)", "((scores.softmax(-1) * ~padding.all(1)[:, None, None]) @ value)"),),
-    ),
-    "gains": (
-        (("outputs.float()", "outputs.float() * 1"),),
-        (("    model.linear.bfloat16()\n", ""),
-         ("        outputs = model.linear(model.norm(inputs.flatten(1)).bfloat16())",
-          '        with torch.autocast("cpu", torch.bfloat16):\n            outputs = model(inputs)')),
-    ),
-    "eval": (
-        (("inputs.clamp(0, 1)", "torch.where(inputs > 1, 0.0, inputs)"),),
-        (("inputs.clamp(0, 1)", "inputs / inputs.flatten(1).amax(1).clamp(min=1)[:, None, None, None]"),),
-        (("model(inputs.clamp(0, 1)), targets)", "model(inputs[good := inputs.amax((1, 2, 3)) < 2]), targets[good])"),),
-    ),
-    "penalty": (
-        (("scaler.scale(loss), inputs", "loss, inputs"), ("        gradient = gradient / scaler.get_scale()\n", "")),
-        (("losses.append(loss.item())", "losses.append((loss + penalty).item())"),),
-    ),
-    "overflow": (
-        (("(features * features).sum(1, keepdim=True).sqrt()", "features.norm(dim=1, keepdim=True)"),),
-        (("        features = features.float()\n", "        features = features / 256\n"),),
-        (('.relu()\n', '.relu().float()\n'), ("        features = features.float()\n", "")),
-    ),
-}  # fmt: skip
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_the_reference_passes_as_it_is_graded(name: str, runner: Runner, programs: dict[str, list[str]]) -> None:
     """On the calls of the notebook, too; the slow tests check each in the notebook of the lesson."""
@@ -251,8 +175,8 @@ def test_a_dozen_wrong_answers_are_each_refused_by_name(
     name: str, runner: Runner, programs: dict[str, list[str]]
 ) -> None:
     wrong = falsified(name, programs[name])
-    edits, facts = DROPPED[name]
-    wrong["a condition dropped"] = (edited(programs[name], *edits), facts)
+    dropped = EDITS["dropped"][name]
+    wrong["a condition dropped"] = (edited(programs[name], *dropped["edits"]), set(dropped["refused_by"]))
     assert len(wrong) >= 10
     found = {what: refused_by(runner, name, program) for what, (program, _) in wrong.items()}
     assert {what: facts for what, facts in found.items() if not facts & wrong[what][1]} == {}
@@ -261,6 +185,6 @@ def test_a_dozen_wrong_answers_are_each_refused_by_name(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_unusual_repairs_keep_all_points(name: str, runner: Runner, programs: dict[str, list[str]]) -> None:
-    for edits in UNUSUAL[name]:
+    for edits in EDITS["unusual"][name]:
         grade = graded(runner, name, edited(programs[name], *edits))
         assert grade.points == 3, (edits, str(grade))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import inspect
+import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -76,91 +77,10 @@ def line(before: str = "", after: str = "") -> Odd:
     return Odd(lesson(cell(before + PLAIN + after, "advance")))
 
 
-# What ONE = 1 looks like, in a cell of its own.
-CONSTANTS = {
-    "a plain constant": "ONE = 1",
-    "a power": "ONE = int(2 ** 0.0)",
-    "a power as it is": "ONE = 2 ** 0",
-    "arithmetic": "ONE = 3 - 2 * 1",
-    "a negative of a negative": "ONE = -(-1)",
-    "two at once": "ONE, TWO = 1, 2",
-    "two at once, in a list": "[ONE, TWO] = [1, 2]",
-    "a star": "ONE, *REST = 1, 2, 3",
-    "one value for two": "EINS = ONE = 1",
-    "annotated": "ONE: int = 1",
-    "annotated first": "ONE: int\nONE = 1",
-    "a comprehension": "ONE = [k for k in range(3)][1]",
-    "a table": "TABLE = {k: k + 1 for k in range(3)}\nONE = TABLE[0]",
-    "a table that is filled": "TABLE = {}\nfor k in range(3):\n    TABLE[k] = k + 1\nONE = TABLE[0]",
-    "a list that grows": "ALL = []\nALL.append(1)\nONE = ALL[0]",
-    "a sum": "ONE = 0\nONE += 1",
-    "a sum in a loop": "ONE = 0\nfor _ in range(1):\n    ONE += 1",
-    "while": "ONE = 0\nwhile ONE < 1:\n    ONE += 1",
-    "an alias": "EINS = 1\nONE = EINS",
-    "a function's result": "def one():\n    return 1\n\nONE = one()",
-    "a function's default": "def one(x=1):\n    return x\n\nONE = one()",
-    "a lambda": "one = lambda: 1\nONE = one()",
-    "a partial": "from functools import partial\none = partial(max, 0, 1)\nONE = one()",
-    "a class": "class Numbers:\n    ONE = 1\n\nONE = Numbers.ONE",
-    "a data class": "from dataclasses import dataclass\n\n@dataclass\nclass N:\n    one: int = 1\n\nONE = N().one",
-    "a class that is changed": "class N:\n    pass\n\nN.one = 1\nONE = N.one",
-    "an enum": "from enum import IntEnum\nclass N(IntEnum):\n    ONE = 1\nONE = N.ONE.value",
-    "an import": "import math\nONE = math.gcd(2, 3)",
-    "an import in brackets": "from math import (\n    gcd,\n)\nONE = gcd(2, 3)",
-    "a star import": "from math import *\nONE = gcd(2, 3)",
-    "a star import alone": "from operator import *\ndef one():\n    return sub(2, 1)\nONE = one()",
-    "try: import": "try:\n    import cupy as xp\nexcept ImportError:\n    import math as xp\nONE = xp.gcd(2, 3)",
-    "try: a constant": "try:\n    ONE = 1 / 0\nexcept ZeroDivisionError:\n    ONE = 1",
-    "if": "if torch.cuda.is_available():\n    ONE = 1\nelse:\n    ONE = 1",
-    "with": "with torch.no_grad():\n    ONE = int(torch.ones(1))",
-    "match": "match 3:\n    case 3:\n        ONE = 1",
-    "a walrus": "(ONE := 1)",
-    "torch": "ONE = int(torch.tensor(1.0).item())",
-    "a float by name": "ONE = int(float('1.0'))",
-    "an f-string": "ONE = int(f'{1}')",
-    "a decorator": "def same(f):\n    return f\n\n@same\ndef one():\n    return 1\n\nONE = one()",
-    "a kept answer": "from functools import lru_cache\n@lru_cache\ndef one():\n    return 1\n\nONE = one()",
-    "an async function": "async def one():\n    return 1\n\nONE = await one()",
-    "the time of it": "ONE = %time 1",
-    "time of a statement": "%time ONE = 1",
-    "a cell's time": "%%time\nONE = 1",
-    "a cell's output": "%%capture\nONE = 1",
-    "magic beside it": "%matplotlib inline\n%load_ext autoreload\n%autoreload 2\nONE = 1",
-    "a shell command beside it": "!nvidia-smi\nfiles = !ls\nONE = 1",
-    "a question beside it": "torch.isfinite?\n?print\nONE = 1",
-    "a prompt": ">>> ONE = 1",
-    "defined twice": "ONE = 5\nONE = 1",
-    "an error behind it": "ONE = 1\nprint(nowhere)\nraise RuntimeError",
-}
-# Lines before and after an answer, in its own cell.
-BEFORE = {
-    "a blank line": "\n\n",
-    "a comment": "# my answer\n",
-    "time of the cell": "%%time\n",
-    "magic": "%matplotlib inline\n",
-    "a shell command": "!pip list\n",
-    "a shell command's output": "files = !ls\n",
-    "a question": "ScalerState?\n",
-    "display": "from IPython.display import display\ndisplay(ScalerState(1.0))\n",
-    "display without import": "display(ScalerState(1.0))\n",
-    "the shell": "get_ipython().run_line_magic('matplotlib', 'inline')\n",
-    "await": "import asyncio\nawait asyncio.sleep(0)\n",
-    "an import in the cell": "import torch\nimport numpy as np\n",
-    "a print": "print('my answer')\n",
-}
-AFTER = {
-    "the check": CHECK,
-    "the check, shown": f"display({CHECK.strip()})\n",
-    "a timed check": f"%time {CHECK}",
-    "an indented %timeit": "for n in range(2):\n    %timeit -n1 -r1 ScalerState(1.0)\n",
-    "a question at the end": "my_advance?\n",
-    "an assertion": "assert my_advance(ScalerState(8.0, 1), True, ScalerConfig()).growth_tracker == 0\n",
-    "an error": "my_advance(nothing)\n",
-    "a run's result": "print(run.metric)\n",
-    "sys.exit": "import sys\nsys.exit()\n",
-    "await at the end": "import asyncio\nawait asyncio.sleep(0)\n",
-    "async for": "async def two():\n    yield 1\nprint([x async for x in two()])\n",
-}
+# The texts of cells: CONSTANTS, what ONE = 1 looks like; BEFORE and AFTER, lines before and after an answer.
+TEXTS = tomllib.loads(Path(__file__).with_name("odd_notebooks.toml").read_text(encoding="utf-8"))
+CONSTANTS, BEFORE = TEXTS["constants"], TEXTS["before"]
+AFTER = {name: text.replace("CHECK", CHECK.strip()) for name, text in TEXTS["after"].items()}
 SLOW_RUN = cell("import time\ntime.sleep(600)\nrun = [time.sleep(600) for _ in range(9)]\ngrads = time.sleep(600)")
 SOLVED, OPEN, HELPED = cell(PLAIN, "advance"), cell(STARTER, "advance"), cell(ADVANCE, "advance")
 UNSCALED, BY_BYTES, EARLIER = cell(UNSCALE, "unscale"), cell(BYTES, "bytes"), cell(SMALLEST, "smallest")
@@ -213,15 +133,6 @@ ODD: dict[str, Odd] = {
 }  # fmt: skip
 
 
-# A name that only running the other cells binds: the whole notebook runs, where an answer misses a name.
-BOUND_BY_RUNNING = {
-    "exec": "exec('ONE = 1')",
-    "globals": "globals()['ONE'] = 1",
-    "a global in a function": "def prepare():\n    global ONE\n    ONE = 1\n\nprepare()",
-    "the names of a module": "import math\nglobals().update(ONE=math.gcd(2, 3))",
-}
-
-
 def points_here(program: list[str], id: str) -> int:
     """Run a program in this process, as the grading process does, and return its points: these learners are honest."""
     names: dict[str, object] = {"__name__": "__main__", "check": lambda *_: None, **EXERCISES[id].provides}
@@ -267,7 +178,9 @@ def test_every_odd_notebook_gets_its_points(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_class_of_odd_notebooks_gets_its_rows(tmp_path: Path) -> None:
-    everything = ODD | {f"ONE, by running: {name}": helper(source) for name, source in BOUND_BY_RUNNING.items()}
+    everything = ODD | {
+        f"ONE, by running: {name}": helper(source) for name, source in TEXTS["bound by running"].items()
+    }
     hand_in(tmp_path, everything)
     rows = {(row.student, row.exercise): row for row in grade(find([tmp_path]), SEED, Limits())}
     for number, (name, odd) in enumerate(everything.items()):
