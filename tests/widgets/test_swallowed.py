@@ -126,8 +126,9 @@ def test_the_curves_of_the_page_are_those_of_python(js):
         if update == 65504.0:  # beyond the largest number
             assert found[1][-1] == -np.inf
             continue
+        expected = curves(weight, update, 300)
         for name, curve in zip(METHODS, found, strict=True):
-            assert np.array_equal(curve, curves(weight, update, 300)[name]), (weight, update, name)
+            assert np.array_equal(curve, expected[name]), (weight, update, name)
 
 
 class TestWidget:
