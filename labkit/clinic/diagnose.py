@@ -28,6 +28,7 @@ from labkit.faults import FAULTS, explain
 from labkit.faults.messages import messages_in
 from labkit.instrument import Report, Watch, watch
 from labkit.instrument.guard import guarded, reporting
+from labkit.instrument.results import power
 from labkit.instrument.sample import finite
 from labkit.instrument.script import leaves, model_of, run_as_main
 from labkit.instrument.stream import STREAM, Operations
@@ -141,7 +142,8 @@ def diagnose_script(script: Path, arguments: list[str], steps: int = 20) -> Repo
     if not diagnosis.steps and not diagnosis.models and not (diagnosis.error and explain(str(diagnosis.error))):
         raise ValueError(f"{script} ended before a training step of torch{ended}")
     if not diagnosis.attempts and not diagnosis.error:
-        raise ValueError(f"no torch optimizer stepped in {script}{ended}, so there is no training to diagnose")
+        why = diagnosis.why_no_step() or "so there is no training to diagnose"
+        raise ValueError(f"no torch optimizer stepped in {script}{ended}, {why}")
     return diagnosis.report()
 
 
@@ -175,11 +177,15 @@ class Diagnosis(TrainingObserver):
         with self.watches, STREAM.subscribed(self, scaler), operations:
             yield
 
-    def add_model(self, model: nn.Module, steps: int, scaler: Any = None) -> None:
-        """Watch a model from now on, for about `steps` steps."""
+    def add_model(self, model: nn.Module, steps: int, scaler: Any = None, *, during_step: bool = False) -> None:
+        """Watch a model from now on, for about `steps` steps; `during_step`: it was called in this one already."""
         prefix, every = f"{type(model).__name__}." * bool(self.models), max(1, steps // SAMPLES)
         watching = watch(model, every, scaler=scaler, against_fp32_every=every)
-        self.models[prefix] = model, self.watches.enter_context(watching)
+        if during_step:
+            self.watches.push(watching.open_during_step())
+        else:
+            self.watches.enter_context(watching)
+        self.models[prefix] = model, watching
         if self.scaled:  # a script's model is found in its first backward pass, after the loss was scaled
             watching.scaled_by(self._scale)
         mine = {prefix + n: p for n, p in model.named_parameters() if p.requires_grad}
@@ -218,7 +224,7 @@ class Diagnosis(TrainingObserver):
         found = [*([_exception_finding(self.error)] if self.error else []), *self._repeated(_at_the_clip(events))]
         found += self._notes({each.line for each in found})
         found += [*self._failures(), self._summary()]
-        found.sort(key=lambda each: list(reversed(Status)).index(each.status))
+        found.sort(key=lambda each: (list(reversed(Status)).index(each.status), each.step or 0))  # a cause comes first
         watched = next((watch.report() for _, watch in self.models.values()), Report(model="", steps=self.steps))
         return replace(watched, steps=self.steps, findings=tuple(found))
 
@@ -256,18 +262,29 @@ class Diagnosis(TrainingObserver):
 
     def _falling(self) -> str:
         """Return how a scale falls without end, or ""."""
-        attempts = self.attempts
-        skipped = next((n for n, a in enumerate(reversed(attempts)) if a.taken), len(attempts))
-        searching = skipped == len(attempts) and skipped and attempts[-1].scale >= FIRST_SCALE
-        if skipped < MANY_SKIPS or searching:
+        skipped, scales = self._last_skips()
+        searching = skipped == len(self.attempts) and skipped and scales[-1] >= FIRST_SCALE
+        if skipped < MANY_SKIPS or searching or self._stuck():
             return ""
-        return f"the last {skipped} steps were skipped, down to a scale of {attempts[-1].scale:g}"
+        return f"the last {skipped} steps were skipped, down to a scale of {scales[-1]:g}"
+
+    def _stuck(self) -> str:
+        """Return that steps are skipped and their scale stays the same, or ""."""
+        skipped, scales = self._last_skips()
+        if skipped < MANY_SKIPS or len(set(scales)) > 1:
+            return ""
+        return f"the last {skipped} steps were skipped, all at a scale of {power(scales[-1])}"
+
+    def _last_skips(self) -> tuple[int, list[float]]:
+        """Return the number of steps that were skipped at the end, and their scales."""
+        skipped = next((n for n, a in enumerate(reversed(self.attempts)) if a.taken), len(self.attempts))
+        return skipped, [attempt.scale for attempt in self.attempts[len(self.attempts) - skipped :]]
 
     def _summary(self) -> Finding:
         attempts = self.attempts
         skips = [a for a in attempts if not a.taken]
         taken = f"{len(attempts) - len(skips)} optimizer steps were taken and {len(skips)} skipped"
-        if skips and not self._falling():
+        if skips and not self._falling() and not self._stuck():
             taken += ": that is how a scaler finds its scale"
         return Finding("steps", Status.OK, f"{self.steps} steps were run; {taken}")
 
@@ -280,6 +297,8 @@ class Diagnosis(TrainingObserver):
         last = self.step
         if falling := self._falling():
             yield finding("scale falls", "", last, falling)
+        if stuck := self._stuck():
+            yield finding("scale does not fall", "", last, stuck)
         held = {id(p) for p in self.optimized_parameters()}
         orphans = [n for n in self.with_gradient if id(self.parameters[n]) not in held]
         still = [n for n in orphans if torch.equal(self.parameters[n].detach(), self.before[n])]
@@ -310,7 +329,7 @@ class ScriptDiagnosis(Diagnosis):
 
     def __init__(self, limit: int, constants: list[Constant]) -> None:
         super().__init__(constants)
-        self.limit = limit
+        self.limit, self.backward_passes = limit, 0
 
     def before_module(self, module: nn.Module, args: Any) -> None:
         if self.stepped and line_of_user(sys._getframe(1)) is not None:
@@ -325,12 +344,23 @@ class ScriptDiagnosis(Diagnosis):
         if self.steps >= self.limit:
             raise StepLimit
 
+    def why_no_step(self) -> str:
+        """Return that all gradients that arrived hold inf or NaN, or ""."""
+        bad = [name for name, p in self.parameters.items() if p.grad is not None and not finite(p.grad)]
+        if not bad:
+            return ""
+        return (
+            f"and after the last of {self.backward_passes} backward passes the gradients of {bad[0]} hold inf or NaN. "
+            "If the script skips such steps by itself, its loss scale is too high: use torch.amp.GradScaler"
+        )
+
     def backward_begins(self, root: Tensor) -> None:
         super().backward_begins(root)
+        self.backward_passes += 1
         if self.step < 2:
             model = model_of(leaves(root))
             if model is not None and all(model is not known for known, _ in self.models.values()):
-                self.add_model(model, self.limit)
+                self.add_model(model, self.limit, during_step=True)
                 self.constants += [c for c in constants_of(leaves, model) if c not in self.constants]
 
 

@@ -76,6 +76,11 @@ SYMPTOMS: dict[str, Symptom] = {
         "No scale repairs this: find the first inf or NaN, and compute it in FP32.",
         ("scale_falls_to_zero",),
     ),
+    "scale does not fall": Symptom(
+        BAD,
+        "Call scaler.update() after each step, without a number: it lowers the scale. Make a fixed scale smaller.",
+        (),
+    ),
     "optimizer holds other parameters": Symptom(
         BAD, "Convert or copy the model first; create the optimizer afterwards.", ("optimizer_made_before",)
     ),

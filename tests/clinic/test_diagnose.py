@@ -11,7 +11,7 @@ from labkit import cli
 from labkit.clinic import Report as Diagnosis
 from labkit.clinic import Status, claims, diagnose
 from labkit.faults import FAULTS
-from tests.clinic.trainings import BROKEN, HEALTHY, Case, blobs, classify, usual
+from tests.clinic.trainings import BROKEN, HEALTHY, Case, blobs, classify, fp16, usual
 
 # The batch that a fault waits for; what comes before is not looked at.
 WAITS = {
@@ -156,6 +156,7 @@ def test_the_command_says_by_its_exit_status_how_a_script_is(tmp_path, capsys) -
     assert cli.main(["diagnose", str(script), "--steps", "3"]) == 0
     assert "done 2" in (said := capsys.readouterr().out)
     assert "done 4" not in said, "it stops after the steps that were asked for"
+    assert "called as a whole" not in said, "the model is found in the first step, after its forward pass"
     assert cli.main(["diagnose", str(script), "--steps", "3", "early"]) == 1
     printed = capsys.readouterr().out
     assert "labkit explain clip_before_unscale" in printed
@@ -184,3 +185,54 @@ def test_a_scaler_that_looks_for_its_scale_is_no_fault_with_clipping_or_without(
         report = examined(make, steps=12)
         assert not report.findings[:-1], report
         assert f"{skipped} skipped" in str(report), report
+
+
+def test_a_scale_that_is_set_again_after_each_skipped_step_is_a_fault() -> None:
+    net = torch.nn.Linear(20, 5)
+    opt, scaler = torch.optim.SGD(net.parameters(), lr=0.1), torch.amp.GradScaler("cpu", init_scale=2.0**40)
+    loss_of = classify(net)
+
+    def train_step(batch: object) -> None:
+        opt.zero_grad()
+        with fp16():
+            loss = loss_of(batch)
+        scaler.scale(loss).backward()
+        scaler.step(opt)
+        scaler.update(2.0**40)
+
+    report = examined(lambda: Case(train_step, blobs(12), net, opt, scaler), steps=12)
+    (first, *_) = report.findings
+    assert (first.name, first.status) == ("scale does not fall", Status.BAD)
+    assert first.what.startswith("the last 12 steps were skipped, all at a scale of 2^40")
+
+
+def test_of_two_faults_that_are_as_bad_the_earlier_step_comes_first() -> None:
+    steps = [
+        found.step or 0
+        for found in examined(BROKEN["adam_on_half"][0], steps=20).findings
+        if found.status is Status.BAD
+    ]
+    assert len(steps) > 1
+    assert steps == sorted(steps)
+
+
+SKIPPED_BY_HAND = """
+import torch
+model = torch.nn.Linear(8, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for number in range(3):
+    optimizer.zero_grad()
+    with torch.autocast("cpu", torch.float16):
+        loss = model(torch.randn(16, 8)).square().mean()
+    (2.0**40 * loss).backward()
+    if all(p.grad.isfinite().all() for p in model.parameters()):
+        optimizer.step()
+"""
+
+
+def test_a_script_that_skips_every_step_by_itself_is_told_where_inf_is(tmp_path, capsys) -> None:
+    (tmp_path / "train.py").write_text(SKIPPED_BY_HAND, encoding="utf-8")
+    assert cli.main(["diagnose", str(tmp_path / "train.py")]) == 2
+    said = capsys.readouterr().err
+    assert "after the last of 3 backward passes the gradients of weight hold inf or NaN" in said
+    assert "its loss scale is too high" in said
