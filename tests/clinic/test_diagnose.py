@@ -230,7 +230,7 @@ for number in range(3):
 """
 
 
-def test_a_script_that_skips_every_step_by_itself_is_told_where_inf_is(tmp_path, capsys) -> None:
+def test_the_error_for_a_script_that_skips_every_step_by_itself_names_where_inf_is(tmp_path, capsys) -> None:
     (tmp_path / "train.py").write_text(SKIPPED_BY_HAND, encoding="utf-8")
     assert cli.main(["diagnose", str(tmp_path / "train.py")]) == 2
     said = capsys.readouterr().err
