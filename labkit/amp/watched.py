@@ -32,7 +32,7 @@ def engine_source(listeners: Listeners) -> Iterator[None]:
         return backward(engine, loss, loss_id, **kwargs)
 
     def around_step(step: Any, engine: Engine, *args: Any, **kwargs: Any) -> Any:
-        observers = listeners.of_model(engine.model)
+        observers = listeners.those("observes_model", engine.model)
         if not observers.listeners:
             return step(engine, *args, **kwargs)
         forward = guarded(partial(_forward, observers, engine, {}), observers.failed)

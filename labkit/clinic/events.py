@@ -60,7 +60,7 @@ class StepAttempt:
 
 
 class TrainingObserver(Listener):
-    """Observer of a training, while `observe_training` is open: its events and step attempts."""
+    """Observer of a training, while it is subscribed to the stream: its events and step attempts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -184,6 +184,8 @@ class TrainingObserver(Listener):
         finally:
             self._by_scaler, self._factors = False, set()
             self.stepped.add(id(optimizer))
+
+    step_by_engine = step_by_scaler
 
     def before_schedule(self, schedule: Any, *_: Any, **__: Any) -> None:
         last = next((a for a in reversed(self.attempts) if a.optimizer == id(schedule.optimizer)), None)

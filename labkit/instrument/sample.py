@@ -27,7 +27,7 @@ from labkit.instrument.guard import Failed, Unseen, guarded, name_of, reporting
 from labkit.instrument.histogram import ExponentHistogram, exponent_histogram, merge, shift
 from labkit.instrument.probe import swallowed_counts
 from labkit.instrument.records import WatchedStep, trimmed
-from labkit.instrument.stream import Events, Operations, in_backward, open_cast_sources, tap
+from labkit.instrument.stream import Operations, in_backward, open_cast_sources, tap
 from labkit.modes import open_modes
 
 MEMORY = ("weights", "master weights", "gradients", "optimizer state", "activations")
@@ -134,7 +134,7 @@ def non_fatal(method: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(method)
     def guarded_method(self: Sample, *args: Any) -> None:
-        with reporting(self._failed, name_of(method)), _disable_current_modes():
+        with reporting(self.failed, name_of(method)), _disable_current_modes():
             method(self, *args)
 
     return guarded_method
@@ -179,8 +179,8 @@ class CountedCasts:
             self._casts[name] = (times + 1, size + after.numel() * after.element_size())
 
 
-class Sample(Events):
-    """The counts of one step.
+class Sample:
+    """The counts of one step; it observes forward passes of modules while it is subscribed to the stream.
 
     counts    kind -> name of a layer or parameter -> histogram
     norms     parameter -> norm of its gradient after backward, unscaled
@@ -194,7 +194,7 @@ class Sample(Events):
         failed: Failed,
         keep: bool,
     ) -> None:
-        self.step, self._names, self._scale, self._failed = step, names, scale, failed
+        self.step, self._names, self._scale, self.failed = step, names, scale, failed
         self.kept: dict[tuple[str, int], Tensor] | None = {} if keep else None
         self._numbers: dict[str, int] = defaultdict(int)
         self.counts: dict[str, dict[str, ExponentHistogram]] = defaultdict(dict)
@@ -208,9 +208,6 @@ class Sample(Events):
         self.half: set[str] = set()  # layers whose gradients arrived in FP16
         self.lines: dict[str, str] = {}
         self._saved: set[int] = set()
-
-    def failed(self, where: str, error: Exception) -> None:
-        self._failed(where, error)
 
     @non_fatal
     def after_module(self, module: nn.Module, args: Any, output: Any) -> None:
@@ -226,7 +223,7 @@ class Sample(Events):
                 self.add("activations", name, count(tensor))
             if tensor.requires_grad:
                 arrived = partial(self._arrived, name, self._numbers[name])
-                tensor.register_hook(guarded(arrived, self._failed))
+                tensor.register_hook(guarded(arrived, self.failed))
                 self._numbers[name] += 1
 
     @non_fatal
@@ -268,7 +265,7 @@ class Sample(Events):
                     self.memory["activations"] += storage.nbytes()
 
         def note_and_pack(tensor: Tensor) -> Any:
-            with reporting(self._failed, "measuring activations"):
+            with reporting(self.failed, "measuring activations"):
                 note(tensor)
             return pack(tensor)
 
@@ -278,8 +275,8 @@ class Sample(Events):
                 tap(graph, "disable_saved_tensors_hooks", partial(_without_hooks, note_and_pack, unpack))
             )
             casts = CountedCasts(self.casts, by_sources=bool(open_modes()))
-            stack.enter_context(Operations(casts.look, self._failed))
-            stack.enter_context(open_cast_sources(casts.one, self._failed))
+            stack.enter_context(Operations(casts.look, self.failed))
+            stack.enter_context(open_cast_sources(casts.one, self.failed))
             yield
 
     def forget_gradients(self) -> None:

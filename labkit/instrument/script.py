@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from labkit.instrument.guard import described, guarded
 from labkit.instrument.ranks import group_of
 from labkit.instrument.report import Report
-from labkit.instrument.stream import STREAM, Events
+from labkit.instrument.stream import STREAM
 from labkit.instrument.watch import Watch, watch
 
 
@@ -60,7 +60,7 @@ def run_as_main(script: Path, arguments: list[str]) -> None:
         sys.argv, sys.path[:] = before, path
 
 
-class Watches(Events):
+class Watches:
     """A watch for each model, opened when an optimizer of it steps for the first time."""
 
     def __init__(self, every: int) -> None:

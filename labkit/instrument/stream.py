@@ -1,7 +1,7 @@
 """The stream of events of a training: forward and backward passes, operations, scales, and steps, taken or skipped.
 
-Idea: `STREAM` is the one place that is hooked into torch. A listener that subscribes receives the events whose methods
-it overrides; a hook or a tap is open while a listener observes its event. Torch's hooks report modules, parameters and
+Idea: `STREAM` is the one place that is hooked into torch. A listener that subscribes receives the events for which it
+has a method; a hook or a tap is open while a listener observes its event. Torch's hooks report modules, parameters and
 optimizer steps, but not a step that a scaler skips: the optimizer is not called then. So the scaler's public methods
 are tapped. A source knows such methods: torch's own scaler is one; `amp` and `frameworks` register theirs. A watch of
 one model and the diagnosis of a script are listeners, and count steps alike.
@@ -42,88 +42,30 @@ def no_scale() -> float:
     return 1.0
 
 
-class Events:
-    """The events of a training, as methods that do nothing; a listener overrides those that it observes."""
+class Listener:
+    """Receiver of the events of a training, which counts its steps; a subclass has a method for each event it observes.
 
-    def failed(self, where: str, error: Exception) -> None:
-        """Report a failure of the listener or of a source; the training goes on."""
-        raise error
+    before_module(module, args)               a forward pass of a module begins
+    after_module(module, args, output)        and has ended; an exception has no output
+    parameter_registered(module, name, parameter)
+    before_backward(tensors, ...)             torch.autograd.backward, which a tensor's own backward calls
+    before_grad(outputs, ...)                 torch.autograd.grad
+    after_grad(found, create_graph)           its gradients; () if it raised
+    before_clip(parameters, ...)              gradients are clipped
+    before_schedule(schedule, ...)            a schedule of the learning rate steps
+    autocast_begins(region)                   a region of torch.autocast opens
+    autocast_ends(region, ...)                and closes
+    scaled_by(scale)                          a loss is scaled, by what `scale()` returns
+    before_unscale(optimizer)                 the gradients of an optimizer are unscaled
+    before_optimizer(optimizer, ...)          an optimizer steps
+    after_optimizer(optimizer, ...)           and has stepped
+    step_by_scaler(optimizer)                 a context around a scaler's decision on a step of a torch optimizer
+    step_by_engine(optimizer)                 a context around an engine's decision; the engine reports, inside of it:
+    before_step(optimizer, weights, gradients)      weights and unscaled gradients before a step
+    after_step(optimizer, weights, gradients)       and after it
+    skipped(optimizer, gradients, why)              a step that is not taken
 
-    # Passes, from torch's hooks and functions
-
-    def before_module(self, module: nn.Module, args: Any) -> None:
-        """Observe a module whose forward pass begins."""
-
-    def after_module(self, module: nn.Module, args: Any, output: Any) -> None:
-        """Observe a forward pass that has ended; an exception has no output."""
-
-    def parameter_registered(self, module: nn.Module, name: str, parameter: Tensor | None) -> None:
-        """Observe a parameter that a module gets."""
-
-    def before_backward(self, tensors: Any, *_: Any, **__: Any) -> None:
-        """Observe torch.autograd.backward, which a tensor's own backward calls."""
-
-    def before_grad(self, outputs: Any, *_: Any, **__: Any) -> None:
-        """Observe torch.autograd.grad, before it runs."""
-
-    def after_grad(self, found: Any, create_graph: bool) -> None:
-        """Observe the gradients of torch.autograd.grad; () if it raised."""
-
-    def before_clip(self, *_: Any, **__: Any) -> None:
-        """Observe the clipping of gradients."""
-
-    def before_schedule(self, schedule: Any, *_: Any, **__: Any) -> None:
-        """Observe a schedule of the learning rate that is about to step."""
-
-    def autocast_begins(self, region: Any) -> None:
-        """Observe a region of torch.autocast that opens."""
-
-    def autocast_ends(self, region: Any, *_: Any) -> None:
-        """Observe a region of torch.autocast that closes."""
-
-    # Scales and steps, from torch's hooks and from sources
-
-    def observes_model(self, model: nn.Module) -> bool:
-        """Return whether engines of a model are reported."""
-        return True
-
-    def observes_optimizer(self, optimizer: Any) -> bool:
-        """Return whether an optimizer is reported: whether it has parameters of the model."""
-        return True
-
-    def scaled_by(self, scale: Callable[[], float]) -> None:
-        """Record the scale of the next backward pass, as a function that is called only when needed."""
-
-    def before_unscale(self, optimizer: Any) -> None:
-        """Check the scaled gradients just before they are unscaled."""
-
-    def before_optimizer(self, optimizer: Any, *_: Any) -> None:
-        """Observe an optimizer that is about to step."""
-
-    def after_optimizer(self, optimizer: Any, *_: Any) -> None:
-        """Observe an optimizer that has stepped."""
-
-    def before_step(self, optimizer: Any, weights: dict[str, Tensor], gradients: Gradients) -> None:
-        """Observe the weights and the unscaled gradients before a step."""
-
-    def after_step(self, optimizer: Any, weights: dict[str, Tensor], gradients: Gradients) -> None:
-        """Observe the weights after a step."""
-
-    def skipped(self, optimizer: Any, gradients: Gradients, why: str = "") -> None:
-        """Observe a step that was not taken."""
-
-    @contextmanager
-    def step_by_scaler(self, optimizer: Any) -> Iterator[None]:
-        """Enclose a scaler's decision on a step of a torch optimizer."""
-        yield
-
-    def step_by_engine(self, optimizer: Any) -> AbstractContextManager[None]:
-        """Enclose an engine's decision on a step, which the engine reports itself."""
-        return self.step_by_scaler(optimizer)
-
-
-class Listener(Events):
-    """Receiver of the events of a training, which counts its steps.
+    Scalers and engines report only optimizers and models of which `observes_optimizer` and `observes_model` are true.
 
     step      number of the current step, from 0
     stepped   ids of the optimizers that have stepped in this step, or were skipped
@@ -136,6 +78,18 @@ class Listener(Events):
         self.stepped: set[int] = set()
         self.stepping = self.scaled = False
         self._scale: Callable[[], float] = no_scale
+
+    def failed(self, where: str, error: Exception) -> None:
+        """Report a failure of the listener or of a source; the training goes on."""
+        raise error
+
+    def observes_model(self, model: nn.Module) -> bool:
+        """Return whether engines of a model are reported."""
+        return True
+
+    def observes_optimizer(self, optimizer: Any) -> bool:
+        """Return whether scalers report an optimizer: whether it has parameters of the model."""
+        return True
 
     def next_step(self) -> None:
         """Begin the next step."""
@@ -151,6 +105,7 @@ class Listener(Events):
             self.next_step()
 
     def scaled_by(self, scale: Callable[[], float]) -> None:
+        """Record the scale of the next backward pass, as a function that is called only when needed."""
         self._scale, self.scaled = scale, True
 
 
@@ -266,52 +221,49 @@ def _tapped(original: Callable[..., Any], own: Any) -> Any:
 
 
 class Listeners:
-    """Several listeners, as one: `listeners.skipped(...)` sends each of them the event `skipped`."""
+    """Several listeners, as one: `listeners.skipped(...)` sends the event `skipped` to those that observe it."""
 
-    def __init__(self, listeners: tuple[Events, ...] = ()) -> None:
+    def __init__(self, listeners: tuple[Any, ...] = ()) -> None:
         self.listeners = listeners
 
     def __getattr__(self, event: str) -> Callable[..., Any]:
-        """Return the function that sends an event of `Events`: one that encloses a block returns a context."""
-        if not hasattr(Events, event):
-            raise AttributeError(f"there is no event {event!r}; expected a method of {Events.__name__}")
+        """Return the function that sends an event of sources; one that encloses a block returns a context."""
+        if event not in OF_SOURCES:
+            raise AttributeError(f"expected one of the events {', '.join(OF_SOURCES)}; got {event!r}")
         return partial(self._around if event.startswith("step_by") else self.emit, event)
+
+    def _methods(self, event: str) -> Iterator[tuple[Any, Failed, str]]:
+        """Yield the methods for an event, each with what reports its failures and its name."""
+        for listener in self.listeners:
+            if (method := getattr(listener, event, None)) is not None:
+                yield method, listener.failed, name_of(method)
 
     def emit(self, event: str, *args: Any, **kwargs: Any) -> None:
         """Call a method of each listener; its exception is reported to that listener."""
-        for listener in self.listeners:
-            method = getattr(listener, event)
-            with reporting(listener.failed, name_of(method)):
+        for method, failed, name in self._methods(event):
+            with reporting(failed, name):
                 method(*args, **kwargs)
 
     @contextmanager
     def _around(self, event: str, *args: Any) -> Iterator[None]:
         with ExitStack() as stack:
-            for listener in self.listeners:
-                method = getattr(listener, event)
-                with reporting(listener.failed, name_of(method)):
-                    stack.enter_context(guarded_context(method(*args), listener.failed, name_of(method)))
+            for method, failed, name in self._methods(event):
+                with reporting(failed, name):
+                    stack.enter_context(guarded_context(method(*args), failed, name))
             yield
+
+    def those(self, condition: str, subject: Any) -> Listeners:
+        """Return those of whom `observes_model` or `observes_optimizer` is true of a model or an optimizer."""
+        found: list[Any] = []
+        for listener in self.listeners:
+            with reporting(listener.failed, condition):
+                found += [listener] * getattr(listener, condition, lambda _: False)(subject)
+        return Listeners(tuple(found))
 
     def failed(self, where: str, error: Exception) -> None:
         """Report a failure of the stream or of a source to each listener."""
         for listener in self.listeners:
             listener.failed(where, error)
-
-    def of_model(self, model: nn.Module) -> Listeners:
-        """Return those that observe a model."""
-        return self._those("observes_model", model)
-
-    def of_optimizer(self, optimizer: Any) -> Listeners:
-        """Return those that observe an optimizer."""
-        return self._those("observes_optimizer", optimizer)
-
-    def _those(self, condition: str, subject: Any) -> Listeners:
-        found: list[Events] = []
-        for listener in self.listeners:
-            with reporting(listener.failed, condition):
-                found += [listener] * bool(getattr(listener, condition)(subject))
-        return Listeners(tuple(found))
 
 
 @contextmanager
@@ -324,13 +276,13 @@ def scaler_source(listeners: Listeners, scaler_class: type = torch.amp.GradScale
         return scale(scaler, *args, **kwargs)
 
     def around_unscale(unscale: Any, scaler: Any, optimizer: Any) -> Any:
-        listeners.of_optimizer(optimizer).before_unscale(optimizer)
+        listeners.those("observes_optimizer", optimizer).before_unscale(optimizer)
         return unscale(scaler, optimizer)
 
     def around_step(step: Any, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         if not scaler.is_enabled():
             return step(scaler, optimizer, *args, **kwargs)
-        observers = listeners.of_optimizer(optimizer)
+        observers = listeners.those("observes_optimizer", optimizer)
         observers.scaled_by(scaler.get_scale)
         with observers.step_by_scaler(optimizer):
             return step(scaler, optimizer, *args, **kwargs)
@@ -383,6 +335,10 @@ TAPPED: dict[str, tuple[tuple[Any, str], ...]] = {
     "autocast_begins": ((torch.amp.autocast_mode.autocast, "__enter__"),),
     "autocast_ends": ((torch.amp.autocast_mode.autocast, "__exit__"),),
 }
+OF_SOURCES = (
+    "scaled_by", "before_unscale", "before_optimizer", "after_optimizer", "before_step", "after_step", "skipped",
+    "step_by_scaler", "step_by_engine",
+)  # fmt: skip
 
 
 class Stream(Listeners):
@@ -394,7 +350,7 @@ class Stream(Listeners):
         self._own_sources: dict[type, Source] = {}  # of scalers whose class no registered source knows
 
     @contextmanager
-    def subscribed(self, listener: Events, scaler: Any = None) -> Iterator[None]:
+    def subscribed(self, listener: Any, scaler: Any = None) -> Iterator[None]:
         """Send a listener the events until the block ends; `scaler` is one whose class no source may know."""
         known = [each.keywords.get("scaler_class") for each in _SOURCES if isinstance(each, partial)]
         if scaler is not None and not isinstance(scaler, (torch.amp.GradScaler, *filter(None, known))):
@@ -428,7 +384,7 @@ class Stream(Listeners):
             self._own_sources.clear()
 
     def _observed(self, event: str) -> bool:
-        return any(getattr(type(each), event) is not getattr(Events, event) for each in self.listeners)
+        return any(hasattr(each, event) for each in self.listeners)
 
     def _before(self, event: str, call: Any, *args: Any, **kwargs: Any) -> Any:
         self.emit(event, *args, **kwargs)

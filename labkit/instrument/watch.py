@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from threading import get_ident
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -40,7 +41,7 @@ from labkit.instrument.sample import (
     length,
     local_part,
 )  # fmt: skip
-from labkit.instrument.stream import STREAM, Events, Gradients, Listener, in_backward, no_scale, tap
+from labkit.instrument.stream import STREAM, Gradients, Listener, in_backward, no_scale, tap
 from labkit.instrument.symptoms import finding
 from labkit.instrument.user_code import line_of_user
 
@@ -207,7 +208,8 @@ class Watch(Listener):
         self._known_scale = None
         self._sample_stack.close()
         if not self._called and not self._blind:
-            self._sample_stack.enter_context(STREAM.subscribed(_Layers(self)))
+            layers = SimpleNamespace(before_module=self._layer_begins, failed=self.failed)
+            self._sample_stack.enter_context(STREAM.subscribed(layers))
         if step % self.every and step != self.first:
             return
         keep = bool(self._fp32_every) and (step % self._fp32_every == 0 or step == self.first)
@@ -235,8 +237,8 @@ class Watch(Listener):
 
     # Forward and backward
 
-    def layer_begins(self, layer: nn.Module) -> None:
-        """Begin a step with the forward pass of a layer."""
+    def _layer_begins(self, layer: nn.Module, _: Any) -> None:
+        """Begin a step with the forward pass of a layer, if the model is never called as a whole."""
         if id(layer) in self._names:
             self.forward_begins()
 
@@ -423,19 +425,6 @@ class Watch(Listener):
 
     def _find_source(self, gradients: Gradients) -> None:
         self._log.find_source(self.model, self._calls, self._scale_now, gradients)
-
-
-class _Layers(Events):
-    """Listener for the layers of a model that is never called as a whole."""
-
-    def __init__(self, watch: Watch) -> None:
-        self._watch = watch
-
-    def failed(self, where: str, error: Exception) -> None:
-        self._watch.failed(where, error)
-
-    def before_module(self, module: nn.Module, args: Any) -> None:
-        self._watch.layer_begins(module)
 
 
 def _unscaled_gradients(optimizer: Any, held: dict[str, Tensor]) -> Gradients:

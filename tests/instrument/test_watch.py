@@ -27,6 +27,7 @@ from labkit.amp import RECIPES, Engine
 from labkit.frameworks import GradScaler
 from labkit.instrument import Report, exponent_histogram, watch
 from labkit.instrument.records import trimmed
+from labkit.instrument.stream import STREAM
 
 X, Y = torch.randn(32, 8, generator=torch.Generator().manual_seed(1)), torch.arange(32) % 4
 
@@ -48,7 +49,8 @@ def hooks():
     places = [torch_modules._global_forward_hooks, torch_modules._global_forward_pre_hooks]
     places += [torch_optimizers._global_optimizer_pre_hooks, torch_optimizers._global_optimizer_post_hooks]
     scalers = [vars(torch.amp.GradScaler)[name] for name in ("scale", "unscale_", "step")]
-    return [len(place) for place in places], scalers, vars(Engine)["step"], vars(Engine)["backward"]
+    taps = [vars(Engine)["step"], vars(Engine)["backward"], torch.autograd.backward, torch.autograd.grad]
+    return [len(place) for place in places], scalers, taps, STREAM.listeners
 
 
 def on_model(model):
