@@ -45,25 +45,25 @@ def no_scale() -> float:
 class Listener:
     """Receiver of the events of a training, which counts its steps; a subclass has a method for each event it observes.
 
-    before_module(module, args)               a forward pass of a module begins
-    after_module(module, args, output)        and has ended; an exception has no output
-    parameter_registered(module, name, parameter)
-    before_backward(tensors, ...)             torch.autograd.backward, which a tensor's own backward calls
-    before_grad(outputs, ...)                 torch.autograd.grad
-    after_grad(found, create_graph)           its gradients; () if it raised
-    before_clip(parameters, ...)              gradients are clipped
-    before_schedule(schedule, ...)            a schedule of the learning rate steps
-    autocast_begins(region)                   a region of torch.autocast opens
-    autocast_ends(region, ...)                and closes
-    scaled_by(scale)                          a loss is scaled, by what `scale()` returns
-    before_unscale(optimizer)                 the gradients of an optimizer are unscaled
-    before_optimizer(optimizer, ...)          an optimizer steps
-    after_optimizer(optimizer, ...)           and has stepped
-    step_by_scaler(optimizer)                 a context around a scaler's decision on a step of a torch optimizer
-    step_by_engine(optimizer)                 a context around an engine's decision; the engine reports, inside of it:
-    before_step(optimizer, weights, gradients)      weights and unscaled gradients before a step
-    after_step(optimizer, weights, gradients)       and after it
-    skipped(optimizer, gradients, why)              a step that is not taken
+    before_module         (module, args): a forward pass of a module begins
+    after_module          (module, args, output): it has ended; an exception has no output
+    parameter_registered  (module, name, parameter): a module gets a parameter
+    before_backward       (tensors, ...): torch.autograd.backward, which a tensor's own backward calls
+    before_grad           (outputs, ...): torch.autograd.grad
+    after_grad            (found, create_graph): its gradients; () if it raised
+    before_clip           (parameters, ...): gradients are clipped
+    before_schedule       (schedule, ...): a schedule of the learning rate steps
+    autocast_begins       (region): a region of torch.autocast opens
+    autocast_ends         (region, ...): it closes
+    scaled_by             (scale): a loss is scaled, by what `scale()` returns
+    before_unscale        (optimizer): the gradients of an optimizer are unscaled
+    before_optimizer      (optimizer, ...): an optimizer steps
+    after_optimizer       (optimizer, ...): it has stepped
+    step_by_scaler        (optimizer): a context around a scaler's decision on a step
+    step_by_engine        (optimizer): a context around an engine's step, in which it reports the next three
+    before_step           (optimizer, weights, gradients): the weights and the unscaled gradients before a step
+    after_step            (optimizer, weights, gradients): the same after it
+    skipped               (optimizer, gradients, why): a step is not taken
 
     Scalers and engines report only optimizers and models of which `observes_optimizer` and `observes_model` are true.
 
