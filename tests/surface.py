@@ -93,14 +93,16 @@ def commands() -> dict[str, list[str]]:
     }  # fmt: skip
 
 
-def answers(exercise_id: str) -> dict[str, list[Any]]:
-    """Return a sketch of what the reference and each known mistake answer, in the notebook and with one seed."""
+def answers(exercise_id: str, mistakes: bool = True) -> dict[str, list[Any]]:
+    """Return a sketch of what the reference, and each known mistake, answer in the notebook and with one seed."""
     from labkit.grading import EXERCISES
     from labkit.grading.judge import grading_cases, known_outcomes
 
     exercise = EXERCISES[exercise_id]
     paper = grading_cases(exercise, SEED)
-    known = {"": exercise.reference, **{mistake.name: mistake.answer for mistake in exercise.mistakes}}
+    known = {"": exercise.reference}
+    if mistakes:
+        known |= {mistake.name: mistake.answer for mistake in exercise.mistakes}
     return {name: sketch(known_outcomes(paper, function)) for name, function in known.items()}
 
 

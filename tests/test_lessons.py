@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import itertools
 import re
+from functools import cache
 
 import nbformat
 import numpy as np
@@ -26,7 +27,10 @@ def markdown(notebook: build.Notebook) -> str:
     return "\n\n".join("".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "markdown")
 
 
-TEXTS = {source.name: markdown(build.learners(source)) for source in build.sources()}
+@cache
+def texts() -> dict[str, str]:
+    """Return the text of each lesson by its name."""
+    return {source.name: markdown(build.learners(source)) for source in build.sources()}
 
 
 # --- heads and map ---
@@ -44,7 +48,7 @@ def test_the_head_counts_exercises_points_and_minutes() -> None:
 
 
 def test_the_map_has_a_row_for_each_lesson_and_says_which_are_to_come() -> None:
-    rows = re.findall(r"^\| \**(\w+)\** \| (.*?) \| (\d*) *\| (.*) \|$", TEXTS["00_start"], re.MULTILINE)
+    rows = re.findall(r"^\| \**(\w+)\** \| (.*?) \| (\d*) *\| (.*) \|$", texts()["00_start"], re.MULTILINE)
     assert [number for number, *_ in rows] == sorted({number for number, *_ in rows})
     written = {lesson.split("_")[0]: lesson for lesson in SOURCES}
     assert written.keys() <= {number for number, *_ in rows}
@@ -60,8 +64,8 @@ def test_the_map_has_a_row_for_each_lesson_and_says_which_are_to_come() -> None:
 
 def test_a_lesson_leads_to_the_next_and_back() -> None:
     for before, after in itertools.pairwise(sorted(SOURCES)):
-        assert re.search(rf"\({after}\.ipynb\) →$", TEXTS[before]), before
-        assert re.search(rf"^← \[.*?\]\({before}\.ipynb\)", TEXTS[after].splitlines()[-1]), after
+        assert re.search(rf"\({after}\.ipynb\) →$", texts()[before]), before
+        assert re.search(rf"^← \[.*?\]\({before}\.ipynb\)", texts()[after].splitlines()[-1]), after
 
 
 # --- the glossary ---
@@ -85,9 +89,9 @@ def test_worked_example_the_first_appearance_becomes_a_link() -> None:
 
 
 def test_each_link_leads_to_a_word_or_to_a_notebook() -> None:
-    for lesson, text in TEXTS.items():
+    for lesson, text in texts().items():
         links = re.findall(r"\]\(([^)\s]+?\.ipynb)(?:#([^)]*))?\)", text)
-        assert {page for page, _ in links} <= {f"{name}.ipynb" for name in (*TEXTS, "glossary")}
+        assert {page for page, _ in links} <= {f"{name}.ipynb" for name in (*texts(), "glossary")}
         words = [anchor.removeprefix("cell-id=") for page, anchor in links if page == "glossary.ipynb" and anchor]
         assert set(words) <= {cell["id"] for cell in GLOSSARY["cells"]}
         assert len(set(words)) == len(words), "a word is linked where it first appears, and only there"
@@ -97,7 +101,7 @@ def test_each_link_leads_to_a_word_or_to_a_notebook() -> None:
 def test_the_first_use_of_a_word_is_its_link() -> None:
     """Read as a learner does, without code, formulas and headings."""
     not_words = r"```.*?```|\$\$.*?\$\$|\$[^$\n]*\$|`[^`]*`|^#.*?$"
-    for lesson, whole in TEXTS.items():
+    for lesson, whole in texts().items():
         text = re.sub(not_words, "", whole, flags=re.DOTALL | re.MULTILINE)
         for name, row in TERMS.items():
             before, link, _ = text.partition(f"]({build.anchor_of(name)})")
@@ -116,7 +120,7 @@ def test_the_glossary_on_disk_is_this_one_with_valid_ids_in_order() -> None:
 
 
 def test_a_word_is_linked_in_the_lesson_that_explains_it_and_a_spelling_means_one_word() -> None:
-    lessons = {name.split("_")[0]: text for name, text in TEXTS.items()}
+    lessons = {name.split("_")[0]: text for name, text in texts().items()}
     links = {name: f"]({build.anchor_of(name)})" for name in TERMS}
     assert [name for name, row in TERMS.items() if links[name] not in lessons[row["lesson"]]] == []
     spellings = [spelling for name, row in TERMS.items() for spelling in row.get("spellings", [name])]
@@ -182,7 +186,7 @@ def test_lesson_03_says_what_its_record_lost_at_sizes_that_are_no_multiple_of_8(
 
 
 def test_the_start_says_how_to_go_on_next_morning_and_commits_first() -> None:
-    text = " ".join(TEXTS["00_start"].split())
+    text = " ".join(texts()["00_start"].split())
     assert "`Error displaying widget: model not found`" in text  # JupyterLab's words, to be found by who searches
     assert "*Run > Run All Cells* makes the widget anew" in text
     assert "Run **one cell at a time**. Answer each question before you run the next cell" in text
@@ -214,7 +218,7 @@ def test_a_project_is_diagnosed_after_its_prediction() -> None:
 
 def test_powers_of_two_are_typeset_as_in_the_widgets() -> None:
     """2^-24 in code is code; in a sentence it is a formula, in every lesson and in the glossary."""
-    for name in (*TEXTS, "glossary"):
+    for name in (*texts(), "glossary"):
         notebook = nbformat.read(build.NOTEBOOKS / f"{name}.ipynb", as_version=4)
         text = re.sub(r"```.*?```|`[^`]*`|\$\$.*?\$\$|\$[^$\n]*\$", "", markdown(notebook), flags=re.DOTALL)
         assert re.findall(r"2\^-?\d+", text) == [], name

@@ -1,6 +1,5 @@
 """FP16 storage with FP32 sums on a CPU: what a GPU would have stored, also where torch has kernels on CUDA alone."""
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -246,19 +245,14 @@ def test_a_batch_norm_that_has_met_nan_still_runs_backward() -> None:
     assert inputs.grad.isnan().all()  # as torch alone: NaN goes on, and no error hides it
 
 
-with warnings.catch_warnings(action="ignore"):
-    opinfo = pytest.importorskip("torch.testing._internal.common_methods_invocations")
-
 HALF, BRAIN = torch.float16, torch.bfloat16
 
 
 def on_cuda_only(dtype: torch.dtype) -> list[Any]:
     """Torch's own list: operations that CUDA has in a dtype, and a CPU in FP32 but not in that dtype."""
+    opinfo = pytest.importorskip("torch.testing._internal.common_methods_invocations")
     ops = [op for op in opinfo.op_db if dtype in op.dtypesIfCUDA and dtype not in op.dtypes]
     return [op for op in ops if torch.float32 in op.dtypes]
-
-
-LIST = [(dtype, op) for dtype in (HALF, BRAIN) for op in on_cuda_only(dtype)]
 
 
 def test_worked_example_average_pooling_in_three_dimensions() -> None:
@@ -297,8 +291,9 @@ def real(tensor: Tensor) -> Tensor:
 
 @pytest.mark.filterwarnings("ignore")
 def test_each_operation_that_only_cuda_has_in_half_is_fp32s_rounded_once() -> None:
-    assert {"nn.functional.avg_pool3d", "nn.functional.rrelu", "fft.irfftn"} <= {op.name for _, op in LIST}
-    for dtype, op in LIST:
+    listed = [(dtype, op) for dtype in (HALF, BRAIN) for op in on_cuda_only(dtype)]
+    assert {"nn.functional.avg_pool3d", "nn.functional.rrelu", "fft.irfftn"} <= {op.name for _, op in listed}
+    for dtype, op in listed:
         half = {torch.float32: dtype, torch.complex64: torch.complex32}
         for given in list(op.sample_inputs("cpu", torch.float32))[:4]:
             sample = cast((given.input, given.args, given.kwargs), half)

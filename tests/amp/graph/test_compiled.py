@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch._dynamo.utils import counters
 from torch.nn import functional as F
 
 from labkit.amp import RECIPES, Engine
@@ -52,6 +51,8 @@ def net() -> nn.Module:
 
 
 def test_a_compiled_graph_is_one_piece_and_bit_equal(net: nn.Module) -> None:
+    from torch._dynamo.utils import counters  # a second, which no collection of tests takes
+
     eager = trained(net)
     for in_place in (False, True):
         torch._dynamo.reset()
