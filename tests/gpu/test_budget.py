@@ -166,7 +166,7 @@ def overflow_and_reach_beyond() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def found(simulated_gpu: Any) -> Outcomes:
-    return simulated_gpu("T4", [all_costs, overflow_and_reach_beyond])
+    return simulated_gpu("T4", [all_costs, overflow_and_reach_beyond, copies_of_a_step, choices])
 
 
 def test_each_recipe_keeps_its_budget(found: Outcomes) -> None:
@@ -244,13 +244,8 @@ def copies_of_a_step() -> list[Any]:
     return [sum(seen.copies.values()), same]
 
 
-@pytest.fixture(scope="module")
-def of_ranks(simulated_gpu: Any) -> Outcomes:
-    return simulated_gpu("T4", [choices, copies_of_a_step])
-
-
-def test_nccl_is_taken_only_where_it_was_chosen_and_there_is_a_gpu_for_the_rank(of_ranks: Outcomes) -> None:
-    chosen = of_ranks[choices]
+def test_nccl_is_taken_only_where_it_was_chosen_and_there_is_a_gpu_for_the_rank(found: Outcomes) -> None:
+    chosen = found[choices]
     assert chosen["cpu 0"] == ["cpu", "gloo", None]
     assert chosen["cuda 0"] == ["cuda:0", "nccl", "1"]
     assert chosen["cpu 1"][:2] == ["cpu", "gloo"]
@@ -258,5 +253,5 @@ def test_nccl_is_taken_only_where_it_was_chosen_and_there_is_a_gpu_for_the_rank(
     assert 'torchrun --nproc-per-node 1), or use start_group("cpu")' in chosen["cuda 1"]
 
 
-def test_a_step_copies_the_numbers_of_its_rows_alone(of_ranks: Outcomes) -> None:
-    assert of_ranks[copies_of_a_step] == [1, [True, True]]
+def test_a_step_copies_the_numbers_of_its_rows_alone(found: Outcomes) -> None:
+    assert found[copies_of_a_step] == [1, [True, True]]
