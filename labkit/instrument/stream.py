@@ -232,24 +232,22 @@ class Listeners:
             raise AttributeError(f"expected one of the events {', '.join(OF_SOURCES)}; got {event!r}")
         return partial(self._around if event.startswith("step_by") else self.emit, event)
 
-    def _methods(self, event: str) -> Iterator[tuple[Any, Failed, str]]:
-        """Yield the methods for an event, each with what reports its failures and its name."""
-        for listener in self.listeners:
-            if (method := getattr(listener, event, None)) is not None:
-                yield method, listener.failed, name_of(method)
-
     def emit(self, event: str, *args: Any, **kwargs: Any) -> None:
         """Call a method of each listener; its exception is reported to that listener."""
-        for method, failed, name in self._methods(event):
-            with reporting(failed, name):
-                method(*args, **kwargs)
+        for listener in self.listeners:
+            if (method := getattr(listener, event, None)) is not None:
+                try:
+                    method(*args, **kwargs)
+                except Exception as error:
+                    listener.failed(name_of(method), error)
 
     @contextmanager
     def _around(self, event: str, *args: Any) -> Iterator[None]:
         with ExitStack() as stack:
-            for method, failed, name in self._methods(event):
-                with reporting(failed, name):
-                    stack.enter_context(guarded_context(method(*args), failed, name))
+            for listener in self.listeners:
+                if (method := getattr(listener, event, None)) is not None:
+                    with reporting(listener.failed, name_of(method)):
+                        stack.enter_context(guarded_context(method(*args), listener.failed, name_of(method)))
             yield
 
     def those(self, condition: str, subject: Any) -> Listeners:
