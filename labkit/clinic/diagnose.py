@@ -28,7 +28,7 @@ from labkit.faults import FAULTS, explain
 from labkit.faults.messages import messages_in
 from labkit.instrument import Report, Watch, watch
 from labkit.instrument.guard import guarded, reporting
-from labkit.instrument.results import power
+from labkit.instrument.log import skips_in_a_row
 from labkit.instrument.sample import finite
 from labkit.instrument.script import leaves, model_of, run_as_main
 from labkit.instrument.stream import STREAM, Operations
@@ -37,14 +37,13 @@ from labkit.instrument.user_code import line_of_error, line_of_user
 from labkit.records.findings import Finding, Status
 
 SAMPLES = 5  # steps that watch counts and replays in FP32
-FIRST_SCALE = 2.0**16  # of a GradScaler: a scale above it may still be falling to its place
 NOTES = 8  # constants in the source, at most
-MANY_SKIPS = 8  # in a row, at the end: fewer may be a scaler that still searches for its scale
 NOT_LOOKED_AT = "The training was not affected; this part of the diagnosis is missing."
 UNTIL_IT_IS_HALF = "It did no harm. Where it meets a half tensor, choose it by `torch.finfo(x.dtype)`, or use FP32."
 
 
-BY_OPERATION = {"first inf", "first NaN", "scale too high"}  # seen by the observer of operations, with its line
+# Kinds of watch's findings that the diagnosis finds by itself: with the line of the operation, and of all optimizers.
+BY_OPERATION = {"first inf", "first NaN", "scale too high", "scale falls", "scale does not fall"}
 IN_HALF_ONLY = {"updates swallowed", "never moved", "optimizer state cannot decay", "weight decay lost"}
 
 HARMLESS_IF_MASKED = {"softmax of a masked row", "inf or NaN in FP32", "inf or NaN in the backward pass"}
@@ -257,34 +256,21 @@ class Diagnosis(TrainingObserver):
             return True
         attempts = [a for a in self.attempts if a.step == event.step]
         spoilt = any(e.name == "a step with inf or NaN" and e.step == event.step for e in self.events)
-        by_scale = "backward" in event.name and not self._falling()
+        in_a_row = self._skips_in_a_row()
+        by_scale = "backward" in event.name and (in_a_row is None or in_a_row.name != "scale falls")
         return not attempts or spoilt or (not by_scale and not all(a.taken for a in attempts))
 
-    def _falling(self) -> str:
-        """Return how a scale falls without end, or ""."""
-        skipped, scales = self._last_skips()
-        searching = skipped == len(self.attempts) and skipped and scales[-1] >= FIRST_SCALE
-        if skipped < MANY_SKIPS or searching or self._stuck():
-            return ""
-        return f"the last {skipped} steps were skipped, down to a scale of {scales[-1]:g}"
-
-    def _stuck(self) -> str:
-        """Return that steps are skipped and their scale stays the same, or ""."""
-        skipped, scales = self._last_skips()
-        if skipped < MANY_SKIPS or len(set(scales)) > 1:
-            return ""
-        return f"the last {skipped} steps were skipped, all at a scale of {power(scales[-1])}"
-
-    def _last_skips(self) -> tuple[int, list[float]]:
-        """Return the number of steps that were skipped at the end, and their scales."""
+    def _skips_in_a_row(self) -> Finding | None:
+        """Return the finding for the steps that were skipped at the end."""
         skipped = next((n for n, a in enumerate(reversed(self.attempts)) if a.taken), len(self.attempts))
-        return skipped, [attempt.scale for attempt in self.attempts[len(self.attempts) - skipped :]]
+        scales = [attempt.scale for attempt in self.attempts[len(self.attempts) - skipped :]]
+        return skips_in_a_row(scales, self.step, never_taken=skipped == len(self.attempts))
 
     def _summary(self) -> Finding:
         attempts = self.attempts
         skips = [a for a in attempts if not a.taken]
         taken = f"{len(attempts) - len(skips)} optimizer steps were taken and {len(skips)} skipped"
-        if skips and not self._falling() and not self._stuck():
+        if skips and self._skips_in_a_row() is None:
             taken += ": that is how a scaler finds its scale"
         return Finding("steps", Status.OK, f"{self.steps} steps were run; {taken}")
 
@@ -295,10 +281,8 @@ class Diagnosis(TrainingObserver):
 
     def _final_checks(self) -> Iterator[Finding]:
         last = self.step
-        if falling := self._falling():
-            yield finding("scale falls", "", last, falling)
-        if stuck := self._stuck():
-            yield finding("scale does not fall", "", last, stuck)
+        if (in_a_row := self._skips_in_a_row()) is not None:
+            yield in_a_row
         held = {id(p) for p in self.optimized_parameters()}
         orphans = [n for n in self.with_gradient if id(self.parameters[n]) not in held]
         still = [n for n in orphans if torch.equal(self.parameters[n].detach(), self.before[n])]

@@ -11,7 +11,7 @@ and the first step that shows it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -26,6 +26,7 @@ from labkit.instrument.histogram import merge, shift
 from labkit.instrument.records import AgainstFP32, NonFinite, Skip, WatchedStep, window, with_gradient
 from labkit.instrument.replay import Call, against_fp32, culprit
 from labkit.instrument.report import Report
+from labkit.instrument.results import power
 from labkit.instrument.sample import Sample, checksum, dtype_name, finite, local_part
 from labkit.instrument.stream import Gradients
 from labkit.instrument.symptoms import finding
@@ -39,6 +40,8 @@ DECAYS = {  # optimizer state -> its decay factor, from its parameter group
     "square_avg": lambda group: group["alpha"],
     "momentum_buffer": lambda group: group["momentum"],
 }
+FIRST_SCALE = 2.0**16  # of a GradScaler: a scale above it may still be falling to its place
+MANY_SKIPS = 8  # in a row, at the end: fewer may be a scaler that still searches for its scale
 MOST_REPLAYED = 20  # steps with inf or NaN: a scaler that starts too high skips many, for the same reason
 
 
@@ -208,8 +211,32 @@ def faults(report: Report, never_moved: Iterable[str]) -> Iterator[Finding]:
     for name in never_moved:
         says = "it has gradients, and is the same in all sampled steps"
         yield finding("never moved", name, first_step, says, lines.get("step", ""))
+    skipped = [skip for n, skip in enumerate(reversed(report.skips)) if skip.step == report.steps - 1 - n][::-1]
+    scales = [skip.scale for skip in skipped]
+    if (in_a_row := skips_in_a_row(scales, report.steps, never_taken=len(skipped) == report.steps)) is not None:
+        yield in_a_row
     lost = list(_underflow(report))
     yield from lost or _scale_too_low(report)  # one fault: the underflow by name is more specific
+
+
+def skips_in_a_row(scales: Sequence[float], step: int, *, never_taken: bool) -> Finding | None:
+    """Return the finding for the steps that were skipped one after another at the end of a training.
+
+    A few are usual: a dynamic scaler finds its scale by them.
+
+    Args:
+        scales: of the skipped steps.
+        step: the current one.
+        never_taken: no step was taken before them, so a scale that is still large may be on its way.
+    """
+    if len(scales) < MANY_SKIPS:
+        return None
+    what = f"the last {len(scales)} steps were skipped, "
+    if len(set(scales)) == 1:
+        return finding("scale does not fall", "", step, f"{what}all at a scale of {power(scales[0])}")
+    if never_taken and scales[-1] >= FIRST_SCALE:
+        return None
+    return finding("scale falls", "", step, f"{what}down to a scale of {scales[-1]:g}")
 
 
 def _scale_too_low(report: Report) -> Iterator[Finding]:

@@ -1,7 +1,7 @@
 """Runs of an unchanged training script, and the watch on one: `labkit watch train.py --its --arguments`.
 
-Idea: the script runs as Python would run it. At the first step of each optimizer, the outermost living module that
-holds its parameters is found, and watched from then on. `labkit diagnose` runs a script alike.
+Idea: the script runs as Python would run it. At the first step of each optimizer, taken or skipped, the outermost
+living module that holds its parameters is found, and watched from then on. `labkit diagnose` runs a script alike.
 
 Invariant: the script's output, files and exit status are its own.
 """
@@ -12,6 +12,8 @@ import gc
 import runpy
 import sys
 import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -61,23 +63,48 @@ def run_as_main(script: Path, arguments: list[str]) -> None:
 
 
 class Watches:
-    """A watch for each model, opened when an optimizer of it steps for the first time."""
+    """A watch for each model, opened when an optimizer of it steps, or is skipped, for the first time."""
 
     def __init__(self, every: int) -> None:
         self.every = every
         self.open: list[Watch] = []
         self._failures: dict[tuple[str, str], str] = {}
         self._known: set[int] = set()
+        self._scale: Callable[[], float] | None = None  # of the last loss
+
+    def observes_optimizer(self, optimizer: Any) -> bool:
+        """Return whether the optimizer is new."""
+        return id(optimizer) not in self._known
+
+    def scaled_by(self, scale: Callable[[], float]) -> None:
+        """Record the scale of a loss, for a watch that opens after it."""
+        self._scale = scale
 
     def before_optimizer(self, optimizer: Any, *arguments: Any) -> None:
         """Look for the model of an optimizer that is new; a watch that opens observes this step, too."""
-        if id(optimizer) not in self._known:
-            self._known.add(id(optimizer))
-            model = model_of([p for group in optimizer.param_groups for p in group["params"]])
-            if model is not None and all(w.model is not group_of(model, model)[0] for w in self.open):
-                opened = watch(model, self.every, against_fp32_every=10 * self.every).open_during_step()
-                self.open.append(opened)
-                guarded(opened.before_optimizer, opened.failed)(optimizer, *arguments)
+        if (opened := self._open_for(optimizer)) is not None:
+            guarded(opened.before_optimizer, opened.failed)(optimizer, *arguments)
+
+    @contextmanager
+    def step_by_scaler(self, optimizer: Any) -> Iterator[None]:
+        """Look for the model here as well: if a scaler skips every step, the optimizer is never called."""
+        opened = self._open_for(optimizer)
+        with opened.step_by_scaler(optimizer) if opened is not None else nullcontext():
+            yield
+
+    def _open_for(self, optimizer: Any) -> Watch | None:
+        """Open a watch on the model of an optimizer, and return it; None if the model is watched or not found."""
+        if not self.observes_optimizer(optimizer):
+            return None
+        self._known.add(id(optimizer))
+        model = model_of([p for group in optimizer.param_groups for p in group["params"]])
+        if model is None or any(w.model is group_of(model, model)[0] for w in self.open):
+            return None
+        opened = watch(model, self.every, against_fp32_every=10 * self.every).open_during_step()
+        if self._scale is not None:
+            opened.scaled_by(self._scale)
+        self.open.append(opened)
+        return opened
 
     def close(self) -> None:
         """Close all watches."""

@@ -133,7 +133,7 @@ class Watch(Listener):
         self._grads = 0  # calls of torch.autograd.grad that run
 
     def open_during_step(self) -> Watch:
-        """Open it when an optimizer is about to step, and sample the next step too."""
+        """Open it when the model has already been called in this step, and sample the next step too."""
         self.first = 1
         self.__enter__()
         if self._sample is not None:
@@ -224,7 +224,7 @@ class Watch(Listener):
     def _finish(self) -> None:
         """Record the sampled step that is over."""
         if self._sample is not None and (self.stepped or self._sample.counts):
-            if self.stepped and not self._sample.norms:
+            if self.stepped and not self._sample.norms and self.step >= self.first:
                 self._log.add_unseen("gradients: no gradient had arrived at any parameter")
             self._log.watched.append(self._sample.done())
         self._sample_stack.close()
@@ -424,7 +424,8 @@ class Watch(Listener):
         self._find_source(gradients)
 
     def _find_source(self, gradients: Gradients) -> None:
-        self._log.find_source(self.model, self._calls, self._scale_now, gradients)
+        if self.step >= self.first:
+            self._log.find_source(self.model, self._calls, self._scale_now, gradients)
 
 
 def _unscaled_gradients(optimizer: Any, held: dict[str, Tensor]) -> Gradients:

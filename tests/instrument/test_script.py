@@ -9,6 +9,7 @@ import torch
 
 from labkit.cli import main
 from labkit.instrument import Report
+from labkit.records.findings import Status
 from tests.instrument.test_watch import hooks
 
 SCRIPT = """
@@ -93,3 +94,33 @@ def test_what_cannot_be_run_is_answered(tmp_path, capsys):
     empty.write_text("pass\n")
     assert main(["watch", str(empty)]) == 0
     assert "there was no model to watch" in capsys.readouterr().err
+
+
+SKIPPED = """
+import torch
+model = torch.nn.Linear(8, 3)
+optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cpu", init_scale=2.0**40)
+for number in range(12):
+    optimizer.zero_grad()
+    with torch.autocast("cpu", torch.float16):
+        loss = model(torch.ones(16, 8)).square().mean()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update({new_scale})
+"""
+
+
+def test_a_script_whose_optimizer_is_never_called_has_a_report(tmp_path):
+    script, begins = tmp_path / "train.py", 2.0**40
+    for new_scale, second, kinds in (
+        ("", 2.0**39, {"scale too high"}),  # on its way to a scale that fits
+        ("2.0**40", begins, {"scale too high", "scale does not fall"}),
+    ):
+        script.write_text(SKIPPED.format(new_scale=new_scale))
+        folder = tmp_path / f"seen{new_scale}"
+        assert main(["watch", "--folder", str(folder), str(script)]) == 0
+        report = Report.load(folder)
+        assert report.steps == len(report.skips) == 12
+        assert [skip.scale for skip in report.skips[:2]] == [begins, second], "the first skip has its scale, too"
+        assert {found.name for found in report.findings if found.status is not Status.OK} == kinds
+        assert report.unseen == ()
