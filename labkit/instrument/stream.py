@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial, wraps
+from threading import RLock
 from types import ModuleType
 from typing import Any
 
@@ -344,6 +345,7 @@ class Stream(Listeners):
 
     def __init__(self) -> None:
         super().__init__()
+        self._lock = RLock()  # models may be trained in several threads
         self._open: dict[Any, ExitStack] = {}  # an event or a source -> what closes it
         self._own_sources: dict[type, Source] = {}  # of scalers whose class no registered source knows
 
@@ -353,18 +355,22 @@ class Stream(Listeners):
         known = [each.keywords.get("scaler_class") for each in _SOURCES if isinstance(each, partial)]
         if scaler is not None and not isinstance(scaler, (torch.amp.GradScaler, *filter(None, known))):
             self._own_sources.setdefault(type(scaler), partial(scaler_source, scaler_class=type(scaler)))
-        self.listeners = (*self.listeners, listener)
         try:
-            self._open_and_close()
+            with self._lock:
+                self.listeners = (*self.listeners, listener)
+                self._open_for(self.listeners)
             yield
         finally:
-            self.listeners = tuple(each for each in self.listeners if each is not listener)
-            self._open_and_close()
+            with self._lock:
+                others = tuple(each for each in self.listeners if each is not listener)
+                self._open_for(others)  # a source that fails to close reports it to the listener, too
+                self.listeners = others
 
-    def _open_and_close(self) -> None:
-        """Open the hooks, taps and sources that a listener needs and that are closed, and close the others."""
-        sources = (*_SOURCES, *self._own_sources.values()) if self.listeners else ()
-        needed: list[Any] = [*sources, *(event for event in (*HOOKS, *TAPPED) if self._observed(event))]
+    def _open_for(self, listeners: tuple[Any, ...]) -> None:
+        """Open the hooks, taps and sources that these listeners need and that are closed, and close the others."""
+        sources = (*_SOURCES, *self._own_sources.values()) if listeners else ()
+        events = (event for event in (*HOOKS, *TAPPED) if any(hasattr(each, event) for each in listeners))
+        needed: list[Any] = [*sources, *events]
         for key in [key for key in self._open if key not in needed]:
             self._open.pop(key).close()
         for key in (key for key in needed if key not in self._open):
@@ -378,11 +384,8 @@ class Stream(Listeners):
                     stack.enter_context(tap(owner, name, around, self.failed))
             else:
                 stack.enter_context(guarded_context(key(self), self.failed, name_of(key)))
-        if not self.listeners:
+        if not listeners:
             self._own_sources.clear()
-
-    def _observed(self, event: str) -> bool:
-        return any(hasattr(each, event) for each in self.listeners)
 
     def _before(self, event: str, call: Any, *args: Any, **kwargs: Any) -> Any:
         self.emit(event, *args, **kwargs)

@@ -99,6 +99,7 @@ def test_a_source_sends_events_by_their_names(monkeypatch: pytest.MonkeyPatch) -
         seen.append(listeners)
         yield
         seen.append("closed")
+        raise ValueError("planted")
 
     monkeypatch.setattr(stream, "_SOURCES", list(stream._SOURCES))
     listener, got = recorder("scaled_by", "skipped")
@@ -111,4 +112,4 @@ def test_a_source_sends_events_by_their_names(monkeypatch: pytest.MonkeyPatch) -
                 seen[0].skip(None)
         assert seen[1:] == []
     assert seen[1:] == ["closed"]
-    assert got == ["scaled_by"]
+    assert got == ["scaled_by", "source: planted"], "a failure at the end is reported, too"
