@@ -44,7 +44,7 @@ function view({ label, kind, alone = false }, fill) {
       const owner = scope();
       const words = typeof label === "function" ? label(model) : label;
       const root = mount(el, { label: words, kind, scope: owner, model });
-      fill(root, model, owner);
+      fill(root, model, owner, live);
       if (live === false) sayItWasSaved(root, answers(model));
       return () => owner.dispose();
     },

@@ -67,9 +67,9 @@ function exposeCommon(store) {
   };
 }
 
-const drivenView = (face) => view({ ...face, alone: (model) => Boolean(model.get("_frame")?.content.recorded) }, (root, model, owner) => fillDriven(face, root, model, owner));
+const drivenView = (face) => view({ ...face, alone: (model) => Boolean(model.get("_frame")?.content.recorded) }, (root, model, owner, live) => fillDriven(face, root, model, owner, live));
 
-function fillDriven(face, root, model, owner) {
+function fillDriven(face, root, model, owner, live) {
   const store = storeOf(model);
   const seen = { phase: "", at: 0 };
   const view = { step: null };
@@ -100,7 +100,7 @@ function fillDriven(face, root, model, owner) {
     return;
   }
   parts.words.say("Waiting for the kernel.");
-  if (store.saved) {
+  if (live === false) {
     schedule(store);
     return;
   }

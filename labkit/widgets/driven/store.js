@@ -43,7 +43,7 @@ function storeOf(model) {
   const store = makeStore(model);
   stores.set(model, store);
   const saved = model.get("run");
-  if (typeof saved === "string") Object.assign(store, JSON.parse(saved, numbersBack), { saved: true });
+  if (typeof saved === "string") Object.assign(store, JSON.parse(saved, numbersBack));
   model.on("msg:custom", (content, buffers) => content.kind === "frame" && takeFrame(store, content, buffers));
   return store;
 }
