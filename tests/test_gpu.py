@@ -203,6 +203,7 @@ def test_items_for_which_no_time_is_left_are_named(tmp_path):
         assert said == [f"{line['item']}: LEFT OUT, the time was up" for line in kept["items"]]
 
 
+@pytest.mark.slow  # tests/gpu/test_passport writes such items on the simulated card
 def test_checks_are_those_of_the_checkout(monkeypatch, tmp_path, capsys):
     """A rehearsal: our own autocast on both sides."""
     monkeypatch.setattr(parts, "AMP_NETWORKS", ("CNN",))

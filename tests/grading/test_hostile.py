@@ -23,6 +23,7 @@ from labkit.course import lessons
 from labkit.grading import EXERCISES, judge
 from labkit.grading.batch import answers_in, grade, request_of
 from labkit.grading.judge import grading_cases
+from labkit.grading.sandbox import isolation
 from labkit.grading.sandbox import runner as sandbox_runner
 from labkit.grading.sandbox.isolation import NAMES, describe, isolate
 from labkit.grading.sandbox.runner import Runner, scratch
@@ -125,6 +126,15 @@ with scratch() as folder, Runner(Limits(), folder) as runner:
 """
 
 
+def test_lessons_inside_of_what_is_visible_are_hidden_and_others_are_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed, elsewhere = Path(isolation.__file__).parents[2] / "notebooks" / "lessons", Path("/srv/course")
+    monkeypatch.setattr(isolation, "_course_folders", lambda: [installed, elsewhere])
+    seen = isolation.view()
+    assert [folder for folder, visible in seen if not visible] == [installed]
+    assert not any(elsewhere.is_relative_to(folder) for folder, visible in seen if visible)
+
+
+@pytest.mark.slow  # two processes that try each protection
 @LINUX
 def test_the_lessons_inside_of_an_installed_package_are_as_hidden_as_those_of_a_checkout(tmp_path: Path) -> None:
     """In /var/tmp, for in the sandbox a scratch folder takes the place of /tmp."""
