@@ -292,11 +292,15 @@ def graded(folder: Path, lessons: list[str]) -> list[GradeRow]:
     return grade(find([folder]), seed=2017, limits=Limits(seconds=Limits.seconds * slowness()))
 
 
+QUICK = [lesson for lesson in LESSONS if lesson not in TRAINING]
+
+
 @patient
 @pytest.mark.parametrize(
     "lessons",
     [
-        pytest.param([lesson for lesson in LESSONS if lesson not in TRAINING], id="lessons"),
+        pytest.param(QUICK[::3], id="some lessons"),
+        pytest.param(QUICK, id="lessons", marks=pytest.mark.slow),
         pytest.param(TRAINING, id="training", marks=pytest.mark.slow),
     ],
 )
