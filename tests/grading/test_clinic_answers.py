@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from labkit.course import lessons
 from labkit.grading import EXERCISES, Grade
 from labkit.grading.batch import answers_in, request_of
 from labkit.grading.exercise import Outcome
@@ -188,3 +189,14 @@ def test_unusual_repairs_keep_all_points(name: str, runner: Runner, programs: di
     for edits in EDITS["unusual"][name]:
         grade = graded(runner, name, edited(programs[name], *edits))
         assert grade.points == 3, (edits, str(grade))
+
+
+def test_the_observer_of_a_training_needs_no_file_of_its_lesson(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the sandbox the lessons' folders are hidden once they are imported."""
+    (observer,) = (module for lesson in lessons() if (module := lesson.module("observer")) is not None)
+
+    def hidden(path: Path) -> bytes:
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(Path, "read_bytes", hidden)
+    assert observer.unpatched().unpatched().SOURCE == observer.SOURCE

@@ -24,14 +24,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from labkit.instrument.stream import tap
 
 PRODUCTS = {"mm": 0, "addmm": 1, "bmm": 0, "baddbmm": 1, "convolution": 0, "convolution_backward": 0}  # name -> operand
-SOURCE = Path(__file__).read_bytes()  # read at import: the sandbox hides the lessons' folders afterwards
+# Read at the first import: afterwards the sandbox hides the lessons' folders, also from the copy that `unpatched` makes
+SOURCE: bytes = globals().get("SOURCE") or Path(__file__).read_bytes()
 MOST_STATES = 256  # of a training's weights; no consultation has more than 64 steps
 
 
 def unpatched() -> ModuleType:
     """Return a new copy of this module, executed from its source."""
     module = ModuleType(__name__)
-    module.__file__ = __file__
+    vars(module).update(__file__=__file__, SOURCE=SOURCE)
     exec(compile(SOURCE, __file__, "exec"), vars(module))
     return module
 
