@@ -137,12 +137,14 @@ class _Grader:
     def run(self, notebook: Notebook, exercises: Sequence[Exercise]) -> Judged:
         """Run the code of a notebook, and judge what a comparison decides.
 
-        An answer that misses a name is run again behind all cells of its notebook: `exec` or `global` may bind it.
+        An answer without full points is run again behind all statements that its learner added to the notebook, since
+        one of them may have filled a table, changed a setting, or bound a name by `exec`. The better reply counts.
         """
         replies = self._replies(notebook, exercises, program_of)
-        if missing := [exercise for exercise in exercises if _misses_name(replies[exercise.id])]:
-            whole = self._replies(notebook, missing, whole_program_of)
-            replies |= {id: reply for id, reply in whole.items() if not reply.note and not _misses_name(reply)}
+        doubtful = [e for e in exercises if self._points(e, replies[e.id]) < e.points and _has_more(notebook, e)]
+        again = self._replies(notebook, doubtful, whole_program_of)
+        better = [e for e in doubtful if self._points(e, again[e.id]) > self._points(e, replies[e.id])]
+        replies |= {e.id: again[e.id] for e in better}
         judged = Judged(notebook, [])
         for exercise in exercises:
             reply = replies[exercise.id]
@@ -151,6 +153,12 @@ class _Grader:
             else:
                 judged.rows.append(self.row(notebook, exercise, reply))
         return judged
+
+    def _points(self, exercise: Exercise, reply: Reply) -> int:
+        """Return the points of a reply; all points where a training will decide, unless a name is missing."""
+        if exercise.trained is None:
+            return self._grade(exercise, reply).points
+        return 0 if reply.note or _misses_name(reply) else exercise.points
 
     def row(self, notebook: Notebook, exercise: Exercise, reply: Reply) -> GradeRow:
         """Return the row of a reply."""
@@ -251,6 +259,14 @@ def answers_in(reply: Reply) -> list[list[list[object]]]:
         return [json.loads(line) for line in reply.answers]
     except (ValueError, RecursionError):
         return []
+
+
+def _has_more(notebook: Notebook, exercise: Exercise) -> bool:
+    """Return whether the learner added statements that the answer does not need by name."""
+    try:
+        return whole_program_of(notebook.cells, exercise) != program_of(notebook.cells, exercise)
+    except Exception:  # unreadable, as its reply says
+        return False
 
 
 def _misses_name(reply: Reply) -> bool:

@@ -2,8 +2,9 @@
 
 The cells of the exercise run in their order, however often the cell was copied or split. Before them run those
 statements of other cells that bind a name which the answer uses, directly or through another statement. So helpers and
-constants count, and a training whose result the answer does not use is not repeated. Syntax of IPython becomes calls,
-by IPython's own rules.
+constants count, and a training whose result the answer does not use is not repeated. A statement may do more than bind
+names: it fills a table, changes a setting or writes a file. `whole_program_of` has all statements that the learner
+added. Syntax of IPython becomes calls, by IPython's own rules.
 
 Invariant: nothing here runs a learner's code; it is parsed at most.
 """
@@ -19,6 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from labkit.course import learners_notebook, lessons
 from labkit.grading.exercise import Exercise
 from labkit.grading.submission import CodeCell, Unreadable, belongs_to
 
@@ -67,13 +69,20 @@ def program_of(cells: Sequence[CodeCell], exercise: Exercise) -> list[str]:
 
 
 def whole_program_of(cells: Sequence[CodeCell], exercise: Exercise) -> list[str]:
-    """Return the code of all cells before the exercise's last one, then its own cells.
+    """Return the program of `program_of`, with every statement before the answer that is not one of the lessons'.
 
     Raises:
         Unreadable: as `program_of` does.
     """
-    answers, before, _ = _parts(cells, exercise)
-    return [*_STAND_INS.values(), *(statement.source for statement in before), *answers]
+    answers, before, after = _parts(cells, exercise)
+    return [*_needed(answers, before, after, exercise, known=_statements_of_lessons()), *answers]
+
+
+@lru_cache(maxsize=1)
+def _statements_of_lessons() -> frozenset[str]:
+    """Return the statements of all notebooks that learners are given."""
+    cells = (cell for lesson in lessons() for cell in learners_notebook(lesson)["cells"] if cell["cell_type"] == "code")
+    return frozenset(each.source for cell in cells for each in _statements(as_python("".join(cell["source"]))))
 
 
 def defines(cells: Iterable[CodeCell], exercise: Exercise) -> bool:
@@ -173,24 +182,31 @@ def _answers_in(source: str, entry: str) -> bool:
 
 
 def _needed(
-    answers: Sequence[str], before: Sequence[Statement], after: Sequence[Statement], exercise: Exercise
+    answers: Sequence[str],
+    before: Sequence[Statement],
+    after: Sequence[Statement],
+    exercise: Exercise,
+    known: frozenset[str] | None = None,
 ) -> list[str]:
     """Return the statements of other cells that the answer needs, in the order of the notebook.
 
     What the answer itself uses is needed, however long it takes. Other lines of its cell, such as calls to try it out,
     get definitions and constants only.
+
+    known   also return each statement before the answer that is not one of these
     """
     own = [statement for source in answers for statement in _statements(source)]
     bound = frozenset({exercise.entry}).union(exercise.provides, *(s.replaces for s in own))
     inner = _closure({exercise.entry}, own, [], frozenset())
     needed = frozenset[str]().union(*(own[i].uses for i in inner)) - bound
-    wished = frozenset[str]().union(*(s.uses for s in own)) - bound
+    added = {i for i, s in enumerate(before) if known is not None and s.source not in known}
+    wished = frozenset[str]().union(*(s.uses for s in own), *(before[i].uses for i in added)) - bound
     builtin = frozenset(vars(builtins))  # only an earlier cell replaces these
     after = [replace(statement, binds=statement.binds - builtin) for statement in after]
     others = [*before, *after]
     light = [s if s.is_light else Statement("") for s in others]
     early = len(before)
-    taken = _closure(needed, before, after, bound)
+    taken = added | _closure(needed, before, after, bound)
     taken |= _closure(wished - needed, light[:early], light[early:], bound)
     used = needed | wished | frozenset[str]().union(*(others[i].uses for i in taken))
     if used - bound - builtin - frozenset[str]().union(*(others[i].binds for i in taken)):

@@ -83,6 +83,7 @@ CONSTANTS, BEFORE = TEXTS["constants"], TEXTS["before"]
 AFTER = {name: text.replace("CHECK", CHECK.strip()) for name, text in TEXTS["after"].items()}
 SLOW_RUN = cell("import time\ntime.sleep(600)\nrun = [time.sleep(600) for _ in range(9)]\ngrads = time.sleep(600)")
 SOLVED, OPEN, HELPED = cell(PLAIN, "advance"), cell(STARTER, "advance"), cell(ADVANCE, "advance")
+HELPED_BY_CALL = cell(ADVANCE.replace("ONE", "one()"), "advance")
 UNSCALED, BY_BYTES, EARLIER = cell(UNSCALE, "unscale"), cell(BYTES, "bytes"), cell(SMALLEST, "smallest")
 BY_LAMBDA = "my_unscale = lambda g, s: ([x.float() / s for x in g], any(bool((~x.isfinite()).any()) for x in g))"
 
@@ -174,6 +175,23 @@ def test_every_odd_notebook_gets_its_points(tmp_path: Path) -> None:
             row[exercise.id] = points_here_of(submission, exercise.id)
     for (name, odd), row in zip(ODD.items(), found.values(), strict=True):
         assert {id: points for id, points in row.items() if points} == odd.points, name
+
+
+def test_statements_count_that_an_answer_needs_for_what_they_do(tmp_path: Path) -> None:
+    by_effect = TEXTS["bound by effect"]
+    hand_in(tmp_path, {name: Odd(lesson(cell(source), HELPED_BY_CALL)) for name, source in by_effect.items()})
+    rows = [row for row in grade(find([tmp_path]), SEED, Limits()) if row.exercise == IDS["advance"]]
+    for name, row in zip(by_effect, rows, strict=True):
+        assert row.points == row.out_of, name
+
+
+@pytest.mark.slow
+def test_a_long_run_costs_no_points(tmp_path: Path) -> None:
+    wrong = cell("def one():\n    raise KeyError\n")
+    hand_in(tmp_path, {"": Odd(lesson(wrong, SLOW_RUN, HELPED_BY_CALL))})
+    rows = {row.exercise: row for row in grade(find([tmp_path]), SEED, Limits(seconds=1))}
+    assert rows[IDS["advance"]].points > 0
+    assert rows[IDS["advance"]].reason.startswith("1 of 5 checks pass")
 
 
 @pytest.mark.slow
