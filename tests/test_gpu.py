@@ -14,6 +14,7 @@ import torch
 from labkit import cli, gpu
 from labkit.amp import RECIPES
 from labkit.bench import DeviceReport, device_report, from_json
+from labkit.faults import GPU_CARDS
 from labkit.gemm import SPECS, emulate
 from labkit.gpu import checks, measure, parts, passport
 from labkit.gpu.worker import answer
@@ -130,7 +131,21 @@ def _closure_words(function):
     return words | {"kernel"} if function is gpu.PARTS["kernel"].run else words
 
 
+def lines_of(folder, part):
+    """Return item -> line of what a part saved, without the first line and the last."""
+    (path,) = (folder / "checks").rglob(f"{part}.jsonl")
+    return {line["item"]: line for line in map(json.loads, path.read_text().splitlines()[1:-1])}
+
+
 # Tensor Cores, with the emulator in their place
+
+SERVED = """
+import json, sys
+from pathlib import Path
+from labkit.gpu.worker import Item, serve
+found = {line["item"]: line for line in json.loads(Path(sys.argv[1]).read_text())}
+serve([Item(name, "capture", lambda _, into, line=line: into.update(line)) for name, line in found.items()], "cpu")
+"""
 
 
 @pytest.fixture
@@ -154,15 +169,18 @@ def test_a_tensor_core_is_compared_and_its_answers_are_kept_whatever_they_are(ho
         with pytest.raises(AssertionError) if row.name in hopper else nullcontext():
             test_checks.test_a_real_tensor_core_answers_as_the_emulator_does(rows[row.name], row)
     assert [name for name, asked in rows.items() if asked.found["mismatches"]] == [*hopper]
-    lines = [{"item": f"capture {name}", "outcome": "done", **asked.found} for name, asked in rows.items()]
-    monkeypatch.setattr(parts, "_checked", lambda part, order, names: names.extend(rows) or iter(lines))
+    captures = [{"item": f"capture {name}", "kind": "capture", **asked.found} for name, asked in rows.items()]
+    served = tmp_path / "served.json"
+    served.write_text(json.dumps(captures))
+    command = [sys.executable, "-c", SERVED, str(served)]
+    monkeypatch.setattr(passport, "worker_command", lambda *_, **__: command)
     said = list(parts.PARTS["mma"].run(order(tmp_path, HOPPER)))
     files = sorted((tmp_path / "mma" / "a-stand-in").iterdir())
     assert [file.stem for file in files] == sorted(rows)
     assert load_capture(files[-1]).device == "A stand-in"
     assert sum(": 0 of " in line for line in said) == len(rows) - 1
-    (path,) = (tmp_path / "checks").rglob("mma.json")
-    assert not any("npz" in line for line in json.loads(path.read_text())["items"])
+    assert len(lines_of(tmp_path, "mma")) == len(rows)
+    assert not any("npz" in line for line in lines_of(tmp_path, "mma").values())
 
 
 # Checks and trainings
@@ -173,8 +191,10 @@ def test_the_labs_tasks_are_timed_and_reported(tmp_path, capsys):
     said = capsys.readouterr().out
     assert f"digits: Steps a second on {place('cpu').name}: FP32 " in said
     assert "train digits O1: trained twice: the same losses" in said
-    kept = json.loads(next((tmp_path / "checks").rglob("tasks.json")).read_text())
-    assert set(kept["items"][0]["steps_per_second"]) == {"FP32", "FP16 dynamic", "O1", "BF16"}
+    assert set(lines_of(tmp_path, "tasks")["pace digits"]["steps_per_second"]) == {"FP32", "FP16 dynamic", "O1", "BF16"}
+    (path,) = (tmp_path / "checks").rglob("tasks.jsonl")
+    assert cli.main(["gpu", "--read", str(path)]) == 0, "it is read as a passport is"
+    assert f"Passport of {device_report('cpu').facts}" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -196,22 +216,20 @@ def test_a_step_is_timed_by_every_way():
 
 def test_items_for_which_no_time_is_left_are_named(tmp_path):
     late = order(tmp_path, seconds=-1)
-    for part in ("amp", "speed", "tasks", "cards"):
-        *said, _ = parts.PARTS[part].run(late)
-        kept = json.loads(next((tmp_path / "checks").rglob(f"{part}.json")).read_text())
-        assert {line["outcome"] for line in kept["items"]} == {"the time was up"}, part
-        assert said == [f"{line['item']}: LEFT OUT, the time was up" for line in kept["items"]]
+    *said, _ = parts.PARTS["cards"].run(late)
+    (path,) = (tmp_path / "checks").rglob("cards.jsonl")
+    _, end = map(json.loads, path.read_text().splitlines())
+    assert set(GPU_CARDS) == {item.removeprefix("card ") for item in end["missing"]} - {"card", "versions"}
+    assert said == [f"{item}: LEFT OUT, the time was up" for item in end["missing"]]
 
 
 @pytest.mark.slow  # tests/gpu/test_passport writes such items on the simulated card
-def test_checks_are_those_of_the_checkout(monkeypatch, tmp_path, capsys):
+def test_checks_are_those_of_the_checkout(tmp_path, capsys):
     """A rehearsal: our own autocast on both sides."""
-    monkeypatch.setattr(parts, "AMP_NETWORKS", ("CNN",))
     assert rehearse(tmp_path, "amp") == 0
     said = capsys.readouterr().out
     assert "autocast torch_fp32: 75 equal to torch's bit for bit, 0 not, 0 that torch itself refuses" in said
-    kept = json.loads(next((tmp_path / "checks").rglob("amp.json")).read_text())
-    lines = {line["item"]: line for line in kept["items"]}
+    lines = lines_of(tmp_path, "amp")
     assert all(line["outcome"] == "done" for line in lines.values())
     assert {"autocast GRU", "torch.amp MLP", "torch.amp LSTM"} <= set(lines)
     assert list(lines["training of CNN of width 64, batch 8"]["seconds_a_call"]) == [*measure.AMP_WAYS]
@@ -219,7 +237,6 @@ def test_checks_are_those_of_the_checkout(monkeypatch, tmp_path, capsys):
 
 def test_without_a_checkout_the_rest_is_done_and_one_line_says_so(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(checks, "CHECKOUT", tmp_path)
-    monkeypatch.setattr(parts, "AMP_NETWORKS", ("MLP",))
     why = "The checks need a checkout of the lab: what is recorded, measured and written into a passport is done.\n"
     assert rehearse(tmp_path, "amp") == 0
     said = capsys.readouterr().out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from importlib.util import find_spec
 
 from labkit.gpu.worker import CHECKOUT
@@ -16,8 +15,3 @@ def missing() -> str:
     if not (CHECKOUT / "tests" / "gpu" / "checks").is_dir():
         return "The checks need a checkout of the lab: what is recorded, measured and written into a passport is done."
     return "" if find_spec("pytest") else "The checks need pytest (pip install pytest): all else is done."
-
-
-def command(device: str, part: str = "", *, quick: bool = False) -> list[str]:
-    """Return the command of a process that serves the checks of a part; of "", a passport's items and checks."""
-    return [sys.executable, "-m", "tests.gpu.checks", device, part, *["quick"] * quick]

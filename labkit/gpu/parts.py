@@ -7,24 +7,20 @@ driver, the versions and the date.
 from __future__ import annotations
 
 import base64
-import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import chain
 from pathlib import Path
 
 from labkit.amp import RECIPES
 from labkit.bench import DeviceReport, GemmRecord, from_json, sweeps
 from labkit.bench.cases import GPU_SHORT, QUICK, Extent
-from labkit.bench.record import bench_versions, measure
-from labkit.faults import GPU_CARDS
-from labkit.gpu import checks
-from labkit.gpu.measure import AMP_WAYS, cards, cost, pace, speed, twice
-from labkit.gpu.worker import Item, Line, WorkerLost, answer, ask_all, reason, release_memory
-from labkit.records import now, write_atomic
+from labkit.bench.record import measure
+from labkit.gpu import checks, passport
+from labkit.gpu.passport import items
+from labkit.gpu.worker import Line, reason, release_memory
+from labkit.records import write_atomic
 from labkit.train import GPU_TASKS, TASKS, record_path, train
 from labkit.train.record import fingerprint
 
@@ -75,14 +71,11 @@ RACES = (
     ("unet_gpu", ("FP32", "O1", "BF16")),
     ("gauss_conv", ("FP32", "FP16", "FP16 dynamic")),
 )
-AMP_NETWORKS = ("MLP", "CNN", "transformer", "LSTM")
-PACED = ("segmentation_small", "digits_cnn", "gpt", "segmentation_gpu", "gpt_gpu", "unet_gpu", "char_lstm_gpu")
 NOTHING = {
     "mma": "no instruction that the lab knows how to ask",
     "kernel": "no Triton to run our kernel",
     "many": "no NCCL, which needs a GPU",
 }
-TIME_UP = "the time was up"
 
 
 def _sweeps(*names: str) -> Callable[[Job], Iterator[str]]:
@@ -124,63 +117,39 @@ def _save_sweep(path: Path, record: GemmRecord, *, quick: bool) -> str:
     return f"{path}: {len(record.runs)} cases, {len(record.left_out)} left out{fastest}"
 
 
-def _items(part: str, measured: Callable[[Job], list[Item]] = lambda job: []) -> Callable[[Job], Iterator[str]]:
-    """Return a part that runs the checks of its name, then measures, and saves each line at once."""
+def _items(part: str) -> Callable[[Job], Iterator[str]]:
+    """Return a part that saves its items as a passport does: the checks of its name, and what it measures."""
 
     def run(job: Job) -> Iterator[str]:
-        path, lines, names = job.path("checks", f"{part}.json"), list[Line](), list[str]()
-        has_checks = part in checks.PARTS
-        if why := checks.missing() if has_checks else "":
+        if part in checks.PARTS and (why := checks.missing()):
             yield why
-        checked = _checked(part, job, names) if has_checks and not why else iter(())
-        for line in chain(checked, _measured(measured(job), job, names)):
+            if part not in items.PARTS:
+                return
+        path, seconds, answers, done = job.path("checks", f"{part}.jsonl"), job.end - time.monotonic(), list[str](), 0
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+        def keep(line: Line) -> Line:
             if "npz" in line:  # answers of a Tensor Core
                 content = base64.b64decode(line.pop("npz"))
-                yield f"{write_atomic(job.path('mma', line['file']), content)}:"
-            lines.append(line)
-            _keep_lines(path, job, lines)
-            yield _readable(line)
-        found = {line["item"] for line in lines}
-        late: list[Line] = [{"item": name, "outcome": TIME_UP} for name in names if name not in found]
-        if late:
-            _keep_lines(path, job, [*lines, *late])
-        yield from (f"{line['item']}: LEFT OUT, {TIME_UP}" for line in late)
-        if names:
-            yield f"{path}: {len(lines)} of {len(names)} items"
-        elif not why:
+                answers.append(f"{write_atomic(job.path('mma', line['file']), content)}:")
+            return line
+
+        command = passport.worker_command(job.report.kind, part, quick=job.quick, seconds=max(0.0, seconds))
+        with path.open("w", encoding="utf-8") as file:
+            for line in passport.lines(file, command, seconds, seconds, keep=keep):
+                if line["item"] not in ("start", "end"):
+                    yield from answers
+                    yield _readable(line)
+                    answers.clear()
+                    done += line["kind"] != "facts" or line["outcome"] != "done"
+        yield from (f"{item}: LEFT OUT, {line['outcome']}" for item in line["missing"])
+        if done or line["missing"]:
+            yield f"{path}: {done} of {done + len(line['missing'])} items"
+        else:
+            path.unlink()
             yield f"{job.report.name} has {NOTHING[part]}"
 
     return run
-
-
-def _checked(part: str, job: Job, names: list[str]) -> Iterator[Line]:
-    command, items = checks.command(job.report.kind, part, quick=job.quick), list[tuple[str, str]]()
-    lines = ask_all(command, items, lambda: max(1.0, job.seconds_left()), lambda kind: not job.over())
-    try:
-        yield from lines
-    except WorkerLost as lost:
-        names.append("checks")
-        yield {"item": "checks", "outcome": "process lost", "error": str(lost), "said": lost.said}
-    names += [name for name, _ in items]
-
-
-def _measured(items: list[Item], job: Job, names: list[str]) -> Iterator[Line]:
-    names += [item.name for item in items]
-    for item in items:
-        if not job.over():
-            yield answer(item, job.report.kind)
-            release_memory()
-
-
-def _keep_lines(path: Path, job: Job, lines: list[Line]) -> None:
-    found = {
-        "schema": "labkit.items/1",
-        "device": job.report.name,
-        "versions": bench_versions(job.report),
-        "date": now(),
-        "items": lines,
-    }
-    write_atomic(path, json.dumps(found, indent=1).encode())
 
 
 def _readable(line: Line) -> str:
@@ -219,31 +188,6 @@ def _trainings(job: Job) -> Iterator[str]:
         yield f"{path}: {said}{pace}"
 
 
-def _costs(job: Job) -> list[Item]:
-    return [cost(network, "training", AMP_WAYS, _size(job, 1024), **_repeats(job)) for network in AMP_NETWORKS]
-
-
-def _size(job: Job, width: int) -> dict[str, int]:
-    return {"width": 64, "batch": 8} if job.rehearsal else {"width": width, "batch": 256}
-
-
-def _repeats(job: Job) -> dict[str, int]:
-    return {"steps": 2, "rounds": 1} if job.rehearsal else {}
-
-
-def _paces(job: Job) -> list[Item]:
-    """Measure the speed of each task in an even share of the seconds; then train the first task twice."""
-    names = ("digits",) if job.rehearsal else PACED
-
-    def share(left: int) -> float:
-        return job.seconds_left() / left
-
-    turns = _repeats(job)
-    tasks = [(TASKS | GPU_TASKS)[name] for name in names]
-    paces = [pace(task, partial(share, len(tasks) - i), **turns) for i, task in enumerate(tasks)]
-    return [*paces, twice(tasks[0], RECIPES["O1"])]
-
-
 def _own_kernel(job: Job) -> Iterator[str]:
     yield from _sweeps("kernel")(replace(job, end=time.monotonic() + job.seconds_left() / 2))
     yield from _items("kernel")(job)
@@ -253,22 +197,14 @@ PARTS: dict[str, Part] = {
     "mma": Part("ask the Tensor Cores single instructions", 45, _items("mma")),
     "ceilings": Part("measure the fastest copy and product", 25, _sweeps("ceilings")),
     "size": Part("time products of every size and format", 50, _sweeps("size")),
-    "amp": Part("compare the engine with torch.amp", 80, _items("amp", _costs)),
-    "speed": Part(
-        "time training steps and inference",
-        45,
-        _items("speed", lambda job: speed(_size(job, 4096), **_repeats(job))),
-    ),
-    "tasks": Part("time the lab's own tasks, FP32 against FP16", 25, _items("tasks", _paces)),
-    "cards": Part(
-        "run the faults that only a GPU shows",
-        20,
-        _items("cards", lambda job: cards([*GPU_CARDS.values()], _size(job, 4096)["width"])),
-    ),
+    "amp": Part("compare the engine with torch.amp", 80, _items("amp")),
+    "speed": Part("time training steps and inference", 45, _items("speed")),
+    "tasks": Part("time the lab's own tasks, FP32 against FP16", 30, _items("tasks")),
+    "cards": Part("run the faults that only a GPU shows", 25, _items("cards")),
     "layers": Part("time layers, bandwidth and accumulation", 40, _sweeps("layers", "bandwidth", "accumulation")),
-    "kernel": Part("time and check our own Triton kernel", 60, _own_kernel),
-    "alignment": Part("time alignment, batch and convolution", 60, _sweeps("alignment", "batch", "convolution")),
+    "kernel": Part("time and check our own Triton kernel", 55, _own_kernel),
+    "alignment": Part("time alignment, batch and convolution", 55, _sweeps("alignment", "batch", "convolution")),
     "many": Part("train on all GPUs together, with NCCL", 22, _items("many")),
     "runs": Part("train the lab's tasks", 40, _trainings),
 }
-QUICK_PARTS: dict[str, float] = {"ceilings": 20, "size": 35, "layers": 35, "alignment": 40, "tasks": 35}  # on a GPU
+QUICK_PARTS: dict[str, float] = {"ceilings": 20, "size": 35, "layers": 35, "alignment": 40, "tasks": 40}  # on a GPU

@@ -119,6 +119,8 @@ def serve(items: Sequence[Item], device: str) -> None:
     """Run the items that standard input names, until it ends or the device's context is broken."""
     if sys.platform == "linux":
         linux.die_with_parent()
+    if device == "cpu":
+        torch.set_num_threads(1)  # a dry run is small: a second thread would cost more than it saves
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     faulthandler.enable()

@@ -137,8 +137,8 @@ class _Grader:
     def run(self, notebook: Notebook, exercises: Sequence[Exercise]) -> Judged:
         """Run the code of a notebook, and judge what a comparison decides.
 
-        An answer without full points is run again behind all statements that its learner added to the notebook, since
-        one of them may have filled a table, changed a setting, or bound a name by `exec`. The better reply counts.
+        An answer without full points is run again behind all statements that its learner added to the notebook: one of
+        them may have filled a table, changed a setting, or bound a name by `exec`. The better reply counts.
         """
         replies = self._replies(notebook, exercises, program_of)
         doubtful = [e for e in exercises if self._points(e, replies[e.id]) < e.points and _has_more(notebook, e)]

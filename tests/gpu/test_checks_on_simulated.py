@@ -19,8 +19,8 @@ from labkit import gpu
 from labkit.amp import RECIPES
 from labkit.bench import GemmCase, device_report, from_json, timing
 from labkit.formats import FP32
-from labkit.gpu import checks, measure, parts
-from labkit.gpu.worker import Item, answer
+from labkit.gpu import measure, parts, passport
+from labkit.gpu.worker import answer
 from labkit.train import TASKS
 from tests.gpu.test_passport import serving
 
@@ -100,40 +100,25 @@ def test_a_run_that_fails_is_named_and_the_next_ones_are_kept(tmp_path: Path) ->
     assert all(line.startswith(str(tmp_path)) for line in others)
 
 
-def test_items_are_on_the_disk_one_by_one_and_one_that_fails_is_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    seen = []
-
-    def run(device: str, found: dict[str, Any]) -> None:
-        seen.append([line["item"] for path in tmp_path.rglob("speed.json") for line in read(path)])
-        if len(seen) == 2:
-            planted()
-        found["summary"] = f"told {len(seen)}"
-
-    def read(path: Path) -> Any:
-        return json.loads(path.read_text())["items"]
-
-    monkeypatch.setattr(parts, "speed", lambda size, **_: [Item(name, "timing", run) for name in "abc"])
+def test_a_part_keeps_its_items_as_a_passport_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    command = serving("time prints", "time fails", "time aborts")
+    monkeypatch.setattr(passport, "worker_command", lambda *_, **__: command)
     said = list(parts.PARTS["speed"].run(order(tmp_path)))
-    assert seen == [[], ["a"], ["a", "b"]]
-    (path,) = tmp_path.rglob("speed.json")
-    assert said == ["a: told 1", f"b: FAILED, {PLANTED}", "c: told 3", f"{path}: 3 of 3 items"]
-    kept = json.loads(path.read_text())
-    assert [line["outcome"] for line in kept["items"]] == ["done", "failed", "done"]
-    assert kept["device"] == device_report().name
-    assert {"versions", "date"} <= set(kept)
+    (path,) = tmp_path.rglob("speed.jsonl")
+    assert said == [
+        "time prints: done",
+        "time fails: FAILED, ValueError: expected an even number, got 3",
+        "time aborts: PROCESS LOST, its process ended with SIGABRT",
+        f"{path}: 3 of 3 items",
+    ]
+    assert passport.read_file(path).whole
 
 
-def test_checks_that_end_their_process_or_never_begin_are_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    for names, outcome in ((("aborts", "prints"), "its process ended with SIGABRT"), (("none",), "status 1")):
-        monkeypatch.setattr(checks, "command", lambda *_, names=names, **__: serving(*names))
-        said = list(parts.PARTS["mma"].run(order(tmp_path)))
-        assert "PROCESS LOST" in said[0]
-        assert said[0].endswith(outcome)
-        assert said[1:-1] == [f"{name}: done" for name in names[1:]]
+def test_a_process_that_never_begins_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(passport, "worker_command", lambda *_, **__: serving("none"))
+    first, last = parts.PARTS["mma"].run(order(tmp_path))
+    assert first == "process: FAILED, its process ended with status 1"
+    assert last.endswith("mma.jsonl: 1 of 1 items")
 
 
 def test_a_sweep_is_on_the_disk_after_each_round(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

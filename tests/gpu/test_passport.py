@@ -223,7 +223,7 @@ def test_a_file_that_cannot_be_written_is_reported(tmp_path: Path, capsys: pytes
 def test_the_end_says_where_the_file_is_and_to_send_it(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(passport, "worker_command", lambda device, quick: serving("prints", "fails"))
+    monkeypatch.setattr(passport, "worker_command", lambda device, **_: serving("prints", "fails"))
     assert cli.main(["gpu", "--device", "cpu", "--passport", str(file)]) == 0
     said = capsys.readouterr().out
     assert f"complete. The passport is in {file}\nSend this file." in said

@@ -155,9 +155,9 @@ def test_only_this_gpu_is_drawn_and_what_it_did_before_at_once(folder: Path) -> 
     assert GpuRun(T4).pictures == [], "another card's record is not taken for this one's"
     keep(folder, "Tesla T4", date="2026-04-01")
     assert len(GpuRun(T4).pictures) == 1
-    path = folder / "checks" / "tesla-t4" / "tasks.json"
+    path = folder / "checks" / "tesla-t4" / "tasks.jsonl"
     path.parent.mkdir(parents=True)
-    path.write_text(json.dumps({"items": [{"item": "pace gpt", "steps_per_second": {"FP32": 10.0, "O1": 25.0}}]}))
+    path.write_text(json.dumps({"item": "pace gpt", "steps_per_second": {"FP32": 10.0, "O1": 25.0}}) + "\n")
     assert GpuRun(T4).paces == ["gpt: Steps a second on Tesla T4: FP32 10, O1 25 (2.5 times FP32)."]
 
 

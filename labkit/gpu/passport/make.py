@@ -1,15 +1,18 @@
 """The writer of a passport: each item runs in a process that may hang or die, each line is saved at once.
 
-Invariant: a line that was written stays, whatever comes after; an item takes ITEM_SECONDS at most, and one that breaks
-its process costs its own line. The last line names what is missing.
+The parts of `labkit gpu` write their items in the same way.
+
+Invariant: a line that was written stays, whatever comes after; an item has a time limit, and one that breaks its
+process costs its own line. The last line names what is missing.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -24,11 +27,14 @@ SECONDS, TIMING_SECONDS = 180.0, 120.0  # after which no further item begins: of
 ITEM_SECONDS = 10.0  # the longest of an item
 
 
-def worker_command(device: str, *, quick: bool = False) -> list[str]:
-    """Return the command of a process that serves the catalogue of a device, with the checks of a checkout."""
-    if checks.missing():
-        return [sys.executable, "-m", "labkit.gpu.passport.items", device, *["quick"] * quick]
-    return checks.command(device, quick=quick)
+def worker_command(device: str, part: str = "", *, quick: bool = False, seconds: float = SECONDS) -> list[str]:
+    """Return the command of a process that serves the items of a part, with the checks of a checkout.
+
+    part      of `labkit gpu`; "": a passport
+    seconds   for all items together
+    """
+    module = "labkit.gpu.passport.items" if checks.missing() else "tests.gpu.checks"
+    return [sys.executable, "-m", module, device, part, "quick" * quick, f"{seconds:.1f}"]
 
 
 def make(
@@ -54,57 +60,64 @@ def make(
         OSError: it cannot be written.
     """
     with path.open("x", encoding="utf-8") as file:
-        passport = _Passport(file, say)
-        began = time.monotonic()
-        software = {"labkit": labkit.__version__, **versions()}
-        passport.write({"item": "start", "kind": "facts", "schema": SCHEMA, "date": now(), **software})
-        limits = {True: seconds + timing_seconds, False: seconds}  # by whether it is a timing
-        end = "interrupted"
-        try:
-            end = passport.run(command, item_seconds, lambda kind: time.monotonic() - began > limits[kind == TIMING])
-        except KeyboardInterrupt:
-            say("interrupted; what is done is in the file")
-        finally:
-            passport.write({"item": "end", "kind": "facts", "outcome": end, "missing": passport.missing(),
-                            "seconds": round(time.monotonic() - began, 1)})  # fmt: skip
-    return end
+        line: Line = {}
+        for line in lines(file, command, seconds, seconds + timing_seconds, item_seconds, say):
+            if line["item"] not in ("start", "end") and line["outcome"] != "done":
+                say(f"  {line['item']}: {line['outcome']}, {line['error'][:120]}")
+    return str(line["outcome"])
 
 
-class _Passport:
-    """The file of a passport: lines are on the disk when `write` returns; the first one lists all items."""
+def lines(
+    file: IO[str],
+    command: Sequence[str],
+    seconds: float,
+    timing_seconds: float,
+    item_seconds: float = math.inf,
+    say: Callable[[str], object] = lambda line: None,
+    keep: Callable[[Line], Line] = lambda line: line,
+) -> Iterator[Line]:
+    """Write each line of a passport, and yield it once it is on the disk; the last one says how it ended.
 
-    def __init__(self, file: IO[str], say: Callable[[str], object]) -> None:
-        self._file, self._say = file, say
-        self._items: list[tuple[str, str]] = []  # name and kind
+    Args:
+        seconds, timing_seconds: after which no further item begins, and no further timing.
+        item_seconds: the limit of an item; it also ends with the last of the two.
+        keep: returns what is saved of an item's line.
+    """
+    began, items = time.monotonic(), list[tuple[str, str]]()  # names and kinds
+    before, end = "", "interrupted"
 
-    def write(self, line: Line) -> None:
-        write_line(self._file, json.dumps(line))
+    def write(line: Line) -> Line:
+        write_line(file, json.dumps(line))
+        return line
 
-    def missing(self) -> list[str]:
-        """Return the names of the items without a line in the file, in their order."""
-        self._file.flush()
-        there = {json.loads(line)["item"] for line in Path(self._file.name).read_text(encoding="utf-8").splitlines()}
-        return [name for name, _ in self._items if name not in there]
+    def missing() -> list[str]:
+        there = {json.loads(line)["item"] for line in Path(file.name).read_text(encoding="utf-8").splitlines()}
+        return [name for name, _ in items if name not in there]
 
-    def run(self, command: Sequence[str], item_seconds: float, over: Callable[[str], bool]) -> str:
-        """Write a line for each item that begins in time; return the reason if an item did not."""
-        before = ""
+    def seconds_left(kind: str = TIMING) -> float:
+        return (timing_seconds if kind == TIMING else seconds) - (time.monotonic() - began)
 
-        def begins(kind: str) -> bool:
-            nonlocal before
-            if over(kind):
-                return False  # a timing has more time than the item before it
-            if kind != before:
-                self._say(f"{kind}: {sum(each == kind for _, each in self._items)} items")
-                before = kind
-            return True
+    def begins(kind: str) -> bool:
+        nonlocal before
+        if seconds_left(kind) < 0:
+            return False  # a timing has more time than the item before it
+        if kind != before:
+            say(f"{kind}: {sum(each == kind for _, each in items)} items")
+            before = kind
+        return True
 
-        try:
-            for line in ask_all(command, self._items, lambda: item_seconds, begins):
-                self.write(line)
-                if line["outcome"] != "done":
-                    self._say(f"  {line['item']}: {line['outcome']}, {line.get('error', '')[:120]}")
-        except WorkerLost as lost:
-            self.write({"item": "process", "kind": "facts", "outcome": "failed", "error": str(lost), "said": lost.said})
-            return f"no process for the items could be started: {lost}"
-        return "the time was up" if self.missing() else "complete"
+    software = {"labkit": labkit.__version__, **versions()}
+    yield write({"item": "start", "kind": "facts", "schema": SCHEMA, "date": now(), **software})
+    try:
+        for line in ask_all(command, items, lambda: min(item_seconds, max(1.0, seconds_left())), begins):
+            yield write(keep(line))
+        end = "the time was up" if missing() else "complete"
+    except WorkerLost as lost:
+        end = f"no process for the items could be started: {lost}"
+        yield write({"item": "process", "kind": "facts", "outcome": "failed", "error": str(lost), "said": lost.said})
+    except KeyboardInterrupt:
+        say("interrupted; what is done is in the file")
+    finally:
+        last = write({"item": "end", "kind": "facts", "outcome": end, "missing": missing(),
+                      "seconds": round(time.monotonic() - began, 1)})  # fmt: skip
+    yield last

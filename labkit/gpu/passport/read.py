@@ -32,6 +32,7 @@ KINDS = {
     "autocast": "autocast beside torch's",
     "capture": "captures of Tensor Cores",
     "timing": "timings",
+    "ranks": "trainings of all GPUs together",
 }
 
 

@@ -170,10 +170,9 @@ def pictures(where: Place) -> list[dict[str, str]]:
 
 def paces(where: Place) -> list[str]:
     """Return a sentence for each of the lab's tasks that was timed on this device: steps a second, FP32 and FP16."""
-    kept = [json.loads(path.read_text("utf-8")) for path in recorded_files(f"checks/{where.slug}/tasks.json").values()]
-    rates = [
-        (line["item"].removeprefix("pace "), line.get("steps_per_second")) for one in kept for line in one["items"]
-    ]
+    files = recorded_files(f"checks/{where.slug}/tasks.jsonl").values()
+    lines = [json.loads(row) for path in files for row in path.read_text("utf-8").splitlines()]
+    rates = [(line["item"].removeprefix("pace "), line.get("steps_per_second")) for line in lines]
     return [f"{task}: {throughput_sentence(each, where.name)}" for task, each in rates if each]
 
 

@@ -267,12 +267,12 @@ def test_what_real_tensor_cores_answered_is_what_the_emulator_says():
 
 def not_captured(data: Path) -> set[str]:
     """Return the GPUs of which something is on record in data/, but no answer of a Tensor Core."""
-    recorded = {file.parent.name for kind in ("gemm", "checks") for file in (data / kind).glob("*/*.json")}
+    recorded = {file.parent.name for kind in ("gemm", "checks") for file in (data / kind).glob("*/*.json*")}
     return {gpu for gpu in recorded if not gpu.startswith("cpu") and not list((data / "mma" / gpu).glob("*.npz"))}
 
 
 def test_no_gpu_is_on_record_without_the_answers_of_its_tensor_cores(tmp_path):
-    for name in ("gemm/cpu-amd-epyc/size.json", "gemm/nvidia-t4/size.json", "checks/nvidia-l4/amp.json"):
+    for name in ("gemm/cpu-amd-epyc/size.json", "gemm/nvidia-t4/size.json", "checks/nvidia-l4/amp.jsonl"):
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).touch()
     assert not_captured(tmp_path) == {"nvidia-t4", "nvidia-l4"}

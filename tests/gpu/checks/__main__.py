@@ -1,8 +1,8 @@
-"""Serve the checks as items are served: `python -m tests.gpu.checks DEVICE PART [quick]`, which `labkit gpu` runs.
+"""Serve the checks as items are served, by the arguments of `labkit.gpu.passport.worker_command`.
 
 A check is a test of this folder with the mark `check(part, kind)`; the name of its item is that of its parameter. Each
 runs as pytest runs it, with its fixtures; what it leaves in `asked.found` is the item's line, and an assertion that
-fails, or anything else that it raises, the item's error. Without a part, the items of a passport are served, too.
+fails, or anything else that it raises, the item's error. What the lab measures without a check is served, too.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ OPTIONS = ("-c", os.devnull, f"--rootdir={CHECKOUT}", f"--confcutdir={CHECKOUT /
 class Served:
     """A plugin of pytest that runs no test until its name is read from standard input."""
 
-    def __init__(self, device: str, part: str, quick: bool, only: tuple[str, ...] = ()) -> None:
+    def __init__(self, device: str, part: str, quick: bool, seconds: float, only: tuple[str, ...]) -> None:
         self.part, self.only = part, only
         self.asked = Asked(device, thorough=bool(part) and not quick)
-        self.others = [] if part else catalogue(device, quick=quick)
+        self.others = catalogue(device, part, quick=quick, seconds=seconds)
         self.raised: BaseException | None = None
 
     def pytest_configure(self, config: Any) -> None:
@@ -48,7 +48,7 @@ class Served:
 
     def is_asked(self, test: Any) -> bool:
         mark = test.get_closest_marker("check")
-        in_part = mark is not None and (mark.args[0] == self.part or (not self.part and mark.args[1]))
+        in_part = mark is not None and (mark.args[0] == self.part if self.part else mark.args[0] != "many")
         return in_part and not any(skip.args[0] for skip in test.iter_markers("skipif"))
 
     def item(self, test: Any) -> Item:
@@ -66,9 +66,9 @@ class Served:
             self.raised = call.excinfo.value
 
 
-def main(device: str, part: str = "", quick: str = "", only: tuple[str, ...] = ()) -> int:
+def main(device: str, part: str = "", quick: str = "", seconds: str = "inf", only: tuple[str, ...] = ()) -> int:
     os.environ[DEVICE] = device
-    plugin = Served(device, part, bool(quick), only)
+    plugin = Served(device, part, bool(quick), float(seconds), only)
     return pytest.main([*OPTIONS, str(Path(__file__).parent)], [plugin])
 
 

@@ -137,7 +137,7 @@ def test_our_own_kernel_is_exact(asked: Asked, tile: Tile, dtype: str) -> None:
     assert not any(wrong), asked.found["summary"]
 
 
-@pytest.mark.check("many", "")
+@pytest.mark.check("many", "ranks")
 @pytest.mark.parametrize("backend", [named("all GPUs, nccl", "nccl", skip=not HAS_GPU)])
 def test_all_gpus_train_as_one(asked: Asked, tmp_path: Path, backend: str) -> None:
     """Written by NCCL's documentation; with gloo, tests/amp/distributed runs the same cases."""
