@@ -45,13 +45,22 @@ def name_of(function: Any) -> str:
     return str(getattr(function, "__name__", type(function).__name__)).strip("_").replace("_", " ")
 
 
-@contextmanager
-def reporting(failed: Failed, where: str) -> Iterator[None]:
-    """Report an exception of the block, and continue after it."""
-    try:
-        yield
-    except Exception as error:
-        failed(where, error)
+class reporting:
+    """Context that reports an exception of its block, and continues after it; `where` may be a function with a name."""
+
+    __slots__ = ("failed", "where")
+
+    def __init__(self, failed: Failed, where: str | Callable[..., Any]) -> None:
+        self.failed, self.where = failed, where
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self.failed(self.where if isinstance(self.where, str) else name_of(self.where), error)
+        return True
 
 
 def guarded(hook: Callable[..., Any], failed: Failed) -> Callable[..., None]:
@@ -62,7 +71,7 @@ def guarded(hook: Callable[..., Any], failed: Failed) -> Callable[..., None]:
     """
 
     def safe(*args: Any, **kwargs: Any) -> None:
-        with reporting(failed, name_of(hook)):
+        with reporting(failed, hook):
             hook(*args, **kwargs)
 
     return safe

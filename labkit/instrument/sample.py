@@ -23,7 +23,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from labkit.instrument.guard import Failed, Unseen, guarded, name_of, reporting
+from labkit.instrument.guard import Failed, Unseen, guarded, reporting
 from labkit.instrument.histogram import ExponentHistogram, exponent_histogram, merge, shift
 from labkit.instrument.probe import swallowed_counts
 from labkit.instrument.records import WatchedStep, trimmed
@@ -134,7 +134,7 @@ def non_fatal(method: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(method)
     def guarded_method(self: Sample, *args: Any) -> None:
-        with reporting(self.failed, name_of(method)), _disable_current_modes():
+        with reporting(self.failed, method), _disable_current_modes():
             method(self, *args)
 
     return guarded_method

@@ -247,7 +247,7 @@ class Listeners:
         with ExitStack() as stack:
             for listener in self.listeners:
                 if (method := getattr(listener, event, None)) is not None:
-                    with reporting(listener.failed, name_of(method)):
+                    with reporting(listener.failed, method):
                         stack.enter_context(guarded_context(method(*args), listener.failed, name_of(method)))
             yield
 

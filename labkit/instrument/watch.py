@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from threading import get_ident
 from types import SimpleNamespace
@@ -214,8 +214,9 @@ class Watch(Listener):
             return
         keep = bool(self._fp32_every) and (step % self._fp32_every == 0 or step == self.first)
         self._sample = Sample(step, self._names, self._scale_now, self.failed, keep)
-        if not self._blind:
-            self._sample_stack.enter_context(STREAM.subscribed(self._sample))
+        events: dict[str, Any] = {} if self._blind else {"after_module": self._sample.after_module}
+        events |= {f"before_{what}": partial(self._note_line, what) for what in ("backward", "clip")}
+        self._sample_stack.enter_context(STREAM.subscribed(SimpleNamespace(failed=self.failed, **events)))
         for name, parameter in self._parameters.items() if self._group is None else ():
             if parameter.requires_grad and parameter.is_leaf:
                 hook = guarded(partial(self._accumulated, name), self.failed)
@@ -260,9 +261,11 @@ class Watch(Listener):
                 noted = note_call(self._modules, args, kwargs)
                 self._calls = [*self._calls[1 - MAX_CALLS :], noted]
             sample = None if in_transform() else self._sample
-            inside = nullcontext() if sample is None else sample.inside(self.model.parameters)
-            with guarded_context(inside, self.failed, "observing a call"):
+            if sample is None:
                 output = call(module, *args, **kwargs)
+            else:
+                with guarded_context(sample.inside(self.model.parameters), self.failed, "observing a call"):
+                    output = call(module, *args, **kwargs)
         finally:
             self._running = 0
         if noted is not None:
@@ -282,13 +285,7 @@ class Watch(Listener):
         if self._sample is not None:
             self._sample.inner = self._grads > 0
 
-    def before_backward(self, *_: Any, **__: Any) -> None:
-        self._note_line("backward")
-
-    def before_clip(self, *_: Any, **__: Any) -> None:
-        self._note_line("clip")
-
-    def _note_line(self, what: str) -> None:
+    def _note_line(self, what: str, *_: Any, **__: Any) -> None:
         """Record the line of the user's code that runs a part of a sampled step."""
         if self._sample is not None and (line := line_of_user(sys._getframe(1))):
             self._sample.lines[what] = line
