@@ -1,20 +1,21 @@
-"""A network under autocast whose casts are all decided before it runs.
+"""A network under autocast whose casts are decided before it runs.
 
-The first two calls are traced; where both traces agree, the graph that they became runs from then on, and no mode looks
-at a call. What a trace took for granted is compared before each run (`Guard`): the attributes of every module and of
-the plain objects that it holds, and the global values that `forward` names. Where something differs, the network is
-traced again. Inputs of other shapes or dtypes, and evaluation, have a graph of their own.
+The first two calls are traced. If both traces are equal, their graph runs from then on, and no mode intercepts calls.
+The assumptions of a trace are compared before each run (`Guard`): the attributes of every module and of the plain
+objects that it holds, and the global values that `forward` names. If something differs, the network is traced again.
+Inputs of other shapes or dtypes, and evaluation, have graphs of their own.
 
 Invariant: a graph returns what eager autocast returns, outputs, gradients, running statistics and random numbers, bit
-for bit. Whatever a guard keeps and has changed is noticed before a graph runs; a weight's numbers are no part of it.
-Where there is no graph, eager autocast goes on, and `why` says why, with the line.
+for bit. A change of anything that a guard compares is detected before a graph runs; the numbers in a weight are not
+compared. Without a graph, eager autocast is used, and `why` gives the reason with the line.
 
-What it does not do: run Python again, such as a print; see what a function that `forward` calls looks up, or what lies
-deeper in an object than a guard looks.
+Limits: Python code, such as a print, does not run again. A guard compares neither what a function called by `forward`
+looks up nor what lies deeper in an object.
 """
 
 from __future__ import annotations
 
+import copy
 import inspect
 import warnings
 from collections.abc import Callable, Iterator
@@ -31,15 +32,15 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from labkit.amp.casting.autocast import autocast, current
 from labkit.amp.casting.lists import LISTS
-from labkit.amp.graph.passes import build, cancel, hoist
-from labkit.amp.graph.trace import CallTrace, Step, difference, made_anew, trace
+from labkit.amp.graph.passes import cancel, hoist
+from labkit.amp.graph.trace import Call, CallTrace, difference, made_anew, trace
 from labkit.amp.masters.convert import uncompiled
 from labkit.formats import Format
 from labkit.gemm.half_storage import HalfStorage
 from labkit.interop import dtype_of
 
 _PLAIN = (bool, int, float, str, list, dict, tuple, type(None))
-_LOOKED_AT = (*_PLAIN, nn.Module, Tensor, FunctionType, ModuleType, type)  # already, or without anything to look at
+_LOOKED_AT = (*_PLAIN, nn.Module, Tensor, FunctionType, ModuleType, type)  # compared elsewhere, or without attributes
 TRIES = 6  # traces of one kind of call that may differ, before eager autocast goes on for good
 KINDS = 32  # shapes, dtypes and modes that are kept at once
 
@@ -60,22 +61,18 @@ class Guard:
                 keys = [n for n in forward.__code__.co_names if n in known and isinstance(known[n], _PLAIN)]
                 self.parts += [(known, {key: _copied(known[key]) for key in keys})] if keys else []
 
-    def is_valid(self) -> bool:
-        """Return whether nothing has changed."""
-        try:
-            return all(now == then for now, then in self.whole) and all(
-                then.items() <= now.items() for now, then in self.parts
-            )
-        except (RuntimeError, ValueError):  # a tensor, or an array, that is another one
-            return False
-
     def changed(self) -> str:
-        """Name something that is another than it was; "" if all is as it was."""
+        """Name something that has changed; "" if nothing has."""
+        try:
+            if all(now == then for now, then in self.whole) and all(t.items() <= now.items() for now, t in self.parts):
+                return ""
+        except (RuntimeError, ValueError):  # another tensor or array, whose comparison has no truth value
+            pass
         names = {id(now): name for now, name in self.names}
         for now, then in (*self.whole, *self.parts):
             for key in then.keys() | now.keys() if id(now) in names else then.keys():
                 try:
-                    same = bool([now.get(key)] == [then.get(key)])  # in a list, what is the same object is not asked
+                    same = bool([now.get(key)] == [then.get(key)])  # a list compares identical objects by identity
                 except (RuntimeError, ValueError):
                     same = False
                 if not same:
@@ -84,14 +81,14 @@ class Guard:
 
 
 def described(leaf: Any) -> Any:
-    """Return what a trace takes for granted of an argument: of a tensor, all but its numbers."""
+    """Return the properties of an argument that a trace assumes: of a tensor, all but its numbers."""
     if isinstance(leaf, Tensor):
         return type(leaf), leaf.shape, leaf.dtype, leaf.device, leaf.requires_grad
     return (type(leaf), leaf) if isinstance(leaf, int | float | str | bool | None) else id(leaf)
 
 
 def hooked(model: nn.Module) -> str:
-    """Say which module has a hook, which is Python that has to run each time."""
+    """Return a message if a module has a hook, which is Python code that must run each time."""
     for name, module in model.named_modules():
         if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
             return f"module {name!r} has a hook, which is Python and has to run each time; without it there is a graph"
@@ -99,7 +96,7 @@ def hooked(model: nn.Module) -> str:
 
 
 def aliased(inputs: list[Tensor], model: nn.Module) -> str:
-    """Say that one tensor has two roles in a call; "" where none has."""
+    """Return a message if one tensor has two roles in a call, otherwise ""."""
     own = {id(tensor) for tensor in (*inputs, *model.parameters(), *model.buffers())}
     known = len({id(t) for t in (*model.parameters(), *model.buffers())})
     return "" if len(own) == known + len(inputs) else "an input is passed twice, or is a weight of the network"
@@ -114,15 +111,15 @@ def _copied(value: Any) -> Any:
 
 @dataclass
 class Decided:
-    """What is known of one kind of call: inputs of these shapes and dtypes, with or without gradients.
+    """The decisions on one kind of call: inputs of these shapes and dtypes, with or without gradients.
 
     trace     the last one
-    tensors   where the graph's arguments after the inputs come from: a dict and a key in it
-    guard     what the trace took for granted
-    run       what does it; None as long as there is none
-    graph     the same, to be read
-    gone, linked  what the passes did: casts that were taken out, and casts that became links to a hoisted one
-    why       why there is no graph; "" as long as there may be one
+    tensors   the source of each of the graph's arguments after the inputs: a dict and a key in it
+    guard     the assumptions of the trace
+    run       the function that runs the graph; None if there is none
+    graph     the graph that it runs
+    gone, linked  the casts that the passes removed, and those that became links to a hoisted one
+    why       why there is no graph; "" if there is one, or may be one later
     """
 
     trace: CallTrace | None = None
@@ -130,14 +127,14 @@ class Decided:
     guard: Guard | None = None
     run: Callable[..., Any] | None = None
     graph: fx.Graph | None = None
-    gone: list[Step] = field(default_factory=list)
-    linked: list[Step] = field(default_factory=list)
+    gone: list[Call] = field(default_factory=list)
+    linked: list[Call] = field(default_factory=list)
     tries: int = 0
     why: str = ""
 
     def is_valid(self) -> bool:
         """Return whether the assumptions of the last trace are still true."""
-        return self.guard is not None and self.guard.is_valid()
+        return self.guard is not None and not self.guard.changed()
 
 
 class CastGraph:
@@ -248,7 +245,7 @@ class CastGraph:
         differ = difference(last, kind.trace) or made_anew(before, kind.tensors)
         if not changed and last is not None and not differ:
             try:
-                kind.graph = build(kind.trace)
+                kind.graph = copy.deepcopy(kind.trace.graph)
                 kind.gone, kind.linked = cancel(kind.graph), hoist(kind.graph)
                 module = fx.GraphModule({}, kind.graph)
             except (RuntimeError, NotImplementedError, SyntaxError) as error:
@@ -281,11 +278,12 @@ def _run(kind: Decided, inputs: list[Tensor]) -> Any:
     """Run a graph, on the inputs and on the current tensors of the modules."""
     assert kind.run is not None
     assert kind.trace is not None
+    grad = torch.is_grad_enabled()
     try:
         results = kind.run(*inputs, *[owner[name] for owner, name in kind.tensors])
     finally:
-        if torch.is_grad_enabled() != kind.trace.grad:
-            torch._C._set_grad_enabled(kind.trace.grad)
+        if torch.is_grad_enabled() != grad:
+            torch._C._set_grad_enabled(grad)
     spec = kind.trace.spec
     return results[0] if len(results) == 1 and spec.is_leaf() else tree_unflatten(results, spec)
 

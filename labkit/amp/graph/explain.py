@@ -10,17 +10,17 @@ Invariant: rows are from the trace of an actual run; with the `times` of each, t
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
+from torch import fx
 
 from labkit.amp.casting.lists import Rule
 from labkit.amp.engine import Engine
 from labkit.amp.graph.cast_graph import CastGraph
-from labkit.amp.graph.trace import Ref
+from labkit.amp.graph.trace import Source
 from labkit.interop import format_of
 
 _ONLY_CASTS = frozenset("to half float bfloat16 type type_as".split())
@@ -136,47 +136,58 @@ def explain(graph: CastGraph | Engine) -> Explanation:
         raise ValueError(
             f"there is no graph: {known.why or 'the third forward pass runs as one, and it did not come yet'}."
         )
-    weights = {source.number for source in known.trace.sources if source.weight}
-    formats: dict[int, str] = {source.number: _name(source.dtype) for source in known.trace.sources}
-    fates = {id(step): ("cancelled", 0) for step in known.gone}
-    first = set[tuple[int, torch.dtype]]()  # of a weight's casts to a dtype: it is made, the others link to it
-    for step in known.linked:
-        key = (step.args[0].number, step.dtype)
-        fates[id(step)] = ("hoisted", int(key not in first))
-        first.add(key)
-    own = known.trace.sources[len(known.trace.sources) - len(known.tensors) :]
-    names = {source.number: name for source, (_, name) in zip(own, known.tensors, strict=True)}
-    given = [source.number for source in known.trace.sources if not source.weight]
-    origins = {number: -1 - i for i, number in enumerate(given)}  # of a tensor: the row that returned it
+    numbers = {node: number for number, node in enumerate(known.trace.graph.nodes)}
+    fates = {id(call): ("cancelled", 0) for call in known.gone} | {id(call): ("hoisted", 0) for call in known.linked}
+    sources = [node for node in numbers if node.op == "placeholder"]
+    owned = sources[len(sources) - len(known.tensors) :]
+    names = {node: name for node, (_, name) in zip(owned, known.tensors, strict=True)}
+    inputs = [node for node in sources if not node.meta["source"].weight]
+    origins: dict[fx.Node, int] = {node: -1 - i for i, node in enumerate(inputs)}  # of a tensor: its row
+    hoisted = set[tuple[fx.Node, torch.dtype]]()  # of a weight's casts to a dtype, the first is made, others link to it
     rows: list[GraphRow] = []
-    for _, group in groupby(known.trace.steps, key=lambda step: step.call):
-        calls, casts, takes = list(group), [], dict[int, None]()
-        for step in calls:
-            read = [origins[ref.number] for ref in _refs((step.args, step.kwargs)) if ref.number in origins]
+    calls = [node for node in numbers if "call" in node.meta]
+    for _, group in groupby(calls, key=lambda node: node.meta["call"].number):
+        nodes, casts, takes = list(group), [], dict[int, None]()
+        for node in nodes:
+            call, tensors = node.meta["call"], node.all_input_nodes
+            read = [origins[tensor] for tensor in tensors if tensor in origins]
             takes |= dict.fromkeys(origin for origin in read if origin != len(rows))
-            origins |= dict.fromkeys(
-                (ref.number for ref in _refs(step.out)), read[0] if step.cast and read else len(rows)
+            origins |= dict.fromkeys(_results(node), read[0] if call.cast and read else len(rows))
+            if call.cast:
+                (tensor,) = tensors
+                fate, times = fates.get(id(call), ("stays", 1))
+                if fate == "hoisted" and (tensor, call.dtype) not in hoisted:
+                    hoisted.add((tensor, call.dtype))
+                    times = 1
+                source = tensor.meta.get("source") or tensor.meta.get("call")
+                casts.append(
+                    GraphCast(
+                        weight=isinstance(source, Source) and source.weight,
+                        source="FP32" if source is None else _name(source.dtype),
+                        to=_name(call.dtype),
+                        elements=math.prod(call.shape),
+                        fate=fate,
+                        times=times,
+                        name=names.get(tensor, "input"),
+                        tensor=numbers[tensor],
+                        origin=origins.get(tensor),
+                    )
+                )
+        last, call = nodes[-1], nodes[-1].meta["call"]
+        if casts or call.op not in _ONLY_CASTS:
+            op = last.args[1] if last.target is getattr else call.op.strip("_")
+            rows.append(
+                GraphRow(op, call.entry.rule, call.entry.why, call.where, _name(call.dtype), tuple(casts), tuple(takes))
             )
-            if step.cast:
-                number = step.args[0].number
-                fate, times = fates.get(id(step), ("stays", 1))
-                source, to, name = formats.get(number, "FP32"), _name(step.dtype), names.get(number, "input")
-                what = (number in weights, source, to, math.prod(step.shape), fate, times, name)
-                casts.append(GraphCast(*what, number, origins.get(number)))
-            if isinstance(step.out, Ref):
-                formats[step.out.number] = _name(step.dtype)
-        last = calls[-1]
-        if casts or last.op not in _ONLY_CASTS:
-            op = last.args[1] if last.target is getattr else last.op.strip("_")
-            result = _name(last.dtype)
-            rows.append(GraphRow(op, last.entry.rule, last.entry.why, last.where, result, tuple(casts), tuple(takes)))
-        else:  # a cast of the network's own: what it returns comes from where its input does
-            origins |= dict.fromkeys((ref.number for ref in _refs(last.out)), next(iter(takes), -1))
+        else:  # a cast of the network's own: its result comes from where its input does
+            origins |= dict.fromkeys(_results(last), next(iter(takes), -1))
     return Explanation(tuple(rows))
 
 
-def _refs(values: Any) -> list[Ref]:
-    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Ref)]
+def _results(node: fx.Node) -> list[fx.Node]:
+    """Return the nodes of a call's results: itself, and the parts of the list or tuple that it returns."""
+    parts = [user for user in node.users if user.target is operator.getitem and "call" not in user.meta]
+    return [node, *(result for part in parts for result in _results(part))]
 
 
 def _name(dtype: torch.dtype) -> str:

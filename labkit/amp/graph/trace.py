@@ -1,7 +1,7 @@
-"""Traces: the operations of a network with the casts of autocast.
+"""Traces: the operations of a network with the casts of autocast, as a graph of torch.fx.
 
-Idea: the network runs once under autocast and `half_storage`, and the outermost mode records the calls that reach
-torch, with a number for each tensor. It records operations, and each cast with its operation. A trace is a record of
+Idea: the network runs once under autocast and `half_storage`, and the outermost mode records the calls that reach torch
+as nodes of a graph. Autocast's casts are nodes, too, each with the operation that it belongs to. A trace is a record of
 eager autocast, so it equals eager autocast.
 
 Invariant: a traced run returns the same as an untraced one. An operation that a graph cannot hold, or that may differ
@@ -12,6 +12,7 @@ Limits: Python code without tensors is not traced. A print, or a global variable
 
 from __future__ import annotations
 
+import operator
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,16 +24,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, fx
+from torch.fx.node import _get_qualified_name
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._pytree import tree_flatten, tree_leaves
 
 from labkit.amp.casting.autocast import autocast
+from labkit.amp.casting.casts import NATIVE
 from labkit.amp.casting.lists import Entry, Rule
 from labkit.formats import Format
 from labkit.gemm import half_storage
 from labkit.modes import ATTRIBUTE, mapped
 
+METHODS = {dtype: method.__name__ for dtype, method in NATIVE.items()}
 _LABKIT = Path(__file__).parents[2]
 _PACKAGES = ("amp", "frameworks", "gemm", "modes")
 _NOT_THE_USERS = (str(Path(torch.__file__).parent), *(str(_LABKIT / package) for package in _PACKAGES))
@@ -51,63 +55,50 @@ _DATA_SHAPED = frozenset(
 
 
 @dataclass(frozen=True)
-class Ref:
-    """A tensor of a trace: which one, in the order of appearance."""
+class Call:
+    """One call that reached torch, as `node.meta["call"]`.
 
-    number: int
-
-
-@dataclass(frozen=True)
-class Step:
-    """One call that reached torch.
-
-    target      the function, or the name of a tensor's method
-    args        its arguments, with a `Ref` for each tensor
-    out         what it returned, likewise
-    call        which operation of the user's this is, or belongs to, counted from 1; op, entry: its name and rule
-    cast        this is a cast that autocast made for `op`
-    grad        whether gradients were recorded
-    dtype, shape of the first tensor that was returned
-    where       file and line of the user's that called it
+    number        the operation of the user's that this is, or belongs to, counted from 1; op, entry: its name and rule
+    cast          this is a cast that autocast made for `op`
+    dtype, shape  of the first tensor that was returned
+    where         file and line of the user's that called it
     """
 
-    target: Callable[..., Any] | str
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    out: Any
-    call: int
+    number: int
     op: str
     entry: Entry
     cast: bool
-    grad: bool
     dtype: torch.dtype
     shape: tuple[int, ...]
     where: str = field(compare=False)
 
 
-_NOTHING = Entry(Rule.KEEP, "outside of autocast")
+@dataclass(frozen=True)
+class Source:
+    """A tensor that existed before the trace, as `node.meta["source"]`: whether it is a weight or needs a gradient."""
+
+    dtype: torch.dtype
+    weight: bool
+    gradient: bool
 
 
 class CallRecorder(TorchFunctionMode):
-    """The outermost mode of a traced run: writes down what reaches torch.
+    """The outermost mode of a traced run, which records the calls that reach torch.
 
-    steps    the calls, in order
-    tensors  each tensor that has a `Ref`, by its number
-    sources  the numbers of the tensors that were not made in the trace: inputs, weights, buffers, constants
+    graph    the calls, in order; its placeholders are the tensors that were not made in the trace: inputs, weights ...
+    sources  these tensors, each with its placeholder
     problem  why there is no trace; "" as long as there is one
     """
 
     def __init__(self, inputs: Iterable[Tensor]) -> None:
         super().__init__()
-        self.steps: list[Step] = []
-        self.tensors: list[Tensor] = []
-        self.sources: list[int] = []
+        self.graph, self.sources = fx.Graph(), list[tuple[fx.Node, Tensor]]()
         self.problem, self.paused = "", False
-        self.inference = torch.is_inference_mode_enabled()
-        self.current: tuple[int, str, Entry] = (0, "", _NOTHING)
-        self._refs: dict[int, Ref] = {}
+        self.inference, self.grad = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
+        self.current: tuple[int, str, Entry] = (0, "", Entry(Rule.KEEP, "outside of autocast"))
+        self._nodes: dict[int, tuple[fx.Node, Tensor]] = {}  # alive until the end, so that no other tensor has its id
         for tensor in inputs:
-            self._ref_of_source(tensor)
+            self._source(tensor)
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -118,83 +109,126 @@ class CallRecorder(TorchFunctionMode):
             target, arguments = getattr, (args[0], func.__self__.__name__)
         else:
             target = next((m for m in (name, f"__{name}__") if getattr(Tensor, m, None) is func), func)
-        arguments, keywords = self.to_refs((arguments, kwargs))  # now: the operation may write in place
+        masked = name == "__getitem__" and _is_masked(args)
+        arguments, keywords = self.to_nodes((arguments, kwargs))  # now: the operation may write in place
         out = func(*args, **kwargs)
         if name == "__iter__":
             name, target, out = "unbind", "unbind", list(out)
-        if not self.ended:
-            self._write(name, target, arguments, keywords, out)
+        if self.ended:
+            pass
+        elif torch._C._are_functorch_transforms_active():
+            self.refuse(f"{name} is called inside a transform of torch.func, where tensors stand for others")
+        elif torch.is_inference_mode_enabled() != self.inference:
+            self.refuse("inference mode is switched in the middle")
+        elif name in _DATA_SHAPED or masked:
+            self.refuse(f"the shape of what {name} returns depends on the numbers in a tensor")
+        elif name == "__setitem__" or any(isinstance(leaf, Tensor) for leaf in tree_leaves(out)):
+            self.append(target, arguments, keywords, out)
+        elif name not in _FACTS and any(isinstance(leaf, fx.Node) for leaf in tree_leaves((arguments, keywords))):
+            self.refuse(f"{name} tells Python what is in a tensor, and with other numbers it may go on differently")
         return out if name != "unbind" or func is Tensor.unbind else iter(out)
 
     @property
     def ended(self) -> bool:
-        """Whether what comes is not written down: there is a problem, or it belongs to a call that is."""
+        """Whether calls are not recorded: the trace has a problem, or they are part of a call that is recorded."""
         return self.paused or bool(self.problem)
 
     def cast(self, tensor: Tensor, result: Tensor) -> Tensor:
         """Record a cast of autocast for the current operation; return it."""
         if result is not tensor and not self.ended:
-            name = {torch.float16: "half", torch.bfloat16: "bfloat16", torch.float32: "float"}[result.dtype]
-            self.append(name, (self.to_refs(tensor),), {}, result, cast=True)
+            self.append(METHODS[result.dtype], (self.to_nodes(tensor),), {}, result, cast=True)
         return result
 
     def refuse(self, why: str) -> None:
         """End the trace with a reason."""
         self.problem = self.problem or f"{where()}: {why}"
 
-    def to_refs(self, values: Any) -> Any:
-        """Return values with a `Ref` for each tensor; end the trace at a value that a graph cannot hold."""
+    def to_nodes(self, values: Any) -> Any:
+        """Return values with a node for each tensor; end the trace at a value that a graph cannot hold."""
         for leaf in tree_leaves(values):
             parts = (leaf.start, leaf.stop, leaf.step) if isinstance(leaf, slice) else ()
             numbers = isinstance(leaf, slice) and all(part is None or isinstance(part, int) for part in parts)
-            if not (numbers or leaf is None or leaf is Ellipsis or isinstance(leaf, (Tensor, Ref, *_PLAIN))):
+            if not (numbers or leaf is None or leaf is Ellipsis or isinstance(leaf, (Tensor, *_PLAIN))):
                 self.refuse(f"a {type(leaf).__name__} is no value that a graph can hold")
-        return mapped(values, self._ref)
-
-    def _write(self, name: str, target: Any, args: Any, kwargs: Any, out: Any) -> None:
-        if torch._C._are_functorch_transforms_active():
-            self.refuse(f"{name} is called inside a transform of torch.func, where tensors stand for others")
-        elif torch.is_inference_mode_enabled() != self.inference:
-            self.refuse("inference mode is switched in the middle")
-        elif name in _DATA_SHAPED or (name == "__getitem__" and _is_masked(args, self.tensors)):
-            self.refuse(f"the shape of what {name} returns depends on the numbers in a tensor")
-        elif name == "__setitem__" or any(isinstance(leaf, Tensor) for leaf in tree_leaves(out)):
-            self.append(target, args, kwargs, out)
-        elif name not in _FACTS and any(isinstance(leaf, Ref) for leaf in tree_leaves((args, kwargs))):
-            self.refuse(f"{name} tells Python what is in a tensor, and with other numbers it may go on differently")
+        return mapped(values, self._node)
 
     def append(self, target: Any, args: Any, kwargs: Any, out: Any, cast: bool = False) -> None:
+        """Record a call, whose arguments are nodes, and name the tensors that it returned."""
+        self._set_grad(torch.is_grad_enabled())
+        if target == "to" and len(args) == 2 and not kwargs and args[1] in METHODS:
+            target, args = METHODS[args[1]], args[:1]  # the same, in half the time
+        target = target if isinstance(target, str) or _has_its_name(target) else _by_itself(target)
+        node = self.graph.create_node(
+            "call_method" if isinstance(target, str) else "call_function", target, args, kwargs
+        )
         first = next((leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)), None)
         with torch._C.DisableTorchFunction():
             dtype, shape = (torch.bool, ()) if first is None else (first.dtype, tuple(first.shape))
-            refs = mapped(out, self._ref_of_made)
-        grad = torch.is_grad_enabled()
-        self.steps.append(Step(target, args, kwargs, refs, *self.current, cast, grad, dtype, shape, where()))
+            node.meta["call"] = Call(*self.current, cast, dtype, shape, where())
+            self._name_results(node, out)
 
-    def _ref(self, tensor: Tensor) -> Ref:
-        if id(tensor) not in self._refs:
+    def _set_grad(self, enabled: bool) -> None:
+        if enabled != self.grad:
+            self.graph.call_function(torch._C._set_grad_enabled, (enabled,))
+            self.grad = enabled
+
+    def _name_results(self, node: fx.Node, out: Any) -> None:
+        if isinstance(out, Tensor):
+            self._nodes[id(out)] = node, out
+        elif isinstance(out, list | tuple):
+            for index, part in enumerate(out):
+                if isinstance(part, Tensor | list | tuple):
+                    self._name_results(self.graph.call_function(operator.getitem, (node, index)), part)
+
+    def _node(self, tensor: Tensor) -> fx.Node:
+        if id(tensor) not in self._nodes:
             with torch._C.DisableTorchFunction():
                 if tensor.grad_fn is not None:
                     self.refuse("a tensor was made where torch shows no call: in torch.jit, or an extension")
-        return self._ref_of_source(tensor)
+            self._source(tensor)
+        return self._nodes[id(tensor)][0]
 
-    def _ref_of_source(self, tensor: Tensor) -> Ref:
-        if id(tensor) not in self._refs:
-            self.sources.append(len(self.tensors))
-        return self._ref_of_made(tensor)
+    def _source(self, tensor: Tensor) -> None:
+        if id(tensor) not in self._nodes:
+            with self.graph.inserting_after(self.sources[-1][0]) if self.sources else self.graph.inserting_before():
+                node = self.graph.placeholder(f"source_{len(self.sources)}")
+            self._nodes[id(tensor)] = node, tensor
+            self.sources.append((node, tensor))
 
-    def _ref_of_made(self, tensor: Tensor) -> Ref:
-        if id(tensor) not in self._refs:
-            self._refs[id(tensor)] = Ref(len(self.tensors))
-            self.tensors.append(tensor)  # alive until the end, so that no other has its id
-        return self._refs[id(tensor)]
+    def finished(self, results: list[Any], grad: bool) -> fx.Graph:
+        """Return the graph, whose output are the results."""
+        self._set_grad(grad)
+        self.graph.output(tuple(results))
+        for node, t in self.sources:
+            weight = t.requires_grad and t.is_leaf and t.dtype is torch.float32
+            node.meta["source"] = Source(t.dtype, weight, t.requires_grad)
+        return self.graph
 
 
-def _is_masked(args: Any, tensors: list[Tensor]) -> bool:
+def _is_masked(args: Any) -> bool:
     """Whether an index holds a boolean mask."""
-    refs = [leaf for leaf in tree_leaves(args[1:]) if isinstance(leaf, Ref)]
+    indices = [leaf for leaf in tree_leaves(args[1:]) if isinstance(leaf, Tensor)]
     with torch._C.DisableTorchFunction():
-        return any(tensors[ref.number].dtype in (torch.bool, torch.uint8) for ref in refs)
+        return any(index.dtype in (torch.bool, torch.uint8) for index in indices)
+
+
+def _has_its_name(function: Callable[..., Any]) -> bool:
+    """Whether a function of torch is found where its name says; torch.fx writes it by its name."""
+    value: Any = torch
+    for part in _get_qualified_name(function).removeprefix("torch.").split("."):
+        value = getattr(value, part, None)
+    return value is function or not function.__module__.startswith("torch")
+
+
+@cache
+def _by_itself(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that calls another, of a module whose functions torch.fx holds as they are."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    call.__name__ = call.__qualname__ = function.__name__
+    return call
 
 
 def where() -> str:
@@ -206,30 +240,17 @@ def where() -> str:
 
 
 @dataclass(frozen=True)
-class Source:
-    """A tensor that existed before the trace, and whether it is a weight or needs a gradient otherwise."""
-
-    number: int
-    dtype: torch.dtype
-    weight: bool
-    gradient: bool
-
-
-@dataclass(frozen=True)
 class CallTrace:
-    """A run that was written down. Two of one network under the same circumstances are equal.
+    """A recorded run. Two of one network under the same circumstances have equal lines.
 
-    steps    the calls, in order
-    sources  tensors that existed before: the inputs first, then weights, buffers and constants
-    leaves   what was returned, with a `Ref` for each tensor, flat; spec says how it was nested
-    grad     whether gradients were recorded
+    graph  the calls, on the sources: the inputs first, then weights, buffers and constants
+    spec   how the graph's results were nested
+    lines  the target, the arguments and the description of each node
     """
 
-    steps: list[Step]
-    sources: list[Source]
-    leaves: list[Any]
+    graph: fx.Graph
     spec: Any
-    grad: bool
+    lines: list[tuple[Any, ...]]
 
 
 def trace(
@@ -241,31 +262,28 @@ def trace(
     """
     recorder = CallRecorder(inputs)
     device = inputs[0].device if inputs else torch.device("cpu")
-    drawn = _drawn()
+    drawn, grad = _drawn(), torch.is_grad_enabled()
     compiled = "torch._dynamo" in sys.modules  # then a part of the network may be: it is traced as it was written
     plain = torch.compiler.set_stance("force_eager") if compiled else nullcontext()
     with ExitStack() as stack:
-        opened = (noting_functions(recorder), plain, recorder, half_storage(device), TracedAutocast(format, recorder))
-        for region in (*opened, *modes):
+        recording = (recording_functions(recorder), plain, recorder, half_storage(device))
+        for region in (*recording, TracedAutocast(format, recorder), *modes):
             stack.enter_context(region)
         out = model(*args, **kwargs)
         with torch._C.DisableTorchFunction():
             leaves, spec = tree_flatten(out)
-            written = recorder.to_refs(leaves)
+            results = recorder.to_nodes(leaves)
     if drawn != _drawn():
         recorder.refuse("forward draws from Python's or numpy's random numbers, or sets torch's seed")
     if recorder.problem:
         return out, recorder.problem
-    tensors = [recorder.tensors[number] for number in recorder.sources]
-    sources = [
-        Source(number, t.dtype, t.requires_grad and t.is_leaf and t.dtype is torch.float32, t.requires_grad)
-        for number, t in zip(recorder.sources, tensors, strict=True)
-    ]
-    return out, (CallTrace(recorder.steps, sources, written, spec, torch.is_grad_enabled()), tensors)
+    graph = recorder.finished(results, grad)
+    lines = [(node.target, repr((node.args, node.kwargs)), *node.meta.values()) for node in graph.nodes]
+    return out, (CallTrace(graph, spec, lines), [tensor for _, tensor in recorder.sources])
 
 
 class TracedAutocast(autocast):
-    """Autocast that tells a recorder which operation is coming, and each cast that it makes for it."""
+    """Autocast that reports each operation, and the casts that it makes for it, to a recorder."""
 
     sees_all = True
 
@@ -274,7 +292,7 @@ class TracedAutocast(autocast):
         self.recorder = recorder
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        if type(func) is ATTRIBUTE:  # which autocast itself lets pass before it asks the lists
+        if type(func) is ATTRIBUTE:  # autocast passes these on before it looks at the lists
             self.entry_for(func, func.__name__)
         return super().__torch_function__(func, types, args, kwargs)
 
@@ -284,7 +302,7 @@ class TracedAutocast(autocast):
         return entry
 
     def _cast(self, name: str, entry: Entry, *rest: Any) -> tuple[Any, Any]:
-        if self.recorder.current[1:] != (name, entry):  # a function of the user's own, which is registered
+        if self.recorder.current[1:] != (name, entry):  # a registered function of the user's own
             self.recorder.current = (self.recorder.current[0] + 1, name, entry)
         return super()._cast(name, entry, *rest)
 
@@ -295,20 +313,20 @@ class TracedAutocast(autocast):
 
 @cache
 def applied_eagerly(function: type[torch.autograd.Function]) -> Callable[..., Any]:
-    """Return what calls a custom autograd Function as eager autocast does: under the modes that are open."""
+    """Return a function that applies a custom autograd Function under the active modes, as eager autocast does."""
 
     def apply_(*args: Any) -> Any:
         with torch._C._EnableTorchFunction():
             return function.apply(*args)
 
-    apply_.__name__ = f"{function.__name__}_"  # it may write in place, for all that is known
+    apply_.__name__ = f"{function.__name__}_"  # the name of an operation in place: it may be one
     apply_.is_custom = True  # type: ignore[attr-defined]
     return apply_
 
 
 @contextmanager
-def noting_functions(recorder: CallRecorder) -> Iterator[None]:
-    """Let custom autograd Functions, which no mode sees, be written down whole: their backward is their own."""
+def recording_functions(recorder: CallRecorder) -> Iterator[None]:
+    """Record each custom autograd Function, which no mode intercepts, as one call with its own backward pass."""
     original = torch.autograd.Function.__dict__["apply"]
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
@@ -316,13 +334,13 @@ def noting_functions(recorder: CallRecorder) -> Iterator[None]:
         stack = _get_current_function_mode_stack()
         if recorder not in stack or recorder.ended:
             return plain(*args, **kwargs)
-        written, recorder.paused = recorder.to_refs(args), True
+        nodes, recorder.paused = recorder.to_nodes(args), True
         try:
             out = plain(*args, **kwargs)
         finally:
             recorder.paused = False
         if not recorder.problem:
-            recorder.append(applied_eagerly(cls), written, kwargs, out)
+            recorder.append(applied_eagerly(cls), nodes, kwargs, out)
         return out
 
     torch.autograd.Function.apply = classmethod(apply)  # type: ignore[assignment]
@@ -345,8 +363,9 @@ def made_anew(before: list[tuple[dict[str, Any], str]], now: list[tuple[dict[str
 
 def difference(last: CallTrace | None, now: CallTrace) -> str:
     """Say where two traces differ; "" where they do not, or there is one only."""
-    if last is None or last == now:
+    if last is None or last.lines == now.lines:
         return ""
-    pairs = zip(last.steps, now.steps, strict=False)
-    where = next((f"{b.where}, in {b.op}" for a, b in pairs if a != b), "at its end")
-    return f"{where}. What Python decides anew each time is not decided once"
+    pairs = zip(last.lines, now.lines, strict=False)
+    called = next((b[2] for a, b in pairs if a != b and isinstance(b[-1], Call)), None)
+    place = "at its end" if called is None else f"{called.where}, in {called.op}"
+    return f"{place}. What Python decides anew each time is not decided once"
