@@ -104,7 +104,7 @@ class Engine:
         if device is not None:
             self.model.to(self.device)
         self.call = CastGraph(self.model, recipe.autocast) if recipe.graph and recipe.autocast else self.model
-        self.weights = self._make_weights(Weights, make_optimizer, groups=groups, flat=flat, seed=seed)
+        self.weights = self._make_weights(uncompiled(self.model), make_optimizer, groups=groups, flat=flat, seed=seed)
         names, products = self.weights.names, recipe.products
         self.products = LowBitProducts(products, self.model, names, seed, recipe.name) if products else None
         self.scalers: list[ScalerState] = [initial(recipe.scaler)] * losses
@@ -115,10 +115,10 @@ class Engine:
         self._boundary = Boundary(self.model, dtype_of(recipe.model), self._ranges)
         self._found_before = False  # the last step found inf or NaN, so this one is likely to as well
 
-    def _make_weights(self, kind: Callable[..., Weights], make: MakeOptimizer, **options: Any) -> Weights:
+    def _make_weights(self, model: nn.Module, make: MakeOptimizer, **options: Any) -> Weights:
         recipe = self.recipe
         options = {"master": recipe.master_weights, "rounding": recipe.rounding, **options}
-        return kind(uncompiled(self.model), make, optimizer_dtype=dtype_of(recipe.optimizer), **options)
+        return Weights(model, make, optimizer_dtype=dtype_of(recipe.optimizer), **options)
 
     def _require_known(self) -> None:
         require_known(uncompiled(self.model), self.weights.ids)

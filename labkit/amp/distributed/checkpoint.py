@@ -114,8 +114,6 @@ def load(path: str | Path, engine: DistributedEngine) -> dict[str, Any]:
         for p in engine.weights.model_weights:
             p.data.copy_(masters[engine.weights.names[p]])  # rounding to nearest is exact here
         engine.weights.load_state_dict({"master": masters, "optimizer": optimizer, "generator": stored["generator"]})
-        if engine.parts is not None:
-            engine.parts.publish()
     engine.resume_at(scalers, stored["steps"], stored["skips_in_a_row"])
     if stored["world"] == engine.world:
         set_generators(stored["rng"])

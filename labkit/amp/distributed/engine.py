@@ -16,7 +16,7 @@ torch.chunk (who gets which rows); arXiv:2304.11277.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -90,37 +90,6 @@ class OwnParts(nn.Module):
                 gradient = _local(sharded.grad)
                 part.grad = gradient / divide_by if divide_by != 1 else gradient
                 sharded.grad = None
-
-    def moved(self) -> list[tuple[Tensor, Tensor]]:
-        """Return pairs (the model's tensor, the optimizer's tensor) of parts that were moved into a flat master."""
-        both = [(_local(sharded), part.detach()) for sharded, part in self.pairs.values()]
-        return [(read, stepped) for read, stepped in both if read.data_ptr() != stepped.data_ptr()]
-
-    def publish(self) -> None:
-        """Copy the stepped parts of flat masters into the model."""
-        for read, stepped in self.moved():
-            read.copy_(stepped)
-
-
-class ShardedWeights(Weights):
-    """The masters of this rank's parts; an FP32 part in a flat master is copied in both directions."""
-
-    def __init__(self, parts: OwnParts, *args: Any, **kwargs: Any) -> None:
-        self.parts = parts
-        super().__init__(parts, *args, **kwargs)
-
-    @torch.no_grad()
-    def copy_back(self) -> None:
-        """Copy back as `Weights.copy_back`, also from flat masters into the model."""
-        super().copy_back()
-        self.parts.publish()
-
-    @torch.no_grad()
-    def edits(self) -> list[Tensor] | None:
-        """Return the flags of `Weights.edits`, also for parts in a flat master."""
-        for read, stepped in self.parts.moved():
-            stepped.copy_(read)
-        return super().edits()
 
 
 def _local(tensor: Tensor) -> Tensor:
@@ -238,20 +207,20 @@ class DistributedEngine(Engine):
         with raising_rank_lost("while the ranks built the engine", self.group):
             super().__init__(model, make_optimizer, recipe, **options)
 
-    def _make_weights(self, kind: Callable[..., Weights], make: MakeOptimizer, **options: Any) -> Weights:
+    def _make_weights(self, model: nn.Module, make: MakeOptimizer, **options: Any) -> Weights:
         if not self.sharded:
             ddp = DistributedDataParallel(
                 self.model, process_group=self.group, find_unused_parameters=self._find_unused
             )
             ddp.register_comm_hook(None, lambda _, bucket: self._reduce(bucket))
             self.call = ddp
-            return super()._make_weights(kind, make, **options)
-        model = uncompiled(self.model)
+            return super()._make_weights(model, make, **options)
         shard(model, self._blocks, self._reduce_dtype, DeviceMesh.from_group(self.group, self.device.type))
         for module in fsdp_modules(model) if self._sums_first else ():
             module.set_gradient_divide_factor(1.0)
-        self.parts = parts = OwnParts(model)
-        return super()._make_weights(lambda _, *args, **given: ShardedWeights(parts, *args, **given), make, **options)
+        self.parts = OwnParts(model)
+        # FSDP2 refers to the memory of its parts, so that they cannot become views into a flat master.
+        return super()._make_weights(self.parts, make, views=False, **options)
 
     def _require_known(self) -> None:
         if not self.sharded:  # whose parameters are others while a layer computes

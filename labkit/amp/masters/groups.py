@@ -40,21 +40,23 @@ def no_decay_on_norms_and_biases(model: nn.Module, weight_decay: float) -> list[
 State = dict[str, Any]  # as torch.optim.Optimizer.state_dict returns it
 
 
-def flatten(weights: Sequence[nn.Parameter], dtype: torch.dtype) -> tuple[nn.Parameter, list[Tensor]]:
+def flatten(
+    weights: Sequence[nn.Parameter], dtype: torch.dtype, *, views: bool = True
+) -> tuple[nn.Parameter, list[Tensor]]:
     """Return one tensor that holds the weights in `dtype`, and a view into it for each of them.
 
-    A weight that is in `dtype` already becomes such a view itself, so that it needs no copy back.
+    With `views`, a weight that is in `dtype` already becomes such a view itself, so that it needs no copy back.
 
     >>> flat, (weight, bias) = flatten([nn.Parameter(torch.ones(2, 3)), nn.Parameter(torch.zeros(2))], torch.float32)
     >>> flat.shape, weight.shape, bias.shape
     (torch.Size([8]), torch.Size([2, 3]), torch.Size([2]))
     """
     flat = nn.Parameter(torch.cat([w.detach().to(dtype).reshape(-1) for w in weights]))
-    views = cut(flat.detach(), weights)
-    for weight, view in zip(weights, views, strict=True):
-        if weight.dtype == dtype:
+    masters = cut(flat.detach(), weights)
+    for weight, view in zip(weights, masters, strict=True):
+        if weight.dtype == dtype and views:
             weight.data = view
-    return flat, views
+    return flat, masters
 
 
 def flat_gradient(weights: Sequence[nn.Parameter], names: Mapping[nn.Parameter, str]) -> Tensor | None:

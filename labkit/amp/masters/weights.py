@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from labkit.amp.loss_scaling.unscale import read
 from labkit.amp.masters.edits import checksum, differences
 from labkit.amp.masters.groups import cut, flat_gradient, flatten, join_state, split_state
-from labkit.amp.masters.without_master import WeightRounding, require_state, restore, store_all_rounded
+from labkit.amp.masters.without_master import WeightRounding, restore, store_all_rounded
 
 NOT_ELEMENTWISE = (torch.optim.Adafactor, torch.optim.Muon)  # their steps depend on the shapes of tensors
 
@@ -69,6 +69,7 @@ class Weights:
         rounding: how they are rounded then; see `WeightRounding`.
         optimizer_dtype: dtype of master weights and optimizer state. FP16 is O3: no FP32 anywhere.
         seed: of stochastic rounding.
+        views: with flat=True, weights in the optimizer's dtype become views into their master; False: it is copied.
 
     Raises:
         ValueError: the groups lack a trainable parameter, have one twice, or one that is not the model's; the
@@ -96,7 +97,9 @@ class Weights:
         rounding: WeightRounding = WeightRounding.NEAREST,
         optimizer_dtype: torch.dtype = torch.float32,
         seed: int = 0,
+        views: bool = True,
     ) -> None:
+        self.views = views
         self.flat, self.master, self.rounding, self.dtype = flat, master, rounding, optimizer_dtype
         self.names = {parameter: name for name, parameter in model.named_parameters()}
         lazy = [name for parameter, name in self.names.items() if nn.parameter.is_lazy(parameter)]
@@ -151,7 +154,7 @@ class Weights:
         if twice:
             raise ValueError(f"expected each parameter in one group, got {twice[0]!r} twice")
         if self.flat and weights:
-            whole, masters = flatten(weights, self.dtype)
+            whole, masters = flatten(weights, self.dtype, views=self.views)
             stepped = [whole]
         else:
             stepped = [p if p.dtype == self.dtype else nn.Parameter(p.detach().to(self.dtype)) for p in weights]
@@ -205,10 +208,15 @@ class Weights:
         """Record for each step which weights are copied back from which masters, are known, or are frozen."""
         self.ids = frozenset(map(id, self.names))
         every = zip(self.model_weights, self.master_weights, self._dtypes, strict=True)
-        pairs: list[tuple[Tensor, Tensor]] = [(w, m) for w, m, dtype in every if dtype != self.dtype]
+        pairs: list[tuple[Tensor, Tensor]] = []
+        pairs += [(w, m) for w, m, dtype in every if w is not m and not self._is_view(dtype)]
         self._copied, self._masters = [weight for weight, _ in pairs], [master for _, master in pairs]
         stepped = set(self.model_weights)
         self._frozen = {p: name for p, name in self.names.items() if p not in stepped}
+
+    def _is_view(self, dtype: torch.dtype) -> bool:
+        """Whether weights of a dtype are views into a flat master."""
+        return self.flat and self.views and dtype == self.dtype
 
     @torch.no_grad()
     def copy_back(self) -> None:
@@ -287,7 +295,7 @@ class Weights:
                     f"the data of parameter {self.names[weight]!r} were given the shape {tuple(weight.shape)}; the "
                     f"optimizer steps {tuple(master.shape)}. Make a new engine for a model of other shapes."
                 )
-            view = dtype == self.dtype and weight is not master
+            view = self._is_view(dtype)
             if weight.dtype is not dtype or (view and weight.data_ptr() != master.data_ptr()):
                 master.data.copy_(weight if self.master else weight.to(dtype))
                 weight.data = master.detach() if view else weight.detach().to(dtype)
@@ -318,7 +326,7 @@ class Weights:
             wholes = zip(self.optimizer_weights, [weights for weights in self._members if weights], strict=True)
             self.master_weights = [view for whole, weights in wholes for view in cut(whole.detach(), weights)]
             for weight, master, dtype in zip(self.model_weights, self.master_weights, self._dtypes, strict=True):
-                if dtype == self.dtype:
+                if self._is_view(dtype):
                     weight.data = master
         self._pair_up()
 
@@ -363,15 +371,16 @@ class Weights:
         if shapes != stored:
             unlike = [name for name in {**shapes, **stored} if shapes.get(name) != stored.get(name)]
             raise ValueError(f"these master weights are of another network: {unlike[0]!r} differs in name or shape")
-        require_state(self._generator, state["generator"])
         before = {"state": self.optimizer.state, "param_groups": self.optimizer.param_groups}
+        random = self._generator.get_state()
         try:
+            restore(self._generator, state["generator"])
             optimizer = state["optimizer"]
             self.optimizer.load_state_dict(join_state(optimizer, self._members) if self.flat else optimizer)
         except Exception:
             self.optimizer.__setstate__(before)
+            self._generator.set_state(random)
             raise
         for name, master in own.items():
             master.data.copy_(state["master"][name])
-        restore(self._generator, state["generator"])
         self._note()

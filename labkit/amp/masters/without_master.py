@@ -90,7 +90,8 @@ def store_all_rounded(
         masters, stored = list(wide[part]), list(weights[part])
         flat = torch.cat([master.reshape(-1) for master in masters])
         rounded = torch.empty_like(flat, dtype=stored[0].dtype)
-        store_rounded(flat, rounded, rounding, generator)
+        exact = flat.dtype == rounded.dtype
+        store_rounded(flat, rounded, WeightRounding.NEAREST if exact else rounding, generator)
         sizes = [master.numel() for master in masters]
         for whole, tensors in ((rounded, stored), (flat, masters)):
             parts = [piece.view(t.shape) for piece, t in zip(whole.split(sizes), tensors, strict=True)]
@@ -143,13 +144,3 @@ def restore(generator: torch.Generator, state: Tensor) -> None:
         "for bit.",
         stacklevel=2,
     )
-
-
-def require_state(generator: torch.Generator, state: Tensor) -> None:
-    """Raise an error if a value is not the state of a generator.
-
-    Raises:
-        RuntimeError: as `restore`.
-    """
-    if state.numel() not in SIZES or state.numel() == len(generator.get_state()):
-        torch.Generator(generator.device).set_state(state.cpu())
