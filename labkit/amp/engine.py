@@ -141,9 +141,8 @@ class Engine:
         """Open the region in which a forward pass and its loss run under the recipe.
 
         Raises:
-            RuntimeError: a layer was added to the model, or the model was moved, after the engine was constructed.
+            RuntimeError: the model was moved to another device after the engine was constructed.
         """
-        self._require_known()
         self.weights.require_unmoved()
         self.weights.restore_dtypes()
         return self.recipe.forward(self.device, self.products, self._ranges)
@@ -316,8 +315,12 @@ class Engine:
         weights = self.weights.model_weights if self.skips_in_a_row + 1 >= FEWEST_SKIPS else []
         suspects = [*named.values(), *weights, *([self._loss] if weights else [])]
         groups = (edits or [], self._boundary.unread, self._ranges.pending, largest_magnitudes(suspects))
-        values = iter(self._gradients.read_found([scalar for group in groups for scalar in group]))
-        edited, inner, beyond, sizes = (list(islice(values, len(group))) for group in groups)
+        scalars = [scalar for group in groups for scalar in group]
+        values = self._gradients.read_found(scalars)
+        if not scalars:
+            return StepInspection(edits is None, self._ranges.learn(()), None, None, None)
+        each = iter(values)
+        edited, inner, beyond, sizes = (list(islice(each, len(group))) for group in groups)
         self._boundary.learn(inner)
         return StepInspection(
             edits is None or any(edited),

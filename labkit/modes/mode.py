@@ -47,16 +47,17 @@ class LabMode(TorchFunctionMode):
         If the next mode is the lab's, it is called directly, in a third of the time that torch's dispatch takes.
         """
         depth = torch._C._len_torch_function_stack()
-        lab = depth and isinstance(torch._C._get_function_stack_at(depth - 1), LabMode)
-        below: Any = torch._C._pop_torch_function_stack() if lab else None
         try:
-            return below.__torch_function__(func, types, args, kwargs) if lab else func(*args, **kwargs)
+            if not (depth and isinstance(torch._C._get_function_stack_at(depth - 1), LabMode)):
+                return func(*args, **kwargs)
+            below: Any = torch._C._pop_torch_function_stack()
+            try:
+                return below.__torch_function__(func, types, args, kwargs)
+            finally:
+                torch._C._push_on_torch_function_stack(below)
         except RuntimeError as error:
             require_one_device(getattr(func, "__name__", "an operation"), (*args, *kwargs.values()), error)
             raise
-        finally:
-            if lab:
-                torch._C._push_on_torch_function_stack(below)
 
     def inside(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a composite function (`is_composite`) with this mode active for the operations inside."""

@@ -208,7 +208,8 @@ def follow_torchs_decorators() -> None:
     if "apply" not in vars(_SingleLevelFunction):  # every Function's `apply` calls this one
 
         def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-            followed = _following(cls) if torch._C._len_torch_function_stack() and open_modes() else cls
+            followed = _following(cls) if torch._C._len_torch_function_stack() else cls
+            followed = followed if followed is cls or open_modes() else cls
             return super(_SingleLevelFunction, followed).apply(*args, **kwargs)
 
         run_uncompiled(apply)

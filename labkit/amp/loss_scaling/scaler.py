@@ -36,7 +36,8 @@ def _require_scale(name: str, value: object) -> None:
 
 
 def _require_count(name: str, value: object, least: int) -> None:
-    valid = isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
+    whole = type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool))
+    valid = whole and int(value) >= least  # type: ignore[call-overload]
     _require(name, value, valid, f"a whole number, {least} or more")
 
 
@@ -109,8 +110,10 @@ class ScalerState:
     def __post_init__(self) -> None:
         _require_scale("scale", self.scale)
         for name in ("growth_tracker", "hysteresis_tracker"):
-            _require_count(name, getattr(self, name), 0)
-            object.__setattr__(self, name, int(getattr(self, name)))  # numpy integers are allowed
+            count = getattr(self, name)
+            _require_count(name, count, 0)
+            if type(count) is not int:
+                object.__setattr__(self, name, int(count))  # numpy integers are allowed
 
 
 @dataclass(frozen=True)

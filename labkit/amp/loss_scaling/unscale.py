@@ -92,6 +92,8 @@ def non_finite_flags(gradients: Sequence[Tensor]) -> list[Tensor]:
 @torch.no_grad()
 def largest_magnitudes(gradients: Sequence[Tensor]) -> list[Tensor]:
     """Return for each gradient a scalar on its device: its largest magnitude, inf or NaN if it holds such a number."""
+    if not gradients:
+        return []
     values = [_values(g) for g in gradients]
     full = [v for v in values if v.numel()]  # an empty tensor has no largest element
     norms = iter(torch._foreach_norm(full, math.inf) if full else ())
@@ -134,13 +136,14 @@ def _wide(gradients: Sequence[Tensor], in_place: bool) -> list[Tensor]:
     wide: list[Tensor] = []
     copied: list[tuple[Tensor, Tensor]] = []
     for g in gradients:
+        if in_place and g.dtype in _WIDE and g.layout is torch.strided:
+            wide.append(g.detach())
+            continue
         if not g.is_floating_point() or g.layout not in (torch.strided, torch.sparse_coo):
             raise TypeError(f"expected a floating-point gradient, dense or sparse COO, got {g.dtype}, {g.layout}")
         if g.is_sparse:  # FP32 before duplicates are added up; where there are none, coalesce() returns its argument
             own = (g.detach() if g.dtype in _WIDE else g.detach().float()).coalesce()
             wide.append(own.clone() if not in_place and g.dtype in _WIDE else own)
-        elif in_place and g.dtype in _WIDE:
-            wide.append(g.detach())
         else:
             wide.append(torch.empty_like(g, dtype=g.dtype if g.dtype in _WIDE else torch.float32))
             copied.append((wide[-1], g.detach()))

@@ -103,6 +103,9 @@ class RangeMemory:
 
     def learn(self, magnitudes: Sequence[float]) -> bool:
         """Record the values of `pending` and clear it; return whether one of the tensors was beyond the range."""
+        if not self._pending:
+            any_beyond, self._learnt = self._learnt, False
+            return any_beyond
         both = zip(self._pending, magnitudes, strict=True)
         kinds = [kind for (kind, dtype, _), magnitude in both if magnitude >= infinite_from(dtype)]
         self._beyond.update(dict.fromkeys(kinds, True))

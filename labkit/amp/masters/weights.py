@@ -295,7 +295,7 @@ class Weights:
                     f"the data of parameter {self.names[weight]!r} were given the shape {tuple(weight.shape)}; the "
                     f"optimizer steps {tuple(master.shape)}. Make a new engine for a model of other shapes."
                 )
-            view = self._is_view(dtype)
+            view = self.flat and self._is_view(dtype)
             if weight.dtype is not dtype or (view and weight.data_ptr() != master.data_ptr()):
                 master.data.copy_(weight if self.master else weight.to(dtype))
                 weight.data = master.detach() if view else weight.detach().to(dtype)
