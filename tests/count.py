@@ -1,7 +1,5 @@
 """Lines of the repository by package: `python -m tests.count`; `--tests` also lists the folders of the tests."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections import Counter, defaultdict

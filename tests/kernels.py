@@ -6,8 +6,6 @@ environment, folder and output streams; the server forks, and the child becomes 
 it: connection files, messages, interrupts. A kernel ends with the process that asked for it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

@@ -4,8 +4,6 @@ Prose is what people read: docstrings, messages, Markdown, the text of lessons. 
 rule of their own. CONTRIBUTING.md says how to write; these are only the faults that a program can find.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import sys

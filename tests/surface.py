@@ -8,8 +8,6 @@ An answer is kept as a digest of its structure (types, shapes, strings, signs of
 its finite numbers, since the last bits of a matrix product depend on the processor.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

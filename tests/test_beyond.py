@@ -1,7 +1,5 @@
 """What lessons 11, 11b and 11c say: their predictions against runs of their cells, their table against the records."""
 
-from __future__ import annotations
-
 import ast
 import copy
 from dataclasses import replace

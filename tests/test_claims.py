@@ -1,7 +1,5 @@
 """Claims of tutorials about FP16: the table and the lessons agree on which are settled, and where."""
 
-from __future__ import annotations
-
 import csv
 import re
 import warnings

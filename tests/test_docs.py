@@ -1,7 +1,5 @@
 """README and docs: their Python runs, their links lead somewhere, and their tables agree with what they describe."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import inspect

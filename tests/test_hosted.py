@@ -1,7 +1,5 @@
 """A host that has torch and not the lab gets it by a notebook's first cell: nothing is replaced, nothing restarted."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

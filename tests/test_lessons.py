@@ -1,7 +1,5 @@
 """The statements of lessons about themselves: minutes and points, the map, and links to the glossary."""
 
-from __future__ import annotations
-
 import doctest
 import itertools
 import re

@@ -1,7 +1,5 @@
 """Section 7 of lesson 07: sums of micro-batches by its own cell, as its table and its prediction state them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from labkit.widgets import predictions

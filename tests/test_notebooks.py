@@ -1,7 +1,5 @@
 """The lessons: notebooks equal their sources, run from top to bottom as handed out, and can be solved in full."""
 
-from __future__ import annotations
-
 import csv
 import itertools
 import os

@@ -1,7 +1,5 @@
 """The project's prose is plain English, as far as a program can tell (`tests.prose`)."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests import prose

@@ -1,7 +1,5 @@
 """Is the wheel the whole lab? It is built, installed into an empty environment, and used without a checkout."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """A run that was interrupted goes on bit for bit; what does not fit is refused, and nothing has changed."""
 
-from __future__ import annotations
-
 import copy
 import io
 import itertools

@@ -1,7 +1,5 @@
 """The roof, with numbers that a person can check, and published numbers: sources, dates, and ratios of them."""
 
-from __future__ import annotations
-
 import csv
 import re
 from pathlib import Path

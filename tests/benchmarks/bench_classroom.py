@@ -8,8 +8,6 @@ which failed. A cell may not fail, but for those whose failing is the lesson. Ai
 8 GB in all.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import statistics

@@ -5,8 +5,6 @@ had together (shared pages counted once); then, for comparison, what a submissio
 loads torch anew, as on Windows.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

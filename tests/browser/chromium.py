@@ -3,8 +3,6 @@
 Where none is found the tests are skipped and say how to get one; with LABKIT_REQUIRE_BROWSER=1 that is an error.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator

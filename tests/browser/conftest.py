@@ -6,8 +6,6 @@ its widgets are on `page`, and `python("expression")` asks its kernel directly, 
 tests/browser/screenshots, which git ignores.
 """
 
-from __future__ import annotations
-
 import ast
 import itertools
 import json

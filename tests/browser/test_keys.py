@@ -3,8 +3,6 @@
 Nothing is clicked here and no command is called: every step is a key. `where` says what has the focus.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The live training and the workbench in a real JupyterLab: what is pressed, what is drawn, and how quickly."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

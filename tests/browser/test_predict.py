@@ -1,7 +1,5 @@
 """Lessons in a real JupyterLab: what waits for a prediction, how a number is answered, and a link into the glossary."""
 
-from __future__ import annotations
-
 import json
 
 import nbformat

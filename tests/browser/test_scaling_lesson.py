@@ -1,7 +1,5 @@
 """Lesson 06's widgets in a real JupyterLab: by keyboard, and as a screen reader walks them."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from functools import partial

@@ -1,7 +1,5 @@
 """JupyterLabs of their own: one that cannot draw widgets, and one whose kernels have a simulated T4."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -5,8 +5,6 @@ notebook, Esc gives the cell the focus, both themes can be read, an exported pag
 kernel is gone says so and comes back.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pytest

@@ -1,7 +1,5 @@
 """What does the class's page show, and what does it keep to itself?"""
 
-from __future__ import annotations
-
 import json
 import re
 import threading

@@ -3,8 +3,6 @@
 The table in docs/teachers.md says what is tried here; who kills the hub is tried in test_hub.py.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

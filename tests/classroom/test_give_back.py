@@ -1,7 +1,5 @@
 """What comes back to learners and teacher: pages, marks, the school's table."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Does the guide for teachers say what is so? Its commands, lessons and exercises exist, and its example works."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import sys

@@ -4,8 +4,6 @@ What starts a hub is slow and needs root, JupyterHub and its proxy. LABKIT_HUB n
 has them and the lab, in a place that every user can read; without it that test is skipped, loudly.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -4,8 +4,6 @@ It takes a minute to install and minutes to grade: that test is slow. LABKIT_NBG
 that has nbgrader; else one is made with pip, and where that cannot be the test is skipped, loudly.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Does a class get a lab that judges as the teacher's does, and in which no solution can be read?"""
 
-from __future__ import annotations
-
 import ast
 import gzip
 import hashlib

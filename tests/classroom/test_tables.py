@@ -1,7 +1,5 @@
 """A table is read as it was written: a guard against formulas is taken off again, and is nobody else's business."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from tempfile import TemporaryDirectory
 

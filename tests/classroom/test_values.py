@@ -4,8 +4,6 @@ The chart refuses a key that it does not know. SCHEMA says, of the keys that we 
 Source: jupyterhub/values.schema.yaml of zero-to-jupyterhub-k8s (BSD-3-Clause), commit 02dd73d; restated, not copied.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

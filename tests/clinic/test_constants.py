@@ -1,7 +1,5 @@
 """Constants that FP16 does not have are read in the source, run or not; what meets no tensor is left alone."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A diagnosis never ends a run: its own failures are in its report, and the script goes on unchanged."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 Each returns what its author would hand to `diagnose`: a step, its batches, the model, the optimizer and the scaler.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """Lesson folders: the lab's own, one that lies elsewhere, and folders that are not as they should be."""
 
-from __future__ import annotations
-
 import doctest
 import os
 import pkgutil

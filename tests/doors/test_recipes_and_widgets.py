@@ -4,8 +4,6 @@ The oracles are the loop of `TrainingRun` itself, on a task whose Adam has an ep
 values themselves, name and source aside. A refusal says what would do.
 """
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 from functools import cache, partial

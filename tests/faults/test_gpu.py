@@ -1,7 +1,5 @@
 """Cards of what only a GPU shows: their evidence is what was published, and their code runs, here as a rehearsal."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Messages of other frameworks are found as they are pasted: wrapped, quoted otherwise, with ranks and tracebacks."""
 
-from __future__ import annotations
-
 import re
 
 from labkit.cli import main

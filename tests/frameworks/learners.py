@@ -1,7 +1,5 @@
 """The smallest learner: a line through points, as fastai's own tests train it."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

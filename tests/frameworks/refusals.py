@@ -1,7 +1,5 @@
 """Misuses as rows, each of which has to be refused: with its error and its words, or with torch's words and more."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from typing import Any

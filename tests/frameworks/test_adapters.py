@@ -3,8 +3,6 @@
 And what stands between the lab and the real frameworks, tried without them; `make hosts` tries it with them.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from functools import partial

@@ -1,7 +1,5 @@
 """Does apex's face do what apex did? Levels, casts, refusals, checkpoints: what its own tests held, in our words."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import itertools

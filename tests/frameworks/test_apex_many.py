@@ -1,7 +1,5 @@
 """Many models, losses and optimizers under apex's face: an inf in each place, and FP32 that skips the same steps."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Does fastai's face train as fastai does? The loop and its events; then fastai's own check of its callbacks."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter

@@ -1,7 +1,5 @@
 """Does OneFlow's face train as its graphs do? Its tutorial after two imports, then what a graph does and refuses."""
 
-from __future__ import annotations
-
 import copy
 import math
 

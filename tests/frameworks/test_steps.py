@@ -1,7 +1,5 @@
 """What does the machine do that apex's and fastai's trainings, bit for bit those of others, would not show?"""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

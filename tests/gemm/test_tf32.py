@@ -3,8 +3,6 @@
 Oracles: `round_to` in float64 for the operands, float64 products for results, the Tensor Core's emulator where sums are
 exact, and torch's own layers for what is no product."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 from collections.abc import Callable, Iterator

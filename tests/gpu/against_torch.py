@@ -5,8 +5,6 @@ are the dtypes and the bytes of what a call returns, and of the gradients where 
 the dtypes of ours with those of torch on the card.
 """
 
-from __future__ import annotations
-
 import logging
 import sys
 import types

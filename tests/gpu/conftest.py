@@ -1,7 +1,5 @@
 """Tests with the mark gpu are skipped where there is no GPU, loudly; with LABKIT_REQUIRE_GPU=1 that is an error."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass, field
 from typing import Any, NoReturn

@@ -3,8 +3,6 @@
 The functions run in one process with the card, each by itself; a test holds each outcome.
 """
 
-from __future__ import annotations
-
 import copy
 import io
 import pickle

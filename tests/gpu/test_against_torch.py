@@ -4,8 +4,6 @@ The card runs the CPU's kernels under CUDA's key, so which operation is cast to 
 kernels cannot show is cuBLAS and cuDNN.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

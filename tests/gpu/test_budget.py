@@ -6,8 +6,6 @@ recipe waits once at most, with clipping and without, and copies nothing from th
 only where it was chosen.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """How the simulated cards differ: what each says of itself, what it refuses, and what TF32 is on it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

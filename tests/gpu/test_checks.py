@@ -1,7 +1,5 @@
 """The checks of a GPU without one: each sees what it is to see."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

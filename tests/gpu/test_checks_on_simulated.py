@@ -3,8 +3,6 @@
 What fails is planted: a network, a task, a case or a run that raises.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable

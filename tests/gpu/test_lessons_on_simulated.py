@@ -4,8 +4,6 @@ Each cell that makes a widget which trains or measures is run for itself, with t
 widget is started; the slow tests run whole lessons.
 """
 
-from __future__ import annotations
-
 import ast
 import os
 import threading

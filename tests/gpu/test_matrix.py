@@ -10,8 +10,6 @@ The card's kernels are the CPU's, so that a difference is one of ours. Three thi
   losses agree within one rounding of the format.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import replace

@@ -4,8 +4,6 @@ The items of most tests are small functions of this module, served by a process 
 writes a passport on the simulated T4; `passport_t4_simulated.jsonl` is such a one, and the input of the reader's tests.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

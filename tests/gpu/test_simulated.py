@@ -1,7 +1,5 @@
 """The simulated card of tests/gpu/simulated: what it is, what it counts, and the commands below it."""
 
-from __future__ import annotations
-
 import copy
 import io
 import os

@@ -1,7 +1,5 @@
 """The calls that exercises draw, their references, and the cells of their lessons."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """Right answers to lesson 06, the files in which learners hand them in, and a class of such files graded by command."""
 
-from __future__ import annotations
-
 import io
 import json
 import zipfile

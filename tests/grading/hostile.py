@@ -4,8 +4,6 @@ Every notebook holds a right answer to scaling.unscale besides, which must keep 
 its own. HOSTILE breaks things; CHEATS look for the answer elsewhere than in the lesson, and return it if they find it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tests.grading.hand_ins import RIGHT, WRONG

@@ -1,7 +1,5 @@
 """Answers are kept, through a kill of the kernel, and brought back where no work is; and hints come one by one."""
 
-from __future__ import annotations
-
 import json
 import linecache
 import os

@@ -1,7 +1,5 @@
 """`check("scaling.advance", my_advance)`: what a learner sees, for a right answer, a wrong one, and everything else."""
 
-from __future__ import annotations
-
 import functools
 import math
 import re

@@ -4,8 +4,6 @@ A row: the exercise, the words of its text (quoted from the lesson's source), th
 that the words are about. Such a case must be drawn in the notebook and by a seed of grading.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 Each answer is the lesson's own cell with lines of it replaced, so that what is wrong with it can be read here.
 """
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path

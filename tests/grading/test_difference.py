@@ -1,7 +1,5 @@
 """The first place where two answers part, as a sentence; no sentence where they are equal."""
 
-from __future__ import annotations
-
 import math
 
 import torch

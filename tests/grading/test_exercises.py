@@ -4,8 +4,6 @@ The doors are a notebook's cell and `labkit grade`. The clinic is graded in test
 are trained in test_project.py.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The clinic: a diagnosis is true of the lesson's run, any honest repair passes, and what gives something up fails."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The exercises of lessons 01 to 04: their references against numpy, ml_dtypes, gfloat, decimal numbers and torch."""
 
-from __future__ import annotations
-
 import math
 from decimal import ROUND_DOWN, Decimal, localcontext
 from typing import Any

@@ -1,7 +1,5 @@
 """The exercises of lessons 08 to 09b: their references against apex, torch, numpy and DeepSpeed."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter, deque
@@ -134,7 +132,7 @@ class Step:
         elif line == "update scale":
             self.scale = self.scale / 2 if self.found_inf else self.scale
 
-    def same(self, other: Step) -> bool:
+    def same(self, other: "Step") -> bool:
         """Whether the same was done to both."""
         weights = torch.equal(self.master, other.master) and torch.equal(self.weight, other.weight)
         return weights and self.scale == other.scale

@@ -1,7 +1,5 @@
 """The exercises of lessons 05 to 07: their references against torch and its optimizers."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ a row names the check that must refuse it. Most are the reference itself, change
 could.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 import warnings

@@ -4,8 +4,6 @@ Code that nobody has read runs here, in processes of its own. They are handed in
 with all that a teacher may ask for, and the tests read what came back.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

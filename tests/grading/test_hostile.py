@@ -5,8 +5,6 @@ nothing can be forked, as on Windows, each submission gets a program of its own:
 road is tried on Linux too.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -3,8 +3,6 @@
 Every answer is a right one, or the starter; what is odd is where and how it stands.
 """
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import inspect

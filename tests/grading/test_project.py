@@ -1,7 +1,5 @@
 """The projects: a recipe that came off the wire is trained for real, and a board says who kept the least."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

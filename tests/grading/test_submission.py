@@ -1,7 +1,5 @@
 """From a folder of notebooks to the code that is run for one exercise. Nothing of a learner's runs in here."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A training that ends badly costs its recipe's points; but where not even FP32 trains, nobody is graded."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Whatever somebody hands in, `labkit grade` ends well: its learner has a row with a reason, and the class goes on."""
 
-from __future__ import annotations
-
 import json
 import os
 import zipfile

@@ -1,7 +1,5 @@
 """What a learner returns is written down as plain JSON, and only what can be read back from that is ever compared."""
 
-from __future__ import annotations
-
 import json
 import math
 from decimal import Decimal

@@ -4,8 +4,6 @@ What an image has and Debian has not is made first: a `python` and a `pip` that 
 runs behind `unshare`, with a /proc of its own; nothing stays mounted. Then follows what environment.yml gives pip.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

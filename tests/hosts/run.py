@@ -7,8 +7,6 @@ rows in data/hosts.md are replaced by the new ones. A host that this machine can
 rows stay.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

@@ -1,7 +1,5 @@
 """The real Accelerate: one import changes, and it trains in FP16 on a CPU as the lab's own loop does."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.nn.functional import mse_loss

@@ -1,7 +1,5 @@
 """The real fastai: with one callback its Learner trains by the lab's recipes, on a CPU, as the lab's own loop does."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

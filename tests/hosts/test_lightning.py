@@ -1,7 +1,5 @@
 """The real Lightning: with one plugin its Trainer trains in FP16 on a CPU as the lab's own loop does."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """How the hosts are made and told of, without making one."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The Hugging Face Trainer: one callback, and `watch` says what its training does."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

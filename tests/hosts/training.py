@@ -4,8 +4,6 @@
 be equal to it, bit for bit, the skipped step included.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

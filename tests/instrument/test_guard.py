@@ -3,8 +3,6 @@
 A failure is planted in each function of a watch that torch or a tapped method enters, directly or one call further in.
 """
 
-from __future__ import annotations
-
 import sys
 from functools import partial
 from types import ModuleType

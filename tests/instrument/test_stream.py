@@ -1,7 +1,5 @@
 """The stream of events: hooks and taps are open while a listener observes their event, and each listener is alone."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """A saved notebook holds the widgets that it shows, and no others."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from labkit.machine.jupyter import STATES, VIEW, keep_shown_widgets

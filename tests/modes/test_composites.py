@@ -1,7 +1,5 @@
 """Functions that torch wrote in Python: what they are made of is seen, and what they compute stays the same."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

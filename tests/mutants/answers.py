@@ -7,8 +7,6 @@ whole domain that the text asks about. Each of the equal ones has its reason in 
 status 1. WORDS choose the exercises whose names have one of them.
 """
 
-from __future__ import annotations
-
 import argparse
 import signal
 import sys

@@ -4,8 +4,6 @@
 or comes out: another dtype, the elements swapped, one kind of input handled wrongly.
 """
 
-from __future__ import annotations
-
 import ast
 import copy
 import math

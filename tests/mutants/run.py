@@ -8,8 +8,6 @@ ends in anything but a failed test (a module that cannot be imported proves noth
 makes the exit status 1. The working tree is only read.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

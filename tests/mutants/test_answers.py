@@ -1,7 +1,5 @@
 """The faults of answers that `make mutants` plants: one exercise, and no reason in equal.toml is left over."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from labkit.grading import EXERCISES

@@ -3,8 +3,6 @@
 Kills: tests/amp/test_checkpoint.py.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

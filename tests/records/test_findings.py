@@ -1,7 +1,5 @@
 """Findings: the old names of two fields warn, and those that version 0.2 saved are read."""
 
-from __future__ import annotations
-
 import pytest
 
 from labkit.instrument.report import from_plain

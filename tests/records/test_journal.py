@@ -1,7 +1,5 @@
 """A learner's files: the journal of answers, and notebooks, whose changed copies are kept, in folders of any name."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """What the system gives a process, what a record says of its origin, and turns with a clock that is ours."""
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess

@@ -1,7 +1,5 @@
 """A small site: a lesson as a run leaves it, one that was never run, and a glossary. Nothing is run in a kernel."""
 
-from __future__ import annotations
-
 import base64
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The site in a browser: from files and from a server, in both themes, on a telephone, by keyboard, without scripts."""
 
-from __future__ import annotations
-
 import json
 import re
 from contextlib import contextmanager

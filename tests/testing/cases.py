@@ -1,7 +1,5 @@
 """What the kernels of `wrong` and `right` compute, and steps that they share."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field

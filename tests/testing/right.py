@@ -1,7 +1,5 @@
 """Right kernels: other orders of the additions, other cards, other algorithms of the same operation."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

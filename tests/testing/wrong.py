@@ -4,8 +4,6 @@ A row is a name, the thread that the fault was drawn from, its case, and the fun
 describes it; sizes and values are small, and a few faults moved to another place.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

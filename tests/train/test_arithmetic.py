@@ -4,8 +4,6 @@ What cuDNN would do is not asked here but of torch's switches: a dispatch mode r
 backward. Before and after, they are as the session has them.
 """
 
-from __future__ import annotations
-
 import json
 import threading
 import warnings

@@ -1,7 +1,5 @@
 """Differences of metrics, judged by hand and then by scipy's own numbers; and records, saved and loaded whole."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Devices to train on, with a GPU put in the place of what torch would answer, and steps a second by our clock."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

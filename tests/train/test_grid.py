@@ -3,8 +3,6 @@
 A second label for the CPU stands in for a GPU; two real ranks share the runs, and go on where they were ended.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -4,8 +4,6 @@ Each phenomenon is shown with a margin, each cure by the lab's own verdict: it i
 than what it cures. Bigger proof: `make test-all` trains every task again and holds it to its record.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import replace

@@ -3,8 +3,6 @@
 Forks, swallowed updates and memory are held against plain torch and against counts by hand.
 """
 
-from __future__ import annotations
-
 import threading
 from dataclasses import replace
 from pathlib import Path

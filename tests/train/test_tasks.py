@@ -1,7 +1,5 @@
 """The tasks, of a CPU's size and of a GPU's, and their data, picture sets from the user's disk included."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import math

@@ -3,8 +3,6 @@
 `Scripts` runs functions of a widget's scripts, to compare them with labkit. `Page` shows widgets from their state.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

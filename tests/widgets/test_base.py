@@ -1,7 +1,5 @@
 """What every widget stands on: its assets, its tour, messages that take turns, and the pulse that proves it alive."""
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Numbers in blocks: the page's numbers are those of labkit.formats and labkit.amp, for every format and switch."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 

@@ -4,8 +4,6 @@ There need be no GPU here. `meta`, torch's device that computes nothing, stands 
 device the runs are made on; a second label for the CPU where it is about words.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,8 +1,6 @@
 """What holds of every widget: its state travels as JSON, it refuses what does not exist, and a page without widgets
 gets its sentence, with a picture or a table, and the reason why it stands still. No browser is needed."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

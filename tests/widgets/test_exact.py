@@ -1,7 +1,5 @@
 """The arithmetic that pages do by themselves is that of labkit.formats: codes, values, text, every rounding."""
 
-from __future__ import annotations
-
 import random
 import re
 from fractions import Fraction

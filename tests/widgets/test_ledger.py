@@ -1,7 +1,5 @@
 """The ledger of a forward pass and the passes over its graph: rows and sentences follow what is moved."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

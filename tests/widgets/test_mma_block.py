@@ -1,7 +1,5 @@
 """A Tensor Core's block, bit by bit: what is drawn is what the arithmetic says, and the sentence belongs to it."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 from itertools import product

@@ -1,7 +1,5 @@
 """The wall of patients: what a card shows is what its run gave; a pasted error finds its patient."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import threading

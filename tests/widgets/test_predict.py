@@ -1,7 +1,5 @@
 """Predictions: asked first, answered after; and what their replies claim holds against real runs."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

@@ -1,7 +1,5 @@
 """Widgets that run a process: the GPU's measurement and the four workers. Short programs stand in for both."""
 
-from __future__ import annotations
-
 import json
 import os
 import select

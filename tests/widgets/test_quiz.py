@@ -1,7 +1,5 @@
 """The quiz before and after the course: its facts, what is stored and compared, and its way by keyboard."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

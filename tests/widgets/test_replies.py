@@ -1,7 +1,5 @@
 """What the replies of lessons 01, 02, 03 and 05 claim, computed again by numpy and torch, or by the emulator."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Figures and tables of records: titles say whose they are, sentences what they show, and nothing is made up."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The underflow histogram and the gradient zoom: their data, and the shares and sentences that the page forms of it."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The workbench without a browser: knobs and recipes, what begins anew and what goes on, forks, words, exports."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable

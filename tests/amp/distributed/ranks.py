@@ -4,8 +4,6 @@
 much as a rank, starts those of tests/train/test_grid.py.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import socket

@@ -1,7 +1,5 @@
 """Many processes train one model: bit-equal to one process, resumed whoever was killed when, and watched as one."""
 
-from __future__ import annotations
-
 import math
 import random
 import shutil

@@ -1,7 +1,5 @@
 """Whole tensors in 8 and 4 bits: the numbers of gfloat, of ml_dtypes and of `round_blocks`."""
 
-from __future__ import annotations
-
 import itertools
 
 import gfloat

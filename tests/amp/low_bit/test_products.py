@@ -1,7 +1,5 @@
 """Layers whose products take 8- or 4-bit operands: each against a scalar reference that shares no code with them."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import math

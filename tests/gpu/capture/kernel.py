@@ -17,8 +17,6 @@ Source: NVIDIA PTX ISA, "Multiply-and-Accumulate Instruction: mma", "Asynchronou
 "Matrix descriptor format"; CUDA driver API, cuModuleLoadData and cuLaunchKernel.
 """
 
-from __future__ import annotations
-
 import ctypes
 import sys
 from dataclasses import dataclass

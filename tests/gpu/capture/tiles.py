@@ -15,8 +15,6 @@ Source: NVIDIA PTX ISA, "Matrix fragments for mma.m16n8k8" (k16, k32), "Register
 "Shared memory matrix layout".
 """
 
-from __future__ import annotations
-
 import io
 import json
 from dataclasses import dataclass

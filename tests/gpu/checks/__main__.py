@@ -5,8 +5,6 @@ runs as pytest runs it, with its fixtures; what it leaves in `asked.found` is th
 fails, or anything else that it raises, the item's error. What the lab measures without a check is served, too.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from functools import partial

@@ -3,8 +3,6 @@
 Off a GPU, `labkit gpu --device cpu` rehearses them: our own autocast stands on both sides.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import os

@@ -10,8 +10,6 @@ The card is torch's own CUDA key with the CPU's kernels below (`cpp/`), compiled
 (`build.py`) and loaded before torch (`startup/`); `refusals.py` lists what CUDA refuses, and `counting.py` counts.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import os

@@ -1,7 +1,5 @@
 """`python -m tests.gpu.simulated CARD -- COMMAND ...`: run a command whose Python processes have the card."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

@@ -4,8 +4,6 @@ The library lies in the environment it belongs to, `.venv/simulated-cuda/KEY.so`
 time wait for the first one; it is written aside and renamed, so that nobody loads half of it.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import os

@@ -4,8 +4,6 @@ Source: NVIDIA's data sheets and the CUDA programming guide, table "Technical Sp
 the memory is what `torch.cuda.get_device_properties` reports on such a card.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -3,8 +3,6 @@
 Source: aten/src/ATen/native/cuda/RNN.cu, lstm_cell_forward, lstm_cell_backward, gru_cell_forward, gru_cell_backward.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Counts of what a piece of code costs the simulated card: those of `HostWaits`, and the waits through torch.cuda."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

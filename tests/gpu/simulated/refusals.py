@@ -10,8 +10,6 @@ torch's version as its source, and in KERNELS here where the simulated card does
 `tests/gpu/test_refusals.py` runs each row on the CPU and on the simulated card.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Iterator, Mapping

@@ -5,8 +5,6 @@ states and memory statistics. What a CUDA build has below it, and this torch lac
 is imported (`startup/sitecustomize.py`).
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -96,7 +94,7 @@ class _Event:
 
     cuda_event = 0
 
-    def __new__(cls, enable_timing: bool = False, blocking: bool = False, **rest: bool) -> _Event:
+    def __new__(cls, enable_timing: bool = False, blocking: bool = False, **rest: bool) -> "_Event":
         event = super().__new__(cls)
         event._timed, event._recorded = enable_timing, None
         return event
@@ -115,7 +113,7 @@ class _Event:
     def synchronize(self) -> None:
         _wait("torch.cuda.Event.synchronize")
 
-    def elapsed_time(self, end: _Event) -> float:
+    def elapsed_time(self, end: "_Event") -> float:
         """Return milliseconds; refuse in the words of ATen/cuda/CUDAEvent.h."""
         if not (self._timed and end._timed):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
