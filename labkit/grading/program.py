@@ -30,10 +30,20 @@ _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)?")  # as Python's tokenizer splits l
 _MUTATORS = frozenset("append extend update add insert setdefault sort reverse remove discard pop clear".split())
 _STAND_INS = {
     "display": "def display(*_, **__): pass",
-    "get_ipython": (
-        "def get_ipython():\n    class Shell:\n        def __getattr__(self, name):\n"
-        "            return lambda *_, **__: [] if name == 'getoutput' else None\n    return Shell()"
-    ),
+    "get_ipython": """\
+def get_ipython():
+    import importlib, os, shlex, sys
+    class Shell:
+        def __getattr__(self, name):
+            return lambda *_, **__: [] if name == 'getoutput' else None
+        def run_cell_magic(self, magic, line, cell):
+            if magic in ('writefile', 'file'):
+                *append, path = shlex.split(line)
+                with open(path, 'a' if append else 'w', encoding='utf-8') as file:
+                    file.write(cell)
+                sys.path.insert(0, os.getcwd())
+                importlib.invalidate_caches()
+    return Shell()""",
 }
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 MAX_TRANSFORMED = 256 << 10  # characters of one cell that IPython may read; it reads the cell again for each magic

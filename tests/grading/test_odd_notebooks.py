@@ -177,7 +177,8 @@ def test_every_odd_notebook_gets_its_points(tmp_path: Path) -> None:
 
 def test_statements_count_that_an_answer_needs_for_what_they_do(tmp_path: Path) -> None:
     by_effect = TEXTS["bound by effect"]
-    hand_in(tmp_path, {name: Odd(lesson(cell(source), HELPED_BY_CALL)) for name, source in by_effect.items()})
+    cells = {name: map(cell, source.split("\n---\n")) for name, source in by_effect.items()}
+    hand_in(tmp_path, {name: Odd(lesson(*sources, HELPED_BY_CALL)) for name, sources in cells.items()})
     rows = [row for row in grade(find([tmp_path]), SEED, Limits()) if row.exercise == IDS["advance"]]
     for name, row in zip(by_effect, rows, strict=True):
         assert row.points == row.out_of, name
