@@ -314,7 +314,8 @@ class Engine:
         named = self.weights.by_name(gradients) if self._found_before else {}
         weights = self.weights.model_weights if self.skips_in_a_row + 1 >= FEWEST_SKIPS else []
         suspects = [*named.values(), *weights, *([self._loss] if weights else [])]
-        groups = (edits or [], self._boundary.unread, self._ranges.pending, largest_magnitudes(suspects))
+        magnitudes = largest_magnitudes(suspects) if suspects else []
+        groups = (edits or [], self._boundary.unread, self._ranges.pending, magnitudes)
         scalars = [scalar for group in groups for scalar in group]
         values = self._gradients.read_found(scalars)
         if not scalars:

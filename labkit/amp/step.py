@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -105,11 +105,12 @@ class StepGradients:
     def __init__(self, weights: Weights, zeros: Mapping[nn.Parameter, torch.layout] | None = None) -> None:
         self.weights = weights
         self.zeros = dict(zeros or {})
+        created: list[tuple[nn.Parameter, Tensor, int]] = []
         for parameter, layout in self.zeros.items():
             parameter.grad = torch.zeros_like(parameter, layout=layout)
-        created = [(p, p.grad, p.grad._version) for p in self.zeros if p.grad is not None]
+            created.append((parameter, parameter.grad, parameter.grad._version))
         self._created = _ModelGradients(0, 1.0, created) if created else None  # until the first backward
-        self._reached = dict(self.zeros)
+        self._reached = list(self.zeros.items())
         self.stage = Stage.SCALED
         self.found: dict[int, bool] = {}
         self.maybe_changed = False
@@ -140,11 +141,12 @@ class StepGradients:
         """Record the loss and the scale of the gradients that backward has just left in the model."""
         gradients = [(p, p.grad, p.grad._version) for p in self.weights.model_weights if p.grad is not None]
         self._in_model, self._created = _ModelGradients(loss_id, scale, gradients), None
-        self._reached.update((p, gradient.layout) for p, gradient, _ in gradients)
+        self._reached += [(p, gradient.layout) for p, gradient, _ in gradients]
 
     def reached(self) -> dict[nn.Parameter, torch.layout]:
         """Return the parameters that have or had a gradient since they were last set to None -> its layout."""
-        return self._reached | {p: p.grad.layout for p in self.weights.model_weights if p.grad is not None}
+        here = [(p, p.grad.layout) for p in self.weights.model_weights if p.grad is not None]
+        return dict(self._reached + here)
 
     def _collect(self) -> None:
         """Move the gradients out of the model, and add them to those of the same loss and scale."""
@@ -201,7 +203,7 @@ class StepGradients:
         gradients = [g for g in self._total if g is not None]
         again = non_finite_flags(gradients) if self.maybe_changed else []
         flags = [flag for flags in self._flags.values() for flag in flags]
-        values = iter(read([*flags, *again, *(clipping.length for clipping in self.clippings), *others]))
+        values = iter(read([*flags, *again, *[clipping.length for clipping in self.clippings], *others]))
         found = {i: any(list(islice(values, len(flags)))) for i, flags in self._flags.items()}
         anywhere = any(list(islice(values, len(again))))
         self.found = dict.fromkeys(found, True) if anywhere and not any(found.values()) else found
@@ -236,8 +238,7 @@ class StepGradients:
         self.clippings = []
 
 
-@dataclass(frozen=True)
-class StepInspection:
+class StepInspection(NamedTuple):
     """Values that a step reads from the device, in one transfer.
 
     edited        the model's weights were changed since the last step

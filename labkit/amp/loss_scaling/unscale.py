@@ -92,8 +92,6 @@ def non_finite_flags(gradients: Sequence[Tensor]) -> list[Tensor]:
 @torch.no_grad()
 def largest_magnitudes(gradients: Sequence[Tensor]) -> list[Tensor]:
     """Return for each gradient a scalar on its device: its largest magnitude, inf or NaN if it holds such a number."""
-    if not gradients:
-        return []
     values = [_values(g) for g in gradients]
     full = [v for v in values if v.numel()]  # an empty tensor has no largest element
     norms = iter(torch._foreach_norm(full, math.inf) if full else ())
@@ -123,7 +121,7 @@ def read(scalars: Sequence[Tensor]) -> list[float]:
     >>> read([torch.tensor(1.0), torch.tensor(True)])
     [1.0, 1.0]
     """
-    home = next((scalar.device for scalar in scalars if scalar.device.type != "cpu"), None)
+    home = next((scalar.device for scalar in scalars if not scalar.is_cpu), None)
     if home is None or len(scalars) == 1:
         return [float(scalar.item()) for scalar in scalars]
     gathered = [scalar if scalar.device == home else scalar.to(home, non_blocking=True) for scalar in scalars]

