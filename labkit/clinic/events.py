@@ -20,13 +20,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from labkit.clinic.constants import misfit
 from labkit.instrument.guard import described
 from labkit.instrument.sample import dtype_name, finite, floats, largest, non_finite
-from labkit.instrument.stream import Listener, Modules, in_backward
+from labkit.instrument.stream import Listener, Modules, in_backward, outside_modes
 from labkit.instrument.symptoms import finding
 from labkit.instrument.user_code import line_of_user
 from labkit.records.findings import Finding
@@ -125,7 +124,7 @@ class TrainingObserver(Listener):
     def before_optimizer(self, optimizer: Any, *_: Any) -> None:
         if not self._by_scaler:
             self.step_begins(optimizer)
-        with _disable_current_modes():
+        with outside_modes():
             self._note_step(optimizer)
         self.stepping = True
 
@@ -146,7 +145,7 @@ class TrainingObserver(Listener):
 
     def before_backward(self, tensors: Any, *_: Any, **__: Any) -> None:
         if line_of_user(sys._getframe(1)) is not None:  # otherwise watch runs it on a copy
-            with _disable_current_modes():
+            with outside_modes():
                 self.backward_begins(tensors if isinstance(tensors, Tensor) else next(iter(tensors)))
 
     def backward_begins(self, root: Tensor) -> None:
@@ -162,7 +161,7 @@ class TrainingObserver(Listener):
         self._unscaled = factor == 1
 
     def before_grad(self, outputs: Any, *_: Any, **__: Any) -> None:
-        with _disable_current_modes():
+        with outside_modes():
             self._scaled_outputs = loss_scale(outputs if isinstance(outputs, Tensor) else next(iter(outputs))) > 1
 
     def after_grad(self, found: Any, create_graph: bool) -> None:

@@ -20,14 +20,13 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import graph
 from torch.autograd.graph import saved_tensors_hooks
-from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from labkit.instrument.guard import Failed, Unseen, guarded, reporting
+from labkit.instrument.guard import Failed, Unseen, reporting
 from labkit.instrument.histogram import ExponentHistogram, exponent_histogram, merge, shift
 from labkit.instrument.probe import swallowed_counts
 from labkit.instrument.records import WatchedStep, trimmed
-from labkit.instrument.stream import Operations, in_backward, open_cast_sources, tap
+from labkit.instrument.stream import Operations, in_backward, open_cast_sources, outside_modes, tap
 from labkit.modes import open_modes
 
 MEMORY = ("weights", "master weights", "gradients", "optimizer state", "activations")
@@ -134,7 +133,7 @@ def non_fatal(method: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(method)
     def guarded_method(self: Sample, *args: Any) -> None:
-        with reporting(self.failed, method), _disable_current_modes():
+        with reporting(self.failed, method), outside_modes():
             method(self, *args)
 
     return guarded_method
@@ -222,8 +221,7 @@ class Sample:
             if not again:
                 self.add("activations", name, count(tensor))
             if tensor.requires_grad:
-                arrived = partial(self._arrived, name, self._numbers[name])
-                tensor.register_hook(guarded(arrived, self.failed))
+                tensor.register_hook(partial(self._arrived, name, self._numbers[name]))
                 self._numbers[name] += 1
 
     @non_fatal

@@ -15,7 +15,7 @@ its original functions.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial, wraps
 from threading import RLock
 from types import ModuleType
@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as module_hooks
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from labkit.instrument.guard import Failed, guarded_around, guarded_context, name_of, reporting
 
@@ -169,6 +169,11 @@ class Operations(TorchDispatchMode):
         if self._failed is None:
             raise error
         self._failed(where, error)
+
+
+def outside_modes() -> AbstractContextManager[Any]:
+    """Return a context without dispatch modes, in which an observer's own operations are not observed."""
+    return _disable_current_modes() if torch._C._len_torch_dispatch_stack() else nullcontext()
 
 
 Around = Callable[..., Any]  # gets a method and the arguments of a call, and calls it
