@@ -13,7 +13,7 @@ from labkit.amp import PRESETS, ScalerConfig, autocast
 from labkit.formats import FP16
 from labkit.grading import EXERCISES
 from labkit.train import recorded
-from labkit.widgets import ScalerPresets, predictions, recorded_gemm, recorded_trace
+from labkit.widgets import ScalerPresets, recorded_gemm, recorded_trace
 from notebooks import build
 
 SOURCES = {source.name: source.text.read_text(encoding="utf-8") for source in build.sources()}
@@ -196,13 +196,6 @@ def test_the_start_answers_no_prediction_of_lesson_one() -> None:
     whole = SOURCES["00_start"]
     for told in ("5 of its 16", "(5, 10)", "smallest normal", "steps of 2^-24", "equal steps", "subnormal"):
         assert told not in whole
-
-
-def test_swallowed_updates_open_where_the_prediction_does_not_ask() -> None:
-    question = predictions()["rounding.swallowed"].question
-    assert "w - 2^-12" in question
-    ((weight, update),) = re.findall(r"SwallowedUpdates\(weight=(\S+), update=2\*\*(\S+)\)", SOURCES["02_rounding"])
-    assert (float(weight), update) == (1.0, "-10")
 
 
 def test_a_project_is_diagnosed_after_its_prediction() -> None:

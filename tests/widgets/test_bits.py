@@ -2,7 +2,6 @@
 
 from fractions import Fraction
 from itertools import product
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,19 +12,14 @@ from labkit.formats import BF16, E2M1, E4M3, E5M2, E8M0, FORMATS, FP16, FP32, FP
 from labkit.widgets import BitExplorer
 from labkit.widgets.base.number_words import brief, leading, spaced
 from labkit.widgets.exact.rows import exact_text
-from tests.widgets.pages import Page, Scripts
 
+FOLDERS = ("exact", "bits")
 VIEW = """(text, name, others) => {
   const format = F[name];
   const state = typeof text === "string" ? explore(text, format) : withCode(format, BigInt(text));
   const { fields, valueText, formula, facts, sentence, rows } = exploredView(state, others.map((other) => F[other]));
   return { code: state.code, fields, value: valueText, formula, facts, sentence, rows };
 }"""
-
-
-@pytest.fixture(scope="module")
-def js(browser: Any) -> Scripts:
-    return Scripts(browser, "exact", "bits")
 
 
 @pytest.fixture
@@ -72,25 +66,15 @@ class TestBits:
         assert explorer.code == 0x7E03
         assert np.isnan(explorer.value)
 
-    def test_a_bit_or_a_code_that_the_format_has_not_is_refused(self, explorer):
+    def test_a_bit_that_the_format_has_not_and_a_beginning_that_is_no_number_are_refused(self, explorer):
         with pytest.raises(ValueError, match=r"expected 0 to 15 \(FP16\), got 16"):
             explorer.flip(16)
-        for wrong in (-1, 0x10000):
-            with pytest.raises(traitlets.TraitError, match="expected 0 to 0xffff"):
-                explorer.code = wrong
         assert explorer.code == 0x3C00
-
-
-class TestText:
-    def test_bad_text_is_refused_and_changes_nothing(self, explorer):
-        before = (explorer.value, explorer.code, explorer.text)
-        for text in ("0,1", "abc", "", "1/0", "0x10000", "1e99999", "--1"):
-            with pytest.raises(traitlets.TraitError):
-                explorer.text = text
-            assert (explorer.value, explorer.code, explorer.text) == before, text
         with pytest.raises(ValueError, match="is no number"):
             BitExplorer(FP16, "one")
 
+
+class TestText:
     def test_text_is_rounded_once(self):
         """Through FP64 first, this number would become the half-way point, and then 1."""
         assert BitExplorer(FP16, "1.00048828125000000000000001").value == 1.0009765625
@@ -136,13 +120,12 @@ class TestFormats:
             explorer.format = E2M1
         assert explorer.format is FP32
 
-    def test_a_format_of_ones_own(self, browser):
+    def test_a_format_of_ones_own(self, page):
         mine = Format("mine", exponent_bits=4, significand_bits=7)
-        explorer, page = BitExplorer(mine, "1/3", compare=(FP16, mine)), Page(browser)
+        explorer = BitExplorer(mine, "1/3", compare=(FP16, mine))
         assert [row["name"] for row in explorer.get_state()["_formats"]].count("mine") == 1
         root = page.show(explorer)
         assert root.locator("tbody th").all_text_contents() == ["mine", "FP16"]
-        assert page.errors == []
 
     def test_every_format_has_a_whole_view_of_every_number(self, js):
         numbers = ["0", "-0", "1", "-1/3", "1e-9", "1e9", "inf", "6e-8", "2^-149", "448.1"]
@@ -212,17 +195,15 @@ def test_the_sentence_says_what_became_of_the_number(js):
         assert said in view(js, text, format)["sentence"]
 
 
-def test_it_opens_at_a_tenth_and_invites_to_click(browser):
-    page = Page(browser)
+def test_it_opens_at_a_tenth_and_invites_to_click(page):
     root = page.show(BitExplorer())
     assert root.get_by_role("textbox", name="Number").input_value() == "0.1"
     assert root.locator(".be-hint").text_content().startswith("Click a bit, or type a number: ")
     assert "is no FP16 number: the nearest one is 0.0999755859375" in page.trait("sentence")
-    assert page.errors == []
 
 
-def test_a_page_without_a_kernel_works_and_its_state_is_the_one_python_takes(browser):
-    explorer, page = BitExplorer(FP16, 1.0), Page(browser)
+def test_a_page_without_a_kernel_works_and_its_state_is_the_one_python_takes(page):
+    explorer = BitExplorer(FP16, 1.0)
     root = page.show(explorer)
 
     def state():
@@ -247,7 +228,6 @@ def test_a_page_without_a_kernel_works_and_its_state_is_the_one_python_takes(bro
     assert (explorer.format, explorer.code, explorer.text) == (BF16, *state()[1:])
     explorer.set_state({"format": "FP16", "code": "0x7e01", "text": "nan"})
     assert explorer.code == 0x7E01
-    assert page.errors == []
 
 
 def test_brief_and_leading_agree_with_the_number():

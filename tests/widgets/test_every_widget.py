@@ -77,6 +77,11 @@ REFUSED: dict[str, list[tuple[str, object, str | None]]] = {
         ("step", 6, "step: expected 0 to 5, got 6"),
         ("operation", "divide", "expected one of 'add', 'multiply', got 'divide'"),
         ("format_name", "FP17", "got 'FP17'"),
+        ("b", "1,5", "Write a decimal point, not a comma: 1.5."),
+    ],
+    "bits": [
+        *(("text", wrong, None) for wrong in ("0,1", "abc", "", "1/0", "0x10000", "1e99999", "--1")),
+        *(("code", wrong, "expected 0 to 0xffff") for wrong in (-1, 0x10000)),
     ],
     "block_scales": [
         ("format", "MXFP6", "format: expected one of 'MXFP8', 'MXFP4', 'NVFP4', got 'MXFP6'"),

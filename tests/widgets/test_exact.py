@@ -27,6 +27,7 @@ from labkit.widgets.base.number_words import brief, leading, number, spaced
 from labkit.widgets.exact.rows import exact_text
 from tests.widgets.pages import Scripts
 
+FOLDERS = ("exact", "bits")
 CODES = """(name, codes) => codes.map((text) => {
   const [format, code] = [F[name], BigInt(text)];
   const value = decode(code, format);
@@ -51,11 +52,6 @@ TEXTS = [
     "2**(-3)", "2^5000", "abc", "0,1", "3c00", "0x1.8", "", "1/0", "1e99999", "--1",
     "-0x3c00", "0x123456789abcdef01", "9" * 1300,
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def js(browser: Any) -> Scripts:
-    return Scripts(browser, "exact", "bits")
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """The ledger of a forward pass and the passes over its graph: rows and sentences follow what is moved."""
 
-from typing import Any
-
 import pytest
 import torch
 import traitlets
@@ -165,8 +163,8 @@ def test_the_sentence_at_a_position(passes: CastPasses) -> None:
         assert passes.sentence.startswith(said), position
 
 
-def test_a_page_without_a_kernel_has_what_each_single_move_does(browser: Any) -> None:
-    board, page = CastLedger(lambda x: (x @ x).exp().sum(), torch.full((2, 2), 2.5)), Page(browser)
+def test_a_page_without_a_kernel_has_what_each_single_move_does(page: Page) -> None:
+    board = CastLedger(lambda x: (x @ x).exp().sum(), torch.full((2, 2), 2.5))
     root = page.show(board)
     root.locator("tr:has(.lg-op:text-is('exp')) input[value=allow]").check(force=True)
     board.move("exp", "allow")
@@ -181,7 +179,6 @@ def test_a_page_without_a_kernel_has_what_each_single_move_does(browser: Any) ->
         root.get_by_role("button", name=button).click()
         board.overrides = overrides
         assert page.trait("sentence") == board.sentence
-    assert page.errors == []
 
 
 def test_a_network_without_a_graph_is_refused_with_the_line() -> None:

@@ -344,18 +344,6 @@ class Post:
         return [np.frombuffer(buffers[4], "<f4").reshape(-1, 5) for _, buffers in self.frames]
 
 
-def test_frames_carry_each_step_once():
-    c = ticked(controller(), 0)
-    post = Post(c)
-    for _ in range(7):
-        c.tick()
-        post.now += 0.05
-        post.box.post()
-        post.acknowledge()
-    np.testing.assert_array_equal(np.concatenate(post.rows())[:, 0], np.float32([1 / n for n in range(1, 8)]))
-    assert [content["whole"] for content, _ in post.frames] == [True] + [False] * 6
-
-
 def test_nan_travels_in_the_buffer_and_the_rest_is_plain_json():
     c = ticked(controller(losses={2: math.nan, 3: math.inf}), 3)
     post = Post(c)

@@ -12,7 +12,7 @@ import traitlets
 from labkit.formats import BF16, E2M1, E4M3, E8M0, FORMATS, FP16, FP32, FP64, Format, Rounding, round_to
 from labkit.widgets import NumberLine
 from labkit.widgets.number_line.widget import as_text, values_between, whole
-from tests.widgets.pages import Page, Scripts
+from tests.widgets.pages import Scripts
 
 NARROW = [row for row in FORMATS.values() if row is not FP64]
 EVERY = np.arange(2**16, dtype=np.uint16).view(np.float16).astype(np.float64)
@@ -50,9 +50,8 @@ def line():
     return NumberLine(FP16, 2049.0)
 
 
-def test_worked_example(browser):
+def test_worked_example(page):
     """2049 is half-way between two FP16 numbers."""
-    page = Page(browser)
     root = page.show(NumberLine(FP16, 2049.0))
 
     def becomes(mode):
@@ -66,7 +65,6 @@ def test_worked_example(browser):
         "2049 lies half-way between the FP16 numbers 2048 and 2050, 2 apart; stochastic rounding makes it 2048 in 50% "
         "and 2050 in 50% of the draws."
     )
-    assert page.errors == []
 
 
 class TestOutcomes:
@@ -133,8 +131,7 @@ class TestInterval:
 
 
 class TestState:
-    def test_text_moves_x_and_x_writes_the_text(self, browser, line):
-        page = Page(browser)
+    def test_text_moves_x_and_x_writes_the_text(self, page, line):
         root = page.show(line)
         box = root.get_by_role("textbox", name="x")
         box.fill("2^-24")
@@ -147,7 +144,6 @@ class TestState:
             assert (page.trait("x"), box.input_value()) == (0.25, text)
         page.set(x=3)
         assert (root.locator(".nl-problem").text_content(), box.input_value()) == ("", "3")
-        assert page.errors == []
 
     def test_every_format_answers_every_number(self, js):
         for format, x in product(NARROW, [-0.1, 0.0, 1e-30, 1.0, 447.0, 1e30]):

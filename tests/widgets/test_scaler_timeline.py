@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import traitlets
 
 from labkit.amp import PRESETS, RECIPES, ScalerConfig, static
 from labkit.instrument import exponent_histogram
@@ -23,7 +22,7 @@ from labkit.widgets.scaler_timeline.trace import (
     trace_state,
 )
 from labkit.widgets.scaler_timeline.widget import ScalerPresets, ScalerTimeline
-from tests.widgets.pages import Page, Scripts
+from tests.widgets.pages import Scripts
 
 
 def made_up(*largest, keeps=0):
@@ -151,8 +150,8 @@ def test_the_page_replays_as_python_does(js):
 # --- the widget -------------------------------------------------------------------------------------------------------
 
 
-def test_each_knob_moves_the_picture_without_a_kernel(browser):
-    timeline, page = ScalerTimeline(), Page(browser)
+def test_each_knob_moves_the_picture_without_a_kernel(page):
+    timeline = ScalerTimeline()
     root = page.show(timeline)
     for name, place, value in (
         ("init_log2_scale", 30, 30), ("growth_factor", 4, 4.0), ("backoff_factor", 2, 0.25), ("growth_interval", 3, 5),
@@ -163,13 +162,9 @@ def test_each_knob_moves_the_picture_without_a_kernel(browser):
         assert page.trait("sentence") != before
         setattr(timeline, name, value)
         assert page.trait("sentence").startswith(f"{timeline.replay.skips} of 400 steps are skipped; ")
-    assert page.errors == []
 
 
-def test_wrong_knobs_are_refused():
-    with pytest.raises(traitlets.TraitError, match="expected 0 to 32"):
-        ScalerTimeline(init_log2_scale=33)
-
+def test_a_replay_has_a_step_or_more_and_at_most_those_of_its_trace():
     assert len(ScalerTimeline(made_up(0.1, 0.2), steps=400).replay) == 2
     with pytest.raises(ValueError, match="1 or more"):
         ScalerTimeline(steps=0)
@@ -198,8 +193,7 @@ def test_what_a_learner_sees_of_the_six(presets):
         presets.alike = True
 
 
-def test_hysteresis_is_named_where_it_acts(js, browser, presets):
-    page = Page(browser)
+def test_hysteresis_is_named_where_it_acts(js, page, presets):
     root = page.show(presets)
     root.get_by_role("radio", name="DeepSpeed").check()
     said = page.trait("sentence")
@@ -212,7 +206,6 @@ def test_hysteresis_is_named_where_it_acts(js, browser, presets):
     skips = [str(what.skips) for what in presets.replays.values()]
     assert root.locator("tbody tr td:nth-child(3)").all_text_contents() == skips
     root.get_by_role("radio", name="as shipped").check(force=True)
-    assert page.errors == []
     trace = made_up(*[2.0**-10] * 3)
     for consecutive, words in ((True, "in a row"), (False, "since it last grew")):
         config = ScalerConfig(init_scale=2.0**30, hysteresis=2, consecutive_hysteresis=consecutive)
