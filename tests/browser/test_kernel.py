@@ -37,13 +37,10 @@ RUNNING = ".labkit-live[data-phase=running]:not([data-step='0'])"
 @pytest.fixture(scope="module")
 def live(lab):
     """A notebook whose one cell shows a live training, which runs; all that were made are in `made`."""
-    nb = lab.notebook(["made = []", f"{LIVE.replace('LiveTraining(', 'made.append(LiveTraining(')})\nmade[-1]"])
-    nb.run_all()
-    nb.page.locator(".labkit-live [data-button=start]").click()
-    nb.page.wait_for_selector(RUNNING)
-    yield nb
-    assert nb.errors == []
-    lab.close(nb)
+    with lab.shown(["made = []", f"{LIVE.replace('LiveTraining(', 'made.append(LiveTraining(')})\nmade[-1]"]) as nb:
+        nb.page.locator(".labkit-live [data-button=start]").click()
+        nb.page.wait_for_selector(RUNNING)
+        yield nb
 
 
 def test_a_training_whose_cell_is_moved_goes_on(live):
@@ -93,15 +90,12 @@ NEW_BAR = "made.append(TrainingBar(TASKS['digits'], RECIPES['FP32'], steps=100_0
 
 
 def test_a_training_with_a_bar_stops_when_hidden_or_interrupted(lab):
-    nb = lab.notebook([BAR, NEW_BAR, "# the last cell"])
-    nb.run_all()
-    for end in ("notebook:run-cell", "notebook:interrupt-kernel"):
-        nb.page.locator(".labkit-training-bar button").click()
-        nb.page.wait_for_selector(".labkit-training-bar[data-phase=running]:not([data-done='0'])")
-        nb.page.evaluate("jupyterapp.shell.currentWidget.content.activeCellIndex = 1")
-        running = nb.python("len(made) - 1")
-        nb.page.evaluate(f"jupyterapp.commands.execute('{end}')")
-        nb.until(f"made[{running}].phase == 'stopped'")
-        nb.page.wait_for_selector(f".labkit-training-bar[data-phase={'ready' if 'run' in end else 'stopped'}]")
-    assert nb.errors == []
-    lab.close(nb)
+    with lab.shown([BAR, NEW_BAR, "# the last cell"]) as nb:
+        for end in ("notebook:run-cell", "notebook:interrupt-kernel"):
+            nb.page.locator(".labkit-training-bar button").click()
+            nb.page.wait_for_selector(".labkit-training-bar[data-phase=running]:not([data-done='0'])")
+            nb.page.evaluate("jupyterapp.shell.currentWidget.content.activeCellIndex = 1")
+            running = nb.python("len(made) - 1")
+            nb.page.evaluate(f"jupyterapp.commands.execute('{end}')")
+            nb.until(f"made[{running}].phase == 'stopped'")
+            nb.page.wait_for_selector(f".labkit-training-bar[data-phase={'ready' if 'run' in end else 'stopped'}]")

@@ -6,6 +6,8 @@ against what the kernel knows.
 
 import pytest
 
+from tests.browser.conftest import NEXT_FRAME
+
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 CELLS = [
@@ -24,7 +26,6 @@ w
     "zoom = GradientZoom({0: exact, 1: inside})\nzoom",
     "board = MmaBlock()\nboard",
 ]
-NEXT_FRAME = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
 BITS = """[...document.querySelectorAll('.labkit-zoom [data-field] .be-cells')].map(
   (row) => [...row.querySelectorAll('b')].map((bit) => bit.textContent).join(''))"""
 RINGED = "(root) => [...root.querySelectorAll('.lk-ringed')].filter((one) => one.getClientRects().length).length"
@@ -104,30 +105,6 @@ def test_the_thumb_and_the_histogram_itself_can_be_dragged(notebook, page):
     assert notebook.pixels("underflow", "normal") > 1000
     notebook.press("ArrowLeft")
     notebook.until("w.log2_scale == 14")
-
-
-def test_the_picture_follows_the_hand_while_the_kernel_is_busy(lab, notebook, page):
-    notebook.kernel.execute("import pathlib, time\nwhile not pathlib.Path('go').exists():\n    time.sleep(0.01)")
-    slider(page).focus()
-    notebook.press("End")
-    assert notebook.said("underflow").startswith("At scale 2^30, ")
-    assert notebook.pixels("underflow", "normal") > 1000
-    lab.folder.joinpath("go").touch()
-    notebook.until("w.log2_scale == 30")
-
-
-def test_both_themes(notebook, page):
-    """Look at these: tests/browser/screenshots/underflow-*.png."""
-    seen = {}
-    for name, theme in (("light", "JupyterLab Light"), ("dark", "JupyterLab Dark")):
-        notebook.theme(theme)
-        for k in (0, 10):
-            notebook.python(f"setattr(w, 'log2_scale', {k})")
-            page.wait_for_selector(f".uf-value:has-text('= {2**k:,}')")
-            picture(page)
-            seen[name, k] = notebook.screenshot(f"underflow-{name}-{k}", ".labkit-underflow").read_bytes()
-    assert len(set(seen.values())) == 4
-    notebook.theme("JupyterLab Light")
 
 
 def test_one_slider_leads_from_the_network_to_the_bits_and_times_two_moves_the_exponent(notebook, page):

@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 from labkit.classroom.hub import Classroom
 from labkit.classroom.marks import marks_of, notices, read_comments, read_roster, write_gradebook
 from labkit.classroom.tables import read_table, write_table
-from labkit.cli import main
 from labkit.grading.results import GradeRow, guard, unguard, write
-from tests.grading.hand_ins import ADVANCE, code, notebook, put
 
 ID = "scaling.advance"
 FORMULAS = ["=1+1", "+1", "-", "@handle", "\t=1", "\r=1", "'=1", "''-", "＝1"]
@@ -126,22 +124,3 @@ def test_a_table_that_would_lose_something_is_refused_and_empty_columns_as_excel
             read_table(tmp_path / "r.csv")
     (tmp_path / "r.csv").write_text("name;note;;\nada;x;;\n\nbob;;;\n", encoding="utf-8")
     assert read_table(tmp_path / "r.csv") == [{"name": "ada", "note": "x"}, {"name": "bob", "note": ""}]
-
-
-def test_names_copied_from_the_file_of_grades_find_their_learners(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    names = ("=1+1", "-ada", "@bob", "carl")
-    for name in names:
-        put(tmp_path / "class" / f"{name}.ipynb", notebook(code(ADVANCE, ID)))
-    words = ["grade", str(tmp_path / "class"), "--csv", str(tmp_path / "grades.csv"), "--changed", "--lesson",
-             "06_loss_scaling", "--gradebook", str(tmp_path / "book.csv")]  # fmt: skip
-    assert main(words) == 0
-    students = dict.fromkeys(line["student"] for line in read_table(tmp_path / "grades.csv"))
-    assert len(students) == 4
-    lines = [{"student": name, "exercise": ID, "points": "1", "comment": name} for name in students]
-    write_table(tmp_path / "mine.csv", list(lines[0]), lines)
-    assert main([*words, "--manual", str(tmp_path / "mine.csv")]) == 0
-    assert "is unused" not in capsys.readouterr().err
-    book = read_table(tmp_path / "book.csv", guarded=True)
-    assert {line["learner"]: line[ID] for line in book} == dict.fromkeys(names, "1")

@@ -1,8 +1,7 @@
 """Who would rather break the grading than learn gets a row, and costs nobody else's: submissions as data.
 
-A handful runs in every test; all of them where slow tests run. What needs walls is asked only where they stand. Where
-nothing can be forked, as on Windows, each submission gets a program of its own: with the fork server switched off, that
-road is tried on Linux too.
+What needs walls is asked only where they stand. Where nothing can be forked, as on Windows, each submission gets a
+program of its own: with the fork server switched off, that road is tried on Linux too.
 """
 
 import os
@@ -34,16 +33,11 @@ from tests.grading.hand_ins import RIGHT, SETUP, UNSCALE, answered, code, graded
 from tests.grading.hostile import CHEATS, HOSTILE, Row
 
 ROOT = Path(__file__).parents[2]
-ALL = HOSTILE | CHEATS
 ANYWHERE = (
     "os._exit in the cell", "os._exit in the call", "os._exit at the third check", "a segmentation fault",
     "loops in the cell", "loops at the third check", "sys.exit after the answer", "sys.exit in the call", "eats memory",
     "prints without end", "200 MB into the channel", "a forged verdict", "equals everything", "replaces the comparison",
     "calls what is withheld", "imports the list",
-)  # fmt: skip
-BEHIND_WALLS = (
-    "leaves a process behind", "imports the reference", "looks through gc for functions", "reads a classmate's file",
-    "writes the grades later", "reads the parent's memory", "asks the network",
 )  # fmt: skip
 SECONDS = 2.0
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="walls are Linux's")
@@ -87,16 +81,10 @@ def expect_rows(tmp_path: Path, students: dict[str, Row]) -> None:
 
 
 @pytest.mark.slow
-def test_a_handful_of_them_gets_its_rows(tmp_path: Path) -> None:
-    few = (*ANYWHERE, *BEHIND_WALLS) if sys.platform == "linux" else ANYWHERE
-    expect_rows(tmp_path, {name: ALL[name] for name in few})
-
-
-@LINUX
-@pytest.mark.slow
-@pytest.mark.parametrize("group", ["HOSTILE", "CHEATS"])
-def test_each_of_them_gets_its_row(tmp_path: Path, group: str) -> None:
-    expect_rows(tmp_path, {"HOSTILE": HOSTILE, "CHEATS": CHEATS}[group])
+@pytest.mark.parametrize("group", [HOSTILE, CHEATS], ids=["HOSTILE", "CHEATS"])
+def test_each_of_them_gets_its_row(tmp_path: Path, group: dict[str, Row]) -> None:
+    """On other systems than Linux, which have no walls, those of ANYWHERE alone."""
+    expect_rows(tmp_path, {name: row for name, row in group.items() if sys.platform == "linux" or name in ANYWHERE})
 
 
 @LINUX

@@ -29,13 +29,6 @@ def test_worked_example_the_gpu_is_first_and_the_cpu_always_there(with_gpu: None
     assert place(None) == place() == T4
 
 
-def test_without_a_gpu_the_cpu_is_what_none_means(without_gpu: None) -> None:
-    (only,) = places()
-    assert place(None) == only
-    assert (only.device, only.emulated) == (torch.device("cpu"), True)
-    assert "emulated on this CPU" in only.sentence
-
-
 def test_a_place_is_called_as_the_knob_or_as_torch_calls_it(with_gpu: None) -> None:
     for said in ("gpu", "cuda", "cuda:0", torch.device("cuda"), torch.device("cuda", 0), T4):
         assert place(said) == T4, said
@@ -45,13 +38,17 @@ def test_a_place_is_called_as_the_knob_or_as_torch_calls_it(with_gpu: None) -> N
         place("cuda:2")
 
 
-def test_what_is_not_there_is_refused_and_what_is_there_is_named(without_gpu: None) -> None:
+def test_without_a_gpu_none_means_the_cpu_and_what_is_not_there_is_refused(without_gpu: None) -> None:
+    (only,) = places()
+    assert place(None) == only
+    assert (only.device, only.key, only.emulated) == (torch.device("cpu"), "cpu", True)
+    assert "emulated on this CPU" in only.sentence
     for said in ("cuda", "gpu", "cuda:0", torch.device("cuda"), "mps", "GPU please"):
         with pytest.raises(ValueError, match=rf'expected a device of this machine, "cpu" \(CPU.*got "{said}"'):
             place(said)
     meta = place("meta")  # another device of torch's is taken when it is named, and never offered
     assert (meta.device, meta.label, meta.emulated) == (torch.device("meta"), "this device: meta", False)
-    assert [each.key for each in places()] == ["cpu"]
+    assert places() == (only,)
 
 
 def test_a_stand_in_on_the_cpu_does_not_take_the_cpus_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,15 +39,6 @@ ROOT = Path(__file__).parents[2]
 SHORT = replace(TASKS["digits"], steps=3)
 
 
-def test_a_stopped_race_goes_on_where_it_was(tmp_path: Path) -> None:
-    first = train_grid(SHORT, [RECIPES["FP32"]], [0], tmp_path)
-    told: list[RunRecord] = []
-    both = train_grid(SHORT, [RECIPES["FP32"], RECIPES["O1"]], [0], tmp_path, progress=told.append)
-    assert both[0] == first[0], "the date in it too: it was read, not run again"
-    assert [r.recipe for r in told] == ["FP32", "O1"]
-    assert record_path(tmp_path, "digits", "O1", 0).exists()
-
-
 def test_processes_give_what_one_process_gives(tmp_path: Path) -> None:
     recipes = [RECIPES["FP32"], RECIPES["FP16 dynamic"]]
     here = train_grid(SHORT, recipes, [0, 1], tmp_path / "here", workers=1)
@@ -230,12 +221,6 @@ def test_a_record_of_another_device_is_not_taken_for_this_ones(with_gpu: None, t
         train_grid(THIRTEEN_STEPS, [FP32], [0], tmp_path, device="gpu")
     with pytest.raises(ValueError, match=r"expected a record of CPU .*, got one of Stand-in T4"):
         train_grid(THIRTEEN_STEPS, [FP32], [0], tmp_path, device="cpu")
-
-
-def test_a_run_is_made_on_the_device_that_was_named() -> None:
-    """On torch's meta device, where tensors have shapes and no numbers: only the wiring is seen."""
-    run = TrainingRun(THIRTEEN_STEPS, O1, device="meta")
-    assert {t.device.type for t in (*run.model.parameters(), *run.batch(1))} == {"meta"}
 
 
 def test_without_a_gpu_asking_for_one_is_refused_before_anything_is_made(without_gpu: None, tmp_path: Path) -> None:

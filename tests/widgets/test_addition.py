@@ -193,6 +193,7 @@ class TestPlayer:
         box.fill("1,5")
         box.press("Tab")
         assert "Write a decimal point, not a comma: 1.5." in root.get_by_role("alert").text_content()
+        assert (box.input_value(), box.get_attribute("aria-invalid")) == ("1,5", "true")
         assert page.trait("b") == "0x1400"
         page.set(a="inf")  # fewer stations never leave the step behind
         assert page.trait("step") == 1

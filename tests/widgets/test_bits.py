@@ -211,14 +211,18 @@ def test_a_page_without_a_kernel_works_and_its_state_is_the_one_python_takes(pag
 
     root.locator(".be-bit[data-bit='15']").click()
     assert state() == ("FP16", 0xBC00, "-1")
-    root.get_by_role("textbox", name="Number").fill("")
-    root.get_by_role("textbox", name="Number").press_sequentially("0.1")
-    assert root.get_by_role("textbox", name="Number").input_value() == "0.1"
-    assert state() == ("FP16", 0x2E66, "0.1")
+    box = root.get_by_role("textbox", name="Number")
+    for text, code in (("0x3c01", 0x3C01), ("0x1.8p-3", 0x3200), ("0.1", 0x2E66)):
+        box.fill("")
+        box.press_sequentially(text)
+        assert (box.input_value(), *state()) == (text, "FP16", code, text)
     assert page.trait("sentence") == root.locator(".lk-sentence").get_attribute("data-text")
-    root.get_by_role("textbox", name="Number").fill("0,1")
-    assert "Write a decimal point" in root.locator(".be-hint").text_content()
+    box.fill("0,1")
+    assert "Write a decimal point, not a comma: 0.1." in root.locator(".be-hint.lk-error").text_content()
+    assert (box.input_value(), box.get_attribute("aria-invalid")) == ("0,1", "true")
     assert state() == ("FP16", 0x2E66, "0.1")
+    box.fill("0.1")
+    assert root.locator(".be-hint.lk-error").count() == 0
     root.get_by_role("button", name="next").click()
     root.locator("select").select_option("BF16")
     assert state()[0] == "BF16"

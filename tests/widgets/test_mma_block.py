@@ -56,13 +56,20 @@ def value_of(row: dict[str, str], top: int, kinds: str = "zk") -> Fraction:
 
 
 def test_four_generations_answer_differently():
-    """The sums that tell how many bits each keeps behind the point: 23, 24 and 25."""
+    """The sums that tell how many bits each keeps behind the point: 23, 24 and 25; and where an FP16 C stands still.
+
+    One after another, ones stop at 2048; blocks of 4, 8 and 16 ones, each added exactly, at 4, 8 and 16 times that.
+    """
     for preset, knob, answers in (
         ("1 and small terms", -24, (1.0, 1 + 2.0**-20, 1 + 2.0**-20)),
         ("1 and small terms", -25, (1.0, 1.0, 1 + 2.0**-21)),
         ("large, small, minus large", -7, (2.0**-7, 2.0**-7, 2.0**-7)),
         ("large, small, minus large", -8, (0.0, 2.0**-8, 2.0**-8)),
         ("large, small, minus large", -9, (0.0, 0.0, 2.0**-9)),
+        ("ones", 12, (4112.0, 4112.0, 4112.0)),
+        ("ones", 13, (8192.0, 8208.0, 8208.0)),
+        ("ones", 14, (16384.0, 16384.0, 16400.0)),
+        ("ones", 15, (32768.0, 32768.0, 32768.0)),
     ):
         boards = [MmaBlock(preset, gpu, knob) for gpu in ("V100", "A100", "H100")]
         assert tuple(board.value for board in boards) == answers, (preset, knob)
@@ -90,6 +97,8 @@ def test_the_page_follows_its_controls_and_its_tour_without_a_kernel(page):
     root = page.show(MmaBlock())
     root.get_by_role("radio", name="ones").check(force=True)
     assert [page.trait(name) for name in ("preset", "knob", "result")] == ["ones", 13, "FP16"]
+    ends = [end.replace("\n", "") for end in root.locator(".mm-gpus .mm-end").all_inner_texts()]
+    assert ends[:3] == ["8192", "8208", "8208"]
     root.get_by_role("slider").fill("15")
     root.locator("input[value=H100]").check(force=True)
     assert "more bit than FP16 holds and is rounded down" in page.trait("sentence")
@@ -100,14 +109,6 @@ def test_the_page_follows_its_controls_and_its_tour_without_a_kernel(page):
     assert root.locator("[data-name='a12·b12']").count() == 1
     page.set(gpu="H100")
     assert page.trait("block") == 0
-
-
-def test_an_fp16_result_of_ones_stops_later_than_one_by_one():
-    """One after another stops at 2048; blocks of 4, 8 and 16 ones, each added exactly, at 4, 8 and 16 times that."""
-    for gpu, stops in (("V100", 13), ("A100", 14), ("H100", 15)):
-        below, at = MmaBlock("ones", gpu, stops - 1), MmaBlock("ones", gpu, stops)
-        assert below.value == 2.0 ** (stops - 1) + 16
-        assert at.value == 2.0**stops
 
 
 def test_every_row_is_its_term_and_every_sum_adds_up(js):
