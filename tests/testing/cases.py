@@ -3,13 +3,13 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from labkit.formats import BF16, TF32
+from labkit.formats import BF16, TF32, Format
 from labkit.gemm import SPECS
 from labkit.testing import Operation, amax, convolution, layer_norm, matmul, mean, rms_norm, softmax, sum_over
 
@@ -37,117 +37,94 @@ def normal(seed: int, *shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def _fp8(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _of(operation: Callable[..., Operation], *arguments: Any, **how: Any) -> Case:
+    return Case(arguments, operation(*arguments, **how))
+
+
+def _along_rows(operation: Callable[[Tensor, int], Operation], x: Tensor) -> Case:
+    return Case((x,), operation(x, 1))
+
+
+def _product(dtype: torch.dtype = torch.float32, **settings: Any) -> Case:
+    a, b = normal(1, 64, 500).to(dtype), normal(2, 500, 48).to(dtype)
+    return Case((a, b), matmul(a, b), settings)
+
+
+def _narrower(operands: Format) -> Case:
+    """A product of FP32 numbers that may be rounded to other operands."""
+    a, b = normal(1, 64, 500), normal(2, 500, 48)
+    return Case((a, b), matmul(a, b, operands=operands), {"accumulator": "A100"})
+
+
+def _epilogue(**more: Any) -> Case:
+    a, b = normal(1, 64, 500).half(), normal(2, 500, 48).half()
+    return Case((a, b, *more.values()), matmul(a, b, **more))
+
+
+def _square() -> Case:
+    a, b = normal(1, 64, 500)[:, :64].half(), normal(2, 500, 48)[:64].half() @ normal(3, 48, 64).half()
+    return _of(matmul, a, b)
+
+
+def _fp8(**settings: Any) -> Case:
     """FP8 operands and their scales: of each row of A, and of each column of B."""
-    a, b = normal(seed, 48, 256), normal(seed + 1, 256, 40)
+    a, b = normal(7, 48, 256), normal(8, 256, 40)
     of_a, of_b = a.abs().amax(1, keepdim=True) / 448, b.abs().amax(0, keepdim=True) / 448
-    return (a / of_a).to(torch.float8_e4m3fn), (b / of_b).to(torch.float8_e4m3fn), of_a, of_b
+    a, b = (a / of_a).to(torch.float8_e4m3fn), (b / of_b).to(torch.float8_e4m3fn)
+    return Case((a, b, of_a, of_b), matmul(a, b, scale=of_a.double() * of_b.double()), settings)
+
+
+def _blocks() -> Case:
+    """Two blocks of 128 along K, each with its scale."""
+    x, y = normal(8, 32, 256), normal(9, 256, 24)
+    scales = torch.tensor([0.5, 4.0])
+    parts = [x[:, i * 128 : (i + 1) * 128].to(torch.float8_e4m3fn) for i in range(2)]
+    wide = torch.cat([part.float() * scale for part, scale in zip(parts, scales, strict=True)], 1)
+    return Case((parts, scales, y.bfloat16()), matmul(wide, y.bfloat16().float()))
+
+
+CASES: dict[str, Callable[[], Case]] = {
+    "fp16": lambda: _product(torch.float16),
+    "fp16 to fp32": lambda: _product(torch.float16),
+    **{name: partial(_product, torch.float16, accumulator=name) for name in SPECS},
+    "bf16": lambda: _product(torch.bfloat16),
+    "fp32": _product,
+    "positive": lambda: _of(matmul, normal(1, 64, 500).abs().half(), normal(2, 500, 48).abs().half()),
+    "tf32 allowed": lambda: _narrower(TF32),
+    "bf16 allowed": lambda: _narrower(BF16),
+    "square": _square,
+    "bias": lambda: _epilogue(bias=normal(4, 48)),
+    "alpha": lambda: _epilogue(scale=0.75),
+    "batch": lambda: _of(matmul, normal(5, 6, 24, 96).half(), normal(6, 6, 96, 32).half()),
+    "fp8": _fp8,
+    "fp8 H100": lambda: _fp8(accumulator="H100"),
+    "blocks": _blocks,
+    "conv": lambda: _of(convolution, normal(10, 2, 8, 14, 14).half(), (normal(11, 6, 8, 3, 3) / 4).half(), padding=1),
+    "conv dilated": lambda: _of(
+        convolution, normal(10, 2, 8, 14, 14).half(), (normal(11, 6, 8, 3, 3) / 4).half(), padding=2, dilation=2
+    ),
+    "conv rectangle": lambda: _of(convolution, normal(12, 2, 4, 10, 16), normal(13, 6, 4, 3, 5), padding=(1, 2)),
+    "conv groups": lambda: _of(convolution, normal(14, 2, 8, 10, 10), normal(15, 12, 4, 3, 3), groups=2),
+    "sparse conv": lambda: _of(convolution, normal(16, 2, 64, 8, 8).half(), normal(17, 4, 64, 3, 3).half()),
+    "softmax": lambda: _of(softmax, (normal(18, 40, 250) * 2).half()),
+    "softmax low": lambda: _of(softmax, normal(19, 40, 256) - 110),  # scores far below 0
+    "layer norm": lambda: _of(layer_norm, (normal(20, 40, 250) + 0.5).half(), normal(21, 250), normal(22, 250)),
+    "layer norm fp32": lambda: _of(layer_norm, normal(20, 40, 250) + 0.5, normal(21, 250), normal(22, 250)),
+    "layer norm far": lambda: _of(layer_norm, normal(23, 40, 256) + 300),  # a mean of 300 standard deviations
+    "layer norm small": lambda: _of(layer_norm, (normal(24, 40, 256) * 2**-9).half()),
+    "rms norm": lambda: _of(rms_norm, (normal(25, 40, 2880) + 0.25).bfloat16(), normal(26, 2880).bfloat16()),
+    "rms norm small": lambda: _of(rms_norm, (normal(27, 40, 640) * 0.014).half()),  # mean squares near 2e-4
+    "sum": lambda: _along_rows(sum_over, normal(28, 60, 180)),
+    "mean": lambda: _along_rows(mean, normal(28, 60, 180)),
+    "long sum": lambda: _along_rows(sum_over, normal(29, 16, 20_000).abs().half()),
+    "max": lambda: _along_rows(amax, -normal(30, 60, 36).abs() - 1),
+}
 
 
 @cache
 def case(name: str) -> Case:
     """Return the operands and the operation of a name."""
-    found = _product(name) or _scaled_product(name) or _convolution(name) or _rows(name)
-    assert found is not None, name
-    return found
-
-
-def _product(name: str) -> Case | None:
-    a, b = normal(1, 64, 500), normal(2, 500, 48)
-    if name in ("fp16", "fp16 to fp32", *SPECS):
-        a, b = a.half(), b.half()
-        return Case((a, b), matmul(a, b), {"accumulator": name if name in SPECS else "FP32"})
-    if name == "positive":
-        a, b = a.abs().half(), b.abs().half()
-        return Case((a, b), matmul(a, b))
-    if name == "bf16":
-        a, b = a.bfloat16(), b.bfloat16()
-        return Case((a, b), matmul(a, b))
-    if name == "fp32":
-        return Case((a, b), matmul(a, b))
-    if name in ("tf32 allowed", "bf16 allowed"):
-        format = TF32 if name.startswith("tf32") else BF16
-        return Case((a, b), matmul(a, b, operands=format), {"accumulator": "A100"})
-    if name == "square":
-        a, b = a[:, :64].half(), b[:64].half() @ normal(3, 48, 64).half()
-        return Case((a, b), matmul(a, b))
-    return None
-
-
-def _scaled_product(name: str) -> Case | None:
-    a, b = normal(1, 64, 500), normal(2, 500, 48)
-    if name == "bias":
-        a, b, bias = a.half(), b.half(), normal(4, 48)
-        return Case((a, b, bias), matmul(a, b, bias=bias))
-    if name == "alpha":
-        a, b = a.half(), b.half()
-        return Case((a, b, 0.75), matmul(a, b, scale=0.75))
-    if name == "batch":
-        a, b = normal(5, 6, 24, 96).half(), normal(6, 6, 96, 32).half()
-        return Case((a, b), matmul(a, b))
-    if name in ("fp8", "fp8 H100"):
-        a, b, of_a, of_b = _fp8(7)
-        settings = {"accumulator": "H100"} if name == "fp8 H100" else {}
-        return Case((a, b, of_a, of_b), matmul(a, b, scale=of_a.double() * of_b.double()), settings)
-    if name == "blocks":  # two blocks of 128 along K, each with its scale
-        x, y = normal(8, 32, 256), normal(9, 256, 24)
-        scales = torch.tensor([0.5, 4.0])
-        parts = [x[:, i * 128 : (i + 1) * 128].to(torch.float8_e4m3fn) for i in range(2)]
-        wide = torch.cat([part.float() * scale for part, scale in zip(parts, scales, strict=True)], 1)
-        return Case((parts, scales, y.bfloat16()), matmul(wide, y.bfloat16().float()))
-    return None
-
-
-def _convolution(name: str) -> Case | None:
-    if name in ("conv", "conv dilated"):
-        image, weight = normal(10, 2, 8, 14, 14), normal(11, 6, 8, 3, 3) / 4
-        more = {"padding": 2, "dilation": 2} if name == "conv dilated" else {"padding": 1}
-        return Case((image.half(), weight.half()), convolution(image.half(), weight.half(), **more))
-    if name == "conv rectangle":
-        image, weight = normal(12, 2, 4, 10, 16), normal(13, 6, 4, 3, 5)
-        return Case((image, weight), convolution(image, weight, padding=(1, 2)))
-    if name == "conv groups":
-        image, weight = normal(14, 2, 8, 10, 10), normal(15, 12, 4, 3, 3)
-        return Case((image, weight), convolution(image, weight, groups=2))
-    if name == "sparse conv":
-        image, weight = normal(16, 2, 64, 8, 8), normal(17, 4, 64, 3, 3)
-        return Case((image.half(), weight.half()), convolution(image.half(), weight.half()))
-    return None
-
-
-def _rows(name: str) -> Case | None:
-    if name == "softmax":
-        x = (normal(18, 40, 250) * 2).half()
-        return Case((x,), softmax(x))
-    if name == "softmax low":  # scores far below 0
-        x = normal(19, 40, 256) - 110
-        return Case((x,), softmax(x))
-    if name in ("layer norm", "layer norm fp32"):
-        x, w, b = normal(20, 40, 250) + 0.5, normal(21, 250), normal(22, 250)
-        x = x if name.endswith("fp32") else x.half()
-        return Case((x, w, b), layer_norm(x, w, b))
-    if name == "layer norm far":  # a mean of 300 standard deviations
-        x = normal(23, 40, 256) + 300
-        return Case((x,), layer_norm(x))
-    if name == "layer norm small":
-        x = (normal(24, 40, 256) * 2**-9).half()
-        return Case((x,), layer_norm(x))
-    if name == "rms norm":
-        x, w = (normal(25, 40, 2880) + 0.25).bfloat16(), normal(26, 2880).bfloat16()
-        return Case((x, w), rms_norm(x, w))
-    if name == "rms norm small":  # mean squares near 2e-4
-        x = (normal(27, 40, 640) * 0.014).half()
-        return Case((x,), rms_norm(x))
-    if name in ("sum", "mean"):
-        x = normal(28, 60, 180)
-        return Case((x,), sum_over(x, 1) if name == "sum" else mean(x, 1))
-    if name == "long sum":
-        x = normal(29, 16, 20_000).abs().half()
-        return Case((x,), sum_over(x, 1))
-    if name == "max":
-        x = -normal(30, 60, 36).abs() - 1
-        return Case((x,), amax(x, 1))
-    return None
+    return CASES[name]()
 
 
 def tiles(a: Tensor, b: Tensor, size: int = 64) -> Iterator[Tensor]:
