@@ -228,12 +228,6 @@ def named_files(page: str) -> list[tuple[str, str]]:
     return re.findall(r"^\d+\. `(labkit/[\w/]+\.py)`: (.+)$", page, re.MULTILINE)
 
 
-def test_worked_example_of_a_path_with_two_files():
-    assert named_files("1. `labkit/a.py`: one.\nand\n2. `labkit/b/c.py`: two.") == [
-        ("labkit/a.py", "one."), ("labkit/b/c.py", "two.")
-    ]  # fmt: skip
-
-
 def test_the_path_is_short_and_each_file_says_what_it_is():
     files = [ROOT / file for file, _ in named_files(READING_PATH)]
     assert 12 <= len(files) <= 20

@@ -4,6 +4,7 @@ import doctest
 import itertools
 import re
 from functools import cache
+from typing import Any
 
 import nbformat
 import numpy as np
@@ -13,7 +14,7 @@ from labkit.amp import PRESETS, ScalerConfig, autocast
 from labkit.formats import FP16
 from labkit.grading import EXERCISES
 from labkit.train import recorded
-from labkit.widgets import ScalerPresets, recorded_gemm, recorded_trace
+from labkit.widgets import ScalerPresets, predictions, recorded_gemm, recorded_trace
 from notebooks import build
 
 SOURCES = {source.name: source.text.read_text(encoding="utf-8") for source in build.sources()}
@@ -178,6 +179,25 @@ def test_lesson_03_says_what_its_record_lost_at_sizes_that_are_no_multiple_of_8(
     worst = min(taken / speed[name, 512, 512, 512] for (name, *_), taken in speed.items())
     assert 0.70 < worst < 0.80
     assert "loses a quarter at most" in SOURCES["03_tensor_cores"]
+
+
+def test_lesson_07_bf16_loses_half_of_2048_micro_batches_in_turn_and_little_in_pairs() -> None:
+    """Section 7 of lesson 07: sums of micro-batches by its own cell, as its table and its prediction state them."""
+    cells = {cell["id"]: "".join(cell["source"]) for cell in build.learners(build.lesson("07_master_weights"))["cells"]}
+    names: dict[str, Any] = {}
+    exec("import torch\n" + cells["touch-micro"], names)
+    parts = names["micro_batches"]
+    exact = {count: sum(part.double() for part in parts[:count]) for count in (8, 512, 2048)}
+
+    def error(name: str, count: int) -> float:
+        add, dtype = names["WAYS"][name]
+        return float((add(parts[:count], dtype) - exact[count]).norm() / exact[count].norm())
+
+    assert {name: round(error(name, 2048), 3) for name in names["WAYS"]} == {
+        "BF16": 0.468, "FP16": 0.006, "FP32": 0.0, "BF16 in pairs": 0.003,
+    }  # fmt: skip
+    assert [round(error("BF16", count), 3) for count in (8, 512)] == [0.003, 0.040]
+    assert predictions()["master.micro"].answer == "almost half of it is lost"
 
 
 # --- predictions stay predictions ---

@@ -1,7 +1,6 @@
 """The exercises of lessons 08 to 09b: their references against apex, torch, numpy and DeepSpeed."""
 
 import itertools
-import math
 from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -182,10 +181,6 @@ def test_without_scaling_the_lines_are_the_loop_that_everybody_knows() -> None:
     assert done(reference("recipes.lines")(False, False, 1), False, 0.25).weight.item() == 0.75
 
 
-def test_nan_is_never_a_passing_metric() -> None:
-    assert reference("recipes.cheapest")([0.5, 0.5], [("O3", 1, [0.6, math.nan])]) == "FP32"
-
-
 # --- lesson 09: frameworks ---
 
 
@@ -231,14 +226,6 @@ def test_references_are_thread_safe() -> None:
     with ThreadPoolExecutor(4) as threads:
         beside = list(threads.map(lambda case: reference("frameworks.repair")(*case), drawn * 4))
     for (weight, scale), (other, other_scale) in zip(alone * 4, beside, strict=True):
-        assert scale == other_scale
-        assert weight.equal(other)
-
-
-def test_translated_and_called_back_are_one_training() -> None:
-    for case in cases("frameworks.translate")[::2]:
-        weight, scale = reference("frameworks.translate")(*case)
-        other, other_scale = reference("frameworks.callback")(*case)
         assert scale == other_scale
         assert weight.equal(other)
 

@@ -1,7 +1,6 @@
 """Predictions: asked first, answered after; and what their replies claim holds against real runs."""
 
 import ast
-import json
 import re
 from importlib import import_module
 from pathlib import Path
@@ -186,9 +185,6 @@ def test_an_answer_is_kept_and_the_next_kernel_shows_it(journal: Path) -> None:
     assert predict("scaling.order").choice == "0"
     append_answer(journal, "prediction", "start.warm_up", "a choice of last year")
     assert predict("start.warm_up").choice == "", "what is no longer offered is asked again"
-    entry = json.loads(journal.read_text(encoding="utf-8").splitlines()[0])
-    assert entry.pop("when").endswith("+00:00")
-    assert entry == {"kind": "prediction", "id": "scaling.order", "answer": "2^-27"}
 
 
 def test_a_number_is_kept_and_measured_again(journal: Path) -> None:
