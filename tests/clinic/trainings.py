@@ -38,10 +38,11 @@ def usual(
     batches: Iterable[Any],
     clip: float = 0.0,
     then: Callable[[], object] = lambda: None,
+    scaler_class: Any = torch.amp.GradScaler,
     **knobs: Any,
 ) -> Case:
     """The loop of torch's own examples; `clip`: at which norm, if at all; `then` comes after each update."""
-    scaler = torch.amp.GradScaler("cpu", **knobs)
+    scaler = scaler_class("cpu", **knobs)
 
     def train_step(batch: Any) -> float:
         opt.zero_grad(set_to_none=True)

@@ -161,27 +161,26 @@ def test_a_loss_may_be_off_by_four_roundings_of_fp16() -> None:
         assert f"1 of 40 losses are not those of its weights: step {step} returns" in outcome.says
 
 
-def test_losses_that_are_none_are_named() -> None:
-    assert "number of losses" in judged("clip", losses=(1.0,) * 39).facts
-    endless = judged("clip", losses=(1.0,) * 39 + (float("inf"),))
-    assert "finite losses" in endless.facts
-    assert "no finite number" in endless.says
-    assert "losses" in judged("clip", losses=(1.0,) * 40).facts
-
-
-def test_weights_that_do_not_follow_from_one_another_are_named() -> None:
+def test_losses_that_are_none_and_weights_that_do_not_follow_from_one_another_are_named() -> None:
     right = states("clip")
     other = right.clone()
     other[20] += 0.01
-    assert "updates" in judged("clip", states=other).facts
-    assert "first weights" in judged("clip", states=right + 0.01).facts
-    assert "steps" in judged("clip", states=right[:-1]).facts
-    short = judged("clip", states=right[:2])
-    assert "score" in short.facts
-    assert "score: expected the share of test digits that it gets right to be at least 0.6, got 0." in short.says
-    assert "parameters" in judged("clip", states=right[:, 1:]).facts
-    assert "parameters" in judged("clip", states=None).facts
-    assert "parameters" in judged("eval", buffers=well("eval").buffers[1:]).facts
+    score = "score: expected the share of test digits that it gets right to be at least 0.6, got 0."
+    for name, changes, fact, says in (
+        ("clip", {"losses": (1.0,) * 39}, "number of losses", ""),
+        ("clip", {"losses": (1.0,) * 39 + (float("inf"),)}, "finite losses", "no finite number"),
+        ("clip", {"losses": (1.0,) * 40}, "losses", ""),
+        ("clip", {"states": other}, "updates", ""),
+        ("clip", {"states": right + 0.01}, "first weights", ""),
+        ("clip", {"states": right[:-1]}, "steps", ""),
+        ("clip", {"states": right[:2]}, "score", score),
+        ("clip", {"states": right[:, 1:]}, "parameters", ""),
+        ("clip", {"states": None}, "parameters", ""),
+        ("eval", {"buffers": well("eval").buffers[1:]}, "parameters", ""),
+    ):
+        outcome = judged(name, **changes)
+        assert fact in outcome.facts
+        assert says in outcome.says
 
 
 def test_steps_may_be_longer_or_shorter_by_a_twentieth() -> None:

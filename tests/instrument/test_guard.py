@@ -17,6 +17,7 @@ from torch.optim import optimizer as torch_optimizers
 from labkit.cli import main
 from labkit.frameworks import GradScaler
 from labkit.instrument import Watch, log, replay, sample, script, watch
+from tests.clinic.trainings import usual
 
 watch_module: Any = sys.modules[Watch.__module__]
 X, Y = torch.randn(16, 8, generator=torch.Generator().manual_seed(1)), torch.arange(16) % 4
@@ -31,21 +32,11 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(), nn.Linear(16, 4))
 
 
-def by_scaler(model: nn.Module, scaler_class: Any = torch.amp.GradScaler, steps: int = 4) -> list[float]:
+def by_scaler(model: nn.Module, scaler_class: Any = torch.amp.GradScaler) -> list[float]:
     """A loop with autocast, a scaler that skips its first step, and clipping."""
-    optimizer, losses = torch.optim.AdamW(model.parameters(), lr=1e-2), []
-    scaler = scaler_class("cpu", init_scale=2.0**20)
-    for _ in range(steps):
-        optimizer.zero_grad()
-        with torch.autocast("cpu", torch.float16):
-            loss = cross_entropy(model(X), Y)
-        scaler.scale(loss).backward()
-        scaler.unscale_(optimizer)
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        scaler.step(optimizer)
-        scaler.update()
-        losses.append(loss.item())
-    return losses
+    optimizer, how = torch.optim.AdamW(model.parameters(), lr=1e-2), {"clip": 1.0, "init_scale": 2.0**20}
+    case = usual(model, optimizer, lambda _: cross_entropy(model(X), Y), range(4), scaler_class=scaler_class, **how)
+    return [case.step(number) for number in case.batches]
 
 
 PLANTS: list[tuple[type | ModuleType, str]] = [

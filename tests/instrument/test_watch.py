@@ -66,11 +66,11 @@ def no_trace():
     assert hooks() == before
 
 
-def plain(model, steps, optimizer=None):
-    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.1)
+def plain(model, steps, inputs=X):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(steps):
         optimizer.zero_grad()
-        cross_entropy(model(X), Y).backward()
+        cross_entropy(model(inputs).float(), Y).backward()
         optimizer.step()
 
 
@@ -334,12 +334,8 @@ def test_unusual_parameters_are_counted_and_replayed():
         ("weight norm", nn.Sequential(weight_norm(nn.Linear(8, 4))), X),
         ("spectral norm", nn.Sequential(spectral_norm(nn.Linear(8, 4))), X),
     ):
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         with watch(model, every=1, against_fp32_every=1) as w:
-            for _ in range(2):
-                optimizer.zero_grad()
-                cross_entropy(model(inputs).float(), Y).backward()
-                optimizer.step()
+            plain(model, 2, inputs=inputs)
         report = w.report()
         assert (report.unseen, len(report.against_fp32)) == ((), 2), name
         assert name != "FP64" or "casts in a step" not in str(report), "counted in FP32; the model casts nothing"
