@@ -203,24 +203,20 @@ def test_worked_example_each_device_has_its_folder_and_its_name_on_record(with_g
     assert load(tmp_path / "stand-in-t4" / "digits" / "fp32-seed0.json") == there
     assert load(tmp_path / "digits" / "fp32-seed0.json") == here
 
-
-def test_what_decides_grades_and_evidence_stays_on_the_cpu_unless_a_device_is_named(with_gpu: None) -> None:
-    assert TrainingRun(THIRTEEN_STEPS, FP32).place.emulated
-    assert train(THIRTEEN_STEPS, FP32, steps=1).device.startswith("CPU")
-    assert train(THIRTEEN_STEPS, FP32, steps=1, device=None).device == "Stand-in T4"
-
-
-def test_a_record_of_another_device_is_not_taken_for_this_ones(with_gpu: None, tmp_path: Path) -> None:
-    """Somebody copied a CPU's records to where the GPU's are, and the other way round."""
-    train_grid(THIRTEEN_STEPS, [FP32], [0], tmp_path)
+    # Somebody copied a CPU's records to where the GPU's are, and the other way round.
     (tmp_path / "digits").rename(tmp_path / "moved")
-    train_grid(THIRTEEN_STEPS, [FP32], [0], tmp_path, device="gpu")
     (tmp_path / "stand-in-t4" / "digits").rename(tmp_path / "digits")
     (tmp_path / "moved").rename(tmp_path / "stand-in-t4" / "digits")
     with pytest.raises(ValueError, match=r"expected a record of Stand-in T4, got one of CPU .* not mixed"):
         train_grid(THIRTEEN_STEPS, [FP32], [0], tmp_path, device="gpu")
     with pytest.raises(ValueError, match=r"expected a record of CPU .*, got one of Stand-in T4"):
         train_grid(THIRTEEN_STEPS, [FP32], [0], tmp_path, device="cpu")
+
+
+def test_what_decides_grades_and_evidence_stays_on_the_cpu_unless_a_device_is_named(with_gpu: None) -> None:
+    assert TrainingRun(THIRTEEN_STEPS, FP32).place.emulated
+    assert train(THIRTEEN_STEPS, FP32, steps=1).device.startswith("CPU")
+    assert train(THIRTEEN_STEPS, FP32, steps=1, device=None).device == "Stand-in T4"
 
 
 def test_without_a_gpu_asking_for_one_is_refused_before_anything_is_made(without_gpu: None, tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ class TestStages:
 
 
 class TestScale:
-    def test_too_high_is_skipped(self, steps):
+    def test_too_high_is_skipped_and_the_slider_shows_the_scalers_scale(self, steps):
         steps.log2_scale = 40
         words = said(steps)
         assert not steps.watched.stepped
@@ -78,6 +78,8 @@ class TestScale:
         assert words["check for inf"].endswith("The step is skipped, and the scale goes down to 2^39.")
         assert words["step"] == "Skipped: the weights and the optimizer's state stay as they were."
         assert words["copy back"] == "Nothing moved, so nothing changes."
+        steps.another_step()
+        assert (steps.log2_scale, steps.watched.scale, steps.watched.step) == (39, 2.0**39, 2)
 
     def test_each_power_of_two_moves_the_bars_by_one_place(self, steps):
         steps.recipe_name = "FP32"
@@ -86,8 +88,6 @@ class TestScale:
         scaled = view(steps)["stages"][3][-1]["bar"]
         assert [b - a for a, b in zip(plain, scaled, strict=True)] == pytest.approx([4 / 68] * 2)
 
-
-class TestSeveralSteps:
     def test_reset_begins_again(self, steps):
         first = steps.watched.loss
         for step in (2, 3):
@@ -95,11 +95,6 @@ class TestSeveralSteps:
             assert steps.watched.step == step
         steps.reset()
         assert (steps.watched.step, steps.watched.loss) == (1, first)
-
-    def test_after_a_skip_the_slider_shows_the_scalers_scale(self, steps):
-        steps.log2_scale = 40
-        steps.another_step()
-        assert (steps.log2_scale, steps.watched.scale, steps.watched.step) == (39, 2.0**39, 2)
 
 
 def test_a_step_whose_gradients_are_all_zero_says_so():
