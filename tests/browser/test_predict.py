@@ -50,12 +50,8 @@ def test_what_is_printed_and_its_explanation_wait_for_the_prediction_and_nothing
         notebook.page.locator(f".jp-RenderedMarkdown p:has-text('{text}')")
         for text in ("an instruction", "an explanation", "It stands alone")
     )
-    assert not answer.is_visible()
-    assert not explanation.is_visible()
-    assert instruction.is_visible()
-    assert part.is_visible()
-    assert other.is_visible()
-    assert error.is_visible()
+    assert [waits.is_visible() for waits in (answer, explanation)] == [False, False]
+    assert [shown.is_visible() for shown in (instruction, part, other, error)] == [True] * 4
     notebook.page.locator(".labkit-predict input[type=radio]").first.check()
     notebook.page.locator(".labkit-predict button").click()
     answer.wait_for()

@@ -116,14 +116,10 @@ STILL_ALIVE = """() => [...document.querySelectorAll('.labkit :is(button, input,
     .filter((control) => !control.closest('[inert]')).length"""
 
 
-def cell_of(name: str) -> str:
-    return f"{name} = w = {WIDGETS[name].made}\nw"
-
-
 @pytest.fixture(scope="module")
 def notebook(lab):
     (lab.folder / "labkit-answers.jsonl").unlink(missing_ok=True)
-    cells = [SETUP, *map(cell_of, WIDGETS)]
+    cells = [SETUP, *(f"{name} = w = {widget.made}\nw" for name, widget in WIDGETS.items())]
     with lab.shown(cells, name="widgets", height=1400) as notebook:
         yield notebook
 

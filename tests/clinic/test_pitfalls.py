@@ -4,10 +4,6 @@ from labkit.clinic import Status, find_pitfalls
 from labkit.train import RunRecord, StepRecord, recorded
 
 
-def bad(record: RunRecord) -> set[str]:
-    return {finding.name for finding in find_pitfalls(record).of(Status.BAD)}
-
-
 def test_the_runs_on_record() -> None:
     for recipe, wrong in (
         ("FP32", set()),
@@ -15,7 +11,8 @@ def test_the_runs_on_record() -> None:
         ("FP16", {"underflow"}),
         ("FP16 static too high", {"steps"}),
     ):
-        assert bad(recorded("segmentation", recipe, 0)) == wrong, recipe
+        report = find_pitfalls(recorded("segmentation", recipe, 0))
+        assert {finding.name for finding in report.of(Status.BAD)} == wrong, recipe
 
 
 def made_of(*steps: StepRecord) -> RunRecord:

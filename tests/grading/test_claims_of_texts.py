@@ -177,10 +177,6 @@ def test_every_demand_of_a_text_is_checked_in_the_notebook_and_at_grading() -> N
     assert {id for id in EXERCISES if not id.startswith(TRAINED)} == {id for id, *_ in CLAIMS}
 
 
-def short_name(thing: Any) -> str:
-    return str(getattr(thing, "__name__", thing)).split(".")[-1]
-
-
 def test_what_an_answer_may_not_call_is_in_its_text() -> None:
     """A whole family may be named as one: the FP16 of numpy and torch; torch's own softmax; `struct`."""
     families = {
@@ -191,5 +187,5 @@ def test_what_an_answer_may_not_call_is_in_its_text() -> None:
     for exercise in EXERCISES.values():
         text = text_of(exercise.id) if exercise.withheld else ""
         named = {name for words, names in families.items() if words in text for name in names}
-        for name in map(short_name, exercise.withheld):
+        for name in (str(getattr(thing, "__name__", thing)).split(".")[-1] for thing in exercise.withheld):
             assert name in named or re.search(rf"\b{name}`", text), (exercise.id, name)

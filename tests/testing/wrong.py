@@ -94,12 +94,6 @@ def _one_pass(x: Tensor) -> Tensor:
     return (x - centre) * torch.rsqrt((x * x).mean(1, keepdim=True) - centre * centre + 1e-5)
 
 
-def _double(values: Tensor, *dtypes: torch.dtype) -> Tensor:
-    for dtype in dtypes:
-        values = values.to(dtype)
-    return values
-
-
 _T = "triton-lang/triton"
 _TT = "tenstorrent/tt-metal"
 _F = torch.float16

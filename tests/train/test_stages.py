@@ -27,10 +27,6 @@ def at(step, name):
     return {tensor.name: tensor for tensor in step.stages[STAGES.index(name)].tensors}
 
 
-def dtypes(step, name):
-    return {tensor.dtype for tensor in step.stages[STAGES.index(name)].tensors}
-
-
 def test_watching_does_not_change_a_run():
     for recipe in RECIPE_NAMES:
         watched, alone = run_of(recipe), run_of(recipe)
@@ -77,8 +73,9 @@ def test_gradients_and_updates_are_those_of_plain_torch():
 def test_the_dtypes_of_each_recipe():
     half, single = torch.float16, torch.float32
     steps = {name: watch_step(run_of(name)) for name in RECIPE_NAMES}
+    stages = ("cast weights", "scaled backward", "unscale", "step", "copy back")
     seen_dtypes = {
-        name: [dtypes(step, stage) for stage in ("cast weights", "scaled backward", "unscale", "step", "copy back")]
+        name: [{tensor.dtype for tensor in at(step, stage).values()} for stage in stages]
         for name, step in steps.items()
     }
     assert seen_dtypes["FP32"] == [{single}] * 5

@@ -65,12 +65,10 @@ def test_an_unknown_widget_is_named():
         script("nothing")
 
 
-def histogram() -> UnderflowHistogram:
-    return UnderflowHistogram(snapshot({"conv": torch.tensor([2.0**-30, 1.0])}, step=0, kind="weight gradients"))
-
-
 GUIDED: dict[str, Callable[[], LabWidget]] = {
-    "underflow": histogram,
+    "underflow": lambda: UnderflowHistogram(
+        snapshot({"conv": torch.tensor([2.0**-30, 1.0])}, step=0, kind="weight gradients")
+    ),
     "mma_block": MmaBlock,
     "workbench": lambda: Workbench("digits", "O2", steps=5, device="cpu"),
 }

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from labkit.amp import RECIPES
-from labkit.train import GPU_TASKS, TASKS, Place, StepRecord, devices, load, train
+from labkit.train import GPU_TASKS, TASKS, Place, StepRecord, load, train
 from labkit.widgets import BeatTheScaler, LiveTraining, TrainingBar, Workbench
 from labkit.widgets.driven.controller import Button, Phase
 from tests.slowness import slowness
@@ -147,18 +147,16 @@ def test_the_bar_draws_a_hundred_points_and_an_infinite_loss_is_a_gap() -> None:
     json.dumps(bar.losses, allow_nan=False)
 
 
-def test_it_trains_on_the_gpu_where_there_is_one_and_times_fp32_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    stand_in = Place(torch.device("cpu"), "Stand-in T4", "gpu")
-    monkeypatch.setattr(devices, "gpus", lambda: (stand_in,))
+def test_it_trains_on_the_gpu_where_there_is_one_and_times_fp32_beside_it(gpu) -> None:
     bar = TrainingBar(TASK, RECIPE, steps=5)
-    assert bar.sentence.endswith("5 steps on this GPU: Stand-in T4.")
+    assert bar.sentence.endswith("5 steps on this GPU: Tesla T4.")
     bar.start()
     record = bar.wait(60)
     assert record is not None
-    assert record.device == "Stand-in T4"
-    assert bar.sentence.endswith("It ran on this GPU: Stand-in T4.")
+    assert record.device == "Tesla T4"
+    assert bar.sentence.endswith("It ran on this GPU: Tesla T4.")
     number = r"[\d.,]+"
-    told = rf"Steps a second on Stand-in T4: FP32 {number}, FP16 dynamic {number} \({number} times FP32\)\."
+    told = rf"Steps a second on Tesla T4: FP32 {number}, FP16 dynamic {number} \({number} times FP32\)\."
     assert re.search(told, bar.sentence)
     assert TrainingBar(TASK, RECIPE, device="cpu").place.emulated
 

@@ -40,11 +40,6 @@ def rows(block: dict[str, Any]) -> dict[str, dict[str, str]]:
     return {row["name"]: row for row in block["rows"]}
 
 
-def exact_sum(terms: Any) -> Fraction:
-    a, b, c = terms
-    return Fraction(c) + sum((Fraction(x) * Fraction(y) for x, y in zip(a, b, strict=True)), Fraction(0))
-
-
 def value_of(row: dict[str, str], top: int, kinds: str = "zk") -> Fraction:
     """Read a row of bits as a number; only columns of these kinds."""
     size = sum(
@@ -136,7 +131,9 @@ def test_what_is_cut_and_dropped_is_what_is_missing(js):
     (view,) = shown(js, board.terms, "H100")
     top = board.blocks[0].unit_exponent + view["edge"] - 1
     *added, total, result = view["rows"]
-    assert sum(value_of(row, top, "zkc") for row in added) == exact_sum(board.terms)
+    a, b, c = board.terms
+    exact = Fraction(c) + sum((Fraction(x) * Fraction(y) for x, y in zip(a, b, strict=True)), Fraction(0))
+    assert sum(value_of(row, top, "zkc") for row in added) == exact
     assert value_of(result, top, "kd") == value_of(total, top)
 
 

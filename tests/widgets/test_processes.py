@@ -288,18 +288,15 @@ threading.Event().wait()
 """
 
 
-def with_children(process: int) -> list[int]:
-    """Return a process and those that it has started."""
-    return [process, *map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split())]
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
 def test_no_process_is_left_when_the_kernel_is_killed() -> None:
     kernel = subprocess.Popen([sys.executable, "-c", KERNEL], stdout=subprocess.PIPE, text=True)
     assert kernel.stdout is not None
     try:
-        processes = with_children(int(kernel.stdout.readline()))
+        launcher = int(kernel.stdout.readline())
+        children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+        processes = [launcher, *map(int, children)]
         assert len(processes) == 5  # torchrun and four ranks
         ends = [os.pidfd_open(process) for process in processes]
     finally:
