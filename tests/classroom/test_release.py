@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import inspect
 import io
+import itertools
 import json
 import math
 import os
@@ -24,7 +25,7 @@ from labkit.classroom.model_answers import cell_in
 from labkit.classroom.release import _sealed, stored_exercise
 from labkit.cli import main
 from labkit.course import NOT_FOR_LEARNERS, Lesson, cells_of, lessons, lessons_folder, questions, solution_of
-from labkit.grading import EXERCISES, Exercise, judge
+from labkit.grading import EXERCISES, judge
 from labkit.grading.judge import answers_of, visible_cases
 from labkit.grading.sandbox.wire import Instance
 from tests.grading.cases import lesson_module
@@ -171,13 +172,14 @@ def test_the_learners_lab_answers_a_right_and_a_wrong_answer_and_has_no_referenc
 runs = lesson_module("10_clinic", "runs")
 
 
-def is_diagnosed(outcome: Any) -> bool:
-    return isinstance(outcome, runs.Diagnosed)
+SOME = ("start.smallest", "numbers.decode", "rounding.epsilon", "recipes.lines")
+SLOW = (pytest.mark.slow, pytest.mark.timeout(600 * slowness()))
 
 
-def same_answers(exercise: Exercise) -> None:
-    """Whatever is answered, the stored exercise says what the whole one says, to the letter."""
-    stored = stored_exercise(exercise)
+@pytest.mark.parametrize("id", [pytest.param(id, marks=() if id in SOME else SLOW) for id in EXERCISES])
+def test_a_stored_exercise_says_what_the_whole_one_says(id: str) -> None:
+    """Whatever is answered, to the letter."""
+    exercise, stored = EXERCISES[id], stored_exercise(EXERCISES[id])
     assert (stored.points, stored.call, stored.minutes) == (exercise.points, exercise.call, exercise.minutes)
     nothing = [lambda *_: None, lambda *_: 0.0, lambda: 1, 5]
     for answer in [exercise.reference, *(known.answer for known in exercise.mistakes), *nothing]:
@@ -186,44 +188,29 @@ def same_answers(exercise: Exercise) -> None:
         assert str(judge(own, answers_of(own, answer, exercise.withheld))) == str(whole)
 
 
-SOME = ("start.smallest", "numbers.decode", "rounding.epsilon", "recipes.lines")
-SLOW = (pytest.mark.slow, pytest.mark.timeout(600 * slowness()))
-
-
-@pytest.mark.parametrize("id", [pytest.param(id, marks=() if id in SOME else SLOW) for id in EXERCISES])
-def test_a_stored_exercise_says_what_the_whole_one_says(id: str) -> None:
-    same_answers(EXERCISES[id])
-
-
-CLINIC = [id for id in EXERCISES if any(is_diagnosed(check.outcome) for check in EXERCISES[id].checks)]
-
-
 def test_a_stored_diagnosis_takes_what_the_whole_one_takes_and_does_not_say_which(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(runs, "COST", 2)
-    for id in CLINIC:
-        same_diagnoses(id)
-
-
-def same_diagnoses(id: str) -> None:
-    outcome: Any = next(check.outcome for check in EXERCISES[id].checks if is_diagnosed(check.outcome))
-    (where, amount), places = outcome.right, outcome.places
-    number = amount if isinstance(amount, float | int) else 1.0
-    stored: Any = _sealed(outcome, b"salt")
-    others = [0, 0.0, -0.0, 1, True, 1.5, "weight", "", None, math.nan, math.inf, 10**400, 2**-14, 256, -number]
-    near = [number * share for share in (1, 0.89, 0.91, 0.899, 0.901, 1.099, 1.101, 1 + 1e-9)]
-    for place in (*places, "elsewhere"):
-        for said in (amount, int(number), *near, *others):
+    outcomes: list[Any] = [check.outcome for exercise in EXERCISES.values() for check in exercise.checks]
+    diagnosed = [outcome for outcome in outcomes if isinstance(outcome, runs.Diagnosed)]
+    assert diagnosed
+    for outcome in diagnosed:
+        (where, amount), places = outcome.right, outcome.places
+        number = amount if isinstance(amount, float | int) else 1.0
+        stored: Any = _sealed(outcome, b"salt")
+        others = [0, 0.0, -0.0, 1, True, 1.5, "weight", "", None, math.nan, math.inf, 10**400, 2**-14, 256, -number]
+        near = [number * share for share in (1, 0.89, 0.91, 0.899, 0.901, 1.099, 1.101, 1 + 1e-9)]
+        for place, said in itertools.product((*places, "elsewhere"), (amount, int(number), *near, *others)):
             answer = Instance("Treatment", {"diagnosis": (place, said)})
             one, other = stored(answer, (0, 2)), outcome(answer, (0, 2))
             assert (one.passed, one.says) == (other.passed, other.says), (place, said)
             assert bool(one.facts) == bool(other.facts)
             assert repr(place) not in repr(one.facts)
-    assert outcome(Instance("Treatment", {"diagnosis": (where, amount)}), (0, 2)).passed
-    right, again = stored.right, _sealed(outcome, b"another").right  # type: ignore[attr-defined]
-    assert not right.sealed.keys() & again.sealed.keys()
-    assert where.encode() not in pickle.dumps(right)
+        assert outcome(Instance("Treatment", {"diagnosis": (where, amount)}), (0, 2)).passed
+        right, again = stored.right, _sealed(outcome, b"another").right  # type: ignore[attr-defined]
+        assert not right.sealed.keys() & again.sealed.keys()
+        assert where.encode() not in pickle.dumps(right)
 
 
 def test_a_stored_diagnosis_costs_a_tenth_of_a_second_and_more_to_try(monkeypatch: pytest.MonkeyPatch) -> None:
