@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, replace
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import torch
@@ -316,7 +316,7 @@ class Engine:
         suspects = [*named.values(), *weights, *([self._loss] if weights else [])]
         magnitudes = largest_magnitudes(suspects) if suspects else []
         groups = (edits or [], self._boundary.unread, self._ranges.pending, magnitudes)
-        scalars = [scalar for group in groups for scalar in group]
+        scalars = [*chain(*groups)]
         values = self._gradients.read_found(scalars)
         if not scalars:
             return StepInspection(edits is None, self._ranges.learn(()), None, None, None)

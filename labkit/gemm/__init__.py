@@ -14,10 +14,10 @@ from labkit.gemm.explain import AlignedTerm, BlockSum, explain
 from labkit.gemm.half_storage import GEMMS, half_storage, rounds_once
 from labkit.gemm.mma import ROWS, SPECS, TURING_4, MmaSpec
 from labkit.gemm.product import matmul
-from labkit.gemm.tf32 import fp32_precision, has_tf32, tf32_products
+from labkit.gemm.tf32 import fp32_precision, has_tf32, is_ieee_on_cpu, tf32_products
 
 __all__ = [
     "ACCUMULATORS", "EXACT", "GEMMS", "PAIRWISE_FP32", "ROWS", "SEQUENTIAL_FP16", "SEQUENTIAL_FP32", "SPECS",
     "TURING_4", "Accumulator", "AlignedTerm", "BlockSum", "MmaSpec", "accumulate", "emulate", "emulator", "explain",
-    "fp32_precision", "half_storage", "has_tf32", "matmul", "rounds_once", "tf32_products",
+    "fp32_precision", "half_storage", "has_tf32", "is_ieee_on_cpu", "matmul", "rounds_once", "tf32_products",
 ]  # fmt: skip

@@ -92,6 +92,12 @@ def fp32_precision(precision: Precision) -> Iterator[None]:
             _acquire(outer)
 
 
+def is_ieee_on_cpu() -> bool:
+    """Return whether FP32 operands on a CPU are multiplied as they are, and no open block is about to change that."""
+    with _condition:
+        return not _open and not _waiting and all(_get(("mkldnn", op)) in ("none", "ieee") for op in OPERATIONS)
+
+
 def has_tf32(device: torch.device | str) -> bool:
     """Return whether a device has Tensor Cores for TF32: NVIDIA's have from Ampere (compute capability 8.0) on."""
     device = torch.device(device)

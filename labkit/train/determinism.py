@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from labkit.amp import Recipe
-from labkit.gemm import fp32_precision, has_tf32
+from labkit.gemm import fp32_precision, has_tf32, is_ieee_on_cpu
 
 DROPOUT_OFFSET = 1_000_000_007  # added to a step's seed for dropout, so that it differs from the batch's seed
 _lock = threading.Lock()
@@ -26,6 +26,9 @@ def arithmetic(recipe: Recipe, device: torch.device) -> Iterator[None]:
     Not covered: operations without a deterministic CUDA kernel (see `torch.use_deterministic_algorithms`), and cuDNN's
     recurrent layers, which need CUBLAS_WORKSPACE_CONFIG=:4096:8 in the environment.
     """
+    if device.type == "cpu" and is_ieee_on_cpu():
+        yield
+        return
     with deterministic_cudnn(), fp32_precision("tf32" if recipe.tf32 and has_tf32(device) else "ieee"):
         yield
 

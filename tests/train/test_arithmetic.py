@@ -7,7 +7,7 @@ backward. Before and after, they are as the session has them.
 import json
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,13 +32,15 @@ PRODUCTS = ("aten::convolution", "aten::convolution_backward", "aten::mm", "aten
 class AtEachProduct(TorchDispatchMode):
     """What torch's switches say while products are computed."""
 
-    def __init__(self) -> None:
+    def __init__(self, cpu: Collection[str] = ("ieee",)) -> None:
         super().__init__()
+        self.cpu = cpu
         self.seen: dict[str, set[tuple[str, bool, bool]]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func._schema.name in PRODUCTS:
             cudnn = torch.backends.cudnn
+            assert torch.backends.mkldnn.matmul.fp32_precision in self.cpu
             switches = (cudnn.conv.fp32_precision, cudnn.deterministic, cudnn.benchmark)
             self.seen.setdefault(func._schema.name, set()).add(switches)
         return func(*args, **(kwargs or {}))
@@ -46,9 +48,11 @@ class AtEachProduct(TorchDispatchMode):
 
 @pytest.fixture
 def session() -> Iterator[None]:
-    """A user's session that timed cuDNN's algorithms; torch's defaults else."""
+    """A user's session with BF16 products on the CPU and timing of cuDNN's algorithms; torch's defaults else."""
     torch._C._set_cudnn_benchmark(True)  # torch.backends.cudnn.benchmark, which torch's own tests freeze
+    torch.backends.mkldnn.matmul.fp32_precision = "bf16"
     yield
+    torch.backends.mkldnn.matmul.fp32_precision = "none"
     torch._C._set_cudnn_benchmark(False)
 
 
@@ -74,6 +78,12 @@ def test_products_are_ieees_and_deterministic_in_training_and_the_session_keeps_
         assert set(switches.seen) >= {"aten::convolution", "aten::convolution_backward", "aten::mm"}, "both directions"
         assert set().union(*switches.seen.values()) == {("ieee", True, False)}, (name, work)
         assert (cudnn.conv.fp32_precision, cudnn.deterministic, cudnn.benchmark) == ("tf32", False, True)
+
+
+def test_on_a_cpu_that_multiplies_fp32_as_it_is_nothing_is_set() -> None:
+    with AtEachProduct(cpu=("none", "ieee")) as switches:
+        one_step(RECIPES["FP32"])
+    assert set().union(*switches.seen.values()) == {("tf32", False, False)}, "a GPU's, which do not matter here"
 
 
 def test_runs_that_overlap_in_threads_restore_at_the_end(session: None) -> None:

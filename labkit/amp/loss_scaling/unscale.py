@@ -135,7 +135,7 @@ def _wide(gradients: Sequence[Tensor], in_place: bool) -> list[Tensor]:
     copied: list[tuple[Tensor, Tensor]] = []
     for g in gradients:
         if in_place and g.dtype in _WIDE and g.layout is torch.strided:
-            wide.append(g.detach())
+            wide.append(g.detach() if g.requires_grad else g)
             continue
         if not g.is_floating_point() or g.layout not in (torch.strided, torch.sparse_coo):
             raise TypeError(f"expected a floating-point gradient, dense or sparse COO, got {g.dtype}, {g.layout}")
