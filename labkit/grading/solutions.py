@@ -96,13 +96,14 @@ def _edited(cell: Cell, edits: Sequence[Edit]) -> str:
         if found != 1:
             raise CourseError(f"expected the text {old!r} once in the solution, found it {found} times")
         source = "".join([part.replace(old, new) if i % 2 else part for i, part in enumerate(parts)])
-    if edits and ast.dump(_parsed(source)) == ast.dump(_parsed(cell.source)):
+    if edits and _dumped(source) == _dumped(cell.source):
         raise CourseError(f"the edits {list(edits)} change nothing: the mistake equals the reference")
     return source
 
 
-def _parsed(source: str) -> ast.Module:
+@lru_cache(maxsize=64)
+def _dumped(source: str) -> str:
     try:
-        return ast.parse(source)
+        return ast.dump(ast.parse(source))
     except SyntaxError as error:
         raise CourseError(f"after the edits the solution is not Python: {error}") from error

@@ -90,6 +90,9 @@ def where(error: BaseException, filename: str) -> str:
 def _call_problem(function: object, call: str, arguments: tuple[object, ...]) -> str:
     if not callable(function):
         return f"expected a function, got a {type(function).__name__}: pass the function itself, without parentheses"
+    code = function.__code__ if isinstance(function, FunctionType) else None
+    if code is not None and code.co_argcount == len(arguments) and not code.co_kwonlyargcount:
+        return ""  # most answers; reading a signature takes as long as many a call
     try:
         signature = inspect.signature(function)
     except Exception:  # a builtin without one, or an object that fakes one: the call itself decides
