@@ -7,10 +7,9 @@ passes unchanged, and so does one that is not an `Exception` (KeyboardInterrupt,
 
 from __future__ import annotations
 
-import sys
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -117,17 +116,20 @@ def guarded_around(around: Callable[..., Any], failed: Failed, call: Any, /, *ar
     return original.result if original.called else call(*args, **kwargs)
 
 
-@contextmanager
-def guarded_context(context: AbstractContextManager[Any], failed: Failed, where: str) -> Iterator[None]:
-    """Open a context around a block, which runs even if the context fails to open or close."""
-    stack = ExitStack()
-    with reporting(failed, where):
-        stack.enter_context(context)
-    try:
-        yield
-    except BaseException:
-        with reporting(failed, where):
-            stack.__exit__(*sys.exc_info())
-        raise
-    with reporting(failed, where):
-        stack.close()
+class guarded_context:
+    """Context that opens another one around a block, which runs even if that one fails to open or close."""
+
+    __slots__ = ("context", "failed", "open", "where")
+
+    def __init__(self, context: AbstractContextManager[Any], failed: Failed, where: str | Callable[..., Any]) -> None:
+        self.context, self.failed, self.where, self.open = context, failed, where, False
+
+    def __enter__(self) -> None:
+        with reporting(self.failed, self.where):
+            self.context.__enter__()
+            self.open = True
+
+    def __exit__(self, *error: Any) -> None:
+        if self.open:
+            with reporting(self.failed, self.where):
+                self.context.__exit__(*error)

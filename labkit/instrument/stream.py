@@ -29,6 +29,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from labkit.instrument.guard import Failed, guarded_around, guarded_context, name_of, reporting
+from labkit.modes import nested_contexts
 
 Gradients = dict[str, Tensor | None]  # parameter -> its unscaled gradient, None where none arrived
 
@@ -247,21 +248,23 @@ class Listeners:
                 except Exception as error:
                     listener.failed(name_of(method), error)
 
-    @contextmanager
-    def _around(self, event: str, *args: Any) -> Iterator[None]:
-        with ExitStack() as stack:
-            for listener in self.listeners:
-                if (method := getattr(listener, event, None)) is not None:
-                    with reporting(listener.failed, method):
-                        stack.enter_context(guarded_context(method(*args), listener.failed, name_of(method)))
-            yield
+    def _around(self, event: str, *args: Any) -> AbstractContextManager[None]:
+        contexts: list[AbstractContextManager[None]] = []
+        for listener in self.listeners:
+            if (method := getattr(listener, event, None)) is not None:
+                with reporting(listener.failed, method):
+                    contexts.append(guarded_context(method(*args), listener.failed, method))
+        return contexts[0] if len(contexts) == 1 else nested_contexts(lambda: contexts)
 
     def those(self, condition: str, subject: Any) -> Listeners:
         """Return those of whom `observes_model` or `observes_optimizer` is true of a model or an optimizer."""
         found: list[Any] = []
         for listener in self.listeners:
-            with reporting(listener.failed, condition):
-                found += [listener] * getattr(listener, condition, lambda _: False)(subject)
+            try:
+                if (is_true := getattr(listener, condition, None)) is not None and is_true(subject):
+                    found.append(listener)
+            except Exception as error:
+                listener.failed(condition, error)
         return Listeners(tuple(found))
 
     def failed(self, where: str, error: Exception) -> None:
@@ -319,7 +322,7 @@ def open_cast_sources(cast: Callable[[], AbstractContextManager[None]], failed: 
     """Open the cast sources that are registered."""
     with ExitStack() as stack:
         for source in _CAST_SOURCES:
-            stack.enter_context(guarded_context(source(cast, failed), failed, name_of(source)))
+            stack.enter_context(guarded_context(source(cast, failed), failed, source))
         yield
 
 
@@ -388,7 +391,7 @@ class Stream(Listeners):
                 for owner, name in TAPPED[key]:
                     stack.enter_context(tap(owner, name, around, self.failed))
             else:
-                stack.enter_context(guarded_context(key(self), self.failed, name_of(key)))
+                stack.enter_context(guarded_context(key(self), self.failed, key))
         if not listeners:
             self._own_sources.clear()
 
