@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from torch.utils._pytree import tree_leaves
 from labkit.clinic.constants import misfit
 from labkit.instrument.guard import described
 from labkit.instrument.sample import dtype_name, finite, floats, largest, non_finite
+from labkit.instrument.script import leaves
 from labkit.instrument.stream import Listener, Modules, in_backward, outside_modes
 from labkit.instrument.symptoms import finding
 from labkit.instrument.user_code import line_of_user
@@ -45,6 +47,7 @@ VIEWS = {"view", "_unsafe_view", "t", "transpose", "permute", "expand", "squeeze
          "slice", "select", "split", "unbind", "as_strided", "clone", *CASTS}  # fmt: skip
 SQUARES = {"pow", "norm", "linalg_vector_norm", "square"}
 NORMS = {"norm", "linalg_vector_norm", "_foreach_norm"}
+COMPARED = 8  # gradients of a scaled loss that are compared with those of the step
 ALMOST_LOWEST = -60_000  # masks in FP16 are at or below it: two of them add up to -inf, which is harmless
 
 
@@ -74,6 +77,10 @@ class TrainingObserver(Listener):
         self._unscaled, self._by_scaler = True, False
         self._scaled_outputs = False  # of the last torch.autograd.grad
         self._factors: set[float] = set()
+        self._in_fp16 = False  # an autocast region of FP16 was seen
+        self._leaves: list[Tensor] = []  # of a scaled loss, until its backward pass ends
+        self._as_scaled: list[Tensor] = []  # some of their gradients, as it left them
+        self._factor = 1.0  # of that loss
 
     def note(self, kind: str, seen: str) -> None:
         """Record an event, unless the lab itself caused it."""
@@ -136,8 +143,18 @@ class TrainingObserver(Listener):
         self.attempts[-1].taken = found is None or not float(found)
         if self.attempts[-1].taken and not all(map(finite, _gradients(optimizer))):
             self.note("a step with inf or NaN", "the optimizer got gradients with inf or NaN")
+        if not self._by_scaler and self._steps_as_scaled(optimizer):
+            seen = f"the optimizer got the gradients of the loss times {self._factor:g}, not divided by it"
+            self.note("a step with scaled gradients", seen)
         if any(self.regions):
             self.note("a step inside autocast", "optimizer.step() was called inside an open autocast region")
+
+    def _steps_as_scaled(self, optimizer: Any) -> bool:
+        """Return whether an optimizer of torch, which never divides, gets gradients as a scaled loss left them."""
+        if not type(optimizer).__module__.startswith("torch.optim") or optimizer._optimizer_step_pre_hooks:
+            return False
+        mine = [gradient.float() for gradient in _gradients(optimizer)]
+        return any(torch.equal(one, other) for one in self._as_scaled for other in mine if one.shape == other.shape)
 
     def after_optimizer(self, optimizer: Any, *_: Any) -> None:
         self.stepping, self._factors = False, set()
@@ -158,13 +175,26 @@ class TrainingObserver(Listener):
         if len(self._factors) > 1 and 1.0 not in self._factors:
             shown = " and ".join(f"{factor:g}" for factor in sorted(self._factors))
             self.note("scale changed between", f"gradients with scales of {shown} were added")
-        self._unscaled = factor == 1
+        self._unscaled, self._factor = factor == 1, factor
+        found = [] if self._unscaled else leaves(root)
+        in_fp16 = self.scaled or self._in_fp16 or any(leaf.dtype is torch.float16 for leaf in found)
+        self._leaves, self._as_scaled = found if in_fp16 else [], []
+
+    def after_backward(self, *_: Any, **__: Any) -> None:
+        if line_of_user(sys._getframe(1)) is None:
+            return
+        with outside_modes():
+            plain = [p for p in self._leaves if not _has_hooks(p)]
+            found = (p.grad for p in sorted(plain, key=Tensor.numel) if p.grad is not None)
+            usable = (g for g in found if g.layout is torch.strided and finite(g) and g.any())
+            self._as_scaled = [g.detach().float().clone() for g in islice(usable, COMPARED)]
+            self._leaves = []
 
     def before_grad(self, outputs: Any, *_: Any, **__: Any) -> None:
         with outside_modes():
             self._scaled_outputs = loss_scale(outputs if isinstance(outputs, Tensor) else next(iter(outputs))) > 1
 
-    def after_grad(self, found: Any, create_graph: bool) -> None:
+    def after_grad(self, found: Any, create_graph: bool = False, **_: Any) -> None:
         if self._scaled_outputs and create_graph:
             self.scaled_gradients += [g for g in found if g is not None]
 
@@ -193,10 +223,17 @@ class TrainingObserver(Listener):
 
     def autocast_begins(self, region: Any) -> None:
         self.regions.append(bool(region._enabled))
+        self._in_fp16 |= self.regions[-1] and region.fast_dtype is torch.float16
 
     def autocast_ends(self, region: Any, *_: Any) -> None:
         if self.regions:
             self.regions.pop()
+
+
+def _has_hooks(parameter: Any) -> bool:
+    """Return whether hooks other than the watch's own run for the gradient of a parameter: they may divide it."""
+    hooks = [*(parameter._backward_hooks or {}).values(), *(parameter._post_accumulate_grad_hooks or {}).values()]
+    return any(not getattr(hook, "__module__", "").startswith("labkit.instrument") for hook in hooks)
 
 
 def _gradients(optimizer: Any) -> list[Tensor]:

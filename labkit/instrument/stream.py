@@ -51,8 +51,9 @@ class Listener:
     after_module          (module, args, output): it has ended; an exception has no output
     parameter_registered  (module, name, parameter): a module gets a parameter
     before_backward       (tensors, ...): torch.autograd.backward, which a tensor's own backward calls
+    after_backward        (None): it has ended; () if it raised
     before_grad           (outputs, ...): torch.autograd.grad
-    after_grad            (found, create_graph): its gradients; () if it raised
+    after_grad            (found, ...): its gradients; () if it raised
     before_clip           (parameters, ...): gradients are clipped
     before_schedule       (schedule, ...): a schedule of the learning rate steps
     autocast_begins       (region): a region of torch.autocast opens
@@ -387,7 +388,7 @@ class Stream(Listeners):
                 register, options = HOOKS[key]
                 stack.callback(register(partial(self.emit, key), **options).remove)
             elif key in TAPPED:
-                around = self._around_grad if key == "before_grad" else partial(self._before, key)
+                around = partial(self._around_call, key)
                 for owner, name in TAPPED[key]:
                     stack.enter_context(tap(owner, name, around, self.failed))
             else:
@@ -395,17 +396,16 @@ class Stream(Listeners):
         if not listeners:
             self._own_sources.clear()
 
-    def _before(self, event: str, call: Any, *args: Any, **kwargs: Any) -> Any:
+    def _around_call(self, event: str, call: Any, *args: Any, **kwargs: Any) -> Any:
+        """Send an event before a call, and the one that ends it, with its result, to those that observe the first."""
         self.emit(event, *args, **kwargs)
-        return call(*args, **kwargs)
-
-    def _around_grad(self, call: Any, *args: Any, **kwargs: Any) -> Any:
-        self.emit("before_grad", *args, **kwargs)
+        if not event.startswith("before"):
+            return call(*args, **kwargs)
         found: Any = ()
         try:
             found = call(*args, **kwargs)
         finally:
-            self.emit("after_grad", found, bool(kwargs.get("create_graph")))
+            self.emit(event.replace("before", "after"), found, **kwargs)
         return found
 
 

@@ -50,6 +50,9 @@ SYMPTOMS: dict[str, Symptom] = {
         "Check the gradients first: use a GradScaler, or clip with error_if_nonfinite=True.",
         ("clip_with_inf",),
     ),
+    "a step with scaled gradients": Symptom(
+        BAD, "Use scaler.step(optimizer), which divides them; or divide by hand: `p.grad /= scale`.", ()
+    ),
     "constant": Symptom(WARN, "Choose it by `torch.finfo(x.dtype)`, or compute in FP32.", EPSILONS),
     "whole numbers fall together": Symptom(BAD, "Count in integers or in FP32.", ("positions_in_half",)),
     "whole numbers in FP32 fall together": Symptom(WARN, "Count in integers or in FP32.", ("positions_in_half",)),

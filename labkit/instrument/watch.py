@@ -280,7 +280,7 @@ class Watch(Listener):
         if self._sample is not None:
             self._sample.inner = True
 
-    def after_grad(self, *_: Any) -> None:
+    def after_grad(self, *_: Any, **__: Any) -> None:
         self._grads -= 1
         if self._sample is not None:
             self._sample.inner = self._grads > 0

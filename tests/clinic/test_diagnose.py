@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from labkit import cli
 from labkit.clinic import Report as Diagnosis
@@ -204,6 +205,71 @@ def test_a_scale_that_is_set_again_after_each_skipped_step_is_a_fault() -> None:
     (first, *_) = report.findings
     assert (first.name, first.status) == ("scale does not fall", Status.BAD)
     assert first.what.startswith("the last 12 steps were skipped, all at a scale of 2^40")
+
+
+def by_hand(
+    scale: float, divide: Callable[[nn.Module, float], object], autocast: bool = True, lr: float = 0.01
+) -> Case:
+    """A training with a loss scale of its own; `divide` unscales, or forgets to."""
+    net = torch.nn.Linear(20, 5)
+    opt, loss_of = torch.optim.SGD(net.parameters(), lr=lr), classify(net)
+
+    def train_step(batch: object) -> None:
+        opt.zero_grad()
+        with torch.autocast("cpu", torch.float16, enabled=autocast):
+            loss = loss_of(batch)
+        (loss * scale).backward()
+        divide(net, scale)
+        opt.step()
+
+    return Case(train_step, blobs(8), net, opt, None)
+
+
+def divided_in_place(net: nn.Module, scale: float) -> None:
+    for p in net.parameters():
+        p.grad /= scale
+
+
+def replaced(net: nn.Module, scale: float) -> None:
+    for p in net.parameters():
+        p.grad = p.grad / scale
+
+
+def clipped(net: nn.Module, _: float) -> None:
+    """Shortens what is longer: gradients that it leaves as they are stay scaled."""
+    torch.nn.utils.clip_grad_norm_(net.parameters(), 1e9)
+
+
+def test_gradients_of_a_scale_by_hand_have_to_be_divided_before_the_step() -> None:
+    forgotten = [(1024.0, lambda *_: None), (256.0, clipped), (2.0**15, lambda net, _: net.bias.grad.div_(2.0**15))]
+    right = [(1024.0, divided_in_place), (2.0**15, replaced)]
+    for scale, divide in forgotten:
+        report = examined(partial(by_hand, scale, divide, lr=0.01 / scale), steps=4)
+        (found,) = (f for f in report.findings if f.name == "a step with scaled gradients")
+        assert found.status is Status.BAD
+        assert found.what.startswith(f"the optimizer got the gradients of the loss times {scale:g}, not divided by it")
+        assert found.where.startswith("test_diagnose.py:")
+    for scale, divide in right:
+        assert not examined(partial(by_hand, scale, divide), steps=4).findings[:-1]
+    assert not examined(partial(by_hand, 1024.0, clipped, autocast=False, lr=1e-5), steps=4).findings[:-1], "in FP32"
+    assert not examined(partial(by_hand, 3.0, clipped), steps=4).findings[:-1], "a weight of the loss"
+
+
+def test_hooks_that_divide_gradients_count_as_a_division() -> None:
+    def hooked(register: Callable[[Case], object]) -> Case:
+        case = by_hand(1024.0, lambda *_: None)
+        register(case)
+        return case
+
+    def of_optimizer(case: Case) -> None:
+        case.optimizer.register_step_pre_hook(lambda *_: divided_in_place(case.model, 1024.0))
+
+    def of_gradients(case: Case) -> None:
+        for p in case.model.parameters():
+            p.register_hook(lambda gradient: gradient / 1024.0)
+
+    for register in (of_optimizer, of_gradients):
+        assert not examined(partial(hooked, register), steps=4).findings[:-1]
 
 
 def test_of_two_faults_that_are_as_bad_the_earlier_step_comes_first() -> None:
