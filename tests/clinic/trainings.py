@@ -7,6 +7,7 @@ import copy
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -165,8 +166,21 @@ class CharLSTM(nn.Module):
         self.head = nn.Linear(width, vocab)
 
     def forward(self, tokens: Tensor, state: Any = None) -> tuple[Tensor, Any]:
-        out, state = self.lstm(self.embed(tokens), state)
+        inputs = self.embed(tokens)
+        with torch.autocast("cpu", torch.bfloat16, enabled=has_half_lstm()):
+            out, state = self.lstm(inputs, state)
         return self.head(out), state
+
+
+@cache
+def has_half_lstm() -> bool:
+    """Return whether torch computes an LSTM in BF16 on this processor: oneDNN can on a few of them."""
+    try:
+        with bf16():
+            nn.LSTM(2, 2)(torch.ones(1, 1, 2))
+    except RuntimeError:  # could not create a primitive descriptor
+        return False
+    return True
 
 
 def lstm_tbptt() -> Case:

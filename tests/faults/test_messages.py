@@ -19,6 +19,7 @@ PASTED = {  # as it stands in a log -> a part of the words that are known
     "RuntimeError: expected mat1 and mat2 to have the same dtype, but got: struct c10::Half != float": "expected mat1",
     "RuntimeError: Input type (c10::Half) and bias type (float) should be the same": "Input type",
     "RuntimeError: 'slow_conv2d_cpu' not implemented for `BFloat16`": '"addmm_impl_cpu_"',
+    "could not create a primitive descriptor for the LSTM forward\npropagation primitive.": "could not create",
     "│ 200 │ ❱ loss.backward() │\nRuntimeError: Function\n'XlogyBackward0' returned nan\nvalues in its 1th output.": (
         "Function 'LogSoftmax"
     ),
