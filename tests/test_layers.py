@@ -1,14 +1,17 @@
 """Imports run one way: the layers are the syllabus, and a lesson uses only what was already met.
 
-The rule is a table. Every import statement in labkit is read (not run) and looked up in it, also those inside
-functions; an offence is reported as file:line. Within a layer no module may need itself, by whatever detour.
+The rule is a table. grimp reads every import statement in labkit, also those inside functions, and runs none; an
+offence is reported as module:line. Within a layer no module may need itself, by whatever detour.
 """
 
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
+
+import grimp
+import networkx as nx
+import pytest
 
 ROOT = Path(__file__).parents[1]
 
@@ -78,189 +81,81 @@ FROM_OUTSIDE: dict[str, set[str]] = {
 LAYERS = set(TO_THE_LEFT) - {"classroom", "gpu", "site", "checkout", "commands", "cli", "__main__", "__init__"}
 
 
-def imports(file: Path, package: str) -> Iterator[tuple[int, str, str]]:
-    """Yield (line, module, name) for each import in a file, relative ones resolved; name is "" for `import module`.
-
-    A package that imports whatever is in it needs "package.*".
-    """
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"), str(file))):
-        match node:
-            case ast.Import(names=names):
-                yield from ((node.lineno, alias.name, "") for alias in names)
-            case ast.ImportFrom(module=module, names=names, level=level):
-                base = package.split(".")[: len(package.split(".")) - level + 1] if level else []
-                origin = ".".join([*base, *([module] if module else [])])
-                yield from ((node.lineno, origin, alias.name) for alias in names)
-            case ast.Call(func=ast.Name(id=called) | ast.Attribute(attr=called), args=[ast.Constant(value=module), *_]):
-                if called in ("import_module", "__import__"):
-                    yield node.lineno, module, ""
-            case ast.Call(func=ast.Name(id="import_module"), args=[ast.JoinedStr(values=[ast.FormattedValue(), *_])]):
-                yield node.lineno, f"{package}.*", ""  # f"{__name__}.{name}": each module of the package
+@pytest.fixture(scope="module")
+def house() -> grimp.ImportGraph:
+    """The graph of all imports; what is imported from outside is a node for each distribution."""
+    return grimp.build_graph("labkit", include_external_packages=True, cache_dir=None)
 
 
-def layer_offences(root: Path) -> list[str]:
-    """Return every import in root/labkit that the table does not allow, as "file:line: why"."""
-    offences = []
-    for file in sorted((root / "labkit").rglob("*.py")):
-        path = file.relative_to(root)
-        layer = Path(path.parts[1]).stem
+def layer_of(module: str) -> str:
+    return (*module.split("."), "__init__")[1]
+
+
+def offences(graph: grimp.ImportGraph) -> list[str]:
+    """Return every import that the tables do not allow, as "module:line: why"."""
+    found = []
+    for importer in sorted(graph.find_descendants("labkit") | {"labkit"}):
+        layer = layer_of(importer)
         if layer not in TO_THE_LEFT:
-            offences.append(f"{path}:1: {layer} is no layer of the house; give it a place in the table of this test")
+            found.append(f"{importer}:1: {layer} is no layer of the house; give it a place in the table of this test")
             continue
-        for line, module, name in imports(file, ".".join(path.parts[:-1])):
-            why = _violation(layer, module, name)
-            if why:
-                offences.append(f"{path}:{line}: {why}")
-    return offences
-
-
-def _violation(layer: str, module: str, name: str) -> str:
-    top, *below = module.split(".")
-    if top in sys.stdlib_module_names:
-        return ""
-    if top != "labkit":
-        return "" if top in FROM_OUTSIDE[layer] else f"{layer} must not import {top}"
-    target = below[0] if below else name
-    if not target or target in (layer, "__version__") or target in TO_THE_LEFT[layer]:
-        return ""
-    return f"{layer} must not import labkit.{target}, which does not stand to its left"
-
-
-def circles(root: Path) -> list[list[str]]:
-    """Return the modules of root/labkit that need one another in a circle; those under TYPE_CHECKING count as well."""
-    files = {_module(file.relative_to(root)): file for file in sorted((root / "labkit").rglob("*.py"))}
-    needs = {module: _needed(files, module) for module in files}
-    found: list[list[str]] = []
-    for module in files:
-        if not any(module in circle for circle in found) and module in (reached := _reached(needs, module)):
-            found.append(sorted(other for other in reached if module in _reached(needs, other)))
+        for imported in sorted(graph.find_modules_directly_imported_by(importer)):
+            if imported.startswith("labkit"):
+                allowed = layer_of(imported) in (layer, "__init__", *TO_THE_LEFT[layer])
+            else:
+                allowed = imported in FROM_OUTSIDE[layer] or imported in sys.stdlib_module_names
+            lines = [each["line_number"] for each in graph.get_import_details(importer=importer, imported=imported)]
+            if not allowed:
+                found.append(f"{importer}:{min(lines)}: {layer} must not import {imported}")
     return found
 
 
-def _module(path: Path) -> str:
-    return ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+def circles(graph: grimp.ImportGraph) -> list[list[str]]:
+    """Return the modules that need one another in a circle."""
+    modules = [module for module in graph.modules if module.startswith("labkit")]
+    needs = nx.DiGraph((each, other) for each in modules for other in graph.find_modules_directly_imported_by(each))
+    return [sorted(group) for group in nx.strongly_connected_components(needs) if len(group) > 1]
 
 
-def _needed(files: dict[str, Path], module: str) -> set[str]:
-    """Return the modules that one imports from: `from package import name` may mean the package, or a module in it."""
-    package = module if files[module].name == "__init__.py" else module.rpartition(".")[0]
-    pairs = [(origin, name) for _, origin, name in imports(files[module], package)]
-    below = {file for file in files for origin, _ in pairs if origin == f"{file.rpartition('.')[0]}.*"}
-    return below | {f"{o}.{name}" if f"{o}.{name}" in files else o for o, name in pairs} & set(files)
+def notebook_offences(lessons: Path) -> list[str]:
+    """Return imports in lessons that go deeper than a layer, or take everything with `*`."""
+    found = []
+    for file in sorted(lessons.glob("*/lesson.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"), str(file))):
+            if not isinstance(node, ast.Import | ast.ImportFrom):
+                continue
+            names = [alias.name for alias in node.names]
+            for module in names if isinstance(node, ast.Import) else [node.module or ""]:
+                top, *below = module.split(".")
+                script = below[:1] == ["frameworks"]  # its faces are imported as the scripts of others import them
+                if "*" in names or (top == "labkit" and not script and (len(below) != 1 or below[0] not in LAYERS)):
+                    found.append(
+                        f"{file.parent.name}:{node.lineno}: import names from labkit.<layer>, not {module} or *"
+                    )
+    return found
 
 
-def _reached(needs: dict[str, set[str]], start: str) -> set[str]:
-    """Return all that a module needs, directly or through others."""
-    reached: set[str] = set()
-    ahead = set(needs[start])
-    while ahead:
-        reached.add(module := ahead.pop())
-        ahead |= needs[module] - reached
-    return reached
-
-
-def notebook_offences(root: Path) -> list[str]:
-    """Return imports in root/notebooks/lessons that go deeper than a layer, or take everything with `*`."""
-    offences = []
-    for file in sorted((root / "notebooks" / "lessons").glob("*/lesson.py")):
-        for line, module, name in imports(file, ""):
-            place = f"{file.relative_to(root)}:{line}"
-            top, *below = module.split(".")
-            script = below[:1] == ["frameworks"]  # its faces are imported as the scripts of others import them
-            if top == "labkit" and not script and (len(below) != 1 or below[0] not in LAYERS):
-                offences.append(f"{place}: a notebook imports from labkit.<layer>, not from {module}")
-            if name == "*":
-                offences.append(f"{place}: a notebook names what it imports, never *")
-    return offences
-
-
-def plant(root: Path, files: dict[str, str]) -> Path:
-    """Write a house of these files, each a source text."""
-    for path, source in files.items():
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_text(source, encoding="utf-8")
-    return root
-
-
-def test_each_wrong_import_is_reported_with_its_line(tmp_path):
-    right = {
-        "labkit/formats/format.py": '"""Numbers."""\nimport numpy as np\n',
-        "labkit/gemm/product.py": "import torch\nfrom labkit.formats import FP16\n",
-    }
-    assert layer_offences(plant(tmp_path / "right", right)) == []
-    wrong = [
-        ("formats/format.py", "import torch", 1),
-        ("formats/format.py", "from labkit import interop", 1),
-        ("interop.py", "\nfrom labkit.gemm import matmul", 2),
-        ("instrument/fate.py", "import labkit.gemm.blocks", 1),
-        ("instrument/fate.py", "from ..gemm import blocks", 1),
-        ("instrument/deep/fate.py", "from ... import gemm", 1),
-        ("amp/loss_scaling/scaler.py", "def late():\n    from labkit.train import train", 2),
-        ("train/run.py", "import importlib\nimportlib.import_module('labkit.grading')", 2),
-        ("train/run.py", "if TYPE_CHECKING:\n    import matplotlib.pyplot as plt", 2),
-        ("clinic/diagnose.py", "from anywidget import AnyWidget", 1),
-        ("grading/judge.py", "from labkit.widgets import pulse", 1),
-        ("widgets/bench/widget.py", "from labkit.grading import check", 1),
-        ("__init__.py", "from labkit.formats import FP16", 1),
-        ("helpers.py", "", 1),
-    ]
-    for number, (path, source, line) in enumerate(wrong):
-        (offence,) = layer_offences(plant(tmp_path / str(number), {f"labkit/{path}": source}))
-        assert offence.startswith(f"labkit/{path}:{line}: "), source
-
-
-def test_each_circle_of_modules_is_found(tmp_path):
-    house = {
-        "labkit/amp/__init__.py": "from labkit.amp.engine import Engine\n",
-        "labkit/amp/engine.py": "from labkit.amp.resume import load\n",
-        "labkit/amp/resume.py": "import torch\n",
-    }
-    assert circles(plant(tmp_path / "right", house)) == []
-    wrong = [
-        "from labkit.amp.engine import Engine",
-        "import labkit.amp.engine",
-        "from . import engine",
-        "from .engine import Engine",
-        "def late():\n    from labkit.amp.engine import Engine",
-        "if TYPE_CHECKING:\n    from labkit.amp.engine import Engine",
-        "import importlib\nimportlib.import_module('labkit.amp.engine')",
-        "from labkit.amp import Engine",  # through the package, which imports the engine
-        "from labkit.amp.resume import itself",
-    ]
+def test_worked_example_a_wrong_import_is_reported_with_its_line(house, tmp_path):
+    planted = [("labkit.formats.format", "torch", 3), ("labkit.grading.judge", "labkit.widgets.base", 7)]
+    for importer, imported, line in planted:
+        house.add_import(importer=importer, imported=imported, line_number=line, line_contents="")
+        (offence,) = offences(house)
+        assert offence.startswith(f"{importer}:{line}: ")
+        house.remove_import(importer=importer, imported=imported)
+    house.add_import(importer="labkit.formats.format", imported="labkit.formats.rounding")
+    assert any("labkit.formats.format" in circle for circle in circles(house))
+    house.remove_import(importer="labkit.formats.format", imported="labkit.formats.rounding")
+    wrong = ("from labkit.amp.loss_scaling import advance", "from labkit import amp", "from labkit.amp import *")
     for number, source in enumerate(wrong):
-        (circle,) = circles(plant(tmp_path / str(number), {**house, "labkit/amp/resume.py": source}))
-        assert "labkit.amp.resume" in circle, source
+        (tmp_path / f"lesson_{number}").mkdir()
+        (tmp_path / f"lesson_{number}" / "lesson.py").write_text(f"import labkit.amp\n{source}\n", encoding="utf-8")
+    assert [each.split()[0] for each in notebook_offences(tmp_path)] == ["lesson_0:2:", "lesson_1:2:", "lesson_2:2:"]
 
 
-def test_a_package_that_imports_all_its_modules_needs_each_of_them(tmp_path):
-    house = {
-        "labkit/grading/tables/__init__.py": 'ALL = [import_module(f"{__name__}.{id}") for id in IDS]',
-        "labkit/grading/tables/one.py": "from labkit.grading.judge import Paper",
-        "labkit/grading/judge.py": "from labkit.grading.tables import ALL",
-    }
-    assert len(circles(plant(tmp_path, house))) == 1
-    assert circles(plant(tmp_path, {"labkit/grading/tables/one.py": "import torch"})) == []
-
-
-def test_each_wrong_import_in_a_notebook_is_reported(tmp_path):
-    wrong = [
-        "from labkit.amp.loss_scaling.scaler import advance",
-        "from labkit import amp",
-        "import labkit",
-        "from labkit.amp import *",
-        "from labkit.cli import main",
-    ]
-    lesson = "notebooks/lessons/lesson_01_numbers/lesson.py"
-    for source in wrong:
-        plant(tmp_path, {lesson: f"# %%\nfrom labkit.amp import advance\n{source}\n"})
-        (offence,) = notebook_offences(tmp_path)
-        assert offence.startswith(f"{lesson}:3: "), source
-
-
-def test_the_house_keeps_its_layers():
-    assert layer_offences(ROOT) == []
-    assert [" <-> ".join(circle) for circle in circles(ROOT)] == []
-    assert notebook_offences(ROOT) == []
+def test_the_house_keeps_its_layers(house):
+    assert offences(house) == []
+    assert circles(house) == []
+    assert notebook_offences(ROOT / "notebooks" / "lessons") == []
 
 
 def test_a_package_loads_nothing_that_it_can_do_without():
