@@ -12,6 +12,7 @@ Invariant: nothing is reported as bad that these steps did not show.
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -33,7 +34,7 @@ from labkit.instrument.sample import finite
 from labkit.instrument.script import leaves, model_of, run_as_main
 from labkit.instrument.stream import STREAM, Operations
 from labkit.instrument.symptoms import SYMPTOMS, finding
-from labkit.instrument.user_code import line_of_error, line_of_user
+from labkit.instrument.user_code import LIBRARY_FILES, line_of_error, line_of_user
 from labkit.records.findings import Finding, Status
 
 SAMPLES = 5  # steps that watch counts and replays in FP32
@@ -134,7 +135,7 @@ def diagnose_script(script: Path, arguments: list[str], steps: int = 20) -> Repo
     except Exception as error:
         diagnosis.error = error
         ended = f": {type(error).__name__}: {error} ({line_of_error(error)})"
-    if diagnosis.stepped:
+    if diagnosis.stepped and diagnosis.steps < steps:
         guarded(diagnosis.finish_step, diagnosis.failed)()
     if diagnosis.failures:
         return diagnosis.report()
@@ -322,10 +323,14 @@ class ScriptDiagnosis(Diagnosis):
 
     def next_step(self) -> None:
         """Begin the next step, or end the script at the limit."""
+        if self.steps >= self.limit:  # an `except:` of the script has caught the end
+            _raise_in_handlers()
+            raise StepLimit
         self.stepped = set()
         guarded(self.finish_step, self.failed)()
         self.step += 1
         if self.steps >= self.limit:
+            self.stepped = {0}  # whatever begins now is the next step
             raise StepLimit
 
     def why_no_step(self) -> str:
@@ -346,6 +351,20 @@ class ScriptDiagnosis(Diagnosis):
             if model is not None and all(model is not known for known, _ in self.models.values()):
                 self.add_model(model, self.limit, during_step=True)
                 self.constants += [c for c in constants_of(leaves, model) if c not in self.constants]
+
+
+def _raise_in_handlers() -> None:
+    """Raise StepLimit at the next line of the user's code: in the `except:` that catches the one that is raised now."""
+
+    def raise_at_line(_: Any, event: str, __: Any) -> Any:
+        if event == "line":
+            raise StepLimit  # Python removes the function that raises
+        return raise_at_line
+
+    for frame, _ in traceback.walk_stack(None):
+        if not frame.f_code.co_filename.startswith((*LIBRARY_FILES, str(Path(traceback.__file__).parent))):
+            frame.f_trace = raise_at_line
+    sys.settrace(lambda *_: None)  # no other frame is traced
 
 
 def _at_the_clip(events: list[Finding]) -> list[Finding]:

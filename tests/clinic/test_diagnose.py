@@ -282,6 +282,30 @@ def test_of_two_faults_that_are_as_bad_the_earlier_step_comes_first() -> None:
     assert steps == sorted(steps)
 
 
+CATCHES_ALL = """
+import torch
+model = torch.nn.Linear(8, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+while True:
+    try:
+        optimizer.zero_grad()
+        model(torch.randn(16, 8)).square().mean().backward()
+        optimizer.step()
+        print("stepped")
+    except:
+        print("caught")
+"""
+
+
+def test_a_script_that_catches_every_exception_ends_at_the_limit_all_the_same(tmp_path, capsys) -> None:
+    (tmp_path / "train.py").write_text(CATCHES_ALL, encoding="utf-8")
+    assert cli.main(["diagnose", str(tmp_path / "train.py"), "--steps", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines.count("stepped") == 2
+    assert lines.count("caught") <= 1
+    assert any(line.endswith("2 steps were run; 2 optimizer steps were taken and 0 skipped") for line in lines)
+
+
 SKIPPED_BY_HAND = """
 import torch
 model = torch.nn.Linear(8, 3)
