@@ -288,7 +288,8 @@ class OperationObserver:
         non_fatal where the scaler skips the step; a step taken with such gradients is a finding of its own.
         """
         bad = next(t for t in outputs if not finite(t))
-        passing = "backward" if in_backward() else "optimizer" if self.observer.stepping else "forward"
+        updates = self.observer.stepping and not self.observer.modules.running  # else in the closure of an optimizer
+        passing = "backward" if in_backward() else "optimizer" if updates else "forward"
         infinite = any(isinstance(a, float) and math.isinf(a) for a in args)
         if passing == "forward" and any(t is p.grad for p in self.observer.optimized_parameters() for t in inputs):
             return

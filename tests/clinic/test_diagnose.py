@@ -272,6 +272,24 @@ def test_hooks_that_divide_gradients_count_as_a_division() -> None:
         assert not examined(partial(hooked, register), steps=4).findings[:-1]
 
 
+def test_an_overflow_in_the_closure_of_an_optimizer_is_one_of_the_forward_pass() -> None:
+    net = torch.nn.Linear(20, 5)
+    opt, loss_of = torch.optim.LBFGS(net.parameters(), max_iter=2), classify(net, factor=1e6)
+
+    def train_step(batch: object) -> None:
+        def closure() -> torch.Tensor:
+            opt.zero_grad()
+            with fp16():
+                loss = loss_of(batch)
+            loss.backward()
+            return loss
+
+        opt.step(closure)
+
+    (first, *_) = examined(lambda: Case(train_step, blobs(3), net, opt), steps=3).findings
+    assert (first.name, "forward pass" in first.what) == ("overflow", True)
+
+
 def test_of_two_faults_that_are_as_bad_the_earlier_step_comes_first() -> None:
     steps = [
         found.step or 0
