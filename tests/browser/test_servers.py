@@ -12,8 +12,8 @@ from tests.gpu.simulated import environment
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900)]
 CELLS = [
     "from labkit.machine import check_machine\ncheck_machine()",
-    "from labkit.formats import FP16\nfrom labkit.widgets import BitExplorer, predict, pulse",
-    "BitExplorer(FP16, 1.0)",
+    "from labkit.widgets import ScalerTimeline, predict, pulse",
+    "ScalerTimeline()",
     "predict('start.warm_up')",
     "pulse()",
 ]

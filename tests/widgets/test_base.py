@@ -11,10 +11,9 @@ import torch
 from traitlets import TraitError
 
 from labkit import widgets
-from labkit.formats import FP16
 from labkit.instrument import snapshot
 from labkit.machine import Finding, Status, front_end
-from labkit.widgets import BitExplorer, MmaBlock, Pulse, UnderflowHistogram, Workbench, pulse
+from labkit.widgets import MmaBlock, Pulse, ScalerTimeline, UnderflowHistogram, Workbench, pulse
 from labkit.widgets.base import widget as base
 from labkit.widgets.base.widget import FOLDERS, LabWidget, script, style
 from labkit.widgets.pulse import widget as late
@@ -170,13 +169,13 @@ def shown(widget: LabWidget) -> dict[str, object]:
 def test_where_the_server_cannot_draw_them_the_cure_comes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     missing = Finding("widgets", Status.BAD, "no front end for <anywidget> in /hub", "`pip install anywidget`")
     monkeypatch.setattr(base, "why_not_shown", lambda: missing)
-    for widget in (BitExplorer(FP16, 1.0), pulse(), Slow()):
+    for widget in (ScalerTimeline(), pulse(), Slow()):
         bundle = shown(widget)
         assert set(bundle) == {"text/plain", "text/html"}, "nothing that fails to be drawn"
         for kind, what in (("text/plain", "<anywidget>"), ("text/html", "&lt;anywidget&gt;")):
             assert f"Widgets cannot be shown here: no front end for {what} in /hub." in str(bundle[kind])
             assert "To mend it: `pip install anywidget`." in str(bundle[kind])
-    assert "data:image/png;base64,iVBOR" in str(shown(BitExplorer(FP16, 1.0))["text/html"])
+    assert "data:image/png;base64,iVBOR" in str(shown(ScalerTimeline())["text/html"])
     assert "interactive widgets do not run here" in str(shown(Slow())["text/plain"])
 
 

@@ -71,7 +71,7 @@ WIDGETS: dict[str, Callable[[], Any]] = {
     "workbench": lambda: Workbench("digits", steps=3, device="cpu"),
     "zoom": lambda: GradientZoom({0: GRADIENTS}),
 }
-PICTURES = {"bits", "number_line", "scaler_presets", "scaler_timeline", "swallowed", "underflow", "zoom"}
+PICTURES = {"scaler_presets", "scaler_timeline", "underflow", "zoom"}
 REFUSED: dict[str, list[tuple[str, object, str | None]]] = {
     "addition": [
         ("step", 6, "step: expected 0 to 5, got 6"),

@@ -1,7 +1,9 @@
 """The arithmetic that pages do by themselves is that of labkit.formats: codes, values, text, every rounding."""
 
+import math
 import random
 import re
+from decimal import ROUND_DOWN, Context, Decimal
 from fractions import Fraction
 from typing import Any
 
@@ -23,7 +25,7 @@ from labkit.formats import (
     round_to,
     ulp,
 )
-from labkit.widgets.base.number_words import brief, leading, number, spaced
+from labkit.widgets.base.number_words import brief, number
 from labkit.widgets.exact.rows import exact_text
 from tests.widgets.pages import Scripts
 
@@ -83,8 +85,13 @@ def test_codes_values_and_their_text(js: Scripts, chance: random.Random, format:
         assert same(found[4], down), code
         assert found[5:7] == [exact_text(value), hex_float(value)]
         if np.isfinite(value):
-            words = [brief(value), leading(value, 20), spaced(value), number(value)]
-            assert found[7:] == [exact_decimal(value), float(ulp(value, format)), *words], code
+            decimal, spacing, short, cut, for_sentences, written = found[7:]
+            assert (decimal, spacing) == (exact_decimal(value), float(ulp(value, format))), code
+            assert (short, written) == (brief(value), number(value)), code
+            shown = Context(prec=20, rounding=ROUND_DOWN).create_decimal(exact_decimal(value))
+            assert (Decimal(cut.replace("…", "")), "…" in cut) == (shown, shown != Decimal(exact_decimal(value))), code
+            power = abs(value) > 8 and value == math.ldexp(math.copysign(0.5, value), math.frexp(value)[1])
+            assert not power or for_sentences == f"{'-' * (value < 0)}2^{math.frexp(value)[1] - 1} = {short}", code
 
 
 @pytest.mark.parametrize("format", FORMATS.values(), ids=lambda row: row.name)

@@ -21,9 +21,7 @@ from labkit.train import recorded
 from labkit.widgets import (
     FATE_COLOURS,
     BeatTheScaler,
-    NumberLine,
     ScalerPresets,
-    SwallowedUpdates,
     UnderflowHistogram,
     Workbench,
     gains_figure,
@@ -38,11 +36,8 @@ from labkit.widgets import (
     sweep_sentence,
 )
 from labkit.widgets.base.figures import THEMED, png
-from labkit.widgets.bits.widget import FIELD_COLOURS, static_bits
 from labkit.widgets.driven.controller import Button
-from labkit.widgets.number_line.widget import static_number_line
 from labkit.widgets.scaler_timeline.widget import static_timeline
-from labkit.widgets.swallowed.widget import static_swallowed
 from labkit.widgets.underflow.widget import WHY_STATIC, fate_of_binade
 
 
@@ -165,8 +160,7 @@ def inks(figure):
         lambda a: a.get_visible() and (a.get_alpha() is None or np.min(a.get_alpha()) > FAINT)
     ):
         if isinstance(artist, Text) and artist.get_text().strip():
-            if artist.get_color() != "white":  # on a coloured cell: see below
-                yield f"text {artist.get_text()!r}", artist.get_color()
+            yield f"text {artist.get_text()!r}", artist.get_color()
         elif isinstance(artist, Line2D) and len(artist.get_xdata()):
             marked = [artist.get_markeredgecolor()] if artist.get_marker() not in ("None", "", None) else []
             for colour in [artist.get_color(), *marked]:
@@ -204,9 +198,6 @@ FIGURES = {
     "published": gains_figure,
     "sums": sum_errors_figure,
     "underflow": underflow,
-    "bits": lambda: static_bits(0x3C00, FP16),
-    "number line": lambda: (line := NumberLine()) and static_number_line(FP16, line.window, line.scale, 0.1, ""),
-    "swallowed": lambda: (board := SwallowedUpdates()) and static_swallowed(board.curves, board.weight, board.update),
     "presets": lambda: (board := ScalerPresets()) and static_timeline(board.replays, board.trace),
     "bench": lambda: stepped(Workbench("digits", "FP16 static", steps=3, device="cpu")),
     "game": lambda: stepped(BeatTheScaler(steps=3, device="cpu")),
@@ -227,7 +218,3 @@ def test_every_colour_is_read_on_white_and_on_black(name):
         if contrast(colour, on) < LEAST
     }
     assert weak == set()
-
-
-def test_a_bit_is_read_in_its_cell():
-    assert all(contrast("white", cell) >= LEAST for cell in FIELD_COLOURS.values())

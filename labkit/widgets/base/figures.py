@@ -12,14 +12,18 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import math
 import re
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import wraps
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec
 
 import numpy as np
+
+from labkit.widgets.base.number_words import short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -193,6 +197,105 @@ def wrapped(text: str, width: int) -> str:
 def raised(text: str) -> str:
     """Write 2^-24 with a raised exponent, in Unicode: matplotlib's formulas take ten times as long to draw."""
     return re.sub(r"\^(-?\d+)", lambda match: match[1].translate(RAISED), text)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What happened at the first steps of a run, a value for each; one that is not finite is a gap, and named.
+
+    origin   the step before the first value
+    crosses  steps that were skipped
+    """
+
+    values: Sequence[float]
+    colour: str
+    name: str = ""
+    dash: str = "-"
+    width: float = 1.6
+    origin: int = 0
+    crosses: Sequence[int] = ()
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Curves over one axis of steps: losses ("loss"), the log2 of scales ("scale"), or shares from 0 to 1 ("share").
+
+    window  of a scale: from where each step overflows, and below which it underflows
+    """
+
+    title: str
+    kind: str
+    curves: Sequence[Curve]
+    window: tuple[Iterable[float], Iterable[float]] | None = None
+
+
+HEIGHTS = {"loss": 2.6, "scale": 1.3, "share": 0.9}  # of panels, in inches
+
+
+def steps_figure(
+    panels: Sequence[Panel], total: int, words: str, why: str, marks: Sequence[tuple[float, str]] = ()
+) -> Figure:
+    """Draw panels one under another over `total` steps, with a line at each mark, and `words` below them."""
+    heights = [HEIGHTS[each.kind] for each in panels]
+    size = sum(heights) + 0.4 * len(panels) + 1.5
+    figure = new_figure(9, size)
+    drawn = figure.subplots(len(panels), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
+    figure.subplots_adjust(left=0.09, right=0.92, top=1 - 0.35 / size, bottom=1.45 / size, hspace=0.45)
+    for axes, each in zip(drawn, panels, strict=True):
+        panel(axes, each.title)
+        _draw_curves(axes, each)
+        for at, label in marks:
+            axes.axvline(at, color=QUIET, linewidth=0.8, linestyle="-" if label else ":")
+    for at, label in marks:
+        drawn[0].text(at, 0.95, f" {raised(label)}", transform=drawn[0].get_xaxis_transform(), fontsize=8.5, va="top")
+    drawn[-1].set_xlim(0, total)
+    drawn[-1].set_xlabel("step", fontsize=9, color=QUIET)
+    return captioned(figure, (0.09, 0.95 / size), words, why, foot=0.1 / size)
+
+
+def _draw_curves(axes: Axes, panel: Panel) -> None:
+    above, below = (np.array([*edge], float) for edge in panel.window or ((), ()))
+    if len(above):
+        axes.fill_between(
+            range(1, len(above) + 1), above, 40, color=FATE_COLOURS["overflowed"], alpha=0.25, linewidth=0
+        )
+        axes.fill_between(
+            range(1, len(below) + 1), -8, below, color=FATE_COLOURS["underflowed"], alpha=0.2, linewidth=0
+        )
+    for i, curve in enumerate(panel.curves):
+        values = np.array(curve.values, float)
+        steps = curve.origin + np.arange(1, len(values) + 1)
+        finite = np.isfinite(values)
+        style: dict[str, Any] = {"color": curve.colour, "linestyle": curve.dash, "linewidth": curve.width}
+        if panel.kind == "scale":
+            axes.step(steps, values, where="mid", **style)
+            axes.plot(curve.crosses, [values[at - curve.origin - 1] for at in curve.crosses], "x", color=INK)
+        elif panel.kind == "share" and finite.any():  # what was measured stands until it is measured again
+            at, shares = (
+                np.append(all[finite], last) for all, last in ((steps, steps[-1]), (values, values[finite][-1]))
+            )
+            axes.step(at, shares, where="post", marker="o", markersize=3, **style)
+        elif panel.kind == "loss" and finite.any():
+            axes.plot(steps, np.where(finite & (values > 0), values, np.nan), **style)
+            end, side = (steps[finite][-1], values[finite][-1]), ("bottom", "top")[i % 2]  # two that end alike are read
+            words: dict[str, Any] = {"color": curve.colour, "weight": "bold", "fontsize": 9, "va": side}
+            axes.annotate(curve.name, end, (5, 0), textcoords="offset points", **words)
+        if panel.kind == "loss" and not finite.all():
+            bad = int(np.argmin(finite))
+            said = f" {curve.name}: {short(values[bad])} from step {steps[bad]}"
+            axes.text(steps[bad], 0.05, said, transform=axes.get_xaxis_transform(), color=FATE_COLOURS["underflowed"])
+    if panel.kind == "loss":
+        axes.set_yscale("log")
+        for axis in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+            axis(lambda value, _: short(value))
+    elif panel.kind == "scale":
+        shown = [float(value) for values in (*(curve.values for curve in panel.curves), above) for value in values]
+        low, high = min([-0.5, *shown]), max([14.5, *shown]) + 2
+        axes.set_ylim(low, high)
+        power_ticks(axes.set_yticks, range(8 * math.ceil(low / 8), math.ceil(high), 8))
+    else:
+        axes.set_ylim(-0.03, 1.05)
+        axes.set_yticks([0, 0.5, 1], ["0%", "50%", "100%"])
 
 
 class End(NamedTuple):

@@ -8,7 +8,7 @@ Invariant: what is written is the number rounded once, to the digits shown; zero
 from __future__ import annotations
 
 import math
-from decimal import ROUND_DOWN, ROUND_HALF_UP, Context, Decimal
+from decimal import ROUND_HALF_UP, Context, Decimal
 from fractions import Fraction
 
 import numpy as np
@@ -30,57 +30,6 @@ def brief(number: Fraction | float, digits: int = 3) -> str:
     if -3 <= power < 6:
         return f"{rounded:f}"
     return f"{rounded.scaleb(-power):f}e{power}"
-
-
-def leading(number: Fraction | float, digits: int = 12, *, plain_from: int = -3) -> str:
-    """Write the first digits of a number, not rounded, and "…" where more follow; below 10^plain_from with a power.
-
-    >>> leading(1 / 3), leading(2.0**-10 / 3), leading(0.5)
-    ('0.333333333333…', '3.25520833333…e-4', '0.5')
-    """
-    exact = Fraction(number)
-    context = Context(prec=digits, rounding=ROUND_DOWN)
-    cut = context.divide(Decimal(exact.numerator), Decimal(exact.denominator))
-    more = "" if Fraction(cut) == exact else "…"
-    cut = cut if more else cut.normalize(context)
-    power = cut.adjusted() if cut else 0
-    plain = plain_from <= power < digits
-    return f"{cut if plain else cut.scaleb(-power, context):f}" + more + ("" if plain else f"e{power}")
-
-
-def power_of_two(number: Fraction | float) -> int | None:
-    """Return k where |number| is 2^k, else None.
-
-    >>> power_of_two(0.125), power_of_two(0.1)
-    (-3, None)
-    """
-    top, bottom = abs(Fraction(number)).as_integer_ratio()
-    if top < 1 or top & (top - 1) or bottom & (bottom - 1):
-        return None
-    return top.bit_length() - bottom.bit_length()
-
-
-def spaced(number: Fraction | float) -> str:
-    """Write a number for a sentence, a power of two with its exponent.
-
-    >>> spaced(2.0**-10), spaced(1.0), spaced(1.5 * 2.0**-14)
-    ('2^-10 = 9.77e-4', '1', '9.16e-5')
-    """
-    k = power_of_two(number)
-    if k is None or 0 <= k <= 3:  # 1, 2, 4 and 8 need no explanation
-        return brief(number)
-    return f"{'-' if number < 0 else ''}2^{k} = {brief(number)}"
-
-
-def percent_of(part: Fraction) -> str:
-    """Write a share as a percentage with two digits; something is never shown as nothing, nor what is huge in digits.
-
-    >>> percent_of(Fraction(1, 3)), percent_of(Fraction(1, 4096)), percent_of(Fraction(20))
-    ('33%', '0.024%', '>1000%')
-    """
-    if part > 10:
-        return ">1000%"
-    return f"{brief(100 * part, 2)}%"
 
 
 def short(value: float) -> str:

@@ -12,17 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from labkit.train import TASKS, Task
-from labkit.widgets.base.figures import (
-    FATE_COLOURS,
-    FORMAT_COLOURS,
-    INK,
-    QUIET,
-    captioned,
-    new_figure,
-    on_any_page,
-    panel,
-    why_still,
-)
+from labkit.widgets.base.figures import FORMAT_COLOURS, QUIET, Curve, Panel, on_any_page, steps_figure, why_still
 from labkit.widgets.beat_scaler.game import LOG2_RANGE, TASK, Duel, MakeRun, make_run, on_slider
 from labkit.widgets.driven.controller import Command
 from labkit.widgets.driven.widget import DrivenWidget, on, row_of
@@ -34,26 +24,21 @@ if TYPE_CHECKING:
 @on_any_page
 def static_duel(duel: Duel, *, why: str = "") -> Figure:
     """Draw the game so far."""
-    figure = new_figure(9, 5.6)
-    loss, scale = figure.subplots(2, 1, sharex=True)
-    figure.subplots_adjust(left=0.09, right=0.97, top=0.94, bottom=0.25, hspace=0.3)
-    for side, name, colour in ((duel.scalers, "scaler", QUIET), (duel.yours, "you", FORMAT_COLOURS["FP16"])):
-        steps = side.steps[: len(duel.steps)]
-        x, y = [s.step for s in steps], [math.log2(s.scale) for s in steps]
-        loss.plot(x, [s.loss for s in steps], color=colour, linewidth=1.3, label=name)
-        if name == "you" or duel.revealed:
-            scale.step(x, y, where="mid", color=colour, linewidth=1.6)
-            skipped = [(at, level) for at, level, s in zip(x, y, steps, strict=True) if s.skipped]
-            scale.plot([at for at, _ in skipped], [level for _, level in skipped], "x", color=INK)
-        if name == "you" and duel.revealed:
-            scale.fill_between(x, [s.overflows_at for s in steps], 34, color=FATE_COLOURS["overflowed"], alpha=0.25)
-            scale.fill_between(x, -8, [s.keeps_from for s in steps], color=FATE_COLOURS["underflowed"], alpha=0.2)
-    loss.set_yscale("log")
-    panel(loss, "Loss of each batch, log scale")
-    panel(scale, "Loss scale (log2), skipped steps ×")
-    scale.set_ylim(-6, 32)
-    loss.legend(frameon=False, fontsize=9)
-    return captioned(figure, (0.09, 0.16), duel.sentence(), why)
+    sides = [
+        (duel.scalers.steps[: len(duel.steps)], QUIET, "scaler"), (duel.steps, FORMAT_COLOURS["FP16"], "you")
+    ]  # fmt: skip
+    losses = [Curve([step.loss for step in steps], colour, name, width=1.3) for steps, colour, name in sides]
+    scales = [
+        Curve([math.log2(s.scale) for s in steps], colour, crosses=[s.step for s in steps if s.skipped])
+        for steps, colour, name in sides
+        if name == "you" or duel.revealed
+    ]
+    window = [step.overflows_at for step in duel.steps], [step.keeps_from for step in duel.steps]
+    panels = [
+        Panel("Loss of each batch, log scale", "loss", losses),
+        Panel("Loss scale (log2), skipped steps ×", "scale", scales, window if duel.revealed else None),
+    ]
+    return steps_figure(panels, duel.total, duel.sentence(), why)
 
 
 class BeatTheScaler(DrivenWidget, folders=("driven", "beat_scaler")):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import takewhile
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from labkit.train import StepRecord
@@ -17,12 +18,10 @@ from labkit.widgets.base.figures import (
     FATE_COLOURS,
     FORMAT_COLOURS,
     QUIET,
-    captioned,
-    new_figure,
+    Curve,
+    Panel,
     on_any_page,
-    panel,
-    power_ticks,
-    raised,
+    steps_figure,
 )
 from labkit.widgets.base.number_words import percent, power, short
 from labkit.widgets.bench.bench import Bench
@@ -31,11 +30,9 @@ from labkit.widgets.driven.controller import Phase
 from labkit.widgets.driven.widget import on
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 MANY_SKIPS = 3  # as many skipped steps in a row are a story; one or two are how dynamic scaling works
-Curve = tuple[str, str, str, Sequence[StepRecord]]  # a branch as it is drawn: name, colour, dash, steps
 OPT_LEVELS = ("O0", "O1", "O2", "O3")  # names that say something which their description does not
 
 
@@ -199,73 +196,37 @@ def _fork(bench: Bench) -> str:
 @on_any_page
 def static_bench(bench: Bench, *, why: str = "") -> Figure:
     """Draw the steps so far: losses, scale, underflow and, where its knobs are there, swallowed updates."""
-    shares = {"underflow": "Activation gradients: elements that are zero here and not in FP32"}
+    lost = {"underflow": "Activation gradients: elements that are zero here and not in FP32"}
     if "epsilon" in bench.offered:
-        shares["swallowed"] = "Updates swallowed: weights with a gradient that did not move"
-    figure = new_figure(9, 5.8 + 0.8 * len(shares))
-    panels = figure.subplots(2 + len(shares), 1, sharex=True, height_ratios=(3, 1.2, *(1.0 for _ in shares)))
-    figure.subplots_adjust(left=0.09, right=0.92, top=0.95, bottom=0.19, hspace=0.4)
-    curves = [
-        (name, FORMAT_COLOURS.get(operands(branch.wanted), FORMAT_COLOURS["E4M3"]), "--" if i else "-", branch.steps)
-        for i, (name, branch) in enumerate(zip(names(bench), bench.branches, strict=True))
+        lost["swallowed"] = "Updates swallowed: weights with a gradient that did not move"
+
+    def curves(value: Callable[[StepRecord], float | None], colour: str = "") -> list[Curve]:
+        return [
+            Curve(
+                [math.nan if (found := value(step)) is None else found for step in branch.steps],
+                colour or FORMAT_COLOURS.get(operands(branch.wanted), FORMAT_COLOURS["E4M3"]),
+                name,
+                "--" if branch is bench.fork else "-",
+                origin=branch.origin,
+                crosses=[step.step for step in branch.steps if not step.stepped],
+            )
+            for name, branch in zip(names(bench), bench.branches, strict=True)
+        ]
+
+    reached = [step.loss for step in bench.fp32.steps[: max(bench.run.done, 1)]]
+    fp32 = Curve(reached, FORMAT_COLOURS["FP32"], "FP32", width=BROAD)
+    skipped = sum(not step.stepped for branch in bench.branches for step in branch.steps)
+    panels = [
+        Panel("Loss of each batch, log scale", "loss", [fp32, *curves(lambda step: step.loss)]),
+        Panel(
+            "Loss scale" + f"; {skipped} skipped ×" * bool(skipped), "scale", curves(lambda step: math.log2(step.scale))
+        ),
     ]
-    marks = [mark for branch in bench.branches for mark in branch.marks]
-    reached = bench.fp32.steps[: max(bench.run.done, 1)]
-    _draw_losses(panels[0], [("FP32", FORMAT_COLOURS["FP32"], "-", reached), *curves])
-    for mark in marks:
-        above = panels[0].get_xaxis_transform()
-        panels[0].text(mark.step, 0.95, f" {raised(mark.label)}", transform=above, fontsize=8.5, va="top")
-    _draw_scale(panels[1], curves)
-    for axes, (what, title) in zip(panels[2:], shares.items(), strict=True):
-        _draw_share(axes, curves, what)
-        panel(axes, title)
-    panels[-1].set_xlim(0, bench.total)
-    panels[-1].set_xlabel("step", fontsize=9, color=QUIET)
-    lines = [(mark.step - 0.5, "-") for mark in marks] + [(branch.origin, ":") for branch in bench.branches[1:]]
-    for axes in panels:
-        for at, dash in lines:
-            axes.axvline(at, color=QUIET, linewidth=0.8, linestyle=dash)
-    figure.text(0.92, 0.965, rates_text(bench), fontsize=8.5, color=QUIET, ha="right")
-    return captioned(figure, (0.09, 0.115), sentence(bench), why, foot=0.01)
-
-
-def _draw_losses(axes: Axes, curves: Sequence[Curve]) -> None:
-    for name, colour, dash, steps in curves:
-        drawn = [(s.step, s.loss) for s in steps if math.isfinite(s.loss) and s.loss > 0]
-        gaps = [s.loss if math.isfinite(s.loss) and s.loss > 0 else math.nan for s in steps]
-        axes.plot([s.step for s in steps], gaps, dash, color=colour, linewidth=BROAD if name == "FP32" else 1.6)
-        if drawn:
-            axes.annotate(name, drawn[-1], (5, 0), textcoords="offset points", color=colour, weight="bold", fontsize=9)
-        bad = next((s for s in steps if not math.isfinite(s.loss)), None)
-        if bad is not None:
-            words = f" {name}: {short(bad.loss)} from step {bad.step}"
-            axes.text(bad.step, 0.05, words, transform=axes.get_xaxis_transform(), color=FATE_COLOURS["underflowed"])
-    axes.set_yscale("log")
-    for axis in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
-        axis(lambda value, _: short(value))
-    panel(axes, "Loss of each batch, log scale")
-
-
-def _draw_scale(axes: Axes, curves: Sequence[Curve]) -> None:
-    skipped = 0
-    for _, colour, dash, steps in curves:
-        axes.step([s.step for s in steps], [math.log2(s.scale) for s in steps], dash, where="mid", color=colour)
-        left_out = [(s.step, math.log2(s.scale)) for s in steps if not s.stepped]
-        skipped += len(left_out)
-        axes.plot([at for at, _ in left_out], [y for _, y in left_out], "x", color=FATE_COLOURS["overflowed"])
-    low, high = axes.get_ylim()
-    axes.set_ylim(min(low, -0.5), max(high, 16.5))
-    power_ticks(axes.set_yticks, range(0, math.ceil(axes.get_ylim()[1]) + 1, 8))
-    panel(axes, "Loss scale" + f"; {skipped} skipped ×" * bool(skipped))
-
-
-def _draw_share(axes: Axes, curves: Sequence[Curve], what: str) -> None:
-    colour = FATE_COLOURS["underflowed"] if what == "underflow" else QUIET
-    for _, _, dash, steps in curves:
-        points = [(s.step, 100 * share) for s in steps if (share := getattr(s, what)) is not None]
-        if points:
-            points.append((steps[-1].step, points[-1][1]))  # what was measured stands until it is measured again
-        x, y = [at for at, _ in points], [share for _, share in points]
-        axes.step(x, y, dash, where="post", color=colour, linewidth=1.6, marker="o", markersize=3)
-    axes.set_ylim(-3, 105)
-    axes.set_yticks([0, 50, 100], ["0%", "50%", "100%"])
+    for what, title in lost.items():
+        colour = FATE_COLOURS["underflowed"] if what == "underflow" else QUIET
+        panels.append(Panel(title, "share", curves(attrgetter(what), colour)))
+    marks = [(mark.step - 0.5, mark.label) for branch in bench.branches for mark in branch.marks]
+    marks += [(branch.origin, "") for branch in bench.branches[1:]]
+    figure = steps_figure(panels, bench.total, sentence(bench), why, marks)
+    figure.text(0.92, 0.975, rates_text(bench), fontsize=8.5, color=QUIET, ha="right")
+    return figure

@@ -8,7 +8,7 @@ Invariant: `code` is what `format` holds of `text`; text that cannot be read cha
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import traitlets
@@ -22,54 +22,14 @@ from labkit.formats import (
     Format,
     decode,
     encode,
-    exact_decimal,
     field_bits,
     next_down,
     next_up,
     parse,
 )
-from labkit.widgets.base.figures import INK, captioned, new_figure, on_any_page, still, why_still
-from labkit.widgets.base.number_words import brief
+from labkit.widgets.base.figures import still, why_still
 from labkit.widgets.base.widget import LabWidget
 from labkit.widgets.exact.rows import exact_text, format_row
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-# Paul Tol's high-contrast scheme: distinguishable by people who see colours differently, and in black and white.
-FIELD_COLOURS = {"S": "#BD596A", "E": "#997319", "F": "#0077ED"}
-FIELD_NAMES = {"S": "S", "E": "E exponent", "F": "F significand"}
-
-WHY_STILL = why_still("to touch it yourself, and run this cell")
-
-
-@on_any_page
-def static_bits(code: int, format: Format) -> Figure:
-    """Draw the bits of a code by field, and its value."""
-    from matplotlib.patches import Rectangle
-
-    value = float(decode(code, format))
-    widths = zip("SEF", (int(format.signed), format.exponent_bits, format.significand_bits), strict=True)
-    fields = zip([letter for letter, width in widths if width], field_bits(code, format).split(), strict=True)
-    figure = new_figure(9, 2.4)
-    axes = figure.add_axes((0.02, 0.42, 0.96, 0.54))
-    axes.set_axis_off()
-    axes.set_xlim(0, max(16, format.bits) + 1)
-    axes.set_ylim(0.8, 3)
-    left = 0.0
-    for letter, bits in fields:
-        colour = FIELD_COLOURS[letter]
-        axes.text(left + 0.05, 2.35, FIELD_NAMES[letter], fontsize=9.5, color=INK, weight="bold")
-        for i, bit in enumerate(bits):
-            fill, ink = (colour, "white") if bit == "1" else ("none", INK)
-            axes.add_patch(Rectangle((left + i + 0.05, 1), 0.9, 1.1, facecolor=fill, edgecolor=colour))
-            size = 8 if format.bits > 20 else 13
-            axes.text(left + i + 0.5, 1.5, bit, ha="center", va="center", fontsize=size, color=ink)
-        left += len(bits) + 0.25
-    written = exact_decimal(value) if np.isfinite(value) else str(value)
-    written = written if len(written) < 60 else f"about {brief(value)}"
-    figure.text(0.02, 0.28, f"{format.name}:  {written}", fontsize=14, color=INK, weight="bold")
-    return captioned(figure, (0.02, 0.2), "", WHY_STILL)
 
 
 class BitExplorer(LabWidget, folders=("exact", "bits")):
@@ -198,7 +158,7 @@ class BitExplorer(LabWidget, folders=("exact", "bits")):
     def still(self) -> dict[str, Any]:
         bits = field_bits(self.code, self.format)
         words = f"{self.format.name} {self.code:#x} = {self.value!r}: bits {bits}"
-        return still(words, WHY_STILL, static_bits(self.code, self.format))
+        return still(words, why_still("to touch it yourself, and run this cell", "These bits stand"))
 
 
 def _same(a: float, b: float) -> bool:

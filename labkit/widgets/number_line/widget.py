@@ -5,23 +5,16 @@ Page and Python share the traits format, x, rounding and window; the page comput
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import traitlets
-from numpy.typing import NDArray
 
-from labkit.formats import FORMATS, FP16, FP64, Format, Rounding, decode, encode, round_to
-from labkit.widgets.base.figures import FORMAT_COLOURS, INK, QUIET, captioned, new_figure, on_any_page, still, why_still
+from labkit.formats import FORMATS, FP16, FP64, Format, Rounding, round_to
+from labkit.widgets.base.figures import still, why_still
 from labkit.widgets.base.widget import LabWidget
 from labkit.widgets.exact.rows import format_row
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-COLUMNS = 812  # pixels of the picture of a line
-
-WHY_STILL = why_still("to touch it yourself, and run this cell")
 LINES = {row.name: row for row in FORMATS.values() if row is not FP64}  # FP64 carries x: nothing would be rounded
 
 
@@ -40,48 +33,6 @@ def whole(format: Format, scale: str) -> tuple[float, float]:
     if scale == "log":
         return format.smallest_subnormal / 8, format.max * 4
     return (-1.15 * format.max if format.signed else -0.1 * format.max), 1.15 * format.max
-
-
-@on_any_page
-def static_number_line(format: Format, window: tuple[float, float], scale: str, x: float, caption: str) -> Figure:
-    """Draw where the numbers of a format lie in a window, darker where they are denser, and what x is rounded to."""
-    figure = new_figure(9, 2.9)
-    axes = figure.add_axes((0.03, 0.5, 0.94, 0.36))
-    if scale == "log":
-        axes.set_xscale("log", base=2)
-    axes.set_xlim(*window)
-    axes.set_ylim(0, 1)
-    axes.set_yticks([])
-    axes.spines[["top", "left", "right"]].set_visible(False)
-    axes.tick_params(labelsize=9, colors=QUIET)
-    edges = (np.geomspace if scale == "log" else np.linspace)(*window, COLUMNS + 1)
-    counts = values_between(edges, format)
-    some = counts > 0
-    dense = np.minimum(1.0, 0.65 + 0.03 * np.log2(counts[some]))
-    axes.vlines(((edges[:-1] + edges[1:]) / 2)[some], 0, 0.55, colors=INK, alpha=dense, linewidth=0.8, snap=False)
-    nearest = float(round_to(x, format))
-    if window[0] <= nearest <= window[1]:
-        axes.vlines(nearest, 0, 0.7, color=FORMAT_COLOURS["FP16"], linewidth=2.5)
-    if window[0] <= x <= window[1]:
-        arrow = {"arrowstyle": "-|>", "color": INK}
-        axes.annotate("x", (x, 0), (x, 0.92), ha="center", va="center", fontsize=11, color=INK, arrowprops=arrow)
-    axes.set_title(f"Numbers of {format.name}", loc="left", fontsize=11, color=INK)
-    return captioned(figure, (0.03, 0.27), caption, WHY_STILL)
-
-
-def values_between(edges: NDArray[np.float64], format: Format) -> NDArray[np.int64]:
-    """Count the values of a format from each edge (left out) to the next (included); edges[n] rise, counts[n - 1].
-
-    >>> from labkit.formats import FP16
-    >>> values_between(np.array([0.5, 1.0, 2.0, 2.001]), FP16)
-    array([1024, 1024,    0])
-    """
-    least = -format.max if format.signed else float(decode(0, format))
-    below = round_to(np.clip(edges, least, format.max), format, Rounding.TOWARD_NEGATIVE)
-    codes = encode(below, format)
-    place = (codes & ~np.asarray(format.sign_mask, codes.dtype)).astype(np.int64)  # codes count up with magnitude
-    place = np.where(below < 0, -place, place)
-    return np.diff(np.where(edges < least, place.min() - 1, place))
 
 
 def check(format: Format) -> None:
@@ -181,4 +132,4 @@ class NumberLine(LabWidget, folders=("exact", "number_line")):
     def still(self) -> dict[str, Any]:
         nearest = float(round_to(self.x, self.format))
         words = f"{as_text(self.x)} becomes {as_text(nearest)} in {self.format.name}, rounded to nearest."
-        return still(words, WHY_STILL, static_number_line(self.format, self.window, self.scale, self.x, words))
+        return still(words, why_still("to touch it yourself, and run this cell", "This line stands"))

@@ -3,8 +3,6 @@
 A trace says at which scale each step overflows and below which it loses gradients; that is the window behind the
 picture. The page replays the scaler at every movement (replay.js). The presets are replayed twice: as they ship, and
 with the same start and interval, so that only the rule differs.
-
-Invariant: all panels of the still picture have the same axes.
 """
 
 from __future__ import annotations
@@ -17,19 +15,7 @@ import numpy as np
 import traitlets
 
 from labkit.amp import PRESETS, ScalerConfig
-from labkit.widgets.base.figures import (
-    FATE_COLOURS,
-    FORMAT_COLOURS,
-    INK,
-    QUIET,
-    captioned,
-    new_figure,
-    on_any_page,
-    panel,
-    power_ticks,
-    still,
-    why_still,
-)
+from labkit.widgets.base.figures import FORMAT_COLOURS, Curve, Panel, on_any_page, steps_figure, still, why_still
 from labkit.widgets.base.widget import LabWidget
 from labkit.widgets.scaler_timeline.trace import (
     OVERFLOWS_FROM,
@@ -43,7 +29,6 @@ from labkit.widgets.scaler_timeline.trace import (
 )
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 WHY_STATIC = why_still("to turn its knobs, or set them in code (growth_interval, ...; alike) and display it again")
@@ -58,32 +43,18 @@ ALIKE_INTERVAL = 20
 @on_any_page
 def static_timeline(replays: Mapping[str, Replay], trace: Trace, *, why: str = WHY_STATIC) -> Figure:
     """Draw one or more scalers on a trace, name -> replay, one under another."""
-    figure = new_figure(9, 1.9 + (2.6 if len(replays) == 1 else 1.3 * len(replays)))
-    panels = figure.subplots(len(replays), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
-    bottom = 1.45 / float(figure.get_figheight())
-    figure.subplots_adjust(left=0.09, right=0.97, top=1 - 0.24 * bottom, bottom=bottom, hspace=0.45)
-    for axes, (name, what) in zip(panels, replays.items(), strict=True):
-        _draw(axes, what, trace)
-        skips = f"{what.skips} skipped"
-        panel(axes, f"{name}: {skips}" if name else f"Loss scale, {skips} ×")
-    panels[-1].set_xlabel("step", fontsize=9, color=QUIET)
-    return captioned(figure, (0.09, 0.62 * bottom), source(trace), why)
-
-
-def _draw(axes: Axes, what: Replay, trace: Trace) -> None:
-    steps = np.arange(1, len(what) + 1)
-    top = np.log2(OVERFLOWS_FROM / np.array(trace.largest[: len(what)]))
-    low = np.array(trace.keeps_from[: len(what)], np.float64)
-    scale = np.log2(what.scale)
-    high = max(float(top.max()), float(scale.max())) + 2
-    axes.fill_between(steps, top, high, color=FATE_COLOURS["overflowed"], alpha=0.25, linewidth=0)
-    axes.fill_between(steps, 0, low, color=FATE_COLOURS["underflowed"], alpha=0.2, linewidth=0)
-    axes.step(steps, scale, where="mid", color=FORMAT_COLOURS["FP16"], linewidth=1.6)
-    bad = what.skipped == 1
-    axes.plot(steps[bad], scale[bad], "x", color=INK, markersize=5)
-    axes.set_ylim(min(0.0, float(scale.min())), high)
-    axes.set_xlim(1, len(what))
-    power_ticks(axes.set_yticks, range(0, int(high) + 1, 8))
+    steps = max(map(len, replays.values()))
+    window = np.log2(OVERFLOWS_FROM / np.array(trace.largest[:steps])), trace.keeps_from[:steps]
+    panels = []
+    for name, what in replays.items():
+        crosses = [int(step) for step in np.flatnonzero(what.skipped) + 1]
+        title = f"{name}: {what.skips} skipped" if name else f"Loss scale, {what.skips} skipped ×"
+        panels.append(
+            Panel(
+                title, "scale", [Curve(np.log2(what.scale).tolist(), FORMAT_COLOURS["FP16"], crosses=crosses)], window
+            )
+        )
+    return steps_figure(panels, steps, source(trace), why)
 
 
 class ScalerTimeline(LabWidget, folders=("exact", "scaler_timeline")):

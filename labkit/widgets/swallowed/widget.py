@@ -5,41 +5,19 @@ The page computes the curves at every movement of the hand (curves.js); Python c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import frexp
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import traitlets
 
 from labkit.formats import FP16
-from labkit.widgets.base.figures import (
-    BROAD,
-    FORMAT_COLOURS,
-    QUIET,
-    End,
-    captioned,
-    name_ends,
-    new_figure,
-    on_any_page,
-    panel,
-    raised,
-    still,
-    why_still,
-)
+from labkit.widgets.base.figures import still, why_still
 from labkit.widgets.base.number_words import number
 from labkit.widgets.base.widget import LabWidget
 from labkit.widgets.swallowed.curves import METHODS, Curve, curves, moved, random_bits
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-DASHES = {  # on and off, in widths of the line
-    "FP16 + Kahan": (0, (6, 3)),
-    "FP16 + stochastic": (0, (1, 1.5)),
-    "FP16 + FP32 master": (0, (8, 2, 1, 2)),
-}
 WHY_STATIC = why_still(
-    "to slide, or go on in code: swallowed.update = 2**-11; print(swallowed.ends)", "This figure stands"
+    "to slide, or go on in code: swallowed.update = 2**-11; print(swallowed.ends)", "This weight stands"
 )
 # Four positions in each binade; all of them are exact in FP32, FP16 and BF16, so every method starts from the same.
 WEIGHTS = tuple((1 + i % 4 / 4) * 2.0 ** (i // 4 - 4) for i in range(33))  # 2^-4 to 2^4
@@ -66,26 +44,6 @@ def short(value: float) -> str:
     ('0.7559', '−0.5', '2.441e-4')
     """
     return number(float(f"{value:.4g}"))
-
-
-@on_any_page
-def static_swallowed(curves: Mapping[str, Curve], weight: float, update: float, *, why: str = WHY_STATIC) -> Figure:
-    """Draw the weight against the steps for each method, beside the exact line."""
-    figure = new_figure(9, 4.6)
-    axes = figure.add_axes((0.08, 0.33, 0.66, 0.58))
-    steps = len(next(iter(curves.values()))) - 1
-    exact = [weight, weight - steps * update]
-    axes.plot([0, steps], exact, color=QUIET, alpha=0.5, linewidth=BROAD + 2, solid_capstyle="round")
-    ends = []
-    for name, curve in curves.items():
-        colour, last = FORMAT_COLOURS[name.split(" ")[0]], float(curve[-1])
-        axes.plot(curve, color=colour, linestyle=DASHES.get(name, "-"), linewidth=1.8)
-        ends.append(End(f"{name}  {short(last)}", last, colour))
-    axes.set_xlim(0, steps)
-    name_ends(axes, ends)
-    axes.set_xlabel("updates", fontsize=9, color=QUIET)
-    panel(axes, raised(f"w = {quarters(weight)}, update = {quarters(update)}; grey: exact"))
-    return captioned(figure, (0.08, 0.19), f"{steps:,} updates, six ways of rounding.", why)
 
 
 class SwallowedUpdates(LabWidget, folders=("exact", "swallowed")):
@@ -156,7 +114,6 @@ class SwallowedUpdates(LabWidget, folders=("exact", "swallowed")):
         return value
 
     def still(self) -> dict[str, Any]:
-        found = self.curves
         ends = ", ".join(f"{name} {short(end)}" for name, end in self.ends.items())
         words = f"{self.steps:,} updates of {quarters(self.update)} take the weight {short(self.weight)} to: {ends}."
-        return still(words, WHY_STATIC, static_swallowed(found, self.weight, self.update))
+        return still(words, WHY_STATIC)
