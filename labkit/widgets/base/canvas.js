@@ -13,7 +13,6 @@ function figure({ scope: owner, label, height, draw }) {
     width: 0,
     height: 0,
     grown: 1, // how many CSS pixels one of the picture's is
-    drawTimes: [],
     at(event) {
       return { x: event.offsetX / self.grown, y: event.offsetY / self.grown, held: event.buttons > 0 && event.pointerType === "mouse" };
     },
@@ -31,20 +30,16 @@ function figure({ scope: owner, label, height, draw }) {
       cancelAnimationFrame(frame);
       frame = 0;
       if (!self.width) return;
-      const start = performance.now();
       const ratio = self.grown * (window.devicePixelRatio || 1);
       const [w, ht] = [Math.round(self.width * ratio), Math.round(self.height * ratio)];
       if (canvas.width !== w || canvas.height !== ht) [canvas.width, canvas.height] = [w, ht];
       context.setTransform(ratio, 0, 0, ratio, 0, 0);
       context.clearRect(0, 0, self.width, self.height);
       draw(context, self.width, self.height);
-      self.drawTimes.push(performance.now() - start);
-      if (self.drawTimes.length > 1000) self.drawTimes.shift();
     },
   };
   const observer = new ResizeObserver(self.measure);
   observer.observe(element);
-  canvas.labkitFigure = self; // so that a test can read the draw times
   owner.add(() => {
     observer.disconnect();
     cancelAnimationFrame(frame);

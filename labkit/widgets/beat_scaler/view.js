@@ -80,8 +80,6 @@ export default drivenView({
   expose: (store) => ({
     step: store.yours.length,
     scale: store.yours.at(-1)?.scale ?? "",
-    rival: store.scalers.at(-1)?.scale ?? "",
-    next: wanted(store),
     told: store.state.revealed,
     skipped: store.state.skipped.join(" "),
   }),

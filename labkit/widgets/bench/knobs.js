@@ -48,7 +48,6 @@ function exposeRuns(store) {
     step: branches[0].length,
     scaling: state.knobs.scaling,
     scale: last?.scale ?? "",
-    next: store.wish ?? state.scale,
     loss: last?.loss ?? "",
     fp32: store.fp32[branches[0].length - 1] ?? "",
     underflow: branches[0].findLast((row) => !Number.isNaN(row.underflow))?.underflow ?? NaN,

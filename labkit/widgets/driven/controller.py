@@ -106,7 +106,6 @@ class Controller(ABC):
         self._resting = False  # its thread ends, or has ended; the next command starts another
         self._closed = self._at_once = False
         self._answered = 0  # number of the browser's latest command that was carried out
-        self._trained = 0  # number of its latest command under which a step was done
         self._number = self._drawn = 0  # of the latest frame, and of the latest one that the browser has drawn
         self._due = self._last = -1.0
         self._sent: list[tuple[Sequence[Any], int]] = []  # which points the browser has: a list of steps, and how many
@@ -243,13 +242,13 @@ class Controller(ABC):
         begins = [0] * len(points) if whole else [count for _, count in self._sent]
         rows = [map(row, steps[at:end]) for at, (steps, row, end) in zip(begins, points, strict=True)]
         self._sent = [(steps, end) for steps, _, end in points]
-        head = {"kind": "frame", "number": self._number, "answered": self._answered, "trained": self._trained}
+        head = {"kind": "frame", "number": self._number, "answered": self._answered}
         self.send({**head, "whole": whole, **self.state()}, [pack(list(each)) for each in rows])
         return True
 
     def first_frame(self) -> tuple[dict[str, Any], list[bytes]]:
         """Return a frame with all points so far, or those on record, for a page without a kernel."""
-        head = {"kind": "frame", "number": 0, "answered": 0, "trained": 0, "whole": True}
+        head = {"kind": "frame", "number": 0, "answered": 0, "whole": True}
         return {**head, **self.state()}, [
             pack([row(step) for step in steps[:end]]) for steps, row, end in self.points()
         ]
@@ -338,7 +337,6 @@ class Controller(ABC):
         if self.due and not self._take_commands():
             return False
         self.tick()
-        self._trained = self._answered
         self.post(urgent=self._at_once or not self.due)
         self._at_once = False
         return True

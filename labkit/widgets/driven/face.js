@@ -49,24 +49,6 @@ function wireHover(owner, store, picture, { right, steps }, view) {
   });
 }
 
-function exposeCommon(store) {
-  const { state, drawnAt } = store;
-  const span = drawnAt.length > 1 ? (drawnAt.at(-1) - drawnAt[0]) / 1000 : 0;
-  return {
-    phase: state.phase,
-    building: state.building,
-    step: state.step,
-    total: state.total,
-    place: state.place.key,
-    answered: state.answered >= store.sent,
-    frame: state.number,
-    fps: span ? ((drawnAt.length - 1) / span).toFixed(1) : "",
-    echo: store.echo?.toFixed(1) ?? "",
-    touch: store.touch?.toFixed(1) ?? "",
-    latency: store.latency?.toFixed(1) ?? "",
-  };
-}
-
 const drivenView = (face) => view({ ...face, alone: (model) => Boolean(model.get("_frame")?.content.recorded) }, (root, model, owner, live) => fillDriven(face, root, model, owner, live));
 
 function fillDriven(face, root, model, owner, live) {
@@ -91,7 +73,10 @@ function fillDriven(face, root, model, owner, live) {
     showParts(store, parts, seen);
     parts.picture.drawNow();
   };
-  view.expose = () => Object.assign(root.dataset, exposeCommon(store), face.expose(store));
+  view.expose = () => {
+    const { phase, number, answered } = store.state;
+    Object.assign(root.dataset, { phase, frame: number, answered: answered >= store.sent }, face.expose(store));
+  };
   if (face.hover) wireHover(owner, store, parts.picture, face.hover, view);
   store.views.add(view);
   owner.add(() => store.views.delete(view));

@@ -20,17 +20,11 @@ function makeStore(model) {
     sent: 0, // number of our latest command
     silence: 0, // timer that runs from a command to its answer
     silent: false,
-    afterwards: null, // what to say when fewer are under way: {what, at}
+    afterwards: null, // what to say when fewer are under way
     wish: null, // log2 of the scale that the hand asks for, until the kernel has it; drawn at once
-    touched: 0, // when the hand moved last, until that was drawn
-    touch: null, // ms from a movement of the hand to the frame that shows it
-    asked: null, // the latest command that has not been seen in a trained step: {number, at, running, echoed, trained}
-    echo: null, // ms from a command to the first frame that knows it
-    latency: null, // ms from a command to the first frame with a step trained under it
     answeredAt: 0,
     keptAt: 0,
     lateAnswer: 0,
-    drawnAt: [], // when the frames of the last two seconds were drawn
     pending: false,
     fresh: false,
   };
@@ -68,15 +62,10 @@ function takeFrame(store, content, buffers) {
   if (content.whole) Object.assign(store, emptyPoints());
   takePoints(store, content, buffers);
   store.state = content;
-  const { asked } = store;
-  if (asked && content.answered >= asked.number) {
-    asked.echoed = true;
-    asked.trained = content.trained >= asked.number;
-  }
   store.fresh = true;
   store.silent = false;
   if (content.answered >= store.sent) store.silence = clearTimeout(store.silence);
-  if (store.afterwards && mayTell(store)) tell(store, store.afterwards.what, store.afterwards.at);
+  if (store.afterwards && mayTell(store)) tell(store, store.afterwards);
   if (upToDate(store)) store.wish = null;
   schedule(store);
 }
@@ -98,11 +87,8 @@ function schedule(store) {
   requestAnimationFrame(() => {
     store.pending = false;
     for (const view of store.views) view.draw();
-    if (store.touched) store.touch = performance.now() - store.touched;
-    store.touched = 0;
     if (store.fresh) {
       store.fresh = false;
-      measure(store);
       acknowledge(store);
       keepRun(store);
     }
@@ -121,41 +107,27 @@ function acknowledge(store) {
   else store.lateAnswer = setTimeout(answer, ANSWER_MS);
 }
 
-function measure(store) {
-  const now = performance.now();
-  store.drawnAt.push(now);
-  while (now - store.drawnAt[0] > 2000) store.drawnAt.shift();
-  const { asked } = store;
-  if (asked?.echoed) store.echo ??= now - asked.at;
-  if (!asked?.trained) return;
-  if (asked.running) store.latency = now - asked.at;
-  store.asked = null;
-}
-
 // What the hand wants is drawn with the next frame of the page, whatever the kernel is doing.
 function wishFor(store, log2Scale) {
   store.wish = log2Scale;
-  store.touched = performance.now();
   schedule(store);
 }
 
 // While a slider moves: the latest value, as soon as few enough are on their way that the kernel is not kept from training.
 function tellLatest(store, what) {
   if (mayTell(store)) tell(store, what);
-  else store.afterwards = { what, at: performance.now() };
+  else store.afterwards = what;
 }
 
 function mayTell(store) {
   return store.sent - store.state.answered < UNDER_WAY;
 }
 
-function tell(store, what, at = performance.now()) {
+function tell(store, what) {
   const late = store.afterwards;
   store.afterwards = null;
-  if (late && late.what !== what) tell(store, late.what, late.at);
+  if (late && late !== what) tell(store, late);
   store.sent += 1;
-  store.asked = { number: store.sent, at, running: store.state?.phase === "running" };
-  store.echo = null;
   store.silence ||= setTimeout(() => {
     store.silent = true;
     schedule(store);

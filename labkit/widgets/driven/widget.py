@@ -123,7 +123,6 @@ class DrivenWidget(LabWidget):
             "about": controller.task.about,
             "phase": controller.phase.value,
             "enabled": controller.enabled,
-            "building": controller.building,
             "step": len(controller.steps),
             "total": controller.total,
             "sentence": self.sentence,

@@ -76,9 +76,7 @@ function ledgerTable(model, onMove) {
 
 export default view({ label: "Ledger of a forward pass", kind: "ledger", alone: (model) => model.get("_states") !== undefined }, (root, model, life) => {
   const about = model.get("_about");
-  let asked = 0;
   const send = (changes) => {
-    asked = performance.now();
     put(model, changes);
     const states = model.get("_states");
     if (states) put(model, found(states, model.get("overrides")) ?? found(states, last) ?? found(states, {}));
@@ -124,7 +122,6 @@ export default view({ label: "Ledger of a forward pass", kind: "ledger", alone: 
     formats.set(model.get("format_name"));
     table.set(model.get("_rows"));
     words.say(model.get("sentence"));
-    if (asked) root.dataset.latency = (performance.now() - asked).toFixed(1);
   }
   watch(life, model, ["_rows", "sentence", "format_name"], show);
   show();

@@ -31,13 +31,11 @@ function renderPresets(root, model, life) {
   const each = (mode, make) => names.map((name) => make(configs[mode][name], name));
   const known = Object.fromEntries(["alike", "shipped"].map((mode) => [mode, each(mode, (config) => replayOf(config, trace, steps[mode]))]));
   const palette = colours(root, life, redraw);
-  let moved = null;
 
   const mode = () => (model.get("alike") ? "alike" : "shipped");
   const replays = () => known[mode()];
   const chosen = () => names.indexOf(model.get("selected"));
   const choose = (changes) => {
-    moved = performance.now();
     put(model, changes);
     show();
   };
@@ -50,7 +48,6 @@ function renderPresets(root, model, life) {
     page: 20,
     value: 0,
     onInput(value) {
-      moved = performance.now();
       lensFrom[mode()] = value;
       redraw();
     },
@@ -143,9 +140,6 @@ function renderPresets(root, model, life) {
   function redraw() {
     for (const strip of strips) strip.drawNow();
     lens.drawNow();
-    if (moved === null) return;
-    root.dataset.latency = (performance.now() - moved).toFixed(1); // ms from the hand to the picture
-    moved = null;
   }
 
   function show() {

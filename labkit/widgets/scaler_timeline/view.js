@@ -27,7 +27,6 @@ function renderTimeline(root, model, life) {
   const window = windowOf(trace);
   let [replay, before, changed] = [null, null, 0]; // `before`: what was seen before the hand began to move
   const palette = colours(root, life, () => picture.redraw());
-  let moved = null; // when the hand last moved, until that is drawn
 
   const knobs = Object.entries(KNOB_PLACES).map(([name, values]) => {
     const made = slider({
@@ -37,10 +36,7 @@ function renderTimeline(root, model, life) {
       page: 4,
       value: nearest(values, model.get(name)),
       text: (i) => placeText(name, values[i]),
-      onInput(i) {
-        moved ??= performance.now();
-        put(model, { [name]: values[i] });
-      },
+      onInput: (i) => put(model, { [name]: values[i] }),
     });
     made.element.dataset.knob = name;
     return { name, values, ...made, set: made.set };
@@ -102,10 +98,7 @@ function renderTimeline(root, model, life) {
     }
     words.say(replaySentence(replay));
     picture.drawNow(); // not with the next frame: the hand does not wait
-    if (moved === null) return;
-    root.dataset.latency = (performance.now() - moved).toFixed(1); // ms from the hand to the picture
     root.dataset.drawn = Number(root.dataset.drawn ?? 0) + 1;
-    moved = null;
   }
 
   watch(life, model, Object.keys(KNOB_PLACES), follow);

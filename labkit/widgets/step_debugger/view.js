@@ -86,25 +86,20 @@ function stageTable(about) {
 
 export default view({ label: "One training step, stage by stage", kind: "stages", alone: (model) => model.onPage }, (root, model, life) => {
   const about = model.get("_about");
-  let asked = 0;
-  const send = (changes) => {
-    asked = performance.now();
-    put(model, changes);
-  };
   const go = (stage) => {
-    send({ stage: Math.min(about.stages.length - 1, Math.max(0, stage)) });
+    put(model, { stage: Math.min(about.stages.length - 1, Math.max(0, stage)) });
     show();
   };
 
   const place = h("span", { class: "lk-quiet sd-place" });
-  const recipes = traitChoice(model, "recipe_name", "recipe", about.recipes, { onChange: (name) => send({ recipe_name: name }) });
+  const recipes = traitChoice(model, "recipe_name", "recipe", about.recipes, { onChange: (name) => put(model, { recipe_name: name }) });
   const scale = slider({
     label: "loss scale",
     min: 0,
     max: about.most,
     value: model.get("log2_scale"),
     text: power,
-    onInput: (value) => send({ log2_scale: value }),
+    onInput: (value) => put(model, { log2_scale: value }),
   });
   const strip = segmented({
     label: "Stage",
@@ -150,7 +145,6 @@ export default view({ label: "One training step, stage by stage", kind: "stages"
     since.textContent = sayChanges(view.stages[stage], earlier);
     words.say(view.sentences[stage]);
     root.dataset.stage = about.stages[stage];
-    if (asked) root.dataset.latency = (performance.now() - asked).toFixed(1);
   }
   if (model.onPage) {
     for (const one of [recipes, scale, another, reset]) one.element.hidden = true;

@@ -56,7 +56,6 @@ export default view({ label: "Swallowed updates", kind: "swallowed", alone: true
   const random = new Uint32Array(floats(model.get("_random")).buffer);
   const palette = colours(root, life, () => picture.redraw());
   let shown = null; // {now, curves}
-  let moved = null; // when the hand last moved, until that is drawn
 
   const control = (name, label, values) =>
     slider({
@@ -66,10 +65,7 @@ export default view({ label: "Swallowed updates", kind: "swallowed", alone: true
       page: 4, // a binade
       value: nearest(values, model.get(name)),
       text: (i) => quarters(values[i]),
-      onInput(i) {
-        moved = performance.now();
-        put(model, { [name]: values[i] });
-      },
+      onInput: (i) => put(model, { [name]: values[i] }),
     });
   const weight = control("weight", "weight w", weightPlaces);
   const update = control("update", "update lr·g", updatePlaces);
@@ -123,8 +119,6 @@ export default view({ label: "Swallowed updates", kind: "swallowed", alone: true
     const ends = curves.map((values) => values[values.length - 1]);
     const ys = spreadLabels(ends.map(area.y), LABEL_GAP, area.top, area.bottom - 4);
     CURVES.forEach((style, i) => drawLabel(area, style, ends[i], ys[i], now.rows[i].end, faded[i]));
-    if (moved !== null) root.dataset.latency = (performance.now() - moved).toFixed(1); // ms from the hand to the picture
-    moved = null;
   }
 
   function show() {
