@@ -298,8 +298,6 @@ COMMANDS: dict[str, Command] = {
         argument("--only", nargs="+", type=_one_of("part", "gpu:PARTS"), default=None, metavar="PART",
                  exclusive=True, help='run these parts only, "speed" for instance'),
         argument("--seconds", type=float, default=None, help="time limit in all (default: 520; --quick: 180)"),
-        argument("--since", type=float, default=None, metavar="TIME", help="when the limit began, as Unix time"),
-        argument("--here", action="store_true", help="run all parts in this process, not in one each"),
     )),
     "site": Command("Write the course as static pages, with the widgets that need no Python",
                     "commands.notebooks:site", (

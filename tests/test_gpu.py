@@ -1,6 +1,7 @@
 """`make gpu`, also where something goes wrong: rehearsed on a CPU, with stand-ins for the GPU."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -13,10 +14,10 @@ import torch
 
 from labkit import cli, gpu
 from labkit.amp import RECIPES
-from labkit.bench import DeviceReport, device_report, from_json
+from labkit.bench import DeviceReport, device_report, from_json, sweeps
 from labkit.faults import GPU_CARDS
 from labkit.gemm import SPECS, emulate
-from labkit.gpu import checks, measure, parts, passport
+from labkit.gpu import measure, parts, passport, worker
 from labkit.gpu.worker import answer
 from labkit.machine.device import GENERATIONS
 from labkit.train import TASKS, Place, device_folder, load, place
@@ -32,18 +33,11 @@ HOPPER = DeviceReport("cuda", "A stand-in", 0, 1, (9, 0), GENERATIONS[5], driver
 
 
 def rehearse(folder, *only):
-    return cli.main(["gpu", "--device", "cpu", "--quick", "--here", "--folder", str(folder), "--only", *only])
+    return cli.main(["gpu", "--device", "cpu", "--quick", "--folder", str(folder), "--only", *only])
 
 
-def order(folder, report=None, seconds=60.0):
-    return gpu.Job(report or device_report("cpu"), folder, time.monotonic() + seconds, quick=True)
-
-
-@pytest.fixture(autouse=True)
-def same_threads():
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
+def order(folder, part="", device="cpu", seconds=60.0, quick=True):
+    return gpu.Job(device, part, quick, time.time() + seconds, folder)
 
 
 def test_worked_example_a_sweep_ends_as_a_file_that_says_where_it_was_made(tmp_path, capsys):
@@ -56,13 +50,13 @@ def test_worked_example_a_sweep_ends_as_a_file_that_says_where_it_was_made(tmp_p
     assert str(path) in capsys.readouterr().out
     assert [file.name for file in path.parent.iterdir()] == ["size.json"], "nothing half-written is left"
     path.write_text("old")
-    rehearse(tmp_path, "size")
-    assert from_json(path.read_text()).runs, "a newer record takes the place of the older"
+    parts.save_sweep(path, record, quick=True)
+    assert from_json(path.read_text()) == record, "a newer record takes the place of the older"
     fuller = replace(record, runs=2 * record.runs)
     path.write_text(fuller.to_json())
-    rehearse(tmp_path, "size")
+    parts.save_sweep(path, record, quick=True)
     assert from_json(path.read_text()) == fuller, "but a quick one not that of a fuller one"
-    parts._save_sweep(path, record, quick=False)
+    parts.save_sweep(path, record, quick=False)
     assert from_json(path.read_text()) == record
 
 
@@ -77,16 +71,16 @@ class Bare:
 
 sys.meta_path.insert(0, Bare())
 importlib.util.find_spec = lambda name: None if name in {HIDDEN} else find_spec(name)
-from labkit.cli import main
-sys.exit(main(["gpu", "--device", "cpu", "--quick", "--here", "--folder", FOLDER, "--only", "layers", "kernel"]))
 """
 HIDDEN = "ipywidgets anywidget matplotlib IPython jupyterlab pytest nbformat triton expecttest scipy".split()
 
 
 def test_it_needs_torch_and_numpy_only(tmp_path):
     """As on a machine that has nothing else: every other package that the lab may use is hidden."""
-    program = BARE.replace("{HIDDEN}", repr(HIDDEN)).replace("FOLDER", repr(str(tmp_path)))
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    (tmp_path / "sitecustomize.py").write_text(BARE.replace("{HIDDEN}", repr(HIDDEN)))
+    command = [sys.executable, "-m", "labkit", "gpu", "--device", "cpu", "--quick", "--folder", str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    done = subprocess.run([*command, "--only", "layers", "kernel"], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "The checks need pytest (pip install pytest): all else is done.\n" in done.stdout
     names = {path.name for path in tmp_path.rglob("*.json")}
@@ -110,25 +104,19 @@ def test_quick_on_a_gpu_is_three_minutes_of_what_the_lessons_draw():
 
 
 def test_quick_cases_are_large_enough_to_mean_something_on_a_gpu_and_small_on_a_cpu(tmp_path):
-    assert parts._extent(order(tmp_path, HOPPER)) is parts.GPU_SHORT
-    assert parts._extent(order(tmp_path)) is parts.QUICK
-    assert parts._extent(replace(order(tmp_path, HOPPER), quick=False)) is None
+    assert order(tmp_path, device="cuda").extent is parts.GPU_SHORT
+    assert order(tmp_path).extent is parts.QUICK
+    assert order(tmp_path, device="cuda", quick=False).extent is None
     assert max(parts.GPU_SHORT.sizes) >= 4096
     longest = 3 * 4 * parts.GPU_SHORT.elements  # a copy's two tensors in FP32, and one in reserve
     assert longest < 2**30, "a card of 4 GiB has room for it"
 
 
-def test_every_sweep_of_a_gpu_belongs_to_some_part():
-    from labkit.bench import sweeps
-
-    asked = {name for part in gpu.PARTS.values() for name in _closure_words(part.run)}
-    assert set(sweeps(HOPPER)) <= asked
-
-
-def _closure_words(function):
-    cells = [cell.cell_contents for cell in function.__closure__ or ()]
-    words = {word for cell in cells if isinstance(cell, tuple) for word in cell}
-    return words | {"kernel"} if function is gpu.PARTS["kernel"].run else words
+def test_every_sweep_of_a_gpu_belongs_to_some_part(monkeypatch, tmp_path):
+    monkeypatch.setattr(parts, "device_report", lambda _: HOPPER)
+    job = order(tmp_path, device="cuda")
+    recording = [item.name for part in gpu.PARTS.values() for item in part.items(job) if "sweep" in item.name]
+    assert sorted(recording) == sorted(f"sweep {name}" for name in sweeps(HOPPER))
 
 
 def lines_of(folder, part):
@@ -161,7 +149,7 @@ def hopper(monkeypatch):
     return wrong
 
 
-def test_a_tensor_core_is_compared_and_its_answers_are_kept_whatever_they_are(hopper, monkeypatch, tmp_path):
+def test_a_tensor_core_is_compared_and_its_answers_are_kept_whatever_they_are(hopper, monkeypatch, tmp_path, capsys):
     hopper.add("mma.sync.m16n8k8.f32.f16.f16.f32")
     asked_for = [row for row in INSTRUCTIONS if row.runs_on((9, 0)) and not row.grouped]
     rows = {row.name: Asked(thorough=False) for row in asked_for}
@@ -173,8 +161,10 @@ def test_a_tensor_core_is_compared_and_its_answers_are_kept_whatever_they_are(ho
     served = tmp_path / "served.json"
     served.write_text(json.dumps(captures))
     command = [sys.executable, "-c", SERVED, str(served)]
-    monkeypatch.setattr(passport, "worker_command", lambda *_, **__: command)
-    said = list(parts.PARTS["mma"].run(order(tmp_path, HOPPER)))
+    monkeypatch.setattr(passport, "worker_command", lambda _: command)
+    monkeypatch.setattr(parts, "device_report", lambda _: HOPPER)
+    assert gpu.command.run_part(order(tmp_path, "mma", "cuda"), 60.0) == "done"
+    said = capsys.readouterr().out.splitlines()
     files = sorted((tmp_path / "mma" / "a-stand-in").iterdir())
     assert [file.stem for file in files] == sorted(rows)
     assert load_capture(files[-1]).device == "A stand-in"
@@ -214,9 +204,9 @@ def test_a_step_is_timed_by_every_way():
     assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == before
 
 
-def test_items_for_which_no_time_is_left_are_named(tmp_path):
-    late = order(tmp_path, seconds=-1)
-    *said, _ = parts.PARTS["cards"].run(late)
+def test_items_for_which_no_time_is_left_are_named(tmp_path, capsys):
+    assert gpu.command.run_part(order(tmp_path, "cards", seconds=-1), -1.0) == "done"
+    *said, _ = capsys.readouterr().out.splitlines()
     (path,) = (tmp_path / "checks").rglob("cards.jsonl")
     _, end = map(json.loads, path.read_text().splitlines())
     assert set(GPU_CARDS) == {item.removeprefix("card ") for item in end["missing"]} - {"card", "versions"}
@@ -224,11 +214,13 @@ def test_items_for_which_no_time_is_left_are_named(tmp_path):
 
 
 def test_without_a_checkout_the_rest_is_done_and_one_line_says_so(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(checks, "CHECKOUT", tmp_path)
-    why = "The checks need a checkout of the lab: what is recorded, measured and written into a passport is done.\n"
+    why = worker.why_no_checks(tmp_path)
+    assert why.startswith("The checks need a checkout of the lab: what is recorded, measured and written into a ")
+    for module in (gpu.command, sys.modules["labkit.gpu.passport.make"]):
+        monkeypatch.setattr(module, "why_no_checks", lambda: why)
     assert rehearse(tmp_path, "amp") == 0
     said = capsys.readouterr().out
-    assert said.startswith(why)
+    assert f"{why}\n" in said
     mlp = "training of MLP of width 64, batch 8"
     assert f"{mlp}: " in said
     assert list(lines_of(tmp_path, "amp")[mlp]["seconds_a_call"]) == [*measure.AMP_WAYS]
@@ -236,16 +228,21 @@ def test_without_a_checkout_the_rest_is_done_and_one_line_says_so(monkeypatch, t
     monkeypatch.setattr(passport, "make", lambda path, command, **_: command[2])
     words = ["gpu", "--device", "cpu", "--quick", "--passport", str(tmp_path / "p.jsonl")]
     assert cli.main(words) == 1
-    assert capsys.readouterr().out.startswith(f"{why}labkit.gpu.passport.items. The passport is in")
+    assert capsys.readouterr().out.startswith(f"{why}\nlabkit.gpu.passport.items. The passport is in")
+
+
+def trained(job):
+    (item,) = parts.PARTS["runs"].items(job)
+    return answer(item, "cpu")["summary"]
 
 
 def test_a_training_is_on_record_apart_from_those_of_other_devices(tmp_path):
-    (line,) = parts._trainings(order(tmp_path))
+    said = trained(order(tmp_path))
     path = tmp_path / "runs" / device_report("cpu").slug / "quick" / "segmentation" / "fp32-seed0.json"
     record = load(path)
     assert (record.task, record.recipe, len(record.steps)) == ("segmentation", "FP32", 2)
     assert record.fingerprint == fingerprint(replace(TASKS["segmentation"], steps=2), RECIPES["FP32"]), "a shorter task"
-    assert str(path) in line
+    assert str(path) in said
 
 
 def test_a_race_looks_for_a_gpus_runs_where_this_command_keeps_them(tmp_path):
@@ -255,8 +252,7 @@ def test_a_race_looks_for_a_gpus_runs_where_this_command_keeps_them(tmp_path):
 
 
 def test_a_training_that_was_cut_short_is_not_kept(tmp_path):
-    (line,) = parts._trainings(order(tmp_path, seconds=-1))
-    assert line.endswith("not begun, the time was up")
+    assert trained(order(tmp_path, seconds=-1)) == "not finished, the time was up"
     assert not list(tmp_path.rglob("*.json"))
 
 
@@ -271,42 +267,42 @@ def test_without_a_gpu_it_says_so_and_ends_with_2(capsys):
     assert "--device cpu --quick" in said
 
 
+HANGS = """
+import json, threading
+print(json.dumps({"items": [["sweep", "timing"]]}), flush=True)
+threading.Event().wait()
+"""
+
+
 def test_parts_run_apart_and_one_that_fails_or_hangs_stops_no_other(monkeypatch, tmp_path, capsys):
     begun = []
 
-    def child(command, *, env, timeout, check):
-        part = command[command.index("--only") + 1]
-        begun.append((part, timeout))
-        assert env["PYTHONPATH"].startswith(str(ROOT))
-        if part == "ceilings":
-            raise subprocess.TimeoutExpired(command, timeout)
-        return subprocess.CompletedProcess(command, 7 if part == "size" else 0)
+    def command_of(job):
+        begun.append((job.part, job.until - time.time()))
+        text = {"ceilings": HANGS, "size": "raise SystemExit(7)"}.get(job.part, "print('{\"items\": []}')")
+        return [sys.executable, "-c", text]
 
-    monkeypatch.setattr(subprocess, "run", child)
+    monkeypatch.setattr(passport, "worker_command", command_of)
+    monkeypatch.setattr(gpu.command, "GRACE", 1.0)
+    monkeypatch.setitem(parts.PARTS, "ceilings", replace(parts.PARTS["ceilings"], seconds=2.0))
     assert cli.main(["gpu", "--device", "cpu", "--folder", str(tmp_path)]) == 1
     said = capsys.readouterr().out
     assert [name for name, _ in begun] == list(gpu.PARTS)
-    assert begun[0][1] == pytest.approx(gpu.PARTS["mma"].seconds + gpu.GRACE)
-    assert "ceilings   stopped after 33 s" in said
-    assert "size       failed with status 7" in said
+    assert begun[0][1] == pytest.approx(gpu.PARTS["mma"].seconds, abs=1.0)
+    assert "ceilings   stopped after 3 s; its results so far are saved" in said
+    assert "size       failed, its process ended with status 7; its last lines say why" in said
     assert "runs       done" in said
 
 
-def test_what_a_part_needed_to_begin_counts_as_its_time(tmp_path, capsys):
-    words = ["--only", "size", "--seconds", "60", "--since", str(time.time() - 100)]
-    assert cli.main(["gpu", "--device", "cpu", "--quick", "--here", "--folder", str(tmp_path), *words]) == 0
-    assert "0 cases, 8 left out" in capsys.readouterr().out
-
-
 def test_no_part_begins_when_the_time_is_up(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("a part was begun"))
+    monkeypatch.setattr(gpu.command, "run_part", lambda *_: pytest.fail("a part was begun"))
     assert cli.main(["gpu", "--device", "cpu", "--folder", str(tmp_path), "--seconds", "5", "--only", "mma"]) == 1
     assert "mma        not begun, the time was up" in capsys.readouterr().out
 
 
-def test_a_real_child_does_its_part(tmp_path, capfd):
-    words = ["gpu", "--device", "cpu", "--quick", "--folder", str(tmp_path), "--only", "mma"]
-    assert cli.main(words) == 0
-    said = capfd.readouterr().out
+def test_a_part_without_items_says_why(tmp_path, capsys):
+    assert rehearse(tmp_path, "mma") == 0
+    said = capsys.readouterr().out
     assert "has no instruction that the lab knows how to ask" in said
     assert "mma        done" in said
+    assert not list(tmp_path.rglob("*.jsonl"))

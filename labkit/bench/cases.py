@@ -15,33 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TypeAlias
 
 from labkit.bench.triton_gemm import TILES
 from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, FP64, TF32, Format
 from labkit.machine.device import DeviceReport
 
 LAYOUTS = ("NN", "NT", "TN", "TT")
-
-
-class Case(Protocol):
-    """Interface of all cases."""
-
-    @property
-    def format(self) -> Format:
-        """The format of the operands."""
-
-    @property
-    def flops(self) -> int:
-        """Number of additions and multiplications."""
-
-    @property
-    def bytes(self) -> int:
-        """Least number of bytes that must be read and written."""
-
-    @property
-    def label(self) -> str:
-        """Short description."""
 
 
 def stored_bytes(format: Format) -> int:
@@ -219,6 +199,9 @@ class ElementwiseCase:
         return f"{self.format.name} {self.op}, {self.elements:,} elements"
 
 
+Case: TypeAlias = GemmCase | ConvCase | ElementwiseCase  # each with format, flops, bytes and label
+
+
 def linear_gemms(batch: int, inputs: int, outputs: int, format: Format = FP16) -> tuple[GemmCase, GemmCase, GemmCase]:
     """Return the three products of a linear layer: Y = X W^T, and backward dX = dY W and dW = dY^T X.
 
@@ -272,11 +255,11 @@ GPU = Extent(
     images=32,
     elements=2**27,
 )
-GPU_SHORT = Extent(  # takes three minutes and fits into 4 GiB
+GPU_SHORT = replace(  # takes three minutes and fits into 4 GiB
+    GPU,
     sizes=(256, 512, 1024, 2048, 4096, 8192),
     base=2048,
     batches=(1, 8, 16, 32, 64, 128, 256, 512, 1024, 1025, 1032, 2048),
-    layers=((4096, 1024, 4096), (16, 1024, 4096), (64, 300, 10)),
     images=16,
     elements=2**26,
 )
@@ -310,72 +293,68 @@ def sweeps(report: DeviceReport, extent: Extent | None = None) -> dict[str, Swee
     ['ceilings', 'size', 'layers', 'bandwidth', 'alignment', 'batch', 'convolution']
     """
     size = extent or (CPU if report.kind == "cpu" else GPU)
-    formats = formats_on(report)
-    rows = (
-        Sweep("ceilings", "How fast can this device multiply, and copy, at best?", ceilings(formats, size)),
-        Sweep("size", "How large must a product be?", tuple(_square(n, f) for n in size.sizes for f in formats)),
-        Sweep("layers", "What are the three products of a linear layer?", _layers(formats, size)),
-        Sweep("bandwidth", "What does half the bytes gain where nothing is multiplied?", _bandwidth(formats, size)),
-        Sweep("alignment", "What does a size gain that is a multiple of 8?", _alignment(formats, size.base)),
-        Sweep("batch", "What does one row more cost?", _batch(formats, size)),
-        Sweep("convolution", "Is a convolution as fast as the product it stands for?", _convolution(formats, size)),
-    )
-    on_gpus = (  # torch has another accumulator, and Triton compiles
-        Sweep("accumulation", "What does a narrower accumulator gain, and cost?", _accumulation(formats, size)),
-        Sweep("kernel", "How near to cuBLAS does a kernel come that a person can read?", _kernel(size)),
-    )
-    return {row.name: row for row in (*rows, *(on_gpus if report.kind == "cuda" else ()))}
+    base, formats = size.base, formats_on(report)
+    plain = [f for f in formats if f in (FP32, BF16, FP16)]
+    narrow = [f for f in formats if f in (FP32, TF32, BF16, FP16)]
+    ops = ("copy", "hardswish", "hardswish by hand")
+    near = range(base - 7, base)  # sizes below one that is a multiple of 8
+    alignment = [gemm(base, base, k, f) for f in narrow for k in (*near, base)]
+    alignment += [gemm(base, n, base, f) for f in narrow for n in near]
+    shapes = ((64, 56), (256, 14), (512, 7)) if extent is not QUICK else ((4, 8),)
+    convolutions = [ConvCase(size.images, c, s, s, c, 3, f) for c, s in shapes for f in narrow]
+    # A long k is where an accumulator has most to lose.
+    full = [gemm(base, base, k, f) for f in formats if f in (FP16, BF16, E4M3) for k in (base, 4 * base)]
+    large = [square(n, FP16) for n in [n for n in size.sizes if n >= 1024] or size.sizes[:1] if n <= 8192]
+    kernels = ("", *(tile.name for tile in TILES))
+    rows = {
+        "ceilings": ("How fast can this device multiply, and copy, at best?", ceilings(formats, size)),
+        "size": ("How large must a product be?", [square(n, f) for n in size.sizes for f in formats]),
+        "layers": (
+            "What are the three products of a linear layer?",
+            [case for layer in size.layers for f in narrow for case in linear_gemms(*layer, f)],
+        ),
+        "bandwidth": (
+            "What does half the bytes gain where nothing is multiplied?",
+            [ElementwiseCase(op, size.elements, f) for op in ops for f in plain],
+        ),
+        "alignment": ("What does a size gain that is a multiple of 8?", alignment),
+        "batch": (
+            "What does one row more cost?",
+            [gemm(m, base, base, f) for f in plain for m in sorted(size.batches)],
+        ),
+        "convolution": (
+            "Is a convolution as fast as the product it stands for?",
+            [case for conv in convolutions for case in (conv, replace(conv.gemm, about="as the convolution above"))],
+        ),
+        "accumulation": (
+            "What does a narrower accumulator gain, and cost?",
+            [case for row in full for case in (row, replace(row, reduced=True))],
+        ),
+        "kernel": (
+            "How near to cuBLAS does a kernel come that a person can read?",
+            [replace(case, kernel=kernel) for case in large for kernel in kernels],
+        ),
+    }
+    on_gpus = ("accumulation", "kernel")  # torch has another accumulator, and Triton compiles
+    return {
+        name: Sweep(name, question, tuple(cases))
+        for name, (question, cases) in rows.items()
+        if report.kind == "cuda" or name not in on_gpus
+    }
 
 
 def ceilings(formats: Sequence[Format], extent: Extent) -> tuple[Case, ...]:
     """Return the cases that set a device's ceilings: copies, and large products."""
     copies = [ElementwiseCase("copy", extent.elements, f) for f in formats if f in (FP32, FP16)]
-    products = [_square(n, f) for n in (extent.base, 2 * extent.base) for f in formats]
+    products = [square(n, f) for n in (extent.base, 2 * extent.base) for f in formats]
     return (*copies, *products)
 
 
-def _square(n: int, format: Format) -> GemmCase:
-    return GemmCase(n, n, n, format, "NT")  # NT: the layout of Y = X W^T, and the only one that FP8 has
+def gemm(m: int, n: int, k: int, format: Format) -> GemmCase:
+    """Return a product in the layout of Y = X W^T, the only one that FP8 has."""
+    return GemmCase(m, n, k, format, "NT")
 
 
-def _layers(formats: Sequence[Format], extent: Extent) -> tuple[Case, ...]:
-    narrow = [f for f in formats if f in (FP32, TF32, BF16, FP16)]
-    return tuple(case for layer in extent.layers for f in narrow for case in linear_gemms(*layer, f))
-
-
-def _bandwidth(formats: Sequence[Format], extent: Extent) -> tuple[Case, ...]:
-    plain = [f for f in formats if f in (FP32, BF16, FP16)]
-    ops = ("copy", "hardswish", "hardswish by hand")
-    return tuple(ElementwiseCase(op, extent.elements, f) for op in ops for f in plain)
-
-
-def _accumulation(formats: Sequence[Format], extent: Extent) -> tuple[Case, ...]:
-    """Return products with a long k, where an accumulator has most to lose, with and without reduced accumulation."""
-    n = extent.base
-    full = [GemmCase(n, n, k, f, "NT") for f in formats if f in (FP16, BF16, E4M3) for k in (n, 4 * n)]
-    return tuple(case for row in full for case in (row, replace(row, reduced=True)))
-
-
-def _alignment(formats: Sequence[Format], base: int) -> tuple[Case, ...]:
-    chosen = [f for f in formats if f in (FP32, TF32, BF16, FP16)]
-    by_k = [GemmCase(base, base, k, f, "NT") for f in chosen for k in range(base - 7, base + 1)]
-    by_n = [GemmCase(base, n, base, f, "NT") for f in chosen for n in range(base - 7, base)]
-    return (*by_k, *by_n)
-
-
-def _batch(formats: Sequence[Format], extent: Extent) -> tuple[Case, ...]:
-    chosen = [f for f in formats if f in (FP32, BF16, FP16)]
-    return tuple(GemmCase(m, extent.base, extent.base, f, "NT") for f in chosen for m in sorted(extent.batches))
-
-
-def _kernel(extent: Extent) -> tuple[Case, ...]:
-    sizes = [n for n in extent.sizes if n >= 1024] or extent.sizes[:1]
-    torch_s = [GemmCase(n, n, n, FP16, "NT") for n in sizes if n <= 8192]
-    return tuple(replace(case, kernel=kernel) for case in torch_s for kernel in ("", *(tile.name for tile in TILES)))
-
-
-def _convolution(formats: Sequence[Format], extent: Extent) -> tuple[Case, ...]:
-    chosen = [f for f in formats if f in (FP32, TF32, BF16, FP16)]
-    shapes = ((64, 56), (256, 14), (512, 7)) if extent is not QUICK else ((4, 8),)
-    pairs = [(ConvCase(extent.images, c, s, s, c, 3, f)) for c, s in shapes for f in chosen]
-    return tuple(case for conv in pairs for case in (conv, replace(conv.gemm, about="as the convolution above")))
+def square(n: int, format: Format) -> GemmCase:
+    """Return a product of square matrices."""
+    return gemm(n, n, n, format)

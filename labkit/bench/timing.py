@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from statistics import quantiles
 
 import numpy as np
@@ -32,7 +32,6 @@ from labkit.bench.triton_gemm import TILES, matmul
 from labkit.formats import TF32, Format, ulp
 from labkit.gemm import fp32_precision
 from labkit.interop import dtype_of
-from labkit.records.interleaved_timing import time_interleaved
 
 CPU_CACHE = 32 * 2**20  # bytes; the last-level cache of most CPUs, for one core
 ALIGNED = 64  # elements: operands begin at multiples of 64 bytes or more, as torch's own tensors do
@@ -88,13 +87,9 @@ def _stored_shapes(case: Case) -> list[tuple[int, ...]]:
         case GemmCase(m=m, n=n, k=k, layout=layout):
             return [(m, k) if layout[0] == "N" else (k, m), (k, n) if layout[1] == "N" else (n, k)]
         case ConvCase(kernel=kernel):  # channels last, for Tensor Cores
-            return [
-                (case.images, case.height, case.width, case.channels),
-                (case.filters, kernel, kernel, case.channels),
-            ]
-        case ElementwiseCase(elements=elements):
-            return [(elements,)]
-    raise TypeError(f"expected a GemmCase, ConvCase or ElementwiseCase, got {type(case).__name__}")
+            images = (case.images, case.height, case.width, case.channels)
+            return [images, (case.filters, kernel, kernel, case.channels)]
+    return [(case.elements,)]
 
 
 def _as_used(case: Case, stored: list[Tensor]) -> tuple[Tensor, ...]:
@@ -142,19 +137,10 @@ def _one(device: torch.device) -> Tensor:
 
 def caller(case: Case, sets: list[tuple[Tensor, ...]]) -> Callable[[int], Tensor]:
     """Return the function that computes a case on its i-th operands, counted in a ring."""
-    compute = computation(case)
-    dtype, device = _dtype(output_format(case.format)), sets[0][0].device
-    out = torch.empty(_result_shape(case), dtype=dtype, device=device)
+    compute, first = computation(case), sets[0][0]
+    shape = (case.m, case.n) if isinstance(case, GemmCase) else first.shape  # a convolution makes its own result
+    out = torch.empty(shape, dtype=_dtype(output_format(case.format)), device=first.device)
     return lambda i: compute(*sets[i % len(sets)], out=out)
-
-
-def _result_shape(case: Case) -> tuple[int, ...]:
-    match case:
-        case GemmCase(m=m, n=n):
-            return (m, n)
-        case ElementwiseCase(elements=elements):
-            return (elements,)
-    return (0,)  # a convolution makes its own
 
 
 @contextmanager
@@ -281,100 +267,67 @@ def run_cases(
     if rounds < 1 or threads < 1:
         raise ValueError(f"expected rounds and threads of 1 or more, got {rounds} and {threads}")
     where = torch.device(device)
-    clock = _clock(where, threads)
-    with _threads(threads), torch.no_grad():
-        seconds: dict[_PreparedCase, list[float]] = {
-            timed: [] for timed in _warm_up(cases, where, clock, stop, left_out)
-        }
-
-    def seconds_of(timed: _PreparedCase) -> float:
-        try:
-            return timed.seconds(clock)
-        except RuntimeError as refused:
-            left_out(timed.case, str(refused).splitlines()[0])
-            del seconds[timed]
-            return float("nan")
-
-    def finished(timed: _PreparedCase, _: object) -> bool:
-        return bool(seconds[timed]) and (timed.is_finished(seconds[timed]) or stop())
-
+    clock, pool = _clock(where, threads), Pool(where)
+    timed: dict[_PreparedCase, list[float]] = {}
+    rates: dict[Format, float] = {}  # seconds for each FLOP, by the last case of a format
     runs: list[GemmRun] = []
-    for _ in range(rounds):
-        with _threads(threads), torch.no_grad():
-            timings = time_interleaved({timed: partial(seconds_of, timed) for timed in seconds}, 1, finished)
-        for timed in seconds:
-            seconds[timed] += timings[timed]
-        runs = [timed.result(each) for timed, each in seconds.items()]
-        progress(runs)
+    with _threads(threads), torch.no_grad():
+        for case in cases:
+            expected = case.flops * rates.get(case.format, 0.0)
+            if stop():
+                left_out(case, "the time was up")
+            elif expected > LONGEST_CALL:
+                left_out(case, f"one call would take about {expected:.0f} s")
+            else:
+                try:
+                    ready = _PreparedCase(case, pool, clock)
+                except (RuntimeError, AttributeError) as refused:  # no kernel in this torch or device, or no memory
+                    left_out(case, str(refused).splitlines()[0])
+                else:
+                    timed[ready] = []
+                    if case.flops:
+                        rates[case.format] = ready.last / case.flops
+        for _ in range(rounds):
+            for ready, seconds in [*timed.items()]:
+                if seconds and (ready.is_finished(seconds) or stop()):
+                    continue
+                try:
+                    seconds.append(ready.seconds())
+                except RuntimeError as refused:
+                    left_out(ready.case, str(refused).splitlines()[0])
+                    del timed[ready]
+            runs = [ready.result(seconds) for ready, seconds in timed.items()]
+            progress(runs)
     return runs
 
 
 _Clock = Callable[[Callable[[int], Tensor], int], float]
 
 
-@dataclass(eq=False)
 class _PreparedCase:
-    """Case that has been prepared and warmed up, with calls in groups of about GROUP_SECONDS."""
+    """Case that is checked and warmed up, with calls in groups of about GROUP_SECONDS; `last` is the latest timing."""
 
-    case: Case
-    call: Callable[[int], Tensor]
-    error: float = 0.0
-    group: int = 1
+    def __init__(self, case: Case, pool: Pool, clock: _Clock) -> None:
+        sets = pool.sets(case)
+        self.case, self.clock, self.call, self.group = case, clock, caller(case, sets), 1
+        with settings(case):
+            self.error = error_in_ulps(case, sets[0], self.call(0))
+        self.last = self.seconds()
+        self.group = max(1, min(MOST_CALLS, round(GROUP_SECONDS[pool.device.type] / self.last)))
+        if self.group > 1:
+            self.last = self.seconds()
 
-    def seconds(self, clock: _Clock) -> float:
+    def seconds(self) -> float:
         with settings(self.case):
-            return clock(self.call, self.group)
+            return self.clock(self.call, self.group)
 
     def is_finished(self, seconds: list[float]) -> bool:
         return len(seconds) >= FEWEST and self.group * sum(seconds) > CASE_SECONDS
 
     def result(self, seconds: list[float]) -> GemmRun:
         low, middle, high = quantiles(seconds, n=4, method="inclusive") if len(seconds) > 1 else seconds * 3
-        return GemmRun(
-            self.case, _short(middle), _short(low), _short(high), self.group * len(seconds), _short(self.error)
-        )
-
-
-def _short(number: float) -> float:
-    return float(f"{number:.5g}")  # further digits are noise
-
-
-def _warm_up(
-    cases: Sequence[Case],
-    device: torch.device,
-    clock: _Clock,
-    stop: Callable[[], bool],
-    left_out: Callable[[Case, str], None],
-) -> Iterator[_PreparedCase]:
-    """Yield each case that can run on the device, checked and warmed up, with its number of calls in a group."""
-    pool = Pool(device)
-    rates: dict[Format, float] = {}  # seconds for each FLOP, by the last case of a format
-    for case in cases:
-        expected = case.flops * rates.get(case.format, 0.0)
-        if stop():
-            left_out(case, "the time was up")
-        elif expected > LONGEST_CALL:
-            left_out(case, f"one call would take about {expected:.0f} s")
-        else:
-            try:
-                ready, seconds = _prepare(case, pool, clock, device.type)
-            except (RuntimeError, AttributeError) as refused:  # no kernel for it in this torch or device, or no memory
-                left_out(case, str(refused).splitlines()[0])
-            else:
-                if case.flops:
-                    rates[case.format] = seconds / case.flops
-                yield ready
-
-
-def _prepare(case: Case, pool: Pool, clock: _Clock, kind: str) -> tuple[_PreparedCase, float]:
-    """Return a prepared case and the seconds of its last call."""
-    sets = pool.sets(case)
-    ready = _PreparedCase(case, caller(case, sets))
-    with settings(case):
-        ready.error = error_in_ulps(case, sets[0], ready.call(0))
-    seconds = ready.seconds(clock)
-    ready.group = max(1, min(MOST_CALLS, round(GROUP_SECONDS[kind] / seconds)))
-    return ready, ready.seconds(clock) if ready.group > 1 else seconds
+        short = [float(f"{number:.5g}") for number in (middle, low, high, self.error)]  # further digits are noise
+        return GemmRun(self.case, *short[:3], self.group * len(seconds), short[3])
 
 
 def _clock(device: torch.device, threads: int) -> _Clock:

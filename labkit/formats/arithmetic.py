@@ -18,7 +18,6 @@ Source: IEEE 754-2019, 4.3, 5.4.1, 6.1, 6.3, 9.4; Muller et al., Handbook of Flo
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
@@ -253,22 +252,7 @@ def add(
     >>> float(sum.value), int(align.shift), bool(cut.guard), bool(cut.sticky), bool(decision.up)
     (1.0, 14, False, True, False)
     """
-    x, y = _operands(format, a, b)
-    return _add(x, y, format, rounding, overflow, random_bits)
-
-
-def _add(
-    x: NDArray[np.float64],
-    y: NDArray[np.float64],
-    format: Format,
-    rounding: Rounding,
-    overflow: Overflow = Overflow.TO_INFINITY,
-    random_bits: ArrayLike | None = None,
-) -> Calculation:
-    aligned = align_terms(to_term(x, format), to_term(y, format), _window(format.precision, rounding))
-    summed = add_terms(aligned, rounding)
-    numbers, steps = (np.ones_like(x), x, y), (aligned, summed)
-    return _finish(numbers, steps, summed.total, format, rounding, overflow, random_bits)
+    return _calculate(None, *_operands(format, a, b), format, rounding, overflow, random_bits)
 
 
 def multiply(
@@ -288,9 +272,7 @@ def multiply(
     >>> multiply(3.0, 0.5, FP16).value
     array(1.5)
     """
-    x, y = _operands(format, a, b)
-    product = multiply_terms(to_term(x, format), to_term(y, format), format.precision)
-    return _finish((x, y, np.zeros_like(x)), (product,), product.product, format, rounding, overflow, random_bits)
+    return _calculate(*_operands(format, a, b), None, format, rounding, overflow, random_bits)
 
 
 def fused_multiply_add(
@@ -312,12 +294,7 @@ def fused_multiply_add(
     >>> float(fused_multiply_add(x, x, -(1 + 2.0**-9), FP16).value) == 2.0**-20  # rounding the product first gives 0
     True
     """
-    x, y, z = _operands(format, a, b, c)
-    product = multiply_terms(to_term(x, format), to_term(y, format), format.precision)
-    aligned = align_terms(product.product, to_term(z, format), _window(2 * format.precision, rounding))
-    summed = add_terms(aligned, rounding)
-    steps = (product, aligned, summed)
-    return _finish((x, y, z), steps, summed.total, format, rounding, overflow, random_bits)
+    return _calculate(*_operands(format, a, b, c), format, rounding, overflow, random_bits)
 
 
 def sum_sequential(values: ArrayLike, format: Format, rounding: Rounding = Rounding.NEAREST_EVEN) -> Sum:
@@ -330,7 +307,7 @@ def sum_sequential(values: ArrayLike, format: Format, rounding: Rounding = Round
     terms = _terms(format, values)
     total, additions, totals = _first(terms), [], []
     for i in range(1, terms.shape[-1]):
-        additions.append(_add(total, terms[..., i], format, rounding))
+        additions.append(_calculate(None, total, terms[..., i], format, rounding))
         total = additions[-1].value
         totals.append(total)
     return Sum(total, tuple(additions), tuple(totals))
@@ -347,7 +324,7 @@ def sum_pairwise(values: ArrayLike, format: Format, rounding: Rounding = Roundin
     additions, totals = [], []
     while terms.shape[-1] > 1:
         even = terms.shape[-1] // 2 * 2
-        additions.append(_add(terms[..., 0:even:2], terms[..., 1:even:2], format, rounding))
+        additions.append(_calculate(None, terms[..., 0:even:2], terms[..., 1:even:2], format, rounding))
         terms = np.concatenate([additions[-1].value, terms[..., even:]], axis=-1)
         totals.append(terms)
     return Sum(_first(terms), tuple(additions), tuple(totals))
@@ -364,8 +341,7 @@ def sum_compensated(values: ArrayLike, format: Format, rounding: Rounding = Roun
     """
     terms = _terms(format, values)
     total, additions, totals = _first(terms), [], []
-    plus: Callable[[NDArray[np.float64], NDArray[np.float64]], Calculation]
-    plus = partial(_add, format=format, rounding=rounding)
+    plus = partial(_calculate, None, format=format, rounding=rounding)
     lost = np.zeros_like(total)
     for i in range(1, terms.shape[-1]):
         corrected = plus(terms[..., i], -lost)
@@ -402,25 +378,34 @@ def _first(terms: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(terms[..., 0]) if terms.shape[-1] else np.zeros(terms.shape[:-1])
 
 
-def _finish(
-    numbers: tuple[NDArray[np.float64], ...],
-    steps: tuple[CalculationStep, ...],
-    exact: Term,
+def _calculate(
+    a: NDArray[np.float64] | None,
+    b: NDArray[np.float64],
+    c: NDArray[np.float64] | None,
     format: Format,
     rounding: Rounding,
-    overflow: Overflow,
-    random_bits: ArrayLike | None,
+    overflow: Overflow = Overflow.TO_INFINITY,
+    random_bits: ArrayLike | None = None,
 ) -> Calculation:
-    """Normalise and round a * b + c; where one of these is infinite or NaN, apply IEEE 754's table."""
+    """Return a * b + c, or b + c without a, or a * b without c; infinite and NaN operands follow IEEE 754's table."""
+    steps: list[CalculationStep] = []
+    exact, widest = to_term(b, format), format.precision
+    if a is not None:
+        product = multiply_terms(to_term(a, format), exact, format.precision)
+        steps, exact, widest = [product], product.product, 2 * format.precision
+    if c is not None:
+        aligned = align_terms(exact, to_term(c, format), _window(widest, rounding))
+        summed = add_terms(aligned, rounding)
+        steps, exact = [*steps, aligned, summed], summed.total
     cut = normalise(exact, format)
     final = round_term(cut, format, rounding, random_bits)
     value = value_of(final.rounded, format, rounding, overflow)
-    a, b, c = numbers
-    ordinary = np.isfinite(a) & np.isfinite(b) & np.isfinite(c)
+    factor, term = np.float64(1.0) if a is None else a, np.float64(0.0) if c is None else c
+    ordinary = np.isfinite(factor) & np.isfinite(b) & np.isfinite(term)
     if not ordinary.all():
         with np.errstate(over="ignore", invalid="ignore"):
             # float64 follows the table; a finite product counts as 0, since it might overflow in float64
-            special = np.where(np.isfinite(a) & np.isfinite(b), 0.0, a * b) + c
+            special = np.where(np.isfinite(factor) & np.isfinite(b), 0.0, factor * b) + term
         value = np.where(ordinary, value, round_to(np.where(ordinary, 1.0, special), format, rounding, overflow))
     return Calculation(value, (*steps, cut, final))
 

@@ -47,11 +47,7 @@ TRANSFORMS = frozenset(f"fft_{i}{kind}fft{n}" for i in ("", "i") for kind in (""
 
 IN_FP32 = GEMMS | NORMS | frozenset(RECURRENT)
 HALVES = (torch.float16, torch.bfloat16)
-UPCAST = {
-    torch.float16: torch.float32,
-    torch.bfloat16: torch.float32,
-    torch.complex32: torch.complex64,
-}
+UPCAST = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.complex32: torch.complex64}
 
 
 def rounds_once(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:

@@ -195,18 +195,14 @@ def _convolution(
     else:
         around = [(n, n) for n in _each(0 if padding == "valid" else padding, dimensions)]
     image = F.pad(image, [n for pair in around[::-1] for n in pair])  # (before, after), the last dimension first
-    batch, channels, *size = image.shape
+    batch, channels = image.shape[:2]
     if channels != weight.shape[1] * groups or out % groups:
         raise RuntimeError(f"weight {list(weight.shape)} in {groups} groups does not fit input {list(image.shape)}")
-    places = [(n - d * (k - 1) - 1) // s + 1 for n, k, s, d in zip(size, window, steps, holes, strict=True)]
     image, n = image.float(), dimensions
-    if set(holes) == {1}:
-        for axis, (width, step) in enumerate(zip(window, steps, strict=True), 2):
-            image = image.unfold(axis, width, step)  # a view: of [batch, channels, *places, *window] in the end
-        patches = image.permute(1, *range(2 + n, 2 + 2 * n), 0, *range(2, 2 + n))
-    else:
-        taps = torch.stack([image[:, :, *read] for read in _taps(places, window, steps, holes)], 2)
-        patches = taps.permute(1, 2, 0, *range(3, taps.dim()))
+    for axis, (width, step, hole) in enumerate(zip(window, steps, holes, strict=True), 2):
+        image = image.unfold(axis, hole * (width - 1) + 1, step)[..., ::hole]
+    places = image.shape[2 : 2 + n]
+    patches = image.permute(1, *range(2 + n, 2 + 2 * n), 0, *range(2, 2 + n))  # of [batch, channels, *places, *window]
     patches = patches.reshape(groups, channels // groups * math.prod(window), batch * math.prod(places))
     y = product(weight.reshape(groups, out // groups, -1), patches, accumulator, input.dtype, torch.float32)
     return _finished(y.reshape(out, batch, *places).transpose(0, 1), input, bias)

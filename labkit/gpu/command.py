@@ -1,14 +1,12 @@
-"""The run of the parts, each in a process of its own, so that a crash or a hang affects no other part.
-
-Idea: the parent has a list of parts and seconds, and starts `labkit gpu --here` for one part at a time.
+"""`labkit gpu`: the parts, each in a process of items of its own; the writing and the reading of a passport.
 
 Invariant: a run ends within LIMIT, a quick one within QUICK_LIMIT; saved results of a part stay.
 """
 
 from __future__ import annotations
 
+import base64
 import itertools
-import subprocess
 import sys
 import time
 from argparse import Namespace
@@ -17,15 +15,15 @@ from pathlib import Path
 import torch
 
 from labkit.bench import device_report
-from labkit.gpu import checks, passport
-from labkit.gpu.parts import PARTS, QUICK_PARTS, Job
-from labkit.gpu.worker import environment
-from labkit.records import refuse_simulated, results_folder
+from labkit.gpu import passport
+from labkit.gpu.parts import PARTS, QUICK_PARTS, Job, no_items
+from labkit.gpu.worker import Line, why_no_checks
+from labkit.records import refuse_simulated, results_folder, write_atomic
 
 LIMIT = 520.0  # seconds for everything: less than nine minutes, with something to spare
 QUICK_LIMIT = 180.0
 NO_GPU = "torch reaches no GPU here, so nothing was recorded. `labkit device` says what there is; "
-GRACE = 8.0  # seconds that a part may take beyond its budget, to begin and to end
+GRACE = 8.0  # seconds that a part may take beyond its budget
 
 
 def run(arguments: Namespace) -> int:
@@ -46,19 +44,18 @@ def run(arguments: Namespace) -> int:
     budgets = budgets_of(arguments)
     limit = QUICK_LIMIT if arguments.quick and arguments.device == "cuda" else LIMIT
     seconds = limit if arguments.seconds is None else arguments.seconds
-    if arguments.here:
-        spent = time.time() - (arguments.since or time.time())  # importing torch takes seconds, too
-        end = time.monotonic() + seconds - spent
-        return max(_run_part(name, Job(report, folder, end, arguments.quick)) for name in budgets)
     _say(f"{report}\n")
-    if (why := checks.missing()) and not arguments.only:
+    if (why := why_no_checks()) and any(PARTS[name].checked for name in arguments.only or PARTS):
         _say(why)
     began, outcomes = time.monotonic(), {}
     for number, (name, budget) in enumerate(budgets.items(), 1):
-        left = seconds - (time.monotonic() - began)
-        outcomes[name] = _run_in_process(
-            name, f"{number} of {len(budgets)}", min(budget, left - GRACE), folder, arguments
-        )
+        allowed = min(budget, seconds - (time.monotonic() - began) - GRACE)
+        if allowed <= 0:
+            outcomes[name] = "not begun, the time was up"
+            continue
+        _say(f"--- {number} of {len(budgets)}, {name}: {PARTS[name].about}, {allowed:.0f} s")
+        job = Job(arguments.device, name, arguments.quick, time.time() + allowed, folder)
+        outcomes[name] = run_part(job, allowed)
     _say("\n".join(f"{name:<10} {outcome}" for name, outcome in outcomes.items()))
     _say(f"{time.monotonic() - began:.0f} s in all; results are in {folder}")
     return int(any(outcome != "done" for outcome in outcomes.values()))
@@ -66,34 +63,46 @@ def run(arguments: Namespace) -> int:
 
 def budgets_of(arguments: Namespace) -> dict[str, float]:
     """Return part -> its seconds, in the order they are run."""
-    quick_on_gpu = arguments.quick and arguments.device == "cuda"
-    left_out = checks.ONLY_CHECKS if checks.missing() else ()
-    names = arguments.only or [name for name in (QUICK_PARTS if quick_on_gpu else PARTS) if name not in left_out]
-    quick = QUICK_PARTS if quick_on_gpu else {}
+    quick = QUICK_PARTS if arguments.quick and arguments.device == "cuda" else {}
+    only_checks = [name for name, part in PARTS.items() if part.items is no_items] if why_no_checks() else []
+    names = [name for name in arguments.only or quick or PARTS if name not in only_checks]
     return {name: quick.get(name, PARTS[name].seconds) for name in names}
 
 
-def _run_part(name: str, job: Job) -> int:
-    if job.report.kind == "cpu":
-        torch.set_num_threads(1)  # a dry run is small: a second thread would cost more than it saves
-    for line in PARTS[name].run(job):
-        _say(line)
-    return 0
+def run_part(job: Job, seconds: float) -> str:
+    """Run the items of a part in a process; print and save their lines; return how it ended, "done" if all is well."""
+    path, lost, done = job.path("checks", f"{job.part}.jsonl"), "", 0
+    path.parent.mkdir(parents=True, exist_ok=True)
 
+    def keep(line: Line) -> Line:
+        if "npz" in line:  # answers of a Tensor Core
+            _say(f"{write_atomic(job.path('mma', line['file']), base64.b64decode(line.pop('npz')))}:")
+        return line
 
-def _run_in_process(name: str, which: str, seconds: float, folder: Path, arguments: Namespace) -> str:
-    """Run a part in a process of its own, and return how it ended."""
-    if seconds <= 0:
-        return "not begun, the time was up"
-    _say(f"--- {which}, {name}: {PARTS[name].about}, {seconds:.0f} s")
-    words = ["--device", arguments.device, "--folder", str(folder), "--only", name, *["--quick"] * arguments.quick]
-    limits = ["--seconds", f"{seconds:.0f}", "--since", str(time.time())]
-    command = [sys.executable, "-m", "labkit", "gpu", *words, *limits, "--here"]
-    try:
-        done = subprocess.run(command, env=environment(), timeout=seconds + GRACE, check=False)
-    except subprocess.TimeoutExpired:
+    with path.open("w", encoding="utf-8") as file:
+        for line in passport.lines(file, passport.worker_command(job), seconds, seconds, grace=GRACE, keep=keep):
+            if line["item"] not in ("start", "end"):
+                if line["kind"] != "facts" or line["outcome"] != "done":
+                    _say(_readable(line))
+                    done += 1
+                if line["outcome"] == "process lost" or line["item"] == "process":
+                    lost = lost or line["error"]
+    for item in line["missing"]:
+        _say(f"{item}: LEFT OUT, {line['outcome']}")
+    if done or line["missing"]:
+        _say(f"{path}: {done} of {done + len(line['missing'])} items")
+    else:
+        path.unlink()
+        _say(f"{job.report.name} has {PARTS[job.part].nothing}")
+    if lost.startswith("no answer within"):
         return f"stopped after {seconds + GRACE:.0f} s; its results so far are saved"
-    return "done" if done.returncode == 0 else f"failed with status {done.returncode}; its last lines say why"
+    return f"failed, {lost}; its last lines say why" if lost else "done"
+
+
+def _readable(line: Line) -> str:
+    """Return a line of an item in readable form."""
+    failed = "" if line["outcome"] == "done" else f"{line['outcome'].upper()}, {line['error'].splitlines()[0]}"
+    return f"{line['item']}: {'; '.join(filter(None, [failed, line.get('summary', '')])) or 'done'}"
 
 
 def _write_passport(arguments: Namespace) -> int:
@@ -101,8 +110,8 @@ def _write_passport(arguments: Namespace) -> int:
         return _refuse(f"{NO_GPU}for a dry run: labkit gpu --device cpu --quick --passport /tmp/rehearsal.jsonl")
     path: Path = arguments.passport
     seconds = passport.SECONDS if arguments.seconds is None else arguments.seconds
-    command = passport.worker_command(arguments.device, quick=arguments.quick)
-    if why := checks.missing():
+    command = passport.worker_command(Job(arguments.device, quick=arguments.quick))
+    if why := why_no_checks():
         _say(why)
     try:
         end = passport.make(path, command, seconds=seconds, say=_say)

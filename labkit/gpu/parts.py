@@ -1,25 +1,26 @@
-"""The parts of `labkit gpu`, the most valuable first, each with its seconds.
+"""The parts of `labkit gpu`, the most valuable first, each with its seconds and the items that it measures or records.
 
-Invariant: a part yields a line for each result, once it is saved. Every file is complete, and records the device, the
-driver, the versions and the date.
+Invariant: an item that records saves what it has as soon as it has it. Every file is complete, and records the device,
+the driver, the versions and the date.
 """
 
 from __future__ import annotations
 
-import base64
+import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from labkit.amp import RECIPES
-from labkit.bench import DeviceReport, GemmRecord, from_json, sweeps
+from labkit.bench import DeviceReport, GemmRecord, device_report, from_json, sweeps
 from labkit.bench.cases import GPU_SHORT, QUICK, Extent
 from labkit.bench.record import measure
-from labkit.gpu import checks, passport
-from labkit.gpu.passport import items
-from labkit.gpu.worker import Line, reason, release_memory
+from labkit.faults import GPU_CARDS
+from labkit.gpu.measure import AMP_WAYS, TIMING, cards, cost, pace, speed, twice
+from labkit.gpu.worker import Item, Line, release_memory
 from labkit.records import write_atomic
 from labkit.train import GPU_TASKS, TASKS, record_path, train
 from labkit.train.record import fingerprint
@@ -27,41 +28,71 @@ from labkit.train.record import fingerprint
 
 @dataclass(frozen=True)
 class Job:
-    """The job of a part: its device, its folder, when to end (time.monotonic), and whether to be quick.
+    """What a process of items is asked.
 
-    quick   on a GPU: a third of the time; on a CPU: small cases, as a dry run of the code
+    device  "cuda", or "cpu" for a rehearsal
+    part    of `labkit gpu`; "" for a passport
+    quick   on a GPU: a third of the time, and of a passport two tasks alone; on a CPU: small cases, as a dry run
+    until   when to end, as Unix time, which processes share
+    folder  where results are saved
     """
 
-    report: DeviceReport
-    folder: Path
-    end: float
-    quick: bool
+    device: str
+    part: str = ""
+    quick: bool = False
+    until: float = math.inf
+    folder: Path = Path()
+
+    @property
+    def report(self) -> DeviceReport:
+        """The device."""
+        return device_report(self.device)
 
     @property
     def rehearsal(self) -> bool:
         """Whether this is a dry run, with cases too small for meaningful numbers."""
-        return self.quick and self.report.kind == "cpu"
+        return self.quick and self.device == "cpu"
 
-    def over(self) -> bool:
-        """Return whether the time is up."""
-        return time.monotonic() > self.end
+    @property
+    def extent(self) -> Extent | None:
+        """The sizes of sweeps; None for those of the device."""
+        return QUICK if self.rehearsal else GPU_SHORT if self.quick else None
 
     def seconds_left(self) -> float:
         """Return the seconds until the end."""
-        return max(0.0, self.end - time.monotonic())
+        return max(0.0, self.until - time.time())
 
     def path(self, kind: str, name: str) -> Path:
         """Return where a result is saved: FOLDER/kind/device/name."""
         return self.folder / kind / self.report.slug / name
 
+    def size(self, width: int) -> dict[str, int]:
+        """Return the width and the batch of networks."""
+        return {"width": 64, "batch": 8} if self.rehearsal else {"width": width, "batch": 256}
+
+    def turns(self) -> dict[str, int]:
+        """Return how often steps are timed in a rehearsal; nothing for the usual."""
+        return {"steps": 2, "rounds": 1} if self.rehearsal else {}
+
 
 @dataclass(frozen=True)
 class Part:
-    """One part: a summary, its seconds, and its function, which yields a line for each result."""
+    """One part: a summary, its seconds, and what it measures, besides the checks that are marked with its name.
+
+    checked   there are such checks
+    nothing   why there may be no item, in words that follow the name of the device
+    """
 
     about: str
     seconds: float
-    run: Callable[[Job], Iterator[str]]
+    items: Callable[[Job], list[Item]]
+    checked: bool = False
+    nothing: str = ""
+
+
+def no_items(job: Job) -> list[Item]:
+    """Return none: there are checks alone."""
+    return []
 
 
 RACES = (
@@ -71,40 +102,32 @@ RACES = (
     ("unet_gpu", ("FP32", "O1", "BF16")),
     ("gauss_conv", ("FP32", "FP16", "FP16 dynamic")),
 )
-NOTHING = {
-    "mma": "no instruction that the lab knows how to ask",
-    "kernel": "no Triton to run our kernel",
-    "many": "no NCCL, which needs a GPU",
-}
+AMP_NETWORKS = ("MLP", "CNN", "transformer", "LSTM")
+PACED = ("segmentation_small", "digits_cnn", "gpt", "segmentation_gpu", "gpt_gpu", "unet_gpu", "char_lstm_gpu")
 
 
-def _sweeps(*names: str) -> Callable[[Job], Iterator[str]]:
-    """Return a part that times sweeps, one file each; the seconds are shared evenly among those that are left."""
+def _sweeps(*names: str, shares: int = 0) -> Callable[[Job], list[Item]]:
+    """Return the items of sweeps, one file each; each has an even share of the seconds that are then left."""
 
-    def run(job: Job) -> Iterator[str]:
-        extent = _extent(job)
-        known = [name for name in names if name in sweeps(job.report, extent)]
-        for i, name in enumerate(known):
-            path, seconds = job.path("gemm", f"{name}.json"), job.seconds_left() / (len(known) - i)
-            said = [f"{path}: nothing was timed"]
+    def items(job: Job) -> list[Item]:
+        known = [name for name in names if name in sweeps(job.report, job.extent)]
+        count = shares or len(known)
+        return [Item(f"sweep {name}", TIMING, partial(_sweep, job, name, count - i)) for i, name in enumerate(known)]
 
-            def keep(record: GemmRecord, path: Path = path, said: list[str] = said) -> None:
-                said[0] = _save_sweep(path, record, quick=job.quick)
-
-            try:
-                measure(name, job.report.kind, extent=extent, seconds=seconds, progress=keep)
-            except Exception as error:
-                said.append(f"ENDED by {reason(error)}")
-            yield "; ".join(said)
-
-    return run
+    return items
 
 
-def _extent(job: Job) -> Extent | None:
-    return QUICK if job.rehearsal else GPU_SHORT if job.quick else None
+def _sweep(job: Job, name: str, shares: int, device: str, found: Line) -> None:
+    path = job.path("gemm", f"{name}.json")
+    found["summary"] = f"{path}: nothing was timed"
+
+    def keep(record: GemmRecord) -> None:
+        found["summary"] = save_sweep(path, record, quick=job.quick)
+
+    measure(name, device, extent=job.extent, seconds=job.seconds_left() / shares, progress=keep)
 
 
-def _save_sweep(path: Path, record: GemmRecord, *, quick: bool) -> str:
+def save_sweep(path: Path, record: GemmRecord, *, quick: bool) -> str:
     """Save a sweep, and return a line on it; a quick one does not replace one with more cases."""
     before = 0
     with suppress(OSError, ValueError):  # none is saved, or it cannot be read
@@ -117,94 +140,80 @@ def _save_sweep(path: Path, record: GemmRecord, *, quick: bool) -> str:
     return f"{path}: {len(record.runs)} cases, {len(record.left_out)} left out{fastest}"
 
 
-def _items(part: str) -> Callable[[Job], Iterator[str]]:
-    """Return a part that saves its items as a passport does: the checks of its name, and what it measures."""
-
-    def run(job: Job) -> Iterator[str]:
-        if part in checks.PARTS and (why := checks.missing()):
-            yield why
-            if part not in items.PARTS:
-                return
-        path, seconds, answers, done = job.path("checks", f"{part}.jsonl"), job.end - time.monotonic(), list[str](), 0
-        path.parent.mkdir(parents=True, exist_ok=True)
-
-        def keep(line: Line) -> Line:
-            if "npz" in line:  # answers of a Tensor Core
-                content = base64.b64decode(line.pop("npz"))
-                answers.append(f"{write_atomic(job.path('mma', line['file']), content)}:")
-            return line
-
-        command = passport.worker_command(job.report.kind, part, quick=job.quick, seconds=max(0.0, seconds))
-        with path.open("w", encoding="utf-8") as file:
-            for line in passport.lines(file, command, seconds, seconds, keep=keep):
-                if line["item"] not in ("start", "end"):
-                    yield from answers
-                    yield _readable(line)
-                    answers.clear()
-                    done += line["kind"] != "facts" or line["outcome"] != "done"
-        yield from (f"{item}: LEFT OUT, {line['outcome']}" for item in line["missing"])
-        if done or line["missing"]:
-            yield f"{path}: {done} of {done + len(line['missing'])} items"
-        else:
-            path.unlink()
-            yield f"{job.report.name} has {NOTHING[part]}"
-
-    return run
+def _costs(job: Job) -> list[Item]:
+    return [cost(network, "training", AMP_WAYS, job.size(1024), **job.turns()) for network in AMP_NETWORKS]
 
 
-def _readable(line: Line) -> str:
-    """Return a line of an item in readable form."""
-    failed = "" if line["outcome"] == "done" else f"{line['outcome'].upper()}, {line['error'].splitlines()[0]}"
-    return f"{line['item']}: {'; '.join(filter(None, [failed, line.get('summary', '')])) or 'done'}"
+def _cards(job: Job) -> list[Item]:
+    return cards([*GPU_CARDS.values()], job.size(4096)["width"])
 
 
-def _trainings(job: Job) -> Iterator[str]:
+def _paces(job: Job) -> list[Item]:
+    """Measure the speed of each task in an even share of the time; then train the first task twice."""
+    tasks = [(TASKS | GPU_TASKS)[name] for name in (("digits",) if job.rehearsal else PACED)]
+
+    def share(left: int) -> float:
+        return job.seconds_left() / left
+
+    paces = [pace(task, partial(share, len(tasks) - i), **job.turns()) for i, task in enumerate(tasks)]
+    return [*paces, twice(tasks[0], RECIPES["O1"])]
+
+
+def _trainings(job: Job) -> list[Item]:
     """Train the lab's own tasks on the GPU, and save each run where `labkit compare` finds it.
 
     Quick runs are shortened, so they are other tasks, and are saved in a folder of their own.
     """
-    folder = job.folder / "runs" / job.report.slug
     runs = [(name, recipe) for name, recipes in RACES for recipe in recipes]
-    for name, recipe in runs[:1] if job.quick else runs:
-        if job.over():
-            yield f"{name} under {recipe}: not begun, the time was up"
-            continue
-        task = (TASKS | GPU_TASKS)[name]
-        task = replace(task, steps=2) if job.quick else task
-        try:
-            record = train(task, RECIPES[recipe], 0, device=job.report.kind, stop=job.over)
-            if record.stopped:
-                yield f"{name} under {recipe}: not finished, the time was up"
-                continue
-            kept = replace(record, fingerprint=fingerprint(task, RECIPES[recipe]))
-            path = kept.save(record_path(folder / "quick" if job.quick else folder, name, recipe, 0))
-        except Exception as error:
-            yield f"{name} under {recipe}: FAILED, {reason(error)}"
-            continue
-        finally:
-            release_memory()
-        pace = f", {kept.steps_per_second:.3g} steps a second" if kept.steps_per_second else ""
-        said = f"{record.metric_name} {record.metric:.3f}, {record.skipped} skipped, {record.seconds:.1f} s"
-        yield f"{path}: {said}{pace}"
+    return [
+        Item(f"{name} under {recipe}", TIMING, partial(_training, job, name, recipe))
+        for name, recipe in (runs[:1] if job.quick else runs)
+    ]
 
 
-def _own_kernel(job: Job) -> Iterator[str]:
-    yield from _sweeps("kernel")(replace(job, end=time.monotonic() + job.seconds_left() / 2))
-    yield from _items("kernel")(job)
+def _training(job: Job, name: str, recipe: str, device: str, found: Line) -> None:
+    release_memory()  # of the training before
+    task = (TASKS | GPU_TASKS)[name]
+    task = replace(task, steps=2) if job.quick else task
+    record = train(task, RECIPES[recipe], 0, device=device, stop=lambda: not job.seconds_left())
+    if record.stopped:
+        found["summary"] = "not finished, the time was up"
+        return
+    kept = replace(record, fingerprint=fingerprint(task, RECIPES[recipe]))
+    path = kept.save(record_path(job.path("runs", "quick" if job.quick else ""), name, recipe, 0))
+    pace = f", {kept.steps_per_second:.3g} steps a second" if kept.steps_per_second else ""
+    said = f"{record.metric_name} {record.metric:.3f}, {record.skipped} skipped, {record.seconds:.1f} s"
+    found["summary"] = f"{path}: {said}{pace}"
 
 
 PARTS: dict[str, Part] = {
-    "mma": Part("ask the Tensor Cores single instructions", 45, _items("mma")),
+    "mma": Part(
+        "ask the Tensor Cores single instructions",
+        45,
+        no_items,
+        checked=True,
+        nothing="no instruction that the lab knows how to ask",
+    ),
     "ceilings": Part("measure the fastest copy and product", 25, _sweeps("ceilings")),
     "size": Part("time products of every size and format", 50, _sweeps("size")),
-    "amp": Part("compare the engine with torch.amp", 80, _items("amp")),
-    "speed": Part("time training steps and inference", 45, _items("speed")),
-    "tasks": Part("time the lab's own tasks, FP32 against FP16", 30, _items("tasks")),
-    "cards": Part("run the faults that only a GPU shows", 25, _items("cards")),
+    "amp": Part("compare the engine with torch.amp", 80, _costs, checked=True),
+    "speed": Part("time training steps and inference", 45, lambda job: speed(job.size(4096), **job.turns())),
+    "tasks": Part("time the lab's own tasks, FP32 against FP16", 30, _paces),
+    "cards": Part(
+        "run the faults that only a GPU shows", 25, lambda job: cards([*GPU_CARDS.values()], job.size(4096)["width"])
+    ),
     "layers": Part("time layers, bandwidth and accumulation", 40, _sweeps("layers", "bandwidth", "accumulation")),
-    "kernel": Part("time and check our own Triton kernel", 55, _own_kernel),
+    "kernel": Part(
+        "time and check our own Triton kernel",
+        55,
+        _sweeps("kernel", shares=2),
+        checked=True,
+        nothing="no Triton to run our kernel",
+    ),
     "alignment": Part("time alignment, batch and convolution", 55, _sweeps("alignment", "batch", "convolution")),
-    "many": Part("train on all GPUs together, with NCCL", 22, _items("many")),
+    "many": Part(
+        "train on all GPUs together, with NCCL", 22, no_items, checked=True, nothing="no NCCL, which needs a GPU"
+    ),
     "runs": Part("train the lab's tasks", 40, _trainings),
 }
 QUICK_PARTS: dict[str, float] = {"ceilings": 20, "size": 35, "layers": 35, "alignment": 40, "tasks": 40}  # on a GPU

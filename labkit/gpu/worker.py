@@ -20,8 +20,9 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,7 @@ class WorkerProcess:
     """
 
     def __init__(self, command: Sequence[str]) -> None:
+        self.ended = False
         self._said = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed with this object
         self._process = system.start_group(
             command,
@@ -171,19 +173,21 @@ class WorkerProcess:
         threading.Thread(target=self._listen, daemon=True).start()
         self.items: list[tuple[str, str]] = [(name, kind) for name, kind in self._answer(START_SECONDS)["items"]]
 
-    def ask(self, item: str, seconds: float) -> Line:
-        """Return an item's line.
-
-        Raises:
-            WorkerLost: the process ended, or took longer than that and was ended.
-        """
+    def ask(self, item: str, kind: str, seconds: float) -> Line:
+        """Return an item's line; the process ends if it takes longer, and `ended` is true where it takes no further."""
         assert self._process.stdin is not None
         self._said.seek(0)
         self._said.truncate()
         with contextlib.suppress(OSError):  # a process that has ended is noticed by its answer
             self._process.stdin.write(json.dumps({"item": item, "seconds": seconds}) + "\n")
             self._process.stdin.flush()
-        return self._answer(seconds)
+        try:
+            line = self._answer(seconds)
+        except WorkerLost as lost:
+            line = {"item": item, "kind": kind, "outcome": "process lost", "error": str(lost), "said": lost.said}
+        if line["outcome"] == "process lost" or line.get("broken"):
+            self.close()
+        return line
 
     def _answer(self, seconds: float) -> Line:
         try:
@@ -215,6 +219,7 @@ class WorkerProcess:
 
     def close(self) -> None:
         """End the process and its children."""
+        self.ended = True
         system.kill_group(self._process)
         self._process.wait()
 
@@ -225,37 +230,8 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": paths}
 
 
-def ask_all(
-    command: Sequence[str], items: list[tuple[str, str]], seconds: Callable[[], float], begins: Callable[[str], bool]
-) -> Iterator[Line]:
-    """Yield the line of each item; if an item ends the process, a new one continues with the next item.
-
-    Args:
-        command: what serves the items.
-        items: an empty list, which gets all names and kinds before the first item begins.
-        seconds: the longest of the next item, after which its process is ended.
-        begins: called before each item with its kind; returns whether the item begins.
-
-    Raises:
-        WorkerLost: a process could not be started.
-    """
-    worker: WorkerProcess | None = WorkerProcess(command)
-    try:
-        assert worker is not None
-        items += worker.items
-        for name, kind in items:
-            if not begins(kind):
-                continue
-            if worker is None:
-                worker = WorkerProcess(command)
-            try:
-                line = worker.ask(name, seconds())
-            except WorkerLost as lost:
-                line = {"item": name, "kind": kind, "outcome": "process lost", "error": str(lost), "said": lost.said}
-            if line["outcome"] == "process lost" or line.get("broken"):
-                worker.close()
-                worker = None
-            yield line
-    finally:
-        if worker is not None:
-            worker.close()
+def why_no_checks(checkout: Path = CHECKOUT) -> str:
+    """Return why the checks, tests of the checkout, cannot be run here; "" where they can."""
+    if not (checkout / "tests" / "gpu" / "checks").is_dir():
+        return "The checks need a checkout of the lab: what is recorded, measured and written into a passport is done."
+    return "" if find_spec("pytest") else "The checks need pytest (pip install pytest): all else is done."

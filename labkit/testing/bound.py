@@ -94,9 +94,7 @@ def unit_roundoff(format: Format, rounding: Rounding = Rounding.NEAREST_EVEN) ->
 
 
 def arithmetic(
-    accumulator: AnyArithmetic,
-    operands: tuple[Format, ...] = (),
-    multiplied_as: Format | None = None,
+    accumulator: AnyArithmetic, operands: tuple[Format, ...] = (), multiplied_as: Format | None = None
 ) -> Arithmetic:
     """Return the arithmetic of an accumulator: a format or its name, a row of SPECS or a GPU's name, or an Arithmetic.
 

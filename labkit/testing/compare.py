@@ -24,18 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.formats import (
-    FP16,
-    FP32,
-    FP64,
-    Format,
-    Overflow,
-    Rounding,
-    encode,
-    field_bits,
-    round_to,
-    ulp,
-)
+from labkit.formats import FP16, FP32, FP64, Format, Overflow, Rounding, encode, field_bits, round_to, ulp
 from labkit.testing.bound import AnyArithmetic, Arithmetic, Floats, arithmetic
 from labkit.testing.operations import Array, Operation, Places, matmul, values_of
 from labkit.testing.suspects import suspects

@@ -130,8 +130,8 @@ def matmul(
 
     ends = [size for size, array in ((shape[-2], x[0]), (shape[-1], y[0])) if array.ndim > 1]
     name = f"matmul {list(x[0].shape)} @ {list(y[0].shape)}"
-    multiply = _Product(name, (*batch, *ends), left.shape[-1], (left, x[1]), (right, y[1]), _gemm, pairs, operands)
-    return multiply.operation(bias, scale)
+    both = (left, x[1]), (right, y[1])
+    return _products(name, (*batch, *ends), left.shape[-1], both, _gemm, pairs, operands, bias, scale)
 
 
 def dot(a: Array, b: Array) -> Operation:
@@ -172,24 +172,22 @@ def convolution(
         pair = torch.from_numpy(left), torch.from_numpy(right)
         return np.asarray(conv(*pair, None, steps, around, holes, groups).numpy(), np.float64)
 
-    plain = multiply(image, filters)
+    shape, axes = multiply(image, filters).shape, tuple(range(2, n + 2))
     padded = np.pad(image, [(0, 0), (0, 0), *((width, width) for width in around)])
-    window, share = filters.shape[2:], filters.shape[0] // groups
+    reach = [(size - 1) * hole + 1 for size, hole in zip(filters.shape[2:], holes, strict=True)]
+    windows = np.lib.stride_tricks.sliding_window_view(padded, reach, axes)  # [batch, channels, *places, *reach]
+    windows = windows[(..., *(slice(None, None, step) for step in steps), *(slice(None, None, hole) for hole in holes))]
+    grouped = windows.reshape(len(image), groups, -1, *windows.shape[2:])
 
     def pairs(places: Places) -> tuple[Floats, Floats]:
-        left = []
-        for sheet, channel, *place in zip(*np.unravel_index(places, plain.shape), strict=True):
-            first = channel // share * filters.shape[1]
-            reach = zip(place, window, steps, holes, strict=True)
-            taps = [slice(at * step, at * step + (size - 1) * hole + 1, hole) for at, size, step, hole in reach]
-            left.append(padded[(sheet, slice(first, first + filters.shape[1]), *taps)].reshape(-1))
-        channels = np.unravel_index(places, plain.shape)[1]
-        return np.stack(left, 1), filters[channels].reshape(len(places), -1).T
+        sheet, channel, *place = np.unravel_index(places, shape)
+        taken = np.moveaxis(grouped, 2, n + 2)[(sheet, channel // (len(filters) // groups), *place)]
+        return taken.reshape(len(places), -1).T, filters[channel].reshape(len(places), -1).T
 
     name = f"convolution {list(image.shape)} * {list(filters.shape)}"
-    terms, shaped = math.prod(filters.shape[1:]), None if bias is None else bias.reshape(-1, *[1] * n)
-    product = _Product(name, plain.shape, terms, (image, of_x), (filters, of_w), multiply, pairs, operands)
-    return product.operation(shaped, None)
+    shaped = None if bias is None else bias.reshape(-1, *[1] * n)
+    operands_of = (image, of_x), (filters, of_w)
+    return _products(name, shape, math.prod(filters.shape[1:]), operands_of, multiply, pairs, operands, shaped, None)
 
 
 def _gemm(a: Floats, b: Floats) -> Floats:
@@ -197,67 +195,57 @@ def _gemm(a: Floats, b: Floats) -> Floats:
     return found
 
 
-@dataclass(frozen=True, eq=False)
-class _Product:
-    """Sums of products, one for each element: `multiply` computes them in FP64, `pairs` returns their operands."""
+def _products(
+    name: str, shape: tuple[int, ...], terms: int, both: tuple[tuple[Floats, Format], tuple[Floats, Format]],
+    multiply: Callable[[Floats, Floats], Floats], pairs: Pairs, operands: Format | None, bias: Array | None,
+    scale: Array | float | None,
+) -> Operation:  # fmt: skip
+    """Return sums of products, one for each element, times `scale`, plus `bias`.
 
-    name: str
-    shape: tuple[int, ...]
-    terms: int
-    a: tuple[Floats, Format]
-    b: tuple[Floats, Format]
-    multiply: Callable[[Floats, Floats], Floats]
-    pairs: Pairs
-    operands: Format | None
+    Args:
+        both: the operands and their formats.
+        multiply: computes the sums in FP64.
+        pairs: places -> operands [terms, places] of their sums.
+    """
+    factor = np.ones(()) if scale is None else _epilogue(scale, "scale", shape)
+    added = np.zeros(()) if bias is None else _epilogue(bias, "bias", shape)
+    (a, of_a), (b, of_b) = both
+    rounded = operands if operands not in (None, of_a, of_b) else None
+    bare, plain = multiply(a, b).reshape(shape), scale is None and bias is None
+    with np.errstate(invalid="ignore", over="ignore"):
+        value = bare if plain else bare * factor + added
 
-    def operation(self, bias: Array | None, scale: Array | float | None) -> Operation:
-        """Return the operation: the sums, times `scale`, plus `bias`."""
-        factor = np.ones(()) if scale is None else _epilogue(scale, "scale", self.shape)
-        added = np.zeros(()) if bias is None else _epilogue(bias, "bias", self.shape)
-        formats = self.a[1], self.b[1]
-        rounded = self.operands if self.operands not in (None, *formats) else None
-        value = self.multiply(self.a[0], self.b[0]).reshape(self.shape)
-        plain = scale is None and bias is None
-        with np.errstate(invalid="ignore", over="ignore"):
-            value = value if plain else value * factor + added
+    def error(how: Arithmetic) -> Floats:
+        aligned = (how.operands,) * 2 if how.spec is None else (how.spec.operands, how.spec.right)
+        sizes = []
+        for values, format in zip((a, b), aligned, strict=True):
+            sizes.append(np.abs(values))
+            if format is not None:  # subnormal numbers are aligned as normal ones
+                np.maximum(sizes[-1], format.smallest_normal, out=sizes[-1], where=sizes[-1] > 0)
+        size = multiply(*sizes).reshape(shape)
+        grid = of_a.smallest_subnormal * of_b.smallest_subnormal
+        extra = int(how.spec is None and of_a.precision + of_b.precision > how.format.precision)
+        bound = sum_error(how, terms, size, extra=extra, grid=grid)
+        if plain:
+            return bound
+        extra, gain = extra + 3 * (scale is not None), max(1.0, float(np.abs(factor).max(initial=0.0)))
+        whole = size * np.abs(factor) + np.abs(added)
+        scaled = sum_error(how, terms + (bias is not None), whole, extra=extra, gain=gain)
+        return np.where(np.isinf(bound), np.inf, scaled)
 
-        def error(how: Arithmetic) -> Floats:
-            size = self.multiply(*self._magnitudes(how)).reshape(self.shape)
-            grid = math.prod(each.smallest_subnormal for each in formats)
-            extra = int(how.spec is None and formats[0].precision + formats[1].precision > how.format.precision)
-            bound = sum_error(how, self.terms, size, extra=extra, grid=grid)
-            if plain:
-                return bound
-            extra, gain = extra + 3 * (scale is not None), max(1.0, float(np.abs(factor).max(initial=0.0)))
-            whole = size * np.abs(factor) + np.abs(added)
-            scaled = sum_error(how, self.terms + (bias is not None), whole, extra=extra, gain=gain)
-            return np.where(np.isinf(bound), np.inf, scaled)
+    def replay(how: Arithmetic, places: Places) -> Floats:
+        times, plus = (np.broadcast_to(each, shape).reshape(-1)[places] for each in (factor, added))
+        return np.stack([found * times + plus for found in orders.sums(*pairs(places), how)])
 
-        def replay(how: Arithmetic, places: Places) -> Floats:
-            times, plus = (np.broadcast_to(each, self.shape).reshape(-1)[places] for each in (factor, added))
-            return np.stack([found * times + plus for found in orders.sums(*self.pairs(places), how)])
-
-        def others() -> dict[str, Floats]:
-            bare, found = self.multiply(self.a[0], self.b[0]).reshape(self.shape), {}
-            if bias is not None:
-                found = {"the bias is missing": bare * factor, "the bias was added twice": bare * factor + 2 * added}
-            if scale is not None:
-                found |= {"the scale is missing": bare + added, "the scale was applied twice": bare * factor**2 + added}
-            return found
-
-        pairs = self.pairs if plain else None
-        return Operation(self.name, value, self.terms, formats, error, replay, pairs, rounded, others)
-
-    def _magnitudes(self, how: Arithmetic) -> list[Floats]:
-        """Return the magnitudes of both operands, where subnormal numbers are aligned as normal ones, as such."""
-        formats = (how.operands,) * 2 if how.spec is None else (how.spec.operands, how.spec.right)
-        found = []
-        for (values, _), format in zip((self.a, self.b), formats, strict=True):
-            size = np.abs(values)
-            if format is not None:
-                np.maximum(size, format.smallest_normal, out=size, where=size > 0)
-            found.append(size)
+    def others() -> dict[str, Floats]:
+        found = {}
+        if bias is not None:
+            found = {"the bias is missing": bare * factor, "the bias was added twice": bare * factor + 2 * added}
+        if scale is not None:
+            found |= {"the scale is missing": bare + added, "the scale was applied twice": bare * factor**2 + added}
         return found
+
+    return Operation(name, value, terms, (of_a, of_b), error, replay, pairs if plain else None, rounded, others)
 
 
 def _epilogue(array: Array | float, name: str, shape: tuple[int, ...]) -> Floats:

@@ -41,14 +41,6 @@ def test_worked_example_of_a_product():
     assert case.label == "FP16 NN 64x32x16"
 
 
-def test_worked_example_of_what_fusing_saves():
-    """x * clamp(x + 3, 0, 6) / 6: fused, x is read and the result written; by hand each of four kernels does so."""
-    fused, by_hand = (ElementwiseCase(op, 100, FP32) for op in ("hardswish", "hardswish by hand"))
-    assert fused.bytes == 4 * 100 * 2
-    assert by_hand.bytes == 4 * 100 * (2 + 2 + 3 + 2)
-    assert fused.flops == by_hand.flops
-
-
 def counted(work):
     """FLOPs as torch counts them."""
     with FlopCounterMode(display=False) as counter:

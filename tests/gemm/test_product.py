@@ -16,16 +16,7 @@ from torch.nn import functional as F
 
 from labkit.amp import autocast
 from labkit.formats import BF16, E2M1, E4M3, E5M2, FP16, TF32, Format, round_to
-from labkit.gemm import (
-    ACCUMULATORS,
-    EXACT,
-    SEQUENTIAL_FP16,
-    SEQUENTIAL_FP32,
-    SPECS,
-    accumulate,
-    half_storage,
-    matmul,
-)
+from labkit.gemm import ACCUMULATORS, EXACT, SEQUENTIAL_FP16, SEQUENTIAL_FP32, SPECS, accumulate, half_storage, matmul
 from labkit.gemm.product import REDUCTIONS, Emulated, run
 from tests.oracles import mma_reference
 

@@ -23,12 +23,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from labkit.frameworks.torch_amp import GradScaler, autocast
 from labkit.gpu.measure import cross_entropy, example
 
-LISTS = {
-    "torch": torch,
-    "nn": torch._C._nn,
-    "linalg": torch._C._linalg,
-    "method": torch.Tensor,
-}
+LISTS = {"torch": torch, "nn": torch._C._nn, "linalg": torch._C._linalg, "method": torch.Tensor}
 EQUAL = "equal"
 REFUSED = "refused"
 UNUSABLE = "unusable"  # begins what is said of a listed call that torch itself refuses

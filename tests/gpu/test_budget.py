@@ -19,6 +19,7 @@ from torch import nn
 from labkit.amp import RECIPES, Engine
 from labkit.amp.distributed import group
 from labkit.amp.distributed.group import RankLost, largest, start_group
+from labkit.gpu import measure
 from labkit.gpu.passport.probes import HostWaits
 from labkit.train import TASKS, TrainingRun
 from tests.gpu.simulated import Outcomes
@@ -62,42 +63,19 @@ def many_parameters() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
     return nn.Sequential(*layers), torch.randn(8, 16), torch.randint(0, 16, (8,))
 
 
-def engine_step(network: Callable[[], Any], recipe: str) -> Callable[..., None]:
-    torch.manual_seed(0)
-    model, inputs, targets = network()
-    inputs, targets = inputs.cuda(), targets.cuda()
-    engine = Engine(model.cuda(), partial(torch.optim.AdamW, lr=1e-3), RECIPES[recipe])
-
-    def step(clip: bool = False) -> None:
-        engine.zero_grad()
-        with engine.forward():
-            loss = nn.functional.cross_entropy(engine(inputs + 0), targets)
-        engine.backward(loss)
-        if clip:
-            engine.clip(1.0)
-        engine.step()
-
-    return step
-
-
-def torch_step(network: Callable[[], Any]) -> Callable[[], None]:
+def steps_of(network: Callable[[], Any], recipe: str) -> list[Callable[[], object]]:
+    """Return a step of a recipe, and one that clips; of torch.amp, its step alone."""
     torch.manual_seed(0)
     model, inputs, targets = network()
     model, inputs, targets = model.cuda(), inputs.cuda(), targets.cuda()
-    optimizer, scaler = torch.optim.AdamW(model.parameters(), lr=1e-3), torch.amp.GradScaler("cuda")
-
-    def step() -> None:
-        optimizer.zero_grad()
-        with torch.autocast("cuda", torch.float16):
-            loss = nn.functional.cross_entropy(model(inputs + 0), targets)
-        scaler.scale(loss).backward()
-        scaler.step(optimizer)
-        scaler.update()
-
-    return step
+    if recipe == measure.TORCH_AMP:
+        return [measure.training(recipe, model, inputs, targets)]
+    engine = Engine(model, partial(torch.optim.AdamW, lr=1e-3), RECIPES[recipe])
+    loss = lambda: nn.functional.cross_entropy(engine(inputs), targets)  # noqa: E731
+    return [measure.engine_step(engine, loss, clip=clip) for clip in (False, True)]
 
 
-def costs_of(*steps: Callable[[], None]) -> list[dict[str, Any]]:
+def costs_of(steps: list[Callable[[], object]]) -> list[dict[str, Any]]:
     """Warm up with the first kind of step, and count one of each."""
     from tests.gpu.simulated.counting import counted
 
@@ -107,20 +85,18 @@ def costs_of(*steps: Callable[[], None]) -> list[dict[str, Any]]:
     for step in steps:
         with counted() as counts:
             step()
-        found.append(
-            {"operations": counts.operations.total(), "waits": [*counts.waits.elements()], "copies": [*counts.copies]}
-        )
+        waits, copies = [*counts.waits.elements()], [*counts.copies]
+        found.append({"operations": counts.operations.total(), "waits": waits, "copies": copies})
     return found
 
 
 def all_costs() -> dict[str, Any]:
     """For each network: torch.amp's cost, and each recipe's, without clipping and with it."""
-    costs = {}
-    for network in (convolutions, many_parameters):
-        steps = {name: engine_step(network, name) for name in RECIPES}
-        ours = {name: costs_of(step, partial(step, clip=True)) for name, step in steps.items()}
-        costs[network.__name__] = {"torch.amp": costs_of(torch_step(network))[0], "recipes": ours}
-    return costs
+    ways = (measure.TORCH_AMP, *RECIPES)
+    return {
+        network.__name__: {way: costs_of(steps_of(network, way)) for way in ways}
+        for network in (convolutions, many_parameters)
+    }
 
 
 def overflow_and_reach_beyond() -> dict[str, Any]:
@@ -170,15 +146,16 @@ def found(simulated_gpu: Any) -> Outcomes:
 def test_each_recipe_keeps_its_budget(found: Outcomes) -> None:
     costs = found[all_costs]
     assert BUDGET.keys() >= RECIPES.keys()
+    theirs = {name: network.pop(measure.TORCH_AMP)[0] for name, network in costs.items()}
     for name, network in costs.items():
-        assert len(network["torch.amp"]["waits"]) == 1
-        for recipe, (plain, clipped) in network["recipes"].items():
+        assert len(theirs[name]["waits"]) == 1
+        for recipe, (plain, clipped) in network.items():
             for step in (plain, clipped):
                 assert len(step["waits"]) <= 1, (name, recipe, step["waits"])
                 assert step["copies"] == [], (name, recipe)
             assert clipped["operations"] <= plain["operations"] + CLIPPING, (name, recipe)
-    base = costs["convolutions"]["torch.amp"]["operations"]
-    spent = {name: plain["operations"] / base for name, (plain, _) in costs["convolutions"]["recipes"].items()}
+    base = theirs["convolutions"]["operations"]
+    spent = {name: plain["operations"] / base for name, (plain, _) in costs["convolutions"].items()}
     assert {name: ratio for name, ratio in spent.items() if ratio > BUDGET[name]} == {}
 
 

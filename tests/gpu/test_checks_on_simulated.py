@@ -15,7 +15,7 @@ import torch
 
 from labkit import gpu
 from labkit.amp import RECIPES
-from labkit.bench import GemmCase, device_report, from_json, timing
+from labkit.bench import GemmCase, from_json, timing
 from labkit.formats import FP32
 from labkit.gpu import measure, parts, passport
 from labkit.gpu.worker import answer
@@ -29,8 +29,8 @@ def planted(*_: Any, **__: Any) -> Any:
     raise RuntimeError(PLANTED.partition(": ")[2])
 
 
-def order(folder: Path, seconds: float = 60.0) -> gpu.Job:
-    return gpu.Job(device_report(), folder, time.monotonic() + seconds, quick=True)
+def order(folder: Path, part: str, *, quick: bool = True) -> gpu.Job:
+    return gpu.Job("cpu", part, quick, time.time() + 60.0, folder)
 
 
 def items_with_planted_failures() -> dict[str, Any]:
@@ -92,31 +92,28 @@ def test_a_run_that_fails_is_named_and_the_next_ones_are_kept(tmp_path: Path) ->
         patch.setattr(parts, "RACES", (("broken", ("FP32",)), ("short", ("FP32", "O1"))))
         patch.setitem(parts.TASKS, "broken", replace(task, name="broken", make_model=planted))
         patch.setitem(parts.TASKS, "short", replace(task, name="short"))
-        first, *others = parts._trainings(replace(order(tmp_path), quick=False))
-    assert first == f"broken under FP32: FAILED, {PLANTED}"
+        items = parts.PARTS["runs"].items(order(tmp_path, "runs", quick=False))
+        first, *others = [answer(item, "cpu") for item in items]
+    assert (first["item"], first["error"]) == ("broken under FP32", PLANTED)
     assert [path.name for path in sorted(tmp_path.rglob("*.json"))] == ["fp32-seed0.json", "o1-seed0.json"]
-    assert all(line.startswith(str(tmp_path)) for line in others)
+    assert all(line["summary"].startswith(str(tmp_path)) for line in others)
 
 
-def test_a_part_keeps_its_items_as_a_passport_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_part_keeps_its_items_as_a_passport_does(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     command = serving("time prints", "time fails", "time aborts")
-    monkeypatch.setattr(passport, "worker_command", lambda *_, **__: command)
-    said = list(parts.PARTS["speed"].run(order(tmp_path)))
+    monkeypatch.setattr(passport, "worker_command", lambda _: command)
+    how = gpu.command.run_part(order(tmp_path, "speed"), 60.0)
+    assert how == "failed, its process ended with SIGABRT; its last lines say why"
     (path,) = tmp_path.rglob("speed.jsonl")
-    assert said == [
+    assert capsys.readouterr().out.splitlines() == [
         "time prints: done",
         "time fails: FAILED, ValueError: expected an even number, got 3",
         "time aborts: PROCESS LOST, its process ended with SIGABRT",
         f"{path}: 3 of 3 items",
     ]
     assert passport.read_file(path).whole
-
-
-def test_a_process_that_never_begins_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(passport, "worker_command", lambda *_, **__: serving("none"))
-    first, last = parts.PARTS["mma"].run(order(tmp_path))
-    assert first == "process: FAILED, its process ended with status 1"
-    assert last.endswith("mma.jsonl: 1 of 1 items")
 
 
 def test_a_sweep_is_on_the_disk_after_each_round(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -134,8 +131,9 @@ def test_a_sweep_is_on_the_disk_after_each_round(monkeypatch: pytest.MonkeyPatch
 
     before = parts.measure
     monkeypatch.setattr(parts, "measure", measure)
-    (line,) = parts._sweeps("size")(gpu.Job(device_report("cpu"), tmp_path, time.monotonic() + 60, quick=True))
-    assert line.endswith(f"; ENDED by {PLANTED}")
+    (item,) = parts.PARTS["size"].items(order(tmp_path, "size"))
+    line = answer(item, "cpu")
+    assert (line["error"], "8 cases" in line["summary"]) == (PLANTED, True)
     (path,) = tmp_path.rglob("size.json")
     assert from_json(path.read_text()).runs
 
@@ -144,11 +142,11 @@ def test_a_case_that_fails_in_its_turn_is_left_out_and_the_others_are_timed(monk
     cases = [GemmCase(n, n, n, FP32) for n in (16, 24, 32)]
     turns, seen = timing._PreparedCase.seconds, []
 
-    def seconds(ready: Any, clock: Any) -> float:
+    def seconds(ready: Any) -> float:
         seen.append(ready.case)
         if ready.case == cases[1] and seen.count(cases[1]) > 2:  # in the first round after the warm-up
             planted()
-        return turns(ready, clock)
+        return turns(ready)
 
     monkeypatch.setattr(timing._PreparedCase, "seconds", seconds)
     left_out = []

@@ -22,6 +22,7 @@ import torch
 from labkit import cli
 from labkit.gpu import passport
 from labkit.gpu.measure import TIMING, ulps_apart
+from labkit.gpu.parts import Job
 from labkit.gpu.passport import items as passport_items
 from labkit.gpu.passport.probes import REFUSALS, HostWaits, reason_of
 from labkit.gpu.worker import Item, answer
@@ -221,7 +222,7 @@ def test_a_file_that_cannot_be_written_is_reported(tmp_path: Path, capsys: pytes
 def test_the_end_says_where_the_file_is_and_to_send_it(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(passport, "worker_command", lambda device, **_: serving("prints", "fails"))
+    monkeypatch.setattr(passport, "worker_command", lambda _: serving("prints", "fails"))
     assert cli.main(["gpu", "--device", "cpu", "--passport", str(file)]) == 0
     said = capsys.readouterr().out
     assert f"complete. The passport is in {file}\nSend this file." in said
@@ -399,7 +400,7 @@ def test_names_are_unique_and_every_recipe_and_task_is_there() -> None:
     from labkit.amp import RECIPES
     from labkit.train import TASKS
 
-    catalogue = passport_items.catalogue("cpu")
+    catalogue = passport_items.catalogue(Job("cpu"))
     names = [item.name for item in catalogue]
     assert len(set(names)) == len(names)
     assert {f"train {task} {recipe}" for task in TASKS for recipe in RECIPES} <= set(names)
@@ -408,7 +409,7 @@ def test_names_are_unique_and_every_recipe_and_task_is_there() -> None:
 
 
 def test_an_item_of_the_catalogue_answers_in_plain_values() -> None:
-    (item,) = (item for item in passport_items.catalogue("cpu", quick=True) if item.name == "train digits O1")
+    (item,) = (item for item in passport_items.catalogue(Job("cpu", quick=True)) if item.name == "train digits O1")
     line = json.loads(json.dumps(answer(item, "cpu")))
     assert line["outcome"] == "done"
     assert line["losses"] == line["cpu"] == line["again"]
@@ -435,8 +436,8 @@ ON_T4 = (
 
 def on_the_card(path: str) -> Any:
     """Write a passport of ON_T4, and return its lines."""
-    chosen = f"main('cuda', quick='quick', only={ON_T4!r})"
-    command = [sys.executable, "-c", f"from tests.gpu.checks.__main__ import main\n{chosen}"]
+    chosen = f"main(Job('cuda', quick=True), only={ON_T4!r})"
+    command = [sys.executable, "-c", f"from tests.gpu.checks.__main__ import Job, main\n{chosen}"]
     assert passport.make(Path(path), command) == "complete"
     return lines_of(Path(path))
 

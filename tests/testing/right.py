@@ -9,18 +9,7 @@ from torch.nn import functional as F
 
 from labkit.formats import E4M3, TF32
 from labkit.gemm import SPECS, emulate
-from tests.testing.cases import (
-    Kernel,
-    Run,
-    block_scaled,
-    chunked,
-    full,
-    norm,
-    online,
-    rescale,
-    rms,
-    tiles,
-)
+from tests.testing.cases import Kernel, Run, block_scaled, chunked, full, norm, online, rescale, rms, tiles
 
 
 def _sequential(a: Tensor, b: Tensor, places: Tensor | None = None) -> Tensor:

@@ -3,13 +3,11 @@
 from fractions import Fraction
 
 import numpy as np
-import torch
 
 from labkit.formats import FP16
 from labkit.formats.text import round_fraction
 from labkit.grading import EXERCISES, SIX, six_operands
 from labkit.testing import Arithmetic, VerdictKind, compare, matmul, sum_error
-from labkit.testing.orders import sums
 from labkit.widgets import predictions
 from tests.grading.cases import cases, reference
 
@@ -38,8 +36,6 @@ def test_the_numbers_of_the_predictions() -> None:
     bound = float(sum_error(Arithmetic("FP32"), 4096, np.array(1000.0)))
     assert 0.2440 < bound < 0.2445
     assert rows["kernels.bound"].answer == "about 0.24"
-    assert f"{1000 * 2**-24:.5f}" == "0.00006"
-    assert f"{64 * 1000 * 2**-24:.3f}" == "0.004"
 
 
 def test_the_reference_is_the_formula_in_fractions() -> None:
@@ -51,14 +47,3 @@ def test_the_reference_is_the_formula_in_fractions() -> None:
         exact = sum(products, Fraction(0))
         ends = tuple(round_fraction(end, FP16) for end in (exact - error, exact + error))
         assert reference("kernels.allowed")(a, b, precision) == ends
-
-
-def test_real_accumulators_stay_within_the_interval() -> None:
-    random = np.random.default_rng(1)
-    for count in (3, 17, 200):
-        x, y = random.standard_normal((2, count, 5)).astype(np.float16).astype(np.float64)
-        for found in sums(x, y, Arithmetic("FP32")):
-            stored = torch.from_numpy(found).float().half().double().numpy()
-            for j in range(5):
-                low, high = reference("kernels.allowed")(x[:, j].tolist(), y[:, j].tolist(), 24)
-                assert low <= stored[j] <= high

@@ -13,18 +13,7 @@ from torch.nn import functional as F
 from labkit.formats import BF16, FP16, TF32, Rounding
 from labkit.gemm import SEQUENTIAL_FP16, SPECS, accumulate, emulate
 from labkit.interop import round_tensor
-from tests.testing.cases import (
-    Kernel,
-    block_scaled,
-    chunked,
-    full,
-    norm,
-    online,
-    rescale,
-    rms,
-    scaled,
-    tiles,
-)
+from tests.testing.cases import Kernel, block_scaled, chunked, full, norm, online, rescale, rms, scaled, tiles
 
 
 def _to_zero(values: Tensor, dtype: torch.dtype) -> Tensor:

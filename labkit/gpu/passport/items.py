@@ -1,13 +1,12 @@
 """The items of a passport, in their order: what is cheap and most needed first, timings and compilation last.
 
-The parts of `labkit gpu` that measure something else than sweeps and trainings have their items here, too.
+This module is the process that serves them, and those of the parts of `labkit gpu`.
 
 An item fills a dictionary while it runs, so what it had found before it failed is in its line too.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 import time
@@ -15,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -26,73 +26,33 @@ from labkit.bench.cases import GPU_SHORT, QUICK, Case, ceilings, formats_on
 from labkit.bench.record import bench_versions
 from labkit.bench.timing import run_case
 from labkit.bench.triton_gemm import why_unavailable
-from labkit.faults import GPU_CARDS
-from labkit.gpu.measure import AMP_WAYS, TIMING, cards, cost, engine_step, example, pace, speed, twice
+from labkit.gpu.measure import TIMING, engine_step, example, pace, twice
+from labkit.gpu.parts import PARTS, Job
 from labkit.gpu.passport.probes import REFUSALS, HostWaits, Refusal, launches, synchronizations
 from labkit.gpu.worker import Item, Line, serve
 from labkit.records import system
-from labkit.train import GPU_TASKS, TASKS
+from labkit.train import TASKS
 
 QUICK_TASKS = ("digits", "gpt")
 PACED_TASKS = ("digits_cnn", "segmentation_small", "gpt")
-PACED = ("segmentation_small", "digits_cnn", "gpt", "segmentation_gpu", "gpt_gpu", "unet_gpu", "char_lstm_gpu")
-AMP_NETWORKS = ("MLP", "CNN", "transformer", "LSTM")
 PACE_SECONDS = 6.0  # after which a pace has no further turn; what it has by then counts
 
 
-def catalogue(device: str, part: str = "", *, quick: bool = False, seconds: float = math.inf) -> list[Item]:
-    """Return all items for a device, "cuda" or "cpu" (a rehearsal).
-
-    part      of `labkit gpu`, for what it measures; "": a passport
-    quick     of a passport, the recipes on two tasks alone; of a part on a CPU, small cases
-    seconds   that the paces of a part share
-    """
+def catalogue(job: Job) -> list[Item]:
+    """Return all items of a job."""
     facts = [Item("card", "facts", _card), Item("versions", "facts", _versions)]
-    if part:
-        measured = PARTS[part](quick and device == "cpu", time.monotonic() + seconds) if part in PARTS else []
-        return [*facts, *measured]
+    if job.part:
+        return [*facts, *PARTS[job.part].items(job)]
     dear = ("unet", "segmentation")  # those with the smallest steps first: the time may end before the last one
-    tasks = QUICK_TASKS if quick else (*(name for name in TASKS if name not in dear), *dear)
+    tasks = QUICK_TASKS if job.quick else (*(name for name in TASKS if name not in dear), *dear)
     return [
         *facts,
         Item("flags", "facts", _flags),
         *(Item(f"refusal {row.name}", "refusal", partial(_refusal, row)) for row in REFUSALS),
         *(twice(TASKS[name], RECIPES[recipe]) for name in tasks for recipe in RECIPES),
-        *_step_items(device),
-        *_timing_items(device, quick),
+        *_step_items(job.device),
+        *_timing_items(job.device, job.quick),
     ]
-
-
-def _size(rehearsal: bool, width: int) -> dict[str, int]:
-    return {"width": 64, "batch": 8} if rehearsal else {"width": width, "batch": 256}
-
-
-def _costs(rehearsal: bool, _: float) -> list[Item]:
-    size = _size(rehearsal, 1024)
-    return [cost(network, "training", AMP_WAYS, size, **_repeats(rehearsal)) for network in AMP_NETWORKS]
-
-
-def _repeats(rehearsal: bool) -> dict[str, int]:
-    return {"steps": 2, "rounds": 1} if rehearsal else {}
-
-
-def _paces(rehearsal: bool, end: float) -> list[Item]:
-    """Measure the speed of each task in an even share of the time; then train the first task twice."""
-    tasks = [(TASKS | GPU_TASKS)[name] for name in (QUICK_TASKS[:1] if rehearsal else PACED)]
-
-    def share(left: int) -> float:
-        return max(0.0, end - time.monotonic()) / left
-
-    paces = [pace(task, partial(share, len(tasks) - i), **_repeats(rehearsal)) for i, task in enumerate(tasks)]
-    return [*paces, twice(tasks[0], RECIPES["O1"])]
-
-
-PARTS: dict[str, Callable[[bool, float], list[Item]]] = {
-    "amp": _costs,
-    "speed": lambda rehearsal, _: speed(_size(rehearsal, 4096), **_repeats(rehearsal)),
-    "tasks": _paces,
-    "cards": lambda rehearsal, _: cards([*GPU_CARDS.values()], _size(rehearsal, 4096)["width"]),
-}
 
 
 def _step_items(device: str) -> Iterator[Item]:
@@ -204,10 +164,11 @@ def _compiled(recipe: Recipe, device: str, found: Line) -> None:
         began = time.monotonic()
 
 
-def main(device: str, part: str, quick: str, seconds: str) -> None:
-    """Serve the catalogue of a device; the arguments are those of `worker_command`."""
-    serve(catalogue(device, part, quick=bool(quick), seconds=float(seconds)), device)
+def job_of(device: str, part: str, quick: str, until: str, folder: str) -> Job:
+    """Return the job of the arguments of `worker_command`."""
+    return Job(device, part, bool(quick), float(until), Path(folder))
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    asked = job_of(*sys.argv[1:])
+    serve(catalogue(asked), asked.device)

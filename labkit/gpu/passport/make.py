@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import IO
 
 import labkit
-from labkit.gpu import checks
 from labkit.gpu.measure import TIMING
-from labkit.gpu.worker import Line, WorkerLost, ask_all
+from labkit.gpu.parts import PARTS, Job
+from labkit.gpu.worker import Line, WorkerLost, WorkerProcess, why_no_checks
 from labkit.records import now, versions, write_line
 
 SCHEMA = "labkit.passport/1"
@@ -27,14 +27,20 @@ SECONDS, TIMING_SECONDS = 180.0, 120.0  # after which no further item begins: of
 ITEM_SECONDS = 10.0  # the longest of an item
 
 
-def worker_command(device: str, part: str = "", *, quick: bool = False, seconds: float = SECONDS) -> list[str]:
-    """Return the command of a process that serves the items of a part, with the checks of a checkout.
-
-    part      of `labkit gpu`; "": a passport
-    seconds   for all items together
-    """
-    module = "labkit.gpu.passport.items" if checks.missing() else "tests.gpu.checks"
-    return [sys.executable, "-m", module, device, part, "quick" * quick, f"{seconds:.1f}"]
+def worker_command(job: Job) -> list[str]:
+    """Return the command of a process that serves the items of a job, with the checks of a checkout."""
+    checked = (not job.part or PARTS[job.part].checked) and not why_no_checks()
+    module = "tests.gpu.checks" if checked else "labkit.gpu.passport.items"
+    return [
+        sys.executable,
+        "-m",
+        module,
+        job.device,
+        job.part,
+        "quick" * job.quick,
+        f"{job.until:.1f}",
+        f"{job.folder}",
+    ]
 
 
 def make(
@@ -75,16 +81,19 @@ def lines(
     item_seconds: float = math.inf,
     say: Callable[[str], object] = lambda line: None,
     keep: Callable[[Line], Line] = lambda line: line,
+    grace: float = 0.0,
 ) -> Iterator[Line]:
     """Write each line of a passport, and yield it once it is on the disk; the last one says how it ended.
 
     Args:
         seconds, timing_seconds: after which no further item begins, and no further timing.
-        item_seconds: the limit of an item; it also ends with the last of the two.
+        item_seconds: the limit of an item, after which its process is ended; it also ends with the last of the two.
         keep: returns what is saved of an item's line.
+        grace: seconds that the last item may take beyond the limits.
     """
-    began, items = time.monotonic(), list[tuple[str, str]]()  # names and kinds
-    before, end = "", "interrupted"
+    began, before, end = time.monotonic(), "", "interrupted"
+    items: list[tuple[str, str]] = []  # names and kinds
+    worker: WorkerProcess | None = None
 
     def write(line: Line) -> Line:
         write_line(file, json.dumps(line))
@@ -97,20 +106,19 @@ def lines(
     def seconds_left(kind: str = TIMING) -> float:
         return (timing_seconds if kind == TIMING else seconds) - (time.monotonic() - began)
 
-    def begins(kind: str) -> bool:
-        nonlocal before
-        if seconds_left(kind) < 0:
-            return False  # a timing has more time than the item before it
-        if kind != before:
-            say(f"{kind}: {sum(each == kind for _, each in items)} items")
-            before = kind
-        return True
-
     software = {"labkit": labkit.__version__, **versions()}
     yield write({"item": "start", "kind": "facts", "schema": SCHEMA, "date": now(), **software})
     try:
-        for line in ask_all(command, items, lambda: min(item_seconds, max(1.0, seconds_left())), begins):
-            yield write(keep(line))
+        worker = WorkerProcess(command)
+        items = worker.items
+        for name, kind in items:
+            if seconds_left(kind) < 0:
+                continue  # a timing has more time than the item before it
+            if kind != before:
+                say(f"{kind}: {sum(each == kind for _, each in items)} items")
+                before = kind
+            worker = WorkerProcess(command) if worker.ended else worker
+            yield write(keep(worker.ask(name, kind, min(item_seconds, max(1.0, seconds_left() + grace)))))
         end = "the time was up" if missing() else "complete"
     except WorkerLost as lost:
         end = f"no process for the items could be started: {lost}"
@@ -118,6 +126,8 @@ def lines(
     except KeyboardInterrupt:
         say("interrupted; what is done is in the file")
     finally:
+        if worker is not None:
+            worker.close()
         last = write({"item": "end", "kind": "facts", "outcome": end, "missing": missing(),
                       "seconds": round(time.monotonic() - began, 1)})  # fmt: skip
     yield last

@@ -22,6 +22,7 @@ from labkit.gpu.worker import Line
 MOST_WAITS, MOST_COPIES = 1, 0  # of the host, in a step of any recipe
 BUDGET = f"Host waits of a step (at most {MOST_WAITS} wait and {MOST_COPIES} copies)"
 ROUNDINGS = 16  # of the recipe's narrowest format, by which a loss on a device may differ from the CPU's
+Row = tuple[str, str, str]  # of the table: an item, the expected and the actual result
 WIDTHS = (40, 34)  # of the table's first columns
 KINDS = {
     "facts": "about the machine",
@@ -60,15 +61,6 @@ class Passport:
     def whole(self) -> bool:
         """Whether every announced item has a line."""
         return not self.damage and self.line("end").get("outcome") == "complete"
-
-
-@dataclass(frozen=True)
-class PassportDifference:
-    """The expected and the actual result of an item."""
-
-    item: str
-    expected: str
-    found: str
 
 
 def parse(content: bytes) -> Passport:
@@ -115,22 +107,20 @@ def _kind_of(content: bytes) -> str:
 def report(passport: Passport) -> str:
     """Return the report as text: machine, differences, missing items, settled refusals and budgets."""
     damage = list(passport.damage)
-    differences: list[PassportDifference] = []
+    differences: list[Row] = []
+    settled: dict[str, list[str]] = {"What CUDA refuses": [], BUDGET: []}
     for line in passport.lines:
         try:
             differences += _differences(line)
+            for title, rows in zip(settled, (_refusals, _budgets), strict=True):
+                settled[title] += rows(line)
         except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
             damage.append(f"{line['item']}: its line is not what it should be ({type(error).__name__}: {error})")
-    return "\n".join(
-        [
-            *_head(passport),
-            *(f"DAMAGED: {sentence}" for sentence in damage),
-            *_table(differences),
-            *(() if passport.rehearsal else _settled(passport, "What CUDA refuses", _refusals)),
-            *(() if passport.rehearsal else _settled(passport, BUDGET, _budgets)),
-            *_missing(passport),
-        ]
-    )
+    report = [*_head(passport), *(f"DAMAGED: {sentence}" for sentence in damage), *_table(differences)]
+    for title, said in settled.items():
+        if said and not passport.rehearsal:
+            report += [f"\n{title}:", *(f"  {row}" for row in said)]
+    return "\n".join([*report, *_missing(passport)])
 
 
 def _head(passport: Passport) -> Iterator[str]:
@@ -149,13 +139,13 @@ def _head(passport: Passport) -> Iterator[str]:
             yield f"  {title}: {', '.join(f'{n} {outcome}' for outcome, n in outcomes.items())}"
 
 
-def _table(differences: Sequence[PassportDifference]) -> Iterator[str]:
+def _table(differences: Sequence[Row]) -> Iterator[str]:
     if not differences:
         yield "Nothing differs from expectation."
         return
-    items: dict[tuple[str, str], list[str]] = {}
-    for row in differences:
-        items.setdefault((row.expected, row.found), []).append(row.item)
+    items: dict[tuple[str, ...], list[str]] = {}
+    for item, *words in differences:
+        items.setdefault(tuple(words), []).append(item)
     yield f"\n{'item':<{WIDTHS[0]}} {'expected':<{WIDTHS[1]}} found"
     for (expected, found), (first, *others) in items.items():
         yield f"{first:<{WIDTHS[0]}} {expected:<{WIDTHS[1]}} {found}"
@@ -171,18 +161,6 @@ def _missing(passport: Passport) -> Iterator[str]:
     of = Counter(str(name).split(" ")[0] for name in names)
     yield f"\nMissing ({end.get('outcome')}): {', '.join(f'{n} of {word!r}' for word, n in of.items())}"
     yield f"  {', '.join(map(str, names[:12]))}{', ...' if len(names) > 12 else ''}"
-
-
-def _settled(passport: Passport, title: str, rows: Callable[[Line], Iterator[str]]) -> Iterator[str]:
-    said = []
-    for line in passport.lines:
-        try:
-            said += list(rows(line))
-        except (LookupError, TypeError, ValueError, AttributeError):
-            continue  # is named among the damage
-    if said:
-        yield f"\n{title}:"
-        yield from (f"  {row}" for row in said)
 
 
 def _refusals(line: Line) -> Iterator[str]:
@@ -215,7 +193,7 @@ def _budgets(line: Line) -> Iterator[str]:
     yield f"{name:<30} {waits:3} waits {copies:3} copies {line['operations']:5} operations{cuda}: {verdict}"
 
 
-def _differences(line: Line) -> Iterator[PassportDifference]:
+def _differences(line: Line) -> Iterator[Row]:
     """Yield the differences of an item's line from expectation; a failed line has that one alone."""
     if line["item"] in ("start", "end"):
         return
@@ -223,12 +201,12 @@ def _differences(line: Line) -> Iterator[PassportDifference]:
         known = reason_of(line["error"])
         as_known = f" (as {known})" if known else ""
         why = f"{line['outcome']}, {line['error'].splitlines()[0][:140]}{as_known}"
-        yield PassportDifference(line["item"], "no error", why)
+        yield line["item"], "no error", why
         if not line["error"].startswith("AssertionError"):  # of a check, which has found what it was to find
             return
     judge = JUDGES.get(line["kind"])
     if judge is not None:
-        yield from (PassportDifference(line["item"], expected, found) for expected, found in judge(line))
+        yield from ((line["item"], expected, found) for expected, found in judge(line))
 
 
 Judged = Iterator[tuple[str, str]]  # expected, found

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BEGINNING = re.compile(r"^--- (?P<number>\d+) of (?P<of>\d+), (?P<name>\w+): (?P<about>.*), (?P<seconds>\d+) s$")
-OUTCOME = re.compile(r"^(?P<name>\w+) +(?P<how>(failed with status|stopped after|not begun).*)$")
+OUTCOME = re.compile(r"^(?P<name>\w+) +(?P<how>(failed|stopped after|not begun).*)$")
 FIGURES: dict[str, Callable[[], Figure]] = {
     "ceilings": roofline_figure,
     "size": lambda: sweep_figure("size"),

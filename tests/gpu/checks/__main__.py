@@ -15,7 +15,8 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from labkit.gpu.measure import TIMING
-from labkit.gpu.passport.items import catalogue
+from labkit.gpu.parts import Job
+from labkit.gpu.passport.items import catalogue, job_of
 from labkit.gpu.worker import CHECKOUT, Item, Line, serve
 from tests.gpu.conftest import Asked
 
@@ -28,10 +29,10 @@ OPTIONS = ("-c", os.devnull, f"--rootdir={CHECKOUT}", f"--confcutdir={CHECKOUT /
 class Served:
     """A plugin of pytest that runs no test until its name is read from standard input."""
 
-    def __init__(self, device: str, part: str, quick: bool, seconds: float, only: tuple[str, ...]) -> None:
-        self.part, self.only = part, only
-        self.asked = Asked(device, thorough=bool(part) and not quick)
-        self.others = catalogue(device, part, quick=quick, seconds=seconds)
+    def __init__(self, job: Job, only: tuple[str, ...]) -> None:
+        self.part, self.only = job.part, only
+        self.asked = Asked(job.device, thorough=bool(job.part) and not job.quick)
+        self.others = catalogue(job)
         self.raised: BaseException | None = None
 
     def pytest_configure(self, config: Any) -> None:
@@ -64,11 +65,10 @@ class Served:
             self.raised = call.excinfo.value
 
 
-def main(device: str, part: str = "", quick: str = "", seconds: str = "inf", only: tuple[str, ...] = ()) -> int:
-    os.environ[DEVICE] = device
-    plugin = Served(device, part, bool(quick), float(seconds), only)
-    return pytest.main([*OPTIONS, str(Path(__file__).parent)], [plugin])
+def main(job: Job, only: tuple[str, ...] = ()) -> int:
+    os.environ[DEVICE] = job.device
+    return pytest.main([*OPTIONS, str(Path(__file__).parent)], [Served(job, only)])
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(main(job_of(*sys.argv[1:])))
