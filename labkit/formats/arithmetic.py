@@ -252,7 +252,8 @@ def add(
     >>> float(sum.value), int(align.shift), bool(cut.guard), bool(cut.sticky), bool(decision.up)
     (1.0, 14, False, True, False)
     """
-    return _calculate(None, *_operands(format, a, b), format, rounding, overflow, random_bits)
+    x, y = _operands(format, a, b)
+    return _calculate(None, x, y, format, rounding, overflow, random_bits)
 
 
 def multiply(
@@ -272,7 +273,8 @@ def multiply(
     >>> multiply(3.0, 0.5, FP16).value
     array(1.5)
     """
-    return _calculate(*_operands(format, a, b), None, format, rounding, overflow, random_bits)
+    x, y = _operands(format, a, b)
+    return _calculate(x, y, None, format, rounding, overflow, random_bits)
 
 
 def fused_multiply_add(
@@ -294,7 +296,8 @@ def fused_multiply_add(
     >>> float(fused_multiply_add(x, x, -(1 + 2.0**-9), FP16).value) == 2.0**-20  # rounding the product first gives 0
     True
     """
-    return _calculate(*_operands(format, a, b, c), format, rounding, overflow, random_bits)
+    x, y, z = _operands(format, a, b, c)
+    return _calculate(x, y, z, format, rounding, overflow, random_bits)
 
 
 def sum_sequential(values: ArrayLike, format: Format, rounding: Rounding = Rounding.NEAREST_EVEN) -> Sum:

@@ -87,6 +87,8 @@ def run_part(job: Job, seconds: float) -> str:
                     done += 1
                 if line["outcome"] == "process lost" or line["item"] == "process":
                     lost = lost or line["error"]
+    if line["outcome"] == "interrupted":
+        raise KeyboardInterrupt
     for item in line["missing"]:
         _say(f"{item}: LEFT OUT, {line['outcome']}")
     if done or line["missing"]:

@@ -125,12 +125,8 @@ def layer_norm(x: Array, weight: Array | None = None, bias: Array | None = None,
 
     def others() -> dict[str, Floats]:
         with np.errstate(all="ignore"):
-            rest = {
-                "eps is missing": variance,
-                "the variance is divided by n - 1": variance * terms / (terms - 1) + eps,
-            }
-            found = {name: off / np.sqrt(each) * w + b for name, each in rest.items()}
-            return found | {"eps is added outside of the root": off / (np.sqrt(variance) + eps) * w + b}
+            sample = variance * terms / (terms - 1) + eps
+            return _other_roots(off, variance, eps, w, b, {"the variance is divided by n - 1": sample})
 
     return Operation(f"layer_norm {list(values.shape)}", value, terms, (format,), error, replay, others=others)
 
@@ -167,11 +163,17 @@ def rms_norm(x: Array, weight: Array | None = None, eps: float = 1e-6) -> Operat
     def others() -> dict[str, Floats]:
         with np.errstate(all="ignore"):
             centred = squares - values.mean(-1, keepdims=True) ** 2 + eps
-            rest = {"eps is missing": squares, "the variance in place of the mean of squares": centred}
-            found = {name: values / np.sqrt(each) * w for name, each in rest.items()}
-            return found | {"eps is added outside of the root": values / (np.sqrt(squares) + eps) * w}
+            return _other_roots(values, squares, eps, w, 0.0, {"the variance in place of the mean of squares": centred})
 
     return Operation(f"rms_norm {list(values.shape)}", value, terms, (format,), error, replay, others=others)
+
+
+def _other_roots(
+    x: Floats, squares: Floats, eps: float, w: Floats, b: Floats | float, more: dict[str, Floats]
+) -> dict[str, Floats]:
+    """Return x / sqrt(...) * w + b with eps missing, with it outside of the root, and with other arguments of it."""
+    found = {name: x / np.sqrt(each) * w + b for name, each in ({"eps is missing": squares} | more).items()}
+    return found | {"eps is added outside of the root": x / (np.sqrt(squares) + eps) * w + b}
 
 
 def _other_functions(replays: Floats, how: Arithmetic) -> Floats:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from labkit.formats import BF16, E4M3, FP16, FP32, TF32
+from labkit.formats import FP16, FP32, TF32
 from labkit.gemm import SPECS, emulate
 from labkit.machine.device import GENERATIONS
 from tests.gpu.capture import tiles as module
@@ -24,7 +24,6 @@ from tests.gpu.capture.tiles import (
     from_registers,
     from_words,
     load_capture,
-    to_words,
 )
 
 DATA = Path(__file__).parents[3] / "data"
@@ -109,13 +108,6 @@ def test_a_kernel_is_one_instruction_and_loads_what_the_host_laid_out():
         assert f"mad.lo.u32 %i, %tile, {row.threads}, %lane;" in lines
 
 
-def test_names_are_those_of_ptx():
-    assert INSTRUCTIONS[0].name == "wgmma.mma_async.m64n8k16.f32.f16.f16"
-    assert "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 " in kernel(INSTRUCTIONS[0])
-    warp = Instruction("mma.sync", BF16, FP32, 16, (8, 0))
-    assert "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 " in kernel(warp)
-
-
 def test_every_generation_since_turing_reports_its_features():
     for generation in GENERATIONS[1:]:
         for capability in generation.capabilities:
@@ -162,13 +154,6 @@ def test_the_generations_answer_differently():
         answers = [emulate(*matrices, SPECS[name]) for name in ("V100", "A100", "H100")]
         assert (answers[0] != answers[1]).any(), family
         assert (answers[1] != answers[2]).any(), family
-
-
-def test_words_hold_the_first_value_in_the_lowest_bits():
-    assert list(to_words(np.array([1.0, 2.0, -0.0, 0.5]), FP16)) == [0x40003C00, 0x38008000]
-    assert list(to_words(np.array([1.0] * 4), E4M3)) == [0x38383838]
-    rounded = np.random.default_rng(0).normal(size=(3, 8)).astype(np.float16).astype(np.float64)
-    assert np.array_equal(from_words(to_words(rounded, FP16), FP16), rounded)
 
 
 # Asking, with a stand-in for the GPU: the emulator answers instead
@@ -228,25 +213,6 @@ def test_an_instruction_that_multiplies_whole_numbers_wrong_is_not_believed(hopp
         ask(INSTRUCTIONS[0], tiles=1)
 
 
-def test_another_format_s_spec_is_refused(hopper):
-    hopper()
-    with pytest.raises(ValueError, match=r"Take spec.for_operands\(FP16\)"):
-        ask(INSTRUCTIONS[0], tiles=1).mismatches(SPECS["H100"].for_operands(TF32))
-
-
-def test_a_file_that_is_no_capture_is_refused(tmp_path):
-    np.savez(tmp_path / "other.npz", a=np.zeros(1))
-    with pytest.raises(ValueError, match="no capture of a Tensor Core"):
-        load_capture(tmp_path / "other.npz")
-
-
-def test_wrong_shapes_are_reported():
-    row = WARP
-    a, b, c = draw_tiles("normal", row, 2, 0)
-    with pytest.raises(ValueError, match=r"b is uint32 words \[2, 8, 8\]; it was given uint32 \[1, 8, 8\]"):
-        capture(row, a, b[:1], c)
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to ask")
 def test_without_a_gpu_it_says_so():
     row = WARP
@@ -265,18 +231,7 @@ def test_what_real_tensor_cores_answered_is_what_the_emulator_says():
             assert answers.mismatches(spec) == dict.fromkeys(families(answers.instruction), 0), path
 
 
-def not_captured(data: Path) -> set[str]:
-    """Return the GPUs of which something is on record in data/, but no answer of a Tensor Core."""
-    recorded = {file.parent.name for kind in ("gemm", "checks") for file in (data / kind).glob("*/*.json*")}
-    return {gpu for gpu in recorded if not gpu.startswith("cpu") and not list((data / "mma" / gpu).glob("*.npz"))}
-
-
-def test_no_gpu_is_on_record_without_the_answers_of_its_tensor_cores(tmp_path):
-    for name in ("gemm/cpu-amd-epyc/size.json", "gemm/nvidia-t4/size.json", "checks/nvidia-l4/amp.jsonl"):
-        (tmp_path / name).parent.mkdir(parents=True)
-        (tmp_path / name).touch()
-    assert not_captured(tmp_path) == {"nvidia-t4", "nvidia-l4"}
-    (tmp_path / "mma" / "nvidia-t4").mkdir(parents=True)
-    (tmp_path / "mma" / "nvidia-t4" / "mma.sync.m16n8k8.f32.f16.f16.f32.npz").touch()
-    assert not_captured(tmp_path) == {"nvidia-l4"}
-    assert not_captured(DATA) == set()
+def test_no_gpu_is_on_record_without_the_answers_of_its_tensor_cores():
+    recorded = {file.parent.name for kind in ("gemm", "checks") for file in (DATA / kind).glob("*/*.json*")}
+    gpus = {name for name in recorded if not name.startswith("cpu")}
+    assert gpus <= {file.parent.name for file in (DATA / "mma").glob("*/*.npz")}

@@ -14,8 +14,9 @@ import torch
 
 from labkit import cli, gpu
 from labkit.amp import RECIPES
-from labkit.bench import DeviceReport, device_report, from_json, sweeps
+from labkit.bench import DeviceReport, GemmCase, device_report, from_json, sweeps, timing
 from labkit.faults import GPU_CARDS
+from labkit.formats import FP32
 from labkit.gemm import SPECS, emulate
 from labkit.gpu import measure, parts, passport, worker
 from labkit.gpu.worker import answer
@@ -27,8 +28,9 @@ from tests.gpu.capture.kernel import INSTRUCTIONS
 from tests.gpu.capture.tiles import load_capture
 from tests.gpu.checks import test_checks
 from tests.gpu.conftest import Asked
+from tests.gpu.test_passport import serving
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 HOPPER = DeviceReport("cuda", "A stand-in", 0, 1, (9, 0), GENERATIONS[5], driver="1.0")
 
 
@@ -294,6 +296,13 @@ def test_parts_run_apart_and_one_that_fails_or_hangs_stops_no_other(monkeypatch,
     assert "runs       done" in said
 
 
+def test_ctrl_c_in_a_part_ends_the_command(monkeypatch, tmp_path):
+    ended = {"item": "end", "kind": "facts", "outcome": "interrupted", "missing": ["sweep size"]}
+    monkeypatch.setattr(passport, "lines", lambda *_, **__: iter([ended]))
+    with pytest.raises(KeyboardInterrupt):
+        gpu.command.run_part(order(tmp_path, "size"), 1.0)
+
+
 def test_no_part_begins_when_the_time_is_up(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(gpu.command, "run_part", lambda *_: pytest.fail("a part was begun"))
     assert cli.main(["gpu", "--device", "cpu", "--folder", str(tmp_path), "--seconds", "5", "--only", "mma"]) == 1
@@ -306,3 +315,129 @@ def test_a_part_without_items_says_why(tmp_path, capsys):
     assert "has no instruction that the lab knows how to ask" in said
     assert "mma        done" in said
     assert not list(tmp_path.rglob("*.jsonl"))
+
+
+# Parts of which one item fails: it is named, and the others stay; what fails is planted
+
+PLANTED = "RuntimeError: expected a healthy item, got a planted fault"
+
+
+def planted(*_, **__):
+    raise RuntimeError(PLANTED.partition(": ")[2])
+
+
+def items_with_planted_failures():
+    """Run items on the card, one with a recipe that fails and one that fails altogether."""
+    costs = measure.cost("LSTM", "training", measure.AMP_WAYS, {"width": 32, "batch": 4}, steps=1, rounds=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(measure.REGIONS, measure.DROP_IN, (planted, planted))
+        kept = {"cost": answer(costs, "cuda")}
+    broken = replace(TASKS["digits"], name="broken", make_model=planted)
+    for task in (broken, TASKS["digits"]):
+        kept[task.name] = answer(measure.pace(task, lambda: 60.0, steps=1, rounds=1), "cuda")
+    kept["twice"] = answer(measure.twice(broken, RECIPES["O1"]), "cuda")
+    return dict(json.loads(json.dumps(kept)))
+
+
+def memory_held_by_what_came_before():
+    """Return what `prepared` says that a step of 1 MiB holds, when cycles of an earlier one are still there."""
+    import gc
+
+    gc.disable()
+
+    class Cycle:
+        def __init__(self):
+            self.itself, self.tensor = self, torch.zeros(2**21, device="cuda")  # 8 MiB
+
+    Cycle()
+
+    def make():
+        gc.collect()
+        held = torch.zeros(2**18, device="cuda")
+        return lambda: held.sum()
+
+    mebibytes = measure.prepared(make, "cuda")[1]
+    assert mebibytes is not None
+    return mebibytes
+
+
+@pytest.mark.slow
+def test_one_item_that_fails_is_named_and_the_others_are_kept(simulated_gpu):
+    found = simulated_gpu("T4", [items_with_planted_failures, memory_held_by_what_came_before])
+    assert 1 <= found[memory_held_by_what_came_before] < 1.1, "no less than a step holds"
+    kept = found[items_with_planted_failures]
+    assert kept["cost"]["failed"] == {"drop-in": PLANTED}
+    assert set(kept["cost"]["seconds_a_call"]) == {"torch.amp", "O1", "O2", "FP32"}
+    assert all(mebibytes > 0 for mebibytes in kept["cost"]["mebibytes"].values())
+    assert f"  drop-in: LEFT OUT, {PLANTED}" in kept["cost"]["summary"].splitlines()
+    assert set(kept["digits"]["steps_per_second"]) == {"FP32", "FP16 dynamic", "O1", "BF16"}
+    assert kept["broken"]["failed"]["O1"] == PLANTED
+    assert (kept["twice"]["outcome"], kept["twice"]["error"]) == ("failed", PLANTED)
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_is_named_and_the_next_ones_are_kept(tmp_path):
+    task = replace(TASKS["digits"], steps=2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parts, "RACES", (("broken", ("FP32",)), ("short", ("FP32", "O1"))))
+        patch.setitem(parts.TASKS, "broken", replace(task, name="broken", make_model=planted))
+        patch.setitem(parts.TASKS, "short", replace(task, name="short"))
+        items = parts.PARTS["runs"].items(order(tmp_path, "runs", quick=False))
+        first, *others = [answer(item, "cpu") for item in items]
+    assert (first["item"], first["error"]) == ("broken under FP32", PLANTED)
+    assert [path.name for path in sorted(tmp_path.rglob("*.json"))] == ["fp32-seed0.json", "o1-seed0.json"]
+    assert all(line["summary"].startswith(str(tmp_path)) for line in others)
+
+
+def test_a_part_keeps_its_items_as_a_passport_does(monkeypatch, tmp_path, capsys):
+    command = serving("time prints", "time fails", "time aborts")
+    monkeypatch.setattr(passport, "worker_command", lambda _: command)
+    how = gpu.command.run_part(order(tmp_path, "speed"), 60.0)
+    assert how == "failed, its process ended with SIGABRT; its last lines say why"
+    (path,) = tmp_path.rglob("speed.jsonl")
+    assert capsys.readouterr().out.splitlines() == [
+        "time prints: done",
+        "time fails: FAILED, ValueError: expected an even number, got 3",
+        "time aborts: PROCESS LOST, its process ended with SIGABRT",
+        f"{path}: 3 of 3 items",
+    ]
+    assert passport.read_file(path).whole
+
+
+def test_a_sweep_is_on_the_disk_after_each_round(monkeypatch, tmp_path):
+    rounds = 0
+
+    def measure(*words, progress, **options):
+        def third(record):
+            nonlocal rounds
+            rounds += 1
+            if rounds == 3:
+                planted()
+            progress(record)
+
+        return before(*words, progress=third, **options)
+
+    before = parts.measure
+    monkeypatch.setattr(parts, "measure", measure)
+    (item,) = parts.PARTS["size"].items(order(tmp_path, "size"))
+    line = answer(item, "cpu")
+    assert (line["error"], "8 cases" in line["summary"]) == (PLANTED, True)
+    (path,) = tmp_path.rglob("size.json")
+    assert from_json(path.read_text()).runs
+
+
+def test_a_case_that_fails_in_its_turn_is_left_out_and_the_others_are_timed(monkeypatch):
+    cases = [GemmCase(n, n, n, FP32) for n in (16, 24, 32)]
+    turns, seen = timing._PreparedCase.seconds, []
+
+    def seconds(ready):
+        seen.append(ready.case)
+        if ready.case == cases[1] and seen.count(cases[1]) > 2:  # in the first round after the warm-up
+            planted()
+        return turns(ready)
+
+    monkeypatch.setattr(timing._PreparedCase, "seconds", seconds)
+    left_out = []
+    runs = timing.run_cases(cases, rounds=2, left_out=lambda case, why: left_out.append((case, why)))
+    assert [run.case for run in runs] == [cases[0], cases[2]]
+    assert left_out == [(cases[1], PLANTED.partition(": ")[2])]
