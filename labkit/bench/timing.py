@@ -326,8 +326,8 @@ class _PreparedCase:
 
     def result(self, seconds: list[float]) -> GemmRun:
         low, middle, high = quantiles(seconds, n=4, method="inclusive") if len(seconds) > 1 else seconds * 3
-        short = [float(f"{number:.5g}") for number in (middle, low, high, self.error)]  # further digits are noise
-        return GemmRun(self.case, *short[:3], self.group * len(seconds), short[3])
+        middle, low, high, error = (float(f"{x:.5g}") for x in (middle, low, high, self.error))  # more digits are noise
+        return GemmRun(self.case, middle, low, high, self.group * len(seconds), error)
 
 
 def _clock(device: torch.device, threads: int) -> _Clock:

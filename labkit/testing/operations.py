@@ -176,7 +176,7 @@ def convolution(
     padded = np.pad(image, [(0, 0), (0, 0), *((width, width) for width in around)])
     reach = [(size - 1) * hole + 1 for size, hole in zip(filters.shape[2:], holes, strict=True)]
     windows = np.lib.stride_tricks.sliding_window_view(padded, reach, axes)  # [batch, channels, *places, *reach]
-    windows = windows[(..., *(slice(None, None, step) for step in steps), *(slice(None, None, hole) for hole in holes))]
+    windows = windows[:, :, *(slice(None, None, each) for each in (*steps, *holes))]
     grouped = windows.reshape(len(image), groups, -1, *windows.shape[2:])
 
     def pairs(places: Places) -> tuple[Floats, Floats]:
