@@ -28,7 +28,7 @@ from labkit.train.record import fingerprint
 
 @dataclass(frozen=True)
 class Job:
-    """What a process of items is asked.
+    """Order for a process of items.
 
     device  "cuda", or "cpu" for a rehearsal
     part    of `labkit gpu`; "" for a passport
@@ -70,8 +70,8 @@ class Job:
         """Return the width and the batch of networks."""
         return {"width": 64, "batch": 8} if self.rehearsal else {"width": width, "batch": 256}
 
-    def turns(self) -> dict[str, int]:
-        """Return how often steps are timed in a rehearsal; nothing for the usual."""
+    def repetitions(self) -> dict[str, int]:
+        """Return how often to time steps in a rehearsal; nothing for the usual."""
         return {"steps": 2, "rounds": 1} if self.rehearsal else {}
 
 
@@ -141,7 +141,7 @@ def save_sweep(path: Path, record: GemmRecord, *, quick: bool) -> str:
 
 
 def _costs(job: Job) -> list[Item]:
-    return [cost(network, "training", AMP_WAYS, job.size(1024), **job.turns()) for network in AMP_NETWORKS]
+    return [cost(network, "training", AMP_WAYS, job.size(1024), **job.repetitions()) for network in AMP_NETWORKS]
 
 
 def _cards(job: Job) -> list[Item]:
@@ -155,7 +155,7 @@ def _paces(job: Job) -> list[Item]:
     def share(left: int) -> float:
         return job.seconds_left() / left
 
-    paces = [pace(task, partial(share, len(tasks) - i), **job.turns()) for i, task in enumerate(tasks)]
+    paces = [pace(task, partial(share, len(tasks) - i), **job.repetitions()) for i, task in enumerate(tasks)]
     return [*paces, twice(tasks[0], RECIPES["O1"])]
 
 
@@ -197,7 +197,7 @@ PARTS: dict[str, Part] = {
     "ceilings": Part("measure the fastest copy and product", 25, _sweeps("ceilings")),
     "size": Part("time products of every size and format", 50, _sweeps("size")),
     "amp": Part("compare the engine with torch.amp", 80, _costs, checked=True),
-    "speed": Part("time training steps and inference", 45, lambda job: speed(job.size(4096), **job.turns())),
+    "speed": Part("time training steps and inference", 45, lambda job: speed(job.size(4096), **job.repetitions())),
     "tasks": Part("time the lab's own tasks, FP32 against FP16", 30, _paces),
     "cards": Part(
         "run the faults that only a GPU shows", 25, lambda job: cards([*GPU_CARDS.values()], job.size(4096)["width"])
