@@ -1,7 +1,7 @@
-"""Accumulation of an optimizer's unscaled gradients over several losses.
+"""Loss scales, and the accumulation of an optimizer's unscaled gradients over several losses.
 
 Idea: before a backward pass the unscaled gradients are stashed; after it, the new ones are unscaled and added to them.
-The adapters of apex, fastai and OneFlow call these methods, and update a scale by `labkit.amp.decide`. Masters are
+The adapters of apex, fastai and OneFlow call these methods. A scale follows `labkit.amp.decide`, and masters are
 those of `labkit.amp.Weights`. (torch's API has no sums of several losses; `torch_scaler` keeps its own records.)
 
 Invariant: between two losses `stepped.grad` is the unscaled sum of all losses since the last step, in FP32 where a
@@ -18,8 +18,26 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labkit.amp import Weights, unscale
+from labkit.amp import ScalerConfig, Weights, decide, initial, unscale
 from labkit.amp.masters.weights import require_fitting
+
+
+class LossScale:
+    """A loss scale and the rule by which it changes.
+
+    >>> scale = LossScale(ScalerConfig())
+    >>> scale.must_skip(found_inf=True), scale.state.scale
+    (True, 32768.0)
+    """
+
+    def __init__(self, rule: ScalerConfig) -> None:
+        self.rule, self.state = rule, initial(rule)
+
+    def must_skip(self, found_inf: bool) -> bool:
+        """Update the scale after a backward pass; return whether the step must be skipped."""
+        decision = decide(self.state, found_inf, self.rule)
+        self.state = decision.after
+        return decision.skip
 
 
 class Steps:

@@ -134,7 +134,7 @@ def as_oneflow_says_it(net):
     graph = Training()
     for x, y in batches():
         graph(x, y)
-    return graph._state.scale
+    return graph._scale.state.scale
 
 
 CASTING = [our_engine, by_hand, as_torch_says_it, as_apex_says_it, as_fastai_says_it, as_oneflow_says_it]

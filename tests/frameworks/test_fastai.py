@@ -103,33 +103,14 @@ def test_what_a_callback_lacks_it_finds_in_its_learner():
 
 
 def test_norms_and_biases_do_not_decay():
-    for everything in (False, True):
-        model = nn.Sequential(nn.Linear(1, 1), nn.BatchNorm1d(1))
-        nn.init.ones_(model[1].bias)
-        learn = two_layers(model=model, opt_func=SGD, wd=0.5, wd_bn_bias=everything)
-        before = [p.detach().clone() for p in model.parameters()]
-        zeros = Callback(before_step=lambda self: [p.grad.zero_() for p in self.model.parameters()])
-        learn.fit(1, lr=0.25, cbs=zeros)
-        assert {group["lr"] for group in learn.opt.param_groups} == {0.25}
-        moved = [not torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True)]
-        assert moved == [True, everything, everything, everything]
-
-
-def test_the_optimizers_step_as_torchs_do():
-    for make, makes, rtol in (
-        (partial(SGD, wd=0.0), torch.optim.SGD, 0.0),
-        (partial(SGD, wd=0.5), partial(torch.optim.SGD, weight_decay=0.5), 1e-5),
-        (partial(SGD, mom=0.9), partial(torch.optim.SGD, momentum=0.9), 0.0),
-        (partial(Adam, wd=0.5), partial(torch.optim.AdamW, betas=(0.9, 0.99), eps=1e-5, weight_decay=0.5), 1e-5),
-    ):
-        weights = [nn.Parameter(torch.linspace(-1, 1, 5)) for _ in range(2)]
-        made = make([weights[0]], 0.1), makes([weights[1]], 0.1)
-        for _ in range(5):
-            for weight, optimizer in zip(weights, made, strict=True):
-                optimizer.zero_grad()
-                weight.square().sum().backward()
-                optimizer.step()
-        torch.testing.assert_close(*weights, atol=0.0, rtol=rtol)
+    model = nn.Sequential(nn.Linear(1, 1), nn.BatchNorm1d(1))
+    nn.init.ones_(model[1].bias)
+    learn = two_layers(model=model, opt_func=partial(Adam, wd=0.5))
+    before = [p.detach().clone() for p in model.parameters()]
+    learn.fit(1, lr=0.25, cbs=Callback(before_step=lambda self: [p.grad.zero_() for p in self.model.parameters()]))
+    assert {group["lr"] for group in learn.opt.param_groups} == {0.25}
+    moved = [not torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True)]
+    assert moved == [True, False, False, False]
 
 
 def test_a_method_that_no_event_calls_is_noticed():

@@ -119,12 +119,12 @@ def test_an_inf_costs_a_step_and_half_the_scale_but_no_call_of_the_schedule(recw
     for amp in (True, False):
         graph = line(scaler=flow.amp.GradScaler(init_scale=8.0, growth_interval=2), schedule=True, amp=amp)
         graph(torch.full((4, 1), math.inf))
-        assert (graph.model.weight.item(), graph._state.scale) == (1.0, 4.0)
+        assert (graph.model.weight.item(), graph._scale.state.scale) == (1.0, 4.0)
         assert graph._optimizers[0].param_groups[0]["lr"] == 0.125
         for _ in range(2):
             graph(torch.ones(4, 1))
         assert graph.model.weight.item() != 1.0
-        assert graph._state.scale == 8.0
+        assert graph._scale.state.scale == 8.0
     assert not recwarn.list
 
 
@@ -163,7 +163,7 @@ def test_a_state_dict_is_loaded_before_the_first_call():
     one(torch.full((4, 1), math.inf))
     one(torch.ones(4, 1))
     other.load_state_dict(one.state_dict())
-    assert (other.model.weight.item(), other._state) == (one.model.weight.item(), one._state)
+    assert (other.model.weight.item(), other._scale.state) == (one.model.weight.item(), one._scale.state)
     assert other._optimizers[0].param_groups[0]["lr"] == one._optimizers[0].param_groups[0]["lr"]
     with pytest.raises(RuntimeError, match="before the first call"):
         one.load_state_dict(other.state_dict())

@@ -191,7 +191,7 @@ def state_dict(destination: dict[str, Any] | None = None) -> dict[str, Any]:
     """
     destination = {} if destination is None else destination
     for i, scaler in enumerate(_amp_state.loss_scalers):
-        destination[f"loss_scaler{i}"] = {"loss_scale": scaler.loss_scale(), "unskipped": scaler._unskipped}
+        destination[f"loss_scaler{i}"] = {"loss_scale": scaler.loss_scale(), "unskipped": scaler.state.growth_tracker}
     return destination
 
 
@@ -227,7 +227,7 @@ def load_state_dict(state_dict: dict[str, Any]) -> None:
         wrong = f"it has no {error}" if isinstance(error, KeyError) else str(error)
         raise RuntimeError(f"Error(s) in loading state_dict: {wrong}. Nothing was loaded.") from None
     for scaler, state in zip(scalers, states, strict=False):
-        scaler._loss_scale, scaler._unskipped = state.scale, state.growth_tracker
+        scaler.state = state
 
 
 def disable_casts() -> AbstractContextManager[Any]:

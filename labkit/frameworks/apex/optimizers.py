@@ -1,8 +1,7 @@
 """apex's loss scales, and optimizers whose steps use the gradients of several losses and models.
 
 Idea: each optimizer is prepared separately: its methods are patched to accumulate gradients by `frameworks.steps`. A
-loss whose gradients hold inf or NaN skips the next step of each of its optimizers. The rule of the scale is
-`labkit.amp.decide`.
+loss whose gradients hold inf or NaN skips the next step of each of its optimizers.
 
 Invariant: a step uses the unscaled sum of all losses since the last one, finite if the scale is dynamic.
 
@@ -22,13 +21,13 @@ from typing import Any
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from labkit.amp import PRESETS, ScalerState, autocast, decide, initial, static
+from labkit.amp import PRESETS, autocast, static
 from labkit.amp.casting.autocast import current
-from labkit.frameworks.steps import Steps
+from labkit.frameworks.steps import LossScale, Steps
 from labkit.modes import as_now
 
 
-class LossScaler:
+class LossScaler(LossScale):
     """The scale of one loss.
 
     Args:
@@ -46,29 +45,25 @@ class LossScaler:
     ) -> None:
         try:
             if loss_scale != "dynamic":
-                self.config = static(float(loss_scale), skip_on_inf=False)
+                rule = static(float(loss_scale), skip_on_inf=False)
             else:
                 least, apex = min_loss_scale or PRESETS["apex"].floor, PRESETS["apex"]
                 start = min(apex.init_scale, max_loss_scale)
-                self.config = replace(apex, init_scale=start, floor=least, cap=max_loss_scale)
+                rule = replace(apex, init_scale=start, floor=least, cap=max_loss_scale)
         except ValueError as error:
             raise ValueError(f"{loss_scale=}, {min_loss_scale=}, {max_loss_scale=}: {error}") from None
-        self._loss_scale, self._unskipped = initial(self.config).scale, 0  # scripts set them, for lack of another way
+        super().__init__(rule)
 
-    @property
-    def dynamic(self) -> bool:
-        """Whether the scale is dynamic."""
-        return self.config.dynamic
+    dynamic = property(lambda self: self.rule.dynamic, doc="Whether the scale is dynamic.")
 
     def loss_scale(self) -> float:
         """Return the current scale."""
-        return self._loss_scale
+        return self.state.scale
 
-    def must_skip(self, found_inf: bool) -> bool:
-        """Update the scale after a backward pass; return whether the step must be skipped."""
-        decision = decide(ScalerState(self._loss_scale, self._unskipped), found_inf, self.config)
-        self._loss_scale, self._unskipped = decision.after.scale, decision.after.growth_tracker
-        return decision.skip
+    def _set_loss_scale(self, scale: float) -> None:
+        self.state = replace(self.state, scale=scale)
+
+    _loss_scale = property(loss_scale, _set_loss_scale)  # scripts set it, for lack of another way
 
 
 NESTED = (

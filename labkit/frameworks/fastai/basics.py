@@ -1,8 +1,8 @@
 """fastai's training loop, which is independent of precision and runs callbacks.
 
 A script's first import, `from fastai.basics import *`, also imports torch, nn, F, partial and tensor. Its
-optimizers are torch's, by fastai's names. For the rest of fastai (groups, schedules, metrics, freezing ...) use the
-real one with `labkit.frameworks.fastai_learner`.
+optimizers are torch's, by fastai's names. For the rest of fastai (weight decay for each group, schedules, metrics,
+freezing ...) use the real one with `labkit.frameworks.fastai_learner`.
 
 Source: fastai.data.core, DataLoaders; fastai.optimizer (names, numbers); fastai.learner (loop, names, Recorder and
 AvgSmoothLoss), 2.8.12.
@@ -11,8 +11,7 @@ AvgSmoothLoss), 2.8.12.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -44,32 +43,16 @@ __all__ = [
 ]  # fmt: skip
 
 
-def SGD(params: Any, lr: float, mom: float = 0.0, wd: float = 0.0) -> torch.optim.Optimizer:
+def SGD(params: Any, lr: float, mom: float = 0.0) -> torch.optim.Optimizer:
     """Return stochastic gradient descent, with momentum if `mom` is not 0."""
-    return _decaying(torch.optim.SGD(params, lr=lr, momentum=mom), wd)
+    return torch.optim.SGD(params, lr=lr, momentum=mom)
 
 
 def Adam(
     params: Any, lr: float, mom: float = 0.9, sqr_mom: float = 0.99, eps: float = 1e-5, wd: float = 0.01
 ) -> torch.optim.Optimizer:
     """Return Adam with decoupled weight decay, fastai's default."""
-    return _decaying(torch.optim.Adam(params, lr=lr, betas=(mom, sqr_mom), eps=eps), wd)
-
-
-def _decaying(optimizer: torch.optim.Optimizer, wd: float) -> torch.optim.Optimizer:
-    """Shorten the weights of each group by lr * wd of themselves before each step, unless its `do_wd` is False."""
-
-    @torch.no_grad()
-    def shorten(*_: Any) -> None:
-        for group in optimizer.param_groups:
-            for p in group["params"] if group["wd"] and group.get("do_wd", True) else ():
-                if p.grad is not None:
-                    p.mul_(1 - group["lr"] * group["wd"])
-
-    for group in optimizer.param_groups:
-        group["wd"] = wd
-    optimizer.register_step_pre_hook(shorten)
-    return optimizer
+    return torch.optim.AdamW(params, lr=lr, betas=(mom, sqr_mom), eps=eps, weight_decay=wd)
 
 
 class DataLoaders:
@@ -117,8 +100,6 @@ class Learner:
     Args:
         opt_func: (groups of parameters, lr=) -> optimizer.
         cbs: callbacks, or classes of them.
-        wd: weight decay, in place of the optimizer's.
-        wd_bn_bias: whether norms and biases decay.
     """
 
     def __init__(
@@ -129,11 +110,8 @@ class Learner:
         opt_func: Callable[..., Any] = Adam,
         lr: float = 0.001,
         cbs: Any = None,
-        wd: float | None = None,
-        wd_bn_bias: bool = False,
     ) -> None:
         self.dls, self.model, self.loss_func, self.opt_func, self.lr = dls, model, loss_func, opt_func, lr
-        self.wd, self.wd_bn_bias = wd, wd_bn_bias
         self.opt: Any = None
         self.cbs: list[Callback] = []
         self.training, self.epoch, self.n_epoch, self.iter, self.n_iter = False, 0, 1, 0, 1
@@ -185,23 +163,13 @@ class Learner:
             "remove_cb, to_fp16 and the like; a schedule is a callback of yours."
         )
 
-    @contextmanager
-    def added_cbs(self, cbs: Any) -> Iterator[None]:
-        """Add callbacks for a `with` block."""
-        before = list(self.cbs)
-        self.add_cbs(cbs)
-        try:
-            yield
-        finally:
-            self.remove_cbs([cb for cb in self.cbs if cb not in before])
-
     def __call__(self, event: str) -> None:
         """Run an event: each callback's method of that name, in their order."""
         for callback in sorted(self.cbs, key=lambda cb: cb.order):
             callback(event)
 
     def create_opt(self) -> None:
-        """Make the optimizer, of the weights that learn; those that do not decay are a group of their own.
+        """Make the optimizer of the trainable weights; norms and biases, which do not decay, are a group of their own.
 
         Raises:
             TypeError: opt_func is a class of torch's.
@@ -212,29 +180,27 @@ class Learner:
         kept = {p for norm in norms for p in norm.parameters(recurse=False)}
         kept |= {p for name, p in self.model.named_parameters() if name.rpartition(".")[2] == "bias"}
         learn = [p for p in self.model.parameters() if p.requires_grad]
-        groups: list[dict[str, Any]] = [{"params": [p for p in learn if self.wd_bn_bias or p not in kept]}]
-        if rest := [p for p in learn if not self.wd_bn_bias and p in kept]:
-            groups.append({"params": rest, "do_wd": False})
+        groups: list[dict[str, Any]] = [{"params": [p for p in learn if p not in kept]}]
+        groups.append({"params": [p for p in learn if p in kept], "weight_decay": 0.0})
         self.opt = self.opt_func([group for group in groups if group["params"]], lr=self.lr)
 
-    def fit(
-        self, n_epoch: int, lr: float | None = None, wd: float | None = None, cbs: Any = None, reset_opt: bool = False
-    ) -> None:
+    def fit(self, n_epoch: int, lr: float | None = None, cbs: Any = None, reset_opt: bool = False) -> None:
         """Train for some epochs, with more callbacks if they are given, and validate after each."""
-        with self.added_cbs(cbs):
+        before = list(self.cbs)
+        try:
+            self.add_cbs(cbs)
             if reset_opt or self.opt is None:
                 self.create_opt()
-            decay = self.wd if wd is None else wd
             for group in self.opt.param_groups:
                 group["lr"] = self.lr if lr is None else lr
-                group["wd"] = group["wd"] if decay is None else decay
             self.n_epoch = n_epoch
-            try:
-                self._with_events(self._do_fit, "fit", CancelFitException)
-            except BaseException:
-                for callback in sorted(self.cbs, key=lambda cb: cb.order, reverse=True):
-                    callback.abandon()
-                raise
+            self._with_events(self._do_fit, "fit", CancelFitException)
+        except BaseException:
+            for callback in sorted(self.cbs, key=lambda cb: cb.order, reverse=True):
+                callback.abandon()
+            raise
+        finally:
+            self.remove_cbs([cb for cb in self.cbs if cb not in before])
 
     def _with_events(self, part: Callable[[], None], name: str, cancel: type[Exception]) -> None:
         try:
@@ -251,23 +217,20 @@ class Learner:
 
     def _do_epoch(self) -> None:
         self.dl = self.dls.train
-        self._with_events(self.all_batches, "train", CancelTrainException)
+        self._with_events(self._all_batches, "train", CancelTrainException)
         self.dl = self.dls.valid
         with torch.no_grad():
-            self._with_events(self.all_batches, "validate", CancelValidException)
+            self._with_events(self._all_batches, "validate", CancelValidException)
 
-    def all_batches(self) -> None:
+    def _all_batches(self) -> None:
         self.n_iter = len(self.dl)
-        for i, batch in enumerate(self.dl):
-            self.one_batch(i, batch)
+        for number, batch in enumerate(self.dl):
+            self.iter = number
+            *inputs, target = tree_map_only(Tensor, lambda part: part.to(self.dls.device), batch)
+            self.xb, self.yb = tuple(inputs), (target,)
+            self._with_events(self._one_batch, "batch", CancelBatchException)
 
-    def one_batch(self, i: int, batch: Any) -> None:
-        """Take a batch apart, the last of it the target, and train or validate with it."""
-        self.iter, parts = i, tuple(tree_map_only(Tensor, lambda part: part.to(self.dls.device), batch))
-        self.xb, self.yb = parts[:-1], parts[-1:]
-        self._with_events(self._do_one_batch, "batch", CancelBatchException)
-
-    def _do_one_batch(self) -> None:
+    def _one_batch(self) -> None:
         self.pred = self.model(*self.xb)
         self("after_pred")
         self.loss_grad = self.loss_func(self.pred, *self.yb)

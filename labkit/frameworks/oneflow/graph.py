@@ -2,7 +2,7 @@
 
 Idea: `build` computes a loss from a batch, and calls its `backward`. Under AMP, `labkit.amp.graph` decides all casts
 in it once. The graph does the rest after `build` has returned: scale the losses, run backward, unscale, clip, step or
-skip, zero, step the schedule (`Trainer`).
+skip, zero, step the schedule.
 
 Invariant: a step uses the unscaled sum of all micro-batches' gradients, finite if the scaler is dynamic. All bits are
 those of eager autocast, which is the fallback, with a warning that says why, if the casts cannot be decided once.
@@ -17,7 +17,7 @@ accumulated over; their outputs are concatenated.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -27,11 +27,11 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves, tree_map, tree_map_only
 
-from labkit.amp import RECIPES, CastGraph, ScalerConfig, ScalerState, decide, initial, static
+from labkit.amp import RECIPES, CastGraph, ScalerState, static
 from labkit.amp.loss_scaling.clip import clip_
 from labkit.amp.masters.weights import require_fitting
 from labkit.frameworks.oneflow.amp import GradScaler, StaticGradScaler
-from labkit.frameworks.steps import Steps
+from labkit.frameworks.steps import LossScale, Steps
 from labkit.interop import format_of
 
 
@@ -81,85 +81,6 @@ class GraphConfig:
             raise NotImplementedError("ZeRO shards an optimizer's state over devices. A graph here has one: drop it.")
 
 
-class Trainer:
-    """Optimizers, their schedules, and the state of the loss scale.
-
-    backwards  number of losses of this call whose backward has run
-    called     whether the graph has been called
-    """
-
-    def __init__(self) -> None:
-        self.steps: list[Steps] = []
-        self.schedules: list[LRScheduler] = []
-        self.backwards, self.called = 0, False
-        self.scale_by(static(1.0, skip_on_inf=False))
-
-    def add(self, optimizer: torch.optim.Optimizer, schedule: LRScheduler | None) -> None:
-        """Add an optimizer and its schedule, which advances also when a step is skipped.
-
-        Raises:
-            ValueError: its step needs a closure.
-        """
-        require_fitting(optimizer, flat=False)
-        self.steps.append(Steps(optimizer))
-        self.schedules += [] if schedule is None else [schedule]
-
-    optimizers = property(lambda self: [each.optimizer for each in self.steps])
-
-    def scale_by(self, config: ScalerConfig) -> None:
-        self.config, self.state = config, initial(config)
-
-    def begin(self) -> None:
-        """Clear gradients of other backward passes, whose scale is unknown."""
-        self.backwards, self.called = 0, True
-        self.zero_grad()
-        for each in self.steps:
-            each.before_backward()
-
-    def zero_grad(self) -> None:
-        for optimizer in self.optimizers:
-            optimizer.zero_grad()
-
-    def backward(self, losses: list[Tensor]) -> None:
-        for left, loss in zip(reversed(range(len(losses))), losses, strict=True):
-            (loss.float() * self.state.scale).backward(retain_graph=left > 0)
-        self.backwards += len(losses)
-
-    def step(self) -> None:
-        """Unscale, clip, step or skip; update the scale and the schedules.
-
-        Raises:
-            RuntimeError: there was no backward.
-        """
-        if not self.backwards:
-            raise RuntimeError("expected loss.backward() in build(), since the graph has an optimizer; got none")
-        found = [each.unscale(self.state.scale) for each in self.steps]
-        decision = decide(self.state, any(found), self.config)
-        self.state = decision.after
-        if not decision.skip:
-            for group in (group for optimizer in self.optimizers for group in optimizer.param_groups):
-                if group.get("clip_grad_max_norm") is not None:
-                    gradients = [p.grad for p in group["params"] if p.grad is not None]
-                    clip_(gradients, group["clip_grad_max_norm"], group.get("clip_grad_norm_type", 2.0))
-            for optimizer in self.optimizers:
-                optimizer.step()
-        for schedule in self.schedules:
-            schedule.optimizer._opt_called = True  # type: ignore[attr-defined]  # OneFlow counts calls, not steps
-            schedule.step()
-        self.zero_grad()
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"steps": [each.state_dict() for each in self._stepped()], "scale": tuple(vars(self.state).values())}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        for each, state in zip(self._stepped(), state_dict["steps"], strict=True):
-            each.load_state_dict(state)
-        self.state = ScalerState(*state_dict["scale"])
-
-    def _stepped(self) -> Iterable[Any]:
-        return (*self.optimizers, *self.schedules)
-
-
 class Graph:
     """A computation with its training: subclass it, set modules in `__init__`, and override `build`.
 
@@ -181,13 +102,18 @@ class Graph:
     """
 
     config: GraphConfig
-    _trainer: Trainer
+    is_compiled: bool  # whether it was called
+    _steps: list[Steps]
+    _schedules: list[LRScheduler]
+    _scale: LossScale
     _decided: tuple[Any, Callable[..., Any]] | None  # dtype and modules, and what was made of them
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Graph:
         """Initialise the graph's state, for subclasses whose `__init__` does not call that of Graph."""
         graph = super().__new__(cls)
-        graph.config, graph._trainer, graph._decided = GraphConfig(), Trainer(), None
+        graph.config, graph.is_compiled, graph._decided = GraphConfig(), False, None
+        graph._steps, graph._schedules = [], []
+        graph._scale = LossScale(static(1.0, skip_on_inf=False))
         return graph
 
     def __init__(self, **options: Any) -> None: ...
@@ -197,9 +123,7 @@ class Graph:
         raise NotImplementedError("nn.Graph.build() method must be overridden when subclassing the nn.Graph.")
 
     training = property(lambda self: self.config.training, doc="Whether it has an optimizer.")
-    is_compiled = property(lambda self: self._trainer.called, doc="Whether it was called.")
-    _optimizers = property(lambda self: self._trainer.optimizers)
-    _state = property(lambda self: self._trainer.state)
+    _optimizers = property(lambda self: [each.optimizer for each in self._steps])
 
     def add_optimizer(
         self, optim: torch.optim.Optimizer, *, lr_sch: LRScheduler | None = None, is_sparse: bool = False
@@ -216,7 +140,9 @@ class Graph:
             raise TypeError(f"expected lr_sch from flow.optim.lr_scheduler, of this optimizer, got {lr_sch!r}")
         if lr_sch is not None and lr_sch.optimizer is not optim:
             raise ValueError("lr_scheduler's optimizer must be the same optimizer in add_optimizer.")
-        self._trainer.add(optim, lr_sch)
+        require_fitting(optim, flat=False)
+        self._steps.append(Steps(optim))
+        self._schedules += [] if lr_sch is None else [lr_sch]
         optim.register_step_pre_hook(_refuse_in_build)
         self.config.training = True
 
@@ -228,7 +154,7 @@ class Graph:
         """
         if not isinstance(grad_scaler, GradScaler | StaticGradScaler):
             raise TypeError(f"expected flow.amp.GradScaler or StaticGradScaler, got {grad_scaler!r}")
-        self._trainer.scale_by(grad_scaler.config)
+        self._scale = LossScale(grad_scaler.config)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Train with a batch, or predict; return what `build` returns, for all micro-batches, without a gradient.
@@ -239,20 +165,46 @@ class Graph:
         """
         if _in_build():
             raise RuntimeError("nn.Graph cannot be nested: call the other graph's modules in build, not the graph.")
-        self._trainer.begin()
-        outputs = [self._run(*part) for part in _cut((args, kwargs), self.config.gradient_accumulation_steps)]
+        self.is_compiled = True
+        self._zero_grad()  # gradients of other backward passes have another scale
+        for each in self._steps:
+            each.before_backward()
+        ran = [self._run(*part) for part in _cut((args, kwargs), self.config.gradient_accumulation_steps)]
         if self.training:
-            self._trainer.step()
-        return _concatenate(outputs)
+            if not any(losses for _, losses in ran):
+                raise RuntimeError("expected loss.backward() in build(), since the graph has an optimizer; got none")
+            self._step()
+        return _concatenate([outputs for outputs, _ in ran])
 
-    def _run(self, args: Any, kwargs: Any) -> Any:
+    def _run(self, args: Any, kwargs: Any) -> tuple[Any, int]:
+        """Run `build` and the backward passes of its losses; return the outputs and the number of losses."""
         device = next((t.device for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)), torch.device("cpu"))
         dtype = self.config.amp_dtype
         with torch.set_grad_enabled(self.training):
             with replace(RECIPES["O1"], autocast=format_of(dtype) if dtype else None).forward(device):
                 outputs, losses = self._built()(*args, **kwargs)
-            self._trainer.backward(losses)
-        return tree_map_only(Tensor, Tensor.detach, outputs)
+            for left, loss in zip(reversed(range(len(losses))), losses, strict=True):
+                (loss.float() * self._scale.state.scale).backward(retain_graph=left > 0)
+        return tree_map_only(Tensor, Tensor.detach, outputs), len(losses)
+
+    def _step(self) -> None:
+        """Unscale, clip, step or skip; update the scale and the schedules."""
+        found = [each.unscale(self._scale.state.scale) for each in self._steps]
+        skip = self._scale.must_skip(any(found))
+        for optimizer in self._optimizers if not skip else ():
+            for group in optimizer.param_groups:
+                if group.get("clip_grad_max_norm") is not None:
+                    gradients = [p.grad for p in group["params"] if p.grad is not None]
+                    clip_(gradients, group["clip_grad_max_norm"], group.get("clip_grad_norm_type", 2.0))
+            optimizer.step()
+        for schedule in self._schedules:
+            schedule.optimizer._opt_called = True  # type: ignore[attr-defined]  # OneFlow counts calls, not steps
+            schedule.step()
+        self._zero_grad()
+
+    def _zero_grad(self) -> None:
+        for optimizer in self._optimizers:
+            optimizer.zero_grad()
 
     def _built(self) -> Callable[..., Any]:
         """Return the callable that runs `build`: under AMP, its cast graph, as long as the modules are the same."""
@@ -264,7 +216,8 @@ class Graph:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of modules, under their names in the graph, of optimizers, schedules and the scale."""
-        return {**_Built(self).state_dict(), **self._trainer.state_dict()}
+        steps = [each.state_dict() for each in (*self._optimizers, *self._schedules)]
+        return {**_Built(self).state_dict(), "steps": steps, "scale": tuple(vars(self._scale.state).values())}
 
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
         """Load a `state_dict`.
@@ -274,9 +227,10 @@ class Graph:
         """
         if self.is_compiled:
             raise RuntimeError("nn.Graph's state dict can only be loaded before the first call of a graph.")
-        of_trainer = self._trainer.state_dict()
-        _Built(self).load_state_dict({k: v for k, v in state_dict.items() if k not in of_trainer}, strict)
-        self._trainer.load_state_dict(state_dict)
+        _Built(self).load_state_dict({k: v for k, v in state_dict.items() if k not in ("steps", "scale")}, strict)
+        for each, state in zip((*self._optimizers, *self._schedules), state_dict["steps"], strict=True):
+            each.load_state_dict(state)
+        self._scale.state = ScalerState(*state_dict["scale"])
 
     def __repr__(self) -> str:
         modules = [f"(MODULE:{name}:{module!r})" for name, module in _Built(self).named_children()]

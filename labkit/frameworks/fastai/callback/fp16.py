@@ -14,38 +14,20 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import replace
-from enum import Enum
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from labkit.amp import RECIPES, ScalerConfig, decide, initial, static, to_fp32, to_model_format
+from labkit.amp import RECIPES, ScalerConfig, static, to_fp32, to_model_format
 from labkit.amp.loss_scaling.clip import clip_
+from labkit.formats import FP16
 from labkit.frameworks.fastai.callback.core import Callback, CancelBatchException, CancelStepException
-from labkit.frameworks.steps import Steps
+from labkit.frameworks.steps import LossScale, Steps
 from labkit.frameworks.torch_amp import GradScaler, autocast
-from labkit.interop import format_of
 
-__all__ = ["AMPMode", "MixedPrecision", "ModelToHalf", "NonNativeMixedPrecision", "convert_network"]
-
-
-def convert_network(network: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """Cast a network in place, but for its norms; back to FP32, with them.
-
-    >>> network = convert_network(nn.Sequential(nn.Linear(1, 1), nn.BatchNorm1d(1)), torch.float16)
-    >>> network[0].weight.dtype, network[1].weight.dtype
-    (torch.float16, torch.float32)
-    """
-    return to_fp32(network) if dtype is torch.float32 else to_model_format(network, format_of(dtype))
-
-
-class AMPMode(Enum):
-    """Which low-precision format."""
-
-    FP16 = "fp16"
-    BF16 = "bf16"
+__all__ = ["MixedPrecision", "ModelToHalf", "NonNativeMixedPrecision"]
 
 
 class MixedPrecision(Callback):
@@ -54,7 +36,7 @@ class MixedPrecision(Callback):
     Raises:
         ValueError: amp_mode is another one; or, when a training begins, another callback does the same.
 
-    >>> from labkit.frameworks.fastai.basics import DataLoaders, Learner
+    >>> from labkit.frameworks.fastai.basics import DataLoaders, Learner, nn
     >>> batch = torch.ones(2, 1), torch.zeros(2, 1)
     >>> learn = Learner(DataLoaders([batch]), nn.Linear(1, 1), nn.MSELoss(), cbs=MixedPrecision(init_scale=1024.0))
     >>> learn.fit(1)
@@ -64,16 +46,16 @@ class MixedPrecision(Callback):
 
     order = 10
 
-    def __init__(self, amp_mode: AMPMode | str = AMPMode.FP16, **kwargs: Any) -> None:
+    def __init__(self, amp_mode: str = "fp16", **kwargs: Any) -> None:
         super().__init__()
-        if amp_mode not in (*AMPMode, "fp16", "bf16"):
+        if amp_mode not in ("fp16", "bf16"):
             raise ValueError(f"expected amp_mode 'fp16' or 'bf16', got {amp_mode!r}")
-        self.amp_mode, self.kwargs, self.region = AMPMode(amp_mode), kwargs, ExitStack()
+        self.amp_mode, self.kwargs, self.region = amp_mode, kwargs, ExitStack()
         self.scales: list[float] = []
 
     def before_fit(self) -> None:
         _require_one_way(self.learn)
-        low = torch.float16 if self.amp_mode is AMPMode.FP16 else torch.bfloat16
+        low = torch.float16 if self.amp_mode == "fp16" else torch.bfloat16
         device = self.dls.device.type
         self.autocast, self.scales = autocast(device, low), []
         self.learn.scaler = GradScaler(device, **{"enabled": low is torch.float16, **self.kwargs})
@@ -115,16 +97,16 @@ class MixedPrecision(Callback):
 
 
 class ModelToHalf(Callback):
-    """Convert the model to FP16 for the time of a training; goes with `NonNativeMixedPrecision`."""
+    """Convert the model, but for its norms, to FP16 while it trains; goes with `NonNativeMixedPrecision`."""
 
     order = -50
 
     def before_fit(self) -> None:
         _require_one_way(self.learn)
-        self.learn.model = convert_network(self.model, torch.float16)
+        self.learn.model = to_model_format(self.model, FP16)
 
     def after_fit(self) -> None:
-        self.learn.model = convert_network(self.model, torch.float32)
+        self.learn.model = to_fp32(self.model)
 
     abandon = after_fit
 
@@ -164,14 +146,14 @@ class NonNativeMixedPrecision(Callback):
             self.config = rule if dynamic else static(loss_scale, skip_on_inf=False)
         except ValueError as error:
             raise ValueError(f"{given}: {error}") from None
-        self.state, self.flat_master, self.clip = initial(self.config), flat_master, clip
+        self.scale, self.flat_master, self.clip = LossScale(self.config), flat_master, clip
         self.steps: Any = None  # `Steps`, during a training
         self.region = ExitStack()
 
     @property
     def loss_scale(self) -> float:
         """The current loss scale."""
-        return self.state.scale
+        return self.scale.state.scale
 
     @property
     def master_pgs(self) -> list[list[Tensor]]:
@@ -199,10 +181,8 @@ class NonNativeMixedPrecision(Callback):
     def before_step(self) -> None:
         """Unscale the gradients into the masters; at inf or NaN, leave the rest of the batch out."""
         found_inf = self.steps.unscale(self.loss_scale)
-        decision = decide(self.state, found_inf, self.config)
         self.learn.loss_grad = self.loss_grad / self.loss_scale  # what is told of it is not scaled
-        self.state = decision.after
-        if decision.skip:
+        if self.scale.must_skip(found_inf):
             self.model.zero_grad()
             self.opt.zero_grad()
             raise CancelBatchException
