@@ -6,8 +6,6 @@ the ulp, round to an integer, multiply back; the ulp is read from the exponent b
 Invariant: `round_tensor` equals `round_to` bit for bit, on any device, and never exceeds the tensor's precision.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from math import ldexp

@@ -12,10 +12,7 @@ Source: arXiv:1710.03740, section 3 (the loop); torch.amp.GradScaler (the order 
 apex.amp.scale_loss (a scale for each loss).
 """
 
-from __future__ import annotations
-
 import copy
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, replace
@@ -162,9 +159,8 @@ class Engine:
         loss: Tensor,
         loss_id: int = 0,
         *,
-        other_engines: Sequence[Engine] = (),
+        other_engines: "Sequence[Engine]" = (),
         retain_graph: bool = False,
-        also: Sequence[Engine] = (),
     ) -> None:
         """Multiply a loss by its scale and run the backward pass.
 
@@ -174,7 +170,6 @@ class Engine:
             other_engines: engines whose models the loss reaches, too. The smallest of the engines' scales applies to
                 all; each engine steps or skips, and updates its scale, by the gradients of its own model.
             retain_graph: as in torch.
-            also: deprecated name of `other_engines`.
 
         Raises:
             TypeError: the loss is not a tensor.
@@ -183,9 +178,7 @@ class Engine:
                 gradients were unscaled; a layer was added to the model after the engine was constructed.
             IndexError: the engine has no such loss.
         """
-        if also:
-            warnings.warn("backward(also=...) is now other_engines=...", DeprecationWarning, stacklevel=2)
-        engines = (self, *other_engines, *also)
+        engines = (self, *other_engines)
         for engine in engines:
             require_loss_id(loss_id, len(engine.scalers))
         require_loss(loss)

@@ -11,8 +11,6 @@ or skipped, events occur in the order of `Moment`; FORWARD and SCALED once for e
 Source: torch.amp.GradScaler (READY, UNSCALED, STEPPED); apex.amp.scale_loss (sums in FP32, a scale for each loss).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -270,11 +268,6 @@ class StepInspection(NamedTuple):
 def not_finite(names: Iterable[str], sizes: Sequence[float]) -> tuple[str, ...]:
     """Return the names of the tensors whose largest magnitude is inf or NaN."""
     return tuple(name for name, size in zip(names, sizes, strict=False) if not math.isfinite(size))
-
-
-def finite(tensor: Tensor) -> bool:
-    """Return whether a tensor, dense or sparse, holds neither inf nor NaN."""
-    return bool(torch.isfinite(tensor._values() if tensor.is_sparse else tensor).all())
 
 
 def _added(first: Sum, second: Sum) -> Sum:

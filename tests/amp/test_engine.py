@@ -221,14 +221,6 @@ def test_two_engines_share_a_loss_and_step_each_on_its_own() -> None:
     assert second.scaler.scale == 2.0**16
 
 
-def test_the_old_name_of_other_engines_warns() -> None:
-    first, second = (Engine(nn.Linear(1, 1), SGD, RECIPES["FP32"]) for _ in range(2))
-    with pytest.warns(DeprecationWarning, match="other_engines"):
-        first.backward(second(first(torch.ones(1, 1))).sum(), also=[second])
-    assert first.step().stepped
-    assert second.step().stepped
-
-
 # --- clipping ---------------------------------------------------------------------------------------------------------
 
 

@@ -15,16 +15,13 @@ are not cast inside. A compiled model computes the same, but each decision break
 convert the model (`to_model_format`) or use torch.autocast.
 """
 
-from __future__ import annotations
-
 import copy
 import inspect
 import threading
-import warnings
 from collections.abc import Callable, Iterable
 from contextlib import ContextDecorator, nullcontext
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -80,24 +77,18 @@ class CastEvent:
     elements: int
     cached: int = 0
 
-    @property
-    def given(self) -> tuple[torch.dtype, ...]:
-        """Deprecated name of `input_dtypes`."""
-        warnings.warn("CastEvent.given is deprecated: use CastEvent.input_dtypes", DeprecationWarning, stacklevel=2)
-        return self.input_dtypes
-
 
 class _Open(threading.local):
     """A thread's active regions, outermost first, of which the last decides; and the cache they share."""
 
-    regions: tuple[autocast, ...] = ()
+    regions: "tuple[autocast, ...]" = ()
     cache = CastCache()
 
 
 _open = _Open()
 
 
-def current(device_type: str | None = None) -> autocast | None:
+def current(device_type: str | None = None) -> "autocast | None":
     """Return the region that decides in this thread now; None outside of one, or if it is not enabled.
 
     device_type  "cpu", "cuda", ...: the innermost region that acts on such devices decides; None: the innermost.
@@ -108,7 +99,7 @@ def current(device_type: str | None = None) -> autocast | None:
     return regions[-1] if regions and regions[-1].enabled else None
 
 
-def _regions_of_torch() -> tuple[autocast, ...]:
+def _regions_of_torch() -> "tuple[autocast, ...]":
     """Return the regions that torch entered in this thread: those of the thread that called a GPU's backward pass."""
     return tuple(mode for mode in open_modes() if isinstance(mode, autocast))
 
@@ -172,7 +163,7 @@ class autocast(LabMode, ContextDecorator):
         """Return whether operations on a kind of device are cast; subclasses may override it."""
         return True
 
-    def __enter__(self) -> autocast:
+    def __enter__(self) -> Self:
         if not _open.regions:
             _open.cache = CastCache()
         self.cache = _open.cache

@@ -17,13 +17,11 @@ Source: apex.amp.half_function, float_function, promote_function, register_half_
 torch.amp.custom_fwd and custom_bwd (meaning; ours need no device_type).
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from functools import cache, partial, update_wrapper, wraps
 from types import MethodType
-from typing import Any, TypeVar, overload
+from typing import Any, Self, TypeVar, overload
 
 import torch
 from torch import Tensor
@@ -63,7 +61,7 @@ class Registered:
         self.holds = False
         LISTS.take(self)
 
-    def __enter__(self) -> Registered:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: Any) -> None:

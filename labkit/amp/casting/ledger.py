@@ -12,18 +12,15 @@ Limits: an operation is one row. The error of a softmax that takes FP16 and comp
 is that of its FP16 input and output.
 """
 
-from __future__ import annotations
-
 import copy
 import inspect
 import math
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -37,8 +34,6 @@ from labkit.modes import is_composite
 
 # Operations that move values or return facts, and compute nothing.
 SILENT = frozenset("__get__ __set__ contiguous reshape flatten clone detach requires_grad_ data_ptr".split())
-
-
 MOVABLE = (Rule.ALLOW, Rule.DENY, Rule.PROMOTE, Rule.KEEP)  # the lists an operation can be put on
 
 
@@ -84,29 +79,17 @@ class LedgerRow:
         return self.error / FP16.epsilon
 
     @property
-    def given(self) -> tuple[torch.dtype, ...]:
-        """Deprecated name of `input_dtypes`."""
-        warnings.warn("LedgerRow.given is deprecated: use LedgerRow.input_dtypes", DeprecationWarning, stacklevel=2)
-        return self.input_dtypes
-
-    @property
     def moved(self) -> bool:
         """Whether it was on another list than its default."""
         return self.rule is not self.home
 
 
-class LedgerCall(NamedTuple):
-    """A recorded operation of one run: its row, without errors yet, and its result."""
-
-    row: LedgerRow
-    output: Tensor
-
-
 class Recording(autocast):
     """Autocast that records each operation; with `casts=False` it only records.
 
-    calls  the operations so far
-    path   the modules of the network that are running, outermost first
+    rows, outputs  the operations so far, without errors yet, and their results
+    path           the modules of the network that are running, outermost first
+    problem        the error that ended the run, if there is one
     """
 
     sees_all = True
@@ -114,8 +97,8 @@ class Recording(autocast):
     def __init__(self, format: Format, overrides: Mapping[str, Rule], *, casts: bool) -> None:
         super().__init__(format, listen=lambda event: setattr(self, "event", event), cache=False)
         self.overrides, self.casts = overrides, casts
-        self.calls, self.path = list[LedgerCall](), list[str]()
-        self.counts = Counter[str]()
+        self.rows, self.outputs, self.path = list[LedgerRow](), list[Tensor](), list[str]()
+        self.counts, self.problem = Counter[str](), ""
         self.event: CastEvent | None = None  # autocast's last decision
 
     def entry_for(self, func: Callable[..., Any], name: str) -> Entry:
@@ -158,27 +141,16 @@ class Recording(autocast):
         memory = result.untyped_storage().data_ptr()
         if not in_place and any(tensor.untyped_storage().data_ptr() == memory for tensor in inputs):
             return
-        op = _bare(name)
-        row = LedgerRow(
-            key=self._key(name),
-            op=op,
-            where=self.path[-1] if self.path else "",
-            rule=entry.rule,
-            why=entry.why,
-            home=rule_for(op).rule,
-            input_dtypes=tuple(tensor.dtype for tensor in inputs),
-            to=self.event.to if self.event is not None else None,
-            result=result.dtype,
-            shape=tuple(result.shape),
-        )
-        self.calls.append(LedgerCall(row, result.detach().clone()))
+        op, where = _bare(name), self.path[-1] if self.path else ""
+        dtypes, to = tuple(tensor.dtype for tensor in inputs), self.event.to if self.event is not None else None
+        decided = (entry.rule, entry.why, rule_for(op).rule, dtypes, to)
+        self.rows.append(LedgerRow(self._key(name), op, where, *decided, result.dtype, tuple(result.shape)))
+        self.outputs.append(result.detach().clone())
         self.counts[op] += 1
 
 
-def list_calls(
-    model: Callable[..., Any], inputs: tuple[Any, ...], region: Recording
-) -> tuple[list[LedgerCall], RuntimeError | None]:
-    """Run a copy of the model in a region; under autocast, an error of an operation is returned."""
+def recorded(model: Callable[..., Any], inputs: tuple[Any, ...], region: Recording) -> Recording:
+    """Run a copy of the model in a region, which is returned; under autocast, an error of an operation ends the run."""
     inputs = tree_map_only(Tensor, lambda tensor: tensor.detach().clone(), inputs)  # they may come from other layers
     model = copy.deepcopy(model)
     device = next((t.device for t in tree_leaves(inputs) if isinstance(t, Tensor)), torch.device("cpu"))
@@ -205,8 +177,8 @@ def list_calls(
         except RuntimeError as error:
             if not region.casts:
                 raise
-            return region.calls, error
-    return region.calls, None
+            region.problem = str(error)
+    return region
 
 
 def _floats(tree: Any) -> list[Tensor]:
@@ -244,28 +216,26 @@ def ledger(
     wrong = {name: rule for name, rule in moved.items() if rule not in MOVABLE}
     if wrong:
         raise ValueError(f"expected overrides to {', '.join(r.value for r in MOVABLE)}, got {wrong}")
-    exact, _ = list_calls(model, inputs, Recording(FP16, moved, casts=False))
-    known = {name for call in exact for name in (call.row.key, call.row.op)}
+    exact = recorded(model, inputs, Recording(FP16, moved, casts=False))
+    known = {name for row in exact.rows for name in (row.key, row.op)}
     if set(moved) - known:
         unknown = ", ".join(sorted(set(moved) - known))
         raise ValueError(f"this forward pass calls no {unknown}; it calls {', '.join(sorted(known))}")
-    cast, failure = list_calls(model, inputs, Recording(format, moved, casts=True))
-    done = [call.row.key for call in cast]
-    if done != [call.row.key for call in exact[: len(done)]] or (failure is None and len(done) < len(exact)):
+    cast = recorded(model, inputs, Recording(format, moved, casts=True))
+    keys, done = [row.key for row in exact.rows], [row.key for row in cast.rows]
+    if done != keys[: len(done)] or (not cast.problem and len(done) < len(keys)):
         raise ValueError("this model calls other operations under autocast than in FP32; a ledger needs the same ones")
     rows = []
-    for number, (_, output) in enumerate(exact):
+    for number, output in enumerate(exact.outputs):
         finite = output[output.isfinite()]
         largest = float(finite.abs().max()) if finite.numel() else 0.0
         if number < len(done):
-            error, overflowed, lost = difference(cast[number].output, output)
-            rows.append(replace(cast[number].row, error=error, largest=largest, overflowed=overflowed, lost=lost))
+            error, overflowed, lost = difference(cast.outputs[number], output)
+            rows.append(replace(cast.rows[number], error=error, largest=largest, overflowed=overflowed, lost=lost))
         else:  # the operation that failed, and those after it
-            problem = str(failure) if number == len(done) else ""
-            nothing = replace(
-                exact[number].row, input_dtypes=(), to=None, result=None, largest=largest, problem=problem
-            )
-            rows.append(nothing)
+            problem = cast.problem if number == len(done) else ""
+            unreached = replace(exact.rows[number], input_dtypes=(), to=None, result=None)
+            rows.append(replace(unreached, largest=largest, problem=problem))
     return tuple(rows)
 
 

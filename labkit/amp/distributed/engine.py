@@ -14,8 +14,6 @@ Source: torch.nn.parallel.DistributedDataParallel (register_comm_hook, no_sync);
 torch.chunk (who gets which rows); arXiv:2304.11277.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -262,7 +260,7 @@ class DistributedEngine(Engine):
             RuntimeError: what `Engine` raises; or another loss, or another scale, waits unreduced.
             RankLost: another rank ended or hangs.
         """
-        if options.get("other_engines") or options.get("also"):
+        if options.get("other_engines"):
             raise RuntimeError("other_engines is for engines of one process; call backward() of each engine instead.")
         require_loss_id(loss_id, len(self.scalers))
         here = (loss_id, self.scalers[loss_id].scale)

@@ -18,14 +18,12 @@ transforms of torch.func are refused: no recipe says how their operands are writ
 Source: NVIDIA Transformer Engine, common/recipe/delayed_scaling.cu (a history of zeros keeps the scale as it is).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from itertools import zip_longest
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -380,7 +378,7 @@ class LowBitProducts(LabMode):
         weights = [p for part in layers for p in part.parameters(recurse=False) if p.dim() > 1]
         self._last = [names[p] for p in weights[-1:]] if format.last_in_fp32 else []
 
-    def begun(self) -> LowBitProducts:
+    def begun(self) -> Self:
         """Return the mode, for the region of another forward pass to open."""
         self.memory.end_step()
         return self
