@@ -208,14 +208,12 @@ def _one_nan(rounded: torch.Tensor) -> torch.Tensor:
     return rounded.nan_to_num_(nan=float("nan"), posinf=float("inf"), neginf=float("-inf"))
 
 
-def _are_valid_bits(random_bits: torch.Tensor) -> bool:
+def _are_valid_bits(bits: torch.Tensor) -> bool:
     """Return whether these are integers from 0 to below 2^32; negative ones would round up too often."""
-    if random_bits.dtype.is_floating_point or random_bits.dtype.is_complex or random_bits.dtype == torch.bool:
+    if bits.dtype.is_floating_point or bits.dtype.is_complex or bits.dtype == torch.bool:
         return False
-    if not random_bits.numel():
-        return True
-    lowest, highest = torch.aminmax(random_bits.long())
-    return int(lowest) >= 0 and int(highest) < 2**RANDOM_BITS
+    whole = bits.long()
+    return not whole.numel() or (int(whole.min()) >= 0 and int(whole.max()) < 2**RANDOM_BITS)
 
 
 def _check_random_bits(random_bits: torch.Tensor | None, rounding: Rounding, shape: torch.Size) -> None:

@@ -26,7 +26,7 @@ from labkit.amp.boundary import LOSS_INSIDE_MODEL, Boundary
 from labkit.amp.casting.lists import registered_rules
 from labkit.amp.graph.cast_graph import CastGraph
 from labkit.amp.loss_scaling.scaler import Decision, ScalerState, StepReport, decide, initial
-from labkit.amp.loss_scaling.skips import FEWEST_SKIPS, diagnosis, report
+from labkit.amp.loss_scaling.skips import FEWEST_SKIPS, diagnosis, step_report
 from labkit.amp.loss_scaling.unscale import largest_magnitudes, read
 from labkit.amp.low_bit.products import LowBitProducts
 from labkit.amp.masters.convert import to_model_format, uncompiled
@@ -338,7 +338,7 @@ class Engine:
     def _report(self, decision: Decision, gradients: Sequence[Tensor | None], inspection: StepInspection) -> StepReport:
         """Report the decision, the non-finite gradients, and the cause where it is not the scale."""
         culprits = self._culprits(gradients, inspection.culprits) if decision.found_inf else ()
-        plain = report(decision, culprits, self.skips_in_a_row)
+        plain = step_report(decision, culprits, self.skips_in_a_row)
         wrong = diagnosis(plain, self.recipe.scaler)
         more = [] if wrong is None else [wrong + inspection.cause_beyond_gradients(self.weights, self._loss)]
         more += [LOSS_INSIDE_MODEL] if self._boundary.loss_inside and decision.skip else []

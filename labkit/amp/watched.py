@@ -44,20 +44,15 @@ def engine_source(listeners: Listeners) -> Iterator[None]:
 
 def _forward(observers: Listeners, engine: Engine, gradients: Gradients, event: StepEvent) -> None:
     """Forward an event of a step to the observers; collect the gradients in `gradients`."""
+    weights = engine.weights  # a master is what the optimizer steps for a parameter, or a view of it
+    masters = dict(zip(weights.stepped_names, weights.master_weights, strict=True))
     if event.moment is Moment.UNSCALED:
         gradients.update(event.gradients)
-        observers.before_step(engine.optimizer, _masters(engine), gradients)
+        observers.before_step(engine.optimizer, masters, gradients)
     elif event.report is not None and event.report.stepped:
-        observers.after_step(engine.optimizer, _masters(engine), gradients)
+        observers.after_step(engine.optimizer, masters, gradients)
     elif event.report is not None:
         observers.skipped(engine.optimizer, gradients, event.report.why)
-
-
-def _masters(engine: Engine) -> dict[str, Tensor]:
-    """Return parameter name -> the tensor that the optimizer steps for it; a view of it if the master is flat."""
-    weights = engine.weights
-    pairs = zip(weights.model_weights, weights.master_weights, strict=True)
-    return {weights.names[parameter]: master for parameter, master in pairs}
 
 
 @contextmanager

@@ -188,8 +188,9 @@ def test_a_decision_says_at_once_what_skips_and_what_follows() -> None:
 def reports(found: list[bool], config: ScalerConfig, culprits: tuple[str, ...] = ()) -> list[StepReport]:
     state, skips, told = initial(config), 0, []
     for found_inf in found:
-        told.append(step_report(state, found_inf, config, culprits if found_inf else (), skips))
-        state, skips = advance(state, found_inf, config), told[-1].skips_in_a_row
+        decision = decide(state, found_inf, config)
+        told.append(step_report(decision, culprits if found_inf else (), skips))
+        state, skips = decision.after, told[-1].skips_in_a_row
     return told
 
 
@@ -205,7 +206,8 @@ def test_a_constant_scale_and_a_step_taken_with_inf_are_reported() -> None:
     forgiven, backed_off = reports([True, True], PRESETS["Megatron"])
     assert forgiven.why == "skipped for inf or NaN in some gradient; the scale stays"
     assert backed_off.why.endswith("the scale goes from 2^32 to 2^31")
-    assert step_report(ScalerState(1000.0), True, ScalerConfig(backoff_factor=0.3)).why.endswith("from 1000 to 300")
+    (third,) = reports([True], ScalerConfig(init_scale=1000.0, backoff_factor=0.3))
+    assert third.why.endswith("from 1000 to 300")
     (blind,) = reports([True], static(8.0, skip_on_inf=False), ("a",))
     assert (blind.stepped, blind.found_inf, blind.skips_in_a_row) == (True, True, 0)
     assert blind.why == "taken in spite of inf or NaN in 'a': this scaler does not skip"
@@ -218,7 +220,6 @@ def test_a_failing_run_is_reported_when_its_scale_reaches_1() -> None:
         config = PRESETS[name]
         told = [diagnosis(report, config) is not None for report in reports([True] * 40, config)]
         assert told.index(True) == skips - 1, name
-        assert [diagnosis(count, config) is not None for count in range(1, 41)] == told, "the count alone says the same"
     far_above = ScalerConfig(init_scale=1.0)  # a scale that grew far above its start may come all the way down
     assert diagnosis(StepReport(False, True, 2.0**8, "", (), 12), far_above) is None
     assert diagnosis(StepReport(False, True, 1.0, "", (), 20), far_above) is not None
@@ -241,4 +242,4 @@ def test_each_cause_has_its_remedy() -> None:
     ):
         *_, last = reports([True] * 50, config)
         assert remedy in (diagnosis(last, config) or "")
-        assert diagnosis(4, config) is None
+        assert diagnosis(reports([True] * 4, config)[-1], config) is None

@@ -240,18 +240,17 @@ class DistributedEngine(Engine):
         One sum over the ranks for several batches. The last batch before a step is outside.
         """
         ddp = self.call
-        self._sync = False
-        self._set_fsdp_sync()
+        self._set_sync(False)
         try:
             with ddp.no_sync() if isinstance(ddp, DistributedDataParallel) else nullcontext():
                 yield
         finally:
-            self._sync = True
-            self._set_fsdp_sync()
+            self._set_sync(True)
 
-    def _set_fsdp_sync(self) -> None:
+    def _set_sync(self, sync: bool) -> None:
+        self._sync = sync
         if self.sharded:
-            fsdp_modules(uncompiled(self.model))[0].set_requires_gradient_sync(self._sync)  # and of all in it
+            fsdp_modules(uncompiled(self.model))[0].set_requires_gradient_sync(sync)  # and of all in it
 
     def backward(self, loss: Tensor, loss_id: int = 0, **options: Any) -> None:
         """Run `Engine.backward`, and average the gradients over the ranks.

@@ -31,7 +31,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from labkit.amp.casting.autocast import autocast, current
 from labkit.amp.casting.lists import LISTS
 from labkit.amp.graph.passes import cancel, hoist
-from labkit.amp.graph.trace import Call, CallTrace, difference, made_anew, trace
+from labkit.amp.graph.trace import Call, CallTrace, difference, trace
 from labkit.amp.masters.convert import uncompiled
 from labkit.formats import Format
 from labkit.gemm.half_storage import HalfStorage
@@ -85,19 +85,14 @@ def described(leaf: Any) -> Any:
     return (type(leaf), leaf) if isinstance(leaf, int | float | str | bool | None) else id(leaf)
 
 
-def hooked(model: nn.Module) -> str:
-    """Return a message if a module has a hook, which is Python code that must run each time."""
+def without_graph(model: nn.Module, inputs: list[Tensor]) -> str:
+    """Return why a call runs without a graph: hooks must run each time, and no tensor may have two roles; else ""."""
     for name, module in model.named_modules():
         if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
             return f"module {name!r} has a hook, which is Python and has to run each time; without it there is a graph"
-    return ""
-
-
-def aliased(inputs: list[Tensor], model: nn.Module) -> str:
-    """Return a message if one tensor has two roles in a call, otherwise ""."""
-    own = {id(tensor) for tensor in (*inputs, *model.parameters(), *model.buffers())}
-    known = len({id(t) for t in (*model.parameters(), *model.buffers())})
-    return "" if len(own) == known + len(inputs) else "an input is passed twice, or is a weight of the network"
+    own = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
+    distinct = own | {id(tensor) for tensor in inputs}
+    return "" if len(distinct) == len(own) + len(inputs) else "an input is passed twice, or is a weight of the network"
 
 
 def _copied(value: Any) -> Any:
@@ -183,7 +178,7 @@ class CastGraph:
             if kind.run is not None and kind.is_valid():
                 self.decided = kind
                 return _run(kind, inputs)
-            not_now = hooked(self.model) or aliased(inputs, self.model)
+            not_now = without_graph(self.model, inputs)
         if not_now or (kind.why and kind.is_valid()):
             self.decided = Decided(why=not_now) if not_now else kind
             return self.model(*args, **kwargs)
@@ -240,7 +235,9 @@ class CastGraph:
             return
         kind.trace, tensors = traced
         kind.tensors, before = _origins(uncompiled(self.model), tensors[inputs:]), kind.tensors
-        differ = difference(last, kind.trace) or made_anew(before, kind.tensors)
+        differ = difference(last, kind.trace)
+        if not differ and [id(owner[name]) for owner, name in before] != [id(t) for t in tensors[inputs:]]:
+            differ = "a tensor comes from elsewhere, another one each time"
         if not changed and last is not None and not differ:
             try:
                 kind.graph = copy.deepcopy(kind.trace.graph)

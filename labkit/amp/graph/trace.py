@@ -353,12 +353,6 @@ def _drawn() -> Any:
     return random.getstate(), repr(np.random.get_state()), torch.initial_seed()  # noqa: NPY002 (the user's, if any)
 
 
-def made_anew(before: list[tuple[dict[str, Any], str]], now: list[tuple[dict[str, Any], str]]) -> str:
-    """Return a message if the sources of two traces are different tensors, otherwise ""."""
-    same = [id(d[k]) for d, k in before] == [id(d[k]) for d, k in now]
-    return "" if same else "a tensor comes from elsewhere, another one each time"
-
-
 def difference(last: CallTrace | None, now: CallTrace) -> str:
     """Say where two traces differ; "" where they do not, or there is one only."""
     if last is None or last.lines == now.lines:

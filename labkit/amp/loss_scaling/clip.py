@@ -10,30 +10,24 @@ Source: torch.nn.utils.clip_grad_norm_ (the rule: max_norm / (norm + 1e-6), at m
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from labkit.amp.loss_scaling.scaler import FP32_MAX, FP32_SMALLEST_NORMAL
+from labkit.amp.loss_scaling.unscale import by_device_and_dtype, stored
 
 _EPSILON = 1e-6  # torch's
 _LEAST_FACTOR = 2.0**-100  # smaller ones are applied to FP32 gradients as two factors
 _FP64_HOLDS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0)  # norm types whose powers of FP32 numbers FP64 holds
 
 
-@dataclass(frozen=True)
-class Clipping:
+class Clipping(NamedTuple):
     """A clip of gradients to `max_norm`; `length`, a scalar on their device, is the norm before."""
 
     length: Tensor
     max_norm: float
-
-    def rest(self, length: float) -> float:
-        """Return the factor that is still to be applied, to gradients of this norm."""
-        if not math.isfinite(length):
-            return 1.0
-        return min(1.0, self.max_norm / (length + _EPSILON) / _LEAST_FACTOR)
 
 
 @torch.no_grad()
@@ -58,7 +52,7 @@ def clip_without_waiting_(gradients: Sequence[Tensor], max_norm: float, norm_typ
 
     For norm types other than 1 to 6 and infinity the host waits for the largest magnitude first.
     """
-    values = [g._values() if g.is_sparse else g for g in gradients if g.numel()]
+    values = [stored(g) for g in gradients if g.numel()]
     if not values:
         return Clipping(torch.zeros(()), max_norm)
     return shorten_(values, total_norm(values, norm_type), max_norm)
@@ -72,19 +66,16 @@ def shorten_(values: Sequence[Tensor], length: Tensor, max_norm: float) -> Clipp
     factor = torch.empty((), dtype=values[0].dtype, device=length.device)
     torch.mul(within.add_(_EPSILON).reciprocal_(), longest, out=factor)
     factor.clamp_(_LEAST_FACTOR, 1.0)
-    groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
-    for value in values:
-        groups.setdefault((value.device, value.dtype), []).append(value)
-    for (device, dtype), group in groups.items():
-        torch._foreach_mul_(group, factor.to(device, dtype))
+    for group in by_device_and_dtype(values):
+        torch._foreach_mul_(group, factor.to(group[0].device, group[0].dtype))
     return Clipping(length, max_norm)
 
 
 def finish_clipping(gradients: Sequence[Tensor], clipping: Clipping, length: float) -> None:
-    """Multiply gradients of this norm by the second factor, if they need one."""
-    rest = clipping.rest(length)
-    if rest != 1.0:
-        torch._foreach_mul_([g._values() if g.is_sparse else g for g in gradients if g.numel()], rest)
+    """Multiply gradients of this norm by what is left of the factor, if something is."""
+    rest = clipping.max_norm / (length + _EPSILON) / _LEAST_FACTOR
+    if math.isfinite(length) and rest < 1.0:
+        torch._foreach_mul_([stored(g) for g in gradients if g.numel()], rest)
 
 
 def in_fp32_where_held(length: Tensor, value: float) -> Tensor:

@@ -9,29 +9,18 @@ Invariant: a report agrees with `decide`.
 
 import math
 
-from labkit.amp.loss_scaling.scaler import Decision, ScalerConfig, ScalerState, StepReport, decide
+from labkit.amp.loss_scaling.scaler import Decision, ScalerConfig, StepReport
 
 FEWEST_SKIPS = 5  # in a row, for a diagnosis
 
 
-def step_report(
-    state: ScalerState,
-    found_inf: bool,
-    config: ScalerConfig,
-    culprits: tuple[str, ...] = (),
-    skips_before: int = 0,
-) -> StepReport:
-    """Return the report on a step, from the state it ran under and the number of steps skipped just before it.
+def step_report(decision: Decision, culprits: tuple[str, ...] = (), skips_before: int = 0) -> StepReport:
+    """Return the report on a step, from the decision on it and the number of steps skipped just before it.
 
-    >>> from labkit.amp.loss_scaling.scaler import DYNAMIC
-    >>> step_report(ScalerState(8.0), True, DYNAMIC, culprits=("fc.weight",)).why
+    >>> from labkit.amp.loss_scaling.scaler import DYNAMIC, ScalerState, decide
+    >>> step_report(decide(ScalerState(8.0), True, DYNAMIC), culprits=("fc.weight",)).why
     "skipped for inf or NaN in 'fc.weight'; the scale goes from 2^3 to 2^2"
     """
-    return report(decide(state, found_inf, config), culprits, skips_before)
-
-
-def report(decision: Decision, culprits: tuple[str, ...] = (), skips_before: int = 0) -> StepReport:
-    """Return the report on a decision, with the reason in a sentence."""
     where, scale, after = f"inf or NaN in {_format_names(culprits)}", decision.before.scale, decision.after.scale
     if decision.skip:
         moves = f"goes from {_format_scale(scale)} to {_format_scale(after)}" if after != scale else "stays"
@@ -44,24 +33,19 @@ def report(decision: Decision, culprits: tuple[str, ...] = (), skips_before: int
     return StepReport(not decision.skip, decision.found_inf, scale, why, culprits, skips)
 
 
-def diagnosis(report: StepReport | int, config: ScalerConfig) -> str | None:
-    """Return the cause and a remedy if too many steps in a row were skipped, otherwise None.
+def diagnosis(report: StepReport, config: ScalerConfig) -> str | None:
+    """Return the cause and a remedy if too many steps in a row were skipped, the last of them with this report.
 
-    Args:
-        report: the report on the last step, or only the number of steps skipped in a row since the start.
-        config: the scaler's configuration.
+    None: they were not too many, or the scale can still decrease.
 
-    >>> from labkit.amp.loss_scaling.scaler import DYNAMIC, static
-    >>> diagnosis(3, DYNAMIC) is None
-    True
-    >>> diagnosis(5, static(2.0**26))[-65:]
+    >>> from labkit.amp.loss_scaling.scaler import static
+    >>> diagnosis(StepReport(False, True, 2.0**26, "", skips_in_a_row=5), static(2.0**26))[-65:]
     '2^26, and does not change: use a smaller one or a dynamic scaler.'
     """
-    skips = report if isinstance(report, int) else report.skips_in_a_row
-    if skips < _too_many(report, config):
+    can_decrease = config.dynamic and report.scale > max(config.floor, 1.0)
+    if report.skips_in_a_row < FEWEST_SKIPS or can_decrease:
         return None
-    culprits = () if isinstance(report, int) else report.culprits
-    skipped = f"{skips} steps in a row were skipped for inf or NaN in {_format_names(culprits)}."
+    skipped = f"{report.skips_in_a_row} steps in a row were skipped for inf or NaN in {_format_names(report.culprits)}."
     if not config.dynamic and config.init_scale > 1:
         scale = f"The scale is static, {_format_scale(config.init_scale)}, and does not change"
         return f"{skipped} {scale}: use a smaller one or a dynamic scaler."
@@ -72,17 +56,6 @@ def diagnosis(report: StepReport | int, config: ScalerConfig) -> str | None:
         "inf or NaN. Run this step in FP32 under torch.autograd.set_detect_anomaly(True), which names the operation. "
         "Then lower the learning rate, clip the gradients, or train in BF16, whose range is FP32's."
     )
-
-
-def _too_many(report: StepReport | int, config: ScalerConfig) -> float:
-    """Return the number of skips in a row that is too many; inf while a report's scale can still decrease."""
-    lowest = max(config.floor, 1.0)
-    if not config.dynamic:
-        return FEWEST_SKIPS
-    if isinstance(report, StepReport):
-        return FEWEST_SKIPS if report.scale <= lowest else math.inf
-    times = math.log(lowest / config.init_scale) / math.log(config.backoff_factor)
-    return max(FEWEST_SKIPS, math.ceil(times) + config.hysteresis)
 
 
 def _format_names(names: tuple[str, ...], most: int = 5) -> str:

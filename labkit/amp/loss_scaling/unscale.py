@@ -78,19 +78,19 @@ def unscale_with_flags(
     if not FP32_SMALLEST_NORMAL <= scale <= FP32_MAX:
         raise ValueError(f"expected a loss scale from 2^-126 to 3.4e38, got {scale!r}")
     unscaled = _wide(gradients, in_place)
-    return unscaled, [_multiply(group, scale) for group in _by_device_and_dtype(unscaled)]
+    return unscaled, [_multiply(group, scale) for group in by_device_and_dtype(unscaled)]
 
 
 @torch.no_grad()
 def non_finite_flags(gradients: Sequence[Tensor]) -> list[Tensor]:
     """Return flags, one for each device and dtype of the gradients: not 0 if some gradient holds inf or NaN."""
-    return [_check_and_multiply(group, 1.0) for group in _by_device_and_dtype(gradients)]
+    return [_check_and_multiply(group, 1.0) for group in by_device_and_dtype(gradients)]
 
 
 @torch.no_grad()
 def largest_magnitudes(gradients: Sequence[Tensor]) -> list[Tensor]:
     """Return for each gradient a scalar on its device: its largest magnitude, inf or NaN if it holds such a number."""
-    values = [_values(g) for g in gradients]
+    values = [stored(g) for g in gradients]
     full = [v for v in values if v.numel()]  # an empty tensor has no largest element
     norms = iter(torch._foreach_norm(full, math.inf) if full else ())
     return [next(norms) if v.numel() else torch.zeros(()) for v in values]
@@ -148,14 +148,18 @@ def _wide(gradients: Sequence[Tensor], in_place: bool) -> list[Tensor]:
     return wide
 
 
-def _values(gradient: Tensor) -> Tensor:
-    return gradient._values() if gradient.is_sparse else gradient
+def stored(tensor: Tensor) -> Tensor:
+    """Return the numbers that a tensor stores, dense or sparse in any layout."""
+    if tensor.layout is torch.strided:
+        return tensor
+    return tensor._values() if tensor.layout is torch.sparse_coo else tensor.values()
 
 
-def _by_device_and_dtype(gradients: Sequence[Tensor]) -> list[list[Tensor]]:
+def by_device_and_dtype(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
+    """Return the numbers that tensors store in groups, each of which one kernel takes."""
     groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
-    for gradient in gradients:
-        groups.setdefault((gradient.device, gradient.dtype), []).append(_values(gradient))
+    for tensor in tensors:
+        groups.setdefault((tensor.device, tensor.dtype), []).append(stored(tensor))
     return list(groups.values())
 
 

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from labkit.amp.casting.autocast import FLAGGED_DEVICE
 from labkit.amp.casting.lists import FEW_HALF_KERNELS, LISTS, NO_HALF_KERNEL, Rule, rule_for
-from labkit.amp.loss_scaling.unscale import largest_magnitude, read
+from labkit.amp.loss_scaling.unscale import largest_magnitude, read, stored
 from labkit.gemm.half_storage import HALVES, NORMS
 from labkit.modes import ATTRIBUTE, LabMode, are_plain, break_graph, calls_any, is_composite, mapped, tensors_in
 
@@ -69,7 +69,7 @@ class RangeMemory:
         known = self._beyond.get(kind)
         if known is None:
             known = self._beyond[kind] = reaches_beyond(tensor, dtype)
-        elif not known and _stored(tensor).numel():
+        elif not known and stored(tensor).numel():
             if len(self._pending) >= MOST_PENDING:  # forward passes that no step follows
                 self._learnt = self.learn(read(self.pending))
             self._pending.append((kind, dtype, _largest_finite(tensor)))
@@ -154,7 +154,7 @@ class mixed_dtype_ops(LabMode):
             input = _operand(args, kwargs, 0, "input")
             off_cpu = isinstance(input, Tensor) and input.dtype in HALVES and input.device.type != "cpu"
             if off_cpu and any(t.dtype is torch.float32 for t in tensors_in((*args, *kwargs.values()))):
-                return self.call_below(func, types, *mapped((args, kwargs), _float)).to(input.dtype)
+                return self.call_below(func, types, *mapped((args, kwargs), _widened)).to(input.dtype)
         if rule in _MUST_AGREE or name in _MUST_AGREE_TOO:
             with torch._C.DisableTorchFunction() if are_plain(types) else nullcontext():  # no mode looks at the casts
                 args, kwargs = self._agreeing(name, rule, args, kwargs)
@@ -165,7 +165,7 @@ class mixed_dtype_ops(LabMode):
     def _agreeing(self, name: str, rule: Rule, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Return a call's arguments in one dtype, if they hold FP32 and a half format."""
         if rule is Rule.DENY and (name in NO_HALF_KERNEL or name in FEW_HALF_KERNELS):
-            return mapped((args, kwargs), _float)  # type: ignore[no-any-return]
+            return mapped((args, kwargs), _widened)  # type: ignore[no-any-return]
         tensors = tensors_in((*args, *kwargs.values()))
         found = [t.dtype for t in tensors if rule is Rule.ALLOW or t.dim()]
         half = next((dtype for dtype in found if dtype in HALVES), None)
@@ -197,6 +197,9 @@ def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     return tensor.to(dtype) if tensor.dtype is torch.float32 or tensor.dtype in HALVES else tensor
 
 
+_widened = partial(_cast, dtype=torch.float32)
+
+
 def _operand(args: Any, kwargs: Any, position: int, name: str) -> Any:
     return args[position] if len(args) > position else kwargs.get(name)
 
@@ -207,9 +210,9 @@ def reaches_beyond(mask: Any, dtype: torch.dtype) -> bool:
     >>> reaches_beyond(torch.tensor([0.0, torch.finfo(torch.float32).min]), torch.float16)
     True
     """
-    if not isinstance(mask, Tensor) or mask.dtype is not torch.float32 or mask.is_meta or not _stored(mask).numel():
+    if not isinstance(mask, Tensor) or mask.dtype is not torch.float32 or mask.is_meta or not stored(mask).numel():
         return False
-    size = float(largest_magnitude(_stored(mask)))
+    size = float(largest_magnitude(stored(mask.detach())))
     if not math.isfinite(size):
         size = float(_largest_finite(mask))
     return size >= infinite_from(dtype)
@@ -229,16 +232,4 @@ def infinite_from(dtype: torch.dtype) -> float:
 @torch.no_grad()
 def _largest_finite(tensor: Tensor) -> Tensor:
     """Return the largest magnitude among a tensor's finite numbers, a scalar on its device."""
-    return largest_magnitude(_stored(tensor).nan_to_num(0.0, 0.0, 0.0))
-
-
-def _stored(tensor: Tensor) -> Tensor:
-    """Return the numbers that a tensor stores, dense or sparse in any layout."""
-    tensor = tensor.detach()
-    if tensor.layout is torch.strided:
-        return tensor
-    return tensor._values() if tensor.layout is torch.sparse_coo else tensor.values()
-
-
-def _float(tensor: Tensor) -> Tensor:
-    return tensor.float() if tensor.dtype in HALVES else tensor
+    return largest_magnitude(stored(tensor.detach()).nan_to_num(0.0, 0.0, 0.0))

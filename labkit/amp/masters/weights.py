@@ -336,7 +336,7 @@ class Weights:
     def named_masters(self) -> dict[str, Tensor]:
         """Return parameter name -> master weight, of the parameter's shape; a view where the master is flat."""
         self.adopt_edits()
-        return {self.names[p]: m.detach() for p, m in zip(self.model_weights, self.master_weights, strict=True)}
+        return {name: master.detach() for name, master in zip(self.stepped_names, self.master_weights, strict=True)}
 
     def by_name(self, gradients: Sequence[Tensor | None]) -> dict[str, Tensor]:
         """Return parameter name -> gradient, from one gradient for each of `optimizer_weights`."""
@@ -364,7 +364,7 @@ class Weights:
             ValueError: the masters have other names or shapes, or the optimizer does not take its state; then nothing
                 has changed.
         """
-        own = {self.names[p]: m for p, m in zip(self.model_weights, self.master_weights, strict=True)}
+        own = dict(zip(self.stepped_names, self.master_weights, strict=True))
         shapes, stored = ({name: m.shape for name, m in masters.items()} for masters in (own, state["master"]))
         if shapes != stored:
             unlike = [name for name in {**shapes, **stored} if shapes.get(name) != stored.get(name)]
