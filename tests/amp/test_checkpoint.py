@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import time
-import warnings
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -123,18 +122,6 @@ def test_scheduler_and_average_travel_along(tmp_path: Path) -> None:
     assert all(torch.equal(again[2].averages[name], average) for name, average in ema.averages.items())
 
 
-def test_flat_goes_on_as_single_tensors_and_the_other_way_round(tmp_path: Path) -> None:
-    for flat in (False, True):
-        through = engine_for(RECIPES["O2"], flat=flat)
-        train(through, 4)
-        path = save_checkpoint(tmp_path / "run.pt", through)
-        rest = train(through, 4)
-        other = engine_for(RECIPES["O2"], seed=5, flat=not flat)
-        load_checkpoint(path, other)
-        # The gradients' common length, to which they are clipped, is added up in another order.
-        assert train(other, 4) == pytest.approx(rest, rel=1e-2)
-
-
 # --- plain torch ------------------------------------------------------------------------------------------------------
 
 
@@ -170,23 +157,6 @@ def test_a_plain_fp32_checkpoint_starts_a_mixed_run_with_all_its_digits() -> Non
             assert torch.equal(master, trained.get_parameter(name)), name
             assert torch.equal(here, master.to(here.dtype)), name
         train(engine, 2)
-
-
-def test_tied_and_frozen_weights_come_back(tmp_path: Path) -> None:
-    def tied() -> Engine:
-        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4))
-        model[1].weight = model[0].weight
-        model[2].requires_grad_(False)
-        return Engine(model, ADAM, RECIPES["O2"])
-
-    engine, other = tied(), tied()
-    with engine.forward():
-        engine.backward(engine(torch.ones(1, 4)).sum() / 100)
-    assert engine.step().stepped
-    load_checkpoint(save_checkpoint(tmp_path / "run.pt", engine), other)
-    assert same(engine, other)
-    assert other.model[1].weight is other.model[0].weight
-    assert set(read_checkpoint(tmp_path / "run.pt")["model"]) == set(engine.model.state_dict())
 
 
 # --- what does not fit ------------------------------------------------------------------------------------------------
@@ -371,14 +341,6 @@ def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
     assert interrupted, "some were killed while they wrote"
 
 
-def test_a_state_of_the_same_kind_goes_on_to_the_bit() -> None:
-    before, after = torch.Generator().manual_seed(1), torch.Generator()
-    torch.rand(3, generator=before)
-    with warnings.catch_warnings(action="error"):
-        restore(after, before.get_state())
-    assert torch.equal(torch.rand(3, generator=before), torch.rand(3, generator=after))
-
-
 def test_a_gpus_state_seeds_a_cpus_generator_and_says_so() -> None:
     of_a_gpu = torch.arange(16, dtype=torch.uint8)
     drawn = []
@@ -389,14 +351,6 @@ def test_a_gpus_state_seeds_a_cpus_generator_and_says_so() -> None:
         drawn.append(torch.rand(4, generator=generator))
     assert torch.equal(drawn[0], drawn[1])
     assert not torch.equal(drawn[0], drawn[2])
-
-
-def test_what_is_no_state_is_refused_and_changes_nothing() -> None:
-    generator = torch.Generator().manual_seed(3)
-    before = generator.get_state()
-    with pytest.raises(RuntimeError):
-        restore(generator, torch.zeros(3, dtype=torch.uint8))
-    assert torch.equal(generator.get_state(), before)
 
 
 def test_a_checkpoint_of_a_stochastic_recipe_goes_on_on_another_kind_of_device() -> None:

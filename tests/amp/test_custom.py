@@ -75,27 +75,6 @@ def test_worked_example_backward_runs_under_the_casts_of_forward() -> None:
     assert (a.grad.dtype, b.grad.dtype) == (torch.float32, torch.float32)
 
 
-def test_values_equal_torchs_own_decorators() -> None:
-    """torch.amp on a CPU, in BF16, where its lists and ours agree on mm."""
-    from torch.amp import custom_bwd as torch_bwd
-    from torch.amp import custom_fwd as torch_fwd
-
-    class Theirs(torch.autograd.Function):
-        forward = staticmethod(torch_fwd(Product.forward.__wrapped__, device_type="cpu"))
-        backward = staticmethod(torch_bwd(Product.backward.__wrapped__, device_type="cpu"))
-
-    (a, b), (c, d) = pair(), pair()
-    with autocast(BF16):
-        ours = Product.apply(a, b)
-    with torch.autocast("cpu", torch.bfloat16):
-        theirs = Theirs.apply(c, d)
-    ours.float().square().sum().backward()
-    theirs.float().square().sum().backward()
-    assert torch.equal(ours, theirs)
-    assert torch.equal(a.grad, c.grad)
-    assert torch.equal(b.grad, d.grad)
-
-
 def torchs(wrap: Any, forward_by: Any, backward_by: Any) -> Callable[..., Tensor]:
     """Return a matrix product with torch's decorators, which notes the dtypes that it meets."""
 
@@ -223,19 +202,6 @@ def test_outside_of_a_region_nothing_is_done() -> None:
         with autocast():
             y.sum().backward()
         assert seen["backward"] == torch.float32
-
-
-def test_integers_and_fp64_are_not_cast() -> None:
-    class Kinds(torch.autograd.Function):
-        @staticmethod
-        @custom_fwd(cast_inputs=torch.float32)
-        def forward(ctx: Any, *tensors: Tensor) -> Tensor:
-            seen["kinds"] = tuple(t.dtype for t in tensors)  # type: ignore[assignment]
-            return tensors[0].float()
-
-    with autocast():
-        Kinds.apply(torch.ones(1).half(), torch.ones(1).double(), torch.ones(1).long())
-    assert seen["kinds"] == (torch.float32, torch.float64, torch.int64)
 
 
 def test_half_a_pair_is_refused() -> None:

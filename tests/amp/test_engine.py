@@ -3,7 +3,6 @@
 import copy
 import itertools
 import math
-import warnings
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -64,21 +63,6 @@ def unmoved(before: list[Tensor], after: Iterable[Tensor]) -> bool:
 # --- worked examples --------------------------------------------------------------------------------------------------
 
 
-def test_worked_example_one_step_by_hand() -> None:
-    # y = w x with w = 1, x = 2^-10: dL/dw = x. Scaled by 2^10 it is 1; unscaled 2^-10; lr 1: w = 1 - 2^-10 = 0.9990...
-    layer = nn.Linear(1, 1, bias=False)
-    nn.init.ones_(layer.weight)
-    engine = Engine(layer, partial(torch.optim.SGD, lr=1.0), SCALED)
-    with engine.forward():
-        loss = engine(torch.tensor([[2.0**-10]])).sum()
-    engine.backward(loss)
-    assert layer.weight.grad.item() == 1.0, "scaled, where backward leaves it"
-    report = engine.step()
-    assert (report.stepped, report.found_inf, report.scale) == (True, False, 1024.0)
-    assert engine.weights.master_weights[0].item() == 1 - 2.0**-10
-    assert layer.weight.item() == 1 - 2.0**-10
-
-
 def test_o2_is_bit_equal_to_a_plain_loop() -> None:
     """FP16 weights and activations; FP32 norms, accumulation, master and Adam; a dynamic scale that overflows."""
     recipe = replace(O2, scaler=ScalerConfig(init_scale=2.0**18, growth_interval=2))
@@ -125,20 +109,6 @@ def test_the_same_loop_learns_under_any_recipe() -> None:
     for name in sorted(set(RECIPES) - {"FP16 static too high", "O3"}):
         losses = train(Engine(net(), ADAM, RECIPES[name]), 30, same_batch=True)
         assert losses[-1] < 0.5 * losses[0], name
-
-
-def test_fp32_is_a_plain_torch_loop_and_o0_too() -> None:
-    plain = net()
-    optimizer, losses = torch.optim.Adam(plain.parameters(), lr=1e-2), []
-    for step in range(10):
-        inputs, targets = batch(step)
-        optimizer.zero_grad()
-        loss = F.cross_entropy(plain(inputs), targets)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    for name in ("FP32", "O0"):
-        assert train(Engine(net(), ADAM, RECIPES[name]), 10) == losses
 
 
 # --- several backward, several losses, several engines ----------------------------------------------------------------
@@ -426,22 +396,6 @@ def test_a_skipped_step_moves_nothing_and_says_whose_gradients_it_was() -> None:
     assert set(report.culprits) <= {name for name, _ in engine.model.named_parameters()}
     assert engine.scaler.scale == 2.0**29
     assert unmoved(before, engine.model.parameters())
-
-
-def test_a_scheduler_follows_the_report_and_neither_warns_nor_counts_a_skip() -> None:
-    engine = overflowing(ScalerConfig(init_scale=2.0**30))
-    scheduler = torch.optim.lr_scheduler.StepLR(engine.optimizer, step_size=1, gamma=0.5)
-    stepped = 0
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # torch warns of a scheduler that is stepped before the optimizer ever was
-        for step in range(30):
-            engine.zero_grad()
-            engine.backward(loss_of(engine, step))
-            if engine.step().stepped:
-                scheduler.step()
-                stepped += 1
-    assert 0 < stepped < 30
-    assert engine.optimizer.param_groups[0]["lr"] == 0.1 * 0.5**stepped
 
 
 def test_many_skips_in_a_row_are_explained() -> None:

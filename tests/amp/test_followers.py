@@ -92,16 +92,6 @@ def one_weight(value: float) -> Engine:
     return Engine(layer, PLAIN, RECIPES["O2"])
 
 
-def test_worked_example() -> None:
-    engine = one_weight(1.0)
-    ema = Ema(engine, decay=0.75)
-    engine.weights.step([torch.tensor([[-1.0]])])  # 1 -> 2
-    ema.update()
-    assert ema.averages["weight"].item() == 0.75 * 1 + 0.25 * 2
-    ema.update()
-    assert ema.averages["weight"].item() == 0.75 * 1.25 + 0.25 * 2
-
-
 def test_equal_to_torch_s_own_average_of_the_masters() -> None:
     torch.manual_seed(0)
     engine = Engine(nn.Sequential(nn.Linear(3, 5), nn.LayerNorm(5)), PLAIN, RECIPES["O2"])

@@ -67,12 +67,6 @@ class TestSoftmaxByHand:
         exp = ledger(by_hand, *operands, overrides={"exp": Rule.ALLOW})[1]
         assert (exp.overflowed, exp.error, exp.moved, exp.home) == (beyond, float("inf"), True, Rule.DENY)
 
-    def test_every_listed_operation_is_listed_for_a_reason(self, operands):
-        for op in ("exp", "sum", "log"):
-            rows = ledger(by_hand, *operands, overrides={op: Rule.ALLOW})
-            assert not np.isfinite(rows[-1].error), op
-            assert next(row for row in rows if row.overflowed).op == op
-
     def test_all_denied_is_fp32(self, operands):
         overrides = dict.fromkeys(ops(ledger(by_hand, *operands)), Rule.DENY)
         rows = ledger(by_hand, *operands, overrides=overrides)

@@ -171,20 +171,6 @@ def test_a_state_that_is_none_is_refused() -> None:
             ScalerState(8.0, *counts)
 
 
-def test_a_decision_says_at_once_what_skips_and_what_follows() -> None:
-    patient = ScalerConfig(hysteresis=2, growth_interval=2)
-    for config in (DYNAMIC, NO_SCALING, static(8.0), static(8.0, skip_on_inf=False), patient):
-        state, held = initial(config), []
-        for found_inf in (True, True, False, False, True):
-            decision = decide(state, found_inf, config)
-            assert (decision.before, decision.found_inf) == (state, found_inf)
-            assert decision.skip == must_skip(state, found_inf, config) == (found_inf and config.skip_on_inf)
-            assert decision.after == advance(state, found_inf, config)
-            held.append(decision.held)
-            state = decision.after
-        assert held == ([True, False, False, False, True] if config == patient else [False] * 5)
-
-
 def reports(found: list[bool], config: ScalerConfig, culprits: tuple[str, ...] = ()) -> list[StepReport]:
     state, skips, told = initial(config), 0, []
     for found_inf in found:

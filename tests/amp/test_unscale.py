@@ -171,13 +171,6 @@ def length(tensors: list[Tensor], norm_type: float) -> np.longdouble:
     return np.longdouble((sizes**norm_type).sum() ** (1 / np.longdouble(norm_type)))
 
 
-def test_worked_example_a_norm_beyond_fp32() -> None:
-    # 3 and 4 make 5, and at 1e30 their squares are beyond FP32.
-    gradients = [torch.tensor([3e30]), torch.tensor([4e30])]
-    assert clip_(gradients, 10.0).item() == pytest.approx(5e30, rel=1e-6)
-    assert [g.item() for g in gradients] == pytest.approx([6, 8], rel=1e-6)
-
-
 @pytest.mark.parametrize("norm_type", [1.0, 2.0, 3.0, 10.0, math.inf])
 def test_the_length_and_the_shortened_gradients_are_those_of_extended_precision(norm_type: float) -> None:
     generator = torch.Generator().manual_seed(0)
@@ -205,12 +198,6 @@ def test_what_is_short_enough_is_left_as_it_is_and_so_are_inf_and_nan() -> None:
         assert not math.isfinite(clip_(gradients, 1.0).item())
         assert gradients[0][0] == 1
         assert gradients[1][0] == torch.tensor(3e38)
-
-
-def test_a_length_that_fp32_does_not_hold_comes_in_fp64() -> None:
-    gradients = [torch.full((10_000,), 3e38)]
-    assert clip_(gradients, 1.0).item() == pytest.approx(100 * 3e38)
-    assert gradients[0].norm().item() == pytest.approx(1.0, rel=1e-4)
 
 
 @pytest.mark.parametrize("flat", [False, True])

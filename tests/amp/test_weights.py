@@ -193,19 +193,6 @@ def test_wrong_groups_are_refused_in_words() -> None:
         Weights(model, sgd, groups=[{"params": model.parameters()}, {"params": model[0].weight}])
 
 
-def test_a_layer_frozen_on_the_way_stays_where_it_is() -> None:
-    model = small_net()
-    weights = Weights(model, partial(torch.optim.Adam, lr=0.1, weight_decay=0.1))
-    for frozen in (False, True):
-        weights.zero_grad()
-        model[0].requires_grad_(not frozen)
-        before = model[0].weight.clone()
-        for p in model.parameters():
-            p.grad = torch.ones_like(p) if p.requires_grad else None
-        weights.step(weights.scaled_gradients())
-        assert torch.equal(model[0].weight, before) == frozen
-
-
 def test_tied_weights_have_one_master() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     model[1].weight = model[0].weight

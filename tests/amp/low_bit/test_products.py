@@ -17,7 +17,6 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from labkit.amp import RECIPES, Engine, ProductFormat, Recipe, TensorScale
-from labkit.amp.low_bit.operands import rotate
 from labkit.formats import BF16, E4M3, E5M2, FP32, MXFP4, MXFP8, NVFP4, BlockFormat
 
 SGD = partial(torch.optim.SGD, lr=0.1)
@@ -352,14 +351,6 @@ def test_a_contradiction_is_refused_with_its_reason() -> None:
     ):
         with pytest.raises(ValueError, match=said):
             make()
-
-
-def test_rotating_spreads_an_outlier_and_changes_no_product() -> None:
-    spike = torch.zeros(1, 16)
-    spike[0, 3] = 8.0
-    assert rotate(spike, -1).abs().tolist() == [[2.0] * 16]
-    assert torch.allclose(rotate(spike, -1).square().sum(), spike.square().sum())
-    assert torch.equal(rotate(spike.T, -2), rotate(spike, -1).T)
 
 
 def test_a_layer_of_zeros_learns() -> None:
