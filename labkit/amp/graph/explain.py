@@ -135,7 +135,7 @@ def explain(graph: CastGraph | Engine) -> Explanation:
             f"there is no graph: {known.why or 'the third forward pass runs as one, and it did not come yet'}."
         )
     numbers = {node: number for number, node in enumerate(known.trace.graph.nodes)}
-    fates = {id(call): ("cancelled", 0) for call in known.gone} | {id(call): ("hoisted", 0) for call in known.linked}
+    fates = {id(call): "cancelled" for call in known.gone} | {id(call): "hoisted" for call in known.linked}
     sources = [node for node in numbers if node.op == "placeholder"]
     owned = sources[len(sources) - len(known.tensors) :]
     names = {node: name for node, (_, name) in zip(owned, known.tensors, strict=True)}
@@ -153,10 +153,9 @@ def explain(graph: CastGraph | Engine) -> Explanation:
             origins |= dict.fromkeys(_results(node), read[0] if call.cast and read else len(rows))
             if call.cast:
                 (tensor,) = tensors
-                fate, times = fates.get(id(call), ("stays", 1))
-                if fate == "hoisted" and (tensor, call.dtype) not in hoisted:
-                    hoisted.add((tensor, call.dtype))
-                    times = 1
+                fate = fates.get(id(call), "stays")
+                made = fate == "stays" or (fate == "hoisted" and (tensor, call.dtype) not in hoisted)
+                hoisted |= {(tensor, call.dtype)} if fate == "hoisted" else set()
                 source = tensor.meta.get("source") or tensor.meta.get("call")
                 casts.append(
                     GraphCast(
@@ -165,7 +164,7 @@ def explain(graph: CastGraph | Engine) -> Explanation:
                         to=_name(call.dtype),
                         elements=math.prod(call.shape),
                         fate=fate,
-                        times=times,
+                        times=int(made),
                         name=names.get(tensor, "input"),
                         tensor=numbers[tensor],
                         origin=origins.get(tensor),

@@ -14,7 +14,7 @@ import operator
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -32,7 +32,7 @@ from labkit.amp.casting.casts import NATIVE
 from labkit.amp.casting.lists import Entry, Rule
 from labkit.formats import Format
 from labkit.gemm import half_storage
-from labkit.modes import ATTRIBUTE, mapped
+from labkit.modes import ATTRIBUTE, mapped, nested_contexts
 
 METHODS = {dtype: method.__name__ for dtype, method in NATIVE.items()}
 _LABKIT = Path(__file__).parents[2]
@@ -130,6 +130,10 @@ class CallRecorder(TorchFunctionMode):
     def ended(self) -> bool:
         """Whether calls are not recorded: the trace has a problem, or they are part of a call that is recorded."""
         return self.paused or bool(self.problem)
+
+    def begin(self, name: str, entry: Entry) -> None:
+        """Count an operation of the user's, to which the calls that follow belong."""
+        self.current = (self.current[0] + 1, name, entry)
 
     def cast(self, tensor: Tensor, result: Tensor) -> Tensor:
         """Record a cast of autocast for the current operation; return it."""
@@ -263,10 +267,8 @@ def trace(
     drawn, grad = _drawn(), torch.is_grad_enabled()
     compiled = "torch._dynamo" in sys.modules  # then a part of the network may be: it is traced as it was written
     plain = torch.compiler.set_stance("force_eager") if compiled else nullcontext()
-    with ExitStack() as stack:
-        recording = (recording_functions(recorder), plain, recorder, half_storage(device))
-        for region in (*recording, TracedAutocast(format, recorder), *modes):
-            stack.enter_context(region)
+    recording = (recording_functions(recorder), plain, recorder, half_storage(device))
+    with nested_contexts(lambda: (*recording, TracedAutocast(format, recorder), *modes)):
         out = model(*args, **kwargs)
         with torch._C.DisableTorchFunction():
             leaves, spec = tree_flatten(out)
@@ -296,13 +298,12 @@ class TracedAutocast(autocast):
 
     def entry_for(self, func: Callable[..., Any], name: str) -> Entry:
         entry = super().entry_for(func, name)
-        self.recorder.current = (self.recorder.current[0] + 1, name, entry)
+        self.recorder.begin(name, entry)
         return entry
 
-    def _cast(self, name: str, entry: Entry, *rest: Any) -> tuple[Any, Any]:
-        if self.recorder.current[1:] != (name, entry):  # a registered function of the user's own
-            self.recorder.current = (self.recorder.current[0] + 1, name, entry)
-        return super()._cast(name, entry, *rest)
+    def call(self, function: Callable[..., Any], name: str, entry: Entry, args: Any, kwargs: Any) -> Any:
+        self.recorder.begin(name, entry)
+        return super().call(function, name, entry, args, kwargs)
 
     def _decide(self, rule: Rule, args: Any, kwargs: Any) -> Any:
         to, change = super()._decide(rule, args, kwargs)

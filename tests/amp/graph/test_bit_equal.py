@@ -18,20 +18,6 @@ from labkit.gemm import half_storage
 from labkit.train import networks
 
 
-class Residual(nn.Module):
-    """Two convolutions with batch norm, and the input added: a block of a ResNet, and a head."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.one, self.two = nn.Conv2d(1, 8, 3, padding=1), nn.Conv2d(8, 1, 3, padding=1, bias=False)
-        self.norm_one, self.norm_two = nn.BatchNorm2d(8), nn.BatchNorm2d(1)
-        self.head = nn.Linear(64, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = F.relu(self.norm_one(self.one(x)), inplace=True)
-        return self.head(F.relu(x + self.norm_two(self.two(y))).flatten(1))
-
-
 class Vae(nn.Module):
     """Encodes a distribution, draws from it, decodes; returns three tensors in a dict."""
 
@@ -56,28 +42,6 @@ class Tied(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         logits = self.out(self.embedding(tokens))
         return self.out(F.softmax(logits, -1) @ self.out.weight)
-
-
-class Square(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        return (x @ weight).pow(2)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        x, weight = ctx.saved_tensors
-        inner = 2 * (x.float() @ weight) * gradient
-        return (inner @ weight.T).to(x.dtype), x.float().T @ inner
-
-
-class WithFunction(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.weight, self.last = nn.Linear(16, 8), nn.Parameter(torch.randn(8, 8) / 4), nn.Linear(8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.last(Square.apply(self.first(x), self.weight))
 
 
 class SelfAttention(nn.Module):
@@ -115,7 +79,6 @@ IMAGES, STEPS = (4, 1, 8, 8), (4, 5, 8)
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
     "MLP": (networks.mlp, lambda: torch.rand(IMAGES)),
     "CNN with batch norm": (networks.batch_norm_cnn, lambda: torch.rand(IMAGES)),
-    "residual block": (Residual, lambda: torch.rand(IMAGES)),
     "UNet": (networks.Unet, lambda: torch.rand(2, 1, 16, 16)),
     "LSTM": (lambda: networks.CharLstm(12, 16), lambda: torch.randint(12, (4, 6))),
     "transformer": (lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), lambda: torch.randn(STEPS)),
@@ -124,7 +87,6 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
     "GAN's discriminator": (discriminator, lambda: torch.rand(IMAGES)),
     "tied weights": (Tied, lambda: torch.randint(12, (4, 5))),
     "multi-head attention": (SelfAttention, lambda: torch.randn(STEPS)),
-    "a custom Function": (WithFunction, lambda: torch.randn(8, 16)),
     "asks for a dtype": (AsksForDtype, lambda: torch.randn(4, 32)),
 }
 
