@@ -35,11 +35,7 @@ class Boundary:
         self._arguments = 0  # of the current call so far
 
     def run(self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call the model, or a graph or wrapper of it.
-
-        Raises:
-            RuntimeError: a tensor is on another device than the model's weights, and the model did not move it.
-        """
+        """Call the model, or a graph or wrapper of it; explain an error of tensors on several devices."""
         self._arguments, pending = 0, len(self.ranges.pending)
         kwargs = kwargs and mapped_anywhere(self._argument, kwargs)
         args = mapped_anywhere(self._argument, args)

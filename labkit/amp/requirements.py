@@ -68,10 +68,9 @@ def require_trainable(model: object, make_optimizer: object, recipe: object, los
 
 
 def require_known(model: nn.Module, known: Container[int]) -> None:
-    """Raise an error if a layer was added to the model after its engine was made: no optimizer would step it.
+    """Raise a RuntimeError if a layer was added to the model after its engine was made: no optimizer would step it.
 
-    Raises:
-        RuntimeError: the id() of a parameter that requires a gradient is not `known`; the message names it.
+    known  the id() of each parameter that the model had then
     """
     modules: list[nn.Module | None] = [model]
     while modules:  # runs in every step, so without the generators of parameters()

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from labkit.amp.loss_scaling.clip import Clipping, clip_without_waiting_, finish_clipping, in_fp32_where_held
+from labkit.amp.loss_scaling.clip import Clipping, clip_, clip_without_waiting_, finish_clipping
 from labkit.amp.loss_scaling.scaler import StepReport
 from labkit.amp.loss_scaling.unscale import largest_magnitudes, non_finite_flags, read, unscale_with_flags
 from labkit.amp.masters.weights import Weights
@@ -214,13 +214,10 @@ class StepGradients:
         """Clip without waiting for the gradients' device, on a CPU at once; return the norm before."""
         gradients = [g for g in self.unscaled() if g is not None]
         self._finish_clippings()
-        clipping = clip_without_waiting_(gradients, max_norm, norm_type)
-        if clipping.length.device.type != "cpu":
-            self.clippings.append(clipping)
-            return clipping.length
-        length = float(clipping.length)
-        finish_clipping(gradients, clipping, length)
-        return in_fp32_where_held(clipping.length, length)
+        if not gradients or gradients[0].is_cpu:
+            return clip_(gradients, max_norm, norm_type)
+        self.clippings.append(clip_without_waiting_(gradients, max_norm, norm_type))
+        return self.clippings[-1].length
 
     def to_change(self) -> Sum:
         """Return the unscaled gradients, which the caller may change: they are checked again."""

@@ -12,7 +12,7 @@ Source: torch.utils.checkpoint (both variants), which has no hook for this: two 
 """
 
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 from functools import cache, wraps
 from types import MethodWrapperType
 from typing import Any
@@ -85,9 +85,7 @@ def under(modes: tuple[LabMode, ...], function: Callable[..., Any], *args: Any, 
     """Call a function with these modes active; enter them only if they are not active already."""
     if open_modes() == modes:
         return function(*args, **kwargs)
-    with ExitStack() as stack:
-        for mode in modes:
-            stack.enter_context(mode)
+    with nested_contexts(lambda: modes):
         return function(*args, **kwargs)
 
 

@@ -32,7 +32,6 @@ from labkit.amp import (
     read_checkpoint,
     save_checkpoint,
 )
-from labkit.amp.masters.without_master import restore
 from labkit.formats import FP16
 from labkit.gemm import SEQUENTIAL_FP16, SPECS, TURING_4
 
@@ -341,27 +340,22 @@ def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
     assert interrupted, "some were killed while they wrote"
 
 
-def test_a_gpus_state_seeds_a_cpus_generator_and_says_so() -> None:
-    of_a_gpu = torch.arange(16, dtype=torch.uint8)
-    drawn = []
-    for state in (of_a_gpu, of_a_gpu, of_a_gpu + 1):
-        generator = torch.Generator()
-        with pytest.warns(UserWarning, match="drawn on a GPU when this was saved, and are drawn on a CPU now"):
-            restore(generator, state)
-        drawn.append(torch.rand(4, generator=generator))
-    assert torch.equal(drawn[0], drawn[1])
-    assert not torch.equal(drawn[0], drawn[2])
-
-
 def test_a_checkpoint_of_a_stochastic_recipe_goes_on_on_another_kind_of_device() -> None:
-    """The state dict of a GPU's engine differs from this one in its generator alone."""
+    """The state dict of a GPU's engine differs from this one in its generator alone, whose state seeds ours."""
+    said = "drawn on a GPU when this was saved, and are drawn on a CPU now.* not bit for bit"
     for recipe in ("FP16 stochastic", "BF16 stochastic", "NVFP4"):
-        engine = Engine(nn.Linear(32, 4), partial(torch.optim.SGD, lr=0.1), RECIPES[recipe])
-        state = engine.state_dict()
-        state["products" if "products" in state else "weights"]["generator"] = torch.arange(16, dtype=torch.uint8)
-        with pytest.warns(UserWarning, match="not bit for bit"):
-            engine.load_state_dict(state)
-        with engine.forward():
-            loss = engine(torch.ones(2, 32)).square().mean()
-        engine.backward(loss)
-        assert engine.step().stepped, recipe
+        steps, start = [], nn.Linear(32, 4)
+        for of_a_gpu in (torch.arange(16), torch.arange(16), torch.arange(16) + 1):
+            engine = Engine(copy.deepcopy(start), partial(torch.optim.SGD, lr=0.1), RECIPES[recipe])
+            state = engine.state_dict()
+            part = state["products" if "products" in state else "weights"]
+            part["generator"] = of_a_gpu.to(torch.uint8)
+            with pytest.warns(UserWarning, match=said):
+                engine.load_state_dict(state)
+            with engine.forward():
+                loss = engine(torch.ones(2, 32)).square().mean()
+            engine.backward(loss)
+            assert engine.step().stepped, recipe
+            steps.append(engine.model.weight.detach())
+        assert torch.equal(steps[0], steps[1]), recipe
+        assert recipe == "NVFP4" or not torch.equal(steps[0], steps[2]), recipe

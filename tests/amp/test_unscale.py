@@ -4,13 +4,11 @@ import itertools
 import math
 import random
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from labkit.amp import RECIPES, Engine, autocast, layer_scales, unscale
 from labkit.amp.loss_scaling.clip import clip_
@@ -130,25 +128,6 @@ def test_what_is_no_gradient_and_a_scale_that_is_none_are_refused() -> None:
     for scale in (0.0, -2.0, 2.0**-128, 2.0**128, math.inf, math.nan):
         with pytest.raises(ValueError, match=r"from 2\^-126 to 3.4e38"):
             unscale([torch.ones(1)], scale)
-
-
-class Waits(TorchDispatchMode):
-    """Counts what makes the host wait for a device: reading a scalar, or copying to the host."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += "_local_scalar_dense" in str(func)
-        return func(*args, **(kwargs or {}))
-
-
-def test_the_host_waits_once_however_many_tensors_there_are() -> None:
-    gradients = [torch.ones(3) for _ in range(100)]
-    with Waits() as waits:
-        unscale(gradients, 8.0)
-    assert waits.count == 1
 
 
 def test_a_thousand_random_steps_find_exactly_what_isfinite_finds() -> None:

@@ -34,18 +34,6 @@ def test_the_body_computes_the_same() -> None:
     assert not is_composite(torch.Tensor.unflatten)
 
 
-def test_a_half_attention_layer_runs_on_a_cpu_with_fp32_accumulation() -> None:
-    for dtype in (torch.float16, torch.bfloat16):
-        model, x = attention()
-        exact, _ = model(x, x, x)
-        half = model.to(dtype)
-        with half_storage("cpu"):
-            y, _ = half(x.to(dtype), x.to(dtype), x.to(dtype))
-        assert y.dtype == dtype
-        # A handful of roundings on values below 1: a few ulps of the format at 1.
-        assert (y.float() - exact).abs().max() < 8 * torch.finfo(dtype).eps
-
-
 def test_a_mode_is_gone_after_a_composite_that_fails() -> None:
     with autocast(), pytest.raises(AttributeError):
         F.normalize("no tensor")  # type: ignore[arg-type]

@@ -190,11 +190,7 @@ class Weights:
         """Step the master weights with unscaled gradients, one for each of `optimizer_weights`, then copy them back.
 
         `edited` says whether the model's weights were edited since the last step, by what `edits` returned a moment
-        ago; None finds out.
-
-        Raises:
-            RuntimeError: other values stand in the model for a while (`replaced_by`).
-            ValueError: a weight's `.data` were given another shape.
+        ago; None finds out. Raises as `adopt_edits`.
         """
         self.adopt_edits(edited)
         for weight, gradient in zip(self.optimizer_weights, gradients, strict=True):
@@ -254,8 +250,7 @@ class Weights:
     def edits(self) -> list[Tensor] | None:
         """Return flags on the weights' devices: not 0 where they were changed; None if they moved to another device.
 
-        Raises:
-            RuntimeError, ValueError: as `adopt_edits`.
+        Raises as `adopt_edits`.
         """
         if self._replaced:
             raise RuntimeError(
@@ -266,11 +261,7 @@ class Weights:
         return differences(self._noted, checksum(self._copied)) if self._copied else []
 
     def require_unmoved(self) -> None:
-        """Raise an error if the model was moved to another device; its first weight is checked.
-
-        Raises:
-            RuntimeError: it was.
-        """
+        """Raise a RuntimeError if the model was moved to another device; its first weight is checked."""
         if self.model_weights and (now := self.model_weights[0].device) != self._device:
             raise RuntimeError(
                 f"the model was moved to {now} after the engine was made, whose master weights and optimizer are on "
