@@ -72,7 +72,7 @@ def shorten_(values: Sequence[Tensor], length: Tensor, max_norm: float) -> Clipp
 
 
 def finish_clipping(gradients: Sequence[Tensor], clipping: Clipping, length: float) -> None:
-    """Multiply gradients of this norm by what is left of the factor, if something is."""
+    """Multiply gradients of this norm by the rest of the factor, if it is below 1."""
     rest = clipping.max_norm / (length + _EPSILON) / _LEAST_FACTOR
     if math.isfinite(length) and rest < 1.0:
         torch._foreach_mul_([stored(g) for g in gradients if g.numel()], rest)

@@ -174,20 +174,16 @@ class Layer:
     """A layer's products, called by `labkit.gemm.product` in place of a plain one.
 
     Args:
-        format: how its operands are written.
-        memory: what the scales of its model remember.
+        products: the mode, which knows how operands are written, and what the scales of its model remember.
         key: what they remember of this layer stands under it.
         weight, op: from whose shape a unit scale follows.
-        recipe: the name that a refusal says.
 
     Raises:
         RuntimeError: it is called inside a transform of torch.func, or its gradient is to be differentiated again.
     """
 
-    def __init__(
-        self, format: ProductFormat, memory: ScaleMemory, key: str, weight: Tensor, op: str, recipe: str
-    ) -> None:
-        self.format, self.memory, self.key, self.recipe = format, memory, key, recipe
+    def __init__(self, products: "LowBitProducts", key: str, weight: Tensor, op: str) -> None:
+        self.format, self.memory, self.recipe, self.key = products.format, products.memory, products.recipe, key
         if torch._C._are_functorch_transforms_active():
             raise RuntimeError(self._unsupported("a plain call", "one inside a transform (grad, vmap, jacrev ...)"))
         self.roles = ("input", "weight") if op == "linear" else ("weight", "input")  # of A and B
@@ -383,9 +379,6 @@ class LowBitProducts(LabMode):
         self.memory.end_step()
         return self
 
-    def _layer(self, key: str, weight: Tensor, op: str) -> Layer:
-        return Layer(self.format, self.memory, key, weight, op, self.recipe)
-
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
@@ -402,7 +395,7 @@ class LowBitProducts(LabMode):
         key = self._key(weight, name)
         if key in self._last or weight.dim() < 2 or not given.dtype == weight.dtype == torch.float32:
             return func(*args, **kwargs)
-        return run(func, args, kwargs, self._layer(key, weight, name))
+        return run(func, args, kwargs, Layer(self, key, weight, name))
 
     def _key(self, weight: Tensor, op: str) -> str:
         """Return the key of a weight's state: its name, or the shape of a computed weight, which has no name."""
@@ -414,7 +407,7 @@ class LowBitProducts(LabMode):
         weights = next(a for a in args if isinstance(a, list | tuple) and any(isinstance(t, nn.Parameter) for t in a))
         if any(t.dtype != torch.float32 for t in (args[0], *weights)):
             return func(*args, **kwargs)
-        layers = [self._layer(self._key(w, "recurrent"), w, "recurrent") if w.dim() > 1 else None for w in weights]
+        layers = [Layer(self, self._key(w, "recurrent"), w, "recurrent") if w.dim() > 1 else None for w in weights]
         first = next(layer for layer in layers if layer is not None)
         written = [w if at is None else at.rewrite(w, "weight") for at, w in zip(layers, weights, strict=True)]
         given = [written if a is weights else a for a in args[1:]]
