@@ -34,7 +34,3 @@ PRESETS: dict[str, ScalerConfig] = {
     # above 1: there inf passes for a clean step and reaches the weights. fastai v2's MixedPrecision is torch's.
     "fastai": ScalerConfig(growth_interval=1000, floor=1.0, cap=2.0**24, steps_at_floor=True),
 }
-
-# fastai v2's own, fastai/callback/fp16.py, NonNativeMixedPrecision.before_step: an overflow leaves the count as it is,
-# so that 500 clean steps make the scale grow however many overflows lie between them; neither floor nor cap.
-FASTAI_2_NON_NATIVE = ScalerConfig(init_scale=2.0**24, growth_interval=500, restart_on_inf=False)

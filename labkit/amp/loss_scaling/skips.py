@@ -58,11 +58,11 @@ def diagnosis(report: StepReport, config: ScalerConfig) -> str | None:
     )
 
 
-def _format_names(names: tuple[str, ...], most: int = 5) -> str:
+def _format_names(names: tuple[str, ...]) -> str:
     if not names:
         return "some gradient"
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(f"{name!r}" for name in names[:most]) + more
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return ", ".join(f"{name!r}" for name in names[:5]) + more
 
 
 def _format_scale(scale: float) -> str:

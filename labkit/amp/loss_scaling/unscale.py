@@ -12,7 +12,6 @@ Source: torch.amp.GradScaler.unscale_ (the kernel, the reciprocal in FP64, one f
 
 import math
 from collections.abc import Sequence
-from typing import overload
 
 import torch
 from torch import Tensor
@@ -22,23 +21,9 @@ from labkit.amp.loss_scaling.scaler import FP32_MAX, FP32_SMALLEST_NORMAL
 _WIDE = (torch.float32, torch.float64)  # may be unscaled in place
 
 
-@overload
-def unscale(
-    gradients: Sequence[Tensor], scale: float, names: None = None, *, in_place: bool = False
-) -> tuple[list[Tensor], bool]: ...
-
-
-@overload
-def unscale(
-    gradients: Sequence[Tensor], scale: float, names: Sequence[str], *, in_place: bool = False
-) -> tuple[list[Tensor], bool, tuple[str, ...]]: ...
-
-
 @torch.no_grad()
-def unscale(
-    gradients: Sequence[Tensor], scale: float, names: Sequence[str] | None = None, *, in_place: bool = False
-) -> tuple[list[Tensor], bool] | tuple[list[Tensor], bool, tuple[str, ...]]:
-    """Return the gradients of the unscaled loss, whether any of them holds inf or NaN, and, with `names`, which.
+def unscale(gradients: Sequence[Tensor], scale: float, *, in_place: bool = False) -> tuple[list[Tensor], bool]:
+    """Return the gradients of the unscaled loss, and whether any of them holds inf or NaN.
 
     FP16 and BF16 gradients are returned in FP32, FP32 and FP64 ones in their dtype. Sparse gradients are returned
     coalesced, with duplicates added up in FP32. The host waits for the devices once, for any number of tensors.
@@ -46,28 +31,17 @@ def unscale(
     Args:
         gradients: of any shapes, dtypes and devices.
         scale: the factor of the loss.
-        names: one for each gradient; those with inf or NaN are returned as a third value.
         in_place: True overwrites FP32 and FP64 gradients, which saves the copy; never FP16 and BF16 ones.
 
     Raises:
-        ValueError: scale is outside FP32's normal range, or there are not as many names as gradients.
+        ValueError: scale is outside FP32's normal range.
         TypeError: a gradient is complex or an integer, or sparse in another layout than COO.
 
     >>> unscale([torch.tensor([1024.0, 6e-8]).half()], scale=1024.0)
     ([tensor([1.0000e+00, 5.8208e-11])], False)
-    >>> unscale([torch.ones(2), torch.tensor(math.nan)], 8.0, names=["weight", "bias"])[1:]
-    (True, ('bias',))
     """
-    if names is not None and len(names) != len(gradients):
-        raise ValueError(f"expected one name for each gradient, got {len(names)} names for {len(gradients)} gradients")
     unscaled, flags = unscale_with_flags(gradients, scale, in_place=in_place)
-    if names is None:
-        return unscaled, any(read(flags))
-    if all(flag.device.type == "cpu" for flag in flags) and not any(read(flags)):
-        return unscaled, False, ()  # on a CPU, a second read costs no wait, so find the names only if needed
-    sizes = read(largest_magnitudes(unscaled))
-    bad = tuple(name for name, size in zip(names, sizes, strict=True) if not math.isfinite(size))
-    return unscaled, bool(bad), bad
+    return unscaled, any(read(flags))
 
 
 @torch.no_grad()
