@@ -30,7 +30,6 @@ class Clipping(NamedTuple):
     max_norm: float
 
 
-@torch.no_grad()
 def clip_(gradients: Sequence[Tensor], max_norm: float, norm_type: float = 2.0) -> Tensor:
     """Scale gradients down in place to a total norm of at most `max_norm`; return the norm before, a scalar.
 
@@ -75,7 +74,8 @@ def finish_clipping(gradients: Sequence[Tensor], clipping: Clipping, length: flo
     """Multiply gradients of this norm by the rest of the factor, if it is below 1."""
     rest = clipping.max_norm / (length + _EPSILON) / _LEAST_FACTOR
     if math.isfinite(length) and rest < 1.0:
-        torch._foreach_mul_([stored(g) for g in gradients if g.numel()], rest)
+        with torch.no_grad():
+            torch._foreach_mul_([stored(g) for g in gradients if g.numel()], rest)
 
 
 def in_fp32_where_held(length: Tensor, value: float) -> Tensor:

@@ -133,7 +133,8 @@ def by_device_and_dtype(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
     """Return the numbers that tensors store in groups, each of which one kernel takes."""
     groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for tensor in tensors:
-        groups.setdefault((tensor.device, tensor.dtype), []).append(stored(tensor))
+        values = tensor if tensor.layout is torch.strided else stored(tensor)  # a call costs as much as all of this
+        groups.setdefault((tensor.device, tensor.dtype), []).append(values)
     return list(groups.values())
 
 
