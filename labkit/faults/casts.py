@@ -11,9 +11,7 @@ from labkit.faults.fault import Fault, Kind, Training
 from labkit.faults.loops import accuracy, batches, network, plain, scaled
 
 
-@partial(
-    Fault,
-)
+@partial(Fault)
 def backward_inside(fixed):
     """The backward pass runs inside the autocast region.
 

@@ -1,7 +1,7 @@
 """All faults by id, and the search for the one that an error message belongs to.
 
 Idea: the words of an error are compared with those that a fault is known by. What differs from run to run is taken out
-of both texts: numbers, quotes, and the names that torch's versions give to one thing (`c10::Half`, `at::Half`). A fault
+of both texts: numbers, quotes, and the names that torch's versions give to one thing (`c10::Half`, `float16`). A fault
 is found where its words stand in the text, or the text in its words.
 
 Invariant: a text that no fault is known by finds none; nothing is guessed from single words.
@@ -22,7 +22,6 @@ FAULTS: dict[str, Fault] = {fault.id: fault for fault in sorted(_KNOWN, key=lamb
 GPU_CARDS: dict[str, GpuCard] = {name: card for name, card in vars(gpu).items() if isinstance(card, GpuCard)}
 
 FEWEST_WORDS = 4  # of a text that is looked for inside a fault's own words
-SAME = {r"\b(?:c10|at|torch)::": "", r"\b(?:float16|half)\b": "half", r"['\"`]": "", r"[-+]?\d[\d.,e+-]*": "#"}
 
 
 def cards() -> dict[str, Fault | GpuCard]:
@@ -38,13 +37,13 @@ def explain(text: str) -> list[Fault | GpuCard]:
     >>> explain("IndexError: list index out of range")
     []
     """
-    asked = plain(simplified(text))
+    asked = plain(text)
     found = {fault: max(map(len, fits)) for fault in cards().values() if (fits := _fits(fault, asked))}
     return sorted(found, key=lambda fault: (-found[fault], fault.id))
 
 
 def _fits(fault: Fault | GpuCard, asked: str) -> list[str]:
-    known = [plain(simplified(words)) for words in fault.errors]
+    known = [plain(words) for words in fault.errors]
     return [words for words in known if words in asked or (asked in words and len(asked.split()) >= FEWEST_WORDS)]
 
 
@@ -54,7 +53,4 @@ def plain(text: str) -> str:
     >>> plain("value cannot be converted to type at::Half") == plain("value cannot be converted to type c10::Half")
     True
     """
-    text = text.lower()
-    for pattern, word in SAME.items():
-        text = re.sub(pattern, word, text)
-    return " ".join(text.split())
+    return re.sub(r"[-+]?\d[\d.,e+-]*", "#", re.sub(r"\bfloat16\b", "half", simplified(text)))

@@ -87,25 +87,10 @@ class Card:
         """The fault in one sentence."""
         return (inspect.getdoc(self.function) or "").partition("\n")[0]
 
-    @property
-    def symptom(self) -> str:
-        """What its author sees."""
-        return self._texts("Symptom")[0]
-
-    @property
-    def cause(self) -> str:
-        """Why it happens."""
-        return self._texts("Cause")[0]
-
-    @property
-    def reading(self) -> str:
-        """What instruments show that gives it away."""
-        return self._texts("Reading")[0]
-
-    @property
-    def repair(self) -> str:
-        """What to do."""
-        return self._texts("Repair")[0]
+    symptom = property(lambda self: self._texts("Symptom")[0], doc="What its author sees.")
+    cause = property(lambda self: self._texts("Cause")[0], doc="Why it happens.")
+    reading = property(lambda self: self._texts("Reading")[0], doc="What instruments show that gives it away.")
+    repair = property(lambda self: self._texts("Repair")[0], doc="What to do.")
 
     @property
     def errors(self) -> tuple[str, ...]:
@@ -140,14 +125,6 @@ class Fault(Card):
     prevented: str = ""
     shown: Callable[..., Any] | None = None
 
-    def broken(self) -> Training:
-        """Return the training that fails."""
-        return self.function(False)
-
-    def fixed(self) -> Training:
-        """Return the repaired training."""
-        return self.function(True)
-
     @property
     def where(self) -> str:
         """Where the fault is not seen, in a sentence; "" for a fault that is seen everywhere."""
@@ -175,7 +152,7 @@ def run(fault: Fault, fixed: bool) -> TrainingOutcome:
     losses: list[float] = []
     with random_state_kept():
         try:
-            training = fault.fixed() if fixed else fault.broken()
+            training = fault.function(fixed)
             for batch in training.batches:
                 loss = training.step(batch)
                 losses.append(math.nan if loss is None else loss.item() if isinstance(loss, Tensor) else loss)

@@ -61,9 +61,7 @@ def ranks_part(fixed):
     return Training(lambda step: mine[step], range(len(mine)), lambda: 1 / (1 + mine[-1]))
 
 
-@partial(
-    Fault,
-)
+@partial(Fault)
 def saved_half(fixed):
     """A checkpoint is made small with model.half(), which changes the model itself.
 

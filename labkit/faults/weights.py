@@ -179,9 +179,7 @@ def moment_in_bf16(fixed):
     return Training(step, range(3000), score, model, optimizer)
 
 
-@partial(
-    Fault,
-)
+@partial(Fault)
 def optimizer_made_before(fixed):
     """The optimizer was made before the model was copied or converted.
 
