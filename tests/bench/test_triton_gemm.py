@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from labkit.bench import GemmCase, run_case, triton_gemm
+from labkit.bench import GemmCase, run_case, timing, triton_gemm
 from labkit.bench.triton_gemm import TILES, matmul, why_unavailable
 from labkit.formats import FP16
 
@@ -57,6 +57,14 @@ def test_without_triton_it_says_where_it_comes_from(monkeypatch):
         matmul(torch.ones(16, 16).half(), torch.ones(16, 16).half())
     with pytest.raises(RuntimeError, match=r"Triton tiles 128x256x64, 3 ahead was not timed on cpu: Triton is"):
         run_case(GemmCase(16, 16, 16, FP16, kernel=TILES[0].name))
+
+
+def test_a_case_runs_the_tile_that_it_names(monkeypatch):
+    seen = []
+    monkeypatch.setattr(timing, "matmul", lambda a, b, tile, out: seen.append(tile))
+    for tile in TILES:
+        timing.computation(GemmCase(16, 16, 16, FP16, kernel=tile.name))(None, None, out=None)
+    assert seen == list(TILES)
 
 
 def test_on_a_cpu_it_says_how_to_run_it(monkeypatch):
