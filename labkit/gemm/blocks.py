@@ -61,9 +61,7 @@ class Width:
 
     floats, whole  type of the terms, and of the cut terms
     bits           integers of the same size; the exponent field begins at bit `point` and is shifted by `bias`
-    exponents      type of a product's exponent
-    least          the exponent of a block whose terms are all zero
-    absent         exponent of a zero operand: so low that a zero product aligns nothing
+    least          power of two of a block whose terms are all zero
     """
 
     floats: type
@@ -71,13 +69,11 @@ class Width:
     bits: type
     point: int
     bias: int
-    exponents: type
-    least: int
-    absent: int
+    least: float
 
 
-WIDE = Width(np.float64, np.float64, np.int64, _POINT, _BIAS, np.int16, ZERO_EXPONENT, -2000)
-NARROW = Width(np.float32, np.int32, np.int32, 23, 127, np.int8, -64, -64)
+WIDE = Width(np.float64, np.float64, np.int64, _POINT, _BIAS, 2.0**ZERO_EXPONENT)
+NARROW = Width(np.float32, np.int32, np.int32, 23, 127, 2.0**-64)
 
 
 def emulator() -> str:
@@ -115,15 +111,15 @@ def blocks(a: Floats, b: Floats, c: Floats, spec: MmaSpec, result: Format) -> Fl
     width = width_for(a, b, c, spec)
     a, b = a.transpose(2, 0, 1)[..., None], b.transpose(1, 0, 2)[:, :, None]  # [k, g, m, 1] and [k, g, 1, n]
     a, b, c = (np.ascontiguousarray(each, width.floats) for each in (a, b, c))
-    exponents_a, exponents_b = _exponents(a, spec.operands, width), _exponents(b, spec.right, width)
+    powers_a, powers_b = _powers(a, spec.operands, width), _powers(b, spec.right, width)
     d = np.empty(c.shape, np.float32)
 
     def work(tile: tuple[slice, slice, slice]) -> None:
         g, i, j = tile
         left, right = (slice(None), g, i), (slice(None), g, slice(None), j)
-        exponents = exponents_a[left], exponents_b[right]
+        powers = powers_a[left], powers_b[right]
         with np.errstate(invalid="ignore", over="ignore", under="ignore"):
-            d[tile] = _tile(a[left], b[right], exponents, c[tile], spec, result, width)
+            d[tile] = _tile(a[left], b[right], powers, c[tile], spec, result, width)
 
     in_threads(work, list(tiles(c.shape, TILE // spec.block_length)))
     return d
@@ -135,7 +131,8 @@ def _compiled(a: Floats, b: Floats, c: Floats, spec: MmaSpec, result: Format) ->
     if more := -a.shape[2] % spec.block_length:
         a, b = np.pad(a, ((0, 0), (0, 0), (0, more))), np.pad(b, ((0, 0), (0, more), (0, 0)))
     a, b = (np.require(each, np.float32, ("C", "W")) for each in (a, b))  # the array type that is compiled
-    operands, d = (a, _powers(a, spec.operands), b, _powers(b, spec.right)), np.array(c, np.float32, order="C")
+    operands = a, _powers(a, spec.operands, NARROW), b, _powers(b, spec.right, NARROW)
+    d = np.array(c, np.float32, order="C")
     kept = -1 << (_POINT - spec.result_significand_bits)
     narrow = width_for(a, b, None, spec) is NARROW
     how = spec.block_length, spec.fraction_bits, 2.0**result.emin, kept, result == FP16, spec.reaches_subnormals
@@ -148,12 +145,12 @@ def _compiled(a: Floats, b: Floats, c: Floats, spec: MmaSpec, result: Format) ->
     return d
 
 
-def _powers(values: Floats, format: Format) -> Floats:
+def _powers(values: Floats, format: Format, width: Width) -> Floats:
     """Return the power of two of each operand: of emin for a subnormal, of emax for an infinity, 0 for zero."""
-    bits = values.view(np.int32) & np.int32(0x7F800000)
-    np.clip(bits, format.emin + 127 << 23, format.emax + 127 << 23, out=bits)
+    bits = values.view(width.bits) & width.bits(2 * width.bias + 1 << width.point)
+    np.clip(bits, format.emin + width.bias << width.point, format.emax + width.bias << width.point, out=bits)
     bits *= values != 0
-    return bits.view(np.float32)
+    return np.asarray(bits.view(width.floats))
 
 
 def in_threads(work: Any, pieces: list[Any]) -> None:
@@ -193,27 +190,18 @@ def width_for(a: Floats, b: Floats, c: Floats | None, spec: MmaSpec) -> Width:
     return NARROW if finite and not small else WIDE
 
 
-def _exponents(values: Floats, format: Format, width: Width) -> NDArray[Any]:
-    """Return exponents of operands: emin for a subnormal, which has no leading one, and `absent` for a zero."""
-    field = (values.view(width.bits) >> width.point) & (2 * width.bias + 1)
-    np.clip(field, format.emin + width.bias, format.emax + width.bias, out=field)
-    field -= width.bias
-    field[values == 0] = width.absent
-    return field.astype(width.exponents)
-
-
 def _tile(
-    a: Floats, b: Floats, of_operands: tuple[Any, Any], c: Floats, spec: MmaSpec, result: Format, width: Width
+    a: Floats, b: Floats, powers: tuple[Floats, Floats], c: Floats, spec: MmaSpec, result: Format, width: Width
 ) -> Floats:
-    """Add all blocks to C: A and its exponents are [k, g, m, 1], B and its exponents [k, g, 1, n]."""
+    """Add all blocks to C: A and its powers are [k, g, m, 1], B and its powers [k, g, 1, n]."""
     length, d = spec.block_length, c
-    terms, exponents = (np.empty((length, *c.shape), kind) for kind in (width.floats, width.exponents))
+    terms = np.empty((length, *c.shape), width.floats)
     whole = terms if width.whole is width.floats else np.empty(terms.shape, width.whole)
     for k in range(0, len(a), length):
         block = slice(k, k + length)
         size = len(a[block])
-        np.add(of_operands[0][block], of_operands[1][block], out=exponents[:size])
-        unit = _unit(exponents[:size].max(axis=0), d, spec, result, width)
+        np.multiply(powers[0][block], powers[1][block], out=terms[:size])  # exponents are added by multiplication
+        unit = _unit(terms[:size].max(axis=0), d, spec, result, width)
         scale = (width.bits(2 * width.bias << width.point) - unit).view(width.floats)
         np.multiply(a[block], b[block], out=terms[:size])
         terms[:size] *= scale
@@ -227,11 +215,9 @@ def _tile(
     return d
 
 
-def _unit(products: NDArray[Any], c: Floats, spec: MmaSpec, result: Format, width: Width) -> NDArray[Any]:
-    """Return the bits of a kept term's last place, 2^(E-F); E is the largest exponent, of the products or of C."""
-    field = np.maximum(products, width.least).astype(width.bits)
-    field += width.bias
-    field <<= width.point
+def _unit(power: Floats, c: Floats, spec: MmaSpec, result: Format, width: Width) -> NDArray[Any]:
+    """Return the bits of a kept term's last place, 2^(E-F); 2^E is the largest power, of the products or of C."""
+    field = np.maximum(power, width.floats(width.least)).view(width.bits)
     of_c = c.view(width.bits) & width.bits(2 * width.bias + 1 << width.point)
     if result.emin > ZERO_EXPONENT:  # a subnormal FP16 C has no leading one: its exponent is emin
         np.maximum(of_c, result.emin + width.bias << width.point, out=of_c, where=c != 0)
