@@ -38,7 +38,7 @@ def surface() -> dict[str, Any]:
     from labkit.faults import cards
     from labkit.formats import FORMATS
     from labkit.grading import CONSULTATIONS, EXERCISES
-    from labkit.grading.hints import hints
+    from labkit.grading.answer_log import hints
     from labkit.train import TASKS
 
     return {

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import io
+import math
 import os
 import shutil
 import time
@@ -19,12 +20,12 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from labkit.course import lessons
+from labkit.grading.program import Unreadable
 from labkit.grading.submission import (
     CANVAS,
     MAX_BYTES,
     MAX_DEPTH,
     MOODLE,
-    Unreadable,
     content_of,
     files_in,
     learner_in,
@@ -101,12 +102,9 @@ def _archives_in(path: Path, folder: Path, refused: Refused) -> list[Path]:
 
 
 class _Unpacking:
-    """The unpacking of an archive and those inside it, with limits on what is written.
+    """The unpacking of an archive and those inside it, with limits on what is written: `bytes` and `members`."""
 
-    bytes, members   None: no limit
-    """
-
-    def __init__(self, refused: Refused, bytes: int | None = None, members: int | None = None) -> None:
+    def __init__(self, refused: Refused, bytes: float = math.inf, members: float = math.inf) -> None:
         self.refused, self.bytes, self.members = refused, bytes, members
 
     def unpack_bytes(self, content: bytes, folder: Path, depth: int = DEEPEST) -> None:
@@ -153,17 +151,16 @@ class _Unpacking:
             return f"it is larger than {MAX_BYTES >> 20} MiB"
         if info.file_size > MAX_ARCHIVE:
             return f"an archive inside of an archive has at most {MAX_ARCHIVE >> 20} MiB"
-        if self.bytes is not None and self.members is not None:
-            self.bytes, self.members = self.bytes - info.file_size, self.members - 1
-            if self.bytes < 0 or self.members < 0:
-                return f"its archive holds more than {MAX_UNPACKED >> 20} MiB or {MAX_MEMBERS} files"
+        self.bytes, self.members = self.bytes - info.file_size, self.members - 1
+        if self.bytes < 0 or self.members < 0:
+            return f"its archive holds more than {MAX_UNPACKED >> 20} MiB or {MAX_MEMBERS} files"
         return ""
 
     def _write(self, content: bytes, target: Path, info: zipfile.ZipInfo, depth: int) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         if target.suffix.lower() == ".zip":
             if depth:
-                inner = self if self.bytes is not None else _Unpacking(self.refused, MAX_UNPACKED, MAX_MEMBERS)
+                inner = self if self.bytes < math.inf else _Unpacking(self.refused, MAX_UNPACKED, MAX_MEMBERS)
                 inner.unpack_bytes(content, target.with_suffix(""), depth - 1)
             else:
                 self.refused[target.with_suffix("")] = f"archives lie more than {DEEPEST} deep in each other"

@@ -31,7 +31,7 @@ class TeacherComment:
 
 
 Comments = Mapping[tuple[str, str], TeacherComment]
-"""(learner, exercise) -> what the teacher says."""
+"""(learner, exercise) -> what the teacher says; an empty exercise means all work of a learner."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,13 @@ def marks_of(
     rows: Sequence[GradeRow],
     late: Mapping[tuple[str, str], int],
     percent: float,
-    comments: Mapping[tuple[str, str], TeacherComment],
+    comments: Comments,
 ) -> list[Mark]:
     """Return the mark of each row.
 
     late      (learner, notebook) -> days after work was due
     percent   of the points earned, taken off for each of these days
-    comments  (learner, exercise) -> the teacher's comment; the name as the teacher wrote it
+    comments  the teacher's, with names as the teacher wrote them
     """
     words = by_row(comments, [row.student for row in rows])
     marks = []
@@ -71,10 +71,8 @@ def marks_of(
     return marks
 
 
-def by_row(
-    comments: Mapping[tuple[str, str], TeacherComment], students: Iterable[str]
-) -> dict[tuple[str, str], TeacherComment]:
-    """Return (learner, exercise) -> the teacher's comment, by the names of the submissions.
+def by_row(comments: Comments, students: Iterable[str]) -> dict[tuple[str, str], TeacherComment]:
+    """Return the teacher's comments by the names of the submissions.
 
     A name matches an equal name, or else the only one that differs just in case, spaces or Unicode composition.
     """
@@ -94,7 +92,7 @@ def total(marks: Sequence[Mark]) -> tuple[float, int]:
 
 
 def by_student(marks: Sequence[Mark]) -> dict[str, list[Mark]]:
-    """Return each learner's marks."""
+    """Return the marks of each learner."""
     found: dict[str, list[Mark]] = {}
     for mark in marks:
         found.setdefault(mark.row.student, []).append(mark)
@@ -104,7 +102,7 @@ def by_student(marks: Sequence[Mark]) -> dict[str, list[Mark]]:
 def read_comments(path: Path) -> dict[tuple[str, str], TeacherComment]:
     """Return the comments in a table with the columns student, exercise, points and comment.
 
-    Points may be empty. An empty exercise means all work of a learner.
+    Points may be empty.
 
     Raises:
         OSError: it cannot be read.
@@ -129,15 +127,15 @@ def read_comments(path: Path) -> dict[tuple[str, str], TeacherComment]:
     return found
 
 
-def unused(comments: Mapping[tuple[str, str], TeacherComment], rows: Sequence[GradeRow]) -> list[str]:
+def unused(comments: Comments, rows: Sequence[GradeRow]) -> list[str]:
     """Return a sentence for each comment that matches no row."""
-    present = {(row.student, row.exercise) for row in rows} | {(row.student, "") for row in rows}
-    students = dict.fromkeys(row.student for row in rows)
-    unused = []
-    for (name, exercise), word in comments.items():
-        if not present & by_row({(name, exercise): word}, students).keys():
-            unused.append(f"no row for {name!r} {exercise}: your comment is unused")
-    return unused
+    present = {(row.student, exercise) for row in rows for exercise in (row.exercise, "")}
+    students = [row.student for row in rows]
+    return [
+        f"no row for {name!r} {exercise}: your comment is unused"
+        for (name, exercise), word in comments.items()
+        if not present & by_row({(name, exercise): word}, students).keys()
+    ]
 
 
 POSSIBLE = "points possible"  # Canvas's second line
@@ -156,7 +154,6 @@ class Roster:
         return [line for line in filled if POSSIBLE not in _cell(line, "Student").lower()]
 
     def name(self, line: Line) -> str:
-        """Return the name of a line's learner."""
         named = (_cell(line, key) for key in ("Student", "Full name", "name", "learner"))
         return next(filter(None, [*named, *(cell.strip() for cell in line.values())]), "")
 
@@ -275,15 +272,10 @@ def _columns(kind: str, line: Line, own: Sequence[Mark], graded: Mapping[str, Se
         limit = _limit(line)
         grade = points if limit is None or not out_of else points * limit / out_of
         return {"Grade": f"{grade:.2f}", "Feedback comments": f"{points:g} of {out_of} points"} if own else {}
-    whole = {lesson: _points(exercises, own) for lesson, exercises in graded.items()}
+    of = {lesson: [mark for mark in own if mark.row.exercise in {e.id for e in es}] for lesson, es in graded.items()}
+    whole = {lesson: f"{total(marks)[0]:g}" if marks else "" for lesson, marks in of.items()}
     if kind == "canvas":
         return whole
     points_of = {mark.row.exercise: f"{mark.points:g}" for mark in own}
     single = {exercise.id: points_of.get(exercise.id, "") for exercises in graded.values() for exercise in exercises}
     return whole | single | {"total": f"{total(own)[0]:g}" if own else ""}
-
-
-def _points(exercises: Sequence[Exercise], own: Sequence[Mark]) -> str:
-    ids = {exercise.id for exercise in exercises}
-    marks = [mark for mark in own if mark.row.exercise in ids]
-    return f"{total(marks)[0]:g}" if marks else ""

@@ -18,13 +18,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
-from typing import Any
 
-from labkit.classroom.marks import Mark, TeacherComment, by_row, by_student, total
+from labkit.classroom.marks import Comments, Mark, TeacherComment, by_row, by_student, total
 from labkit.classroom.tables import same_name
 from labkit.course import lessons, quiz_questions
 from labkit.grading.exercises import EXERCISES
-from labkit.grading.grade import heading
+from labkit.grading.grade import checks_html, heading
 from labkit.grading.submission import Submission, is_own
 from labkit.records import write_atomic
 from labkit.records.journal import NAME, entries, last_answers
@@ -39,9 +38,10 @@ body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(
 table { border-collapse: collapse; margin: .5em 0; } th, td { text-align: left; vertical-align: top;
        padding: .2em 1em .2em 0; border-bottom: 1px solid var(--line); }
 pre { background: var(--soft); padding: .6em; overflow-x: auto; white-space: pre-wrap; }
-pre, code, td.value { font-family: ui-monospace, monospace; font-size: 14px; } td.value { white-space: pre-wrap; }
-section { border-top: 2px solid var(--line); margin-top: 1.5em; } .good { color: var(--good); font-weight: 600; }
-.bad { color: var(--bad); font-weight: 600; } .warn { border-left: 4px solid var(--warn); padding-left: .6em; }
+pre, code { font-family: ui-monospace, monospace; font-size: 14px; }
+body { --jp-success-color0: var(--good); --jp-error-color0: var(--bad); --jp-warn-color1: var(--warn); }
+section { border-top: 2px solid var(--line); margin-top: 1.5em; }
+.warn { border-left: 4px solid var(--warn); padding-left: .6em; }
 @media print { :root { --ink: #000; --paper: #fff; --soft: #f4f4f4; --line: #999; --good: #14602a; --bad: #9b1c15;
        --warn: #8a5200; } body { margin: 0; max-width: none; font-size: 11pt; } section { break-inside: avoid; }
        pre { break-inside: auto; } }
@@ -76,7 +76,7 @@ NO_JOURNAL = "No journal was handed in: ask for the whole folder, not the notebo
 LONGEST_NAME = 200  # bytes; the rest of 255 is for suffixes
 
 
-def write_feedback(folder: Path, marks: Sequence[Mark], comments: dict[tuple[str, str], TeacherComment]) -> list[Path]:
+def write_feedback(folder: Path, marks: Sequence[Mark], comments: Comments) -> list[Path]:
     """Write <learner>.html for each into a folder, or <learner>/feedback.html where that is a folder; return them."""
     students = by_student(marks)
     places, words = _places(folder, students), by_row(comments, students)
@@ -121,28 +121,9 @@ def points_line(mark: Mark) -> str:
 
 
 def _section(mark: Mark) -> str:
-    row, details = mark.row, mark.row.details
-    body = "".join(_check(check) for check in details.get("checks", ()))
-    known = details.get("mistake")
-    if known:
-        body += f'<p class="warn"><strong>A known mistake ({escape(known["name"])}):</strong> '
-        body += f"{escape(known['sentence'])}</p>"
-    reason = "" if body else f"<p>{escape(row.reason)}</p>"
-    title = escape(heading(EXERCISES[row.exercise]))
-    return (
-        f"<section><h2>{title}</h2><p>{escape(points_line(mark))}</p>{_comment(mark.comment)}{reason}{body}</section>"
-    )
-
-
-def _check(check: dict[str, Any]) -> str:
-    kind = "good" if check["mark"].endswith("pass") else "bad"
-    line = f"{escape(check['name'])} ({check['points']} of {check['out_of']} points)"
-    rows = "".join(
-        f'<tr><td class="value">{escape(str(name))}</td><td class="value">{escape(str(value))}</td></tr>'
-        for name, value in check["rows"]
-    )
-    shown = f"<table>{rows}</table>" if rows else ""
-    return f'<div><span class="{kind}">{escape(check["mark"])}</span> {line}{shown}</div>'
+    body = checks_html(mark.row.details) or f"<p>{escape(mark.row.reason)}</p>"
+    title = escape(heading(EXERCISES[mark.row.exercise]))
+    return f"<section><h2>{title}</h2><p>{escape(points_line(mark))}</p>{_comment(mark.comment)}{body}</section>"
 
 
 def _comment(comment: TeacherComment | None) -> str:
@@ -178,7 +159,9 @@ def report(marks: Sequence[Mark], journals: Sequence[Path], notices: Sequence[st
     body += f"<h2>0 points for a name that was not defined</h2>{shown}"
     body += f"<h2>What they predicted</h2>{_predicted(marks, journals)}"
     if rows := learned(journals):
-        body += f"<h2>Before and after the course</h2>{_learned(rows)}"
+        head = ("question", "right before", "right after", "now right", "no longer right")
+        texts = [(r.question, _share(*r.before), _share(*r.after), f"{r.improved}", f"{r.declined}") for r in rows]
+        body += f"<h2>Before and after the course</h2>{table(head, texts)}"
     points = [(name, f"{total(own)[0]:g} of {total(own)[1]}") for name, own in students.items()]
     return page("The class", body + "<h2>Points</h2>" + table(("learner", "points"), points))
 
@@ -196,7 +179,8 @@ def minutes_of(exercise: str, journals: Sequence[Path]) -> list[float]:
         checks = [line for line in entries(journal, "exercise") if line["id"] == exercise]
         times = [when for line in checks if (when := _time(str(line.get("when", ""))))]
         if len(times) == len(checks) > 0:
-            best = max(range(len(checks)), key=lambda i: (_whole(checks[i].get("points")), -i))
+            points = [line["points"] if isinstance(line.get("points"), int) else 0 for line in checks]
+            best = points.index(max(points))
             if times[: best + 1] == sorted(times[: best + 1]):  # else a clock was set back
                 found.append((times[best] - times[0]).total_seconds() / 60)
     return found
@@ -257,19 +241,9 @@ def learned(journals: Iterable[Path]) -> list[Learned]:
     return found
 
 
-def _learned(rows: Sequence[Learned]) -> str:
-    def share(right: int, answers: int) -> str:
-        return (
-            f"{right} of {answers} ({right / answers:.0%})".replace(" ", "\N{NO-BREAK SPACE}")
-            if answers
-            else "no answer"
-        )
-
-    head = ("question", "right before", "right after", "now right", "no longer right")
-    texts = [
-        (row.question, share(*row.before), share(*row.after), f"{row.improved}", f"{row.declined}") for row in rows
-    ]
-    return table(head, texts)
+def _share(right: int, answers: int) -> str:
+    share = f"{right} of {answers} ({right / answers:.0%})" if answers else ""
+    return share.replace(" ", "\N{NO-BREAK SPACE}") or "no answer"
 
 
 def _time(text: str) -> datetime | None:
@@ -279,7 +253,3 @@ def _time(text: str) -> datetime | None:
     except ValueError:
         return None
     return when if when.tzinfo else when.replace(tzinfo=UTC)
-
-
-def _whole(value: object) -> int:
-    return value if isinstance(value, int) else 0

@@ -19,6 +19,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from labkit.course.text import BEGIN
 from labkit.grading.exercise import Exercise, Mistake, Outcome
 from labkit.grading.exercises import exercises_of
 from labkit.grading.judge import CaseSet, answers_of, outcomes_of, visible_cases
-from labkit.grading.stored import StoredAnswers, StoredCases, StoredMistake, StoredRows, digest
+from labkit.grading.stored import StoredAnswers, StoredMistake, digest, stored_cases, stored_rows
 from labkit.records import write_atomic
 from labkit.train import one_thread
 
@@ -158,7 +159,7 @@ def stored_exercise(exercise: Exercise, salt: bytes = b"") -> Exercise:
     paper = visible_cases(exercise)
     shown = dict(zip(paper.checks, paper.cases, strict=True))
     checks = {
-        check: replace(check, cases=StoredCases(shown.get(check, ())), outcome=_sealed(check.outcome, salt))
+        check: replace(check, cases=partial(stored_cases, shown.get(check, ())), outcome=_sealed(check.outcome, salt))
         for check in exercise.checks
     }
     sealed = replace(paper, checks=tuple(checks[check] for check in paper.checks))
@@ -178,7 +179,7 @@ def stored_exercise(exercise: Exercise, salt: bytes = b"") -> Exercise:
         mistakes=mistakes,
         provides={},  # what a notebook lacks at grading
         trained=None,
-        aside=StoredRows(rows),
+        aside=partial(stored_rows, rows),
     )
 
 

@@ -89,24 +89,20 @@ class Names:
     """
 
     def __init__(self, names: Iterable[tuple[str, int]]) -> None:
-        self._known: list[dict[str, dict[int, None]]] = [defaultdict(dict) for _ in range(3)]
-        for name, thing in names:
-            for known, own, bare in zip(self._known, _spellings(name), _spellings(unguard(name)), strict=True):
-                known[own][thing] = None
-                if known is not self._known[0]:
-                    known[bare][thing] = None
+        self._known = defaultdict[tuple[int, str], dict[int, None]](dict)
+        for name, item in names:
+            own, bare = _spellings(name), _spellings(unguard(name))
+            for key in (*enumerate(own), (1, bare[1]), (2, bare[2])):
+                self._known[key][item] = None
 
     def find(self, name: str) -> tuple[int, list[int]]:
         """Return the rank of the match, 0 for equal, 2 by `same_name`, and the items with this name.
 
         Either name may be escaped as in a table of ours.
         """
-        for exactness, known in enumerate(self._known):
-            for written in (name, unguard(name)):
-                spelling = _spellings(written)[exactness]
-                if spelling and spelling in known:
-                    return exactness, list(known[spelling])
-        return len(self._known), []
+        pairs = zip(_spellings(name), _spellings(unguard(name)), strict=True)
+        keys = [(exactness, spelling) for exactness, pair in enumerate(pairs) for spelling in pair if spelling]
+        return next(((key[0], list(self._known[key])) for key in keys if key in self._known), (3, []))
 
 
 def _spellings(name: str) -> tuple[str, str, str]:

@@ -13,7 +13,7 @@ import secrets
 import signal
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -29,7 +29,7 @@ from labkit.grading.plan import attempts, implausible_times, late_days
 from labkit.grading.results import GradeRow, GradingLog, best_of, visible, write
 from labkit.grading.sandbox.runner import NotStarted
 from labkit.grading.sandbox.worker import Limits
-from labkit.grading.submission import find, hard_linked
+from labkit.grading.submission import Submission, find, hard_linked
 from labkit.records import exclusive_lock, linux, now, write_atomic
 from labkit.train import one_thread
 
@@ -54,10 +54,10 @@ def grade(arguments: Namespace) -> int:
         comments = read_comments(arguments.manual) if arguments.manual else {}
         with TemporaryDirectory(prefix="labkit-hand-in-") as scratch:
             arguments.submissions, refused = unpack_archives(arguments.submissions, Path(scratch))
-            rows = _grade_class(arguments, refused)
+            submissions = find(arguments.submissions, refused)
+            rows = _grade_class(arguments, submissions)
             if rows is None:
                 return INTERRUPTED
-            submissions = find(arguments.submissions, refused)
             late = {(one.student, one.notebook): late_days(one, arguments.due) for one in submissions}
             marks = marks_of(rows, late, arguments.late, comments)
             notes = unused(comments, rows)
@@ -78,14 +78,11 @@ def grade(arguments: Namespace) -> int:
     return 0
 
 
-def _grade_class(args: Namespace, refused: Mapping[Path, str]) -> list[GradeRow] | None:
+def _grade_class(args: Namespace, submissions: Sequence[Submission]) -> list[GradeRow] | None:
     """Grade and write the file; return the rows, or None after an interrupt, when those made so far are written.
 
     The log of an earlier grading is resumed.
-
-    refused   what archives hold and could not be unpacked, as labkit.grading.submission.find takes it
     """
-    submissions = find(args.submissions, refused)
     if not submissions:
         raise FileNotFoundError(f"no notebook (.ipynb) in {', '.join(map(str, args.submissions))}")
     if not args.csv.parent.is_dir():

@@ -43,7 +43,7 @@ def release(arguments: Namespace) -> int:
 def exercises(arguments: Namespace) -> int:
     from labkit.classroom.model_answers import as_csv
     from labkit.grading import EXERCISES
-    from labkit.grading.validation import problems
+    from labkit.grading.judge import problems
 
     use_course(arguments, solutions=True)
     added = [lesson for lesson in lessons() if lesson.folder.parent != lessons_folder()]

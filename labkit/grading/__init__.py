@@ -3,11 +3,10 @@
 from typing import Any
 
 from labkit.course import lessons
-from labkit.grading.answer_log import progress
+from labkit.grading.answer_log import hint, progress
 from labkit.grading.exercise import Exercise, Mistake
 from labkit.grading.exercises import EXERCISES
 from labkit.grading.grade import Grade
-from labkit.grading.hints import hint
 from labkit.grading.judge import check, earned, judge
 
 # What a lesson's cases.py has for its notebook.

@@ -1,7 +1,8 @@
-"""The learner's log of answers: what was checked, restoring answers into notebooks, and progress through the course.
+"""The learner's log: answers that were checked, their restoration into notebooks, hints, and progress.
 
 Each `check()` in a notebook appends the source of its cell, the points and the time to the journal beside the notebook
-(labkit.records.journal). Progress is computed from the journal alone, so it spans all notebooks of a folder.
+(labkit.records.journal). Each `hint()` appends its step: the next call shows the next one, even after a restart.
+Progress is computed from the journal alone, so it spans all notebooks of a folder.
 
 Invariant: only a cell without work is overwritten. Logging never fails a check.
 """
@@ -17,11 +18,11 @@ from typing import Any
 
 from labkit.course import learners_notebook, lessons
 from labkit.grading.exercise import Exercise
-from labkit.grading.exercises import EXERCISES
+from labkit.grading.exercises import EXERCISES, find_exercise
 from labkit.grading.grade import Grade
 from labkit.grading.program import bare
 from labkit.records import write_atomic
-from labkit.records.journal import NAME, current_journal, entries, save_answer
+from labkit.records.journal import NAME, append_answer, current_journal, entries, last_answers, save_answer
 
 STARTER = "raise NotImplementedError("
 
@@ -116,10 +117,7 @@ def has_work(present: str, answer: str, starter: str = "") -> bool:
     """
     if STARTER not in present:
         return True
-    try:
-        own = _lines(present) - _lines(answer) - _lines(starter)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # an unfinished line, or too deep to compare
-        return True
+    own = _lines(present) - _lines(answer) - _lines(starter)
     return any(not line.startswith(("def ", "class ", "from ", "import ", "check(", STARTER)) for line in own if line)
 
 
@@ -140,6 +138,55 @@ def _source(function: object) -> str:
     except (OSError, TypeError):
         own = ""
     return cell if own.strip() in cell else f"{own}\n\n{cell}"
+
+
+# --- hints: three for each exercise, which cost no points ---
+
+
+@dataclass(frozen=True, repr=False)
+class Hint:
+    """One hint; a notebook shows it as a line. step: from 1 to `of`."""
+
+    text: str
+    step: int
+    of: int
+
+    def __str__(self) -> str:
+        more = f" (Ask again for hint {self.step + 1}.)" if self.step < self.of else " (That was the last one.)"
+        return f"Hint {self.step} of {self.of}: {self.text}{more}"
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(str(self))}</p>"
+
+
+def hints() -> dict[str, tuple[str, ...]]:
+    """Return the hints of every exercise, the first step first."""
+    return {id: tuple(steps) for lesson in lessons() for id, steps in lesson.table("hints").items()}
+
+
+def hint(exercise_id: str, journal: Path | None = None) -> Hint:
+    """Return the next hint for an exercise; after the last one, the last again.
+
+    journal   records hints that were read; None: the journal beside the notebook; without any, the first is returned
+
+    >>> hint("start.smallest").text
+    'The formula is in the docstring. It has two parts: the bias, and a power of two.'
+
+    Raises:
+        ValueError: the exercise does not exist; the message names the nearest.
+    """
+    steps = hints().get(find_exercise(exercise_id).id)
+    if not steps:
+        raise ValueError(f"exercise {exercise_id!r} has no hints: its lesson's hints.toml holds none")
+    journal = journal or current_journal()
+    if journal is None:
+        return Hint(steps[0], 1, len(steps))
+    read = last_answers(journal, "hint").get(exercise_id, "0")
+    step = min(int(read) + 1 if read.isdigit() else 1, len(steps))
+    append_answer(journal, "hint", exercise_id, str(step))
+    return Hint(steps[step - 1], step, len(steps))
 
 
 # --- progress ---

@@ -12,6 +12,7 @@ import json
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -19,18 +20,18 @@ from pathlib import Path
 from labkit.grading.exercise import Exercise
 from labkit.grading.grade import Grade, as_json
 from labkit.grading.judge import CaseSet, grading_cases, judge
-from labkit.grading.plan import Notebook, plan, read
-from labkit.grading.program import bare, program_of, whole_program_of
+from labkit.grading.plan import plan
+from labkit.grading.program import Unreadable, bare, program_of
 from labkit.grading.results import GradeRow, GradingLog, key_of, visible
 from labkit.grading.sandbox import isolation
 from labkit.grading.sandbox.runner import Runner, packed, scratch
 from labkit.grading.sandbox.supervisor import Reply
 from labkit.grading.sandbox.wire import Failure, dump
 from labkit.grading.sandbox.worker import Limits, Request
-from labkit.grading.submission import Submission, Unreadable
+from labkit.grading.submission import Submission
 from labkit.grading.trainings import Trainings
 
-Plan = list[tuple[Notebook, list[Exercise]]]  # the exercises to grade from each notebook
+Plan = list[tuple[Submission, list[Exercise]]]  # the exercises to grade from each notebook
 Progress = Callable[[str], None]
 
 
@@ -38,8 +39,8 @@ Progress = Callable[[str], None]
 class Judged:
     """The results of a notebook after its code ran: rows, and replies that a training must decide."""
 
-    notebook: Notebook
-    rows: list[GradeRow]
+    submission: Submission
+    rows: list[GradeRow] = field(default_factory=list)
     pending: list[tuple[Exercise, Reply]] = field(default_factory=list)
 
 
@@ -61,56 +62,42 @@ def grade(
     log        stores rows as they are produced; rows that it already holds are not produced again
     output     the folder of the grades, which learners' code must not reach
     """
-    notebooks = [read(submission) for submission in submissions]
-    todo = plan(notebooks, lesson)
-    for line in _ignored(notebooks, todo):
+    todo = plan(submissions, lesson)
+    for line in _ignored(submissions, todo):
         progress(line)
     log = log or GradingLog(None, {"seed": seed})
-    keys = {id(one): key_of(one) for one, _ in todo}
+    keys = {one: key_of(one) for one, _ in todo}
+    graded = {key: {row.exercise for row in rows} for key, rows in log.rows.items()}
+    left = [(one, [e for e in exercises if e.id not in graded.get(keys[one], ())]) for one, exercises in todo]
     with scratch() as folder, Runner(limits, folder) as runner, _Pool(runner, workers) as pool:
-        private = [one.submission.path for one, _ in todo if one.submission.path is not None]
+        private = [one.path for one, _ in todo if one.path is not None]
         progress(isolation.describe(isolation.isolate(runner, private, output or folder)))
-        grader = _Grader(runner, Trainings(runner, workers), seed)
-        jobs = [pool.submit(grader.run, one, exercises) for one, exercises in _remaining(todo, keys, log)]
-        results = _collected(jobs, keys, log, progress)
+        grader, pending = _Grader(runner, Trainings(runner, workers), seed), list[Judged]()
+        jobs = [pool.submit(grader.run, one, exercises) for one, exercises in left if exercises]
+        for number, job in enumerate(as_completed(jobs), start=1):
+            new = job.result()
+            log.add(keys[new.submission], new.rows)
+            points, out_of = sum(row.points for row in new.rows), sum(row.out_of for row in new.rows)
+            more = f", and {len(new.pending)} to be trained" if new.pending else ""
+            progress(f"[{number}/{len(jobs)}] {new.submission.student}: {points} of {out_of}{more}")
+            pending += [new] if new.pending else []
         grader.trainings.run(pool, progress)
-        for each in (each for each in results if each.pending):
-            log.add(keys[id(each.notebook)], [grader.row(each.notebook, *pending) for pending in each.pending])
+        for each in pending:
+            log.add(keys[each.submission], [grader.row(each.submission, *reply) for reply in each.pending])
     return log.all_rows(dict.fromkeys(keys.values()))
 
 
-def _ignored(notebooks: Sequence[Notebook], todo: Plan) -> list[str]:
+def _ignored(submissions: Sequence[Submission], todo: Plan) -> list[str]:
     """Return a line for each notebook that is not graded, with the reason."""
-    graded = {(one.submission.student, one.lesson) for one, _ in todo}
+    planned = {one for one, _ in todo}
+    graded = {(one.student, one.lesson) for one in planned}
     lines = []
-    for one in (one for one in notebooks if all(one is not planned for planned, _ in todo)):
-        is_replaced = one.lesson and (one.submission.student, one.lesson) in graded
+    for one in (one for one in submissions if one not in planned):
+        is_replaced = one.lesson and (one.student, one.lesson) in graded
         other = f"another notebook of this learner counts for {one.lesson} (--take chooses)" if is_replaced else ""
-        what = one.submission.path or f"{one.submission.student}, {one.submission.notebook}"
+        what = one.path or f"{one.student}, {one.notebook}"
         lines.append(f"ignored, as {one.problem or other or 'it holds no exercise that is graded'}: {what}")
     return lines
-
-
-def _remaining(todo: Plan, keys: dict[int, str], log: GradingLog) -> Plan:
-    """Return what is not in the log yet."""
-    done = {key: {row.exercise for row in rows} for key, rows in log.rows.items()}
-    left = [(one, [e for e in exercises if e.id not in done.get(keys[id(one)], ())]) for one, exercises in todo]
-    return [(one, exercises) for one, exercises in left if exercises]
-
-
-def _collected(
-    jobs: Sequence[Future[Judged]], keys: dict[int, str], log: GradingLog, progress: Progress
-) -> list[Judged]:
-    """Log and report rows as they are produced."""
-    results = []
-    for number, job in enumerate(as_completed(jobs), start=1):
-        new = job.result()
-        log.add(keys[id(new.notebook)], new.rows)
-        results.append(new)
-        points, out_of = sum(row.points for row in new.rows), sum(row.out_of for row in new.rows)
-        pending = f", and {len(new.pending)} to be trained" if new.pending else ""
-        progress(f"[{number}/{len(jobs)}] {new.notebook.submission.student}: {points} of {out_of}{pending}")
-    return results
 
 
 class _Pool(ThreadPoolExecutor):
@@ -134,56 +121,56 @@ class _Grader:
         self.runner, self.trainings, self.seed = runner, trainings, seed
         self._shared = SharedReplies(runner)
 
-    def run(self, notebook: Notebook, exercises: Sequence[Exercise]) -> Judged:
+    def run(self, submission: Submission, exercises: Sequence[Exercise]) -> Judged:
         """Run the code of a notebook, and judge what a comparison decides.
 
         An answer without full points is run again behind all statements that its learner added to the notebook: one of
         them may have filled a table, changed a setting, or bound a name by `exec`. The better reply counts.
         """
-        replies = self._replies(notebook, exercises, program_of)
-        doubtful = [e for e in exercises if self._points(e, replies[e.id]) < e.points and _has_more(notebook, e)]
-        again = self._replies(notebook, doubtful, whole_program_of)
-        better = [e for e in doubtful if self._points(e, again[e.id]) > self._points(e, replies[e.id])]
-        replies |= {e.id: again[e.id] for e in better}
-        judged = Judged(notebook, [])
+        programs, replies = dict[str, list[str]](), dict[str, Reply]()
+        for exercise in exercises:
+            try:
+                programs[exercise.id] = sliced(submission, exercise)
+            except Unreadable as error:
+                replies[exercise.id] = Reply(exercise.id, str(error))
+        replies |= self._replies([(e, programs[e.id]) for e in exercises if e.id in programs])
+        whole = list[tuple[Exercise, list[str]]]()
+        for exercise in exercises:
+            if exercise.id in programs and self._points(exercise, replies[exercise.id]) < exercise.points:
+                with suppress(Unreadable):
+                    program = sliced(submission, exercise, whole=True)
+                    whole += [(exercise, program)] if program != programs[exercise.id] else []
+        again = self._replies(whole)
+        for exercise, _ in whole:
+            if self._points(exercise, again[exercise.id]) > self._points(exercise, replies[exercise.id]):
+                replies[exercise.id] = again[exercise.id]
+        judged = Judged(submission)
         for exercise in exercises:
             reply = replies[exercise.id]
             if not reply.note and self._needs_training(exercise, reply):
                 judged.pending.append((exercise, reply))
             else:
-                judged.rows.append(self.row(notebook, exercise, reply))
+                judged.rows.append(self.row(submission, exercise, reply))
         return judged
 
     def _points(self, exercise: Exercise, reply: Reply) -> int:
         """Return the points of a reply; all points where a training will decide, unless a name is missing."""
         if exercise.trained is None:
             return self._grade(exercise, reply).points
-        return 0 if reply.note or _misses_name(reply) else exercise.points
+        return 0 if reply.note or any("NameError" in line for line in reply.answers) else exercise.points
 
-    def row(self, notebook: Notebook, exercise: Exercise, reply: Reply) -> GradeRow:
+    def row(self, one: Submission, exercise: Exercise, reply: Reply) -> GradeRow:
         """Return the row of a reply."""
-        grade, one = self._grade(exercise, reply), notebook.submission
+        grade = self._grade(exercise, reply)
         reason = visible(grade.reason)
         return GradeRow(
             one.student, one.notebook, exercise.id, grade.points, grade.out_of, reason, self.seed, as_json(grade)
         )
 
-    def _replies(
-        self, notebook: Notebook, exercises: Sequence[Exercise], slicer: Callable[..., list[str]]
-    ) -> dict[str, Reply]:
-        replies, requests = dict[str, Reply](), list[Request]()
-        for exercise in exercises:
-            try:
-                if notebook.problem:
-                    raise Unreadable(notebook.problem)
-                requests.append(request_of(grading_cases(exercise, self.seed), slicer(notebook.cells, exercise)))
-            except Unreadable as error:
-                replies[exercise.id] = Reply(exercise.id, str(error))
-            except Exception as error:  # grading continues whatever is in the cells
-                note = f"it cannot be graded: {type(error).__name__}: {str(error)[:100]}"
-                replies[exercise.id] = Reply(exercise.id, note)
-        replies |= {request.exercise: self._shared.reply(request) for request in requests if request.run_by}
-        return replies | self.runner.run([request for request in requests if not request.run_by])
+    def _replies(self, programs: Sequence[tuple[Exercise, list[str]]]) -> dict[str, Reply]:
+        asked = [request_of(grading_cases(exercise, self.seed), program) for exercise, program in programs]
+        shared = {request.exercise: self._shared.reply(request) for request in asked if request.run_by}
+        return shared | self.runner.run([request for request in asked if not request.run_by])
 
     def _needs_training(self, exercise: Exercise, reply: Reply) -> bool:
         """Request the trainings that judge these answers; answers that are no recipes need none."""
@@ -219,7 +206,7 @@ class SharedReplies:
 
     def reply(self, request: Request) -> Reply:
         """Return the reply to a program; run it, unless an equal one has run or is running."""
-        key = (request.exercise, *map(normalized, request.program))
+        key = (request.exercise, *map(bare, request.program))
         with self._lock:
             is_first = key not in self._replies
             future = self._replies.setdefault(key, Future())
@@ -231,12 +218,20 @@ class SharedReplies:
         return future.result()
 
 
-def normalized(source: str) -> str:
-    """Return a program without comments, docstrings and formatting; as it is where it cannot be parsed."""
+def sliced(submission: Submission, exercise: Exercise, *, whole: bool = False) -> list[str]:
+    """Return the program of an answer; see `program_of`.
+
+    Raises:
+        Unreadable: there is none.
+    """
+    if submission.problem:
+        raise Unreadable(submission.problem)
     try:
-        return bare(source)
-    except Exception:  # a syntax error, or too deep to be written
-        return source
+        return program_of(submission.cells, exercise, whole=whole)
+    except Unreadable:
+        raise
+    except Exception as error:  # grading continues whatever is in the cells
+        raise Unreadable(f"it cannot be graded: {type(error).__name__}: {str(error)[:100]}") from error
 
 
 def request_of(cases: CaseSet, program: list[str]) -> Request:
@@ -259,18 +254,6 @@ def answers_in(reply: Reply) -> list[list[list[object]]]:
         return [json.loads(line) for line in reply.answers]
     except (ValueError, RecursionError):
         return []
-
-
-def _has_more(notebook: Notebook, exercise: Exercise) -> bool:
-    """Return whether the learner added statements that the answer does not need by name."""
-    try:
-        return whole_program_of(notebook.cells, exercise) != program_of(notebook.cells, exercise)
-    except Exception:  # unreadable, as its reply says
-        return False
-
-
-def _misses_name(reply: Reply) -> bool:
-    return "NameError" in reply.note or any("NameError" in line for line in reply.answers)
 
 
 def _place(cases: CaseSet, reply: Reply) -> str:

@@ -7,6 +7,7 @@ difficulty, minutes, and the solution, which is the reference). A learner's lab 
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from dataclasses import replace
 from functools import lru_cache
@@ -38,6 +39,20 @@ class Exercises(Mapping[str, Exercise]):
 
 
 EXERCISES = Exercises()
+
+
+def find_exercise(exercise_id: str) -> Exercise:
+    """Return the exercise with this name.
+
+    Raises:
+        ValueError: it does not exist; the message names the nearest.
+    """
+    if exercise_id in EXERCISES:
+        return EXERCISES[exercise_id]
+    near = difflib.get_close_matches(str(exercise_id), EXERCISES, n=1, cutoff=0.0)
+    raise ValueError(
+        f"there is no exercise {exercise_id!r}; the nearest name is {near[0]!r}, of {', '.join(EXERCISES)}"
+    )
 
 
 @lru_cache(maxsize=8)

@@ -8,6 +8,7 @@ Invariant: the last line says "Solved" exactly where every check of the notebook
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -19,8 +20,8 @@ _STYLE = (
     "color:var(--jp-ui-font-color1,inherit);border:1px solid var(--jp-border-color2,#888);"
     "border-radius:4px;padding:8px 12px;margin:4px 0;max-width:60em"
 )
-_PASS = "color:var(--jp-success-color0,#1b7a36);font-weight:600;white-space:nowrap;padding-right:1em;vertical-align:top"
-_FAIL = "color:var(--jp-error-color0,#b3261e);font-weight:600;white-space:nowrap;padding-right:1em;vertical-align:top"
+_MARK = "font-weight:600;white-space:nowrap;padding-right:1em;vertical-align:top;text-align:left;color:"
+_PASS, _FAIL = "var(--jp-success-color0,#1b7a36)", "var(--jp-error-color0,#b3261e)"
 _CODE = (
     "font-family:var(--jp-code-font-family,monospace);font-size:clamp(var(--jp-code-font-size,13px),0.85vw,17px);white-space:pre-wrap;"
     "text-align:left;vertical-align:top;padding:0 1em 0 0"
@@ -48,12 +49,10 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
-        """Return whether every case passed."""
         return self.counter_example is None
 
     @property
     def points(self) -> int:
-        """Return the points earned."""
         return self.check.points if self.passed else 0
 
 
@@ -76,7 +75,6 @@ class Grade:
 
     @property
     def points(self) -> int:
-        """Return the points earned so far."""
         return sum(verdict.points for verdict in self.verdicts)
 
     @property
@@ -97,7 +95,19 @@ class Grade:
     @property
     def reason(self) -> str:
         """Return one line with the reason for the points."""
-        return as_line(self)
+        if self.unsolved:
+            return "unsolved: the starter is still in place"
+        if not self.verdicts:
+            return self.note
+        failed = [verdict for verdict in self.verdicts if not verdict.passed]
+        parts = [f"{len(self.verdicts) - len(failed)} of {len(self.verdicts)} checks pass"]
+        if failed:
+            parts.append("failed: " + ", ".join(verdict.check.name for verdict in failed))
+        if self.mistake:
+            parts.append(f"known mistake: {self.mistake.name}")
+        elif failed and failed[0].counter_example:
+            parts.append("first: " + " ".join(failed[0].counter_example.difference.split()))
+        return "; ".join(parts + ([self.note] if self.note else []))
 
     def __str__(self) -> str:
         return as_text(self)
@@ -130,28 +140,12 @@ def summary(grade: Grade) -> str:
     return f"Solved. {passed} of {total} checks pass: {points}{left}. Grading repeats them on further cases."
 
 
-def as_line(grade: Grade) -> str:
-    """Return one line with the reason for the points."""
-    if grade.unsolved:
-        return "unsolved: the starter is still in place"
-    if not grade.verdicts:
-        return grade.note
-    failed = [verdict for verdict in grade.verdicts if not verdict.passed]
-    parts = [f"{len(grade.verdicts) - len(failed)} of {len(grade.verdicts)} checks pass"]
-    if failed:
-        parts.append("failed: " + ", ".join(verdict.check.name for verdict in failed))
-    if grade.mistake:
-        parts.append(f"known mistake: {grade.mistake.name}")
-    elif failed and failed[0].counter_example:
-        parts.append("first: " + " ".join(failed[0].counter_example.difference.split()))
-    return "; ".join(parts + ([grade.note] if grade.note else []))
-
-
 def as_text(grade: Grade) -> str:
     """Return the grade as plain text: a line for each check, with its counter-example; only the first is complete."""
     lines = [heading(grade.exercise)]
     for verdict in () if grade.unsolved else grade.verdicts:
-        lines.append(f"  {_mark(verdict)}  {verdict.check.name}  ({_points(verdict)})")
+        points = f"{verdict.points} of {verdict.check.points} points"
+        lines.append(f"  {_mark(verdict)}  {verdict.check.name}  ({points})")
         rows = _rows(grade, verdict)
         width = max((len(name) for name, _ in rows), default=0)
         lines += [f"      {name:<{width}}  {value}" for name, value in rows]
@@ -176,45 +170,38 @@ def as_json(grade: Grade) -> dict[str, Any]:
 def as_html(grade: Grade) -> str:
     """Return the grade as HTML that follows the notebook's theme. All output of the learner's code is escaped."""
     title = escape(heading(grade.exercise))
-    rows = "" if grade.unsolved else "".join(_html_row(grade, verdict) for verdict in grade.verdicts)
-    table = f'<table style="border:none;margin:6px 0;text-align:left">{rows}</table>' if rows else ""
-    known = ""
-    if grade.mistake:
-        name, sentence = escape(grade.mistake.name), escape(grade.mistake.sentence)
-        known = (
-            '<div style="border-left:3px solid var(--jp-warn-color1,#a65f00);padding-left:8px;margin:6px 0">'
-            f"<strong>! A known mistake ({name}):</strong> {sentence}</div>"
-        )
-    known += f"<div>{escape(grade.help)}</div>" if grade.help else ""
+    checks = "" if grade.unsolved else checks_html(as_json(grade))
+    help = f"<div>{escape(grade.help)}</div>" if grade.help else ""
     return (
-        f'<section class="labkit-grade" aria-label="{title}" style="{_STYLE}"><strong>{title}</strong>{table}{known}'
+        f'<section class="labkit-grade" aria-label="{title}" style="{_STYLE}"><strong>{title}</strong>{checks}{help}'
         f"<div>{escape(summary(grade))}</div></section>"
     )
 
 
-def _html_row(grade: Grade, verdict: Verdict) -> str:
-    style = _PASS if verdict.passed else _FAIL
+def checks_html(details: Mapping[str, Any]) -> str:
+    """Return the checks and the known mistake of a grade, as `as_json` wrote it, as HTML; "" where it has none."""
     plain = 'style="background:none;text-align:left;vertical-align:top"'
-    row = (
-        f'<tr {plain}><td style="{style};text-align:left">{_mark(verdict)}</td>'
-        f'<td style="text-align:left">{escape(verdict.check.name)} ({_points(verdict)})'
-    )
-    rows = _rows(grade, verdict)
-    if rows:
+    rows = ""
+    for check in details.get("checks", ()):
         inside = "".join(
-            f'<tr {plain}><td style="{_CODE}">{escape(name)}</td><td style="{_CODE}">{escape(value)}</td></tr>'
-            for name, value in rows
+            f"<tr {plain}>" + "".join(f'<td style="{_CODE}">{escape(str(text))}</td>' for text in row) + "</tr>"
+            for row in check["rows"]
         )
-        row += f'<table style="border:none;margin:2px 0">{inside}</table>'
-    return row + "</td></tr>"
+        colour, mark = (_PASS if check["mark"].endswith("pass") else _FAIL), escape(check["mark"])
+        line = f"{escape(check['name'])} ({check['points']} of {check['out_of']} points)"
+        line += f'<table style="border:none;margin:2px 0">{inside}</table>' if inside else ""
+        rows += f'<tr {plain}><td style="{_MARK}{colour}">{mark}</td><td style="text-align:left">{line}</td></tr>'
+    html = f'<table style="border:none;margin:6px 0;text-align:left">{rows}</table>' if rows else ""
+    if known := details.get("mistake"):
+        html += (
+            '<div style="border-left:3px solid var(--jp-warn-color1,#a65f00);padding-left:8px;margin:6px 0">'
+            f"<strong>! A known mistake ({escape(known['name'])}):</strong> {escape(known['sentence'])}</div>"
+        )
+    return html
 
 
 def _mark(verdict: Verdict) -> str:
     return "✓ pass" if verdict.passed else "○ open" if verdict.unsolved else "✗ fail"
-
-
-def _points(verdict: Verdict) -> str:
-    return f"{verdict.points} of {verdict.check.points} points"
 
 
 def _rows(grade: Grade, verdict: Verdict) -> list[tuple[str, str]]:

@@ -10,7 +10,6 @@ Invariant: `judge` runs no learner's code. It compares answers that labkit.gradi
 
 from __future__ import annotations
 
-import difflib
 import io
 import random
 import time
@@ -24,11 +23,11 @@ from typing import Any
 
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from labkit.course import lessons
+from labkit.course import Lesson, lessons
 from labkit.grading.answer_log import log_answer
 from labkit.grading.difference import difference, show
 from labkit.grading.exercise import Case, Check, Exercise, Outcome
-from labkit.grading.exercises import EXERCISES
+from labkit.grading.exercises import exercises_of, find_exercise
 from labkit.grading.grade import CounterExample, Grade, Verdict, as_html
 from labkit.grading.sandbox.answer import answer_case
 from labkit.grading.sandbox.wire import Failure, Json, dump, load
@@ -37,6 +36,7 @@ from labkit.records.journal import current_journal
 
 VISIBLE_SEED = 0
 SECONDS_PER_UPDATE = 0.3
+HINTS = 3  # of each exercise
 _failed_checks: Counter[str] = Counter()  # by exercise, since the process began
 
 
@@ -134,20 +134,6 @@ def earned(exercise_id: str, function: object, seed: int) -> int:
     if current_journal() is not None:
         display(HTML(as_html(grade)))  # type: ignore[no-untyped-call]
     return grade.points
-
-
-def find_exercise(exercise_id: str) -> Exercise:
-    """Return the exercise with this name.
-
-    Raises:
-        ValueError: it does not exist; the message names the nearest.
-    """
-    if exercise_id in EXERCISES:
-        return EXERCISES[exercise_id]
-    near = difflib.get_close_matches(str(exercise_id), EXERCISES, n=1, cutoff=0.0)
-    raise ValueError(
-        f"there is no exercise {exercise_id!r}; the nearest name is {near[0]!r}, of {', '.join(EXERCISES)}"
-    )
 
 
 @lru_cache(maxsize=256)
@@ -281,3 +267,36 @@ def _same(mistaken: object, answer: object, exercise: Exercise) -> bool:
     if isinstance(mistaken, Outcome) or isinstance(answer, Outcome):
         return isinstance(mistaken, Outcome) and isinstance(answer, Outcome) and mistaken.facts == answer.facts
     return difference(mistaken, answer, exercise.ulps, exercise.two_zeros) is None
+
+
+def problems(lesson: Lesson) -> list[str]:
+    """Return the problems of a lesson's exercises for its author, each with its file and exercise.
+
+    The solution must earn full marks. Each known mistake must lose points and be recognized by its own name.
+
+    Raises:
+        CourseError: text and exercises are inconsistent.
+    """
+    hints, found = lesson.table("hints"), []
+    for exercise in exercises_of(lesson):
+        own = hints.get(exercise.id, ())
+        if len(own) != HINTS:
+            found.append(
+                f"{lesson.folder / 'hints.toml'}: exercise {exercise.id}: expected {HINTS} hints, got {len(own)}"
+            )
+        found += [f"{lesson.folder / 'exercises.py'}: exercise {exercise.id}: {what}" for what in _faults(exercise)]
+    return found
+
+
+def _faults(exercise: Exercise) -> Iterator[str]:
+    paper = visible_cases(exercise)
+    right = judge(paper, answers_of(paper, exercise.reference, exercise.withheld))
+    if right.points < right.out_of:
+        yield f"the solution earns {right.points} of {right.out_of} points"
+    for known in exercise.mistakes:
+        grade = judge(paper, known_answers(paper, known.answer))
+        if grade.points == grade.out_of:
+            yield f"the mistake {known.name!r} equals the reference on every case of the notebook"
+        elif grade.mistake is not known:
+            called = grade.mistake.name if grade.mistake else "no known mistake"
+            yield f"the mistake {known.name!r} is called {called!r}"

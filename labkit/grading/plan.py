@@ -10,91 +10,48 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, time
-from pathlib import Path
 
 from labkit.grading.exercise import Exercise
 from labkit.grading.exercises import EXERCISES
 from labkit.grading.program import defines
-from labkit.grading.submission import CodeCell, Submission, Unreadable, belongs_to, read_cells
+from labkit.grading.submission import Submission
 
 DAY, MINUTE = 24 * 60 * 60, 60
 EARLIEST = datetime(2020, 1, 1).timestamp()  # archives and clocks without a time say 1980 or 1970
 
 
-@dataclass(frozen=True)
-class Notebook:
-    """A submission that was read: its code cells, or the problem; its lesson, if recognized."""
-
-    submission: Submission
-    cells: tuple[CodeCell, ...]
-    problem: str
-    lesson: str | None
-
-
-def read(submission: Submission) -> Notebook:
-    """Return the content of a submission."""
-    try:
-        cells, problem = tuple(read_cells(submission)), ""
-    except Unreadable as error:
-        cells, problem = (), str(error)
-    except Exception as error:  # grading continues whatever is in it
-        cells, problem = (), f"it cannot be read: {type(error).__name__}: {str(error)[:100]}"
-    return Notebook(submission, cells, problem, lesson_of(submission, cells))
-
-
-def lesson_of(submission: Submission, cells: Sequence[CodeCell]) -> str | None:
-    """Return the lesson of a notebook: that of most exercises in it, else its file's name, else None."""
-    lessons = lessons_in(cells)
-    name = Path(submission.notebook).stem
-    if lessons:
-        most = max(lessons.values())
-        return name if lessons.get(name) == most else next(other for other, n in lessons.items() if n == most)
-    return name if any(exercise.lesson == name for exercise in EXERCISES.values()) else None
-
-
-def lessons_in(cells: Sequence[CodeCell]) -> Counter[str]:
-    """Return for each lesson how many of its exercises have a cell here."""
-    exercises = EXERCISES.values()
-    return Counter(exercise.lesson for exercise in exercises if any(belongs_to(cell, exercise) for cell in cells))
-
-
-def plan(notebooks: Sequence[Notebook], lesson: str | None) -> list[tuple[Notebook, list[Exercise]]]:
+def plan(submissions: Sequence[Submission], lesson: str | None) -> list[tuple[Submission, list[Exercise]]]:
     """Return the exercises to grade from each notebook, students in order, each exercise once for each student.
 
     lesson   grade this one only; None: every lesson that some notebook belongs to, or all if none is recognized
     """
-    graded = {lesson} if lesson else {name for one in notebooks for name in _lessons_of(one)}
+    whole = Counter(exercise.lesson for exercise in EXERCISES.values())
+    graded = {lesson} if lesson else {one.lesson for one in submissions if one.lesson}
+    if not lesson:  # a notebook also counts for a lesson of which it holds half of the exercises
+        graded |= {name for one in submissions for name, n in one.lessons.items() if 2 * n >= whole[name]}
     exercises = [exercise for exercise in EXERCISES.values() if not graded or exercise.lesson in graded]
-    rows: dict[Notebook, list[Exercise]] = {}
-    for student in dict.fromkeys(one.submission.student for one in notebooks):
-        own = [one for one in notebooks if one.submission.student == student]
+    rows: dict[Submission, list[Exercise]] = {}
+    for student in dict.fromkeys(one.student for one in submissions):
+        own = [one for one in submissions if one.student == student]
         for exercise in exercises:
-            rows.setdefault(_notebook_of(exercise, student, own), []).append(exercise)
+            rows.setdefault(_source_of(exercise, student, own), []).append(exercise)
     return list(rows.items())
 
 
-def _lessons_of(notebook: Notebook) -> set[str]:
-    """Return the lessons that a notebook counts for: its own, and any of which it holds half of the exercises."""
-    whole = Counter(exercise.lesson for exercise in EXERCISES.values())
-    own = {notebook.lesson} if notebook.lesson else set()
-    return own | {name for name, n in lessons_in(notebook.cells).items() if 2 * n >= whole[name]}
-
-
-def _notebook_of(exercise: Exercise, student: str, notebooks: Sequence[Notebook]) -> Notebook:
+def _source_of(exercise: Exercise, student: str, own: Sequence[Submission]) -> Submission:
     """Return the notebook from which an answer is taken.
 
     First come those that hold an answer, then those with the starter, then those without the cell; among equals those
     of the exercise's own lesson, then the last by name.
     """
-    with_cell = [one for one in notebooks if any(belongs_to(cell, exercise) for cell in one.cells)]
-    of_lesson = [one for one in notebooks if one.lesson == exercise.lesson]
+    with_cell = [one for one in own if any(cell.belongs_to(exercise) for cell in one.cells)]
+    of_lesson = [one for one in own if one.lesson == exercise.lesson]
     answered = [one for one in {*with_cell, *of_lesson} if defines(one.cells, exercise)]
-    for group in (answered, with_cell, of_lesson, [one for one in notebooks if one.lesson is None]):
+    for group in (answered, with_cell, of_lesson, [one for one in own if one.lesson is None]):
         if group:
-            return max(group, key=lambda one: (one.lesson == exercise.lesson, notebooks.index(one)))
-    return Notebook(Submission(student, "", None), (), f"no notebook of lesson {exercise.lesson} was handed in", None)
+            return max(group, key=lambda one: (one.lesson == exercise.lesson, own.index(one)))
+    return Submission(student, "", None, refused=f"no notebook of lesson {exercise.lesson} was handed in")
 
 
 # --- attempts and lateness ---
@@ -155,7 +112,7 @@ def attempts(submissions: Sequence[Submission], take: str | None, due: float | N
         return [list(submissions)]
     groups: dict[tuple[str, str], list[Submission]] = {}
     for one in submissions:
-        groups.setdefault((one.student, read(one).lesson or one.notebook), []).append(one)
+        groups.setdefault((one.student, one.lesson or one.notebook), []).append(one)
     ordered = [sorted(group, key=modified, reverse=True) for group in groups.values()]
     ordered = [[one for one in group if not late_days(one, due)] or group for group in ordered]
     most = max((len(group) for group in ordered), default=0) if take == "best" else 1

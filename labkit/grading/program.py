@@ -3,8 +3,8 @@
 The cells of the exercise run in their order, however often the cell was copied or split. Before them run those
 statements of other cells that bind a name which the answer uses, directly or through another statement. So helpers and
 constants count, and a training whose result the answer does not use is not repeated. A statement may do more than bind
-names: it fills a table, changes a setting or writes a file. `whole_program_of` has all statements that the learner
-added. Syntax of IPython becomes calls, by IPython's own rules.
+names: it fills a table, changes a setting or writes a file. A whole program has all statements that the learner added.
+Syntax of IPython becomes calls, by IPython's own rules.
 
 Invariant: nothing here runs a learner's code; it is parsed at most.
 """
@@ -22,7 +22,6 @@ from functools import lru_cache
 
 from labkit.course import learners_notebook, lessons
 from labkit.grading.exercise import Exercise
-from labkit.grading.submission import CodeCell, Unreadable, belongs_to
 
 _CELL_MAGIC = re.compile(r"\A(\s*)%%(?=time\b|timeit\b|capture\b|prun\b)")
 _TIMED = re.compile(r"^([ \t]*|[\w, ]+=[ \t]*)%time[ \t]+(?=\S)", re.MULTILINE)
@@ -49,6 +48,23 @@ _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 MAX_TRANSFORMED = 256 << 10  # characters of one cell that IPython may read; it reads the cell again for each magic
 
 
+class Unreadable(Exception):
+    """A submission or an answer that cannot be graded; the message is the reason in the teacher's list."""
+
+
+@dataclass(frozen=True)
+class CodeCell:
+    """A code cell: its id, its tags and its source."""
+
+    id: str
+    tags: tuple[str, ...]
+    source: str
+
+    def belongs_to(self, exercise: Exercise) -> bool:
+        """Return whether the cell belongs to the exercise, by its tag or its id."""
+        return exercise.tag in self.tags or self.id == exercise.cell_id
+
+
 @dataclass(frozen=True)
 class Statement:
     """A statement at the top level of a cell, with the global names that it binds or changes, and those that it uses.
@@ -68,24 +84,16 @@ class Statement:
     is_star: bool = False
 
 
-def program_of(cells: Sequence[CodeCell], exercise: Exercise) -> list[str]:
+def program_of(cells: Sequence[CodeCell], exercise: Exercise, *, whole: bool = False) -> list[str]:
     """Return the code to run for one exercise: the statements that it needs of other cells, then its own cells.
+
+    whole   also every statement before the answer that is not one of the lessons'
 
     Raises:
         Unreadable: the cell was deleted and its function is nowhere else, or it is not Python.
     """
     answers, before, after = _parts(cells, exercise)
-    return [*_needed(answers, before, after, exercise), *answers]
-
-
-def whole_program_of(cells: Sequence[CodeCell], exercise: Exercise) -> list[str]:
-    """Return the program of `program_of`, with every statement before the answer that is not one of the lessons'.
-
-    Raises:
-        Unreadable: as `program_of` does.
-    """
-    answers, before, after = _parts(cells, exercise)
-    return [*_needed(answers, before, after, exercise, known=_statements_of_lessons()), *answers]
+    return [*_needed(answers, before, after, exercise, _statements_of_lessons() if whole else None), *answers]
 
 
 @lru_cache(maxsize=1)
@@ -119,19 +127,19 @@ def as_python(source: str) -> str:
 
 
 def bare(source: str) -> str:
-    """Return Python as it is formatted from its syntax tree, without comments and docstrings.
+    """Return Python as it is formatted from its syntax tree, without comments and docstrings; other text as it is.
 
     >>> bare('def f(x):\\n    "Twice."\\n    return 2*x  # is it?') == bare('def f(x): return 2 * x')
     True
-
-    Raises:
-        SyntaxError, ValueError, RecursionError, MemoryError: it is not Python, or too deep.
     """
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
-            node.body = node.body[1:] or [ast.Pass()]
-    return ast.unparse(tree)
+    try:
+        tree = ast.parse(source)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
+                node.body = node.body[1:] or [ast.Pass()]
+        return ast.unparse(tree)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # no Python, or too deep to be written
+        return source
 
 
 def _transformed(source: str) -> str:
@@ -164,19 +172,18 @@ def _parts(cells: Sequence[CodeCell], exercise: Exercise) -> tuple[list[str], li
     A starter is left out if another cell of the exercise holds an answer. If none does, the last answer in any other
     cell is added.
     """
-    places = [number for number, cell in enumerate(cells) if belongs_to(cell, exercise)]
-    last = max(places, default=len(cells))
-    others = [(number, cell) for number, cell in enumerate(cells) if number not in places]
-    before, after = (
-        [each for number, cell in others if (number < last) is early for each in _statements(as_python(cell.source))]
-        for early in (True, False)
-    )
-    own = list(dict.fromkeys(as_python(cells[number].source) for number in places))
+    places = [number for number, cell in enumerate(cells) if cell.belongs_to(exercise)]
+    before, after = list[Statement](), list[Statement]()
+    for number, cell in enumerate(cells):
+        if number not in places:
+            part = before if number < max(places, default=len(cells)) else after
+            part += _statements(as_python(cell.source))
+    own = dict.fromkeys(as_python(cells[number].source) for number in places)
     problems = [problem for source in own if (problem := _syntax_problem(source))]
     answers = [source for source in own if not _syntax_problem(source)]
     if any(_answers_in(source, exercise.entry) for source in answers):
-        is_bound = (any(exercise.entry in statement.binds for statement in _statements(s)) for s in answers)
-        answers = [s for s, bound in zip(answers, is_bound, strict=True) if not bound or _answers_in(s, exercise.entry)]
+        defining = [s for s in answers if any(exercise.entry in each.binds for each in _statements(s))]
+        answers = [s for s in answers if s not in defining or _answers_in(s, exercise.entry)]
     else:
         answers = [] if problems else answers
         answers += [s.source for s in [*before, *after] if exercise.entry in s.binds and not s.is_starter][-1:]
@@ -196,14 +203,14 @@ def _needed(
     before: Sequence[Statement],
     after: Sequence[Statement],
     exercise: Exercise,
-    known: frozenset[str] | None = None,
+    known: frozenset[str] | None,
 ) -> list[str]:
     """Return the statements of other cells that the answer needs, in the order of the notebook.
 
     What the answer itself uses is needed, however long it takes. Other lines of its cell, such as calls to try it out,
     get definitions and constants only.
 
-    known   also return each statement before the answer that is not one of these
+    known   also return each statement before the answer that is not one of these; None: no others
     """
     own = [statement for source in answers for statement in _statements(source)]
     bound = frozenset({exercise.entry}).union(exercise.provides, *(s.replaces for s in own))

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.grading.exercises import EXERCISES
-from labkit.grading.plan import Notebook
+from labkit.grading.submission import Submission
 from labkit.records import write_atomic
 from labkit.records.journal import append_line, read_lines
 
@@ -119,10 +119,9 @@ class GradingLog:
             self.path.unlink(missing_ok=True)
 
 
-def key_of(notebook: Notebook) -> str:
+def key_of(one: Submission) -> str:
     """Return a key of a submission and its content: a changed notebook is graded again."""
-    one = notebook.submission
-    content = [one.student, one.notebook, notebook.problem, [astuple(cell) for cell in notebook.cells]]
+    content = [one.student, one.notebook, one.problem, [astuple(cell) for cell in one.cells]]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 

@@ -15,9 +15,8 @@ from typing import Any
 
 from labkit.course import Cell, CourseError, Question, cells_of, questions, solution_of
 from labkit.course.text import BEGIN, END
-from labkit.grading import submission
 from labkit.grading.exercise import Edit, Exercise
-from labkit.grading.program import program_of
+from labkit.grading.program import CodeCell, program_of
 
 
 class Solutions:
@@ -74,7 +73,7 @@ def _function(text: Path, id: str, edits: tuple[Edit, ...]) -> Callable[..., Any
     sources = [cell.source for cell in cells]
     sources[question.place] = _edited(cells[question.place], edits)
     code = [
-        submission.CodeCell(str(cell.metadata.get("id", "")), cell.tags, solution_of(source))
+        CodeCell(str(cell.metadata.get("id", "")), cell.tags, solution_of(source))
         for cell, source in zip(cells, sources, strict=True)
         if cell.cell_type == "code"
     ]

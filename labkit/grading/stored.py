@@ -13,8 +13,8 @@ import gzip
 import hashlib
 import inspect
 import pickle
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from random import Random
 
 import numpy as np
@@ -55,24 +55,14 @@ class StoredMistake:
         raise TypeError("this lab has only a digest of the mistake's answers; the teacher's lab has the mistake")
 
 
-@dataclass(frozen=True, eq=False)
-class StoredCases:
-    """Replaces a draw: the visible cases."""
-
-    cases: tuple[Case, ...]
-
-    def __call__(self, _: Random) -> list[Case]:
-        return list(self.cases)
+def stored_cases(cases: Sequence[Case], _: Random) -> list[Case]:
+    """Replace a draw, as `partial(stored_cases, cases)`: return the visible cases."""
+    return list(cases)
 
 
-@dataclass(frozen=True, eq=False)
-class StoredRows:
-    """Replaces `Exercise.aside`: the rows of each visible case, by its repr."""
-
-    rows: dict[str, Rows] = field(default_factory=dict)
-
-    def __call__(self, *case: object) -> Rows:
-        return self.rows.get(repr(case), ())
+def stored_rows(rows: Mapping[str, Rows], *case: object) -> Rows:
+    """Replace `Exercise.aside`, as `partial(stored_rows, rows)`: return the rows of a visible case, by its repr."""
+    return rows.get(repr(case), ())
 
 
 def stored_exercises(lesson: Lesson) -> tuple[Exercise, ...]:

@@ -1,4 +1,4 @@
-"""Submissions: the notebooks that learners hand in, and the code cells in them.
+"""Submissions: the notebooks that learners hand in, their code cells, and the lessons that they belong to.
 
 Invariant: nothing here runs a learner's code, and no link is followed out of what its learner handed in.
 """
@@ -9,12 +9,15 @@ import json
 import os
 import re
 import stat
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
-from labkit.grading.exercise import Exercise
+from labkit.grading.exercises import EXERCISES
+from labkit.grading.program import CodeCell, Unreadable
 
 MAX_BYTES = 64 << 20
 MAX_CODE = 1 << 20  # characters of code, tags and ids in one notebook; a solved lesson has 60,000
@@ -23,33 +26,54 @@ CANVAS = re.compile(r"(?P<who>[^_]+)_(?:LATE_)?(?P<number>\d+)_\d+_(?P<file>.+)"
 MOODLE = re.compile(r"(?P<who>.+)_(?P<number>\d+)_assignsubmission_[a-z]+_?(?P<file>.*)")
 
 
-class Unreadable(Exception):
-    """A submission that cannot be graded; the message is the reason in the teacher's list."""
-
-
 @dataclass(frozen=True)
 class Submission:
-    """One notebook of one student.
+    """One notebook of one student, which is read once, when its content is first used.
 
     path      None if a student's folder holds no notebook, or it could not be unpacked
     own       the student's folder, or the notebook itself; None: the caller named the file
-    problem   why it cannot be graded, if known before it is opened
+    refused   why it cannot be graded, if known before it is opened
     """
 
     student: str
     notebook: str
     path: Path | None
     own: Path | None = None
-    problem: str = ""
+    refused: str = ""
 
+    @cached_property
+    def _content(self) -> tuple[tuple[CodeCell, ...], str]:
+        try:
+            return tuple(_read_cells(self)), ""
+        except Unreadable as error:
+            return (), str(error)
+        except Exception as error:  # grading continues whatever is in it
+            return (), f"it cannot be read: {type(error).__name__}: {str(error)[:100]}"
 
-@dataclass(frozen=True)
-class CodeCell:
-    """A code cell: its id, its tags and its source."""
+    @property
+    def cells(self) -> tuple[CodeCell, ...]:
+        """Its code cells; none where there is a problem."""
+        return self._content[0]
 
-    id: str
-    tags: tuple[str, ...]
-    source: str
+    @property
+    def problem(self) -> str:
+        """Why it cannot be graded, or ""."""
+        return self._content[1]
+
+    @cached_property
+    def lessons(self) -> Counter[str]:
+        """For each lesson, how many of its exercises have a cell here."""
+        exercises = EXERCISES.values()
+        return Counter(each.lesson for each in exercises if any(cell.belongs_to(each) for cell in self.cells))
+
+    @cached_property
+    def lesson(self) -> str | None:
+        """Its lesson: that of most exercises in it, else its file's name, else None."""
+        name = Path(self.notebook).stem
+        if self.lessons:
+            most = max(self.lessons.values())
+            return name if self.lessons.get(name) == most else self.lessons.most_common(1)[0][0]
+        return name if any(exercise.lesson == name for exercise in EXERCISES.values()) else None
 
 
 def find(paths: Iterable[Path], refused: Mapping[Path, str] | None = None) -> list[Submission]:
@@ -72,9 +96,9 @@ def find(paths: Iterable[Path], refused: Mapping[Path, str] | None = None) -> li
         inside = {f.relative_to(path): why for f, why in (refused or {}).items() if f != path and path in f.parents}
         for file, why in inside.items():
             student, name = learner_in(file.parts[0])
-            found.append(Submission(student, "/".join(file.parts[1:]) or name, None, problem=why))
-    handed_in = {one.student for one in found if one.path or one.problem}  # an empty folder beside it is ignored
-    return [one for one in found if one.path or one.problem or one.student not in handed_in]
+            found.append(Submission(student, "/".join(file.parts[1:]) or name, None, refused=why))
+    handed_in = {one.student for one in found if one.path or one.refused}  # an empty folder beside it is ignored
+    return [one for one in found if one.path or one.refused or one.student not in handed_in]
 
 
 def hard_linked(submissions: Iterable[Submission]) -> list[list[Submission]]:
@@ -189,14 +213,14 @@ def _is_hidden(name: str) -> bool:
     return name.startswith(".") or name == "__MACOSX"
 
 
-def read_cells(submission: Submission) -> list[CodeCell]:
+def _read_cells(submission: Submission) -> list[CodeCell]:
     """Return the code cells of a notebook.
 
     Raises:
         Unreadable: it is not a notebook, or has no code.
     """
-    if submission.path is None or submission.problem:
-        raise Unreadable(submission.problem or "no notebook in this student's folder, or none that can be read")
+    if submission.path is None or submission.refused:
+        raise Unreadable(submission.refused or "no notebook in this student's folder, or none that can be read")
     try:
         notebook = json.loads(content_of(submission.path, submission.own).decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
@@ -221,8 +245,3 @@ def _cell(cell: dict[str, object]) -> CodeCell:
         tags=tuple(str(tag) for tag in tags) if isinstance(tags, list) else (),
         source="".join(line for line in lines if isinstance(line, str)),
     )
-
-
-def belongs_to(cell: CodeCell, exercise: Exercise) -> bool:
-    """Return whether a cell belongs to the exercise, by its tag or its id."""
-    return exercise.tag in cell.tags or cell.id == exercise.cell_id

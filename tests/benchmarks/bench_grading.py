@@ -77,7 +77,7 @@ def family(pid: int) -> list[int]:
 def main() -> None:
     """Print the table."""
     args = options(__doc__, students=300, lessons=["06_loss_scaling"], recipes=20)
-    lessons = sorted(path.stem for path in build.sources()) if args.lessons == ["all"] else args.lessons
+    lessons = sorted(lesson.name for lesson in build.sources()) if args.lessons == ["all"] else args.lessons
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         hand_in(folder / "class", args.students, lessons, args.recipes)

@@ -6,7 +6,7 @@ from typing import Any
 
 from labkit.grading import EXERCISES
 from labkit.grading.judge import draw_cases
-from labkit.grading.submission import CodeCell
+from labkit.grading.program import CodeCell
 from notebooks import build
 
 SEEDS = (0, 1, 2)  # 0 is the notebook's

@@ -14,8 +14,7 @@ from jupyter_client.manager import start_new_kernel
 from labkit import cli
 from labkit.course import text
 from labkit.grading import EXERCISES, check, hint, progress
-from labkit.grading.answer_log import STARTER, LoggedAnswer, best, has_work, logged_answers, restore_answers
-from labkit.grading.hints import hints
+from labkit.grading.answer_log import STARTER, LoggedAnswer, best, has_work, hints, logged_answers, restore_answers
 from labkit.records.journal import NAME, append_answer, last_answers
 from notebooks import build
 from tests.grading.cases import cells_of
@@ -79,13 +78,6 @@ def test_the_same_answer_again_and_the_starter_add_nothing(ask, folder: Path) ->
         ask(f"{RIGHT}\n{CHECK}")
     ask(f"def my_smallest(exponent_bits, significand_bits):\n    {text.STARTER}\n\n{CHECK}")
     assert len((folder / NAME).read_text(encoding="utf-8").splitlines()) == 1
-
-
-def test_the_lines_that_an_exercise_begins_with_are_no_work() -> None:
-    starter, answer = "def f(x):\n    raise NotImplementedError()\n    return 1 / x", "def f(x):\n    return x"
-    assert has_work(starter, answer)
-    assert not has_work(starter, answer, starter)
-    assert has_work(starter.replace("1 / x", "2 / x"), answer, starter)
 
 
 def test_the_best_answer_is_the_latest_of_those_with_most_points() -> None:

@@ -14,7 +14,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from labkit.grading import CONSULTATIONS, EXERCISES, Treatment, check, look, treat
-from labkit.grading.batch import SharedReplies, normalized
+from labkit.grading.batch import SharedReplies
+from labkit.grading.program import bare
 from labkit.grading.sandbox.supervisor import Reply
 from labkit.grading.sandbox.wire import Instance, dump, load
 from labkit.grading.sandbox.worker import Request
@@ -329,8 +330,8 @@ def test_programs_that_are_alike_are_run_once() -> None:
 
 
 def test_a_program_that_is_not_python_is_alike_itself_alone() -> None:
-    assert normalized("def f(:") == "def f(:"
-    assert normalized("x = 1") != normalized("x = 2")
+    assert bare("def f(:") == "def f(:"
+    assert bare("x = 1") != bare("x = 2")
 
 
 def test_a_waiting_caller_gets_the_error_of_a_run() -> None:

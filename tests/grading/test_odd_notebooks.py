@@ -17,10 +17,10 @@ import pytest
 from labkit.grading import EXERCISES, judge
 from labkit.grading.batch import grade
 from labkit.grading.judge import answers_of, grading_cases
-from labkit.grading.plan import plan, read
-from labkit.grading.program import program_of
+from labkit.grading.plan import plan
+from labkit.grading.program import Unreadable, program_of
 from labkit.grading.sandbox.worker import Limits
-from labkit.grading.submission import Unreadable, find
+from labkit.grading.submission import find
 from tests.grading.hand_ins import NOTEBOOK, RIGHT, SETUP, UNSCALE, code, notebook, put, starter
 
 SEED = 13
@@ -166,9 +166,9 @@ def hand_in(folder: Path, students: dict[str, Odd] = ODD) -> None:
 def test_every_odd_notebook_gets_its_points(tmp_path: Path) -> None:
     hand_in(tmp_path)
     found: dict[str, dict[str, int]] = {f"{number:03}": {} for number in range(len(ODD))}
-    for submission, exercises in plan([read(one) for one in find([tmp_path])], None):
+    for submission, exercises in plan(find([tmp_path]), None):
         for exercise in exercises:
-            row = found[submission.submission.student]
+            row = found[submission.student]
             assert exercise.id not in row, "one row for each"
             row[exercise.id] = points_here_of(submission, exercise.id)
     for (name, odd), row in zip(ODD.items(), found.values(), strict=True):

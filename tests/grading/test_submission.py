@@ -1,14 +1,13 @@
 """From a folder of notebooks to the code that is run for one exercise. Nothing of a learner's runs in here."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from labkit.grading import EXERCISES
-from labkit.grading.plan import lesson_of
-from labkit.grading.program import as_python, program_of
-from labkit.grading.submission import CodeCell, Submission, Unreadable, find, read_cells
+from labkit.grading.program import CodeCell, Unreadable, as_python, program_of
+from labkit.grading.submission import Submission, find
+from tests.grading.hand_ins import code, notebook, put
 
 ADVANCE = EXERCISES["scaling.advance"]
 
@@ -72,35 +71,17 @@ def test_what_is_no_notebook_or_cannot_be_run_says_so(tmp_path: Path) -> None:
         ('{"cells": [5, {"cell_type": "code", "source": 7, "metadata": []}]}', "empty notebook"),
     ):
         path.write_text(text, encoding="latin-1")
-        with pytest.raises(Unreadable, match=says):
-            read_cells(Submission("ada", "ada.ipynb", path))
+        assert says in Submission("ada", "ada.ipynb", path).problem
     with pytest.raises(Unreadable, match="syntax error"):
         program_of([own("x = '\0'")], ADVANCE)
 
 
-def test_the_source_of_a_cell_may_be_a_string_or_lines(tmp_path: Path) -> None:
-    path = tmp_path / "ada.ipynb"
-    cells = [{"cell_type": "code", "source": ["x = 1\n", "y = 2"]}, {"cell_type": "code", "source": "z = 3"}]
-    path.write_text(json.dumps({"cells": cells}), encoding="utf-8")
-    assert [cell.source for cell in read_cells(Submission("ada", "ada.ipynb", path))] == ["x = 1\ny = 2", "z = 3"]
-
-
-def test_a_lesson_is_recognised_by_its_exercises_or_its_file() -> None:
-    assert lesson_of(Submission("ada", "00_start.ipynb", None), [own("x = 1")]) == "06_loss_scaling"
-    assert lesson_of(Submission("ada", "06_loss_scaling.ipynb", None), []) == "06_loss_scaling"
-    assert lesson_of(Submission("ada", "ada.ipynb", None), [own("x = 1")]) == "06_loss_scaling"
-    assert lesson_of(Submission("ada", "ada.ipynb", None), [other("x = 1")]) is None
-
-
-def test_what_other_systems_leave_in_a_folder_is_no_learner(tmp_path: Path) -> None:
-    """An archive packed on a Mac, unpacked on Windows, in a folder with blanks and umlauts."""
-    folder = tmp_path / "Übung 6" / "Änne O'Neil"
-    left = (".DS_Store", "desktop.ini", "__MACOSX/._06_loss_scaling.ipynb", "__MACOSX/06.ipynb")
-    for name in ("06_loss_scaling.ipynb", *left):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text("{}")
-    for name in (".DS_Store", "desktop.ini", "__MACOSX/Änne O'Neil/06_loss_scaling.ipynb"):
-        (folder.parent / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder.parent / name).write_text("{}")
-    (found,) = find([folder.parent])
-    assert (found.student, found.path) == ("Änne O'Neil", folder / "06_loss_scaling.ipynb")
+def test_a_lesson_is_recognised_by_its_exercises_or_its_file(tmp_path: Path) -> None:
+    for name, exercise, lesson in (
+        ("00_start", ADVANCE.id, "06_loss_scaling"),
+        ("06_loss_scaling", "", "06_loss_scaling"),
+        ("ada", ADVANCE.id, "06_loss_scaling"),
+        ("ada", "", None),
+    ):
+        path = put(tmp_path / f"{name}.ipynb", notebook(code("x = 1", exercise)))
+        assert Submission("ada", path.name, path).lesson == lesson, (name, exercise)

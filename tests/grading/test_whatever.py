@@ -12,8 +12,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from labkit.grading.exercises import EXERCISES
-from labkit.grading.program import as_python, program_of
-from labkit.grading.submission import CodeCell, Unreadable
+from labkit.grading.program import CodeCell, Unreadable, as_python, program_of
 from tests.grading.hand_ins import ADVANCE, JOURNAL, LESSON, NOTEBOOK, SETUP, answered, everything, graded, put
 
 IN_LESSON = {exercise.id for exercise in EXERCISES.values() if exercise.lesson == LESSON}

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,7 +15,7 @@ import pytest
 
 from labkit.amp import RECIPES
 from labkit.export import to_html
-from labkit.grading.submission import find, read_cells
+from labkit.grading.submission import find
 from labkit.records.journal import append_answer, current_journal, entries, home_journal, last_answers, save_answer
 from labkit.records.notebook_copies import DIGESTS, copy_notebooks
 from labkit.train import TASKS, train_grid
@@ -184,18 +185,16 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return made
 
 
-def test_lessons_are_handed_out_kept_and_exported_there(folder: Path) -> None:
+def test_lessons_are_handed_out_kept_exported_and_handed_in_there(folder: Path) -> None:
     copied = copy_notebooks(folder, folder / "mine", "1.0")
     assert [each.name for each in copied] == ["06_loss_scaling.ipynb"]
     save_answer(folder / "journal", "answer", "scaling.scale", "2^10")
     assert last_answers(folder / "journal", "answer") == {"scaling.scale": "2^10"}
     assert ">answer</span>" in to_html(folder / "06_loss_scaling.ipynb").read_text(encoding="utf-8")
-
-
-def test_a_class_is_found_there(folder: Path) -> None:
+    shutil.rmtree(folder / "mine")
     (found,) = find([folder.parent])
     assert (found.student, found.notebook) == (folder.name, "06_loss_scaling.ipynb")
-    assert [cell.source for cell in read_cells(found)] == ["answer = 1"]
+    assert [cell.source for cell in found.cells] == ["answer = 1"]
 
 
 def test_runs_are_recorded_there_and_a_command_that_names_the_folder_can_be_typed(folder: Path) -> None:

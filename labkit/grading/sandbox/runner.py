@@ -35,7 +35,7 @@ from typing import Any
 import torch
 
 from labkit.course import COURSE
-from labkit.grading.sandbox.supervisor import Isolation, Reply, SandboxJob, supervise
+from labkit.grading.sandbox.supervisor import Isolation, Reply, Worker, supervise
 from labkit.grading.sandbox.worker import Limits, Request, tensor_of
 from labkit.records import data_folder, system
 
@@ -85,29 +85,26 @@ class Runner:
             return replies
         while left := [request for request in requests if request.exercise not in replies]:
             before = len(replies)
-            for reply in self._replies(self._control, SandboxJob(left, limits, self._next_isolation())):
+            for reply in self._replies(self._control, left, limits):
                 replies[reply.exercise] = reply
             if len(replies) == before:  # the supervisor itself was killed at the first request
                 first = left[0].exercise
                 replies[first] = Reply(first, "no answer: the process that supervises the code was killed")
         return replies
 
-    def _next_isolation(self) -> Isolation:
-        """Return the isolation with a user that no concurrent submission has: its resource limits are its own."""
-        if self.isolation.user is None:
-            return self.isolation
-        return replace(self.isolation, user=self.isolation.user + next(self._numbers) % USERS)
-
-    def _replies(self, control: socket.socket, job: SandboxJob) -> Iterator[Reply]:
+    def _replies(self, control: socket.socket, requests: Sequence[Request], limits: Limits) -> Iterator[Reply]:
+        isolation = self.isolation
+        if isolation.user is not None:  # one that no concurrent submission has: its resource limits are its own
+            isolation = replace(isolation, user=isolation.user + next(self._numbers) % USERS)
         ours, theirs = socket.socketpair()
         self._open.add(ours)
         with ours, ours.makefile("rb") as stream:
             with theirs, self._one_at_a_time:
                 try:
-                    socket.send_fds(control, [b"o" if any(map(_optimizes, job.requests)) else b"."], [theirs.fileno()])
+                    socket.send_fds(control, [b"o" if any(map(_optimizes, requests)) else b"."], [theirs.fileno()])
                 except OSError as error:
                     raise NotStarted(f"the sandbox has ended:\n{_errors(self.folder)}") from error
-            ours.sendall(packed(job))
+            ours.sendall(packed((requests, limits, isolation)))
             for line in stream:
                 if not line.startswith(b"{"):
                     raise NotStarted(line.decode(errors="replace").strip())
@@ -161,8 +158,11 @@ def start(folder: Path, *arguments: str, **options: Any) -> subprocess.Popen[byt
         )
 
 
-class Spawned:
-    """A worker on systems without fork: a process of its own, which loads torch and labkit again."""
+class Spawned(Worker):
+    """A worker on systems without fork: a process of its own, which loads torch and labkit again.
+
+    There elapsed time is limited, not that of the CPU, and memory for each process alone.
+    """
 
     def __init__(self, requests: Sequence[Request], limits: Limits, folder: Path) -> None:
         self._folder = tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True)
@@ -180,21 +180,11 @@ class Spawned:
         self._chunks.put(first.removeprefix(READY)) if first != READY else None
 
     def read(self, seconds: float) -> bytes | None:
-        """Return further output; b"" at its end; None if there is none within this time."""
         with contextlib.suppress(queue.Empty):
             return self._chunks.get(timeout=seconds)
         return None
 
-    def cpu_seconds(self) -> float:
-        """Return 0.0: on these systems elapsed time is limited."""
-        return 0.0
-
-    def memory_left(self) -> int:
-        """Return 1: on these systems only single processes are limited."""
-        return 1
-
     def end(self) -> int | None:
-        """Kill its process group; return its exit code, None if it was still running."""
         with contextlib.suppress(subprocess.TimeoutExpired):  # its channel may close just before it ends
             self._process.wait(timeout=1.0)
         code = self._process.poll()

@@ -18,11 +18,12 @@ import select
 import signal
 import socket
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, Protocol, cast
+from typing import BinaryIO, cast
 
 from labkit.grading.sandbox.worker import CHECK, END, NOTE, RAN, Limits, Request, answer_all
 from labkit.records import linux, system
@@ -45,15 +46,6 @@ class Isolation:
     view: Sequence[tuple[Path, bool]] = ()
 
 
-@dataclass(frozen=True)
-class SandboxJob:
-    """A submission to be run in the sandbox."""
-
-    requests: Sequence[Request]
-    limits: Limits
-    isolation: Isolation
-
-
 @dataclass
 class Reply:
     """The result of a request.
@@ -73,20 +65,24 @@ class Reply:
     late: bool = False
 
 
-class Worker(Protocol):
+class Worker(ABC):
     """A process that answers requests."""
 
+    @abstractmethod
     def read(self, seconds: float) -> bytes | None:
         """Return further output; b"" at its end; None if there is none within this time."""
 
+    @abstractmethod
+    def end(self) -> int | None:
+        """Kill it and its descendants; return the exit code, or None if it was still running."""
+
     def cpu_seconds(self) -> float:
         """Return the CPU time used so far; 0.0 where the system does not report it."""
+        return 0.0
 
     def memory_left(self) -> int:
         """Return the bytes that it and its descendants may still take; 1 where the system does not report it."""
-
-    def end(self) -> int | None:
-        """Kill it and its descendants; return the exit code, or None if it was still running."""
+        return 1
 
 
 class _BrokenWorker(Exception):
@@ -180,11 +176,10 @@ def _exit_note(code: int | None) -> str:
 def run_job(grader: socket.socket) -> None:
     """Receive a job, isolate this process, and send a line of JSON for each reply. Does not return."""
     with grader.makefile("rb") as stream:
-        job: SandboxJob = pickle.load(stream)
+        requests, limits, isolation = cast("tuple[Sequence[Request], Limits, Isolation]", pickle.load(stream))
     linux.die_with_parent()
     used = system.address_space()
-    group = _ControlGroup(job.limits)
-    isolation = job.isolation
+    group = _ControlGroup(limits)
     if isolation.namespaces:
         linux.unshare_namespaces()
         if first := os.fork():
@@ -197,11 +192,11 @@ def run_job(grader: socket.socket) -> None:
     else:
         linux.adopt_orphans()
     linux.protect_memory()
-    is_counted = isolation.namespaces or isolation.user is not None  # else the limit counts the user's other processes
-    limits = job.limits if is_counted else replace(job.limits, processes=0)
+    if not isolation.namespaces and isolation.user is None:  # the limit would count the user's other processes
+        limits = replace(limits, processes=0)
     start = partial(Forked, limits=limits, user=isolation.user, used=used, grader=grader, group=group)
     try:
-        supervise(job.requests, limits, start, lambda reply: grader.sendall(json.dumps(asdict(reply)).encode() + b"\n"))
+        supervise(requests, limits, start, lambda reply: grader.sendall(json.dumps(asdict(reply)).encode() + b"\n"))
     finally:
         group.remove()  # with namespaces, the process outside removes it as well, after this one has ended
     os._exit(0)
@@ -238,7 +233,7 @@ class _ControlGroup:
                 os.rmdir(name, dir_fd=parent)
 
 
-class Forked:
+class Forked(Worker):
     """A worker forked from this process."""
 
     def __init__(
@@ -265,25 +260,21 @@ class Forked:
         self.life = os.pidfd_open(self.pid)
 
     def read(self, seconds: float) -> bytes | None:
-        """Return further output; b"" when the process ended, even if others hold its channel open."""
         ready, _, _ = select.select([self.channel, self.life, self.grader.fileno()], [], [], seconds)
         if self.grader.fileno() in ready:  # the grader sends nothing more: it closed the connection
             raise SystemExit
         if self.channel in ready:
             return os.read(self.channel, 1 << 20)
-        return b"" if ready else None
+        return b"" if ready else None  # it ended, even if others hold its channel open
 
     def cpu_seconds(self) -> float:
-        """Return the CPU time of all its processes."""
         return sum(map(linux.cpu_seconds, {self.pid, *linux.descendants()}))
 
     def memory_left(self) -> int:
-        """Return the bytes that its processes may take together; a single one has a limit of its own."""
-        processes = linux.descendants()
+        processes = linux.descendants()  # a single one has a limit of its own
         return self.most - sum(map(linux.memory_of, processes)) if len(processes) > 1 else self.most
 
     def end(self) -> int | None:
-        """Kill it and its descendants; return its exit code, None if it was still running."""
         if self.pid == 0:
             return None
         ended, _, _ = select.select([self.life], [], [], 0.2)  # its channel may close just before it ends

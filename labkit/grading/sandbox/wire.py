@@ -131,17 +131,13 @@ def _dump(value: object, budget: Iterator[int]) -> Json:
 
 
 def _dump_scalar(value: object) -> Json:
-    kind = type(value)
-    if isinstance(value, np.generic) and kind.__module__ == "numpy":
+    if isinstance(value, np.generic) and type(value).__module__ == "numpy":
         value = value.item()
-        kind = type(value)
-    if kind is Fraction:
-        value = cast(Fraction, value)
+    if isinstance(value, Fraction) and type(value) is Fraction:
         value = int(value) if value.denominator == 1 else value.numerator / value.denominator
-        kind = type(value)
-    if kind is Decimal and not cast(Decimal, value).is_snan():
-        value = float(cast(Decimal, value))
-        kind = float
+    if isinstance(value, Decimal) and type(value) is Decimal and not value.is_snan():
+        value = float(value)
+    kind = type(value)
     if value is None:
         return ["none"]
     if kind is bool:
