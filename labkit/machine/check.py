@@ -199,28 +199,22 @@ def good_for(report: DeviceReport, mps: bool = False) -> Finding:
     >>> good_for(DeviceReport("cpu", "Some CPU", 0, 2)).what
     'every lesson; how fast a GPU is, is shown from records and from what others published'
     """
+    what = "every lesson; FP16 saves memory here, and gains little speed"
     if report.kind == "cpu" and mps:
-        return Finding(
-            "good for",
-            Status.OK,
+        what = (
             "every lesson, on the CPU. On the Apple GPU beside it torch has autocast and a GradScaler, but no FP64, "
-            "and its fused optimizers ignored found_inf until mid-2026: the lab does not train there",
+            "and its fused optimizers ignored found_inf until mid-2026: the lab does not train there"
         )
-    if report.kind == "cpu":
+    elif report.kind == "cpu":
         what = "every lesson; how fast a GPU is, is shown from records and from what others published"
-        return Finding("good for", Status.OK, what)
-    if report.tensor_cores and "BF16" not in report.tensor_cores:
-        return Finding(
-            "good for",
-            Status.OK,
+    elif report.tensor_cores and "BF16" not in report.tensor_cores:
+        what = (
             "every lesson, live; FP16 is this card's only fast 16-bit format, which makes loss scaling a must. It "
-            "emulates BF16: is_bf16_supported() says True, is_bf16_supported(including_emulation=False) says False",
+            "emulates BF16: is_bf16_supported() says True, is_bf16_supported(including_emulation=False) says False"
         )
-    if report.tensor_cores:
-        return Finding(
-            "good for", Status.OK, f"every lesson, live, with {', '.join(report.tensor_cores)} on Tensor Cores"
-        )
-    return Finding("good for", Status.OK, "every lesson; FP16 saves memory here, and gains little speed")
+    elif report.tensor_cores:
+        what = f"every lesson, live, with {', '.join(report.tensor_cores)} on Tensor Cores"
+    return Finding("good for", Status.OK, what)
 
 
 def threads() -> Finding:
