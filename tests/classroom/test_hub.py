@@ -25,6 +25,7 @@ from labkit.classroom.hub import Classroom, learners_named, set_up
 from labkit.classroom.tables import read_table
 from labkit.cli import main
 from labkit.records.linux import create_control_group
+from tests.grading.hand_ins import put
 from tests.slowness import slowness
 
 SOLUTION = """def my_smallest(exponent_bits, significand_bits):
@@ -33,35 +34,19 @@ SOLUTION = """def my_smallest(exponent_bits, significand_bits):
 PORT = 8921
 
 
-def test_a_control_group_of_version_2_has_both_limits_and_is_entered_by_one_file(tmp_path: Path) -> None:
-    (tmp_path / "cgroup.controllers").write_text("cpu memory")
-    entered = create_control_group("labkit/ada", 1 << 30, 0.5, tmp_path)
-    assert entered == [tmp_path / "labkit" / "ada" / "cgroup.procs"]
-    assert (tmp_path / "labkit" / "ada" / "memory.max").read_text() == str(1 << 30)
-    assert (tmp_path / "labkit" / "ada" / "cpu.max").read_text() == "50000 100000"
-    for parent in (tmp_path, tmp_path / "labkit"):
-        assert (parent / "cgroup.subtree_control").read_text() == "+memory +cpu"
-    assert not (tmp_path / "labkit" / "ada" / "cgroup.subtree_control").exists(), "it may hold processes"
-
-
-def test_a_control_group_of_version_2_may_limit_memory_alone(tmp_path: Path) -> None:
-    (tmp_path / "cgroup.controllers").write_text("cpu memory")
-    assert create_control_group("labkit/one", 1 << 30, root=tmp_path) == [tmp_path / "labkit" / "one" / "cgroup.procs"]
-    assert (tmp_path / "labkit" / "cgroup.subtree_control").read_text() == "+memory"
-    assert not (tmp_path / "labkit" / "one" / "cpu.max").exists()
-
-
-def test_a_control_group_of_version_1_is_one_for_each_limit(tmp_path: Path) -> None:
-    entered = create_control_group("labkit/ada", 1 << 30, 2, tmp_path)
-    assert entered == [tmp_path / kind / "labkit" / "ada" / "cgroup.procs" for kind in ("memory", "cpu")]
-    assert (tmp_path / "cpu" / "labkit" / "ada" / "cpu.cfs_quota_us").read_text() == "200000"
-
-
-def test_a_password_is_made_once_and_a_new_learner_gets_one(tmp_path: Path) -> None:
-    first = Classroom(str(tmp_path), learners_named(2)).passwords()
-    second = Classroom(str(tmp_path), learners_named(3)).passwords()
-    assert first == {name: second[name] for name in first}
-    assert len({*second.values()}) == 3
+def test_a_control_group_has_its_limits_in_both_versions_and_only_parents_hand_controllers_down(tmp_path: Path) -> None:
+    top = tmp_path / "2"
+    put(top / "cgroup.controllers", "cpu memory")
+    for name, cores, cpu, handed in (("ada", 0.5, "50000 100000", "+memory +cpu"), ("one", None, "", "+memory")):
+        group = top / "labkit" / name
+        assert create_control_group(f"labkit/{name}", 1 << 30, cores, top) == [group / "cgroup.procs"]
+        assert (group / "memory.max").read_text() == str(1 << 30)
+        assert ((group / "cpu.max").read_text() if (group / "cpu.max").exists() else "") == cpu
+        assert {(up / "cgroup.subtree_control").read_text() for up in (top, top / "labkit")} == {handed}
+        assert not (group / "cgroup.subtree_control").exists(), "it may hold processes"
+    entered = create_control_group("labkit/ada", 1 << 30, 2, tmp_path / "1")
+    assert entered == [tmp_path / "1" / kind / "labkit" / "ada" / "cgroup.procs" for kind in ("memory", "cpu")]
+    assert (tmp_path / "1" / "cpu" / "labkit" / "ada" / "cpu.cfs_quota_us").read_text() == "200000"
 
 
 def test_without_jupyterhub_the_command_says_how_to_install_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -177,10 +177,6 @@ def test_every_order_that_is_accepted_trains_the_same() -> None:
             assert [lines for lines in accepted if not done(lines, True, gradient).same(expected)] == [], gradient
 
 
-def test_without_scaling_the_lines_are_the_loop_that_everybody_knows() -> None:
-    assert done(reference("recipes.lines")(False, False, 1), False, 0.25).weight.item() == 0.75
-
-
 # --- lesson 09: frameworks ---
 
 

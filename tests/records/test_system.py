@@ -134,17 +134,6 @@ def test_ways_take_turns_and_each_tells_its_own_seconds() -> None:
     assert order == ["a", "b", "a", "b"], "a machine that slows down slows both"
 
 
-def test_a_finished_recipe_gives_its_rounds_to_the_others() -> None:
-    asked: list[tuple[str, int]] = []
-
-    def over(way: str, seconds: list[float]) -> bool:
-        asked.append((way, len(seconds)))
-        return way == "long" and len(seconds) == 1
-
-    assert time_interleaved({"long": lambda: 9.0, "short": lambda: 1.0}, 3, over) == {"long": [9.0], "short": [1.0] * 3}
-    assert asked[:4] == [("long", 0), ("short", 0), ("long", 1), ("short", 1)], "asked before each turn"
-
-
 def test_seconds_of_a_call_are_those_of_a_group_that_the_device_has_done(monkeypatch) -> None:
     """Four calls of a second each, and a device that needs two more until it is done."""
     now = [0.0]
