@@ -31,16 +31,6 @@ COPY = timed(ElementwiseCase("copy", 10**9, FP32), 8.0)  # 8 * 10^9 bytes in 8 s
 LARGE = timed(GemmCase(1000, 1000, 1000, FP32), 0.2)  # 2 * 10^9 FLOP in 0.2 s: 10 GFLOP/s
 
 
-def test_worked_example_of_a_roof():
-    """1 GB/s and 10 GFLOP/s meet at 10 FLOP for each byte."""
-    roof = roofline([COPY, LARGE])
-    assert roof.bandwidth == 1e9
-    assert roof.peak(FP32) == pytest.approx(1e10)
-    assert roof.ridge(FP32) == pytest.approx(10)
-    assert roof.ceiling(4, FP32) == pytest.approx(4e9)
-    assert roof.ceiling(400, FP32) == pytest.approx(1e10)
-
-
 def test_the_fastest_of_each_counts():
     slower = timed(ElementwiseCase("copy", 10**9, FP32), 80.0)
     small = timed(GemmCase(10, 10, 10, FP32), 1.0)

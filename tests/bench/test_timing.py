@@ -18,7 +18,6 @@ from labkit.bench import (
     GemmCase,
     GemmRun,
     from_json,
-    intensity,
     linear_gemms,
     measure,
     run_case,
@@ -30,15 +29,6 @@ from labkit.bench.cases import LAYOUTS, QUICK, output_format
 from labkit.bench.timing import Pool, caller, computation, error_in_ulps, settings
 from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, FP64, TF32
 from labkit.machine.device import GENERATIONS
-
-
-def test_worked_example_of_a_product():
-    """A[64,16] @ B[16,32] = D[64,32] in FP16: 64 * 32 sums of 16 products; 1024 + 512 + 2048 numbers of 2 bytes."""
-    case = GemmCase(64, 32, 16, FP16)
-    assert case.flops == 64 * 32 * 16 * 2 == 65536
-    assert case.bytes == (1024 + 512 + 2048) * 2 == 7168
-    assert intensity(case) == 65536 / 7168
-    assert case.label == "FP16 NN 64x32x16"
 
 
 def counted(work):
