@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 import labkit.frameworks  # noqa: F401  # registers its scalers as sources
 from labkit.clinic.constants import Constant, constants_in, constants_of
-from labkit.clinic.events import HALF, OperationObserver, TrainingObserver
+from labkit.clinic.events import HALF, TrainingObserver
 from labkit.faults import FAULTS, explain
 from labkit.faults.messages import messages_in
 from labkit.instrument import Report, Watch, watch
@@ -173,8 +173,7 @@ class Diagnosis(TrainingObserver):
     @contextmanager
     def observing(self, scaler: Any = None) -> Iterator[None]:
         """Observe all events until the block ends; `scaler` is one whose class no source knows."""
-        operations = Operations(OperationObserver(self).look, self.failed)
-        with self.watches, STREAM.subscribed(self, scaler), operations:
+        with self.watches, STREAM.subscribed(self, scaler), Operations(self.look, self.failed):
             yield
 
     def add_model(self, model: nn.Module, steps: int, scaler: Any = None, *, during_step: bool = False) -> None:
@@ -277,7 +276,8 @@ class Diagnosis(TrainingObserver):
 
     def _failures(self) -> list[Finding]:
         """Return what failed in the diagnosis itself."""
-        failures = [*self.failures.values(), *(f for _, watch in self.models.values() for f in watch.failures)]
+        observers = (self, *(watch for _, watch in self.models.values()))
+        failures = [failure for observer in observers for failure in observer.failures.values()]
         return [Finding("not looked at", Status.WARN, what, NOT_LOOKED_AT) for what in failures]
 
     def _final_checks(self) -> Iterator[Finding]:

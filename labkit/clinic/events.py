@@ -24,7 +24,6 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from labkit.clinic.constants import misfit
-from labkit.instrument.guard import described
 from labkit.instrument.sample import dtype_name, finite, floats, largest, non_finite
 from labkit.instrument.script import leaves
 from labkit.instrument.stream import Listener, Modules, in_backward, outside_modes
@@ -62,13 +61,12 @@ class StepAttempt:
 
 
 class TrainingObserver(Listener):
-    """Observer of a training, while it is subscribed to the stream: its events and step attempts."""
+    """Observer of a training, while it is subscribed to the stream: its events, step attempts and single operations."""
 
     def __init__(self) -> None:
         super().__init__()
         self.events: list[Finding] = []
         self.attempts: list[StepAttempt] = []
-        self.failures: dict[tuple[str, str], str] = {}  # of the observer itself: (place, type of error) -> message
         self.optimizers: dict[int, Any] = {}
         self.modules = Modules()
         self.new_parameters: list[tuple[Tensor, str]] = []  # created during this step, each with its line
@@ -81,16 +79,13 @@ class TrainingObserver(Listener):
         self._leaves: list[Tensor] = []  # of a scaled loss, until its backward pass ends
         self._as_scaled: list[Tensor] = []  # some of their gradients, as it left them
         self._factor = 1.0  # of that loss
+        self._reported = (-1, "")  # the step and the pass whose first inf or NaN was reported
 
     def note(self, kind: str, seen: str) -> None:
         """Record an event, unless the lab itself caused it."""
         line = line_of_user(sys._getframe(1))
         if line is not None:
             self.events.append(finding(kind, self.modules.innermost, self.step, seen, line))
-
-    def failed(self, where: str, error: Exception) -> None:
-        """Record a failure of the observer itself: the report says so, and the training goes on."""
-        self.failures.setdefault((where, type(error).__name__), f"{described(where, error)}, first in step {self.step}")
 
     def optimized_parameters(self) -> Iterator[Tensor]:
         """Yield the parameters of all known optimizers."""
@@ -229,6 +224,79 @@ class TrainingObserver(Listener):
         if self.regions:
             self.regions.pop()
 
+    # Operations
+
+    def look(self, func: Any, args: Any, kwargs: Any) -> Callable[[Any], None]:
+        """Return the check of the results of an operation that is about to run."""
+        inputs = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+        before = _worst(inputs) if func._schema.is_mutable else 0
+        return partial(self.after_operation, func, args, inputs, before)
+
+    def after_operation(self, func: Any, args: Any, inputs: list[Tensor], before: int, out: Any) -> None:
+        name, changing = func._schema.name.partition("::")[2], func._schema.is_mutable
+        outputs = floats([out, *(inputs if changing else ())])
+        if inputs and outputs and "empty" not in name and name != "detach":
+            worst = _worst(outputs)
+            if worst > (before if changing or not worst else _worst(inputs)):
+                self.report_non_finite(name, args, inputs, outputs)
+            self.report_merged_integers(name, inputs[-1], outputs[0])
+            self.report_misuse(name, args, inputs, outputs)
+
+    def report_non_finite(self, name: str, args: Any, inputs: list[Tensor], outputs: list[Tensor]) -> None:
+        """Report the first operation of a pass that produced inf or NaN.
+
+        Operations on an optimizer's gradients after backward are left out. Clipping turns inf into NaN, which is
+        non_fatal where the scaler skips the step; a step taken with such gradients is a finding of its own.
+        """
+        bad = next(t for t in outputs if not finite(t))
+        updates = self.stepping and not self.modules.running  # else in the closure of an optimizer
+        passing = "backward" if in_backward() else "optimizer" if updates else "forward"
+        infinite = any(isinstance(a, float) and math.isinf(a) for a in args)
+        if passing == "forward" and any(t is p.grad for p in self.optimized_parameters() for t in inputs):
+            return
+        if infinite or self._reported == (self.step, passing) or _is_mask(name, inputs, bad):
+            return
+        self._reported = (self.step, passing)
+        kind = next((kind for kind, names in NON_FINITE_KINDS.items() if name in names), "overflow")
+        if passing != "forward" or (bad.dtype not in HALF and kind != "softmax of a masked row"):
+            kind = f"inf or NaN in {'the ' + passing + ' pass' if passing != 'forward' else 'FP32'}"
+        count = max((t.numel() for t in inputs), default=0)
+        first = f"first {non_finite(bad)} in {dtype_name(bad)}: {name.strip('_')} in the {passing} pass"
+        before = f"the largest finite number of its {count:,} inputs is {largest(floats(inputs)):.3g}"
+        self.note(kind, f"{first}; {before}")
+
+    def report_merged_integers(self, name: str, before: Tensor, after: Tensor) -> None:
+        """Report distinct integers that a conversion makes equal."""
+        if name not in CASTS or after.dtype not in HALF or before.dtype in (*HALF, torch.bool) or before.numel() < 2:
+            return
+        if before.is_complex() or before.shape != after.shape or bool((before.double() == after.double()).all()):
+            return
+        largest = float(before.abs().max())
+        if bool((before == before.round()).all() if before.is_floating_point() else True) and largest < 2**24:
+            kinds = before.unique().numel(), after.unique().numel()
+            if kinds[1] < kinds[0]:
+                whole = "whole numbers" if not before.is_floating_point() else "whole numbers in FP32"
+                seen = f"{kinds[0]:,} whole numbers up to {largest:,.0f} became {kinds[1]:,} in {dtype_name(after)}"
+                self.note(f"{whole} fall together", seen)
+
+    def report_misuse(self, name: str, args: Any, inputs: list[Tensor], outputs: list[Tensor]) -> None:
+        """Report constants, half where autocast is off, and gradients that are used while scaled."""
+        backward = in_backward()
+        if name in WITH_CONSTANT and outputs[0].dtype is torch.float16 and not (backward or self.stepping):
+            for number in (a for a in args if isinstance(a, float | int) and not isinstance(a, bool)):
+                if misfit(number):
+                    self.note("constant", f"{number:g} is {'0' if abs(number) < 1 else 'inf'} in float16 ({name})")
+        half = [dtype_name(t) for t in inputs if t.dtype in HALF]
+        if half and True in self.regions and not self.regions[-1] and not backward and name not in VIEWS:
+            self.note("half where autocast is off", f"{name} got {half[0]} in a region without autocast")
+        if self.scaled_gradients and any(t is g for t in inputs for g in self.scaled_gradients):
+            if name in VIEWS:
+                self.scaled_gradients += outputs
+            elif name in SQUARES or (name == "mul" and len(inputs) == 2 and inputs[0] is inputs[1]):
+                self.note("penalty from scaled", f"{name} of gradients that are loss scale times too large")
+        if name in NORMS and any(t is g for t in inputs for g in self.scaled_parameter_gradients()):
+            self.note("gradients read while scaled", f"{name} of gradients that the scaler had not unscaled yet")
+
 
 def _has_hooks(parameter: Any) -> bool:
     """Return whether hooks other than the watch's own run for the gradient of a parameter: they may divide it."""
@@ -256,85 +324,6 @@ def loss_scale(loss: Tensor) -> float:
         return 1.0
     value = float(factor)
     return value if value >= SURELY_SCALED and math.frexp(value)[0] == 0.5 else 1.0
-
-
-class OperationObserver:
-    """Observer of single operations, which reports the remarkable ones to a training observer."""
-
-    def __init__(self, observer: TrainingObserver) -> None:
-        self.observer = observer
-        self._reported = (-1, "")  # the step and the pass whose first inf or NaN was reported
-
-    def look(self, func: Any, args: Any, kwargs: Any) -> Callable[[Any], None]:
-        """Return the check of the results of an operation that is about to run."""
-        inputs = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
-        before = _worst(inputs) if func._schema.is_mutable else 0
-        return partial(self.after_operation, func, args, inputs, before)
-
-    def after_operation(self, func: Any, args: Any, inputs: list[Tensor], before: int, out: Any) -> None:
-        name, changing = func._schema.name.partition("::")[2], func._schema.is_mutable
-        outputs = floats([out, *(inputs if changing else ())])
-        if inputs and outputs and "empty" not in name and name != "detach":
-            worst = _worst(outputs)
-            if worst > (before if changing or not worst else _worst(inputs)):
-                self.report_non_finite(name, args, inputs, outputs)
-            self.report_merged_integers(name, inputs[-1], outputs[0])
-            self.report_misuse(name, args, inputs, outputs)
-
-    def report_non_finite(self, name: str, args: Any, inputs: list[Tensor], outputs: list[Tensor]) -> None:
-        """Report the first operation of a pass that produced inf or NaN.
-
-        Operations on an optimizer's gradients after backward are left out. Clipping turns inf into NaN, which is
-        non_fatal where the scaler skips the step; a step taken with such gradients is a finding of its own.
-        """
-        bad = next(t for t in outputs if not finite(t))
-        updates = self.observer.stepping and not self.observer.modules.running  # else in the closure of an optimizer
-        passing = "backward" if in_backward() else "optimizer" if updates else "forward"
-        infinite = any(isinstance(a, float) and math.isinf(a) for a in args)
-        if passing == "forward" and any(t is p.grad for p in self.observer.optimized_parameters() for t in inputs):
-            return
-        if infinite or self._reported == (self.observer.step, passing) or _is_mask(name, inputs, bad):
-            return
-        self._reported = (self.observer.step, passing)
-        kind = next((kind for kind, names in NON_FINITE_KINDS.items() if name in names), "overflow")
-        if passing != "forward" or (bad.dtype not in HALF and kind != "softmax of a masked row"):
-            kind = f"inf or NaN in {'the ' + passing + ' pass' if passing != 'forward' else 'FP32'}"
-        count = max((t.numel() for t in inputs), default=0)
-        first = f"first {non_finite(bad)} in {dtype_name(bad)}: {name.strip('_')} in the {passing} pass"
-        before = f"the largest finite number of its {count:,} inputs is {largest(floats(inputs)):.3g}"
-        self.observer.note(kind, f"{first}; {before}")
-
-    def report_merged_integers(self, name: str, before: Tensor, after: Tensor) -> None:
-        """Report distinct integers that a conversion makes equal."""
-        if name not in CASTS or after.dtype not in HALF or before.dtype in (*HALF, torch.bool) or before.numel() < 2:
-            return
-        if before.is_complex() or before.shape != after.shape or bool((before.double() == after.double()).all()):
-            return
-        largest = float(before.abs().max())
-        if bool((before == before.round()).all() if before.is_floating_point() else True) and largest < 2**24:
-            kinds = before.unique().numel(), after.unique().numel()
-            if kinds[1] < kinds[0]:
-                whole = "whole numbers" if not before.is_floating_point() else "whole numbers in FP32"
-                seen = f"{kinds[0]:,} whole numbers up to {largest:,.0f} became {kinds[1]:,} in {dtype_name(after)}"
-                self.observer.note(f"{whole} fall together", seen)
-
-    def report_misuse(self, name: str, args: Any, inputs: list[Tensor], outputs: list[Tensor]) -> None:
-        """Report constants, half where autocast is off, and gradients that are used while scaled."""
-        observer, backward = self.observer, in_backward()
-        if name in WITH_CONSTANT and outputs[0].dtype is torch.float16 and not (backward or observer.stepping):
-            for number in (a for a in args if isinstance(a, float | int) and not isinstance(a, bool)):
-                if misfit(number):
-                    observer.note("constant", f"{number:g} is {'0' if abs(number) < 1 else 'inf'} in float16 ({name})")
-        half = [dtype_name(t) for t in inputs if t.dtype in HALF]
-        if half and True in observer.regions and not observer.regions[-1] and not backward and name not in VIEWS:
-            observer.note("half where autocast is off", f"{name} got {half[0]} in a region without autocast")
-        if observer.scaled_gradients and any(t is g for t in inputs for g in observer.scaled_gradients):
-            if name in VIEWS:
-                observer.scaled_gradients += outputs
-            elif name in SQUARES or (name == "mul" and len(inputs) == 2 and inputs[0] is inputs[1]):
-                observer.note("penalty from scaled", f"{name} of gradients that are loss scale times too large")
-        if name in NORMS and any(t is g for t in inputs for g in observer.scaled_parameter_gradients()):
-            observer.note("gradients read while scaled", f"{name} of gradients that the scaler had not unscaled yet")
 
 
 def _worst(tensors: list[Tensor]) -> int:

@@ -1,8 +1,7 @@
 """Log of a watch: its records step by step, and the findings that follow from them.
 
 Idea: a finding follows from counts that exist anyway: an update that changed nothing, an optimizer state that its decay
-does not change, an epsilon that is zero in its format. Replays of a step run here too; a replay that fails is noted,
-and the training goes on.
+does not change, an epsilon that is zero in its format.
 
 Invariants: a log holds numbers, names and sentences, never the model or a tensor. A finding names a layer or parameter,
 and the first step that shows it.
@@ -11,28 +10,26 @@ and the first step that shows it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from labkit.formats import FP16, Format
 from labkit.instrument.fate import fate
-from labkit.instrument.guard import Unseen, described, reporting
+from labkit.instrument.guard import Unseen, reporting
 from labkit.instrument.histogram import merge, shift
 from labkit.instrument.records import AgainstFP32, NonFinite, Skip, WatchedStep, window, with_gradient
-from labkit.instrument.replay import Call, against_fp32, culprit
 from labkit.instrument.report import Report
 from labkit.instrument.results import power
-from labkit.instrument.sample import Sample, checksum, dtype_name, finite, local_part
-from labkit.instrument.stream import Gradients
+from labkit.instrument.sample import Sample, checksum, dtype_name, local_part
+from labkit.instrument.stream import Listener
 from labkit.instrument.symptoms import finding
 from labkit.records.findings import Finding, Status
 
-Scale = Callable[[], float]
 MOST = 0.5  # share above which a loss is a fault
 DECAYS = {  # optimizer state -> its decay factor, from its parameter group
     "exp_avg": lambda group: group["betas"][0],
@@ -42,7 +39,6 @@ DECAYS = {  # optimizer state -> its decay factor, from its parameter group
 }
 FIRST_SCALE = 2.0**16  # of a GradScaler: a scale above it may still be falling to its place
 MANY_SKIPS = 8  # in a row, at the end: fewer may be a scaler that still searches for its scale
-MOST_REPLAYED = 20  # steps with inf or NaN: a scaler that starts too high skips many, for the same reason
 
 
 class Log:
@@ -53,30 +49,29 @@ class Log:
         self.step = 0
         self.watched: list[WatchedStep] = []
         self.skips: list[Skip] = []
-        self._non_finite: list[NonFinite] = []
-        self._fp32: list[AgainstFP32] = []
+        self.non_finite: list[NonFinite] = []
+        self.against_fp32: list[AgainstFP32] = []
         self._found: dict[tuple[str, str], Finding] = {}
         self._unseen: dict[str, int] = {}  # what -> first step
-        self.failures: dict[tuple[str, str], str] = {}  # of the watch itself: (place, type of error) -> first failure
         self._checksums: dict[str, tuple[int, bool]] = {}  # parameter -> its first checksum, whether it moved
         self._meant: set[str] = set()  # parameters with a gradient other than zero
 
-    def report(self, steps: int, running: WatchedStep | None) -> Report:
-        """Return a report of the steps so far, with the sampled step that is running."""
+    def report(self, steps: int, running: WatchedStep | None, watch: Listener) -> Report:
+        """Return a report of the steps so far, with the sampled step that is running, and the failures of the watch."""
         report = Report(
             model=self.name,
             steps=steps,
             watched=(*self.watched, *([] if running is None else [running])),
             skips=tuple(self.skips),
-            non_finite=tuple(self._non_finite),
-            against_fp32=tuple(self._fp32),
+            non_finite=tuple(self.non_finite),
+            against_fp32=tuple(self.against_fp32),
             formats=tuple(format.name for format in self.formats),
         )
         found = list(self._found.values())
-        with reporting(self.failed, "faults"):
+        with reporting(watch.failed, "faults"):
             still = [n for n, (_, moved) in self._checksums.items() if n in self._meant and not moved]
             found += faults(report, still)
-        unseen = tuple(f"{what} (first in step {step})" for what, step in self._unseen.items())
+        unseen = (*(f"{what} (first in step {step})" for what, step in self._unseen.items()), *watch.failures.values())
         return replace(report, findings=tuple(sorted(found, key=lambda each: each.step or 0)), unseen=unseen)
 
     def add_finding(self, found: Finding) -> None:
@@ -86,14 +81,6 @@ class Log:
     def add_unseen(self, what: str) -> None:
         """Add what cannot be observed, with the first step."""
         self._unseen.setdefault(what, self.step)
-
-    def failed(self, where: str, error: Exception) -> None:
-        """Add a failure of the watch itself, once for each place; or the reason of an `Unseen`."""
-        if isinstance(error, Unseen):
-            self.add_unseen(str(error))
-        elif (where, type(error).__name__) not in self.failures:
-            self.failures[where, type(error).__name__] = what = described(where, error)
-            self.add_unseen(what)
 
     def record_checksums(self, weights: dict[str, Tensor]) -> None:
         """Record a checksum of each weight: one that is the same in all sampled steps never moved."""
@@ -109,33 +96,8 @@ class Log:
             first, moved = self._checksums[name]
             self._checksums[name] = (first, moved or sample.counts["updates"][name].finite_non_zero > 0)
 
-    def compare_with_fp32(
-        self,
-        model: nn.Module,
-        calls: list[Call],
-        scale: Scale,
-        observed: dict[tuple[str, int], Tensor],
-        gradients: Gradients,
-        loss: Callable[[Any], Tensor] | None,
-    ) -> None:
-        """Replay a step in FP32, and record the comparison."""
-        with self._replaying("comparison with FP32"):
-            self._fp32.append(against_fp32(model, calls, scale(), self.step, observed, gradients, loss))
-
-    def find_source(self, model: nn.Module, calls: list[Call], scale: Scale, gradients: Gradients) -> None:
-        """Replay a step unchanged, and record the source of its inf or NaN."""
-        if len(self._non_finite) >= MOST_REPLAYED:
-            return
-        with self._replaying("source of inf or NaN"):
-            found = culprit(model, calls, scale(), self.step)
-            if found is None:
-                bad = next((n for n, g in gradients.items() if g is not None and not finite(g)), "")
-                self.add_unseen(f"source of inf or NaN in {bad}: it did not appear in the replay")
-            else:
-                self._non_finite.append(found)
-
     @contextmanager
-    def _replaying(self, what: str) -> Iterator[None]:
+    def replaying(self, what: str) -> Iterator[None]:
         """Record why a step cannot be replayed; the training goes on."""
         try:
             yield

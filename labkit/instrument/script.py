@@ -12,7 +12,7 @@ import gc
 import runpy
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from labkit.instrument.guard import described, guarded
 from labkit.instrument.ranks import group_of
 from labkit.instrument.report import Report
-from labkit.instrument.stream import STREAM
+from labkit.instrument.stream import STREAM, Listener
 from labkit.instrument.watch import Watch, watch
 
 
@@ -62,23 +62,18 @@ def run_as_main(script: Path, arguments: list[str]) -> None:
         sys.argv, sys.path[:] = before, path
 
 
-class Watches:
+class Watches(Listener):
     """A watch for each model, opened when an optimizer of it steps, or is skipped, for the first time."""
 
     def __init__(self, every: int) -> None:
+        super().__init__()
         self.every = every
         self.open: list[Watch] = []
-        self._failures: dict[tuple[str, str], str] = {}
         self._known: set[int] = set()
-        self._scale: Callable[[], float] | None = None  # of the last loss
 
     def observes_optimizer(self, optimizer: Any) -> bool:
         """Return whether the optimizer is new."""
         return id(optimizer) not in self._known
-
-    def scaled_by(self, scale: Callable[[], float]) -> None:
-        """Record the scale of a loss, for a watch that opens after it."""
-        self._scale = scale
 
     def before_optimizer(self, optimizer: Any, *arguments: Any) -> None:
         """Look for the model of an optimizer that is new; a watch that opens observes this step, too."""
@@ -101,7 +96,7 @@ class Watches:
         if model is None or any(w.model is group_of(model, model)[0] for w in self.open):
             return None
         opened = watch(model, self.every, against_fp32_every=10 * self.every).open_during_step()
-        if self._scale is not None:
+        if self.scaled:
             opened.scaled_by(self._scale)
         self.open.append(opened)
         return opened
@@ -113,14 +108,14 @@ class Watches:
 
     def failed(self, where: str, error: Exception) -> None:
         """Record a failure outside of any one watch."""
-        self._failures.setdefault((where, type(error).__name__), described(where, error))
+        self.failures.setdefault((where, type(error).__name__), described(where, error))
 
     def reports(self, script: str) -> list[Report]:
         """Return a report for each model; the first includes failures outside of any one watch."""
         reports = [each.report() for each in self.open]
-        if self._failures:
+        if self.failures:
             first, *others = reports or [Report(model=script, steps=0)]
-            reports = [replace(first, unseen=(*first.unseen, *self._failures.values())), *others]
+            reports = [replace(first, unseen=(*first.unseen, *self.failures.values())), *others]
         return reports
 
 

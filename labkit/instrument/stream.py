@@ -28,7 +28,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from labkit.instrument.guard import Failed, guarded_around, guarded_context, name_of, reporting
+from labkit.instrument.guard import Failed, described, guarded_around, guarded_context, name_of, reporting
 from labkit.modes import nested_contexts
 
 Gradients = dict[str, Tensor | None]  # parameter -> its unscaled gradient, None where none arrived
@@ -74,17 +74,20 @@ class Listener:
     stepped   ids of the optimizers that have stepped in this step, or were skipped
     stepping  an optimizer is stepping
     scaled    a scaler or an engine has scaled a loss
+    failures  of the listener and of sources: (place, type of error) -> message
     """
 
     def __init__(self) -> None:
         self.step = 0
+        self.failures: dict[tuple[str, str], str] = {}
         self.stepped: set[int] = set()
         self.stepping = self.scaled = False
         self._scale: Callable[[], float] = no_scale
 
     def failed(self, where: str, error: Exception) -> None:
-        """Report a failure of the listener or of a source; the training goes on."""
-        raise error
+        """Record a failure of the listener or of a source, once for each place; the training goes on."""
+        what = f"{described(where, error)} (first in step {self.step})"
+        self.failures.setdefault((where, type(error).__name__), what)
 
     def observes_model(self, model: nn.Module) -> bool:
         """Return whether engines of a model are reported."""

@@ -29,7 +29,7 @@ from labkit.instrument.guard import Unseen, guarded, guarded_context, reporting
 from labkit.instrument.log import Log, state_faults
 from labkit.instrument.ranks import Ranks, after_backward, group_of, single_rank_warning
 from labkit.instrument.records import Skip
-from labkit.instrument.replay import Call, note_call
+from labkit.instrument.replay import Call, against_fp32, culprit, note_call
 from labkit.instrument.report import Report
 from labkit.instrument.sample import (
     TRANSFORMED,
@@ -46,6 +46,7 @@ from labkit.instrument.symptoms import finding
 from labkit.instrument.user_code import line_of_user
 
 MAX_CALLS = 8  # calls of the model in one step whose inputs are kept until the step is over
+MOST_REPLAYED = 20  # steps with inf or NaN: a scaler that starts too high skips many, for the same reason
 SMALL = 4096  # elements of a gradient that is cheap to check in each step
 
 
@@ -183,13 +184,11 @@ class Watch(Listener):
                     self._ranks.publish(self._own_report())
 
     def failed(self, where: str, error: Exception) -> None:
-        """Record a failure of the watch itself: the report shows it, and the training goes on."""
-        self._log.failed(where, error)
-
-    @property
-    def failures(self) -> tuple[str, ...]:
-        """Failures of the watch itself, each with its place."""
-        return tuple(self._log.failures.values())
+        """Record what cannot be observed, or a failure of the watch itself."""
+        if isinstance(error, Unseen):
+            self._log.add_unseen(str(error))
+        else:
+            super().failed(where, error)
 
     def report(self) -> Report:
         """Return the report so far, also while the watch is open; after its end, that of all ranks of a group."""
@@ -198,7 +197,7 @@ class Watch(Listener):
 
     def _own_report(self) -> Report:
         running = self._sample.done() if self._sample is not None and self.stepped else None
-        return self._log.report(self.step + bool(self.stepped), running)
+        return self._log.report(self.step + bool(self.stepped), running, self)
 
     # Steps, one after another
 
@@ -392,7 +391,10 @@ class Watch(Listener):
                 self._sample.forget_gradients()
             observed, self._sample.kept = self._sample.kept, None
             if observed is not None:
-                self._log.compare_with_fp32(self.model, self._calls, self._scale_now, observed, gradients, self._loss)
+                with self._log.replaying("comparison with FP32"):
+                    at = self._scale_now(), self.step
+                    beside = against_fp32(self.model, self._calls, *at, observed, gradients, self._loss)
+                    self._log.against_fp32.append(beside)
             self._sample.before_step_sample(self._parameters, weights, gradients)
             self._log.record_checksums(weights)
         counted = self._sample.counts["weight gradients"].values() if self._sample is not None else ()
@@ -421,8 +423,16 @@ class Watch(Listener):
         self._find_source(gradients)
 
     def _find_source(self, gradients: Gradients) -> None:
-        if self.step >= self.first:
-            self._log.find_source(self.model, self._calls, self._scale_now, gradients)
+        """Replay the step unchanged, and record the source of its inf or NaN."""
+        if self.step < self.first or len(self._log.non_finite) >= MOST_REPLAYED:
+            return
+        with self._log.replaying("source of inf or NaN"):
+            found = culprit(self.model, self._calls, self._scale_now(), self.step)
+            if found is None:
+                bad = next((n for n, g in gradients.items() if g is not None and not finite(g)), "")
+                self._log.add_unseen(f"source of inf or NaN in {bad}: it did not appear in the replay")
+            else:
+                self._log.non_finite.append(found)
 
 
 def _unscaled_gradients(optimizer: Any, held: dict[str, Tensor]) -> Gradients:

@@ -9,7 +9,7 @@ import pytest
 from labkit.cli import main
 from labkit.clinic import events
 from labkit.clinic.diagnose import Diagnosis, ScriptDiagnosis
-from labkit.clinic.events import OperationObserver, TrainingObserver
+from labkit.clinic.events import TrainingObserver
 from labkit.instrument import Watch
 from labkit.instrument.script import run_script
 from tests.instrument.test_guard import planted
@@ -44,12 +44,12 @@ ROWS: list[list[tuple[Any, str]]] = [
         *((ScriptDiagnosis, name) for name in ("before_module", "backward_begins")),
         *((TrainingObserver, name) for name in ("parameter_registered", "before_optimizer", "before_grad")),
         *((TrainingObserver, name) for name in ("scaled_by", "autocast_begins")),
-        (OperationObserver, "report_non_finite"),
+        (TrainingObserver, "report_non_finite"),
     ],
     [
         *((TrainingObserver, name) for name in ("after_module", "after_optimizer", "before_unscale")),
         *((TrainingObserver, name) for name in ("autocast_ends", "before_backward", "end_step", "before_schedule")),
-        (Diagnosis, "_final_checks"), (OperationObserver, "report_merged_integers"), (events, "loss_scale"),
+        (Diagnosis, "_final_checks"), (TrainingObserver, "report_merged_integers"), (events, "loss_scale"),
     ],
     [
         (ScriptDiagnosis, "next_step"), (TrainingObserver, "step_by_scaler"),
@@ -58,7 +58,7 @@ ROWS: list[list[tuple[Any, str]]] = [
     ],
     [
         *((TrainingObserver, name) for name in ("optimized_parameters", "forward_begins", "step_begins")),
-        (Diagnosis, "finish_step"), (OperationObserver, "report_misuse"), (diagnose, "model_of"),
+        (Diagnosis, "finish_step"), (TrainingObserver, "report_misuse"), (diagnose, "model_of"),
     ],
     [(events, "_worst"), (events, "floats"), (events, "finite"), (Watch, "_around_call")],
     [(events, "tree_leaves"), (diagnose, "leaves")],
