@@ -114,8 +114,8 @@ def checksum(tensor: Tensor) -> int:
     return int(bits.view(torch.int32 if bits.itemsize == 4 else torch.int16).sum(dtype=torch.int64))
 
 
-def _bytes(tensors: Iterable[Tensor], seen: set[int]) -> int:
-    """Return the bytes of the storages that are not in `seen`, and add them to it."""
+def storage_bytes(tensors: Iterable[Tensor], seen: set[int]) -> int:
+    """Return the bytes of the tensors' storages that are not in `seen`, and add these to it."""
     total = 0
     for tensor in tensors:
         parts = [tensor._values(), tensor._indices()] if tensor.layout == torch.sparse_coo else [local_part(tensor)]
@@ -316,9 +316,9 @@ class Sample:
         parameters, weights, seen = list(parameters), list(weights), set[int]()
         states = [t for w in weights for t in optimizer.state.get(w, {}).values() if isinstance(t, Tensor)]
         gradients = [t.grad for t in (*parameters, *weights) if t.grad is not None]
-        self.memory |= {"weights": _bytes(parameters, seen), "gradients": _bytes(gradients, seen)}
-        self.memory["master weights"] += _bytes(weights, seen)
-        self.memory["optimizer state"] += _bytes(states, seen)
+        self.memory |= {"weights": storage_bytes(parameters, seen), "gradients": storage_bytes(gradients, seen)}
+        self.memory["master weights"] += storage_bytes(weights, seen)
+        self.memory["optimizer state"] += storage_bytes(states, seen)
 
     def done(self) -> WatchedStep:
         """Return what was counted, as a record."""

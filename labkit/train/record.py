@@ -14,7 +14,6 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
@@ -27,6 +26,7 @@ from torch import Tensor
 
 from labkit.amp import Engine, ProductFormat, Recipe, WeightRounding
 from labkit.instrument import ExponentHistogram, GradSnapshot
+from labkit.instrument.sample import storage_bytes
 from labkit.records import parse_record, refuse_simulated, write_atomic
 from labkit.train.tasks import Task
 
@@ -251,21 +251,10 @@ def bytes_held(engine: Engine) -> dict[str, int]:
     """
     weights = engine.weights
     counted = set[int]()
-    model = _storage_bytes(engine.model.parameters(), counted)
-    masters = _storage_bytes(weights.master_weights, counted) if weights.master else 0
+    model = storage_bytes(engine.model.parameters(), counted)
+    masters = storage_bytes(weights.master_weights, counted) if weights.master else 0
     if weights.rounding is WeightRounding.KAHAN and not weights.master:
         masters = sum(p.nbytes for p in weights.model_weights if p.element_size() == 2)
     gradients = sum(p.nbytes for p in weights.model_weights)
     moments = [v for state in engine.optimizer.state.values() for v in state.values() if isinstance(v, Tensor)]
-    return dict(zip(CATEGORIES, (model, masters, gradients, _storage_bytes(moments, counted)), strict=True))
-
-
-def _storage_bytes(tensors: Iterable[Tensor], counted: set[int]) -> int:
-    """Return the bytes of the tensors' storages that are not `counted` yet, and add these to it."""
-    total = 0
-    for tensor in tensors:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in counted:
-            counted.add(storage.data_ptr())
-            total += storage.nbytes()
-    return total
+    return dict(zip(CATEGORIES, (model, masters, gradients, storage_bytes(moments, counted)), strict=True))
