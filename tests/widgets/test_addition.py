@@ -19,6 +19,19 @@ SHEETS = """(pairs, name, operation) => pairs.map(([a, b]) => {
   return [ratio(sheet.exact), ratio(sheet.error), sheet.window, scenesOf(sheet)];
 })"""
 
+# The paper as it is seen: for each line the bits from left to right, by their place on the screen.
+READ_PAPER = """() => {
+  const parts = [...document.querySelectorAll(".ad-paper .ad-bit:not(.ad-point)")].map((part) => {
+    const [x, y] = part.style.transform.match(/-?[\\d.]+/g).map(Number);
+    return {x, y, bit: part.textContent};
+  });
+  const lines = new Map();
+  for (const part of parts.sort((a, b) => a.y - b.y || a.x - b.x)) {
+    lines.set(part.y, (lines.get(part.y) ?? "") + part.bit);
+  }
+  return [...lines.values()];
+}"""
+
 
 class Cell(NamedTuple):
     key: str
@@ -183,9 +196,17 @@ class TestPlayer:
         root = page.show(player)
         assert page.trait("step") == 1, "opens at Align"
         root.get_by_role("button", name="First").click(force=True)
+        said, seen = js.said("1", "0.0001"), {}
         for title in ADD:
-            assert root.locator(".lk-sentence").get_attribute("data-text") == js.said("1", "0.0001")[title]
+            assert root.locator(".lk-sentence").get_attribute("data-text") == said[title]
+            seen[title] = page.page.evaluate(READ_PAPER)
             root.get_by_role("button", name="Next").click(force=True)
+        assert seen["Write"] == ["10000000000", "11010001110"]
+        assert seen["Align"] == ["10000000000", "0" * 11 + "001" + "11010001110"]
+        assert seen["Round"][2:] == ["10000000000001", "10000000000"]
+        root.get_by_role("button", name="Play").click()  # from the end: from the beginning
+        assert page.trait("step") == 0
+        root.get_by_role("button", name="Last").click()
         box = root.get_by_label("b", exact=True)
         box.fill("0x1400")  # 2^-10, and the station stays
         box.press("Tab")

@@ -33,11 +33,6 @@ def folders(name):
     return FOLDERS_OF.get(name, (name,))
 
 
-def test_every_widget_has_a_folder():
-    assert len(WIDGETS) > 10
-    assert [file.name for file in FOLDERS.iterdir() if file.is_file()] == ["__init__.py"]
-
-
 def test_a_module_is_the_base_then_its_own_files_and_loads_nothing():
     for name in WIDGETS:
         text = script(*folders(name))

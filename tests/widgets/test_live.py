@@ -15,9 +15,8 @@ from labkit.amp import RECIPES, initial
 from labkit.amp import static as static_scaler
 from labkit.train import TASKS, StepRecord, TrainingRun, recorded
 from labkit.widgets import LiveTraining
-from labkit.widgets.base.number_words import short
 from labkit.widgets.bench.bench import MERGE_STEPS, SETTLE_STEPS
-from labkit.widgets.bench.knobs import Knobs, Scaling, changed, knobs_of, recipe_of
+from labkit.widgets.bench.knobs import Knobs, Scaling, knobs_of, recipe_of
 from labkit.widgets.bench.words import sentence, static_bench, who
 from labkit.widgets.driven.controller import AFTER, FRAME_SECONDS, IN_FLIGHT, UNANSWERED_SECONDS, Button, Phase
 
@@ -73,19 +72,6 @@ def ticked(c, times):
 
 
 # --- states -------------------------------------------------------------------------------------------------
-
-
-def test_a_training_from_start_to_end_and_again():
-    c = controller(steps=3)
-    phases = [c.phase]
-    c.handle(Button.START)
-    for _ in range(3):
-        phases.append(c.phase)
-        c.tick()
-    assert [*phases, c.phase] == ["idle", "running", "running", "running", "finished"]
-    assert [s.step for s in c.run.steps] == [s.step for s in c.fp32.steps] == [1, 2, 3]
-    ticked(c, 1)
-    assert (c.phase, len(c.run.steps), len(c.previous)) == ("running", 1, 3)
 
 
 def test_a_button_does_what_the_table_says_or_nothing():
@@ -317,13 +303,6 @@ def test_the_sentence_says_what_the_figure_shows():
     assert sentence(ended).endswith(" On the CPU, emulated, FP32 did 41 steps a second, this run 62.5.")
 
 
-def test_labels_and_numbers_are_short():
-    assert changed(UNSCALED, SCALED) == "scaling on, 2^10"
-    assert changed(SCALED, UNSCALED) == "scaling off"
-    assert changed(UNSCALED, Knobs(scaling=Scaling.DYNAMIC, log2_scale=16)) == "dynamic, from 2^16"
-    assert [short(x) for x in (0.0101, 1234.0, 5.96e-8, -math.inf)] == ["0.0101", "1230", "5.96e-8", "-inf"]
-
-
 # --- what is sent -------------------------------------------------------------------------------------------
 
 
@@ -460,14 +439,6 @@ def test_a_training_in_its_thread_ends_or_fails_and_begins_again(watched):
     assert "no such operator" in w.wait(lambda f: f["phase"] == "failed")["sentence"]
     w.c.ask(Button.RESET)
     w.wait(lambda f: f["phase"] == "idle")
-
-
-def test_every_command_is_answered_by_number(watched):
-    w = watched(controller())
-    w.c.ask(change(w.c, scaling=Scaling.STATIC), number=1)
-    w.c.ask(Button.STEP, number=2)
-    last = w.wait(lambda f: f["answered"] == 2 and f["step"] == 1)
-    assert (last["phase"], last["knobs"]["scaling"]) == ("paused", "static")
 
 
 def test_an_error_in_the_labs_own_thread_is_logged(watched, caplog):

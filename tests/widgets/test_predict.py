@@ -230,23 +230,3 @@ def test_scaling_trap_is_a_trap() -> None:
     assert [f"{zeros_inside(run.next_gradients(weights)):.0%}" for run in (a, b)] == ["1%", "24%"]
     assert zeros_inside(b.fp32_twin().next_gradients(weights)) > 0.23
     assert underflow(a.fp32_twin().next_gradients(), a.next_gradients()) > 0.5
-
-
-# --- the lessons: no widget shows the answer to the question above it before the learner has moved it ---
-
-
-def test_a_widget_below_a_question_opens_in_another_state() -> None:
-    for lesson, question, numbers, opens in (
-        ("02_rounding", "rounding.tie", ("2049", "2051"), "NumberLine(FP16, x=2052.6,"),
-        ("02_rounding", "rounding.swallowed", ("2^-12",), "update=2**-10)"),
-        ("03_tensor_cores", "tensor.same", ("2^-25",), 'MmaBlock("1 and small terms", "V100")'),  # 2^-24
-        ("06_loss_scaling", "scaling.lost", (), "log2_scale=10)"),
-    ):
-        assert all(number in predictions()[question].question for number in numbers), question
-        below = (
-            (LESSONS / f"lesson_{lesson}" / "lesson.py").read_text(encoding="utf-8").split(f'predict("{question}")')[1]
-        )
-        kinds = ("NumberLine(", "Swallowed", "Mma", "Underflow")
-        widget = next(line for line in below.splitlines() if line.startswith(kinds))
-        assert widget.endswith(opens) or widget.startswith(opens), question
-        assert not any(number.replace("^", "**") in widget for number in numbers), question

@@ -64,12 +64,6 @@ function fields(bits) {
 
 // --- the widget -----------------------------------------------------------------------------------------------------
 
-// A disabled button would drop the focus, and with it the next key.
-function disable(element, off, instead) {
-  if (off && element === document.activeElement) instead.focus({ preventScroll: true });
-  element.disabled = off;
-}
-
 export default view({ label: "An addition, step by step", kind: "addition", alone: true }, (root, model, life) => {
   const formats = new Map(model.get("_formats").map((row) => [row.name, derived(row)]));
   const problems = {}; // "a" or "b" -> what is wrong with the text in that field
@@ -141,8 +135,8 @@ export default view({ label: "An addition, step by step", kind: "addition", alon
     operation.set(model.get("operation"));
     choices.set(model.get("format_name"));
     steps.set(sheet.scenes.map((scene) => scene.title), step);
-    for (const one of [first, back]) disable(one.element, step === 0, next.element);
-    for (const one of [next, last]) disable(one.element, atEnd, back.element);
+    for (const one of [first, back]) one.enable(step > 0, next);
+    for (const one of [next, last]) one.enable(!atEnd, back);
     if (width) paper.draw(sheet, step, width, still || reducedMotion());
     words.say(sheet.scenes[step].sentence);
     facts.set(sheet.facts, atEnd);

@@ -98,19 +98,23 @@ function hovering(owner, over, at) {
   });
 }
 
-function powerLabel(context, exponent, x, y, align = "center") {
-  const font = context.font;
+// Text in which 2^-24 has a raised exponent; returns its width.
+function inkRich(pen, text, x, y, align) {
+  const font = pen.font;
   const size = parseFloat(font.match(/([\d.]+)px/)[1]);
   const small = font.replace(/[\d.]+px/, `${(size * 0.75).toFixed(1)}px`);
-  const digits = String(exponent).replace("-", "\u2212");
-  const base = context.measureText("2").width;
-  context.font = small;
-  const total = base + context.measureText(digits).width;
-  const left = align === "center" ? x - total / 2 : align === "right" ? x - total : x;
-  context.textAlign = "left";
-  context.fillText(digits, left + base, y - size * 0.38);
-  context.font = font;
-  context.fillText("2", left, y);
+  const runs = text.split(/(?<=\d)\^(-?\d+)/).map((run, i) => ({ run: i % 2 ? run.replace("-", "\u2212") : run, up: i % 2 === 1 }));
+  const wide = ({ run, up }) => ((pen.font = up ? small : font), pen.measureText(run).width);
+  const total = runs.reduce((sum, one) => sum + wide(one), 0);
+  let left = align === "center" ? x - total / 2 : align === "right" ? x - total : x;
+  Object.assign(pen, { textAlign: "left", textBaseline: "alphabetic" });
+  for (const one of runs) {
+    const width = wide(one);
+    pen.fillText(one.run, left, one.up ? y - size * 0.38 : y);
+    left += width;
+  }
+  pen.font = font;
+  return total;
 }
 
 const patternCache = new Map();

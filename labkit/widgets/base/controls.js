@@ -48,12 +48,20 @@ function slider({ label, min, max, step = 1, page = 5, value, text = String, onI
   return self;
 }
 
+// The index of the place that is nearest to a value, for sliders over a list of places.
+function nearest(places, value, measure = (x) => x) {
+  const far = places.map((place) => Math.abs(measure(place) - measure(value)));
+  return far.indexOf(Math.min(...far));
+}
+
 function button({ label, title, kind, onPress }) {
   const element = h("button", { type: "button", class: "lk-button", title, text: label, data: kind ? { kind } : {} });
   element.addEventListener("click", onPress);
   return {
     element,
-    enable(on) {
+    // Disabled, it would drop the focus, and with it the next key: another control takes it.
+    enable(on, instead) {
+      if (!on && element === document.activeElement) instead?.element.focus({ preventScroll: true });
       element.disabled = !on;
     },
     setLabel(next) {
@@ -184,6 +192,13 @@ function toggle({ label, value, onChange }) {
   };
   self.set(value);
   return self;
+}
+
+// A table with a heading above each column; what else belongs before its body is given.
+function headed(kind, names, ...first) {
+  const heads = names.map((text) => h("th", { scope: "col", text }));
+  const body = h("tbody");
+  return { element: h("table", { class: `lk-table ${kind}` }, ...first, h("thead", {}, h("tr", {}, ...heads)), body), body, heads };
 }
 
 // One of the facts about a number, in a row `lk-facts`.

@@ -306,15 +306,15 @@ class End(NamedTuple):
     colour: str
 
 
-def name_ends(axes: Axes, ends: Sequence[End], apart: float = 0.06) -> None:
-    """Write each curve's name beside its end, `apart` (a share of the axis) from the next; the axis is as it will be.
+def name_ends(axes: Axes, ends: Sequence[End]) -> None:
+    """Write each curve's name beside its end, apart from the next; the axis is as it will be.
 
     One that ends in NaN or beyond the axis is named at its edge.
     """
     limits = axes.get_ylim()
     values = [min(max(end.value, limits[0]), limits[1]) if end.value == end.value else limits[0] for end in ends]
     low, high, *places = (float(axes.transScale.transform((1, value))[1]) for value in (*limits, *values))
-    heights = spread([(place - low) / (high - low) for place in places], apart)
+    heights = spread([(place - low) / (high - low) for place in places], 0.06)
     for end, value, height in zip(ends, values, heights, strict=True):
         axes.annotate(
             end.name,

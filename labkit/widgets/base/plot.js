@@ -141,8 +141,8 @@ function inkFrame(plot, { top, height }, title, ticks, y) {
     inkLine(plot, [[left, at], [end, at]], tint.line2, 1, { alpha: 0.75 });
     if (typeof label === "string") inkText(plot, label, left - 8, at, { align: "right", base: "middle" });
     else {
-      Object.assign(plot.pen, { fillStyle: tint.ink2, textBaseline: "alphabetic", font: `${tint.size - 1}px ${tint.font}` });
-      powerLabel(plot.pen, label, left - 8, at + 4, "right");
+      Object.assign(plot.pen, { fillStyle: tint.ink2, font: `${tint.size - 1}px ${tint.font}` });
+      inkRich(plot.pen, power(label), left - 8, at + 4, "right");
     }
   }
   const bottom = Math.round(top + height) + 0.5;

@@ -13,8 +13,8 @@ function move(store, e) {
 // The games that were played to an end, below each other.
 function scoreTable() {
   const heads = ["game", "steps", "useful: you", "scaler", "skipped: you", "scaler", "lost gradients: you", "scaler"];
-  const body = h("tbody");
-  const element = h("table", { class: "lk-table bs-scores", hidden: true }, h("thead", {}, h("tr", {}, ...heads.map((text) => h("th", { scope: "col", text })))), body);
+  const { element, body } = headed("bs-scores", heads);
+  element.hidden = true;
   let drawn = "";
   return {
     element,

@@ -43,10 +43,8 @@ function inputRow(formats, become) {
 // --- the same number in several formats ---------------------------------------------------------------------------------
 
 function comparison() {
-  const body = h("tbody");
-  const heads = ["format", "bits", "holds", "error", "relative", "in ulps"].map((text) => h("th", { scope: "col", text }));
   const caption = h("caption", { class: "lk-quiet", text: "The same number in other formats" });
-  const element = h("table", { class: "lk-table be-table" }, caption, h("thead", {}, h("tr", {}, ...heads)), body);
+  const { element, body } = headed("be-table", ["format", "bits", "holds", "error", "relative", "in ulps"], caption);
   const cell = (name, ...children) => h("td", { class: `be-${name}` }, ...children);
   return {
     element,

@@ -40,18 +40,9 @@ function showParts(store, parts, seen) {
   seen.at = now;
 }
 
-function wireHover(owner, store, picture, { right, steps }, view) {
-  pointed(owner, picture, (place) => {
-    const at = place && store.state ? stepAt(picture, place.x, { total: store.state.total, right }) : null;
-    const step = at <= steps(store) ? at : null;
-    if (step !== view.step) schedule(store);
-    view.step = step;
-  });
-}
+const aloneOnRecord = (model) => Boolean(model.get("_frame")?.content.recorded);
 
-const drivenView = (face) => view({ ...face, alone: (model) => Boolean(model.get("_frame")?.content.recorded) }, (root, model, owner, live) => fillDriven(face, root, model, owner, live));
-
-function fillDriven(face, root, model, owner, live) {
+const drivenView = (face) => view({ ...face, alone: aloneOnRecord }, (root, model, owner, live) => {
   const store = storeOf(model);
   const seen = { phase: "", at: 0 };
   const view = { step: null };
@@ -77,7 +68,13 @@ function fillDriven(face, root, model, owner, live) {
     const { phase, number, answered } = store.state;
     Object.assign(root.dataset, { phase, frame: number, answered: answered >= store.sent }, face.expose(store));
   };
-  if (face.hover) wireHover(owner, store, parts.picture, face.hover, view);
+  const look = (place) => {
+    const at = place && store.state ? stepAt(parts.picture, place.x, { total: store.state.total, right: face.hover.right }) : null;
+    const step = at <= face.hover.steps(store) ? at : null;
+    if (step !== view.step) schedule(store);
+    view.step = step;
+  };
+  if (face.hover) pointed(owner, parts.picture, look);
   store.views.add(view);
   owner.add(() => store.views.delete(view));
   if (model.onPage) {
@@ -93,4 +90,4 @@ function fillDriven(face, root, model, owner, live) {
   owner.add(() => clearTimeout(silence));
   whenUnseen(owner, () => send(store, { do: "unseen" }));
   send(store, { do: "hello" });
-}
+});

@@ -11,8 +11,11 @@ const KEEP_MS = 2000; // between two notes of a run that is under way, for the s
 const UNANSWERED =
   "The kernel does not answer. If a cell is running, wait for it or interrupt it; if the kernel was restarted, run this cell again.";
 
-function makeStore(model) {
-  return {
+const stores = new WeakMap();
+
+function storeOf(model) {
+  if (stores.has(model)) return stores.get(model);
+  const store = {
     model,
     views: new Set(),
     state: null,
@@ -28,13 +31,6 @@ function makeStore(model) {
     pending: false,
     fresh: false,
   };
-}
-
-const stores = new WeakMap();
-
-function storeOf(model) {
-  if (stores.has(model)) return stores.get(model);
-  const store = makeStore(model);
   stores.set(model, store);
   const saved = model.get("run");
   if (typeof saved === "string") Object.assign(store, JSON.parse(saved, numbersBack));
@@ -47,13 +43,9 @@ function keepRun(store) {
   const now = performance.now();
   if (store.state.phase === "running" && now - store.keptAt < KEEP_MS) return;
   store.keptAt = now;
-  store.model.set("run", runAsText(store));
-}
-
-function runAsText(store) {
   const points = Object.keys(emptyPoints()).map((name) => [name, store[name]]);
   const short = (_, x) => (typeof x !== "number" || Number.isInteger(x) ? x : Number.isFinite(x) ? Number(x.toPrecision(7)) : `${x}`);
-  return JSON.stringify({ state: store.state, ...Object.fromEntries(points) }, short);
+  store.model.set("run", JSON.stringify({ state: store.state, ...Object.fromEntries(points) }, short));
 }
 
 const numbersBack = (_, x) => (["NaN", "Infinity", "-Infinity"].includes(x) ? Number(x) : x);

@@ -39,9 +39,9 @@ export default view({ label: "Passes over a graph", kind: "ledger", alone: true 
     return model.get("position") < last;
   };
   const play = player({ title: "look at one operation after another", pace: LOOK_MS, advance, scope: life });
-  const head = ["operation", "list", "gives", "casts"].map((text) => h("th", { scope: "col", text }));
   const graph = drawnGraph(model.get("_rows"));
-  const table = h("table", { class: "lk-table gr-table" }, h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...rows.map((row) => row.element)));
+  const { element: table, body } = headed("gr-table", ["operation", "list", "gives", "casts"]);
+  body.append(...rows.map((row) => row.element));
   const words = sentence();
   const room = h("div", { class: "gr-room" }, graph.element, table);
   const key = h("p", { class: "lk-quiet", text: "\u25a1 input   \u25cf operation, in the colour of what it returns   \u25c6 cast; on the left edge: of a weight" });

@@ -58,12 +58,11 @@ function ledgerRow(row, lists, onMove) {
 
 function ledgerTable(model, onMove) {
   const heads = { rail: "", op: "operation, and why it is there", takes: "takes", list: "list", gives: "gives", error: "error against FP32" };
-  const cells = Object.values(heads).map((text) => h("th", { scope: "col", text }));
   const columns = Object.keys(heads).map((name) => h("col", { class: `lg-c-${name}` }));
-  const body = h("tbody");
+  const { element, body } = headed("lg-table", Object.values(heads), h("colgroup", {}, ...columns));
   let rows = new Map();
   return {
-    element: h("table", { class: "lk-table lg-table" }, h("colgroup", {}, ...columns), h("thead", {}, h("tr", {}, ...cells)), body),
+    element,
     set(now) {
       if ([...rows.keys()].join() !== now.map((row) => row.key).join()) {
         rows = new Map(now.map((row) => [row.key, ledgerRow(row, model.get("_about").lists, onMove)]));

@@ -6,23 +6,6 @@ const TALL = 164;
 const CLOSEST = 4; // marks nearer than this many pixels are drawn as a band
 const STEPS = [1, 2, 4, 8, 16, 32, 64, 128];
 
-function drawRich(pen, text, x, y, align) {
-  const font = pen.font;
-  const small = font.replace(/([\d.]+)px/, (_, size) => `${(size * 0.75).toFixed(1)}px`);
-  const runs = text.split(/(?<=\d)\^(-?\d+)/).map((run, i) => ({ run: i % 2 ? run.replace("-", "\u2212") : run, up: i % 2 === 1 }));
-  const use = (up) => (pen.font = up ? small : font);
-  const total = runs.reduce((sum, { run, up }) => (use(up), sum + pen.measureText(run).width), 0);
-  let left = align === "center" ? x - total / 2 : align === "right" ? x - total : x;
-  pen.textAlign = "left";
-  for (const { run, up } of runs) {
-    use(up);
-    pen.fillText(run, left, up ? y - 4 : y);
-    left += pen.measureText(run).width;
-  }
-  pen.font = font;
-  return total;
-}
-
 function zonesOf(format) {
   const { zero_to: zero, ends_from: end } = format;
   const first = format.has_zero ? 2 ** format.emin : 0; // where the normal numbers begin
@@ -94,7 +77,7 @@ function drawCounts(pen, view, format, log, palette) {
     const count = Math.round((to - from) / spacing);
     const many = `${count.toLocaleString("en-US")} number${count === 1 ? "" : "s"}`;
     const apart = `, ${spacing >= 1 && spacing <= 1024 ? spacing : `2^${Math.log2(spacing)}`} apart`;
-    drawRich(pen, right - left > 165 && count > 1 ? many + apart : many, (left + right) / 2, LINE + 46, "center");
+    inkRich(pen, right - left > 165 && count > 1 ? many + apart : many, (left + right) / 2, LINE + 46, "center");
     pen.globalAlpha = 0.5;
     pen.fillRect(left + 3, LINE + 31, right - left - 6, 1);
     pen.globalAlpha = 1;
@@ -108,7 +91,7 @@ function drawAxis(pen, view, log, palette) {
     const step = STEPS.find((octaves) => octaves / view.perPixel > 46) ?? 256;
     for (let e = Math.ceil(view.from / step) * step; e <= view.to; e += step) {
       pen.fillRect(view.x(2 ** e), LINE, 1, 5);
-      powerLabel(pen, e, Math.min(view.width - 14, Math.max(14, view.x(2 ** e))), LINE + 21);
+      inkRich(pen, power(e), Math.min(view.width - 14, Math.max(14, view.x(2 ** e))), LINE + 21, "center");
     }
     return;
   }
@@ -160,7 +143,7 @@ function drawOutcome(pen, view, answer, x, palette, colour) {
     if (alone && room[side] < width) side = side === "left" ? "right" : "left"; // never across the stem of x
     const near = side === "left" ? Math.max(width + 2, alone ? room.left : target - 6) : Math.min(view.width - width - 2, alone ? view.width - room.right : target + 6);
     pen.fillStyle = palette.ink;
-    drawRich(pen, label, near, TOP - 22, side === "left" ? "right" : "left");
+    inkRich(pen, label, near, TOP - 22, side === "left" ? "right" : "left");
     pen.font = `${palette.size - 1}px ${palette.font}`;
   });
 }

@@ -17,8 +17,9 @@ function compared(questions, answers, earlier, results) {
       const taught = h("td", { text: lesson.replaceAll("_", " ") });
       return h("tr", {}, h("th", { scope: "row" }, rich(question)), cell(earlier[id], answer), cell(answers[id], answer), taught);
     });
-  const head = ["question", "before", "after", "lesson"].map((name) => h("th", { scope: "col", text: name }));
-  return h("table", { class: "lk-table" }, h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...rows));
+  const { element, body } = headed("", ["question", "before", "after", "lesson"]);
+  body.append(...rows);
+  return element;
 }
 
 const onPageAlone = (model) => model.get("_on_page") === true;

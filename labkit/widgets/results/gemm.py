@@ -21,7 +21,7 @@ from labkit.formats import Format
 from labkit.records import recorded_files
 from labkit.widgets.base.figures import FORMAT_COLOURS, QUIET, described, new_figure, on_any_page
 from labkit.widgets.base.number_words import two_digits
-from labkit.widgets.results.published import CARD, draw_published
+from labkit.widgets.results.published import CARD, draw_published, logarithmic
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -60,6 +60,14 @@ def made_where(record: GemmRecord, *, here: bool = False) -> str:
 def products(record: GemmRecord) -> list[tuple[GemmCase, GemmRun]]:
     """Return the matrix products of a record, each case beside its run."""
     return [(run.case, run) for run in record.runs if isinstance(run.case, GemmCase)]
+
+
+def by_format(record: GemmRecord) -> dict[Format, list[tuple[GemmCase, GemmRun]]]:
+    """Return the matrix products of each format."""
+    found: dict[Format, list[tuple[GemmCase, GemmRun]]] = {}
+    for case, run in products(record):
+        found.setdefault(case.format, []).append((case, run))
+    return found
 
 
 def speed(run: GemmRun) -> str:
@@ -101,13 +109,11 @@ def _say_size(record: GemmRecord) -> str:
 def _say_alignment(record: GemmRecord) -> str:
     """Compare, for each format, sizes that are no multiple of 8 with those that are."""
     parts = []
-    for format in dict.fromkeys(case.format for case, _ in products(record)):
-        own = [(case, run) for case, run in products(record) if case.format == format]
+    for format, own in by_format(record).items():
         aligned = [run.tflops for case, run in own if case.k % 8 == 0 and case.n % 8 == 0]
         others = [run.tflops for case, run in own if case.k % 8 or case.n % 8]
         if aligned and others:
-            share = median(others) / median(aligned)
-            parts.append(f"{format.name} at {share:.0%}")
+            parts.append(f"{format.name} at {median(others) / median(aligned):.0%}")
     return f"sizes that are no multiple of 8 run, in the middle, {', '.join(parts)} of the speed of those that are"
 
 
@@ -115,8 +121,8 @@ def _say_batch(record: GemmRecord) -> str:
     """Compare the smallest batch with the largest: what a row costs alone, and among many."""
     parts = []
     few, many = (find(case.m for case, _ in products(record)) for find in (min, max))
-    for format in dict.fromkeys(case.format for case, _ in products(record)):
-        taken = {case.m: run.seconds for case, run in products(record) if case.format == format}
+    for format, own in by_format(record).items():
+        taken = {case.m: run.seconds for case, run in own}
         if few in taken and many in taken:
             parts.append(f"{two_digits(taken[many] / taken[few])} in {format.name}")
     rows = "row takes" if few == 1 else "rows take"
@@ -272,31 +278,20 @@ def _lines(axes: Axes, points: dict[Format, list[tuple[float, float]]], **style:
         axes.plot(xs, ys, label=format.name, ms=4, lw=1.4, **{**STYLES[format.name], **style})
 
 
-def _by_format(
-    record: GemmRecord, x: Callable[[GemmCase], float], y: Callable[[GemmRun], float]
-) -> dict[Format, list[tuple[float, float]]]:
-    found: dict[Format, list[tuple[float, float]]] = {}
-    for case, run in products(record):
-        found.setdefault(case.format, []).append((x(case), y(run)))
-    return found
-
-
 def _unit(runs: Sequence[GemmRun]) -> tuple[float, str]:
     """Return what TFLOP/s are multiplied by, and the unit that this gives: the one a person would say."""
     return (1, "TFLOP/s") if max(run.tflops for run in runs) >= 1 else (1000, "GFLOP/s")
 
 
 def _log_speed(axes: Axes, unit: str) -> None:
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.set(ylabel=unit)
+    logarithmic(axes, ylabel=unit)
     axes.legend(frameon=False, fontsize=8)
 
 
 def _size(axes: Axes, record: GemmRecord) -> None:
     factor, unit = _unit(record.runs)
-    _lines(axes, _by_format(record, lambda case: case.m, lambda run: factor * run.tflops))
+    speeds = {format: [(case.m, factor * run.tflops) for case, run in own] for format, own in by_format(record).items()}
+    _lines(axes, speeds)
     _log_speed(axes, unit)
     axes.set(xlabel="m = n = k")
 
@@ -306,8 +301,8 @@ def _alignment(axes: Axes, record: GemmRecord) -> None:
     base = max(case.k for case, _ in products(record))
     for side, look in (("k", {}), ("n", {"ls": ":", "mfc": "none"})):
         points: dict[Format, list[tuple[float, float]]] = {}
-        for format in dict.fromkeys(case.format for case, _ in products(record)):
-            own = {(c.n, c.k): run.tflops for c, run in products(record) if c.format == format}
+        for format, runs in by_format(record).items():
+            own = {(case.n, case.k): run.tflops for case, run in runs}
             if whole := own.get((base, base)):
                 points[format] = [(float(n if side == "n" else k), value / whole) for (n, k), value in own.items()
                                   if (k if side == "n" else n) == base]  # fmt: skip
@@ -321,7 +316,7 @@ def _alignment(axes: Axes, record: GemmRecord) -> None:
 
 
 def _batch(axes: Axes, record: GemmRecord) -> None:
-    _lines(axes, _by_format(record, lambda case: case.m, lambda run: 1000 * run.seconds))
+    _lines(axes, {f: [(case.m, 1000 * run.seconds) for case, run in own] for f, own in by_format(record).items()})
     base = max(case.k for case, _ in products(record))
     axes.set(xlabel=f"rows of the batch m (n = k = {base})", ylabel="milliseconds")
     axes.set_ylim(bottom=0)

@@ -121,16 +121,21 @@ def _mark(name: str) -> dict[str, Any]:
     return {**MARK, "color": COLOURS[name], **half}
 
 
-def _speeds(axes: Axes, xlabel: str) -> None:
-    from matplotlib.ticker import NullFormatter
-
+def logarithmic(axes: Axes, **labels: str) -> None:
+    """Give speeds over sizes or intensities their scales, with plain numbers."""
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.set(**labels)
+
+
+def _speeds(axes: Axes, xlabel: str) -> None:
+    from matplotlib.ticker import NullFormatter
+
+    logarithmic(axes, xlabel=xlabel, ylabel="TFLOP/s")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_ylim(top=4 * axes.get_ylim()[1])  # a band for the legend
-    axes.set(xlabel=xlabel, ylabel="TFLOP/s")
     axes.legend(frameon=False, fontsize=8, ncols=3, loc="upper left", columnspacing=1.2)
 
 

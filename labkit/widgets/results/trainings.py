@@ -43,27 +43,20 @@ MARKERS = "os^DvP"
 
 
 class Treatment(Protocol):
-    """What a training of the clinic did: the part of labkit.grading.Treatment that is drawn."""
+    """What a training of the clinic did: the part of labkit.grading.Treatment that is drawn.
 
-    @property
-    def losses(self) -> Sequence[float]:
-        """Loss of each step, as the training returned it."""
+    losses  of each step, as the training returned it
+    scales  of each step, by a GradScaler; empty without one
+    steps   number of optimizer steps
+    score   of its model
+    error   what ended it, or ""
+    """
 
-    @property
-    def scales(self) -> Sequence[float]:
-        """Loss scale of each step, by a GradScaler; empty without one."""
-
-    @property
-    def steps(self) -> int:
-        """Number of optimizer steps."""
-
-    @property
-    def score(self) -> float:
-        """Score of its model."""
-
-    @property
-    def error(self) -> str:
-        """The error that ended it, or ""."""
+    losses: Sequence[float]
+    scales: Sequence[float]
+    steps: int
+    score: float
+    error: str
 
 
 @on_any_page

@@ -54,8 +54,8 @@ function renderPresets(root, model, life) {
   });
   const lens = figure({ scope: life, label: "A few steps of the chosen scaler, beside torch's", height: LENS_HEIGHT, draw: drawLens });
   const rows = presetRows(names, mode, (name) => choose({ selected: name }));
-  const head = ["scaler", "its scale over all steps", "skipped", "lossy"].map((text) => h("th", { scope: "col", text }));
-  const table = h("table", { class: "lk-table st-table" }, h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...rows.map(({ element }) => element)));
+  const { element: table, body } = headed("st-table", ["scaler", "its scale over all steps", "skipped", "lossy"]);
+  body.append(...rows.map(({ element }) => element));
   const words = sentence(model);
   root.append(
     h("div", { class: "lk-head" }, h("span", { class: "lk-title", text: "Six scalers on one training" }), choice.element),

@@ -5,10 +5,6 @@ const TRACKER = { top: SCALE.top + SCALE.height + 42, height: 54 };
 const REST_MS = 700; // a hand that rested so long begins something new
 const TIMELINE_HEIGHT = TRACKER.top + TRACKER.height + 32;
 
-function nearest(places, value) {
-  return places.reduce((best, place, i) => (Math.abs(place - value) < Math.abs(places[best] - value) ? i : best), 0);
-}
-
 function hoverStep(life, picture, stepAt, textOf) {
   const hover = { step: null };
   hovering(life, picture, (at) => {

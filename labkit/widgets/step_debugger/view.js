@@ -64,11 +64,10 @@ function stageRow(tensor) {
 }
 
 function stageTable(about) {
-  const body = h("tbody");
-  const heads = ["tensor", "dtype", "", "smallest \u2026 largest |x|", "zeros", "inf, NaN"].map((text) => h("th", { scope: "col", text }));
+  const names = ["tensor", "dtype", "", "smallest \u2026 largest |x|", "zeros", "inf, NaN"];
   const columns = ["name", "dtype", "range", "span", "zeros", "broken"].map((name) => h("col", { class: `sd-c-${name}` }));
+  const { element, body, heads } = headed("sd-table", names, h("colgroup", {}, ...columns));
   heads[2].append(stageAxis(about));
-  const element = h("table", { class: "lk-table sd-table" }, h("colgroup", {}, ...columns), h("thead", {}, h("tr", {}, ...heads)), body);
   for (const [name, at] of Object.entries(about.edges)) element.style.setProperty(`--sd-${name}`, `${100 * at}%`);
   let shown = new Map(); // name -> where its bar was
   return {
@@ -136,10 +135,8 @@ export default view({ label: "One training step, stage by stage", kind: "stages"
     scale.set(model.get("log2_scale"));
     strip.set(String(stage));
     strip.element.classList.toggle("sd-skipped", !view.stepped);
-    for (const [one, end, other] of [[back, 0, next], [next, about.stages.length - 1, back]]) {
-      if (stage === end && one.element === document.activeElement) other.element.focus({ preventScroll: true });
-      one.enable(stage !== end);
-    }
+    back.enable(stage > 0, next);
+    next.enable(stage < about.stages.length - 1, back);
     const earlier = earlierOf(view.stages, about.stages, stage);
     table.set(view.stages[stage], earlier);
     since.textContent = sayChanges(view.stages[stage], earlier);

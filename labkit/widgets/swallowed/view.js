@@ -3,7 +3,7 @@
 // --- the table ------------------------------------------------------------------------------------------------------
 
 function curveTable(onHighlight) {
-  const body = h("tbody");
+  const { element, body } = headed("sw-table", ["weight in", "alone", "end value", "off the exact sum", "steps that moved it"]);
   const cells = new Map();
   for (const style of CURVES) {
     const dashes = style.dash.length ? style.dash.join(" ") : "none";
@@ -18,11 +18,8 @@ function curveTable(onHighlight) {
     body.append(row);
     cells.set(style.name, { ...found, name, row, alone, style });
   }
-  const moved = h("th", { scope: "col", text: "steps that moved it" });
-  const heads = ["end value", "off the exact sum"].map((text) => h("th", { scope: "col", text }));
-  const head = h("tr", {}, h("th", { scope: "col", text: "weight in" }), h("th", { scope: "col", text: "alone" }), ...heads, moved);
   return {
-    element: h("table", { class: "lk-table sw-table" }, h("thead", {}, head), body),
+    element,
     set(rows, highlight, curves, exact) {
       const low = Math.min(exact, ...curves.map((values) => Math.min(...values)));
       const high = Math.max(exact, ...curves.map((values) => Math.max(...values)));
@@ -46,11 +43,6 @@ function curveTable(onHighlight) {
 
 // --- the widget -----------------------------------------------------------------------------------------------------
 
-function nearest(places, value) {
-  const far = (place) => Math.abs(Math.log2(place / value));
-  return places.reduce((best, place, i) => (far(place) < far(places[best]) ? i : best), 0);
-}
-
 export default view({ label: "Swallowed updates", kind: "swallowed", alone: true }, (root, model, life) => {
   const { weights: weightPlaces, updates: updatePlaces, steps } = model.get("_places");
   const random = new Uint32Array(floats(model.get("_random")).buffer);
@@ -63,7 +55,7 @@ export default view({ label: "Swallowed updates", kind: "swallowed", alone: true
       min: 0,
       max: values.length - 1,
       page: 4, // a binade
-      value: nearest(values, model.get(name)),
+      value: nearest(values, model.get(name), Math.log2),
       text: (i) => quarters(values[i]),
       onInput: (i) => put(model, { [name]: values[i] }),
     });
@@ -125,7 +117,7 @@ export default view({ label: "Swallowed updates", kind: "swallowed", alone: true
     const { now } = shown;
     title.textContent = `w \u2190 w \u2212 lr·g, ${steps.toLocaleString("en-US")} times`;
     for (const [name, one, values] of [["weight", weight, weightPlaces], ["update", update, updatePlaces]]) {
-      one.set(nearest(values, now[name]));
+      one.set(nearest(values, now[name], Math.log2));
       one.output.replaceChildren(rich(quarters(now[name]))); // code may have set what the slider cannot
     }
     words.say(now.sentence);

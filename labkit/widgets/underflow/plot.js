@@ -97,27 +97,21 @@ function drawGhost(pen, area, row, palette, bottom, height) {
   const ends = [Math.max(row.lo, AXIS.lo), clampToAxis(row.lo + row.counts.length)].map((e) => [area.x(e), bottom]);
   inkLine({ pen }, [ends[0], ...stairs, ends[1]], palette.ink2, 1, { alpha: 0.55 });
   const highest = row.lo + row.counts.indexOf(row.peak);
-  pen.textAlign = "center";
-  pen.fillStyle = palette.ink2;
-  if (highest - AXIS.lo > 3) pen.fillText("unscaled", area.x(highest + 0.5), bottom - height - 5);
+  if (highest - AXIS.lo > 3) inkText({ pen, tint: palette }, "unscaled", area.x(highest + 0.5), bottom - height - 5, { align: "center" });
 }
 
 function drawShares(pen, area, row, palette, bottom, height) {
   const top = row.total ? (100 * row.peak) / row.total : 1;
   const step = niceStep(top / 3);
-  pen.textAlign = "right";
-  pen.textBaseline = "middle";
+  const said = (text, y, base) => inkText({ pen, tint: palette }, text, area.left - 8, y, { align: "right", base });
   for (let share = 0; share <= top; share += step) {
     const y = Math.round(bottom - (height * share) / top) + 0.5;
-    pen.fillStyle = palette.ink2;
-    pen.fillText(`${Number(share.toPrecision(2))}%`, area.left - 8, y);
+    said(`${Number(share.toPrecision(2))}%`, y, "middle");
     if (share) inkLine({ pen }, [[area.left, y], [area.right, y]], palette.line2, 1);
   }
-  pen.textBaseline = "alphabetic";
-  pen.fillStyle = palette.ink2;
   if (area.left < ROOMY) return;
-  pen.fillText("share of", area.left - 8, EDGE + 17);
-  pen.fillText("non-zero ones", area.left - 8, EDGE + 33);
+  said("share of", EDGE + 17);
+  said("non-zero ones", EDGE + 33);
 }
 
 function drawAxis(pen, area, palette, bottom) {
@@ -128,16 +122,14 @@ function drawAxis(pen, area, palette, bottom) {
     const x = Math.round(area.x(e)) + 0.5;
     inkLine({ pen }, [[x, bottom], [x, bottom + (e % every === 0 ? 6 : 3)]], palette.ink2, 1);
   }
-  for (let e = AXIS.lo; e <= AXIS.hi; e += 1) if (e % every === 0) powerLabel(pen, e, area.x(e), bottom + 28);
+  for (let e = AXIS.lo; e <= AXIS.hi; e += 1) if (e % every === 0) inkRich(pen, power(e), area.x(e), bottom + 28, "center");
 }
 
 function drawZoneNames(pen, area, limits, palette) {
-  const size = palette.size;
+  const { size } = palette;
+  pen.fillStyle = palette.ink2;
   for (const { fate, from } of zones(limits).slice(1)) {
-    pen.fillStyle = palette.ink2;
-    pen.textAlign = "center";
-    if (fate !== "overflowed") powerLabel(pen, from, area.x(from), EDGE - 5);
-    else pen.fillText(decimal(limits.overflows_from), area.x(from), EDGE - 5);
+    inkRich(pen, fate === "overflowed" ? decimal(limits.overflows_from) : power(from), area.x(from), EDGE - 5, "center");
   }
   for (const { fate, from, to } of zones(limits)) {
     const { name, brief, meaning } = MEANING[fate];
@@ -159,11 +151,9 @@ function drawOutside(pen, area, row, log2Scale, palette, bottom) {
     if (row.lo + i + log2Scale < AXIS.lo) below += count;
     if (row.lo + i + log2Scale >= AXIS.hi) above += count;
   });
-  pen.fillStyle = palette.ink;
-  pen.textAlign = "right";
-  if (below) pen.fillText(`${percent(below / row.total)}${area.left < ROOMY ? "" : " below"} \u25c2`, area.left - 22, bottom + 28);
-  pen.textAlign = "left";
-  if (above) pen.fillText(`\u25b8 ${percent(above / row.total)}`, area.right + 4, bottom + 28);
+  const said = (text, x, align) => inkText({ pen, tint: palette }, text, x, bottom + 28, { fill: palette.ink, align });
+  if (below) said(`${percent(below / row.total)}${area.left < ROOMY ? "" : " below"} \u25c2`, area.left - 22, "right");
+  if (above) said(`\u25b8 ${percent(above / row.total)}`, area.right + 4, "left");
 }
 
 // --- the whole picture, and one row for each layer ----------------------------------------------------------------------

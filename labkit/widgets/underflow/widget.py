@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import traitlets
-from numpy.typing import NDArray
 
 from labkit.formats import FP16, Format
 from labkit.instrument import ExponentHistogram, Fate, GradSnapshot, fate, merge, shift
@@ -23,6 +22,7 @@ from labkit.widgets.base.figures import (
     captioned,
     new_figure,
     on_any_page,
+    panel,
     power_ticks,
     still,
     why_still,
@@ -31,7 +31,6 @@ from labkit.widgets.base.number_words import percent
 from labkit.widgets.base.widget import LabWidget, limited, tour_of
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 ALL_LAYERS = "all layers together"
@@ -113,58 +112,32 @@ def static_underflow(
         KeyError: the snapshot has no such layer.
     """
     histogram = shift(with_total(snapshot)[layer], log2_scale)
-    now = fate(histogram, format)
     figure = new_figure(9, 4.4)
     axes = figure.add_axes((0.07, 0.38, 0.91, 0.48))
     title = f"{snapshot.kind[:1].upper()}{snapshot.kind[1:]}, step {snapshot.step}: {layer}"
     axes.set_title(title, loc="left", fontsize=11, color=INK, pad=22)
-    _draw_windows(axes, format)
-    _draw_bars(axes, histogram, format)
-    shares = "     ".join(f"{name} {percent(share)}" for name, share in vars(now).items())
+    exponents, limits = np.arange(*AXIS), windows(format)
+    heights = np.array([histogram.count(int(e), int(e)) for e in exponents]) * 100 / max(histogram.finite_non_zero, 1)
+    edges = np.clip([AXIS[0], limits["survives_from"], limits["emin"], limits["emax"] + 1, AXIS[1]], *AXIS)
+    above = axes.get_xaxis_transform()
+    for (name, colour), left, right in zip(FATE_COLOURS.items(), edges[:-1], edges[1:], strict=True):
+        if right == left:
+            continue
+        axes.axvspan(left, right, color=colour, alpha=0.12, linewidth=0)
+        axes.text((left + right) / 2, 1.02, name, transform=above, ha="center", fontsize=9, color=INK)
+        own = (exponents >= left) & (exponents < right) & (heights > 0)
+        style: dict[str, Any] = {"color": colour, "hatch": FATE_HATCHES[name], "edgecolor": INK, "linewidth": 0.5}
+        axes.bar(exponents[own] + 0.5, heights[own], width=0.86, **style)
+    for edge in edges[1:-1]:
+        axes.axvline(edge, color=QUIET, linewidth=0.8, linestyle=(0, (3, 3)))
+    panel(axes)
+    axes.set_xlim(*AXIS)
+    power_ticks(axes.set_xticks, range(*AXIS, 8))
+    axes.set_ylabel("% of non-zero elements", fontsize=8.5, color=QUIET)
+    shares = "     ".join(f"{name} {percent(share)}" for name, share in vars(fate(histogram, format)).items())
     figure.text(0.07, 0.205, shares, fontsize=11, color=INK, weight="bold")
     words = f"{snapshot.kind} of {layer}, at scale 2^{log2_scale} in {format.name}."
     return captioned(figure, (0.07, 0.15), words[0].upper() + words[1:], why, foot=0.01)
-
-
-def fate_of_binade(exponent: int, format: Format) -> str:
-    """Return which of the four fates the binade from 2^exponent has.
-
-    >>> [fate_of_binade(e, FP16) for e in (-26, -25, -14, 16)]
-    ['underflowed', 'subnormal', 'normal', 'overflowed']
-    """
-    one = ExponentHistogram(np.array([1]), lo=exponent, zeros=0, non_finite=0)
-    return max(vars(fate(one, format)).items(), key=lambda item: item[1])[0]
-
-
-def _draw_windows(axes: Axes, format: Format) -> None:
-    limits = windows(format)
-    edges = [AXIS[0], limits["survives_from"], limits["emin"], limits["emax"] + 1, AXIS[1]]
-    edges = [min(max(edge, AXIS[0]), AXIS[1]) for edge in edges]
-    for (name, colour), left, right in zip(FATE_COLOURS.items(), edges[:-1], edges[1:], strict=True):
-        if right <= left:
-            continue
-        axes.axvspan(left, right, color=colour, alpha=0.12, linewidth=0)
-        axes.text(
-            (left + right) / 2, 1.02, name, transform=axes.get_xaxis_transform(), ha="center", fontsize=9, color=INK
-        )
-    for edge in edges[1:-1]:
-        axes.axvline(edge, color=QUIET, linewidth=0.8, linestyle=(0, (3, 3)))
-
-
-def _draw_bars(axes: Axes, histogram: ExponentHistogram, format: Format) -> None:
-    exponents = np.arange(*AXIS)
-    counts = np.array([histogram.count(int(e), int(e)) for e in exponents])
-    shares: NDArray[np.float64] = 100 * counts / max(histogram.finite_non_zero, 1)
-    fates = np.array([fate_of_binade(int(e), format) for e in exponents])
-    for name, colour in FATE_COLOURS.items():
-        chosen = (fates == name) & (counts > 0)
-        x, heights, hatch = exponents[chosen] + 0.5, shares[chosen], FATE_HATCHES[name]
-        axes.bar(x, heights, width=0.86, color=colour, hatch=hatch, edgecolor=INK, linewidth=0.5)
-    axes.set_xlim(*AXIS)
-    power_ticks(axes.set_xticks, range(*AXIS, 8))
-    axes.tick_params(axis="y", labelsize=8.5, colors=QUIET)
-    axes.set_ylabel("% of non-zero elements", fontsize=8.5, color=QUIET)
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 class UnderflowHistogram(LabWidget, folders=("underflow",)):

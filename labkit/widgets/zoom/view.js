@@ -62,10 +62,8 @@ export default view({ label: labelOf, kind: "zoom", alone: true }, (root, model,
       drawZones(pen, area, limits, palette, 4, height - 18);
       drawBars(pen, area, chosen, get("log2_scale"), limits, palette, palette, height - 18, height - 26, 0);
       if (i === get("frame")) inkLine({ pen }, [[left, 2], [right, 2], [right, height - 16], [left, height - 16], [left, 2]], palette.accent, 2);
-      pen.font = `${i === get("frame") ? 600 : 400} ${palette.size - 1}px ${palette.font}`;
-      pen.fillStyle = palette.ink;
-      pen.textAlign = "center";
-      pen.fillText(`step ${number}: ${percent(fractions(chosen, get("log2_scale"), limits).underflowed)} lost`, (left + right) / 2, height - 3);
+      const said = `step ${number}: ${percent(fractions(chosen, get("log2_scale"), limits).underflowed)} lost`;
+      inkText({ pen, tint: palette }, said, (left + right) / 2, height - 3, { fill: palette.ink, align: "center", bold: i === get("frame") });
     });
   }
 
