@@ -67,24 +67,6 @@ def bit(page, number):
 # --- bits ---
 
 
-def test_bits_are_turned_over_by_mouse_and_keyboard(notebook, page):
-    bit(page, 0).click()
-    code(page, "0x3c01")
-    assert page.locator(".be-value").inner_text() == page.locator(".be-box").input_value() == "1.0009765625"
-    assert "".join(page.locator(".be-bit b").all_inner_texts()) == f"{0x3C01:016b}"
-    bit(page, 9).click()
-    code(page, "0x3e01")
-    assert page.locator(".be-bit[tabindex='0']").count() == 1, "one stop for Tab; arrow keys go on from there"
-    for keys, expected in (("ArrowRight Space", "0x3f01"), ("End Enter", "0x3f00"), ("Home Space", "0xbf00")):
-        notebook.press(*keys.split())
-        code(page, expected)
-    assert page.evaluate("document.activeElement.dataset.bit") == "15"
-    assert bit(page, 15).get_attribute("aria-pressed") == "true"
-    assert bit(page, 9).get_attribute("aria-label") == "1: significand, bit 9, weight 2^-1"
-    notebook.widget("bits").get_by_role("button", name="next").click()
-    code(page, "0xbeff")
-
-
 def test_all_follows_at_once_while_the_kernel_is_busy(lab, notebook, page):
     go = lab.folder / "go-bits"
     notebook.kernel.execute(f"import pathlib, time\nwhile not pathlib.Path({str(go)!r}).exists(): time.sleep(0.01)")

@@ -211,6 +211,13 @@ def test_a_page_without_a_kernel_works_and_its_state_is_the_one_python_takes(pag
 
     root.locator(".be-bit[data-bit='15']").click()
     assert state() == ("FP16", 0xBC00, "-1")
+    assert root.locator(".be-bit[tabindex='0']").count() == 1, "one stop for Tab; arrow keys go on from there"
+    for keys, code in (("End Enter", 0xBC01), ("ArrowLeft Space", 0xBC03), ("Home Space", 0x3C03)):
+        for key in keys.split():
+            page.page.keyboard.press(key)
+        assert state()[1] == code == int("".join(root.locator(".be-bit b").all_inner_texts()), 2)
+    assert root.locator(".be-bit[data-bit='1']").get_attribute("aria-pressed") == "true"
+    assert root.locator(".be-bit[data-bit='0']").get_attribute("aria-label") == "1: significand, bit 0, weight 2^-10"
     box = root.get_by_role("textbox", name="Number")
     for text, code in (("0x3c01", 0x3C01), ("0x1.8p-3", 0x3200), ("0.1", 0x2E66)):
         box.fill("")

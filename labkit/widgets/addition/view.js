@@ -91,24 +91,8 @@ export default view({ label: "An addition, step by step", kind: "addition", alon
   const head = h("div", { class: "lk-head" }, title, place);
   const inputs = h("div", { class: "lk-row ad-inputs" }, typed.a.element, operation.element, typed.b.element, choices.element);
 
-  const go = (step) => {
-    const count = sheet.scenes.length;
-    const next = Math.min(count - 1, Math.max(0, step));
-    if (next === model.get("step")) return;
-    put(model, { step: next });
-    follow();
-  };
-  const move = (step) => {
-    play.stop();
-    go(step);
-  };
-  const now = () => model.get("step");
-  const advance = () => {
-    const last = sheet.scenes.length - 1;
-    go(now() === last ? 0 : now() + 1);
-    return now() < last;
-  };
-  const play = player({ title: "play the stations one after the other", pace: PACE_MS, advance, scope: life });
+  const playing = { title: "play the stations one after the other", pace: PACE_MS, scope: life };
+  const { play, now, move } = walker(model, "step", () => sheet.scenes.length - 1, playing);
   const first = button({ label: "First", title: "back to the numbers as they are written", onPress: () => move(0) });
   const back = button({ label: "Back", title: "one station back", onPress: () => move(now() - 1) });
   const next = button({ label: "Next", title: "one station on", onPress: () => move(now() + 1) });

@@ -95,6 +95,18 @@ function player({ title, pace, advance, scope: owner }) {
   return self;
 }
 
+// A trait that is walked through from 0 to `last()`, by hand or playing; from the end, playing begins anew.
+function walker(model, name, last, { title, pace, scope: owner }) {
+  const now = () => model.get(name);
+  const go = (to) => put(model, { [name]: Math.max(0, Math.min(last(), to)) });
+  const advance = () => {
+    go(now() === last() ? 0 : now() + 1);
+    return now() < last();
+  };
+  const play = player({ title, pace, advance, scope: owner });
+  return { play, now, move: (to) => (play.stop(), go(to)) };
+}
+
 function segmented({ label, options, value, onChange, labelled = true }) {
   const name = `lk-segments-${copyOfThisFile}-${++controls}`;
   const inputs = new Map();

@@ -28,17 +28,11 @@ export default view({ label: "Passes over a graph", kind: "ledger", alone: true 
   const [rows, passes, last] = [model.get("_rows").map(graphRow), model.get("_passes"), model.get("_said").length - 1];
   const count = rows.length;
   const at = (position) => (position === 0 ? "before" : `${passes[Math.floor((position - 1) / count)][0]}, ${model.get("_rows")[(position - 1) % count].op}`);
-  const go = (position) => put(model, { position: Math.max(0, Math.min(last, position)) });
-  const move = (position) => (play.stop(), go(position));
+  const playing = { title: "look at one operation after another", pace: LOOK_MS, scope: life };
+  const { play, move } = walker(model, "position", () => last, playing);
   const where = slider({ label: "Position", min: 0, max: last, page: count, value: 0, text: at, onInput: move });
   const options = passes.map(([name, about], i) => ({ value: String(i), label: name, title: about }));
   const choice = segmented({ label: "Pass", options, value: "0", labelled: false, onChange: (i) => move((Number(i) + 1) * count) });
-  const advance = () => {
-    const position = model.get("position");
-    go(position === last ? 0 : position + 1);
-    return model.get("position") < last;
-  };
-  const play = player({ title: "look at one operation after another", pace: LOOK_MS, advance, scope: life });
   const graph = drawnGraph(model.get("_rows"));
   const { element: table, body } = headed("gr-table", ["operation", "list", "gives", "casts"]);
   body.append(...rows.map((row) => row.element));

@@ -9,7 +9,7 @@ Invariant: only numbers that were measured on this machine appear as such; a mis
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
@@ -272,7 +272,7 @@ def _say_nothing(axes: Axes, record: GemmRecord | None) -> None:
     axes.set_title("A GPU", fontsize=9, loc="left")
 
 
-def _lines(axes: Axes, points: dict[Format, list[tuple[float, float]]], **style: Any) -> None:
+def _lines(axes: Axes, points: Mapping[Format, Sequence[tuple[float, float]]], **style: Any) -> None:
     for format, each in points.items():
         xs, ys = zip(*sorted(each), strict=True)
         axes.plot(xs, ys, label=format.name, ms=4, lw=1.4, **{**STYLES[format.name], **style})
