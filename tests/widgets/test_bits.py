@@ -42,18 +42,6 @@ def formula_of(js, text, format):
     return ["".join(f"^{piece[0]}" if piece[2:] == [True] else piece[0] for piece in line) for line in lines]
 
 
-def test_worked_example(explorer):
-    explorer.flip(0)
-    assert (explorer.value, explorer.code, explorer.text) == (1.0009765625, 0x3C01, "1.0009765625")
-    explorer.step(-1)
-    explorer.step(-1)
-    assert (explorer.value, explorer.code) == (0.99951171875, 0x3BFF)
-    explorer.text = "0x1.8p-3"
-    assert explorer.value == 0.1875
-    explorer.text = "0x3c00"
-    assert (explorer.value, explorer.text) == (1.0, "0x3c00")
-
-
 class TestBits:
     def test_each_bit_turned_over_gives_what_numpy_reads(self, explorer):
         for bit in range(16):

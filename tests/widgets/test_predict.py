@@ -34,14 +34,6 @@ def choices_of(id: str) -> list[str]:
     return [str(ruler.low), str(middle), str(ruler.high)] if ruler else list(predictions()[id].choices)
 
 
-def test_worked_example() -> None:
-    widget = predict("scaling.order")
-    assert (widget.choice, widget.answered, widget.right) == ("", "", False)
-    widget.choice = "2^-27"
-    assert not widget.right
-    assert widget.answered.startswith("Not quite: 0. A division by a power of two looks harmless")
-
-
 def test_the_browser_does_not_hold_the_answer_before_the_learner_commits() -> None:
     for id, prediction in predictions().items():
         sent = str(asked(id).get_state())

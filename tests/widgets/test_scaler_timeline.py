@@ -98,15 +98,6 @@ def test_a_trace_is_kept_whole_and_nothing_else_is_taken_for_one(tmp_path):
 # --- the replay -------------------------------------------------------------------------------------------------------
 
 
-def test_the_worked_example():
-    """2^27 overflows, 2^26 just so, 2^25 is clean; with an interval of 1 the next step tries 2^26 again."""
-    what = replay(ScalerConfig(init_scale=2.0**27, growth_interval=1), made_up(*[2.0**-10] * 4, keeps=3))
-    assert np.log2(what.scale).tolist() == [27, 26, 25, 26]
-    assert what.skipped.tolist() == [1, 1, 0, 1]
-    assert what.skips == 3
-    assert what.lossy.tolist() == [0, 0, 0, 0]
-
-
 def test_torchs_own_scaler_goes_the_same_way():
     """The oracle: torch.amp.GradScaler, fed the recorded found_inf through a gradient that overflows or does not."""
     for knobs in ({}, {"growth_interval": 7}, {"backoff_factor": 0.25, "growth_factor": 3.0}):

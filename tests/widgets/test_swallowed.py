@@ -38,17 +38,6 @@ def pairs(count, seed=0):
     return on + anywhere
 
 
-def test_worked_example():
-    """At 1 an update of 2^-12 is half of the spacing below (2^-11): it is rounded away, every time."""
-    swallowed = SwallowedUpdates(weight=1.0, update=2.0**-12)
-    assert swallowed.ends["FP16"] == 1.0
-    assert swallowed.moved["FP16"] == 0
-    assert swallowed.ends["FP32"] == swallowed.ends["FP16 + FP32 master"] == 1 - 1000 / 4096
-    swallowed.update = 2.0**-11
-    assert swallowed.moved["FP16"] == 1000
-    assert swallowed.ends["FP16"] == 1 - 1000 / 2048
-
-
 def test_guessing_ahead_gives_what_the_plain_loops_of_numpy_and_torch_give():
     for weight, update in pairs(40):
         for format, dtype in ((FP16, np.float16), (FP32, np.float32)):

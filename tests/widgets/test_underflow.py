@@ -48,14 +48,6 @@ def widget(gradients):
     return UnderflowHistogram(snapshot(gradients, step=3, kind=KIND))
 
 
-def test_worked_example():
-    layer = torch.tensor([2.0**-30, 2.0**-28, 2.0**-20, 2.0**-10])
-    widget = UnderflowHistogram(snapshot({"conv": layer}, step=0, kind=KIND))
-    assert widget.fractions == {"underflowed": 0.5, "subnormal": 0.25, "normal": 0.25, "overflowed": 0.0}
-    widget.log2_scale = 5
-    assert widget.fractions == {"underflowed": 0.0, "subnormal": 0.75, "normal": 0.25, "overflowed": 0.0}
-
-
 def test_the_page_says_it_in_a_sentence_that_code_can_read(page):
     layer = torch.tensor([2.0**-30, 2.0**-28, 2.0**-20, 2.0**-10])
     root = page.show(UnderflowHistogram(snapshot({"conv": layer}, step=0, kind=KIND)))
