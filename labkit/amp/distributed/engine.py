@@ -95,11 +95,6 @@ def _local(tensor: Tensor) -> Tensor:
     return tensor._local_tensor.detach()
 
 
-def fsdp_modules(model: nn.Module) -> list[FSDPModule]:
-    """Return the modules whose parameters FSDP gathers one module at a time."""
-    return [module for module in model.modules() if isinstance(module, FSDPModule)]
-
-
 @torch.no_grad()
 def clip_parts_(
     gradients: Sequence[Tensor], max_norm: float, norm_type: float, device: torch.device, group: dist.ProcessGroup
@@ -214,8 +209,9 @@ class DistributedEngine(Engine):
             self.call = ddp
             return super()._make_weights(model, make, **options)
         shard(model, self._blocks, self._reduce_dtype, DeviceMesh.from_group(self.group, self.device.type))
-        for module in fsdp_modules(model) if self._sums_first else ():
-            module.set_gradient_divide_factor(1.0)
+        for module in model.modules():
+            if self._sums_first and isinstance(module, FSDPModule):
+                module.set_gradient_divide_factor(1.0)
         self.parts = OwnParts(model)
         # FSDP2 refers to the memory of its parts, so that they cannot become views into a flat master.
         return super()._make_weights(self.parts, make, views=False, **options)
@@ -249,8 +245,9 @@ class DistributedEngine(Engine):
 
     def _set_sync(self, sync: bool) -> None:
         self._sync = sync
-        if self.sharded:
-            fsdp_modules(uncompiled(self.model))[0].set_requires_gradient_sync(sync)  # and of all in it
+        model = uncompiled(self.model)
+        if isinstance(model, FSDPModule):
+            model.set_requires_gradient_sync(sync)  # and of all in it
 
     def backward(self, loss: Tensor, loss_id: int = 0, **options: Any) -> None:
         """Run `Engine.backward`, and average the gradients over the ranks.
