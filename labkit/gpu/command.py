@@ -16,7 +16,7 @@ import torch
 
 from labkit.bench import device_report
 from labkit.gpu import passport
-from labkit.gpu.parts import PARTS, QUICK_PARTS, Job, no_items
+from labkit.gpu.parts import CHECKED, PARTS, QUICK_PARTS, Job, no_items
 from labkit.gpu.worker import Line, why_no_checks
 from labkit.records import refuse_simulated, results_folder, write_atomic
 
@@ -45,7 +45,7 @@ def run(arguments: Namespace) -> int:
     limit = QUICK_LIMIT if arguments.quick and arguments.device == "cuda" else LIMIT
     seconds = limit if arguments.seconds is None else arguments.seconds
     _say(f"{report}\n")
-    if (why := why_no_checks()) and any(PARTS[name].checked for name in arguments.only or PARTS):
+    if (why := why_no_checks()) and {*CHECKED} & {*(arguments.only or PARTS)}:
         _say(why)
     began, outcomes = time.monotonic(), {}
     for number, (name, budget) in enumerate(budgets.items(), 1):
@@ -95,7 +95,7 @@ def run_part(job: Job, seconds: float) -> str:
         _say(f"{path}: {done} of {done + len(line['missing'])} items")
     else:
         path.unlink()
-        _say(f"{job.report.name} has {PARTS[job.part].nothing}")
+        _say(f"{job.report.name} has {CHECKED.get(job.part) or 'no item of this part'}")
     if lost.startswith("no answer within"):
         return f"stopped after {seconds + GRACE:.0f} s; its results so far are saved"
     return f"failed, {lost}; its last lines say why" if lost else "done"

@@ -77,17 +77,11 @@ class Job:
 
 @dataclass(frozen=True)
 class Part:
-    """One part: a summary, its seconds, and what it measures, besides the checks that are marked with its name.
-
-    checked   there are such checks
-    nothing   why there may be no item, in words that follow the name of the device
-    """
+    """One part: a summary, its seconds, and what it measures, besides the checks that are marked with its name."""
 
     about: str
     seconds: float
     items: Callable[[Job], list[Item]]
-    checked: bool = False
-    nothing: str = ""
 
 
 def no_items(job: Job) -> list[Item]:
@@ -187,33 +181,23 @@ def _training(job: Job, name: str, recipe: str, device: str, found: Line) -> Non
 
 
 PARTS: dict[str, Part] = {
-    "mma": Part(
-        "ask the Tensor Cores single instructions",
-        45,
-        no_items,
-        checked=True,
-        nothing="no instruction that the lab knows how to ask",
-    ),
+    "mma": Part("ask the Tensor Cores single instructions", 45, no_items),
     "ceilings": Part("measure the fastest copy and product", 25, _sweeps("ceilings")),
     "size": Part("time products of every size and format", 50, _sweeps("size")),
-    "amp": Part("compare the engine with torch.amp", 80, _costs, checked=True),
+    "amp": Part("compare the engine with torch.amp", 80, _costs),
     "speed": Part("time training steps and inference", 45, lambda job: speed(job.size(4096), **job.repetitions())),
     "tasks": Part("time the lab's own tasks, FP32 against FP16", 30, _paces),
-    "cards": Part(
-        "run the faults that only a GPU shows", 25, lambda job: cards([*GPU_CARDS.values()], job.size(4096)["width"])
-    ),
+    "cards": Part("run the faults that only a GPU shows", 25, _cards),
     "layers": Part("time layers, bandwidth and accumulation", 40, _sweeps("layers", "bandwidth", "accumulation")),
-    "kernel": Part(
-        "time and check our own Triton kernel",
-        55,
-        _sweeps("kernel", shares=2),
-        checked=True,
-        nothing="no Triton to run our kernel",
-    ),
+    "kernel": Part("time and check our own Triton kernel", 55, _sweeps("kernel", shares=2)),
     "alignment": Part("time alignment, batch and convolution", 55, _sweeps("alignment", "batch", "convolution")),
-    "many": Part(
-        "train on all GPUs together, with NCCL", 22, no_items, checked=True, nothing="no NCCL, which needs a GPU"
-    ),
+    "many": Part("train on all GPUs together, with NCCL", 22, no_items),
     "runs": Part("train the lab's tasks", 40, _trainings),
+}
+CHECKED = {  # the parts that have checks -> "" or what the device has where such a part has no item
+    "mma": "no instruction that the lab knows how to ask",
+    "amp": "",
+    "kernel": "no Triton to run our kernel",
+    "many": "no NCCL, which needs a GPU",
 }
 QUICK_PARTS: dict[str, float] = {"ceilings": 20, "size": 35, "layers": 35, "alignment": 40, "tasks": 40}  # on a GPU

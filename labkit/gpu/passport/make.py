@@ -18,7 +18,7 @@ from typing import IO
 
 import labkit
 from labkit.gpu.measure import TIMING
-from labkit.gpu.parts import PARTS, Job
+from labkit.gpu.parts import CHECKED, Job
 from labkit.gpu.worker import Line, WorkerLost, WorkerProcess, why_no_checks
 from labkit.records import now, versions, write_line
 
@@ -29,7 +29,7 @@ ITEM_SECONDS = 10.0  # the longest of an item
 
 def worker_command(job: Job) -> list[str]:
     """Return the command of a process that serves the items of a job, with the checks of a checkout."""
-    checked = (not job.part or PARTS[job.part].checked) and not why_no_checks()
+    checked = job.part in ("", *CHECKED) and not why_no_checks()
     module = "tests.gpu.checks" if checked else "labkit.gpu.passport.items"
     return [
         sys.executable,
