@@ -58,6 +58,15 @@ def test_complex_whole_and_boolean_numbers_are_left_alone() -> None:
     assert [t.dtype for t in net.state_dict().values()] == [torch.complex64, torch.int64, torch.bool]
 
 
+def test_parametrized_modules_and_gradients_are_converted() -> None:
+    layer = parametrizations.weight_norm(nn.Linear(3, 2))
+    layer(torch.ones(1, 3)).sum().backward()
+    to_model_format(layer, FP16)
+    assert {p.dtype for p in layer.parameters()} == {torch.float16}
+    assert {p.grad.dtype for p in layer.parameters() if p.grad is not None} == {torch.float16}
+    assert layer.weight.dtype == torch.float16
+
+
 def test_a_format_that_torch_computes_nothing_in_is_the_caller_s_affair_and_one_it_lacks_is_refused() -> None:
     assert to_model_format(nn.Linear(1, 1), E4M3).weight.dtype == torch.float8_e4m3fn
     with pytest.raises(ValueError, match="torch has no dtype for 1-4-7"):
