@@ -3,6 +3,8 @@
 Invariant: finite numbers that the model's format makes infinite are passed unchanged, or the next step is left out.
 """
 
+from __future__ import annotations
+
 import math
 import warnings
 from collections.abc import Callable, Sequence

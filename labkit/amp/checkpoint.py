@@ -11,6 +11,8 @@ dict.
 Source: torch.load (weights_only: the types allowed in an untrusted file); APPNOTE.TXT 4.4.7 (a zip's CRC-32).
 """
 
+from __future__ import annotations
+
 import io
 import pickle
 import random

@@ -9,6 +9,8 @@ Invariant: average = decay * average + (1 - decay) * master, in FP32, after ever
 Source: Polyak and Juditsky 1992 (averaging); torch.optim.swa_utils.get_ema_multi_avg_fn (the rule).
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any

@@ -12,6 +12,8 @@ Source: arXiv:1710.03740, section 3 (the loop); torch.amp.GradScaler (the order 
 apex.amp.scale_loss (a scale for each loss).
 """
 
+from __future__ import annotations
+
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -159,7 +161,7 @@ class Engine:
         loss: Tensor,
         loss_id: int = 0,
         *,
-        other_engines: "Sequence[Engine]" = (),
+        other_engines: Sequence[Engine] = (),
         retain_graph: bool = False,
     ) -> None:
         """Multiply a loss by its scale and run the backward pass.

@@ -8,6 +8,8 @@ Invariant: every recipe is consistent; constructing an inconsistent one raises a
 Source: apex.amp opt levels O0 to O3 (names and meaning); arXiv:2209.05433 (FP8: E4M3 forward, E5M2 backward).
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace

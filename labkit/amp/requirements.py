@@ -6,6 +6,8 @@ so such a state raises an error that names the difference.
 Invariant: an error is raised before anything has changed.
 """
 
+from __future__ import annotations
+
 from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any

@@ -6,6 +6,8 @@ Idea: an engine steps masters, whose hooks do not refer to the model, and skips 
 Invariant: engines of other models emit nothing.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial

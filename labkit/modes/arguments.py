@@ -3,6 +3,8 @@
 Invariant: values that are not tensors are returned unchanged; a container is returned as a new one of the same type.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable
 from typing import Any
 

@@ -8,6 +8,8 @@ backward pass is composite too: it may run hooks and custom Functions written in
 Invariant: body_of(f)(...) computes what f(...) computes; only the modes that see its operations differ.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from functools import cache, lru_cache
 from types import CodeType, FunctionType

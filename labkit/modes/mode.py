@@ -11,6 +11,8 @@ if opening another one, the block or closing raises.
 Source: torch.utils.checkpoint (both variants), which has no hook for this: two of its functions are wrapped, once.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from functools import cache, wraps

@@ -15,6 +15,8 @@ are not cast inside. A compiled model computes the same, but each decision break
 convert the model (`to_model_format`) or use torch.autocast.
 """
 
+from __future__ import annotations
+
 import copy
 import inspect
 import threading
@@ -81,14 +83,14 @@ class CastEvent:
 class _Open(threading.local):
     """A thread's active regions, outermost first, of which the last decides; and the cache they share."""
 
-    regions: "tuple[autocast, ...]" = ()
+    regions: tuple[autocast, ...] = ()
     cache = CastCache()
 
 
 _open = _Open()
 
 
-def current(device_type: str | None = None) -> "autocast | None":
+def current(device_type: str | None = None) -> autocast | None:
     """Return the region that decides in this thread now; None outside of one, or if it is not enabled.
 
     device_type  "cpu", "cuda", ...: the innermost region that acts on such devices decides; None: the innermost.
@@ -99,7 +101,7 @@ def current(device_type: str | None = None) -> "autocast | None":
     return regions[-1] if regions and regions[-1].enabled else None
 
 
-def _regions_of_torch() -> "tuple[autocast, ...]":
+def _regions_of_torch() -> tuple[autocast, ...]:
     """Return the regions that torch entered in this thread: those of the thread that called a GPU's backward pass."""
     return tuple(mode for mode in open_modes() if isinstance(mode, autocast))
 

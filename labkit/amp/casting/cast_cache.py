@@ -12,6 +12,8 @@ weights a cache costs a little time, for larger ones it saves much.
 Source: torch.amp (which tensors: FP32 leaves that ask for gradients; when it is cleared).
 """
 
+from __future__ import annotations
+
 import weakref
 from typing import Any
 

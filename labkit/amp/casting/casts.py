@@ -8,6 +8,8 @@ Invariant: the values are those of `round_tensor`, except that infinities, of wh
 A cast changes a gradient only by rounding.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any

@@ -17,6 +17,8 @@ Source: apex.amp.half_function, float_function, promote_function, register_half_
 torch.amp.custom_fwd and custom_bwd (meaning; ours need no device_type).
 """
 
+from __future__ import annotations
+
 import inspect
 from collections.abc import Callable
 from functools import cache, partial, update_wrapper, wraps

@@ -12,6 +12,8 @@ Limits: an operation is one row. The error of a softmax that takes FP16 and comp
 is that of its FP16 input and output.
 """
 
+from __future__ import annotations
+
 import copy
 import inspect
 import math

@@ -11,6 +11,8 @@ aliases (`special_expm1`, `lstm`), call a listed operation inside (`square` call
 (`inverse`, `fft_fft`), as on torch's list for CPUs.
 """
 
+from __future__ import annotations
+
 import threading
 from dataclasses import dataclass
 from enum import Enum

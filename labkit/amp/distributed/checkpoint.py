@@ -10,6 +10,8 @@ ranks is bit-equal to an uninterrupted one, random numbers included.
 Source: torch.distributed.checkpoint (save, load: resharding by name and position).
 """
 
+from __future__ import annotations
+
 import shutil
 from collections.abc import Mapping
 from pathlib import Path

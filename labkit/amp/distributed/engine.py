@@ -14,6 +14,8 @@ Source: torch.nn.parallel.DistributedDataParallel (register_comm_hook, no_sync);
 torch.chunk (who gets which rows); arXiv:2304.11277.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any

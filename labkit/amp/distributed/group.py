@@ -10,6 +10,8 @@ Source: torch.distributed.run (RANK, WORLD_SIZE, LOCAL_RANK); torch.distributed.
 torch.distributed, "Environment variables" (TORCH_NCCL_BLOCKING_WAIT).
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager

@@ -13,6 +13,8 @@ Limits: Python code, such as a print, does not run again. A guard compares neith
 looks up nor what lies deeper in an object.
 """
 
+from __future__ import annotations
+
 import copy
 import inspect
 import warnings

@@ -7,6 +7,8 @@ same rows: colour (list), propagate (result's dtype), insert (required casts), c
 Invariant: rows are from the trace of an actual run; with the `times` of each, they add up to the cost of a step.
 """
 
+from __future__ import annotations
+
 import math
 import operator
 from dataclasses import dataclass

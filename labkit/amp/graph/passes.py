@@ -8,6 +8,8 @@ keeps a link of its own to the FP32 weight, where gradients are added up in FP32
 before the cast, small ones would be swallowed.)
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 import torch

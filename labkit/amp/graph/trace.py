@@ -10,6 +10,8 @@ the next time, ends the trace with a reason and a line number, and the run conti
 Limits: Python code without tensors is not traced. A print, or a global variable, stays as in the trace.
 """
 
+from __future__ import annotations
+
 import operator
 import random
 import sys

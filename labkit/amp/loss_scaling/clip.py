@@ -8,6 +8,8 @@ Invariant: the norm is right for any finite gradients, and at most max_norm afte
 Source: torch.nn.utils.clip_grad_norm_ (the rule: max_norm / (norm + 1e-6), at most 1).
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -9,6 +9,8 @@ same to the bit.
 Source: arXiv:1910.12385 (adaptive loss scaling by layer; there the scale is chosen by statistics, here by hand).
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial

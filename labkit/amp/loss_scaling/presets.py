@@ -10,6 +10,8 @@ without a cap, Megatron's rises to inf, and DeepSpeed's beyond FP32.)
 Source: each row names its file. All factors are powers of two, so FP32 and FP64 scales are equal.
 """
 
+from __future__ import annotations
+
 from labkit.amp.loss_scaling.scaler import FP32_MAX, ScalerConfig
 
 PRESETS: dict[str, ScalerConfig] = {

@@ -10,6 +10,8 @@ Invariant: the scale is a positive number that FP32 holds, and the tracker count
 Source: arXiv:1710.03740, section 3.2 (loss scaling); torch.amp.GradScaler (the rule, its names and defaults).
 """
 
+from __future__ import annotations
+
 import ctypes
 import math
 from dataclasses import dataclass

@@ -7,6 +7,8 @@ the tensors and what to try. The run continues; the caller decides whether to st
 Invariant: a report agrees with `decide`.
 """
 
+from __future__ import annotations
+
 import math
 
 from labkit.amp.loss_scaling.scaler import Decision, ScalerConfig, StepReport

@@ -10,6 +10,8 @@ Invariant: found_inf is False exactly when every gradient that is returned is fi
 Source: torch.amp.GradScaler.unscale_ (the kernel, the reciprocal in FP64, one flag for each device).
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 

@@ -18,6 +18,8 @@ arXiv:2303.11257 (unit scaling); OCP Microscaling Formats 1.0, 6.3. arXiv:2506.0
 arXiv:2509.25149 (NVFP4, its rotation), arXiv:2404.00456 (QuaRot), arXiv:2412.19437 (blocks of 128).
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 from enum import Enum

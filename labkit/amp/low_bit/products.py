@@ -18,6 +18,8 @@ transforms of torch.func are refused: no recipe says how their operands are writ
 Source: NVIDIA Transformer Engine, common/recipe/delayed_scaling.cu (a history of zeros keeps the scale as it is).
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -182,7 +184,7 @@ class Layer:
         RuntimeError: it is called inside a transform of torch.func, or its gradient is to be differentiated again.
     """
 
-    def __init__(self, products: "LowBitProducts", key: str, weight: Tensor, op: str) -> None:
+    def __init__(self, products: LowBitProducts, key: str, weight: Tensor, op: str) -> None:
         self.format, self.memory, self.recipe, self.key = products.format, products.memory, products.recipe, key
         if torch._C._are_functorch_transforms_active():
             raise RuntimeError(self._unsupported("a plain call", "one inside a transform (grad, vmap, jacrev ...)"))

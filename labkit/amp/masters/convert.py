@@ -12,6 +12,8 @@ Source: apex `convert_network` (opt level O2; it keeps batch norm, we keep every
 buffer); arXiv:1710.03740, section 3.3.
 """
 
+from __future__ import annotations
+
 import warnings
 
 import torch

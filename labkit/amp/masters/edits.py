@@ -10,6 +10,8 @@ Invariant: equal weights have equal checksums. An edit of a single number always
 hides if each of them goes a multiple of 8 * WIDTH bytes away.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 
 import torch

@@ -11,6 +11,8 @@ master was flat; each form reads what the other wrote.
 Source: arXiv:1812.01187, section 3.1 (no bias decay); apex.fp16_utils.prep_param_lists (the flat master).
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -16,6 +16,8 @@ Source: torch.amp.autocast's lists (allow, promote); torch's type promotion (ele
 dimensions counts for nothing); aten layer_norm_kernel.cu and group_norm_kernel.cu (weights of the input's dtype).
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import nullcontext

@@ -9,6 +9,8 @@ Invariant: after every step, model weights = master weights rounded to the model
 Source: arXiv:1710.03740, section 3.1; apex.fp16_utils.prep_param_lists (the flat master).
 """
 
+from __future__ import annotations
+
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence

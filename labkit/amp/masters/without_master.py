@@ -15,6 +15,8 @@ Source: Kahan, Further remarks on reducing truncation errors (CACM 8, 1965); arX
 arXiv:2010.06192 (both, for weights in 16 bits).
 """
 
+from __future__ import annotations
+
 import hashlib
 import warnings
 from collections.abc import Iterator, Sequence
