@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import io
 import random
+import threading
 import time
 import warnings
 from collections import Counter
@@ -37,6 +38,8 @@ from labkit.records.journal import current_journal
 VISIBLE_SEED = 0
 SECONDS_PER_UPDATE = 0.3
 HINTS = 3  # of each exercise
+# Some references and outcomes seed torch's generator and draw from it, and all threads of a process share it.
+_one_at_a_time = threading.RLock()
 _failed_checks: Counter[str] = Counter()  # by exercise, since the process began
 
 
@@ -174,6 +177,11 @@ def judge(case_set: CaseSet, answers: list[list[Json]], note: str = "") -> Grade
     """
     if [len(group) for group in answers] != [len(cases) for cases in case_set.cases]:
         raise ValueError("the number of answers is not the number of cases")
+    with _one_at_a_time:
+        return _judge(case_set, answers, note)
+
+
+def _judge(case_set: CaseSet, answers: list[list[Json]], note: str) -> Grade:
     expected, obtained = known_outcomes(case_set, case_set.exercise.reference), outcomes_of(case_set, answers)
     right = known_answers(case_set, case_set.exercise.reference)
     verdicts = tuple(
@@ -193,7 +201,7 @@ def known_answers(case_set: CaseSet, function: Callable[..., object]) -> list[li
     """Return the answers of a reference or a known mistake, computed once."""
     if isinstance(function, StoredAnswers):
         return [[[] for _ in cases] for cases in case_set.cases]  # only their outcomes are stored
-    with warnings.catch_warnings(action="ignore"):  # overflows in the solution do not concern the learner
+    with _one_at_a_time, warnings.catch_warnings(action="ignore"):  # overflows in it do not concern the learner
         return answers_of(case_set, function)
 
 

@@ -5,7 +5,10 @@ import math
 import re
 import struct
 import sys
+import threading
 from collections import Counter
+from contextlib import suppress
+from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
@@ -154,6 +157,26 @@ def test_an_unknown_exercise_names_the_nearest() -> None:
 def test_answers_that_do_not_fit_the_cases_are_refused() -> None:
     with pytest.raises(ValueError, match="the number of answers is not the number of cases"):
         judge(grading_cases(ADVANCE, 0), [[["none"]]] * 5)
+
+
+def test_judgements_take_turns_for_they_share_torchs_generator() -> None:
+    """Else one that seeds it and draws gets other numbers, and a right repair in the clinic earns nothing."""
+    both, met = threading.Barrier(2), []
+
+    def outcome(answer: object, case: object) -> object:
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.2)
+            met.append(case)
+        return answer
+
+    paper = grading_cases(replace(ADVANCE, checks=(replace(ADVANCE.checks[0], outcome=outcome),)), 0)
+    answers = answers_of(paper, solved)
+    threads = [threading.Thread(target=judge, args=(paper, answers)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert met == []
 
 
 class Reader(HTMLParser):
