@@ -26,6 +26,11 @@ from labkit.instrument.report import Report
 from labkit.instrument.stream import STREAM, Listener
 from labkit.instrument.watch import Watch, watch
 
+NO_MODULE = (
+    "an optimizer whose parameters are in no module, as masters of one's own are: "
+    "`labkit diagnose` finds the model by its loss, or use watch(model) in the script"
+)
+
 
 def watched(script: Path, arguments: list[str], every: int) -> tuple[int, list[Report]]:
     """Run a script under watch; return its exit status, and a report for each model."""
@@ -93,6 +98,8 @@ class Watches(Listener):
             return None
         self._known.add(id(optimizer))
         model = model_of([p for group in optimizer.param_groups for p in group["params"]])
+        if model is None:
+            self.failures.setdefault(("an optimizer", "no module"), NO_MODULE)
         if model is None or any(w.model is group_of(model, model)[0] for w in self.open):
             return None
         opened = watch(model, self.every, against_fp32_every=10 * self.every).open_during_step()

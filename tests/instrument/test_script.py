@@ -96,6 +96,28 @@ def test_what_cannot_be_run_is_answered(tmp_path, capsys):
     assert "there was no model to watch" in capsys.readouterr().err
 
 
+MASTERS = """
+import torch
+model = torch.nn.Linear(8, 3).half()
+masters = [p.detach().float().requires_grad_() for p in model.parameters()]
+optimizer = torch.optim.SGD(masters, lr=0.1)
+for number in range(3):
+    model(torch.ones(16, 8).half()).float().square().mean().backward()
+    for master, p in zip(masters, model.parameters()):
+        master.grad, p.grad = p.grad.float(), None
+    optimizer.step()
+"""
+
+
+def test_an_optimizer_of_masters_by_hand_is_named_as_not_observed(tmp_path, capsys):
+    (tmp_path / "train.py").write_text(MASTERS)
+    assert main(["watch", "--folder", str(tmp_path / "seen"), str(tmp_path / "train.py")]) == 0
+    said = capsys.readouterr().err
+    assert "- not observed: an optimizer whose parameters are in no module" in said
+    assert "labkit diagnose" in said
+    assert "no torch optimizer stepped" not in said
+
+
 SKIPPED = """
 import torch
 model = torch.nn.Linear(8, 3)
