@@ -63,7 +63,11 @@ SYMPTOMS: dict[str, Symptom] = {
     "gradients read while scaled": Symptom(
         WARN, "Read them after scaler.unscale_(optimizer).", ("logged_while_scaled",)
     ),
-    "scale changed between": Symptom(BAD, "Call scaler.update() once, after the step.", ("scale_changes_between",)),
+    "scale changed between": Symptom(
+        BAD,
+        "Call scaler.update() once, after the step; losses that share weights need one scaler.",
+        ("scale_changes_between",),
+    ),
     "schedule counts skips": Symptom(WARN, "Step it only after a step that was taken.", ("schedule_counts_skips",)),
     "backward inside autocast": Symptom(BAD, "End the region before backward().", ("backward_inside",)),
     "a step inside autocast": Symptom(
