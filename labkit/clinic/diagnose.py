@@ -124,7 +124,7 @@ def diagnose_script(script: Path, arguments: list[str], steps: int = 20) -> Repo
     constants: list[Constant] = []
     with suppress(SyntaxError):  # running the script raises it
         constants += constants_in(script.read_text(encoding="utf-8"), str(script))
-    diagnosis, ended = ScriptDiagnosis(steps, constants), ""
+    diagnosis, ended, tracing = ScriptDiagnosis(steps, constants), "", sys.gettrace()
     try:
         with diagnosis.observing():
             run_as_main(script, arguments)
@@ -135,6 +135,8 @@ def diagnose_script(script: Path, arguments: list[str], steps: int = 20) -> Repo
     except Exception as error:
         diagnosis.error = error
         ended = f": {type(error).__name__}: {error} ({line_of_error(error)})"
+    finally:
+        sys.settrace(tracing)  # see _raise_in_handlers
     if diagnosis.stepped and diagnosis.steps < steps:
         guarded(diagnosis.finish_step, diagnosis.failed)()
     if diagnosis.failures:
@@ -362,6 +364,8 @@ def _raise_in_handlers() -> None:
         return raise_at_line
 
     for frame, _ in traceback.walk_stack(None):
+        if frame.f_code is run_as_main.__code__:  # below it is the lab, which has to report
+            break
         if not frame.f_code.co_filename.startswith((*LIBRARY_FILES, str(Path(traceback.__file__).parent))):
             frame.f_trace = raise_at_line
     sys.settrace(lambda *_: None)  # no other frame is traced

@@ -1,5 +1,6 @@
 """`diagnose` on training loops: the faults that it claims to find are found, and healthy trainings have no finding."""
 
+import sys
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -322,6 +323,31 @@ def test_a_script_that_catches_every_exception_ends_at_the_limit_all_the_same(tm
     assert lines.count("stepped") == 2
     assert lines.count("caught") <= 1
     assert any(line.endswith("2 steps were run; 2 optimizer steps were taken and 0 skipped") for line in lines)
+
+
+TWO_PHASES = """
+import torch
+model = torch.nn.Linear(8, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def train():
+    for number in range(9):
+        optimizer.zero_grad()
+        model(torch.randn(16, 8)).square().mean().backward()
+        optimizer.step()
+try:
+    train()
+except:
+    pass
+train()
+"""
+
+
+def test_a_script_that_catches_the_end_once_and_trains_again_is_reported(tmp_path, capsys) -> None:
+    tracing = sys.gettrace()
+    (tmp_path / "train.py").write_text(TWO_PHASES, encoding="utf-8")
+    assert cli.main(["diagnose", str(tmp_path / "train.py"), "--steps", "2"]) == 0
+    assert "2 steps were run" in capsys.readouterr().out
+    assert sys.gettrace() is tracing
 
 
 SKIPPED_BY_HAND = """
