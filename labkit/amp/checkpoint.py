@@ -19,7 +19,7 @@ import random
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -50,7 +50,17 @@ def save(path: str | Path, engine: Engine, **extra: Any) -> Path:
     """
     bundle = {"schema": SCHEMA, **engine.state_dict(), "rng": generators(), "extra": extra}
     _require_readable(bundle)
-    return write_atomic(Path(path), lambda file: torch.save(bundle, file))
+    return write_atomic(Path(path), lambda file: _save_with_checksums(bundle, file))
+
+
+def _save_with_checksums(bundle: Mapping[str, Any], file: IO[bytes]) -> None:
+    """Save a bundle with the checksums that `read` compares, also where torch is set to leave them out."""
+    written = torch.serialization.get_crc32_options()
+    torch.serialization.set_crc32_options(True)
+    try:
+        torch.save(bundle, file)
+    finally:
+        torch.serialization.set_crc32_options(written)
 
 
 def load(path: str | Path, engine: Engine) -> dict[str, Any]:

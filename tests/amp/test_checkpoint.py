@@ -224,6 +224,17 @@ def test_another_file_is_refused_in_words_and_changes_nothing(tmp_path: Path) ->
     assert str(engine.state_dict()) == before
 
 
+def test_a_checkpoint_has_checksums_where_torch_is_set_to_leave_them_out(tmp_path: Path) -> None:
+    engine = Engine(nn.Linear(2, 1), ADAM, RECIPES["O2"])
+    torch.serialization.set_crc32_options(False)
+    try:
+        path = save_checkpoint(tmp_path / "run.pt", engine, epoch=3)
+        assert not torch.serialization.get_crc32_options(), "the setting is the caller's"
+        assert load_checkpoint(path, engine) == {"epoch": 3}
+    finally:
+        torch.serialization.set_crc32_options(True)
+
+
 def test_a_flipped_bit_is_noticed_wherever_it_changes_the_content(tmp_path: Path) -> None:
     engine = engine_for(RECIPES["O2"])
     train(engine, 1)
