@@ -1,22 +1,31 @@
-"""Autocast: which operation runs in which dtype, and why. The oracle is torch's own list of CUDA cases."""
+"""Autocast: which operation runs in which dtype, and why; its cache of weights' casts; recurrent layers.
 
+The oracles: torch's own list of CUDA cases, the region without a cache, casts by hand, and FP32 layers.
+"""
+
+import gc
 import itertools
 import threading
 import warnings
+import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
+from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.checkpoint import checkpoint
 
-from labkit.amp import CastEvent, Rule, autocast, rule_for
+from labkit.amp import CastCache, CastEvent, autocast
 from labkit.formats import BF16, E4M3, E5M2, E8M0, FP16, FP64, TF32, Format
+from labkit.frameworks.torch_amp import autocast as drop_in
 from labkit.gemm import half_storage
 from labkit.interop import round_tensor
 
@@ -39,9 +48,8 @@ def test_an_exception_closes_the_region() -> None:
 
 
 def test_a_region_may_be_open_twice_and_still_casts_and_tells_once() -> None:
-    events: list[CastEvent] = []
+    events, a = list[CastEvent](), torch.ones(2, 2)
     region = autocast(listen=events.append)
-    a = torch.ones(2, 2)
     with region, region:
         a @ a
         with autocast(enabled=False), region:
@@ -60,26 +68,24 @@ def test_as_a_decorator_it_may_call_itself() -> None:
     def later() -> Iterator[int]:
         yield 1
 
-    assert power(torch.ones(2, 2), 4).dtype == torch.float16
     assert power(torch.eye(2), 250).tolist() == [[1, 0], [0, 1]]  # each level inside 250 regions, and cast once
-    assert (power.__name__, power.__doc__) == ("power", "a to the n.")
-    assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
+    assert (power(torch.ones(2, 2), 4).dtype, power.__doc__) == (torch.float16, "a to the n.")
     with pytest.raises(TypeError, match="runs after its call has returned"):
         autocast()(later)
 
 
 def test_a_decorated_function_may_run_in_many_threads() -> None:
     """Each has its own region, and a thread without one casts nothing."""
-    start, seen, outside = threading.Barrier(4), [], []
+    start, seen = threading.Barrier(4), list[torch.dtype]()
 
-    @autocast()
     def product() -> torch.dtype:
         start.wait()
         return (torch.ones(2, 2) @ torch.ones(2, 2)).dtype
 
+    decorated = autocast()(product)
+
     def work() -> None:
-        outside.append((torch.ones(2, 2) @ torch.ones(2, 2)).dtype)
-        seen.extend(product() for _ in range(20))
+        seen.extend(function() for function in [product, decorated] * 10)
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     with autocast():
@@ -87,7 +93,7 @@ def test_a_decorated_function_may_run_in_many_threads() -> None:
             thread.start()
         for thread in threads:
             thread.join()
-    assert (seen, outside) == ([torch.float16] * 80, [torch.float32] * 4)
+    assert Counter(seen) == {torch.float16: 40, torch.float32: 40}
 
 
 def test_an_explicit_dtype_is_honoured_by_name_and_position() -> None:
@@ -104,31 +110,27 @@ def test_an_explicit_dtype_is_honoured_by_name_and_position() -> None:
     ]  # fmt: skip
 
 
-def test_tensors_in_lists_and_dicts_are_cast_too() -> None:
-    a, b = torch.ones(2, 2), torch.ones(2, 2).half()
-    with autocast():
-        assert torch.cat([a, b]).dtype == torch.float32
-        assert torch.einsum("ij,jk", [a, b]).dtype == torch.float16
-        assert F.linear(input=a, weight=b).dtype == torch.float16
-        assert torch.linalg.multi_dot((a, b, a)).dtype == torch.float16
-
-
 def test_what_is_not_floating_point_is_left_alone() -> None:
     a, out = torch.ones(2, 2), torch.zeros(2, 2)
+    # FP16 and BF16 meet in FP32: 1e10 is beyond FP16, and 1 + 2^-10 is none of BF16's numbers. torch refuses the pair.
+    half, brain = torch.tensor([1 + 2.0**-10]).half(), torch.tensor([1e10]).bfloat16()
     with autocast():
         assert (a.double() @ a.double()).dtype == torch.float64
         assert torch.arange(4).sum().dtype == torch.int64
+        assert F.linear(input=a, weight=a.half()).dtype == torch.float16, "by name, too"
         torch.mm(a, a, out=out)
+        both = torch.cat([half, brain])
     assert out.tolist() == [[2, 2], [2, 2]], "a result goes where it was asked for"
+    assert both.dtype == torch.float32
+    assert torch.equal(both, torch.cat([half.float(), brain.float()]))
 
 
 def test_banned_operations_name_the_safe_form() -> None:
     with autocast(), pytest.raises(RuntimeError, match="binary_cross_entropy_with_logits"):
         F.binary_cross_entropy(torch.full((2,), 0.5), torch.ones(2))
-    with pytest.raises(ValueError, match="FP64 has numbers that FP32 cannot hold"):
-        autocast(FP64)
-    with pytest.raises(ValueError, match="E8M0 has no zero or no sign"):
-        autocast(E8M0)
+    for format, says in ((FP64, "FP64 has numbers that FP32 cannot hold"), (E8M0, "E8M0 has no zero or no sign")):
+        with pytest.raises(ValueError, match=says):
+            autocast(format)
 
 
 def cases() -> list[tuple[str, str, object, tuple[object, ...], dict[str, object], torch.dtype]]:
@@ -148,35 +150,11 @@ def cases() -> list[tuple[str, str, object, tuple[object, ...], dict[str, object
 NOT_ON_A_CPU = {"cudnn_convolution", "cudnn_convolution_transpose", "einsum"}
 
 
-def test_fp16_and_bf16_meet_in_fp32() -> None:
-    # Neither holds the other: 1e10 is beyond FP16, and 1 + 2^-10 is none of BF16's numbers. torch refuses the pair.
-    half, brain = torch.tensor([1 + 2.0**-10]).half(), torch.tensor([1e10]).bfloat16()
-    with autocast():
-        both = torch.cat([half, brain])
-    assert both.dtype == torch.float32
-    assert torch.equal(both, torch.cat([half.float(), brain.float()]))
-
-
 def explicit(group: str, function: Callable[..., Any], kwargs: Any, *args: Any) -> Any:
     """What the lists ask for, written as casts: all to FP16 for fp16 rows, all to FP32 for the others."""
     to = torch.float16 if group.endswith("fp16") else torch.float32
     cast = lambda t: t.to(to) if t.is_floating_point() else t  # noqa: E731
     return function(*tree_map_only(torch.Tensor, cast, args), **kwargs)
-
-
-class Operands(TorchFunctionMode):
-    """Below autocast: notes the dtype of the gradient that comes to each operand of an operation."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[torch.dtype] = []
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        listed = rule_for(func.__name__).rule is not Rule.KEEP
-        for operand in tree_leaves(args) if listed else ():
-            if isinstance(operand, torch.Tensor) and operand.requires_grad:
-                operand.register_hook(lambda gradient: self.seen.append(gradient.dtype))
-        return func(*args, **(kwargs or {}))
 
 
 def with_gradients(run: Callable[..., Any], args: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]] | str:
@@ -202,12 +180,7 @@ def test_dtypes_values_and_gradients_are_those_of_torchs_own_list_of_cuda_cases(
     rows = cases()
     assert len(rows) > 90
     for number, (group, name, function, args, kwargs, expected) in enumerate(rows):
-        case, below = f"{group} {name}, row {number}", Operands()
-
-        def under_autocast(*given: Any, below=below, function=function, kwargs=kwargs) -> Any:
-            with below, autocast():
-                return function(*given, **kwargs)
-
+        case, under_autocast = f"{group} {name}, row {number}", autocast()(partial(function, **kwargs))
         with warnings.catch_warnings(action="ignore"):  # some rows are deprecated upstream
             if name in NOT_ON_A_CPU:
                 with pytest.raises((NotImplementedError, TypeError)):
@@ -221,10 +194,6 @@ def test_dtypes_values_and_gradients_are_those_of_torchs_own_list_of_cuda_cases(
             assert got == want, f"{case}: a kernel that torch lacks on a CPU is lacking for both"
             continue
         assert all(same(a, b) for a, b in zip(got[0] + got[1], want[0] + want[1], strict=True)), case
-        assert set(below.seen) <= {torch.float16 if group.endswith("fp16") else torch.float32}, case
-
-
-# --- any format, by emulation -----------------------------------------------------------------------------------------
 
 
 class Stored(torch.autograd.Function):
@@ -287,10 +256,8 @@ def test_a_second_derivative_goes_through_an_emulated_format() -> None:
     with autocast(E5M2):
         (slope,) = torch.autograd.grad(x @ x, x, create_graph=True)
         slope.sum().backward()
+        assert torch.func.vmap(torch.func.grad(lambda x: (x @ x).sum()))(x.detach()[None]).item() == 3.0
     assert (slope.item(), x.grad) == (3.0, torch.tensor([[2.0]]))
-
-
-# --- activation checkpointing -----------------------------------------------------------------------------------------
 
 
 def block() -> nn.Sequential:
@@ -327,22 +294,6 @@ def test_a_checkpointed_block_is_bit_equal_to_a_plain_one(region: str) -> None:
         assert not torch._C._len_torch_function_stack()
 
 
-def test_a_block_that_fails_the_second_time_leaves_no_region_open() -> None:
-    calls: list[int] = []
-
-    def fails_again(x: torch.Tensor) -> torch.Tensor:
-        calls.append(1)
-        if len(calls) > 1:
-            raise ZeroDivisionError
-        return x @ x
-
-    with autocast():
-        y = checkpoint(fails_again, torch.ones(2, 2, requires_grad=True), use_reentrant=False)
-    with pytest.raises(ZeroDivisionError):
-        y.float().sum().backward()
-    assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
-
-
 @pytest.mark.slow
 def test_a_graph_that_must_be_whole_is_refused_with_what_would_do() -> None:
     for region in (autocast, partial(half_storage, "cpu")):
@@ -352,3 +303,238 @@ def test_a_graph_that_must_be_whole_is_refused_with_what_would_do() -> None:
             compiled(torch.ones(1, 2))
         assert "labkit.amp.to_model_format" in str(refused.value)
     torch._dynamo.reset()
+
+
+def test_worked_example_the_second_use_of_a_layer_finds_its_casts() -> None:
+    layer, x, events = nn.Linear(3, 3), torch.ones(2, 3), list[CastEvent]()
+    with autocast(listen=events.append) as region:
+        layer(layer(x))
+        assert len(region.cache) == 2
+        with autocast(BF16) as inner:
+            layer(x)
+            assert len(inner.cache) == 4, "two formats are two casts, and regions share one cache"
+        layer(x)
+    assert (region.cache.hits, region.cache.misses) == (4, 4)
+    assert [e.cached for e in events] == [0, 2, 2]
+    assert len(region.cache) == 0, "it is cleared when the region closes, but the counts can be read"
+    with autocast() as region:
+        alive = weakref.ref((layer := nn.Linear(2, 2)).weight)
+        layer(torch.ones(1, 2))
+        del layer
+        gc.collect()
+        assert (alive(), len(region.cache)) == (None, 0), "it keeps no weight alive"
+
+
+def test_an_edit_in_the_region_is_seen() -> None:
+    """torch's own autocast multiplies by the old weight here."""
+    w, x = nn.Parameter(torch.ones(2, 2)), torch.ones(1, 2)
+    products = []
+    for region in (torch.autocast("cpu", torch.bfloat16), autocast(BF16)):
+        with region, torch.no_grad():
+            torch.mm(x, w)
+            w.mul_(2)
+            products.append(torch.mm(x, w)[0, 0].item())
+            w.div_(2)
+    assert products == [2, 4]
+    with autocast():
+        x @ w
+        w.data = torch.full((2, 2), 3.0)  # other data behind the same parameter
+        assert (x @ w)[0, 0].item() == 6
+
+
+def test_a_weight_used_twice_has_the_same_gradient_with_and_without_a_cache() -> None:
+    """Weight tying: an embedding of 5 words is also the last layer. Gradients are added up in FP32 either way."""
+    for format in (FP16, BF16, E4M3):
+        gradients = []
+        for cache in (True, False):
+            torch.manual_seed(0)
+            table, middle = nn.Embedding(5, 4), nn.Linear(4, 4)
+            with half_storage("cpu"), autocast(format, cache=cache) as region:
+                hidden = table(torch.tensor([0, 2, 4]))
+                for _ in range(3):
+                    hidden = middle(hidden)
+                loss = F.cross_entropy(F.linear(hidden, table.weight), torch.tensor([1, 3, 0]))
+            loss.backward()
+            gradients.append([table.weight.grad, middle.weight.grad, middle.bias.grad])
+            assert (region.cache.hits, region.cache.misses) == ((4, 3) if cache else (0, 0))
+        assert all(map(torch.equal, *gradients)), format
+        assert gradients[0][0].dtype == torch.float32
+
+
+def test_a_cast_from_under_no_grad_serves_a_use_with_gradients() -> None:
+    """In torch, once, a cast that was cached without history was reused with gradients on, and the weight got none."""
+    for without in (torch.no_grad, torch.inference_mode):  # and a cast from the latter does not leave it
+        w, x = nn.Parameter(torch.ones(2, 2)), torch.ones(1, 2, requires_grad=True)
+        with autocast() as region:
+            with without():
+                x @ w
+            y = x @ w
+            with without():
+                assert not (x @ w).requires_grad
+        y.float().sum().backward()
+        assert region.cache.hits == 4 or without is torch.inference_mode, "two operands, twice"
+        assert w.grad.tolist() == [[1, 1], [1, 1]]
+        assert x.grad is not None
+
+
+def test_only_casts_of_fp32_leaves_that_ask_for_gradients_are_kept() -> None:
+    w = nn.Parameter(torch.ones(2, 2))
+    for kind, tensor in {
+        "activation": w * 1,
+        "frozen": nn.Parameter(torch.ones(2, 2), requires_grad=False),
+        "plain": torch.ones(2, 2),
+        "FP16": nn.Parameter(torch.ones(2, 2).half()),
+        "FP64": nn.Parameter(torch.ones(2, 2).double()),
+        "view": w.detach()[:].requires_grad_(),
+    }.items():
+        with autocast() as region:
+            tensor @ tensor
+            w.pow(2)  # FP32 operations cast nothing down
+            assert (len(region.cache), region.cache.misses) == (0, 0), kind
+
+
+def test_a_new_weight_where_an_old_one_was_is_another() -> None:
+    cache, place, places = CastCache(), np.zeros(1, np.float32), set()
+    numbers = torch.from_numpy(place)
+    for value in range(50):
+        w = nn.Parameter(numbers)  # Python gives it the address of the last, dead one; its numbers have theirs
+        place[0] = value
+        places.add((id(w), w.data_ptr(), w._version))
+        assert cache.find(w, torch.float16) is None
+        cache.keep(w, torch.float16, w.detach().half())
+        assert cache.find(w, torch.float16).item() == value
+        del w
+    assert len(places) < 50, "nothing but its life tells one from another"
+
+
+def test_one_weight_in_nested_regions_native_and_emulated() -> None:
+    """FP16 with gradients in BF16 is emulated, in FP32 tensors: what is kept of it is no operand for native FP16."""
+    formats = [(FP16, None), (FP16, BF16), (BF16, None), (E4M3, None), (E4M3, E5M2)]  # of values, and of gradients
+    for outer, inner in itertools.product(formats, formats):
+        results = []
+        for cache in (True, False):
+            torch.manual_seed(0)
+            layer, x = nn.Linear(4, 4), torch.randn(3, 4)
+            with half_storage("cpu"), autocast(outer[0], gradient_format=outer[1], cache=cache):
+                y = layer(x)
+                with autocast(inner[0], gradient_format=inner[1], cache=cache):
+                    z = layer(y)
+                out = layer(z)
+            out.float().square().sum().backward()
+            results.append([y, z, out, *(p.grad for p in layer.parameters())])
+        assert all(a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(*results, strict=True)), (outer, inner)
+
+
+def o1() -> AbstractContextManager[Any]:
+    """Open what the engine opens under O1."""
+    regions = ExitStack()
+    regions.enter_context(half_storage("cpu"))
+    regions.enter_context(autocast())
+    return regions
+
+
+OPTIONS: list[tuple[Any, dict[str, Any]]] = [
+    *((kind, options) for kind in (nn.LSTM, nn.GRU, nn.RNN) for options in (
+        {}, {"batch_first": True, "bias": False}, {"bidirectional": True, "num_layers": 2},
+    )),
+    (nn.LSTM, {"proj_size": 3}),
+]  # fmt: skip
+
+
+def grown(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def test_worked_example_an_lstm_after_a_linear_layer() -> None:
+    for region in (o1, partial(drop_in, "cpu", torch.float16)):
+        first, layer = nn.Linear(3, 5), nn.LSTM(5, 6)
+        with region():
+            between = first(grown(7, 2, 3))
+            y, (h, c) = layer(between)
+        assert {t.dtype for t in (between, y, h, c)} == {torch.float16}
+        y.float().sum().backward()
+        assert {p.grad.dtype for p in (*first.parameters(), *layer.parameters())} == {torch.float32}
+
+
+def run(layer: nn.RNNBase, x: Tensor, state: Any, packed: bool) -> tuple[list[Tensor], tuple[Tensor, ...]]:
+    """Return the output of a recurrent layer, packed or not, and its end state; and all gradients of a sum of them."""
+    states = [t.requires_grad_() for t in ((state,) if isinstance(state, Tensor) else state or ())]
+    x = x.requires_grad_()
+    lengths = torch.tensor([5, 7, 2, 5])
+    fed = pack_padded_sequence(x, lengths, layer.batch_first, enforce_sorted=False) if packed else x
+    output, last = layer(fed, state)
+    out = [output.data if packed else output, *(last if isinstance(last, tuple) else (last,))]
+    loss = sum((t.float() * torch.linspace(0.5, 1, t.numel()).view(t.shape)).sum() for t in out)
+    return out, torch.autograd.grad(loss, [x, *states, *layer.parameters()])
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections")
+def test_results_and_gradients_are_those_of_fp32_but_for_the_rounding() -> None:
+    """The oracle is torch's FP32 layer on the FP16 values of input, weights and state: seven steps, a rounding each."""
+    for (kind, options), with_state, packed in itertools.product(OPTIONS, (False, True), (False, True)):
+        torch.manual_seed(0)
+        layer, exact = kind(5, 6, **options), kind(5, 6, **options)
+        exact.load_state_dict({name: value.half().float() for name, value in layer.state_dict().items()})
+        rows, sizes = (4 if layer.bidirectional else 1), (layer.proj_size or 6, 6)
+        state: Any = tuple(grown(rows, 4, size, seed=1).half().float() for size in sizes)
+        state = (state if kind is nn.LSTM else state[0]) if with_state else None
+        x = grown(*((4, 7, 5) if layer.batch_first else (7, 4, 5))).half()
+        with o1():
+            ours, gradients = run(layer, x.clone(), state, packed)
+        want, want_gradients = run(exact, x.float(), state, packed)
+        case = (kind.__name__, options, with_state, packed)
+        for a, b in zip(ours, want, strict=True):
+            assert (a.dtype, a.shape) == (torch.float16, b.shape), case
+            assert (a.float() - b).abs().max() < 7 * FP16.epsilon, case
+        for a, b in zip(gradients, want_gradients, strict=True):
+            assert (a.float() - b).abs().max() < 7 * FP16.epsilon * b.abs().max(), case
+
+
+# --- torch's layers ask torch's autocast: what they are told, and what nobody else is ---------------------------------
+
+
+def refused(layer: nn.Module, x: Tensor) -> bool:
+    """Say whether the layer refuses the dtype of x, as outside of autocast."""
+    try:
+        layer(x)
+    except ValueError as error:
+        return "does not match weight dtype" in str(error)
+    return False
+
+
+def test_outside_of_a_region_and_in_a_disabled_one_torch_refuses_as_ever() -> None:
+    layer, x = nn.GRU(3, 3), torch.ones(2, 1, 3).half()
+    with half_storage("cpu"):
+        assert refused(layer, x)
+        with autocast():
+            assert not refused(layer, x)
+            with autocast(enabled=False):
+                assert refused(layer, x)
+                with autocast(BF16), autocast():
+                    assert not refused(layer, x)
+                assert refused(layer, x)
+            assert not refused(layer, x)
+    with pytest.raises(ZeroDivisionError), o1():
+        raise ZeroDivisionError
+    assert refused(layer, x), "an exception takes the answer back"
+
+
+def test_other_threads_and_used_devices_do_not_report_autocast() -> None:
+    devices = ("cpu", "cuda", "mps", "xpu", "xla", "mtia", "hpu")
+    seen: list[bool] = []
+    with autocast():
+        assert torch._C._is_any_autocast_enabled()
+        other = threading.Thread(target=lambda: seen.append(torch._C._is_any_autocast_enabled()))
+        other.start()
+        other.join()
+        assert not any(torch.is_autocast_enabled(device) for device in devices)
+    assert seen == [False]
+
+
+def test_an_emulated_format_takes_fp16_from_outside_of_it() -> None:
+    layer, x = nn.LSTM(3, 4), grown(5, 2, 3)
+    with half_storage("cpu"), autocast(E4M3):
+        y, _ = layer(x.half())
+        wide, _ = layer(x.half().float())
+    assert y.dtype == torch.float32
+    assert torch.equal(y, wide)

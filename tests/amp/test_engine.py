@@ -1,7 +1,8 @@
-"""One training step under any recipe: held against loops that are written out here, without labkit in them."""
+"""Recipes, and one training step under any: held against loops that are written out here, without labkit in them."""
 
 import copy
 import itertools
+import json
 import math
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
@@ -16,10 +17,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
 
-from labkit.amp import DYNAMIC, RECIPES, Engine, Recipe, ScalerConfig, autocast, static
-from labkit.formats import FP16
+from labkit.amp import DYNAMIC, NO_SCALING, RECIPES, Engine, Recipe, ScalerConfig, WeightRounding, autocast, static
+from labkit.formats import BF16, E4M3, E5M2, FP16
 from labkit.frameworks import torch_amp
 from labkit.frameworks.apex import amp as apex
+from labkit.gemm import SEQUENTIAL_FP16
+from labkit.interop import round_tensor
 from labkit.modes import open_modes
 
 SGD = partial(torch.optim.SGD, lr=0.1)
@@ -58,9 +61,6 @@ def train(engine: Engine, steps: int, *, same_batch: bool = False) -> list[float
 
 def unmoved(before: list[Tensor], after: Iterable[Tensor]) -> bool:
     return all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
-
-
-# --- worked examples --------------------------------------------------------------------------------------------------
 
 
 def test_o2_is_bit_equal_to_a_plain_loop() -> None:
@@ -111,9 +111,6 @@ def test_the_same_loop_learns_under_any_recipe() -> None:
         assert losses[-1] < 0.5 * losses[0], name
 
 
-# --- several backward, several losses, several engines ----------------------------------------------------------------
-
-
 def test_fp16_gradients_are_added_up_in_fp32_and_a_sum_that_fp32_cannot_hold_is_skipped() -> None:
     # 40,000 fits FP16, twice that does not; and 2^-11 beside 1 would be swallowed.
     layer = nn.Linear(2, 1, bias=False)
@@ -136,10 +133,11 @@ def test_two_losses_have_a_scale_each() -> None:
     engine = Engine(net(), SGD, O2, losses=2)
     before = [m.clone() for m in engine.weights.master_weights]
     engine.backward(loss_of(engine, 0), loss_id=0)
-    with engine.forward():
-        engine.backward(engine(batch(1)[0]).square().mean() * 1e5, loss_id=1)
+    for step, factor in ((1, 1e8), (2, 1.0)):  # inf in any of a loss's gradients counts, whatever comes later
+        engine.backward(loss_of(engine, step) * factor, loss_id=1)
+        engine.scalers[1] = replace(engine.scalers[1], scale=2.0)
     assert not engine.step().stepped
-    assert [s.scale for s in engine.scalers] == [2.0**10, 2.0**9], "only the loss that overflowed backs off"
+    assert [s.scale for s in engine.scalers] == [2.0**10, 1.0], "only the loss that overflowed backs off"
     assert engine.scalers[0].growth_tracker == 1
     assert unmoved(before, engine.weights.master_weights)
     engine.zero_grad()
@@ -153,45 +151,23 @@ def test_two_losses_have_a_scale_each() -> None:
         engine.backward(torch.zeros(()), loss_id=2)
 
 
-def test_inf_in_any_of_a_step_s_gradients_counts_whatever_came_later() -> None:
-    engine = Engine(net(), SGD, O2, losses=2)
-    engine.backward(loss_of(engine, 0) * 1e8)
-    engine.scaler = replace(engine.scaler, scale=2.0)
-    engine.backward(loss_of(engine, 1))
-    engine.backward(loss_of(engine, 2), loss_id=1)
-    assert not engine.step().stepped
-    assert [s.scale for s in engine.scalers] == [1.0, 2.0**10], "only the loss that overflowed backs off"
-
-
 def test_two_engines_share_a_loss_and_step_each_on_its_own() -> None:
     first, second = Engine(nn.Linear(4, 4), SGD, O2), Engine(nn.Linear(4, 1), SGD, Recipe("FP32", scaler=DYNAMIC))
-    x = torch.ones(2, 4)
-
-    def shared(overflow: float) -> None:
+    for overflow in (1.0, 1e5):  # the second overflows the first engine's FP16 gradients; FP32 ones stay finite
         for engine in (first, second):
             engine.zero_grad()
         with first.forward():
-            middle = first(x)
+            middle = first(torch.ones(2, 4))
         with second.forward():
             loss = (second(middle) * overflow).mean()
         first.backward(loss, other_engines=[second])
-
-    shared(1.0)
-    assert second.model.bias.grad.item() == 2.0**10, "1 times the smaller scale"  # type: ignore[union-attr]
-    gradient = first.gradients()["weight"]
-    # dL/dW1 = W2^T x / 2 summed over the two rows of ones: each row of the gradient is one number of W2.
-    torch.testing.assert_close(gradient, second.model.weight.detach().T.expand(4, 4), rtol=1e-2, atol=1e-3)
-    assert first.step().stepped
-    assert second.step().stepped
-    assert (first.scaler.scale, second.scaler.scale) == (2.0**10, 2.0**16)
-    shared(1e5)  # overflows the first engine's FP16 gradients; the second's are FP32 and stay finite
-    reports = first.step(), second.step()
-    assert [r.stepped for r in reports] == [False, True]
-    assert first.scaler.scale == 2.0**9
-    assert second.scaler.scale == 2.0**16
-
-
-# --- clipping ---------------------------------------------------------------------------------------------------------
+        assert second.model.bias.grad.item() == 2.0**10 * overflow, "the smaller scale"  # type: ignore[union-attr]
+        if overflow == 1.0:
+            # dL/dW1 = W2^T x / 2 summed over the two rows of ones: each row of the gradient is one number of W2.
+            expected = second.model.weight.detach().T.expand(4, 4)
+            torch.testing.assert_close(first.gradients()["weight"], expected, rtol=1e-2, atol=1e-3)
+        assert [first.step().stepped, second.step().stepped] == [overflow == 1.0, True]
+    assert (first.scaler.scale, second.scaler.scale) == (2.0**9, 2.0**16)
 
 
 def test_clipping_is_torch_s_on_unscaled_gradients() -> None:
@@ -239,22 +215,17 @@ def test_clipping_by_hand_before_unscaling_is_refused() -> None:
         with pytest.raises(RuntimeError, match=r"changed between.*1024 times too large. .*engine.clip\(max"):
             engine.step()
         engine.zero_grad()
-    engine.backward(loss_of(engine, 0))
-    assert engine.step().stepped
-
     unscaled = Engine(net(), SGD, RECIPES["FP32"])
     unscaled.backward(loss_of(unscaled, 0))
-    nn.utils.clip_grad_norm_(unscaled.model.parameters(), 1e-3)
-    before = unscaled.model[3].weight.clone()
-    unscaled.step()
-    assert (unscaled.model[3].weight - before).abs().max() <= 1e-4 * (1 + 1e-6), "without a scale it is what it says"
-
-
-# --- the order of things ----------------------------------------------------------------------------------------------
+    clamped(unscaled)
+    assert unscaled.step().stepped, "without a scale it is what it says"
 
 
 def test_a_step_is_taken_once_and_zero_grad_comes_before_the_next() -> None:
     engine = Engine(net(), SGD, O2)
+    for call in (lambda: engine.step(lambda: 0.0), lambda: engine.step(closure=lambda: 0.0)):  # type: ignore[arg-type]
+        with pytest.raises(RuntimeError, match="expected no closure, got one"):
+            call()
     engine.backward(loss_of(engine, 0))
     engine.step()
     with pytest.raises(RuntimeError, match="got those of the last step"):
@@ -266,13 +237,6 @@ def test_a_step_is_taken_once_and_zero_grad_comes_before_the_next() -> None:
     engine.clip(1.0)
     with pytest.raises(RuntimeError, match=r"already unscaled, and maybe clipped. Call zero_grad"):
         engine.backward(loss_of(engine, 2))
-
-
-def test_a_closure_is_refused_in_any_position() -> None:
-    engine = Engine(net(), SGD, O2)
-    for call in (lambda: engine.step(lambda: 0.0), lambda: engine.step(closure=lambda: 0.0)):  # type: ignore[arg-type]
-        with pytest.raises(RuntimeError, match="expected no closure, got one"):
-            call()
 
 
 def test_gradients_that_another_backward_left_are_refused() -> None:
@@ -304,21 +268,17 @@ def test_gradients_are_set_to_none_or_to_zeros_as_torch_does() -> None:
     """Momentum and weight decay move what has a gradient of zeros, and leave what has none."""
     make = partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.1)
     batches = [torch.randn(3, 4, generator=torch.Generator().manual_seed(i)) for i in range(4)]
-    for set_to_none in (True, False, None):  # None: the default
-        given = {} if set_to_none is None else {"set_to_none": set_to_none}
+    for given in ({"set_to_none": True}, {"set_to_none": False}, {}):
         plain = TwoHeads()
         theirs = make(plain.parameters())
         for head, x in zip((0, 1, 1, 0), batches, strict=True):
             theirs.zero_grad(**given)
             plain(x, head).mean().backward()
             theirs.step()
-        names = ("FP32", "O0", "O1", "O2", "O3", "BF16", "FP8", "FP8 delayed", "FP16 Kahan")
-        flat_too = ("O2", "FP32") if set_to_none is False else ()  # which wants all gradients of its group
-        for name, flat in [*((name, False) for name in names), *((name, True) for name in flat_too)]:
+        zeros = given == {"set_to_none": False}
+        for name in ("FP32", "O1", "O2", "O3", "BF16", "FP8 delayed", "FP16 Kahan"):
             scaler = replace(RECIPES[name].scaler, init_scale=1.0)
-            engine = Engine(TwoHeads(), make, replace(RECIPES[name], scaler=scaler), flat=flat)
-            if flat:
-                engine.backward(sum(engine(batches[0], head).mean() for head in (0, 1)) * 0.0)
+            engine = Engine(TwoHeads(), make, replace(RECIPES[name], scaler=scaler))
             for head, x in zip((0, 1, 1, 0), batches, strict=True):
                 engine.zero_grad(**given)
                 assert engine.step().stepped is False, "nothing to step with, zeros or not"
@@ -327,40 +287,37 @@ def test_gradients_are_set_to_none_or_to_zeros_as_torch_does() -> None:
                 engine.backward(loss)
                 assert engine.step().stepped
                 engine = copy.deepcopy(engine)
-            if name in ("FP32", "O0") and not flat:
-                assert all(map(torch.equal, engine.model.parameters(), plain.parameters()))
-            if not flat:
-                for ours, want in zip(engine.model.parameters(), plain.parameters(), strict=True):
-                    torch.testing.assert_close(ours.float(), want, atol=0.05, rtol=0)
+            for ours, want in zip(engine.model.parameters(), plain.parameters(), strict=True):
+                torch.testing.assert_close(ours.float(), want, atol=0.0 if name == "FP32" else 0.05, rtol=0)
             engine.zero_grad(**given)
-            want_none = set_to_none is not False
-            assert all((p.grad is None) == want_none for p in engine.model.parameters())
-            assert want_none or all(not p.grad.any() for p in engine.model.parameters())
+            assert all(not p.grad.any() if zeros else p.grad is None for p in engine.model.parameters())
             engine.state_dict()  # no gradient waits for a step
-
-
-def test_an_engine_stays_where_its_model_is_or_moves_it() -> None:
-    assert Engine(nn.Linear(2, 2), SGD, RECIPES["FP32"]).device == torch.device("cpu")
-    assert Engine(nn.Linear(2, 2), SGD, RECIPES["FP32"], device="meta").model.weight.device == torch.device("meta")
+    flat = Engine(TwoHeads(), make, RECIPES["O2"], flat=True)  # which wants all gradients of its group
+    for heads in ((0, 1), (0,)):
+        flat.zero_grad(set_to_none=False)
+        flat.backward(sum(flat(batches[0], head).mean() for head in heads))
+        assert flat.step().stepped
 
 
 def test_tensors_on_another_device_and_models_without_numbers_are_refused() -> None:
     """The meta device stands for a GPU that was forgotten; a model on it has no numbers."""
     far = torch.randn(3, 4, device="meta")
-    two_devices = "expected all tensors on one device, got some on .* Move the batch to where the weights are"
+    two_devices = "linear: expected all tensors on one device, got some on .* Move the batch to where the weights are"
+    assert Engine(nn.Linear(2, 2), SGD, RECIPES["FP32"], device="meta").model.weight.device == far.device
     for name in RECIPES:
         engine = Engine(nn.Linear(4, 1), SGD, RECIPES[name])
-        with pytest.raises(RuntimeError, match=f"(?i)linear: {two_devices}"), engine.forward():
+        assert engine.device == torch.device("cpu"), "it stays where its model is"
+        with pytest.raises(RuntimeError, match=f"(?i){two_devices}"), engine.forward():
             engine(far)
         for model in (nn.Linear(4, 1, device="meta"), nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, device="meta"))):
             with pytest.raises(RuntimeError, match="expected a tensor with data, got one on the meta device"):
                 Engine(model, SGD, RECIPES[name])
-    for region in (RECIPES["O1"].forward("cpu"), torch_amp.autocast("cpu"), torch_amp.autocast("cpu", torch.float16)):
-        with pytest.raises(RuntimeError, match=f"linear: {two_devices}"), region:
+    for region in (torch_amp.autocast("cpu"), torch_amp.autocast("cpu", torch.float16)):
+        with pytest.raises(RuntimeError, match=two_devices), region:
             nn.Linear(4, 1)(far)
     for level in ("O1", "O2", "O3"):
         model = apex.initialize(nn.Linear(4, 1), opt_level=level, verbosity=0)
-        with pytest.raises(RuntimeError, match=f"linear: {two_devices}"):
+        with pytest.raises(RuntimeError, match=two_devices):
             model(far)
         apex.initialize(nn.Linear(4, 1), enabled=False)
 
@@ -379,23 +336,18 @@ def test_no_gradient_at_all_is_reported_and_nothing_moves() -> None:
     train(engine, 2)
 
 
-# --- skipped steps ----------------------------------------------------------------------------------------------------
-
-
-def overflowing(config: ScalerConfig) -> Engine:
-    return Engine(net(), SGD, replace(O2, scaler=config))
-
-
 def test_a_skipped_step_moves_nothing_and_says_whose_gradients_it_was() -> None:
-    engine = overflowing(ScalerConfig(init_scale=2.0**30))
-    before = [p.clone() for p in engine.model.parameters()]
-    engine.backward(loss_of(engine, 0))
-    report = engine.step()
-    assert (report.stepped, report.found_inf, report.scale, report.skips_in_a_row) == (False, True, 2.0**30, 1)
-    assert "3.weight" in report.culprits
-    assert set(report.culprits) <= {name for name, _ in engine.model.named_parameters()}
-    assert engine.scaler.scale == 2.0**29
-    assert unmoved(before, engine.model.parameters())
+    for clipped in (False, True):
+        engine = Engine(net(), SGD, replace(O2, scaler=ScalerConfig(init_scale=2.0**30)))
+        before = [p.clone() for p in engine.model.parameters()]
+        engine.backward(loss_of(engine, 0))
+        assert not (clipped and engine.clip(1.0).isfinite())
+        report = engine.step()
+        assert (report.stepped, report.found_inf, report.scale, report.skips_in_a_row) == (False, True, 2.0**30, 1)
+        assert "3.weight" in report.culprits
+        assert set(report.culprits) <= {name for name, _ in engine.model.named_parameters()}
+        assert engine.scaler.scale == 2.0**29
+        assert unmoved(before, engine.model.parameters())
 
 
 def test_many_skips_in_a_row_are_explained() -> None:
@@ -404,10 +356,9 @@ def test_many_skips_in_a_row_are_explained() -> None:
         (ScalerConfig(init_scale=1.0), True, 1.0, "Weight '3.weight' holds inf or NaN itself"),
         (ScalerConfig(init_scale=1.0), False, math.inf, "The unscaled loss is inf: the cause is in the forward pass"),
     ):
-        engine, whys = overflowing(config), []
+        engine, whys = Engine(net(), SGD, replace(O2, scaler=config)), []
         if ruined:
             engine.model[3].weight.data[0, 0] = math.nan
-            engine.weights.adopt()
         for step in range(6):
             engine.zero_grad()
             engine.backward(loss_of(engine, step) * factor)
@@ -417,9 +368,6 @@ def test_many_skips_in_a_row_are_explained() -> None:
         assert expected in whys[5]
 
 
-# --- what people train ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.filterwarnings("ignore:Dynamo detected a call to a .functools.lru_cache.")
 def test_a_compiled_model_trains_bit_for_bit_as_the_plain_one() -> None:
     torch._dynamo.reset()
@@ -427,9 +375,6 @@ def test_a_compiled_model_trains_bit_for_bit_as_the_plain_one() -> None:
     engine = Engine(torch.compile(net(), backend="eager"), ADAM, RECIPES["O2"])
     assert train(engine, 3) == plain != fp32, "the recipe's casts are in what was compiled"
     assert next(iter(engine.state_dict()["model"])) == "0.weight", "plain names, without torch.compile's prefix"
-
-
-# --- what is done to unscaled gradients is looked at too ---
 
 
 def test_what_somebody_writes_into_the_gradients_is_looked_at_again() -> None:
@@ -517,9 +462,6 @@ def test_a_loss_computed_in_fp16_is_reported_with_the_step_it_costs() -> None:
         assert engine.step().stepped, "their losses reach 2^16 and farther"
 
 
-# --- FP32 costs nothing that plain torch does not ---
-
-
 def test_where_nothing_is_cast_no_mode_looks_at_the_operations() -> None:
     engine = Engine(nn.Linear(2, 2), partial(torch.optim.SGD, lr=0.1), RECIPES["FP32"])
     with engine.forward():
@@ -529,40 +471,84 @@ def test_where_nothing_is_cast_no_mode_looks_at_the_operations() -> None:
     assert copy.deepcopy(RECIPES["FP32"]).forward("cpu").__class__ is nullcontext
 
 
-# --- whatever a model returns ---
+class Returns(nn.Linear):
+    """A layer whose outputs `given` changes."""
+
+    given: Callable[[Tensor, nn.Module], object]
+
+    def forward(self, inputs: Tensor) -> object:
+        return self.given(super().forward(inputs), self)
 
 
 class Marked(Tensor):
     """A tensor of somebody's own class."""
 
 
-class Returns(nn.Module):
-    """A layer of two inputs whose outputs `given` changes."""
-
-    def __init__(self, given: Callable[[Tensor, nn.Module], object]) -> None:
-        super().__init__()
-        self.layer, self.given = nn.Linear(2, 2), given
-
-    def forward(self, inputs: Tensor) -> object:
-        return self.given(self.layer(inputs), self.layer)
-
-
 RETURNED: dict[str, Callable[[Tensor, nn.Module], object]] = {
     "a tensor of another class": lambda y, _: y.as_subclass(Marked),
     "a parameter": lambda _, layer: layer.weight,
     "an array beside a tensor": lambda y, _: (y, np.ones(3)),
-    "an array": lambda _y, _layer: np.ones(3),
     "a dict": lambda y, _: {"logits": y, "states": [y, None]},
     "nothing": lambda _y, _layer: None,
-    "an empty tuple": lambda _y, _layer: (),
 }
 
 
 def test_a_model_may_return_what_it_likes_and_tensors_come_back_in_fp32() -> None:
     for recipe, (what, given) in itertools.product(("FP32", "O1", "O2"), RETURNED.items()):
-        engine = Engine(Returns(given), SGD, RECIPES[recipe])
+        model = Returns(2, 2)
+        model.given = given
+        plain, engine = model(torch.ones(3, 2)), Engine(model, SGD, RECIPES[recipe])
         with engine.forward():
             outputs = engine(torch.ones(3, 2))
-        plain = Returns(given)(torch.ones(3, 2))
         assert type(outputs) is type(plain) or isinstance(plain, nn.Parameter), (recipe, what)
         assert all(t.dtype == torch.float32 for t in tree_leaves(outputs) if isinstance(t, Tensor)), (recipe, what)
+
+
+IMPOSSIBLE = [
+    ({"autocast": FP16, "model": FP16}, "autocast keeps the model in FP32.*Take autocast=None"),
+    ({"model": E4M3}, "FP32, FP16 or BF16, got E4M3. Take model=FP32, autocast=E4M3"),
+    ({"model": FP16, "optimizer": BF16, "master_weights": False}, r"FP32 or the model's FP16, got BF16"),
+    ({"model": FP16, "optimizer": FP16}, "Take optimizer=FP32 or master_weights=False"),
+    ({"model": FP16, "rounding": WeightRounding.KAHAN}, "without FP32 masters.*master_weights=False"),
+    ({"master_weights": False, "rounding": WeightRounding.STOCHASTIC}, "Take a 16-bit model"),
+    ({"gradient_format": E5M2}, "autocast is None"),
+    ({"model": FP16, "gradient_format": E5M2}, "autocast is None"),
+    ({"accumulator": SEQUENTIAL_FP16}, "this recipe is FP32"),
+]
+
+
+def test_a_contradiction_is_refused_with_its_reason() -> None:
+    for parts, expected in IMPOSSIBLE:
+        with pytest.raises(ValueError, match=rf"recipe 'mine': .*{expected}"):
+            Recipe("mine", **parts)
+
+
+def test_an_fp16_accumulator_stops_counting_at_2048() -> None:
+    for recipe in (RECIPES["O1"], replace(RECIPES["O2"], scaler=NO_SCALING)):
+        dtype = torch.float32 if recipe.autocast else torch.float16
+        a, b = torch.ones(1, 4096, dtype=dtype), torch.ones(4096, 1, dtype=dtype)
+        with recipe.forward("cpu"):
+            assert (a @ b).item() == 4096
+        with replace(recipe, accumulator=SEQUENTIAL_FP16).forward("cpu"):
+            assert (a @ b).item() == 2048
+
+
+def test_fp8_rounds_forward_to_e4m3_and_gradients_to_e5m2() -> None:
+    torch.manual_seed(0)
+    x, layer = torch.randn(4, 8), nn.Linear(8, 3, bias=False)
+    with RECIPES["FP8"].forward("cpu"):
+        y = layer(x)
+    y.backward(gradient := torch.randn(4, 3))
+    with torch.no_grad():
+        plain = F.linear(round_tensor(x, E4M3), round_tensor(layer.weight, E4M3))
+        assert torch.equal(y, round_tensor(plain, E4M3))
+        expected = round_tensor(round_tensor(gradient, E5M2).T @ round_tensor(x, E4M3), E5M2)
+        assert torch.equal(layer.weight.grad, expected)
+
+
+def test_a_recipe_in_plain_values_is_json_and_tells_recipes_apart() -> None:
+    written = {name: json.dumps(recipe.as_dict()) for name, recipe in RECIPES.items()}
+    assert len(set(written.values())) == len(RECIPES)
+    row = replace(RECIPES["O2"], accumulator=SEQUENTIAL_FP16).as_dict()
+    assert (row["model"], row["autocast"], row["scaler"]["init_scale"]) == ("FP16", None, 65536.0)
+    assert row["accumulator"] == SEQUENTIAL_FP16.name

@@ -1,17 +1,27 @@
-"""Master weights: what FP32 remembers and FP16 forgets; in groups, flat or not, and what does without."""
+"""Master weights: what FP32 remembers and FP16 forgets; in groups, flat or not, and what does without.
+
+And converting a network to FP16: what is cast, what stays, and how the two meet in one model.
+"""
 
 import copy
 import itertools
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils import parametrizations
 
-from labkit.amp import WeightRounding, Weights, no_decay_on_norms_and_biases, to_model_format
+from labkit.amp import RECIPES, Engine, WeightRounding, Weights, no_decay_on_norms_and_biases, to_fp32, to_model_format
 from labkit.amp.masters.without_master import stochastic_bf16
-from labkit.formats import BF16, FP16, Rounding, round_to
+from labkit.formats import BF16, E4M3, FP16, Format, Rounding, round_to
+from labkit.gemm import SPECS
 
 
 def one_weight(value: float) -> nn.Linear:
@@ -23,15 +33,13 @@ def one_weight(value: float) -> nn.Linear:
 
 def test_worked_example_a_thousand_small_updates() -> None:
     # The spacing of FP16 at 1 is 2^-10; an update of 2^-12 is swallowed alone, and a thousand of them make a quarter.
-    sgd = partial(torch.optim.SGD, lr=1.0)
-    update = [torch.tensor([[2.0**-12]])]
-    with_master, without = one_weight(1.0), one_weight(1.0)
-    remembering, forgetting = Weights(with_master, sgd), Weights(without, sgd, master=False)
-    for _ in range(1000):
-        remembering.step(update)
-        forgetting.step(update)
-    assert with_master.weight.item() == 0.755859375  # 1 - 1000 * 2^-12 = 0.755859375, which FP16 holds
-    assert without.weight.item() == 1.0
+    models = one_weight(1.0), one_weight(1.0)
+    for model, master in zip(models, (True, False), strict=True):
+        weights = Weights(model, partial(torch.optim.SGD, lr=1.0), master=master)
+        for _ in range(1000):
+            weights.step([torch.tensor([[2.0**-12]])])
+    # 1 - 1000 * 2^-12 = 0.755859375, which FP16 holds
+    assert [model.weight.item() for model in models] == [0.755859375, 1.0]
 
 
 def test_a_parameter_without_a_gradient_stays_even_under_weight_decay() -> None:
@@ -43,8 +51,6 @@ def test_a_parameter_without_a_gradient_stays_even_under_weight_decay() -> None:
     assert not torch.equal(model.bias, before[1])
     weights.step([None, None])
 
-
-# --- any optimizer ----------------------------------------------------------------------------------------------------
 
 OPTIMIZERS = {
     **{
@@ -87,38 +93,38 @@ def test_any_optimizer_steps_the_master_as_it_steps_plain_fp32_tensors() -> None
                 assert torch.equal(weight, master.to(weight.dtype)), (name, step)
 
 
-def test_an_optimizer_that_would_teach_nothing_is_refused() -> None:
+def test_an_optimizer_that_would_teach_nothing_and_wrong_groups_are_refused() -> None:
     """One of the model's own FP16 weights would step tensors that get no gradient, and every step be called well."""
-    half = nn.Linear(2, 1).half()
-    with pytest.raises(
-        ValueError, match=r"expected SGD to step the 2 masters, got 2 other tensors.*lambda weights: SGD"
-    ):
-        Weights(half, lambda _: torch.optim.SGD(half.parameters(), lr=0.1))
+    half, sgd = nn.Linear(2, 1).half(), partial(torch.optim.SGD, lr=0.1)
     single = nn.Linear(2, 1)  # is its own master
     weights = Weights(single, lambda _: torch.optim.SGD(single.parameters(), lr=1.0))
-    weights.step([torch.ones(1, 2), torch.ones(1)])
     assert weights.master_weights[0] is single.weight
-    with pytest.raises(ValueError, match="LBFGS evaluates the loss several times"):
-        Weights(small_net(), torch.optim.LBFGS)
-    with pytest.raises(ValueError, match=r"'0.weight' of a lazy layer has no shape yet"):
-        Weights(nn.Sequential(nn.LazyLinear(3)), partial(torch.optim.SGD, lr=0.1))
-
-
-# --- groups -----------------------------------------------------------------------------------------------------------
-
-
-def three_groups(model: nn.Module) -> list[dict[str, object]]:
-    """A frozen first layer, a norm with its own learning rate and no decay, and the rest."""
-    model[0].requires_grad_(False)  # type: ignore[operator, index]
-    layers = [list(layer.parameters()) for layer in model]  # type: ignore[attr-defined]
-    return [{"params": layers[0]}, {"params": layers[1], "lr": 0.5, "weight_decay": 0.0}, {"params": layers[2]}]
+    model, lazy = small_net(), nn.Sequential(nn.LazyLinear(3))
+    for wrong, make, groups, expected in (
+        (
+            half,
+            lambda _: sgd(half.parameters()),
+            None,
+            r"expected SGD to step the 2 masters, got 2 other.*lambda weights",
+        ),
+        (model, torch.optim.LBFGS, None, "LBFGS evaluates the loss several times"),
+        (lazy, sgd, None, r"'0.weight' of a lazy layer has no shape yet"),
+        (model, sgd, [{"params": model[0].parameters()}], r"are in no group, the first is '1.weight'"),
+        (model, sgd, [{"params": [nn.Parameter(torch.zeros(2))]}], r"got 1 other tensors, the first of shape \(2,\)"),
+        (model, sgd, [{"params": model.parameters()}, {"params": model[0].weight}], r"got '0.weight' twice"),
+    ):
+        with pytest.raises(ValueError, match=expected):
+            Weights(wrong, make, groups=groups)
 
 
 @pytest.mark.parametrize("flat", [False, True])
 def test_groups_keep_their_options_and_a_frozen_layer_stays_until_the_optimizer_knows(flat: bool) -> None:
+    """A frozen first layer, a norm with its own learning rate and no decay, and the rest."""
     model = small_net()
-    sgd = partial(torch.optim.SGD, lr=0.01, weight_decay=0.25)
-    weights = Weights(model, sgd, groups=three_groups, flat=flat)
+    model[0].requires_grad_(False)
+    first, second, third = (list(layer.parameters()) for layer in model)
+    groups = [{"params": first}, {"params": second, "lr": 0.5, "weight_decay": 0.0}, {"params": third}]
+    weights = Weights(model, partial(torch.optim.SGD, lr=0.01, weight_decay=0.25), groups=groups, flat=flat)
     options = [(group["lr"], group["weight_decay"]) for group in weights.optimizer.param_groups]
     assert options == [(0.01, 0.25), (0.5, 0), (0.01, 0.25)]
 
@@ -144,25 +150,12 @@ def test_groups_keep_their_options_and_a_frozen_layer_stays_until_the_optimizer_
 
 
 def test_weight_decay_spares_norms_and_biases() -> None:
-    model = small_net()
-    weights = Weights(
-        model, partial(torch.optim.SGD, lr=1.0), groups=partial(no_decay_on_norms_and_biases, weight_decay=0.5)
-    )
+    model, groups = small_net(), partial(no_decay_on_norms_and_biases, weight_decay=0.5)
+    weights = Weights(model, partial(torch.optim.SGD, lr=1.0), groups=groups)
     before = {name: p.clone() for name, p in model.named_parameters()}
     weights.step([torch.zeros_like(m) for m in weights.master_weights])
-    decayed = {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
-    assert decayed == {"0.weight", "2.weight"}
-    assert torch.equal(model[2].weight, before["2.weight"] / 2)
-
-
-def test_wrong_groups_are_refused_in_words() -> None:
-    model, sgd = small_net(), partial(torch.optim.SGD, lr=0.1)
-    with pytest.raises(ValueError, match=r"are in no group, the first is '1.weight'"):
-        Weights(model, sgd, groups=[{"params": model[0].parameters()}])
-    with pytest.raises(ValueError, match="got 1 other tensors, the first of shape \\(2,\\)"):
-        Weights(model, sgd, groups=[{"params": [nn.Parameter(torch.zeros(2))]}])
-    with pytest.raises(ValueError, match=r"got '0.weight' twice"):
-        Weights(model, sgd, groups=[{"params": model.parameters()}, {"params": model[0].weight}])
+    for name, p in model.named_parameters():
+        assert torch.equal(p, before[name] / (2 if name in ("0.weight", "2.weight") else 1)), name
 
 
 def test_tied_weights_have_one_master() -> None:
@@ -189,9 +182,6 @@ def test_a_change_of_the_model_counts_and_what_was_not_changed_keeps_its_digits(
     assert torch.equal(weights.named_masters()["2.weight"], digits), "what was not changed keeps its digits"
 
 
-# --- flat -------------------------------------------------------------------------------------------------------------
-
-
 def test_flat_computes_what_one_tensor_for_each_parameter_computes() -> None:
     for name, make in OPTIMIZERS.items():
         if "Adafactor" in name:
@@ -201,9 +191,8 @@ def test_flat_computes_what_one_tensor_for_each_parameter_computes() -> None:
         (whole,) = one.optimizer_weights
         views = [p.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr() for p in one.model_weights]
         assert views == [False, False, True, True, False, False], "FP32 norms lie in the master: nothing to copy back"
-        for step in range(5):
-            step_all(many, step)
-            step_all(one, step)
+        for step, weights in itertools.product(range(5), (many, one)):
+            step_all(weights, step)
         assert all(map(torch.equal, many.model_weights, one.model_weights)), name
         masters = one.named_masters()
         assert all(torch.equal(master, masters[key]) for key, master in many.named_masters().items()), name
@@ -212,9 +201,8 @@ def test_flat_computes_what_one_tensor_for_each_parameter_computes() -> None:
 def test_flat_or_not_reads_what_the_other_wrote() -> None:
     for flat, name in itertools.product((False, True), ("SGD Nesterov", "Adam fused", "NAdam foreach")):
         whole, first, second = (Weights(small_net(), OPTIMIZERS[name], flat=f) for f in (flat, flat, not flat))
-        for step in range(6):
-            step_all(whole, step)
         for step in range(3):
+            step_all(whole, step)
             step_all(first, step)
         state = copy.deepcopy(first.state_dict())
         assert set(state["master"]) == {f"{i}.{kind}" for i in range(3) for kind in ("weight", "bias")}
@@ -222,6 +210,7 @@ def test_flat_or_not_reads_what_the_other_wrote() -> None:
         second.load_state_dict(state)
         second.copy_back()
         for step in range(3, 6):
+            step_all(whole, step)
             step_all(second, step)
         assert all(map(torch.equal, whole.master_weights, second.master_weights)), (flat, name)
 
@@ -238,9 +227,6 @@ def test_flat_refuses_what_it_would_compute_differently() -> None:
     table.model_weights[0].grad = torch.eye(4, 2).to_sparse()
     with pytest.raises(RuntimeError, match="'weight' has a sparse gradient"):
         table.scaled_gradients()
-
-
-# --- without a master -------------------------------------------------------------------------------------------------
 
 
 def drift(rounding: WeightRounding, steps: int = 1024, seed: int = 0) -> torch.Tensor:
@@ -292,11 +278,258 @@ def test_what_survives_fits_the_model_s_format() -> None:
                 lost = wide - weight.float()
                 assert torch.equal(lost, lost.half().float()), "one FP16 number for the weight, one for what it lost"
                 assert bool((lost != 0).any()) == (rounding is WeightRounding.KAHAN)
-
-
-def test_kahan_survives_a_weight_that_overflows() -> None:
-    model = one_weight(65504.0)
-    weights = Weights(model, partial(torch.optim.SGD, lr=1.0), master=False, rounding=WeightRounding.KAHAN)
+    overflowing = one_weight(65504.0)
+    weights = Weights(overflowing, partial(torch.optim.SGD, lr=1.0), master=False, rounding=WeightRounding.KAHAN)
     weights.step([torch.tensor([[-1e5]])])
-    assert torch.isinf(model.weight).all()
+    assert torch.isinf(overflowing.weight).all()
     assert torch.isinf(weights.master_weights[0]).all()
+
+
+NORMS = {
+    "BatchNorm1d": nn.BatchNorm1d(4), "BatchNorm2d": nn.BatchNorm2d(4), "BatchNorm3d": nn.BatchNorm3d(4),
+    "SyncBatchNorm": nn.SyncBatchNorm(4), "InstanceNorm2d": nn.InstanceNorm2d(4, affine=True),
+    "GroupNorm": nn.GroupNorm(2, 4), "LayerNorm": nn.LayerNorm(4), "RMSNorm": nn.RMSNorm(4),
+}  # fmt: skip
+
+
+def test_every_normalisation_layer_stays_fp32_by_default() -> None:
+    for keep, (name, norm) in itertools.product((True, False), NORMS.items()):
+        to_model_format(nn.Sequential(nn.ModuleDict({"inside": norm})), FP16, keep_norms=keep)
+        floats = {t.dtype for t in norm.state_dict().values() if t.is_floating_point()}
+        assert floats == {torch.float32 if keep else torch.float16}, name
+        assert {t.dtype for t in to_fp32(norm).state_dict().values() if t.is_floating_point()} == {torch.float32}, name
+
+
+def test_parameters_stay_the_objects_they_are_and_ties_hold() -> None:
+    net = nn.ModuleDict({"embed": nn.Embedding(5, 3), "head": nn.Linear(3, 5, bias=False), "norm": nn.LayerNorm(5)})
+    net["head"].weight = net["embed"].weight
+    net["head"].bias = net["norm"].bias
+    mask = torch.ones(3)
+    net.register_buffer("mask", mask)
+    net["embed"].register_buffer("mask", mask)
+    ids = [id(p) for p in net.parameters()]
+    to_model_format(net, BF16)
+    assert [id(p) for p in net.parameters()] == ids
+    assert net["head"].weight is net["embed"].weight
+    assert net["head"].weight.dtype == torch.bfloat16
+    assert net["norm"].bias.dtype == torch.float32, "shared with a norm, it stays with the norm"
+    assert net["embed"].mask is net.mask, "a shared buffer, too"
+    assert net.mask.dtype == torch.float32, "which a network's own buffer keeps"
+
+
+def test_complex_whole_and_boolean_numbers_are_left_alone() -> None:
+    net = nn.Module()
+    net.phase = nn.Parameter(torch.ones(2, dtype=torch.complex64))
+    for name, dtype in (("count", torch.int64), ("mask", torch.bool)):
+        net.register_buffer(name, torch.ones(2, dtype=dtype))
+    to_model_format(net, FP16)
+    assert [t.dtype for t in net.state_dict().values()] == [torch.complex64, torch.int64, torch.bool]
+
+
+def test_parametrized_modules_and_gradients_are_converted() -> None:
+    layer = parametrizations.weight_norm(nn.Linear(3, 2))
+    layer(torch.ones(1, 3)).sum().backward()
+    to_model_format(layer, FP16)
+    assert {p.dtype for p in layer.parameters()} == {torch.float16}
+    assert {p.grad.dtype for p in layer.parameters() if p.grad is not None} == {torch.float16}
+    assert layer.weight.dtype == torch.float16
+
+
+def test_a_format_that_torch_computes_nothing_in_is_the_caller_s_affair_and_one_it_lacks_is_refused() -> None:
+    assert to_model_format(nn.Linear(1, 1), E4M3).weight.dtype == torch.float8_e4m3fn
+    with pytest.raises(ValueError, match="torch has no dtype for 1-4-7"):
+        to_model_format(nn.Linear(1, 1), Format("1-4-7", exponent_bits=4, significand_bits=7))
+
+
+WORDS, WIDTH, LENGTH = 16, 32, 12
+LOWEST = torch.finfo(torch.float32).min
+
+
+def masked() -> Tensor:
+    """What a position may not look at, with one row that may look at nothing."""
+    mask = torch.full((LENGTH, LENGTH), LOWEST).triu(1)
+    mask[3] = LOWEST
+    return mask
+
+
+def waves(positions: Tensor) -> Tensor:
+    return torch.outer(positions, 10_000 ** -(torch.arange(0, WIDTH, 4) / WIDTH))
+
+
+class Attention(nn.Module):
+    """Two heads; `kind` says how positions and masks come in."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.qkv, self.out = kind, nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.register_buffer("mask", masked())
+        self.register_buffer("angles", waves(torch.arange(LENGTH) + 5000.0))
+
+    def rotated(self, x: Tensor) -> Tensor:
+        cos, sin, (even, odd) = self.angles.cos(), self.angles.sin(), (x[..., ::2], x[..., 1::2])
+        return torch.stack([even * cos - odd * sin, even * sin + odd * cos], -1).flatten(-2)
+
+    def forward(self, x: Tensor, given: Tensor | None = None) -> Tensor:
+        mask = self.mask if given is None else given
+        q, k, v = self.qkv(x).unflatten(-1, (3, 2, WIDTH // 2)).permute(2, 0, 3, 1, 4)
+        if self.kind == "rotary":
+            q, k = self.rotated(q), self.rotated(k)
+        if self.kind == "fused mask":
+            mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        else:
+            mixed = (q @ k.transpose(-1, -2) / 4 + mask).softmax(-1) @ v
+        return self.out(mixed.transpose(1, 2).flatten(-2))
+
+
+class Fourier(nn.Module):
+    """A filter in frequencies, of a length that is no power of two, with real parameters for complex weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.filter = nn.Linear(WIDTH, WIDTH), nn.Parameter(torch.randn(LENGTH // 2 + 1, WIDTH, 2) / 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        spectrum = torch.fft.rfft(self.layer(x), dim=1)
+        mixed = torch.einsum("bfw,fw->bfw", spectrum, torch.view_as_complex(self.filter))
+        return torch.fft.irfft(mixed, LENGTH, dim=1)
+
+
+class Text(nn.Module):
+    def __init__(self, middle: nn.Module, *, norm: bool = True) -> None:
+        super().__init__()
+        self.table, self.middle, self.head = nn.Embedding(WORDS, WIDTH), middle, nn.Linear(WIDTH, WORDS)
+        self.norm = nn.LayerNorm(WIDTH) if norm else nn.Identity()
+        angles = waves(torch.arange(LENGTH).float())
+        self.register_buffer("positions", torch.cat([angles.sin(), angles.cos(), angles.sin(), angles.cos()], 1))
+
+    def forward(self, words: Tensor) -> Tensor:
+        x = self.table(words) + self.positions
+        out = self.middle(self.norm(x))
+        return self.head(x + (out[0] if isinstance(out, tuple) else out))
+
+
+class Weighed(nn.Module):
+    """Operations that torch refuses for two dtypes: writing into, interpolating, looking up, adding at places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        self.register_buffer("memory", torch.zeros(8, LENGTH, WIDTH))
+        self.register_buffer("centres", torch.randn(5, WIDTH))
+        self.register_buffer("running", torch.zeros(WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.linear(x)
+        self.memory[:] = y.detach()
+        self.running.lerp_(y.detach().mean((0, 1)), 0.1)
+        y = torch.lerp(y, self.centres[0].expand_as(y), 0.01) + torch.addcmul(y, y, self.running.expand_as(y))
+        nearest = torch.cdist(y.flatten(0, 1), self.centres).softmax(-1) @ self.centres
+        return (
+            torch.index_add(y, 2, torch.arange(WIDTH), nearest.view_as(y))
+            + torch.einsum("btw,w->bt", y, self.running)[..., None]
+        )
+
+
+def orthogonal(by: str) -> nn.Module:
+    """Return a layer whose weight is a matrix exponential, a solution, or a product of reflections."""
+    return Text(parametrizations.orthogonal(nn.Linear(WIDTH, WIDTH), orthogonal_map=by))
+
+
+NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    "added mask": lambda: Text(Attention("added mask")),
+    "fused mask": lambda: Text(Attention("fused mask")),
+    "rotary": lambda: Text(Attention("rotary")),
+    "rotary without a norm": lambda: Text(Attention("rotary"), norm=False),
+    "LSTM": lambda: Text(nn.LSTM(WIDTH, WIDTH, batch_first=True)),
+    "mixed operations": lambda: Text(Weighed()),
+    "spectral norm": lambda: Text(parametrizations.spectral_norm(nn.Linear(WIDTH, WIDTH))),
+    "Fourier": lambda: Text(Fourier()),
+    **{f"orthogonal by {by}": partial(orthogonal, by) for by in ("matrix_exp", "cayley", "householder")},
+}
+
+
+def losses(make: Callable[[], nn.Module], recipe: str) -> list[float]:
+    torch.manual_seed(0)
+    row = RECIPES[recipe]
+    scaler = replace(row.scaler, init_scale=min(row.scaler.init_scale, 2.0**8))
+    engine = Engine(make(), partial(torch.optim.Adam, lr=3e-3), replace(row, scaler=scaler))
+    found = []
+    for step in range(12):
+        words = torch.randint(WORDS, (8, LENGTH), generator=torch.Generator().manual_seed(step))
+        engine.zero_grad()
+        with engine.forward():
+            loss = F.cross_entropy(engine(words).flatten(0, 1), (words.flatten() + 1) % WORDS)
+        engine.backward(loss)
+        assert engine.step().stepped
+        found.append(loss.item())
+    return found
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_a_network_trains_as_it_does_in_fp32(network: str) -> None:
+    """With buffers, or with what has no half kernel."""
+    theirs = losses(NETWORKS[network], "FP32")
+    assert theirs[-1] < theirs[0] - 0.2
+    without_half = {"O1 graph": 5e-3} if network.startswith(("Fourier", "orthogonal")) else {}
+    for recipe, tolerance in {"O2": 5e-3, "BF16": 3e-2, **without_half}.items():
+        assert losses(NETWORKS[network], recipe) == pytest.approx(theirs, abs=tolerance), recipe
+
+
+def test_buffers_of_one_s_own_stay_and_those_of_torch_s_layers_go_along() -> None:
+    net = Text(parametrizations.spectral_norm(nn.Linear(WIDTH, WIDTH)))
+    net.register_buffer("count", torch.tensor(4097.0))
+    before = net.positions.clone()
+    to_model_format(net, FP16)
+    assert net.count == 4097
+    assert torch.equal(net.positions, before)
+    assert {b.dtype for b in net.middle.buffers()} == {torch.float16}, "power iteration multiplies by the weights"
+    batch_norm = to_model_format(nn.Sequential(nn.BatchNorm1d(3)), FP16, keep_norms=False)
+    assert {b.dtype for b in batch_norm.buffers()} == {torch.float16, torch.int64}
+
+
+def test_what_would_become_infinite_is_refused_by_name_and_nothing_is_converted() -> None:
+    for where in ("parameter '0.weight'", "buffer '1.running_var'"):
+        net = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+        target = net[0].weight if "weight" in where else net[1].running_var
+        target.data[0] = 1e5
+        with pytest.raises(ValueError, match=rf"{where} holds 100000, which FP16 cannot: it ends at 65504"):
+            to_model_format(net, FP16, keep_norms=False)
+        assert {t.dtype for t in net.state_dict().values() if t.is_floating_point()} == {torch.float32}
+        target.data[0] = math.inf
+        to_model_format(net, FP16, keep_norms=False)
+
+
+def test_what_becomes_coarse_is_named_once_and_ordinary_weights_are_not() -> None:
+    for value in (4097.0, 1e-6):
+        net = nn.Sequential(nn.Linear(2, 3))
+        net.register_parameter("table", nn.Parameter(torch.full((3,), value), requires_grad=False))
+        with pytest.warns(UserWarning, match="FP16 makes this model coarse: .*parameter 'table'") as said:
+            Engine(net, partial(torch.optim.SGD, lr=0.1), RECIPES["O2"])
+        assert len(said) == 1
+    with warnings.catch_warnings(action="error"):
+        for format in (FP16, BF16):
+            to_model_format(nn.Sequential(nn.Linear(64, 64), nn.LSTM(8, 8), nn.Conv2d(3, 8, 3)), format)
+
+
+def test_a_mask_that_is_given_to_the_model_keeps_its_meaning():
+    recipes = RECIPES["O2"], RECIPES["O3"], RECIPES["BF16"], replace(RECIPES["O2"], accumulator=SPECS["V100"])
+    for kind, recipe in itertools.product(("added mask", "fused mask"), recipes):
+        torch.manual_seed(0)
+        model, x = Attention(kind), torch.randn(2, LENGTH, WIDTH) / 8
+        exact = model(x, masked()).detach()
+        engine = Engine(model, partial(torch.optim.SGD, lr=0.01), recipe)
+        with engine.forward():
+            out = engine(x, masked())
+        torch.testing.assert_close(out.detach(), exact, rtol=0, atol=0.02)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CS. tensor support is in beta")
+def test_a_sparse_input_goes_in_as_a_dense_one_does() -> None:
+    class SparseInput(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x.to_dense())
+
+    for recipe, x in itertools.product(("O2", "BF16"), (torch.eye(4), torch.zeros(4, 4))):
+        engine = Engine(SparseInput(4, 2), partial(torch.optim.SGD, lr=0.1), RECIPES[recipe])
+        for sparse in (x.to_sparse(), x.to_sparse_csr(), x.to_sparse_csc()):
+            assert torch.equal(engine(sparse), engine(x)), (recipe, sparse.layout)

@@ -25,17 +25,13 @@ TEXT = '''\
 #
 # Return the larger number.
 
-# %% id="setup"
-OFFSET = 0
-
-
 # %% id="exercise-posits-largest" tags=["exercise-posits.largest"]
 def my_largest(a, b):
     """Return the larger of two numbers."""
     ### BEGIN SOLUTION
     if a > b:
-        return a + OFFSET
-    return b + OFFSET
+        return a
+    return b
     ### END SOLUTION
 
 
@@ -48,16 +44,10 @@ from labkit.grading.exercise import Check, Exercise, wrong
 from labkit.grading.solutions import Solutions
 
 solution = Solutions(__file__)
-
-
-def _pairs(random):
-    return [(random.randrange(9), random.randrange(10, 20)), (3, 2), (1, 1)]
-
-
 EXERCISES = (
     Exercise(
         id="posits.largest",
-        checks=(Check("the larger one", 2, _pairs),),
+        checks=(Check("the larger one", 2, lambda random: [(random.randrange(9), 10), (3, 2), (1, 1)]),),
         mistakes=(
             wrong("the smaller one", "this returns the smaller one.", replace=("a > b", "a < b")),
             wrong("the first", "this always returns the first.", lambda a, b: a),
@@ -74,9 +64,13 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv(COURSE, "")
     folder = tmp_path / "lesson_20_posits"
     folder.mkdir()
-    (folder / "lesson.py").write_text(TEXT, encoding="utf-8")
-    (folder / "exercises.py").write_text(EXERCISE, encoding="utf-8")
-    (folder / "hints.toml").write_text('"posits.largest" = ["Compare.", "Return.", "Both."]\n', encoding="utf-8")
+    for name, text in {
+        "lesson.py": TEXT,
+        "exercises.py": EXERCISE,
+        "hints.toml": '"posits.largest" = ["Compare.", "Return.", "Both."]\n',
+        "predictions.toml": '"posits.guess" = {question = "1 + 1?", answer = "2", choices = {"2" = "Yes."}}\n',
+    }.items():
+        (folder / name).write_text(text, encoding="utf-8")
     yield folder
     for name in [name for name in sys.modules if name.startswith("labkit_lessons.lesson_20")]:
         del sys.modules[name]
@@ -85,41 +79,37 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     exercises_of.cache_clear()
 
 
-def test_cells_are_those_that_jupytext_reads() -> None:
+def test_cells_are_those_that_jupytext_reads_and_examples_in_modules_are_right() -> None:
     for lesson in lessons():
         text = lesson.text.read_text(encoding="utf-8")
         theirs = [(c.cell_type, c.source, dict(c.metadata)) for c in jupytext.reads(text, fmt="py:percent").cells]
         for _, _, metadata in theirs:
             metadata.pop("lines_to_next_cell", None)
         assert [(c.cell_type, c.source, c.metadata) for c in cells_of(text)] == theirs, lesson.name
-
-
-def test_the_examples_in_the_modules_of_lessons() -> None:
-    for lesson in lessons():
         for stem in (found.name for found in pkgutil.iter_modules([str(lesson.folder)]) if found.name != "lesson"):
             assert doctest.testmod(lesson.module(stem)).failed == 0, f"{lesson.name}/{stem}.py"
 
 
-def test_an_exercise_says_what_its_lesson_says() -> None:
+def test_exercises_hints_and_predictions_are_those_of_the_lesson_that_asks_them() -> None:
     for lesson in lessons():
-        for id, said in questions(lesson.text).items():
+        asked, text = questions(lesson.text), lesson.text.read_text(encoding="utf-8")
+        for id, said in asked.items():
             exercise = EXERCISES[id]
             assert (exercise.lesson, exercise.title, exercise.minutes) == (lesson.name, said.title, said.minutes)
             assert exercise.call.startswith(f"{said.entry}("), id
-
-
-def test_predictions_and_hints_lie_with_the_lesson_that_asks_them() -> None:
-    for lesson in lessons():
-        text = lesson.text.read_text(encoding="utf-8")
-        assert set(lesson.table("hints")) == set(questions(lesson.text)), lesson.name
+        assert set(lesson.table("hints")) == set(asked), lesson.name
         assert set(lesson.table("predictions")) == set(re.findall(r'predict\(\s*"([\w.]+)"', text)), lesson.name
 
 
 def test_a_lesson_of_ones_own_joins_the_course(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = len(EXERCISES)
-    add_folders([own])
-    assert list(EXERCISES)[-1] == "posits.largest"
-    assert len(EXERCISES) == before + 1
+    assert "posits.guess" not in predictions()
+    for folder in (own, own.parent):  # a folder of lessons is as good as the lesson
+        monkeypatch.setenv(COURSE, "")
+        for _ in range(2):
+            add_folders([folder])
+        assert (lessons()[-1], os.environ[COURSE]) == (Lesson(own), str(folder))
+    assert (list(EXERCISES)[-1], len(EXERCISES)) == ("posits.largest", before + 1)
     assert lessons_named(["20"]) == [Lesson(own)]
     monkeypatch.setenv("LABKIT_ANSWERS", "off")
     assert "Solved." in str(check("posits.largest", max))
@@ -127,16 +117,10 @@ def test_a_lesson_of_ones_own_joins_the_course(own: Path, monkeypatch: pytest.Mo
     assert grade.mistake is not None
     assert grade.mistake.name == "the smaller one"
     assert hint("posits.largest").text == "Compare."
+    assert predictions()["posits.guess"].answer == "2", "read anew for each course"
     cells = notebook_of(Lesson(own))["cells"]
-    assert "your code goes here" in "".join(cells[2]["source"])
-    assert not any("a + OFFSET" in "".join(cell["source"]) for cell in cells)
-
-
-def test_a_folder_of_lessons_is_as_good_as_the_lesson(own: Path) -> None:
-    add_folders([own.parent])
-    assert lessons()[-1] == Lesson(own)
-    add_folders([own.parent])
-    assert os.environ[COURSE] == str(own.parent)
+    assert "your code goes here" in "".join(cells[1]["source"])
+    assert not any("a > b" in "".join(cell["source"]) for cell in cells)
 
 
 EDIT = '("a > b", "a < b")'
@@ -150,11 +134,10 @@ EDIT = '("a > b", "a < b")'
         ("lesson.py", "exercise-posits.largest", "exercise-posits.other", r"exercise posits.largest: lesson.py has no"),
         ("lesson.py", "  ●○○  3 min", "", r"posits.largest: expected a heading such as"),
         ("lesson.py", "    ### END SOLUTION\n", "", r"posits.largest: a solution begins with"),
-        ("exercises.py", EDIT, '("a >= b", "a < b")', r"posits.largest, 'the smaller one': .*it 0 times"),
-        ("exercises.py", EDIT, '("OFFSET", "1")', r"posits.largest, 'the smaller one': .*it 2 times"),
+        ("exercises.py", EDIT, '("return", "1")', r"posits.largest, 'the smaller one': .*it 2 times"),
         ("exercises.py", EDIT, '("a > b", "(a > b)")', r"posits.largest, 'the smaller one': .*equals the"),
         ("exercises.py", EDIT, '("a > b", "a >")', r"posits.largest, 'the smaller one': .*is not Python"),
-        ("exercises.py", "    Exercise(", "    *(", r"the exercise posits.largest, which EXERCISES lacks"),
+        ("exercises.py", EXERCISE, "EXERCISES = ()\n", r"the exercise posits.largest, which EXERCISES lacks"),
         ("hints.toml", " = [", " = ", r"hints.toml: "),
         ("exercises.py", "EXERCISES = (", "EXERCISES = ((", r"exercises.py does not run: SyntaxError"),
     ],
@@ -162,14 +145,12 @@ EDIT = '("a > b", "a < b")'
 def test_a_folder_that_is_not_as_it_should_be_says_which_file_and_exercise(
     own: Path, file: str, old: str, new: str | None, says: str
 ) -> None:
-    path = own / file
+    before = (own / file).read_text(encoding="utf-8")
+    assert old in before
     if new is None:
-        path.unlink()
-    elif old == "    Exercise(":
-        path.write_text("EXERCISES = ()\n", encoding="utf-8")
+        (own / file).unlink()
     else:
-        assert old in path.read_text(encoding="utf-8")
-        path.write_text(path.read_text(encoding="utf-8").replace(old, new, 1), encoding="utf-8")
+        (own / file).write_text(before.replace(old, new, 1), encoding="utf-8")
 
     def read() -> None:
         add_folders([own])
@@ -189,13 +170,3 @@ def test_a_folder_without_a_lesson_and_a_name_that_is_taken_are_refused(own: Pat
     (other / "lesson.py").write_text(TEXT, encoding="utf-8")
     with pytest.raises(CourseError, match="have the same name"):
         add_folders([other])
-
-
-def test_predictions_are_read_anew_for_each_course(own: Path) -> None:
-    (own / "predictions.toml").write_text(
-        '["posits.guess"]\nquestion = "1 + 1?"\nanswer = "2"\n["posits.guess".choices]\n"2" = "Yes."\n',
-        encoding="utf-8",
-    )
-    assert "posits.guess" not in predictions()
-    add_folders([own])
-    assert predictions()["posits.guess"].answer == "2"

@@ -1,5 +1,7 @@
-"""Rounding once, in every mode, against oracles nobody here wrote."""
+"""Rounding once, in every mode, against oracles nobody here wrote; and numbers as people write them."""
 
+from decimal import Decimal
+from fractions import Fraction
 from itertools import product
 
 import gfloat
@@ -9,6 +11,7 @@ import pytest
 
 from labkit.formats import (
     BF16,
+    E2M1,
     E3M2,
     E4M3,
     E5M2,
@@ -23,6 +26,11 @@ from labkit.formats import (
     Rounding,
     Specials,
     decode,
+    exact_decimal,
+    field_bits,
+    hex_float,
+    parse,
+    round_fraction,
     round_to,
     ulp,
 )
@@ -41,11 +49,6 @@ def midpoints_and_neighbours(format):
     return np.concatenate([near, -near])
 
 
-def random_fp32(count, seed=16):
-    """Uniform over codes, so over exponents: subnormals, infinities and NaNs included."""
-    return np.random.default_rng(seed).integers(2**32, size=count, dtype=np.uint32).view(np.float32)
-
-
 def test_each_mode_on_one_tie():
     tie = 1 + 2.0**-11  # half-way between 1 and 1 + 2^-10
     rounded = {mode: float(round_to([tie, -tie], FP16, mode)[0]) - 1 for mode in DETERMINISTIC}
@@ -57,6 +60,8 @@ def test_each_mode_on_one_tie():
         Rounding.TOWARD_NEGATIVE: 0,
     }
     assert round_to(-tie, FP16, Rounding.TOWARD_NEGATIVE) == -(1 + 2**-10)
+    powers = Format("powers", exponent_bits=4, significand_bits=0, specials=Specials.FN)
+    assert round_to([1.5, 3.0, -6.0], powers).tolist() == [2, 4, -8]  # neither neighbour is even: IEEE 754-2019, 4.3.1
 
 
 def test_all_midpoints_and_their_neighbours_as_gfloat(gfloat_round, assert_same_bits):
@@ -79,11 +84,6 @@ def test_any_format_a_learner_makes_as_gfloat(gfloat_row, gfloat_round, assert_s
             assert_same_bits(round_to(values, format, rounding), wanted, values, format, rounding)
 
 
-def test_with_one_significant_bit_ties_go_up():
-    powers = Format("powers", exponent_bits=4, significand_bits=0, specials=Specials.FN)
-    assert round_to([1.5, 3.0, -6.0], powers).tolist() == [2, 4, -8]  # neither neighbour is even: IEEE 754-2019, 4.3.1
-
-
 def test_random_midpoints_of_wide_formats_as_gfloat(gfloat_round, assert_same_bits):
     for format, rounding in product((FP32, FP64), DETERMINISTIC):
         codes = np.random.default_rng(64).integers(format.max_code, size=100_000, dtype=np.uint64)
@@ -93,17 +93,9 @@ def test_random_midpoints_of_wide_formats_as_gfloat(gfloat_round, assert_same_bi
         assert_same_bits(round_to(values, format, rounding), wanted, values, format, rounding)
 
 
-def test_a_million_float64_to_fp16_as_numpy(assert_same_bits):
-    rng = np.random.default_rng(11)
-    values = np.ldexp(rng.uniform(-2, 2, 1_000_000), rng.integers(-30, 18, 1_000_000))
-    with np.errstate(over="ignore"):
-        wanted = values.astype(np.float16).astype(np.float64)
-    assert_same_bits(round_to(values, FP16), wanted, values)
-
-
 def test_powers_of_two_as_ml_dtypes(dtype_of, assert_same_bits):
-    special = np.float32([0, -0.0, -1, np.inf, np.nan, 1.5, 3, 2.0**-140])
-    values = np.concatenate([np.abs(random_fp32(100_000)), special])
+    codes = np.random.default_rng(16).integers(2**31, size=100_000, dtype=np.uint32)  # uniform, so over exponents
+    values = np.concatenate([codes.view(np.float32), np.float32([0, -0.0, -1, np.inf, np.nan, 1.5, 3, 2.0**-140])])
     # ml_dtypes 0.6 rounds everything strictly between 2^-127 and 2^-126 up, which is not to the nearest.
     values = values[(values <= 2.0**-127) | (values >= 2.0**-126) | np.isnan(values)]
     with np.errstate(over="ignore", invalid="ignore"):
@@ -111,40 +103,13 @@ def test_powers_of_two_as_ml_dtypes(dtype_of, assert_same_bits):
     assert_same_bits(round_to(values, E8M0), wanted, values)
 
 
-def test_rounding_twice_changes_nothing_and_directed_roundings_enclose_the_value(assert_same_bits):
-    values = np.nan_to_num(random_fp32(20_000), nan=1.0, posinf=1.0, neginf=1.0)
-    for format in (*BELOW_FP32, FP32):
-        once = round_to(values, format)
-        if format.nan_code is not None or not np.isnan(once).any():
-            assert_same_bits(round_to(once, format), once, values, format)
-        within = np.abs(values)[(np.abs(values) >= format.smallest_normal) & (np.abs(values) <= format.max)]
-        low, high = (round_to(within, format, mode) for mode in (Rounding.TOWARD_NEGATIVE, Rounding.TOWARD_POSITIVE))
-        assert (low <= within).all(), format
-        assert (high >= within).all(), format
-        assert ((low == high) == (low == within)).all(), format
-
-
-# --- stochastic rounding -------------------------------------------------------------------------------------------
-
-
-def test_stochastic_rounding_has_the_value_as_its_mean():
-    draws = 200_000
-    bits = np.random.default_rng(1).integers(2**32, size=draws)
-    for format, value in product((FP16, BF16, E4M3, MINE), (1.0001, -1.0001, 0.3, 100.3, 2.0**-9 * 1.1, 1.5)):
-        rounded = round_to(np.full(draws, value), format, Rounding.STOCHASTIC, random_bits=bits)
-        low, high = (round_to(value, format, side) for side in (Rounding.TOWARD_NEGATIVE, Rounding.TOWARD_POSITIVE))
-        assert set(np.unique(rounded)) <= {float(low), float(high)}, (format, value)
-        share = float((value - low) / (high - low)) if high > low else 0.0
-        sigma = (high - low) * np.sqrt(share * (1 - share) / draws)  # of the mean of that many draws
-        # 1e-12 is summing in float64
-        assert abs(rounded.mean() - value) <= 4 * sigma + 1e-12 * abs(value), (format, value)
-
-
 def test_stochastic_rounding_compares_the_random_number_with_the_fraction():
-    quarter = 1 + 2.0**-12  # a quarter of the way from 1 to 1 + 2^-10
-    up, down = [2**30 - 1, 0], [2**30, 2**32 - 1]
-    rounded = round_to(np.full(4, quarter), FP16, Rounding.STOCHASTIC, random_bits=up + down)
-    assert rounded.tolist() == [1 + 2**-10, 1 + 2**-10, 1, 1]
+    bits = [0, 2**30 - 1, 2**30, 2**32 - 1]
+    for format, sign in product((FP16, BF16, E4M3, MINE), (1, -1)):
+        for low, step in ((1.0, format.epsilon), (2 * format.smallest_subnormal, format.smallest_subnormal)):
+            quarter = np.full(4, sign * (low + step / 4))  # of the way to the next
+            rounded = round_to(quarter, format, Rounding.STOCHASTIC, random_bits=bits) * sign
+            assert rounded.tolist() == [low + step, low + step, low, low], (format, sign, low)
     values = decode(np.arange(FP16.max_code + 1), FP16)
     kept = round_to(values, FP16, Rounding.STOCHASTIC, random_bits=np.zeros(values.shape, int))
     assert np.array_equal(kept, values), "values of the format are left alone"
@@ -158,9 +123,6 @@ def test_random_bits_that_do_not_fit_are_refused():
         round_to([1.0, 2.0], FP16, random_bits=[1, 2])
 
 
-# --- types, shapes, bad input --------------------------------------------------------------------------------------
-
-
 def test_types_and_shapes():
     for kind in (np.float16, np.float32, np.float64):
         assert round_to(np.ones(3, kind), E4M3).dtype == kind
@@ -169,25 +131,14 @@ def test_types_and_shapes():
     assert round_to(2049, FP16).dtype == np.float64, "whole numbers become float64"
     assert round_to([], FP16).shape == (0,)
     assert round_to(np.ones((0, 3), np.float32), FP16).shape == (0, 3)
-
-
-def test_a_view_is_read_in_place_and_never_written():
     grid = np.linspace(0, 1, 20, dtype=np.float32).reshape(4, 5)
     before = grid.copy()
-    assert np.array_equal(round_to(grid.T[::2], E5M2), round_to(before, E5M2).T[::2])
-    rounded = round_to(grid, FP32)
-    rounded[:] = 7
-    assert np.array_equal(grid, before)
+    assert np.array_equal(round_to(grid.T[::2], E5M2), round_to(before, E5M2).T[::2]), "a view is read in place"
+    round_to(grid, FP32)[:] = 7
+    assert np.array_equal(grid, before), "and never written"
 
 
-def test_a_narrow_float_type_may_go_to_a_wider_format_but_not_to_a_mere_neighbour():
-    small = np.array([1.5, 65504, -0.0], np.float16)
-    assert np.array_equal(round_to(small, FP32), small)
-    with pytest.raises(ValueError, match="BF16 has values that FP16 cannot hold"):
-        round_to(small, BF16)
-
-
-def test_what_is_no_number_is_refused():
+def test_what_is_no_number_and_what_its_type_cannot_hold_is_refused():
     for values, explanation in (
         ("0.1", r"parse\(text, format\) reads text"),
         ([1j], "complex128"),
@@ -200,6 +151,10 @@ def test_what_is_no_number_is_refused():
             round_to(values, FP16)
     with pytest.raises(ValueError, match="E3M2 has no NaN"):
         round_to([1.0, np.nan], E3M2)
+    small = np.array([1.5, 65504, -0.0], np.float16)
+    assert np.array_equal(round_to(small, FP32), small)
+    with pytest.raises(ValueError, match="BF16 has values that FP16 cannot hold"):
+        round_to(small, BF16)
 
 
 def test_ulp_is_the_distance_to_the_next_value():
@@ -210,3 +165,113 @@ def test_ulp_is_the_distance_to_the_next_value():
     assert np.isnan(ulp(np.nan, FP16))
     assert np.array_equal(ulp(values, FP64), np.spacing(values))
     assert ulp(1.0, TF32) == 2**-10
+
+
+def test_forms_a_learner_may_type():
+    for text, kind, code in (
+        ("1", "decimal", 0x3C00),
+        ("0.1", "decimal", 0x2E66),
+        (" -1.5e0 ", "decimal", 0xBE00),
+        ("−2", "decimal", 0xC000),
+        ("-0", "decimal", 0x8000),
+        (".5", "decimal", 0x3800),
+        ("5.", "decimal", 0x4500),
+        ("1e-8", "decimal", 0x0000),
+        ("1e-5000", "decimal", 0x0000),
+        ("1e5000", "decimal", 0x7C00),
+        ("65519.999999999999999999999", "decimal", 0x7BFF),
+        ("65520", "decimal", 0x7C00),
+        ("0x3c00", "code", 0x3C00),
+        ("0X3C00", "code", 0x3C00),
+        ("0b0_01111_0000000000", "code", 0x3C00),
+        ("0b0 01111 0000000000", "code", 0x3C00),
+        ("0x1.8p-3", "hex-float", 0x3200),
+        ("-0x1p-24", "hex-float", 0x8001),
+        ("0x.8p1", "hex-float", 0x3C00),
+        ("2^-24", "power of two", 0x0001),
+        ("2**10", "power of two", 0x6400),
+        ("1.5*2^-14", "power of two", 0x0600),
+        ("1.5 × 2^(-14)", "power of two", 0x0600),
+        ("1/3", "fraction", 0x3555),
+        ("-1 / 3", "fraction", 0xB555),
+        ("inf", "special", 0x7C00),
+        ("-Infinity", "special", 0xFC00),
+        ("nan", "special", 0x7E00),
+    ):
+        reading = parse(text, FP16)
+        assert (reading.kind, reading.code) == (kind, code), text
+        assert np.array_equal(reading.value, float(decode(code, FP16)), equal_nan=True), text
+
+
+def test_what_is_no_number_in_text_is_refused():
+    for text, explanation in (
+        ("", "'' is no number"),
+        ("abc def", "'abc def' is no number. Known forms"),
+        ("3c00", "For a code write 0x3c00"),
+        ("0,1", "Write a decimal point, not a comma: 0.1"),
+        ("0x1.8", "A hex-float ends in p and a power of two: 0x1.8p0"),
+        ("1e", "For a code write 0x1e"),
+        ("1.2.3", "is no number"),
+        ("0xp3", "is no number"),
+        ("0b012", "is no number"),
+        ("0x13c00", "'0x13c00' has 17 bits; FP16 codes have 16"),
+        ("-0x3c00", "a code has no sign in front"),
+        ("1/0", "for infinity write inf"),
+        ("1e999999999", "the exponent is beyond 5000"),
+        ("0x1p99999", "the exponent is beyond 5000"),
+        ("9" * 2000, "this text has 2000 characters"),
+        ("١٢", "is no number"),
+    ):
+        with pytest.raises(ValueError, match=explanation):
+            parse(text, FP16)
+
+
+def test_text_is_rounded_once_and_in_any_mode():
+    above_a_tie = "1.00048828125000000000000000000001"  # 1 + 2^-11 and a little: float64 would lose the little
+    assert parse(above_a_tie, FP16).value == 1 + 2**-10
+    assert parse(above_a_tie, FP16, Rounding.TOWARD_ZERO).value == 1.0
+    assert parse("-1/3", FP16, Rounding.TOWARD_NEGATIVE).value == -0.33349609375
+    assert parse("1e6", FP16, overflow=Overflow.SATURATE).value == 65504
+    assert parse("0.1", FP16).exact == Fraction(1, 10)
+
+
+def test_other_formats_have_their_own_answers():
+    assert np.isnan(parse("inf", E4M3).value)
+    assert parse("7", E2M1).value == 6
+    assert parse("-1", E8M0).code == parse("0", E8M0).code == 0xFF
+    with pytest.raises(ValueError, match="E2M1 has no NaN"):
+        parse("nan", E2M1)
+
+
+def test_values_survive_being_written_and_read():
+    for format, step in ((FP16, 97), (BF16, 97), (E4M3, 1)):
+        for code in np.arange(0, format.max_code + 1, step):
+            value = decode(code, format)
+            for text in (exact_decimal(value), hex_float(value), hex(code), "0b" + field_bits(code, format)):
+                assert parse(text, format).code == code, (format, text)
+
+
+def test_random_float64_survive_and_agree_with_python():
+    for value in np.random.default_rng(13).integers(2**63 - 2**53, size=150).view(np.float64):
+        for text in (repr(float(value)), float(value).hex(), exact_decimal(value)):
+            assert parse(text, FP64).value == float(value), text
+        assert parse(repr(float(value)), FP32).exact == Fraction(repr(float(value)))
+
+
+def test_fractions_round_as_pythons_division_does():
+    rng = np.random.default_rng(14)
+    for top, bottom in rng.integers(1, 10**15, size=(500, 2)):
+        exact = Fraction(int(top), int(bottom))
+        assert round_fraction(exact, FP64) == int(top) / int(bottom)  # correctly rounded, says Python
+        assert round_fraction(-exact, FP64) == -(int(top) / int(bottom))
+
+
+def test_printing_is_exact():
+    assert exact_decimal(-0.0) == "-0"
+    assert exact_decimal(65504.0) == "65504"
+    assert Decimal(exact_decimal(0.1)) == Fraction(0.1)
+    assert (exact_decimal(np.inf), hex_float(-np.inf), hex_float(np.nan)) == ("Infinity", "-inf", "nan")
+    assert hex_float(0.0) == "0x0p+0"
+    assert exact_decimal(decode(0x3555, FP16)) == "0.333251953125"
+    assert field_bits(0x7F, E8M0) == "01111111"
+    assert field_bits(0x7, E2M1) == "0 11 1"

@@ -1,20 +1,19 @@
-"""The Tensor Core emulation, by numpy and by numba, against a model in exact rational arithmetic."""
+"""The Tensor Core emulation, by numpy and numba, against exact rational arithmetic; its rows, and one block shown."""
 
 import itertools
 import math
 import sys
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
 import pytest
 import torch
 
 from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, TF32, Format, round_to
-from labkit.gemm import ROWS, SPECS, TURING_4, MmaSpec, blocks, emulate, emulator
-from labkit.gemm.blocks import VARIABLE, to_half
+from labkit.gemm import ROWS, SPECS, TURING_4, MmaSpec, blocks, emulate, emulator, explain
+from labkit.gemm.blocks import VARIABLE
 from tests.oracles import mma_reference
-from tests.oracles.mma_cases import MAKERS, Cases, cases
+from tests.oracles.mma_cases import MAKERS, cases
 
 SEED = 20251110
 CASES = [(row, result) for row in (*ROWS, TURING_4) for result in row.results]
@@ -29,9 +28,6 @@ MIXED = [
 def one(spec: MmaSpec, c: float, a: list[float], b: list[float], out: Format = FP32) -> float:
     """One element of D, by the emulator."""
     return float(emulate(np.array([a]), np.array(b)[:, None], np.array([[c]]), spec, out)[0, 0])
-
-
-# --- worked examples ---------------------------------------------------------------------------------------------
 
 
 def test_worked_example_four_generations_four_answers() -> None:
@@ -80,90 +76,31 @@ def test_what_was_seen_on_v100_t4_and_a100() -> None:
 # --- against the reference ---------------------------------------------------------------------------------------
 
 
-def test_the_reference_knows_the_seeds() -> None:
-    # It must be right by itself before anything is compared with it: values worked out by hand.
-    v100, h100 = {"block_length": 4, "fraction_bits": 23}, {"block_length": 16, "fraction_bits": 25}
-    assert mma_reference.dot([1.0] * 16, [2.0**-24] * 16, 1.0, "FP16", **v100) == 1.0
-    assert mma_reference.dot([0.5] * 16, [2.0**-24] * 16, 1.0, "FP16", **h100) == 1 + 2.0**-21
-    assert mma_reference.dot([1.5], [1.5], 0.0, "FP16", 4, 0) == 2.0, "10.01 with no bit behind the point"
-    assert mma_reference.dot([1.5], [1.5], 0.0, "FP16", 4, 0, normalise=True) == 2.0
-    assert mma_reference.dot([1.5, 1.0], [1.5, 1.0], 0.0, "FP16", 4, 0, normalise=True) == 2.0, "1 is shifted out"
-    assert mma_reference.dot([1.0], [1.0], 2.0**-1, "FP16", 4, 0, align="nearest") == 1.0, "a tie goes to even"
-    assert mma_reference.rounded(-(3 << (mma_reference.GRID - 150)), "FP32", 23) == -(2.0**-149)
-    assert mma_reference.rounded(65520 << mma_reference.GRID, "FP16", 23) == math.inf
-
-
-def emulated(spec: MmaSpec, result: Format, numbers: Cases) -> np.ndarray:
-    a, b, c = numbers
-    return emulate(a[:, None, :], b[:, :, None], c[:, None, None], spec, result)[:, 0, 0].astype(np.float64)
-
-
-def referenced(spec: MmaSpec, result: Format, numbers: Cases, **wrong: object) -> np.ndarray:
-    settings = (spec.operands.name, spec.block_length, spec.fraction_bits, result.name, min(23, spec.fraction_bits))
-    a, b, c = (side.tolist() for side in numbers)
-    also = {"operands_b": spec.right.name, **wrong}
-    return np.array([mma_reference.dot(*case, *settings, **also) for case in zip(a, b, c, strict=True)])
-
-
-def different(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
-    """Where two results differ, the sign of zero included; any NaN is as good as another."""
-    equal = (ours == theirs) & (np.signbit(ours) == np.signbit(theirs))
-    return np.flatnonzero(~(equal | np.isnan(ours) & np.isnan(theirs)))
-
-
-def assert_same(spec: MmaSpec, result: Format, numbers: Cases, theirs: np.ndarray) -> None:
-    ours = emulated(spec, result, numbers)
-    wrong = different(ours, theirs)
+def assert_same_as_the_reference(spec: MmaSpec, result: Format, count: int, seed: int = SEED) -> None:
+    a, b, c = numbers = cases(spec, result, count, seed)
+    ours = emulate(a[:, None, :], b[:, :, None], c[:, None, None], spec, result)[:, 0, 0].astype(np.float64)
+    row = (spec.operands.name, spec.block_length, spec.fraction_bits, result.name, min(23, spec.fraction_bits))
+    each = zip(*(side.tolist() for side in numbers), strict=True)
+    theirs = np.array([mma_reference.dot(*case, *row, operands_b=spec.right.name) for case in each])
+    equal = (ours == theirs) & (np.signbit(ours) == np.signbit(theirs))  # any NaN is as good as another
+    wrong = np.flatnonzero(~(equal | np.isnan(ours) & np.isnan(theirs)))
     first = [side[wrong[:1]].tolist() for side in numbers]
-    count = f"{spec.name} {spec.operands.name} to {result.name}: {len(wrong)} of {len(ours)} differ"
-    assert not len(wrong), f"{count}: {ours[wrong[:3]]} not {theirs[wrong[:3]]}: {first}"
-
-
-@cache
-def proof(row: MmaSpec, result: Format) -> tuple[Cases, np.ndarray]:
-    """The cases of a row, and what they come to; a minute's work for all rows, so it is done once."""
-    numbers = cases(row, result, 450, SEED)
-    return numbers, referenced(row, result, numbers)
+    told = f"{spec.name} {spec.operands.name} to {result.name}: {len(wrong)} of {len(ours)} differ"
+    assert not len(wrong), f"{told}: {ours[wrong[:3]]} not {theirs[wrong[:3]]}: {first}"
 
 
 def test_every_spec_against_the_reference() -> None:
     for row, result in CASES:
-        assert_same(row, result, *proof(row, result))
+        assert_same_as_the_reference(row, result, 450)
     for row, result in MIXED[3:8:2]:
-        numbers = cases(row, result, 200, SEED)
-        assert_same(row, result, numbers, referenced(row, result, numbers))
+        assert_same_as_the_reference(row, result, 200)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 def test_100000_dot_products_of_every_spec_against_the_reference() -> None:
-    for row, result in (*CASES, *MIXED):
-        for seed in range(10):
-            numbers = cases(row, result, 10_000, seed)
-            assert_same(row, result, numbers, referenced(row, result, numbers))
-
-
-def test_a_machine_that_is_wrong_in_one_way_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    for row, result in CASES:
-        numbers, theirs = proof(row, result)
-        for wrong in (
-            {"fraction_bits": row.fraction_bits + 1},
-            {"fraction_bits": row.fraction_bits - 1},
-            {"block_length": row.block_length * 2},
-            {"block_length": row.block_length // 2},
-        ):
-            assert len(different(emulated(replace(row, **wrong), result, numbers), theirs)), (row, result, wrong)
-        with monkeypatch.context() as patch:
-            patch.setenv(VARIABLE, "numpy")
-            patch.setattr(blocks, "_cut", lambda terms, out: np.rint(terms, out=out, casting="unsafe"))
-            assert len(different(emulated(row, result, numbers), theirs)), (row, result, "rounding at alignment")
-        # The emulator has no step that normalises products, so here the reference does wrong, on a part of the cases.
-        part = tuple(side[: 450 // len(MAKERS) * 6] for side in numbers)
-        normalised = referenced(row, result, part, normalise=True)
-        assert len(different(emulated(row, result, part), normalised)), (row, result, "normalised products")
-
-
-# --- whole matrices ----------------------------------------------------------------------------------------------
+    for (row, result), seed in itertools.product((*CASES, *MIXED), range(10)):
+        assert_same_as_the_reference(row, result, 10_000, seed)
 
 
 def test_whole_matrices_of_any_shape(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,29 +117,16 @@ def test_whole_matrices_of_any_shape(monkeypatch: pytest.MonkeyPatch) -> None:
             assert emulate(a, b, c, SPECS["A100"]).tolist() == wanted, (m, n, k, tile)
 
 
-def test_leading_dimensions_are_separate_products() -> None:
-    a, b = torch.randn(2, 3, 4, 20).half(), torch.randn(2, 3, 20, 5).half()
-    d = emulate(a, b, None, SPECS["H100"])
-    assert d.shape == (2, 3, 4, 5)
-    assert torch.equal(d[1, 2], emulate(a[1, 2], b[1, 2], None, SPECS["H100"]))
-
-
 def test_torch_and_numpy_say_the_same_return_their_own_and_leave_inputs_alone() -> None:
-    a, b = torch.randn(3, 9).half(), torch.randn(9, 4).half()
+    a, b = torch.randn(2, 3, 9).half(), torch.randn(2, 9, 4).half()
     before = a.clone(), b.clone()
     tensor, array = emulate(a, b, None, SPECS["T4"]), emulate(a.numpy(), b.numpy(), None, SPECS["T4"])
-    assert (tensor.dtype, array.dtype) == (torch.float32, np.dtype(np.float32))
+    assert (tensor.dtype, array.dtype, tensor.shape) == (torch.float32, np.dtype(np.float32), (2, 3, 4))
     assert np.array_equal(tensor.numpy(), array)
+    assert torch.equal(tensor[1], emulate(a[1], b[1], None, SPECS["T4"])), "leading dimensions are separate products"
     assert emulate(a, b, None, SPECS["T4"], FP16).dtype == torch.float16
     assert torch.equal(a, before[0])
     assert torch.equal(b, before[1])
-
-
-def test_torch_dtypes_of_other_operands() -> None:
-    for dtype, operands in ((torch.bfloat16, BF16), (torch.float8_e4m3fn, E4M3), (torch.float8_e5m2, E5M2)):
-        a, b = torch.randn(3, 40).to(dtype), torch.randn(40, 3).to(dtype)
-        spec = SPECS["B200"].for_operands(operands)
-        assert torch.equal(emulate(a, b, None, spec), emulate(a.float(), b.float(), None, spec)), dtype
 
 
 def test_tf32_ignores_the_last_13_bits() -> None:
@@ -218,9 +142,6 @@ def test_tf32_ignores_the_last_13_bits() -> None:
         assert np.isnan(d[2:]).all(), make
 
 
-# --- specials ----------------------------------------------------------------------------------------------------
-
-
 def test_nan_has_one_code() -> None:
     for a, b, c in ([math.nan, 1.0, 0.0], [math.inf, 0.0, 0.0], [math.inf, 1.0, -math.inf], [1.0, 1.0, math.nan]):
         for result, code in ((FP32, 0x7FFFFFFF), (FP16, 0x7FFF)):
@@ -229,29 +150,10 @@ def test_nan_has_one_code() -> None:
 
 
 def test_an_infinite_result_stays_infinite_in_later_blocks() -> None:
-    huge = BF16.max
-    spec = SPECS["A100"].for_operands(BF16)
+    spec, huge = SPECS["A100"].for_operands(BF16), BF16.max
     assert one(spec, 0.0, [huge] + [0.0] * 7 + [-huge], [huge] + [0.0] * 7 + [1.0]) == math.inf
-    assert one(spec, 0.0, [huge, -huge, 3.0], [huge, huge, 1.0]) == 0.0, (
-        "one block may go beyond FP32, and cuts the rest"
-    )
+    assert one(spec, 0.0, [huge, -huge, 3.0], [huge, huge, 1.0]) == 0.0, "a block may go beyond FP32, and cuts the rest"
     assert one(SPECS["V100"], 0.0, [60000.0] * 2, [1.0] * 2, FP16) == math.inf
-
-
-def test_rounding_to_fp16_by_addition_is_numpys_cast() -> None:
-    # Every FP16 value, every tie between two of them, and what lies one FP64 ulp beside; then numbers of any size.
-    values = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float64)
-    ties = np.append((values[1:] + values[:-1]) / 2, 65520.0)
-    near = [values, ties, np.nextafter(ties, 0), np.nextafter(ties, np.inf), [np.inf, np.nan, 1e300, 5e-324]]
-    wide = np.random.default_rng(SEED).normal(size=10_000) * 2.0 ** np.arange(-50, 50).repeat(100)
-    numbers = np.concatenate([*near, wide])
-    for signed in (numbers, -numbers):
-        with np.errstate(over="ignore"):
-            expected = signed.astype(np.float16).astype(np.float64)
-        assert not len(different(to_half(signed), expected))
-
-
-# --- errors that teach -------------------------------------------------------------------------------------------
 
 
 def test_what_does_not_fit_is_refused_with_a_way_out() -> None:
@@ -288,7 +190,7 @@ def both(monkeypatch: pytest.MonkeyPatch, *given: object) -> tuple[np.ndarray, n
 @needs_numba
 def test_every_row_bit_for_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     # The oracle's dot products, as rows of one A and columns of one B: every kind of A meets every kind of B.
-    for row, result in [(spec, result) for spec in (*ROWS, TURING_4) for result in spec.results]:
+    for row, result in CASES:
         a, b, c = cases(row, result, 96, 7)
         c = c[:, None] * np.where(np.arange(96) % 3, 0.0, 1.0)
         for start in (np.where(np.isnan(c), np.inf, c), None):
@@ -324,19 +226,124 @@ def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert np.array_equal(one, other)
 
 
-def test_which_of_them_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, "numpy")
-    assert emulator() == "numpy"
-    monkeypatch.setenv(VARIABLE, "cuda")
-    with pytest.raises(ValueError, match=r"expected .numba., .numpy. or nothing in LABKIT_EMULATOR, got 'cuda'"):
-        emulate(np.ones((1, 1)), np.ones((1, 1)), None, SPECS["V100"])
-
-
 def test_without_numba_the_lab_uses_numpy_and_says_what_would_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    ones = np.ones((1, 5))
     monkeypatch.setitem(sys.modules, "numba", None)  # as if it were not installed
-    monkeypatch.delenv(VARIABLE, raising=False)
-    assert emulator() == "numpy"
-    assert emulate(np.ones((1, 5)), np.ones((5, 1)), None, SPECS["V100"]).item() == 5.0
+    for asked in ("", "numpy"):
+        monkeypatch.setenv(VARIABLE, asked)
+        assert emulator() == "numpy"
+        assert emulate(ones, ones.T, None, SPECS["V100"]).item() == 5.0
     monkeypatch.setenv(VARIABLE, "numba")
     with pytest.raises(RuntimeError, match=r'pip install "fp16-lab\[fast\]"'):
         emulator()
+    monkeypatch.setenv(VARIABLE, "cuda")
+    with pytest.raises(ValueError, match=r"expected .numba., .numpy. or nothing in LABKIT_EMULATOR, got 'cuda'"):
+        emulate(ones, ones.T, None, SPECS["V100"])
+
+
+# arXiv:2511.10909: (block length, fraction bits) for each generation and operand, typed from the paper's account.
+PAPER = {
+    "V100": {FP16: (4, 23)},
+    "T4": {FP16: (8, 24)},
+    "A100": {FP16: (8, 24), BF16: (8, 24), TF32: (4, 24)},
+    "Ada": {FP16: (8, 24), BF16: (8, 24), TF32: (4, 24), E4M3: (16, 13), E5M2: (16, 13)},
+    "H100": {FP16: (16, 25), BF16: (16, 25), TF32: (8, 25), E4M3: (32, 13), E5M2: (32, 13)},
+    "H200": {FP16: (16, 25), BF16: (16, 25), TF32: (8, 25), E4M3: (32, 13), E5M2: (32, 13)},
+    "B200": {FP16: (16, 25), BF16: (16, 25), TF32: (8, 25), E4M3: (32, 25), E5M2: (32, 25)},
+}
+
+
+def test_the_rows_are_those_of_the_paper() -> None:
+    ours: dict[str, dict[object, tuple[int, int]]] = {}
+    for row in ROWS:
+        ours.setdefault(row.name, {})[row.operands] = (row.block_length, row.fraction_bits)
+    assert ours == PAPER
+
+
+def test_a_gpu_is_found_by_name_and_its_other_operands_from_there() -> None:
+    assert list(SPECS) == list(PAPER)
+    assert all(row.operands == FP16 for row in SPECS.values())
+    assert SPECS["H100"].for_operands(E4M3) == SPECS["H100"].for_operands(BF16).for_operands(E4M3)
+    with pytest.raises(ValueError, match="V100 Tensor Cores take FP16 operands; asked for BF16"):
+        SPECS["V100"].for_operands(BF16)
+    assert SPECS["A100"].results == (FP32, FP16)
+    with pytest.raises(ValueError, match="A100 with BF16 operands gives FP32; asked for FP16"):
+        replace(SPECS["A100"].for_operands(BF16), result=FP16)
+
+
+def test_every_row_says_where_it_comes_from_and_fills_its_instruction() -> None:
+    for row in ROWS:
+        assert "arXiv:2511.10909" in row.source
+        assert "PTX ISA" in row.source
+        assert row.k % row.block_length == 0, "an instruction is whole blocks"
+        assert row.m * row.n * row.k >= 8 * 8 * 4
+        # A block's sum stays exact in FP64: the proof in emulate.py needs (4L + 2) 2^F below 2^53.
+        largest = (2 - 2.0**-row.operands.significand_bits) ** 2 * row.block_length + 2
+        assert largest * 2**row.fraction_bits <= row.sum_limit <= 2**34 < 2**53, row
+
+
+def test_worked_example_a_term_falls_off() -> None:
+    # 1.0 + 1.5 * 2^-23 on V100: of the product's two ones, one still stands on the last place.
+    block = explain([1.0], [1.5 * 2.0**-23], 1.0, SPECS["V100"])
+    product, c = block.terms
+    assert (c.name, c.exponent, c.shift, c.kept, c.cut_bits) == ("C", 0, 0, 2**23, "")
+    # 1.5 * 2^-23 is an FP16 subnormal: its exponent is -14, its significand 3 * 2^-10.
+    assert (product.exponent, product.significand, product.shift) == (-14, 3 * 2**10, 14)
+    assert (product.kept, product.kept_bits, product.cut_bits) == (1, "00." + "0" * 22 + "1", "1")
+    assert (product.cut, c.cut) == (True, False)
+    assert (block.exponent, block.unit_exponent, block.total) == (0, -23, 2**23 + 1)
+    assert block.result == 1 + 2.0**-23
+
+
+def test_a_result_is_normalised_once_and_rounded_once() -> None:
+    half = explain([1.0, 1.0], [2048.0, 3.0], 0.0, SPECS["A100"], FP16)
+    assert (half.result_exponent, half.result_bits, half.dropped_bits) == (11, "1.0000000001", "1")
+    assert (half.rounded_up, half.result) == (True, 2052.0), "a tie goes to even: up from 2050"
+    single = explain([1.0, 1.0], [1.0, 1.0], 2.0**-23, SPECS["A100"])
+    assert (single.dropped_bits, single.rounded_up, single.result) == ("1", False, 2.0), "FP32 is truncated"
+
+
+def test_it_ends_where_the_emulator_ends() -> None:
+    for row, result in [(spec, result) for spec in ROWS for result in spec.results if spec.name != "H200"]:
+        # Blocks of the proof's cases, all but the last kind, with infinities and NaN.
+        a, b, c = (side[: -88 // len(MAKERS)] for side in cases(row, result, 88, seed=7))
+        a, b = a[:, : row.block_length], b[:, : row.block_length]
+        ours = emulate(a[:, None], b[:, :, None], c[:, None, None], row, result)[:, 0, 0]
+        for left, right, start, theirs in zip(a, b, c.tolist(), ours.tolist(), strict=True):
+            block = explain(left, right, start, row, result)
+            assert (block.result, math.copysign(1, block.result)) == (theirs, math.copysign(1, theirs)), block
+            kept = sum(math.copysign(term.kept, term.value) for term in block.terms)
+            assert block.total == kept, f"the sum is that of the terms shown: {block}"
+            for term in block.terms:
+                size = np.ldexp(float(term.significand), term.exponent - term.significand_bits)
+                assert size == abs(term.value), f"a term's fields are its value: {term}"
+
+
+def test_text_for_a_terminal() -> None:
+    assert str(explain([1.5, 0.0], [-1.5, 1.0], 1.0, SPECS["H100"].for_operands(E4M3))).splitlines() == [
+        "H100, E4M3 operands: terms are aligned to 2^0 and keep 13 bits behind the point",
+        "  a0*b0  2^0    >> 0   -10.0100000000000",
+        "  a1*b1  zero          +00.0000000000000",
+        "  C      2^0    >> 0   +01.0000000000000",
+        "  sum                  -01.0100000000000",
+        "truncated: -1.0100000000000 * 2^0",
+        "D = -1.25 (FP32)",
+    ]
+
+
+def test_torch_and_lists_alike() -> None:
+    a, b = torch.randn(8).half(), torch.randn(8).half()
+    assert explain(a, b, 0.5, SPECS["T4"]) == explain(a.tolist(), b.tolist(), 0.5, SPECS["T4"])
+
+
+def test_what_cannot_be_shown_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"1 to 4 products for one block of V100.*got 5 values of a and 5 of b"):
+        explain([1.0] * 5, [1.0] * 5, 0.0, SPECS["V100"])
+    with pytest.raises(ValueError, match="got 1 values of a and 2 of b"):
+        explain([1.0], [1.0, 1.0], 0.0, SPECS["V100"])
+    with pytest.raises(ValueError, match=r"in FP32, got .* in FP16"):
+        explain([1.0], [1.0], 0.0, SPECS["A100"].for_operands(BF16), FP16)
+    with pytest.raises(ValueError, match="finite numbers in b, got infinities or NaN"):
+        explain([1.0], [math.inf], 0.0, SPECS["V100"])
+    with pytest.raises(ValueError, match=r"expected FP16 values in a, got 0\.1"):
+        explain([0.1], [1.0], 0.0, SPECS["V100"], FP32)

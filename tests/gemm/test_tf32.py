@@ -39,10 +39,9 @@ def test_exact_products_and_sums_are_the_tensor_cores_to_the_bit() -> None:
     with tf32_products("cpu"):
         product, total = a @ b, c @ d
     assert not torch.equal(product, a @ b)
-    for gpu in ("A100", "Ada", "H100", "B200"):
-        spec = SPECS[gpu].for_operands(TF32)
-        assert torch.equal(product, emulate(rounded(a).float(), rounded(b).float(), None, spec)), gpu
-        assert torch.equal(total, emulate(c, d, None, spec)), gpu
+    for spec in (SPECS[gpu].for_operands(TF32) for gpu in ("A100", "Ada", "H100", "B200")):
+        assert torch.equal(product, emulate(rounded(a).float(), rounded(b).float(), None, spec)), spec
+        assert torch.equal(total, emulate(c, d, None, spec)), spec
 
 
 def test_forward_and_backward_of_a_linear_layer() -> None:
@@ -152,9 +151,8 @@ def test_recurrent_layers_are_torchs_on_numbers_that_rounding_leaves_alone() -> 
 def test_a_cell_is_one_step_of_its_layer() -> None:
     for cell in (nn.LSTMCell, nn.GRUCell, nn.RNNCell):
         torch.manual_seed(0)
-        one, layer = cell(4, 6), getattr(nn, cell.__name__.removesuffix("Cell"))(4, 6)
+        one, layer, x = cell(4, 6), getattr(nn, cell.__name__.removesuffix("Cell"))(4, 6), torch.randn(3, 4)
         layer.load_state_dict({f"{name}_l0": value for name, value in one.state_dict().items()})
-        x = torch.randn(3, 4)
         with tf32_products("cpu"):
             ours, sequence = one(x), layer(x[None])[0]
         assert torch.allclose(floats(ours)[0], sequence[0], rtol=0, atol=1e-6), cell
@@ -195,20 +193,11 @@ def switches() -> dict[tuple[str, str], str]:
 
 def legacy() -> tuple[object, ...]:
     """Return what the older API says, or that it raises."""
-
-    def answer(get: Callable[[], object]) -> object:
-        try:
-            return get()
-        except RuntimeError:
-            return "raises"
-
-    backends = torch.backends
-    getters = (
-        torch.get_float32_matmul_precision,
-        lambda: backends.cuda.matmul.allow_tf32,
-        lambda: backends.cudnn.allow_tf32,
-    )
-    return tuple(map(answer, getters))
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    try:
+        return torch.get_float32_matmul_precision(), matmul.allow_tf32, cudnn.allow_tf32
+    except RuntimeError:
+        return ("raises",)
 
 
 @pytest.fixture(autouse=True)
@@ -267,27 +256,19 @@ def test_a_session_has_its_own_switches_back_whichever_api_set_them(prepare: Cal
         assert (switches(), legacy()) == before
 
 
-def test_what_was_inherited_is_inherited_afterwards() -> None:
+def test_nested_blocks_may_differ_and_what_the_user_changes_meanwhile_stays() -> None:
+    with fp32_precision("tf32"):
+        with fp32_precision("ieee"), fp32_precision("ieee"):
+            assert torch.backends.cuda.matmul.fp32_precision == "ieee"
+        assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+        torch.set_float32_matmul_precision("high")
+    assert torch.get_float32_matmul_precision() == "high"
+    assert torch.backends.cudnn.conv.fp32_precision == "tf32", "what was not changed is restored"
     inherited()
     with fp32_precision("ieee"):
         pass
     torch._C._set_fp32_precision_setter("generic", "all", "ieee")
     assert torch.backends.cudnn.conv.fp32_precision == "ieee", "not pinned to the tf32 that it was before the block"
-
-
-def test_what_the_user_changes_meanwhile_stays() -> None:
-    with fp32_precision("ieee"):
-        torch.set_float32_matmul_precision("high")
-    assert torch.get_float32_matmul_precision() == "high"
-    assert torch.backends.cudnn.conv.fp32_precision == "tf32", "what was not changed is restored"
-
-
-def test_nested_blocks_may_differ() -> None:
-    with fp32_precision("tf32"):
-        with fp32_precision("ieee"), fp32_precision("ieee"):
-            assert torch.backends.cuda.matmul.fp32_precision == "ieee"
-        assert torch.backends.cuda.matmul.fp32_precision == "tf32"
-    assert torch.backends.cuda.matmul.fp32_precision == "none"
 
 
 class Held:
@@ -326,8 +307,7 @@ def test_overlapping_threads_of_one_precision_share_the_block_and_another_precis
 
 
 def test_threads_that_nest_the_other_precision_do_not_deadlock() -> None:
-    ends = []
-    both_in = threading.Barrier(2)
+    both_in, ends = threading.Barrier(2), []
 
     def run() -> None:
         with fp32_precision("tf32"):
@@ -342,7 +322,6 @@ def test_threads_that_nest_the_other_precision_do_not_deadlock() -> None:
     for thread in threads:
         thread.join(60)
     assert sorted(ends) == ["ieee", "ieee", "tf32", "tf32"]
-    assert torch.backends.cudnn.conv.fp32_precision == "tf32"
 
 
 def test_tf32_came_with_ampere_and_not_to_gpus_of_another_maker(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,16 +56,6 @@ def around_the_cut(row: MmaSpec, result: Format, rng: np.random.Generator, shape
     return a, b, np.where(rng.random(count) < 0.5, 1.0, 0.0) * rng.choice([1, -1, 1.9999999], count)
 
 
-def cancelling(row: MmaSpec, result: Format, rng: np.random.Generator, shape: tuple[int, int]) -> Cases:
-    """Neighbours cancel, but for one small term."""
-    wide = min(row.operands.emax, 60)
-    a = round_to(rng.normal(size=shape), row.operands)
-    b = round_to(np.exp2(rng.uniform(-wide, wide, shape) / 2), row.operands)
-    a[:, 1::2], b[:, 1::2] = -a[:, :-1:2], b[:, :-1:2]
-    a[:, -1], b[:, -1] = rng.normal(size=shape[0]), 2.0**-4
-    return a, b, np.zeros(shape[0])
-
-
 def cancelled_at_the_cut(row: MmaSpec, result: Format, rng: np.random.Generator, shape: tuple[int, int]) -> Cases:
     """A large pair that cancels, and in its block a small term at the edge of what is kept: its last bits come out."""
     (count, _), format = shape, row.operands
@@ -118,6 +108,6 @@ def specials(row: MmaSpec, result: Format, rng: np.random.Generator, shape: tupl
 
 
 MAKERS = (
-    gaussian, any_code, around_the_cut, cancelling, cancelled_at_the_cut,
+    gaussian, any_code, around_the_cut, cancelled_at_the_cut,
     unnormalised, ends, subnormal_results, specials,
 )  # fmt: skip

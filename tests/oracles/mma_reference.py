@@ -2,7 +2,6 @@
 
 Nothing of labkit is used: no format, no row, no rounding. Every finite number is a whole multiple of 2^-GRID, so a
 Python integer holds it; what is written here follows arXiv:2511.10909 sentence by sentence, one dot product at a time.
-`align` and `normalise` make wrong machines on purpose: tests show that the cases tell those apart.
 """
 
 import math
@@ -35,20 +34,19 @@ def exponent_of(value: int, emin: int) -> int:
 
 def dot(
     a: Sequence[float], b: Sequence[float], c: float, operands: str, block_length: int, fraction_bits: int,
-    result: str = "FP32", result_bits: int = 23, align: str = "truncate", normalise: bool = False,
-    operands_b: str = "",
+    result: str = "FP32", result_bits: int = 23, operands_b: str = "",
 ) -> float:  # fmt: skip
     """D = C + sum of a[i] * b[i], block after block; `operands_b` names the format of b where it is another one."""
     for first in range(0, len(a), block_length):
         part = slice(first, first + block_length)
         pair = operands, operands_b or operands
-        c = block(a[part], b[part], c, pair, fraction_bits, result, result_bits, align, normalise)
+        c = block(a[part], b[part], c, pair, fraction_bits, result, result_bits)
     return c
 
 
 def block(
     a: Sequence[float], b: Sequence[float], c: float, operands: tuple[str, str], fraction_bits: int,
-    result: str, result_bits: int, align: str, normalise: bool,
+    result: str, result_bits: int,
 ) -> float:  # fmt: skip
     special = special_sum(a, b, c)
     if special is not None:
@@ -57,28 +55,13 @@ def block(
     terms = []
     for x, y in zip(a, b, strict=True):
         left, right = whole(x), whole(y)
-        product = left * right >> GRID
-        exponent = exponent_of(product, -(10**9)) if normalise else exponent_of(left, emin) + exponent_of(right, emin_b)
-        terms.append((product, exponent))
+        terms.append((left * right >> GRID, exponent_of(left, emin) + exponent_of(right, emin_b)))
     terms.append((whole(c), exponent_of(whole(c), FORMATS[result][0])))
     largest = max([exponent for value, exponent in terms if value], default=-126)
     largest = max(largest, -126)  # a zero C has the exponent of FP32's zero
     unit = 1 << (GRID + largest - fraction_bits)
-    total = sum(cut(value, unit, align) for value, _ in terms) * unit
-    return rounded(total, result, result_bits)
-
-
-def cut(value: int, unit: int, align: str) -> int:
-    """A term in whole units: what lies behind is cut off, or (a wrong machine) rounded to nearest, ties to even."""
-    units, rest = divmod(abs(value), unit)
-    if align == "nearest":
-        units += 2 * rest + units % 2 > unit
-    return units if value >= 0 else -units
-
-
-def rounded(total: int, result: str, bits: int) -> float:
-    """A block's sum in the result's format: FP32 truncates, FP16 rounds to nearest even."""
-    return to_format(total, result, bits, nearest=result == "FP16")
+    total = sum(abs(value) // unit * (1 if value >= 0 else -1) for value, _ in terms) * unit  # the rest is cut off
+    return to_format(total, result, result_bits, nearest=result == "FP16")  # FP32 truncates
 
 
 def to_format(total: int, result: str, bits: int = 52, nearest: bool = True) -> float:

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from labkit.amp import RECIPES, Recipe
 from labkit.formats import FP16
 from labkit.records import arithmetic_settings, versions
-from labkit.train import TASKS, Comparison, Place, TrainingRun, compare, load, train, watch_step
+from labkit.train import TASKS, Place, TrainingRun, compare, load, one_thread, train, watch_step
 from labkit.train.determinism import preserve_rng, seeded_rng
 from labkit.widgets import CastPasses
 
@@ -60,10 +61,6 @@ def one_step(recipe: Recipe) -> None:
     TrainingRun(CNN, recipe, measure_every=1).step()
 
 
-def watched(recipe: Recipe) -> None:
-    watch_step(TrainingRun(CNN, recipe))
-
-
 def looked_at(recipe: Recipe) -> None:
     run = TrainingRun(CNN, recipe)
     run.next_gradients()
@@ -71,7 +68,7 @@ def looked_at(recipe: Recipe) -> None:
 
 
 def test_products_are_ieees_and_deterministic_in_training_and_the_session_keeps_its_own(session: None) -> None:
-    cudnn = torch.backends.cudnn
+    cudnn, watched = torch.backends.cudnn, lambda recipe: watch_step(TrainingRun(CNN, recipe))
     for name, work in (("FP32", one_step), ("O2", one_step), ("TF32", one_step), ("O1", watched), ("O1", looked_at)):
         with AtEachProduct() as switches:
             work(RECIPES[name])
@@ -87,9 +84,8 @@ def test_on_a_cpu_that_multiplies_fp32_as_it_is_nothing_is_set() -> None:
 
 
 def test_runs_that_overlap_in_threads_restore_at_the_end(session: None) -> None:
-    """The first run ends while the second one stands in the middle of a step."""
-    inside, first_done = threading.Event(), threading.Event()
-    seen = []
+    """The first run ends while the second, which began while there was one thread, is in the middle of a step."""
+    inside, first_done, seen = threading.Event(), threading.Event(), []
 
     def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         inside.set()
@@ -98,17 +94,21 @@ def test_runs_that_overlap_in_threads_restore_at_the_end(session: None) -> None:
         return CNN.loss(outputs, targets)
 
     second = threading.Thread(target=lambda: TrainingRun(replace(CNN, loss=loss), RECIPES["FP32"]).take_step())
-    second.start()
-    assert inside.wait(60)
-    TrainingRun(CNN, RECIPES["FP32"]).take_step()
-    first_done.set()
-    second.join(60)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        with one_thread():
+            second.start()
+            assert inside.wait(60)
+            TrainingRun(CNN, RECIPES["FP32"]).take_step()
+        first_done.set()
+        second.join(60)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
     assert seen == [("ieee", True)]
     cudnn = torch.backends.cudnn
     assert (cudnn.conv.fp32_precision, cudnn.deterministic, cudnn.benchmark) == ("tf32", False, True)
-
-
-# --- TF32, a recipe ---
 
 
 def test_tf32_is_a_recipe_of_fp32_operands_that_trains_as_well_and_is_not_fp32() -> None:
@@ -121,9 +121,6 @@ def test_tf32_is_a_recipe_of_fp32_operands_that_trains_as_well_and_is_not_fp32()
     assert tf32.final_loss == pytest.approx(fp32.final_loss, rel=0.01)
     assert tf32.metric > 0.5
     assert TrainingRun(task, RECIPES["TF32"]).step().underflow == 0, "it has FP32's range"
-
-
-# --- what a record holds ---
 
 
 def test_a_record_says_how_products_were_computed(tmp_path: Path) -> None:
@@ -159,15 +156,9 @@ def test_on_a_gpu_cuda_cudnn_driver_and_flags_are_recorded(monkeypatch: pytest.M
     assert "driver" not in versions(gpu), "what cannot be asked for is not made up"
 
 
-# --- what a comparison says of it ---
-
-
-def records(*recipes: str, tmp_path: Path) -> Comparison:
-    return compare(CNN, [RECIPES[name] for name in recipes], seeds=(0, 1), folder=tmp_path, workers=1)
-
-
 def test_runs_that_were_not_made_alike_are_named(tmp_path: Path) -> None:
-    found = records("FP32", "TF32", "O1", tmp_path=tmp_path)
+    recipes = [RECIPES[name] for name in ("FP32", "TF32", "O1")]
+    found = compare(CNN, recipes, seeds=(0, 1), folder=tmp_path, workers=1)
     assert found.differing_provenance() == {}
     assert "differ in how they were made" not in str(found), "that TF32 computes in TF32 is no accident"
     first, *others = [record for record in found.records if record.recipe != "TF32"]
@@ -181,64 +172,41 @@ def test_runs_that_were_not_made_alike_are_named(tmp_path: Path) -> None:
     assert list(silent.differing_provenance()) == ["torch settings"]
 
 
-# --- random numbers of the device in use ---
-
-
-class Mps:
-    """What `torch.mps` has of random numbers, and what was called."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, object]] = []
-
-    def get_rng_state(self) -> str:
-        return "state"
-
-    def set_rng_state(self, state: str) -> None:
-        self.calls.append(("set", state))
-
-    def manual_seed(self, seed: int) -> None:
-        self.calls.append(("seed", seed))
-
-
 def test_dropout_on_mps_is_seeded_and_the_generator_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    mps = Mps()
-    monkeypatch.setattr(torch, "mps", mps)
+    calls: list[tuple[str, object]] = []
+    asked = {name: lambda value, name=name: calls.append((name, value)) for name in ("manual_seed", "set_rng_state")}
+    monkeypatch.setattr(torch, "mps", SimpleNamespace(get_rng_state=lambda: "state", **asked))
     before = torch.get_rng_state()
     with pytest.raises(ZeroDivisionError), seeded_rng(torch.device("mps"), 5):
         raise ZeroDivisionError
-    (seeded, seed), put_back = mps.calls
-    assert (seeded, put_back) == ("seed", ("set", "state"))
+    (seeded, seed), put_back = calls
+    assert (seeded, put_back) == ("manual_seed", ("set_rng_state", "state"))
     with seeded_rng(torch.device("cpu"), 5):
         assert torch.initial_seed() == seed, "the CPU's generator begins at the same seed"
     assert torch.equal(torch.get_rng_state(), before)
 
 
-class EightGpus:
-    """Eight GPUs, of which it is noted whose generator is touched."""
+def test_a_run_forks_the_generators_of_its_own_device_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of eight GPUs, it is noted whose generator is touched."""
+    touched: set[Any] = set()
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.touched: set[Any] = set()
-        self.inside: Any = None
-        cuda = torch.cuda
-        monkeypatch.setattr(cuda, "is_available", lambda: True)
-        monkeypatch.setattr(cuda, "device_count", lambda: 8)
-        monkeypatch.setattr(torch.random, "_fork_rng_warned_already", False)
-        monkeypatch.setattr(cuda, "get_rng_state", self.get)
-        monkeypatch.setattr(cuda, "set_rng_state", lambda state, device="cuda": self.touched.add(torch.device(device)))
-        monkeypatch.setattr(cuda, "manual_seed_all", lambda seed: self.touched.update(range(8)))
-
-    def get(self, device: Any = "cuda") -> torch.Tensor:
-        self.touched.add(torch.device(*device) if isinstance(device, tuple) else torch.device(device))
+    def get(device: Any = "cuda") -> torch.Tensor:
+        touched.add(torch.device(*device) if isinstance(device, tuple) else torch.device(device))
         return torch.zeros(16, dtype=torch.uint8)
 
-
-def test_a_run_forks_the_generators_of_its_own_device_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpus = EightGpus(monkeypatch)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    for name, answer in {
+        "is_available": lambda: True,
+        "device_count": lambda: 8,
+        "get_rng_state": get,
+        "set_rng_state": lambda state, device="cuda": touched.add(torch.device(device)),
+        "manual_seed_all": lambda seed: touched.update(range(8)),
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, answer)
+    monkeypatch.setattr(torch.random, "_fork_rng_warned_already", False)
+    with warnings.catch_warnings(action="error"):
         TrainingRun(replace(CNN, make_model=lambda: nn.Linear(2, 2)), RECIPES["FP32"], device=CPU)
         CastPasses(nn.Linear(2, 2), torch.ones(1, 2))
-        assert gpus.touched == set(), "a training and a graph on the CPU make no context on a GPU"
+        assert touched == set(), "a training and a graph on the CPU make no context on a GPU"
         with preserve_rng(torch.device("cuda", 3)):
             pass
-    assert gpus.touched == {torch.device("cuda", 3)}
+    assert touched == {torch.device("cuda", 3)}

@@ -1,4 +1,4 @@
-"""Many runs, none of them twice, on any device and by any number of ranks; and what the recorded ones show about FP16.
+"""Devices to train on, and many runs, none of them twice, on any of them and by any number of ranks.
 
 A second label for the CPU stands in for a GPU; two real ranks share the runs, and go on where they were ended.
 """
@@ -11,6 +11,7 @@ import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,17 +19,19 @@ from torch.nn import functional as F
 
 from labkit import cli
 from labkit.amp import RECIPES
+from labkit.records import interleaved_timing
 from labkit.train import (
     GPU_TASKS,
     TASKS,
     Place,
     RunRecord,
     TrainingRun,
-    compare,
     devices,
     load,
+    place,
+    places,
     record_path,
-    recorded,
+    steps_per_second,
     train,
     train_grid,
 )
@@ -36,11 +39,12 @@ from labkit.train.record import fingerprint
 from tests.slowness import slowness
 
 ROOT = Path(__file__).parents[2]
-SHORT = replace(TASKS["digits"], steps=3)
+SHORT, THIRTEEN_STEPS = (replace(TASKS["digits"], steps=steps) for steps in (3, 13))
+FP32, O1 = RECIPES["FP32"], RECIPES["O1"]
 
 
 def test_processes_give_what_one_process_gives(tmp_path: Path) -> None:
-    recipes = [RECIPES["FP32"], RECIPES["FP16 dynamic"]]
+    recipes = [FP32, RECIPES["FP16 dynamic"]]
     here = train_grid(SHORT, recipes, [0, 1], tmp_path / "here", workers=1)
     there = train_grid(SHORT, recipes, [0, 1], tmp_path / "there", workers=2)
     for one, other in zip(here, there, strict=True):
@@ -63,12 +67,8 @@ train_grid(task, [RECIPES["FP32"]], range(1000), Path(sys.argv[1]), workers=int(
 
 @pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
 def test_a_killed_race_goes_on_where_it_was(tmp_path: Path, workers: str) -> None:
-    child = subprocess.Popen(
-        [sys.executable, "-c", KILLED, str(tmp_path), workers],
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    command = [sys.executable, "-c", KILLED, str(tmp_path), workers]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert child.stdout is not None
     done = [int(child.stdout.readline()) for _ in range(3)]
     child.kill()
@@ -77,31 +77,28 @@ def test_a_killed_race_goes_on_where_it_was(tmp_path: Path, workers: str) -> Non
         os.killpg(child.pid, signal.SIGKILL)  # its workers: they would go on until they look up
     whole = {path.name: load(path) for path in (tmp_path / "digits").glob("*.json")}
     assert {f"fp32-seed{seed}.json" for seed in done} <= whole.keys()
-    again = train_grid(SHORT, [RECIPES["FP32"]], sorted(done), tmp_path, workers=1)
+    again = train_grid(SHORT, [FP32], sorted(done), tmp_path, workers=1)
     assert again == [whole[f"fp32-seed{seed}.json"] for seed in sorted(done)], "none was trained twice"
 
 
 def test_a_race_can_be_stopped_and_runs_no_pair_twice(tmp_path: Path) -> None:
     told: list[RunRecord] = []
-    fp32, stop = RECIPES["FP32"], lambda: len(told) > 1
-    assert (
-        train_grid(SHORT, [fp32, fp32], [0, 0, *range(9)], tmp_path, workers=1, progress=told.append, stop=stop) == told
-    )
+    seeds, how = [0, 0, *range(9)], {"progress": told.append, "stop": lambda: len(told) > 1}
+    assert train_grid(SHORT, [FP32, FP32], seeds, tmp_path, workers=1, **how) == told
     assert [record.seed for record in told] == [0, 1]
 
 
 def test_a_record_of_something_else_is_not_taken_for_this(tmp_path: Path) -> None:
-    fp32, o1 = RECIPES["FP32"], RECIPES["O1"]
     with pytest.raises(ValueError, match="different names for different recipes, got FP32 twice"):
-        train_grid(SHORT, [fp32, replace(o1, name="FP32")], [0], tmp_path, workers=1)
+        train_grid(SHORT, [FP32, replace(O1, name="FP32")], [0], tmp_path, workers=1)
     with pytest.raises(ValueError, match="expected workers >= 1"):
-        train_grid(SHORT, [fp32], [0], tmp_path, workers=0)
+        train_grid(SHORT, [FP32], [0], tmp_path, workers=0)
     assert not list(tmp_path.iterdir()), "refused before anything runs"
-    train_grid(SHORT, [fp32], [0], tmp_path, workers=1)
+    train_grid(SHORT, [FP32], [0], tmp_path, workers=1)
     for changed, recipe in (
-        (replace(SHORT, steps=4), fp32),
-        (replace(SHORT, make_optimizer=partial(torch.optim.SGD, lr=0.2)), fp32),
-        (SHORT, replace(o1, name="FP32")),
+        (replace(SHORT, steps=4), FP32),
+        (replace(SHORT, make_optimizer=partial(torch.optim.SGD, lr=0.2)), FP32),
+        (SHORT, replace(O1, name="FP32")),
     ):
         with pytest.raises(ValueError, match="values have changed since"):
             train_grid(changed, [recipe], [0], tmp_path, workers=1)
@@ -111,26 +108,18 @@ NAMELESS = lambda outputs, targets: F.cross_entropy(outputs, targets)  # noqa: E
 
 
 def loss_of_a_notebook(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    return torch.nn.functional.cross_entropy(outputs, targets)
+    return F.cross_entropy(outputs, targets)
 
 
 def test_a_task_typed_into_a_notebook_is_trained_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loss_of_a_notebook, "__module__", "__main__")  # where another process would look in vain
     own = replace(SHORT, name="own", loss=loss_of_a_notebook)
-    assert len(train_grid(own, [RECIPES["FP32"]], [0, 1], tmp_path, workers=2)) == 2
-
-
-# --- fingerprints ---
-
-
-def test_a_renamed_field_leaves_the_fingerprints_on_record_as_they_are() -> None:
-    """Taken when a recipe's `gradient_format` was called `gradients`."""
-    assert fingerprint(TASKS["digits"], RECIPES["FP8"]) == "64424e3a4683"
+    assert len(train_grid(own, [FP32], [0, 1], tmp_path, workers=2)) == 2
 
 
 def test_every_nested_value_counts() -> None:
     def of(**keywords: object) -> str:
-        return fingerprint(replace(SHORT, loss=partial(F.cross_entropy, **keywords)), RECIPES["FP32"])
+        return fingerprint(replace(SHORT, loss=partial(F.cross_entropy, **keywords)), FP32)
 
     weights = torch.ones(2000)
     weights[1000] += 2.0**-20  # its repr shows three numbers of each end, with four digits
@@ -148,19 +137,15 @@ def test_what_has_no_name_to_go_on_record_is_refused_before_anything_runs(tmp_pa
         def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
             return F.cross_entropy(outputs, targets)
 
-    def local(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return F.cross_entropy(outputs, targets)
-
     for loss, says in (
         (NAMELESS, "value of loss .*<lambda>.* top level of a module"),
         (partial(F.cross_entropy, weight=[lambda: 1]), "value of loss .*<lambda>"),
-        (local, "value of loss .*<locals>.local"),
+        (Own.loss, r"value of loss .*<locals>\.Own\.loss"),
+        (Own().loss, r"<locals>\.Own"),
         (partial(F.cross_entropy, weight=object()), "<object object at 0x.*frozen dataclass"),
     ):
         with pytest.raises(ValueError, match=says):
-            train_grid(replace(SHORT, loss=loss), [RECIPES["FP32"]], [0], tmp_path, workers=1)
-    with pytest.raises(ValueError, match=r"<locals>\.Own"):
-        fingerprint(replace(SHORT, loss=Own().loss), RECIPES["FP32"])
+            train_grid(replace(SHORT, loss=loss), [FP32], [0], tmp_path, workers=1)
     assert not list(tmp_path.iterdir())
 
 
@@ -169,33 +154,19 @@ def test_every_record_that_travels_with_the_lab_is_still_of_its_task_and_recipe(
     records = [load(path) for path in (ROOT / "data").rglob("*-seed*.json")]
     assert len(records) > 300
     assert [r for r in records if r.fingerprint != fingerprint(tasks[r.task], RECIPES[r.recipe])] == []
+    # Taken when a recipe's `gradient_format` was called `gradients`.
+    assert fingerprint(TASKS["digits"], RECIPES["FP8"]) == "64424e3a4683"
 
 
-def test_on_record_a_scale_too_high_overflows_and_skips() -> None:
-    for seed in (0, 1, 2):
-        record = recorded("segmentation", "FP16 static too high", seed)
-        assert record.skipped > 100
-        assert all(s.found_inf for s in record.steps if not s.stepped)
-    with pytest.raises(FileNotFoundError, match="labkit compare digits"):
-        recorded("digits", "BF16", 99)
-
-
-THIRTEEN_STEPS = replace(TASKS["digits"], steps=13)
-FP32, O1 = RECIPES["FP32"], RECIPES["O1"]
 CARD = Place(torch.device("cpu"), "Stand-in T4", "gpu")
 
 
 @pytest.fixture
-def with_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "gpus", lambda: (CARD,))
 
 
-@pytest.fixture
-def without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "gpus", lambda: ())
-
-
-def test_worked_example_each_device_has_its_folder_and_its_name_on_record(with_gpu: None, tmp_path: Path) -> None:
+def test_worked_example_each_device_has_its_folder_and_its_name_on_record(stand_in: None, tmp_path: Path) -> None:
     (there,) = train_grid(THIRTEEN_STEPS, [FP32], [0], tmp_path, device=None)
     (here,) = train_grid(THIRTEEN_STEPS, [FP32], [0], tmp_path)
     assert there.device == "Stand-in T4"
@@ -213,23 +184,13 @@ def test_worked_example_each_device_has_its_folder_and_its_name_on_record(with_g
         train_grid(THIRTEEN_STEPS, [FP32], [0], tmp_path, device="cpu")
 
 
-def test_what_decides_grades_and_evidence_stays_on_the_cpu_unless_a_device_is_named(with_gpu: None) -> None:
+def test_what_decides_grades_and_evidence_stays_on_the_cpu_unless_a_device_is_named(stand_in: None) -> None:
     assert TrainingRun(THIRTEEN_STEPS, FP32).place.emulated
     assert train(THIRTEEN_STEPS, FP32, steps=1).device.startswith("CPU")
     assert train(THIRTEEN_STEPS, FP32, steps=1, device=None).device == "Stand-in T4"
-
-
-def test_without_a_gpu_asking_for_one_is_refused_before_anything_is_made(without_gpu: None, tmp_path: Path) -> None:
-    for asked in (
-        lambda: train(THIRTEEN_STEPS, FP32, device="cuda"),
-        lambda: compare(THIRTEEN_STEPS, [FP32], folder=tmp_path, device="gpu"),
-    ):
-        with pytest.raises(ValueError, match="expected a device of this machine"):
-            asked()
-    assert not list(tmp_path.iterdir())
-
-
-# How fast it was: only where it was alone on its device
+    assert place("gpu") == place() == CARD
+    assert place("cpu").emulated, "a stand-in does not take the CPU's name"
+    assert place(torch.device("cpu")).emulated
 
 
 def test_a_run_says_how_many_steps_a_second_it_made(tmp_path: Path) -> None:
@@ -241,25 +202,15 @@ def test_a_run_says_how_many_steps_a_second_it_made(tmp_path: Path) -> None:
     assert replace(alone, step_seconds=1.0) == alone, "what a clock said is no part of what a run is"
 
 
-def test_runs_on_a_gpu_are_never_side_by_side(with_gpu: None, tmp_path: Path) -> None:
+def test_runs_on_a_gpu_are_never_side_by_side(stand_in: None, tmp_path: Path) -> None:
     assert all(r.step_seconds for r in train_grid(THIRTEEN_STEPS, [FP32, O1], [0], tmp_path, device="gpu"))
 
 
-# The command
-
-
-@pytest.fixture
-def short_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    from labkit.commands import compare
-
-    monkeypatch.setattr(
-        compare, "ALL_TASKS", {"digits": THIRTEEN_STEPS, "digits_gpu": replace(THIRTEEN_STEPS, name="digits_gpu")}
-    )
-
-
 def test_the_command_takes_the_gpu_where_there_is_one_and_says_so(
-    with_gpu: None, short_tasks: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    stand_in: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    short = {name: replace(THIRTEEN_STEPS, name=name) for name in ("digits", "digits_gpu")}
+    monkeypatch.setattr("labkit.commands.compare.ALL_TASKS", short)
     words = f"compare digits --recipes FP32 O1 --seeds 0 --folder {tmp_path}".split()
     assert cli.main(words) == 0
     said = capsys.readouterr().out
@@ -306,3 +257,84 @@ def test_two_ranks_race_and_a_race_goes_on_where_it_was(tmp_path: Path) -> None:
     assert again.returncode == 0, again.stderr
     assert [path for path in paths if path.stat().st_mtime_ns != before[path][0]] == [paths[1]]
     assert [s.loss for s in load(paths[1]).steps] == [s.loss for s in before[paths[1]][1].steps]
+
+
+T4 = Place(torch.device("cuda", 0), "Tesla T4", "gpu")
+SECOND = Place(torch.device("cuda", 1), "Tesla T4", "gpu:1")
+
+
+@pytest.fixture
+def with_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "gpus", lambda: (T4, SECOND))
+
+
+@pytest.fixture
+def without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "gpus", lambda: ())
+
+
+def test_worked_example_the_gpu_is_first_and_the_cpu_always_there(with_gpu: None) -> None:
+    assert [each.label for each in places()] == ["this GPU: Tesla T4", "this GPU: Tesla T4", "CPU, emulated"]
+    assert [each.key for each in places()] == ["gpu", "gpu:1", "cpu"]
+    assert place(None) == place() == T4
+
+
+def test_a_place_is_called_as_the_knob_or_as_torch_calls_it(with_gpu: None) -> None:
+    for said in ("gpu", "cuda", "cuda:0", torch.device("cuda"), torch.device("cuda", 0), T4):
+        assert place(said) == T4, said
+    assert place("cuda:1") == place("gpu:1") == SECOND
+    assert place("cpu") == place("cpu:0") == place(torch.device("cpu")) == places()[-1]
+    with pytest.raises(ValueError, match=r'expected .*"gpu" \(Tesla T4\), "gpu:1" \(Tesla T4\), "cpu"'):
+        place("cuda:2")
+
+
+def test_without_a_gpu_none_means_the_cpu_and_what_is_not_there_is_refused(without_gpu: None) -> None:
+    (only,) = places()
+    assert place(None) == only
+    assert (only.device, only.key, only.emulated) == (torch.device("cpu"), "cpu", True)
+    assert "emulated on this CPU" in only.sentence
+    for said in ("cuda", "gpu", "cuda:0", torch.device("cuda"), "mps", "GPU please"):
+        with pytest.raises(ValueError, match=rf'expected a device of this machine, "cpu" \(CPU.*got "{said}"'):
+            place(said)
+    meta = place("meta")  # another device of torch's is taken when it is named, and never offered
+    assert (meta.device, meta.label, meta.emulated) == (torch.device("meta"), "this device: meta", False)
+    assert places() == (only,)
+
+
+def test_a_gpu_that_this_torch_cannot_use_is_left_out_and_the_reason_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new = SimpleNamespace(name="Tesla V100", major=7, minor=0), SimpleNamespace(name="A10", major=8, minor=6)
+    for name, answer in {
+        "is_available": lambda: True,
+        "get_arch_list": lambda: ["sm_75", "sm_80"],
+        "device_count": lambda: 2,
+        "get_device_properties": [old, new].__getitem__,
+        "get_device_name": lambda number: [old, new][number].name,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, answer)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    (card, _) = places()
+    assert (card.name, card.device, card.key) == ("A10", torch.device("cuda", 1), "gpu")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(ValueError, match=r"has no kernels for this machine.s GPU \(Tesla V100\)"):
+        place("cuda")
+
+
+def test_worked_example_by_a_clock_that_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of half a second under FP32, of an eighth under O1, and a first round that is slow and does not count."""
+    seconds, clock, order = {"FP32": 0.5, "O1": 0.125}, [0.0], list[str]()
+
+    def step(run: TrainingRun) -> None:
+        clock[0] += seconds[run.recipe.name] * (100 if len(order) < 4 else 1)
+        order.append(run.recipe.name)
+
+    monkeypatch.setattr(TrainingRun, "step", step)
+    monkeypatch.setattr(interleaved_timing.time, "perf_counter", lambda: clock[0])
+    assert steps_per_second(TASKS["digits"], [FP32, O1], steps=2, rounds=3) == {"FP32": 2.0, "O1": 8.0}
+    assert order == ["FP32", "FP32", "O1", "O1"] * 4
+
+
+def test_recipes_without_a_round_are_left_out_and_no_recipe_is_an_error() -> None:
+    assert steps_per_second(TASKS["digits"], [FP32], stop=lambda: True) == {}
+    for asked in ({"steps": 0}, {"rounds": 0}):
+        with pytest.raises(ValueError, match="expected steps and rounds of at least 1"):
+            steps_per_second(TASKS["digits"], [FP32], **asked)

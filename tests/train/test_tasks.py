@@ -24,59 +24,44 @@ def test_every_task_takes_a_step_in_every_precision() -> None:
         assert 0 <= record.metric <= 1, (task, recipe)
 
 
-def test_windows_hold_the_text_they_were_cut_from() -> None:
-    data = text_windows(length=16, train=3, test=1)
-    first = "".join(CHARACTERS[i] for i in data.train_inputs[0].tolist())
+def test_the_data_are_what_they_say() -> None:
+    """Windows hold the text that they were cut from, shapes are brighter than the ground, noise is as strong."""
+    windows = text_windows(length=16, train=3, test=1)
+    first = "".join(CHARACTERS[i] for i in windows.train_inputs[0].tolist())
     assert first == topics[min(topics)][:16].lower()
-    assert torch.equal(data.train_inputs[:, 1:], data.train_targets[:, :-1])
-
-
-def test_shapes_are_brighter_than_the_ground() -> None:
-    data = shapes(train=40, test=1)
-    inside = data.train_inputs[:, 0][data.train_targets > 0]
-    outside = data.train_inputs[:, 0][data.train_targets == 0]
+    assert torch.equal(windows.train_inputs[:, 1:], windows.train_targets[:, :-1])
+    scene = shapes(train=40, test=1)
+    inside, outside = (scene.train_inputs[:, 0][(scene.train_targets > 0) == shape] for shape in (True, False))
     assert inside.mean() > 0.6 > 0.1 > outside.mean().abs()
-    assert torch.equal(data.train_inputs, shapes(train=40, test=2).train_inputs), "a seed gives the same pictures"
-
-
-def test_noise_and_targets_are_as_strong_as_they_say() -> None:
-    data = noisy_digits(noise=0.3)
-    assert float((data.train_inputs.flatten(1) - data.train_targets).std()) == pytest.approx(0.3, rel=0.02)
+    assert torch.equal(scene.train_inputs, shapes(train=40, test=2).train_inputs), "a seed gives the same pictures"
+    noisy = noisy_digits(noise=0.3)
+    assert float((noisy.train_inputs.flatten(1) - noisy.train_targets).std()) == pytest.approx(0.3, rel=0.02)
     assert float(small_targets(size=5e-6).train_targets.std()) == pytest.approx(5e-6, rel=0.1)
 
 
-def test_r2_is_one_for_the_truth_and_zero_for_the_mean() -> None:
+def test_metrics_r2_and_characters_one_by_one() -> None:
     targets = torch.tensor([[1.0], [2.0], [3.0]])
     assert r2(targets, targets) == 1
-    assert r2(torch.full((3, 1), 2.0), targets) == 0
-    assert r2(torch.full((3, 1), 99.0), targets) == 0
-    assert r2(torch.full((3, 1), math.nan), targets) == 0
-
-
-def test_characters_are_counted_one_by_one() -> None:
+    assert [r2(torch.full((3, 1), guess), targets) for guess in (2.0, 99.0, math.nan)] == [0, 0, 0]
     logits = torch.tensor([[[9.0, 0.0], [0.0, 9.0]]])
     assert character_accuracy(logits, torch.tensor([[0, 0]])) == 0.5
     assert next_character(logits, torch.tensor([[0, 1]])) == pytest.approx(math.log1p(math.exp(-9)), rel=1e-3)
 
 
-def test_each_is_its_small_task_with_more_work_in_a_step() -> None:
+def test_a_gpu_s_task_is_its_small_task_with_more_work_in_a_step_and_its_network_takes_its_data() -> None:
     for name, large in GPU_TASKS.items():
         small = TASKS[name.removesuffix("_gpu")]
         assert large.name == name
         for part in ("loss", "metric", "metric_name", "make_optimizer"):
             assert getattr(large, part) == getattr(small, part), name
         with torch.device("meta"):
-            weights = [sum(p.numel() for p in task.make_model().parameters()) for task in (large, small)]
+            nets = [task.make_model() for task in (large, small)]
+        weights = [sum(p.numel() for p in net.parameters()) for net in nets]
         assert weights[0] * large.batch_size > 4 * weights[1] * small.batch_size, name
-
-
-def test_its_network_takes_its_data() -> None:
-    for name in ("digits_gpu", "digits_cnn_gpu", "unet_gpu", "segmentation_gpu"):
-        task = GPU_TASKS[name]
-        data = task.make_data()
-        with torch.device("meta"):
-            outputs = task.make_model()(torch.empty(2, *data.train_inputs.shape[1:]))
-            assert task.loss(outputs, torch.empty_like(data.train_targets[:2], device="meta")).shape == (), name
+        if name in ("digits_gpu", "digits_cnn_gpu", "unet_gpu", "segmentation_gpu"):
+            data = large.make_data()
+            outputs = nets[0](torch.empty(2, *data.train_inputs.shape[1:], device="meta"))
+            assert large.loss(outputs, torch.empty_like(data.train_targets[:2], device="meta")).shape == (), name
 
 
 def idx(array: np.ndarray) -> bytes:
@@ -101,30 +86,31 @@ def write_cifar(folder: Path) -> np.ndarray:
     return rows
 
 
-def test_mnist_plain_and_compressed(tmp_path: Path) -> None:
+def test_mnist_plain_and_compressed_and_a_missing_file_is_named(tmp_path: Path) -> None:
     images, labels = write_mnist(tmp_path)
     data = mnist(tmp_path)
     assert data.train_inputs.shape == (5, 1, 28, 28)
     assert torch.equal(data.train_inputs[:, 0], torch.from_numpy(images).float() / 255)
     assert data.test_targets.tolist() == labels[:2].tolist()
+    (tmp_path / "t10k-labels-idx1-ubyte.gz").unlink()
+    with pytest.raises(FileNotFoundError, match=r"expected t10k-labels-idx1-ubyte .*got: t10k-images"):
+        mnist(tmp_path)
+    with pytest.raises(FileNotFoundError, match="no such folder"):
+        cifar10(tmp_path / "nowhere")
 
 
-def test_cifar10_comes_as_red_green_blue(tmp_path: Path) -> None:
+def test_cifar10_comes_as_red_green_blue_and_damaged_is_refused(tmp_path: Path) -> None:
     rows = write_cifar(tmp_path)
     data = cifar10(tmp_path)
     assert data.train_inputs.shape == (15, 3, 32, 32)
     assert data.test_inputs.shape == (3, 3, 32, 32)
     assert float(data.train_inputs[1, 2, 0, 5]) == pytest.approx(rows[1, 1 + 2 * 1024 + 5] / 255)
     assert data.train_targets.tolist() == rows[:, 0].tolist() * 5
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    write_mnist(tmp_path)
-    (tmp_path / "t10k-labels-idx1-ubyte.gz").unlink()
-    with pytest.raises(FileNotFoundError, match=r"expected t10k-labels-idx1-ubyte .*got: t10k-images"):
-        mnist(tmp_path)
-    with pytest.raises(FileNotFoundError, match="no such folder"):
-        cifar10(tmp_path / "nowhere")
+    whole, rows[1, 0] = rows.tobytes(), 77
+    for content, says in ((whole[:-7], "a whole number of images"), (rows.tobytes(), "labels of 0 to 9 .*, got 77")):
+        (tmp_path / "data_batch_3.bin").write_bytes(content)
+        with pytest.raises(ValueError, match=says):
+            cifar10(tmp_path)
 
 
 def test_a_damaged_file_is_refused_by_name(tmp_path: Path) -> None:
@@ -145,14 +131,3 @@ def test_a_damaged_file_is_refused_by_name(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=says):
             mnist(tmp_path)
         (tmp_path / name).write_bytes(whole[name])
-
-
-def test_a_damaged_cifar_file_is_refused(tmp_path: Path) -> None:
-    rows = write_cifar(tmp_path)
-    (tmp_path / "data_batch_3.bin").write_bytes(rows.tobytes()[:-7])
-    with pytest.raises(ValueError, match="expected a whole number of images"):
-        cifar10(tmp_path)
-    rows[1, 0] = 77
-    (tmp_path / "data_batch_3.bin").write_bytes(rows.tobytes())
-    with pytest.raises(ValueError, match=r"labels of 0 to 9 .*, got 77"):
-        cifar10(tmp_path)

@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from itertools import product
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,6 @@ CASES: dict[str, Callable[[], Any]] = {}
 
 
 def launch(case: str, world: int, folder: Path, **told: str) -> list[Any]:
-    """Run a case in `world` processes; return what each rank left."""
     ended = wait(start(case, world, folder, **told))
     assert ended == [0] * world, ended
     return results(world, folder)
@@ -69,7 +69,6 @@ def wait(processes: list[ForkServerProcess]) -> list[int | None]:
 
 
 def run(case: str, folder: Path, told: dict[str, str]) -> None:
-    """Be one rank of a case."""
     os.environ.update(told)
     os.environ |= {"FOLDER": str(folder), "BEGAN": str(time.monotonic())}
     (folder / f"began-{told['RANK']}").touch()
@@ -84,12 +83,10 @@ def run(case: str, folder: Path, told: dict[str, str]) -> None:
 
 
 def results(world: int, folder: Path) -> list[Any]:
-    """Return what the ranks left in a folder."""
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(world)]
 
 
 def case(function: Callable[[], Any]) -> Callable[[], Any]:
-    """Make a function a case, which all ranks run."""
     CASES[function.__name__] = function
     return function
 
@@ -112,7 +109,6 @@ def exact_network() -> nn.Module:
 
 
 def exact_batches(steps: int = STEPS) -> list[tuple[Tensor, Tensor]]:
-    """Return batches of 8 rows."""
     return [(halves(8, 4, seed=10 + i), halves(8, 3, seed=20 + i)) for i in range(steps)]
 
 
@@ -122,12 +118,14 @@ def exact_steps(recipe: str) -> int:
 
 
 def sgd(weights: Any) -> torch.optim.Optimizer:
-    """Return an optimizer that multiplies by powers of two only."""
     return torch.optim.SGD(weights, lr=0.5, momentum=0.5)
 
 
+def adam(weights: Any) -> torch.optim.Optimizer:
+    return torch.optim.Adam(weights, lr=0.01)
+
+
 def own_rows(batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Return this rank's part of a batch."""
     rank, world = dist.get_rank(), dist.get_world_size()
     return batch[0].chunk(world)[rank], batch[1].chunk(world)[rank]
 
@@ -155,7 +153,6 @@ def train(engine: Engine, batches: list[tuple[Tensor, Tensor]], *, parts: int = 
 
 
 def whole_masters(engine: DistributedEngine) -> dict[str, Tensor]:
-    """Return all masters, put together from the ranks' parts."""
     masters = {name: master.clone() for name, master in engine.weights.named_masters().items()}
     if not engine.sharded:
         return masters
@@ -163,7 +160,6 @@ def whole_masters(engine: DistributedEngine) -> dict[str, Tensor]:
 
 
 def whole(part: Tensor, like: DTensor) -> Tensor:
-    """Put the parts of one parameter together."""
     shape: dict[str, Any] = {"shape": like.shape, "stride": like.stride()}
     return DTensor.from_local(part, like.device_mesh, like.placements, run_check=False, **shape).full_tensor().clone()
 
@@ -174,9 +170,6 @@ def distributed(recipe: Recipe, sharded: bool, **options: Any) -> DistributedEng
     if dist.get_rank():
         torch.nn.init.zeros_(net[0].weight)
     return DistributedEngine(net, sgd, recipe, sharded=sharded, **options)
-
-
-# --- the cases ---
 
 
 @case
@@ -267,16 +260,13 @@ def on_its_device() -> Any:
 def all_ways() -> Any:
     """Train the exact network with parts and whole, flat and not, accumulated, clipped, and reduced in FP16."""
     ways: dict[Any, Any] = {}
-    for recipe in ("FP32", "O1", "FP16 static", "FP16 no master", "FP16 Kahan", "BF16"):
-        for sharded in (False, True):
-            for flat in (False, True):
-                for parts in (1, 2):
-                    engine = distributed(RECIPES[recipe], sharded, flat=flat)
-                    if engine.recipe.scaler.dynamic:
-                        engine.scaler = ScalerState(1024.0)
-                    batches = exact_batches(exact_steps(recipe))
-                    reports = train(engine, [own_rows(b) for b in batches], parts=parts)
-                    ways[recipe, sharded, flat, parts] = (reports, whole_masters(engine))
+    recipes = ("FP32", "O1", "FP16 static", "FP16 no master", "FP16 Kahan", "BF16")
+    for recipe, sharded, flat, parts in product(recipes, (False, True), (False, True), (1, 2)):
+        engine = distributed(RECIPES[recipe], sharded, flat=flat)
+        if engine.recipe.scaler.dynamic:
+            engine.scaler = ScalerState(1024.0)
+        reports = train(engine, [own_rows(b) for b in exact_batches(exact_steps(recipe))], parts=parts)
+        ways[recipe, sharded, flat, parts] = (reports, whole_masters(engine))
     for sharded in (False, True):
         engine = distributed(RECIPES["FP16 static"], sharded, reduce=FP16)
         reports = train(engine, [own_rows(b) for b in exact_batches()])
@@ -298,14 +288,8 @@ def optimizer_of(engine: DistributedEngine) -> dict[str, Tensor]:
     return found
 
 
-def adam(weights: Any) -> torch.optim.Optimizer:
-    """Return an optimizer with a state of its own for each weight."""
-    return torch.optim.Adam(weights, lr=0.01)
-
-
 @case
 def write() -> Any:
-    """Train two steps and write a checkpoint of each way."""
     found: dict[Any, Any] = {}
     for sharded in (False, True):
         engine = DistributedEngine(exact_network(), adam, RECIPES["FP16 dynamic"], sharded=sharded)
@@ -318,17 +302,14 @@ def write() -> Any:
 
 @case
 def read() -> Any:
-    """Read what each way has written, each way, flat and not."""
     found: dict[Any, Any] = {}
-    for written in (False, True):
-        for sharded in (False, True):
-            for flat in (False, True):
-                engine = DistributedEngine(exact_network(), adam, RECIPES["FP16 dynamic"], sharded=sharded, flat=flat)
-                path = latest(Path(os.environ["WRITTEN"]) / f"sharded-{written}")
-                assert path is not None
-                extra = load(path, engine)
-                state = (whole_masters(engine), optimizer_of(engine), engine.scaler)
-                found[written, sharded, flat] = (extra, *state, train(engine, [own_rows(b) for b in exact_batches()]))
+    for written, sharded, flat in product((False, True), repeat=3):
+        engine = DistributedEngine(exact_network(), adam, RECIPES["FP16 dynamic"], sharded=sharded, flat=flat)
+        path = latest(Path(os.environ["WRITTEN"]) / f"sharded-{written}")
+        assert path is not None
+        extra = load(path, engine)
+        state = (whole_masters(engine), optimizer_of(engine), engine.scaler)
+        found[written, sharded, flat] = (extra, *state, train(engine, [own_rows(b) for b in exact_batches()]))
     return found
 
 
@@ -379,14 +360,12 @@ def watched() -> Any:
 
 
 def torchs(sharded: bool) -> nn.Module:
-    """Return the exact network as torch shares it, by DDP or FSDP2."""
     if not sharded:
         return nn.parallel.DistributedDataParallel(exact_network())
     return fully_shard(exact_network(), mesh=DeviceMesh("cpu", list(range(dist.get_world_size()))))
 
 
 def train_by_hand(model: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> None:
-    """Train with plain torch."""
     optimizer = sgd(model.parameters())
     for x, y in batches:
         optimizer.zero_grad()
@@ -395,7 +374,6 @@ def train_by_hand(model: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> Non
 
 
 def watched_by_one(by: str) -> Report:
-    """Watch the same training in this process, with the whole batch."""
     engine = Engine(exact_network(), sgd, RECIPES["FP16 static"])
     model = exact_network()
     with watch(engine if by == "engine" else model, every=1) as w:
@@ -440,41 +418,19 @@ def batch_counts() -> Any:
 
 @case
 def reductions() -> Any:
-    """Take one step whose mean gradient fits FP16, and whose sum over the ranks does not."""
+    """Take a step whose mean gradient fits FP16 and whose sum over the ranks does not; and one of FP32's digits."""
     found: dict[Any, Any] = {}
-    for sharded in (False, True):
-        for reduce, predivide in ((None, True), (FP16, True), (FP16, False)):
-            options: dict[str, Any] = {} if reduce is None else {"reduce": reduce, "predivide": predivide}
-            engine = DistributedEngine(
-                nn.Linear(1, 1, bias=False), sgd, RECIPES["FP16 static"], sharded=sharded, **options
-            )
-            with engine.forward():
-                loss = 20.0 * engine(torch.ones(1, 1)).sum()  # times the scale of 2^10: 20480
-            engine.backward(loss)
-            found[sharded, reduce is not None, predivide] = (engine.gradients(), engine.step())
-    return found
-
-
-ROWS = 16
-
-
-def inexact_batch() -> tuple[Tensor, Tensor]:
-    """Return inputs [rows, 6] and output gradients [rows, 5] with all digits of FP32."""
-    generator = torch.Generator().manual_seed(3)
-    return torch.randn(ROWS, 6, generator=generator), torch.randn(ROWS, 5, generator=generator)
-
-
-@case
-def inexact() -> Any:
-    """Return the mean gradient of one layer, by (sharded, added up in FP16)."""
-    found: dict[Any, Any] = {}
-    for sharded in (False, True):
-        for reduce in (FP32, FP16):
-            engine = DistributedEngine(nn.Linear(6, 5, False), sgd, RECIPES["FP32"], sharded=sharded, reduce=reduce)
-            x, at_output = own_rows(inexact_batch())
-            engine.backward((engine(x) * at_output).sum() / len(x))
-            gradient = engine.gradients()["weight"]
-            found[sharded, reduce == FP16] = whole(gradient, engine.parts.pairs["weight"][0]) if sharded else gradient
+    ways: tuple[dict[str, Any], ...] = ({}, {"reduce": FP16}, {"reduce": FP16, "predivide": False})
+    for sharded, options in product((False, True), ways):
+        halved, whole = (
+            DistributedEngine(nn.Linear(1, 1, bias=False), sgd, RECIPES[recipe], sharded=sharded, **options)
+            for recipe in ("FP16 static", "FP32")
+        )
+        with halved.forward():
+            loss = 20.0 * halved(torch.ones(1, 1)).sum()  # times the scale of 2^10: 20480
+        halved.backward(loss)
+        whole.backward(whole(torch.full((1, 1), 1 + dist.get_rank() / 1024)).sum())
+        found[sharded, len(options)] = (halved.gradients(), halved.step(), whole.gradients()["weight"].sum().item())
     return found
 
 

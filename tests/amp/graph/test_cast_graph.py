@@ -1,0 +1,493 @@
+"""Graphs: bit-equal to eager autocast, or eager autocast itself and a line to look at; and what is told of them."""
+
+import copy
+import inspect
+import random
+import shutil
+import warnings
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from labkit.amp import RECIPES, CastGraph, Engine, Explanation, Recipe, Rule, autocast, explain, ledger, register
+from labkit.formats import BF16, E4M3, FP16, Format
+from labkit.gemm import half_storage
+from labkit.train import networks
+
+
+class Vae(nn.Module):
+    """Encodes a distribution, draws from it, decodes; returns three tensors in a dict."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encode, self.decode = nn.Linear(16, 8), nn.Linear(4, 16)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        mean, log_variance = self.encode(x).chunk(2, -1)
+        z = mean + torch.randn_like(mean) * (log_variance / 2).exp()
+        return {"image": torch.sigmoid(self.decode(z)), "mean": mean, "log_variance": log_variance}
+
+
+class Tied(nn.Module):
+    """One weight, three uses: an embedding, a projection, and the projection again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.out = nn.Embedding(12, 8), nn.Linear(8, 12, bias=False)
+        self.out.weight = self.embedding.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        logits = self.out(self.embedding(tokens))
+        return self.out(F.softmax(logits, -1) @ self.out.weight)
+
+
+class AsksForDtype(nn.GRUCell):
+    """Makes a tensor in the dtype that autocast gave, and takes 1/x, a row at a time."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.zeros(x.shape[0], 8, dtype=x.dtype)
+        for row in x.view(x.shape[0], 2, 16).transpose(0, 1):
+            h = super().forward(row, h)
+        low = torch.finfo(h.dtype).min
+        return 1 / (1 + h.masked_fill(h.abs() < 1e-3, low).softmax(-1) ** 2) - 2 ** (x.T @ x)[:4, :1]
+
+
+def discriminator() -> nn.Module:
+    conv = torch.nn.utils.parametrizations.spectral_norm(nn.Conv2d(1, 4, 3, 2, 1))
+    return nn.Sequential(conv, nn.LeakyReLU(0.2), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(64, 1))
+
+
+IMAGES = (4, 1, 8, 8)
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
+    "CNN with batch norm": (networks.batch_norm_cnn, lambda: torch.rand(IMAGES)),
+    "UNet": (networks.Unet, lambda: torch.rand(2, 1, 16, 16)),
+    "LSTM": (lambda: networks.CharLstm(12, 16), lambda: torch.randint(12, (4, 6))),
+    "transformer": (lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), lambda: torch.randn(4, 5, 8)),
+    "GPT": (lambda: networks.Gpt(12, 6), lambda: torch.randint(12, (4, 6))),
+    "VAE": (Vae, lambda: torch.rand(8, 16)),
+    "GAN's discriminator": (discriminator, lambda: torch.rand(IMAGES)),
+    "tied weights": (Tied, lambda: torch.randint(12, (4, 5))),
+    "asks for a dtype": (lambda: AsksForDtype(16, 8), lambda: torch.randn(4, 32)),
+}
+
+
+def leaves(out: Any) -> list[Tensor]:
+    return [leaf for leaf in torch.utils._pytree.tree_leaves(out) if isinstance(leaf, Tensor)]
+
+
+def steps(call: Callable[..., Any], model: nn.Module, batches: list[Tensor], format: Format) -> list[list[Tensor]]:
+    """Outputs, loss, gradients and buffers of each of some training steps."""
+    optimizer, seen = torch.optim.SGD(model.parameters(), lr=1e-3), []
+    for number, batch in enumerate(batches):
+        torch.manual_seed(number)
+        optimizer.zero_grad()
+        with half_storage("cpu"), autocast(format):
+            outputs = leaves(call(batch.clone()))
+            loss = sum(output.float().square().mean() for output in outputs)
+        (loss * 64).backward()
+        optimizer.step()
+        gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+        seen.append([*(o.detach() for o in outputs), loss.detach(), *gradients, *(b.clone() for b in model.buffers())])
+    return seen
+
+
+def assert_same(these: list[list[Tensor]], those: list[list[Tensor]]) -> None:
+    for one, other in zip(these, those, strict=True):
+        assert all(a.dtype is b.dtype and torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_graph_is_bit_equal_to_eager_autocast(name: str) -> None:
+    make, batch = NETWORKS[name]
+    for format, training in ((FP16, True), (FP16, False), (BF16, True)):
+        torch.manual_seed(0)
+        model, batches = make().train(training), [batch() for _ in range(4)]
+        other = copy.deepcopy(model)
+        graph = CastGraph(other, format)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            eager, decided = steps(model, model, batches, format), steps(graph, other, batches, format)
+        assert graph.why == ""
+        assert graph.decided.run is not None
+        assert all(t.isfinite().all() for t in eager[-1])
+        assert_same(eager, decided)
+
+
+SGD = partial(torch.optim.SGD, lr=0.1)
+
+
+def explained(model: nn.Module, *inputs: Tensor) -> Explanation:
+    graph = CastGraph(model, FP16)
+    for _ in range(2):
+        with half_storage("cpu"), autocast():
+            graph(*inputs)
+    return explain(graph)
+
+
+def test_worked_example_of_a_linear_layer_and_a_softmax() -> None:
+    told = explained(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Softmax(-1)), torch.ones(2, 4))
+    assert [(row.op, row.rule.value, row.result) for row in told.rows] == [
+        ("linear", "allow", "FP16"), ("relu", "keep", "FP16"), ("softmax", "set dtype", "FP32")
+    ]  # fmt: skip
+    assert [(cast.source, cast.to, cast.elements) for cast in told.casts] == [
+        ("FP32", "FP16", 8), ("FP32", "FP16", 12), ("FP32", "FP16", 3), ("FP16", "FP32", 6)
+    ]  # fmt: skip
+    assert [cast.name for cast in told.casts] == ["input", "weight", "bias", "input"]
+    assert [cast.bytes for cast in told.casts] == [48, 72, 18, 36]  # 4 and 2 bytes for each element
+    assert told.sentence.startswith("Autocast makes 4 casts here, and the graph 4; they read and write 0.2 KiB")
+
+
+class Written(nn.Linear):
+    """A layer without a bias whose forward is written as a function of what it multiplies by, and of inputs."""
+
+    def __init__(self, size: int, forward: Callable[..., Tensor]) -> None:
+        super().__init__(size, size, bias=False)
+        self.own = forward
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.own(super().forward, *inputs)
+
+
+def test_worked_examples_of_casts_that_a_graph_leaves_out() -> None:
+    x, y = torch.ones(3, 3), torch.ones(3, 3)
+    with_gradient = torch.ones(3, 3, requires_grad=True) * 1
+    cast, again, hoisted, at_hand = (
+        (False, "stays", 1),
+        (False, "cancelled", 0),
+        (True, "hoisted", 1),
+        (True, "hoisted", 0),
+    )
+    for forward, inputs, expected in (
+        (lambda layer, x: layer(layer(layer(x))), (x,), [cast, hoisted, at_hand, at_hand]),  # a weight is cast once
+        (lambda layer, x: layer(layer(x).float()), (x,), [cast, hoisted, again, at_hand]),
+        (lambda _, x, y: x @ y + x @ y.T, (x, y), [cast, cast, again, cast]),  # y and y.T are two tensors
+        (lambda _, x, y: x @ y + x @ y.T, (with_gradient, y), [cast] * 4),  # a gradient comes back through each
+    ):
+        told = [(cast.weight, cast.fate, cast.times) for cast in explained(Written(3, forward), *inputs).casts]
+        assert told == expected
+
+
+def test_a_graph_makes_the_casts_of_eager_autocast_and_no_other() -> None:
+    """A norm of torch.nn.functional is Python: its cast was once written down twice, where the trace saw it made."""
+
+    class Casts(TorchDispatchMode):
+        count = 0
+
+        def __torch_dispatch__(self, func: object, types: object, args: tuple = (), kwargs: object = None) -> object:
+            self.count += func is torch.ops.aten._to_copy.default
+            return func(*args, **(kwargs or {}))
+
+    model, counts = nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Conv2d(4, 2, 3)), []
+    graph = CastGraph(model, FP16)
+    for _ in range(3):
+        with Casts() as casts, half_storage("cpu"), autocast():
+            graph(torch.ones(2, 1, 8, 8))
+        counts.append(casts.count)
+    assert counts == [15, 15, 15]  # of six operands there and back, of two results, and of the norm's input
+    assert len(explain(graph).casts) == 7
+    assert [row.op for row in explain(graph).rows] == ["conv2d", "group_norm", "relu", "conv2d"]
+
+
+def test_where_there_is_no_graph_it_says_why() -> None:
+    with pytest.raises(ValueError, match=r"this recipe has no graph.*RECIPES\['O1 graph'\]"):
+        explain(Engine(nn.Linear(1, 1), SGD, RECIPES["O1"]))
+    with pytest.raises(ValueError, match="the third forward pass runs as one, and it did not come yet"):
+        explain(Engine(nn.Linear(1, 1), SGD, RECIPES["O1 graph"]))
+    for wrong in ({}, {"autocast": E4M3}, {"autocast": FP16, "gradient_format": BF16}):
+        with pytest.raises(ValueError, match=r"a graph holds casts to FP16 or BF16. Take autocast=FP16"):
+            Recipe("mine", graph=True, **wrong)
+
+
+SETTINGS = {"scale": 1.0}
+Forward = Callable[[nn.Module, Tensor], Tensor]
+
+
+class Custom(nn.Module):
+    """A linear layer, a batch norm and a forward of one's own."""
+
+    def __init__(self, forward: Forward) -> None:
+        super().__init__()
+        self.linear, self.norm, self.drop, self.own = nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), forward
+        self.scale, self.list, self.settings = 1.0, [1.0], SimpleNamespace(scale=1.0)
+        self.count, self.kept, self.plain = 0, None, torch.ones(8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.own(self, x) * SETTINGS["scale"]
+
+
+def everything(model: nn.Module, x: Tensor) -> Tensor:
+    """A forward pass that looks at all that may change between two calls."""
+    y = model.drop(model.norm(model.linear(x))) + model.plain
+    return y * model.scale * model.list[0] * model.settings.scale
+
+
+def step(call: Callable[[Tensor], Tensor], model: nn.Module, x: Tensor, seed: int) -> list[Tensor]:
+    torch.manual_seed(seed)
+    random.seed(seed)
+    model.zero_grad()
+    x = x.clone()
+    with half_storage("cpu"), autocast():
+        y = call(x)
+    y.float().sum().backward()
+    return [y.detach(), x, *(p.grad for p in model.parameters() if p.grad is not None), *(b for b in model.buffers())]
+
+
+def require_equal(
+    model: nn.Module,
+    *,
+    calls: int = 9,
+    rows: Callable[[int], int] = lambda _: 4,
+    edit: Callable[..., object] = lambda *_: None,
+) -> CastGraph:
+    """Call a graph and a copy of its network side by side, with `edit(call, network)` before; return the graph."""
+    other = copy.deepcopy(model)
+    graph = CastGraph(other, FP16)
+    for number in range(calls):
+        for network in (model, other):
+            edit(number, network)
+        x = torch.randn(rows(number), 8)
+        eager, decided = step(model, model, x, number), step(graph, other, x, number)
+        assert all(torch.equal(a, b) for a, b in zip(eager, decided, strict=True)), f"call {number}"
+    return graph
+
+
+def at(number: int, edit: Callable[[nn.Module], object]) -> Callable[[int, nn.Module], object]:
+    return lambda call, model: edit(model) if call == number else None
+
+
+def hooked(call: int, model: nn.Module) -> None:
+    if call == 4:
+        model.handle = model.linear.register_forward_hook(lambda *given: given[-1] * 2)
+    if call == 6:
+        model.handle.remove()
+
+
+EDITS: dict[str, Callable[[int, nn.Module], object]] = {
+    "nothing": lambda *_: None,
+    "evaluation and back": lambda call, model: model.train(call % 4 < 2),
+    "one layer's mode": at(4, lambda model: model.drop.eval()),
+    "an attribute": at(4, lambda model: setattr(model, "scale", 0.5)),
+    "a list, where it stands": at(4, lambda model: model.list.__setitem__(0, 0.5)),
+    "an object's attribute": at(4, lambda model: setattr(model.settings, "scale", 0.5)),
+    "a global value": at(4, lambda _: SETTINGS.update(scale=0.5)),
+    "a tensor that is no buffer": at(4, lambda model: setattr(model, "plain", torch.full((8,), 2.0))),
+    "the same, where it stands": at(4, lambda model: model.plain.fill_(2.0)),
+    "a parameter": at(4, lambda model: setattr(model.linear, "weight", nn.Parameter(torch.ones(8, 8)))),
+    "a layer": at(4, lambda model: setattr(model, "drop", nn.Identity())),
+    "a weight through .data": lambda call, model: model.linear.weight.data.fill_(call / 8),
+    "a frozen weight": at(4, lambda model: model.linear.weight.requires_grad_(False)),
+    "forward itself": at(4, lambda model: setattr(model, "own", lambda model, x: model.linear(x).relu())),
+    "a hook, for a while": hooked,
+}
+
+
+def test_what_changes_between_two_calls_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, edit in EDITS.items():
+        monkeypatch.setitem(SETTINGS, "scale", 1.0)
+        graph = require_equal(Custom(everything), edit=edit)
+        assert graph.why == "", name
+        assert graph.decided.run is not None, f"{name}: and there is a graph again"
+
+
+def test_an_operation_that_is_registered_later_counts() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Sigmoid())
+    graph = CastGraph(model, FP16)
+    for number in range(3):
+        assert step(graph, model, torch.ones(2, 8), number)[0].dtype is torch.float16
+    with register("sigmoid", Rule.DENY):
+        for number in range(3):
+            assert step(graph, model, torch.ones(2, 8), number)[0].dtype is torch.float32
+    assert step(graph, model, torch.ones(2, 8), 0)[0].dtype is torch.float16
+
+
+def branches(model: nn.Module, x: Tensor) -> Tensor:
+    y = model.linear(x)
+    return y if y.sum() > 0 else -y  # the line
+
+
+def selects(model: nn.Module, x: Tensor) -> Tensor:
+    return model.linear(x)[x > 0]  # the line
+
+
+def draws_in_python(model: nn.Module, x: Tensor) -> Tensor:
+    return model.linear(x) if random.random() < 0.5 else model.norm(x)
+
+
+def counts(model: nn.Module, x: Tensor) -> Tensor:
+    model.count += 1
+    return model.linear(x) * model.count
+
+
+def keeps_its_result(model: nn.Module, x: Tensor) -> Tensor:
+    model.kept = model.linear(x)
+    return model.kept
+
+
+def transforms(model: nn.Module, x: Tensor) -> Tensor:
+    return torch.vmap(lambda row: model.linear.weight @ row)(x)  # the line
+
+
+def another_format_inside(model: nn.Module, x: Tensor) -> Tensor:
+    with autocast(BF16):
+        y = model.linear(x)  # the line
+    return model.norm(y)
+
+
+REFUSED: dict[Forward, str] = {
+    branches: "__bool__ tells Python what is in a tensor",
+    selects: "the shape of what __getitem__ returns depends on the numbers",
+    draws_in_python: "Python's or numpy's random numbers",
+    counts: "forward changes count",
+    keeps_its_result: "forward changes kept",
+    transforms: "inside a transform of torch.func",
+    another_format_inside: "made where torch shows no call",
+}
+
+
+@pytest.mark.parametrize("forward", REFUSED, ids=lambda forward: forward.__name__)
+def test_data_dependent_control_flow_is_reported_with_its_line_and_runs_eagerly(forward: Forward) -> None:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        graph = require_equal(Custom(forward))
+    (message,) = {str(one.message) for one in told}
+    assert REFUSED[forward] in message
+    assert graph.why in message
+    assert "eager autocast is used, with the same numbers" in message
+    text, first = inspect.getsourcelines(forward)
+    lines = [number for number, line in enumerate(text, first) if "# the line" in line]
+    assert all(f"{__file__}:{number}: " in message for number in lines)
+
+
+def test_what_differs_from_call_to_call_is_found_by_comparing_two_traces() -> None:
+    class Anneals(nn.Linear):
+        steps = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) / Anneals.steps
+
+    def edit(call: int, _: nn.Module) -> None:
+        Anneals.steps = call + 1
+
+    with pytest.warns(UserWarning, match=r"it differs from call to call: .*test_cast_graph.py:\d+, in .*div"):
+        require_equal(Anneals(8, 8), edit=edit)
+
+
+def test_what_is_written_into_an_input_is_written() -> None:
+    def doubles(model: nn.Module, x: Tensor) -> Tensor:
+        x.mul_(2)
+        x[0] = 1
+        return model.linear(x)
+
+    assert require_equal(Custom(doubles)).decided.run is not None
+
+
+def test_outside_of_a_region_and_where_somebody_intercepts_operations_the_network_is_called() -> None:
+    model = nn.Linear(8, 8)
+    graph, x = CastGraph(model, FP16), torch.ones(2, 8)
+    for number in range(3):
+        step(graph, model, x, number)
+    assert graph(x).dtype is torch.float32
+    events: list[object] = []
+    with half_storage("cpu"), autocast(listen=events.append):
+        graph(x)
+    assert len(events) == 1
+    assert [row.op for row in ledger(graph, x)] == ["linear"]
+
+
+def test_under_a_mode_that_does_not_look_on_there_is_a_graph() -> None:
+    class Scales(TorchFunctionMode):
+        """Changes a loss on its way into backward, and nothing that a network calls."""
+
+        def __torch_function__(self, func: object, types: object, args: tuple = (), kwargs: object = None) -> object:
+            args = (args[0] * 8, *args[1:]) if func is Tensor.backward else args
+            return func(*args, **(kwargs or {}))
+
+    for intercepts_operations in (True, False):
+        Scales.intercepts_operations = intercepts_operations
+        graph = CastGraph(model := nn.Linear(8, 8), FP16)
+        for _ in range(4):
+            model.zero_grad()
+            with half_storage("cpu"), autocast(), Scales():
+                graph(torch.ones(4, 8)).float().sum().backward()
+            assert (model.bias.grad == 4 * 8).all(), "a sum over four rows, times the scale"
+        assert (graph.decided.run is not None) is not intercepts_operations
+
+
+def trained(model: nn.Module, steps: int = 4, in_place: bool = False, **compile: Any) -> list[list[Tensor]]:
+    """Output, loss and gradients of some steps under "O1 graph"; compiled in one piece, or not at all."""
+    torch._dynamo.reset()
+    model, seen = copy.deepcopy(model), []
+    compiled = torch.compile(model, fullgraph=True, **compile) if compile and not in_place else model
+    if in_place:
+        model.compile(fullgraph=True, **compile)
+    engine = Engine(compiled, partial(torch.optim.SGD, lr=0.1), RECIPES["O1 graph"])
+    for step in range(steps):
+        torch.manual_seed(step)
+        images, targets = torch.rand(8, 1, 8, 8), torch.randint(10, (8,))
+        engine.zero_grad()
+        with engine.forward():
+            output = engine(images)
+            loss = F.cross_entropy(output, targets)
+        engine.backward(loss)
+        seen.append([output.detach(), loss.detach(), *(p.grad.clone() for p in model.parameters())])
+        engine.step()
+    assert engine.call.why == ""
+    return seen
+
+
+@pytest.mark.slow
+def test_a_compiled_graph_is_one_piece_and_bit_equal() -> None:
+    from torch._dynamo.utils import counters  # a second, which no collection of tests takes
+
+    torch.manual_seed(0)
+    net = networks.mlp(32, 2)
+    eager = trained(net)
+    for in_place in (False, True):
+        counters.clear()
+        assert_same(eager, trained(net, backend="eager", in_place=in_place))
+        assert not counters["graph_break"]
+        assert counters["stats"]["unique_graphs"] == 1
+    for part in net:
+        if isinstance(part, nn.Linear):
+            part.compile(backend="eager")
+    assert_same(eager, trained(net))  # a part that is compiled is traced as it was written
+
+
+@pytest.mark.slow
+def test_a_custom_function_is_not_compiled_and_reported() -> None:
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Tensor:
+            return gradient * 2
+
+    class Net(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return Double.apply(super().forward(x.flatten(1)))
+
+    net = Net(64, 10)
+    with pytest.warns(UserWarning, match="the graph runs, but is not compiled: Double"):
+        compiled = trained(net, backend="eager")
+    assert_same(trained(net), compiled)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor writes C++, and there is no compiler for it here")
+def test_inductor_is_bit_equal_if_it_leaves_no_round_trip_out() -> None:
+    """Else it leaves out FP32 -> FP16 -> FP32 between two operations of one kernel: relu(half(x)).float()."""
+    torch.manual_seed(0)
+    net = networks.mlp(32, 2)
+    with torch._inductor.config.patch(emulate_precision_casts=True), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert_same(trained(net, 3), trained(net, 3, backend="inductor"))
