@@ -261,6 +261,7 @@ def test_nested_blocks_may_differ_and_what_the_user_changes_meanwhile_stays() ->
         with fp32_precision("ieee"), fp32_precision("ieee"):
             assert torch.backends.cuda.matmul.fp32_precision == "ieee"
         assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+    with fp32_precision("ieee"):
         torch.set_float32_matmul_precision("high")
     assert torch.get_float32_matmul_precision() == "high"
     assert torch.backends.cudnn.conv.fp32_precision == "tf32", "what was not changed is restored"
