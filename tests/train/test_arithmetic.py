@@ -98,6 +98,7 @@ def test_runs_that_overlap_in_threads_restore_at_the_end(session: None) -> None:
     torch.set_num_threads(3)
     try:
         with one_thread():
+            assert torch.get_num_threads() == 1
             second.start()
             assert inside.wait(60)
             TrainingRun(CNN, RECIPES["FP32"]).take_step()

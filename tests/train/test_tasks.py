@@ -102,8 +102,7 @@ def test_mnist_plain_and_compressed_and_a_missing_file_is_named(tmp_path: Path) 
 def test_cifar10_comes_as_red_green_blue_and_damaged_is_refused(tmp_path: Path) -> None:
     rows = write_cifar(tmp_path)
     data = cifar10(tmp_path)
-    assert data.train_inputs.shape == (15, 3, 32, 32)
-    assert data.test_inputs.shape == (3, 3, 32, 32)
+    assert (data.train_inputs.shape, data.test_inputs.shape) == ((15, 3, 32, 32), (3, 3, 32, 32))
     assert float(data.train_inputs[1, 2, 0, 5]) == pytest.approx(rows[1, 1 + 2 * 1024 + 5] / 255)
     assert data.train_targets.tolist() == rows[:, 0].tolist() * 5
     whole, rows[1, 0] = rows.tobytes(), 77
