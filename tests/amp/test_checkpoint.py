@@ -8,6 +8,7 @@ import random
 import signal
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial, reduce
 from operator import getitem
@@ -224,6 +225,15 @@ def test_a_flipped_bit_is_noticed_wherever_it_changes_the_content(tmp_path: Path
         except ValueError as error:
             assert "damaged" in str(error) or "no checkpoint" in str(error) or "expected a bundle" in str(error)  # noqa: PT017
     assert harmless < len(anywhere), "those in the tensor are all noticed"
+
+
+def test_a_recipe_goes_on_only_under_what_gives_the_same_numbers() -> None:
+    same = {name: replace(recipe, name="", graph=False) for name, recipe in RECIPES.items()}
+    engines = {name: engine_for(recipe) for name, recipe in RECIPES.items()}
+    for saved, other in itertools.product(RECIPES, RECIPES):
+        refused = pytest.raises(ValueError, match="Build the engine with the same one")
+        with nullcontext() if same[saved] == same[other] else refused:
+            engines[other].load_state_dict(copy.deepcopy(engines[saved].state_dict()))
 
 
 def test_two_accumulators_of_one_name_are_distinguished() -> None:

@@ -489,20 +489,28 @@ def test_our_decorators_and_torchs_do_in_our_regions_what_torchs_do_in_torchs() 
 class NetWithTorchs(torch.nn.Linear):
     """A layer, and a product that torch's decorators keep in FP32, forward and backward."""
 
-    def __init__(self) -> None:
-        torch.manual_seed(0)
-        super().__init__(8, 8)
-        forward_by = partial(torch.amp.custom_fwd, device_type="cpu", cast_inputs=torch.float32)
-        self.product = product_by(forward_by, partial(torch.amp.custom_bwd, device_type="cpu"))
+    class InFp32(torch.autograd.Function):
+        @staticmethod
+        @partial(torch.amp.custom_fwd, device_type="cpu", cast_inputs=torch.float32)
+        def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+            ctx.save_for_backward(a, b)
+            return a @ b
+
+        @staticmethod
+        @partial(torch.amp.custom_bwd, device_type="cpu")
+        def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+            a, b = ctx.saved_tensors
+            return gradient @ b.t(), a.t() @ gradient
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.product(super().forward(x), self.weight, torch.tensor([1]))
+        return self.InFp32.apply(super().forward(x), self.weight)
 
 
 @pytest.mark.filterwarnings("ignore:Dynamo")
 def test_graphs_and_compiled_models_apply_such_functions_as_eager_autocast_does() -> None:
-    eager, graph = NetWithTorchs(), CastGraph(NetWithTorchs(), FP16)
-    x, compiled = torch.randn(8, 8), torch.compile(NetWithTorchs(), backend="eager")
+    torch.manual_seed(0)
+    eager, x = NetWithTorchs(8, 8), torch.randn(8, 8)
+    graph, compiled = CastGraph(copy.deepcopy(eager), FP16), torch.compile(copy.deepcopy(eager), backend="eager")
     for model in (eager, graph, graph, graph, compiled):
         with half_storage("cpu"), autocast():
             y = model(x)

@@ -137,7 +137,6 @@ def loss_of(engine: Engine, x: Tensor, y: Tensor) -> Tensor:
 
 
 def train(engine: Engine, batches: list[tuple[Tensor, Tensor]], *, parts: int = 1, clip: float = 0.0) -> list[Any]:
-    """Train, each batch in `parts`; return the reports as tuples."""
     reports = []
     for x, y in batches:
         engine.zero_grad()
@@ -213,7 +212,6 @@ class Forking(nn.Module):
 
 
 def unused() -> Any:
-    """Take two steps where some parameters get no gradient, on a rank or on all."""
     engine = DistributedEngine(Forking(), sgd, RECIPES["FP16 static"], find_unused_parameters=True)
     steps = []
     for _ in range(2):
@@ -278,7 +276,6 @@ def all_ways() -> Any:
 
 
 def optimizer_of(engine: DistributedEngine) -> dict[str, Tensor]:
-    """Return the optimizer's state by parameter and field, put together from the ranks' parts."""
     state, masters = engine.weights.state_dict(), list(engine.weights.named_masters())
     found: dict[str, Tensor] = {}
     for i, fields in state["optimizer"]["state"].items():
@@ -409,7 +406,6 @@ def watched_apart() -> Any:
 
 @case
 def batch_counts() -> Any:
-    """Give rank r r + 2 batches; stop together, or leave the others waiting."""
     engine = distributed(RECIPES["FP32"], sharded=False)
     own = exact_batches(dist.get_rank() + 2)
     together = os.environ["TOGETHER"] == "True"
