@@ -260,16 +260,16 @@ def test_a_delayed_scale_is_that_of_the_steps_before() -> None:
 
 
 def test_a_margin_leaves_powers_of_two_above_the_largest_magnitude() -> None:
-    """Transformer Engine's rule: scale = (largest number of FP8 / amax) / 2^margin; amax was 1.75, which E4M3 holds."""
+    """Transformer Engine's rule: scale = (largest number of FP8 / amax) / 2^margin; amax was 7/16, which E4M3 holds."""
     for margin in (0, 2, 6):
         layer = nn.Linear(2, 1, bias=False)
         layer.weight.data.fill_(1.0)
         engine = engine_with(replace(DELAYED, margin=margin), layer, lr=0.0)
-        x = torch.tensor([[1.75, 0.0]])
+        x = torch.tensor([[0.4375, 0.0]])
         step(engine, x), step(engine, x)
         scale = engine.products.memory.scale("weight:input", 448.0 / 2**margin)
-        assert scale.item() == 256.0 / 2**margin
-        assert step(engine, 2**5 * x).item() == 1.75 * 2 ** min(5, margin), "what is beyond it saturates"
+        assert scale.item() == 1024.0 / 2**margin
+        assert step(engine, 2**5 * x).item() == 0.4375 * 2 ** min(5, margin), "what is beyond it saturates"
     assert "margin=6" in repr(engine.recipe)
     state = copy.deepcopy(engine.state_dict())
     with pytest.raises(ValueError, match=r"products.margin 6, now 0"):
