@@ -2,11 +2,8 @@
 
 Run by hand: .venv/bin/python tests/benchmarks/bench_autocast.py
 
-Tensors of 4 x 4, so that nearly all the time is overhead; BF16, which both regions cast to on a CPU. Ours sits above
-autograd and is written in Python, torch's below it in C++: the ratios to the operation alone say what that costs. Where
-torch's CPU lists have nothing to cast (softmax, cat of one dtype) its region costs nothing, and ours what it takes to
-look: no mode in Python takes much less than "half_storage" does there. A real network's tensors take the same
-microseconds, so the last rows are real layers.
+Tensors of 4 x 4, so that nearly all the time is overhead; BF16, which both regions cast to on a CPU. The ratios to the
+operation alone say what it costs to be written in Python, above autograd. The last rows are real layers.
 """
 
 from collections.abc import Callable
@@ -17,23 +14,16 @@ import torch
 from measuring import Call, medians, options, print_ratios
 from torch.nn import functional as F
 
-from labkit.amp import CastEvent, autocast
-from labkit.formats import BF16, E4M3
-from labkit.gemm import half_storage
+from labkit.amp import autocast
+from labkit.formats import BF16
 
-REGIONS: dict[str, Callable[[], AbstractContextManager[object]]] = {
+Region = Callable[[], AbstractContextManager[object]]
+REGIONS: dict[str, Region] = {
     "alone": nullcontext,
     "torch": lambda: torch.autocast("cpu", torch.bfloat16),
     "ours": lambda: autocast(BF16),
     "no cache": lambda: autocast(BF16, cache=False),
-    "listening": lambda: autocast(BF16, listen=ignore),
-    "half_storage": lambda: half_storage("cpu"),
-    "emulated E4M3": lambda: autocast(E4M3),
 }
-
-
-def ignore(event: CastEvent) -> None:
-    """Listen to an event, and do nothing."""
 
 
 def operations() -> dict[str, tuple[Call, int]]:
@@ -58,7 +48,7 @@ def operations() -> dict[str, tuple[Call, int]]:
     }
 
 
-def inside(region: Callable[[], AbstractContextManager[object]], call: Call, times: int) -> None:
+def inside(region: Region, call: Call, times: int) -> None:
     with region():
         for _ in range(times):
             call()

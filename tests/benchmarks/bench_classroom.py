@@ -2,10 +2,8 @@
 
 Run by hand: .venv/bin/python tests/benchmarks/bench_classroom.py [--kernels 20] [--lesson 06_loss_scaling]
 
-The kernels get what a learner's server gives its own (labkit.classroom.hub). Printed are the seconds to a kernel's
-first picture and to its last cell, the memory of a kernel and of all (PSS: a page that several share counts once), and
-which failed. A cell may not fail, but for those whose failing is the lesson. Aims, for 20: none fails, 400 MiB each,
-8 GB in all.
+Printed are the seconds to a kernel's first picture and to its last cell, the memory of a kernel and of all, and which
+failed (a cell whose failing is the lesson may). Aims, for 20: none fails, 400 MiB each, 8 GB in all.
 """
 
 import asyncio
@@ -15,25 +13,20 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import nbformat
-from measuring import memory_of, options
+from measuring import options
 from nbclient import NotebookClient
 
 from labkit.classroom.hub import ENVIRONMENT, STARTUP
 from labkit.records import notebooks_folder
 
-PICTURES = ("image/png", "application/vnd.jupyter.widget-view+json")
 CELL_SECONDS = 1800  # so that a kernel that hangs is told, however busy the machine is
 
 
 @dataclass
 class Learner:
-    """One kernel: seconds from its start to the first picture and to the end, MiB of PSS, and what went wrong.
-
-    peak   after whichever cell it was the most;  end   after the last cell
-    """
+    """One kernel: seconds from its start to the first picture and to the end, MiB at most and at the end, errors."""
 
     picture: float = 0.0
     done: float = 0.0
@@ -42,16 +35,17 @@ class Learner:
     failed: list[str] = field(default_factory=list)
 
 
+def memory_of(process: int) -> float:
+    """Return the MiB of a process (PSS): a page that several share is divided among them."""
+    text = Path(f"/proc/{process}/smaps_rollup").read_text(encoding="utf-8")
+    return int(text.partition("\nPss:")[2].split()[0]) / 1024
+
+
 async def work(lesson: Path, folder: str, all_there: asyncio.Barrier) -> Learner:
     """Run a lesson in a kernel of its own, from its start to its last cell; it lives until all others are there too."""
     learner, notebook = Learner(), nbformat.read(lesson, 4)  # type: ignore[no-untyped-call]
-    client = NotebookClient(
-        notebook,
-        timeout=CELL_SECONDS,
-        allow_errors=True,
-        kernel_name="python3",
-        resources={"metadata": {"path": folder}},
-    )
+    place = {"metadata": {"path": folder}}
+    client = NotebookClient(notebook, timeout=CELL_SECONDS, allow_errors=True, kernel_name="python3", resources=place)
     began = time.monotonic()
     async with client.async_setup_kernel():
         process = client.km.provisioner.process.pid  # type: ignore[union-attr]
@@ -63,23 +57,17 @@ async def work(lesson: Path, folder: str, all_there: asyncio.Barrier) -> Learner
             except Exception as error:  # a kernel that died: the others go on
                 learner.failed.append(f"cell {number}: {type(error).__name__}: {error}"[:100])
                 break
-            note(learner, cell, time.monotonic() - began)
-            learner.end = memory_of(process) / 2**20
+            if any("image/png" in output.get("data", ()) for output in cell.outputs):
+                learner.picture = learner.picture or time.monotonic() - began
+            if "raises-exception" not in cell.metadata.get("tags", ()):
+                learner.failed += [output.evalue for output in cell.outputs if output.output_type == "error"]
+            learner.end = memory_of(process)
             learner.peak = max(learner.peak, learner.end)
         learner.done = time.monotonic() - began
         await all_there.wait()
-        learner.end = memory_of(process) / 2**20 if not learner.failed else learner.end
+        learner.end = memory_of(process) if not learner.failed else learner.end
         await all_there.wait()
     return learner
-
-
-def note(learner: Learner, cell: Any, seconds: float) -> None:
-    """Write down what a cell showed."""
-    shown = {kind for output in cell.outputs for kind in output.get("data", ())}
-    if "image/png" in shown and not learner.picture:
-        learner.picture = seconds
-    if "raises-exception" not in cell.metadata.get("tags", ()):
-        learner.failed += [output.evalue for output in cell.outputs if output.output_type == "error"]
 
 
 async def classroom(kernels: int, lesson: Path) -> list[Learner]:

@@ -2,12 +2,11 @@
 
 Run by hand: .venv/bin/python tests/benchmarks/bench_distributed.py
 
-torchrun starts the processes, one thread each, with gloo. All ways take turns in each of them; the time of a step is
-the median of the slowest rank's, as a ratio to one process under DDP in FP32, with as many rows for each rank. Where
-there are fewer cores than processes, these wait for a core, so the ratio says nothing of a cluster. What is sent is not
-modelled but counted: the bytes that a rank has written to its connections. Beside it stands what rings send: 2(n-1)/n
-of the gradients' bytes under DDP. FSDP2 adds up in half of that (gloo does not: it sends as much as DDP and keeps a
-part), and puts the FP16 weights together before forward, for (n-1)/n of their bytes.
+torchrun starts the processes, one thread each, with gloo. The time of a step is the median of the slowest rank's, as a
+ratio to one process under DDP in FP32, with as many rows for each rank; where there are fewer cores than processes it
+says nothing of a cluster. The bytes that a rank writes to its connections are counted. Beside them stands what rings
+send: 2(n-1)/n of the gradients' bytes under DDP. FSDP2 adds up in half of that (gloo does not),
+and puts the FP16 weights together before forward, for (n-1)/n of their bytes.
 """
 
 import os
@@ -91,10 +90,8 @@ def main():
         path.unlink()
         first = first or found[0][0]
         for (sharded, reduce), (seconds, sent) in zip(WAYS, found, strict=True):
-            ring = by_ring(world, sharded, reduce)
-            name = "FSDP2" if sharded else "DDP"
-            numbers = f"{seconds / first:>7.2f}{sent / 1024:>10.0f}{ring / 1024:>8.0f}"
-            print(f"{world:>9} {name:<6}{reduce.name:<11}{numbers}")
+            name, ring = "FSDP2" if sharded else "DDP", by_ring(world, sharded, reduce) / 1024
+            print(f"{world:>9} {name:<6}{reduce.name:<11}{seconds / first:>7.2f}{sent / 1024:>10.0f}{ring:>8.0f}")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from functools import partial
 from statistics import median
 
 import torch
-from measuring import options, print_ratios, repeated
+from measuring import options, print_ratios
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -49,7 +49,8 @@ def watched_seconds(step: Callable[[], None], region: object, times: int) -> flo
         step()
         step()
         start = time.process_time()
-        repeated(step, times)()
+        for _ in range(times):
+            step()
         return (time.process_time() - start) / times
 
 
@@ -59,13 +60,11 @@ def main() -> None:
         model, step = stepper(make, shape)
         block = max(1, round(0.02 / watched_seconds(step, nullcontext(), 5)))  # so that a step of 1% more can be seen
         kinds = {"plain": None, "not sampled": (NEVER, 0), "sampled": (1, 0), "with FP32": (1, 1)}
-        taken: dict[str, list[float]] = {kind: [] for kind in kinds}
-        end = time.perf_counter() + seconds
+        taken, end = {kind: list[float]() for kind in kinds}, time.perf_counter() + seconds
         while time.perf_counter() < end:
             for kind, every in kinds.items():
                 region = watch(model, every=every[0], against_fp32_every=every[1]) if every else nullcontext()
-                times = block if kind in ("plain", "not sampled") else 1
-                taken[kind].append(watched_seconds(step, region, times))
+                taken[kind].append(watched_seconds(step, region, 1 if every and every[0] == 1 else block))
         print_ratios(name, {kind: median(runs) for kind, runs in taken.items()})
 
 

@@ -1,7 +1,7 @@
 """What the benchmarks share: calls that take turns in one process, and their times as ratios.
 
-A ratio of two medians holds on a busy machine where the calls took turns; seconds do not. On a CPU the clock is the
-process's own, so that other processes count little.
+A ratio of two medians holds on a busy machine where the calls took turns; seconds do not. The clock is the process's
+own, so that other processes count little.
 """
 
 import argparse
@@ -10,7 +10,6 @@ import random
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,42 +30,27 @@ def options(description: str, **defaults: Any) -> argparse.Namespace:
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    on_gpu = getattr(chosen, "device", "cpu") == "cuda"
-    device = torch.cuda.get_device_name() if on_gpu else f"{platform.processor() or platform.machine()}, one thread"
-    print(f"torch {torch.__version__}, {device}")
+    print(f"torch {torch.__version__}, {platform.processor() or platform.machine()}, one thread")
     return chosen
 
 
-def medians(calls: dict[str, Call], seconds: float = 2.0, fewest: int = 5, device: str = "cpu") -> dict[str, float]:
+def medians(calls: dict[str, Call], seconds: float = 2.0, fewest: int = 5) -> dict[str, float]:
     """Return the median seconds of each call.
 
     The calls take turns, in another order in each round, since the second finds a warm cache. A call that has had its
     share of the seconds waits for the others; the first call of each fills caches and does not count.
     """
-    clock = time.perf_counter if device == "cuda" else time.process_time
     taken: dict[str, list[float]] = {name: [] for name in calls}
     left = dict.fromkeys(calls, seconds / len(calls))
     for call in calls.values():
         call()
     while waiting := [name for name in calls if left[name] > 0 or len(taken[name]) < fewest]:
         for name in random.sample(waiting, len(waiting)):
-            start = clock()
+            start = time.process_time()
             calls[name]()
-            if device == "cuda":
-                torch.cuda.synchronize()
-            taken[name].append(clock() - start)
+            taken[name].append(time.process_time() - start)
             left[name] -= taken[name][-1]
     return {name: statistics.median(runs) for name, runs in taken.items()}
-
-
-def repeated(call: Call, times: int) -> Call:
-    """Return a call that makes so many of these."""
-
-    def calls() -> None:
-        for _ in range(times):
-            call()
-
-    return calls
 
 
 def print_ratios(title: str, seconds: dict[str, float], times: int = 1) -> None:
@@ -75,12 +59,3 @@ def print_ratios(title: str, seconds: dict[str, float], times: int = 1) -> None:
     base = seconds[first]
     ratios = "   ".join(f"{name} {seconds[name] / base:.2f}" for name in others)
     print(f"{title:30} {first} {base / times * 1e6:.1f} us, times that:   {ratios}", flush=True)
-
-
-def memory_of(process: int) -> int:
-    """Return the bytes of a process (PSS): a page that several share is divided among them; 0 where it has ended."""
-    try:
-        lines = Path(f"/proc/{process}/smaps_rollup").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
