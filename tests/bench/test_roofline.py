@@ -7,19 +7,9 @@ from statistics import median
 
 import pytest
 
-from labkit.bench import (
-    ElementwiseCase,
-    GemmCase,
-    GemmRun,
-    Roofline,
-    cards,
-    data_sheet,
-    gains,
-    intensity,
-    published,
-    roofline,
-)
-from labkit.bench.published import KINDS
+from labkit.bench import ElementwiseCase, GemmCase, GemmRun, Roofline, data_sheet, gains, published, roofline
+from labkit.bench.cases import intensity
+from labkit.bench.published import KINDS, cards
 from labkit.formats import FP16, FP32, FP64
 
 
@@ -27,6 +17,12 @@ def timed(case, seconds):
     return GemmRun(case, seconds, seconds, seconds, 1, 0.0)
 
 
+def table(name):
+    with (Path(__file__).parents[2] / "data" / name).open(newline="", encoding="utf-8") as opened:
+        return list(csv.DictReader(opened))
+
+
+ROWS = table("published.csv")
 COPY = timed(ElementwiseCase("copy", 10**9, FP32), 8.0)  # 8 * 10^9 bytes in 8 s: 1 GB/s
 LARGE = timed(GemmCase(1000, 1000, 1000, FP32), 0.2)  # 2 * 10^9 FLOP in 0.2 s: 10 GFLOP/s
 
@@ -53,20 +49,11 @@ def test_a_run_is_measured_by_the_peak_and_by_its_own_ceiling():
     fused = timed(ElementwiseCase("hardswish", 10**9, FP32), 16.0)
     assert roof.of_ceiling(fused) == 0.5, "its few operations need no Tensor Core: bytes are what counts"
     assert roof.bound(fused.case) == "bandwidth"
-
-
-def test_what_was_not_measured_is_not_guessed():
-    roof = roofline([COPY, LARGE])
     with pytest.raises(ValueError, match="no product of FP64 was measured for this roofline; it has FP32"):
         roof.ridge(FP64)
     for runs in ([COPY], [LARGE], []):
         with pytest.raises(ValueError, match="expected a copy and a product"):
             roofline(runs)
-
-
-ROOT = Path(__file__).parents[2]
-with (ROOT / "data" / "published.csv").open(newline="", encoding="utf-8") as opened:
-    ROWS = list(csv.DictReader(opened))
 
 
 def test_worked_example_the_data_sheet_of_a_v100():
@@ -78,18 +65,14 @@ def test_worked_example_the_data_sheet_of_a_v100():
     assert roof.ridge(FP16) == pytest.approx(139, rel=0.01)
 
 
-def test_every_row_says_what_where_and_when():
+def test_every_row_says_what_where_and_when_and_a_ratio_is_that_of_its_two_numbers():
+    """Of speeds the value over the reference; of times the other way round; of memory what is left."""
     assert len(ROWS) == len(published()) == len({tuple(row.values()) for row in ROWS})
     for row in ROWS:
         assert row["kind"] in KINDS
         assert all(row[name] for name in ("card", "gpu", "format", "workload", "value", "unit", "source")), row
         assert re.fullmatch(r"20\d\d(-\d\d(-\d\d)?)?", row["date"]), row
         assert re.search(r"\w+\.\w+/|arXiv|whitepaper|/\w+", row["source"]), row
-
-
-def test_a_ratio_is_that_of_its_two_numbers():
-    """Of speeds the value over the reference; of times the other way round; of memory what is left."""
-    for row in ROWS:
         if row["ratio"] and row["reference_value"]:
             quotient = float(row["value"]) / float(row["reference_value"])
             wanted = 1 / quotient if re.match(r"(ms|s) per", row["unit"]) else quotient
@@ -105,34 +88,25 @@ def test_no_product_beats_its_card_s_data_sheet():
             assert row.value * 1e12 <= 1.1 * peaks[row.format] * (2 if row.format == "FP64" else 1), row
 
 
-def test_gains_name_what_was_compared():
+def test_gains_name_what_was_compared_and_what_is_not_there_is_answered_with_what_is(tmp_path, monkeypatch):
     assert set(gains("training", "V100")) == {"FP32"}, "a V100 has no TF32"
     assert set(gains("training", "A100")) == {"FP32", "TF32"}
     assert gains("training", "T4") == {}
-
-
-def test_a_card_or_a_kind_that_is_not_there_is_answered_with_those_that_are():
     with pytest.raises(ValueError, match=r"expected a card of P100, GTX 1080 Ti, T4.*got 'V1000'"):
         published(card="V1000")
     with pytest.raises(ValueError, match=r"expected a kind of .*got 'products'"):
         published("products")
-
-
-def test_where_the_file_did_not_travel_nothing_is_published(tmp_path, monkeypatch):
     monkeypatch.setenv("LABKIT_DATA", str(tmp_path))
     assert (published(), cards(), gains("training", "V100"), data_sheet("V100")) == ([], [], {}, None)
 
 
-def said(claim: str) -> str:
-    with (ROOT / "data" / "claims.csv").open(newline="", encoding="utf-8") as file:
-        return next(row["evidence"] for row in csv.DictReader(file) if row["id"] == claim)
-
-
-def unets(card: str) -> list[float]:
-    return [row.ratio for row in published("inference", card) if "UNet" in row.workload and row.ratio]
-
-
 def test_the_claims_quote_what_the_rows_give():
+    evidence = {row["id"]: row["evidence"] for row in table("claims.csv")}
+    unets = {
+        card: [row.ratio for row in published("inference", card) if "UNet" in row.workload and row.ratio]
+        for card in ("V100", "A100")
+    }
+
     def middle(kind: str, card: str, wide: str) -> float:
         return median(gains(kind, card)[wide])
 
@@ -143,11 +117,11 @@ def test_the_claims_quote_what_the_rows_give():
     quoted = {
         "C12": [middle("training", "V100", "FP32"), *ends("training", "V100"), middle("training", "A100", "TF32")],
         "C13": [*ends("product", "V100"), *ends("product", "A100"), middle("product", "RTX 3090", "FP32")],
-        "C14": [median(unets("V100")), median(unets("A100")), min(unets("A100")), max(unets("V100"))],
+        "C14": [*map(median, unets.values()), min(unets["A100"]), max(unets["V100"])],
         "C16": [median(gains("alignment", "H100")["not aligned"])],
     }
     for claim, numbers in quoted.items():
-        assert said(claim).startswith("published: ")
-        told = [float(number) for number in re.findall(r"\d+(?:\.\d+)?", said(claim))]
+        assert evidence[claim].startswith("published: ")
+        told = [float(number) for number in re.findall(r"\d+(?:\.\d+)?", evidence[claim])]
         for number in numbers:
-            assert any(abs(number - each) <= 0.02 * number + 0.011 for each in told), (claim, number, said(claim))
+            assert any(abs(number - each) <= 0.02 * number + 0.011 for each in told), (claim, number, evidence[claim])

@@ -1,30 +1,16 @@
-"""Cases, whose arithmetic is counted by hand, by torch's FLOP counter and by the tensors themselves; and their timing.
-
-The clock says what it is told to say, so that no test depends on the machine.
-"""
+"""Cases, whose arithmetic is counted by hand, torch's FLOP counter and the tensors; their timing, by a told clock."""
 
 from dataclasses import replace
 from itertools import product
+from unittest.mock import Mock
 
 import pytest
 import torch
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from labkit.bench import (
-    ConvCase,
-    DeviceReport,
-    ElementwiseCase,
-    GemmCase,
-    GemmRun,
-    from_json,
-    linear_gemms,
-    measure,
-    run_case,
-    run_cases,
-    sweeps,
-    timing,
-)
+from labkit import bench
+from labkit.bench import ConvCase, ElementwiseCase, GemmCase, GemmRun, from_json, measure, run_case, run_cases, timing
 from labkit.bench.cases import LAYOUTS, QUICK, output_format
 from labkit.bench.timing import Pool, caller, computation, error_in_ulps, settings
 from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, FP64, TF32
@@ -59,7 +45,7 @@ def test_a_product_or_convolution_is_what_torch_counts_and_holds():
 
 def test_the_products_of_a_linear_layer_are_those_of_autograd():
     """Forward and backward through F.linear, and the same by the three cases: same numbers, same FLOPs."""
-    y_case, dx_case, dw_case = linear_gemms(6, 5, 3, FP64)
+    y_case, dx_case, dw_case = bench.linear_gemms(6, 5, 3, FP64)
     x, w = torch.randn(6, 5, dtype=torch.float64), torch.randn(3, 5, dtype=torch.float64)
     x.requires_grad_(), w.requires_grad_()
     dy = torch.randn(6, 3, dtype=torch.float64)
@@ -81,15 +67,12 @@ def test_the_products_of_a_linear_layer_are_those_of_autograd():
     assert counted(both_ways) == sum(case.flops for case in (y_case, dx_case, dw_case))
 
 
-def test_the_fused_op_and_the_one_by_hand_compute_the_same():
+def test_the_fused_op_the_one_by_hand_and_fp8_compute_what_torch_does():
     x = torch.randn(100, dtype=torch.float64) * 4
     for op in ("copy", "hardswish", "hardswish by hand"):
         result = computation(ElementwiseCase(op, 100, FP64))(x, out=torch.empty_like(x))
         expected = x if op == "copy" else x * torch.clamp(x + 3, 0, 6) / 6
         assert torch.allclose(result, expected, rtol=1e-15), op
-
-
-def test_fp8_is_multiplied_as_torch_multiplies_it():
     case = GemmCase(16, 16, 32, E4M3, "NT")
     operands = Pool("cpu").sets(case)[0]
     result = caller(case, [operands])(0)
@@ -112,13 +95,8 @@ def test_operands_without_a_product_are_refused():
         ElementwiseCase("gelu", 10)
 
 
-# Operands
-
-
 def test_operands_are_random_never_zeros_and_never_the_same_twice():
-    case = GemmCase(64, 64, 64, FP32)
-    pool = Pool("cpu")
-    sets = pool.sets(case)
+    sets = Pool("cpu").sets(GemmCase(64, 64, 64, FP32))
     starts = [tensor.data_ptr() for operands in sets for tensor in operands]
     assert len(set(starts)) == 2 * len(sets)
     assert all(start % 64 == 0 for start in starts)
@@ -126,9 +104,6 @@ def test_operands_are_random_never_zeros_and_never_the_same_twice():
     assert (values == 0).sum() == 0
     assert abs(values.mean()) < 0.01
     assert abs(values.std() - 1) < 0.01
-
-
-# Error and settings
 
 
 def test_an_error_is_stated_in_ulps_of_the_result():
@@ -145,51 +120,45 @@ def test_an_error_is_stated_in_ulps_of_the_result():
 
 
 def test_settings_are_put_back_also_after_an_error():
-    before = (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32)
-    reduced = torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction
+    def now():
+        precision, matmul = torch.get_float32_matmul_precision(), torch.backends.cuda.matmul
+        return precision, torch.backends.cudnn.allow_tf32, matmul.allow_fp16_reduced_precision_reduction
 
     def tear():
         with settings(GemmCase(1, 1, 1, TF32)):
-            assert torch.get_float32_matmul_precision() == "high"
-            assert torch.backends.cudnn.allow_tf32
-            assert not torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction
+            assert now() == ("high", True, False)
             raise RuntimeError("torn")
 
+    before = now()
     with pytest.raises(RuntimeError, match="torn"):
         tear()
     with settings(GemmCase(1, 1, 1, FP16, reduced=True)):
-        assert torch.get_float32_matmul_precision() == "highest"
-        assert torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction
+        assert (now()[0], now()[2]) == ("highest", True)
         assert torch.backends.cuda.matmul.allow_fp16_accumulation
-    assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == before
-    assert torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction == reduced
+    assert now() == before
 
 
-# Sweeps
-
-DEVICES = [DeviceReport("cpu", "a CPU", 0, 2), DeviceReport("cuda", "an old GPU", 0, 2)] + [
-    DeviceReport("cuda", row.name, 0, 100, row.capabilities[0], row) for row in GENERATIONS
+DEVICES = [bench.DeviceReport("cpu", "a CPU", 0, 2), bench.DeviceReport("cuda", "an old GPU", 0, 2)] + [
+    bench.DeviceReport("cuda", row.name, 0, 100, row.capabilities[0], row) for row in GENERATIONS
 ]
 
 
 def test_a_sweep_asks_for_each_case_once_and_only_for_formats_that_are_there():
     for report in DEVICES:
-        for sweep in sweeps(report).values():
+        for sweep in bench.sweeps(report).values():
             assert sweep.cases, (report.name, sweep.name)
             assert len(set(sweep.cases)) == len(sweep.cases), (report.name, sweep.name)
             if report.kind == "cuda":
                 special = {case.format for case in sweep.cases} - {FP64, FP32, FP16}
                 assert {format.name for format in special} <= set(report.tensor_cores), (report.name, sweep.name)
-
-
-def test_alignment_moves_one_side_at_a_time_and_both_accumulations_are_shown():
-    cases = [case for case in sweeps(DEVICES[0])["alignment"].cases if case.format is FP32]
+    # Alignment moves one side at a time, and both accumulations are shown.
+    cases = [case for case in bench.sweeps(DEVICES[0])["alignment"].cases if case.format is FP32]
     base = max(case.k for case in cases)
     assert base % 8 == 0
     assert {case.k for case in cases} == {case.n for case in cases} == set(range(base - 7, base + 1))
     assert all(base in (case.k, case.n) and case.m == base for case in cases)
     hopper = next(report for report in DEVICES if report.name == "Hopper")
-    cases = sweeps(hopper)["accumulation"].cases
+    cases = bench.sweeps(hopper)["accumulation"].cases
     assert {output_format(case.format).name for case in cases} == {"FP16", "BF16"}
     assert sum(case.reduced for case in cases) * 2 == len(cases)
 
@@ -213,8 +182,7 @@ def told(monkeypatch):
 def test_worked_example_of_a_run():
     """2 * 1000^3 operations in a millisecond are 2 TFLOP/s; 3 * 1000^2 FP16 numbers in it are 6 GB/s."""
     run = GemmRun(GemmCase(1000, 1000, 1000, FP16), seconds=1e-3, low=1e-3, high=1e-3, calls=1, error=0.25)
-    assert run.tflops == 2.0
-    assert run.gbps == pytest.approx(6.0)
+    assert (run.tflops, run.gbps) == (2.0, pytest.approx(6.0))
 
 
 def test_cases_take_turns_and_the_median_counts(told):
@@ -243,26 +211,20 @@ def test_long_calls_have_three_turns_and_short_ones_all_in_groups(told):
     assert run.calls == 10
 
 
-def test_a_time_limit_keeps_what_had_a_turn(told):
-    turns, _ = told
+def test_what_had_no_turn_would_take_too_long_or_cannot_run_here_is_left_out_with_the_reason(told, monkeypatch):
+    turns, seconds = told
     missing = []
     runs = run_cases(SMALL, rounds=50, stop=lambda: len(turns) >= 2, left_out=lambda *told: missing.append(told))
     assert [run.case for run in runs] == SMALL[:2]
     assert [run.calls for run in runs] == [1, 1]
-    assert missing == [(SMALL[2], "the time was up")]
-
-
-def test_what_would_take_too_long_is_left_out_with_how_long(told):
-    _, seconds = told
+    assert missing.pop() == (SMALL[2], "the time was up")
+    turns.clear()
     seconds += [1.5, 1.5]
-    missing = []
     large = GemmCase(16, 16, 16, FP32)  # four times the work of the first
     runs = run_cases([SMALL[0], large], rounds=1, left_out=lambda *told: missing.append(told))
     assert [run.case for run in runs] == SMALL[:1]
     assert missing == [(large, "one call would take about 12 s")]
 
-
-def test_what_cannot_run_here_is_left_out_with_torch_s_reason(monkeypatch):
     def refuse(case, sets):
         raise RuntimeError("no kernel for this\nand a long trace")
 
@@ -271,30 +233,16 @@ def test_what_cannot_run_here_is_left_out_with_torch_s_reason(monkeypatch):
         run_case(SMALL[0])
 
 
-def test_cuda_events_tell_milliseconds_for_a_whole_group(monkeypatch):
-    class Event:
-        def __init__(self, enable_timing):
-            assert enable_timing
-            self.waited = False
-
-        def record(self):
-            pass
-
-        def synchronize(self):
-            self.waited = True
-
-        def elapsed_time(self, ended):
-            assert ended.waited, "the time is asked for before the work is done"
-            return 40.0
-
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    calls = []
+def test_cuda_events_tell_milliseconds_for_a_whole_group_and_threads_are_put_back(monkeypatch):
+    event, calls = Mock(), []
+    event.return_value.elapsed_time.return_value = 40.0
+    monkeypatch.setattr(torch.cuda, "Event", event)
     assert timing._cuda_clock(calls.append, 8) == pytest.approx(0.040 / 8)
     assert calls == list(range(8)), "each call gets other operands"
-
-
-def test_threads_are_put_back_and_none_are_refused():
-    before = torch.get_num_threads()
+    event.assert_called_with(enable_timing=True)
+    done = [name for name, *_ in event.return_value.method_calls]
+    assert done == ["record", "record", "synchronize", "elapsed_time"], "the time is asked for when the work is done"
+    before = torch.get_num_threads()  # is put back
     run_case(SMALL[0], rounds=1, threads=before + 1)
     assert torch.get_num_threads() == before
     for how in ({"rounds": 0}, {"threads": 0}):
@@ -302,37 +250,21 @@ def test_threads_are_put_back_and_none_are_refused():
             run_cases(SMALL, **how)
 
 
-# Records
-
-
 def test_a_record_says_what_was_measured_where_and_comes_back_from_its_file():
     record = measure("layers", "cpu", extent=QUICK, rounds=1)
-    assert record.kind == "cpu"
-    assert record.versions["torch"] == torch.__version__
+    assert (record.kind, record.versions["torch"], len(record.runs)) == ("cpu", torch.__version__, 9)
     assert record.device
     assert record.date.endswith("+00:00")
-    assert len(record.runs) == 9
     assert from_json(record.to_json()) == record
-    cases = (
-        GemmCase(1, 2, 3, BF16, "TN", True, "something"),
-        ConvCase(1, 2, 3, 4, 5, 1, FP16),
-        ElementwiseCase("hardswish", 10, FP32),
-    )
+    product = GemmCase(1, 2, 3, BF16, "TN", True, "something")
+    cases = (product, ConvCase(1, 2, 3, 4, 5, 1, FP16), ElementwiseCase("hardswish", 10, FP32))
     made = replace(record, runs=tuple(GemmRun(case, 0.5, 0.25, 1.0, 7, 0.0) for case in cases), left_out=("a: b",))
     assert from_json(made.to_json()) == made
     assert len(made.to_json().splitlines()) == 1 + len(cases), "a line for each run, so that a diff can be read"
-
-
-def test_what_is_no_record_and_no_sweep_is_refused():
     for text in ("", "[]", "{}", '{"schema": "labkit.run/1"}'):
         with pytest.raises(ValueError, match="expected a record of a sweep"):
             from_json(text)
     with pytest.raises(ValueError, match=r"expected a sweep of ceilings, size.*got 'sise'"):
         measure("sise", "cpu")
-
-
-def test_when_the_seconds_are_over_the_rest_is_named():
-    record = measure("size", "cpu", extent=QUICK, seconds=0)
-    assert record.runs == ()
-    assert len(record.left_out) == 8
-    assert record.left_out[0].endswith("the time was up")
+    record = measure("size", "cpu", extent=QUICK, seconds=0)  # when they are over, the rest is named
+    assert (record.runs, len(record.left_out), record.left_out[0][-15:]) == ((), 8, "the time was up")

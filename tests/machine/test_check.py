@@ -1,27 +1,33 @@
-"""The check of the machine: each check returns each of its findings, the rare ones too, with what to do."""
+"""The check of the machine: each finding, with what to do; GPUs and CPUs, without having any; saved notebooks."""
 
 import json
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from labkit.machine import Finding, Report, Status, check, check_machine, device, front_end
+from labkit.machine.device import DeviceReport, device_report, generation_of, has_programs
+from labkit.machine.jupyter import STATES, VIEW, keep_shown_widgets
 from labkit.records import system
 
 GIB = 2**30
 
 
+def hold(finding: Finding, status: Status, *words: str) -> None:
+    """Hold that a finding has this status, and says each of these words in what it found or in its remedy."""
+    assert finding.status is status
+    assert [each for each in words if each not in f"{finding.what} {finding.remedy}"] == []
+
+
 def test_worked_example_of_a_report():
-    report = Report(
-        (
-            Finding("torch", Status.OK, "2.13.0"),
-            Finding("memory", Status.BAD, "0.5 GiB available", "close other programs"),
-        )
-    )
+    little = Finding("memory", Status.BAD, "0.5 GiB available", "close other programs")
+    report = Report((Finding("torch", Status.OK, "2.13.0"), little))
     assert not report.healthy
     assert str(report).splitlines() == [
         "✓ ok    torch   2.13.0",
@@ -29,48 +35,32 @@ def test_worked_example_of_a_report():
         "                -> close other programs",
         "To do before the lab works: 1 of 2, marked ✗ bad.",
     ]
-
-
-def test_checking_this_machine_finds_it_ready():
-    """The machine that runs these tests has all that the lab needs, so nothing may be red."""
-    report = check_machine()
-    assert report.healthy, str(report)
-    assert {"Python", "torch", "device", "threads", "memory", "widgets", "data", "disk"} <= {
-        finding.name for finding in report.findings
-    }
-
-
-def test_warnings_do_not_stop_the_lab_and_need_a_remedy():
     report = Report((Finding("memory", Status.WARN, "1.5 GiB available", "close other programs"),))
-    assert report.healthy
-    assert report.summary == "The lab works. Optional improvements: 1 of 1."
+    assert (report.healthy, report.summary) == (True, "The lab works. Optional improvements: 1 of 1.")
     for status in (Status.WARN, Status.BAD):
         with pytest.raises(ValueError, match="has no remedy"):
             Finding("memory", status, "little")
-
-
-def test_html_shows_every_word_escaped_and_in_the_theme_s_colours():
     shown = Report((Finding("disk", Status.BAD, "<full>", "free & try"),))._repr_html_()
-    assert "&lt;full&gt;" in shown
-    assert "free &amp; try" in shown
-    assert "✗ bad" in shown  # not by colour alone
-    assert "var(--jp-error-color1" in shown
+    for words in ("&lt;full&gt;", "free &amp; try", "✗ bad", "var(--jp-error-color1"):  # not by colour alone
+        assert words in shown
     assert not re.search(r"background|color: (black|white|#)", shown)  # would vanish in one of the two themes
 
 
-def test_a_check_that_fails_is_a_finding_and_the_others_still_run(monkeypatch):
+def test_this_machine_is_ready_and_a_check_that_fails_is_a_finding_while_the_others_still_run(monkeypatch):
+    """The machine that runs these tests has all that the lab needs, so nothing may be red."""
+    report = check_machine()
+    assert report.healthy, str(report)
+    names = {"Python", "torch", "device", "threads", "memory", "widgets", "data", "disk"}
+    assert names <= {finding.name for finding in report.findings}
+
     def broken() -> Finding:
         raise RuntimeError("the driver is asleep")
 
     monkeypatch.setattr(check, "device", broken)
     monkeypatch.setattr(check, "import_problems", lambda names: {})  # which takes seconds
     findings = {finding.name: finding for finding in check_machine().findings}
-    assert findings["device"].status is Status.BAD
-    assert "RuntimeError: the driver is asleep" in findings["device"].what
+    hold(findings["device"], Status.BAD, "RuntimeError: the driver is asleep")
     assert "disk" in findings
-
-
-# Each check, with what was measured given
 
 
 def test_python_memory_and_threads_by_what_was_measured():
@@ -85,10 +75,8 @@ def test_python_memory_and_threads_by_what_was_measured():
         assert finding.status == status
         assert f"in a container that may use {container}.0 GiB" in finding.what
         assert ("give the container 2 GiB or more" in finding.remedy) == (status != "ok")
-    slower, faster = check.judge_threads(2, {1: 0.010, 64: 0.900}), check.judge_threads(8, {1: 0.010, 8: 0.002})
-    assert (slower.status, faster.status) == (Status.WARN, Status.OK)
-    assert "OMP_NUM_THREADS=2" in slower.remedy
-    assert "LABKIT_THREADS=8" in faster.remedy
+    hold(check.judge_threads(2, {1: 0.010, 64: 0.900}), Status.WARN, "OMP_NUM_THREADS=2")
+    hold(check.judge_threads(8, {1: 0.010, 8: 0.002}), Status.OK, "LABKIT_THREADS=8")
     assert check.judge_threads(1, {1: 0.010}).what.startswith("1 core; a tiny step takes 10.0 ms on 1 thread. ")
 
 
@@ -103,8 +91,7 @@ def test_a_package_is_missing_too_old_or_well_by_numbers_not_by_text():
         *_, finding = check.packages({"anywidget": "0.9.13"}, {"fp16-lab": "0.1.0", "anywidget": version}.get)
         assert finding.status == status, version
     (finding,) = check.packages(None, lambda name: None)  # labkit itself is not installed
-    assert finding.status is Status.BAD
-    assert "pip install -e ." in finding.remedy
+    hold(finding, Status.BAD, "pip install -e .")
 
 
 def test_another_distribution_with_a_package_labkit_is_named(tmp_path, monkeypatch):
@@ -114,8 +101,7 @@ def test_another_distribution_with_a_package_labkit_is_named(tmp_path, monkeypat
     (tmp_path / "labkit-9.dist-info" / "top_level.txt").write_text("labkit\n")
     monkeypatch.syspath_prepend(tmp_path)
     (finding,) = (f for f in check.check_machine().findings if "another package" in f.what)
-    assert (finding.name, finding.status) == ("labkit", "warn")
-    assert "`pip uninstall labkit`, then install the lab again" in finding.remedy
+    hold(finding, Status.WARN, "`pip uninstall labkit`, then install the lab again")
 
 
 def extension(folder: Path, name: str, version: str) -> None:
@@ -126,63 +112,42 @@ def extension(folder: Path, name: str, version: str) -> None:
 def test_front_ends_are_found_in_any_of_the_folders_and_a_missing_one_names_its_package(tmp_path):
     extension(tmp_path / "environment", "anywidget", "0.11.0")
     missing = front_end.front_end([tmp_path / "environment"])
-    assert missing.status is Status.BAD
-    assert "jupyterlab_widgets" in missing.remedy
+    hold(missing, Status.BAD, "jupyterlab_widgets")
     assert "anywidget" not in missing.remedy
     extension(tmp_path / "user", "@jupyter-widgets/jupyterlab-manager", "5.0.16")
-    finding = front_end.front_end([tmp_path / "environment", tmp_path / "user"])
-    assert finding.status is Status.OK
-    assert "anywidget 0.11.0" in finding.what
-    assert "jupyterlab-manager 5.0.16" in finding.what
+    both = front_end.front_end([tmp_path / "environment", tmp_path / "user"])
+    hold(both, Status.OK, "anywidget 0.11.0", "jupyterlab-manager 5.0.16")
     hosted = front_end.front_end([tmp_path], hosted=front_end.host({"COLAB_RELEASE_TAG": "x"}))
     assert hosted.what.startswith("Colab shows"), "a host with a manager of its own needs no extension"
 
 
-def test_data_that_is_not_there_says_where_it_was_looked_for(monkeypatch, tmp_path):
+def test_data_that_is_not_there_and_a_folder_that_cannot_be_written_or_has_little_space(monkeypatch, tmp_path):
     monkeypatch.setenv("LABKIT_DATA", str(tmp_path / "nowhere"))
-    finding = check.data()
-    assert finding.status is Status.BAD
-    assert str(tmp_path / "nowhere") in finding.what
-
-
-def test_a_folder_that_cannot_be_written_or_has_little_space(monkeypatch, tmp_path):
+    hold(check.data(), Status.BAD, str(tmp_path / "nowhere"))
     file = tmp_path / "a-file"
     file.touch()
-    finding = check.disk(file)  # nobody, not even root, can make a file inside a file
-    assert finding.status is Status.BAD
-    assert str(file) in finding.what
+    hold(check.disk(file), Status.BAD, str(file))  # nobody, not even root, can make a file inside a file
     monkeypatch.setattr(check.shutil, "disk_usage", lambda folder: SimpleNamespace(free=10 * 2**20))
     assert check.disk(tmp_path).status is Status.WARN
 
 
-# The machine
-
-
-def test_timing_a_step_puts_the_thread_count_back():
-    before = torch.get_num_threads()
-    assert check.seconds_per_tiny_step(threads=before + 1, budget=0) > 0
-    assert torch.get_num_threads() == before
-
-
 def test_a_gpu_is_described_and_one_that_this_torch_has_no_programs_for_is_named(monkeypatch):
     """A V100 before a torch for CUDA 13: torch sees it, and every product would fail."""
-    report = device.DeviceReport("cuda", "Tesla V100", 16 * GIB, 80, (7, 0), device.generation_of("", (7, 0)))
+    report = DeviceReport("cuda", "Tesla V100", 16 * GIB, 80, (7, 0), generation_of("", (7, 0)))
     monkeypatch.setattr(device, "device_report", lambda: report)
     monkeypatch.setattr(device, "usable_gpus", lambda: [(0, "Tesla V100")])
     assert check.device() == Finding("device", Status.OK, f"{report.facts}. {report.meaning}")
     monkeypatch.setattr(device, "usable_gpus", list)
-    finding = check.device()
-    assert finding.status is Status.WARN
-    assert "Tesla V100 is here, but torch" in finding.what
-    assert "trains on the CPU" in finding.what
+    hold(check.device(), Status.WARN, "Tesla V100 is here, but torch", "trains on the CPU")
+    before = torch.get_num_threads()
+    assert check.seconds_per_tiny_step(threads=before + 1, budget=0) > 0
+    assert torch.get_num_threads() == before, "it is put back"
 
 
-# Faked machines: what each is good for, and where its widgets come from
-
-T4 = device.DeviceReport("cuda", "Tesla T4", 15 * GIB, 40, (7, 5), device.generation_of("Tesla T4", (7, 5)))
-H100 = device.DeviceReport("cuda", "H100", 80 * GIB, 132, (9, 0), device.generation_of("H100", (9, 0)))
-PASCAL = device.DeviceReport("cuda", "GTX 1080", 8 * GIB, 20, (6, 1))
-CPU = device.DeviceReport("cpu", "Some CPU", 0, 2)
+T4 = DeviceReport("cuda", "Tesla T4", 15 * GIB, 40, (7, 5), generation_of("Tesla T4", (7, 5)))
+H100 = DeviceReport("cuda", "H100", 80 * GIB, 132, (9, 0), generation_of("H100", (9, 0)))
+PASCAL = DeviceReport("cuda", "GTX 1080", 8 * GIB, 20, (6, 1))
+CPU = DeviceReport("cpu", "Some CPU", 0, 2)
 
 
 def test_what_a_machine_is_good_for():
@@ -194,12 +159,10 @@ def test_what_a_machine_is_good_for():
         (CPU, False, "what others published"),
         (CPU, True, "no FP64, and its fused optimizers ignored found_inf"),
     ):
-        finding = check.good_for(report, mps)
-        assert finding.status is Status.OK
-        assert says in finding.what
+        hold(check.good_for(report, mps), Status.OK, says)
 
 
-def test_a_container_says_its_limit(tmp_path):
+def test_a_container_says_its_limit_and_the_server_is_recognised_by_its_command(tmp_path, monkeypatch):
     assert system.container_memory(tmp_path) is None
     (tmp_path / "memory.max").write_text("max\n")
     assert system.container_memory(tmp_path) is None
@@ -209,6 +172,13 @@ def test_a_container_says_its_limit(tmp_path):
     (tmp_path / "memory").mkdir()
     (tmp_path / "memory" / "memory.limit_in_bytes").write_text("9223372036854771712\n")
     assert system.container_memory(tmp_path) is None
+    monkeypatch.delenv("JPY_PARENT_PID", raising=False)
+    assert system.server_prefix(tmp_path) is None
+    monkeypatch.setenv("JPY_PARENT_PID", "77")
+    (tmp_path / "77").mkdir()
+    for command, prefix in ((b"/srv/hub/bin/python3.12\0-m\0jupyterlab\0", Path("/srv/hub")), (b"jupyter-lab\0", None)):
+        (tmp_path / "77" / "cmdline").write_bytes(command)
+        assert system.server_prefix(tmp_path) == prefix
 
 
 def test_a_front_end_that_was_switched_off_is_named_with_how_to_switch_it_on(tmp_path, monkeypatch):
@@ -222,18 +192,8 @@ def test_a_front_end_that_was_switched_off_is_named_with_how_to_switch_it_on(tmp
         page.write_text(on)  # or what cannot be read
         assert front_end.front_end([tmp_path / "extensions"]).status is Status.OK, on
     page.write_text('{"disabledExtensions": {"anywidget": true}}')
-    finding = front_end.front_end([tmp_path / "extensions"])
-    assert finding.status is Status.BAD
-    assert finding.remedy == "`jupyter labextension enable anywidget`, then restart JupyterLab"
-
-
-def test_why_nothing_is_shown_is_known_where_a_server_started_this(monkeypatch, tmp_path):
-    monkeypatch.setattr(front_end, "extension_folders", list)
-    monkeypatch.setattr(front_end, "host", lambda environment: None)
-    for server, reason in ((None, None), (tmp_path, "no front end for jupyterlab_widgets or anywidget")):
-        monkeypatch.setattr(front_end.system, "server_prefix", lambda it=server: it)
-        found = front_end.why_not_shown()
-        assert found is None if reason is None else reason in found.what
+    cure = "`jupyter labextension enable anywidget`, then restart JupyterLab"
+    hold(front_end.front_end([tmp_path / "extensions"]), Status.BAD, cure)
 
 
 def test_a_server_without_anywidget_is_named_with_its_own_cure(tmp_path, monkeypatch):
@@ -246,24 +206,17 @@ def test_a_server_without_anywidget_is_named_with_its_own_cure(tmp_path, monkeyp
     folders = [kernel / "share" / "jupyter" / "labextensions"]
     assert front_end.front_end(folders).status is Status.OK
     finding = front_end.front_end(folders, server)
-    assert finding.status is Status.BAD
-    assert f"no front end for anywidget in {server}, whose server shows this page" in finding.what
+    hold(finding, Status.BAD, f"no front end for anywidget in {server}, whose server shows this page")
     assert re.search(r"hub.*python -m pip install --force-reinstall --no-deps anywidget`", finding.remedy)
     extension(tmp_path / "user", "anywidget", "0.9.21")
-    assert front_end.front_end([*folders, tmp_path / "user"], server).status is Status.OK, (
-        "a user's extensions are shared"
-    )
-
-
-def test_the_server_is_recognised_by_its_command(tmp_path, monkeypatch):
-    monkeypatch.delenv("JPY_PARENT_PID", raising=False)
-    assert system.server_prefix(tmp_path) is None
-    (tmp_path / "77").mkdir()
-    (tmp_path / "77" / "cmdline").write_bytes(b"/srv/hub/bin/python3.12\0-m\0jupyterlab\0")
-    monkeypatch.setenv("JPY_PARENT_PID", "77")
-    assert system.server_prefix(tmp_path) == Path("/srv/hub")
-    (tmp_path / "77" / "cmdline").write_bytes(b"jupyter-lab\0")
-    assert system.server_prefix(tmp_path) is None
+    shared = [*folders, tmp_path / "user"]  # a user's extensions
+    assert front_end.front_end(shared, server).status is Status.OK
+    monkeypatch.setattr(front_end, "extension_folders", list)
+    monkeypatch.setattr(front_end, "host", lambda environment: None)
+    for started_by, reason in ((None, None), (tmp_path, "no front end for jupyterlab_widgets or anywidget")):
+        monkeypatch.setattr(front_end.system, "server_prefix", lambda it=started_by: it)
+        found = front_end.why_not_shown()
+        assert found is None if reason is None else reason in found.what
 
 
 def test_old_ipywidgets_by_the_requirements_that_pip_writes_down(monkeypatch):
@@ -277,3 +230,142 @@ def test_old_ipywidgets_by_the_requirements_that_pip_writes_down(monkeypatch):
     for version, status in (("7.5.1", "bad"), ("7.7.1", "ok"), ("8.1.9", "ok")):
         *_, finding = check.packages({"ipywidgets": asked["ipywidgets"]}, {"fp16-lab": "1", "ipywidgets": version}.get)
         assert finding.status == status, version
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """Let torch and nvidia-smi say that there is a GPU."""
+
+    def there_is(name, capability, driver="580.1"):
+        properties = SimpleNamespace(
+            name=name, major=capability[0], minor=capability[1], total_memory=80 * GIB, multi_processor_count=132
+        )
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+
+        def smi(command, **_):
+            if driver is None:
+                raise FileNotFoundError(command[0])
+            return SimpleNamespace(stdout=f"{driver}\n{driver}\n")
+
+        monkeypatch.setattr(subprocess, "run", smi)
+
+    return there_is
+
+
+def test_worked_example_of_a_gpu(gpu):
+    gpu("NVIDIA H100 80GB HBM3", (9, 0))
+    report = device_report()
+    assert report.facts == (
+        "NVIDIA H100 80GB HBM3, 80 GiB, compute capability 9.0, has Hopper Tensor Cores for "
+        "FP16, BF16, TF32, E4M3, E5M2, FP64"
+    )
+    assert "`make gpu`" in report.meaning
+    assert (report.slug, report.driver, report.spec) == ("nvidia-h100-80gb-hbm3", "580.1", "H100")
+
+
+def test_generations_are_distinguished(gpu):
+    for name, capability, has, spec in (
+        ("Tesla V100-SXM2-16GB", (7, 0), "has Volta Tensor Cores for FP16", "V100"),
+        ("Tesla T4", (7, 5), "has Turing Tensor Cores for FP16", "T4"),
+        ("NVIDIA A100-SXM4-40GB", (8, 0), "has Ampere Tensor Cores for FP16, BF16, TF32, FP64", "A100"),
+        ("NVIDIA GeForce RTX 4090", (8, 9), "has Ada Tensor Cores for FP16, BF16, TF32, E4M3, E5M2", "Ada"),
+        ("NVIDIA H200", (9, 0), "has Hopper", "H200"),
+        ("NVIDIA B200", (10, 0), "has Blackwell", "B200"),
+        ("NVIDIA GeForce GTX 1660 Ti", (7, 5), "has no Tensor Cores, unlike most of its generation", None),
+        ("NVIDIA GeForce GTX 1080", (6, 1), "has no Tensor Cores (those came with 7.0)", None),
+        ("NVIDIA Next", (15, 0), "is newer than the lab's table of Tensor Cores", None),
+    ):
+        gpu(name, capability)
+        report = device_report("cuda")
+        assert has in report.facts
+        assert report.spec == spec, name
+
+
+def test_a_gpu_without_tensor_cores_outside_of_the_table_or_without_nvidia_smi(gpu, monkeypatch, tmp_path):
+    gpu("NVIDIA GeForce GTX 1080", (6, 1))
+    assert "gains little or nothing" in device_report().meaning
+    for name, capability, hip in (("AMD Instinct MI300X", (9, 4), "7.0"), ("NVIDIA Next", (15, 0), None)):
+        gpu(name, capability)
+        monkeypatch.setattr(torch.version, "hip", hip)
+        report = device_report()
+        assert "table" in report.facts
+        assert "Every timing of the lab can be measured here, but" in report.meaning
+        assert report.tensor_cores == (), name
+    gpu("NVIDIA B200", (10, 0), driver=None)  # the kernel module tells the driver
+    version = tmp_path / "version"
+    monkeypatch.setattr(system, "DRIVER", version)
+    assert device_report().driver is None
+    version.write_text("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build\n")
+    assert device_report().driver == "580.95.05"
+
+
+def test_a_cpu_is_recognised_by_its_flags(monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict, raising=False)
+    for flags, instructions, means in (
+        ("flags: fpu avx512_bf16 avx2", ("AVX512-BF16",), "and BF16 can multiply large matrices faster than FP32"),
+        ("flags: avx512_fp16 amx_bf16", ("AVX512-FP16", "AMX-BF16"), "and FP16 and BF16 can multiply"),
+        ("flags: avx2 fma", (), "but no format is faster than FP32"),
+        ("Features: fp asimdhp bf16 sve", ("Arm BF16", "Arm FP16"), "and FP16 and BF16 can multiply"),
+    ):
+        name, words = flags.split(": ")
+        monkeypatch.setattr(system, "cpuinfo", lambda name=name, words=words: {"model name": "Some CPU", name: words})
+        report = device_report("cpu")
+        assert report.instructions == instructions, flags
+        assert report.facts.startswith("Some CPU: ")
+        assert means in report.meaning
+    monkeypatch.setattr(system, "cpuinfo", dict)
+    told = {"avx512_bf16": True, "avx512_fp16": False, "cpu_name": "Some CPU"}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: told, raising=False)
+    assert device_report("cpu").instructions == ("AVX512-BF16",), "what torch knows counts where there is no cpuinfo"
+
+
+def test_other_devices_are_refused_and_a_gpu_counts_only_with_programs_for_it(monkeypatch):
+    """NVIDIA's compatibility rules, by hand."""
+    with pytest.raises(ValueError, match='expected "cpu" or "cuda", got \'mps\''):
+        device_report("mps")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match='got "cuda", but torch reaches no GPU'):
+        device_report("cuda")
+    for capability, built, runs in (
+        ((8, 6), ["sm_80"], True),  # a program of the same generation, not newer
+        ((8, 0), ["sm_86"], False),
+        ((7, 0), ["sm_75", "sm_80", "sm_90", "compute_120"], False),  # a V100 before torch for CUDA 13
+        ((12, 0), ["sm_90", "compute_90"], True),  # translated for what came later
+        ((10, 0), ["sm_100a"], True),
+        ((9, 0), [], True),  # nobody says
+    ):
+        assert has_programs(capability, built) == runs, (capability, built)
+
+
+def notebook(shown: list[str], state: dict[str, Any]) -> dict[str, Any]:
+    outputs = [{"output_type": "display_data", "data": {VIEW: {"model_id": id}}} for id in shown]
+    cells = [{"cell_type": "markdown", "source": "text"}, {"cell_type": "code", "outputs": outputs}]
+    return {"type": "notebook", "content": {"cells": cells, "metadata": {"widgets": {STATES: {"state": state}}}}}
+
+
+def saved(model: dict[str, Any]) -> set[str]:
+    keep_shown_widgets(model, path="a.ipynb", contents_manager=None)
+    return set(model["content"]["metadata"]["widgets"][STATES]["state"])
+
+
+def test_a_widget_is_kept_with_all_that_it_refers_to() -> None:
+    state = {
+        "a": {"state": {"children": ["IPY_MODEL_b"]}},
+        "b": {"state": {"_assets": "IPY_MODEL_c", "parent": "IPY_MODEL_a"}},
+        "c": {"state": {}},
+        "of an earlier run": {"state": {"_assets": "IPY_MODEL_c"}},
+    }
+    assert saved(notebook(["a", "was never saved"], state)) == {"a", "b", "c"}
+    assert saved(notebook([], state)) == set()
+
+
+def test_what_holds_no_widgets_is_saved_as_it_is() -> None:
+    for model in (
+        {"type": "file", "content": "text"},
+        {"type": "notebook", "content": {"cells": [], "metadata": {}}},
+        {"type": "notebook", "content": {"cells": [], "metadata": {"widgets": {"another": {}}}}},
+    ):
+        before = str(model)
+        keep_shown_widgets(model)
+        assert str(model) == before
