@@ -2,8 +2,7 @@
 
 `lab` is one server for all tests (on a free port, with its own settings, in an empty folder) in the browser of a
 module; `lab.notebook(cells)` opens a notebook of these cells and waits until its kernel is idle. A notebook can be run,
-its widgets are on `page`, and `python("expression")` asks its kernel directly, beside the browser. Screenshots go to
-tests/browser/screenshots, which git ignores.
+its widgets are on `page`, and `python("expression")` asks its kernel directly, beside the browser.
 """
 
 import ast
@@ -29,7 +28,6 @@ from labkit.machine.jupyter import with_lab_settings
 
 ROOT = Path(__file__).parents[2]
 NUMBERS = itertools.count()  # of notebooks without a name
-SCREENSHOTS = Path(__file__).parent / "screenshots"
 SERVER_OPTIONS = {
     "ServerApp.open_browser": False,
     "ServerApp.allow_root": True,
@@ -141,16 +139,6 @@ class Notebook:
     def cells(self) -> int:
         return self.page.evaluate("jupyterapp.shell.currentWidget.content.widgets.length")
 
-    def screenshot(self, name: str, selector: str | None = None) -> Path:
-        """Write screenshots/<name>.png of the page, or of the first element that matches."""
-        SCREENSHOTS.mkdir(exist_ok=True)
-        path = SCREENSHOTS / f"{name}.png"
-        if selector is None:
-            self.page.screenshot(path=path)
-        else:
-            self.page.locator(selector).first.screenshot(path=path)
-        return path
-
 
 @dataclass(frozen=True)
 class Server:
@@ -174,23 +162,18 @@ class Lab:
     def folder(self) -> Path:
         return self.server.folder
 
-    def notebook(
-        self, cells: list[str], *, name: str | None = None, width: int = 1280, height: int = 1000, scale: float = 1
-    ) -> Notebook:
-        """Write a notebook, open it, and wait for its kernel; `scale` is the page's devicePixelRatio."""
+    def notebook(self, cells: list[str], *, name: str | None = None, width: int = 1280, height: int = 1000) -> Notebook:
+        """Write a notebook of cells, or of their code, open it, and wait for its kernel."""
         name = name or f"test-{next(NUMBERS)}"
-        document = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
+        cells = [nbformat.v4.new_code_cell(cell) if isinstance(cell, str) else cell for cell in cells]
+        document = nbformat.v4.new_notebook(cells=cells)
         document.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
-        return self.open(document, name, width=width, height=height, scale=scale)
+        return self.open(document, name, width=width, height=height)
 
-    def open(
-        self, document: nbformat.NotebookNode, name: str, *, width: int = 1280, height: int = 1000, scale: float = 1
-    ) -> Notebook:
+    def open(self, document: nbformat.NotebookNode, name: str, *, width: int = 1280, height: int = 1000) -> Notebook:
         """Open a notebook that exists as a document, and wait for its kernel."""
         nbformat.write(document, self.folder / f"{name}.ipynb")
-        viewport = {"width": width, "height": height}
-        context = self.browser.new_context(viewport=viewport, device_scale_factor=scale)
-        page = context.new_page()
+        page = self.browser.new_context(viewport={"width": width, "height": height}).new_page()
         page.set_default_timeout(PATIENCE_MS)
         errors: list[str] = []
         page.on("pageerror", lambda error: A_CLOCK in str(error) or errors.append(str(error)))
@@ -217,10 +200,11 @@ class Lab:
         for selector in selectors:
             notebook.page.wait_for_selector(selector)
         yield notebook
-        assert notebook.errors == []
         self.close(notebook)
 
     def close(self, notebook: Notebook) -> None:
+        """End a notebook and its kernel; the page has thrown no error."""
+        assert notebook.errors == []
         notebook.page.context.close()
         notebook.kernel.stop_channels()
         address = f"{self.server.address}/api/kernels/{notebook.kernel_id}?token={self.server.token}"

@@ -1,4 +1,4 @@
-"""Bits, number line, addition and swallowed updates under a learner's hand, beyond what test_widgets.py has of each.
+"""Bits, number line and swallowed updates under a learner's hand, beyond what test_widgets.py has of each.
 
 Whatever the page shows is held against what the kernel knows, and that against numpy.
 """
@@ -13,13 +13,12 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 CELLS = [
     """
 from labkit.formats import FP16, Rounding
-from labkit.widgets import AdditionPlayer, BitExplorer, NumberLine, SwallowedUpdates
+from labkit.widgets import BitExplorer, NumberLine, SwallowedUpdates
 
 bits = BitExplorer(FP16, 1.0)
 bits
 """,
     "line = NumberLine(FP16, 0.1)\nline",
-    "player = AdditionPlayer(1.0, 0.0001)\nplayer",
     "swallowed = SwallowedUpdates(weight=1.0, update=2.0**-12)\nswallowed",
 ]
 # Columns of the picture, in CSS pixels, where a mark stands: darker there than a little higher up.
@@ -33,7 +32,7 @@ MARKS = """(canvas) => {
 
 @pytest.fixture(scope="module")
 def notebook(lab):
-    with lab.shown(CELLS, ".be-bit", ".nl-handle", ".ad-bit", ".sw-table td:not(:empty)", height=1500) as notebook:
+    with lab.shown(CELLS, ".be-bit", ".nl-handle", ".sw-table td:not(:empty)", height=1500) as notebook:
         yield notebook
 
 
@@ -44,41 +43,26 @@ def page(notebook):
     for name, traits in {
         "bits": "format=FP16, text='1'",
         "line": "format=FP16, scale='log', x=0.1, rounding=Rounding.NEAREST_EVEN",
-        "player": "a='1', b='0.0001', format_name='FP16', operation='add', step=1",
         "swallowed": "weight=1.0, update=2.0**-12",
     }.items():
         notebook.python(f"[setattr({name}, trait, value) for trait, value in dict({traits}).items()]")
     notebook.python("line.whole()")
-    code(notebook.page, "0x3c00")
+    notebook.page.wait_for_selector('.labkit-bits[data-code="0x3c00"]')
     notebook.page.wait_for_selector('.labkit-number-line[data-x="0.1"]:has(option[value=FP16]:checked)')
-    station(notebook.page, "Align")
     notebook.until_said("swallowed", "2^-12 should take the weight from 1 ")
     return notebook.page
-
-
-def code(page, expected):
-    page.wait_for_selector(f'.labkit-bits[data-code="{expected}"]')
-
-
-def bit(page, number):
-    return page.locator(f".be-bit[data-bit='{number}']")
-
-
-# --- bits ---
 
 
 def test_all_follows_at_once_while_the_kernel_is_busy(lab, notebook, page):
     go = lab.folder / "go-bits"
     notebook.kernel.execute(f"import pathlib, time\nwhile not pathlib.Path({str(go)!r}).exists(): time.sleep(0.01)")
+    bits = [page.locator(f".be-bit[data-bit='{number}']") for number in (0, 1)]
     for number in (0, 1, 0):
-        bit(page, number).click()
-    assert [bit(page, i).get_attribute("aria-pressed") for i in (0, 1)] == ["false", "true"]
+        bits[number].click()
+    assert [bit.get_attribute("aria-pressed") for bit in bits] == ["false", "true"]
     assert page.locator(".be-value").inner_text() == "1.001953125"
     go.touch()
     notebook.until("bits.code == 0x3C02 and bits.sentence.startswith('1.001953125 is exact')")
-
-
-# --- the number line ---
 
 
 def canvas(page):
@@ -103,10 +87,9 @@ def test_zooming_in_shows_single_numbers(notebook, page):
     notebook.until("0.099 < line.window[0] < 0.1 < line.window[1] < 0.101")
     low = notebook.python("line.window[0]")
     canvas(page).focus()
-    notebook.press("ArrowRight")
-    notebook.until(f"line.window[0] > {low}")
-    notebook.press("Home")
-    notebook.until("line.window[1] > 65504")
+    for key, moved in (("ArrowRight", f"line.window[0] > {low}"), ("Home", "line.window[1] > 65504")):
+        notebook.press(key)
+        notebook.until(moved)
 
 
 def test_marks_are_numpys_numbers(notebook, page):
@@ -127,7 +110,7 @@ def test_marks_are_numpys_numbers(notebook, page):
 def test_x_is_dragged_typed_and_moved_by_keys(notebook, page):
     page.get_by_role("button", name="around x").click()
     notebook.until("line.window[1] < 0.101")
-    handle, box = page.locator(".nl-handle"), page.locator(".nl-box")
+    handle = page.locator(".nl-handle")
     grip = handle.bounding_box()
     x, y = grip["x"] + grip["width"] / 2, grip["y"] + 8
     page.mouse.move(x, y)
@@ -144,20 +127,8 @@ def test_x_is_dragged_typed_and_moved_by_keys(notebook, page):
     handle.focus()
     notebook.press("Shift+ArrowLeft")
     notebook.until(f"line.x < {now}")
-    box.fill("2^-24")
-    page.wait_for_selector('.labkit-number-line[data-x="5.960464477539063e-8"]')
-    box.fill("-3")
+    page.locator(".nl-box").fill("-3")
     page.wait_for_selector(".nl-handle:has-text('◂ −3')")  # a logarithmic scale has no place for it
-
-
-# --- the addition player ---
-
-
-def station(page, title):
-    page.wait_for_selector(f".ad-paper[data-station='{title}']")
-
-
-# --- the swallowed updates ---
 
 
 def test_fp16_does_not_move_until_the_update_is_large_enough(notebook, page):

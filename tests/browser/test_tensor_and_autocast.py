@@ -87,10 +87,7 @@ def stage(page, name):
     page.wait_for_selector(f".labkit-stages[data-stage='{name}']")
 
 
-# --- the block of a Tensor Core ---
-
-
-def test_the_slider_pushes_bits_over_the_edge(notebook, page):
+def test_the_slider_pushes_bits_over_the_edge_and_the_focus_stays_on_a_gpu_that_has_other_blocks(notebook, page):
     lines = page.evaluate(READ_LINES)
     assert [line["name"] for line in lines] == ["C", *(f"a{i}·b{i}" for i in range(4)), "sum", "D"]
     assert [line["cut"].strip() for line in lines] == ["", "1", "1", "1", "1", "", ""]
@@ -105,18 +102,12 @@ def test_the_slider_pushes_bits_over_the_edge(notebook, page):
     assert [bits.strip() for bits in falling.all_inner_texts()] == ["0000001"] * 4, "what comes over the edge falls"
     assert falling.first.evaluate("bits => getComputedStyle(bits).animationName") == "none", "reduced motion"
     assert page.evaluate(EDGE_IS_RIGHT)
-
-
-def test_the_focus_stays_on_a_gpu_that_has_other_blocks(notebook, page):
     page.locator(".mm-gpus input:checked").focus()
     for gpu in ("T4", "A100"):
         notebook.press("ArrowRight")
         notebook.until_said("mma", f"The {gpu}, block 1 of 2,")
     assert page.locator(".mm-blocks input").count() == 2
     assert page.evaluate("document.activeElement.value") == "A100", "the focus is where it was"
-
-
-# --- the ledger ---
 
 
 def test_dtypes_flow_and_an_operation_is_moved_with_the_arrow_keys(notebook, page):
@@ -135,13 +126,8 @@ def test_dtypes_flow_and_an_operation_is_moved_with_the_arrow_keys(notebook, pag
     assert [row["gives"] for row in rows] == ["FP16", "FP16", "FP32", "FP32"]
     assert rows[1]["error"] == "4 inf or NaN"
     assert page.evaluate("document.activeElement.value") == "allow", "the focus is where it was"
-    notebook.press("ArrowRight")
-    notebook.until("ledger.overrides == {}")
     page.locator("tr[data-key='sum 1'] input:checked").focus()
     page.wait_for_selector(".lg-detail:has-text('sum returns 2, up to ')")
-
-
-# --- the step debugger ---
 
 
 def test_eight_stages_with_the_arrow_keys(notebook, page):
@@ -153,9 +139,7 @@ def test_eight_stages_with_the_arrow_keys(notebook, page):
         seen.append(notebook.said("stages"))
     assert seen == notebook.python("steps._view['sentences']")
     notebook.until("steps.stage == 7")
-
-
-def test_unscaling_slides_every_gradient_back(notebook, page):
+    # Unscaling slides every gradient back.
     notebook.python("setattr(steps, 'stage', 3)")
     stage(page, "scaled backward")
     scaled = page.evaluate(READ_BARS)
@@ -169,32 +153,10 @@ def test_unscaling_slides_every_gradient_back(notebook, page):
     assert page.locator(".sd-before:visible").count() == len(plain), "where it was is still seen"
     changed = page.locator(".sd-since").inner_text()
     assert changed.startswith(f"Since “scaled backward”: changed dtype of 4, range of {len(plain)}")
-    notebook.python("setattr(steps, 'stage', 5)")
-    stage(page, "check for inf")
-    assert page.locator(".sd-since").inner_text() == "Since “unscale”: nothing changed here."
-    assert page.locator(".sd-changed").count() == 0
-
-
-def test_a_scale_too_high_skips_the_step(notebook, page):
-    stages = notebook.widget("stages")
-    stages.get_by_role("slider", name="loss scale").focus()
+    notebook.widget("stages").get_by_role("slider", name="loss scale").focus()
     notebook.press("End")
     page.wait_for_selector(".sd-strip.sd-skipped")
     notebook.until("steps.log2_scale == 40 and not steps.watched.stepped")
-    notebook.python("setattr(steps, 'stage', 5)")
-    stage(page, "check for inf")
-    assert notebook.said("stages").startswith("found_inf: ")
-    assert page.locator(".sd-broken:not(:empty)").count() > 1
-    stages.get_by_role("button", name="Another step").press("Enter")
-    notebook.until("steps.watched.step == 2 and steps.log2_scale == 39")
-    stages.get_by_role("button", name="Reset").press("Enter")
-    notebook.until("steps.watched.step == 1 and steps.log2_scale == 16")
-    notebook.python("setattr(steps, 'stage', 0)")
-    stages.get_by_role("radio", name="O1").check(force=True)
-    notebook.until_said("stages", "every weight stays in FP32")
-
-
-# --- the passes over a graph ---
 
 
 def test_the_passes_are_walked_and_played(notebook, page):

@@ -1,8 +1,7 @@
 """Every widget once in a real JupyterLab: it is shown, a key moves one control, and the page says what the kernel says.
 
-One notebook holds them all. What holds of every widget as JupyterLab's guest is tested there, too: no key reaches the
-notebook, Esc gives the cell the focus, both themes can be read, an exported page needs no network, and a notebook whose
-kernel is gone says so and comes back.
+No key reaches the notebook, Esc gives the cell the focus, both themes can be read, an exported page needs no network,
+and a notebook whose kernel is gone says so and comes back.
 """
 
 from dataclasses import dataclass
@@ -30,6 +29,13 @@ gradients = {
 }
 scores = lambda x, w: (x @ w).exp().sum(-1)
 measure = (sys.executable, "-c", "print('--- 1 of 1, size: time products, 35 s')")
+TRAINING = '''
+import json, sys
+print(json.dumps({"ready": 2}), flush=True)
+for plan in map(json.loads, sys.stdin):
+    step = {"step": 1, "loss": 0.5, "ranks": [[8.0, True, False, 0.5]] * 2, "sent": 2048, "held": {"model weights": 2}}
+    print(json.dumps(step), json.dumps({"done": plan}), sep=chr(10), flush=True)
+'''
 """
 
 
@@ -63,7 +69,9 @@ WIDGETS = {
     "live": Widget("LiveTraining('digits', steps=9, **CPU)", "[data-button=step]", "Enter", "len(w.history) == 1"),
     "mma_block": Widget("MmaBlock()", ".mm-gpus input:checked", "ArrowRight", "w.gpu == 'T4'"),
     "number_line": Widget("NumberLine(x=0.1)", ".nl-handle", "ArrowRight", "w.x > 0.1"),
-    "patient_wall": Widget("PatientWall()", "input[type=text]", "l a y e r n o r m", "len(w.shown) == 1"),
+    "patient_wall": Widget(
+        "PatientWall()", "input[type=text]", "Tab Enter Shift+Tab m a s k", "len(w.outcomes) == 1 and len(w.shown) == 2"
+    ),
     "predict": Widget(
         "predict('start.warm_up')", "input[type=radio]", "Space Tab Enter", "w.answered",
         ".lk-reply:focus", "w.answered",
@@ -84,7 +92,11 @@ WIDGETS = {
         "input[type=range]", "PageUp", "w.log2_scale == 5",
     ),
     "workbench": Widget("Workbench('digits', steps=9, **CPU)", "[data-button=step]", "Enter", "len(w.history) == 1"),
-    "workers": Widget("Workers()", ".lk-segments input:checked", "ArrowRight", "w.sharded is False"),
+    "workers": Widget(
+        "Workers((sys.executable, '-c', TRAINING))", ".lk-segments input:checked",
+        "ArrowRight Tab ArrowRight Tab Space" + 4 * " Shift+Tab" + " Enter",
+        "(w.sharded, w.way, w.agree, len(w.steps), w.phase) == (False, 'FP16, divided before', False, 1, 'ready')",
+    ),
     "zoom": Widget("GradientZoom({0: gradients})", "input[type=range] >> nth=2", "ArrowRight", "w.log2_scale == 1"),
 }  # fmt: skip
 ORDER = list(WIDGETS)

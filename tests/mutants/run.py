@@ -68,7 +68,7 @@ def faults() -> list[Fault]:
 def copied(folder: Path) -> Path:
     """Copy what the tests need into a folder; what is only read is linked."""
     for name in COPIED:
-        source, ignore = ROOT / name, shutil.ignore_patterns("__pycache__", "screenshots")
+        source, ignore = ROOT / name, shutil.ignore_patterns("__pycache__")
         shutil.copytree(source, folder / name, ignore=ignore) if source.is_dir() else shutil.copy(source, folder)
     for name in ("data", "docs", "notebooks"):  # by which labkit knows a checkout
         (folder / name).symlink_to(ROOT / name)
