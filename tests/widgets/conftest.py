@@ -10,8 +10,8 @@ from tests.widgets.pages import Page, Scripts
 
 @pytest.fixture(scope="module")
 def js(request: pytest.FixtureRequest, browser: Any) -> Scripts:
-    """The scripts of the folders that a test module names in FOLDERS; a module with a class of its own has its own."""
-    return Scripts(browser, *request.module.FOLDERS)
+    """The scripts of the folders that a test module names in FOLDERS, as its class SCRIPTS where it has one."""
+    return getattr(request.module, "SCRIPTS", Scripts)(browser, *request.module.FOLDERS)
 
 
 @pytest.fixture

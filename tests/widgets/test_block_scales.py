@@ -64,9 +64,11 @@ def test_the_numbers_are_those_of_round_blocks_and_of_the_engine():
             start = turned if rotated else torch.from_numpy(numbers)[None]
             engine = round_to_blocks(start * float(tensor), format, scale_up=up).double().numpy()[0]
             stored = (engine.reshape(-1, 16) @ rotation()).ravel() if rotated else engine
-            np.testing.assert_array_equal(
-                round_row(values, name, scale_up=up, rotated=rotated).values, stored / float(tensor)
-            )
+            ours = round_row(values, name, scale_up=up, rotated=rotated).values
+            np.testing.assert_array_equal(ours, stored / float(tensor))
+    board = BlockScales([0.1] * 31 + [-2.0], "NVFP4", rotated=True)
+    assert (board.values[0], board.selected) == (float(np.float16(0.1)), 31)
+    assert "x[31]  -2 -> " in board.still()["text/plain"]
 
 
 def test_the_picture_is_rounded_as_one_tensor_and_its_lamps_darken_their_blocks(js):
@@ -87,10 +89,6 @@ def test_stochastic_rounding_takes_its_random_numbers_from_the_draw():
     element, (scale,) = FORMATS["MXFP4"].element, found.scales
     one = round_to(values / scale, element, Rounding.STOCHASTIC, Overflow.SATURATE, random_draws()[3])
     assert bits(found.values) == bits(one * scale)
-    means = np.mean([round_row(values.tolist(), "MXFP4", random_bits=draw).values for draw in random_draws()], axis=0)
-    nearest = np.asarray(round_row(values.tolist(), "MXFP4").values)
-    kept = np.abs(values) <= 6 * scale
-    assert np.abs(means - values)[kept].mean() < np.abs(nearest - values)[kept].mean()
 
 
 def test_the_sentence_and_the_arithmetic_belong_to_the_numbers(js):
@@ -114,10 +112,8 @@ def test_the_page_follows_keys_the_mouse_and_its_switches_without_a_kernel(page)
     root, board = page.show(BlockScales()), BlockScales()
     keys, bars = page.page.keyboard, root.locator("[role=slider]")
     bars.nth(11).focus()
-    keys.press("ArrowUp")
-    assert page.trait("values")[11] == 14
-    keys.press("End")
-    keys.press("ArrowLeft")
+    for key in ("ArrowUp", "End", "ArrowLeft"):
+        keys.press(key)
     assert (page.trait("values")[11], page.trait("selected")) == (64, 10)
     assert "makes the scale 2^4" in page.trait("sentence")
     assert bars.nth(10).get_attribute("aria-valuetext").endswith("becomes 0")
@@ -142,14 +138,8 @@ def test_the_page_follows_keys_the_mouse_and_its_switches_without_a_kernel(page)
     assert root.locator(".bs-second").is_visible()
     board.values, board.draw = page.trait("values"), 1
     board.format, board.scale_up, board.stochastic, board.rotated = "NVFP4", True, True, True
-    shown = [float(text.split(" becomes ")[1].replace("−", "-").rstrip("…")) for text in
-             bars.evaluate_all("all => all.map((one) => one.getAttribute('aria-valuetext'))")]  # fmt: skip
+    told = bars.evaluate_all("all => all.map((one) => one.getAttribute('aria-valuetext').split(' becomes ')[1])")
+    shown = [float(text.replace("−", "-").rstrip("…")) for text in told]
     assert shown == pytest.approx(board.rounded.values, rel=1e-5)
     root.get_by_text("The same switches on a picture").click()
     root.locator(".bs-pictures .lk-sentence[data-text*='each row is two blocks']").wait_for(state="attached")
-
-
-def test_values_are_rounded_to_fp16_and_selected_is_the_largest():
-    board = BlockScales([0.1] * 31 + [-2.0], "NVFP4", rotated=True)
-    assert (board.values[0], board.selected) == (float(np.float16(0.1)), 31)
-    assert "x[31]  -2 -> " in board.still()["text/plain"]

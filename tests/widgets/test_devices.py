@@ -1,7 +1,6 @@
-"""Where the widgets that train do so: the GPU where there is one, the CPU else, also behind a bar.
+"""Where the widgets that train do so: the GPU where there is one, the CPU else; and the training behind a bar.
 
-There need be no GPU here. `meta`, torch's device that computes nothing, stands in for one where it is about which
-device the runs are made on; a second label for the CPU where it is about words.
+Two devices stand in for a GPU: `meta`, which computes nothing, and the CPU with a second label.
 """
 
 import json
@@ -9,6 +8,7 @@ import math
 import re
 import threading
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -30,10 +30,11 @@ def gpu(monkeypatch):
 
 
 def widgets(**options):
-    """One of each that trains, at work on little."""
-    yield LiveTraining("digits", "O2", steps=4, **options)
-    yield Workbench("digits", "O2", steps=4, **options)
-    yield BeatTheScaler(steps=4, **options)
+    """One of each that trains, at work on little; each is closed when the next is asked for."""
+    for make in (partial(LiveTraining, "digits", "O2"), partial(Workbench, "digits", "O2"), BeatTheScaler):
+        widget = make(steps=4, **options)
+        yield widget
+        widget.close()
 
 
 def run_to_the_end(runs):
@@ -50,20 +51,14 @@ def test_every_run_uses_the_chosen_device():
         runs = [side.run for side in widget.controller.sides]
         assert {p.device.type for run in runs for p in run.model.parameters()} == {"meta"}
         assert {tensor.device.type for run in runs for tensor in run.batch(1)} == {"meta"}
-        widget.close()
 
 
 def test_a_gpu_is_the_default_and_a_cpu_can_be_chosen(gpu, monkeypatch):
     for widget in (*widgets(), TrainingBar(TASKS["digits"], RECIPES["O2"])):
         assert widget.place == gpu
-        widget.close()
-    for widget in widgets(device="cpu"):
-        assert widget.place.key == "cpu"
-        widget.close()
+    assert {widget.place.key for widget in widgets(device="cpu")} == {"cpu"}
     monkeypatch.setattr("labkit.train.devices.gpus", lambda: ())
-    for widget in widgets():
-        assert widget.place.label == "CPU, emulated"
-        widget.close()
+    assert {widget.place.label for widget in widgets()} == {"CPU, emulated"}
     with pytest.raises(ValueError, match=r'expected a device of this machine, .*got "gpu"'):
         Workbench("digits", device="gpu")
 
@@ -85,7 +80,7 @@ def test_sentence_record_and_page_say_where_it_ran(gpu, tmp_path):
     assert "on this GPU: Tesla T4" in BeatTheScaler(steps=4).state()["place"]["rates"]
 
 
-def test_the_knob_offers_every_place_and_begins_anew_there(gpu):
+def test_the_knob_offers_every_place_and_begins_anew_there_and_tasks_for_a_gpu_are_offered_with_one(gpu, monkeypatch):
     live = LiveTraining("digits", "O2", steps=4)
     offers = live._offers["places"]
     assert [place["label"] for place in offers] == ["this GPU: Tesla T4", "CPU, emulated"]
@@ -101,9 +96,6 @@ def test_the_knob_offers_every_place_and_begins_anew_there(gpu):
     game.controller.handle(game.command({"do": "choose", "place": "cpu"}))
     assert (game.phase, game.history, game.place.key) == (Phase.IDLE, (), "cpu")
     game.close()
-
-
-def test_tasks_that_are_worth_a_gpu_are_offered_where_there_is_one(gpu, monkeypatch):
     bench = Workbench("digits", steps=4)
     offered = bench.state()["tasks"]
     assert offered == [*TASKS, *GPU_TASKS]
@@ -120,7 +112,7 @@ def test_tasks_that_are_worth_a_gpu_are_offered_where_there_is_one(gpu, monkeypa
 TASK, RECIPE = TASKS["digits"], RECIPES["FP16 dynamic"]
 
 
-def test_worked_example() -> None:
+def test_worked_example_of_a_bar() -> None:
     bar = TrainingBar(TASK, RECIPE, seed=1, steps=5, device="cpu")
     assert (bar.phase, bar.done, bar.record) == ("ready", 0, None)
     bar.wanted = "start"  # as the browser says it
@@ -132,15 +124,10 @@ def test_worked_example() -> None:
     assert bar.losses == [step.loss for step in record.steps]
     bar.start()
     assert bar.phase == "finished", "a second start does nothing"
-
-
-def test_the_bar_draws_a_hundred_points_and_an_infinite_loss_is_a_gap() -> None:
     bar = TrainingBar(TASK, RECIPE, steps=1000, device="cpu")
     for step in range(1, 1001):
         bar._tell(StepRecord(step, math.inf if step > 900 else 1 / step, 1.0, step > 900, step <= 900))
-    assert len(bar.losses) == 100
-    assert (bar.losses[0], bar.losses[-1]) == (0.1, None)
-    json.dumps(bar.losses, allow_nan=False)
+    assert (len(bar.losses), bar.losses[0], bar.losses[-1]) == (100, 0.1, None), "a hundred points; inf is a gap"
 
 
 def test_it_trains_on_the_gpu_where_there_is_one_and_times_fp32_beside_it(gpu) -> None:
@@ -151,13 +138,11 @@ def test_it_trains_on_the_gpu_where_there_is_one_and_times_fp32_beside_it(gpu) -
     assert record is not None
     assert record.device == "Tesla T4"
     assert bar.sentence.endswith("It ran on this GPU: Tesla T4.")
-    number = r"[\d.,]+"
-    told = rf"Steps a second on Tesla T4: FP32 {number}, FP16 dynamic {number} \({number} times FP32\)\."
-    assert re.search(told, bar.sentence)
+    assert re.search(r"on Tesla T4: FP32 [\d.,]+, FP16 dynamic [\d.,]+ \([\d.,]+ times FP32\)\.", bar.sentence)
     assert TrainingBar(TASK, RECIPE, device="cpu").place.emulated
 
 
-def test_stop_and_a_hidden_page_end_it() -> None:
+def test_stop_a_hidden_page_and_an_error_end_it() -> None:
     unseen = {"content": {"data": {"method": "custom", "content": {"do": "unseen"}}}, "buffers": []}
     for end in (lambda bar: setattr(bar, "wanted", "stop"), lambda bar: bar._handle_msg(unseen)):
         bar, begun = TrainingBar(TASK, RECIPE, steps=10_000, device="cpu"), threading.Event()
@@ -172,8 +157,6 @@ def test_stop_and_a_hidden_page_end_it() -> None:
         assert 1 <= len(record.steps) < 10_000
         assert (bar.phase, bar.sentence[:14]) == ("stopped", "Stopped after ")
 
-
-def test_an_error_is_shown() -> None:
     def broken() -> object:
         raise RuntimeError("no such network")
 

@@ -11,65 +11,37 @@ import pytest
 import torch
 import traitlets
 
+from labkit import widgets
 from labkit.amp import RECIPES
 from labkit.formats import FP16
 from labkit.instrument import snapshot
 from labkit.train import TASKS
-from labkit.widgets import (
-    AdditionPlayer,
-    BeatTheScaler,
-    BitExplorer,
-    BlockScales,
-    CastLedger,
-    CastPasses,
-    GradientZoom,
-    LiveTraining,
-    MmaBlock,
-    NumberLine,
-    PatientWall,
-    ScalerPresets,
-    ScalerTimeline,
-    StepDebugger,
-    SwallowedUpdates,
-    Trace,
-    TrainingBar,
-    UnderflowHistogram,
-    Workbench,
-    predict,
-    quiz,
-)
 
 GRADIENTS = {"conv": torch.linspace(-1, 1, 50) * 2.0**-20, "head": torch.ones(3) * 2.0**-9}
-SHORT = Trace("made up", "by hand", 0, (0.1, 0.2), (0, 0), "cpu", {"torch": "2"}, "2026-01-01T00:00")
-
-
-def all_passes() -> CastPasses:
-    passes = CastPasses()
-    passes.position = 35
-    return passes
+SHORT = widgets.Trace("made up", "by hand", 0, (0.1, 0.2), (0, 0), "cpu", {"torch": "2"}, "2026-01-01T00:00")
 
 
 WIDGETS: dict[str, Callable[[], Any]] = {
-    "addition": lambda: AdditionPlayer(1.0, 0.0001),
-    "beat_scaler": lambda: BeatTheScaler(steps=3, device="cpu"),
-    "bits": lambda: BitExplorer(FP16, 1.0),
-    "block_scales": BlockScales,
-    "graph": all_passes,
-    "ledger": lambda: CastLedger(torch.relu, torch.ones(2, 2)),
-    "live": lambda: LiveTraining("digits", steps=3, device="cpu"),
-    "mma_block": MmaBlock,
-    "number_line": lambda: NumberLine(FP16, 2049.0),
-    "patient_wall": PatientWall,
-    "predict": lambda: predict("scaling.order"),
-    "quiz": lambda: quiz("before"),
-    "scaler_presets": lambda: ScalerPresets(SHORT),
-    "scaler_timeline": lambda: ScalerTimeline(SHORT),
-    "step_debugger": lambda: StepDebugger(TASKS["digits"]),
-    "swallowed": SwallowedUpdates,
-    "training_bar": lambda: TrainingBar(TASKS["digits"], RECIPES["FP32"], steps=2, device="cpu"),
-    "underflow": lambda: UnderflowHistogram(snapshot(GRADIENTS, step=0, kind="weight gradients")),
-    "workbench": lambda: Workbench("digits", steps=3, device="cpu"),
-    "zoom": lambda: GradientZoom({0: GRADIENTS}),
+    "addition": lambda: widgets.AdditionPlayer(1.0, 0.0001),
+    "beat_scaler": lambda: widgets.BeatTheScaler(steps=3, device="cpu"),
+    "bits": lambda: widgets.BitExplorer(FP16, 1.0),
+    "block_scales": widgets.BlockScales,
+    "graph": widgets.CastPasses,
+    "ledger": lambda: widgets.CastLedger(torch.relu, torch.ones(2, 2)),
+    "live": lambda: widgets.LiveTraining("digits", steps=3, device="cpu"),
+    "mma_block": widgets.MmaBlock,
+    "number_line": lambda: widgets.NumberLine(FP16, 2049.0),
+    "patient_wall": widgets.PatientWall,
+    "predict": lambda: widgets.predict("scaling.order"),
+    "quiz": lambda: widgets.quiz("before"),
+    "scaler_presets": lambda: widgets.ScalerPresets(SHORT),
+    "scaler_timeline": lambda: widgets.ScalerTimeline(SHORT),
+    "step_debugger": lambda: widgets.StepDebugger(TASKS["digits"]),
+    "swallowed": widgets.SwallowedUpdates,
+    "training_bar": lambda: widgets.TrainingBar(TASKS["digits"], RECIPES["FP32"], steps=2, device="cpu"),
+    "underflow": lambda: widgets.UnderflowHistogram(snapshot(GRADIENTS, step=0, kind="weight gradients")),
+    "workbench": lambda: widgets.Workbench("digits", steps=3, device="cpu"),
+    "zoom": lambda: widgets.GradientZoom({0: GRADIENTS}),
 }
 PICTURES = {"scaler_presets", "scaler_timeline", "underflow", "zoom"}
 REFUSED: dict[str, list[tuple[str, object, str | None]]] = {
@@ -149,12 +121,9 @@ def state(widget: Any) -> dict[str, Any]:
     return {name: value for name, value in widget.get_state().items() if name != "layout"}
 
 
-def test_what_is_sent_is_json_and_bytes(widget: Any) -> None:
-    json.dumps(state(widget), allow_nan=False, default=lambda part: memoryview(part).nbytes)
-
-
-def test_what_does_not_exist_is_refused_and_changes_nothing(name: str, widget: Any) -> None:
+def test_what_is_sent_is_json_and_what_does_not_exist_is_refused_and_changes_nothing(name: str, widget: Any) -> None:
     before = state(widget)
+    json.dumps(before, allow_nan=False, default=lambda part: memoryview(part).nbytes)
     for trait, value, words in REFUSED.get(name, []):
         with pytest.raises(traitlets.TraitError, match=words and re.escape(words)):
             setattr(widget, trait, value)

@@ -5,7 +5,6 @@ import math
 import threading
 from dataclasses import replace
 from functools import partial
-from itertools import product
 from typing import ClassVar
 
 import numpy as np
@@ -18,7 +17,7 @@ from labkit.widgets import LiveTraining
 from labkit.widgets.bench.bench import MERGE_STEPS, SETTLE_STEPS
 from labkit.widgets.bench.knobs import Knobs, Scaling, knobs_of, recipe_of
 from labkit.widgets.bench.words import sentence, static_bench, who
-from labkit.widgets.driven.controller import AFTER, FRAME_SECONDS, IN_FLIGHT, UNANSWERED_SECONDS, Button, Phase
+from labkit.widgets.driven.controller import FRAME_SECONDS, IN_FLIGHT, UNANSWERED_SECONDS, Button, Phase
 
 TASK = TASKS["segmentation"]
 
@@ -71,20 +70,6 @@ def ticked(c, times):
     return c
 
 
-# --- states -------------------------------------------------------------------------------------------------
-
-
-def test_a_button_does_what_the_table_says_or_nothing():
-    c = controller()
-    for phase, button in product(Phase, Button):
-        c.phase = phase
-        assert c.enabled == sorted(AFTER[phase])
-        c.handle(button)
-        assert c.phase is AFTER[phase].get(button, phase), (phase, button)
-    assert all(AFTER[phase] for phase in Phase), "every phase can be left"
-    assert [phase for phase in Phase if Button.PAUSE in AFTER[phase]] == [Phase.RUNNING]
-
-
 def test_each_step_that_was_pressed_is_done_unless_the_run_is_stopped():
     c = controller()
     c.handle(Button.STEP)
@@ -103,45 +88,28 @@ def test_each_step_that_was_pressed_is_done_unless_the_run_is_stopped():
     assert sentence(c).startswith("Stopped at step 4 of 20: ")
 
 
-# --- the FP32 run, and what a reset keeps -------------------------------------------------------------------
-
-
-def test_fp32_goes_in_lockstep_the_first_time_and_is_kept_for_the_next():
-    c = ticked(controller(), 8)
+def test_reset_keeps_fp32_the_controls_and_the_run_before():
+    c = controller()
+    c.handle(change(c, scaling=Scaling.STATIC, log2_scale=5))
+    ticked(c, 8)
+    before, fp32 = list(c.run.steps), list(c.fp32.steps)
     c.handle(Button.RESET)
-    kept = list(c.fp32.steps)
+    assert (c.phase, c.run.steps, c.run.marks, c.run.wanted.log2_scale) == ("idle", [], [], 5)
+    assert c.previous == before
     ticked(c, 5)
-    assert len(kept) == 8
-    assert c.fp32.steps == kept
+    assert c.run.steps[0].scale == 32.0
+    assert (len(fp32), c.fp32.steps) == (8, fp32), "FP32 goes in lockstep the first time, and is kept for the next"
     ticked(c, 5)
     assert [s.step for s in c.fp32.steps] == list(range(1, 11))
 
 
-def test_reset_starts_a_new_run_keeps_the_controls_and_shows_the_run_before():
-    c = controller()
-    c.handle(change(c, scaling=Scaling.STATIC, log2_scale=5))
-    ticked(c, 4)
-    before = list(c.run.steps)
-    c.handle(Button.RESET)
-    assert (c.phase, c.run.steps, c.run.marks, c.run.wanted.log2_scale) == ("idle", [], [], 5)
-    assert c.previous == before
-    ticked(c, 1)
-    assert c.run.steps[0].scale == 32.0
-
-
-# --- changes on the way -------------------------------------------------------------------------------------
-
-
-def test_a_change_takes_effect_at_the_next_step_and_leaves_a_mark_there():
+def test_a_change_takes_effect_at_the_next_step_with_a_mark_but_before_the_first_it_is_a_beginning():
     c = ticked(controller(), 3)
     c.handle(change(c, scaling=Scaling.STATIC, log2_scale=10))
     assert [m.label for m in c.run.marks] == []
     c.tick()
     assert [s.scale for s in c.run.steps] == [1, 1, 1, 1024]
     assert [(m.step, m.label) for m in c.run.marks] == [(4, "scaling on, 2^10")]
-
-
-def test_a_change_before_the_first_step_is_a_beginning_not_a_mark():
     c = controller()
     c.handle(Button.START)
     c.build()  # takes a second, time enough to press something
@@ -149,37 +117,6 @@ def test_a_change_before_the_first_step_is_a_beginning_not_a_mark():
     ticked(c, 2)
     assert c.run.marks == []
     assert c.run.steps[0].scale == 2.0**16
-
-
-def test_a_drag_moves_one_mark_and_a_later_change_has_its_own():
-    c = ticked(controller(recipe="FP16 static", steps=40), 3)
-    for exponent in (11, 12, 13):
-        c.handle(change(c, log2_scale=exponent))
-        c.tick()
-    assert [(m.step, m.label) for m in c.run.marks] == [(6, "scale 2^13")]
-    for _ in range(MERGE_STEPS):
-        c.tick()
-    c.handle(change(c, log2_scale=20))
-    c.tick()
-    assert [(m.step, m.label) for m in c.run.marks] == [(6, "scale 2^13"), (6 + 1 + MERGE_STEPS, "scale 2^20")]
-    c = ticked(controller(), 3)
-    for masters, labels in (("forgotten", ["master weights forgotten"]), ("kept", [])):  # there and back again
-        c.handle(change(c, masters=masters))
-        c.tick()
-        assert [m.label for m in c.run.marks] == labels
-
-
-def test_underflow_is_measured_once_the_hand_rests():
-    c = ticked(controller(steps=40), 9)
-    for exponent in (3, 4, 5):  # steps 10, 11 and 12: the hand moves, also over step 11, which had its turn
-        c.handle(change(c, scaling=Scaling.STATIC, log2_scale=exponent))
-        c.tick()
-    for _ in range(10):
-        c.tick()
-    assert [s.step for s in c.run.steps if s.underflow is not None] == [1, 12 + SETTLE_STEPS - 1, 21]
-
-
-def test_a_dynamic_scale_can_be_reset_to_its_start():
     c = controller()
     c.handle(change(c, scaling=Scaling.DYNAMIC, log2_scale=16))
     ticked(c, 2)
@@ -195,15 +132,29 @@ def test_a_dynamic_scale_can_be_reset_to_its_start():
     assert c.run.run.changes[-1].master_weights is False
 
 
-def test_a_change_that_the_recipe_cannot_have_is_refused_in_words():
-    c = controller(recipe="O3")
-    c.handle(change(c, masters="kept"))
-    assert c.run.wanted.masters == "none"
-    assert "master weights are FP32" in c.notice
-    c.handle(change(c, log2_scale=31))
-    assert "from 0 to 30, got 31" in c.notice
-    c.handle(Button.START)
-    assert c.notice == ""
+def test_a_drag_moves_one_mark_and_underflow_is_measured_once_the_hand_rests():
+    c = ticked(controller(recipe="FP16 static", steps=40), 3)
+    for exponent in (11, 12, 13):
+        c.handle(change(c, log2_scale=exponent))
+        c.tick()
+    assert [(m.step, m.label) for m in c.run.marks] == [(6, "scale 2^13")]
+    for _ in range(MERGE_STEPS):
+        c.tick()
+    c.handle(change(c, log2_scale=20))
+    c.tick()
+    assert [(m.step, m.label) for m in c.run.marks] == [(6, "scale 2^13"), (6 + 1 + MERGE_STEPS, "scale 2^20")]
+    c = ticked(controller(), 3)
+    for masters, labels in (("forgotten", ["master weights forgotten"]), ("kept", [])):  # there and back again
+        c.handle(change(c, masters=masters))
+        c.tick()
+        assert [m.label for m in c.run.marks] == labels
+    c = ticked(controller(steps=40), 9)
+    for exponent in (3, 4, 5):  # steps 10, 11 and 12: the hand moves, also over step 11, which had its turn
+        c.handle(change(c, scaling=Scaling.STATIC, log2_scale=exponent))
+        c.tick()
+    for _ in range(10):
+        c.tick()
+    assert [s.step for s in c.run.steps if s.underflow is not None] == [1, 12 + SETTLE_STEPS - 1, 21]
 
 
 def test_every_recipe_has_its_knobs_and_what_has_none_is_in_the_sentence():
@@ -219,7 +170,15 @@ def test_every_recipe_has_its_knobs_and_what_has_none_is_in_the_sentence():
         live.close()
 
 
-def test_what_cannot_be_trained_is_refused_with_what_can():
+def test_what_cannot_be_trained_or_turned_is_refused_with_what_can():
+    c = controller(recipe="O3")
+    c.handle(change(c, masters="kept"))
+    assert c.run.wanted.masters == "none"
+    assert "master weights are FP32" in c.notice
+    c.handle(change(c, log2_scale=31))
+    assert "from 0 to 30, got 31" in c.notice
+    c.handle(Button.START)
+    assert c.notice == ""
     for arguments, words in (
         ({"task": "sorting"}, "'segmentation'.*got 'sorting'"),
         ({"recipe": "FP12"}, "'FP16 static'.*got 'FP12'"),
@@ -230,21 +189,13 @@ def test_what_cannot_be_trained_is_refused_with_what_can():
             LiveTraining(**arguments)
 
 
-# --- errors and numbers that are none -----------------------------------------------------------------------
-
-
-def test_an_error_in_the_task_becomes_a_sentence_and_reset_begins_again():
+def test_an_error_and_nan_have_a_sentence_and_reset_begins_again():
     c = ticked(controller(breaks_at=3), 3)
-    assert c.phase == "failed"
-    assert sentence(c) == (
-        "Training ended after step 2 by an error: RuntimeError: no such operator. Press Reset to begin again."
-    )
+    ended = "Training ended after step 2 by an error: RuntimeError: no such operator. Press Reset to begin again."
+    assert (c.phase, sentence(c)) == ("failed", ended)
     c.handle(Button.RESET)
     ticked(c, 2)
     assert (c.phase, len(c.run.steps), len(c.fp32.steps)) == ("running", 2, 2)
-
-
-def test_nan_has_a_first_step_and_a_sentence():
     c = ticked(controller(losses=dict.fromkeys(range(4, 21), math.nan)), 6)
     assert sentence(c) == (
         "Step 6 of 20: the loss of FP16 without scaling has been NaN since step 4, FP32 at 0.0833. Infinity or NaN "
@@ -253,15 +204,9 @@ def test_nan_has_a_first_step_and_a_sentence():
     assert "inf" not in sentence(ticked(controller(losses={4: math.inf}), 6)), "this one came back"
 
 
-# --- words --------------------------------------------------------------------------------------------------
-
-UNSCALED = Knobs()
-SCALED = Knobs(scaling=Scaling.STATIC)
-
-
-def moment(phase=Phase.RUNNING, total=250, knobs=UNSCALED, wanted=None, skipped=0, underflow=None, changes=0):
+def moment(phase=Phase.RUNNING, total=250, knobs=None, wanted=None, skipped=0, underflow=None, changes=0):
     """A bench after step 120, the latest of which were skipped."""
-    c = controller(total)
+    c, knobs = controller(total), knobs or Knobs()
     c.phase, c.run.knobs, c.run.wanted = phase, knobs, wanted or knobs
     c.run.steps += [StepRecord(n, 0.0252, 1.0, False, n <= 120 - skipped, underflow) for n in range(1, 121)]
     c.fp32.steps += [StepRecord(n, 0.0101, 1.0, False, True) for n in range(1, 121)]
@@ -271,7 +216,7 @@ def moment(phase=Phase.RUNNING, total=250, knobs=UNSCALED, wanted=None, skipped=
 
 def test_the_sentence_says_what_the_figure_shows():
     numbers = "is at 0.0252, FP32 at 0.0101"
-    too_high = Knobs(scaling=Scaling.STATIC, log2_scale=30)
+    scaled, too_high = (Knobs(scaling=Scaling.STATIC, log2_scale=log2_scale) for log2_scale in (10, 30))
     ended = moment(Phase.FINISHED, 120)
     ended.run.metrics[120], ended.fp32.metrics[120] = 0.04, 0.706
     beginning, building = controller(250), controller(250)
@@ -280,7 +225,7 @@ def test_the_sentence_says_what_the_figure_shows():
     for c, words in (
         (moment(underflow=0.82),
          f"Step 120 of 250: FP16 without scaling {numbers}; 82% of its gradient elements underflow."),
-        (moment(Phase.PAUSED, knobs=SCALED, underflow=0.0),
+        (moment(Phase.PAUSED, knobs=scaled, underflow=0.0),
          f"Paused at step 120 of 250: FP16 with a static scale of 2^10 {numbers}; none of its gradient elements "
          "underflow."),
         (ended, "Finished at step 120: FP16 without scaling has Dice 0.040, FP32 0.706; losses 0.0252 and 0.0101."),
@@ -303,11 +248,8 @@ def test_the_sentence_says_what_the_figure_shows():
     assert sentence(ended).endswith(" On the CPU, emulated, FP32 did 41 steps a second, this run 62.5.")
 
 
-# --- what is sent -------------------------------------------------------------------------------------------
-
-
 class Post:
-    """The browser's end: keeps frames, acknowledges when told to."""
+    """The browser's end: keeps frames."""
 
     def __init__(self, c):
         self.now, self.frames = 100.0, []
@@ -315,28 +257,17 @@ class Post:
         c.send = lambda content, buffers: self.frames.append((content, buffers))
         c.forget_sent()
 
-    def acknowledge(self):
-        self.box.drawn(self.frames[-1][0]["number"])
-
     def rows(self):
         return [np.frombuffer(buffers[4], "<f4").reshape(-1, 5) for _, buffers in self.frames]
 
 
-def test_nan_travels_in_the_buffer_and_the_rest_is_plain_json():
+def test_a_newcomer_and_a_reset_get_the_whole_curve_with_nan_in_the_buffer_and_the_rest_as_plain_json():
     c = ticked(controller(losses={2: math.nan, 3: math.inf}), 3)
     post = Post(c)
     post.box.post(urgent=True)
-    content, _ = post.frames[0]
-    json.dumps(content, allow_nan=False)
-    loss, underflow = post.rows()[0][:, 0], post.rows()[0][:, 3]
-    np.testing.assert_array_equal(loss, np.float32([1, np.nan, np.inf]))
-    np.testing.assert_array_equal(underflow, np.float32([0.25, np.nan, np.nan]))
-
-
-def test_a_newcomer_and_a_reset_get_the_whole_curve():
-    c = ticked(controller(), 3)
-    post = Post(c)
-    post.box.post(urgent=True)
+    json.dumps(post.frames[0][0], allow_nan=False)
+    np.testing.assert_array_equal(post.rows()[0][:, 0], np.float32([1, np.nan, np.inf]))
+    np.testing.assert_array_equal(post.rows()[0][:, 3], np.float32([0.25, np.nan, np.nan]))
     post.box.forget_sent()
     post.box.post(urgent=True)
     assert [len(rows) for rows in post.rows()] == [3, 3]
@@ -369,38 +300,29 @@ def test_runs_on_record_are_shown_until_one_of_the_learner_begins():
 
 
 def test_a_second_of_quick_steps_is_thirty_frames_and_no_step_is_lost():
-    c = ticked(controller(steps=500), 0)
-    post = Post(c)
-    for _ in range(200):
-        c.tick()
-        post.now += 0.005
-        if post.box.post():
-            post.acknowledge()
+    def shown(times, seconds, drawn=True):
+        post = Post(ticked(controller(steps=500), 0))
+        for _ in range(times):
+            post.box.tick()
+            post.now += seconds
+            if post.box.post() and drawn:
+                post.box.drawn(post.frames[-1][0]["number"])
+        return post
+
+    post = shown(200, 0.005)
     assert len(post.frames) == pytest.approx(1 / FRAME_SECONDS, abs=2)
     post.box.post(urgent=True)
     assert sum(map(len, post.rows())) == 200
-    post = Post(ticked(controller(), 0))
-    for _ in range(80):  # a step every 25 ms: 30 frames a second on average, where a fixed gap would give 20
-        post.now += 0.025
-        if post.box.post():
-            post.acknowledge()
-    assert 58 <= len(post.frames) <= 62
-    post = Post(ticked(controller(), 0))
-    for _ in range(400):  # a browser that does not draw is told less often
-        post.now += 0.005
-        post.box.post()
-    assert len(post.frames) <= IN_FLIGHT + 2.0 / UNANSWERED_SECONDS + 1
-
-
-# --- the thread ---------------------------------------------------------------------------------------------
+    # A step every 25 ms: 30 frames a second on average, where a fixed gap would give 20.
+    assert 58 <= len(shown(80, 0.025).frames) <= 62
+    assert len(shown(400, 0.005, drawn=False).frames) <= IN_FLIGHT + 2.0 / UNANSWERED_SECONDS + 1, "told less often"
 
 
 class Watched:
     """A controller whose frames wake the test."""
 
     def __init__(self, c):
-        self.frame = threading.Condition()
-        self.frames = []
+        self.frame, self.frames = threading.Condition(), []
         self.c, c.send = c, self._take
 
     def _take(self, content, buffers):
@@ -417,40 +339,34 @@ class Watched:
 @pytest.fixture
 def watched():
     made = []
-
-    def make(c):
-        made.append(Watched(c))
-        return made[-1]
-
-    yield make
+    yield lambda c: made.append(Watched(c)) or made[-1]
     for one in made:
         one.c.close()
         assert not one.c.alive
 
 
-def test_a_training_in_its_thread_ends_or_fails_and_begins_again(watched):
+def test_a_training_in_its_thread_ends_or_fails_and_begins_again(watched, caplog):
     w = watched(controller(steps=30))
     w.c.ask(Button.START)
     last = w.wait(lambda f: f["phase"] == "finished")
     assert last["step"] == 30
     assert (last["metric_name"], last["fp32_metric"], last["branches"][0]["metric"]) == ("Dice", "0.300", "0.300")
-    w = watched(controller(breaks_at=2))
-    w.c.ask(Button.START)
-    assert "no such operator" in w.wait(lambda f: f["phase"] == "failed")["sentence"]
     w.c.ask(Button.RESET)
     w.wait(lambda f: f["phase"] == "idle")
-
-
-def test_an_error_in_the_labs_own_thread_is_logged(watched, caplog):
-    c = controller()
-    w = watched(c)
-    c.tick = lambda: 1 / 0
+    w.c.tick = lambda: 1 / 0  # an error of the lab's own
     w.c.ask(Button.START)
     assert "ZeroDivisionError" in w.wait(lambda f: f["phase"] == "failed")["sentence"]
     assert "could not go on" in caplog.text
 
 
-def test_one_training_at_a_time(watched):
+def test_a_request_while_a_thread_ends_is_served_by_the_next_and_one_trains_at_a_time(watched):
+    w = watched(controller(steps=10**6))
+    for _ in range(20):
+        w.c.ask(Button.START)
+        w.c.rest("nobody looks.")
+    w.c.ask(Button.STEP, number=7)
+    w.wait(lambda f: f["answered"] == 7 and f["step"] >= 1)
+    assert sum(thread.name == "labkit live training" for thread in threading.enumerate()) == 1
     gate = threading.Event()
 
     class Slow(FakeRun):
@@ -458,8 +374,7 @@ def test_one_training_at_a_time(watched):
             gate.wait(20)
             return super().step()
 
-    first = watched(live_bench("FP16", 1000, Slow))
-    second = watched(controller(steps=3))
+    first, second = watched(live_bench("FP16", 1000, Slow)), watched(controller(steps=3))
     first.c.ask(Button.START)
     first.wait(lambda f: f["phase"] == "running")
     second.c.ask(Button.START)
@@ -472,8 +387,10 @@ def test_a_hidden_widget_pauses_ends_its_thread_and_resumes_on_request(watched):
     w = watched(controller(steps=10**6))
     w.c.ask(Button.START)
     w.wait(lambda f: f["step"] > 3)
-    thread = w.c._thread
+    thread, second = w.c._thread, watched(controller(steps=3))
     w.c.rest("nobody looks.")
+    second.c.ask(Button.START)  # which does not wake the first
+    second.wait(lambda f: f["phase"] == "finished")
     thread.join(20)
     assert not w.c.alive
     steps = w.c.run.done
@@ -484,31 +401,7 @@ def test_a_hidden_widget_pauses_ends_its_thread_and_resumes_on_request(watched):
     w.wait(lambda f: f["step"] > steps)
 
 
-def test_a_request_while_a_thread_ends_is_served_by_the_next(watched):
-    w = watched(controller(steps=10**6))
-    for _ in range(20):
-        w.c.ask(Button.START)
-        w.c.rest("nobody looks.")
-    w.c.ask(Button.STEP, number=7)
-    w.wait(lambda f: f["answered"] == 7 and f["step"] >= 1)
-    assert sum(thread.name == "labkit live training" for thread in threading.enumerate()) == 1
-
-
-def test_a_training_that_rests_is_not_woken_when_another_starts(watched):
-    first, second = watched(controller(steps=10**6)), watched(controller(steps=3))
-    first.c.ask(Button.START)
-    first.wait(lambda f: f["step"] > 3)
-    first.c.rest("nobody looks.")
-    second.c.ask(Button.START)
-    second.wait(lambda f: f["phase"] == "finished")
-    first.c._thread.join(20)
-    assert not first.c.alive
-
-
-# --- the widget and a real training -------------------------------------------------------------------------
-
-
-def test_messages_of_the_browser_are_commands():
+def test_messages_of_the_browser_are_commands_and_the_standing_figure_survives_losses_that_are_not_finite():
     live = LiveTraining("digits", steps=4, device="cpu")
     for message, knobs in (
         ({"knob": "log2_scale", "to": 4}, {"log2_scale": 4}),
@@ -527,9 +420,6 @@ def test_messages_of_the_browser_are_commands():
     live.bench.tick()
     assert live.still()["image/png"].startswith(b"\x89PNG")
     live.close()
-
-
-def test_the_standing_figure_survives_losses_that_are_not_finite():
     c = controller(losses={3: math.nan, 4: math.nan, 5: math.inf})
     c.handle(change(c, scaling=Scaling.DYNAMIC))
     figure = static_bench(ticked(c, 5))

@@ -42,11 +42,8 @@ def rows(block: dict[str, Any]) -> dict[str, dict[str, str]]:
 
 def value_of(row: dict[str, str], top: int, kinds: str = "zk") -> Fraction:
     """Read a row of bits as a number; only columns of these kinds."""
-    size = sum(
-        (Fraction(2) ** (top - i) for i, (bit, kind) in enumerate(zip(row["bits"], row["kinds"], strict=True))
-         if bit == "1" and kind in kinds),
-        Fraction(0),
-    )  # fmt: skip
+    seen = enumerate(zip(row["bits"], row["kinds"], strict=True))
+    size = sum((Fraction(2) ** (top - i) for i, (bit, kind) in seen if bit == "1" and kind in kinds), Fraction(0))
     return -size if row["sign"] else size
 
 
@@ -126,7 +123,7 @@ def test_every_row_is_its_term_and_every_sum_adds_up(js):
                 assert abs(value_of(result, top)) == abs(Fraction(block.result)), case
 
 
-def test_what_is_cut_and_dropped_is_what_is_missing(js):
+def test_what_is_cut_and_dropped_is_what_is_missing_and_sums_of_few_powers_of_two_are_written_as_such(js):
     board = MmaBlock("random", "H100", 3)
     (view,) = shown(js, board.terms, "H100")
     top = board.blocks[0].unit_exponent + view["edge"] - 1
@@ -135,6 +132,8 @@ def test_what_is_cut_and_dropped_is_what_is_missing(js):
     exact = Fraction(c) + sum((Fraction(x) * Fraction(y) for x, y in zip(a, b, strict=True)), Fraction(0))
     assert sum(value_of(row, top, "zkc") for row in added) == exact
     assert value_of(result, top, "kd") == value_of(total, top)
+    values = (0.0, 65536.0, 2.0**-30, 2.0**30, -1 - 2.0**-9, 1.5)
+    assert [js.run("shownValue", value) for value in values] == ["0", "65536", "2^-30", "2^30", "-1 - 2^-9", "1.5"]
 
 
 def test_a_preset_begins_where_it_tells_most_and_fewer_blocks_never_leave_the_block_behind():
@@ -150,42 +149,27 @@ def test_a_preset_begins_where_it_tells_most_and_fewer_blocks_never_leave_the_bl
     assert board.blocks[1].terms[-1].value == board.blocks[0].result, "the next block begins with the last result"
 
 
-def test_sums_of_few_powers_of_two_are_written_as_such(js):
-    values = (0.0, 65536.0, 2.0**-30, 2.0**30, -1 - 2.0**-9, 1.5)
-    assert [js.run("shownValue", value) for value in values] == ["0", "65536", "2^-30", "2^30", "-1 - 2^-9", "1.5"]
-
-
-@pytest.fixture(scope="module")
-def found():
-    return sum_errors([16, 256, 2048])
-
-
-class TestErrorsAgainstLength:
-    def test_they_are_those_of_other_peoples_sums(self, found):
-        generator = torch.Generator().manual_seed(0)
-        a, b = (torch.rand(17, 2048, generator=generator).half().numpy() for _ in range(2))
-        for i, k in enumerate(found.lengths):
-            left, right = a[:, :k].astype(np.float64), b[:, :k].astype(np.float64)
-            exact = np.array([math.fsum(row) for row in left * right])
-            in_fp32 = np.add.accumulate((left * right).astype(np.float32), axis=1)[:, -1]  # products are exact in FP32
-            in_fp16 = np.zeros(17, np.float16)
-            for term in (left * right).T:
-                in_fp16 = (in_fp16 + term).astype(np.float16)  # one rounding: in_fp16 is widened to FP64 first
-            for name, sums in (("FP32, one by one", in_fp32), ("FP16, one by one", in_fp16)):
-                assert found.errors[name][i] == pytest.approx(np.median(abs(sums - exact) / exact), rel=1e-6)
-
-    def test_newer_tensor_cores_are_nearer_and_fp32_is_nearest(self, found):
-        last = {name: each[-1] for name, each in found.errors.items()}
-        assert sorted(last, key=last.__getitem__) == [
-            "FP32, in pairs", "FP32, one by one", "H100", "A100", "V100", "V100, C and D in FP16", "FP16, one by one",
-        ]  # fmt: skip
-
-        words = sum_errors_sentence(found)
-        assert words.startswith("At K = 2,048 the same sums are off by ")
-        figure = sum_errors_figure(found)
-        assert " ".join(figure.get_supxlabel().split()) == words
-        assert [line.get_label() for line in figure.axes[0].lines] == list(found.errors)
-
-        for lengths in ([], [0, 4]):
-            with pytest.raises(ValueError, match="expected 1 and more"):
-                sum_errors(lengths)
+def test_errors_against_length_are_those_of_other_peoples_sums_and_newer_tensor_cores_are_nearer():
+    generator, found = torch.Generator().manual_seed(0), sum_errors([16, 256, 2048])
+    a, b = (torch.rand(17, 2048, generator=generator).half().numpy().astype(np.float64) for _ in range(2))
+    for i, k in enumerate(found.lengths):
+        products = (a * b)[:, :k]  # exact, in FP32 too
+        exact = np.array([math.fsum(row) for row in products])
+        in_fp32 = np.add.accumulate(products.astype(np.float32), axis=1)[:, -1]
+        in_fp16 = np.zeros(17, np.float16)
+        for term in products.T:
+            in_fp16 = (in_fp16 + term).astype(np.float16)  # one rounding: in_fp16 is widened to FP64 first
+        for name, sums in (("FP32, one by one", in_fp32), ("FP16, one by one", in_fp16)):
+            assert found.errors[name][i] == pytest.approx(np.median(abs(sums - exact) / exact), rel=1e-6)
+    last = {name: each[-1] for name, each in found.errors.items()}
+    assert sorted(last, key=last.__getitem__) == [
+        "FP32, in pairs", "FP32, one by one", "H100", "A100", "V100", "V100, C and D in FP16", "FP16, one by one",
+    ]  # fmt: skip
+    words = sum_errors_sentence(found)
+    assert words.startswith("At K = 2,048 the same sums are off by ")
+    figure = sum_errors_figure(found)
+    assert " ".join(figure.get_supxlabel().split()) == words
+    assert [line.get_label() for line in figure.axes[0].lines] == list(found.errors)
+    for lengths in ([], [0, 4]):
+        with pytest.raises(ValueError, match="expected 1 and more"):
+            sum_errors(lengths)

@@ -1,7 +1,7 @@
-"""The number line: what every rounding makes of a number, in the page, and the state that Python keeps."""
+"""The number line, and swallowed updates against plain loops of numpy and torch."""
 
 from fractions import Fraction
-from itertools import product
+from itertools import pairwise, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,8 +10,10 @@ import torch
 import traitlets
 
 from labkit.formats import BF16, E2M1, E4M3, E8M0, FORMATS, FP16, FP32, FP64, Format, Rounding, round_to
-from labkit.widgets import NumberLine
+from labkit.widgets import NumberLine, SwallowedUpdates
 from labkit.widgets.number_line.widget import as_text, whole
+from labkit.widgets.swallowed.curves import METHODS, compensated, curves, moved, random_bits, repeated, stochastic
+from labkit.widgets.swallowed.widget import UPDATES, WEIGHTS, quarters
 from tests.widgets.pages import Scripts
 
 NARROW = [row for row in FORMATS.values() if row is not FP64]
@@ -39,45 +41,37 @@ class Line(Scripts):
         return self.rounded(x, format, mode)["sentence"]
 
 
-@pytest.fixture(scope="module")
-def js(browser: Any) -> Line:
-    return Line(browser, "exact", "number_line")
+FOLDERS, SCRIPTS = ("exact", "number_line", "swallowed"), Line
 
 
-@pytest.fixture
-def line():
-    return NumberLine(FP16, 2049.0)
-
-
-def test_worked_example(page):
+def test_worked_example_and_text_moves_x_and_x_writes_the_text(page):
     """2049 is half-way between two FP16 numbers."""
     root = page.show(NumberLine(FP16, 2049.0))
-
-    def becomes(mode):
+    for mode, value in (("NEAREST_EVEN", "2048"), ("NEAREST_AWAY", "2050"), ("STOCHASTIC", "2048 or 2050")):
         page.set(rounding=mode)
-        return root.locator(f"label:has(input[value={mode}]) .nl-value").text_content()
-
-    assert becomes("NEAREST_EVEN") == "2048"
-    assert becomes("NEAREST_AWAY") == "2050"
-    assert becomes("STOCHASTIC") == "2048 or 2050"
+        assert root.locator(f"label:has(input[value={mode}]) .nl-value").text_content() == value
     assert page.trait("sentence") == (
         "2049 lies half-way between the FP16 numbers 2048 and 2050, 2 apart; stochastic rounding makes it 2048 in 50% "
         "and 2050 in 50% of the draws."
     )
+    box = root.get_by_role("textbox", name="x")
+    box.fill("2^-24")
+    assert (page.trait("x"), box.input_value()) == (2.0**-24, "2^-24")
+    page.set(x=0.25)
+    assert box.input_value() == "0.25"
+    for text in ("0,1", "x", "", "inf", "nan"):
+        box.fill(text)
+        assert root.locator(".nl-problem").text_content(), text
+        assert (page.trait("x"), box.input_value()) == (0.25, text)
+    page.set(x=3)
+    assert (root.locator(".nl-problem").text_content(), box.input_value()) == ("", "3")
 
 
 class TestOutcomes:
-    def test_to_nearest_is_what_numpy_and_torch_do(self, js):
-        x = np.float32([0.1, -0.1, 1e-9, 65519.0, 65520.0, -1e6, 0.0, 3 * 2.0**-25, 1 / 3])  # torch rounds FP64 twice
-        with np.errstate(over="ignore"):
-            oracles = {FP16: x.astype(np.float16), BF16: torch.tensor(x).bfloat16().float().numpy()}
-        for format, oracle in oracles.items():
-            found = [js.outcomes(float(each), format, Rounding.NEAREST_EVEN)[0].value for each in x]
-            np.testing.assert_array_equal(found, oracle.astype(np.float64))
-
     def test_stochastic_odds_have_the_number_as_their_mean(self, js):
         for format, x in product(NARROW, [0.1, 5.3, 1e-9, 447.9, 0.3333, 1e5]):
             found = js.outcomes(x, format, Rounding.STOCHASTIC)
+            assert js.sentence(x, format, Rounding.STOCHASTIC).endswith("."), (format.name, x)
             assert sum(o.odds for o in found) == 1, (format.name, x)
             assert all(0 < o.odds <= 1 for o in found), (format.name, x)
             if len(found) == 2 and np.isfinite([o.value for o in found]).all() and x > format.smallest_normal:
@@ -121,51 +115,26 @@ class TestInterval:
                 assert (at == value) == ends[f"{side}_in"], case
                 outside = float(round_to(np.nextafter(ends[side], beyond), format, rounding))
                 assert outside != value or format.max == abs(value), case
-
-    def test_zero_has_both_sides_and_beyond_the_largest_there_is_no_end(self, js):
         ends = {"low": -(2.0**-25), "high": 2.0**-25, "low_in": True, "high_in": True}
         assert js.interval(1e-9, FP16, Rounding.NEAREST_EVEN) == js.interval(-1e-9, FP16, Rounding.NEAREST_EVEN) == ends
         assert js.interval(1e6, FP16, Rounding.NEAREST_EVEN)["high"] is None
         assert js.interval(-1e6, FP16, Rounding.NEAREST_EVEN)["low"] is None
 
 
-class TestState:
-    def test_text_moves_x_and_x_writes_the_text(self, page, line):
-        root = page.show(line)
-        box = root.get_by_role("textbox", name="x")
-        box.fill("2^-24")
-        assert (page.trait("x"), box.input_value()) == (2.0**-24, "2^-24")
-        page.set(x=0.25)
-        assert box.input_value() == "0.25"
-        for text in ("0,1", "x", "", "inf", "nan"):
-            box.fill(text)
-            assert root.locator(".nl-problem").text_content(), text
-            assert (page.trait("x"), box.input_value()) == (0.25, text)
-        page.set(x=3)
-        assert (root.locator(".nl-problem").text_content(), box.input_value()) == ("", "3")
-
-    def test_every_format_answers_every_number(self, js):
-        for format, x in product(NARROW, [-0.1, 0.0, 1e-30, 1.0, 447.0, 1e30]):
-            view = js.rounded(x, format, Rounding.NEAREST_EVEN)
-            assert len(view["rows"]) == len(Rounding), (format.name, x)
-            assert view["sentence"].endswith("."), (format.name, x)
-
-    def test_the_window_stays_when_the_format_changes_and_a_log_scale_begins_above_zero(self, line):
-        line.window = (1.0, 3.0)
-        line.format = BF16
-        assert line.window == (1.0, 3.0)
-        line.whole()
-        assert line.window == whole(BF16, "log")
-        line.scale = "linear"
-        line.window = (-1.0, 1.0)
-        line.scale = "log"
-        assert line.window == whole(BF16, "log")
-
-    def test_a_learner_may_bring_a_format_but_not_that_of_x_itself(self, line):
-        line.format = Format("mine", exponent_bits=4, significand_bits=7)
-        assert "mine" in [row["name"] for row in line.get_state()["_formats"]]
-        with pytest.raises(traitlets.TraitError, match="FP64"):
-            NumberLine(FP64)
+def test_the_window_stays_when_the_format_changes_and_a_log_scale_begins_above_zero():
+    line = NumberLine(FP16, 2049.0)
+    line.window = (1.0, 3.0)
+    line.format = BF16
+    assert line.window == (1.0, 3.0)
+    line.whole()
+    assert line.window == whole(BF16, "log")
+    line.scale, line.window = "linear", (-1.0, 1.0)
+    line.scale = "log"
+    assert line.window == whole(BF16, "log")
+    line.format = Format("mine", exponent_bits=4, significand_bits=7)
+    assert "mine" in [row["name"] for row in line.get_state()["_formats"]]
+    with pytest.raises(traitlets.TraitError, match="FP64"):
+        NumberLine(FP64)
 
 
 def test_the_sentence_says_where_x_lies_and_what_it_becomes(js):
@@ -181,10 +150,8 @@ def test_the_sentence_says_where_x_lies_and_what_it_becomes(js):
 
     for x in (0.1, -1e-7, 2049.0, 1e22, 65504.5):
         assert float(as_text(x)) == x
-    assert [
-        js.run("(n, d) => oddsText(fraction(BigInt(n), BigInt(d)))", *share)
-        for share in ((1, 2), (1, 3), (1, 10**5), (1, 1))
-    ] == ["50%", "33.3%", "<0.1%", "100%"]
+    for share, text in (((1, 2), "50%"), ((1, 3), "33.3%"), ((1, 10**5), "<0.1%"), ((1, 1), "100%")):
+        assert js.run("(n, d) => oddsText(fraction(BigInt(n), BigInt(d)))", *share) == text
 
 
 def test_the_axis_says_where_rounding_leaves_the_numbers(js):
@@ -196,3 +163,120 @@ def test_the_axis_says_where_rounding_leaves_the_numbers(js):
         if format.has_zero:
             assert round_to(facts["zero_to"], format) == 0, format.name
             assert round_to(facts["zero_to"] * (1 + 2.0**-40), format) == format.smallest_subnormal, format.name
+
+
+STEPS = 1000
+
+
+def numpy_loop(weight, update, steps, dtype):
+    """The plain loop, in whatever `dtype(number)` makes: numpy's numbers or torch's."""
+    w, u = dtype(weight), dtype(update)
+    found = [w]
+    for _ in range(steps):
+        w = w - u
+        found.append(w)
+    return np.array([float(each) for each in found])
+
+
+def bfloat16(number):
+    return torch.tensor(number, dtype=torch.float64).float().bfloat16()
+
+
+def pairs(count, seed=0):
+    """Return pairs of a weight and an update: some where the sliders stand, some anywhere."""
+    generator = np.random.default_rng(seed)
+    draw = generator.uniform
+    on = [(float(generator.choice(WEIGHTS)), float(generator.choice(UPDATES))) for _ in range(count)]
+    anywhere = [(float(2.0 ** draw(-6, 6)), float(2.0 ** draw(-22, -3))) for _ in range(count)]
+    return on + anywhere
+
+
+def test_guessing_ahead_gives_what_the_plain_loops_of_numpy_and_torch_give():
+    for weight, update in pairs(40):
+        for format, dtype in ((FP16, np.float16), (FP32, np.float32)):
+            found = repeated(weight, update, STEPS, format)
+            assert np.array_equal(found, numpy_loop(weight, update, STEPS, dtype)), (weight, update, format.name)
+    for case in pairs(10):
+        assert np.array_equal(repeated(*case, 300, BF16), numpy_loop(*case, 300, bfloat16)), case
+    for weight, update in pairs(2, seed=5):  # a master copy is seen as its float16
+        master = numpy_loop(weight, update, STEPS, np.float32).astype(np.float32)
+        found = curves(weight, update, STEPS)["FP16 + FP32 master"]
+        assert np.array_equal(found, master.astype(np.float16).astype(np.float64))
+
+
+def test_kahan_ends_within_an_ulp_of_the_exact_sum():
+    for weight, update in pairs(40, seed=4)[:40]:
+        exact = weight - STEPS * update
+        found = compensated(weight, update, STEPS)[-1]
+        largest = max(weight, abs(exact))
+        assert abs(found - exact) <= float(np.spacing(np.float16(largest)))
+
+
+class TestStochastic:
+    def test_each_step_goes_to_one_of_the_two_neighbours(self):
+        for weight, update in pairs(3, seed=6):
+            w = stochastic(weight, update, 200)
+            u = float(np.float16(update))
+            for before, after in pairwise(w):
+                near = np.float16(before - u)
+                neighbours = [near, np.nextafter(near, np.float16(np.inf)), np.nextafter(near, np.float16(-np.inf))]
+                assert after in [float(x) for x in neighbours]
+                assert abs(after - (before - u)) < float(np.spacing(near)) or after == before - u
+
+    def test_it_arrives_on_average_within_four_sigma(self):
+        """A step of a quarter ulp moves by a whole one with probability 1/4: variance 3/16 ulp^2 a step."""
+        ulp = 2.0**-11
+        update = ulp / 4
+        end = stochastic(1.0, update, STEPS)[-1]
+        sigma = np.sqrt(STEPS * 3 / 16) * ulp
+        assert abs(end - (1 - STEPS * update)) < 4 * sigma
+
+
+CURVES = "(all, steps, random) => all.map(([w, u]) => curvesOf(w, u, steps, random).map((curve) => [...curve]))"
+SENTENCE = """(weight, update, steps, random) => {
+  return swallowedSentence(curvesOf(weight, update, steps, random), weight, update, steps);
+}"""
+
+
+def sentence(js, weight, update, steps=STEPS):
+    return js.run(SENTENCE, weight, update, steps, random_bits(steps).tolist())
+
+
+def test_the_curves_of_the_page_are_those_of_python(js):
+    cases = [*pairs(12, seed=9), (65504.0, 1.0), (2.0**-24, 2.0**-24), (60000.0, 65504.0)]
+    for (weight, update), found in zip(cases, js.run(CURVES, cases, 300, random_bits(300).tolist()), strict=True):
+        if update == 65504.0:  # beyond the largest number
+            assert found[1][-1] == -np.inf
+            continue
+        expected = curves(weight, update, 300)
+        for name, curve in zip(METHODS, found, strict=True):
+            assert np.array_equal(curve, expected[name]), (weight, update, name)
+
+
+def test_the_page_follows_its_sliders_without_a_kernel(page):
+    swallowed = SwallowedUpdates(update=2.0**-10)
+    root = page.show(swallowed)
+    moves = root.locator("td[data-key=moved]").all_text_contents()
+    assert moves == [f"{n:,}" for n in swallowed.moved.values()]
+    root.get_by_role("slider").last.fill("0")
+    assert page.trait("update") == UPDATES[0]
+    assert page.trait("sentence").startswith("1,000 updates of 2^-20 should take the weight from 1 to 0.999: ")
+    root.get_by_role("button", name="BF16").click()
+    assert page.trait("highlight") == "BF16"
+    swallowed = SwallowedUpdates(weight=0.3, update=1e-4, steps=50)  # between the sliders' places
+    assert swallowed.moved["FP16"] == moved(numpy_loop(0.3, 1e-4, 50, np.float16))
+    with pytest.raises(ValueError, match="steps: expected 1 to 100,000, got 0"):
+        SwallowedUpdates(steps=0)
+
+
+def test_the_sentence_says_which_go_too_far_and_which_stay_short(js):
+    """At 1.5 an update of 0.625 ulp is rounded up to a whole one; from 16 to 8 one of 1.25 ulp is rounded down."""
+    said = sentence(js, 1.5, 1.25 * 2.0**-11)
+    assert said.startswith("1,000 updates of 1.25 × 2^-11 should take the weight from 1.5 to 0.8896: ")
+    assert said.endswith("BF16 has not moved once, FP16 ends at 0.7617, too far.")
+    said = sentence(js, 16.0, 1.25 * 2.0**-7)
+    assert "FP16 ends at 8.188, too short a way" in said
+    assert sentence(js, 1.0, 2.0**-6, 10).endswith("FP16 + FP32 master arrive.")
+
+    for value, text in ((0.0625, "2^-4 = 0.0625"), (1.75 * 8, "1.75 × 2^3 = 14"), (0.3, "0.3")):
+        assert js.run("quarters", value) == quarters(value) == text

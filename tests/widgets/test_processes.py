@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,21 +36,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-Make = Callable[[str], GpuRun]
-
-
-@pytest.fixture
-def measuring() -> Iterator[Make]:
-    """Make a button that runs a program's text in place of `labkit gpu --quick`; the program ends with the test."""
-    widgets: list[GpuRun] = []
-
-    def make(text: str) -> GpuRun:
-        widgets.append(GpuRun(T4, command=program(text)))
-        return widgets[-1]
-
-    yield make
-    for widget in widgets:
-        widget.close()
+def measuring(text: str) -> GpuRun:
+    """A button that runs a program's text in place of `labkit gpu --quick`."""
+    return GpuRun(T4, command=program(text))
 
 
 def record(device: str, date: str = "2026-03-01") -> GemmRecord:
@@ -70,7 +57,7 @@ def keep(folder: Path, device: str, date: str = "2026-03-01") -> None:
     path.write_text(record(device, date).to_json())
 
 
-def test_worked_example_it_measures_draws_and_says_so(folder: Path, measuring: Make) -> None:
+def test_worked_example_it_measures_draws_and_says_so(folder: Path) -> None:
     keep(folder, "Tesla T4")
     before, after = folder / "gemm", folder / "later"
     before.rename(after)  # the program puts it back: it "measures"
@@ -99,29 +86,27 @@ def wait_for_part(widget: GpuRun) -> None:
     assert begun.wait(60)
 
 
-def test_stop_ends_the_command_and_what_it_started(folder: Path, measuring: Make) -> None:
+def test_stop_ends_the_command_and_what_it_started() -> None:
     """As `labkit gpu` does, the program starts another one; its pipe is closed only when that has ended, too."""
     text = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {WAITING!r}])"
     widget = measuring(text)
     wait_for_part(widget)
     assert "Part 1 of 2, 35 s at most" in widget.sentence
     process = widget._process
+    assert process is not None
     widget.start()
     assert widget._process is process, "a second press starts no second measurement"
     widget._on_message(None, {"do": "stop"}, [])
     assert widget.wait(60) == "Stopped. What was measured of Tesla T4 until then is kept and drawn."
-    assert widget.phase == "stopped"
-    assert widget._process is not None
-    assert not widget._process.running
+    assert (widget.phase, process.running) == ("stopped", False)
     wait_for_part(widget)  # after its end it can be started again
     process = widget._process
-    assert process is not None
     widget.close()
     process.wait(60)
     assert not process.running, "it ends with the widget"
 
 
-def test_a_part_that_failed_is_named(measuring: Make) -> None:
+def test_a_part_that_failed_is_named_and_without_a_gpu_it_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = "size       failed with status 1; its last lines say why\\ntasks      done"
     widget = measuring(f"print('{lines}'); raise SystemExit(1)")
     widget.start()
@@ -135,44 +120,35 @@ def test_a_part_that_failed_is_named(measuring: Make) -> None:
     missing.start()
     assert missing.phase == "failed"
     assert "could not be started" in missing.sentence
-
-
-def test_without_a_gpu_it_is_disabled_and_says_why_and_what_would_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "gpus", tuple)
     widget = GpuRun(command=program("raise SystemExit(1)"))
     widget.start()
     assert widget.phase == "no gpu"
-    assert "expected a device of this machine" in widget.sentence
-    assert "torch reaches no GPU" in widget.sentence
-    assert "labkit gpu --quick" in widget.sentence
+    for words in ("expected a device of this machine", "torch reaches no GPU", "labkit gpu --quick"):
+        assert words in widget.sentence
     assert widget.sentence in widget._repr_mimebundle_()[0]["text/plain"]
 
 
-def test_only_this_gpu_is_drawn_and_what_it_did_before_at_once(folder: Path) -> None:
+def test_only_this_gpu_is_drawn_at_once_and_undrawable_parts_are_reported(folder: Path) -> None:
     keep(folder, "NVIDIA A100")
     assert GpuRun(T4).pictures == [], "another card's record is not taken for this one's"
-    keep(folder, "Tesla T4", date="2026-04-01")
+    keep(folder, "Tesla T4", "2026-04-01")
     assert len(GpuRun(T4).pictures) == 1
     path = folder / "checks" / "tesla-t4" / "tasks.jsonl"
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps({"item": "pace gpt", "steps_per_second": {"FP32": 10.0, "O1": 25.0}}) + "\n")
     assert GpuRun(T4).paces == ["gpt: Steps a second on Tesla T4: FP32 10, O1 25 (2.5 times FP32)."]
-
-
-def test_undrawable_parts_are_reported_and_the_rest_is_drawn(folder: Path) -> None:
-    keep(folder, "Tesla T4")
     lacking = replace(record("Tesla T4"), sweep="ceilings")  # no copies: no roofline
     (folder / "gemm" / "tesla-t4" / "ceilings.json").write_text(lacking.to_json())
     first, second = pictures(T4)
-    assert first["src"] == ""
-    assert first["alt"].startswith("ceilings is not drawn: ")
-    assert second["src"]
+    assert (first["src"], first["alt"][:23]) == ("", "ceilings is not drawn: ")
+    assert second["src"], "the rest is drawn"
     (folder / "gemm" / "tesla-t4" / "size.json").write_text("{")
     assert "could not be drawn" in GpuRun(T4).sentence
 
 
 @pytest.mark.slow
-def test_the_command_s_own_lines_are_understood(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_command_s_own_lines_are_understood() -> None:
     """The door between the two: what `labkit gpu` prints is what the bar follows. A rehearsal on the CPU."""
     where = Place(torch.device("cpu"), device_report("cpu").name, "gpu")
     rehearsal = (sys.executable, "-m", "labkit", "gpu", "--device", "cpu", "--quick", "--only", "size")
@@ -213,9 +189,8 @@ def test_worked_example_a_training_fills_the_lanes_and_states_its_outcome() -> N
         shown = workers._lanes
         assert (shown["recorded"], len(shown["steps"]), len(shown["lanes"])) == ("", 2, 2)
         workers.agree = False
-        assert "parted in step 2, and no error said so. In the end their steps are 0.75, 1.5" in trained(
-            workers, **limit
-        )
+        said = trained(workers, **limit)
+        assert "parted in step 2, and no error said so. In the end their steps are 0.75, 1.5" in said
         assert "Train once" in memory_bars(workers).value
         step = {"step": 1, "loss": 1.0, "ranks": [[8.0, False, True, 1.0]] * 2, "sent": None, "held": {}}
         assert verdict([step], WorkerPlan()).startswith("All ranks stepped or skipped as one. Skipped: 1 of 1.")
@@ -226,6 +201,9 @@ def test_worked_example_a_training_fills_the_lanes_and_states_its_outcome() -> N
         workers.close()
     assert workers.sentence == "Stopped: no process is left. Train starts them again."
     assert (workers.phase, workers.running) == ("ready", False)
+    workers = Workers((sys.executable, "-c", "raise OSError('no room')"))
+    assert trained(workers, **limit) == "The processes ended by themselves: OSError: no room"
+    workers.close()
 
 
 def test_a_recorded_training_is_drawn_until_one_of_the_learner_begins(
@@ -249,14 +227,6 @@ def test_a_recorded_training_is_drawn_until_one_of_the_learner_begins(
     workers.close()
     with pytest.raises(ValueError, match="is not a record of a training by several"):
         load_workers(Path(__file__))
-
-
-def test_processes_that_end_by_themselves_say_why() -> None:
-    workers = Workers((sys.executable, "-c", "raise OSError('no room')"))
-    try:
-        assert trained(workers, timeout=20 * slowness()) == "The processes ended by themselves: OSError: no room"
-    finally:
-        workers.close()
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """The scaler timeline, without a browser: the trace is true, the replay is torch's, the words follow the knobs."""
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,17 +9,8 @@ import torch
 from labkit.amp import PRESETS, RECIPES, ScalerConfig, static
 from labkit.instrument import exponent_histogram
 from labkit.train import TASKS, TrainingRun
-from labkit.widgets.scaler_timeline.trace import (
-    OVERFLOWS_FROM,
-    Trace,
-    config_state,
-    keeps_from,
-    load_trace,
-    measure_trace,
-    recorded_trace,
-    replay,
-    trace_state,
-)
+from labkit.widgets.scaler_timeline import trace as traces
+from labkit.widgets.scaler_timeline.trace import OVERFLOWS_FROM, Trace, keeps_from, load_trace, measure_trace, replay
 from labkit.widgets.scaler_timeline.widget import ScalerPresets, ScalerTimeline
 from tests.widgets.pages import Scripts
 
@@ -30,42 +20,30 @@ def made_up(*largest, keeps=0):
     return Trace("made up", "by hand", 0, largest, (keeps,) * len(largest), "cpu", {"torch": "2"}, "2026-01-01T00:00")
 
 
-RECORDED = recorded_trace()
+RECORDED = traces.recorded_trace()
 
 
 class Replays(Scripts):
     """The functions of the page, called as they would be in Python."""
 
     def replay(self, config: ScalerConfig, trace: Trace, steps: int | None = None) -> dict[str, list[float]]:
-        return self.run("replayOf", config_state(config), trace_state(trace, steps))
+        return self.run("replayOf", traces.config_state(config), traces.trace_state(trace, steps))
 
     def sentence(self, config: ScalerConfig, trace: Trace, name: str = "") -> str:
         said = "(name, config, replay) => (name ? presetSentence(name, config, replay) : replaySentence(replay))"
-        return str(self.run(said, name, config_state(config), self.replay(config, trace)))
+        return str(self.run(said, name, traces.config_state(config), self.replay(config, trace)))
 
 
-@pytest.fixture(scope="module")
-def js(browser: Any) -> Replays:
-    return Replays(browser, "exact", "scaler_timeline")
+FOLDERS, SCRIPTS = ("exact", "scaler_timeline"), Replays
 
 
-# --- the trace --------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def short():
-    return measure_trace(TASKS["segmentation_small"], steps=3)
-
-
-def test_what_is_recorded_is_what_is_measured_now(short):
+def test_what_is_recorded_is_measured_now_and_a_real_fp16_step_overflows_where_it_says():
     """The same gradients, up to what another processor adds in another order: the difference grows with each step."""
+    short = measure_trace(TASKS["segmentation_small"], steps=3)
     for step, (now, then) in enumerate(zip(short.largest, RECORDED.largest, strict=False)):
         assert now == pytest.approx(then, rel=0.01 * 2**step), step
     assert np.abs(np.subtract(short.keeps_from, RECORDED.keeps_from[:3])).max() <= 1
-
-
-def test_a_real_fp16_step_overflows_where_the_trace_says(short):
-    """The oracle is the FP16 backward pass itself, half a binade on either side of the edge."""
+    # The oracle is the FP16 backward pass itself, half a binade on either side of the edge.
     run = TrainingRun(TASKS["segmentation_small"], RECIPES["FP16 static"], seed=0, measure_every=0)
     edge = OVERFLOWS_FROM / short.largest[0]
     for scale in (edge * 0.7, edge * 1.4):
@@ -93,9 +71,9 @@ def test_a_trace_is_kept_whole_and_nothing_else_is_taken_for_one(tmp_path):
     too_high = replace(RECIPES["FP16 static"], scaler=static(2.0**40))
     with pytest.raises(ValueError, match="step 1 of 'segmentation_small' under 'FP16 static' was skipped"):
         measure_trace(TASKS["segmentation_small"], too_high)
-
-
-# --- the replay -------------------------------------------------------------------------------------------------------
+    assert len(ScalerTimeline(made_up(0.1, 0.2), steps=400).replay) == 2
+    with pytest.raises(ValueError, match="1 or more"):
+        ScalerTimeline(steps=0)
 
 
 def test_torchs_own_scaler_goes_the_same_way():
@@ -139,9 +117,6 @@ def test_the_page_replays_as_python_does(js):
         assert np.array_equal(found["lossy"], what.lossy), config
 
 
-# --- the widget -------------------------------------------------------------------------------------------------------
-
-
 def test_each_knob_moves_the_picture_without_a_kernel(page):
     timeline = ScalerTimeline()
     root = page.show(timeline)
@@ -156,36 +131,18 @@ def test_each_knob_moves_the_picture_without_a_kernel(page):
         assert page.trait("sentence").startswith(f"{timeline.replay.skips} of 400 steps are skipped; ")
 
 
-def test_a_replay_has_a_step_or_more_and_at_most_those_of_its_trace():
-    assert len(ScalerTimeline(made_up(0.1, 0.2), steps=400).replay) == 2
-    with pytest.raises(ValueError, match="1 or more"):
-        ScalerTimeline(steps=0)
-
-
-# --- presets ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def presets():
-    return ScalerPresets()
-
-
-def test_what_a_learner_sees_of_the_six(presets):
+def test_what_a_learner_sees_of_the_six_and_hysteresis_is_named_where_it_acts(js, page):
+    presets = ScalerPresets()
     skips = {name: what.skips for name, what in presets.replays.items()}
     assert list(skips) == ["torch", "apex", "DeepSpeed", "Megatron", "OneFlow", "fastai"]
     assert skips["torch"] == skips["OneFlow"]  # the same rule, but at the ends of FP32
     assert skips["DeepSpeed"] > skips["torch"]  # hysteresis skips twice before it backs off
     assert skips["apex"] < skips["torch"]  # the cap at 2^24 spares the overflows above
     presets.alike = False
-    try:
-        ends = {name: what.skips for name, what in presets.replays.items()}
-        assert [name for name, count in ends.items() if count] == ["Megatron"]  # it alone starts above the window
-        assert len(presets.replays["torch"]) == 2000
-    finally:
-        presets.alike = True
-
-
-def test_hysteresis_is_named_where_it_acts(js, page, presets):
+    ends = {name: what.skips for name, what in presets.replays.items()}
+    assert [name for name, count in ends.items() if count] == ["Megatron"]  # it alone starts above the window
+    assert len(presets.replays["torch"]) == 2000
+    presets.alike = True
     root = page.show(presets)
     root.get_by_role("radio", name="DeepSpeed").check()
     said = page.trait("sentence")
@@ -195,8 +152,7 @@ def test_hysteresis_is_named_where_it_acts(js, page, presets):
     assert "it backs off from overflow number 2 on, counted since it last grew" in said
     root.get_by_role("radio", name="torch").check()
     assert "hysteresis" not in page.trait("sentence")
-    skips = [str(what.skips) for what in presets.replays.values()]
-    assert root.locator("tbody tr td:nth-child(3)").all_text_contents() == skips
+    assert root.locator("tbody tr td:nth-child(3)").all_text_contents() == [str(count) for count in skips.values()]
     root.get_by_role("radio", name="as shipped").check(force=True)
     trace = made_up(*[2.0**-10] * 3)
     for consecutive, words in ((True, "in a row"), (False, "since it last grew")):

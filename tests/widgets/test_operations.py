@@ -1,12 +1,15 @@
-"""The ledger of a forward pass and the passes over its graph: rows and sentences follow what is moved."""
+"""The ledger of a forward pass, the passes over its graph, and the step debugger: sentences follow what is moved."""
+
+from dataclasses import replace
 
 import pytest
 import torch
 import traitlets
 from torch import Tensor, nn
 
-from labkit.train import TASKS
-from labkit.widgets import CastLedger, CastPasses
+from labkit.amp import RECIPES
+from labkit.train import STAGES, TASKS, TrainingRun
+from labkit.widgets import CastLedger, CastPasses, StepDebugger
 from labkit.widgets.graph.widget import PASSES
 from labkit.widgets.ledger.widget import relative, row_view
 from tests.widgets.pages import Page
@@ -27,21 +30,17 @@ def view(board, op):
     return next(row for row in board.get_state()["_rows"] if row["op"] == op)
 
 
-class TestAsItIs:
-    def test_a_row(self, board):
-        row = view(board, "exp")
-        assert (row["list"], row["takes"], row["ran"], row["gives"]) == ("deny", ["FP16"], "FP32", "FP32")
-        assert (row["cast"], row["moved"], row["error"], row["bar"], row["flag"]) == (True, False, "exact", 0.0, "")
-        assert view(board, "sum")["list"] == "deny"  # torch says "set dtype"
-        assert view(board, "sum")["why"].startswith("set dtype: ")
-
-    def test_an_error_has_a_bar(self):
-        board = CastLedger(scores, torch.rand(8, 8), torch.rand(8, 8))
-        row = view(board, "matmul")
-        error = board.rows[0].error
-        assert 2**-13 < error < 2**-10
-        assert row["bar"] == pytest.approx(1 + torch.tensor(error).log2().item() / 24, abs=1e-5)
-        assert row["error"] == relative(error)
+def test_a_row_and_the_bar_of_its_error(board):
+    row = view(board, "exp")
+    assert (row["list"], row["takes"], row["ran"], row["gives"]) == ("deny", ["FP16"], "FP32", "FP32")
+    assert (row["cast"], row["moved"], row["error"], row["bar"], row["flag"]) == (True, False, "exact", 0.0, "")
+    assert view(board, "sum")["list"] == "deny"  # torch says "set dtype"
+    assert view(board, "sum")["why"].startswith("set dtype: ")
+    board = CastLedger(scores, torch.rand(8, 8), torch.rand(8, 8))
+    row, error = view(board, "matmul"), board.rows[0].error
+    assert 2**-13 < error < 2**-10
+    assert row["bar"] == pytest.approx(1 + torch.tensor(error).log2().item() / 24, abs=1e-5)
+    assert row["error"] == relative(error)
 
 
 class TestMoved:
@@ -56,43 +55,45 @@ class TestMoved:
         assert (row["moved"], row["gives"], row["flag"], row["bar"]) == (True, "FP16", "4 inf or NaN", 1.0)
         assert row["why"] == "you moved it here; its own list is deny"
 
-    def test_back_on_its_own_list_it_is_not_moved(self, board):
+    def test_back_on_its_own_list_or_in_bf16_it_does_not_overflow(self, board):
         before = board.sentence, board.get_state()["_rows"]
         board.move("exp", "allow")
         board.move("exp", "deny")
         assert board.overrides == {}
         assert (board.sentence, board.get_state()["_rows"]) == before
-        board.move("exp", "keep")
+        board.move("exp", "allow")
+        board.format_name = "BF16"
+        assert view(board, "matmul")["gives"] == "BF16"
+        assert "overflows" not in board.sentence  # BF16 has FP32's range
+        board.format_name = "FP16"
         board.reset()
         assert (board.sentence, board.get_state()["_rows"]) == before
 
-    def test_all_in_fp32(self, board):
+    def test_all_in_fp32_or_every_call_of_a_name(self, board):
         board.overrides = {row.key: "deny" for row in board.rows}
         assert board.overrides == {"matmul 1": "deny"}  # the others stand there anyway
         assert board.sentence == (
             "With matmul on the deny list, all 4 operations run in FP32; the last result equals FP32's "
             "(exact when every operation is on its own list)."
         )
-
-    def test_a_name_selects_every_call(self):
         board = CastLedger(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)), torch.rand(2, 4))
         board.move("linear", "deny")
         assert board.overrides == {"linear 1": "deny", "linear 2": "deny"}
         assert board.sentence.startswith("With linear on the deny list, all 3 operations run in FP32")
 
-    def test_torchs_refusal_is_shown(self):
+    def test_torchs_refusal_is_shown_and_no_networks_is_met(self):
+        for name in ("digits_cnn", "char_lstm", "gpt"):
+            task, data = TASKS[name], TASKS[name].make_data()
+            board = CastLedger(task.make_model(), data.train_inputs[:2])
+            assert not any(row.problem for row in board.rows), name
+            board.overrides = {row.key: "deny" for row in board.rows}
+            assert "in FP32; the last result equals FP32's" in board.sentence, name
         board = CastLedger(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.ReLU()), torch.rand(2, 4))
         board.move("linear 2", "keep")
         assert board.sentence.startswith("With linear on the keep list, linear is refused: ")
         assert board.sentence.endswith("Nothing below it was reached.")
         rows = board.get_state()["_rows"]
         assert [(row["flag"], row["gives"]) for row in rows] == [("", "FP16"), ("refused", ""), ("not reached", "")]
-
-    def test_another_format(self, board):
-        board.format_name = "BF16"
-        assert view(board, "matmul")["gives"] == "BF16"
-        board.move("exp", "allow")
-        assert "overflows" not in board.sentence  # BF16 has FP32's range
 
 
 def test_what_does_not_exist_is_refused(board):
@@ -111,7 +112,6 @@ def test_details_say_what_came_out_and_what_was_lost(board):
     assert view(board, "exp")["detail"].endswith("; 4 elements are inf or NaN.")
     lost = CastLedger(lambda x: (x @ x) * 1e-9, torch.full((2, 2), 2.0))
     assert "4 elements are 0 here and not in FP32" in row_view(lost.rows[-1])["detail"]
-
     board.reset()
     assert board.still()["text/plain"].splitlines()[:3] == [
         "operation  takes  list   gives  error",
@@ -120,30 +120,13 @@ def test_details_say_what_came_out_and_what_was_lost(board):
     ]
 
 
-def test_networks_of_the_lab_have_a_ledger():
-    for name in ("digits_cnn", "char_lstm", "gpt"):
-        task, data = TASKS[name], TASKS[name].make_data()
-        board = CastLedger(task.make_model(), data.train_inputs[:2])
-        assert not any(row.problem for row in board.rows), name
-        board.overrides = {row.key: "deny" for row in board.rows}
-        assert board.sentence.startswith("With "), name
-        assert "in FP32; the last result equals FP32's" in board.sentence, name
-
-
-@pytest.fixture(scope="module")
-def passes() -> CastPasses:
-    return CastPasses()
-
-
-def test_each_pass_looks_at_each_operation_once(passes: CastPasses) -> None:
+def test_each_pass_looks_at_each_operation_once_and_says_what_it_does() -> None:
+    passes = CastPasses()
     state, operations = passes.get_state(), len(passes.explanation.rows)
     names = [said.partition(":")[0] for said in state["_said"][1:-1]]
     assert names == [name for name in PASSES for _ in range(operations)][:-1]
     assert [row["takes"] for row in state["_rows"]] == [[-1], [-2], [1], [0, 2], [3], [4, -1], [5]], "x is read twice"
     assert [row["op"] for row in state["_rows"]] == ["linear", "linear", "T", "matmul", "softmax", "matmul", "linear"]
-
-
-def test_the_sentence_at_a_position(passes: CastPasses) -> None:
     for position, said in (
         (0, "A forward pass as it was called. Five passes decide its casts, once."),
         (5, "colour: softmax is on the deny list. Sums or multiplies many elements."),
@@ -184,6 +167,85 @@ def test_a_network_without_a_graph_is_refused_with_the_line() -> None:
 
     with (
         pytest.warns(UserWarning, match="no graph of this network"),
-        pytest.raises(ValueError, match=r"there is no graph: .*test_ledger.py:\d+: item tells Python"),
+        pytest.raises(ValueError, match=r"there is no graph: .*test_operations.py:\d+: item tells Python"),
     ):
         CastPasses(Asks(2, 2), torch.ones(2, 2))
+
+
+DIGITS = replace(TASKS["digits"], batch_size=16)
+
+
+@pytest.fixture
+def steps():
+    return StepDebugger(DIGITS)
+
+
+def said(steps):
+    return dict(zip(STAGES, steps.get_state()["_view"]["sentences"], strict=True))
+
+
+class TestStages:
+    def test_it_begins_before_the_first_step_of_o2_with_the_numbers_of_a_run(self, steps):
+        assert (steps.recipe_name, steps.log2_scale, steps.stage, steps.watched.step) == ("O2", 16, 0, 1)
+        assert steps.sentence == "The model computes with FP16 copies of FP32 master weights."
+        for number, sentence in enumerate(said(steps).values()):
+            steps.stage = number
+            assert steps.sentence == sentence
+        assert len(set(said(steps).values())) == 8
+        text = steps.still()["text/plain"]
+        assert all(f"{number} {name}: " in text for number, name in enumerate(STAGES, 1))
+        record = TrainingRun(DIGITS, RECIPES["O2"], measure_every=0).step()
+        assert steps.watched.loss == record.loss
+        assert f"The loss is {record.loss:.3g}, in FP32. Times the scale 2^16" in said(steps)["loss"]
+        assert said(steps)["check for inf"].startswith("All 26,122 gradients are finite")
+
+    def test_fp32_o1_which_keeps_the_weights_and_o3_which_has_no_master(self, steps):
+        steps.recipe_name = "FP32"
+        words = said(steps)
+        assert steps.log2_scale == 0
+        assert words["cast weights"] == "Nothing is cast: everything in this step is FP32."
+        assert words["loss"].endswith("in FP32, and nothing scales it.")
+        assert words["scaled backward"].startswith("Nothing is scaled: they go from ")
+        assert "6 return FP32" in words["forward"]
+        plain = steps.get_state()["_view"]["stages"][3][-1]["bar"]
+        steps.log2_scale = 4  # each power of two moves the bars by one place
+        scaled = steps.get_state()["_view"]["stages"][3][-1]["bar"]
+        assert [b - a for a, b in zip(plain, scaled, strict=True)] == pytest.approx([4 / 68] * 2)
+        steps.recipe_name = "O1"
+        assert "every weight stays in FP32" in said(steps)["cast weights"]
+        assert said(steps)["copy back"].startswith("Nothing to copy")
+        assert "of 26,122 FP32 weights" in said(steps)["step"]
+        steps.recipe_name = "O3"
+        assert said(steps)["cast weights"] == "The weights are FP16, and there is no FP32 master behind them."
+
+    def test_norms_keep_fp32(self):
+        steps = StepDebugger(replace(TASKS["segmentation_small"], batch_size=2))
+        assert said(steps)["cast weights"].endswith("; 3 normalisation layers keep FP32.")
+        steps.recipe_name = "O3"
+        # Adam divides by the root of squared gradients plus 1e-8, and in FP16 both are 0.
+        assert said(steps)["step"].endswith("25,152 of its 25,152 updates are inf or NaN.")
+
+    def test_a_scale_too_high_is_skipped_and_the_slider_shows_the_scalers_scale(self, steps):
+        first = steps.watched.loss
+        steps.log2_scale = 40
+        words = said(steps)
+        assert not steps.watched.stepped
+        assert "gradients overflow" in words["scaled backward"]
+        assert words["check for inf"].startswith("found_inf: ")
+        assert words["check for inf"].endswith("The step is skipped, and the scale goes down to 2^39.")
+        assert words["step"] == "Skipped: the weights and the optimizer's state stay as they were."
+        assert words["copy back"] == "Nothing moved, so nothing changes."
+        steps.another_step()
+        assert (steps.log2_scale, steps.watched.scale, steps.watched.step) == (39, 2.0**39, 2)
+        steps.another_step()
+        assert steps.watched.step == 3
+        steps.reset()
+        assert (steps.watched.step, steps.watched.loss) == (1, first)
+
+
+def test_a_step_whose_gradients_are_all_zero_says_so():
+    """A network that died: every output is multiplied by 0."""
+    dead = replace(DIGITS, loss=lambda outputs, _targets: (outputs * 0).sum())
+    steps = StepDebugger(dead)
+    assert said(steps)["scaled backward"].endswith("of them are zero: no weight will learn from this step.")
+    assert "no finite gradient other than zero is left" in said(steps)["unscale"]

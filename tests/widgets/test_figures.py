@@ -1,0 +1,407 @@
+"""Figures and tables of records: true, with words, and read on a white page as on a black one."""
+
+import io
+import math
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from IPython.core.formatters import DisplayFormatter
+from matplotlib.collections import LineCollection
+from matplotlib.colors import to_rgb, to_rgba
+from matplotlib.image import imread
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+from matplotlib.text import Text
+
+from labkit import widgets
+from labkit.bench import ElementwiseCase, GemmCase, GemmRecord, GemmRun, measure, sweeps
+from labkit.bench.cases import QUICK
+from labkit.formats import BF16, FP16, FP32
+from labkit.instrument import snapshot
+from labkit.machine.device import device_report
+from labkit.train import RunRecord, StepRecord, record_path, recorded
+from labkit.widgets import race_figure, recipe_table, roofline_figure, static_underflow, sum_errors_figure, sweep_figure
+from labkit.widgets.base.figures import THEMED, png
+from labkit.widgets.driven.controller import Button
+from labkit.widgets.scaler_timeline.widget import static_timeline
+from labkit.widgets.underflow.widget import WHY_STATIC
+
+
+def timed(case, seconds):
+    return GemmRun(case, seconds, seconds, seconds, 1, 0.25)
+
+
+def record(sweep, *runs, kind="cuda", device="A stand-in", date="2026-01-02T03:04:05+00:00"):
+    versions = {"torch": "2.0", **({"driver": "1.0"} if kind == "cuda" else {})}
+    return GemmRecord(sweep, "What?", runs, device, kind, "a told clock", versions, date)
+
+
+def square(n, format, seconds):
+    return timed(GemmCase(n, n, n, format, "NT"), seconds)
+
+
+SIZE = record("size", square(64, FP32, 1e-6), square(128, FP32, 4e-6), square(128, BF16, 2e-6), square(128, FP16, 1e-6))
+COPIES = [timed(ElementwiseCase("copy", 1000, format), seconds) for format, seconds in ((FP32, 8e-6), (FP16, 4e-6))]
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    """A data folder of our own; what is put in is on record."""
+    monkeypatch.setenv("LABKIT_DATA", str(tmp_path))
+
+    def put(*records):
+        for each in records:
+            file = tmp_path / "gemm" / each.device.replace(" ", "-") / f"{each.sweep}.json"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(each.to_json())
+
+    return put
+
+
+def words(axes):
+    return " ".join(" ".join(text.get_text() for text in axes.texts).split())
+
+
+def title(axes):
+    return " ".join(axes.get_title(loc="left").split())
+
+
+def test_without_records_both_panels_say_so_and_a_record_is_named_with_its_device_and_date(data):
+    for figure in (sweep_figure("size"), roofline_figure()):
+        for axes in figure.axes:
+            assert not axes.lines
+            assert words(axes) == "not recorded yet: `make gpu` on a machine with a GPU records it"
+        assert "not recorded yet" in figure.get_supxlabel()
+    data(SIZE, replace(SIZE, kind="cpu", device="A CPU"))
+    left, right = sweep_figure("size").axes
+    assert title(left) == "Recorded: A stand-in, torch 2.0, driver 1.0, 2026-01-02"
+    assert title(right).startswith("Recorded: A CPU")
+    assert len(left.lines) == 3, "a line for each format"
+    data(replace(SIZE, device="A newer one", date="2026-02-02T00:00:00+00:00"), record("batch"))
+    assert [each.device for each in widgets.recorded_gemm("size", "cuda")] == ["A newer one", "A stand-in"]
+    assert "A newer one" in title(sweep_figure("size").axes[0])
+    assert "Nothing of this sweep could be timed on A stand-in." in words(sweep_figure("batch").axes[0])
+    with pytest.raises(ValueError, match=r"a picture of the sweep 'batch'; `here` is of 'size'. Measure 'batch'."):
+        sweep_figure("batch", SIZE)
+
+
+def test_each_sweep_has_a_sentence_that_a_person_can_check():
+    """2 * 128^3 FLOP in 4 microseconds are 1.05 TFLOP/s."""
+    case, rows = GemmCase(64, 64, 64, FP16, "NT"), ((1, 2e-6), (256, 5e-6))
+    odd = [(GemmCase(64, 64, k, FP16, "NT"), 1e-6 if k == 64 else 4e-6 * k / 64) for k in range(57, 65)]
+    ops = [timed(ElementwiseCase(op, 1000, FP16), s) for op, s in (("hardswish", 1e-6), ("hardswish by hand", 3e-6))]
+    kernels = [timed(case, 8e-6), timed(replace(case, kernel="slow"), 2e-5), timed(replace(case, kernel="good"), 1e-5)]
+    for sweep, runs, said in (
+        ("size", SIZE.runs, "a product of 128 x 128 x 128 in FP32 runs at 1.05 TFLOP/s; BF16 2 times as fast, "
+         "FP16 4 times as fast."),
+        ("alignment", [timed(*each) for each in odd], "sizes that are no multiple of 8 run, in the middle, FP16 at 25% "
+         "of the speed of those that are."),
+        ("batch", [timed(GemmCase(m, 64, 64, FP16, "NT"), seconds) for m, seconds in rows], "256 rows take so many "
+         "times as long as 1 row takes: 2.5 in FP16."),
+        ("bandwidth", [*COPIES, *ops], "FP16 copies 2 times as fast as FP32; in FP16 one kernel is 3 times as fast as "
+         "the same by hand in four."),
+        ("kernel", kernels, "our own kernel reaches 80% of cuBLAS at 64 (tiles good)."),
+        ("layers", [square(64, FP16, 1e-6), square(64, FP32, 2e-6)], "the fastest is FP16 NT 64x64x64 with 524 "
+         "GFLOP/s, the slowest FP32 NT 64x64x64 with 262 GFLOP/s."),
+    ):  # fmt: skip
+        assert widgets.sweep_sentence(record(sweep, *runs)) == f"On A stand-in, {said}"
+
+
+def test_every_sweep_and_the_roof_can_be_drawn_as_measured_here(data):
+    measured = {name: measure(name, "cpu", extent=QUICK, rounds=1) for name in sweeps(device_report("cpu"))}
+    for sweep, found in measured.items():
+        figure = sweep_figure(sweep, found)
+        right = figure.axes[1]
+        assert title(right).startswith("Measured here: "), sweep
+        assert right.lines or right.patches, sweep
+        assert figure.get_supxlabel(), sweep
+        figure.canvas.draw()  # labels that do not fit, or marks that matplotlib does not know, would fail here
+    assert title(roofline_figure(here=[measured["ceilings"], measured["size"]]).axes[1]).startswith("Measured here")
+    with pytest.raises(ValueError, match="expected a copy and a product"):
+        roofline_figure(here=[measured["size"]])
+
+
+def test_the_roof_is_drawn_where_copies_and_products_of_one_device_say(data):
+    """1 GB/s of copies and 1.05 TFLOP/s of FP32 products meet at 1049 FLOP for each byte."""
+    data(record("ceilings", *COPIES, *SIZE.runs[1:]), SIZE, replace(SIZE, device="Another"))
+    figure = roofline_figure(["size"])
+    left, right = figure.axes
+    assert "not recorded yet" in words(right)
+    assert title(left).startswith("Recorded: A stand-in")
+    assert figure.get_supxlabel().replace("\n", " ") == (
+        "A stand-in copies 1 GB/s; below so many FLOP a byte a case waits for memory: FP32 1000, BF16 2100, "
+        "FP16 4200. So do 7 of these 7 cases."
+    )
+    roofs = [line for line in left.lines if line.get_marker() in ("", "None")]
+    assert len(roofs) == 3
+    heights = roofs[0].get_ydata()
+    assert heights[0] == pytest.approx(0.25e9 / 1e12, rel=0.01), "the slope: bandwidth times intensity"
+    points = sum(len(line.get_xdata()) for line in left.lines if line.get_ls() == "None")
+    assert points == len(SIZE.runs[1:]) + len(SIZE.runs), "none of the other device"
+
+
+def test_without_a_gpu_on_record_a_panel_shows_what_is_published_of_the_chosen_card():
+    for sweep in ("size", "bandwidth", "alignment"):
+        left, right = sweep_figure(sweep, card="V100").axes
+        assert title(left).startswith("Published by others: V100")
+        assert {line.get_marker() for line in left.lines} - {"None", ""} == {"H"}
+        assert title(right).startswith("Recorded: ")
+        assert "H" not in {line.get_marker() for line in right.lines}, "the mark of the published is theirs alone"
+    figure = roofline_figure(card="T4")  # its data sheet
+    dotted = [line for line in figure.axes[0].lines if line.get_linestyle() == ":"]
+    assert sorted(round(max(line.get_ydata())) for line in dotted) == [8, 65]
+    assert "T4 moves 320 GB/s" in figure.get_supxlabel()
+    figure = widgets.gains_figure("A100")
+    words = " ".join(figure.get_supxlabel().split())
+    assert "training 0.94 to 5.2 times (1.7 in the middle) as fast as TF32" in words
+    assert "Its data sheet promises 16 over FP32 and 2 over TF32" in words
+    with pytest.raises(ValueError, match="expected a card of"):
+        widgets.gains_figure("A1000")
+
+
+RECIPES = ("FP32", "FP16", "FP16 static too high")
+RECORDS = [recorded("segmentation", recipe, seed) for recipe in RECIPES for seed in (0, 1)]
+
+
+def test_a_race_says_what_it_shows_and_where_that_was_made() -> None:
+    figure = race_figure(RECORDS)
+    first = RECORDS[0]
+    where = f"Recorded: segmentation, on {first.device} with torch {first.versions['torch']}, {first.date[:10]}"
+    assert figure.get_suptitle() == where
+    assert figure.get_supxlabel().replace("\n", " ") == widgets.race_sentence(RECORDS)
+    fp32 = [r.metric for r in RECORDS if r.recipe == "FP32"]
+    assert f"FP32 {sum(fp32) / 2:.2f};" in widgets.race_sentence(RECORDS)
+    losses, metrics = figure.axes
+    assert len(losses.lines) == len(RECORDS), "each run is a line"
+    assert [label.get_text() for label in metrics.get_yticklabels()] == ["FP32", "FP16", "FP16 static too high"]
+    for figures, words in (([RECORDS[0], replace(RECORDS[1], device="another")], "and torch"), ([], "these are none")):
+        with pytest.raises(ValueError, match=f"one task, device .*{words}"):
+            race_figure(figures)
+    with pytest.raises(ValueError, match="no records"):
+        widgets.race_sentence([])
+
+
+def test_a_race_states_steps_a_second_of_one_device_and_has_a_colour_and_width_for_each_recipe() -> None:
+    timed = [replace(r, step_seconds=0.1 if r.recipe == "FP32" else 0.05) for r in RECORDS]
+    told = f"Steps a second on {RECORDS[0].device}: FP32 10, FP16 20 (2 times FP32)"
+    assert told in widgets.race_sentence(timed)
+    assert told in race_figure(timed).get_supxlabel().replace("\n", " ")
+    assert "Steps a second" not in widgets.race_sentence(RECORDS), "nobody timed what is on record"
+    elsewhere = [replace(timed[0], device="Tesla T4"), *timed[1:]]
+    assert "Steps a second" not in widgets.race_sentence(elsewhere), "two devices are never on one scale"
+    named = [replace(RECORDS[0], recipe=name) for name in ("FP32", "BF16 no master", "FP8", "O2")]
+    lines = race_figure(named).axes[0].lines
+    assert len({line.get_color() for line in lines}) == 4
+    widths = [line.get_linewidth() for line in lines]
+    assert widths == sorted(set(widths), reverse=True)
+
+
+STEP = StepRecord(1, 0.5, 1.0, False, True)
+RECORD = RunRecord("toy", "FP32", 0, (STEP,), 0.9, "accuracy", 1.0, "CPU", {"torch": "2"}, "")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """FP32 at 0.90, 0.91, 0.92; O1 as good; O3 worse; BF16 broken once; FP16 loses 60% at its first step."""
+    metrics = {"FP32": 0.90, "O1": 0.895, "O3": 0.40, "BF16": 0.90, "FP16": 0.91}
+    for recipe, metric in metrics.items():
+        for seed in range(3):
+            loss = math.nan if recipe == "BF16" and seed == 2 else 0.5
+            step = replace(STEP, loss=loss, underflow=0.6 if recipe == "FP16" else None)
+            put(tmp_path, recipe, seed, metric=metric + 0.01 * seed, steps=(step,))
+    return tmp_path
+
+
+def put(folder: Path, recipe: str, seed: int, **parts: Any) -> None:
+    made = replace(RECORD, recipe=recipe, seed=seed, **parts)
+    made.save(record_path(folder, "toy", recipe, seed))
+
+
+def test_each_cell_is_the_verdict_of_its_records_of_all_seeds_or_says_which_command_fills_it(folder: Path) -> None:
+    table = recipe_table(["toy"], ["O1", "O3", "BF16", "O2"], folder=folder)
+    assert [table.verdict("toy", r) for r in table.recipes] == ["as good", "worse", "broken", ""]
+    assert repr(table).splitlines()[1:3] == ["O1      as good    ", "O3      worse      "]
+    assert recipe_table(["toy"], ["O3"], seeds=(1,), folder=folder).verdict("toy", "O3") == "one seed"
+    assert table.sentence == "Of 3 pairs of recipe and task: 1 as good, 1 worse, 1 broken. 1 are not run yet."
+    put(folder, "FP32", 7)
+    put(folder, "O1", 7, metric=0.89)
+    found = [recipe_table(["toy"], ["O1"], seeds, folder).difference("toy", "O1") for seeds in (None, (0, 1))]
+    assert [difference.seeds for difference in found if difference is not None] == [4, 2]
+
+
+def test_the_table_says_its_rule_its_margin_and_what_fp16_loses_without_a_scale(folder: Path) -> None:
+    for seed in range(3):
+        put(folder, "O2", seed, metric=0.898 + 0.01 * seed)
+    html = recipe_table(["toy"], ["O2"], folder=folder)._repr_html_()
+    rule = "the 90% interval of the difference lies inside the margin of 0.02"
+    for words in (rule, "accuracy, margin 0.02", ">0.00<"):
+        assert words in html
+    assert ">-0.00<" not in html
+    table = recipe_table(["toy"], ["O1"], folder=folder)
+    assert table.lost("toy") == pytest.approx(0.6)
+    html = table._repr_html_()
+    for words in ("60%", "0.90 to 0.92", "Recorded on CPU with torch 2."):
+        assert words in html
+    put(folder, "O1", 0, device="Tesla T4")
+    with pytest.raises(ValueError, match=r"expected a record of CPU .*, got one of Tesla T4"):
+        recipe_table(["toy"], ["O1"], folder=folder)
+
+
+def test_an_empty_cell_says_which_command_fills_it_and_a_full_table_nothing(folder: Path) -> None:
+    table = recipe_table(["toy"], ["O1", "FP16 static"], folder=folder)
+    assert table.missing() == f'labkit compare toy --recipes FP32 "FP16 static" --seeds 0 1 2 --folder {folder}'
+    assert recipe_table(["toy"], ["O1"], folder=folder).missing() == ""
+    for seed in range(3):
+        record_path(folder, "toy", "FP32", seed).unlink()
+    assert recipe_table(["toy"], ["O1"], folder=folder).verdict("toy", "O1") == "", "nothing to compare with"
+
+
+@pytest.fixture
+def snap():
+    spread = torch.exp2(torch.linspace(-34, -6, 400))
+    return snapshot({"conv": spread, "head": spread * 2.0**20}, step=0, kind="weight gradients")
+
+
+def bars(figure):
+    """Return colour -> total height of its bars, in percent."""
+    heights = dict.fromkeys(widgets.FATE_COLOURS.values(), 0.0)
+    for container in figure.axes[0].containers:
+        for patch in container:
+            red, green, blue, _ = (round(255 * part) for part in patch.get_facecolor())
+            heights[f"#{red:02X}{green:02X}{blue:02X}"] += patch.get_height()
+    return heights
+
+
+def test_it_names_its_layer_and_why_it_does_not_move_and_leaves_pyplot_alone(snap):
+    loaded = "matplotlib.pyplot" in sys.modules
+    for options, *says in (({}, WHY_STATIC, "at scale 2⁰"), ({"layer": "head"}, "of head,")):
+        figure = static_underflow(snap, **options)
+        said = " ".join(text.get_text() for text in figure.texts).replace("\n", " ")
+        assert [words for words in says if words not in said] == []
+        png(figure)
+    assert ("matplotlib.pyplot" in sys.modules) == loaded
+    with pytest.raises(KeyError):
+        static_underflow(snap, layer="haed")
+
+
+def test_bars_are_as_tall_as_the_fractions(snap):
+    widget = widgets.UnderflowHistogram(snap)
+    for k in (0, 6, 30):
+        widget.log2_scale = k
+        drawn = bars(static_underflow(snap, FP16, k))
+        # At 2^30 some of layer head lies beyond the axis, so overflow may be drawn shorter, never taller.
+        for name, colour in widgets.FATE_COLOURS.items():
+            wanted = pytest.approx(100 * widget.fractions[name])
+            assert drawn[colour] == wanted or (name == "overflowed" and drawn[colour] <= 100 * widget.fractions[name])
+
+
+class Images(HTMLParser):
+    """Collects the attributes of the first drawing."""
+
+    def handle_starttag(self, tag, attributes):
+        self.found = getattr(self, "found", None) or (dict(attributes) if tag == "svg" else {})
+
+
+def test_a_figure_of_a_lesson_has_a_text_alternative():
+    """What IPython hands to JupyterLab is an image with words, and the words are those of its sentence."""
+    races = [recorded("digits", recipe, 0) for recipe in ("FP32", "O1")]
+    for figure, sentence in (
+        (race_figure(races), widgets.race_sentence(races)),
+        (sum_errors_figure(widgets.sum_errors((64,))), "Same inputs, emulated to the bit"),
+        (sweep_figure("size"), widgets.sweep_sentence(widgets.recorded_gemm("size", "cpu")[0])),
+        (roofline_figure(), "a case waits for memory"),
+    ):
+        shown, _ = DisplayFormatter().format(figure)
+        page = Images()
+        page.feed(shown["text/html"])
+        assert sentence in page.found["aria-label"]
+        assert page.found["role"] == "img"
+        assert "max-width: 100%" in page.found["style"], "as wide as the page"
+        assert len(shown["text/html"]) < 400_000
+        assert shown["image/png"]
+
+
+LEAST = 4.0
+FAINT = 0.5  # what is drawn at most so strongly is a zone or a grid, behind what is to be read
+PAGES = {"white": (1.0, 1.0, 1.0), "#111": to_rgb("#111111")}
+
+
+def luminance(colour):
+    """Relative luminance (WCAG 2.2)."""
+    parts = np.array(to_rgb(colour))
+    return float(np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4) @ (0.2126, 0.7152, 0.0722))
+
+
+def contrast(one, other):
+    """Contrast of two colours (WCAG 2.2): 1 to 21."""
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_each_colour_of_a_theme_is_read_on_its_page():
+    for of_png, colours in THEMED.items():
+        for colour, page in zip(colours, PAGES.values(), strict=True):
+            assert contrast(colour, page) >= LEAST, (of_png, colour)
+
+
+def inks(figure):
+    """Return what is drawn to be seen: (what, colour) of texts, lines, markers, bars and their edges; zones are not."""
+    for artist in figure.findobj(
+        lambda a: a.get_visible() and (a.get_alpha() is None or np.min(a.get_alpha()) > FAINT)
+    ):
+        if isinstance(artist, Text) and artist.get_text().strip():
+            yield f"text {artist.get_text()!r}", artist.get_color()
+        elif isinstance(artist, Line2D) and len(artist.get_xdata()):
+            marked = [artist.get_markeredgecolor()] if artist.get_marker() not in ("None", "", None) else []
+            for colour in [artist.get_color(), *marked]:
+                yield "line", colour
+        elif isinstance(artist, LineCollection):
+            for colour in artist.get_colors():
+                yield "lines", colour[:3]
+        elif isinstance(artist, Rectangle) and artist.get_facecolor()[3] > 0.5:
+            yield "bar", artist.get_facecolor()[:3]
+
+
+def every_fate():
+    gradients = {"conv": torch.exp2(torch.linspace(-34, 17, 400))}
+    return static_underflow(snapshot(gradients, step=0, kind="weight gradients"))
+
+
+def stepped(widget):
+    widget.controller.handle(Button.START)
+    for _ in range(3):
+        widget.controller.tick()
+    figure = widget.figure("why it stands")
+    widget.close()
+    return figure
+
+
+FIGURES = {
+    "race": lambda: race_figure([recorded("segmentation", name, 0) for name in ("FP32", "FP16", "FP16 static")]),
+    "roofline": roofline_figure,
+    "alignment": lambda: sweep_figure("alignment"),
+    "layers": lambda: sweep_figure("layers"),
+    "published": widgets.gains_figure,
+    "sums": sum_errors_figure,
+    "underflow": every_fate,
+    "presets": lambda: (board := widgets.ScalerPresets()) and static_timeline(board.replays, board.trace),
+    "bench": lambda: stepped(widgets.Workbench("digits", "FP16 static", steps=3, device="cpu")),
+    "game": lambda: stepped(widgets.BeatTheScaler(steps=3, device="cpu")),
+}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_colour_is_read_on_white_and_on_black(name):
+    figure = FIGURES[name]()
+    corner = imread(io.BytesIO(png(figure)))[0, 0]
+    assert corner[3] == 0, "there is no background"
+    found = {(what, to_rgba(colour)[:3]) for what, colour in inks(figure)}
+    assert len(found) > 3
+    for page, on in PAGES.items():
+        assert [what for what, colour in found if contrast(colour, on) < LEAST] == [], page

@@ -1,0 +1,282 @@
+"""Predictions and the quiz: asked first, answered after, kept in a journal; numpy and torch give the right answers."""
+
+import ast
+import json
+import re
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from labkit.course import UNKNOWN, QuizQuestion, lessons, quiz_questions
+from labkit.records.journal import NAME, append_answer, entries
+from labkit.widgets import Predict, Prediction, Quiz, predict, predictions, quiz
+from labkit.widgets.predict.widget import Ruler
+from tests.widgets.pages import Page
+
+LESSONS = Path(__file__).parents[2] / "notebooks" / "lessons"
+NUMBERS = {id: row.ruler for id, row in predictions().items() if row.ruler}
+
+
+def test_each_choice_has_a_reply_which_the_browser_does_not_hold_before_and_one_is_right() -> None:
+    for id, prediction in predictions().items():
+        measure, choices, ruler = None, list(prediction.choices), NUMBERS.get(id)
+        if ruler:  # a number, whose truth is in the middle of its line
+            measure = lambda ruler=ruler: (ruler.low * ruler.high) ** 0.5  # noqa: E731
+            choices = [str(number) for number in (ruler.low, measure(), ruler.high)]
+        sent = str(predict(id, measure).get_state())
+        assert not any(reply in sent for reply in prediction.choices.values())
+        widgets = {choice: predict(id, measure) for choice in choices}
+        assert len(widgets) >= 3, id
+        for choice, widget in widgets.items():
+            widget.choice = choice
+            assert len(widget.answered) > 40, (id, choice)
+        assert [w.right for w in widgets.values()].count(True) == 1, id
+
+
+def test_bad_questions_and_answers_are_refused() -> None:
+    with pytest.raises(TypeError, match=r"asks for a number: write predict\(id, measure\)"):
+        predict("numbers.tenth")
+    with pytest.raises(TypeError, match=r"asks for a choice: write predict\(id\) alone"):
+        predict("scaling.order", lambda: 1.0)
+    with pytest.raises(ValueError, match="a number has the replies"):
+        Prediction("1 + 1?", {"2": "", "3": ""}, answer="2", ruler=Ruler(1, 10))
+    with pytest.raises(ValueError, match="0 < low < high"):
+        Ruler(0, 10)
+    with pytest.raises(KeyError, match=r"scaling\.lost"):
+        predict("scaling.loss")
+    with pytest.raises(ValueError, match="none of the choices"):
+        Prediction("1 + 1?", {"3": ""}, answer="2")
+    with pytest.raises(ValueError, match="none of the choices"):
+        predict("scaling.order").choice = "7"
+
+
+SAID = {"less": "So people think.", "near": "Well seen.", "more": "So people fear."}
+PERCENT = Prediction("How much is lost?", SAID, ruler=Ruler(0.01, 100, "%"))
+
+
+def test_a_number_is_measured_after_the_learner_has_committed_and_answered_with_its_distance() -> None:
+    calls = []
+    widget = Predict(PERCENT, lambda: calls.append(1) or 24.0)
+    assert (calls, widget.truth) == ([], 0.0)
+    widget.choice = "3"
+    assert calls == [1]
+    for said, reply in (
+        ("1", "Not quite: you said 1%, it was 24%: 24 times more. So people think."),
+        ("12", "Yes: you said 12%, it was 24%: 2 times more. Well seen."),
+        ("24", "Yes: you said 24%, it was 24%. Well seen."),
+        ("4.8e1", "Yes: you said 48%, it was 24%: 2 times less. Well seen."),
+        ("60", "Not quite: you said 60%, it was 24%: 2.5 times less. So people fear."),
+    ):
+        widget = Predict(PERCENT, lambda: 24.0)
+        assert (widget.choices, widget.ruler) == ([], {"low": 0.01, "high": 100, "unit": "%"})
+        widget.choice = said
+        assert (widget.answered, widget.right, widget.truth) == (reply, reply.startswith("Yes"), 24.0)
+
+
+def test_a_value_off_the_line_is_refused_or_marks_nothing() -> None:
+    for said in ("0", "-1", "101", "nan", "much", "1%", "inf"):
+        with pytest.raises(ValueError, match=r"no number from 0\.01 to 100%"):
+            Predict(PERCENT, lambda: 24.0).choice = said
+    for truth in (0.0, -1.0, float("nan"), float("inf"), "none"):
+        widget = Predict(PERCENT, lambda truth=truth: truth if truth != "none" else 1 / 0)
+        widget.choice = "1"
+        assert (widget.right, widget.truth) == (False, 0.0)
+        said = f"could not be measured: the truth was measured as {truth}" if truth != "none" else "division by zero"
+        assert said in widget.answered
+
+
+TRUE = {  # by arithmetic, or as the lesson's text has it; lessons measure them again
+    "numbers.tenth": 100 * abs(float(np.float16(0.1)) / 0.1 - 1),
+    "rounding.thousandth": 4.0,
+    "tensor.errors": 1350,
+    "autocast.error": 0.034,
+    "gradients.lost": 0.764,
+    "gradients.scale": 2**7,
+    "scaling.window": 2.0**22.3,
+    "master.first": 5,
+    "recipes.harmless": 64,
+    "frameworks.casts": 2 * (3 + 2 + 3 + 2) + 3,
+    "project.square": 2.0**-24 / 1e-11,
+}
+# Cells whose variables a measurement uses, beside the setup.
+NEEDS = {"autocast.error": ["touch-weights"], "gradients.scale": ["touch-film"]}
+
+
+def measured_by_the_lesson(id: str) -> float:
+    """Run the cells of a lesson that lead to this question, and return what its `measure` says."""
+    asking = f'predict("{id}", '
+    source = next(text for file in LESSONS.glob("*/lesson.py") if asking in (text := file.read_text(encoding="utf-8")))
+    cells = dict(re.findall(r'^# %% id="([^"]+)".*\n((?:(?!# %%).*\n?)*)', source, flags=re.MULTILINE))
+    names: dict[str, Any] = {}
+    for needed in ("setup", *NEEDS.get(id, [])):
+        exec(cells[needed], names)
+    tree = ast.parse(next(cell for cell in cells.values() if asking in cell))
+    call = next(part for part in ast.walk(tree.body.pop()) if isinstance(part, ast.Call))
+    exec(compile(tree, id, "exec"), names)
+    return float(eval(ast.unparse(call.args[1]), names)())
+
+
+@pytest.mark.parametrize("id", NUMBERS)
+def test_a_lesson_measures_the_number_that_it_asks_for(id: str) -> None:
+    ruler, truth = NUMBERS[id], measured_by_the_lesson(id)
+    assert truth == pytest.approx(TRUE[id], rel=0.05)
+    assert ruler.low < truth < ruler.high
+
+
+@pytest.fixture
+def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A journal that is not there yet, as if a notebook ran in this folder."""
+    for name in ("predict", "quiz"):
+        monkeypatch.setattr(import_module(f"labkit.widgets.{name}.widget"), "current_journal", lambda: tmp_path / NAME)
+    return tmp_path / NAME
+
+
+def test_an_answer_is_kept_and_the_next_kernel_shows_it_and_measures_a_number_again(journal: Path) -> None:
+    first = predict("scaling.order")
+    assert not journal.exists()  # to be asked is no answer
+    first.choice = "2^-27"
+    again = predict("scaling.order")
+    assert (again.choice, again.answered, again.right) == (first.choice, first.answered, False)
+    assert predict("start.warm_up").choice == ""
+    for kind, answer in (("prediction", "0"), ("exercise", "2^-27")):  # the last prediction counts
+        append_answer(journal, kind, "scaling.order", answer)
+    assert predict("scaling.order").choice == "0"
+    append_answer(journal, "prediction", "start.warm_up", "a choice of last year")
+    assert predict("start.warm_up").choice == "", "what is no longer offered is asked again"
+    predict("numbers.tenth", lambda: 0.0244).choice = "1"
+    again = predict("numbers.tenth", lambda: 0.0244)
+    assert (again.choice, again.truth) == ("1", 0.0244)
+    assert again.answered.startswith("Not quite: you said 1%, it was 0.0244%: 41 times less.")
+    append_answer(journal, "prediction", "numbers.tenth", "50")  # the line ended elsewhere last year
+    assert predict("numbers.tenth", lambda: 0.0244).choice == ""
+
+
+def test_where_nothing_can_be_kept_the_reply_says_so(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    widget = predict("scaling.order")
+    journal.mkdir()  # a folder stands where the file belongs
+    for home in ("HOME", "USERPROFILE"):
+        monkeypatch.setenv(home, str(Path(__file__)))  # and in the home folder nothing can be written
+    widget.choice = "0"
+    assert widget.right
+    assert "could not be saved" in widget.answered
+
+
+QUESTIONS = quiz_questions()
+RIGHT = {id: row.answer for id, row in QUESTIONS.items()}
+
+
+def test_numpy_and_torch_give_the_right_answers() -> None:
+    with np.errstate(over="ignore"):
+        assert str(np.float16(300) * np.float16(300)) == RIGHT["largest"]
+    assert f"{np.float16(2048) + np.float16(1):.0f}" == RIGHT["odd"]
+    assert f"{np.float16(1e-8):.0f}" == RIGHT["tiny"]
+    frozen = np.float16(1)
+    for _ in range(1000):
+        frozen += np.float16(0.0001)
+    assert f"{frozen:.0f}" == RIGHT["frozen"]
+    assert f"{np.nextafter(np.float16(1), np.float16(2)):.5f}" in QUESTIONS["frozen"].why
+    a, b = np.random.default_rng(0).standard_normal((2, 1000)).astype(np.float16)
+    assert (a.astype(np.float32) * b.astype(np.float32) == a.astype(np.float64) * b.astype(np.float64)).all()
+    assert np.float16(2048) + np.float16(0.5) == 2048, "an FP16 sum loses small terms"
+    assert RIGHT["accumulator"] == "FP32"
+    model = torch.nn.Linear(2, 2)
+    with torch.autocast("cpu", torch.float16):
+        assert (model(torch.ones(1, 2)).dtype, model.weight.dtype) == (torch.float16, torch.float32)
+    assert RIGHT["stored"] == "FP32"
+    exponents = {dtype: np.log2(torch.finfo(dtype).smallest_normal) for dtype in (torch.bfloat16, torch.float32)}
+    assert exponents[torch.bfloat16] == exponents[torch.float32]
+    assert RIGHT["bfloat"] == "It has the exponent range of FP32"
+
+
+def test_a_scale_of_torch_s_scaler_does_what_the_right_answers_say() -> None:
+    weight = torch.nn.Parameter(torch.full((1,), 3.0))
+    (1024.0 * weight**2).sum().backward()
+    assert (weight.item(), weight.grad.item()) == (3.0, 1024 * 6.0)
+    assert RIGHT["scaled"] == "the gradients"
+    optimizer = torch.optim.SGD([weight], 0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    scaler.scale(weight * torch.inf).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    assert (weight.item(), scaler.get_scale()) == (3.0, 512.0)
+    assert RIGHT["overflow"] == "It skips the step and lowers the scale"
+    scale, gradient = 2.0**16, 0.5  # clipped to a norm of 1 while it is scaled, almost nothing is left
+    assert min(1.0, 1.0 / (scale * gradient)) * scale * gradient / scale == 2.0**-16
+    assert RIGHT["clip"].startswith("after the gradients are unscaled")
+
+
+def test_ten_questions_of_lessons_whose_answers_have_no_fixed_place_and_are_not_in_the_page() -> None:
+    assert len(QUESTIONS) == 10
+    assert {row.lesson for row in QUESTIONS.values()} <= {lesson.name for lesson in lessons()}
+    places = [row.choices.index(row.answer) for row in QUESTIONS.values()]
+    assert max(map(places.count, range(4))) <= 4
+    with pytest.raises(ValueError, match="expected the answer among the choices"):
+        QuizQuestion("1 + 1?", ("3", "4"), "2", "", "01_numbers")
+    for sent in (quiz("before").get_state(), quiz("after").get_state(), quiz("before").page_state()):
+        assert not any(row.why in json.dumps(sent, default=str) for row in QUESTIONS.values())
+
+
+def test_answers_are_stored_compared_and_final_and_other_texts_are_none(journal: Path) -> None:
+    first = quiz("before")
+    first.answers = {"odd": "2049"}
+    first.answers = {"odd": "2049", "tiny": UNKNOWN}
+    assert [(line["id"], line["answer"]) for line in entries(journal, "before")] == [("odd", "2049"), ("tiny", UNKNOWN)]
+    assert first.results == {}
+    again = quiz("before")  # the cell is run again, or the notebook opened on another day
+    assert again.answers == {"odd": "2049", "tiny": UNKNOWN}
+    second = quiz("after")
+    assert (second.answers, second.earlier) == ({}, again.answers)
+    second.answers = {"odd": "2048"}
+    assert {id: result["answer"] for id, result in second.results.items()} == {"odd": "2048"}
+    assert entries(journal, "after")[0]["answer"] == "2048"
+    assert len(entries(journal, "before")) == 2
+    journal.unlink()
+    append_answer(journal, "before", "odd", "<script>")
+    append_answer(journal, "before", "no.such", "2048")
+    widget = quiz("before")
+    assert widget.answers == {}
+    widget.answers = {"odd": "2049", "largest": "a lot", "other": "x"}
+    widget.answers = {"odd": "2048"}
+    widget.answers = {}
+    assert widget.answers == {"odd": "2049"}
+    with pytest.raises(ValueError, match="phase: expected one of 'before', 'after', got 'during'"):
+        quiz("during")
+
+
+@pytest.mark.browser
+def test_by_keyboard_all_questions_are_answered_or_skipped_and_then_compared(page: Page) -> None:
+    def press(*keys: str) -> None:
+        for key in keys:
+            page.page.keyboard.press(key)
+
+    root = page.show(quiz("before"))
+    root.locator("input").first.focus()
+    for _ in QUESTIONS:
+        press("Space", "Enter")  # the first choice
+    assert "You answered 10 of 10 questions. At the end of the course" in root.inner_text()
+    assert page.trait("answers") == {id: row.choices[0] for id, row in QUESTIONS.items()}
+
+    second = Quiz("after", {}, page.trait("answers"))
+    root = page.show(second)
+    root.locator("input").first.focus()
+    press("Tab", "Enter")  # Skip: Commit is disabled
+    assert "Question 2 of 10" in root.inner_text()
+    press("Space", "Enter")
+    assert "Yes: 2048. FP16 has 11 significant bits" in root.inner_text()
+    assert page.page.evaluate("document.activeElement.className") == "lk-reply"
+    for _ in range(8):
+        press("Tab", "Enter", "ArrowDown", "Enter")  # next question, its second choice
+    press("Tab", "Enter")
+    rows = list(QUESTIONS.values())
+    now = 1 + sum(row.answer == row.choices[1] for row in rows[2:])
+    before = sum(row.answer == row.choices[0] for row in rows[1:])
+    assert f"You answered 9 of 10 questions. Right now: {now}. Right before the course: {before}." in root.inner_text()
+    cells = root.locator("tbody tr").first.locator("th, td").all_inner_texts()
+    assert cells == [QUESTIONS["odd"].question, "✓ 2048", "✓ 2048", "02 rounding"]
+    assert root.locator("td[data-right='true']").count() == now + before
+    press("Tab", "Enter")  # the skipped one
+    assert "Question 1 of 10" in root.inner_text()
