@@ -1,4 +1,4 @@
-"""Histograms of exponents, and what a format does to their numbers; numpy's frexp and its FP16 are the oracles."""
+"""Histograms of exponents, what a format does to their numbers, and probes; numpy's frexp and FP16 are the oracles."""
 
 import math
 from dataclasses import replace
@@ -6,12 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from labkit.formats import BF16, E4M3, E8M0, FP16
-from labkit.instrument import exponent_histogram, fate, merge, shift
+from labkit.instrument import exponent_histogram, fate, merge, shift, snapshot
 from labkit.instrument.counting import LARGE, count_on_cpu, count_on_device
+from labkit.instrument.probe import probe, swallowed, underflow, zeros_inside
 from labkit.interop import format_of
-from tests.oracles.operations import operations
 
 SUBNORMAL = torch.arange(1, 2**17, dtype=torch.int32).view(torch.float32)  # 1 to 131,071 times 2^-149
 
@@ -69,17 +70,6 @@ def test_subnormals_are_counted_where_arithmetic_takes_them_for_zero() -> None:
     assert h.zeros == 0
 
 
-def test_no_operation_is_so_large_that_it_wakes_threads_or_needs_memory() -> None:
-    # torch works in parallel above 2^15 elements; each such operation waits for all threads, which may be busy.
-    n = 2**17
-    for values in (
-        torch.randn(n), torch.randn(n).half() * 2**-14, torch.randn(n).bfloat16(), SUBNORMAL,
-        torch.cat([SUBNORMAL, torch.zeros(n), torch.randn(n)]), torch.randn(n).relu(),
-        torch.randn(8, 16, 32, 32).to(memory_format=torch.channels_last),
-    ):  # fmt: skip
-        assert max(operations(exponent_histogram, values).values(), default=0) <= 2**15, values
-
-
 def test_many_numbers_are_counted_in_pairs_and_by_a_device_alike() -> None:
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
         values = torch.arange(LARGE + 3) % 2 * 1.5 + 0.25  # 0.25, 1.75, 0.25 ... and a rest that is counted one by one
@@ -122,12 +112,6 @@ def test_bad_input_is_answered() -> None:
 # What a format does to the numbers of a histogram
 
 
-def test_of_zeros_and_of_what_is_not_finite_nothing_is_lost() -> None:
-    for values in (torch.zeros(5), torch.tensor([math.inf, math.nan])):
-        f = fate(exponent_histogram(values), FP16)
-        assert (f.underflowed, f.subnormal, f.normal, f.overflowed) == (0, 0, 0, 0)
-
-
 def test_against_rounding_every_element() -> None:
     # Oracle: numpy's FP16. The values avoid the three slivers, whose width the next test measures.
     for log2_scale in (0, 7, 16, 24, 30):
@@ -156,15 +140,69 @@ def test_the_three_slivers_are_as_stated() -> None:
     assert wrong(2.0**15, np.isfinite).min() == 65520
 
 
-def test_other_formats_by_their_own_ranges() -> None:
+def test_other_formats_have_their_own_ranges_and_one_without_a_sign_or_a_zero_is_refused() -> None:
     h = exponent_histogram(torch.tensor([2.0**-12, 2.0**-8, 1.0, 512.0]))
-    assert fate(h, E4M3).underflowed == 0.25  # E4M3 ends at 2^-9, half of which survives
-    assert fate(h, E4M3).overflowed == 0.25  # and at 448
+    assert (fate(h, E4M3).underflowed, fate(h, E4M3).overflowed) == (0.25, 0.25)  # below half of 2^-9; above 448
     assert fate(h, BF16).normal == 1.0
-
-
-def test_a_format_without_a_sign_or_a_zero_is_refused() -> None:
+    for values in (torch.zeros(5), torch.tensor([math.inf, math.nan])):  # of which nothing is lost
+        f = fate(exponent_histogram(values), FP16)
+        assert (f.underflowed, f.subnormal, f.normal, f.overflowed) == (0, 0, 0, 0)
     positive, no_zero = replace(E8M0, name="positive", has_zero=True), replace(E8M0, name="all", signed=True)
     for format, missing in ((E8M0, "no sign and no zero"), (positive, "no sign"), (no_zero, "no zero")):
         with pytest.raises(ValueError, match=f"{format.name} has {missing}. Take a format"):
             fate(exponent_histogram(torch.ones(3)), format)
+
+
+# Probes of a backward pass, layer by layer, and updates that are swallowed
+
+
+def small_net() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 1))
+
+
+def test_a_probe_changes_nothing_and_leaves_no_hook_even_when_the_forward_pass_fails() -> None:
+    inputs = torch.randn(5, 4, generator=torch.Generator().manual_seed(1))
+    plain, probed = small_net(), small_net()
+    plain(inputs).sum().backward()
+    with probe(probed):
+        probed(inputs).sum().backward()
+    assert all(torch.equal(a.grad, b.grad) for a, b in zip(plain.parameters(), probed.parameters(), strict=True))
+    with pytest.raises(RuntimeError), probe(probed):
+        probed(torch.ones(2, 5))
+    assert not any(module._forward_hooks for module in probed.modules())
+
+
+def test_layers_come_in_the_order_of_the_forward_pass() -> None:
+    with probe(net := small_net()) as probed:
+        net(torch.ones(2, 4)).sum().backward()
+    assert list(probed.gradients) == ["0", "1", "2"]
+    taken = snapshot(probed.gradients, step=7, kind="activation gradients")
+    assert taken.step == 7
+    assert [h.total for h in taken.layers.values()] == [6, 6, 2]
+
+
+def test_underflow_counts_what_fp32_had_and_fp16_lost() -> None:
+    exact = {"a": torch.tensor([1e-9, 1.0, 0.0, 1e-8])}
+    halved = {"a": exact["a"].half()}
+    assert underflow(exact, halved) == 2 / 3
+    assert zeros_inside(halved) == 3 / 4, "the plain count takes the zero that was one all along for a loss"
+    assert underflow({"a": torch.zeros(3)}, {"a": torch.zeros(3)}) == 0.0
+    with pytest.raises(ValueError, match="same layers"):
+        underflow({"a": torch.ones(1)}, {"b": torch.ones(1)})
+    with pytest.raises(ValueError, match=r"reference \(1,\), observed \(2,\)"):
+        underflow({"a": torch.ones(1)}, {"a": torch.ones(2)})
+
+
+def test_worked_example_of_a_swallowed_update_and_parameters_without_a_gradient_do_not_count() -> None:
+    # FP16's spacing from 1 up is 2^-10: half of it is swallowed (a tie, and 1 is even), a little more is not.
+    weights = torch.ones(4).half()
+    updates = torch.tensor([2.0**-11, 2.0**-11 + 2.0**-18, 2.0**-10, 0.0])
+    after = (weights.float() + updates).half()
+    assert swallowed([weights], [after], [updates]) == pytest.approx(1 / 3)
+    weight = torch.ones(2)
+    assert swallowed([weight, weight], [weight, weight + 1], [None, torch.ones(2)]) == 0.0
+    assert swallowed([weight], [weight], [torch.zeros(2)]) == 0.0
+    for gradients, says in (([torch.ones(3)], "have one shape"), ([], "shorter")):
+        with pytest.raises(ValueError, match=says):
+            swallowed([weight], [weight], gradients)

@@ -5,14 +5,17 @@ Each is planted into the same small network and a plain torch loop. A healthy ru
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from labkit.cli import main
+from labkit.amp import RECIPES, Engine
 from labkit.clinic import Status, diagnose
+from labkit.frameworks import GradScaler
 from labkit.instrument import Report, watch
 from tests.clinic.trainings import Case, usual
 
@@ -58,9 +61,19 @@ def train(model, *, steps=6, every=50, scale=None, dtype=None, lr=0.1, optimizer
     return {(f.name, f.layer, f.step) for f in report.findings}, report
 
 
-def test_nothing_is_found_in_a_healthy_run():
+def test_nothing_is_found_in_a_healthy_run_and_its_headline_says_what_fp16_would_lose():
     for scale in (None, 2.0**8):
         assert train(network(), scale=scale, every=1, against_fp32_every=1)[0] == set()
+    for factor, lost in ((2.0**-12, True), (1.0, False)):
+        model = network()
+        with watch(model, every=1) as w:
+            (cross_entropy(model(X), Y) * factor).backward()
+            torch.optim.SGD(model.parameters(), lr=0.1).step()
+        headline = str(w.report()).splitlines()[1]
+        low, high = max(s.low for s in w.report().safe_scales().values()), w.report().one_scale()[0]
+        assert headline.startswith("Nothing wrong was found")
+        assert (" would be lost; use a scale from " in headline) is lost
+        assert headline.endswith(f"from 2^{low} to 2^{high}.") is lost
 
 
 def test_the_first_inf_or_nan_is_named():
@@ -117,18 +130,6 @@ def test_a_scale_too_high_for_one_layer_is_named():
     assert not [what for what, _, _ in found if what.startswith("first")]
 
 
-def test_gradients_that_are_clipped_while_scaled_are_named():
-    def clip(model, optimizer, scaler):
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-
-    def unscale_and_clip(model, optimizer, scaler):
-        scaler.unscale_(optimizer)
-        nn.utils.clip_grad_norm_(model.parameters(), 0.01)
-
-    assert ("clipped while scaled", "", 0) in train(network(), scale=2.0**16, before_step=clip)[0]
-    assert train(network(), scale=2.0**16, before_step=unscale_and_clip)[0] == set()
-
-
 def line_of(text):
     """Return where a line of this file stands, as a report names it."""
     lines = Path(__file__).read_text(encoding="utf-8").splitlines()
@@ -138,6 +139,10 @@ def line_of(text):
 def test_a_finding_names_the_line_of_the_script_that_its_repair_changes():
     def clip(model, optimizer, scaler):
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # too early
+
+    def unscale_and_clip(model, optimizer, scaler):
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 0.01)
 
     def exploding(x):
         return (x * 1e4 + 100).exp()  # inf
@@ -152,49 +157,31 @@ def test_a_finding_names_the_line_of_the_script_that_its_repair_changes():
         assert found.line == line_of(text), name
         assert f"{found.line}, step {found.step}" in str(report)
         assert all(part in report._repr_html_() for part in (found.line, name, "Repair."))
+    found, report = train(network(), scale=2.0**16, before_step=unscale_and_clip)
+    assert (found, report.watched[0].scale, report.watched[0].clipped < 1) == (set(), 2.0**16, True)
 
 
-LABKIT = """
-import sys, torch, torch.nn.functional as F
-from functools import partial
-torch.manual_seed(0)
-model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
-X, Y = torch.randn(16, 8), torch.arange(16) % 3
-if sys.argv[1] == "engine":
-    from labkit.amp import RECIPES, Engine
-    engine = Engine(model, partial(torch.optim.SGD, lr=0.1), RECIPES["O1"])
-else:
-    from labkit.frameworks import GradScaler
-    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), GradScaler("cpu")
-for number in range(12):
-    factor = float("inf") if number % 3 == 0 or sys.argv[2] == "all" else 1.0
-    if sys.argv[1] == "engine":
-        engine.zero_grad()
-        with engine.forward():
-            loss = F.cross_entropy(engine(X), Y) * factor
-        engine.backward(loss)
-        engine.step()
-        continue
-    optimizer.zero_grad()
-    with torch.autocast("cpu", torch.float16):
-        loss = F.cross_entropy(model(X), Y) * factor
-    scaler.scale(loss).backward()
-    scaler.step(optimizer)
-    scaler.update()
-"""
+@pytest.mark.parametrize("by", ["scaler", "engine"])
+def test_steps_that_labkit_itself_skips_are_counted(by) -> None:
+    for taken, factors in ((8, [float("inf"), 1.0, 1.0] * 4), (0, [float("inf")] * 12)):
+        model, sgd = network(), partial(torch.optim.SGD, lr=0.1)
+        loss_of = lambda factor, model=model: cross_entropy(model(X), Y) * factor  # noqa: E731
+        engine = Engine(model, sgd, RECIPES["O1"])
 
+        def step(factor, engine=engine):
+            engine.zero_grad()
+            with engine.forward():
+                loss = cross_entropy(engine(X), Y) * factor
+            engine.backward(loss)
+            engine.step()
 
-def test_steps_that_labkit_itself_skips_are_counted(tmp_path, capsys) -> None:
-    path = tmp_path / "train.py"
-    path.write_text(LABKIT, encoding="utf-8")
-    for by, (which, taken) in itertools.product(("scaler", "engine"), (("some", 8), ("all", 0))):
-        status = main(["diagnose", str(path), "--steps", "12", by, which])
-        said = capsys.readouterr().out
-        assert f"12 steps were run; {taken} optimizer steps were taken and {12 - taken} skipped" in said
-        if which == "all":
-            assert status == 1
-            assert "scale falls" in said
-            assert "optimizer holds other parameters" not in said
+        by_scaler = usual(model, sgd(model.parameters()), loss_of, factors, scaler_class=GradScaler)
+        case = by_scaler if by == "scaler" else Case(step, factors, model, engine.optimizer)
+        report = diagnose(**vars(case), steps=12)
+        assert f"12 steps were run; {taken} optimizer steps were taken and {12 - taken} skipped" in str(report)
+        assert report.healthy is (taken > 0)
+        assert ("scale falls" in str(report)) is (taken == 0)
+        assert "optimizer holds other parameters" not in str(report)
 
 
 def penalty(scaled: bool | None) -> Report:
@@ -253,16 +240,3 @@ def test_a_scale_below_the_window_is_a_finding_of_both_commands_and_one_inside_i
         assert ("Nothing wrong was found" in str(w.report())) is well
         assert ("-> Scale the loss (GradScaler)" in str(w.report())) is not well
         assert inputs == 1.0 or [f.name for f in w.report().findings] == ["scale too low"] * (not well)
-
-
-def test_the_headline_of_a_run_in_fp32_says_what_fp16_would_lose_and_which_scales_keep_it() -> None:
-    for factor, lost in ((2.0**-12, True), (1.0, False)):
-        model = network()
-        with watch(model, every=1) as w:
-            (cross_entropy(model(X), Y) * factor).backward()
-            torch.optim.SGD(model.parameters(), lr=0.1).step()
-        headline = str(w.report()).splitlines()[1]
-        low, high = max(s.low for s in w.report().safe_scales().values()), w.report().one_scale()[0]
-        assert headline.startswith("Nothing wrong was found")
-        assert (" would be lost; use a scale from " in headline) is lost
-        assert headline.endswith(f"from 2^{low} to 2^{high}.") is lost

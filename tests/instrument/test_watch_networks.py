@@ -1,4 +1,4 @@
-"""Does a watch count what a program counts that keeps everything? A dozen networks, each with its own way to be hard.
+"""Does a watch count what a program counts that keeps everything? Networks, each with its own way to be hard.
 
 The oracle, `brute_force`, keeps everything and counts in plain Python and numpy; it shares no code with labkit. Each
 network takes two steps in each; every count must be equal.
@@ -43,21 +43,6 @@ class Checkpointed(nn.Module):
 
     def forward(self, rows):
         return self.second(checkpoint(lambda r: self.first(r).relu(), rows, use_reentrant=False))
-
-
-class Rounded(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, rows):
-        return rows.half().float()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient.half().float()
-
-
-class Rounds(nn.Module):
-    def forward(self, rows):
-        return Rounded.apply(rows)
 
 
 def mlp():
@@ -147,7 +132,6 @@ NETWORKS = {
     "tied weights": (Tied, TOKENS, torch.arange(8)),
     "gradient checkpointing": (Checkpointed, ROWS, CLASSES),
     "accumulation": (mlp, ROWS, CLASSES),
-    "custom Function": (lambda: nn.Sequential(nn.Linear(6, 6), Rounds(), nn.Linear(6, 3)), ROWS, CLASSES),
     "sparse embedding": (partial(Tied, sparse=True), TOKENS, torch.arange(8)),
     "frozen and shared parameters": (shared, ROWS, CLASSES),
 }
