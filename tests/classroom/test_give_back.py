@@ -1,4 +1,4 @@
-"""What comes back to learners and teacher: pages, marks, the school's table."""
+"""What comes back to learners and teacher: pages, marks, and tables, which are read as they were written."""
 
 import json
 import os
@@ -6,8 +6,11 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from labkit.amp import ScalerState
 from labkit.classroom.archives import unpack_archives
@@ -22,13 +25,13 @@ from labkit.classroom.marks import (
     write_gradebook,
 )
 from labkit.classroom.pages import feedback, report
-from labkit.classroom.tables import read_table
+from labkit.classroom.tables import read_table, write_table
 from labkit.cli import main
 from labkit.grading import EXERCISES, judge
 from labkit.grading.grade import as_json
 from labkit.grading.judge import answers_of, grading_cases
 from labkit.grading.plan import attempts, due_time, late_days
-from labkit.grading.results import GradeRow, best_of
+from labkit.grading.results import GradeRow, best_of, guard, unguard
 from labkit.grading.submission import Submission, find
 from tests.grading.hand_ins import ADVANCE, JOURNAL, NOTEBOOK, archive, code, notebook, put, solved
 
@@ -47,28 +50,20 @@ def graded(student: str, exercise_id: str, answer: Callable[..., object]) -> Gra
 grown_too_late = next(m.answer for m in EXERCISES["scaling.advance"].mistakes if m.name == "grows one step late")
 
 
-def undefined_name(*_: object) -> object:
-    return torch_lightning.step()  # type: ignore[name-defined]  # noqa: F821
-
-
-def right(id: str) -> Callable[..., object]:
-    return EXERCISES[id].reference
-
-
 @pytest.fixture(scope="module")
 def rows() -> list[GradeRow]:
     zeros = "recipes.epsilon"
     return [
         graded("Zoë Müller", ID, grown_too_late),
-        graded("Zoë Müller", zeros, right(zeros)),
-        graded("ada", ID, right(ID)),
-        graded("ada", zeros, undefined_name),
+        graded("Zoë Müller", zeros, EXERCISES[zeros].reference),
+        graded("ada", ID, EXERCISES[ID].reference),
+        graded("ada", zeros, lambda *_: torch_lightning.step()),  # type: ignore[name-defined]  # noqa: F821
         graded("<b>bob</b>", ID, grown_too_late),
         graded("<b>bob</b>", zeros, lambda *_: "<script>alert(1)</script>"),
     ]
 
 
-def test_a_feedback_page_has_the_counter_example_the_mistake_and_the_teachers_word(rows: list[GradeRow]) -> None:
+def test_a_feedback_page_has_the_mistake_and_the_teachers_word_and_runs_nothing(rows: list[GradeRow]) -> None:
     said = {("zoë müller", ID): TeacherComment(5.5, "Nearly <there>.")}
     marks = marks_of(rows[:2], {}, 0, said)
     text = feedback("Zoë Müller", marks, TeacherComment(None, "Good work.")).decode()
@@ -78,12 +73,9 @@ def test_a_feedback_page_has_the_counter_example_the_mistake_and_the_teachers_wo
     assert "Nearly &lt;there&gt;." in text
     assert "Good work." in text
     assert total(marks) == (5.5 + EXERCISES["recipes.epsilon"].points, 8 + EXERCISES["recipes.epsilon"].points)
-
-
-def test_a_feedback_page_loads_nothing_and_runs_nothing(rows: list[GradeRow]) -> None:
     page = feedback("<b>bob</b>", marks_of(rows[4:], {}, 0, {}))
     assert set(re.findall(rb"<\s*(script|b|link|img)\b", page, re.I)) == set(), "each < of a learner is escaped"
-    assert not re.search(rb"<[^>]*\b(src|href)\s*=", page, re.I)
+    assert not re.search(rb"<[^>]*\b(src|href)\s*=", page, re.I), "it loads nothing"
     assert b"prefers-color-scheme: dark" in page
     assert b"@media print" in page
 
@@ -128,7 +120,15 @@ def test_lateness_costs_by_the_day_begun_and_a_teachers_points_come_last(rows: l
     assert marks["Zoë Müller", "recipes.epsilon"] == 1.0
 
 
-def test_a_wrong_line_of_a_teacher_is_reported_with_its_number(tmp_path: Path) -> None:
+def test_a_teachers_line_is_read_as_excel_writes_it_and_reported_where_it_is_wrong_or_has_no_match(
+    rows: list[GradeRow], tmp_path: Path
+) -> None:
+    head = "student;exercise;points;comment\r\n"
+    text = f"{head}ZOË Müller;scaling.advance;4,5;fein\r\ncarl;;;wo?\r\n"
+    said = read_comments(put(tmp_path / "m.csv", text.encode("utf-8-sig")))
+    assert said["ZOË Müller", ID] == TeacherComment(4.5, "fein")
+    assert [mark.points for mark in marks_of(rows[:1], {}, 0, said)] == [4.5]
+    assert unused(said, rows) == ["no row for 'carl' : your comment is unused"]
     for line, says in (
         ("ada;scaling.advance;many;", "line 2: 'many' is not a number of points"),
         ("ada;scaling.advanced;1;", "line 2: there is no exercise 'scaling.advanced'"),
@@ -136,17 +136,7 @@ def test_a_wrong_line_of_a_teacher_is_reported_with_its_number(tmp_path: Path) -
         ("ada;scaling.advance;-1;", "points from 0 on go to one exercise"),
     ):
         with pytest.raises(ValueError, match=says):
-            read_comments(put(tmp_path / "m.csv", f"student;exercise;points;comment\n{line}\n"))
-
-
-def test_a_teachers_line_is_read_as_excel_writes_it_and_reported_without_a_match(
-    rows: list[GradeRow], tmp_path: Path
-) -> None:
-    text = "student;exercise;points;comment\r\nZOË Müller;scaling.advance;4,5;fein\r\ncarl;;;wo?\r\n"
-    said = read_comments(put(tmp_path / "m.csv", text.encode("utf-8-sig")))
-    assert said["ZOË Müller", ID] == TeacherComment(4.5, "fein")
-    assert [mark.points for mark in marks_of(rows[:1], {}, 0, said)] == [4.5]
-    assert unused(said, rows) == ["no row for 'carl' : your comment is unused"]
+            read_comments(put(tmp_path / "m.csv", f"{head}{line}\n"))
 
 
 def at(folder: Path, name: str, when: float) -> Submission:
@@ -155,7 +145,7 @@ def at(folder: Path, name: str, when: float) -> Submission:
     return Submission(Path(name).parts[0], path.name, path)
 
 
-def test_of_several_notebooks_the_last_in_time_counts_or_the_best_of_them(tmp_path: Path) -> None:
+def test_of_several_notebooks_the_last_in_time_counts_or_the_best_row_of_each_exercise(tmp_path: Path) -> None:
     due = due_time("2026-11-30")
     early, last, late = (at(tmp_path, f"ada/{n}.ipynb", due + h * 3600) for n, h in (("a", -30), ("b", -1), ("c", 25)))
     only_late = at(tmp_path, "bob/x.ipynb", due + 25 * 3600)
@@ -166,39 +156,28 @@ def test_of_several_notebooks_the_last_in_time_counts_or_the_best_of_them(tmp_pa
     assert attempts(everything, None, due) == [everything]
     assert [late_days(one, due) for one in (early, last, late)] == [0, 0, 2]
     assert late_days(late, None) == 0
-
-
-def test_the_best_row_of_each_exercise_counts() -> None:
-    first = [GradeRow("ada", "b", ID, 3, 8, ""), GradeRow("ada", "b", "scaling.clip", 10, 10, "")]
-    second = [GradeRow("ada", "a", ID, 8, 8, ""), GradeRow("ada", "a", "scaling.clip", 10, 10, "")]
+    first, second = (
+        [GradeRow("ada", name, ID, points, 8, ""), GradeRow("ada", name, "scaling.clip", 10, 10, "")]
+        for name, points in (("b", 3), ("a", 8))
+    )
     assert [(row.notebook, row.points) for row in best_of([first, second])] == [("a", 8), ("b", 10)]
 
 
-CANVAS = '\ufeffStudent,ID,SIS Login ID,Section\nPoints Possible,,,\n"Müller, Zoë",77,zoe,1\n"Carl, C",78,carl,1\n'
-MOODLE = "Identifier,Full name,Email address,Status,Grade,Maximum Grade,Feedback comments\n"
-MOODLE += "Participant 1234567,Zoë Müller,z@x.de,Submitted,,100.00,\n"
-
-
-def of(student: str, rows: list[GradeRow]) -> list[GradeRow]:
-    return [GradeRow(student, r.notebook, r.exercise, r.points, r.out_of, r.reason) for r in rows]
-
-
-def test_canvas_gets_its_own_table_back_with_a_column_of_points(rows: list[GradeRow], tmp_path: Path) -> None:
-    roster = read_roster(put(tmp_path / "r.csv", CANVAS))
-    marks = marks_of(of("müllerzoë_77", rows[:2]), {}, 0, {})
-    write_gradebook(tmp_path / "out.csv", marks, roster)
+def test_canvas_and_moodle_get_their_own_table_back_with_a_column_of_points(
+    rows: list[GradeRow], tmp_path: Path
+) -> None:
+    canvas = '\ufeffStudent,ID,SIS Login ID,Section\nPoints Possible,,,\n"Müller, Zoë",77,zoe,1\n"Carl, C",78,carl,1\n'
+    roster = read_roster(put(tmp_path / "r.csv", canvas))
+    write_gradebook(tmp_path / "out.csv", marks_of([replace(rows[0], student="müllerzoë_77")], {}, 0, {}), roster)
     possible, zoe, carl = read_table(tmp_path / "out.csv")
     assert (possible["06_loss_scaling"], zoe["06_loss_scaling"], carl["06_loss_scaling"]) == ("8", "3", "")
     assert (zoe["ID"], zoe["Student"]) == ("77", "Müller, Zoë")
     assert notices(roster, ["müllerzoë_77"]) == ["Carl, C handed nothing in"]
-
-
-def test_moodle_gets_its_worksheet_back_in_its_own_scale(rows: list[GradeRow], tmp_path: Path) -> None:
-    put(tmp_path / "r.csv", MOODLE)
-    marks = marks_of(of("Zoë Müller_1234567", rows[:1]), {}, 0, {})
-    write_gradebook(tmp_path / "out.csv", marks, read_roster(tmp_path / "r.csv"))
+    moodle = "Identifier,Full name,Email address,Status,Grade,Maximum Grade,Feedback comments\n"
+    roster = read_roster(put(tmp_path / "r.csv", f"{moodle}Participant 1234567,Zoë Müller,z@x.de,Submitted,,100.00,\n"))
+    write_gradebook(tmp_path / "out.csv", marks_of([replace(rows[0], student="Zoë Müller_1234567")], {}, 0, {}), roster)
     (line,) = read_table(tmp_path / "out.csv")
-    assert (line["Grade"], line["Feedback comments"]) == ("37.50", "3 of 8 points")
+    assert (line["Grade"], line["Feedback comments"]) == ("37.50", "3 of 8 points"), "in Moodle's own scale"
     assert list(line)[:3] == ["Identifier", "Full name", "Email address"]
 
 
@@ -238,20 +217,13 @@ def test_archives_of_canvas_moodle_macos_and_learners_become_learners(tmp_path: 
         unpack_archives([put(tmp_path / "x.zip", b"no")], tmp_path / "out")
 
 
-def test_an_export_that_lies_beside_the_learners_folders_is_a_class_and_not_a_learner(tmp_path: Path) -> None:
-    put(tmp_path / "class" / "dan" / "work.zip", archive({"a_1_2_b.ipynb": WORK}))
-    put(tmp_path / "class" / "Moodle export.zip", archive({
-        f"Course-9/Ada Ö_11_assignsubmission_file_/deep/er/{NOTEBOOK}": WORK,
-        "Course-9/Bob_12_assignsubmission_file_/": b"",
-    }))  # fmt: skip
-    put(tmp_path / "class" / "fay.zip", archive({NOTEBOOK: WORK}))
-    found = find(*unpack_archives([tmp_path / "class"], tmp_path / "out"))
-    assert {one.student for one in found if one.path} == {"Ada Ö_11", "dan", "fay"}
-    assert {one.student for one in found} == {"Ada Ö_11", "Bob_12", "dan", "fay"}
-
-
 def test_an_archive_of_one_learner_names_no_other(tmp_path: Path) -> None:
-    """What Moodle or Canvas gave to one learner is that learner's; who hands in beside it is not handed in for."""
+    """What Moodle gave to one learner is that learner's; an export that lies beside the folders is a class."""
+    put(tmp_path / "class" / "Moodle export.zip", archive({
+        f"Course-9/Ada Ö_12_assignsubmission_file_/deep/er/{NOTEBOOK}": WORK,
+        "Course-9/Bob_13_assignsubmission_file_/": b"",
+    }))  # fmt: skip
+    put(tmp_path / "class" / "dan" / "work.zip", archive({"a_1_2_b.ipynb": WORK}))
     put(tmp_path / "class" / "Ada_11" / NOTEBOOK, WORK)
     put(tmp_path / "class" / "bob.zip", archive({
         f"Ada_11_assignsubmission_file_/{NOTEBOOK}": WORK,
@@ -259,7 +231,8 @@ def test_an_archive_of_one_learner_names_no_other(tmp_path: Path) -> None:
     }))  # fmt: skip
     put(tmp_path / "class" / "carl.zip", archive({f"Carl_12_assignsubmission_file_/{NOTEBOOK}": WORK}))
     found = find(*unpack_archives([tmp_path / "class"], tmp_path / "out"))
-    assert sorted(one.student for one in found if one.path) == ["Ada_11", "carl"]
+    assert sorted(one.student for one in found if one.path) == ["Ada Ö_12", "Ada_11", "carl", "dan"]
+    assert {one.student for one in found if not one.path} == {"Bob_13", "bob"}
     (bob,) = [one for one in found if one.student == "bob"]
     assert "names Ada_11, who has a submission beside it" in bob.problem
 
@@ -267,7 +240,7 @@ def test_an_archive_of_one_learner_names_no_other(tmp_path: Path) -> None:
 def test_grade_gives_everything_back_and_then_runs_what_changed_only(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A whole grading with a teacher's word; then once more, with one notebook changed."""
+    """A whole grading with a teacher's word; then once more, with one notebook changed; what is unreadable stops it."""
     folder = tmp_path / "Übung 6"
     put(folder / "Zoë" / NOTEBOOK, notebook(*solved()))
     put(folder / "Émile" / NOTEBOOK, notebook(code(ADVANCE, ID), code("1/0")))
@@ -280,7 +253,6 @@ def test_grade_gives_everything_back_and_then_runs_what_changed_only(
     assert sorted(path.name for path in (tmp_path / "back").iterdir()) == ["Zoë.html", "leer.html", "Émile.html"]
     assert "7 of 10 points, earned 10; set by your teacher" in (tmp_path / "back" / "Zoë.html").read_text("utf-8")
     before = read_table(tmp_path / "g.csv")
-
     put(folder / "Émile" / NOTEBOOK, notebook(*solved()))
     assert main(words) == 0
     told = capsys.readouterr().err
@@ -288,10 +260,93 @@ def test_grade_gives_everything_back_and_then_runs_what_changed_only(
     after = read_table(tmp_path / "g.csv")
     assert [row for row in after if row["student"] != "Émile"] == [row for row in before if row["student"] != "Émile"]
     assert "7 of 10 points, earned 10; set by your teacher" in (tmp_path / "back" / "Zoë.html").read_text("utf-8")
-
-
-def test_unreadable_input_is_reported_before_anything_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["grade", str(tmp_path), "--csv", str(tmp_path / "g.csv")]
     for more, says in ((["--late", "10"], "needs --due"), (["--roster", str(tmp_path / "none.csv")], "none.csv")):
         assert main([*words, *more]) == 2
         assert says in capsys.readouterr().err
+
+
+# --- tables: a guard against formulas is taken off again ---
+
+FORMULAS = ["=1+1", "+1", "-", "@handle", "\t=1", "\r=1", "'=1", "''-", "＝1"]
+TEXT = st.one_of(st.text(max_size=8), st.sampled_from(FORMULAS), st.text("'=+-@\t\r\n,;\" a", max_size=5))
+
+
+@settings(deadline=None)
+@given(TEXT)
+def test_a_guard_is_taken_off_and_nothing_that_is_guarded_is_a_formula(text: str) -> None:
+    assert unguard(str(guard(text))) == text
+    assert not str(guard(text)).startswith(tuple("=+-@\t\r"))
+
+
+@settings(deadline=None)
+@given(st.lists(st.text(min_size=1, max_size=6), min_size=1, max_size=4, unique=True), st.data(), st.booleans())
+def test_what_is_written_is_read(columns: list[str], data: st.DataObject, guarded: bool) -> None:
+    if not columns[-1].strip() or not any(name.strip() for name in columns):
+        columns = [*columns, "last"]
+    rows = data.draw(st.lists(st.fixed_dictionaries(dict.fromkeys(columns, TEXT)), max_size=4))
+    with TemporaryDirectory() as folder:
+        write_table(Path(folder, "t.csv"), columns, rows, guarded=guarded)
+        assert read_table(Path(folder, "t.csv"), guarded=guarded) == rows
+
+
+def test_a_schools_own_cells_come_back_as_they_were(tmp_path: Path) -> None:
+    roster = tmp_path / "r.csv"
+    cells = {"name": "ada", "Handle ": "@handle", "Note": "-", "old": " 3 ", "sum": "=A1", "quoted": "'-x"}
+    write_table(roster, list(cells), [cells, dict.fromkeys(cells, "")])
+    marks = marks_of([GradeRow("ada", "x.ipynb", ID, 3, 8, "")], {}, 0, {})
+    write_gradebook(tmp_path / "out.csv", marks, read_roster(roster))
+    ada, empty = read_table(tmp_path / "out.csv")
+    assert {name: ada[name] for name in cells} == cells
+    assert (ada[ID], ada["total"], empty["total"]) == ("3", "3", "")
+
+
+def test_a_table_of_ours_for_the_class_is_guarded(tmp_path: Path) -> None:
+    names = ["=cmd()", "'=1+1", "O'Neil"]
+    marks = marks_of([GradeRow(name, "x.ipynb", ID, 3, 8, "") for name in names], {}, 0, {})
+    write_gradebook(tmp_path / "out.csv", marks, None)
+    assert {line["learner"] for line in read_table(tmp_path / "out.csv")} == {"'=cmd()", "''=1+1", "O'Neil"}
+    assert {line["learner"] for line in read_table(tmp_path / "out.csv", guarded=True)} == {*names}
+
+
+PAIRS = [("Ann", "ann"), ("Straße", "STRASSE"), ("Zoë", "Zoe\u0308"), ("=A", "'=A")]
+
+
+def test_two_whose_names_hardly_differ_both_get_their_marks(tmp_path: Path) -> None:
+    for one, other in PAIRS:
+        write_table(tmp_path / "r.csv", ["name"], [{"name": one}, {"name": other}])
+        lines = [{"student": name, "exercise": ID, "points": str(n), "comment": ""}
+                 for n, name in enumerate((one, other), start=1)]  # fmt: skip
+        write_table(tmp_path / "m.csv", list(lines[0]), lines)
+        rows = [GradeRow(name, "x.ipynb", ID, 8, 8, "") for name in (one, other)]
+        roster, said = read_roster(tmp_path / "r.csv"), read_comments(tmp_path / "m.csv")
+        write_gradebook(tmp_path / "out.csv", marks_of(rows, {}, 0, said), roster)
+        assert [line["total"] for line in read_table(tmp_path / "out.csv")] == ["1", "2"], (one, other)
+        assert notices(roster, [one, other]) == []
+
+
+def test_a_line_is_assigned_by_name_and_not_where_two_names_match(tmp_path: Path) -> None:
+    write_table(tmp_path / "r.csv", ["name"], [{"name": "Ann"}, {"name": "bob"}])
+    roster = read_roster(tmp_path / "r.csv")
+    rows = [GradeRow(name, "x.ipynb", ID, points, 8, "") for points, name in enumerate(["Ann", "ann", "Bob", "BOB"])]
+    write_gradebook(tmp_path / "out.csv", marks_of(rows, {}, 0, {}), roster)
+    assert [line["total"] for line in read_table(tmp_path / "out.csv")] == ["0", ""]
+    said = notices(roster, [row.student for row in rows])
+    assert [line.split()[0] for line in said] == ["bob", "ann", "Bob", "BOB"]
+
+
+def test_a_table_that_would_lose_something_is_refused_and_empty_columns_as_excel_leaves_them_are_none(
+    tmp_path: Path,
+) -> None:
+    for text, says in (
+        ("name,note,note\nada,1,2\n", "two columns named 'note'"),
+        ("name,note\nada,fine, but late\n", "line 2: expected 2 cells"),
+        (",,\nada,1,2\n", "its first line should name its columns"),
+        ('name\n"' + "x" * 200_000, "is not a table"),
+    ):
+        (tmp_path / "r.csv").write_text(text, encoding="utf-8")
+        with pytest.raises(ValueError, match=says):
+            read_table(tmp_path / "r.csv")
+    write_table(tmp_path / "r.csv", ["two\nlines"], [{"two\nlines": "a\tb"}])  # whose separator is no tab
+    assert read_table(tmp_path / "r.csv") == [{"two\nlines": "a\tb"}]
+    (tmp_path / "r.csv").write_text("name;note;;\nada;x;;\n\nbob;;;\n", encoding="utf-8")
+    assert read_table(tmp_path / "r.csv") == [{"name": "ada", "note": "x"}, {"name": "bob", "note": ""}]
