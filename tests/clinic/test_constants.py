@@ -102,22 +102,15 @@ def lines_of(*texts: str) -> list[str]:
     return [f"test_constants.py:{n}" for n, line in enumerate(lines, 1) if line.strip().startswith(texts)]
 
 
-def test_code_that_did_not_run_is_read_too_and_is_only_a_note() -> None:
+def test_code_that_did_not_run_is_only_a_note_and_where_it_ran_in_half_it_is_a_warning() -> None:
+    ran, never = lines_of("return x / (x.norm() + SMALL)", "return x.masked_fill(x > 0")
     report = training(torch.float32)
-    assert notes(report) == lines_of("return x / (x.norm() + SMALL)", "return x.masked_fill(x > 0")
-    assert report.healthy
-    assert not list(report.of(Status.WARN))
-
-
-def test_where_it_ran_in_half_it_is_a_warning_and_no_note() -> None:
+    assert (notes(report), report.healthy, list(report.of(Status.WARN))) == ([ran, never], True, [])
     report = training(torch.float16)
     (warned,) = report.of(Status.WARN)
-    assert (warned.name, warned.where.split(",")[0]) == ("constant", lines_of("return x / (x.norm() + SMALL)")[0])
-    assert notes(report) == lines_of("return x.masked_fill(x > 0")
-
-
-def test_the_code_of_torch_and_of_this_lab_is_not_the_users() -> None:
-    model = nn.TransformerEncoderLayer(8, 2)
+    assert (warned.name, warned.where.split(",")[0]) == ("constant", ran)
+    assert notes(report) == [never]
+    model = nn.TransformerEncoderLayer(8, 2)  # the code of torch and of this lab is not the user's
     assert constants_of(lambda batch: F.normalize(batch), model) == []
 
 

@@ -107,6 +107,8 @@ def test_each_broken_script_is_found_and_its_fault_named(names: list[str]) -> No
     wrong = {}
     for name, (training, patient) in ((name, BROKEN[name]) for name in names):
         report = examined(training, steps=60)
+        steps = [found.step or 0 for found in report.findings if found.status is Status.BAD]
+        assert steps == sorted(steps), "of two faults that are as bad the earlier step comes first"
         if not any(f.status is not Status.OK and patient in f.faults for f in report.findings):
             wrong[name] = report
     assert not wrong
@@ -190,20 +192,14 @@ def test_a_scaler_that_looks_for_its_scale_is_no_fault_with_clipping_or_without(
 
 
 def test_a_scale_that_is_set_again_after_each_skipped_step_is_a_fault() -> None:
-    net = torch.nn.Linear(20, 5)
-    opt, scaler = torch.optim.SGD(net.parameters(), lr=0.1), torch.amp.GradScaler("cpu", init_scale=2.0**40)
-    loss_of = classify(net)
+    def make() -> Case:
+        net = torch.nn.Linear(20, 5)
+        opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        again = lambda: case.scaler.update(2.0**40)  # noqa: E731
+        case = usual(net, opt, classify(net), blobs(12), then=again, init_scale=2.0**40)
+        return case
 
-    def train_step(batch: object) -> None:
-        opt.zero_grad()
-        with fp16():
-            loss = loss_of(batch)
-        scaler.scale(loss).backward()
-        scaler.step(opt)
-        scaler.update(2.0**40)
-
-    report = examined(lambda: Case(train_step, blobs(12), net, opt, scaler), steps=12)
-    (first, *_) = report.findings
+    (first, *_) = examined(make, steps=12).findings
     assert (first.name, first.status) == ("scale does not fall", Status.BAD)
     assert first.what.startswith("the last 12 steps were skipped, all at a scale of 2^40")
 
@@ -231,11 +227,6 @@ def divided_in_place(net: nn.Module, scale: float) -> None:
         p.grad /= scale
 
 
-def replaced(net: nn.Module, scale: float) -> None:
-    for p in net.parameters():
-        p.grad = p.grad / scale
-
-
 def clipped(net: nn.Module, _: float) -> None:
     """Shortens what is longer: gradients that it leaves as they are stay scaled."""
     torch.nn.utils.clip_grad_norm_(net.parameters(), 1e9)
@@ -243,6 +234,7 @@ def clipped(net: nn.Module, _: float) -> None:
 
 def test_gradients_of_a_scale_by_hand_have_to_be_divided_before_the_step() -> None:
     forgotten = [(1024.0, lambda *_: None), (256.0, clipped), (2.0**15, lambda net, _: net.bias.grad.div_(2.0**15))]
+    replaced = lambda net, scale: [setattr(p, "grad", p.grad / scale) for p in net.parameters()]  # noqa: E731
     right = [(1024.0, divided_in_place), (2.0**15, replaced)]
     for scale, divide in forgotten:
         report = examined(partial(by_hand, scale, divide, lr=0.01 / scale), steps=4)
@@ -255,22 +247,16 @@ def test_gradients_of_a_scale_by_hand_have_to_be_divided_before_the_step() -> No
     assert not examined(partial(by_hand, 1024.0, clipped, autocast=False, lr=1e-5), steps=4).findings[:-1], "in FP32"
     assert not examined(partial(by_hand, 3.0, clipped), steps=4).findings[:-1], "a weight of the loss"
 
-
-def test_hooks_that_divide_gradients_count_as_a_division() -> None:
-    def hooked(register: Callable[[Case], object]) -> Case:
+    def divided_by_hooks(of_optimizer: bool) -> Case:
         case = by_hand(1024.0, lambda *_: None)
-        register(case)
+        if of_optimizer:
+            case.optimizer.register_step_pre_hook(lambda *_: divided_in_place(case.model, 1024.0))
+        for p in () if of_optimizer else case.model.parameters():
+            p.register_hook(lambda gradient: gradient / 1024.0)
         return case
 
-    def of_optimizer(case: Case) -> None:
-        case.optimizer.register_step_pre_hook(lambda *_: divided_in_place(case.model, 1024.0))
-
-    def of_gradients(case: Case) -> None:
-        for p in case.model.parameters():
-            p.register_hook(lambda gradient: gradient / 1024.0)
-
-    for register in (of_optimizer, of_gradients):
-        assert not examined(partial(hooked, register), steps=4).findings[:-1]
+    for of_optimizer in (True, False):
+        assert not examined(partial(divided_by_hooks, of_optimizer), steps=4).findings[:-1]
 
 
 def test_an_overflow_in_the_closure_of_an_optimizer_is_one_of_the_forward_pass() -> None:
@@ -291,63 +277,44 @@ def test_an_overflow_in_the_closure_of_an_optimizer_is_one_of_the_forward_pass()
     assert (first.name, "forward pass" in first.what) == ("overflow", True)
 
 
-def test_of_two_faults_that_are_as_bad_the_earlier_step_comes_first() -> None:
-    steps = [
-        found.step or 0
-        for found in examined(BROKEN["adam_on_half"][0], steps=20).findings
-        if found.status is Status.BAD
-    ]
-    assert len(steps) > 1
-    assert steps == sorted(steps)
-
-
 CATCHES_ALL = """
 import torch
 model = torch.nn.Linear(8, 3)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-while True:
-    try:
+def train(number):
+    while number:
         optimizer.zero_grad()
         model(torch.randn(16, 8)).square().mean().backward()
         optimizer.step()
         print("stepped")
+        number -= 1
+"""
+ENDLESSLY = """
+while True:
+    try:
+        train(1)
     except:
         print("caught")
 """
-
-
-def test_a_script_that_catches_every_exception_ends_at_the_limit_all_the_same(tmp_path, capsys) -> None:
-    (tmp_path / "train.py").write_text(CATCHES_ALL, encoding="utf-8")
-    assert cli.main(["diagnose", str(tmp_path / "train.py"), "--steps", "2"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines.count("stepped") == 2
-    assert lines.count("caught") <= 1
-    assert any(line.endswith("2 steps were run; 2 optimizer steps were taken and 0 skipped") for line in lines)
-
-
-TWO_PHASES = """
-import torch
-model = torch.nn.Linear(8, 3)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-def train():
-    for number in range(9):
-        optimizer.zero_grad()
-        model(torch.randn(16, 8)).square().mean().backward()
-        optimizer.step()
+ONCE = """
 try:
-    train()
+    train(9)
 except:
-    pass
-train()
+    print("caught")
+train(9)
 """
 
 
-def test_a_script_that_catches_the_end_once_and_trains_again_is_reported(tmp_path, capsys) -> None:
+def test_a_script_that_catches_every_exception_or_the_end_alone_ends_at_the_limit(tmp_path, capsys) -> None:
     tracing = sys.gettrace()
-    (tmp_path / "train.py").write_text(TWO_PHASES, encoding="utf-8")
-    assert cli.main(["diagnose", str(tmp_path / "train.py"), "--steps", "2"]) == 0
-    assert "2 steps were run" in capsys.readouterr().out
-    assert sys.gettrace() is tracing
+    for catches in (ENDLESSLY, ONCE):
+        (tmp_path / "train.py").write_text(CATCHES_ALL + catches, encoding="utf-8")
+        assert cli.main(["diagnose", str(tmp_path / "train.py"), "--steps", "2"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines.count("stepped") == 2
+        assert lines.count("caught") <= 1
+        assert any(line.endswith("2 steps were run; 2 optimizer steps were taken and 0 skipped") for line in lines)
+        assert sys.gettrace() is tracing
 
 
 SKIPPED_BY_HAND = """

@@ -5,23 +5,17 @@ import pytest
 from labkit import clinic, faults, grading, machine
 
 
-def moved(name: str) -> object:
-    place = r"labkit\.(faults|grading|machine)\.\w+"
-    with pytest.warns(DeprecationWarning, match=rf"labkit\.clinic\.{name} is now {place}$"):
-        return getattr(clinic, name)
-
-
 def test_a_name_that_moved_works_as_before_and_warns() -> None:
-    assert moved("check_machine") is machine.check_machine
-    assert moved("Patient") is faults.Fault
-    assert moved("explain") is faults.explain
-    patient = moved("patients")()["mse_underflows"]
-    assert moved("run")(patient, cured=True) == faults.run(patient, fixed=True)
-    assert moved("snippet")(patient, cured=False) == faults.snippet(patient, fixed=False)
-    assert moved("code_of")(patient.function, cured=False) == faults.snippet(patient, fixed=False)
-    for name in clinic.MOVED:
-        moved(name)
-    for name in clinic.OF_LESSONS:
-        assert moved(name) is getattr(grading, name)
+    moved, place = {}, r"labkit\.(faults|grading|machine)\.\w+"
+    for name in (*clinic.MOVED, *clinic.OF_LESSONS):
+        with pytest.warns(DeprecationWarning, match=rf"labkit\.clinic\.{name} is now {place}$"):
+            moved[name] = getattr(clinic, name)
+    assert all(moved[name] is getattr(grading, name) for name in clinic.OF_LESSONS)
+    assert moved["check_machine"] is machine.check_machine
+    assert (moved["Patient"], moved["explain"]) == (faults.Fault, faults.explain)
+    patient = moved["patients"]()["mse_underflows"]
+    assert moved["run"](patient, cured=True) == faults.run(patient, fixed=True)
+    assert moved["snippet"](patient, cured=False) == faults.snippet(patient, fixed=False)
+    assert moved["code_of"](patient.function, cured=False) == faults.snippet(patient, fixed=False)
     with pytest.raises(AttributeError, match="no attribute 'checkup'"):
         clinic.checkup  # noqa: B018
