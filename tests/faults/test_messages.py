@@ -11,15 +11,11 @@ PASTED = {  # as it stands in a log -> a part of the words that are known
     "[2023-02-28 20:08:24,113] [INFO] [stage_1_and_2.py:1769:step] [deepspeed] OVERFLOW! Rank 3 Skipping step. "
     "Attempted loss scale: 1, reducing to 1": "OVERFLOW! Rank",
     "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 2.04e-202": "Gradient overflow",
-    "Exception: Current loss scale already at\nminimum - cannot decrease scale anymore.": "Current loss scale",
     "AssertionError: Attempted unscale_ but _scale is None.  This may indicate": "Attempted step",
-    "AssertionError: No inf checks were recorded\nprior to update.": "No inf checks",
-    "[rank0]: RuntimeError: Found dtype BFloat16 but expected Float": "Found dtype",
     "error: Expected scalar typeHalf but found Float": "expected scalar type",
     "RuntimeError: expected mat1 and mat2 to have the same dtype, but got: struct c10::Half != float": "expected mat1",
     "RuntimeError: Input type (c10::Half) and bias type (float) should be the same": "Input type",
     "RuntimeError: 'slow_conv2d_cpu' not implemented for `BFloat16`": '"addmm_impl_cpu_"',
-    "could not create a primitive descriptor for the LSTM forward\npropagation primitive.": "could not create",
     "│ 200 │ ❱ loss.backward() │\nRuntimeError: Function\n'XlogyBackward0' returned nan\nvalues in its 1th output.": (
         "Function 'LogSoftmax"
     ),
@@ -39,10 +35,12 @@ PASTED = {  # as it stands in a log -> a part of the words that are known
 
 NO_MESSAGES = [
     "IndexError: list index out of range",
-    "CUDA out of memory. Tried to allocate 2.00 GiB",
     "mat1 and mat2 shapes cannot be multiplied (64x10 and 64x128)",
     "NotImplementedError: half the methods are not implemented",
     "loss is 0.3 and falling",
+    "ModuleNotFoundError: No module named 'half'",
+    "ValueError: Using a target size (torch.Size([3])) that differs from the input size in binary_cross_entropy",
+    "dtype",
     "Function AddBackward0 returned an invalid gradient at index 1 - expected type torch.FloatTensor but got "
     "torch.cuda.FloatTensor",
     "Input type (torch.cuda.DoubleTensor) and weight type (torch.cuda.FloatTensor) should be the same",
@@ -62,6 +60,9 @@ def test_a_message_is_known_in_its_own_words_and_as_it_is_pasted() -> None:
     assert [text for message, text in each if message not in messages_in(text)] == []
     for text, words in PASTED.items():
         assert any(message.words.startswith(words) for message in messages_in(text)), (text, messages_in(text))
+    for name in ("c10::Half", "at::Half"):  # the new and the old name of a type
+        (found,) = explain(f"RuntimeError: value cannot be converted to type {name} without overflow")
+        assert found.id == "mask_constant"
     assert len({message.pattern for message in MESSAGES}) == len(MESSAGES) >= 45, "as many as sources were read"
 
 
@@ -78,8 +79,8 @@ def test_the_command_says_what_it_means_what_to_run_and_where_it_was_read(capsys
 
 
 def test_what_is_no_message_of_precision_gets_an_honest_answer(capsys) -> None:
-    assert messages_in("") == []
+    assert messages_in("") == explain("") == []
     for text in NO_MESSAGES:
-        assert messages_in(text) == [], text
+        assert messages_in(text) == explain(text) == [], text
         assert main(["explain", *text.split()]) == 1, text
         assert "No known fault" in capsys.readouterr().err

