@@ -1,6 +1,7 @@
 """`check("scaling.advance", my_advance)`: what a learner sees, for a right answer, a wrong one, and everything else."""
 
 import functools
+import html
 import math
 import re
 import struct
@@ -9,7 +10,6 @@ import threading
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
-from html.parser import HTMLParser
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,6 @@ import torch
 
 import labkit.amp
 from labkit.amp import ScalerConfig, ScalerState, advance
-from labkit.formats import FP16, sum_compensated
 from labkit.grading import EXERCISES, check, judge
 from labkit.grading.judge import answers_of, grading_cases, visible_cases
 from labkit.grading.sandbox.answer import answer_case
@@ -43,24 +42,17 @@ def test_a_right_answer_names_what_follows() -> None:
     assert said.endswith("Solved. 5 of 5 checks pass: 8 of 8 points. Grading repeats them on further cases.")
 
 
-def test_a_wrong_answer_sees_its_points_the_first_counter_example_and_the_name_of_its_mistake() -> None:
+def test_a_wrong_answer_sees_points_a_counter_example_for_each_failure_and_the_name_of_its_mistake() -> None:
     grade = check("scaling.advance", grown_too_late)
     assert (grade.points, grade.out_of) == (3, 8)
-    assert grade.mistake is not None
+    assert "known mistake: grows one step late" in grade.reason
     said = str(grade)
     assert said.endswith("2 of 5 checks pass: 3 of 8 points.")
     assert "✗ fail  the clean step that completes the interval grows the scale  (0 of 2 points)" in said
     assert "found_inf  False" in said
     assert "differs    .scale: expected" in said
     assert "A known mistake (grows one step late): this is what comparing the tracker before" in said
-
-
-def test_each_failing_check_shows_its_input_and_nothing_twice() -> None:
-    said = str(check("scaling.advance", grown_too_late))
     assert said.count("✗ fail") == said.count("found_inf  ") == said.count("differs") == 3
-    said = str(check("numbers.next_up", lambda code: code))
-    assert "expected  0x3C01" in said
-    assert "expected 0x3C01, got 0x3C00" not in said
     said = str(check("clinic.clip", lambda model, batches: ([], ("backward", 1.0))))
     assert said.count("the diagnosis fits the run") == said.count("('backward', 1) does not fit") == 1
 
@@ -132,11 +124,23 @@ def test_an_interrupt_stops_the_check_as_the_learner_wants() -> None:
         check("scaling.advance", raises(KeyboardInterrupt()))
 
 
-def test_a_function_is_called_on_copies() -> None:
-    gradients = [torch.ones(2)]
-    answer_case(lambda grads: grads.pop().zero_(), "f(grads)", (gradients,))
-    assert len(gradients) == 1
-    assert torch.equal(gradients[0], torch.ones(2))
+def test_a_function_is_called_on_copies_and_one_that_changes_them_is_told() -> None:
+    def spoil(argument: Any) -> None:
+        if isinstance(argument, (list, dict)):
+            argument.clear()
+        elif isinstance(argument, tuple):
+            spoil(argument[-1])
+        else:
+            argument[:] = -1
+
+    nan = torch.tensor([math.nan])
+    for argument in ([1], {"a": 1}, (1, [2]), (1, np.ones(2)), torch.ones(2).half(), torch.ones(2, 2).T, nan, [nan]):
+        before = repr(argument)
+        told = answer_case(spoil, "f(x)", (argument,))
+        assert repr(argument) == before
+        assert "it changes `x`, an argument: work on a copy" in told[2], argument
+        assert answer_case(spoil, "f(x)", (argument,), may_change=["x"]) == ["none"]
+        assert answer_case(lambda x: None, "f(x)", (argument,)) == ["none"], "a NaN equals itself"
 
 
 def test_requiring_a_gradient_of_an_argument_changes_nothing() -> None:
@@ -179,40 +183,19 @@ def test_judgements_take_turns_for_they_share_torchs_generator() -> None:
     assert met == []
 
 
-class Reader(HTMLParser):
-    """Reads HTML as a person does: its text, its tags, and the colours it asks for."""
-
-    def __init__(self, answer: Any) -> None:
-        super().__init__()
-        self.text, self.tags, self.styles = "", list[str](), ""
-        self.grade = check("scaling.advance", answer)
-        self.feed(self.grade._repr_html_())
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.styles += ";".join(value or "" for name, value in attrs if name == "style")
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-
 def test_the_table_says_in_words_what_it_says_in_colours_of_the_theme() -> None:
     for answer in (solved, grown_too_late, not_written, raises(ValueError("<script>alert(1)</script>"))):
-        page = Reader(answer)
-        for line in str(page.grade).splitlines():
+        grade = check("scaling.advance", answer)
+        page = grade._repr_html_()
+        assert "<script" not in page, "what the learner's code says cannot become HTML"
+        text = html.unescape(re.sub("<[^>]*>", "", page))
+        for line in str(grade).splitlines():
             for part in filter(None, line.strip().split("  ")):
-                assert part.strip(" ()").split(": ")[0] in page.text
-        assert "script" not in page.tags, "what the learner's code says cannot become HTML"
-    assert "<script>" in page.text
-    styles = Reader(grown_too_late).styles
+                assert part.strip(" ()").split(": ")[0] in text
+    assert "<script>" in text
+    styles = "".join(re.findall('style="([^"]*)"', check("scaling.advance", grown_too_late)._repr_html_()))
     assert {"var(--jp-success-color0", "var(--jp-error-color0"} <= set(re.findall(r"var\(--[\w-]+", styles))
     assert "background:#" not in styles
-
-
-def by_import(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
-    from labkit.amp import advance as mine
-
-    return mine(state, found_inf, config)
 
 
 class Method:
@@ -225,38 +208,26 @@ class Method:
         return self.rule(state, found_inf, config)
 
 
-KEPT = {"rule": advance}
 DTYPE = "float16"
 DETOURS: dict[str, tuple[str, Any]] = {
     "the function itself": ("scaling.advance", advance),
-    "a call of it": ("scaling.advance", lambda *a: advance(*a)),
     "a call by its module": ("scaling.advance", lambda *a: labkit.amp.advance(*a)),
-    "a local import": ("scaling.advance", by_import),
-    "an inner function": ("scaling.advance", lambda *a: (lambda: advance(*a))()),
-    "a comprehension": ("scaling.advance", lambda *a: max([advance(*a) for _ in range(1)], key=id)),
     "a default": ("scaling.advance", lambda state, found_inf, config, f=advance: f(state, found_inf, config)),
     "a partial": ("scaling.advance", functools.partial(advance)),
     "a method": ("scaling.advance", Method().answer),
     "an object that is called": ("scaling.advance", Method()),
     "getattr": ("scaling.advance", lambda *a: getattr(labkit.amp, "adv" + "ance")(*a)),
-    "builtins": ("scaling.advance", lambda *a: __builtins__["__import__"]("labkit.amp").amp.advance(*a)),
-    "a dict": ("scaling.advance", lambda *a: KEPT["rule"](*a)),
-    "map": ("scaling.advance", lambda *a: next(map(advance, *([x] for x in a)))),
     "exec": ("scaling.advance", lambda *a: eval("labkit.amp.advance(*a)", {"labkit": labkit, "a": a})),
     "torch's method": ("autocast.softmax", lambda x: x.float().softmax(dim=1).half()),
     "torch's module": ("autocast.softmax", lambda x: torch.nn.Softmax(dim=1)(x.float()).half()),
-    "torch's logarithm": ("autocast.softmax", lambda x: torch.log_softmax(x.float(), 1).exp().half()),
     "numpy's spacing": ("numbers.ulp", lambda x: np.spacing(x)),
     "numpy's nextafter": ("numbers.next_up", lambda code: np.nextafter(code, 1)),
-    "the lab's own sum": ("rounding.kahan", lambda values: sum_compensated(values, FP16)),
     "numpy's FP16 by name": ("numbers.decode", lambda code: float(np.array(code, np.uint16).view("float16"))),
     "numpy's FP16 by its code": ("numbers.decode", lambda code: float(np.array([code], np.uint16).view("<f2")[0])),
-    "numpy's FP16 by its letter": ("rounding.nearest_even", lambda x: float(np.array(x).astype("e"))),
     "numpy's FP16 by a constant": ("rounding.nearest_even", lambda x: float(np.array(x, DTYPE))),
     "numpy's FP16 itself": ("rounding.nearest_even", lambda x: float(np.half(x))),
     "torch's FP16": ("rounding.nearest_even", lambda x: torch.tensor(x, dtype=torch.float16).item()),
     "torch's view": ("numbers.decode", lambda code: torch.tensor([code]).to(torch.uint16).view(torch.half).item()),
-    "torch's half": ("rounding.nearest_even", lambda x: torch.tensor(x, dtype=torch.float64).half().item()),
     "struct": ("numbers.decode", lambda code: struct.unpack("<e", struct.pack("<H", code))[0]),
 }
 

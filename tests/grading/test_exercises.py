@@ -6,13 +6,10 @@ are trained in test_project.py.
 
 import math
 import random
-from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-import numpy as np
 import pytest
-import torch
 
 from labkit.grading import EXERCISES, Exercise, judge
 from labkit.grading.batch import answers_in, request_of
@@ -29,7 +26,7 @@ from labkit.grading.judge import (
 from labkit.grading.program import program_of
 from labkit.grading.sandbox.runner import Runner, scratch
 from labkit.grading.sandbox.supervisor import Reply
-from labkit.grading.sandbox.worker import Limits, Request
+from labkit.grading.sandbox.worker import Limits
 from tests.grading.cases import cases, cells_of
 
 ALL = list(EXERCISES.values())
@@ -126,35 +123,8 @@ def programs() -> dict[str, list[str]]:
 def replies(programs: dict[str, list[str]]) -> dict[str, Reply]:
     """Run all cells as `labkit grade` does, in one process of its own."""
     questions = [request_of(grading_cases(EXERCISES[id], DAY), program) for id, program in programs.items()]
-    questions += [replace(q, exercise=IN_PLACE + q.exercise, program=in_place(q)) for q in questions]
     with scratch() as folder, Runner(Limits(), folder) as runner:
         return runner.run(questions)
-
-
-IN_PLACE = "in place: "
-SPOIL = """
-right = {0}
-
-def spoil(value):
-    for item in value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ():
-        spoil(item)
-    if isinstance(value, list):
-        value.append(0)
-    elif hasattr(value, "zero_"):
-        value.zero_().sub_(1)
-    elif hasattr(value, "fill"):
-        value.fill(-1)
-
-def {0}(*arguments):
-    answer = right(*copy.deepcopy(arguments))
-    spoil(arguments)
-    return answer
-"""
-
-
-def in_place(asked: Request) -> list[str]:
-    """Return a learner's program that answers rightly, and overwrites what it was given."""
-    return [*asked.program[:-1], "import copy\n" + asked.program[-1] + SPOIL.format(asked.entry)]
 
 
 def function_of(exercise: Exercise, program: list[str]) -> Any:
@@ -177,24 +147,3 @@ def test_a_solved_cell_earns_the_same_in_the_notebook_and_by_labkit_grade(
         if not exercise.id.startswith("project."):  # trains for its marks: tests/test_notebooks.py waits for that
             grade = judge(paper, answers_in(reply))
             assert (grade.points, grade.mistake) == (exercise.points, None), exercise.id
-
-
-CHANGEABLE = (list, torch.Tensor, np.ndarray)
-# An answer that trains what it is given changes it, and of scaling.order the loop is the answer.
-ASKED = [e for e in SOLVED if not e.id.startswith("project.") and e.id != "scaling.order" and e.run_by is None]
-
-
-def can_be_changed(argument: object) -> bool:
-    return isinstance(argument, CHANGEABLE) or (
-        isinstance(argument, dict) and any(map(can_be_changed, argument.values()))
-    )
-
-
-def test_arguments_changed_in_place_earn_nothing_by_labkit_grade(replies: dict[str, Reply]) -> None:
-    for exercise in ASKED:
-        paper = grading_cases(exercise, DAY)
-        grade = judge(paper, answers_in(replies[IN_PLACE + exercise.id]))
-        if any(can_be_changed(argument) for cases in paper.cases for case in cases for argument in case):
-            assert (grade.points, "work on a copy" in grade.reason) == (0, True), exercise.id
-        else:
-            assert grade.points == exercise.points, exercise.id

@@ -2,7 +2,6 @@
 
 import itertools
 from collections import Counter, deque
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -11,8 +10,6 @@ import torch
 from torch import nn
 from torch.distributed.tensor import Shard
 
-from labkit.grading import EXERCISES
-from labkit.train import Comparison, RunRecord, StepRecord
 from tests.grading.cases import SEEDS, cases, reference
 
 # --- lesson 08: recipes ---
@@ -68,18 +65,7 @@ def test_the_fate_is_what_torchs_adam_does_to_an_fp16_weight() -> None:
         assert reference("recipes.epsilon")(gradient, epsilon) == found, (gradient, epsilon)
 
 
-def verdict_of_the_lab(fp32: list[float], other: list[float], margin: float) -> str:
-    """Return what the lab's own table of runs says of these metrics."""
-    step = (StepRecord(1, 0.1, 1.0, False, True),)
-    runs = [
-        RunRecord("t", recipe, i, step, metric, "accuracy", 1.0, "CPU", {"torch": "2"}, "")
-        for recipe, metrics in (("FP32", fp32), ("O1", other))
-        for i, metric in enumerate(metrics)
-    ]
-    return Comparison("t", tuple(runs), margin=margin).difference("O1").verdict
-
-
-def test_the_verdict_is_numpys_and_that_of_the_labs_own_table() -> None:
+def test_the_verdict_is_numpys() -> None:
     for fp32, other, margin, t_90, t_95 in cases("recipes.verdict"):
         assert (t_90, t_95) == STUDENT[len(fp32)]
         differences = np.nan_to_num(np.array(other), nan=0.0) - np.array(fp32)
@@ -89,7 +75,7 @@ def test_the_verdict_is_numpys_and_that_of_the_labs_own_table() -> None:
         beyond = abs(mean) > np.ptp(fp32)
         shown = ("worse" if mean < 0 else "better") if significant and beyond else "cannot tell"
         answer = reference("recipes.verdict")(fp32, other, margin, t_90, t_95)
-        assert answer == ("as good" if equivalent else shown) == verdict_of_the_lab(fp32, other, margin)
+        assert answer == ("as good" if equivalent else shown)
 
 
 def test_the_choice_is_the_best_of_all_that_could_be_named() -> None:
@@ -131,19 +117,6 @@ class Step:
         elif line == "update scale":
             self.scale = self.scale / 2 if self.found_inf else self.scale
 
-    def same(self, other: "Step") -> bool:
-        """Whether the same was done to both."""
-        weights = torch.equal(self.master, other.master) and torch.equal(self.weight, other.weight)
-        return weights and self.scale == other.scale
-
-
-def done(lines: list[str], masters: bool, gradient: float) -> Step:
-    """Carry out these lines on a new weight."""
-    step = Step(masters, gradient)
-    for line in lines:
-        step.do(line)
-    return step
-
 
 def test_the_lines_do_to_a_weight_what_torchs_scaler_does() -> None:
     for masters, gradient, batches in itertools.product((False, True), (2.0**-13, 2.0**-20, 1e3), (1, 3)):
@@ -156,25 +129,12 @@ def test_the_lines_do_to_a_weight_what_torchs_scaler_does() -> None:
         scaler.update()
         theirs.weight.data.copy_(theirs.master)
         theirs.scale = scaler.get_scale()
-        ours = done(reference("recipes.lines")(masters, True, batches), masters, gradient)
-        assert ours.same(theirs), (masters, gradient, batches)
-
-
-def test_every_order_that_is_accepted_trains_the_same() -> None:
-    """All lines of O2, each in another place: what earns the points does to the weight what the reference does."""
-    (both,) = [one for one in EXERCISES["recipes.lines"].checks if one.name.startswith("both")]
-    for batches in (1, 2):
-        case = (True, True, batches)
-        right = reference("recipes.lines")(*case)
-        orders = []
-        for at, place in itertools.product(range(len(right)), repeat=2):
-            others = right[:at] + right[at + 1 :]
-            orders.append([*others[:place], right[at], *others[place:]])
-        accepted = [lines for lines in orders if lines != right and both.outcome(lines, case) == right]
-        assert len(accepted) >= 3
-        for gradient in (0.25, 2.0**-20, 2.0**10):
-            expected = done(right, True, gradient)
-            assert [lines for lines in accepted if not done(lines, True, gradient).same(expected)] == [], gradient
+        ours = Step(masters, gradient)
+        for line in reference("recipes.lines")(masters, True, batches):
+            ours.do(line)
+        assert torch.equal(ours.master, theirs.master), (masters, gradient, batches)
+        assert torch.equal(ours.weight, theirs.weight)
+        assert ours.scale == theirs.scale
 
 
 # --- lesson 09: frameworks ---
@@ -213,17 +173,6 @@ def test_a_training_is_numpys(id: str) -> None:
         assert not np.allclose(got.numpy(), weight.numpy())
         skips[skipped] += 1
     assert min(skips[times] for times in (0, 1, 2)) >= len(SEEDS), skips
-
-
-def test_references_are_thread_safe() -> None:
-    """apex keeps one state for a process, and a class is graded in threads."""
-    drawn = [case for case in cases("frameworks.repair", [0]) if len(case[1]) > 2]
-    alone = [reference("frameworks.repair")(*case) for case in drawn]
-    with ThreadPoolExecutor(4) as threads:
-        beside = list(threads.map(lambda case: reference("frameworks.repair")(*case), drawn * 4))
-    for (weight, scale), (other, other_scale) in zip(alone * 4, beside, strict=True):
-        assert scale == other_scale
-        assert weight.equal(other)
 
 
 def skipped_by(largest: list[float], config: Any) -> list[int]:

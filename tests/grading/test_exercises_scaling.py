@@ -153,15 +153,6 @@ def test_clip_is_what_clip_grad_norm_does_after_unscaling() -> None:
                 torch.testing.assert_close(ours, parameter.grad, rtol=64 * 2.0**-24, atol=0)
 
 
-def test_clip_cases_are_what_their_tolerance_was_derived_for() -> None:
-    """Near the limit and beyond the norm is above 1, so torch's 1e-6 stays below 17 ulps; see the exercise's notes."""
-    for scaled_grads, scale, max_norm in cases("scaling.clip", range(20)):
-        flat = torch.cat([gradient.double().flatten() for gradient in scaled_grads]) / scale
-        norm = float(flat.norm())
-        assert len(flat) <= 9
-        assert norm > 1.0 or norm < 0.9 * max_norm or not flat.isfinite().all(), (scaled_grads, scale, max_norm)
-
-
 def test_unscale_is_what_torch_does() -> None:
     for grads, scale in cases("scaling.unscale"):
         if not grads:

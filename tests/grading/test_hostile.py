@@ -5,18 +5,12 @@ program of its own: with the fork server switched off, that road is tried on Lin
 """
 
 import os
-import signal
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
-from labkit.amp import RECIPES
-from labkit.classroom.wheel import files_of
-from labkit.course import lessons
 from labkit.grading import EXERCISES, judge
 from labkit.grading.batch import answers_in, grade, request_of
 from labkit.grading.judge import grading_cases
@@ -27,8 +21,6 @@ from labkit.grading.sandbox.runner import Runner, scratch
 from labkit.grading.sandbox.supervisor import Isolation
 from labkit.grading.sandbox.worker import Limits
 from labkit.grading.submission import find
-from labkit.grading.trainings import Trainings
-from labkit.records import linux, system, write_atomic
 from tests.grading.hand_ins import RIGHT, SETUP, UNSCALE, answered, code, graded, notebook, put
 from tests.grading.hostile import CHEATS, HOSTILE, Row
 
@@ -102,40 +94,12 @@ def test_what_is_named_by_a_relative_path_is_tried_where_it_lies(
     assert not {"submissions", "grades"} & set(open_to_all), "without walls both can be reached"
 
 
-STANDING = """
-from pathlib import Path
-from labkit.grading.sandbox.worker import Limits
-from labkit.grading.sandbox.runner import Runner, scratch
-from labkit.grading.sandbox.isolation import isolate
-with scratch() as folder, Runner(Limits(), folder) as runner:
-    print(isolate(runner, [], Path()))
-"""
-
-
 def test_lessons_inside_of_what_is_visible_are_hidden_and_others_are_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     installed, elsewhere = Path(isolation.__file__).parents[2] / "notebooks" / "lessons", Path("/srv/course")
     monkeypatch.setattr(isolation, "_course_folders", lambda: [installed, elsewhere])
     seen = isolation.view()
     assert [folder for folder, visible in seen if not visible] == [installed]
     assert not any(elsewhere.is_relative_to(folder) for folder, visible in seen if visible)
-
-
-@pytest.mark.slow  # two processes that try each protection
-@LINUX
-def test_the_lessons_inside_of_an_installed_package_are_as_hidden_as_those_of_a_checkout(tmp_path: Path) -> None:
-    """In /var/tmp, for in the sandbox a scratch folder takes the place of /tmp."""
-    with TemporaryDirectory(dir="/var/tmp") as place:
-        for name, content in files_of(ROOT, lessons()).items():
-            write_atomic(Path(place, name), content)
-        Path(place).chmod(0o755)
-        installed, checkout = (
-            subprocess.run(
-                [sys.executable, "-c", STANDING], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(path)},
-                capture_output=True, text=True, check=True,
-            ).stdout
-            for path in (place, ROOT)
-        )  # fmt: skip
-    assert installed == checkout
 
 
 # --- what a submission takes is what all of its processes take ---
@@ -196,26 +160,6 @@ def test_time_is_that_of_a_submission_and_not_of_its_first_process(tmp_path: Pat
         assert "stopped after 2 s of CPU time" in line["reason"]
 
 
-def test_what_processes_share_is_counted_once() -> None:
-    shared = b"1" * (64 << 20)
-    ready, tell = os.pipe()
-    children = []
-    for _ in range(4):
-        if (child := os.fork()) == 0:
-            os.write(tell, shared[:1])
-            signal.pause()
-        children.append(child)
-    try:
-        for _ in children:
-            os.read(ready, 1)
-        assert set(children) <= set(linux.descendants())
-        assert 0 < sum(map(linux.memory_of, children)) < 2 * system.resident_memory(), "not four times"
-    finally:
-        for child in children:
-            os.kill(child, 9)
-            os.waitpid(child, 0)
-
-
 # --- without a fork server ---
 
 FORGES = r"""
@@ -235,29 +179,22 @@ def no_fork_server(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_fork_server")
-def test_an_answer_after_one_that_stops_earns_its_points() -> None:
-    """One program answers both; the first cell does not even run to its end."""
-    stops = replace(request_of(PAPER, ["1 / 0"]), exercise="stops")
-    with scratch() as folder, Runner(Limits(), folder) as runner:
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("1 / 0", "its cell stopped with ZeroDivisionError"),  # one program answers both questions
+        pytest.param("import os\nos._exit(7)", "the code ended its process, with exit code 7", marks=pytest.mark.slow),
+        pytest.param("while True: pass", "it waits for something", marks=pytest.mark.slow),  # by the clock on the wall
+        pytest.param(FORGES, "wrote into the channel", marks=pytest.mark.slow),
+    ],
+)
+def test_code_that_stops_ends_waits_or_forges_costs_its_own_question_alone(source: str, why: str) -> None:
+    bad = replace(request_of(PAPER, [source]), exercise="bad")
+    with scratch() as folder, Runner(Limits(seconds=1.0), folder) as runner:
         assert runner._server is None, "no fork server"
-        replies = runner.run([stops, request_of(PAPER, [SETUP + RIGHT])])
-    assert "its cell stopped with ZeroDivisionError" in replies["stops"].note
+        replies = runner.run([bad, request_of(PAPER, [SETUP + RIGHT])])
+    assert why in replies["bad"].note
     assert judge(PAPER, answers_in(replies["scaling.advance"])).points == 8
-
-
-@pytest.mark.usefixtures("no_fork_server")
-@pytest.mark.slow  # each of them costs a second start
-def test_code_that_ends_waits_or_forges_costs_its_own_question_alone() -> None:
-    for source, why in (
-        ("import os\nos._exit(7)", "the code ended its process, with exit code 7"),
-        ("while True: pass", "it waits for something"),  # the clock on the wall, where no other can be read
-        (FORGES, "wrote into the channel"),
-    ):
-        bad = replace(request_of(PAPER, [source]), exercise="bad")
-        with scratch() as folder, Runner(Limits(seconds=1.0), folder) as runner:
-            replies = runner.run([bad, request_of(PAPER, [SETUP + RIGHT])])
-        assert why in replies["bad"].note
-        assert judge(PAPER, answers_in(replies["scaling.advance"])).points == 8
 
 
 @pytest.mark.usefixtures("no_fork_server")
@@ -270,15 +207,3 @@ def test_a_class_gets_the_rows_it_gets_from_the_fork_server(tmp_path: Path, monk
     assert "Missing here: " in said[0]
     monkeypatch.setattr(sandbox_runner, "FORKS", True)
     assert spawned == grade(find([tmp_path]), 5, Limits(2.0), lesson="06_loss_scaling")
-
-
-@pytest.mark.usefixtures("no_fork_server")
-@pytest.mark.slow
-def test_a_recipe_is_trained_in_a_program_of_its_own() -> None:
-    trained = EXERCISES["project.targets"].trained
-    assert trained is not None
-    asked = ("targets", replace(RECIPES["FP32"], name="yours"), 0)
-    alone = replace(trained, results={})
-    with scratch() as folder, Runner(Limits(), folder) as runner:
-        Trainings(runner)._train(asked, alone)
-    assert asked in alone.results

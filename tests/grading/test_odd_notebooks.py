@@ -3,22 +3,15 @@
 Every answer is a right one, or the starter; what is odd is where and how it stands.
 """
 
-import ast
-import asyncio
-import inspect
 import tomllib
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from labkit.grading import EXERCISES, judge
+from labkit.grading import EXERCISES
 from labkit.grading.batch import grade
-from labkit.grading.judge import answers_of, grading_cases
-from labkit.grading.plan import plan
-from labkit.grading.program import Unreadable, program_of
 from labkit.grading.sandbox.worker import Limits
 from labkit.grading.submission import find
 from tests.grading.hand_ins import NOTEBOOK, RIGHT, SETUP, UNSCALE, code, notebook, put, starter
@@ -70,6 +63,12 @@ def helper(source: str) -> Odd:
     return Odd(lesson(cell(source), cell(ADVANCE + CHECK, "advance")))
 
 
+def helpers_of_a_call(sources: str) -> Odd:
+    """An answer that calls a function whose result depends on what other cells do."""
+    called = cell(ADVANCE.replace("ONE", "one()"), "advance")
+    return Odd(lesson(*map(cell, sources.split("\n---\n")), called))
+
+
 def line(before: str = "", after: str = "") -> Odd:
     """An answer with other lines in its cell."""
     return Odd(lesson(cell(before + PLAIN + after, "advance")))
@@ -81,7 +80,6 @@ CONSTANTS, BEFORE = TEXTS["constants"], TEXTS["before"]
 AFTER = {name: text.replace("CHECK", CHECK.strip()) for name, text in TEXTS["after"].items()}
 SLOW_RUN = cell("import time\ntime.sleep(600)\nrun = [time.sleep(600) for _ in range(9)]\ngrads = time.sleep(600)")
 SOLVED, OPEN, HELPED = cell(PLAIN, "advance"), cell(STARTER, "advance"), cell(ADVANCE, "advance")
-HELPED_BY_CALL = cell(ADVANCE.replace("ONE", "one()"), "advance")
 UNSCALED, BY_BYTES, EARLIER = cell(UNSCALE, "unscale"), cell(BYTES, "bytes"), cell(SMALLEST, "smallest")
 BY_LAMBDA = "my_unscale = lambda g, s: ([x.float() / s for x in g], any(bool((~x.isfinite()).any()) for x in g))"
 
@@ -89,6 +87,8 @@ ODD: dict[str, Odd] = {
     **{f"ONE: {name}": helper(source) for name, source in CONSTANTS.items()},
     **{f"before: {name}": line(before=source) for name, source in BEFORE.items()},
     **{f"after: {name}": line(after=source) for name, source in AFTER.items()},
+    **{f"ONE, by running: {name}": helper(source) for name, source in TEXTS["bound by running"].items()},
+    **{f"one(): {name}": helpers_of_a_call(source) for name, source in TEXTS["bound by effect"].items()},
     "a helper behind it": Odd(lesson(HELPED, cell("ONE = 1"))),
     "a helper with a name of Python's own": Odd(
         lesson(cell("def abs(x):\n    return 1"), cell(PLAIN.replace("+ 1", "+ abs(7)"), "advance"), cell("max = 3"))
@@ -132,31 +132,7 @@ ODD: dict[str, Odd] = {
 }  # fmt: skip
 
 
-def points_here(program: list[str], id: str) -> int:
-    """Run a program in this process, as the grading process does, and return its points: these learners are honest."""
-    names: dict[str, object] = {"__name__": "__main__", "check": lambda *_: None, **EXERCISES[id].provides}
-    for source in program:
-        try:
-            code = compile(source, "<a cell>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-            if inspect.iscoroutine(waiting := eval(code, names)):
-                with ThreadPoolExecutor() as kernel:  # a browser's tests leave an event loop running in this thread
-                    kernel.submit(asyncio.run, waiting).result()
-        except (Exception, SystemExit):
-            continue
-    whole = grading_cases(EXERCISES[id], SEED)
-    paper = replace(whole, cases=tuple(cases[:4] for cases in whole.cases))  # right or not there: a few calls tell
-    return judge(paper, answers_of(paper, names.get(EXERCISES[id].entry))).points
-
-
-def points_here_of(submission: Any, id: str) -> int:
-    """Return the points of one exercise; nothing to run earns nothing."""
-    try:
-        return 0 if submission.problem else points_here(program_of(submission.cells, EXERCISES[id]), id)
-    except Unreadable:
-        return 0
-
-
-def hand_in(folder: Path, students: dict[str, Odd] = ODD) -> None:
+def hand_in(folder: Path, students: dict[str, Odd]) -> None:
     """Write the files of every student."""
     for number, odd in enumerate(students.values()):
         for name, content in odd.files.items():
@@ -164,43 +140,19 @@ def hand_in(folder: Path, students: dict[str, Odd] = ODD) -> None:
 
 
 def test_every_odd_notebook_gets_its_points(tmp_path: Path) -> None:
-    hand_in(tmp_path)
-    found: dict[str, dict[str, int]] = {f"{number:03}": {} for number in range(len(ODD))}
-    for submission, exercises in plan(find([tmp_path]), None):
-        for exercise in exercises:
-            row = found[submission.student]
-            assert exercise.id not in row, "one row for each"
-            row[exercise.id] = points_here_of(submission, exercise.id)
-    for (name, odd), row in zip(ODD.items(), found.values(), strict=True):
-        assert {id: points for id, points in row.items() if points} == odd.points, name
-
-
-def test_statements_count_that_an_answer_needs_for_what_they_do(tmp_path: Path) -> None:
-    by_effect = TEXTS["bound by effect"]
-    cells = {name: map(cell, source.split("\n---\n")) for name, source in by_effect.items()}
-    hand_in(tmp_path, {name: Odd(lesson(*sources, HELPED_BY_CALL)) for name, sources in cells.items()})
-    rows = [row for row in grade(find([tmp_path]), SEED, Limits()) if row.exercise == IDS["advance"]]
-    for name, row in zip(by_effect, rows, strict=True):
-        assert row.points == row.out_of, name
+    hand_in(tmp_path, ODD)
+    rows = {(row.student, row.exercise): row for row in grade(find([tmp_path]), SEED, Limits())}
+    for number, (name, odd) in enumerate(ODD.items()):
+        points = {id: row.points for (who, id), row in rows.items() if who == f"{number:03}" and row.points}
+        assert points == odd.points, name
+        assert odd.says == "" or odd.says in rows[f"{number:03}", "scaling.advance"].reason, name
 
 
 @pytest.mark.slow
 def test_a_long_run_costs_no_points(tmp_path: Path) -> None:
-    wrong = cell("def one():\n    raise KeyError\n")
-    hand_in(tmp_path, {"": Odd(lesson(wrong, SLOW_RUN, HELPED_BY_CALL))})
+    wrong = "def one():\n    raise KeyError\n"
+    slow_run = "import time\ntime.sleep(600)\nrun = [time.sleep(600) for _ in range(9)]"
+    hand_in(tmp_path, {"": helpers_of_a_call(f"{wrong}\n---\n{slow_run}")})
     rows = {row.exercise: row for row in grade(find([tmp_path]), SEED, Limits(seconds=1))}
     assert rows[IDS["advance"]].points > 0
     assert rows[IDS["advance"]].reason.startswith("1 of 5 checks pass")
-
-
-@pytest.mark.slow
-def test_the_class_of_odd_notebooks_gets_its_rows(tmp_path: Path) -> None:
-    everything = ODD | {
-        f"ONE, by running: {name}": helper(source) for name, source in TEXTS["bound by running"].items()
-    }
-    hand_in(tmp_path, everything)
-    rows = {(row.student, row.exercise): row for row in grade(find([tmp_path]), SEED, Limits())}
-    for number, (name, odd) in enumerate(everything.items()):
-        points = {id: row.points for (who, id), row in rows.items() if who == f"{number:03}" and row.points}
-        assert points == odd.points, name
-        assert odd.says == "" or odd.says in rows[f"{number:03}", "scaling.advance"].reason, name

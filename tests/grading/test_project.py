@@ -1,8 +1,10 @@
 """The projects: a recipe that came off the wire is trained for real, and a board says who kept the least."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +13,13 @@ from labkit.amp import RECIPES, Recipe, ScalerConfig, WeightRounding, static
 from labkit.formats import BF16, FP16, FP32
 from labkit.gemm import SPECS
 from labkit.grading import EXERCISES, FAILING, PROJECT_TASKS, Grade, check, enter, show
+from labkit.grading.exercise import Key
+from labkit.grading.sandbox import isolation
+from labkit.grading.sandbox.runner import NotStarted, Runner, scratch
+from labkit.grading.sandbox.supervisor import Reply
 from labkit.grading.sandbox.wire import Failure, Instance, dump, load
+from labkit.grading.sandbox.worker import Limits
+from labkit.grading.trainings import Trainings
 from tests.grading.cases import lesson_module
 
 project_tasks, runs = (lesson_module("12_project", stem) for stem in ("cases", "runs"))
@@ -37,20 +45,18 @@ def test_a_recipe_comes_back_as_it_was() -> None:
         assert recipe_of(off_the_wire(recipe)) == replace(recipe, name="yours")
 
 
-class Liar(Recipe):
-    """A recipe that is equal to everything."""
-
-    def __eq__(self, other: object) -> bool:
-        return True
-
-
-def bent(**changes: object) -> Instance:
-    record = off_the_wire(RECIPES["O2"])
-    assert isinstance(record, Instance)
-    return Instance(record.name, {**record.fields, **changes})
-
-
 def test_what_is_no_recipe_is_refused_in_words() -> None:
+    class Liar(Recipe):
+        """A recipe that is equal to everything."""
+
+        def __eq__(self, other: object) -> bool:
+            return True
+
+    def bent(**changes: object) -> Instance:
+        record = off_the_wire(RECIPES["O2"])
+        assert isinstance(record, Instance)
+        return Instance(record.name, {**record.fields, **changes})
+
     for answer, says in (
         ("FP16", "expected a Recipe, got 'FP16'"),
         (off_the_wire(FP16), "expected a Recipe"),
@@ -66,25 +72,14 @@ def test_what_is_no_recipe_is_refused_in_words() -> None:
     ):
         with pytest.raises(ValueError, match=says):
             recipe_of(answer)
-
-
-def test_a_wrong_answer_is_a_failed_check_and_no_crash() -> None:
-    for answer in (None, 5, "FP16", FP16):
+    for answer, says in ((None, "did you forget `return`"), (5, "expected a Recipe"), (FP16, "expected a Recipe")):
         grade = check("project.digits", lambda seeds, answer=answer: answer)
-        assert grade.points == 0
-        assert ("did you forget `return`" if answer is None else "expected a Recipe") in str(grade)
+        assert (grade.points, says in str(grade)) == (0, True)
 
 
-def test_an_answer_that_raises_stays_a_failure() -> None:
-    def answer(seeds: tuple[int, ...]) -> Recipe:
-        return Recipe("mine", model=FP32, master_weights=True, optimizer=FP16)
-
-    example = check("project.digits", answer).verdicts[0].counter_example
-    assert example is not None
-    assert "expected an optimizer in FP32" in example.difference
-
-
-def test_the_failure_of_a_call_is_not_trained() -> None:
+def test_what_stops_in_the_call_is_a_failure_and_not_trained() -> None:
+    grade = check("project.digits", lambda seeds: Recipe("mine", model=FP32, master_weights=True, optimizer=FP16))
+    assert "expected an optimizer in FP32" in str(grade)
     (first, *_) = EXERCISES["project.digits"].checks
     failure = Failure("error", "it stopped")
     assert first.outcome(failure, (VISIBLE,)) is failure
@@ -129,26 +124,25 @@ def test_a_first_step_that_is_skipped_hides_no_memory() -> None:
     assert run_of("digits", skips_first, 0).memory == run_of("digits", RECIPES["FP16 static"], 0).memory
 
 
-def test_there_is_more_than_one_way() -> None:
-    """BF16 has the range that small gradients need, without a scale."""
-    pure = Recipe("pure BF16", model=BF16, master_weights=False, optimizer=BF16)
-    grade = check("project.targets", lambda seeds: pure)
-    assert all(verdict.passed for verdict in grade.verdicts)
-    assert "4 bytes a weight: 2 weights + 2 gradients" in str(grade)
-
-
-def test_nan_reaches_nothing() -> None:
-    unchecked = replace(FAILING["targets"], scaler=static(2.0**60, skip_on_inf=False))
-    assert not reaches("targets", unchecked, VISIBLE).passed
-
-
-def test_feedback_says_what_the_run_did() -> None:
+def test_feedback_says_what_the_run_did_and_there_is_more_than_one_way() -> None:
     grade = check("project.digits", lambda seeds: RECIPES["FP32"])
     assert "16 bytes a weight: 4 weights + 4 gradients + 8 optimizer state" in str(grade)
     assert "as good: accuracy" in str(grade)
     assert "it keeps at most 8 bytes a weight" in grade.reason
     assert grade.mistake is not None
     assert grade.mistake.name == "FP32 between steps"
+    pure = Recipe("pure BF16", model=BF16, master_weights=False, optimizer=BF16)  # small gradients need no scale
+    grade = check("project.targets", lambda seeds: pure)
+    assert all(verdict.passed for verdict in grade.verdicts)
+    assert "4 bytes a weight: 2 weights + 2 gradients" in str(grade)
+
+
+def test_nan_and_a_drift_that_is_not_followed_are_worth_nothing() -> None:
+    unchecked = replace(FAILING["targets"], scaler=static(2.0**60, skip_on_inf=False))
+    assert not reaches("targets", unchecked, VISIBLE).passed
+    targets = torch.zeros(200, project_tasks.OUTPUTS)
+    for value in (1e6, torch.nan):
+        assert project_tasks.recovered_share(torch.full_like(targets, value), targets) == 0.0
 
 
 # --- the leader board ---
@@ -172,6 +166,8 @@ def test_points_come_first_and_then_bytes(tmp_path: Path) -> None:
     assert [round(entrant.bytes / weights) for entrant in board.entrants] == [8, 8, 12, 16]
     assert "6 of 8" in str(board)
     assert "<td>Grace</td>" in board._repr_html_()
+    assert str(show(tmp_path / "nowhere")) == "This board has no entries yet."
+    assert "no entries yet" in show(tmp_path / "nowhere")._repr_html_()
 
 
 def test_entering_again_replaces_and_folders_merge_by_copying(tmp_path: Path) -> None:
@@ -213,12 +209,69 @@ def test_a_damaged_file_is_named_and_changes_no_other_rank(tmp_path: Path) -> No
         assert says in str(board)
 
 
-def test_a_board_without_entrants_says_so(tmp_path: Path) -> None:
-    assert str(show(tmp_path / "nowhere")) == "This board has no entries yet."
-    assert "no entries yet" in show(tmp_path)._repr_html_()
+# --- trainings that end badly: the recipe pays, but where not even FP32 trains, nobody is graded ---
+
+YOUR_FP32, YOUR_O3 = (replace(RECIPES[name], name="yours") for name in ("FP32", "O3"))
+TRAINED = EXERCISES["project.digits"].trained
 
 
-def test_a_drift_that_is_not_followed_is_worth_nothing() -> None:
-    targets = torch.zeros(200, project_tasks.OUTPUTS)
-    far, none = torch.full_like(targets, 1e6), torch.full_like(targets, torch.nan)
-    assert project_tasks.recovered_share(far, targets) == project_tasks.recovered_share(none, targets) == 0.0
+@pytest.fixture
+def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    for key in list(runs.RESULTS):
+        monkeypatch.delitem(runs.RESULTS, key)
+
+
+def train(runner: object, *asked: Key) -> None:
+    trainings = Trainings(runner)  # type: ignore[arg-type]
+    trainings._missing |= dict.fromkeys(asked, TRAINED)
+    with ThreadPoolExecutor(1) as pool:
+        trainings.run(pool, lambda line: None)
+
+
+def out_of_reach(questions: object, limits: object) -> dict[str, Reply]:
+    return {"training": Reply("training", note="FileNotFoundError: digits.npz")}
+
+
+@pytest.mark.usefixtures("nothing_kept")
+def test_a_recipe_whose_training_fails_gets_the_reason() -> None:
+    train(SimpleNamespace(limits=Limits(), run=out_of_reach), ("digits", YOUR_O3, 0))
+    with pytest.raises(RuntimeError, match=r"digits\.npz"):
+        runs.run_of("digits", YOUR_O3, 0)
+
+
+@pytest.mark.usefixtures("nothing_kept")
+def test_where_not_even_fp32_trains_no_recipe_is_blamed() -> None:
+    with pytest.raises(NotStarted, match="'digits' cannot be trained here, not even in FP32: FileNotFoundError"):
+        train(SimpleNamespace(limits=Limits(), run=out_of_reach), ("digits", YOUR_O3, 0), ("digits", YOUR_FP32, 0))
+
+
+@pytest.mark.usefixtures("nothing_kept")
+def test_the_time_is_announced_before_the_first_training() -> None:
+    """Nine hundred learners with a recipe each: two at once, at 0.6 seconds, take four and a half minutes."""
+    told: list[str] = []
+
+    def trained(questions: object, limits: object) -> dict[str, Reply]:
+        told.append("a training")
+        return {"training": Reply("training", note="not now")}
+
+    trainings = Trainings(SimpleNamespace(limits=Limits(), run=trained), workers=2)  # type: ignore[arg-type]
+    trainings.at_once = 2  # on a machine with one core, too
+    recipes = [replace(YOUR_O3, scaler=static(2.0**10 + number)) for number in range(900)]
+    trainings._missing |= dict.fromkeys((("digits", recipe, 0) for recipe in recipes), TRAINED)
+    with ThreadPoolExecutor(2) as pool:
+        trainings.run(pool, told.append)
+    assert told[0] == "900 recipes: 900 trainings, about 4.5 minutes"
+    assert told.count("a training") == 900
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("nothing_kept")
+def test_the_data_of_the_lab_are_in_sight_of_a_training(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Digits are read from a file; a folder without it is the machine's fault."""
+    with scratch() as folder, Runner(Limits(), folder) as runner:
+        isolation.isolate(runner, [], folder)
+        train(runner, ("digits", YOUR_FP32, 0))
+    assert runs.run_of("digits", YOUR_FP32, 0).metric > 0.6
+    monkeypatch.setenv("LABKIT_DATA", str(tmp_path))
+    with scratch() as folder, Runner(Limits(), folder) as runner, pytest.raises(NotStarted, match=r"digits\.npz"):
+        train(runner, ("digits", YOUR_FP32, 1))

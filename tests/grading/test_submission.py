@@ -1,13 +1,18 @@
-"""From a folder of notebooks to the code that is run for one exercise. Nothing of a learner's runs in here."""
+"""From a folder of notebooks to the code that is run for one exercise, and to a row, whatever is in the folder."""
 
+import json
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 
 from labkit.grading import EXERCISES
 from labkit.grading.program import CodeCell, Unreadable, as_python, program_of
 from labkit.grading.submission import Submission, find
-from tests.grading.hand_ins import code, notebook, put
+from tests.grading import hand_ins
+from tests.grading.hand_ins import JOURNAL, LESSON, NOTEBOOK, SETUP, answered, code, everything, graded, notebook, put
 
 ADVANCE = EXERCISES["scaling.advance"]
 
@@ -85,3 +90,113 @@ def test_a_lesson_is_recognised_by_its_exercises_or_its_file(tmp_path: Path) -> 
     ):
         path = put(tmp_path / f"{name}.ipynb", notebook(code("x = 1", exercise)))
         assert Submission("ada", path.name, path).lesson == lesson, (name, exercise)
+
+
+# --- whatever is handed in, `labkit grade` ends well: each learner has a row with a reason, and the class goes on ---
+
+IN_LESSON = {exercise.id for exercise in EXERCISES.values() if exercise.lesson == LESSON}
+GOOD = answered()
+PIECES = [
+    "\n", "\r", "\f", "\\\n", "\t", "    ", " ", "(", ")", "[", "]", "{", "}", "+", "-", "**", ";", ":", ",", "# ", "@",
+    "x", "my_advance", "state", " = ", "=", "1", "0x" + "f" * 4000, "9" * 4301, ".a", "()", "'", '"', "'''", "f'{",
+    "b'\\xff'", "?", "??", "!ls\n", "%", "%%", "%time ", "%%time\n", "%%bash\n", "x = %time ", "x = !ls\n", "/f 1\n",
+    ",f a\n", ">>> ", "In [1]: ", "...: ", "\0", "\ud800", "\ufeff", "\u2028", "\u202e", "\x1b[31m", "é", "ﬁ", "𝔵",
+    "if x:\n", "elif x:\n", "else:\n", "try:\n", "except* E:\n", "while True: pass\n", "match x:\n    case _: pass\n",
+    "def my_advance(state, found_inf, config):\n", "return state\n", "yield", "lambda: ", "class A:\n",
+    "async def f():\n", "await x", "global my_advance\n", "nonlocal x\n", "del x\n", "my_advance = 5\n",
+    "import torch\n", "from math import *\n", "import os; os._exit(1)\n", "raise NotImplementedError\n",
+    "with open('/etc/passwd') as f: pass\n", hand_ins.ADVANCE, SETUP,
+]  # fmt: skip
+
+
+def repeated(before: str, piece: str, after: str, times: int) -> str:
+    return before + piece * min(times, 20_000 // max(1, len(piece)) + 1) + after
+
+
+PIECE = st.sampled_from(PIECES)
+SOURCE = st.one_of(
+    st.lists(PIECE, max_size=12).map("".join),
+    st.builds(repeated, PIECE, PIECE, PIECE, st.sampled_from([2, 99, 330, 1000, 5000, 100_000])),
+    st.text(max_size=40),
+)
+SOURCES = st.lists(SOURCE, max_size=4)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(SOURCES, st.integers(0, 3))
+def test_a_program_is_found_or_reported_missing(sources: list[str], own: int) -> None:
+    cells = [CodeCell("", (ADVANCE.tag,) if i == own else (), source) for i, source in enumerate(sources)]
+    with suppress(Unreadable):
+        program = program_of(cells, ADVANCE)
+        assert program[-1] in {as_python(source) for source in sources} or "my_advance" in program[-1]
+
+
+JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-(10**20), 10**20), st.floats(), st.text(max_size=8)),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=4,
+)
+TAGS = st.one_of(st.just(["exercise-scaling.advance"]), st.just([]), JSON)
+CELL = JSON | st.fixed_dictionaries({
+    "cell_type": st.just("code"),
+    "id": st.just("exercise-scaling-advance") | st.text(max_size=4),
+    "metadata": st.fixed_dictionaries({"tags": TAGS}),
+    "source": SOURCE | SOURCE.map(lambda source: source.splitlines(True)),
+})  # fmt: skip
+
+
+def dumped(content: object) -> bytes:
+    return json.dumps(content).encode()
+
+
+def cut(start: int, length: int, instead: bytes) -> bytes:
+    """Return a right notebook with a part replaced."""
+    content = GOOD.encode()
+    start %= len(content) + 1
+    return content[:start] + instead + content[start + length :]
+
+
+CONTENT = st.one_of(
+    st.lists(CELL, max_size=4).map(lambda cells: dumped({"cells": cells})),
+    JSON.map(dumped),
+    st.binary(max_size=20),
+    st.builds(cut, st.integers(0, 10**6), st.integers(0, 40), st.binary(max_size=6)),
+    st.sampled_from([b"[" * 100_000, b'{"cells": [' + b"9" * 5000 + b"]}", b"\xff\xfe", b"", GOOD.encode("utf-16")]),
+)
+LINE = st.one_of(
+    st.fixed_dictionaries({
+        "kind": st.sampled_from(["prediction", "exercise", "hint"]),
+        "id": st.sampled_from(["scaling.advance", "scaling.lost", ""]),
+        "answer": st.text(max_size=5),
+        "points": JSON,
+        "when": st.datetimes().map(str) | st.text(max_size=5) | st.just("2026-01-01T00:00+00:00"),
+    }).map(dumped),
+    JSON.map(dumped),
+    st.sampled_from([b"[" * 100_000, b'{"a":' * 50_000, b"9" * 5000, b"\xff"]),
+)  # fmt: skip
+LINES = st.lists(LINE, max_size=4).map(b"\n".join)
+
+
+def drawn(count: int) -> list[tuple[bytes, bytes]]:
+    """Return notebooks and journals, the same ones each time."""
+    found: list[tuple[bytes, bytes]] = []
+    no_limits = {"database": None, "deadline": None, "suppress_health_check": list(HealthCheck)}
+    fixed = settings(max_examples=count, derandomize=True, phases=[Phase.generate], **no_limits)
+    fixed(given(CONTENT, LINES)(lambda content, lines: found.append((content, lines))))()
+    return found
+
+
+@pytest.mark.parametrize(
+    "count", [40, pytest.param(2000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])], ids=["some", "many"]
+)
+def test_nothing_that_is_handed_in_ends_the_grading_of_a_class(count: int, tmp_path: Path) -> None:
+    folder, out = tmp_path / "class", tmp_path / "out"
+    out.mkdir()
+    handed_in = {f"{number:04}": one for number, one in enumerate(drawn(count))} | {"honest": (GOOD.encode(), b"")}
+    for learner, (content, journal) in handed_in.items():
+        put(folder / learner / NOTEBOOK, content)
+        put(folder / learner / JOURNAL, journal)
+    marks = graded(folder, out, *everything(out), "--due", "2026-11-30", "--late", "10")
+    assert set(marks) == {(learner, exercise) for learner in handed_in for exercise in IN_LESSON}
+    assert all(line["reason"] for line in marks.values())
+    assert marks["honest", "scaling.advance"]["points"] == str(EXERCISES["scaling.advance"].points)
