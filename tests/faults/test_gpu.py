@@ -11,10 +11,12 @@ from labkit.gpu.worker import answer
 WITHOUT_ROWS = {"scaler_for_bf16", "eager_unlike_compiled"}  # which threads report
 
 
-def test_worked_example_the_scaler_that_does_not_know_bf16() -> None:
+def test_worked_example_a_card_is_found_by_its_error_and_shows_its_fault_by_a_clear_difference() -> None:
     (card,) = explain("RuntimeError: \"_amp_foreach_non_finite_check_and_unscale_cuda\" not implemented for 'BFloat16'")
     assert card.id == "scaler_for_bf16"
     assert "enabled=not False" not in code_of(GPU_CARDS[card.id].function, fixed=False)
+    shown = {(100.0, 140.0): True, (100.0, 110.0): False, (None, 1.0): True, (None, None): False}
+    assert {pair: GPU_CARDS["sides_miss_8"].shows(*pair) for pair in shown} == shown
 
 
 def test_each_card_says_all_that_it_needs_with_evidence_that_is_published() -> None:
@@ -29,14 +31,6 @@ def test_each_card_says_all_that_it_needs_with_evidence_that_is_published() -> N
             assert text.rstrip()[-1] in ".?!", (name, text)
         assert code_of(card.function, fixed=False) != code_of(card.function, fixed=True), name
         assert card.title not in code_of(card.function, fixed=False), "a card's code does not name its fault"
-
-
-def test_the_fault_shows_where_the_repair_is_clearly_better_or_the_error_came() -> None:
-    card = GPU_CARDS["sides_miss_8"]
-    assert card.shows(100.0, 140.0)
-    assert not card.shows(100.0, 110.0)
-    assert card.shows(None, 1.0)
-    assert not card.shows(None, None)
 
 
 @pytest.mark.slow

@@ -40,7 +40,6 @@ NO_MESSAGES = [
     "loss is 0.3 and falling",
     "ModuleNotFoundError: No module named 'half'",
     "ValueError: Using a target size (torch.Size([3])) that differs from the input size in binary_cross_entropy",
-    "dtype",
     "Function AddBackward0 returned an invalid gradient at index 1 - expected type torch.FloatTensor but got "
     "torch.cuda.FloatTensor",
     "Input type (torch.cuda.DoubleTensor) and weight type (torch.cuda.FloatTensor) should be the same",

@@ -40,6 +40,9 @@ def test_a_right_answer_names_what_follows() -> None:
     said = str(check("scaling.advance", solved))
     assert said.count("✓ pass") == 5
     assert said.endswith("Solved. 5 of 5 checks pass: 8 of 8 points. Grading repeats them on further cases.")
+    paper = grading_cases(ADVANCE, 0)
+    for note, ends in (("", "pass: 8 of 8 points."), ("a note", "pass: 8 of 8 points. a note")):
+        assert str(judge(paper, answers_of(paper, solved), note)).endswith(ends)
 
 
 def test_a_wrong_answer_sees_points_a_counter_example_for_each_failure_and_the_name_of_its_mistake() -> None:
@@ -124,7 +127,7 @@ def test_an_interrupt_stops_the_check_as_the_learner_wants() -> None:
         check("scaling.advance", raises(KeyboardInterrupt()))
 
 
-def test_a_function_is_called_on_copies_and_one_that_changes_them_is_told() -> None:
+def test_a_function_gets_copies_and_an_error_if_it_changes_them() -> None:
     def spoil(argument: Any) -> None:
         if isinstance(argument, (list, dict)):
             argument.clear()

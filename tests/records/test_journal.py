@@ -68,6 +68,8 @@ def test_two_kernels_in_one_folder_lose_nothing_of_each_other(journal: Path) -> 
 def test_where_the_folder_cannot_be_written_the_home_folder_keeps_it(
     journal: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    times = (f"2026-01-01T1{hour}:00:00+00:00" for hour in range(5))
+    monkeypatch.setattr("labkit.records.journal.now", lambda: next(times))
     journal.mkdir()  # a folder stands where the file belongs
     save_answer(journal, "exercise", "scaling.order", "mine", points=3)
     assert not list(journal.iterdir())
@@ -76,8 +78,6 @@ def test_where_the_folder_cannot_be_written_the_home_folder_keeps_it(
     assert entries(journal.parent / "another folder" / "labkit-answers.jsonl", "exercise") == []
     assert home_journal().is_relative_to(home)
     journal.rmdir()
-    times = iter(["2026-01-01T10:00:00+00:00", "2026-01-01T11:00:00+00:00", "2026-01-01T12:00:00+00:00"])
-    monkeypatch.setattr("labkit.records.journal.now", lambda: next(times))
     append_answer(journal, "prediction", "p", "first")
     append_answer(home_journal(), "prediction", "p", "second", folder=str(journal.parent))
     assert last_answers(journal, "prediction") == {"p": "second"}, "both places count, and the later answer"
@@ -156,7 +156,7 @@ NAMES = ["Übung 6", "A\u0308nne O'Neil & Söhne", "[2026] 100 %", *([] if os.na
 @pytest.fixture(params=NAMES)
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     made = tmp_path / request.param
-    cell = {**code("answer = 1", "scaling.advance"), "outputs": [], "execution_count": None}
+    cell = {**code("answer = 1", id="exercise-scaling-advance"), "outputs": [], "execution_count": None}
     put(made / "06_loss_scaling.ipynb", notebook(cell))
     for junk in ("desktop.ini", ".DS_Store", "__MACOSX/._06_loss_scaling.ipynb"):
         put(made / junk, b"\0\x05\x16")
