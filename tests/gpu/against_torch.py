@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -28,8 +29,6 @@ EQUAL = "equal"
 REFUSED = "refused"
 UNUSABLE = "unusable"  # begins what is said of a listed call that torch itself refuses
 HALF = torch.float16
-
-
 RECURRENT = {"RNN": nn.RNN, "GRU": nn.GRU, "LSTM": nn.LSTM}
 TRAINED = ("MLP", "CNN", "transformer", "LSTM")
 
@@ -101,7 +100,6 @@ class Comparison:
                 self.on_cpu.setdefault(name, set()).add(how)
 
     def answer(self) -> dict[str, Any]:
-        """Return everything in plain values."""
         plain = {where: {k: sorted(v) for k, v in getattr(self, where).items()} for where in ("different", "on_cpu")}
         return {"equal": self.equal, "refused": self.refused, "unrepeatable": self.unrepeatable, **plain}
 
@@ -113,7 +111,6 @@ def _on_card(value: Any) -> Any:
 
 
 def ways_to_call(op: Any) -> list[Callable[..., Any]]:
-    """Return an operation as a function, a method, an operator, and under its other names."""
     ways = [op.op, op.method_variant, op.operator_variant, *(alias.op for alias in op.aliases)]
     return list({id(way): way for way in ways if way is not None}.values())
 
@@ -153,21 +150,17 @@ def modules(given: str) -> dict[str, Any]:
 
     comparison = Comparison()
     with quiet():
-        for info in module_db:
-            for training in (True, False):
-                torch.manual_seed(0)
-                for sample in info.module_inputs_func(
-                    info, device="cpu", dtype=torch.float32, requires_grad=False, training=training
-                ):
-                    if sample.forward_input is not None:
-                        on = {
-                            d: _module_call(info, sample, training, d, getattr(torch, given)) for d in ("cuda", "cpu")
-                        }
-                        comparison.add(info.name, on["cuda"], on["cpu"])
+        for info, training in product(module_db, (True, False)):
+            torch.manual_seed(0)
+            how = {"device": "cpu", "dtype": torch.float32, "requires_grad": False, "training": training}
+            for sample in info.module_inputs_func(info, **how):
+                if sample.forward_input is not None:
+                    made = partial(_module_call, info, sample, training, getattr(torch, given))
+                    comparison.add(info.name, made("cuda"), made("cpu"))
     return comparison.answer()
 
 
-def _module_call(info: Any, sample: Any, training: bool, device: str, dtype: torch.dtype) -> Call:
+def _module_call(info: Any, sample: Any, training: bool, dtype: torch.dtype, device: str) -> Call:
     def to(value: Tensor) -> Tensor:
         value = value.detach().to(device, dtype if value.dtype == torch.float32 else value.dtype, copy=True)
         return value.requires_grad_(value.is_floating_point())
@@ -200,71 +193,59 @@ def composites() -> dict[str, Any]:
     classes = torch.randint(8, (8,), generator=generator)
     rows, weight = logits.view(-1, 8)[:8], torch.rand(8, generator=generator)
     soft = other.view(-1, 8)[:8].softmax(1)
+    # Called with what sends tensors to a device and a dtype, the classes and the weights of classes.
     calls: dict[str, Callable[..., Any]] = {
-        "softmax": lambda t: F.softmax(t(logits), -1),
-        "softmax, dtype named": lambda t: F.softmax(t(logits), -1, dtype=HALF),
-        "log_softmax, dtype named": lambda t: F.log_softmax(t(logits), -1, dtype=HALF),
-        "softmin": lambda t: F.softmin(t(logits), -1),
-        "gumbel_softmax": lambda t: F.gumbel_softmax(t(logits), hard=False),
-        "gumbel_softmax, hard": lambda t: F.gumbel_softmax(t(logits), hard=True),
-        "cosine_similarity": lambda t: F.cosine_similarity(t(logits), t(other), -1),
-        "cosine_embedding_loss": lambda t: F.cosine_embedding_loss(t(rows), t(soft), classes.to(t.device).sign()),
-        "triplet_margin_loss": lambda t: F.triplet_margin_loss(t(rows), t(soft), t(rows.flip(0))),
-        "pairwise_distance": lambda t: F.pairwise_distance(t(rows), t(soft)),
-        "binary_cross_entropy": lambda t: F.binary_cross_entropy(t(soft), t(soft)),
-        "binary_cross_entropy_with_logits": lambda t: F.binary_cross_entropy_with_logits(t(rows), t(soft)),
-        "kl_div": lambda t: F.kl_div(F.log_softmax(t(rows), 1), t(soft), reduction="batchmean"),
-        "kl_div, log_target": lambda t: F.kl_div(t(rows), t(soft.log()), log_target=True, reduction="sum"),
-        "nll_loss": lambda t: F.nll_loss(t(rows), classes.to(t.device)),
-        "ctc_loss": lambda t: F.ctc_loss(
-            F.log_softmax(t(logits.view(24, 2, 8)), -1), classes.clamp_min(1).to(t.device).view(2, 4), [24, 24], [4, 4]
+        "softmax": lambda t, *_: F.softmax(t(logits), -1),
+        "softmax, dtype named": lambda t, *_: F.softmax(t(logits), -1, dtype=HALF),
+        "log_softmax, dtype named": lambda t, *_: F.log_softmax(t(logits), -1, dtype=HALF),
+        "softmin": lambda t, *_: F.softmin(t(logits), -1),
+        "gumbel_softmax": lambda t, *_: F.gumbel_softmax(t(logits), hard=False),
+        "gumbel_softmax, hard": lambda t, *_: F.gumbel_softmax(t(logits), hard=True),
+        "cosine_similarity": lambda t, *_: F.cosine_similarity(t(logits), t(other), -1),
+        "cosine_embedding_loss": lambda t, y, _: F.cosine_embedding_loss(t(rows), t(soft), y.sign()),
+        "triplet_margin_loss": lambda t, *_: F.triplet_margin_loss(t(rows), t(soft), t(rows.flip(0))),
+        "pairwise_distance": lambda t, *_: F.pairwise_distance(t(rows), t(soft)),
+        "binary_cross_entropy": lambda t, *_: F.binary_cross_entropy(t(soft), t(soft)),
+        "binary_cross_entropy_with_logits": lambda t, *_: F.binary_cross_entropy_with_logits(t(rows), t(soft)),
+        "kl_div": lambda t, *_: F.kl_div(F.log_softmax(t(rows), 1), t(soft), reduction="batchmean"),
+        "kl_div, log_target": lambda t, *_: F.kl_div(t(rows), t(soft.log()), log_target=True, reduction="sum"),
+        "nll_loss": lambda t, y, _: F.nll_loss(t(rows), y),
+        "ctc_loss": lambda t, y, _: F.ctc_loss(
+            F.log_softmax(t(logits.view(24, 2, 8)), -1), y.clamp_min(1).view(2, 4), [24, 24], [4, 4]
         ),
-        "scaled_dot_product_attention": lambda t: F.scaled_dot_product_attention(t(logits), t(other), t(logits)),
-        "scaled_dot_product_attention, causal": lambda t: F.scaled_dot_product_attention(
+        "attention": lambda t, *_: F.scaled_dot_product_attention(t(logits), t(other), t(logits)),
+        "attention, causal": lambda t, *_: F.scaled_dot_product_attention(
             t(logits), t(other), t(logits), is_causal=True
         ),
-        "linear_cross_entropy": lambda t: F.linear_cross_entropy(t(rows), t(soft), classes.to(t.device)),
-        "normalize": lambda t: F.normalize(t(logits), dim=-1),
-        "local_response_norm": lambda t: F.local_response_norm(t(logits), 2),
+        "linear_cross_entropy": lambda t, y, _: F.linear_cross_entropy(t(rows), t(soft), y),
+        "normalize": lambda t, *_: F.normalize(t(logits), dim=-1),
+        "local_response_norm": lambda t, *_: F.local_response_norm(t(logits), 2),
     }
-    for reduction in ("mean", "sum", "none"):
-        for smoothing in (0.0, 0.1):
-            for named, weights in (("", None), (", weight", weight)):
-                how = {"reduction": reduction, "label_smoothing": smoothing}
-                calls[f"cross_entropy {reduction} {smoothing}{named}"] = lambda t, how=how, weights=weights: (
-                    F.cross_entropy(
-                        t(rows), classes.to(t.device), None if weights is None else weights.to(t.device), **how
-                    ),
-                    F.cross_entropy(t(rows), t(soft), None if weights is None else weights.to(t.device), **how),
-                )
+    for reduction, smoothing, weighted in product(("mean", "sum", "none"), (0.0, 0.1), (False, True)):
+        how = {"reduction": reduction, "label_smoothing": smoothing}
+        calls[f"cross_entropy {how}{', weight' * weighted}"] = lambda t, y, w, how=how, weighted=weighted: [
+            F.cross_entropy(t(rows), target, w if weighted else None, **how) for target in (y, t(soft))
+        ]
+
+    def made(function: Callable[..., Any], device: str, dtype: torch.dtype) -> Call:
+        def call(region: Any) -> list[Tensor]:
+            sent: list[Tensor] = []
+
+            def to(tensor: Tensor) -> Tensor:
+                sent.append(tensor.detach().to(device, dtype, copy=True).requires_grad_())
+                return sent[-1]
+
+            with region:
+                out = function(to, classes.to(device), weight.to(device))
+            return _with_gradients(out, sent)
+
+        return call
+
     comparison = Comparison()
     with quiet():
-        for name, call in calls.items():
-            for dtype in (torch.float32, HALF):
-                comparison.add(name, *(_composite_call(call, device, dtype) for device in ("cuda", "cpu")))
+        for (name, call), dtype in product(calls.items(), (torch.float32, HALF)):
+            comparison.add(name, *(made(call, device, dtype) for device in ("cuda", "cpu")))
     return comparison.answer()
-
-
-class _To:
-    """To a device and a dtype; what was sent is remembered, for its gradients."""
-
-    def __init__(self, device: str, dtype: torch.dtype) -> None:
-        self.device, self.dtype = device, dtype
-        self.sent: list[Tensor] = []
-
-    def __call__(self, tensor: Tensor) -> Tensor:
-        self.sent.append(tensor.detach().to(self.device, self.dtype, copy=True).requires_grad_())
-        return self.sent[-1]
-
-
-def _composite_call(function: Callable[..., Any], device: str, dtype: torch.dtype) -> Call:
-    def call(region: Any) -> list[Tensor]:
-        to = _To(device, dtype)
-        with region:
-            out = function(to)
-        return _with_gradients(out, to.sent)
-
-    return call
 
 
 # --- what `labkit gpu` asks of a card: the calls of torch's own lists, recurrent layers, trainings ---

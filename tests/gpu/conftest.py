@@ -20,7 +20,6 @@ class Asked:
 
 
 def without_a_gpu(required: bool) -> NoReturn:
-    """End a test that needs a GPU where there is none."""
     if required:
         pytest.fail("LABKIT_REQUIRE_GPU=1, but torch reaches no GPU here", pytrace=False)
     pytest.skip("THERE IS NO GPU: nothing of this was asked of one; `make gpu` on a machine with one asks it")

@@ -4,15 +4,19 @@ The card runs the CPU's kernels under CUDA's key, so which operation is cast to 
 kernels cannot show is cuBLAS and cuDNN.
 """
 
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 
 from labkit.amp.casting.lists import NO_HALF_KERNEL
+from labkit.bench.triton_gemm import TILES
 from labkit.frameworks import torch_amp
+from labkit.frameworks.torch_amp import GradScaler, autocast
 from tests.gpu import against_torch
-from tests.gpu.simulated import Outcomes
+from tests.gpu.checks import test_checks as checks
+from tests.gpu.conftest import Asked, without_a_gpu
 
 # Where the drop-in differs from torch on purpose: name -> why. A name that no longer differs fails its test.
 KEPT_IN_FP32 = "torch multiplies in FP16 inside, then divides or factorizes in FP32, or fails: kept in FP32"
@@ -29,7 +33,7 @@ OPERATIONS = {
     },
 }  # fmt: skip
 STEP_BY_STEP = "gradients differ in FP16's last bit: torch runs it step by step, for want of cuDNN on this card"
-MODULES = {"nn.LSTM": STEP_BY_STEP, "nn.GRU": STEP_BY_STEP, "nn.RNN": STEP_BY_STEP}
+MODULES = {"nn.LSTM": STEP_BY_STEP, "nn.RNN": STEP_BY_STEP}
 UNWRITTEN = {"linalg.lstsq"}  # returns memory that nobody wrote to, which differs from call to call
 # On a CPU alone: operations below autocast, which torch calls itself and whose CPU kernels return other dtypes.
 ON_CPU = {"_softmax_backward_data", "native_batch_norm", "native_group_norm"}
@@ -41,9 +45,12 @@ def widened(name: str, how: list[str]) -> bool:
     return name.replace(".", "_") in NO_HALF_KERNEL and in_fp32
 
 
+both_dtypes = pytest.mark.parametrize("given", OPERATIONS)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("given", OPERATIONS)
+@both_dtypes
 def test_every_sample_of_every_operation(simulated_gpu: Any, given: str) -> None:
     found = simulated_gpu("T4", against_torch.operations, given, 1000, timeout=1000)
     different, on_cpu = ({n for n, how in found[w].items() if not widened(n, how)} for w in ("different", "on_cpu"))
@@ -54,7 +61,7 @@ def test_every_sample_of_every_operation(simulated_gpu: Any, given: str) -> None
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("given", ["float32", "float16"])
+@both_dtypes
 def test_every_module_forward_and_backward(simulated_gpu: Any, given: str) -> None:
     found = simulated_gpu("T4", against_torch.modules, given, timeout=500)
     assert set(found["different"]) <= set(MODULES), found["different"]
@@ -70,10 +77,10 @@ def by_the_list() -> list[str]:
             return torch.nn.functional.cross_entropy(logits, classes)
 
     theirs = against_torch.outcome(loss, torch.autocast("cuda", torch.float16))
-    ours = [against_torch.outcome(loss, torch_amp.autocast("cuda", torch.float16))]
+    ours = [against_torch.outcome(loss, autocast("cuda", torch.float16))]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch_amp, "COMPOSITES", {})
-        ours.append(against_torch.outcome(loss, torch_amp.autocast("cuda", torch.float16)))
+        ours.append(against_torch.outcome(loss, autocast("cuda", torch.float16)))
     return [against_torch.compare(theirs, one) for one in ours]
 
 
@@ -85,21 +92,84 @@ def trainings() -> dict[str, str]:
     return {name: against_torch.compare_training(name, *pairs, "cuda", width=32, steps=12) for name in EXACT}
 
 
-@pytest.fixture(scope="module")
-def found(simulated_gpu: Any) -> Outcomes:
-    return simulated_gpu("T4", [against_torch.composites, by_the_list, trainings])
-
-
-def test_functions_that_are_made_of_several_operations(found: Outcomes) -> None:
+def test_composites_and_trainings_are_torchs_and_a_cross_entropy_in_fp32_is_seen(simulated_gpu: Any) -> None:
+    """The rule of labkit.amp.autocast, which goes by the documentation's list, is another one than torch's."""
+    found = simulated_gpu("T4", [against_torch.composites, by_the_list, trainings])
     composites = found[against_torch.composites]
     assert composites["different"] == composites["on_cpu"] == {}
     assert composites["equal"] > 55
-
-
-def test_the_comparison_sees_a_cross_entropy_that_runs_in_fp32(found: Outcomes) -> None:
-    """The rule of labkit.amp.autocast, which goes by the documentation's list, is another one than torch's."""
     assert found[by_the_list] == ["equal", "the numbers differ"]
+    assert found[trainings] == dict.fromkeys(EXACT, "equal"), "losses, scales and trackers"
 
 
-def test_trainings_have_torchs_losses_scales_and_trackers(found: Outcomes) -> None:
-    assert found[trainings] == dict.fromkeys(EXACT, "equal")
+# ---- the checks of a real card, without one: each sees what it is to see
+
+NOWHERE = partial(autocast, "cpu", enabled=False)
+OURS = against_torch.pairs("cpu")[0]
+
+
+def test_unchecked_items_are_listed_and_an_error_where_a_gpu_is_required() -> None:
+    with pytest.raises(pytest.skip.Exception, match="THERE IS NO GPU: nothing of this was asked"):
+        without_a_gpu(required=False)
+    with pytest.raises(pytest.fail.Exception, match="LABKIT_REQUIRE_GPU=1"):
+        without_a_gpu(required=True)
+
+
+def test_the_lists_show_that_torchs_cpu_policy_is_another() -> None:
+    theirs = partial(torch.autocast, "cpu", torch.float16), torch.amp.GradScaler
+    outcome = {
+        call.rpartition(" ")[2]: how
+        for group in ("torch_fp16", "torch_fp32", "methods_fp32")
+        for call, how in against_torch.lists(group, "cpu", theirs, OURS).items()
+    }
+    assert outcome["torch.mm"] == "equal", "a product is rounded once by both"
+    assert outcome["torch.softmax"] == outcome["method.exp"] == "torch returns float16; labkit float32"
+    assert sum(len(against_torch.listed_calls("cpu")[group]) for group in against_torch.groups()) > 100
+
+
+def test_values_refusals_and_dtypes_are_distinguished_and_fail_the_check() -> None:
+    class Nudged(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return torch.nextafter(func(*args, **(kwargs or {})), torch.tensor(torch.inf))
+
+    def compared(function: Any, arguments: Any, *regions: Any) -> str:
+        call = partial(against_torch._listed, function, arguments, {})
+        return against_torch.compare(*(against_torch.outcome(call, region()) for region in regions))
+
+    thirds = (torch.full((2, 2), 1 / 3),) * 2
+    banned = torch._C._nn.binary_cross_entropy, (torch.rand(2), torch.rand(2))
+    assert compared(torch.matmul, thirds, NOWHERE, NOWHERE) == "equal"
+    assert compared(torch.matmul, thirds, NOWHERE, OURS[0]) == "torch returns float32; labkit float16"
+    assert compared(torch.matmul, thirds, NOWHERE, Nudged) == "the numbers differ", "one last bit"
+    assert compared(*banned, NOWHERE, OURS[0]).startswith("torch accepts; labkit RuntimeError")
+    assert compared(*banned, OURS[0], NOWHERE).endswith("; labkit accepts")
+    assert compared(*banned, OURS[0], OURS[0]) == "refused"
+    asked = Asked()
+    checks.check_unlike(asked, {"a": "equal", "b": "unusable: it has no kernel"})
+    assert (asked.found["calls"], asked.found["unlike"]) == (2, {"b": "unusable: it has no kernel"})
+    with pytest.raises(AssertionError, match="c: the numbers differ"):
+        checks.check_unlike(asked, {"c": "the numbers differ"})
+    assert asked.found["unlike"] == {"c": "the numbers differ"}
+
+
+def test_a_scaler_that_grows_one_step_late_and_a_recurrent_layer_that_is_cast_otherwise_are_seen() -> None:
+    class Late(GradScaler):
+        def __init__(self, device: str, init_scale: float, growth_interval: int) -> None:
+            super().__init__(device, init_scale, growth_interval=growth_interval + 1)
+
+    how = against_torch.compare_training("MLP", OURS, (OURS[0], Late), "cpu", width=16, steps=12)
+    assert "tracker 3 instead of loss" in how, "torch's begins anew after 3 clean steps"
+    assert against_torch.compare_training("MLP", OURS, OURS, "cpu", width=16, steps=12) == "equal"
+    for packed in (False, True):
+        call = against_torch.recurrent("LSTM", 8, packed, "cpu")
+        theirs, ours, again = (against_torch.outcome(call, region()) for region in (NOWHERE, OURS[0], NOWHERE))
+        assert len(theirs[0]) == 1 + 2 + 4, "the outputs and each weight's gradient"
+        assert against_torch.compare(theirs, again) == "equal"
+        assert against_torch.compare(theirs, ours) != "equal"
+
+
+def test_wrong_products_of_our_kernel_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    for added, wrong in ((0, 0), (torch.eye(20, 30), 20)):
+        product = lambda a, b, _, added=added: (a.float() @ b.float()).to(a.dtype) + added  # noqa: E731
+        monkeypatch.setattr(checks, "matmul", product)
+        assert checks.wrong_products(TILES[-1], torch.float16, 20, 30, 40, "cpu") == wrong

@@ -7,6 +7,7 @@ widget is started; the slow tests run whole lessons.
 import ast
 import os
 import threading
+import traceback
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -14,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from labkit.widgets import CastPasses, GpuRun, StepDebugger, TrainingBar
+from labkit.widgets.driven.controller import Button, Phase
 from notebooks import build
 from tests.gpu.simulated import environment
 from tests.slowness import slowness
@@ -22,10 +25,6 @@ from tests.test_notebooks import answered_later, errors_of, execute, patient
 LIVE = {"LiveTraining", "TrainingBar", "BeatTheScaler", "Workbench", "StepDebugger", "CastPasses", "GpuRun"}
 WHOLE = ("06_loss_scaling", "08_recipes", "09b_many_workers", "11b_eight_and_four_bits", "12_project")
 STEPS = 3
-ASKS_WHICH_CARD = {
-    "cell_type": "code", "id": "which-card", "metadata": {}, "outputs": [], "execution_count": None,
-    "source": ["from labkit.train import place\n", "print(place())"],
-}  # fmt: skip
 
 
 def code_of(source: Path) -> Iterator[tuple[str, ast.Module]]:
@@ -58,34 +57,30 @@ def cells() -> dict[str, tuple[str, str, str]]:
 # ---- on the card
 
 
-def stepped_together(widget: Any) -> list[str]:
-    """Press Start, take steps, and return the devices of all runs' weights."""
-    from labkit.widgets.driven.controller import Button, Phase
-
+def stepped_together(widget: Any) -> str:
+    """Press Start, take steps, and return the device of all runs' weights."""
     widget.controller.handle(Button.START)
     for _ in range(STEPS):
         widget.controller.tick()
         assert widget.controller.error == "", widget.controller.error
-    assert widget.phase is Phase.RUNNING
-    assert len(widget.history) == STEPS
+    assert (widget.phase, len(widget.history)) == (Phase.RUNNING, STEPS)
     assert "simulated" in widget.place.label
-    return sorted({p.device.type for side in widget.controller.sides for p in side.run.model.parameters()})
+    (device,) = {p.device.type for side in widget.controller.sides for p in side.run.model.parameters()}
+    return str(device)
 
 
-def trained_behind_a_bar(bar: Any, limit: float) -> list[str]:
+def trained_behind_a_bar(bar: Any, limit: float) -> str:
     begun = threading.Event()
     bar.observe(lambda _: begun.set(), "done")
     bar.wanted = "start"
     assert begun.wait(limit), bar.sentence
     bar.wanted = "stop"
     record = bar.wait(limit)
-    assert bar.phase == "stopped", bar.sentence
-    assert len(record.steps) >= 1
-    assert "simulated" in record.device
-    return ["cuda"]
+    assert (bar.phase, len(record.steps) >= 1) == ("stopped", True), bar.sentence
+    return "cuda" if "simulated" in record.device else record.device
 
 
-def measured(widget: Any, folder: str, limit: float) -> list[str]:
+def measured(widget: Any, folder: str, limit: float) -> str:
     """Start the measurement, which may write nothing into the lab's own data, and stop it in its first part."""
     os.environ["LABKIT_DATA"] = folder
     begun = threading.Event()
@@ -97,13 +92,11 @@ def measured(widget: Any, folder: str, limit: float) -> list[str]:
     widget.wait(limit)
     del os.environ["LABKIT_DATA"]
     assert widget.phase == "stopped", [widget.sentence, widget.printed]
-    return ["cuda"]
+    return "cuda"
 
 
-def started(imports: str, before: str, last: str, folder: str, limit: float) -> list[str]:
+def started(imports: str, before: str, last: str, folder: str, limit: float) -> str:
     """Run a cell, start its widget, and return where it trained."""
-    from labkit.widgets import CastPasses, GpuRun, StepDebugger, TrainingBar
-
     names: dict[str, Any] = {}
     exec(imports + before, names)
     widget = eval(last, names)
@@ -115,19 +108,17 @@ def started(imports: str, before: str, last: str, folder: str, limit: float) -> 
         if isinstance(widget, StepDebugger):
             widget.another_step()
             assert widget.watched.step == 2
-            return ["cpu"]
+            return "cpu"
         if isinstance(widget, CastPasses):
             widget.position = len(widget._said) - 1
-            return ["cpu"]
+            return "cpu"
         return stepped_together(widget)
     finally:
         widget.close()
 
 
-def all_started(cells: dict[str, list[str]], folder: str, limit: float) -> dict[str, Any]:
-    import traceback
-
-    found: dict[str, Any] = {}
+def all_started(cells: dict[str, list[str]], folder: str, limit: float) -> dict[str, str]:
+    found = {}
     for name, parts in cells.items():
         try:
             found[name] = started(*parts, folder, limit)
@@ -139,27 +130,23 @@ def all_started(cells: dict[str, list[str]], folder: str, limit: float) -> dict[
 # ---- the tests
 
 
-@pytest.fixture(scope="module")
-def where(simulated_gpu: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    folder = str(tmp_path_factory.mktemp("measured"))
-    return simulated_gpu("T4", all_started, cells(), folder, 60 * slowness(), timeout=200 * slowness())
-
-
-def test_a_cells_widget_trains_on_the_gpu_by_default(where: dict[str, Any]) -> None:
-    assert {name.partition(" ")[0][:2] for name in cells()} == {"03", "05", "06", "07", "08", "09", "11", "12"}
+def test_a_cells_widget_trains_on_the_gpu_by_default(simulated_gpu: Any, tmp_path: Path) -> None:
+    limits = {"timeout": 200 * slowness()}
+    where = simulated_gpu("T4", all_started, cells(), str(tmp_path), 60 * slowness(), **limits)
+    assert {name.partition(" ")[0][:2] for name in where} == {"03", "05", "06", "07", "08", "09", "11", "12"}
     assert {kind for kind in LIVE if any(kind in "".join(cell[1:]) for cell in cells().values())} == LIVE
     for name, found in where.items():
         on_cpu = any(kind in cells()[name][2] for kind in ("StepDebugger", "CastPasses"))  # of numbers, not of speed
-        assert found == (["cpu"] if on_cpu else ["cuda"]), f"{name}: {found}"
+        assert found == ("cpu" if on_cpu else "cuda"), f"{name}: {found}"
 
 
 @pytest.mark.slow
 @patient
 @pytest.mark.parametrize("lesson", WHOLE)
-@pytest.mark.parametrize("made", [answered_later, build.learners], ids=["answered", "handed out"])
-def test_a_lesson_runs_from_top_to_bottom(simulated_gpu: Any, lesson: str, made: Any) -> None:
-    notebook = made(build.lesson(lesson))
-    notebook["cells"].append(ASKS_WHICH_CARD)
+def test_a_lesson_runs_from_top_to_bottom(simulated_gpu: Any, lesson: str) -> None:
+    notebook = answered_later(build.lesson(lesson))
+    which = ["from labkit.train import place\n", "print(place())"]
+    notebook["cells"].append({**notebook["cells"][0], "id": "which-card", "source": which})
     done = execute(notebook, environment("T4", os.environ))
     assert errors_of(done) == []
     assert "Tesla T4 (simulated)" in done["cells"][-1]["outputs"][0]["text"]

@@ -1,5 +1,6 @@
 """`make gpu`, also where something goes wrong: rehearsed on a CPU, with stand-ins for the GPU."""
 
+import gc
 import json
 import os
 import subprocess
@@ -8,30 +9,29 @@ import time
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from labkit import cli, gpu
 from labkit.amp import RECIPES
-from labkit.bench import DeviceReport, GemmCase, device_report, from_json, sweeps, timing
-from labkit.faults import GPU_CARDS
+from labkit.bench import GemmCase, device_report, from_json, sweeps, timing
 from labkit.formats import FP32
-from labkit.gemm import SPECS, emulate
+from labkit.gemm import SPECS
 from labkit.gpu import measure, parts, passport, worker
 from labkit.gpu.worker import answer
-from labkit.machine.device import GENERATIONS
 from labkit.train import TASKS, Place, device_folder, load, place
 from labkit.train.record import fingerprint
 from tests.gpu.capture import tiles
 from tests.gpu.capture.kernel import INSTRUCTIONS
+from tests.gpu.capture.test_capture import HOPPER, stand_in
 from tests.gpu.capture.tiles import load_capture
 from tests.gpu.checks import test_checks
 from tests.gpu.conftest import Asked
 from tests.gpu.test_passport import serving
 
 ROOT = Path(__file__).parents[2]
-HOPPER = DeviceReport("cuda", "A stand-in", 0, 1, (9, 0), GENERATIONS[5], driver="1.0")
 
 
 def rehearse(folder, *only):
@@ -100,25 +100,19 @@ def quick_budgets(*words):
     return gpu.command.budgets_of(cli.parser_of("gpu").parse_args(["--quick", *words]))
 
 
-def test_quick_on_a_gpu_is_three_minutes_of_what_the_lessons_draw():
+def test_quick_on_a_gpu_is_three_minutes_of_large_cases_and_every_sweep_belongs_to_some_part(monkeypatch, tmp_path):
     budgets = quick_budgets()
     assert set(budgets) == {"ceilings", "size", "layers", "alignment", "tasks"}
     assert sum(budgets.values()) + gpu.GRACE <= gpu.QUICK_LIMIT == 180
     assert list(quick_budgets("--device", "cpu")) == list(gpu.PARTS), "a rehearsal has them all"
     assert quick_budgets("--only", "mma") == {"mma": gpu.PARTS["mma"].seconds}
     assert sum(part.seconds for part in gpu.PARTS.values()) + gpu.GRACE <= gpu.LIMIT < 9 * 60, "and all, nine minutes"
-
-
-def test_quick_cases_are_large_enough_to_mean_something_on_a_gpu_and_small_on_a_cpu(tmp_path):
     assert order(tmp_path, device="cuda").extent is parts.GPU_SHORT
     assert order(tmp_path).extent is parts.QUICK
     assert order(tmp_path, device="cuda", quick=False).extent is None
     assert max(parts.GPU_SHORT.sizes) >= 4096
     longest = 3 * 4 * parts.GPU_SHORT.elements  # a copy's two tensors in FP32, and one in reserve
     assert longest < 2**30, "a card of 4 GiB has room for it"
-
-
-def test_every_sweep_of_a_gpu_belongs_to_some_part(monkeypatch, tmp_path):
     monkeypatch.setattr(parts, "device_report", lambda _: HOPPER)
     job = order(tmp_path, device="cuda")
     recording = [item.name for part in gpu.PARTS.values() for item in part.items(job) if "sweep" in item.name]
@@ -142,41 +136,31 @@ serve([Item(name, "capture", lambda _, into, line=line: into.update(line)) for n
 """
 
 
-@pytest.fixture
-def hopper(monkeypatch):
-    def answer(row, a, b, c):
-        asked = tiles.MmaCapture(row, a, b, c, c, (), "H100", "", {}, "")
-        words = emulate(*asked.matrices(), SPECS["H100"].for_operands(row.operands), out=row.result).view("<u4")
-        return words ^ 1 if row.name in wrong and len(a) > 4 else words  # the first 4 tiles are the trial
-
-    wrong: set[str] = set()
-    monkeypatch.setattr(tiles, "capture", answer)
-    monkeypatch.setattr(tiles, "device_report", lambda _: HOPPER)
-    return wrong
-
-
-def test_a_tensor_core_is_compared_and_its_answers_are_kept_whatever_they_are(hopper, monkeypatch, tmp_path, capsys):
-    hopper.add("mma.sync.m16n8k8.f32.f16.f16.f32")
-    asked_for = [row for row in INSTRUCTIONS if row.runs_on((9, 0)) and not row.grouped]
-    rows = {row.name: Asked(thorough=False) for row in asked_for}
-    for row in asked_for:
-        with pytest.raises(AssertionError) if row.name in hopper else nullcontext():
-            test_checks.test_a_real_tensor_core_answers_as_the_emulator_does(rows[row.name], row)
-    assert [name for name, asked in rows.items() if asked.found["mismatches"]] == [*hopper]
-    captures = [{"item": f"capture {name}", "kind": "capture", **asked.found} for name, asked in rows.items()]
+def test_a_tensor_core_is_compared_and_its_answers_are_kept_whatever_they_are(monkeypatch, tmp_path, capsys):
+    wrong = "mma.sync.m16n8k8.f32.f16.f16.f32"
+    answers = {True: stand_in(SPECS["H100"], wrong=(5,)), False: stand_in(SPECS["H100"])}
+    monkeypatch.setattr(tiles, "capture", lambda row, *words: answers[row.name == wrong](row, *words))
+    for module in (tiles, parts):
+        monkeypatch.setattr(module, "device_report", lambda _: HOPPER)
+    captures = []
+    for row in (row for row in INSTRUCTIONS if row.runs_on((9, 0)) and not row.grouped):
+        asked = Asked(thorough=False)
+        with pytest.raises(AssertionError) if row.name == wrong else nullcontext():
+            test_checks.test_a_real_tensor_core_answers_as_the_emulator_does(asked, row)
+        assert bool(asked.found["mismatches"]) == (row.name == wrong)
+        captures.append({"item": f"capture {row.name}", "kind": "capture", **asked.found})
     served = tmp_path / "served.json"
     served.write_text(json.dumps(captures))
-    command = [sys.executable, "-c", SERVED, str(served)]
-    monkeypatch.setattr(passport, "worker_command", lambda _: command)
-    monkeypatch.setattr(parts, "device_report", lambda _: HOPPER)
+    monkeypatch.setattr(passport, "worker_command", lambda _: [sys.executable, "-c", SERVED, str(served)])
     assert gpu.command.run_part(order(tmp_path, "mma", "cuda"), 60.0) == "done"
     said = capsys.readouterr().out.splitlines()
     files = sorted((tmp_path / "mma" / "a-stand-in").iterdir())
-    assert [file.stem for file in files] == sorted(rows)
+    assert [f"capture {file.stem}" for file in files] == sorted(line["item"] for line in captures)
     assert load_capture(files[-1]).device == "A stand-in"
-    assert sum(": 0 of " in line for line in said) == len(rows) - 1
-    assert len(lines_of(tmp_path, "mma")) == len(rows)
-    assert not any("npz" in line for line in lines_of(tmp_path, "mma").values())
+    assert sum(": 0 of " in line for line in said) == len(captures) - 1
+    lines = lines_of(tmp_path, "mma")
+    assert len(lines) == len(captures)
+    assert not any("npz" in line for line in lines.values())
 
 
 # Checks and trainings
@@ -210,15 +194,6 @@ def test_a_step_is_timed_by_every_way():
     assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == before
 
 
-def test_items_for_which_no_time_is_left_are_named(tmp_path, capsys):
-    assert gpu.command.run_part(order(tmp_path, "cards", seconds=-1), -1.0) == "done"
-    *said, _ = capsys.readouterr().out.splitlines()
-    (path,) = (tmp_path / "checks").rglob("cards.jsonl")
-    _, end = map(json.loads, path.read_text().splitlines())
-    assert set(GPU_CARDS) == {item.removeprefix("card ") for item in end["missing"]} - {"card", "versions"}
-    assert said == [f"{item}: LEFT OUT, the time was up" for item in end["missing"]]
-
-
 def test_without_a_checkout_the_rest_is_done_and_one_line_says_so(monkeypatch, tmp_path, capsys):
     why = worker.why_no_checks(tmp_path)
     assert why.startswith("The checks need a checkout of the lab: what is recorded, measured and written into a ")
@@ -237,40 +212,35 @@ def test_without_a_checkout_the_rest_is_done_and_one_line_says_so(monkeypatch, t
     assert capsys.readouterr().out.startswith(f"{why}\nlabkit.gpu.passport.items. The passport is in")
 
 
-def trained(job):
-    (item,) = parts.PARTS["runs"].items(job)
-    return answer(item, "cpu")["summary"]
+def test_a_training_is_on_record_apart_from_those_of_other_devices_unless_it_was_cut_short(tmp_path):
+    def trained(job):
+        (item,) = parts.PARTS["runs"].items(job)
+        return answer(item, "cpu")["summary"]
 
-
-def test_a_training_is_on_record_apart_from_those_of_other_devices(tmp_path):
+    assert trained(order(tmp_path, seconds=-1)) == "not finished, the time was up"
+    assert not list(tmp_path.rglob("*.json"))
     said = trained(order(tmp_path))
     path = tmp_path / "runs" / device_report("cpu").slug / "quick" / "segmentation" / "fp32-seed0.json"
     record = load(path)
     assert (record.task, record.recipe, len(record.steps)) == ("segmentation", "FP32", 2)
     assert record.fingerprint == fingerprint(replace(TASKS["segmentation"], steps=2), RECIPES["FP32"]), "a shorter task"
     assert str(path) in said
-
-
-def test_a_race_looks_for_a_gpus_runs_where_this_command_keeps_them(tmp_path):
-    for name in ("Tesla T4", "NVIDIA H100 80GB HBM3", "NVIDIA GeForce RTX 4060 Laptop GPU"):
+    for name in ("Tesla T4", "NVIDIA GeForce RTX 4060 Laptop GPU"):  # where a race looks for a GPU's runs
         report = replace(HOPPER, name=name)
         assert device_folder(tmp_path, Place(torch.device("cuda"), name, "gpu")) == tmp_path / report.slug
-
-
-def test_a_training_that_was_cut_short_is_not_kept(tmp_path):
-    assert trained(order(tmp_path, seconds=-1)) == "not finished, the time was up"
-    assert not list(tmp_path.rglob("*.json"))
 
 
 # The command
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_it_says_so_and_ends_with_2(capsys):
-    assert cli.main(["gpu"]) == 2
-    said = capsys.readouterr().err
-    assert "torch reaches no GPU here, so nothing was recorded" in said
-    assert "--device cpu --quick" in said
+def test_without_a_gpu_it_says_so_and_ends_with_2(tmp_path, capsys):
+    for words in (["--folder", str(tmp_path)], ["--passport", str(tmp_path / "p.jsonl")]):
+        assert cli.main(["gpu", *words]) == 2
+        said = capsys.readouterr().err
+        assert "torch reaches no GPU here, so nothing was recorded" in said
+        assert "--device cpu --quick" in said
+    assert not list(tmp_path.iterdir())
 
 
 HANGS = """
@@ -300,15 +270,11 @@ def test_parts_run_apart_and_one_that_fails_or_hangs_stops_no_other(monkeypatch,
     assert "runs       done" in said
 
 
-def test_ctrl_c_in_a_part_ends_the_command(monkeypatch, tmp_path):
+def test_ctrl_c_in_a_part_ends_the_command_and_none_begins_when_the_time_is_up(monkeypatch, tmp_path, capsys):
     ended = {"item": "end", "kind": "facts", "outcome": "interrupted", "missing": ["sweep size"]}
     monkeypatch.setattr(passport, "lines", lambda *_, **__: iter([ended]))
     with pytest.raises(KeyboardInterrupt):
         gpu.command.run_part(order(tmp_path, "size"), 1.0)
-
-
-def test_no_part_begins_when_the_time_is_up(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(gpu.command, "run_part", lambda *_: pytest.fail("a part was begun"))
     assert cli.main(["gpu", "--device", "cpu", "--folder", str(tmp_path), "--seconds", "5", "--only", "mma"]) == 1
     assert "mma        not begun, the time was up" in capsys.readouterr().out
 
@@ -337,60 +303,37 @@ def items_with_planted_failures():
         patch.setitem(measure.REGIONS, measure.DROP_IN, (planted, planted))
         kept = {"cost": answer(costs, "cuda")}
     broken = replace(TASKS["digits"], name="broken", make_model=planted)
-    for task in (broken, TASKS["digits"]):
-        kept[task.name] = answer(measure.pace(task, lambda: 60.0, steps=1, rounds=1), "cuda")
+    kept["pace"] = answer(measure.pace(broken, lambda: 60.0, steps=1, rounds=1), "cuda")
     kept["twice"] = answer(measure.twice(broken, RECIPES["O1"]), "cuda")
     return dict(json.loads(json.dumps(kept)))
 
 
 def memory_held_by_what_came_before():
-    """Return what `prepared` says that a step of 1 MiB holds, when cycles of an earlier one are still there."""
-    import gc
-
+    """Return what `prepared` says that a step of 1 MiB holds, while a cycle of 8 MiB of an earlier one is there."""
     gc.disable()
-
-    class Cycle:
-        def __init__(self):
-            self.itself, self.tensor = self, torch.zeros(2**21, device="cuda")  # 8 MiB
-
-    Cycle()
+    cycle = SimpleNamespace(tensor=torch.zeros(2**21, device="cuda"))
+    cycle.itself = cycle
+    del cycle
 
     def make():
         gc.collect()
         held = torch.zeros(2**18, device="cuda")
         return lambda: held.sum()
 
-    mebibytes = measure.prepared(make, "cuda")[1]
-    assert mebibytes is not None
-    return mebibytes
+    return measure.prepared(make, "cuda")[1]
 
 
 @pytest.mark.slow
 def test_one_item_that_fails_is_named_and_the_others_are_kept(simulated_gpu):
     found = simulated_gpu("T4", [items_with_planted_failures, memory_held_by_what_came_before])
     assert 1 <= found[memory_held_by_what_came_before] < 1.1, "no less than a step holds"
-    kept = found[items_with_planted_failures]
-    assert kept["cost"]["failed"] == {"drop-in": PLANTED}
-    assert set(kept["cost"]["seconds_a_call"]) == {"torch.amp", "O1", "O2", "FP32"}
-    assert all(mebibytes > 0 for mebibytes in kept["cost"]["mebibytes"].values())
-    assert f"  drop-in: LEFT OUT, {PLANTED}" in kept["cost"]["summary"].splitlines()
-    assert set(kept["digits"]["steps_per_second"]) == {"FP32", "FP16 dynamic", "O1", "BF16"}
-    assert kept["broken"]["failed"]["O1"] == PLANTED
-    assert (kept["twice"]["outcome"], kept["twice"]["error"]) == ("failed", PLANTED)
-
-
-@pytest.mark.slow
-def test_a_run_that_fails_is_named_and_the_next_ones_are_kept(tmp_path):
-    task = replace(TASKS["digits"], steps=2)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parts, "RACES", (("broken", ("FP32",)), ("short", ("FP32", "O1"))))
-        patch.setitem(parts.TASKS, "broken", replace(task, name="broken", make_model=planted))
-        patch.setitem(parts.TASKS, "short", replace(task, name="short"))
-        items = parts.PARTS["runs"].items(order(tmp_path, "runs", quick=False))
-        first, *others = [answer(item, "cpu") for item in items]
-    assert (first["item"], first["error"]) == ("broken under FP32", PLANTED)
-    assert [path.name for path in sorted(tmp_path.rglob("*.json"))] == ["fp32-seed0.json", "o1-seed0.json"]
-    assert all(line["summary"].startswith(str(tmp_path)) for line in others)
+    cost, pace, twice = found[items_with_planted_failures].values()
+    assert cost["failed"] == {"drop-in": PLANTED}
+    assert set(cost["seconds_a_call"]) == {"torch.amp", "O1", "O2", "FP32"}
+    assert all(mebibytes > 0 for mebibytes in cost["mebibytes"].values())
+    assert f"  drop-in: LEFT OUT, {PLANTED}" in cost["summary"].splitlines()
+    assert pace["failed"]["O1"] == PLANTED
+    assert (twice["outcome"], twice["error"]) == ("failed", PLANTED)
 
 
 def test_a_part_keeps_its_items_as_a_passport_does(monkeypatch, tmp_path, capsys):
@@ -406,6 +349,9 @@ def test_a_part_keeps_its_items_as_a_passport_does(monkeypatch, tmp_path, capsys
         f"{path}: 3 of 3 items",
     ]
     assert passport.read_file(path).whole
+    assert gpu.command.run_part(order(tmp_path, "speed", seconds=-1), -1.0) == "done"
+    *said, _ = capsys.readouterr().out.splitlines()
+    assert said == [f"time {name}: LEFT OUT, the time was up" for name in ("prints", "fails", "aborts")]
 
 
 def test_a_sweep_is_on_the_disk_after_each_round(monkeypatch, tmp_path):

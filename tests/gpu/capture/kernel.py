@@ -41,6 +41,12 @@ class Instruction:
     first     lowest compute capability that has it
     last      highest at which it is one instruction of the hardware; None: all later ones
 
+    m             rows of A
+    grouped       whether four warps execute it together
+    threads       a warp of 32 for each 16 rows
+    words         32-bit words in a row of A (and in a column of B); `result_words`: in a row of C and D
+    name          shape and types, as in PTX
+
     >>> Instruction("mma.sync", FP16, FP32, 16, (8, 0)).name
     'mma.sync.m16n8k16.f32.f16.f16.f32'
     """
@@ -52,34 +58,14 @@ class Instruction:
     first: tuple[int, int]
     last: tuple[int, int] | None = None
 
-    @property
-    def m(self) -> int:
-        """Rows of A."""
-        return 64 if self.grouped else 16
-
-    @property
-    def grouped(self) -> bool:
-        """Whether four warps execute it together."""
-        return self.kind != "mma.sync"
-
-    @property
-    def threads(self) -> int:
-        """A warp of 32 for each 16 rows."""
-        return 2 * self.m
-
-    @property
-    def words(self) -> int:
-        """32-bit words in a row of A (and in a column of B)."""
-        return self.k * stored_bytes(self.operands) // 4
-
-    @property
-    def result_words(self) -> int:
-        """32-bit words in a row of C and D."""
-        return COLUMNS * stored_bytes(self.result) // 4
+    grouped = property(lambda self: self.kind != "mma.sync")
+    m = property(lambda self: 64 if self.grouped else 16)
+    threads = property(lambda self: 2 * self.m)
+    words = property(lambda self: self.k * stored_bytes(self.operands) // 4)
+    result_words = property(lambda self: COLUMNS * stored_bytes(self.result) // 4)
 
     @property
     def name(self) -> str:
-        """Shape and types, as in PTX."""
         operand, result = PTX_NAMES[self.operands], PTX_NAMES[self.result]
         types = [result, operand, operand] + [result] * (not self.grouped)
         return ".".join([self.kind, f"m{self.m}n{COLUMNS}k{self.k}", *types])
@@ -113,28 +99,27 @@ def kernel(instruction: Instruction) -> str:
     version = {(7, 5): "6.5", (8, 0): "7.0", (8, 9): "8.4", (9, 0): "8.0"}[instruction.first]
     target = "sm_{}{}".format(*instruction.first) + "a" * (instruction.first == (9, 0))  # wgmma: a feature of 9.0 alone
     multiply = _wgmma(instruction) if instruction.grouped else _mma_sync(instruction, a, b, d)
-    return "\n".join(
-        [
-            f".version {version}",
-            f".target {target}",
-            ".address_size 64",
-            ".visible .entry one_mma(.param .u64 a, .param .u64 b, .param .u64 c, .param .u64 d) {",
-            ".reg .b32 %i, %tile, %lane, %word, %shared, %a<4>, %b<2>;",
-            f".reg .{kind} %c<4>, %d<4>;",
-            ".reg .b64 %base, %at, %panel;",
-            ".reg .pred %add, %mine;",
-            "mov.u32 %tile, %ctaid.x;",
-            "mov.u32 %lane, %tid.x;",
-            f"mad.lo.u32 %i, %tile, {instruction.threads}, %lane;",
-            _move("ld", "a", a, "b32"),
-            *([] if instruction.grouped else [_move("ld", "b", b, "b32")]),
-            _move("ld", "c", d, kind),
-            *multiply,
-            _move("st", "d", d, kind),
-            "ret;",
-            "}",
-        ]
-    )
+    lines = [
+        f".version {version}",
+        f".target {target}",
+        ".address_size 64",
+        ".visible .entry one_mma(.param .u64 a, .param .u64 b, .param .u64 c, .param .u64 d) {",
+        ".reg .b32 %i, %tile, %lane, %word, %shared, %a<4>, %b<2>;",
+        f".reg .{kind} %c<4>, %d<4>;",
+        ".reg .b64 %base, %at, %panel;",
+        ".reg .pred %add, %mine;",
+        "mov.u32 %tile, %ctaid.x;",
+        "mov.u32 %lane, %tid.x;",
+        f"mad.lo.u32 %i, %tile, {instruction.threads}, %lane;",
+        _move("ld", "a", a, "b32"),
+        *([] if instruction.grouped else [_move("ld", "b", b, "b32")]),
+        _move("ld", "c", d, kind),
+        *multiply,
+        _move("st", "d", d, kind),
+        "ret;",
+        "}",
+    ]
+    return "\n".join(lines)
 
 
 def _list(name: str, count: int) -> str:

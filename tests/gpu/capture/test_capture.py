@@ -8,23 +8,13 @@ import numpy as np
 import pytest
 import torch
 
+from labkit.bench import DeviceReport
 from labkit.formats import FP16, FP32, TF32
 from labkit.gemm import SPECS, emulate
 from labkit.machine.device import GENERATIONS
-from tests.gpu.capture import tiles as module
+from tests.gpu.capture import tiles
 from tests.gpu.capture.kernel import INSTRUCTIONS, Instruction, kernel
-from tests.gpu.capture.tiles import (
-    a_registers,
-    ask,
-    b_registers,
-    c_registers,
-    capture,
-    draw_tiles,
-    families,
-    from_registers,
-    from_words,
-    load_capture,
-)
+from tests.gpu.capture.tiles import a_registers, b_registers, c_registers, draw_tiles, families
 
 DATA = Path(__file__).parents[3] / "data"
 WARP = Instruction("mma.sync", FP16, FP32, 16, (8, 0))
@@ -66,24 +56,18 @@ def test_a_b_and_c_lie_in_registers_as_the_manual_says():
     assert np.array_equal(c_registers(numbered(16, 4))[0], row * 1000 + column // 2), "two FP16 results in a register"
 
 
-def test_four_warps_take_sixteen_rows_each():
+def test_warps_take_sixteen_rows_each_and_wgmma_has_b_in_shared_memory():
     registers = a_registers(numbered(64, 8))[0]
     for warp in range(4):
         rows = np.unique(registers[32 * warp : 32 * warp + 32] // 1000)
         assert list(rows) == list(range(16 * warp, 16 * warp + 16))
-
-
-def test_b_in_shared_memory_is_two_pieces_of_eight_columns_by_sixteen_bytes():
-    grouped = next(row for row in INSTRUCTIONS if row.grouped)
-    panel = b_registers(numbered(8, 8), grouped)[0]
-    assert list(panel[:8]) == [0, 1, 2, 3, 1000, 1001, 1002, 1003]
-    assert list(panel[32:36]) == [4, 5, 6, 7]
-
-
-def test_results_come_back_to_their_places():
     for words in (8, 4):
         d = numbered(64, words)
-        assert np.array_equal(from_registers(c_registers(d)), d)
+        assert np.array_equal(tiles.from_registers(c_registers(d)), d)
+    grouped = next(row for row in INSTRUCTIONS if row.grouped)
+    panel = b_registers(numbered(8, 8), grouped)[0]  # two pieces of eight columns by sixteen bytes
+    assert list(panel[:8]) == [0, 1, 2, 3, 1000, 1001, 1002, 1003]
+    assert list(panel[32:36]) == [4, 5, 6, 7]
 
 
 def test_a_kernel_is_one_instruction_and_loads_what_the_host_laid_out():
@@ -130,9 +114,9 @@ def test_questions_have_the_shape_of_the_instruction_and_come_again():
             assert not np.array_equal(words[0], draw_tiles(family, row, 3, seed=2)[0]), (row.name, family)
 
 
-def test_families_ask_what_their_names_say():
+def test_families_ask_what_their_names_say_and_what_the_generations_answer_differently():
     row = WARP
-    values = {f: [from_words(w, fmt) for w, fmt in zip(draw_tiles(f, row, 8, 0), (FP16, FP16, FP32), strict=True)]
+    values = {f: [tiles.from_words(w, fmt) for w, fmt in zip(draw_tiles(f, row, 8, 0), (FP16, FP16, FP32), strict=True)]
               for f in families(row)}  # fmt: skip
     assert np.abs(values["tiny"][0]).max() < 2.0**-9
     assert (np.abs(values["tiny"][0]) < FP16.smallest_normal).any(), "subnormals are among them"
@@ -143,17 +127,11 @@ def test_families_ask_what_their_names_say():
     exact = a @ b.transpose(0, 2, 1)
     cancelled = np.abs(exact + c) <= np.abs(exact) * 2.0**-24
     assert 0.4 < cancelled.mean() < 0.6, "in half of the sums, C takes all back but what FP32 rounds away"
-
-
-def test_the_generations_answer_differently():
-    """Questions that every generation answers alike would prove nothing."""
-    row = WARP
     for family in ("normal", "near", "cancel"):
-        a, b, c = draw_tiles(family, row, 8, 0)
-        matrices = (from_words(a, FP16), from_words(b, FP16).transpose(0, 2, 1), from_words(c, FP32))
-        answers = [emulate(*matrices, SPECS[name]) for name in ("V100", "A100", "H100")]
-        assert (answers[0] != answers[1]).any(), family
-        assert (answers[1] != answers[2]).any(), family
+        a, b, c = values[family]
+        volta, ampere, hopper = (emulate(a, b.transpose(0, 2, 1), c, SPECS[name]) for name in ("V100", "A100", "H100"))
+        assert (volta != ampere).any(), family
+        assert (ampere != hopper).any(), family
 
 
 # Asking, with a stand-in for the GPU: the emulator answers instead
@@ -163,10 +141,10 @@ def stand_in(spec, wrong=()):
     """A GPU that computes as `spec`, but for one element of the tiles that are `wrong`."""
 
     def answer(row, a, b, c):
-        operands = module.stored_as(row.operands)
+        operands = tiles.stored_as(row.operands)
         kind = np.float32 if row.operands is TF32 else np.float64  # FP32 numbers, of which TF32 is cut
-        a, b = (from_words(words, operands).astype(kind) for words in (a, b))
-        matrices = a, b.transpose(0, 2, 1), from_words(c, row.result)
+        a, b = (tiles.from_words(words, operands).astype(kind) for words in (a, b))
+        matrices = a, b.transpose(0, 2, 1), tiles.from_words(c, row.result)
         words = emulate(*matrices, spec.for_operands(row.operands), out=row.result).view("<u4").copy()
         for tile in wrong:
             if tile < len(words):
@@ -176,22 +154,22 @@ def stand_in(spec, wrong=()):
     return answer
 
 
+HOPPER = DeviceReport("cuda", "A stand-in", 0, 1, (9, 0), GENERATIONS[5], driver="1.0")
+
+
 @pytest.fixture
 def hopper(monkeypatch):
-    from labkit.bench import DeviceReport
-
-    report = DeviceReport("cuda", "A stand-in", 0, 1, (9, 0), GENERATIONS[5], driver="1.0")
-    monkeypatch.setattr(module, "device_report", lambda _: report)
-    return lambda wrong=(): monkeypatch.setattr(module, "capture", stand_in(SPECS["H100"], wrong))
+    monkeypatch.setattr(tiles, "device_report", lambda _: HOPPER)
+    return lambda wrong=(): monkeypatch.setattr(tiles, "capture", stand_in(SPECS["H100"], wrong))
 
 
 def test_answers_as_the_emulator_gives_them_match_and_travel(hopper, tmp_path):
     hopper()
     path = tmp_path / "answers.npz"
     for row in INSTRUCTIONS[:6]:
-        answers = ask(row, tiles=2)
+        answers = tiles.ask(row, tiles=2)
         path.write_bytes(answers.to_bytes())
-        again = load_capture(path)
+        again = tiles.load_capture(path)
         assert (again.instruction, again.spec, again.device) == (row, "H100", "A stand-in")
         assert again.versions["driver"] == "1.0"
         assert all(np.array_equal(getattr(again, name), getattr(answers, name)) for name in "abcd")
@@ -201,37 +179,30 @@ def test_answers_as_the_emulator_gives_them_match_and_travel(hopper, tmp_path):
         assert sum(again.mismatches(other).values()) > 0, f"{row.name}: one bit less must show"
 
 
-def test_a_single_wrong_bit_is_counted_in_its_family(hopper):
+def test_a_wrong_bit_is_counted_in_its_family_and_no_answer_is_kept_where_whole_numbers_are_wrong(hopper):
     hopper(wrong=(5,))  # whole numbers come as 4 tiles: none of those is wrong
-    counted = ask(INSTRUCTIONS[0], tiles=4).mismatches(SPECS["H100"])
+    counted = tiles.ask(INSTRUCTIONS[0], tiles=4).mismatches(SPECS["H100"])
     assert counted == {**dict.fromkeys(families(INSTRUCTIONS[0]), 0), "near": 1}
-
-
-def test_an_instruction_that_multiplies_whole_numbers_wrong_is_not_believed(hopper):
     hopper(wrong=(0,))
     with pytest.raises(RuntimeError, match="multiplied small whole numbers wrong; its answers are not kept"):
-        ask(INSTRUCTIONS[0], tiles=1)
+        tiles.ask(INSTRUCTIONS[0], tiles=1)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to ask")
 def test_without_a_gpu_it_says_so():
-    row = WARP
     with pytest.raises(RuntimeError, match="torch reaches no GPU here"):
-        capture(row, *draw_tiles("normal", row, 1, 0))
+        tiles.capture(WARP, *draw_tiles("normal", WARP, 1, 0))
 
 
 # What was captured
 
 
-def test_what_real_tensor_cores_answered_is_what_the_emulator_says():
+def test_what_real_tensor_cores_answered_is_what_the_emulator_says_and_no_gpu_is_on_record_without():
     for path in (DATA / "mma").glob("*/*.npz"):
-        answers = load_capture(path)
+        answers = tiles.load_capture(path)
         if answers.spec:  # a row of SPECS models this GPU
             spec = SPECS[answers.spec].for_operands(answers.instruction.operands)
             assert answers.mismatches(spec) == dict.fromkeys(families(answers.instruction), 0), path
-
-
-def test_no_gpu_is_on_record_without_the_answers_of_its_tensor_cores():
     recorded = {file.parent.name for kind in ("gemm", "checks") for file in (DATA / kind).glob("*/*.json*")}
     gpus = {name for name in recorded if not name.startswith("cpu")}
     assert gpus <= {file.parent.name for file in (DATA / "mma").glob("*/*.npz")}

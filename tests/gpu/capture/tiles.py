@@ -39,13 +39,7 @@ Words = NDArray[np.uint32]
 def capture(instruction: Instruction, a: Words, b: Words, c: Words) -> Words:
     """Return what the GPU answers: the words of D[tile, m, 8].
 
-    Args:
-        a: the words of A[tile, m, k], row by row: [tile, m, instruction.words].
-        b: the words of B, column by column: [tile, 8, instruction.words].
-        c: the words of C[tile, m, 8] in the result format: [tile, m, instruction.result_words].
-
-    Raises:
-        RuntimeError: there is no GPU, or its driver refuses; the message is the driver's.
+    The words of A[tile, m, k] and C[tile, m, 8] go row by row, those of B column by column.
     """
     if not torch.cuda.is_available():
         raise RuntimeError("a Tensor Core is asked for, and torch reaches no GPU here. `emulate` answers without one.")
@@ -122,7 +116,6 @@ class MmaCapture:
     date: str
 
     def to_bytes(self) -> bytes:
-        """Return the capture as the content of a compressed .npz file."""
         row = self.instruction
         head = {
             "schema": SCHEMA,
@@ -150,7 +143,6 @@ class MmaCapture:
 
 
 def load_capture(path: str | Path) -> MmaCapture:
-    """Read a capture."""
     with np.load(path) as stored:
         head = json.loads(str(stored["head"]))
         assert head.pop("schema") == SCHEMA, path
@@ -165,11 +157,12 @@ def ask(instruction: Instruction, tiles: int = 32, seed: int = 0) -> MmaCapture:
     """Ask the GPU at hand: `tiles` tiles of each family.
 
     Raises:
-        RuntimeError: there is no GPU, its driver refuses, or it multiplies small whole numbers wrong: then an element
-            was not in its place, and nothing that follows would mean anything.
+        RuntimeError: small whole numbers are multiplied wrong, so that some element was not in its place.
     """
-    whole = draw_tiles("whole numbers", instruction, 4, seed)
-    if not np.array_equal(from_words(capture(instruction, *whole), instruction.result), _product(instruction, whole)):
+    whole = a, b, c = draw_tiles("whole numbers", instruction, 4, seed)
+    operands, result = stored_as(instruction.operands), instruction.result
+    product = from_words(a, operands) @ from_words(b, operands).transpose(0, 2, 1) + from_words(c, result)
+    if not np.array_equal(from_words(capture(instruction, *whole), result), product):
         raise RuntimeError(f"{instruction.name} multiplied small whole numbers wrong; its answers are not kept.")
     asked = families(instruction)
     parts = [draw_tiles(family, instruction, tiles, seed) for family in asked]
@@ -178,12 +171,6 @@ def ask(instruction: Instruction, tiles: int = 32, seed: int = 0) -> MmaCapture:
     origin = (report.spec or "", report.name, bench_versions(report), now())
     family = tuple(family for family in asked for _ in range(tiles))
     return MmaCapture(instruction, a, b, c, capture(instruction, a, b, c), family, *origin)
-
-
-def _product(instruction: Instruction, words: tuple[Words, Words, Words]) -> Values:
-    a, b, c = words
-    operands = stored_as(instruction.operands)
-    return from_words(a, operands) @ from_words(b, operands).transpose(0, 2, 1) + from_words(c, instruction.result)
 
 
 def draw_tiles(family: str, instruction: Instruction, tiles: int, seed: int) -> tuple[Words, Words, Words]:
@@ -233,12 +220,7 @@ def stored_as(format: Format) -> Format:
 
 
 def to_words(values: Values, format: Format) -> Words:
-    """Return values [..., n] as 32-bit words [..., n * bits / 32], the first value in the lowest bits.
-
-    >>> from labkit.formats import FP16
-    >>> [hex(word) for word in to_words(np.array([1.0, 2.0]), FP16)]
-    ['0x40003c00']
-    """
+    """Return values [..., n] as 32-bit words [..., n * bits / 32], the first value in the lowest bits."""
     return np.ascontiguousarray(encode(values, format)).view("<u4")
 
 

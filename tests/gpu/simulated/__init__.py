@@ -63,11 +63,7 @@ def run(card: str, code: Callable[..., Any] | list[Call], *arguments: Any, timeo
 
     `code` is a function of a module's top level, called with `arguments` (what JSON holds) in the process, whose result
     is returned; or a list of such functions, which share the process since one takes seconds to import torch, and whose
-    `Outcomes` are returned.
-
-    Raises:
-        AssertionError: the process failed, or the function; with the traceback.
-
+    `Outcomes` are returned. AssertionError: the process failed, or the function; with the traceback.
     """
     if callable(code):
         return run(card, [(code, *arguments)], timeout=timeout)[code]

@@ -8,23 +8,16 @@ from tests.gpu.simulated import environment
 from tests.gpu.simulated.build import reason_against
 from tests.gpu.simulated.cards import CARDS
 
-USAGE = f"""usage: python -m tests.gpu.simulated CARD -- COMMAND ...
-
-Run COMMAND (labkit ..., python ..., any command) so that it, and every Python process it starts, has a simulated card.
-Cards: {", ".join(CARDS)}. Example: python -m tests.gpu.simulated T4 -- labkit check"""
+USAGE = f"usage: python -m tests.gpu.simulated CARD -- COMMAND ...; the cards are {', '.join(CARDS)}"
 
 
 def main(words: list[str]) -> int:
-    """Replace this process by the command."""
+    """Replace this process by the command, which has a simulated card, as has every Python process that it starts."""
     card, *command = words or [""]
     if command[:1] == ["--"]:
         command = command[1:]
-    if card in ("-h", "--help"):
-        print(USAGE)
-        return 0
     if card not in CARDS or not command:
-        problem = f"expected a card, one of {', '.join(CARDS)}, and a command"
-        print(f"{problem}; got {' '.join(words) or 'nothing'}\n\n{USAGE}", file=sys.stderr)
+        print(USAGE, file=sys.stderr)
         return 2
     if (reason := reason_against()) is not None:
         print(reason, file=sys.stderr)

@@ -24,7 +24,6 @@ FINDS_TORCH_FROM = "$ORIGIN"  # relative to the library itself: an environment m
 
 
 def torch_folder() -> Path:
-    """Return the folder of the installed torch, without importing it."""
     spec = find_spec("torch")
     assert spec is not None, "torch is not installed"
     assert spec.origin is not None
@@ -57,7 +56,6 @@ def library_path() -> Path:
 
 
 def _torch_from_here() -> str:
-    """Return the path of torch's libraries as seen from the folder of ours."""
     return os.path.relpath((torch_folder() / "lib").resolve(), CACHE.resolve())
 
 

@@ -7,7 +7,7 @@ when each named argument has its dtype.
 
 To add a refusal that a real card has reported: write its row in labkit/gpu/passport/refusals.toml, with the card and
 torch's version as its source, and in KERNELS here where the simulated card does not refuse by itself.
-`tests/gpu/test_refusals.py` runs each row on the CPU and on the simulated card.
+`tests/gpu/test_simulated.py` runs each row on the CPU and on the simulated card.
 """
 
 import re
@@ -51,7 +51,6 @@ class Refusal:
     below: tuple[int, int] = (99, 0)  # up to this one, without it
 
     def holds_for(self, capability: tuple[int, int]) -> bool:
-        """Return whether a card of this compute capability refuses."""
         return self.since <= capability < self.below
 
     def rules(self) -> Iterator[Rule]:

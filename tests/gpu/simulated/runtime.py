@@ -27,31 +27,15 @@ waiting: list[Callable[[str], None]] = []
 
 @dataclass(frozen=True)
 class Properties:
-    """What `torch.cuda.get_device_properties` returns."""
-
     name: str
     major: int
     minor: int
     total_memory: int
     multi_processor_count: int
     L2_cache_size: int
-    uuid: str = "00000000-0000-0000-0000-000000000000"
     warp_size: int = 32
-    max_threads_per_multi_processor: int = 2048
-    max_threads_per_block: int = 1024
-    shared_memory_per_block: int = 49152
-    shared_memory_per_block_optin: int = 65536
-    shared_memory_per_multiprocessor: int = 65536
     regs_per_multiprocessor: int = 65536
-    is_integrated: int = 0
-    is_multi_gpu_board: int = 0
-    gcnArchName: str = ""
-    memory_bus_width: int = 256
-    memory_clock_rate: int = 5_001_000
-    clock_rate: int = 1_590_000
-    pci_bus_id: int = 0
-    pci_device_id: int = 0
-    pci_domain_id: int = 0
+    max_threads_per_multi_processor: int = 2048
 
 
 def _wait(name: str) -> None:
@@ -60,32 +44,17 @@ def _wait(name: str) -> None:
 
 
 def _memory_statistics(device: int) -> dict[str, Any]:
-    """Return the caching allocator's statistics, as nested as torch.cuda.memory_stats unfolds them."""
+    """Return those of the caching allocator's statistics that the card has, as nested as torch.cuda unfolds them."""
     now = simulated_cuda.memory()
 
     def over_pools(kind: str) -> dict[str, dict[str, int]]:
-        row = {
-            "current": now[kind],
-            "peak": now[f"peak_{kind}"],
-            "allocated": now[f"allocated_{kind}"],
-            "freed": now[f"freed_{kind}"],
-        }
-        return {"all": row, "small_pool": dict.fromkeys(row, 0), "large_pool": row}
+        row = {"current": kind, "peak": f"peak_{kind}", "allocated": f"allocated_{kind}", "freed": f"freed_{kind}"}
+        return {"all": {name: now[key] for name, key in row.items()}}
 
-    by_bytes = ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes")
-    by_blocks = ("allocation", "segment", "active")
-    nothing = {pool: dict.fromkeys(("current", "peak", "allocated", "freed"), 0) for pool in over_pools("bytes")}
     return {
-        **{name: over_pools("bytes") for name in by_bytes},
-        **{name: over_pools("blocks") for name in by_blocks},
-        **dict.fromkeys(("inactive_split", "inactive_split_bytes"), nothing),
-        **dict.fromkeys(("oversize_allocations", "oversize_segments"), nothing["all"]),
-        "max_split_size": -1,
-        "num_alloc_retries": 0,
+        **{name: over_pools("bytes") for name in ("allocated_bytes", "reserved_bytes", "active_bytes")},
+        **{name: over_pools("blocks") for name in ("allocation", "segment", "active")},
         "num_ooms": now["out_of_memory"],
-        "num_sync_all_streams": 0,
-        "num_device_alloc": now["allocated_blocks"],
-        "num_device_free": now["freed_blocks"],
     }
 
 
@@ -218,7 +187,11 @@ def install(name: str) -> None:
         cudaProfilerStart=none,
         cudaProfilerStop=none,
     )
+    nothing = """ipc_collect sleep resetAccumulatedMemoryStats emptyCache clearCublasWorkspaces
+        set_cudnn_benchmark_limit set_sync_debug_mode""".split()
     functions: dict[str, Any] = {
+        **{f"_cuda_{name}": none for name in nothing},
+        **{f"_cuda_{name}": lambda *_: 0 for name in ("getDevice", "get_sync_debug_mode", "getCurrentRawStream")},
         "_has_cuda": True,
         "_has_cudnn": True,
         "_cudnn": SimpleNamespace(
@@ -235,16 +208,12 @@ def install(name: str) -> None:
         "_cuda_getCompiledVersion": lambda: CUDA_NUMBER,
         "_cuda_getArchFlags": lambda: ARCHITECTURES,
         "_cuda_getDeviceCount": lambda: 1,
-        "_cuda_getDevice": lambda: 0,
         "_cuda_setDevice": _check_ordinal,
         "_cuda_exchangeDevice": _exchange_device,
         "_cuda_maybeExchangeDevice": _maybe_exchange_device,
         "_cuda_canDeviceAccessPeer": lambda device, peer: False,
         "_cuda_synchronize": lambda: _wait("torch.cuda.synchronize"),
-        "_cuda_ipc_collect": none,
-        "_cuda_sleep": none,
         "_cuda_getCurrentStream": lambda device: tuple(simulated_cuda.current_stream()),
-        "_cuda_getCurrentRawStream": lambda device: 0,
         "_cuda_getDefaultStream": lambda device: (0, 0, simulated_cuda.current_stream()[2]),
         "_cuda_setStream": lambda stream_id, device_index, device_type: simulated_cuda.set_current_stream(stream_id),
         "_cuda_isCurrentStreamCapturing": lambda: False,
@@ -252,16 +221,10 @@ def install(name: str) -> None:
         "_cuda_getAllocatorBackend": lambda: "native",
         "_cuda_memoryStats": _memory_statistics,
         "_cuda_resetPeakMemoryStats": lambda device: simulated_cuda.reset_peak_memory(),
-        "_cuda_resetAccumulatedMemoryStats": none,
-        "_cuda_emptyCache": none,
         "_cuda_getMemoryFraction": lambda device: simulated_cuda.memory()["limit"] / card.memory,
         "_cuda_setMemoryFraction": lambda part, device: simulated_cuda.limit_memory(int(part * card.memory)),
         "_cuda_memorySnapshot": lambda *_: {"segments": [], "device_traces": []},
-        "_cuda_clearCublasWorkspaces": none,
         "_cuda_get_cudnn_benchmark_limit": lambda: 10,
-        "_cuda_set_cudnn_benchmark_limit": none,
-        "_cuda_set_sync_debug_mode": none,
-        "_cuda_get_sync_debug_mode": lambda: 0,
     }
     for key, value in functions.items():
         setattr(torch_c, key, value)
