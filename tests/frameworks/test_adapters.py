@@ -17,6 +17,7 @@ from labkit.frameworks import oneflow as flow
 from labkit.frameworks.apex import amp
 from labkit.frameworks.fastai.basics import SGD, DataLoaders, Learner
 from labkit.frameworks.fastai.callback.fp16 import MixedPrecision, ModelToHalf, NonNativeMixedPrecision
+from labkit.frameworks.steps import Steps
 from labkit.frameworks.torch_amp import GradScaler
 from labkit.frameworks.torch_amp import autocast as torch_autocast
 from labkit.frameworks.watching import Watching
@@ -155,12 +156,12 @@ def test_the_same_training_in_every_dialect(dialects):
 
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "frameworks.md").read_text(encoding="utf-8")
 
 
 def test_every_import_on_the_page_for_users_is_there():
     """The adapters' own frameworks are not installed here, so their files are read."""
-    named = re.findall(r"from labkit\.frameworks\.(\w+) import (\w+)", PAGE)
+    page = (ROOT / "docs" / "frameworks.md").read_text(encoding="utf-8")
+    named = re.findall(r"from labkit\.frameworks\.(\w+) import (\w+)", page)
     assert {module for module, _ in named} == {"lightning", "fastai_learner", "accelerate", "transformers"}
     for module, name in named:
         tree = ast.parse((ROOT / "labkit" / "frameworks" / f"{module}.py").read_text(encoding="utf-8"))
@@ -177,6 +178,7 @@ def test_a_callback_watches_from_open_to_close_and_a_second_time():
     model, watching = nn.Linear(3, 1), Watching(every=1)
     with pytest.raises(RuntimeError, match="nothing was watched yet"):
         watching.report()
+    watching.open(nn.Linear(3, 1))  # left open by an error, and closed by the next beginning
     for steps in (2, 3):
         watching.open(model)
         for _ in range(steps):
@@ -184,36 +186,42 @@ def test_a_callback_watches_from_open_to_close_and_a_second_time():
         watching.close()
         step(model)  # not seen any more
         assert watching.report().steps == steps
-
-
-def test_one_that_was_left_open_by_an_error_is_closed_by_the_next_beginning():
-    watching = Watching(every=1)
-    watching.open(nn.Linear(3, 1))
-    watching.open(model := nn.Linear(3, 1))
-    step(model)
     watching.close()
-    watching.close()
-    assert watching.report().steps == 1
     assert not nn.modules.module._global_forward_hooks
 
 
-def test_watch_observes_an_optimizer_outside_torch():
+def test_watch_observes_an_optimizer_outside_torch_and_which_steps_a_scaler_skipped():
     """The face of fastai has fastai's kind, which no hook of torch's tells of; a scaler steps the callback instead."""
-    for callback in (None, MixedPrecision(init_scale=2.0**8)):
-        learn = synth_learner(cbs=callback)
+    for scale in (None, 2.0**8, 2.0**127):
+        torch.manual_seed(0)
+        learn = synth_learner(cbs=None if scale is None else MixedPrecision(init_scale=scale))
         with watch(learn.model, every=5) as w:
             learn.fit(1)
         report = w.report()
         assert report.steps == 10
-        assert [step.step for step in report.watched] == [0, 5]
-        assert report.skips == ()
-        assert report.histograms("updates")["a"].finite_non_zero == 2, "in each of both"
+        if scale == 2.0**127:
+            assert len(report.skips) == 10 - len(learn.mixed_precision.scales) > 0
+        else:
+            assert ([step.step for step in report.watched], report.skips) == ([0, 5], ())
+            assert report.histograms("updates")["a"].finite_non_zero == 2, "in each of both"
 
 
-def test_watch_observes_which_steps_a_scaler_skipped():
-    torch.manual_seed(0)
-    learn = synth_learner(cbs=MixedPrecision(init_scale=2.0**127))
-    with watch(learn.model, every=5) as w:
-        learn.fit(1)
-    assert w.report().steps == 10
-    assert len(w.report().skips) == 10 - len(learn.mixed_precision.scales) > 0
+# --- what apex's and fastai's trainings, equal bit for bit to those of others, would not show ---
+
+
+def test_masters_take_over_state_and_edits_and_an_fp32_weight_keeps_its_gradient():
+    half, own = nn.Parameter(torch.ones(2).half()), nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([half, own], lr=1.0, momentum=0.5)
+    optimizer.state[half]["momentum_buffer"] = torch.ones(2).half()
+    steps = Steps(optimizer, masters=True)
+    master, same = optimizer.param_groups[0]["params"]
+    assert same is own
+    assert optimizer.state[master]["momentum_buffer"].dtype is torch.float32
+    half.data.fill_(3.0)
+    steps.before_backward()
+    assert master.tolist() == [3.0, 3.0]
+    (half.float().sum() + own.sum()).backward()
+    assert not steps.unscale(1.0)
+    steps.forget()
+    assert master.grad is None
+    assert own.grad.tolist() == [1.0, 1.0], "it is the model's own, whose zero_grad forgets it"

@@ -13,7 +13,6 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
-from torch.amp.grad_scaler import OptState
 
 from labkit.amp import ScalerConfig, ScalerState, static
 from labkit.frameworks import GradScaler, from_state_dict, state_dict
@@ -29,23 +28,17 @@ def make_scaler(request):
     return partial(request.param, "cpu")
 
 
-METHODS = sorted(name for name, member in vars(TORCHS).items() if inspect.isfunction(member))
-
-
 def signature(function):
     return [(p.name, p.kind, p.default) for p in inspect.signature(function).parameters.values()]
 
 
-def test_every_method_has_the_signature_of_torchs():
+def test_it_has_torchs_signatures_and_the_attributes_that_others_reach_for():
     """Public methods and those with an underscore, which libraries call and override."""
     assert not issubclass(GradScaler, TORCHS), "it is no relative of the one that it replaces"
-    theirs, ours = ({name: signature(getattr(c, name)) for name in METHODS} for c in (TORCHS, GradScaler))
+    methods = [name for name, member in vars(TORCHS).items() if inspect.isfunction(member)]
+    theirs, ours = ({name: signature(getattr(c, name)) for name in methods} for c in (TORCHS, GradScaler))
     assert ours == theirs
-
-
-def test_it_has_the_attributes_that_others_reach_for():
     theirs, ours = TORCHS("cpu"), GradScaler("cpu")
-    assert set(vars(theirs)) <= set(vars(ours))
     assert {name: vars(ours)[name] for name in vars(theirs)} == vars(theirs)
     for scaler in (theirs, ours):
         scaler.scale(torch.ones(1))
@@ -149,32 +142,14 @@ def test_what_is_scaled_keeps_its_type_and_dtype_but_a_loss_without_dimensions_i
     lazily = scaler.scale(torch.ones(()) for _ in range(2))
     assert scaler._scale is None, "nothing is drawn yet"
     assert [t.item() for t in lazily] == [2.0, 2.0]
-    one, pair, [last, (inner,)] = scaled = scaler.scale((four, (four, four), [four, (four,)]))
-    assert [type(part) for part in (scaled, pair, scaled[2])] == [tuple, tuple, list]
-    assert [t.item() for t in (one, *pair, last, inner)] == [8.0] * 5
-
-    class Losses(list):
-        pass
-
-    assert type(scaler.scale(Losses([torch.ones(())]))) is Losses
+    losses = type("Losses", (list,), {})([four])
+    one, [pair], [last, (inner,)] = scaled = scaler.scale((four, losses, [four, (four,)]))
+    assert [type(part) for part in (scaled, *scaled[1:])] == [tuple, type(losses), list]
+    assert [t.item() for t in (one, pair, last, inner)] == [8.0] * 4
     wide, double = torch.float32, torch.float64
     for dtype, of_scalar in ((torch.float16, wide), (torch.bfloat16, wide), (double, double)):
         assert make_scaler().scale(torch.ones(1, dtype=dtype)).dtype == dtype
         assert make_scaler().scale(torch.ones((), dtype=dtype)).dtype == of_scalar
-
-
-def test_the_stages_are_torchs_own(make_scaler):
-    scaler, (weight, optimizer) = make_scaler(), weight_and_optimizer()
-    scaler.scale(weight.sum())
-    stage = lambda: scaler._per_optimizer_states[id(optimizer)]["stage"]  # noqa: E731
-    assert stage() is OptState.READY
-    scaler.unscale_(optimizer)
-    assert stage() is OptState.UNSCALED
-    scaler.step(optimizer)
-    assert stage() is OptState.STEPPED
-    assert {str(d): t.item() for d, t in scaler._found_inf_per_device(optimizer).items()} == {"cpu": 0.0}
-    scaler.update()
-    assert stage() is OptState.READY
 
 
 def test_a_new_scale_is_taken_by_value_and_leaves_the_tracker(make_scaler):
@@ -209,31 +184,6 @@ def test_what_others_write_into_its_tensors_counts(make_scaler):
     scaler._found_inf_per_device(optimizer)[torch.device("cpu")].fill_(1.0)
     scaler.update()
     assert scaler.get_scale() == 2.0
-
-
-def test_a_pickled_or_copied_scaler_goes_on_where_it_stood(make_scaler):
-    scaler, (weight, optimizer) = make_scaler(init_scale=8.0, growth_interval=3), weight_and_optimizer()
-    scaler.scale(weight.sum())
-    scaler.step(optimizer)
-    scaler.update()
-    for again in (pickle.loads(pickle.dumps(scaler)), copy.deepcopy(scaler)):
-        assert again.state_dict() == scaler.state_dict()
-        assert again._scale is None, "the tensors are made anew, on the device of the next loss"
-        again.scale(weight.sum())
-        assert (again._scale.item(), again._growth_tracker.item()) == (8.0, 1)
-
-
-def test_a_factor_that_the_user_put_on_a_fused_optimizer_counts(make_scaler):
-    for optimizer_class, fused in itertools.product((torch.optim.SGD, torch.optim.Adam), (False, True)):
-        weight = nn.Parameter(torch.ones(1))
-        optimizer = optimizer_class([weight], lr=1.0, fused=fused)
-        scaler = make_scaler(init_scale=4.0)
-        scaler.scale(weight.sum()).backward()
-        if fused:
-            optimizer.grad_scale = torch.tensor(2.0)
-        scaler.step(optimizer)
-        assert weight.grad.item() == (0.5 if fused else 1.0), "unscaled by 4, and by 2 again"
-        assert not hasattr(optimizer, "grad_scale")
 
 
 # A state in torch's words: what one begins, the other goes on with.
@@ -348,6 +298,17 @@ def test_random_steps_leave_the_same_scale_tracker_and_weights_bit_for_bit(fused
 # which one overflows, clipping, fused steps) is not repeated.
 
 
+def unscaled(make_scaler, gradients):
+    """Return what `_unscale_grads_` finds in gradients of a scale of 4, and what it leaves of them."""
+    parameters = [nn.Parameter(torch.zeros(gradient.shape, dtype=gradient.dtype)) for gradient in gradients]
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.grad = gradient
+    quarter, nothing = torch.tensor([0.25]), torch.tensor([0.0])
+    found = make_scaler()._unscale_grads_(torch.optim.SGD(parameters), quarter, nothing, True)
+    assert nothing.item() == 0, "the caller's flag is copied, not written to"
+    return {str(device): flag.item() for device, flag in found.items()}, [parameter.grad for parameter in parameters]
+
+
 def test_gradients_of_any_layout_and_dtype_are_divided_and_searched(make_scaler):
     """Restates test_grad_scaling_unscale: contiguous, transposed, sliced and FP16 gradients in one optimizer."""
     for where, bad in [(None, 0.0), *itertools.product(range(5), (math.inf, -math.inf, math.nan))]:
@@ -355,52 +316,25 @@ def test_gradients_of_any_layout_and_dtype_are_divided_and_searched(make_scaler)
         gradients = [four.clone(), four.clone().t(), four.clone()[:, :5], four.half(), four.half()]
         if where is not None:
             gradients[where][2, 2] = bad
-        parameters = [nn.Parameter(torch.zeros_like(g)) for g in gradients]
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.grad = gradient
-        quarter, nothing = torch.tensor([0.25]), torch.tensor([0.0])
-        found = make_scaler()._unscale_grads_(torch.optim.SGD(parameters), quarter, nothing, True)
-        found = {str(device): flag.item() for device, flag in found.items()}
+        found, left = unscaled(make_scaler, gradients)
         assert found == {"cpu": float(where is not None)}, (where, bad)
-        assert nothing.item() == 0, "the caller's flag is copied, not written to"
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            assert parameter.grad is gradient, "in place"
-            assert where is not None or (gradient == 1).all()
-
-
-def sparse(values, indices=((0, 1, 1), (2, 0, 2)), dtype=torch.float32):
-    return torch.sparse_coo_tensor(
-        torch.tensor(indices), torch.tensor(values), (2, 3), dtype=dtype, check_invariants=True
-    )
+        assert all(one is other for one, other in zip(gradients, left, strict=True)), "in place"
+        assert where is not None or all((gradient == 1).all() for gradient in gradients)
 
 
 def test_sparse_gradients_are_divided_and_searched(make_scaler):
     """Restates test_grad_scaling_unscale_sparse."""
-    for gradient, found_inf in (
-        (sparse([16.0, 32.0, 64.0]), 0.0),
-        (sparse([16.0, 32.0, math.inf]), 1.0),
-        (sparse([16.0, 32.0, math.nan]), 1.0),
-        (sparse([16.0, 32.0, 64.0], dtype=torch.float16), 0.0),
-        (sparse([64000.0, 32.0, 64000.0], ((0, 1, 0), (2, 0, 2)), torch.float16), 1.0),  # 64,000 twice in one place
+    for dtype, *values, bad in (
+        (torch.float32, 16.0, 32.0, 64.0, 0.0),
+        (torch.float32, 16.0, 32.0, math.inf, 1.0),
+        (torch.float16, 16.0, 32.0, 64.0, 0.0),
+        (torch.float16, 64000.0, 32.0, 64000.0, 1.0),  # 64,000 twice in one place
     ):
-        weight = nn.Parameter(torch.zeros(2, 3, dtype=gradient.dtype))
-        weight.grad = gradient.clone()
-        quarter, nothing = torch.tensor([0.25]), torch.tensor([0.0])
-        found = make_scaler()._unscale_grads_(torch.optim.SGD([weight]), quarter, nothing, True)
-        assert [flag.item() for flag in found.values()] == [found_inf], gradient
-        assert weight.grad.is_sparse
-        assert found_inf or torch.equal(weight.grad.to_dense(), gradient.to_dense() / 4)
-
-
-def test_gradients_that_are_spoilt_after_unscaling_reach_the_weights(make_scaler):
-    """Restates test_params_invalidated_with_grads_invalidated_between_unscale_and_step: unscale_ looks once."""
-    for knobs in ({"foreach": False}, {"foreach": True}, {"fused": True}):
-        scaler, (weight, optimizer) = make_scaler(), weight_and_optimizer(**knobs)
-        scaler.scale(weight.sum())
-        scaler.unscale_(optimizer)
-        weight.grad.fill_(math.nan)
-        scaler.step(optimizer)
-        assert math.isnan(weight.item()), knobs
+        places = torch.tensor([[0, 1, 0], [2, 0, 2]])
+        gradient = torch.sparse_coo_tensor(places, torch.tensor(values), (2, 3), dtype=dtype, check_invariants=True)
+        found, (left,) = unscaled(make_scaler, [gradient.clone()])
+        assert (found, left.is_sparse) == ({"cpu": bad}, True), values
+        assert bad or torch.equal(left.to_dense(), gradient.to_dense() / 4)
 
 
 class Recorder(torch.optim.Optimizer):
@@ -410,7 +344,6 @@ class Recorder(torch.optim.Optimizer):
 
     def __init__(self, parameters):
         super().__init__(parameters, {})
-        self.given = None
 
     def step(self, closure=None):
         self.given = self.grad_scale, self.found_inf
@@ -421,8 +354,7 @@ class OldRecorder(Recorder):
 
     def step(self, closure=None, *, grad_scaler=None):
         self.given = grad_scaler
-        assert not hasattr(self, "grad_scale")
-        assert not hasattr(self, "found_inf")
+        assert not {"grad_scale", "found_inf"} & vars(self).keys()
 
 
 def test_an_optimizer_that_unscales_by_itself_is_handed_what_it_needs(make_scaler):
@@ -434,14 +366,11 @@ def test_an_optimizer_that_unscales_by_itself_is_handed_what_it_needs(make_scale
     with pytest.warns(FutureWarning, match="stop passing itself"):
         scaler.step(old)
     assert old.given is scaler
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         scaler.step(new)
     scaler.update()
-    scale, found_inf = new.given
-    assert (scale.item(), found_inf.item()) == (2.0, 0.0)
-    assert not hasattr(new, "grad_scale")
-    assert not hasattr(new, "found_inf")
+    assert [tensor.item() for tensor in new.given] == [2.0, 0.0]
+    assert not {"grad_scale", "found_inf"} & vars(new).keys()
 
 
 # Where torch's does harm in silence, and ours does not: each test shows both, side by side. torch's half is a fact of
@@ -456,9 +385,7 @@ def begin(scaler_class, optimizer_class=torch.optim.SGD, **knobs):
 
 
 def step(scaler, weight, optimizer, gradient):
-    weight.grad = (
-        torch.tensor([float(gradient)]) * scaler.get_scale() if math.isfinite(gradient) else torch.tensor([gradient])
-    )
+    weight.grad = torch.tensor([gradient]) * (scaler.get_scale() if math.isfinite(gradient) else 1.0)
     scaler.step(optimizer)
     scaler.update()
 
@@ -477,10 +404,9 @@ def test_overflows_in_a_row_take_the_scale_to_zero_and_ruin_the_weights():
 def test_a_growth_interval_below_the_tracker_ends_growth():
     for scaler_class, grown in ((TORCHS, 8.0), (GradScaler, 8.0 * 2.0 ** (1 + 19 // 2))):
         scaler, weight, optimizer = begin(scaler_class, init_scale=8.0, growth_interval=100)
-        for _ in range(5):
-            step(scaler, weight, optimizer, 0.0)
-        scaler.set_growth_interval(2)
-        for _ in range(20):
+        for number in range(25):
+            if number == 5:
+                scaler.set_growth_interval(2)
             step(scaler, weight, optimizer, 0.0)
         assert scaler.get_scale() == grown
 
@@ -507,19 +433,37 @@ def test_a_positional_closure_steps_with_scaled_gradients():
             train(scaler_class, by="keyword")
 
 
-def test_a_scale_that_cannot_work_is_refused_with_the_range():
+def test_what_cannot_work_is_refused_whole():
+    """Scales, knobs, states and outputs without a tensor, all of which torch takes."""
+    message = r"scale must be a number from 2\^-126 to 3.4e38"
     for scale in (-1.0, 0.0, math.nan, math.inf, 2.0**-127):
-        scaler = TORCHS("cpu", init_scale=scale)
-        scaler.scale(torch.ones(1))
+        scaler, ours = ready(TORCHS, init_scale=scale), ready()
         scaler.update(scale)
-        assert scaler.get_scale() == scale or math.isnan(scale), "torch takes it"
-        with pytest.raises(ValueError, match=r"init_scale must be a number from 2\^-126 to 3.4e38"):
+        with pytest.raises(ValueError, match=f"init_{message}"):
             GradScaler("cpu", init_scale=scale)
-        ours, _, _ = begin(GradScaler)
         for new_scale in (scale, torch.tensor(scale)):
-            with pytest.raises(ValueError, match=r"scale must be a number from 2\^-126 to 3.4e38"):
+            with pytest.raises(ValueError, match=message):
                 ours.update(new_scale)
         assert ours.get_scale() == 2.0**16, "and the old one stays"
+    for key, *values in (
+        ("growth_factor", 0.5, math.nan), ("backoff_factor", 2.0, 0.0), ("growth_interval", 0, -5), ("scale", 0.0),
+        ("_growth_tracker", -1),
+    ):  # fmt: skip
+        for value in values:
+            theirs, ours = TORCHS("cpu"), GradScaler("cpu")
+            stored = {**TORCHS("cpu", growth_interval=7).state_dict(), key: value}
+            theirs.load_state_dict(stored)
+            with pytest.raises(ValueError, match="must be"):
+                ours.load_state_dict(stored)
+            if hasattr(ours, f"set_{key}"):
+                getattr(theirs, f"set_{key}")(value)
+                with pytest.raises(ValueError, match=f"{key} must be"):
+                    getattr(ours, f"set_{key}")(value)
+            assert ours.state_dict() == TORCHS("cpu").state_dict(), key
+    for outputs in ({"loss": torch.ones(1)}, "loss", b"loss"):
+        assert isinstance(TORCHS("cpu").scale(outputs), map), "an empty promise"
+        with pytest.raises(ValueError, match=r"outputs must be a Tensor or an iterable of Tensors; got a \w+"):
+            GradScaler("cpu").scale(outputs)
 
 
 def test_an_optimizer_without_gradients_raises():
@@ -560,33 +504,3 @@ def test_a_fused_step_that_fails_leaves_its_scale_behind():
         with pytest.raises(ArithmeticError):
             scaler.step(optimizer)
         assert hasattr(optimizer, "grad_scale") is left_behind, "the next step would multiply it by the scale again"
-
-
-def test_what_holds_no_tensors_comes_back_as_an_empty_promise():
-    for outputs in ({"loss": torch.ones(1)}, "loss", b"loss"):
-        assert isinstance(TORCHS("cpu").scale(outputs), map)
-        with pytest.raises(ValueError, match=r"outputs must be a Tensor or an iterable of Tensors; got a \w+"):
-            GradScaler("cpu").scale(outputs)
-
-
-def test_knobs_and_states_that_cannot_work_are_refused_whole():
-    for key, value in (
-        ("growth_factor", 0.5),
-        ("growth_factor", math.nan),
-        ("backoff_factor", 2.0),
-        ("backoff_factor", 0.0),
-        ("growth_interval", 0),
-        ("growth_interval", -5),
-        ("scale", 0.0),
-        ("_growth_tracker", -1),
-    ):
-        stored, before = {**TORCHS("cpu", growth_interval=7).state_dict(), key: value}, TORCHS("cpu").state_dict()
-        theirs, ours = TORCHS("cpu"), GradScaler("cpu")
-        theirs.load_state_dict(stored)
-        with pytest.raises(ValueError, match="must be"):
-            ours.load_state_dict(stored)
-        if hasattr(ours, f"set_{key}"):
-            getattr(theirs, f"set_{key}")(value)
-            with pytest.raises(ValueError, match=f"{key} must be"):
-                getattr(ours, f"set_{key}")(value)
-        assert ours.state_dict() == before, key
