@@ -1,9 +1,10 @@
-"""`labkit tolerance`, `labkit vectors`, and the plugin of pytest."""
+"""`labkit tolerance`, `labkit vectors`, the plugin of pytest, and lesson 03b."""
 
 import os
 import re
 import subprocess
 import sys
+from fractions import Fraction
 from pathlib import Path
 
 import ml_dtypes
@@ -12,10 +13,14 @@ import pytest
 import torch
 
 from labkit import cli
-from labkit.grading import SIX, six_operands
-from labkit.testing import compare, matmul
+from labkit.formats import FP16
+from labkit.formats.text import round_fraction
+from labkit.grading import EXERCISES, SIX, six_operands
+from labkit.testing import Arithmetic, VerdictKind, compare, matmul, sum_error
 from labkit.testing.tolerance import EXAMPLE, tolerance
 from labkit.testing.vectors import NAMES, _mistakes, check, vectors
+from labkit.widgets import predictions
+from tests.grading.cases import cases, reference
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,26 +37,20 @@ def test_the_tolerance_of_the_issue_s_line() -> None:
     assert typical < half
 
 
-def test_the_fixed_tolerance_of_a_test_holds_for_such_operands() -> None:
-    """The printed line is run: on right results of other operands, drawn alike."""
-    text = tolerance("matmul K=512 fp16 out=fp16 accumulate=fp32")
-    (rtol, atol) = map(float, re.search(r"rtol=(\S+), atol=(\S+)\)", text).groups())  # type: ignore[union-attr]
-    for seed in range(20):
+def test_every_operation_has_a_tolerance_that_holds() -> None:
+    for text in (
+        "sum K=100 fp16 accumulate=fp16", "mean K=100 bf16", "dot K=64 e4m3 out=bf16 accumulate=H100", "K=1",
+        "softmax K=512 fp16", "layer_norm K=64 fp32", "rms_norm K=64 bf16", "matmul K=128 e2m1 out=bf16",
+        "matmul K=64 tf32 out=fp32 accumulate=A100", "matmul K=512 fp16 out=fp16 accumulate=fp32",
+    ):  # fmt: skip
+        found = tolerance(text)
+        assert "assert_explained(got, " in found
+        (rtol, atol) = map(float, re.search(r"rtol=(\S+), atol=(\S+)\)", found).groups())  # type: ignore[union-attr]
+    for seed in range(20):  # the last line is run: on right results of other operands, drawn alike
         torch.manual_seed(seed)
         a, b = torch.randn(8, 512).half(), torch.randn(512, 8).half()
         exact = torch.from_numpy(matmul(a, b).value)
         torch.testing.assert_close((a.float() @ b.float()).half().double(), exact, rtol=rtol, atol=atol)
-
-
-@pytest.mark.parametrize("text", [
-    "sum K=100 fp16 accumulate=fp16", "mean K=100 bf16", "dot K=64 e4m3 out=bf16 accumulate=H100", "softmax K=512 fp16",
-    "layer_norm K=64 fp32", "rms_norm K=64 bf16", "matmul K=64 tf32 out=fp32 accumulate=A100", "K=1",
-    "matmul K=128 e2m1 out=bf16",
-])  # fmt: skip
-def test_every_operation_has_a_tolerance(text: str) -> None:
-    found = tolerance(text)
-    assert "assert_explained(got, " in found
-    assert "rtol=" in found
 
 
 @pytest.mark.parametrize(("text", "message"), [
@@ -97,18 +96,21 @@ def test_every_known_mistake_breaks_a_rule_and_is_recognised() -> None:
             assert f"these answers are those of a known mistake: {mistake}" in found, (name, mistake)
 
 
-@pytest.mark.parametrize(("name", "mistake", "rules"), [
+BROKEN = (
     ("FP16", "ties away from zero", {"ties to even", "subnormal ties"}),
     ("E4M3", "saturates", {"overflow: beyond the largest number", "infinity"}),
     ("BF16", "subnormal numbers are zero", {"subnormal numbers", "subnormal ties"}),
     ("MXFP8", "NaN of E8M0 read as a number", {"NaN of E8M0"}),
     ("MXFP4", "scale rounded up", {"rounding of the scale", "saturation of elements"}),
     ("NVFP4", "scale rounded up", {"rounding of the scale", "subnormal scale"}),
-])  # fmt: skip
-def test_the_rule_that_is_broken_is_named(name: str, mistake: str, rules: set[str]) -> None:
-    table = vectors(name)
-    found = check({**table, **_mistakes(table)[mistake]})
-    assert {re.sub(r": \d+ of \d+ rows.*", "", line) for line in found if " rows; " in line} == rules
+)  # fmt: skip
+
+
+def test_the_rule_that_is_broken_is_named() -> None:
+    for name, mistake, rules in BROKEN:
+        table = vectors(name)
+        found = check({**table, **_mistakes(table)[mistake]})
+        assert {re.sub(r": \d+ of \d+ rows.*", "", line) for line in found if " rows; " in line} == rules, name
 
 
 def test_vectors_in_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -127,13 +129,12 @@ def test_vectors_in_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str
     for wrong, message in (({"codes": table["x"]}, 'expected "name" in the file'),
                            ({"name": "FP16", "codes": table["x"]}, "expected 'codes' of shape"),
                            ({"name": "FP16"}, "got none"), ({"name": "FP17"}, "expected one of FP16")):  # fmt: skip
-        np.savez(tmp_path / "wrong.npz", **wrong)
-        assert cli.main(["vectors", "--check", str(tmp_path / "wrong.npz")]) == 2
+        np.savez(path, **wrong)
+        assert cli.main(["vectors", "--check", str(path)]) == 2
         assert message in capsys.readouterr().err
-    (tmp_path / "text.npz").write_text("no archive")
-    assert cli.main(["vectors", "--check", str(tmp_path / "text.npz")]) == 2
-    assert cli.main(["vectors", "--check", str(tmp_path / "missing.npz")]) == 2
-    assert cli.main(["vectors", "FP17"]) == 2
+    path.write_text("no archive")
+    for words in (["--check", str(path)], ["--check", str(tmp_path / "missing.npz")], ["FP17"]):
+        assert cli.main(["vectors", *words]) == 2
 
 
 TEST = """
@@ -158,26 +159,60 @@ def test_the_plugin_shows_the_line_and_the_verdict(tmp_path: Path) -> None:
     (tmp_path / "test_kernel.py").write_text(TEST, encoding="utf-8")
     (tmp_path / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "-p", "labkit.testing.plugin", "-p", "no:cacheprovider", "-q"]
-    done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)}
-    )
-    assert "2 failed, 1 passed" in done.stdout, done.stdout + done.stderr
-    assert (
-        "test_kernel.py:12: assert_explained(got, a, b)\n\ncannot be rounding: matmul [4, 64] @ [64, 4]" in done.stdout
-    )
-    assert "def assert_explained" not in done.stdout  # no frame of the package
-    assert "assert 1 == 2" in done.stdout  # other failures stay as they are
-    *_, summary = done.stdout.partition("differences that rounding does not explain")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, env=environment).stdout
+    assert "2 failed, 1 passed" in said
+    assert "test_kernel.py:12: assert_explained(got, a, b)\n\ncannot be rounding: matmul [4, 64] @ [64, 4]" in said
+    assert "def assert_explained" not in said  # no frame of the package
+    assert "assert 1 == 2" in said  # other failures stay as they are
+    *_, summary = said.partition("differences that rounding does not explain")
     assert "test_kernel.py::test_wrong: cannot be rounding; " in summary
-    assert "pytest11" not in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-
-
-PAGE = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
 
 
 def test_the_page_shows_what_is_printed() -> None:
-    verdict, broken = re.findall(r"```text\n(.*?)```", PAGE, flags=re.DOTALL)
+    page = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
+    verdict, broken = re.findall(r"```text\n(.*?)```", page, flags=re.DOTALL)
     a, b = six_operands()
     assert verdict == f"{compare(SIX['D'](a, b), matmul(a, b))}\n"
     table = vectors("NVFP4")
     assert broken.splitlines() == check({**table, **_mistakes(table)["scale rounded up"]})
+
+
+# What lesson 03b says: the six kernels, and its exercise against fractions and real accumulators
+
+
+def test_the_six_kernels_are_as_the_lesson_says() -> None:
+    a, b = six_operands()
+    product = matmul(a, b)
+    nearest = product.value.astype(np.float16).astype(np.float64)
+    off = {name: np.abs(kernel(a, b).double().numpy() - nearest) for name, kernel in SIX.items()}
+    largest, many = ({name: what(each) for name, each in off.items()} for what in (np.max, np.count_nonzero))
+    assert min(SIX, key=lambda name: largest[name]) == "D"
+    assert max(SIX, key=lambda name: largest[name]) in "BCF"
+    assert round(largest["D"], 3) == 0.016
+    assert {largest[name] for name in "ABCEF"} <= {0.5, 1.0, 2.0}
+    assert 3000 <= many["D"] <= 3100
+    assert all(10 < many[name] < 100 for name in "ABCEF")
+    verdicts = {name: compare(kernel(a, b), product, accumulator="H100" if name == "F" else "FP32").kind
+                for name, kernel in SIX.items()}  # fmt: skip
+    assert [name for name, kind in verdicts.items() if kind is not VerdictKind.ROUNDING] == ["D"]
+    assert verdicts["D"] is VerdictKind.IMPOSSIBLE
+
+
+def test_the_numbers_of_the_predictions() -> None:
+    rows = predictions()
+    assert {"kernels.six", "kernels.bound"} <= set(rows)
+    bound = float(sum_error(Arithmetic("FP32"), 4096, np.array(1000.0)))
+    assert 0.2440 < bound < 0.2445
+    assert rows["kernels.bound"].answer == "about 0.24"
+
+
+def test_the_reference_is_the_formula_in_fractions() -> None:
+    assert EXERCISES["kernels.allowed"].lesson == "03b_rounding_or_fault"
+    for a, b, precision in cases("kernels.allowed"):
+        products = [Fraction(x) * Fraction(y) for x, y in zip(a, b, strict=True)]
+        unit = Fraction(1, 2**precision)
+        error = ((1 + unit) ** max(0, len(a) - 1) - 1) * sum(map(abs, products), Fraction(0))
+        exact = sum(products, Fraction(0))
+        ends = tuple(round_fraction(end, FP16) for end in (exact - error, exact + error))
+        assert reference("kernels.allowed")(a, b, precision) == ends
