@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from string import Template
@@ -28,7 +28,6 @@ class Container:
     user: str = "root"
 
     def command(self, *command: str) -> list[str]:
-        """Return what runs a command inside, seen from outside."""
         kept = {name: os.environ[name] for name in ("PIP_DEFAULT_TIMEOUT", "OMP_NUM_THREADS") if name in os.environ}
         variables = [f"{name}={value}" for name, value in {**kept, "LC_ALL": "C.UTF-8", **self.variables}.items()]
         inside = ["env", "-i", "-C", self.folder, *variables, *command]
@@ -37,34 +36,19 @@ class Container:
         return ["unshare", "--mount", "--pid", "--fork", f"--root={self.root}", "--mount-proc", *inside]
 
     def shell(self, line: str) -> None:
-        """Run a line of shell inside.
-
-        Raises:
-            RuntimeError: it failed; with the line and the end of what it printed.
-        """
+        """Run a line of shell inside; an error has the line and the end of what it printed."""
         command = self.command("sh", "-ec", line)
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if done.returncode:
             raise RuntimeError(f"{line}: {done.stdout.strip()[-400:]}")
 
 
-def instructions(dockerfile: str) -> Iterator[tuple[str, str]]:
-    r"""Yield a Dockerfile's instructions and what follows each.
-
-    >>> list(instructions("FROM x\n# why\nRUN a \\\n    && b\n"))
-    [('FROM', 'x'), ('RUN', 'a     && b')]
-    """
-    for line in re.sub(r"\\\n", "", re.sub(r"^#.*\n", "", dockerfile, flags=re.MULTILINE)).splitlines():
-        if line.strip():
-            name, _, rest = line.partition(" ")
-            yield name, rest.strip()
-
-
 def follow(container: Container, source: Path, dockerfile: str) -> int:
     """Do as a Dockerfile says; return how many RUN steps were done."""
     done = 0
-    for name, rest in instructions(dockerfile):
-        value = Template(rest).safe_substitute(container.variables)
+    for line in re.sub(r"\\\n", "", re.sub(r"^#.*\n", "", dockerfile, flags=re.MULTILINE)).splitlines():
+        name, _, rest = line.partition(" ")
+        value = Template(rest.strip()).safe_substitute(container.variables)
         if name in ("ARG", "ENV"):
             variable, _, given = value.partition("=")
             container.variables[variable] = given
@@ -76,7 +60,7 @@ def follow(container: Container, source: Path, dockerfile: str) -> int:
         elif name == "COPY":
             copy_checkout(source, Path(f"{container.root}{container.folder}"))
         elif name == "RUN":
-            container.shell(rest)
+            container.shell(rest.strip())
             done += 1
     return done
 
@@ -95,9 +79,8 @@ def bare(folder: Path, release: str) -> Container:
     if not (folder / "usr" / "bin" / "python3").exists():
         command = ["debootstrap", "--variant=minbase", f"--include={PACKAGES}", release, str(folder)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    for file in (Path("/etc/resolv.conf"), CERTIFICATES):
-        if file.exists():
-            shutil.copy(file, f"{folder}{file}")
+    for file in (file for file in (Path("/etc/resolv.conf"), CERTIFICATES) if file.exists()):
+        shutil.copy(file, f"{folder}{file}")
     container = Container(folder)
     container.shell("[ -x /venv/bin/pip ] || python3 -m venv /venv")
     container.variables["PIP_CERT"] = str(CERTIFICATES)
@@ -109,28 +92,30 @@ def made(folder: Path, release: str, source: Path) -> tuple[tuple[str, ...], lis
 
     The second goes on where the first left /venv: what it brings has to fit beside it.
     """
-    rows = []
     image = bare(folder, release)
     for leftover in (folder / "home" / "learner", folder / "lab"):
         shutil.rmtree(leftover, ignore_errors=True)
     image.shell("id learner >/dev/null 2>&1 && userdel learner || true")
-    try:
+    lab = Container(folder, folder="/lab", variables={**image.variables, "HOME": "/root"})
+    lines = re.findall(r"^ {6}- (.*)$", (source / "environment.yml").read_text(encoding="utf-8"), re.MULTILINE)
+
+    def dockerfile() -> str:
         count = follow(image, source, (source / "Dockerfile").read_text(encoding="utf-8"))
         image.shell("labkit check && jupyter lab --version && test -w notebooks/00_start.ipynb")
-        rows.append(("the Dockerfile", f"{count} steps passed; as its user, labkit check finds nothing to mend"))
-    except RuntimeError as error:
-        rows.append(("the Dockerfile", f"failed: {one_line(error)}"))
-    lab = Container(folder, folder="/lab", variables={**bare(folder, release).variables, "HOME": "/root"})
-    copy_checkout(source, folder / "lab")
-    lines = re.findall(r"^ {6}- (.*)$", (source / "environment.yml").read_text(encoding="utf-8"), re.MULTILINE)
-    try:
+        return f"{count} steps passed; as its user, labkit check finds nothing to mend"
+
+    def conda() -> str:
+        copy_checkout(source, folder / "lab")
         lab.shell(f"pip install --no-cache-dir {' '.join(lines)}")
-        rows.append(("what environment.yml gives pip", "1 step passed"))
-    except RuntimeError as error:
-        rows.append(("what environment.yml gives pip", f"failed: {one_line(error)}"))
+        return "1 step passed"
+
+    rows = [("the Dockerfile", outcome(dockerfile)), ("what environment.yml gives pip", outcome(conda))]
     return tuple(lab.command("python")), rows
 
 
-def one_line(error: Exception) -> str:
-    """Return an error as a cell of a table has room for it."""
-    return " ".join(str(error).replace("|", "/").split())
+def outcome(steps: Callable[[], str]) -> str:
+    """Return what steps say, or their error, as a cell of a table has room for it."""
+    try:
+        return steps()
+    except RuntimeError as error:
+        return " ".join(f"failed: {error}".replace("|", "/").split())

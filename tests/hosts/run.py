@@ -45,11 +45,15 @@ print("Python " + sys.version.split()[0], *found, sep=", ")
 
 @dataclass(frozen=True)
 class Host:
-    """An environment: the command that runs its Python, where the lab stands as it sees it, and what names it."""
+    """An environment, the command that runs its Python, and the packages whose versions the table gives."""
 
     name: str
     python: tuple[str, ...]
-    shows: tuple[str, ...]  # packages whose versions the table gives
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        brings = HOSTS[self.name].get("pip", ["torch", "triton", "ipywidgets", "anywidget", "ipykernel"])
+        return tuple(re.split("[=<>]", each)[0] for each in brings)
 
     def run(self, *arguments: str, seconds: float | None = None) -> subprocess.CompletedProcess[str]:
         """Run its Python from the top of the lab."""
@@ -58,8 +62,7 @@ class Host:
         return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=seconds)
 
     def versions(self) -> str:
-        """Return what the table says of it."""
-        done = self.run("-c", VERSIONS, *self.shows)
+        done = self.run("-c", VERSIONS, *self.shown)
         return done.stdout.strip() if done.returncode == 0 else done.stderr.strip().splitlines()[-1]
 
 
@@ -68,7 +71,7 @@ def made(name: str) -> tuple[Host, list[tuple[str, str]]]:
     row, folder = HOSTS[name], ROOT / "out" / "hosts" / name
     if "debian" in row:
         python, rows = container.made(folder, row["debian"], ROOT)
-        return Host(name, python, shown(name)), rows
+        return Host(name, python), rows
     python = (str(folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")),)
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
     pip = [*python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
@@ -76,13 +79,7 @@ def made(name: str) -> tuple[Host, list[tuple[str, str]]]:
     kept = subprocess.run([*pip[:3], "freeze"], check=True, capture_output=True, text=True).stdout
     Path(folder, "kept.txt").write_text(kept, encoding="utf-8")  # what a host has is not replaced
     subprocess.run([*pip, "--constraint", str(folder / "kept.txt"), "--editable", str(ROOT), *TESTERS], check=True)
-    return Host(name, python, shown(name)), []
-
-
-def shown(name: str) -> tuple[str, ...]:
-    """Return the packages whose versions the table gives: those that the host brings."""
-    brings = HOSTS[name].get("pip", ["torch", "triton", "ipywidgets", "anywidget", "ipykernel"])
-    return tuple(re.split("[=<>]", each)[0] for each in brings)
+    return Host(name, python), []
 
 
 def cannot(name: str) -> str | None:
@@ -162,7 +159,7 @@ def main() -> int:
             print(f"  left out: {reason}", flush=True)
             continue
         try:
-            host, rows = (Host(name, (asked.python,), shown(name)), []) if asked.python else made(name)
+            host, rows = (Host(name, (asked.python,)), []) if asked.python else made(name)
         except subprocess.CalledProcessError as error:
             print(f"  could not be made: {error}", flush=True)
             failed = True

@@ -33,12 +33,12 @@ class Network(lightning.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": self.interval}}
 
 
-def fit(module, folder, epochs=1, **options):
+def fit(module, folder, epochs=1, checkpoint=None, **options):
     trainer = lightning.Trainer(
         max_epochs=epochs, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
-        default_root_dir=folder, **{"enable_checkpointing": False, **options},
+        enable_checkpointing=False, default_root_dir=folder, **options,
     )  # fmt: skip
-    trainer.fit(module, DataLoader(points(), batch_size=BATCH))
+    trainer.fit(module, DataLoader(points(), batch_size=BATCH), ckpt_path=checkpoint)
     return trainer
 
 
@@ -56,32 +56,31 @@ def test_it_trains_skips_and_equals_our_own_loop_bit_for_bit(tmp_path, clip):
     assert trainer.optimizers[0].param_groups[0]["lr"] == rate, "the schedule waits where a step was skipped"
 
 
-def test_a_schedule_of_epochs_goes_on_after_each_epoch(tmp_path):
+def test_a_schedule_of_epochs_goes_on_and_that_of_a_fused_optimizer_waits_for_what_is_skipped(tmp_path):
     trainer = fit(Network(interval="epoch"), tmp_path, epochs=2, plugins=FP16Mixed())
     assert trainer.optimizers[0].param_groups[0]["lr"] == pytest.approx(RATE * DECAY**2)
-
-
-def test_a_fused_optimizer_that_skips_by_itself_holds_its_schedule_too(tmp_path):
     trainer = fit(Network(fused=True), tmp_path, plugins=FP16Mixed())
     assert trainer.optimizers[0].param_groups[0]["lr"] == pytest.approx(RATE * DECAY**11)
 
 
 def test_a_checkpoint_holds_scale_and_schedule_and_goes_on_bit_for_bit(tmp_path):
-    whole, half, rest = Network(), Network(), Network()
-    plugin = FP16Mixed()
+    whole, half, rest, plugin, after = Network(), Network(), Network(), FP16Mixed(), FP16Mixed()
     fit(whole, tmp_path, epochs=2, plugins=plugin)
-    trainer = fit(half, tmp_path, epochs=1, plugins=FP16Mixed())
-    trainer.save_checkpoint(tmp_path / "half.ckpt")
-    after = FP16Mixed()
-    trainer = lightning.Trainer(max_epochs=2, accelerator="cpu", logger=False, enable_progress_bar=False,
-                                enable_checkpointing=False, default_root_dir=tmp_path, plugins=after)  # fmt: skip
-    trainer.fit(rest, DataLoader(points(), batch_size=BATCH), ckpt_path=tmp_path / "half.ckpt")
+    fit(half, tmp_path, epochs=1, plugins=FP16Mixed()).save_checkpoint(tmp_path / "half.ckpt")
+    fit(rest, tmp_path, epochs=2, plugins=after, checkpoint=tmp_path / "half.ckpt")
     assert half.losses + rest.losses == whole.losses
     assert_same(rest, dict(whole.named_parameters()))
     assert after.scaler.state_dict() == plugin.scaler.state_dict()
 
 
-def test_watch_sees_its_steps_and_which_were_skipped(tmp_path):
+class Failing(Network):
+    def training_step(self, batch, index):
+        if index == 3:
+            raise RuntimeError("no fourth batch")
+        return super().training_step(batch, index)
+
+
+def test_watch_sees_its_steps_and_which_were_skipped_and_lets_go_after_an_error(tmp_path):
     watch = Watch(every=4)
     fit(Network(), tmp_path, plugins=FP16Mixed(), callbacks=[watch])
     report = watch.report()
@@ -89,18 +88,7 @@ def test_watch_sees_its_steps_and_which_were_skipped(tmp_path):
     assert [step.step for step in report.watched] == [0, 4, 8]
     assert [(skip.step, skip.scale) for skip in report.skips] == [(OVERFLOWS, 2.0**16)]
     assert not watch.is_open
-
-
-def test_watch_lets_go_of_a_training_that_ends_by_an_error(tmp_path):
-    class Fails(Network):
-        def training_step(self, batch, index):
-            if index == 3:
-                raise RuntimeError("no fourth batch")
-            return super().training_step(batch, index)
-
-    watch = Watch(every=1)
     with pytest.raises(RuntimeError, match="no fourth batch"):
-        fit(Fails(), tmp_path, plugins=FP16Mixed(), callbacks=[watch])
-    assert not watch.is_open
-    assert watch.report().steps == 3
+        fit(Failing(), tmp_path, plugins=FP16Mixed(), callbacks=[watch])
+    assert (watch.is_open, watch.report().steps) == (False, 3)
     assert not nn.modules.module._global_forward_hooks

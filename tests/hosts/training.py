@@ -5,6 +5,7 @@ be equal to it, bit for bit, the skipped step included.
 """
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -32,9 +33,9 @@ def points(overflow: bool = True) -> TensorDataset:
     return TensorDataset(inputs, targets)
 
 
-def own_loop(recipe=O1, schedule: bool = False, epochs: int = 1, optimizer=torch.optim.SGD, clip: float | None = None):
+def own_loop(schedule: bool = False, epochs: int = 1, clip: float | None = None):
     """Return (losses, weights, scale, which steps were skipped, learning rate)."""
-    engine = Engine(network(), lambda weights: optimizer(weights, lr=RATE), recipe)
+    engine = Engine(network(), partial(torch.optim.SGD, lr=RATE), O1)
     rates = StepLR(engine.optimizer, step_size=1, gamma=DECAY)
     losses, skipped = list[float](), list[int]()
     for inputs, targets in zip(*(t.split(BATCH) * epochs for t in points().tensors), strict=True):
@@ -49,11 +50,8 @@ def own_loop(recipe=O1, schedule: bool = False, epochs: int = 1, optimizer=torch
             skipped.append(len(losses))
         engine.zero_grad()
         losses.append(loss.item())
-    return losses, weights_of(engine), engine.scaler.scale, skipped, engine.optimizer.param_groups[0]["lr"]
-
-
-def weights_of(engine: Engine) -> dict[str, Tensor]:
-    return {name: weight.clone() for name, weight in engine.weights.named_masters().items()}
+    weights = {name: weight.clone() for name, weight in engine.weights.named_masters().items()}
+    return losses, weights, engine.scaler.scale, skipped, engine.optimizer.param_groups[0]["lr"]
 
 
 def assert_same(model: nn.Module, weights: dict[str, Tensor]) -> None:
