@@ -55,12 +55,12 @@ class Late(BaseException):
     """An answer that takes too long."""
 
 
+def late(*_: object) -> None:
+    raise Late
+
+
 def refused(paper: CaseSet, answer: Answer | None) -> bool:
     """Return whether some call of the paper shows that an answer is wrong, or takes too long."""
-
-    def late(*_: object) -> None:
-        raise Late
-
     before = signal.signal(signal.SIGVTALRM, late)
     signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
     try:

@@ -7,8 +7,6 @@ packages first and over their faults second, so that a large package does not hi
 `tests` is the folder that mirrors the package. Run the rows once, then replace it by the test that notices each.
 """
 
-from __future__ import annotations
-
 import ast
 import random
 import sys
@@ -98,7 +96,6 @@ def main() -> None:
 
 
 def parses(source: str) -> bool:
-    """Tell whether a text is Python."""
     try:
         ast.parse(source)
     except SyntaxError:
@@ -109,9 +106,7 @@ def parses(source: str) -> bool:
 def mirrored(path: str) -> str:
     """Return the tests of a package: the folder of the same name, or the nearest one that exists."""
     folder = Path("tests", *Path(path).with_suffix("").parts[1:])
-    while not (ROOT / folder).is_dir():
-        folder = folder.parent
-    return folder.as_posix()
+    return next(each for each in (folder, *folder.parents) if (ROOT / each).is_dir()).as_posix()
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ def _of_operators(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
             if isinstance(op, ONE_WAY):
                 yield "exchange", other(left=right, right=left)
             if isinstance(op, ast.MatMult):
-                yield "add up in FP16", _call("_half_product", left, right)
+                yield "add up in FP16", ast.Call(ast.Name("_half_product"), [left, right], [])
         case ast.BoolOp(op=op):
             yield "logic", other(op=ast.Or() if isinstance(op, ast.And) else ast.And())
         case ast.UnaryOp(op=ast.USub()):
@@ -136,10 +136,6 @@ def _other(node: ast.AST, **fields: object) -> ast.AST:
     return changed
 
 
-def _call(name: str, *arguments: ast.expr) -> ast.Call:
-    return ast.Call(ast.Name(name), list(arguments), [])
-
-
 def _half_sum(values: torch.Tensor, how: str, dim: int | None = None, keepdim: bool = False) -> torch.Tensor:
     """Return a sum or mean over a dimension, or over all, with an FP16 accumulator."""
     rows = values.reshape(-1) if dim is None else values.movedim(dim, 0)
@@ -154,11 +150,8 @@ def _half_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.stack([_half_sum(row[:, None] * b, "sum", 0) for row in a])
 
 
-PRELUDE: dict[str, object] = {
-    "_half_sum": _half_sum,
-    "_half_product": _half_product,
-    "reversed_range": lambda *a: reversed(range(*a)),
-}
+PRELUDE: dict[str, object] = {function.__name__: function for function in (_half_sum, _half_product)}
+PRELUDE["reversed_range"] = lambda *a: reversed(range(*a))
 
 
 # --- around an answer ---
@@ -288,14 +281,12 @@ def _changed_in(change: Change, right: Answer, arguments: tuple[Any, ...]) -> tu
 
 
 def _failing_at_length(length: int, right: Answer, arguments: tuple[Any, ...]) -> tuple[object, bool]:
-    """Stop where an argument holds something of this length."""
     if any(length in _lengths(argument) for argument in arguments):
         raise IndexError("out of range")
     return right(*arguments), False
 
 
 def _lengths(value: Any) -> Iterator[int]:
-    """Yield the lengths of all lists and of all dimensions of tensors in a value."""
     if isinstance(value, (torch.Tensor, np.ndarray)):
         yield from value.shape
     elif isinstance(value, (list, dict)) or (isinstance(value, tuple) and not hasattr(value, "_fields")):

@@ -39,28 +39,13 @@ class Fault:
     tests: tuple[str, ...]
 
     def planted(self, source: str) -> str:
-        """Return a source text with the fault in it.
-
-        Raises:
-            ValueError: the text to be replaced does not occur exactly once.
-        """
+        """Return a source text with the fault in it; its place must occur exactly once."""
         if source.count(self.was) != 1:
             raise ValueError(f"its text occurs {source.count(self.was)} times in {self.file}: {self.was!r}")
         return source.replace(self.was, self.becomes)
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What became of a fault: who noticed it, or why it does not count."""
-
-    fault: Fault
-    noticed_by: str
-    wrong: str
-    seconds: float
-
-
 def faults() -> list[Fault]:
-    """Return the faults as they stand in the file."""
     rows = tomllib.loads(FAULTS.read_text(encoding="utf-8"))["fault"]
     return [Fault(**{**row, "tests": tuple(row["tests"])}) for row in rows]
 
@@ -84,8 +69,11 @@ def run_tests(folder: Path, tests: tuple[str, ...]) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-def tried(fault: Fault, folders: SimpleQueue[Path]) -> Answer:
-    """Plant a fault into one of the copies, run its tests, and take it out again."""
+def tried(fault: Fault, folders: SimpleQueue[Path]) -> tuple[str, str]:
+    """Plant a fault into one of the copies, run its tests, and take it out again; return a line of the table.
+
+    The second text says why the fault does not count as noticed; it is empty where a test noticed it.
+    """
     folder, began, noticed_by, wrong = folders.get(), time.perf_counter(), "", ""
     source = (folder / fault.file).read_text(encoding="utf-8")
     try:
@@ -105,13 +93,8 @@ def tried(fault: Fault, folders: SimpleQueue[Path]) -> Answer:
     finally:
         (folder / fault.file).write_text(source, encoding="utf-8")
         folders.put(folder)
-    return Answer(fault, noticed_by, wrong, time.perf_counter() - began)
-
-
-def shown(answer: Answer) -> str:
-    """Return one line of the table."""
-    verdict = answer.noticed_by or f"!!! {answer.wrong}"
-    return f"{answer.fault.name:75.75} {Path(answer.fault.file).stem:14} {answer.seconds:5.1f} s  {verdict}"
+    seconds, stem = time.perf_counter() - began, Path(fault.file).stem
+    return f"{fault.name:75.75} {stem:14} {seconds:5.1f} s  {noticed_by or f'!!! {wrong}'}", wrong
 
 
 def main() -> int:
@@ -131,14 +114,13 @@ def main() -> int:
             print(f"The tests must pass before a fault is planted, and they do not:\n{said[-3000:]}")
             return 1
         print(f"without a fault: {said.splitlines()[-1]}", flush=True)
-        answers = []
+        survived = 0
         with ThreadPoolExecutor(chosen.processes) as pool:
-            for answer in pool.map(partial(tried, folders=folders), some):
-                answers.append(answer)
-                print(shown(answer), flush=True)
-    wrong = [answer for answer in answers if answer.wrong]
-    print(f"{len(some) - len(wrong)} of {len(some)} faults noticed, {time.perf_counter() - began:.0f} s")
-    return 1 if wrong else 0
+            for line, wrong in pool.map(partial(tried, folders=folders), some):
+                survived += bool(wrong)
+                print(line, flush=True)
+    print(f"{len(some) - survived} of {len(some)} faults noticed, {time.perf_counter() - began:.0f} s")
+    return 1 if survived else 0
 
 
 if __name__ == "__main__":

@@ -1,6 +1,13 @@
-"""The faults of answers that `make mutants` plants: one exercise, and no reason in equal.toml is left over."""
+"""The faults that `make mutants` plants do not rot: those of one exercise, and all reasons in equal.toml.
 
+Those of labkit can still be planted, and the tests that notice them exist.
+"""
+
+import ast
 from dataclasses import replace
+from functools import cache
+
+import pytest
 
 from labkit.grading import EXERCISES
 from labkit.grading.judge import grading_cases
@@ -8,6 +15,7 @@ from labkit.grading.program import program_of
 from tests.grading.cases import cells_of, reference
 from tests.mutants.answers import EQUAL, judged, unexplained
 from tests.mutants.planted import around, in_code
+from tests.mutants.run import ROOT, Fault, faults
 
 ULP = EXERCISES["numbers.ulp"]
 
@@ -41,3 +49,32 @@ def test_every_reason_is_of_a_fault_that_is_planted() -> None:
         names = [*around_one, *(name for name, _ in in_code(own))]
         left_over = [why for why in reasons if not any(name == why or name.startswith(f"{why}: ") for name in names)]
         assert left_over == [], id
+
+
+# ---- faults of labkit
+
+FAULTS = faults()
+
+
+@cache
+def tree(file: str) -> ast.Module:
+    return ast.parse((ROOT / file).read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_it_can_be_planted_and_its_tests_exist(fault: Fault) -> None:
+    planted = fault.planted((ROOT / fault.file).read_text(encoding="utf-8"))
+    assert ast.dump(ast.parse(planted)) != ast.dump(tree(fault.file)), "a comment is no fault"
+    for test in fault.tests:
+        file, _, function = test.partition("::")
+        there = {node.name for node in tree(file).body if isinstance(node, ast.FunctionDef)}
+        assert function.partition("[")[0] in there
+
+
+def test_names_differ_and_a_missing_or_repeated_text_is_refused() -> None:
+    assert len({fault.name for fault in FAULTS}) == len(FAULTS) >= 25
+    fault = Fault("", "a.py", was="x", becomes="y", tests=())
+    for source, times in (("z", 0), ("x x", 2)):
+        with pytest.raises(ValueError, match=f"occurs {times} times in a.py: 'x'"):
+            fault.planted(source)
+    assert fault.planted("a x") == "a y"
