@@ -57,8 +57,6 @@ class Prose(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """A sentence that breaks a rule."""
-
     path: str
     line: int
     rule: str
@@ -69,7 +67,6 @@ class Fault(NamedTuple):
 
 
 def passages(path: Path) -> Iterator[Prose]:
-    """Yield the prose of a file."""
     text = path.read_text(encoding="utf-8")
     match path.suffix:
         case ".py":
@@ -120,7 +117,6 @@ def of_markdown(text: str) -> Iterator[Prose]:
 
 
 def strings(value: object) -> Iterator[str]:
-    """Yield the texts of a TOML file."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list):
@@ -156,14 +152,12 @@ def faults(path: Path) -> Iterator[Fault]:
 
 
 def test_names(path: Path) -> Iterator[Fault]:
-    """Yield the names of tests that are not plain English."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_") and TEST_NAME.search(node.name):
             yield Fault(path.name, node.lineno, NAME, node.name)
 
 
 def files(paths: list[str]) -> list[Path]:
-    """Return the files with prose under the paths."""
     found = [ROOT / path for path in paths]
     below = [file for path in found for file in (sorted(path.rglob("*.*")) if path.is_dir() else [path])]
     return [file for file in below if file.suffix in {".py", ".md", ".toml"} and ".ipynb_checkpoints" not in file.parts]

@@ -22,8 +22,17 @@ from typing import Any
 import numpy as np
 import torch
 
+from labkit import widgets
+from labkit.amp import PRESETS, RECIPES
+from labkit.cli import ALIASES, COMMANDS, parser_of
+from labkit.faults import cards
+from labkit.formats import FORMATS
+from labkit.grading import CONSULTATIONS, EXERCISES
+from labkit.grading.answer_log import hints
 from labkit.grading.exercise import Outcome
+from labkit.grading.judge import grading_cases, known_outcomes
 from labkit.grading.sandbox.wire import Failure
+from labkit.train import TASKS
 
 ROOT = Path(__file__).parents[1]
 FILE = Path(__file__).with_name("public_surface.json")
@@ -33,14 +42,6 @@ TRAINS = ("project.", "clinic.")  # to answer is to train
 
 def surface() -> dict[str, Any]:
     """Return all but the answers, by kind and name."""
-    from labkit import widgets
-    from labkit.amp import PRESETS, RECIPES
-    from labkit.faults import cards
-    from labkit.formats import FORMATS
-    from labkit.grading import CONSULTATIONS, EXERCISES
-    from labkit.grading.answer_log import hints
-    from labkit.train import TASKS
-
     return {
         "imports": sorted(set(imports())),
         "commands": commands(),
@@ -81,9 +82,6 @@ def imports() -> Iterator[str]:
 
 
 def commands() -> dict[str, list[str]]:
-    """Return the options and arguments of each command."""
-    from labkit.cli import ALIASES, COMMANDS, parser_of
-
     return {
         name: sorted(word for action in parser_of(name)._actions for word in action.option_strings or [action.dest]
                      if word not in ("-h", "--help"))
@@ -93,14 +91,9 @@ def commands() -> dict[str, list[str]]:
 
 def answers(exercise_id: str, mistakes: bool = True) -> dict[str, list[Any]]:
     """Return a sketch of what the reference, and each known mistake, answer in the notebook and with one seed."""
-    from labkit.grading import EXERCISES
-    from labkit.grading.judge import grading_cases, known_outcomes
-
     exercise = EXERCISES[exercise_id]
     paper = grading_cases(exercise, SEED)
-    known = {"": exercise.reference}
-    if mistakes:
-        known |= {mistake.name: mistake.answer for mistake in exercise.mistakes}
+    known = {"": exercise.reference, **{each.name: each.answer for each in exercise.mistakes if mistakes}}
     return {name: sketch(known_outcomes(paper, function)) for name, function in known.items()}
 
 
@@ -157,8 +150,6 @@ def parts(value: object) -> Iterator[str | float]:
 
 
 def main() -> None:
-    from labkit.grading import EXERCISES
-
     ids = sys.argv[1:]
     kept = json.loads(FILE.read_text(encoding="utf-8"))["answers"] if ids else {}
     found = {

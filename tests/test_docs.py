@@ -14,11 +14,12 @@ import torch
 
 from docs import build, errors
 from docs import widgets as catalogue
-from labkit import cli
+from labkit import cli, widgets
 from labkit.amp import PRESETS, RECIPES, ScalerConfig
 from labkit.cli import parser_of
 from labkit.course import lessons
 from labkit.faults import cards
+from labkit.widgets.base.widget import LabWidget
 
 PAGE = build.page()
 
@@ -39,37 +40,15 @@ def test_a_packages_exports_are_on_the_page_with_their_docstrings() -> None:
 
 
 def test_the_catalogue_has_each_widget_with_its_picture_and_lines_that_run() -> None:
-    from labkit import widgets
-    from labkit.widgets.base.widget import LabWidget
-
     assert catalogue.PAGE.read_text(encoding="utf-8") == catalogue.page(), "`make docs` writes it anew"
+    classes = {name for name in widgets.__all__ if inspect.isclass(getattr(widgets, name))}
+    shown = {name for name in classes if issubclass(getattr(widgets, name), LabWidget)}
     names = {row.name for row in catalogue.WIDGETS}
-    shown = {
-        name
-        for name in widgets.__all__
-        if inspect.isclass(value := getattr(widgets, name)) and issubclass(value, LabWidget)
-    }
     assert shown - names == {"Predict", "Pulse", "Quiz"}, "opened by predict, pulse and quiz"
     assert {row.lesson for row in catalogue.WIDGETS} <= {lesson.name for lesson in lessons()}
     for row in catalogue.WIDGETS:
         ast.parse(catalogue.opening(row))
         assert (catalogue.PICTURES / f"{row.name}.png").is_file() is row.still, "`make pictures` takes them"
-
-
-def test_names_on_the_page_can_be_imported() -> None:
-    for module in build.MODULES:
-        named = re.findall(r"^### (\w+)$", section(module), re.MULTILINE)
-        assert named
-        package = importlib.import_module(f"labkit.{module}")
-        assert [name for name in named if not hasattr(package, name)] == [], module
-
-
-def test_the_faces_have_the_calls_that_people_know() -> None:
-    assert "def initialize(\n" in section("frameworks.apex.amp")
-    assert "def scale_loss(\n" in section("frameworks.apex.amp")
-    assert "class NonNativeMixedPrecision(\n" in section("frameworks.fastai.callback.fp16")
-    assert "class Graph" in section("frameworks.oneflow.nn")
-    assert "torch.nn" not in re.findall(r"^### (.*)$", section("frameworks.fastai.basics"), re.MULTILINE)
 
 
 def test_worked_examples_of_tables_and_of_signatures_long_and_short() -> None:
@@ -97,37 +76,17 @@ def test_an_error_message_leads_to_what_it_means_and_to_its_repair() -> None:
         assert f"value cannot be converted to type {name}" in section
     assert cards()["mask_constant"].repair in section
     assert "[NVIDIA/apex#1052](https://github.com/NVIDIA/apex/issues/1052)" in section
-
-
-def test_every_card_is_on_the_page_of_error_messages_once() -> None:
-    text = errors.page()
     assert all(text.count(f"`labkit explain {card.id}`") == 1 for card in cards().values())
     assert all(text.count(f"(#{card.id})") == len(card.errors) for card in cards().values())
 
 
 ROOT = Path(__file__).parents[1]
 GUIDES = ("docs/learners.md", "docs/teachers.md", "docs/practitioners.md", "docs/reading-path.md")
-PAGES = [
-    ROOT / name
-    for name in (
-        "README.md",
-        "CONTRIBUTING.md",
-        "data/README.md",
-        "docs/errors.md",
-        "docs/widgets.md",
-        "docs/frameworks.md",
-        "docs/testing.md",
-        *GUIDES,
-    )
-]
+OTHERS = "README.md CONTRIBUTING.md data/README.md docs/errors.md docs/widgets.md docs/frameworks.md docs/testing.md"
+PAGES = [ROOT / name for name in (*OTHERS.split(), *GUIDES)]
 README, LEARNERS, _, PRACTITIONERS, READING_PATH = (
     (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", *GUIDES)
 )
-
-
-def test_the_readme_links_to_every_guide() -> None:
-    assert README.count("\n") <= 120
-    assert [guide for guide in GUIDES if f"]({guide})" not in README] == []
 
 
 def test_the_readme_s_script_has_the_diagnosis_that_is_printed_there(
@@ -148,12 +107,13 @@ def test_the_readme_s_script_has_the_diagnosis_that_is_printed_there(
 
 
 def test_the_facts_of_the_readme_are_those_of_lessons_and_pins() -> None:
+    assert README.count("\n") <= 120
+    assert [guide for guide in GUIDES if f"]({guide})" not in README] == []
     facts = dict(re.findall(r"^\| (\w+) \| (.*) \|$", README, flags=re.MULTILINE))
     count, hours, minutes = map(int, re.findall(r"\d+", facts["Course"]))
     sources = [lesson.text.read_text(encoding="utf-8") for lesson in lessons()]
-    stated = re.findall(
-        r"^# About (\d+) minutes|^# \| \*\*00\*\* \| [^|]* \| (\d+) \|", "\n".join(sources), re.MULTILINE
-    )
+    minute = r"^# About (\d+) minutes|^# \| \*\*00\*\* \| [^|]* \| (\d+) \|"
+    stated = re.findall(minute, "\n".join(sources), re.MULTILINE)
     assert len(stated) == len(sources) == count
     assert sum(int(a or b) for a, b in stated) == 60 * hours + minutes
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -189,57 +149,38 @@ def test_what_else_practitioners_read_of_is_there() -> None:
 
 def test_the_table_of_lessons_is_that_of_lesson_00_with_each_lesson_s_minutes() -> None:
     rows = dict(re.findall(r"^\| (\d\w+) [^|]*\| (\d+) \|", LEARNERS, flags=re.MULTILINE))
-    sources = {lesson.name: lesson.text.read_text(encoding="utf-8") for lesson in lessons()}
-    on_the_map = sources.keys() - {"00_start"}
+    texts = {lesson.name: lesson.text.read_text(encoding="utf-8") for lesson in lessons() if lesson.name != "00_start"}
     about = re.compile(r"^# About (\d+) minutes", flags=re.MULTILINE)
-    minutes = {lesson.split("_")[0]: about.findall(sources[lesson]) for lesson in on_the_map}
-    assert {lesson: [said] for lesson, said in rows.items()} == minutes
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    links = re.findall(r"\]\((?!http)([^)#]+)\)|src(?:set)?=\"(?!http)([^\"]+)\"", text)
-    missing = [link for pair in links for link in pair if link and not (page.parent / link).exists()]
-    assert not missing
+    assert {lesson: [said] for lesson, said in rows.items()} == {
+        name.split("_")[0]: about.findall(text) for name, text in texts.items()
+    }
 
 
 def anchors(page: Path) -> set[str]:
     """Return the anchors of a page: its headings as GitHub names them, and its own."""
     text = page.read_text(encoding="utf-8")
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", each).strip().lower().replace(" ", "-") for each in headings} | set(
-        re.findall(r'<a id="([^"]+)">', text)
-    )
+    named = {re.sub(r"[^\w\- ]", "", each).strip().lower().replace(" ", "-") for each in headings}
+    return named | set(re.findall(r'<a id="([^"]+)">', text))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_to_a_section_lead_to_a_heading(page: Path) -> None:
-    links = re.findall(r"\]\((?!http)([^)#]*)#([^)]+)\)", page.read_text(encoding="utf-8"))
-    assert [(to, name) for to, name in links if name not in anchors(page.parent / to if to else page)] == []
+def test_links_lead_to_a_file_and_to_a_heading(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    links = re.findall(r"\]\((?!http)([^)#]+)\)|src(?:set)?=\"(?!http)([^\"]+)\"", text)
+    assert [link for pair in links for link in pair if link and not (page.parent / link).exists()] == []
+    sections = re.findall(r"\]\((?!http)([^)#]*)#([^)]+)\)", text)
+    assert [(to, name) for to, name in sections if name not in anchors(page.parent / to if to else page)] == []
 
 
-LINES = 3_600
 LAYERS = ("formats", "interop", "instrument", "gemm", "amp", "train")
 
 
-def named_files(page: str) -> list[tuple[str, str]]:
-    """Return (file, sentence) for each numbered line of a page that names a file of labkit."""
-    return re.findall(r"^\d+\. `(labkit/[\w/]+\.py)`: (.+)$", page, re.MULTILINE)
-
-
-def test_the_path_is_short_and_each_file_says_what_it_is():
-    files = [ROOT / file for file, _ in named_files(READING_PATH)]
-    assert 12 <= len(files) <= 20
-    assert len(set(files)) == len(files)
-    texts = {file: file.read_text(encoding="utf-8") for file in files}
-    lines = {file.relative_to(ROOT).as_posix(): text.count("\n") for file, text in texts.items()}
-    assert sum(lines.values()) <= LINES, f"{sum(lines.values())} lines are no afternoon: {lines}"
-    for file, text in texts.items():
-        assert ast.get_docstring(ast.parse(text)), f"{file} opens without a word"
-
-
-def test_the_path_goes_the_way_of_the_course():
-    files = [Path(file) for file, _ in named_files(READING_PATH)]
-    order = [LAYERS.index(file.parts[1].removesuffix(".py")) for file in files]
+def test_the_reading_path_is_short_and_goes_the_way_of_the_course() -> None:
+    files = re.findall(r"^\d+\. `(labkit/[\w/]+\.py)`: .+$", READING_PATH, re.MULTILINE)
+    assert 12 <= len(set(files)) == len(files) <= 20
+    texts = {file: (ROOT / file).read_text(encoding="utf-8") for file in files}
+    assert sum(text.count("\n") for text in texts.values()) <= 3_600, "more lines are no afternoon"
+    assert [file for file, text in texts.items() if not ast.get_docstring(ast.parse(text))] == []
+    order = [LAYERS.index(Path(file).parts[1].removesuffix(".py")) for file in files]
     assert order == sorted(order)

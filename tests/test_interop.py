@@ -6,26 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from labkit.formats import (
-    BF16,
-    E2M1,
-    E4M3,
-    E5M2,
-    FORMATS,
-    FP16,
-    FP32,
-    FP64,
-    TF32,
-    Format,
-    Overflow,
-    Rounding,
-    decode,
-    round_to,
-    ulp,
-)
+from labkit.formats import BF16, E4M3, E5M2, FORMATS, FP16, FP32, Format, Overflow, Rounding, decode, round_to, ulp
 from labkit.interop import PARALLEL_FROM, dtype_of, format_of, round_tensor
 from tests.oracles.operations import operations
 
+E2M1, TF32, FP64 = (FORMATS[name] for name in ("E2M1", "TF32", "FP64"))
 MINE = Format("mine", exponent_bits=4, significand_bits=7)
 WIDE = Format("wide", exponent_bits=8, significand_bits=20)
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -78,19 +63,16 @@ def test_a_million_random_floats_as_numpy_and_as_torchs_own_cast():
             assert_equal_bits(round_tensor(numbers, format), numbers.to(dtype_of(format)).float().numpy(), format.name)
 
 
-def test_half_tensors_keep_their_dtype():
+def test_tensors_keep_their_dtype():
+    value = torch.tensor([1 + 2.0**-11 + 2.0**-30], dtype=torch.float64)
+    assert round_tensor(value, FP16).item() == 1 + 2**-10, "rounded once: value.half() gives 1"
+    assert round_tensor(torch.tensor([0.1]), FP64).item() == torch.tensor(0.1).item(), "never widened"
     for dtype, format in itertools.product((torch.float16, torch.bfloat16), (E5M2, TF32, FP32, E2M1)):
         values = torch.arange(65536, dtype=torch.int32).to(torch.int16).view(dtype)
         values = values if format.nan_code is not None else values.nan_to_num(nan=1.0)
         rounded = round_tensor(values, format)
         assert rounded.dtype == dtype
         assert np.array_equal(rounded.float().numpy(), round_to(values.float().numpy(), format), equal_nan=True)
-
-
-def test_float64_is_rounded_once_and_float32_never_widened():
-    value = torch.tensor([1 + 2.0**-11 + 2.0**-30], dtype=torch.float64)
-    assert round_tensor(value, FP16).item() == 1 + 2**-10  # value.half() gives 1
-    assert round_tensor(torch.tensor([0.1]), FP64).item() == torch.tensor(0.1).item()
 
 
 def test_shapes_strides_and_memory():
@@ -137,6 +119,9 @@ def test_dtypes_and_formats_name_each_other():
     for format, dtype in {FP64: torch.float64, FP32: torch.float32, FP16: torch.float16, BF16: torch.bfloat16}.items():
         assert dtype_of(format) is dtype
         assert format_of(dtype) == format
+    for format in (E5M2, E4M3):
+        values = torch.arange(256, dtype=torch.int32).to(torch.uint8).view(dtype_of(format)).double().numpy()
+        assert np.array_equal(values, decode(np.arange(256), format), equal_nan=True)
     for format in (FP64, FP32, FP16, BF16, E5M2, E4M3):
         info = torch.finfo(dtype_of(format))
         assert (info.max, info.smallest_normal, info.eps) == (format.max, format.smallest_normal, format.epsilon)
@@ -146,26 +131,19 @@ def test_dtypes_and_formats_name_each_other():
         format_of(torch.int64)
 
 
-def test_eight_bit_dtypes_hold_what_the_formats_say():
-    for format in (E5M2, E4M3):
-        codes = torch.arange(256, dtype=torch.int32).to(torch.uint8)
-        values = codes.view(dtype_of(format)).double().numpy()
-        assert np.array_equal(values, decode(np.arange(256), format), equal_nan=True)
-
-
 def test_what_cannot_be_rounded_is_explained():
+    weights = torch.ones(3, requires_grad=True)
     for tensor, format, error, explanation in [
         (torch.ones(2, dtype=torch.int32), FP16, TypeError, "torch.int32"),
         (torch.ones(2, dtype=torch.complex64), FP16, TypeError, "torch.complex64"),
         (torch.ones(2).half(), BF16, ValueError, "BF16 has values that FP16 cannot hold"),
         (torch.tensor([torch.nan]), E2M1, ValueError, "E2M1 has no NaN"),
+        (weights, FP16, ValueError, r"no gradient.*\.detach\(\)"),
     ]:
         with pytest.raises(error, match=explanation):
             round_tensor(tensor, format)
-
-
-def test_random_bits_are_checked():
-    ones = torch.ones(3)
+    with torch.no_grad():
+        assert not round_tensor(weights, FP16).requires_grad
     for rounding, bits in [
         (Rounding.STOCHASTIC, None),
         (Rounding.STOCHASTIC, torch.zeros(2, dtype=torch.int64)),
@@ -176,13 +154,4 @@ def test_random_bits_are_checked():
         (Rounding.NEAREST_EVEN, torch.zeros(3, dtype=torch.int64)),
     ]:
         with pytest.raises(ValueError, match="random_bits"):
-            round_tensor(ones, FP16, rounding, random_bits=bits)
-
-
-def test_a_rounding_has_no_gradient_and_says_so():
-    weights = torch.ones(3, requires_grad=True)
-    with pytest.raises(ValueError, match=r"no gradient.*\.detach\(\)"):
-        round_tensor(weights, FP16)
-    assert not round_tensor(weights.detach(), FP16).requires_grad
-    with torch.no_grad():
-        assert not round_tensor(weights, FP16).requires_grad
+            round_tensor(torch.ones(3), FP16, rounding, random_bits=bits)

@@ -20,7 +20,7 @@ LOW = (*GROUND, "modes", "machine")
 BELOW_FAULTS = (*LOW, "gemm", "bench", "instrument", "amp", "train", "frameworks")
 BELOW_COMMANDS = tuple("records course machine bench instrument amp train faults clinic grading classroom".split())
 BELOW_WIDGETS = (*BELOW_FAULTS, "course", "faults", "clinic")
-# Layer -> the layers that stand to its left, and the packages from outside it may import.
+# Layer -> the layers that stand to its left.
 TO_THE_LEFT: dict[str, tuple[str, ...]] = {
     "formats": (),
     "interop": ("formats",),
@@ -50,33 +50,22 @@ TO_THE_LEFT: dict[str, tuple[str, ...]] = {
     "__init__": (),
 }
 ENGINE = {"numpy", "torch"}
+# The packages from outside that a layer may import; any other layer imports numpy and torch.
 FROM_OUTSIDE: dict[str, set[str]] = {
+    **{name: set() for name in ("course", "checkout", "commands", "cli", "__main__", "__init__")},
     "formats": {"numpy"},
-    "interop": ENGINE,
     "records": {"torch", "IPython"},  # which knows whether a notebook runs; only inside a function
-    "course": set(),
-    "modes": ENGINE,
     "machine": ENGINE | {"jupyter_core"},  # where JupyterLab looks for extensions; only inside a function
     "gemm": ENGINE | {"numba"},  # where there is one: compiled
     "testing": ENGINE | {"pytest"},  # only the plugin, which pytest loads
     "bench": ENGINE | {"triton"},  # where there is one: triton_gemm
     "instrument": ENGINE | {"wandb"},  # where there is one: the histograms that it shows
-    "amp": ENGINE,
-    "train": ENGINE,
     "frameworks": ENGINE | {"accelerate", "fastai", "fastcore", "lightning", "transformers"},  # a file each
-    "faults": ENGINE,
-    "clinic": ENGINE,
     "widgets": ENGINE | {"matplotlib", "ipywidgets", "anywidget", "traitlets", "IPython"},
     "grading": ENGINE | {"nbformat", "IPython"},
     "classroom": {"jupyterhub"},  # where there is one: hub_config
-    "gpu": ENGINE,
-    "checkout": set(),
     "export": {"matplotlib", "nbconvert", "nbformat"},
     "site": {"nbclient", "nbconvert", "nbformat", "pygments"},
-    "commands": set(),
-    "cli": set(),
-    "__main__": set(),
-    "__init__": set(),
 }
 LAYERS = set(TO_THE_LEFT) - {"classroom", "gpu", "site", "checkout", "commands", "cli", "__main__", "__init__"}
 
@@ -103,7 +92,7 @@ def offences(graph: grimp.ImportGraph) -> list[str]:
             if imported.startswith("labkit"):
                 allowed = layer_of(imported) in (layer, "__init__", *TO_THE_LEFT[layer])
             else:
-                allowed = imported in FROM_OUTSIDE[layer] or imported in sys.stdlib_module_names
+                allowed = imported in FROM_OUTSIDE.get(layer, ENGINE) or imported in sys.stdlib_module_names
             lines = [each["line_number"] for each in graph.get_import_details(importer=importer, imported=imported)]
             if not allowed:
                 found.append(f"{importer}:{min(lines)}: {layer} must not import {imported}")
@@ -111,7 +100,6 @@ def offences(graph: grimp.ImportGraph) -> list[str]:
 
 
 def circles(graph: grimp.ImportGraph) -> list[list[str]]:
-    """Return the modules that need one another in a circle."""
     modules = [module for module in graph.modules if module.startswith("labkit")]
     needs = nx.DiGraph((each, other) for each in modules for other in graph.find_modules_directly_imported_by(each))
     return [sorted(group) for group in nx.strongly_connected_components(needs) if len(group) > 1]
@@ -129,9 +117,8 @@ def notebook_offences(lessons: Path) -> list[str]:
                 top, *below = module.split(".")
                 script = below[:1] == ["frameworks"]  # its faces are imported as the scripts of others import them
                 if "*" in names or (top == "labkit" and not script and (len(below) != 1 or below[0] not in LAYERS)):
-                    found.append(
-                        f"{file.parent.name}:{node.lineno}: import names from labkit.<layer>, not {module} or *"
-                    )
+                    what = f"import names from labkit.<layer>, not {module} or *"
+                    found.append(f"{file.parent.name}:{node.lineno}: {what}")
     return found
 
 

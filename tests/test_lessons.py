@@ -1,17 +1,15 @@
 """The statements of lessons about themselves: minutes and points, the map, and links to the glossary."""
 
+import csv
 import doctest
 import itertools
 import re
 from functools import cache
 from typing import Any
 
-import nbformat
 import numpy as np
-import torch
 
-from labkit.amp import PRESETS, ScalerConfig, autocast
-from labkit.formats import FP16
+from labkit.amp import PRESETS, ScalerConfig
 from labkit.grading import EXERCISES
 from labkit.train import recorded
 from labkit.widgets import ScalerPresets, predictions, recorded_gemm, recorded_trace
@@ -28,14 +26,13 @@ def markdown(notebook: build.Notebook) -> str:
 
 @cache
 def texts() -> dict[str, str]:
-    """Return the text of each lesson by its name."""
     return {source.name: markdown(build.learners(source)) for source in build.sources()}
 
 
 # --- heads and map ---
 
 
-def test_the_head_counts_exercises_points_and_minutes() -> None:
+def test_the_head_counts_exercises_points_and_minutes_and_leads_to_the_next_lesson_and_back() -> None:
     for lesson in LESSONS:
         exercises = [exercise for exercise in EXERCISES.values() if exercise.lesson == lesson]
         points = sum(check.points for exercise in exercises for check in exercise.checks)
@@ -44,6 +41,9 @@ def test_the_head_counts_exercises_points_and_minutes() -> None:
         assert counted == [(NUMBERS[len(exercises)].capitalize(), str(points))], lesson
         (minutes,) = re.findall(r"About (\d+) minutes", head)
         assert int(minutes) > sum(exercise.minutes for exercise in exercises), lesson
+    for before, after in itertools.pairwise(sorted(SOURCES)):
+        assert re.search(rf"\({after}\.ipynb\) →$", texts()[before]), before
+        assert re.search(rf"^← \[.*?\]\({before}\.ipynb\)", texts()[after].splitlines()[-1]), after
 
 
 def test_the_map_has_a_row_for_each_lesson_and_says_which_are_to_come() -> None:
@@ -61,20 +61,10 @@ def test_the_map_has_a_row_for_each_lesson_and_says_which_are_to_come() -> None:
         assert seen, "the first line of the lesson's source says it"
 
 
-def test_a_lesson_leads_to_the_next_and_back() -> None:
-    for before, after in itertools.pairwise(sorted(SOURCES)):
-        assert re.search(rf"\({after}\.ipynb\) →$", texts()[before]), before
-        assert re.search(rf"^← \[.*?\]\({before}\.ipynb\)", texts()[after].splitlines()[-1]), after
-
-
 # --- the glossary ---
 
 GLOSSARY, TERMS = build.glossary(), build.terms()
 ANCHORS = re.findall(r"^### (.*)$", markdown(GLOSSARY), flags=re.MULTILINE)
-
-
-def test_the_examples_of_the_generator() -> None:
-    assert doctest.testmod(build).failed == 0
 
 
 def test_worked_example_the_first_appearance_becomes_a_link() -> None:
@@ -85,6 +75,7 @@ def test_worked_example_the_first_appearance_becomes_a_link() -> None:
         f"A **[Loss scale]({page}loss-scale)** in [FP16]({page}FP16), fp16.\n\n```\nulp\n```"
     )
     assert names == {}, "each word is linked once in a lesson"
+    assert doctest.testmod(build).failed == 0
 
 
 def test_each_link_leads_to_a_word_or_to_a_notebook() -> None:
@@ -110,14 +101,10 @@ def test_the_first_use_of_a_word_is_its_link() -> None:
                 assert not found, f"{lesson}: {spelling!r} is not linked"
 
 
-def test_the_glossary_has_valid_ids_in_order() -> None:
+def test_a_word_is_linked_in_the_lesson_that_explains_it_and_a_spelling_means_one_word() -> None:
     assert [cell["id"] for cell in GLOSSARY["cells"] if not re.fullmatch(r"[\w-]{1,64}", cell["id"])] == []
-    nbformat.validate(nbformat.from_dict(GLOSSARY))
     assert sorted(ANCHORS, key=str.lower) == ANCHORS
     assert {cell["cell_type"] for cell in GLOSSARY["cells"]} == {"markdown"}
-
-
-def test_a_word_is_linked_in_the_lesson_that_explains_it_and_a_spelling_means_one_word() -> None:
     lessons = {name.split("_")[0]: text for name, text in texts().items()}
     links = {name: f"]({build.anchor_of(name)})" for name in TERMS}
     assert [name for name, row in TERMS.items() if links[name] not in lessons[row["lesson"]]] == []
@@ -142,6 +129,8 @@ def test_lesson_06_counts_the_steps_that_no_scale_could_help() -> None:
     assert set(range(970, 2000)) < set(none), "after step 970 (counted from 1) there is no window"
     said = SOURCES["06_loss_scaling"]
     assert all(f"{count:,}" in said for count in counts)
+    assert {f"{recorded('segmentation', 'FP16', seed).metric:.3f}" for seed in range(3)} == {"0.000"}
+    assert "its Dice is 0.000, where FP32 reaches 0.67" in said.replace("\n# ", " ")
     presets = ScalerPresets(presets={"50": ScalerConfig(growth_interval=50)})
     presets.alike = False
     fifty = presets.replays["50"]
@@ -150,30 +139,12 @@ def test_lesson_06_counts_the_steps_that_no_scale_could_help() -> None:
     assert "only 41 of them remain, at the price of 27 skipped steps" in " ".join(said.replace("\n# ", " ").split())
 
 
-def test_lesson_06_says_what_the_runs_without_a_scale_reached() -> None:
-    assert {f"{recorded('segmentation', 'FP16', seed).metric:.3f}" for seed in range(3)} == {"0.000"}
-    assert "its Dice is 0.000, where FP32 reaches 0.67" in SOURCES["06_loss_scaling"].replace("\n# ", " ")
-
-
-def test_lesson_05_shows_that_the_cpu_s_lists_are_others() -> None:
-    """torch's CPU policy leaves these in FP16; the CUDA lists, which are the lab's, do not."""
-    h = torch.randn(4, 8).half()
-    for operation in (lambda: torch.softmax(h, -1), lambda: torch.exp(h), lambda: torch.sum(h)):
-        with torch.autocast("cpu", torch.float16):
-            assert operation().dtype is torch.float16
-        with autocast(FP16):
-            assert operation().dtype is torch.float32
-
-
-def test_lesson_09_says_which_scalers_have_a_cap() -> None:
-    """The preset is fastai 1; section 1 trains with fastai 2, whose scaler is torch's."""
+def test_lessons_09_and_03_say_which_scalers_have_a_cap_and_what_a_record_lost() -> None:
+    """The preset is fastai 1; section 1 of lesson 09 trains with fastai 2, whose scaler is torch's."""
     assert [PRESETS[name].cap for name in ("apex", "fastai")] == [2.0**24, 2.0**24]
     assert PRESETS["torch"].cap > 2.0**25
     assert "apex and fastai 1 stop at 2^24, and torch goes on to 2^25" in SOURCES["09_frameworks"]
-
-
-def test_lesson_03_says_what_its_record_lost_at_sizes_that_are_no_multiple_of_8() -> None:
-    (record,) = recorded_gemm("alignment", "cpu")
+    (record,) = recorded_gemm("alignment", "cpu")  # at sizes that are no multiple of 8
     speed = {(run.case.format.name, run.case.m, run.case.n, run.case.k): run.tflops for run in record.runs}
     worst = min(taken / speed[name, 512, 512, 512] for (name, *_), taken in speed.items())
     assert 0.70 < worst < 0.80
@@ -202,19 +173,14 @@ def test_lesson_07_bf16_loses_half_of_2048_micro_batches_in_turn_and_little_in_p
 # --- predictions stay predictions ---
 
 
-def test_the_start_says_how_to_go_on_next_morning_and_commits_first() -> None:
+def test_the_start_says_how_to_go_on_and_answers_no_prediction_of_lesson_one() -> None:
+    """How many bits the exponent has, and that there are numbers below the smallest normal one."""
     text = " ".join(texts()["00_start"].split())
-    assert "`Error displaying widget: model not found`" in text  # JupyterLab's words, to be found by who searches
+    assert "`Error displaying widget: model not found`" in text  # JupyterLab's words, which people search for
     assert "*Run > Run All Cells* makes the widget anew" in text
     assert "Run **one cell at a time**. Answer each question before you run the next cell" in text
-    assert "Esc goes back to the cell" in text
-
-
-def test_the_start_answers_no_prediction_of_lesson_one() -> None:
-    """How many bits the exponent has, and that there are numbers below the smallest normal one."""
-    whole = SOURCES["00_start"]
-    for told in ("5 of its 16", "(5, 10)", "smallest normal", "steps of 2^-24", "equal steps", "subnormal"):
-        assert told not in whole
+    for words in ("5 of its 16", "(5, 10)", "smallest normal", "steps of 2^-24", "equal steps", "subnormal"):
+        assert words not in SOURCES["00_start"]
 
 
 def test_a_project_is_diagnosed_after_its_prediction() -> None:
@@ -228,7 +194,37 @@ def test_a_project_is_diagnosed_after_its_prediction() -> None:
 
 def test_powers_of_two_are_typeset_as_in_the_widgets() -> None:
     """2^-24 in code is code; in a sentence it is a formula, in every lesson and in the glossary."""
-    for name in (*texts(), "glossary"):
-        notebook = nbformat.read(build.NOTEBOOKS / f"{name}.ipynb", as_version=4)
-        text = re.sub(r"```.*?```|`[^`]*`|\$\$.*?\$\$|\$[^$\n]*\$", "", markdown(notebook), flags=re.DOTALL)
-        assert re.findall(r"2\^-?\d+", text) == [], name
+    for name, text in {**texts(), "glossary": markdown(GLOSSARY)}.items():
+        prose = re.sub(r"```.*?```|`[^`]*`|\$\$.*?\$\$|\$[^$\n]*\$", "", text, flags=re.DOTALL)
+        assert re.findall(r"2\^-?\d+", prose) == [], name
+
+
+# --- claims of tutorials: the table and the lessons agree on which are settled, and where ---
+
+
+def settled_claims() -> dict[str, dict[str, str]]:
+    """Return the settled rows of the table, each whole, by their ids."""
+    with (build.ROOT / "data" / "claims.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["id"] for row in rows] == [f"C{n:02}" for n in range(1, len(rows) + 1)]
+    assert {row["verdict"] for row in rows} <= {"true", "half true", "false", "open"}
+    for row in rows:
+        settled = row["verdict"] != "open"
+        assert bool(row["evidence"]) == bool(row["lesson"]) == settled >= bool(row["again"]), row["id"]
+    return {row["id"]: row for row in rows if row["verdict"] != "open"}
+
+
+def test_a_claim_is_settled_where_a_learner_runs_something_and_the_lesson_gives_the_verdict_of_the_table() -> None:
+    """A second lesson on the same claim says that it is one."""
+    claims = settled_claims()
+    places = {(id, lesson) for id, row in claims.items() for lesson in (row["lesson"], row["again"]) if lesson}
+    tags = re.compile(r"^# %% .*tags=\[(.*?)\]", re.MULTILINE)
+    tagged = {
+        (id, name) for name, text in SOURCES.items() for id in re.findall(r'"claim-(\w+)"', str(tags.findall(text)))
+    }
+    rows = re.compile(r"^# \| (C\d\d) [^|]*\| ([^|]*)\|", re.MULTILINE)
+    verdicts = {(id, name): verdict for name, text in SOURCES.items() for id, verdict in rows.findall(text)}
+    assert tagged == verdicts.keys() == places
+    assert not {at: said for at, said in verdicts.items() if not re.match(rf"{claims[at[0]]['verdict']}\b", said)}
+    again = {(id, row["again"]) for id, row in claims.items() if row["again"]}
+    assert {at for at, said in verdicts.items() if f"again in {at[1][:2]}" in said} == again != set()
