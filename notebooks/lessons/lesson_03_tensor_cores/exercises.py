@@ -48,7 +48,16 @@ def _long_products(random: Random) -> list[Case]:
         a, b = _number(random), _number(random)
         if solution.my_standstill(a, b) != solution.my_standstill(float(np.float16(a * b)), 1.0):
             found.append((a, b))
-    return found
+    return found + [_just_above_one(random) for _ in range(2)]
+
+
+def _just_above_one(random: Random) -> Case:
+    """A product by less than 2^-13 above a power of two: FP32 takes 2048 of them and one more for a tie, and stops."""
+    while True:
+        a = random.randrange(1025, 2048)
+        b = -(-(2**21) // a)
+        if 0 < a * b - 2**21 < 2**8:
+            return random.choice((-1, 1)) * a / 1024 * 2.0 ** random.randrange(-4, 3), b / 2048
 
 
 _TINY: list[Case] = [
@@ -79,6 +88,9 @@ STANDSTILL = Exercise(
               "elsewhere.", replace=("return k, float(total)", "return k, k * a * b")),
         wrong("rounds the products first", "this is what rounding a * b to FP16 before adding gives. The product is "
               "exact; only the sum is rounded.", replace=("float(total) + a * b", "total + np.float16(a * b)")),
+        wrong("rounds to FP32 on the way", "this is what a sum in FP32, then rounded to FP16, gives. The first "
+              "rounding can end in the middle of two FP16 numbers, and the second then goes the wrong way. Round once.",
+              replace=("float(total) + a * b", "np.float32(float(total) + a * b)")),
         wrong("waits for 65504", "this is where FP16 ends. The accumulator stops growing long before, where its "
               "spacing is too wide.",
               lambda a, b: (int(65504 / abs(a * b)) if a * b else 0, math.copysign(65504, a * b))),
