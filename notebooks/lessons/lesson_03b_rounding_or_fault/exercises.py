@@ -48,7 +48,19 @@ def _fp32(random: Random) -> list[Case]:
     cases: list[Case] = [(_numbers(random, count), _numbers(random, count), 24) for count in (64, 300, 1000)]
     # the exact sum is just below the middle of two FP16 numbers: only the additions' error reaches across
     near = [([1.0] * 7 + [2.0**-8, -gap], [1.0] * 6 + [0.5 + 2.0**-9, 1.0, 1.0], 24) for gap in (2.0**-20, 2.0**-16)]
-    return [*cases, *near]
+    return [*cases, *near, *(_beside_a_middle(random, sign) for sign in (1, -1)), _before_a_middle(random)]
+
+
+def _beside_a_middle(random: Random, sign: int) -> Case:
+    """An end beyond the middle of two FP16 numbers by less than half an ulp of FP32, which takes it for the middle."""
+    even = random.randrange(512, 600) * 2
+    return [sign * even / 1024, sign * 2.0**-11, sign * 5 * 2.0**-12], [1.0, 1.0, 2.0**-13], 24
+
+
+def _before_a_middle(random: Random) -> Case:
+    """A lower end just below the middle of two FP16 numbers, and above it if the sum is rounded to FP32."""
+    even = random.randrange(880, 980) * 2
+    return [even / 1024, 2.0**-11, 13 * 2.0**-12], [1.0, 1.0, 2.0**-14], 24
 
 
 def _ends(random: Random) -> list[Case]:
@@ -102,6 +114,13 @@ Oracle in the tests: fractions, and the accumulators of labkit.gemm, none of whi
               "first, the rounding last.",
               replace=("float(np.float16(exact - error)), float(np.float16(exact + error))",
                        "float(np.float16(exact)) - error, float(np.float16(exact)) + error")),
+        wrong("rounds the ends twice", "this rounds the ends to FP32 and then to FP16. The first rounding can end in "
+              "the middle of two FP16 numbers, and the second one then goes the wrong way. Round once.",
+              replace=(("np.float16(exact - error)", "np.float16(np.float32(exact - error))"),
+                       ("np.float16(exact + error)", "np.float16(np.float32(exact + error))"))),
+        wrong("rounds the sum to FP32", "this rounds the sum to FP32 before it takes the bound off. The bound is "
+              "around the exact sum.",
+              replace=("math.fsum(products), math.fsum", "float(np.float32(math.fsum(products))), math.fsum")),
         wrong("only the exact result", "this allows the exact result only, rounded once. Another order of the "
               "additions may store another number.", replace=(" - 1) * size", " - 1) * 0")),
     ),
