@@ -331,7 +331,7 @@ def _healthy(random: Random) -> Tensors:
     """Return finite tensors, the largest magnitude of each negative, and a larger one early on."""
     found = [(name, whole(random, (2, 3), 1, 512)) for name in NAMES]
     for i, (_, tensor) in enumerate(found):
-        tensor[1, random.randrange(3)] = -(2048.0 - 128 * i) if i else -4096.0
+        tensor[random.randrange(2), random.randrange(3)] = -(2048.0 - 128 * i) if i else -4096.0
     return [(name, tensor.half()) for name, tensor in found]
 
 
@@ -397,6 +397,8 @@ CULPRIT = Exercise(
               replace=("float(tensor.abs().max())", "max(before, float(tensor.abs().max()))")),
         wrong("forgets the sign", "this is the largest number. -2048 is larger in magnitude than 511: take abs first.",
               replace=(".abs()", "")),
+        wrong("looks at the last row", "this is the largest magnitude of the last row. Look at all elements.",
+              replace=("tensor.abs()", "tensor[-1:].abs()")),
         wrong("looks into the bad tensor", "this is the largest finite magnitude of the tensor that is spoiled. Look "
               "at the one before it.",
               replace=("name, before", "name, float(torch.nan_to_num(tensor, 0.0, 0.0, 0.0).abs().max())")),

@@ -239,7 +239,7 @@ for task in ("segmentation", "digits"):
 
 # %% id="exercise-gradients-lost" tags=["exercise-gradients.lost"]
 def my_lost(in_fp32, in_fp16):
-    """Return which share of the gradients that are non-zero in FP32 is zero in FP16 (0 to 1); 0.0 if none is non-zero.
+    """Return the share (float, 0 to 1) of gradients non-zero in FP32 that is zero in FP16; 0.0 if none is non-zero.
 
     in_fp32, in_fp16  lists of tensors of any shape, of the same layers in the same order
     """
