@@ -19,11 +19,13 @@ solution = Solutions(__file__)
 # --- autocast.lists ---
 
 
-def _drawn(each: str, two_of: str) -> Callable[[Random], list[Case]]:
-    """Return the draw that asks for some operations, and for two of others, in any order."""
+def _drawn(each: str, all_but_one_of: str = "") -> Callable[[Random], list[Case]]:
+    """Return the draw that asks for some operations, and for all others but one, in any order."""
 
     def draw(random: Random) -> list[Case]:
-        ops = [*each.split(), *random.sample(two_of.split(), 2)]
+        others = all_but_one_of.split()
+        left_out = random.choice(others) if others else ""
+        ops = [op for op in (*each.split(), *others) if op != left_out]
         return [(op,) for op in random.sample(ops, len(ops))]
 
     return draw
@@ -35,14 +37,16 @@ LISTS = Exercise(
     notes="""Matrix products run in FP16, what sums many terms or leaves FP16's range runs in FP32, several operands are
     brought to one dtype, and the rest is left alone, batch norm included.
 
+    Checks ask for all operations but one. At grading they leave out another one, so a table of the notebook's answers
+    is not enough.
     Oracle in the tests: the policy in torch's shipped headers.""",
     checks=(
-        Check("matrix products and convolutions", 1, _drawn("linear conv2d einsum", "matmul bmm addmm conv1d conv3d")),
+        Check("matrix products and convolutions", 1, _drawn("linear matmul bmm addmm conv1d conv2d conv3d einsum")),
         Check("exponentials, reductions and losses", 1, _drawn(
             "exp softmax cross_entropy mse_loss", "log_softmax log pow sum prod nll_loss")),
-        Check("several operands that must agree", 1, _drawn("addcmul", "addcdiv cross atan2")),
-        Check("normalisation layers", 1, _drawn("layer_norm batch_norm", "group_norm batch_norm")),
-        Check("activations and shapes", 1, _drawn("relu", "dropout max_pool2d avg_pool2d reshape")),
+        Check("several operands that must agree", 1, _drawn("addcmul addcdiv cross atan2")),
+        Check("normalisation layers", 1, _drawn("layer_norm group_norm batch_norm")),
+        Check("activations and shapes", 1, _drawn("relu dropout max_pool2d avg_pool2d reshape")),
     ),
     mistakes=(
         wrong("all allowed", "this is plain FP16: every operation in the low-precision format.", lambda op: "allow"),
@@ -68,6 +72,10 @@ LISTS = Exercise(
               "gain. Promote.", replace=('"einsum"', '"einsum", "addcmul"')),
         wrong("denies batch norm", "this is what denying batch_norm gives. It is on no list: its kernel reads FP16, "
               "computes in FP32 with FP32 weights, and writes FP16.", replace=(', "batch_norm"', "")),
+        wrong("keeps bmm", "this is what leaving bmm off the lists gives. It is a product of matrices, many at a time.",
+              replace=(('"bmm", ', ""), ('"batch_norm"', '"batch_norm", "bmm"'))),
+        wrong("denies pooling", "this is what denying avg_pool2d gives. Its sums are short: keep.",
+              replace=(', "avg_pool2d"', "")),
         wrong("keeps layer norm", "this is what treating layer_norm as batch_norm gives. layer_norm is on the FP32 "
               "list.", replace=('"batch_norm"', '"batch_norm", "layer_norm"')),
         wrong("denies relu", "this is what denying relu gives. It is exact in any format: keep.",
@@ -348,6 +356,10 @@ SOFTMAX = Exercise(
         wrong("replaces inf by 65504", "this is what replacing inf by 65504 gives: no NaN, and wrong probabilities. "
               "That is worse.", replace=("torch.exp(wide - wide.max(dim=1, keepdim=True).values)",
                                          "torch.nan_to_num(torch.exp(logits), posinf=65504.0)")),
+        wrong("subtracts a logarithm", "this is what exp(x - logsumexp(x)) gives. For large logits FP32 has few digits "
+              "left for the logarithm of the sum. Subtract the maximum, and divide by the sum.",
+              replace=(("wide.max(dim=1, keepdim=True).values", "torch.logsumexp(wide, dim=1, keepdim=True)"),
+                       ("powers / powers.sum(dim=1, keepdim=True)", "powers"))),
         wrong("over the columns", "this is the softmax of the columns. Each row is one example: dim=1.",
               replace=(("max(dim=1", "max(dim=0"), ("sum(dim=1", "sum(dim=0"))),
         wrong("answers in FP32", "this is right, in FP32. The next layer is to get FP16: round at the end.",
