@@ -194,6 +194,8 @@ def _floor(random: Random) -> list[Case]:
     """Large gradients: the scale comes down to its floor, and overflows go on there; 16 cannot be halved down to 6."""
     rules = [_rule(name, random, init_scale=16.0, growth_interval=3) for name in ("OneFlow", "fastai")]
     drawn: list[Case] = [(_gradients(random, 20, 16, 2), rule) for rule in rules for _ in range(2)]
+    infinite = [math.inf] * random.randrange(6, 9)  # at the floor this rule does not see even these
+    drawn.append((infinite, replace(rules[1], init_scale=2.0)))
     return [*drawn, ([9000.0] * 5, replace(rules[0], floor=6.0, growth_interval=50)), *_ends(random, floor=True)]
 
 
@@ -264,6 +266,10 @@ Oracle in the tests: each framework's own rule, written from its source, without
         wrong("looks for inf at the floor", "this skips at the floor too, where `steps_at_floor` turns the check "
               "off: there an overflow is a clean step.",
               replace=("not config.steps_at_floor or scale > config.floor", "True")),
+        wrong("skips inf at the floor", "this skips a gradient of inf at the floor. `steps_at_floor` turns the check "
+              "off there: the scaler does not look at all.",
+              replace=("if looks and scale * gradient >= 65520",
+                       'if gradient == float("inf") or (looks and scale * gradient >= 65520)')),
         wrong("goes on counting", "this goes on counting clean steps after an overflow. The count starts again.",
               replace=("clean, overflows = 0, overflows + 1", "overflows = overflows + 1")),
         wrong("overflows at 65536", "this lets 65520 pass, which FP16 rounds to inf.", replace=("65520", "65536")),
