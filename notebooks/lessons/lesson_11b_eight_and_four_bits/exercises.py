@@ -46,9 +46,11 @@ def _after(x: float) -> float:
 
 
 def _at_the_limit(random: Random) -> list[Case]:
-    """Exactly top times a power of two, and the number after it."""
+    """Exactly top times a power of two, and the number after it; last, where logarithms make it seem more."""
     limits = [(top, top * 2.0 ** random.randrange(-40, 40)) for top in (6.0, 448.0, 57344.0)]
-    return [(_block(random, x), top) for top, at in limits for x in (at, _after(at))]
+    fits = [(top, top * 2.0**k) for top, k in ((448.0, 9), (448.0, 14), (57344.0, 3), (57344.0, 12), (6.0, 14))]
+    numbers = [*((top, x) for top, at in limits for x in (at, _after(at))), *fits]
+    return [(_block(random, x), top) for top, x in numbers]
 
 
 def _nothing(random: Random) -> list[Case]:
@@ -82,6 +84,9 @@ MX_SCALE = Exercise(
         wrong("rounds the logarithm", "this is what rounding log2(largest / top) to the nearest whole number gives: "
               "half of the blocks saturate.",
               replace=("largest > top * 2.0**k", "largest and round(math.log2(largest / top)) > k")),
+        wrong("subtracts two logarithms", "this is log2(largest) - log2(top), rounded up. Both logarithms are rounded, "
+              "so the difference may be a little above a whole number: a number that fits exactly gets a larger scale.",
+              replace=("largest > top * 2.0**k", "largest and math.ceil(math.log2(largest) - math.log2(top)) > k")),
         wrong("has no end", "this is what an exponent without an end gives: a scale has 8 bits, and ends at 2^-127.",
               replace=("k = -127", "k = -400")),
         wrong("turned round", "this is the exponent that numbers are multiplied by. Return that of the scale, by which "
@@ -262,8 +267,8 @@ def _shapes(random: Random) -> list[Case]:
 
 
 def _losses(random: Random) -> list[Case]:
-    """A loss that was divided by much, or multiplied."""
-    return [_layer(random, 1000, 64, log2) for log2 in (-20, -8, -1, 1, 8)]
+    """A loss that was divided by much, or multiplied; last, a factor of 1.46 times a power of two."""
+    return [*(_layer(random, 1000, 64, log2) for log2 in (-20, -8, -1, 1, 8)), (1000, 64, 8.0 / (1.46 * 2.0**-4))]
 
 
 # fmt: off
@@ -281,6 +286,10 @@ UNIT = Exercise(
               "grow as the root of n.", replace=(("math.sqrt(fan_in)", "fan_in"), ("math.sqrt(width)", "width"))),
         wrong("rounds down", "this is what rounding down gives. Round to the nearest whole number.",
               replace=(("weight = round", "weight = math.floor"), ("gradient = round", "gradient = math.floor"))),
+        wrong("nearest in value", "this is the power of two that is nearest to the factor. The logarithm decides: 1.46 "
+              "is nearer to 1 than to 2, and its logarithm, 0.55, is nearer to 1 than to 0.",
+              replace=("gradient = round(math.log2(math.sqrt(width) / size))",
+                       "gradient = min(range(-60, 60), key=lambda k: abs(2.0**k - math.sqrt(width) / size))")),
         wrong("multiplies by the size", "this is what sqrt(width) times `size` gives. A gradient that is small needs a "
               "large factor: divide.", replace=("/ size", "* size")),
         wrong("forgets the size", "this is what the shape alone gives. How large the loss's gradient is, the shape "
