@@ -353,7 +353,7 @@ def _near(random: Random) -> list[Case]:
 def _spoiled(random: Random, *elements: float) -> list[Case]:
     cases = _long(random) + _short(random)
     for at, ((gradients, *_), element) in enumerate(zip(cases, elements * 3, strict=True)):
-        random.choice(cast("list[Tensor]", gradients)).view(-1)[at % 2] = element
+        random.choice(cast("list[Tensor]", gradients)).view(-1)[(0, -1)[at % 2]] = element
     return cases
 
 
@@ -526,18 +526,19 @@ def _not_finite(random: Random) -> list[Case]:
     cases: list[Case] = []
     for element in (torch.inf, -torch.inf, torch.nan):
         grads = _grads(random)
-        random.choice(grads).view(-1)[1] = element
+        flat = random.choice(grads).view(-1)
+        flat[random.randrange(len(flat))] = element
         cases.append((_scale(random), random.randrange(1, 9), grads, 10))
     return cases
 
 
 def _at_the_floor(random: Random) -> list[Case]:
-    """Steps with inf at the floor and just above it."""
+    """Steps with inf at the floor and above it; half of 1.5 is below, so 1 comes next, whatever the count was."""
     cases: list[Case] = []
-    for scale in (1.0, 2.0, 4.0):
+    for scale, tracker in ((1.0, 0), (2.0, 0), (4.0, 0), (1.5, 12)):
         grads = _grads(random)
         grads[0][0] = torch.inf
-        cases.append((scale, 0, grads, 10))
+        cases.append((scale, tracker, grads, 10))
     return cases
 
 
@@ -592,6 +593,8 @@ REPAIR = Exercise(
               "finds both.", replace=("all(bool(torch.isfinite(grad).all())", "not any(bool(torch.isinf(grad).any())")),
         wrong("stuck at the floor", "this is what refusing to move at the floor gives: the scale could never grow "
               "again.", replace=("return scale * 2.0", "return scale if scale == 1.0 else scale * 2.0")),
+        wrong("stays above the floor", "this halves the scale only where the half is still allowed: 1.5 stays 1.5. It "
+              "goes down to the floor.", replace=("max(scale * 0.5, 1.0)", "(scale * 0.5 if scale >= 2.0 else scale)")),
         wrong("gives up at the floor", "this is what stepping at the floor whatever was found gives: inf reaches the "
               "weights.", replace=("0, False", "0, scale <= 1.0")),
         wrong("grows one step late", "this is what > gives where >= was needed: the step that completes the interval "
