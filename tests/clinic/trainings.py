@@ -7,6 +7,7 @@ import copy
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -104,7 +105,19 @@ def mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 5))
 
 
-# --- nine healthy ones ---
+def pictures(steps: int = 25, size: int = 8, side: int = 16) -> list[tuple[Tensor, Tensor]]:
+    """Batches of discs in noise, [size, 1, side, side] in 0..1, and their masks."""
+    g = torch.Generator().manual_seed(1)
+    rows = torch.arange(side).float()
+    found = []
+    for _ in range(steps):
+        x, y = (torch.rand(size, 1, 1, 1, generator=g) * side for _ in range(2))
+        masks = ((rows[:, None] - x) ** 2 + (rows - y) ** 2 < 20).float()
+        found.append(((0.7 * masks + 0.3 * torch.rand(masks.shape, generator=g)), masks))
+    return found
+
+
+# --- twelve healthy ones ---
 
 
 def mlp_one_cycle() -> Case:
@@ -112,6 +125,82 @@ def mlp_one_cycle() -> Case:
     opt = torch.optim.Adam(net.parameters(), lr=1e-3, eps=1e-8)
     sched = torch.optim.lr_scheduler.OneCycleLR(opt, max_lr=1e-2, total_steps=60)
     return usual(net, opt, classify(net), blobs(), clip=1.0, then=lambda: sched.step())
+
+
+def cnn_sgd() -> Case:
+    net = nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU(inplace=True), nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1, bias=False), nn.BatchNorm2d(32), nn.ReLU(inplace=True),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 2),
+    ).to(memory_format=torch.channels_last)  # fmt: skip
+    opt = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, nesterov=True, weight_decay=5e-4)
+
+    def loss_of(batch: Any) -> Tensor:
+        images, masks = batch
+        images = (images - 0.3) / 0.25
+        if torch.rand(()) < 0.5:
+            images = images.flip(-1)
+        labels = (masks.mean((1, 2, 3)) > 0.2).long()
+        return F.cross_entropy(net(images.to(memory_format=torch.channels_last)), labels)
+
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(opt, 50)
+    return usual(net, opt, loss_of, pictures(), then=lambda: schedule.step(), init_scale=2.0**13)
+
+
+def segmentation_dice() -> Case:
+    net = nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1), nn.GroupNorm(4, 8), nn.SiLU(), nn.MaxPool2d(2),
+        nn.Conv2d(8, 16, 3, padding=1), nn.LeakyReLU(0.1), nn.Upsample(scale_factor=2), nn.Conv2d(16, 1, 1),
+    )  # fmt: skip
+    opt = torch.optim.RMSprop(net.parameters(), lr=1e-3, weight_decay=1e-8, momentum=0.9)
+    bce = nn.BCEWithLogitsLoss(pos_weight=torch.tensor(2.0))
+
+    def loss_of(batch: Any, eps: float = 1e-6) -> Tensor:
+        logits, target = net(batch[0]), batch[1].flatten(1)
+        p = logits.float().sigmoid().flatten(1)
+        dice = (2 * (p * target).sum(1) + eps) / (p.sum(1) + target.sum(1) + eps)
+        return bce(logits, batch[1]) + 1 - dice.mean()
+
+    return usual(net, opt, loss_of, pictures(size=4), clip=1.0, growth_interval=100)
+
+
+class CharLSTM(nn.Module):
+    def __init__(self, vocab: int = 30, width: int = 32) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(vocab, width, padding_idx=0)
+        self.lstm = nn.LSTM(width, width, num_layers=2, batch_first=True, dropout=0.1)
+        self.head = nn.Linear(width, vocab)
+
+    def forward(self, tokens: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+        inputs = self.embed(tokens)
+        with torch.autocast("cpu", torch.bfloat16, enabled=has_half_lstm()):
+            out, state = self.lstm(inputs, state)
+        return self.head(out), state
+
+
+@cache
+def has_half_lstm() -> bool:
+    """Return whether torch computes an LSTM in BF16 on this processor: oneDNN can on a few of them."""
+    try:
+        with bf16():
+            nn.LSTM(2, 2)(torch.ones(1, 1, 2))
+    except RuntimeError:  # could not create a primitive descriptor
+        return False
+    return True
+
+
+def lstm_tbptt() -> Case:
+    net = CharLSTM()
+    opt = torch.optim.Adam(net.parameters(), lr=3e-3, betas=(0.9, 0.99))
+    memory: dict[str, Any] = {"state": None}
+
+    def loss_of(tokens: Tensor) -> Tensor:
+        with bf16():
+            logits, state = net(tokens[:, :-1], memory["state"])
+        memory["state"] = tuple(s.detach().float() for s in state)
+        return F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten(), ignore_index=0)
+
+    return unscaled(net, opt, loss_of, text(), lambda: nn.utils.clip_grad_value_(net.parameters(), 0.5))
 
 
 class Attention(nn.Module):
@@ -303,8 +392,8 @@ def two_backward_passes() -> Case:
 HEALTHY: dict[str, Callable[[], Case]] = {
     case.__name__: case
     for case in (
-        mlp_one_cycle, transformer_masked, gan, gan_of_one_scaler, averaged_model, accumulation, lora,
-        gradient_penalty, two_backward_passes,
+        mlp_one_cycle, cnn_sgd, segmentation_dice, lstm_tbptt, transformer_masked, gan, gan_of_one_scaler,
+        averaged_model, accumulation, lora, gradient_penalty, two_backward_passes,
     )
 }  # fmt: skip
 

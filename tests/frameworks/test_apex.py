@@ -234,14 +234,24 @@ x = torch.randn(4, 4, generator=torch.Generator().manual_seed(0)).abs()
 ONES = torch.ones(4, 4)
 DTYPES = {  # of the result, for any dtype of x; None: that of x
     "linear": (lambda x: F.linear(x, torch.ones(3, 4, dtype=x.dtype)), HALF),
+    "conv2d": (lambda x: F.conv2d(x.view(1, 1, 4, 4), torch.ones(1, 1, 2, 2)), HALF),
+    "matmul method": (lambda x: x.matmul(ONES), HALF),
+    "matmul operator": (lambda x: x @ ONES, HALF),
+    "rnn cell": (lambda x: nn.RNNCell(4, 3)(x), HALF),
+    "gru": (lambda x: nn.GRU(4, 3)(x)[0], HALF),
     "lstm of a packed sequence": (lambda x: nn.LSTM(4, 3)(nn.utils.rnn.pack_sequence([x, x[:2]]))[0].data, HALF),
     "softmax": (lambda x: F.softmax(x, dim=-1), FLOAT),
+    "group_norm": (lambda x: F.group_norm(x, 2), FLOAT),
+    "mse_loss": (lambda x: F.mse_loss(x, torch.zeros_like(x)), FLOAT),
+    "sum": (lambda x: x.sum(), FLOAT),
     "pow": (lambda x: x**2.0, FLOAT),
     "relu": (F.relu, None),
     "batch_norm": (lambda x: F.batch_norm(x, torch.zeros(4), torch.ones(4), training=True), None),
     "in-place add": (lambda x: x.clone().add_(ONES), None),
     "in-place add of FP16": (lambda x: x.clone().add_(ONES.half()), None),
     "add": (lambda x: x + ONES, FLOAT),
+    "cat": (lambda x: torch.cat([x, ONES]), FLOAT),
+    "cat of FP16": (lambda x: torch.cat([x, ONES.half()]), None),
 }
 
 

@@ -13,6 +13,7 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
+from torch.amp.grad_scaler import OptState
 
 from labkit.amp import ScalerConfig, ScalerState, static
 from labkit.frameworks import GradScaler, from_state_dict, state_dict
@@ -152,6 +153,20 @@ def test_what_is_scaled_keeps_its_type_and_dtype_but_a_loss_without_dimensions_i
         assert make_scaler().scale(torch.ones((), dtype=dtype)).dtype == of_scalar
 
 
+def test_the_stages_are_torchs_own(make_scaler):
+    scaler, (weight, optimizer) = make_scaler(), weight_and_optimizer()
+    scaler.scale(weight.sum())
+    stage = lambda: scaler._per_optimizer_states[id(optimizer)]["stage"]  # noqa: E731
+    assert stage() is OptState.READY
+    scaler.unscale_(optimizer)
+    assert stage() is OptState.UNSCALED
+    scaler.step(optimizer)
+    assert stage() is OptState.STEPPED
+    assert {str(d): t.item() for d, t in scaler._found_inf_per_device(optimizer).items()} == {"cpu": 0.0}
+    scaler.update()
+    assert stage() is OptState.READY
+
+
 def test_a_new_scale_is_taken_by_value_and_leaves_the_tracker(make_scaler):
     for new_scale in (8.0, torch.tensor(8.0), torch.tensor(8.0).double()):
         scaler, (weight, optimizer) = make_scaler(), weight_and_optimizer()
@@ -184,6 +199,30 @@ def test_what_others_write_into_its_tensors_counts(make_scaler):
     scaler._found_inf_per_device(optimizer)[torch.device("cpu")].fill_(1.0)
     scaler.update()
     assert scaler.get_scale() == 2.0
+
+
+def test_a_pickled_or_copied_scaler_goes_on_where_it_stood(make_scaler):
+    scaler, (weight, optimizer) = make_scaler(init_scale=8.0, growth_interval=3), weight_and_optimizer()
+    scaler.scale(weight.sum())
+    scaler.step(optimizer)
+    scaler.update()
+    for again in (pickle.loads(pickle.dumps(scaler)), copy.deepcopy(scaler)):
+        assert (again.state_dict(), again._scale) == (scaler.state_dict(), None), "tensors are made with the next loss"
+        again.scale(weight.sum())
+        assert (again._scale.item(), again._growth_tracker.item()) == (8.0, 1)
+
+
+def test_a_factor_that_the_user_put_on_a_fused_optimizer_counts(make_scaler):
+    for optimizer_class, fused in itertools.product((torch.optim.SGD, torch.optim.Adam), (False, True)):
+        weight = nn.Parameter(torch.ones(1))
+        optimizer = optimizer_class([weight], lr=1.0, fused=fused)
+        scaler = make_scaler(init_scale=4.0)
+        scaler.scale(weight.sum()).backward()
+        if fused:
+            optimizer.grad_scale = torch.tensor(2.0)
+        scaler.step(optimizer)
+        assert weight.grad.item() == (0.5 if fused else 1.0), "unscaled by 4, and by 2 again"
+        assert not hasattr(optimizer, "grad_scale")
 
 
 # A state in torch's words: what one begins, the other goes on with.
@@ -296,6 +335,17 @@ def test_random_steps_leave_the_same_scale_tracker_and_weights_bit_for_bit(fused
 # What PyTorch's own tests ask of its GradScaler, asked anew of both. Each docstring names the case of
 # pytorch/test/test_torch.py (or test_cuda.py) that it restates; what the random walk above meets (two optimizers of
 # which one overflows, clipping, fused steps) is not repeated.
+
+
+def test_gradients_that_are_spoilt_after_unscaling_reach_the_weights(make_scaler):
+    """Restates test_params_invalidated_with_grads_invalidated_between_unscale_and_step: unscale_ looks once."""
+    for knobs in ({"foreach": False}, {"foreach": True}, {"fused": True}):
+        scaler, (weight, optimizer) = make_scaler(), weight_and_optimizer(**knobs)
+        scaler.scale(weight.sum())
+        scaler.unscale_(optimizer)
+        weight.grad.fill_(math.nan)
+        scaler.step(optimizer)
+        assert math.isnan(weight.item()), knobs
 
 
 def unscaled(make_scaler, gradients):

@@ -23,6 +23,7 @@ from labkit.grading.sandbox.worker import Limits
 from labkit.grading.submission import find
 from tests.grading.hand_ins import RIGHT, SETUP, UNSCALE, answered, code, graded, notebook, put
 from tests.grading.hostile import CHEATS, HOSTILE, Row
+from tests.slowness import slowness
 
 ROOT = Path(__file__).parents[2]
 ANYWHERE = (
@@ -145,7 +146,7 @@ def test_memory_is_that_of_a_submission_and_not_of_each_of_its_processes(tmp_pat
     """Eight processes of 150 MiB are too much for 300 MiB together; eight that share 60 MiB are not."""
     forks = RIGHT.replace("my_advance", "right") + FORKS
     answers = {"hog": forks.replace("EACH", "150"), "sharer": forks.replace("EACH", "1")}
-    lines = of_class(tmp_path, answers, "--memory", "300", "--seconds", "20")
+    lines = of_class(tmp_path, answers, "--memory", "300", "--seconds", f"{20 * slowness():.0f}")
     assert lines["hog"]["points"] == "0"
     assert "memory" in lines["hog"]["reason"]
     assert lines["sharer"]["points"] == "8", lines["sharer"]["reason"]

@@ -1,5 +1,6 @@
 """Does `labkit watch train.py` run a script as Python would, and report on its models?"""
 
+import subprocess
 import sys
 
 import pytest
@@ -66,6 +67,15 @@ def test_a_script_is_itself_and_each_of_its_models_has_a_report(script, tmp_path
     assert set(report.watched[0].histograms) == {"weights", "weight gradients", "updates"}
     assert set(report.watched[1].histograms) >= {"activations", "activation gradients"}
     assert report.histograms("weights").keys() == {"layer.weight", "layer.bias"}
+
+
+@pytest.mark.slow
+def test_the_run_is_that_of_python_to_the_last_digit(script, tmp_path):
+    alone = subprocess.run([sys.executable, script, "5"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "labkit", "watch", "--every", "1", str(script), "5"]
+    seen = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (seen.stdout, seen.returncode) == (alone.stdout, alone.returncode)
+    assert (tmp_path / "watch-report" / "report.html").is_file()
 
 
 def test_a_script_that_fails_fails_as_ever_and_is_reported_on(script, tmp_path, capsys):

@@ -25,7 +25,8 @@ from torch.optim import optimizer as torch_optimizers
 
 from labkit.amp import RECIPES, Engine
 from labkit.frameworks import GradScaler
-from labkit.instrument import Report, watch
+from labkit.instrument import Report, exponent_histogram, watch
+from labkit.instrument.records import trimmed
 from labkit.instrument.stream import STREAM
 
 X, Y = torch.randn(32, 8, generator=torch.Generator().manual_seed(1)), torch.arange(32) % 4
@@ -108,10 +109,23 @@ def engine(model, steps, recipe="O2"):
         trainer.step()
 
 
+def clipped(model, steps):
+    scaler, optimizer = torch.amp.GradScaler("cpu", init_scale=2.0**12), torch.optim.AdamW(model.parameters())
+    for _ in range(steps):
+        for half in (slice(0, 16), slice(16, 32)):
+            scaler.scale(cross_entropy(model(X[half]), Y[half]) / 2).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+
 LOOPS = {
     "plain": plain,
     "scaled": scaled,
     "our scaler": lambda model, steps: scaled(model, steps, GradScaler("cpu", init_scale=2.0**10)),
+    "accumulated, clipped": clipped,
     "LBFGS": lbfgs,
     "O1": partial(engine, recipe="O1"),
     "O2": engine,
@@ -185,6 +199,25 @@ def test_a_skipped_step_names_its_sources_and_is_replayed(fused):
     assert [finding.name for finding in report.findings] == ["first NaN"]
     assert report.watched[0].clipped == pytest.approx(1.0, abs=1e-3)
     assert report.steps == 6
+
+
+def test_gradients_are_unscaled_whether_or_not_the_loop_called_unscale():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 4))
+    cross_entropy(model(X), Y).backward()
+    expected = {name: trimmed(exponent_histogram(p.grad)) for name, p in model.named_parameters()}
+    for clip in (False, True):
+        scaler, optimizer = torch.amp.GradScaler("cpu", init_scale=2.0**9), torch.optim.SGD(model.parameters(), lr=0.0)
+        with watch(model) as w:
+            optimizer.zero_grad()
+            scaler.scale(cross_entropy(model(X), Y)).backward()
+            if clip:
+                scaler.unscale_(optimizer)
+                nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+            scaler.step(optimizer)
+        (step,) = w.report().watched
+        assert step.histograms["weight gradients"] == expected
+        assert (step.scale, step.clipped < 1) == (2.0**9, clip)
 
 
 def test_nothing_is_left_however_the_block_ends():
