@@ -233,6 +233,13 @@ def test_a_lesson_runs_from_top_to_bottom_and_answers_each_exercise(preloaded_ke
         assert f"Solved. {visible} of {visible} checks pass" in answer, exercise.id
 
 
+@pytest.mark.slow
+@patient
+def test_a_notebook_runs_from_top_to_bottom_without_any_answer() -> None:
+    for source in SOURCES:
+        assert errors_of(execute(build.learners(source))) == [], source.name
+
+
 def graded(folder: Path, lessons: list[str]) -> list[GradeRow]:
     """Return the rows of two learners: one hands lessons in as they were handed out, the other as they are solved."""
     for student, made in (("unfilled", build.learners), ("solved", build.solved)):

@@ -43,7 +43,7 @@ def own_loop(schedule: bool = False, epochs: int = 1, clip: float | None = None)
             loss = mse_loss(engine(inputs).float(), targets)
         engine.backward(loss)
         if clip is not None:
-            engine.clip(clip)
+            clip_as_torch(list(engine.gradients().values()), clip)
         if engine.step().stepped:
             rates.step() if schedule else None
         else:
@@ -52,6 +52,13 @@ def own_loop(schedule: bool = False, epochs: int = 1, clip: float | None = None)
         losses.append(loss.item())
     weights = {name: weight.clone() for name, weight in engine.weights.named_masters().items()}
     return losses, weights, engine.scaler.scale, skipped, engine.optimizer.param_groups[0]["lr"]
+
+
+def clip_as_torch(gradients: list[Tensor], max_norm: float) -> None:
+    """Clip as `torch.nn.utils.clip_grad_norm_` in frameworks: by a norm in FP32; that of `engine.clip` is FP64."""
+    factor = (max_norm / (nn.utils.get_total_norm(gradients) + 1e-6)).clamp(max=1.0)
+    for gradient in gradients:
+        gradient.mul_(factor)
 
 
 def assert_same(model: nn.Module, weights: dict[str, Tensor]) -> None:
