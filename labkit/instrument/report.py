@@ -54,7 +54,7 @@ class Report(Results):
         """
         for step, name, histogram in _named_histograms(self):
             edges, counts = _binades(histogram)
-            middles = edges[1:] * 0.75
+            middles = np.concatenate([[0.0], edges[2:] * 0.75])
             writer.add_histogram_raw(
                 name,
                 min=float(edges[0]),

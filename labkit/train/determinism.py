@@ -15,7 +15,8 @@ from labkit.gemm import fp32_precision, has_tf32, is_ieee_on_cpu
 
 DROPOUT_OFFSET = 1_000_000_007  # added to a step's seed for dropout, so that it differs from the batch's seed
 _lock = threading.Lock()
-_thread_counts: list[int] = []  # torch's original thread count, once for each open block of `one_thread`
+_thread_counts: list[int] = []  # torch's original thread count, once for each thread with an open `one_thread`
+_in_one_thread = threading.local()  # `open`: this thread is inside of such a block
 _cudnn_flags: list[tuple[bool, bool]] = []  # cuDNN's original flags, once for each open `deterministic_cudnn`
 
 
@@ -103,20 +104,25 @@ def restore_after(tensors: Iterable[Tensor]) -> Iterator[None]:
 def one_thread() -> Iterator[None]:
     """Use one CPU thread inside the block: for the lab's small tensors, more threads are slower.
 
-    The environment variable LABKIT_THREADS sets another number. Of several blocks at once, each restores the count that
-    the first one found, since a new Python thread inherits the last count that was set.
+    The environment variable LABKIT_THREADS sets another number. The outermost block of a Python thread sets the count
+    and restores that which the first of several threads found, since a new one inherits the last count that was set.
 
     Raises:
         ValueError: LABKIT_THREADS is not a positive integer.
     """
+    if getattr(_in_one_thread, "open", False):
+        yield
+        return
     with _lock:
         count = os.environ.get("LABKIT_THREADS", "1")
         if not count.isdecimal() or int(count) < 1:
             raise ValueError(f"expected a positive integer in LABKIT_THREADS, got {count!r}; unset it for one thread")
         _thread_counts.append(_thread_counts[0] if _thread_counts else torch.get_num_threads())
         torch.set_num_threads(int(count))
+    _in_one_thread.open = True
     try:
         yield
     finally:
+        _in_one_thread.open = False
         with _lock:
             torch.set_num_threads(_thread_counts.pop())

@@ -356,5 +356,6 @@ def test_tensorboard_and_wandb_get_unscaled_histograms_under_the_names_that_peop
     of_gradients = written["gradients/weight"]
     assert (of_gradients["bucket_limits"], of_gradients["bucket_counts"]) == ([2.0, 4.0], [1, 1])  # 0, and 3 of [2, 4)
     assert (of_gradients["num"], of_gradients["global_step"], run.log.call_args.kwargs) == (2, 0, {"step": 0})
+    assert (of_gradients["sum"], of_gradients["sum_squares"]) == (3.0, 9.0), "a zero adds nothing"
     assert logged["gradients/weight"] == [[1, 1], [0.0, 2.0, 4.0]]
     assert "parameters/weight" in written.keys() & logged.keys()

@@ -55,7 +55,7 @@ def copied(folder: Path) -> Path:
     for name in COPIED:
         source, ignore = ROOT / name, shutil.ignore_patterns("__pycache__")
         shutil.copytree(source, folder / name, ignore=ignore) if source.is_dir() else shutil.copy(source, folder)
-    for name in ("data", "docs", "notebooks"):  # by which labkit knows a checkout
+    for name in ("data", "docs", "notebooks", "CONTRIBUTING.md"):  # by which labkit knows a checkout
         (folder / name).symlink_to(ROOT / name)
     return folder
 

@@ -102,6 +102,7 @@ def test_runs_that_overlap_in_threads_restore_at_the_end(session: None) -> None:
             second.start()
             assert inside.wait(60)
             TrainingRun(CNN, RECIPES["FP32"]).take_step()
+            assert torch.get_num_threads() == 1, "a block in a block leaves the count"
         first_done.set()
         second.join(60)
         assert torch.get_num_threads() == 3
