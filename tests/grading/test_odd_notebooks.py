@@ -139,10 +139,12 @@ def hand_in(folder: Path, students: dict[str, Odd]) -> None:
             put(folder / f"{number:03}" / name, content)
 
 
-def test_every_odd_notebook_gets_its_points(tmp_path: Path) -> None:
-    hand_in(tmp_path, ODD)
+@pytest.mark.parametrize("part", [3, pytest.param(1, marks=pytest.mark.slow)], ids=["a third", "all"])
+def test_every_odd_notebook_gets_its_points(part: int, tmp_path: Path) -> None:
+    odd_ones = dict(list(ODD.items())[::part])
+    hand_in(tmp_path, odd_ones)
     rows = {(row.student, row.exercise): row for row in grade(find([tmp_path]), SEED, Limits())}
-    for number, (name, odd) in enumerate(ODD.items()):
+    for number, (name, odd) in enumerate(odd_ones.items()):
         points = {id: row.points for (who, id), row in rows.items() if who == f"{number:03}" and row.points}
         assert points == odd.points, name
         assert odd.says == "" or odd.says in rows[f"{number:03}", "scaling.advance"].reason, name
