@@ -415,6 +415,11 @@ def test_messages_of_the_browser_are_commands_and_the_standing_figure_survives_l
     assert live.command({"do": "press", "button": "step"}) is Button.STEP
     with pytest.raises(ValueError, match="the page asked for"):
         live.command({"do": "dance"})
+    rests: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(live.controller, "rest", rests.append)
+        live._handle_msg({"content": {"data": {"method": "custom", "content": {"do": "unseen"}}}, "buffers": []})
+    assert rests == ["its picture had left the page. Nothing is lost: press Continue."]
     assert "image/png" not in live.still(), "nothing has run"
     live.bench.handle(Button.STEP)
     live.bench.tick()
