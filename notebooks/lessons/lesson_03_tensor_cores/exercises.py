@@ -89,7 +89,8 @@ STANDSTILL = Exercise(
         wrong("rounds the products first", "this is what rounding a * b to FP16 before adding gives. The product is "
               "exact; only the sum is rounded.", replace=("float(total) + a * b", "total + np.float16(a * b)")),
         wrong("rounds to FP32 on the way", "this is what a sum in FP32, then rounded to FP16, gives. The first "
-              "rounding can end in the middle of two FP16 numbers, and the second then goes the wrong way. Round once.",
+              "rounding can end in the middle of two FP16 numbers, and the second then goes the wrong way. torch's "
+              "half() of FP64 does this, np.float16 rounds once.",
               replace=("float(total) + a * b", "np.float32(float(total) + a * b)")),
         wrong("waits for 65504", "this is where FP16 ends. The accumulator stops growing long before, where its "
               "spacing is too wide.",

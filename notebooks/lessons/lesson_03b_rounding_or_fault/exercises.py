@@ -115,7 +115,8 @@ Oracle in the tests: fractions, and the accumulators of labkit.gemm, none of whi
               replace=("float(np.float16(exact - error)), float(np.float16(exact + error))",
                        "float(np.float16(exact)) - error, float(np.float16(exact)) + error")),
         wrong("rounds the ends twice", "this rounds the ends to FP32 and then to FP16. The first rounding can end in "
-              "the middle of two FP16 numbers, and the second one then goes the wrong way. Round once.",
+              "the middle of two FP16 numbers, and the second one then goes the wrong way. torch's half() of FP64 "
+              "does this, np.float16 rounds once.",
               replace=(("np.float16(exact - error)", "np.float16(np.float32(exact - error))"),
                        ("np.float16(exact + error)", "np.float16(np.float32(exact + error))"))),
         wrong("rounds the sum to FP32", "this rounds the sum to FP32 before it takes the bound off. The bound is "
