@@ -25,7 +25,9 @@ class BuildWithLessons(build_py):
         for notebook in Path("notebooks").glob("*.ipynb"):
             shutil.copy(notebook, package / "notebooks")
         shutil.copytree(
-            "notebooks/lessons", package / "notebooks" / "lessons", ignore=shutil.ignore_patterns("__pycache__")
+            "notebooks/lessons",
+            package / "notebooks" / "lessons",
+            ignore=shutil.ignore_patterns("__pycache__"),
         )
 
 

@@ -38,7 +38,9 @@ def page() -> str:
 
 def _package(name: str) -> str:
     module = importlib.import_module(f"labkit.{name}")
-    public = getattr(module, "__all__", None) or [n for n, v in vars(module).items() if _defined_in(v, module.__name__)]
+    public = getattr(module, "__all__", None) or [
+        n for n, v in vars(module).items() if _defined_in(v, module.__name__)
+    ]
     summary = (inspect.getdoc(module) or "").split("\n\n")[0]
     parts = [entry for each in sorted(public) if (entry := _entry(each, getattr(module, each)))]
     return "\n".join([f"## labkit.{name}\n\n{summary}\n", *parts])
@@ -54,7 +56,11 @@ def _entry(name: str, value: object) -> str:
     value = inspect.unwrap(value) if callable(value) else value
     if not (inspect.isfunction(value) or inspect.isclass(value)):
         plain = isinstance(value, dict | tuple | frozenset | float | int | str | UnionType)
-        return f"### {name}\n\n{_describe(value)}\n" if plain or type(value).__module__.startswith("labkit") else ""
+        return (
+            f"### {name}\n\n{_describe(value)}\n"
+            if plain or type(value).__module__.startswith("labkit")
+            else ""
+        )
     if not value.__module__.startswith("labkit"):
         return ""
     head = f"class {name}" if inspect.isclass(value) else f"def {name}"
@@ -68,7 +74,9 @@ def _describe(value: Any) -> str:
     keys = sorted(value) if isinstance(value, frozenset) else list(value)
     held = f" of `{type(next(iter(value.values()))).__name__}`" if isinstance(value, dict) else ""
     more = f" and {len(keys) - KEYS} more" if len(keys) > KEYS else ""
-    return f"A `{type(value).__name__}`{held}: {', '.join(f'`{key}`' for key in keys[:KEYS])}{more}."
+    return (
+        f"A `{type(value).__name__}`{held}: {', '.join(f'`{key}`' for key in keys[:KEYS])}{more}."
+    )
 
 
 def _methods(value: object) -> str:
@@ -77,23 +85,33 @@ def _methods(value: object) -> str:
         return ""
     stubs = []
     for name, member in vars(value).items():
-        function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
+        function = (
+            member.fget if isinstance(member, property) else getattr(member, "__func__", member)
+        )
         if not name.startswith("_") and inspect.isfunction(function) and function.__doc__:
             kind = "    @property\n" if isinstance(member, property) else ""
-            stubs.append(f"\n{kind}    def {name}{_signature(function)}:\n{_documented(function, 8)}")
+            stubs.append(
+                f"\n{kind}    def {name}{_signature(function)}:\n{_documented(function, 8)}"
+            )
     return "".join(stubs)
 
 
 def _signature(value: object) -> str:
     """Return a signature for a stub, with a line for each parameter if it is long."""
-    if inspect.isclass(value) and (issubclass(value, Enum | Exception) or value.__init__ is object.__init__):
+    if inspect.isclass(value) and (
+        issubclass(value, Enum | Exception) or value.__init__ is object.__init__
+    ):
         return ""
     signature = inspect.signature(value)  # type: ignore[arg-type]
     as_written = [
         each.replace(annotation=_Source(each.annotation, str), default=_Source(each.default, repr))
         for each in signature.parameters.values()
     ]
-    returns = inspect.Signature.empty if inspect.isclass(value) else _Source(signature.return_annotation, str)
+    returns = (
+        inspect.Signature.empty
+        if inspect.isclass(value)
+        else _Source(signature.return_annotation, str)
+    )
     text = str(signature.replace(parameters=as_written, return_annotation=returns))
     if len(text) <= 100 or not as_written:
         return "" if text == "()" else text
@@ -117,7 +135,11 @@ class _Source:
         if isinstance(self.value, Enum):
             return f"{type(self.value).__name__}.{self.value.name}"
         text = getattr(self.value, "__name__", None) or self.write(self.value)
-        return "..." if self.write is repr and (len(text) > 30 or re.search(r"<| at 0x", text)) else text
+        return (
+            "..."
+            if self.write is repr and (len(text) > 30 or re.search(r"<| at 0x", text))
+            else text
+        )
 
 
 def _documented(value: object, indent: int) -> str:

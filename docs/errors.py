@@ -40,15 +40,22 @@ def page() -> str:
     messages = sorted((words, card.id) for card in speaking for words in card.errors)
     index = [f"- [{_code(words)}](#{id})" for words, id in messages]
     others = [card for card in cards().values() if not card.errors]
-    silent = [f"- {card.symptom} **{card.title}**{_where(card)} `labkit explain {card.id}`" for card in others]
+    silent = [
+        f"- {card.symptom} **{card.title}**{_where(card)} `labkit explain {card.id}`"
+        for card in others
+    ]
     table = [_message(message) for message in MESSAGES]
-    return "\n".join([HEAD, *index, "", *map(_section, speaking), OF_OTHERS, *table, SILENT, *silent, ""])
+    return "\n".join(
+        [HEAD, *index, "", *map(_section, speaking), OF_OTHERS, *table, SILENT, *silent, ""]
+    )
 
 
 def _message(message: Message) -> str:
     """Return a message that is no card's own as an item of a list."""
     nearest = ", ".join(f"`{name}`" for name in message.cards)
-    read = f"[{message.source}]({address(message.source)})" + f", {message.date}" * bool(message.date)
+    read = f"[{message.source}]({address(message.source)})" + f", {message.date}" * bool(
+        message.date
+    )
     return f"- {_code(message.words)} {message.means} **Next.** {message.next} Nearest: {nearest}. Read in {read}."
 
 

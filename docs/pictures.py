@@ -52,7 +52,9 @@ def slider() -> UnderflowHistogram:
 def failed_check() -> Any:
     """Return the answer to a submission that makes a known mistake."""
     mistakes = EXERCISES["numbers.decode"].mistakes
-    return check("numbers.decode", next(m.answer for m in mistakes if m.name == "forgets subnormals"))
+    return check(
+        "numbers.decode", next(m.answer for m in mistakes if m.name == "forgets subnormals")
+    )
 
 
 def watched() -> Any:
@@ -76,8 +78,15 @@ def class_page(folder: Path) -> bytes:
             cases = grading_cases(exercise, SEED)
             grade = judge(cases, answers_of(cases, answer))
             name = f"learner {learner + 1}"
-            rows.append(GradeRow(name, "06", id, grade.points, grade.out_of, grade.reason, SEED, as_json(grade)))
-    return report(marks_of(rows, {}, 0, {}), [_journal(folder / f"{k}.jsonl", k, ids) for k in range(LEARNERS)])
+            rows.append(
+                GradeRow(
+                    name, "06", id, grade.points, grade.out_of, grade.reason, SEED, as_json(grade)
+                )
+            )
+    return report(
+        marks_of(rows, {}, 0, {}),
+        [_journal(folder / f"{k}.jsonl", k, ids) for k in range(LEARNERS)],
+    )
 
 
 def _journal(path: Path, learner: int, ids: tuple[str, ...]) -> Path:
@@ -88,8 +97,12 @@ def _journal(path: Path, learner: int, ids: tuple[str, ...]) -> Path:
             when = f"2026-01-{10 + i}T10:{minute:02}:00+00:00"
             lines.append({"kind": "exercise", "id": id, "points": points, "when": when})
     guesses = list(predictions()["scaling.order"].choices)
-    lines.append({"kind": "prediction", "id": "scaling.order", "answer": guesses[learner % len(guesses)]})
-    path.write_text("".join(json.dumps({"answer": "", **line}) + "\n" for line in lines), encoding="utf-8")
+    lines.append(
+        {"kind": "prediction", "id": "scaling.order", "answer": guesses[learner % len(guesses)]}
+    )
+    path.write_text(
+        "".join(json.dumps({"answer": "", **line}) + "\n" for line in lines), encoding="utf-8"
+    )
     return path
 
 
@@ -97,8 +110,15 @@ def notebook() -> Any:
     """Return a notebook whose outputs are pictured."""
     cells = []
     for id, shown in (("slider", slider()), ("check", failed_check())):
-        data = shown._repr_mimebundle_()[0] if isinstance(shown, LabWidget) else {"text/html": shown._repr_html_()}
-        plain = {kind: base64.b64encode(x).decode() if isinstance(x, bytes) else x for kind, x in data.items()}
+        data = (
+            shown._repr_mimebundle_()[0]
+            if isinstance(shown, LabWidget)
+            else {"text/html": shown._repr_html_()}
+        )
+        plain = {
+            kind: base64.b64encode(x).decode() if isinstance(x, bytes) else x
+            for kind, x in data.items()
+        }
         output = nbformat.v4.new_output("display_data", data=plain)
         cells.append(nbformat.v4.new_code_cell("", id=id, outputs=[output]))
     return nbformat.v4.new_notebook(cells=cells)
@@ -113,7 +133,10 @@ def frames(page: Any) -> Iterator[tuple[Image.Image, int]]:
         hand.fill(str(exponent))
         hand.evaluate("hand => hand.blur()")
         picture = Image.open(io.BytesIO(widget.screenshot())).convert("RGB")
-        yield picture, REST_MS if exponent in (0, 10, 16) and way.index(exponent) == exponent else STEP_MS
+        yield (
+            picture,
+            REST_MS if exponent in (0, 10, 16) and way.index(exponent) == exponent else STEP_MS,
+        )
 
 
 def main() -> None:
@@ -137,7 +160,10 @@ def main() -> None:
                 IMAGES / f"slider-{theme}.webp", save_all=True, append_images=[picture for picture, _ in others],
                 duration=[first[1], *(ms for _, ms in others)], loop=0, quality=70, method=6,
             )  # fmt: skip
-            for name, path, height in (("class", folder / "class.html", 645), ("watch", watch_page, 785)):
+            for name, path, height in (
+                ("class", folder / "class.html", 645),
+                ("watch", watch_page, 785),
+            ):
                 page = browser.new_page(viewport={"width": 980, "height": height}, **look)
                 page.goto(path.as_uri())
                 page.screenshot(path=IMAGES / f"{name}-{theme}.png")

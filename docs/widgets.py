@@ -129,7 +129,9 @@ def opening(widget: Widget) -> str:
     imports = sorted(line for line in lines if line.startswith(("from ", "import ")))
     rest = "\n".join(line for line in lines if line not in imports).strip()
     apart = "\n\n\n" if rest.startswith(("def ", "class ")) else "\n\n"
-    return "\n".join(sorted(imports, key=lambda line: not line.startswith("import "))) + apart + rest
+    return (
+        "\n".join(sorted(imports, key=lambda line: not line.startswith("import "))) + apart + rest
+    )
 
 
 def page() -> str:
@@ -153,7 +155,13 @@ def take_pictures() -> None:
     from tests.browser.chromium import FLAGS, find
 
     cells = [
-        {"cell_type": "code", "id": each.name, "metadata": {}, "source": opening(each), "outputs": []}
+        {
+            "cell_type": "code",
+            "id": each.name,
+            "metadata": {},
+            "source": opening(each),
+            "outputs": [],
+        }
         | {"execution_count": None}
         for each in WIDGETS
     ]
@@ -169,7 +177,9 @@ def take_pictures() -> None:
         shown = browser.new_page(viewport={"width": WIDTH, "height": 900}, color_scheme="light")
         shown.goto(f"file://{folder}/widgets.html")
         shown.wait_for_timeout(3000)  # motion of the first picture has ended
-        for each, output in zip(WIDGETS, shown.locator(".jp-Cell-outputWrapper").all(), strict=True):
+        for each, output in zip(
+            WIDGETS, shown.locator(".jp-Cell-outputWrapper").all(), strict=True
+        ):
             if each.still:
                 taken = Image.open(io.BytesIO(output.screenshot(animations="disabled")))
                 taken = taken.crop((0, 0, taken.width, min(taken.height, TALLEST)))

@@ -57,7 +57,11 @@ def missing_steps(folder: Path, test: bool) -> list[SetupStep]:
     """Return the steps to do, in order; the last one only with `test`."""
     newest = max((folder / name).stat().st_mtime for name in ("pyproject.toml", "constraints.txt"))
     steps = STEPS if test else STEPS[:-1]
-    return [step for step in steps if not _done(folder / ".venv" / step.stamp, newest if step is not STEPS[0] else 0)]
+    return [
+        step
+        for step in steps
+        if not _done(folder / ".venv" / step.stamp, newest if step is not STEPS[0] else 0)
+    ]
 
 
 def set_up(folder: Path, test: bool = False, python: str = sys.executable) -> int:
@@ -84,11 +88,26 @@ def check_all(folder: Path, everything: bool, pytest_arguments: Sequence[str]) -
     written even where the environment forbids it.
     """
     python = str(venv_python(folder)) if venv_python(folder).exists() else sys.executable
-    processes = ("--numprocesses", str(max(2, min(4, usable_cores()))), "--dist", "loadfile", "--no-loadscope-reorder")
+    processes = (
+        "--numprocesses",
+        str(max(2, min(4, usable_cores()))),
+        "--dist",
+        "loadfile",
+        "--no-loadscope-reorder",
+    )
     chosen = () if everything else ("-m", "not slow")
-    commands = (("ruff", "check", "."), ("mypy",), ("pytest", *processes, *chosen, *pytest_arguments))
+    commands = (
+        ("ruff", "check", "."),
+        ("mypy",),
+        ("pytest", *processes, *chosen, *pytest_arguments),
+    )
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
-    return max([abs(subprocess.call([python, "-m", *command], cwd=folder, env=environment)) for command in commands])
+    return max(
+        [
+            abs(subprocess.call([python, "-m", *command], cwd=folder, env=environment))
+            for command in commands
+        ]
+    )
 
 
 def _done(stamp: Path, newest: float) -> bool:

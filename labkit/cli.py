@@ -33,9 +33,13 @@ class Argument:
     exclusive  of the arguments that are marked, a call takes one at most
     """
 
-    def __init__(self, *names: str, group: str = "", exclusive: bool = False, **options: Any) -> None:
+    def __init__(
+        self, *names: str, group: str = "", exclusive: bool = False, **options: Any
+    ) -> None:
         self.names, self.group, self.exclusive = names, group, exclusive
-        self.options = options if names[0].startswith("-") else {"metavar": names[0].upper(), **options}
+        self.options = (
+            options if names[0].startswith("-") else {"metavar": names[0].upper(), **options}
+        )
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,9 @@ def parser_of(name: str) -> ArgumentParser:
     for each in row.arguments:
         if each.group not in groups:
             groups[each.group] = parser.add_argument_group(each.group)
-        (exclusive if each.exclusive else groups[each.group]).add_argument(*each.names, **each.options)
+        (exclusive if each.exclusive else groups[each.group]).add_argument(
+            *each.names, **each.options
+        )
     return parser
 
 
@@ -122,9 +128,13 @@ def _list_of_commands() -> str:
     width = max(map(len, COMMANDS)) + 2
     also = {name: f" (alias: {alias})" for alias, name in ALIASES.items()}
     rows = [
-        f"  {name:<{width}}{row.summary}{also.get(name, '')}" for name, row in COMMANDS.items() if not row.deprecated
+        f"  {name:<{width}}{row.summary}{also.get(name, '')}"
+        for name, row in COMMANDS.items()
+        if not row.deprecated
     ]
-    return "\n".join(["commands:", *rows, "", "`labkit COMMAND --help` shows examples and options of a command."])
+    return "\n".join(
+        ["commands:", *rows, "", "`labkit COMMAND --help` shows examples and options of a command."]
+    )
 
 
 def _run(name: str, arguments: Sequence[str]) -> int:
@@ -175,7 +185,9 @@ def _date(text: str) -> float:
     try:
         return float(_imported("grading.plan:due_time")(text))
     except ValueError as error:
-        raise ArgumentTypeError(f"expected a date or a date and time, 2026-11-30T18:00, got {text!r}") from error
+        raise ArgumentTypeError(
+            f"expected a date or a date and time, 2026-11-30T18:00, got {text!r}"
+        ) from error
 
 
 EXAMPLES = (
@@ -186,8 +198,16 @@ EXAMPLES = (
 ALIASES = {"doctor": "check", "race": "compare"}
 COURSE = Argument("--course", action="append", default=[], type=Path, metavar="FOLDER",
                   help="add a lesson: its folder lesson_NN_name, or a folder of such folders; repeatable")  # fmt: skip
-LESSONS = Argument("--lessons", nargs="+", default=[], metavar="LESSON", help="01 or 06_loss_scaling (default: all)")
-SCRIPT = Argument("script", type=Path, help="a training script, run as `python SCRIPT` would run it")
+LESSONS = Argument(
+    "--lessons",
+    nargs="+",
+    default=[],
+    metavar="LESSON",
+    help="01 or 06_loss_scaling (default: all)",
+)
+SCRIPT = Argument(
+    "script", type=Path, help="a training script, run as `python SCRIPT` would run it"
+)
 GIVING_BACK = "feedback and grade book"
 
 COMMANDS: dict[str, Command] = {

@@ -17,7 +17,8 @@ from pathlib import Path
 from labkit.records import write_atomic
 
 CODE_OR_FORMULA = re.compile(
-    r"```.*?```|`[^`\n]*`|\$\$(?P<block>.+?)\$\$|(?<![\\$\w])\$(?P<inline>[^$\n]+?)\$(?![\d$])", re.S
+    r"```.*?```|`[^`\n]*`|\$\$(?P<block>.+?)\$\$|(?<![\\$\w])\$(?P<inline>[^$\n]+?)\$(?![\d$])",
+    re.S,
 )
 CASES = re.compile(r"\\begin\{cases\}(.+?)\\end\{cases\}", re.S)
 MATPLOTLIB_SYNTAX = {  # LaTeX that matplotlib lacks -> its equivalent
@@ -41,12 +42,16 @@ def to_html(notebook: Path) -> Path:
     from nbconvert import HTMLExporter
 
     document = nbformat.read(notebook, as_version=4)  # type: ignore[no-untyped-call]
-    document.metadata.pop("widgets", None)  # what draws them would come from the network; their pictures do not
+    document.metadata.pop(
+        "widgets", None
+    )  # what draws them would come from the network; their pictures do not
     for cell in document.cells:
         if cell.cell_type == "markdown":
             cell.source = typeset(cell.source)
     page, _ = HTMLExporter(mathjax_url="", require_js_url="").from_notebook_node(document)  # type: ignore[no-untyped-call]
-    page = re.sub(r"<!-- Load mathjax -->.*?<!-- End of mathjax configuration -->", "", page, flags=re.S)
+    page = re.sub(
+        r"<!-- Load mathjax -->.*?<!-- End of mathjax configuration -->", "", page, flags=re.S
+    )
     return write_atomic(notebook.with_suffix(".html"), page.encode())
 
 
@@ -95,7 +100,9 @@ def picture(latex: str) -> str:
         _, height, depth, *_ = MathTextParser("path").parse(f"${formula}$", dpi=72)
         math_to_image(f"${formula}$", file, dpi=72, format="svg")
     except ValueError as error:
-        raise ValueError(f"matplotlib cannot typeset the formula {latex.strip()!r}: {error}") from error
+        raise ValueError(
+            f"matplotlib cannot typeset the formula {latex.strip()!r}: {error}"
+        ) from error
     sizes = f"height:{height / EM:.2f}em;vertical-align:{-depth / EM:.2f}em"
     data = base64.b64encode(file.getvalue()).decode()
     return f'<img alt="{escape(latex.strip())}" style="display:inline;{sizes}" src="data:image/svg+xml;base64,{data}">'

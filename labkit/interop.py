@@ -24,10 +24,17 @@ _DTYPES = {
     E4M3: torch.float8_e4m3fn,
     E8M0: torch.float8_e8m0fnu,
 }
-_E4M3_ENDS = 464.0  # half-way between 448 and the next number; a tie rounds to 448, whose last bit is 0
+_E4M3_ENDS = (
+    464.0  # half-way between 448 and the next number; a tie rounds to 448, whose last bit is 0
+)
 _FORMATS = {dtype: format for format, dtype in _DTYPES.items()}
-_CARRIERS = {torch.float64: torch.int64, torch.float32: torch.int32}  # dtypes for rounding, and integers of their size
-MKL_PARALLEL_FROM = 2**11  # above this, MKL, which torch uses to round, starts threads of its own (observed at 2^12)
+_CARRIERS = {
+    torch.float64: torch.int64,
+    torch.float32: torch.int32,
+}  # dtypes for rounding, and integers of their size
+MKL_PARALLEL_FROM = (
+    2**11
+)  # above this, MKL, which torch uses to round, starts threads of its own (observed at 2^12)
 PARALLEL_FROM = 2**15  # operations on more elements use torch's threads (at::internal::GRAIN_SIZE)
 _WHOLE: dict[Rounding, Callable[[torch.Tensor], torch.Tensor]] = {
     Rounding.NEAREST_EVEN: torch.Tensor.round_,
@@ -89,13 +96,17 @@ def round_tensor(
             "torch.no_grad(), or in a torch.autograd.Function that defines a gradient."
         )
     target = common_format(format_of(tensor.dtype), format)
-    values = tensor.detach() if tensor.dtype in _CARRIERS else tensor.float()  # exact: FP32 holds both
+    values = (
+        tensor.detach() if tensor.dtype in _CARRIERS else tensor.float()
+    )  # exact: FP32 holds both
     if target.nan_code is None and values.isnan().any():
         raise no_nan(target)
     _check_random_bits(random_bits, rounding, values.shape)
     plain = rounding is Rounding.NEAREST_EVEN and overflow is Overflow.TO_INFINITY
     if plain and target in (FP16, BF16) and values.dtype == torch.float32:
-        rounded = _one_nan(values.to(_DTYPES[target]).to(torch.float32))  # torch's cast: equal for all 2^32 inputs
+        rounded = _one_nan(
+            values.to(_DTYPES[target]).to(torch.float32)
+        )  # torch's cast: equal for all 2^32 inputs
     else:
         rounded = _in_pieces(values, target, rounding, overflow, random_bits)
     return rounded.to(tensor.dtype)
@@ -113,10 +124,16 @@ def round_keeping_infinity(values: torch.Tensor, format: Format) -> torch.Tensor
         return values.to(torch.float8_e5m2).to(torch.float32)
     if format is E4M3 and casts_to_8_bits(values):
         size, rounded = values.abs(), values.to(torch.float8_e4m3fn).to(torch.float32)
-        rounded.masked_fill_(size > _E4M3_ENDS, math.nan)  # beyond, casts differ between devices and versions of torch
+        rounded.masked_fill_(
+            size > _E4M3_ENDS, math.nan
+        )  # beyond, casts differ between devices and versions of torch
         return torch.where(size == math.inf, values, rounded)
     rounded = round_tensor(values, format)
-    return rounded if format.infinity_code is not None else torch.where(values.isinf(), values, rounded)
+    return (
+        rounded
+        if format.infinity_code is not None
+        else torch.where(values.isinf(), values, rounded)
+    )
 
 
 def casts_to_8_bits(values: torch.Tensor) -> bool:
@@ -124,12 +141,16 @@ def casts_to_8_bits(values: torch.Tensor) -> bool:
     return values.dtype == torch.float32 and values.device.type != "mps"
 
 
-def random_bits_like(tensor: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
+def random_bits_like(
+    tensor: torch.Tensor, generator: torch.Generator | None = None
+) -> torch.Tensor:
     """Draw a random whole number below 2^32 for each element, for stochastic rounding."""
     return torch.randint(2**RANDOM_BITS, tensor.shape, generator=generator, device=tensor.device)
 
 
-def round_with_bits(tensor: torch.Tensor, format: Format, random_bits: torch.Tensor) -> torch.Tensor:
+def round_with_bits(
+    tensor: torch.Tensor, format: Format, random_bits: torch.Tensor
+) -> torch.Tensor:
     """Round FP32 or FP64 stochastically as `round_tensor`, with bits of `random_bits_like`.
 
     The bits are not validated, which would synchronize with a GPU.
@@ -139,7 +160,11 @@ def round_with_bits(tensor: torch.Tensor, format: Format, random_bits: torch.Ten
 
 
 def _in_pieces(
-    values: torch.Tensor, format: Format, rounding: Rounding, overflow: Overflow, random_bits: torch.Tensor | None
+    values: torch.Tensor,
+    format: Format,
+    rounding: Rounding,
+    overflow: Overflow,
+    random_bits: torch.Tensor | None,
 ) -> torch.Tensor:
     """Round piece by piece on a CPU, so that intermediate results stay in its cache; on other devices at once.
 
@@ -155,16 +180,22 @@ def _in_pieces(
     return rounded.view(values.shape)
 
 
-def _round(values: torch.Tensor, format: Format, rounding: Rounding, random_bits: torch.Tensor | None) -> torch.Tensor:
+def _round(
+    values: torch.Tensor, format: Format, rounding: Rounding, random_bits: torch.Tensor | None
+) -> torch.Tensor:
     """Round in a carrier dtype with an unbounded exponent."""
     bits = _CARRIERS[values.dtype]
     exponent_mask = torch.tensor(float("inf"), dtype=values.dtype).view(bits).item()
-    spacing = (values.view(bits) & exponent_mask).view(values.dtype)  # 2^exponent; 0 for the carrier's subnormals
+    spacing = (values.view(bits) & exponent_mask).view(
+        values.dtype
+    )  # 2^exponent; 0 for the carrier's subnormals
     spacing = spacing.clamp_(ldexp(1.0, format.emin), ldexp(1.0, format.emax)).mul_(format.epsilon)
     return _to_whole(values / spacing, rounding, random_bits).mul_(spacing)
 
 
-def _to_whole(ratio: torch.Tensor, rounding: Rounding, random_bits: torch.Tensor | None) -> torch.Tensor:
+def _to_whole(
+    ratio: torch.Tensor, rounding: Rounding, random_bits: torch.Tensor | None
+) -> torch.Tensor:
     """Round to integers, in place where the mode allows."""
     if rounding in _WHOLE:
         return _in_one_thread(_WHOLE[rounding], ratio)
@@ -177,7 +208,9 @@ def _to_whole(ratio: torch.Tensor, rounding: Rounding, random_bits: torch.Tensor
     return whole.add_(torch.copysign(away.to(ratio.dtype), ratio))
 
 
-def _in_one_thread(function: Callable[[torch.Tensor], torch.Tensor], values: torch.Tensor) -> torch.Tensor:
+def _in_one_thread(
+    function: Callable[[torch.Tensor], torch.Tensor], values: torch.Tensor
+) -> torch.Tensor:
     """Round values [n] to integers, in place, without other threads."""
     alone = not values.is_cpu or torch.get_num_threads() == 1
     for part in (values,) if alone else values.split(MKL_PARALLEL_FROM):
@@ -186,16 +219,30 @@ def _in_one_thread(function: Callable[[torch.Tensor], torch.Tensor], values: tor
 
 
 def _limit(
-    rounded: torch.Tensor, values: torch.Tensor, format: Format, rounding: Rounding, overflow: Overflow
+    rounded: torch.Tensor,
+    values: torch.Tensor,
+    format: Format,
+    rounding: Rounding,
+    overflow: Overflow,
 ) -> torch.Tensor:
     """Replace, in place, values that the format does not represent: beyond its max, or negative without a sign."""
     above, below, infinity = overflow_values(format, rounding, overflow)
-    end = format.max + ldexp(1.0, format.emax - format.significand_bits)  # the first value beyond the format
-    end = end if end <= torch.finfo(values.dtype).max else float("inf")  # the carrier overflows first
-    torch.threshold_(rounded, -end, below).neg_()  # in place: filling a mask would take longer than these four passes
+    end = format.max + ldexp(
+        1.0, format.emax - format.significand_bits
+    )  # the first value beyond the format
+    end = (
+        end if end <= torch.finfo(values.dtype).max else float("inf")
+    )  # the carrier overflows first
+    torch.threshold_(
+        rounded, -end, below
+    ).neg_()  # in place: filling a mask would take longer than these four passes
     torch.threshold_(rounded, -end, -above).neg_()
-    if infinity != format.max in (above, -below):  # directed: finite numbers stop at max, infinities do not
-        rounded.masked_fill_(values == float("inf"), infinity).masked_fill_(values == float("-inf"), -infinity)
+    if (
+        infinity != format.max in (above, -below)
+    ):  # directed: finite numbers stop at max, infinities do not
+        rounded.masked_fill_(values == float("inf"), infinity).masked_fill_(
+            values == float("-inf"), -infinity
+        )
     if not format.has_zero:
         rounded.clamp_(min=format.smallest_normal).masked_fill_(values == 0, float("nan"))
     if not format.signed:
@@ -216,10 +263,14 @@ def _are_valid_bits(bits: torch.Tensor) -> bool:
     return not whole.numel() or (int(whole.min()) >= 0 and int(whole.max()) < 2**RANDOM_BITS)
 
 
-def _check_random_bits(random_bits: torch.Tensor | None, rounding: Rounding, shape: torch.Size) -> None:
+def _check_random_bits(
+    random_bits: torch.Tensor | None, rounding: Rounding, shape: torch.Size
+) -> None:
     if rounding is not Rounding.STOCHASTIC:
         if random_bits is not None:
-            raise ValueError(f"random_bits are for Rounding.STOCHASTIC; {rounding} takes none. Leave them out.")
+            raise ValueError(
+                f"random_bits are for Rounding.STOCHASTIC; {rounding} takes none. Leave them out."
+            )
     elif random_bits is None or random_bits.shape != shape or not _are_valid_bits(random_bits):
         raise ValueError(
             f"stochastic rounding takes a random whole number below 2^{RANDOM_BITS} for each value, shape "

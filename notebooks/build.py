@@ -92,15 +92,26 @@ def for_hosts(cells: list[dict[str, Any]], lesson: str, setting: str) -> list[di
         )
     address, _, revision = setting.partition("@")
     if address.startswith(GITHUB):
-        address = address.removesuffix("/").removesuffix(".git")  # `git clone` takes both, a page's address has neither
+        address = address.removesuffix("/").removesuffix(
+            ".git"
+        )  # `git clone` takes both, a page's address has neither
     revision, place = revision or "main", address.removeprefix(GITHUB)
     names = {"address": address, "place": place, "revision": revision, "lesson": lesson}
-    badges = [f"[![open in {host}]({picture})]({link.format(**names)})" for host, (picture, link) in BADGES.items()]
+    badges = [
+        f"[![open in {host}]({picture})]({link.format(**names)})"
+        for host, (picture, link) in BADGES.items()
+    ]
     title, *others = cells
     if place != address:
         title = {**title, "source": [*title["source"], "\n\n", " ".join(badges)]}
     code = lines(HOSTED.replace("ADDRESS", f"{address}@{revision}"))
-    common = {"cell_type": "code", "id": "get-the-lab", "metadata": {}, "execution_count": None, "outputs": []}
+    common = {
+        "cell_type": "code",
+        "id": "get-the-lab",
+        "metadata": {},
+        "execution_count": None,
+        "outputs": [],
+    }
     return [title, {**common, "source": code}, *others]
 
 
@@ -121,12 +132,22 @@ class Head(NamedTuple):
 
 def heads() -> list[Head]:
     """Return all lessons in their order, read from the first lines of each source; "" for what it does not say."""
-    patterns = (r"^# # (?:\w+ · )?([^:\n]+)", r"About (\d+) minutes", r'^# %% \[markdown\] on_the_map="(.*)"$')
+    patterns = (
+        r"^# # (?:\w+ · )?([^:\n]+)",
+        r"About (\d+) minutes",
+        r'^# %% \[markdown\] on_the_map="(.*)"$',
+    )
     found = []
     for lesson in sources():
         text = lesson.text.read_text(encoding="utf-8")
         said = [re.search(pattern, text, re.MULTILINE) for pattern in patterns]
-        found.append(Head(lesson.name, lesson.name.split("_")[0], *[match[1] if match else "" for match in said]))
+        found.append(
+            Head(
+                lesson.name,
+                lesson.name.split("_")[0],
+                *[match[1] if match else "" for match in said],
+            )
+        )
     return found
 
 
@@ -137,7 +158,11 @@ def mapped(text: str) -> str:
     for name, number, title, minutes, seen in heads() if head else ():
         if seen:
             rows[number] = f"| **{number}** | [{title}]({name}.ipynb) | {minutes} | {seen} |\n"
-    return above + head + "".join(rows[number] for number in sorted(rows)) + MAP_ROW.sub("", below) if head else text
+    return (
+        above + head + "".join(rows[number] for number in sorted(rows)) + MAP_ROW.sub("", below)
+        if head
+        else text
+    )
 
 
 def neighbours(name: str) -> str:
@@ -187,7 +212,9 @@ def typeset(text: str) -> str:
     'from $2^{-24}$ on, in code `2^-24`'
     """
     power = re.compile(rf"{UNTOUCHED}|(?<![\w.^{{])2\^(?P<power>-?\d+)", re.MULTILINE | re.DOTALL)
-    return power.sub(lambda found: f"$2^{{{found['power']}}}$" if found["power"] else found[0], text)
+    return power.sub(
+        lambda found: f"$2^{{{found['power']}}}$" if found["power"] else found[0], text
+    )
 
 
 def linked(text: str, names: dict[str, str]) -> str:
@@ -234,25 +261,36 @@ def target_of(lesson: Lesson) -> Path:
 
 def wanted() -> dict[Path, str]:
     """Return the text of each learner's notebook, the glossary among them, by where it belongs."""
-    return {NOTEBOOKS / GLOSSARY: text_of(glossary())} | {target_of(s): text_of(learners(s)) for s in sources()}
+    return {NOTEBOOKS / GLOSSARY: text_of(glossary())} | {
+        target_of(s): text_of(learners(s)) for s in sources()
+    }
 
 
 def stale() -> list[Path]:
     """Return the notebooks that differ from what their sources give, are missing, or have no source."""
     texts = wanted()
     written = {path: path.read_text(encoding="utf-8") for path in NOTEBOOKS.glob("*.ipynb")}
-    return sorted(path for path in texts.keys() | written.keys() if texts.get(path) != written.get(path))
+    return sorted(
+        path for path in texts.keys() | written.keys() if texts.get(path) != written.get(path)
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the notebooks, or check them; return the exit status."""
-    parser = argparse.ArgumentParser(description="Write the learners' notebooks from notebooks/lessons.")
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if a notebook is not up to date")
+    parser = argparse.ArgumentParser(
+        description="Write the learners' notebooks from notebooks/lessons."
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; fail if a notebook is not up to date"
+    )
     check = parser.parse_args(arguments).check
     changed = stale()
     if check:
         for path in changed:
-            print(f"{path.name} differs from its source; `make notebooks` writes it anew", file=sys.stderr)
+            print(
+                f"{path.name} differs from its source; `make notebooks` writes it anew",
+                file=sys.stderr,
+            )
         return 1 if changed else 0
     texts = wanted()
     for path in changed:
@@ -260,16 +298,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
             path.write_text(texts[path], encoding="utf-8", newline="\n")
             print(f"wrote {path.name}")
         else:
-            print(f"{path.name} has no source in {SOURCES}: delete it, or write one", file=sys.stderr)
+            print(
+                f"{path.name} has no source in {SOURCES}: delete it, or write one", file=sys.stderr
+            )
     return 1 if set(changed) - texts.keys() else 0
 
 
 def _notebook(lesson: Lesson, edit: Callable[[str], str] | None) -> Notebook:
     """Return a lesson as a notebook, each code cell edited, and its text with links."""
-    names = {spelling: name for name, row in terms().items() for spelling in row.get("spellings", [name])}
+    names = {
+        spelling: name for name, row in terms().items() for spelling in row.get("spellings", [name])
+    }
     notebook = notebook_of(lesson, edit, lambda text: linked(typeset(mapped(text)), names))
     if links := neighbours(lesson.name):
-        notebook["cells"].append({"cell_type": "markdown", "id": "neighbours", "metadata": {}, "source": lines(links)})
+        notebook["cells"].append(
+            {"cell_type": "markdown", "id": "neighbours", "metadata": {}, "source": lines(links)}
+        )
     return {**notebook, "cells": for_hosts(notebook["cells"], lesson.name, repository())}
 
 

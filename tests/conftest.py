@@ -17,19 +17,31 @@ from tests.kernels import preloaded
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 # What takes longest: begun last, it would hold one process while the others have nothing left to do.
-LONGEST = ("tests/test_notebooks.py", "tests/grading/", "tests/browser/", "tests/classroom/", "tests/amp/distributed/")
+LONGEST = (
+    "tests/test_notebooks.py",
+    "tests/grading/",
+    "tests/browser/",
+    "tests/classroom/",
+    "tests/amp/distributed/",
+)
 
 for variable in THREAD_VARIABLES:
     os.environ.setdefault(variable, "1")
 
 
 def pytest_report_header() -> str:
-    return "threads: " + ", ".join(f"{variable}={os.environ[variable]}" for variable in THREAD_VARIABLES)
+    return "threads: " + ", ".join(
+        f"{variable}={os.environ[variable]}" for variable in THREAD_VARIABLES
+    )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the modules of LONGEST first, in that order; pytest-xdist keeps it under --no-loadscope-reorder."""
-    items.sort(key=lambda item: min([i for i, path in enumerate(LONGEST) if item.nodeid.startswith(path)], default=99))
+    items.sort(
+        key=lambda item: min(
+            [i for i, path in enumerate(LONGEST) if item.nodeid.startswith(path)], default=99
+        )
+    )
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -52,7 +64,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 @pytest.fixture(scope="module")
 def preloaded_kernels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Jupyter kernels that this process and its children start have imported torch and the lab; see tests.kernels."""
-    with preloaded(tmp_path_factory.mktemp("kernels")) as environment, pytest.MonkeyPatch.context() as patch:
+    with (
+        preloaded(tmp_path_factory.mktemp("kernels")) as environment,
+        pytest.MonkeyPatch.context() as patch,
+    ):
         for name, value in environment.items():
             patch.setenv(name, value)
         yield

@@ -22,13 +22,21 @@ TESTS = {"tests": {r"\1": r"(tests/\w+)/.*", "tests/*.py": r"tests/.*"}}
 
 def count(parts: dict[str, dict[str, str]]) -> dict[str, dict[str, Counter[str]]]:
     """Return part -> row -> files, lines of Python, lines of JavaScript and CSS."""
-    patterns = [(part, row, re.compile(pattern)) for part, rows in parts.items() for row, pattern in rows.items()]
+    patterns = [
+        (part, row, re.compile(pattern))
+        for part, rows in parts.items()
+        for row, pattern in rows.items()
+    ]
     found: dict[str, dict[str, Counter[str]]] = {part: defaultdict(Counter) for part in parts}
     for top in ("labkit", "notebooks", "docs", "tests"):
         for path in sorted((ROOT / top).rglob("*.*")):
             name = path.relative_to(ROOT).as_posix()
             if path.suffix in COLUMNS and ".ipynb_checkpoints" not in name:
-                belongs = [(part, row, match) for part, row, pattern in patterns if (match := pattern.match(name))]
+                belongs = [
+                    (part, row, match)
+                    for part, row, pattern in patterns
+                    if (match := pattern.match(name))
+                ]
                 for part, row, match in belongs[:1]:
                     lines = len(path.read_text(encoding="utf-8").splitlines())
                     found[part][match.expand(row)].update({"files": 1, COLUMNS[path.suffix]: lines})
@@ -42,10 +50,15 @@ def print_counts(found: dict[str, dict[str, Counter[str]]]) -> None:
         total = sum(rows.values(), Counter())
         whole += total
         for name, row in [(part, Counter()), *sorted(rows.items()), ("sum", total)]:
-            cells = [f"{row[column]:,}" if row else column for column in ("files", "Python", "JS, CSS")]
+            cells = [
+                f"{row[column]:,}" if row else column for column in ("files", "Python", "JS, CSS")
+            ]
             print(f"{name:<24}", *(f"{cell:>9}" for cell in cells))
         print()
-    print("all:", ", ".join(f"{whole[column]:,} {column}" for column in ("files", "Python", "JS, CSS")))
+    print(
+        "all:",
+        ", ".join(f"{whole[column]:,} {column}" for column in ("files", "Python", "JS, CSS")),
+    )
 
 
 if __name__ == "__main__":

@@ -29,18 +29,29 @@ def preloaded(folder: Path) -> Iterator[dict[str, str]]:
     if sys.platform != "linux":
         yield {}
         return
-    address, specification = f"labkit-{secrets.token_hex(8)}", folder / "kernels" / "python3" / "kernel.json"
+    address, specification = (
+        f"labkit-{secrets.token_hex(8)}",
+        folder / "kernels" / "python3" / "kernel.json",
+    )
     specification.parent.mkdir(parents=True)
     ask = [sys.executable, "-S", "-E", __file__, "ask", address, "-f", "{connection_file}"]
-    specification.write_text(json.dumps({"argv": ask, "display_name": "Python 3", "language": "python"}))
-    paths = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    specification.write_text(
+        json.dumps({"argv": ask, "display_name": "Python 3", "language": "python"})
+    )
+    paths = os.pathsep.join(
+        [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
     environment = {**os.environ, "PYTHONPATH": paths}
     serve = [sys.executable, __file__, "serve", address]
     server = subprocess.Popen(serve, env=environment, stdout=subprocess.PIPE)
     try:
         assert server.stdout is not None
         assert server.stdout.readline() == b"ready\n"
-        yield {"JUPYTER_PATH": os.pathsep.join([str(folder), *filter(None, [os.environ.get("JUPYTER_PATH")])])}
+        yield {
+            "JUPYTER_PATH": os.pathsep.join(
+                [str(folder), *filter(None, [os.environ.get("JUPYTER_PATH")])]
+            )
+        }
     finally:
         server.terminate()
         server.wait()
@@ -113,7 +124,9 @@ def become_kernel(asked: dict[str, Any], streams: list[int]) -> None:
 
 def ask(address: str, *arguments: str) -> int:
     """Ask the server for a kernel, forward interrupts to it, and return when it has ended."""
-    request = json.dumps({"arguments": arguments, "environment": dict(os.environ), "folder": os.getcwd()})
+    request = json.dumps(
+        {"arguments": arguments, "environment": dict(os.environ), "folder": os.getcwd()}
+    )
     with socket.socket(socket.AF_UNIX) as server:
         server.connect(f"\0{address}")
         socket.send_fds(server, [request.encode()], [0, 1, 2])

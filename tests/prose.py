@@ -38,7 +38,9 @@ DIALECT = re.compile(
 )
 NAME = "a name that does not say what the function does"
 
-TEST_NAME = re.compile(r"_(told|said|asked|nobody|whoever|hears|heard|came_of|hearsay|for_ever|stands)(_|$)")
+TEST_NAME = re.compile(
+    r"_(told|said|asked|nobody|whoever|hears|heard|came_of|hearsay|for_ever|stands)(_|$)"
+)
 
 # At most twenty, each a whole sentence that is right as it is.
 EXCEPTIONS = {
@@ -84,12 +86,20 @@ def of_python(tree: ast.Module) -> Iterator[Prose]:
     for node in ast.walk(tree):
         if isinstance(node, DOCUMENTED) and (text := ast.get_docstring(node)):
             docstrings.add(id(node.body[0].value))  # type: ignore[attr-defined]
-            yield Prose(node.body[0].lineno, re.sub(r"(?m)^ *(>>>|\.\.\.) .*$", "", text), docstring=True)
+            yield Prose(
+                node.body[0].lineno, re.sub(r"(?m)^ *(>>>|\.\.\.) .*$", "", text), docstring=True
+            )
         if isinstance(node, ast.JoinedStr):
             docstrings.update(id(part) for part in node.values)
-            parts = (str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values)
+            parts = (
+                str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values
+            )
             yield Prose(node.lineno, "".join(parts))
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and id(node) not in docstrings
+        ):
             code = re.search(r"^\s*(import|from|def|class|with) |[{};]\n", node.value, re.MULTILINE)
             if len(node.value.split()) > 3 and not code:
                 yield Prose(node.lineno, node.value)
@@ -105,7 +115,9 @@ def of_cells(text: str) -> Iterator[Prose]:
 
 def of_markdown(text: str) -> Iterator[Prose]:
     """Yield paragraphs, items of lists and cells of tables, without code, formulas and the addresses of links."""
-    text = re.sub(r"(?ms)^```.*?^```|\$\$.*?\$\$", lambda match: "\n" * match.group().count("\n"), text)
+    text = re.sub(
+        r"(?ms)^```.*?^```|\$\$.*?\$\$", lambda match: "\n" * match.group().count("\n"), text
+    )
     text = re.sub(r"\]\([^)]*\)", "]", text)
     start, held = 1, ""
     for number, line in enumerate([*text.splitlines(), ""], 1):
@@ -126,8 +138,12 @@ def strings(value: object) -> Iterator[str]:
 
 def sentences(text: str) -> list[str]:
     """Split a passage at its full stops, its blank lines and its lists."""
-    text = re.sub(r"(?m)^ *[\w.*]+(, [\w.*]+)* {2,}", "\n\n", text)  # a row of a table: its first column
-    parts = re.split(r"(?<=[.?!])[\"')*_`]*\s+(?=[\"'(*_`A-Z0-9])|\n\s*\n|\n\s*[-*] |\n(?= {4})|: *(?=\n)", text)
+    text = re.sub(
+        r"(?m)^ *[\w.*]+(, [\w.*]+)* {2,}", "\n\n", text
+    )  # a row of a table: its first column
+    parts = re.split(
+        r"(?<=[.?!])[\"')*_`]*\s+(?=[\"'(*_`A-Z0-9])|\n\s*\n|\n\s*[-*] |\n(?= {4})|: *(?=\n)", text
+    )
     return [" ".join(part.split()) for part in parts if part and len(part.split()) > 1]
 
 
@@ -136,13 +152,21 @@ def faults(path: Path) -> Iterator[Fault]:
     name = path.relative_to(ROOT).as_posix()
     for passage in passages(path):
         for place, sentence in enumerate(sentences(passage.text)):
-            rules = [rule for pattern, rule in WORDS.items() if re.search(pattern, sentence, re.IGNORECASE)]
+            rules = [
+                rule
+                for pattern, rule in WORDS.items()
+                if re.search(pattern, sentence, re.IGNORECASE)
+            ]
             if passage.docstring and place == 0 and sentence.endswith("?"):
                 rules.append(QUESTION)
             is_text = re.search(r"[.,:;?!]", sentence) and not sentence.startswith("Source: ")
             if is_text and (length := len(re.sub(r"`[^`]*`", "code", sentence).split())) > LONGEST:
                 rules.append(f"{length} words in one sentence; at most {LONGEST}")
-            yield from (Fault(name, passage.line, rule, sentence) for rule in rules if sentence not in EXCEPTIONS)
+            yield from (
+                Fault(name, passage.line, rule, sentence)
+                for rule in rules
+                if sentence not in EXCEPTIONS
+            )
     if path.suffix == ".py":
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef | ast.ClassDef) and DIALECT.fullmatch(node.name):
@@ -153,14 +177,24 @@ def faults(path: Path) -> Iterator[Fault]:
 
 def test_names(path: Path) -> Iterator[Fault]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_") and TEST_NAME.search(node.name):
+        if (
+            isinstance(node, ast.FunctionDef)
+            and node.name.startswith("test_")
+            and TEST_NAME.search(node.name)
+        ):
             yield Fault(path.name, node.lineno, NAME, node.name)
 
 
 def files(paths: list[str]) -> list[Path]:
     found = [ROOT / path for path in paths]
-    below = [file for path in found for file in (sorted(path.rglob("*.*")) if path.is_dir() else [path])]
-    return [file for file in below if file.suffix in {".py", ".md", ".toml"} and ".ipynb_checkpoints" not in file.parts]
+    below = [
+        file for path in found for file in (sorted(path.rglob("*.*")) if path.is_dir() else [path])
+    ]
+    return [
+        file
+        for file in below
+        if file.suffix in {".py", ".md", ".toml"} and ".ipynb_checkpoints" not in file.parts
+    ]
 
 
 if __name__ == "__main__":

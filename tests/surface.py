@@ -77,7 +77,9 @@ def imports() -> Iterator[str]:
         for module, names in re.findall(
             r"^[>\s`.]*from (labkit[\w.]*) import (\([^)]*\)|[^\n`#]+)", text, re.MULTILINE
         ):
-            yield from (f"{module}: {name}" for name in re.findall(r"\w+", re.sub(r" as \w+", "", names)))
+            yield from (
+                f"{module}: {name}" for name in re.findall(r"\w+", re.sub(r" as \w+", "", names))
+            )
         yield from re.findall(r"^[>\s`.]*import (labkit[\w.]*)", text, re.MULTILINE)
 
 
@@ -93,7 +95,10 @@ def answers(exercise_id: str, mistakes: bool = True) -> dict[str, list[Any]]:
     """Return a sketch of what the reference, and each known mistake, answer in the notebook and with one seed."""
     exercise = EXERCISES[exercise_id]
     paper = grading_cases(exercise, SEED)
-    known = {"": exercise.reference, **{each.name: each.answer for each in exercise.mistakes if mistakes}}
+    known = {
+        "": exercise.reference,
+        **{each.name: each.answer for each in exercise.mistakes if mistakes},
+    }
     return {name: sketch(known_outcomes(paper, function)) for name, function in known.items()}
 
 
@@ -112,7 +117,10 @@ def sketch(value: object) -> list[Any]:
         else:
             structure.update(f"{part}\n".encode())
     weighted = sum(number * (1 + place % 7) for place, number in enumerate(numbers))
-    return [structure.hexdigest()[:12], float(f"{weighted:.9g}") if math.isfinite(weighted) else str(weighted)]
+    return [
+        structure.hexdigest()[:12],
+        float(f"{weighted:.9g}") if math.isfinite(weighted) else str(weighted),
+    ]
 
 
 def parts(value: object) -> Iterator[str | float]:
@@ -154,10 +162,14 @@ def main() -> None:
     kept = json.loads(FILE.read_text(encoding="utf-8"))["answers"] if ids else {}
     found = {
         **surface(),
-        "answers": {id: kept[id] if id in {*kept} - {*ids} else answers(id) for id in sorted(EXERCISES)},
+        "answers": {
+            id: kept[id] if id in {*kept} - {*ids} else answers(id) for id in sorted(EXERCISES)
+        },
     }
     text = json.dumps(found, indent=1, ensure_ascii=False, sort_keys=True)
-    text = re.sub(r"\[\s+(\"\w{12}\"),\s+([^\s\]]+)\s+\]", r"[\1, \2]", text)  # a sketch stands on one line
+    text = re.sub(
+        r"\[\s+(\"\w{12}\"),\s+([^\s\]]+)\s+\]", r"[\1, \2]", text
+    )  # a sketch stands on one line
     FILE.write_text(text + "\n", encoding="utf-8")
 
 

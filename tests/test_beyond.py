@@ -17,12 +17,21 @@ from notebooks import build
 
 LESSONS = ("11_beyond_fp16", "11b_eight_and_four_bits", "11c_order_and_positions")
 NOTEBOOKS = [
-    {cell["id"]: "".join(cell["source"]) for cell in build.learners(build.lesson(name))["cells"]} for name in LESSONS
+    {cell["id"]: "".join(cell["source"]) for cell in build.learners(build.lesson(name))["cells"]}
+    for name in LESSONS
 ]
 SETUPS = {cell: cells["setup"] for cells in NOTEBOOKS for cell in cells}
 CELLS = {cell: source for cells in NOTEBOOKS for cell, source in cells.items()}
 TEXT = " ".join("\n".join(CELLS.values()).split())
-BEYOND = ("BF16 stochastic", "BF16 Kahan", "FP8 current", "FP8 delayed", "MXFP8", "NVFP4", "unit scaled")
+BEYOND = (
+    "BF16 stochastic",
+    "BF16 Kahan",
+    "FP8 current",
+    "FP8 delayed",
+    "MXFP8",
+    "NVFP4",
+    "unit scaled",
+)
 
 
 def defined_in(*cells: str) -> dict[str, Any]:
@@ -50,7 +59,9 @@ def test_no_gain_moves_in_bf16_and_most_do_in_fp32() -> None:
 def test_bf16_disagrees_eight_times_as_much_as_fp16() -> None:
     of = defined_in("touch-mismatch")["log_probabilities"]
     low = (torch.bfloat16, torch.float16)
-    bf16, fp16 = (float((of(dtype, True) - of(dtype, False)).square().mean().sqrt()) for dtype in low)
+    bf16, fp16 = (
+        float((of(dtype, True) - of(dtype, False)).square().mean().sqrt()) for dtype in low
+    )
     assert bf16 / fp16 == pytest.approx(8, rel=0.25)
     assert answer("mismatch") == "BF16"
 
@@ -73,7 +84,11 @@ def test_the_delayed_scale_protects_from_a_bad_batch_after_a_long_history_too() 
     run = names["with_a_bad_batch"]
     losses = {recipe: run(recipe) for recipe in ("FP32", "FP8 current", "FP8 delayed")}
     assert losses["FP8 delayed"][50] < 2 < 5 < min(losses["FP32"][50], losses["FP8 current"][50])
-    assert all(losses["FP8 delayed"][at] < losses[other][at] for at in (55, 69) for other in ("FP32", "FP8 current"))
+    assert all(
+        losses["FP8 delayed"][at] < losses[other][at]
+        for at in (55, 69)
+        for other in ("FP32", "FP8 current")
+    )
     assert answer("outlier") == "FP8, delayed scales"
     assert delayed.products is not None
     assert delayed.products.history == 16
@@ -95,7 +110,10 @@ def test_a_second_moment_in_bf16_falls_unless_beta2_is_near_1() -> None:
 
 def test_autocast_rounds_positions_and_angles() -> None:
     """The rows of the table; the angles alone fail later than the positions."""
-    right, starts = defined_in("touch-positions")["right_ones"], (0, 200, 300, 1000, 2100, 5000, 9000)
+    right, starts = (
+        defined_in("touch-positions")["right_ones"],
+        (0, 200, 300, 1000, 2100, 5000, 9000),
+    )
     rows = {
         name: [round(right(start, **formats), 2) for start in starts]
         for name, formats in {
@@ -125,9 +143,14 @@ def test_rotating_makes_the_error_larger_and_the_zeros_fewer() -> None:
 def test_another_order_changes_most_sums_of_2048_products_in_the_last_digits() -> None:
     """The two orders are written out: which one a library takes is its own affair."""
     numbers = np.random.default_rng(0)
-    products = (numbers.standard_normal((2048, 1)) * numbers.standard_normal((2048, 512))).astype(np.float32)
+    products = (numbers.standard_normal((2048, 1)) * numbers.standard_normal((2048, 512))).astype(
+        np.float32
+    )
     in_turn = np.add.accumulate(products, axis=0)[-1]
-    halves = np.add.accumulate(products[:1024], axis=0)[-1] + np.add.accumulate(products[1024:], axis=0)[-1]
+    halves = (
+        np.add.accumulate(products[:1024], axis=0)[-1]
+        + np.add.accumulate(products[1024:], axis=0)[-1]
+    )
     assert (in_turn != halves).mean() > 0.8
     assert np.abs(in_turn - halves).max() < 1e-3 < 1 < np.abs(in_turn).max()
     assert answer("rows") == "few, and the others differ in the last digits"
@@ -135,19 +158,27 @@ def test_another_order_changes_most_sums_of_2048_products_in_the_last_digits() -
 
 def test_the_first_position_that_is_not_there() -> None:
     places = torch.arange(5000)
-    first = {dtype: int((places.to(dtype).int() != places).nonzero()[0]) for dtype in (torch.bfloat16, torch.float16)}
+    first = {
+        dtype: int((places.to(dtype).int() != places).nonzero()[0])
+        for dtype in (torch.bfloat16, torch.float16)
+    }
     assert first == {torch.bfloat16: 257, torch.float16: 2049}
     assert answer("positions") == "257"
 
 
 def test_wider_layers_lose_more_gradients_in_e4m3() -> None:
     names = defined_in("touch-width")
-    shares = [f"{names['zeros_in_e4m3'](names['activation_gradients'](width)[1]):.0%}" for width in (64, 1024)]
+    shares = [
+        f"{names['zeros_in_e4m3'](names['activation_gradients'](width)[1]):.0%}"
+        for width in (64, 1024)
+    ]
     assert ", then ".join(shares) == answer("width")
 
 
 def compared(task: str, recipes: tuple[str, ...], seeds: int) -> Comparison:
-    runs = tuple(recorded(task, recipe, seed) for recipe in ("FP32", *recipes) for seed in range(seeds))
+    runs = tuple(
+        recorded(task, recipe, seed) for recipe in ("FP32", *recipes) for seed in range(seeds)
+    )
     return Comparison(task, runs, margin=TASKS[task].margin)
 
 
@@ -160,6 +191,9 @@ def test_the_table_of_four_tasks_says_what_is_on_record_and_24_seeds_tell_what_3
     assert all(set(of.values()) == {"as good"} for of in verdicts.values())
     assert [recipe for recipe in BEYOND if small[recipe] == "as good"] == ["FP8 current"]
     assert "is *as good* as FP32" in TEXT
-    few, many = (compared("segmentation_small", ("BF16 Kahan",), seeds).difference("BF16 Kahan") for seeds in (3, 24))
+    few, many = (
+        compared("segmentation_small", ("BF16 Kahan",), seeds).difference("BF16 Kahan")
+        for seeds in (3, 24)
+    )
     assert (few.verdict, many.verdict) == ("cannot tell", "as good")
     assert (round(few.interval_90, 2), many.interval_90 < 0.01) == (0.05, True)

@@ -35,9 +35,13 @@ def test_python_dash_m_is_the_same_command_and_a_closed_pipe_is_no_error():
     assert done.stdout.startswith(f"labkit {labkit.__version__} ")
     if os.name == "nt":
         return
-    reads, writes = os.pipe()  # `labkit version | head -0`: the pipe is closed before a word is written
+    reads, writes = (
+        os.pipe()
+    )  # `labkit version | head -0`: the pipe is closed before a word is written
     os.close(reads)
-    done = subprocess.run(command, stdout=writes, stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False)
+    done = subprocess.run(
+        command, stdout=writes, stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False
+    )
     os.close(writes)
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -104,16 +108,24 @@ def test_what_does_not_exist_is_named_with_what_does(capsys, tmp_path, monkeypat
 
 
 def test_check_prints_the_report_and_fails_when_something_is_red(monkeypatch, capsys):
-    for level, remedy, status in [(Status.OK, "", 0), (Status.WARN, "close one", 0), (Status.BAD, "close all", 1)]:
+    for level, remedy, status in [
+        (Status.OK, "", 0),
+        (Status.WARN, "close one", 0),
+        (Status.BAD, "close all", 1),
+    ]:
         finding = Finding("memory", level, "1.5 GiB available", remedy)
-        monkeypatch.setattr("labkit.machine.check_machine", lambda finding=finding: Report((finding,)))
+        monkeypatch.setattr(
+            "labkit.machine.check_machine", lambda finding=finding: Report((finding,))
+        )
         assert cli.main(["check"]) == status
         out = capsys.readouterr().out
         assert finding.what in out
         assert finding.remedy in out
 
 
-def test_a_missing_package_is_answered_with_how_to_get_it_and_one_of_our_own_is_not_hidden(monkeypatch, capsys):
+def test_a_missing_package_is_answered_with_how_to_get_it_and_one_of_our_own_is_not_hidden(
+    monkeypatch, capsys
+):
     def needs(name: str, _: Namespace) -> None:
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
@@ -127,12 +139,16 @@ def test_a_missing_package_is_answered_with_how_to_get_it_and_one_of_our_own_is_
         cli.main(["check"])
 
 
-@pytest.mark.skipif(os.name == "nt", reason="Windows cannot replace a process; JupyterLab is started there")
+@pytest.mark.skipif(
+    os.name == "nt", reason="Windows cannot replace a process; JupyterLab is started there"
+)
 def test_lab_becomes_jupyterlab_on_the_notebook_and_finds_labkit_first(monkeypatch, tmp_path):
     notebook = tmp_path / "mine.ipynb"
     notebook.write_text("{}")
     started = []
-    monkeypatch.setattr(os, "execve", lambda path, words, environment: started.append((words, environment)))
+    monkeypatch.setattr(
+        os, "execve", lambda path, words, environment: started.append((words, environment))
+    )
     monkeypatch.setattr(subprocess, "call", lambda words, env: 0)
     cli.main(["lab", "--no-browser", "--port", "9999", str(notebook)])
     ((words, environment),) = started
@@ -141,9 +157,13 @@ def test_lab_becomes_jupyterlab_on_the_notebook_and_finds_labkit_first(monkeypat
     assert os.pathsep.join(others).endswith(os.environ["PATH"]), "and all else as before"
     assert "" not in notebooks.lab_environment({})["PATH"].split(os.pathsep)
     assert words[:3] == [sys.executable, "-m", "jupyterlab"]
-    assert {"--no-browser", "--ServerApp.port=9999", f"--ServerApp.root_dir={tmp_path}"} <= set(words)
+    assert {"--no-browser", "--ServerApp.port=9999", f"--ServerApp.root_dir={tmp_path}"} <= set(
+        words
+    )
     assert "--LabApp.default_url=/lab/tree/mine.ipynb" in words
-    assert notebooks.lab_flags(notebooks.notebook_to_open(None), is_root=False, browser=True, port=8888) == [
+    assert notebooks.lab_flags(
+        notebooks.notebook_to_open(None), is_root=False, browser=True, port=8888
+    ) == [
         f"--ServerApp.root_dir={ROOT}",
         "--ServerApp.port=8888",
         "--LabApp.default_url=/lab/tree/notebooks/00_start.ipynb",
@@ -163,11 +183,19 @@ def test_a_browser_opens_only_where_there_is_a_screen(monkeypatch):
         (False, "linux", {}, False),
         (False, "darwin", {"SSH_CONNECTION": "far away"}, False),
     ]:
-        assert notebooks.can_open_browser(is_root, platform, environment) is opens, (is_root, platform, environment)
+        assert notebooks.can_open_browser(is_root, platform, environment) is opens, (
+            is_root,
+            platform,
+            environment,
+        )
 
 
-def test_compare_says_what_lies_in_the_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    race = f"compare small_targets --recipes FP32 O1 --seeds 0 --workers 1 --folder {tmp_path}".split()
+def test_compare_says_what_lies_in_the_way(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    race = (
+        f"compare small_targets --recipes FP32 O1 --seeds 0 --workers 1 --folder {tmp_path}".split()
+    )
     assert cli.main(race) == 0
     said = capsys.readouterr().out
     assert "O1: one seed" in said
@@ -184,16 +212,28 @@ def broken(folder: Path, package: str) -> Path:
     return folder
 
 
-def test_check_says_which_packages_cannot_be_imported_and_what_to_do(tmp_path: Path, monkeypatch) -> None:
+def test_check_says_which_packages_cannot_be_imported_and_what_to_do(
+    tmp_path: Path, monkeypatch
+) -> None:
     monkeypatch.setenv("PYTHONPATH", str(broken(tmp_path, "anywidget")))
     assert import_error("json") == ""
-    needed, installed = {"anywidget": "0.9", "numpy": "2"}, {"fp16-lab": "1", "anywidget": "0.11", "numpy": "2.4"}
-    found = list(packages(needed, installed.get, lambda names: {n: p for n in names if (p := import_error(n))}))
+    needed, installed = (
+        {"anywidget": "0.9", "numpy": "2"},
+        {"fp16-lab": "1", "anywidget": "0.11", "numpy": "2.4"},
+    )
+    found = list(
+        packages(
+            needed, installed.get, lambda names: {n: p for n in names if (p := import_error(n))}
+        )
+    )
     assert [(finding.name, finding.status) for finding in found] == [
         ("labkit", Status.OK), ("anywidget", Status.BAD), ("numpy", Status.OK),
     ]  # fmt: skip
     assert "cannot be imported: ImportError: libcudart" in found[1].what
-    command, without_torch = [sys.executable, "-m", "labkit", "check"], environment(broken(tmp_path, "torch"))
+    command, without_torch = (
+        [sys.executable, "-m", "labkit", "check"],
+        environment(broken(tmp_path, "torch")),
+    )
     done = subprocess.run(command, env=without_torch, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "torch cannot be imported: ImportError: libcudart.so.12" in done.stdout
@@ -203,7 +243,9 @@ def test_check_says_which_packages_cannot_be_imported_and_what_to_do(tmp_path: P
 
 @pytest.mark.skipif(os.name == "nt", reason="an interrupt is sent otherwise on Windows")
 @pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
-def test_compare_reports_what_begins_and_when_interrupted_what_is_kept(tmp_path: Path, workers: str) -> None:
+def test_compare_reports_what_begins_and_when_interrupted_what_is_kept(
+    tmp_path: Path, workers: str
+) -> None:
     command = [sys.executable, "-m", "labkit", "compare", "digits", "--recipes", "FP32", "--seeds",
                *map(str, range(200)), "--folder", str(tmp_path), "--device", "cpu", "--workers", workers]  # fmt: skip
     process = subprocess.Popen(
@@ -229,7 +271,16 @@ def test_compare_reports_what_begins_and_when_interrupted_what_is_kept(tmp_path:
 
 def test_options_after_the_script_are_passed_to_it_and_reported(tmp_path: Path, capsys) -> None:
     (tmp_path / "train.py").write_text("import sys\nprint('arguments', sys.argv[1:])\n")
-    cli.main(["watch", "--folder", str(tmp_path / "seen"), str(tmp_path / "train.py"), "--every=3", "--own"])
+    cli.main(
+        [
+            "watch",
+            "--folder",
+            str(tmp_path / "seen"),
+            str(tmp_path / "train.py"),
+            "--every=3",
+            "--own",
+        ]
+    )
     output = capsys.readouterr()
     assert "arguments ['--every=3', '--own']" in output.out
     assert "--every=3 stands after" in output.err

@@ -31,7 +31,9 @@ def section(module: str) -> str:
 def test_a_packages_exports_are_on_the_page_with_their_docstrings() -> None:
     for room in build.PACKAGES:
         module = importlib.import_module(f"labkit.{room}")
-        exported = {name: getattr(module, name) for name in getattr(module, "__all__", ("round_tensor",))}
+        exported = {
+            name: getattr(module, name) for name in getattr(module, "__all__", ("round_tensor",))
+        }
         assert exported
         for name, value in exported.items():
             assert f"### {name}\n" in section(room)
@@ -40,7 +42,9 @@ def test_a_packages_exports_are_on_the_page_with_their_docstrings() -> None:
 
 
 def test_the_catalogue_has_each_widget_with_its_picture_and_lines_that_run() -> None:
-    assert catalogue.PAGE.read_text(encoding="utf-8") == catalogue.page(), "`make docs` writes it anew"
+    assert catalogue.PAGE.read_text(encoding="utf-8") == catalogue.page(), (
+        "`make docs` writes it anew"
+    )
     classes = {name for name in widgets.__all__ if inspect.isclass(getattr(widgets, name))}
     shown = {name for name in classes if issubclass(getattr(widgets, name), LabWidget)}
     names = {row.name for row in catalogue.WIDGETS}
@@ -48,13 +52,18 @@ def test_the_catalogue_has_each_widget_with_its_picture_and_lines_that_run() -> 
     assert {row.lesson for row in catalogue.WIDGETS} <= {lesson.name for lesson in lessons()}
     for row in catalogue.WIDGETS:
         ast.parse(catalogue.opening(row))
-        assert (catalogue.PICTURES / f"{row.name}.png").is_file() is row.still, "`make pictures` takes them"
+        assert (catalogue.PICTURES / f"{row.name}.png").is_file() is row.still, (
+            "`make pictures` takes them"
+        )
 
 
 def test_worked_examples_of_tables_and_of_signatures_long_and_short() -> None:
     assert "### RECIPES\n\nA `dict` of `Recipe`: `FP32`, " in PAGE
     assert "### FP16\n\nA `Format`: `" in PAGE
-    assert "def advance(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:\n" in PAGE
+    assert (
+        "def advance(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:\n"
+        in PAGE
+    )
     assert f"    init_scale: float = {ScalerConfig().init_scale!r},\n" in PAGE
     assert "    *,\n    enabled: bool = True,\n" in PAGE, "autocast takes its options by name"
 
@@ -72,7 +81,10 @@ def test_an_error_message_leads_to_what_it_means_and_to_its_repair() -> None:
     text = errors.page()
     section = text.split('<a id="mask_constant"></a>')[1].split("<a id=")[0]
     for name in ("c10::Half", "at::Half"):
-        assert f"- [`value cannot be converted to type {name} without overflow`](#mask_constant)" in text
+        assert (
+            f"- [`value cannot be converted to type {name} without overflow`](#mask_constant)"
+            in text
+        )
         assert f"value cannot be converted to type {name}" in section
     assert cards()["mask_constant"].repair in section
     assert "[NVIDIA/apex#1052](https://github.com/NVIDIA/apex/issues/1052)" in section
@@ -118,8 +130,13 @@ def test_the_facts_of_the_readme_are_those_of_lessons_and_pins() -> None:
     assert sum(int(a or b) for a, b in stated) == 60 * hours + minutes
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     oldest, below = re.fullmatch(r"torch>=([\d.]+),<(\d+)", project["dependencies"][0]).groups()  # type: ignore[union-attr]
-    (pinned,) = re.findall(r"^torch==(.*)$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
-    for versions in (facts["torch"], re.findall(r"^\| torch \| (.*) \|$", PRACTITIONERS, re.MULTILINE)[0]):
+    (pinned,) = re.findall(
+        r"^torch==(.*)$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    for versions in (
+        facts["torch"],
+        re.findall(r"^\| torch \| (.*) \|$", PRACTITIONERS, re.MULTILINE)[0],
+    ):
         assert f"{oldest} or newer, below {below}" in versions
         assert pinned in versions
 
@@ -141,7 +158,10 @@ def test_what_else_practitioners_read_of_is_there() -> None:
     for line in lines:
         exec(line, {})
     (recipe,) = re.findall(r"`(replace\(RECIPES.*?\))`", PRACTITIONERS)
-    assert eval(recipe, {"replace": replace, "RECIPES": RECIPES, "PRESETS": PRESETS}).scaler.init_scale == 2.0**32
+    assert (
+        eval(recipe, {"replace": replace, "RECIPES": RECIPES, "PRESETS": PRESETS}).scaler.init_scale
+        == 2.0**32
+    )
     assert all(name in PRACTITIONERS for name in PRESETS)
     (command,) = re.findall(r"^    labkit compare (.*)$", PRACTITIONERS, flags=re.MULTILINE)
     assert len(parser_of("compare").parse_args(shlex.split(command)).seeds) == 3
@@ -149,7 +169,11 @@ def test_what_else_practitioners_read_of_is_there() -> None:
 
 def test_the_table_of_lessons_is_that_of_lesson_00_with_each_lesson_s_minutes() -> None:
     rows = dict(re.findall(r"^\| (\d\w+) [^|]*\| (\d+) \|", LEARNERS, flags=re.MULTILINE))
-    texts = {lesson.name: lesson.text.read_text(encoding="utf-8") for lesson in lessons() if lesson.name != "00_start"}
+    texts = {
+        lesson.name: lesson.text.read_text(encoding="utf-8")
+        for lesson in lessons()
+        if lesson.name != "00_start"
+    }
     about = re.compile(r"^# About (\d+) minutes", flags=re.MULTILINE)
     assert {lesson: [said] for lesson, said in rows.items()} == {
         name.split("_")[0]: about.findall(text) for name, text in texts.items()
@@ -168,9 +192,13 @@ def anchors(page: Path) -> set[str]:
 def test_links_lead_to_a_file_and_to_a_heading(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     links = re.findall(r"\]\((?!http)([^)#]+)\)|src(?:set)?=\"(?!http)([^\"]+)\"", text)
-    assert [link for pair in links for link in pair if link and not (page.parent / link).exists()] == []
+    assert [
+        link for pair in links for link in pair if link and not (page.parent / link).exists()
+    ] == []
     sections = re.findall(r"\]\((?!http)([^)#]*)#([^)]+)\)", text)
-    assert [(to, name) for to, name in sections if name not in anchors(page.parent / to if to else page)] == []
+    assert [
+        (to, name) for to, name in sections if name not in anchors(page.parent / to if to else page)
+    ] == []
 
 
 LAYERS = ("formats", "interop", "instrument", "gemm", "amp", "train")

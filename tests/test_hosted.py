@@ -25,19 +25,30 @@ NEEDED = {"torch": "2.10", "ipywidgets": "7.6", "anywidget": "0.9.13"}
 COLAB = {"fp16-lab": "0.2.0", "torch": "2.11.0+cu128", "ipywidgets": "7.7.1"}
 CELLS = [
     {"cell_type": "markdown", "id": "title", "metadata": {}, "source": ["# 06 · Loss scaling"]},
-    {"cell_type": "code", "id": "one", "metadata": {}, "execution_count": None, "outputs": [], "source": ["1"]},
+    {
+        "cell_type": "code",
+        "id": "one",
+        "metadata": {},
+        "execution_count": None,
+        "outputs": [],
+        "source": ["1"],
+    },
 ]
 GITHUB = "https://github.com/ada/fp16-lab"
 
 # --- what is written into the notebooks ---
 
 
-def test_an_address_as_git_writes_it_leads_to_the_same_page_and_what_no_host_can_clone_is_refused() -> None:
+def test_an_address_as_git_writes_it_leads_to_the_same_page_and_what_no_host_can_clone_is_refused() -> (
+    None
+):
     made = {written: build.for_hosts(CELLS, "06_loss_scaling", written) for written in (
         "", GITHUB, f"{GITHUB}.git", f"{GITHUB}/", f"{GITHUB}.git@main", f"{GITHUB}@main", f"{GITHUB}@v0.2.0",
         "https://git.example.org/ada/lab",
     )}  # fmt: skip
-    assert (made[""], build.repository()) == (CELLS, ""), "the address is that of the lab's publisher"
+    assert (made[""], build.repository()) == (CELLS, ""), (
+        "the address is that of the lab's publisher"
+    )
     for written in (f"{GITHUB}.git", f"{GITHUB}/", f"{GITHUB}.git@main", f"{GITHUB}@main"):
         assert made[written] == made[GITHUB]
     assert "blob/v0.2.0/notebooks" in str(made[f"{GITHUB}@v0.2.0"][0])
@@ -45,7 +56,9 @@ def test_an_address_as_git_writes_it_leads_to_the_same_page_and_what_no_host_can
     assert (title, others) == (CELLS[0], CELLS[1:]), "badges are for GitHub alone"
     assert "git+https://git.example.org/ada/lab@main" in "".join(first["source"])
     for written in ("git@github.com:ada/fp16-lab.git", "github.com/ada/fp16-lab", "ada/fp16-lab"):
-        with pytest.raises(ValueError, match=re.escape(f'OWNER/NAME" in pyproject.toml, got {written!r}')):
+        with pytest.raises(
+            ValueError, match=re.escape(f'OWNER/NAME" in pyproject.toml, got {written!r}')
+        ):
             build.for_hosts(CELLS, "06_loss_scaling", written)
 
 
@@ -59,7 +72,11 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     (checkout / "pyproject.toml").write_text(named, encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "ROOT", checkout)
-        return {path.name: json.loads(text) for path, text in build.wanted().items() if path.name != build.GLOSSARY}
+        return {
+            path.name: json.loads(text)
+            for path, text in build.wanted().items()
+            if path.name != build.GLOSSARY
+        }
 
 
 def test_each_lessons_badges_lead_to_its_own_file_and_nothing_runs_before_the_first_cell(
@@ -67,7 +84,9 @@ def test_each_lessons_badges_lead_to_its_own_file_and_nothing_runs_before_the_fi
 ) -> None:
     assert len(published) == len(build.sources())
     for name, notebook in published.items():
-        links = re.findall(r"\[!\[open in (\w+)\]\([^)]*\)\]\(([^)]*)\)", "".join(notebook["cells"][0]["source"]))
+        links = re.findall(
+            r"\[!\[open in (\w+)\]\([^)]*\)\]\(([^)]*)\)", "".join(notebook["cells"][0]["source"])
+        )
         assert dict(links) == {
             "Colab": f"https://colab.research.google.com/github/ada/fp16-lab/blob/main/notebooks/{name}",
             "Kaggle": f"https://kaggle.com/kernels/welcome?src={GITHUB}/blob/main/notebooks/{name}",
@@ -81,7 +100,10 @@ def test_each_lessons_badges_lead_to_its_own_file_and_nothing_runs_before_the_fi
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_on_a_host_the_first_cell_installs_the_lab_then_what_it_lacks(
-    published: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fails: bool
+    published: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    fails: bool,
 ) -> None:
     first, asked = "".join(published["06_loss_scaling.ipynb"]["cells"][1]["source"]), []
 
@@ -109,12 +131,21 @@ def test_on_a_host_the_first_cell_installs_the_lab_then_what_it_lacks(
 # --- what `labkit setup --here` does ---
 
 
-def test_only_what_is_missing_is_installed_and_never_torch(capsys: pytest.CaptureFixture[str]) -> None:
-    added = "Kept as they were: fp16-lab 0.2.0, torch 2.11.0+cu128, ipywidgets 7.7.1. Added: anywidget."
+def test_only_what_is_missing_is_installed_and_never_torch(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    added = (
+        "Kept as they were: fp16-lab 0.2.0, torch 2.11.0+cu128, ipywidgets 7.7.1. Added: anywidget."
+    )
     old = {**COLAB, "anywidget": "0.9.21", "torch": "2.9.0"}
     for there, status, asked, said in (
         (COLAB, 0, ["anywidget>=0.9.13"], added),
-        (old, 0, [], "torch 2.9.0 is too old; the lab may work all the same. Otherwise: `pip install -U"),
+        (
+            old,
+            0,
+            [],
+            "torch 2.9.0 is too old; the lab may work all the same. Otherwise: `pip install -U",
+        ),
         ({"fp16-lab": "0.2.0"}, 2, [], "This environment has no torch"),
     ):
         pip = Mock(return_value=0)
@@ -140,7 +171,9 @@ def test_the_first_cell_gets_the_lab_from_a_clone_and_keeps_torch(tmp_path: Path
     for other in Path(sysconfig.get_path("purelib")).iterdir():  # pip among them
         if not re.search("labkit|fp16_lab", other.name):
             (packages / other.name).symlink_to(other)
-    first = "".join(build.for_hosts(CELLS, "06_loss_scaling", f"{origin.as_uri()}@handed-out")[1]["source"])
+    first = "".join(
+        build.for_hosts(CELLS, "06_loss_scaling", f"{origin.as_uri()}@handed-out")[1]["source"]
+    )
     program = f"""
 import importlib.util, torch
 before, version = importlib.util.find_spec("labkit"), torch.__version__
@@ -151,8 +184,15 @@ import labkit, labkit.amp
 exec(CELL)
 print(labkit.__file__, torch.__version__ == version)
 """
-    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "LABKIT_DATA")}
-    offline = {"PIP_NO_BUILD_ISOLATION": "false", "PIP_NO_INDEX": "1"}  # setuptools is here; nothing else is asked for
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("PYTHONPATH", "LABKIT_DATA")
+    }
+    offline = {
+        "PIP_NO_BUILD_ISOLATION": "false",
+        "PIP_NO_INDEX": "1",
+    }  # setuptools is here; nothing else is asked for
     done = subprocess.run(
         [str(python), "-c", program], cwd=tmp_path, env=kept | offline, capture_output=True, text=True,
         timeout=300 * slowness(),
@@ -161,5 +201,7 @@ print(labkit.__file__, torch.__version__ == version)
     assert done.stdout.count("The lab is ready. Kept as they were: fp16-lab ") == 1
     assert done.stdout.strip().endswith("True")
     assert str(here) in done.stdout.splitlines()[-1]
-    installed = json.loads((packages / "labkit" / "notebooks" / "00_start.ipynb").read_text(encoding="utf-8"))
+    installed = json.loads(
+        (packages / "labkit" / "notebooks" / "00_start.ipynb").read_text(encoding="utf-8")
+    )
     assert installed["nbformat"] == 4

@@ -18,7 +18,9 @@ ROOT = Path(__file__).parents[1]
 GROUND = ("formats", "interop", "records")  # what every layer that runs something may use
 LOW = (*GROUND, "modes", "machine")
 BELOW_FAULTS = (*LOW, "gemm", "bench", "instrument", "amp", "train", "frameworks")
-BELOW_COMMANDS = tuple("records course machine bench instrument amp train faults clinic grading classroom".split())
+BELOW_COMMANDS = tuple(
+    "records course machine bench instrument amp train faults clinic grading classroom".split()
+)
 BELOW_WIDGETS = (*BELOW_FAULTS, "course", "faults", "clinic")
 # Layer -> the layers that stand to its left.
 TO_THE_LEFT: dict[str, tuple[str, ...]] = {
@@ -45,7 +47,10 @@ TO_THE_LEFT: dict[str, tuple[str, ...]] = {
     "export": ("records",),
     "site": ("records", "export", "widgets"),
     "commands": ("formats", "checkout", "export", "site", "testing", "gpu", *BELOW_COMMANDS),
-    "cli": ("commands", "course"),  # it names the functions of its commands, and imports the one that runs
+    "cli": (
+        "commands",
+        "course",
+    ),  # it names the functions of its commands, and imports the one that runs
     "__main__": ("cli",),
     "__init__": (),
 }
@@ -55,19 +60,30 @@ FROM_OUTSIDE: dict[str, set[str]] = {
     **{name: set() for name in ("course", "checkout", "commands", "cli", "__main__", "__init__")},
     "formats": {"numpy"},
     "records": {"torch", "IPython"},  # which knows whether a notebook runs; only inside a function
-    "machine": ENGINE | {"jupyter_core"},  # where JupyterLab looks for extensions; only inside a function
+    "machine": ENGINE
+    | {"jupyter_core"},  # where JupyterLab looks for extensions; only inside a function
     "gemm": ENGINE | {"numba"},  # where there is one: compiled
     "testing": ENGINE | {"pytest"},  # only the plugin, which pytest loads
     "bench": ENGINE | {"triton"},  # where there is one: triton_gemm
     "instrument": ENGINE | {"wandb"},  # where there is one: the histograms that it shows
-    "frameworks": ENGINE | {"accelerate", "fastai", "fastcore", "lightning", "transformers"},  # a file each
+    "frameworks": ENGINE
+    | {"accelerate", "fastai", "fastcore", "lightning", "transformers"},  # a file each
     "widgets": ENGINE | {"matplotlib", "ipywidgets", "anywidget", "traitlets", "IPython"},
     "grading": ENGINE | {"nbformat", "IPython"},
     "classroom": {"jupyterhub"},  # where there is one: hub_config
     "export": {"matplotlib", "nbconvert", "nbformat"},
     "site": {"nbclient", "nbconvert", "nbformat", "pygments"},
 }
-LAYERS = set(TO_THE_LEFT) - {"classroom", "gpu", "site", "checkout", "commands", "cli", "__main__", "__init__"}
+LAYERS = set(TO_THE_LEFT) - {
+    "classroom",
+    "gpu",
+    "site",
+    "checkout",
+    "commands",
+    "cli",
+    "__main__",
+    "__init__",
+}
 
 
 @pytest.fixture(scope="module")
@@ -86,14 +102,22 @@ def offences(graph: grimp.ImportGraph) -> list[str]:
     for importer in sorted(graph.find_descendants("labkit") | {"labkit"}):
         layer = layer_of(importer)
         if layer not in TO_THE_LEFT:
-            found.append(f"{importer}:1: {layer} is no layer of the house; give it a place in the table of this test")
+            found.append(
+                f"{importer}:1: {layer} is no layer of the house; give it a place in the table of this test"
+            )
             continue
         for imported in sorted(graph.find_modules_directly_imported_by(importer)):
             if imported.startswith("labkit"):
                 allowed = layer_of(imported) in (layer, "__init__", *TO_THE_LEFT[layer])
             else:
-                allowed = imported in FROM_OUTSIDE.get(layer, ENGINE) or imported in sys.stdlib_module_names
-            lines = [each["line_number"] for each in graph.get_import_details(importer=importer, imported=imported)]
+                allowed = (
+                    imported in FROM_OUTSIDE.get(layer, ENGINE)
+                    or imported in sys.stdlib_module_names
+                )
+            lines = [
+                each["line_number"]
+                for each in graph.get_import_details(importer=importer, imported=imported)
+            ]
             if not allowed:
                 found.append(f"{importer}:{min(lines)}: {layer} must not import {imported}")
     return found
@@ -101,7 +125,9 @@ def offences(graph: grimp.ImportGraph) -> list[str]:
 
 def circles(graph: grimp.ImportGraph) -> list[list[str]]:
     modules = [module for module in graph.modules if module.startswith("labkit")]
-    needs = nx.DiGraph((each, other) for each in modules for other in graph.find_modules_directly_imported_by(each))
+    needs = nx.DiGraph(
+        (each, other) for each in modules for other in graph.find_modules_directly_imported_by(each)
+    )
     return [sorted(group) for group in nx.strongly_connected_components(needs) if len(group) > 1]
 
 
@@ -115,15 +141,22 @@ def notebook_offences(lessons: Path) -> list[str]:
             names = [alias.name for alias in node.names]
             for module in names if isinstance(node, ast.Import) else [node.module or ""]:
                 top, *below = module.split(".")
-                script = below[:1] == ["frameworks"]  # its faces are imported as the scripts of others import them
-                if "*" in names or (top == "labkit" and not script and (len(below) != 1 or below[0] not in LAYERS)):
+                script = below[:1] == [
+                    "frameworks"
+                ]  # its faces are imported as the scripts of others import them
+                if "*" in names or (
+                    top == "labkit" and not script and (len(below) != 1 or below[0] not in LAYERS)
+                ):
                     what = f"import names from labkit.<layer>, not {module} or *"
                     found.append(f"{file.parent.name}:{node.lineno}: {what}")
     return found
 
 
 def test_worked_example_a_wrong_import_is_reported_with_its_line(house, tmp_path):
-    planted = [("labkit.formats.format", "torch", 3), ("labkit.grading.judge", "labkit.widgets.base", 7)]
+    planted = [
+        ("labkit.formats.format", "torch", 3),
+        ("labkit.grading.judge", "labkit.widgets.base", 7),
+    ]
     for importer, imported, line in planted:
         house.add_import(importer=importer, imported=imported, line_number=line, line_contents="")
         (offence,) = offences(house)
@@ -132,11 +165,21 @@ def test_worked_example_a_wrong_import_is_reported_with_its_line(house, tmp_path
     house.add_import(importer="labkit.formats.format", imported="labkit.formats.rounding")
     assert any("labkit.formats.format" in circle for circle in circles(house))
     house.remove_import(importer="labkit.formats.format", imported="labkit.formats.rounding")
-    wrong = ("from labkit.amp.loss_scaling import advance", "from labkit import amp", "from labkit.amp import *")
+    wrong = (
+        "from labkit.amp.loss_scaling import advance",
+        "from labkit import amp",
+        "from labkit.amp import *",
+    )
     for number, source in enumerate(wrong):
         (tmp_path / f"lesson_{number}").mkdir()
-        (tmp_path / f"lesson_{number}" / "lesson.py").write_text(f"import labkit.amp\n{source}\n", encoding="utf-8")
-    assert [each.split()[0] for each in notebook_offences(tmp_path)] == ["lesson_0:2:", "lesson_1:2:", "lesson_2:2:"]
+        (tmp_path / f"lesson_{number}" / "lesson.py").write_text(
+            f"import labkit.amp\n{source}\n", encoding="utf-8"
+        )
+    assert [each.split()[0] for each in notebook_offences(tmp_path)] == [
+        "lesson_0:2:",
+        "lesson_1:2:",
+        "lesson_2:2:",
+    ]
 
 
 def test_the_house_keeps_its_layers(house):
@@ -150,7 +193,9 @@ def test_a_package_loads_nothing_that_it_can_do_without():
     unwanted = {
         "labkit.formats": ("torch",),
         "labkit.amp": ("ipywidgets", "anywidget", "matplotlib", "IPython", "numba"),
-        "labkit.widgets": ("matplotlib",),  # a second of every kernel's start; loaded when a figure is drawn
+        "labkit.widgets": (
+            "matplotlib",
+        ),  # a second of every kernel's start; loaded when a figure is drawn
     }
     program = f"""
 import importlib, sys
@@ -158,5 +203,7 @@ for module, names in {unwanted!r}.items():  # from the fewest imports to the mos
     importlib.import_module(module)
     print(module, [name for name in names if name in sys.modules])
 """
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert (done.stdout.splitlines(), done.stderr) == ([f"{module} []" for module in unwanted], "")

@@ -21,7 +21,9 @@ NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight",
 
 
 def markdown(notebook: build.Notebook) -> str:
-    return "\n\n".join("".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "markdown")
+    return "\n\n".join(
+        "".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "markdown"
+    )
 
 
 @cache
@@ -32,7 +34,9 @@ def texts() -> dict[str, str]:
 # --- heads and map ---
 
 
-def test_the_head_counts_exercises_points_and_minutes_and_leads_to_the_next_lesson_and_back() -> None:
+def test_the_head_counts_exercises_points_and_minutes_and_leads_to_the_next_lesson_and_back() -> (
+    None
+):
     for lesson in LESSONS:
         exercises = [exercise for exercise in EXERCISES.values() if exercise.lesson == lesson]
         points = sum(check.points for exercise in exercises for check in exercise.checks)
@@ -47,7 +51,9 @@ def test_the_head_counts_exercises_points_and_minutes_and_leads_to_the_next_less
 
 
 def test_the_map_has_a_row_for_each_lesson_and_says_which_are_to_come() -> None:
-    rows = re.findall(r"^\| \**(\w+)\** \| (.*?) \| (\d*) *\| (.*) \|$", texts()["00_start"], re.MULTILINE)
+    rows = re.findall(
+        r"^\| \**(\w+)\** \| (.*?) \| (\d*) *\| (.*) \|$", texts()["00_start"], re.MULTILINE
+    )
     assert [number for number, *_ in rows] == sorted({number for number, *_ in rows})
     written = {lesson.split("_")[0]: lesson for lesson in SOURCES}
     assert written.keys() <= {number for number, *_ in rows}
@@ -68,7 +74,10 @@ ANCHORS = re.findall(r"^### (.*)$", markdown(GLOSSARY), flags=re.MULTILINE)
 
 
 def test_worked_example_the_first_appearance_becomes_a_link() -> None:
-    names, page = {"ulp": "ulp", "loss scale": "loss scale", "FP16": "FP16"}, "glossary.ipynb#cell-id="
+    names, page = (
+        {"ulp": "ulp", "loss scale": "loss scale", "FP16": "FP16"},
+        "glossary.ipynb#cell-id=",
+    )
     text = "# ulp\n\n`ulp` and $ulp$: an ulp, two ulps. A **Loss scale** in FP16, fp16.\n\n```\nulp\n```"
     assert build.linked(text, names) == (
         f"# ulp\n\n`ulp` and $ulp$: an [ulp]({page}ulp), two ulps. "
@@ -82,9 +91,15 @@ def test_each_link_leads_to_a_word_or_to_a_notebook() -> None:
     for lesson, text in texts().items():
         links = re.findall(r"\]\(([^)\s]+?\.ipynb)(?:#([^)]*))?\)", text)
         assert {page for page, _ in links} <= {f"{name}.ipynb" for name in (*texts(), "glossary")}
-        words = [anchor.removeprefix("cell-id=") for page, anchor in links if page == "glossary.ipynb" and anchor]
+        words = [
+            anchor.removeprefix("cell-id=")
+            for page, anchor in links
+            if page == "glossary.ipynb" and anchor
+        ]
         assert set(words) <= {cell["id"] for cell in GLOSSARY["cells"]}
-        assert len(set(words)) == len(words), "a word is linked where it first appears, and only there"
+        assert len(set(words)) == len(words), (
+            "a word is linked where it first appears, and only there"
+        )
         assert lesson == "00_start" or len(words) > 10
 
 
@@ -102,16 +117,22 @@ def test_the_first_use_of_a_word_is_its_link() -> None:
 
 
 def test_a_word_is_linked_in_the_lesson_that_explains_it_and_a_spelling_means_one_word() -> None:
-    assert [cell["id"] for cell in GLOSSARY["cells"] if not re.fullmatch(r"[\w-]{1,64}", cell["id"])] == []
+    assert [
+        cell["id"] for cell in GLOSSARY["cells"] if not re.fullmatch(r"[\w-]{1,64}", cell["id"])
+    ] == []
     assert sorted(ANCHORS, key=str.lower) == ANCHORS
     assert {cell["cell_type"] for cell in GLOSSARY["cells"]} == {"markdown"}
     lessons = {name.split("_")[0]: text for name, text in texts().items()}
     links = {name: f"]({build.anchor_of(name)})" for name in TERMS}
     assert [name for name, row in TERMS.items() if links[name] not in lessons[row["lesson"]]] == []
-    spellings = [spelling for name, row in TERMS.items() for spelling in row.get("spellings", [name])]
+    spellings = [
+        spelling for name, row in TERMS.items() for spelling in row.get("spellings", [name])
+    ]
     assert len(set(spellings)) == len(spellings)
     known = {"means", "example", "lesson", "spellings"}
-    assert [name for name, row in TERMS.items() if not {"means", "lesson"} <= row.keys() <= known] == []
+    assert [
+        name for name, row in TERMS.items() if not {"means", "lesson"} <= row.keys() <= known
+    ] == []
 
 
 # --- what lessons say of records, counted again ---
@@ -122,21 +143,27 @@ def test_lesson_06_counts_the_steps_that_no_scale_could_help() -> None:
     trace = recorded_trace()
     lower, upper = np.exp2(trace.keeps_from), 65520 / np.array(trace.largest)
     none = np.flatnonzero(lower >= upper)
-    assert upper.min() > 2.0**16, "torch never overflows here, so its scale never moves before step 2,000"
+    assert upper.min() > 2.0**16, (
+        "torch never overflows here, so its scale never moves before step 2,000"
+    )
     lossy = set(np.flatnonzero(lower > 2.0**16))
     counts = [len(lossy), len(lossy & set(none)), len(lossy - set(none)), none[0] + 1]
     assert counts == [1651, 1148, 503, 780]
     assert set(range(970, 2000)) < set(none), "after step 970 (counted from 1) there is no window"
     said = SOURCES["06_loss_scaling"]
     assert all(f"{count:,}" in said for count in counts)
-    assert {f"{recorded('segmentation', 'FP16', seed).metric:.3f}" for seed in range(3)} == {"0.000"}
+    assert {f"{recorded('segmentation', 'FP16', seed).metric:.3f}" for seed in range(3)} == {
+        "0.000"
+    }
     assert "its Dice is 0.000, where FP32 reaches 0.67" in said.replace("\n# ", " ")
     presets = ScalerPresets(presets={"50": ScalerConfig(growth_interval=50)})
     presets.alike = False
     fifty = presets.replays["50"]
     helpable = (fifty.lossy == 1) & (lower < upper)
     assert (int(helpable.sum()), fifty.skips) == (41, 27)
-    assert "only 41 of them remain, at the price of 27 skipped steps" in " ".join(said.replace("\n# ", " ").split())
+    assert "only 41 of them remain, at the price of 27 skipped steps" in " ".join(
+        said.replace("\n# ", " ").split()
+    )
 
 
 def test_lessons_09_and_03_say_which_scalers_have_a_cap_and_what_a_record_lost() -> None:
@@ -145,7 +172,10 @@ def test_lessons_09_and_03_say_which_scalers_have_a_cap_and_what_a_record_lost()
     assert PRESETS["torch"].cap > 2.0**25
     assert "apex and fastai 1 stop at 2^24, and torch goes on to 2^25" in SOURCES["09_frameworks"]
     (record,) = recorded_gemm("alignment", "cpu")  # at sizes that are no multiple of 8
-    speed = {(run.case.format.name, run.case.m, run.case.n, run.case.k): run.tflops for run in record.runs}
+    speed = {
+        (run.case.format.name, run.case.m, run.case.n, run.case.k): run.tflops
+        for run in record.runs
+    }
     worst = min(taken / speed[name, 512, 512, 512] for (name, *_), taken in speed.items())
     assert 0.70 < worst < 0.80
     assert "loses a quarter at most" in SOURCES["03_tensor_cores"]
@@ -153,7 +183,10 @@ def test_lessons_09_and_03_say_which_scalers_have_a_cap_and_what_a_record_lost()
 
 def test_lesson_07_bf16_loses_half_of_2048_micro_batches_in_turn_and_little_in_pairs() -> None:
     """Section 7 of lesson 07: sums of micro-batches by its own cell, as its table and its prediction state them."""
-    cells = {cell["id"]: "".join(cell["source"]) for cell in build.learners(build.lesson("07_master_weights"))["cells"]}
+    cells = {
+        cell["id"]: "".join(cell["source"])
+        for cell in build.learners(build.lesson("07_master_weights"))["cells"]
+    }
     names: dict[str, Any] = {}
     exec("import torch\n" + cells["touch-micro"], names)
     parts = names["micro_batches"]
@@ -176,10 +209,19 @@ def test_lesson_07_bf16_loses_half_of_2048_micro_batches_in_turn_and_little_in_p
 def test_the_start_says_how_to_go_on_and_answers_no_prediction_of_lesson_one() -> None:
     """How many bits the exponent has, and that there are numbers below the smallest normal one."""
     text = " ".join(texts()["00_start"].split())
-    assert "`Error displaying widget: model not found`" in text  # JupyterLab's words, which people search for
+    assert (
+        "`Error displaying widget: model not found`" in text
+    )  # JupyterLab's words, which people search for
     assert "*Run > Run All Cells* makes the widget anew" in text
     assert "Run **one cell at a time**. Answer each question before you run the next cell" in text
-    for words in ("5 of its 16", "(5, 10)", "smallest normal", "steps of 2^-24", "equal steps", "subnormal"):
+    for words in (
+        "5 of its 16",
+        "(5, 10)",
+        "smallest normal",
+        "steps of 2^-24",
+        "equal steps",
+        "subnormal",
+    ):
         assert words not in SOURCES["00_start"]
 
 
@@ -210,21 +252,40 @@ def settled_claims() -> dict[str, dict[str, str]]:
     assert {row["verdict"] for row in rows} <= {"true", "half true", "false", "open"}
     for row in rows:
         settled = row["verdict"] != "open"
-        assert bool(row["evidence"]) == bool(row["lesson"]) == settled >= bool(row["again"]), row["id"]
+        assert bool(row["evidence"]) == bool(row["lesson"]) == settled >= bool(row["again"]), row[
+            "id"
+        ]
     return {row["id"]: row for row in rows if row["verdict"] != "open"}
 
 
-def test_a_claim_is_settled_where_a_learner_runs_something_and_the_lesson_gives_the_verdict_of_the_table() -> None:
+def test_a_claim_is_settled_where_a_learner_runs_something_and_the_lesson_gives_the_verdict_of_the_table() -> (
+    None
+):
     """A second lesson on the same claim says that it is one."""
     claims = settled_claims()
-    places = {(id, lesson) for id, row in claims.items() for lesson in (row["lesson"], row["again"]) if lesson}
+    places = {
+        (id, lesson)
+        for id, row in claims.items()
+        for lesson in (row["lesson"], row["again"])
+        if lesson
+    }
     tags = re.compile(r"^# %% .*tags=\[(.*?)\]", re.MULTILINE)
     tagged = {
-        (id, name) for name, text in SOURCES.items() for id in re.findall(r'"claim-(\w+)"', str(tags.findall(text)))
+        (id, name)
+        for name, text in SOURCES.items()
+        for id in re.findall(r'"claim-(\w+)"', str(tags.findall(text)))
     }
     rows = re.compile(r"^# \| (C\d\d) [^|]*\| ([^|]*)\|", re.MULTILINE)
-    verdicts = {(id, name): verdict for name, text in SOURCES.items() for id, verdict in rows.findall(text)}
+    verdicts = {
+        (id, name): verdict for name, text in SOURCES.items() for id, verdict in rows.findall(text)
+    }
     assert tagged == verdicts.keys() == places
-    assert not {at: said for at, said in verdicts.items() if not re.match(rf"{claims[at[0]]['verdict']}\b", said)}
+    assert not {
+        at: said
+        for at, said in verdicts.items()
+        if not re.match(rf"{claims[at[0]]['verdict']}\b", said)
+    }
     again = {(id, row["again"]) for id, row in claims.items() if row["again"]}
-    assert {at for at, said in verdicts.items() if f"again in {at[1][:2]}" in said} == again != set()
+    assert (
+        {at for at, said in verdicts.items() if f"again in {at[1][:2]}" in said} == again != set()
+    )

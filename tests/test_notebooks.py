@@ -22,7 +22,9 @@ from notebooks import build
 from tests.slowness import slowness
 
 SCREEN = 30  # lines of code that fit a projector
-CELL_SECONDS = 120  # far above the 20 s that a lesson may take; times `slowness`: only what hangs is ended
+CELL_SECONDS = (
+    120  # far above the 20 s that a lesson may take; times `slowness`: only what hangs is ended
+)
 
 
 SOURCES = build.sources()
@@ -70,11 +72,15 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(build, "SOURCES", tmp_path / "source")
     (tmp_path / "source" / "lesson_01_lesson").mkdir(parents=True)
     build.lesson("01_lesson").text.write_text(SOURCE)
-    (tmp_path / "source" / "glossary.toml").write_text('["lesson"]\nmeans = "This."\nlesson = "01"\n')
+    (tmp_path / "source" / "glossary.toml").write_text(
+        '["lesson"]\nmeans = "This."\nlesson = "01"\n'
+    )
     return tmp_path
 
 
-def test_a_solution_becomes_a_starter_and_ids_do_not_move_when_a_cell_is_put_before(house: Path) -> None:
+def test_a_solution_becomes_a_starter_and_ids_do_not_move_when_a_cell_is_put_before(
+    house: Path,
+) -> None:
     source = build.lesson("01_lesson")
     learners, before, solved = build.learners(source), build.learners(source), build.solved(source)
     assert "".join(code_cells(learners)[1]["source"]).splitlines() == [
@@ -102,7 +108,9 @@ def test_a_new_lesson_is_found_from_the_map_and_from_its_neighbours(house: Path)
     start.text.write_text(f"# %% [markdown]\n# # Start\n#\n# {table}\n")
     assert "| 02 | *to come* | | |" in build.text_of(build.learners(start))
     new.folder.mkdir()
-    new.text.write_text('# %% [markdown] on_the_map="a new thing"\n# # 02 · New: of all\n#\n# About 5 minutes.\n')
+    new.text.write_text(
+        '# %% [markdown] on_the_map="a new thing"\n# # 02 · New: of all\n#\n# About 5 minutes.\n'
+    )
     rows = "".join(build.learners(start)["cells"][0]["source"]).splitlines()[-2:]
     assert rows == ["| **02** | [New](02_new.ipynb) | 5 | a new thing |", "| 03 | *to come* | | |"]
     ends = ["".join(build.learners(source)["cells"][-1]["source"]) for source in build.sources()]
@@ -110,7 +118,9 @@ def test_a_new_lesson_is_found_from_the_map_and_from_its_neighbours(house: Path)
         ["01_lesson"], ["00_start", "02_new"], ["01_lesson", "00_start"]]  # fmt: skip
 
 
-def test_check_tells_what_differs_and_writing_mends_it(house: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_tells_what_differs_and_writing_mends_it(
+    house: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert build.main(["--check"]) == 1
     assert "01_lesson.ipynb differs from its source" in capsys.readouterr().err
     assert build.main([]) == build.main(["--check"]) == 0
@@ -123,7 +133,10 @@ def test_a_source_that_is_wrong_says_so(house: Path) -> None:
     for source, says in (
         ("# %%\n### BEGIN SOLUTION\nx = 1\n", "ends with ### END SOLUTION"),
         ("# %%\n### END SOLUTION\nx = 1\n", "begins with ### BEGIN SOLUTION"),
-        ('# %% id="same"\nx = 1\n\n# %% id="same"\ny = 1\n', "more than one cell has the id 'same'"),
+        (
+            '# %% id="same"\nx = 1\n\n# %% id="same"\ny = 1\n',
+            "more than one cell has the id 'same'",
+        ),
     ):
         build.lesson("01_lesson").text.write_text(source)
         with pytest.raises(ValueError, match=says):
@@ -142,17 +155,28 @@ def test_each_lesson_is_valid_without_output_and_its_cells_fit_a_screen() -> Non
     for source in SOURCES:
         notebook = build.learners(source)
         nbformat.validate(nbformat.from_dict(notebook))
-        assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code_cells(notebook))
-        long = [cell["id"] for cell in code_cells(build.solved(source)) if len(cell["source"]) > SCREEN]
+        assert all(
+            cell["outputs"] == [] and cell["execution_count"] is None
+            for cell in code_cells(notebook)
+        )
+        long = [
+            cell["id"] for cell in code_cells(build.solved(source)) if len(cell["source"]) > SCREEN
+        ]
         assert not long, (source.name, long)
 
 
 def test_every_exercise_has_one_cell_found_by_tag_and_by_id() -> None:
     for source in SOURCES:
         cells = code_cells(build.learners(source))
-        expected = {exercise.tag: exercise for exercise in EXERCISES.values() if exercise.lesson == source.name}
+        expected = {
+            exercise.tag: exercise
+            for exercise in EXERCISES.values()
+            if exercise.lesson == source.name
+        }
         found = {tag: cell for cell in cells for tag in cell["metadata"].get("tags", [])}
-        assert sorted(tags({"cells": cells}, "exercise-")) == sorted(tag.removeprefix("exercise-") for tag in expected)
+        assert sorted(tags({"cells": cells}, "exercise-")) == sorted(
+            tag.removeprefix("exercise-") for tag in expected
+        )
         for tag, exercise in expected.items():
             assert found[tag]["id"] == exercise.cell_id
             assert f"def {exercise.call}:" in "".join(found[tag]["source"])
@@ -181,7 +205,8 @@ def answered_later(source: Lesson) -> dict[str, Any]:
     for cell in notebook["cells"]:
         cell["source"] = [re.sub(r"\brounds=\d+", "rounds=1", line) for line in cell["source"]]
     twice = [
-        [starters[cell["id"]], cell] if tags({"cells": [cell]}, "exercise-") else [cell] for cell in notebook["cells"]
+        [starters[cell["id"]], cell] if tags({"cells": [cell]}, "exercise-") else [cell]
+        for cell in notebook["cells"]
     ]
     return {**notebook, "cells": [SMALL, *itertools.chain.from_iterable(twice)]}
 
@@ -190,7 +215,9 @@ def answered_later(source: Lesson) -> dict[str, Any]:
 patient = pytest.mark.timeout(3600)
 
 
-def execute(notebook: dict[str, Any], environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
+def execute(
+    notebook: dict[str, Any], environment: Mapping[str, str] = os.environ
+) -> dict[str, Any]:
     """Run a notebook in a kernel of its own and return it; raises what a red cell raised, and names one that hangs."""
     document = nbformat.reads(build.text_of(notebook), as_version=4)
     slow = slowness()
@@ -218,16 +245,24 @@ def shown(cell: dict[str, Any]) -> str:
 @pytest.mark.parametrize(
     "source",
     [  # where answers train, tests/grading checks each exercise by itself
-        pytest.param(source, id=source.name, marks=pytest.mark.slow if source.name in TRAINING else ())
+        pytest.param(
+            source, id=source.name, marks=pytest.mark.slow if source.name in TRAINING else ()
+        )
         for source in SOURCES
     ],
 )
-def test_a_lesson_runs_from_top_to_bottom_and_answers_each_exercise(preloaded_kernels: None, source: Lesson) -> None:
+def test_a_lesson_runs_from_top_to_bottom_and_answers_each_exercise(
+    preloaded_kernels: None, source: Lesson
+) -> None:
     notebook = execute(answered_later(source))
     assert errors_of(notebook) == []
     for exercise in (exercise for exercise in EXERCISES.values() if exercise.lesson == source.name):
         visible = sum(not check.hidden for check in exercise.checks)
-        cells = [cell for cell in code_cells(notebook) if exercise.tag in cell["metadata"].get("tags", [])]
+        cells = [
+            cell
+            for cell in code_cells(notebook)
+            if exercise.tag in cell["metadata"].get("tags", [])
+        ]
         starter, answer = map(shown, cells)
         assert "Not solved yet: 0 of" in starter, exercise.id
         assert f"Solved. {visible} of {visible} checks pass" in answer, exercise.id
@@ -245,7 +280,9 @@ def graded(folder: Path, lessons: list[str]) -> list[GradeRow]:
     for student, made in (("unfilled", build.learners), ("solved", build.solved)):
         (folder / student).mkdir()
         for lesson in lessons:
-            (folder / student / f"{lesson}.ipynb").write_text(build.text_of(made(build.lesson(lesson))))
+            (folder / student / f"{lesson}.ipynb").write_text(
+                build.text_of(made(build.lesson(lesson)))
+            )
     return grade(find([folder]), seed=2017, limits=Limits(seconds=Limits.seconds * slowness()))
 
 
@@ -266,4 +303,6 @@ def test_handed_in_they_earn_nothing_or_everything(tmp_path: Path, lessons: list
     exercises = sorted(exercise.id for exercise in EXERCISES.values() if exercise.lesson in lessons)
     for student in ("unfilled", "solved"):
         assert sorted(row.exercise for row in rows if row.student == student) == exercises
-    assert [row for row in rows if row.points != (row.out_of if row.student == "solved" else 0)] == []
+    assert [
+        row for row in rows if row.points != (row.out_of if row.student == "solved" else 0)
+    ] == []

@@ -25,11 +25,17 @@ from labkit.machine.check import DISTRIBUTION
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-REQUIREMENTS = [Requirement(line) for line in [*PROJECT["dependencies"], *EXTRAS["lab"], *EXTRAS["test"]]]
-CONSTRAINT_LINES = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and line[0] != "#"]
+REQUIREMENTS = [
+    Requirement(line) for line in [*PROJECT["dependencies"], *EXTRAS["lab"], *EXTRAS["test"]]
+]
+CONSTRAINT_LINES = [
+    line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and line[0] != "#"
+]
 PINS = {canonicalize_name(Requirement(line).name): Requirement(line) for line in CONSTRAINT_LINES}
 
-needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed (apt install make)")
+needs_make = pytest.mark.skipif(
+    shutil.which("make") is None, reason="make is not installed (apt install make)"
+)
 
 
 def pinned(name: str) -> str:
@@ -43,13 +49,19 @@ def pinned(name: str) -> str:
 def test_constraints_pin_one_version_of_each_package_inside_its_range_and_conda_leaves_versions_to_the_pins():
     assert len(PINS) == len(CONSTRAINT_LINES)
     for requirement in PINS.values():
-        assert [pin.operator for pin in requirement.specifier] == ["=="], f"{requirement} is not one exact version"
+        assert [pin.operator for pin in requirement.specifier] == ["=="], (
+            f"{requirement} is not one exact version"
+        )
     for requirement in REQUIREMENTS:
-        assert canonicalize_name(requirement.name) in PINS, f"{requirement.name} has no pin in constraints.txt"
+        assert canonicalize_name(requirement.name) in PINS, (
+            f"{requirement.name} has no pin in constraints.txt"
+        )
         assert pinned(requirement.name) in requirement.specifier, requirement.name
     assert str(PINS["torch"]) == "torch==2.13.0"  # "+cpu" would shut out everybody with a GPU
     assert not [name for name in PINS if name.startswith(("nvidia-", "cuda-"))]
-    assert pinned("triton") == "3.7.1"  # asked for by the metadata of this torch; another could not stand beside it
+    assert (
+        pinned("triton") == "3.7.1"
+    )  # asked for by the metadata of this torch; another could not stand beside it
     python, *others = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
     assert python.removeprefix("python=") in SpecifierSet(PROJECT["requires-python"])
     assert others == ["pip", {"pip": ["--constraint constraints.txt", "--editable .[lab,test]"]}]
@@ -59,7 +71,13 @@ def test_the_lab_runs_on_exactly_these_and_keeps_what_hosts_have_already():
     """Colab's and Kaggle's versions satisfy the core, so that pip replaces nothing there."""
     core = {Requirement(line).name: Requirement(line).specifier for line in PROJECT["dependencies"]}
     assert core.keys() == {"torch", "numpy", "matplotlib", "ipywidgets", "anywidget"}
-    for line in ("torch 2.10.0", "torch 2.11.0", "ipywidgets 7.7.1", "anywidget 0.9.21", "numpy 2.0.2"):
+    for line in (
+        "torch 2.10.0",
+        "torch 2.11.0",
+        "ipywidgets 7.7.1",
+        "anywidget 0.9.21",
+        "numpy 2.0.2",
+    ):
         name, version = line.split()
         assert version in core[name], line
 
@@ -71,16 +89,31 @@ def test_the_python_range_is_the_same_everywhere_and_containers_install_by_the_p
     for file in ("Dockerfile", "docker/grader/Dockerfile"):
         text = (ROOT / file).read_text()
         installs = re.findall(r"pip install[^&\n]*", text.split("FROM", 1)[1])
-        assert text.count("\nFROM python:3.11-slim\n") + text.startswith("FROM python:3.11-slim\n") == 1, file
+        assert (
+            text.count("\nFROM python:3.11-slim\n") + text.startswith("FROM python:3.11-slim\n")
+            == 1
+        ), file
         assert installs, file
         assert all("-c constraints.txt" in install for install in installs), file
 
 
 def test_every_file_of_the_package_that_is_not_python_is_packaged():
-    package_data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
-    patterns = [f"{package.replace('.', '/')}/{each}" for package, listed in package_data.items() for each in listed]
-    others = [file for file in tracked_files() if file.startswith("labkit/") and not file.endswith((".py", ".md"))]
-    left_out = [file for file in others if not any(fnmatch.fnmatch(file, pattern) for pattern in patterns)]
+    package_data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"][
+        "package-data"
+    ]
+    patterns = [
+        f"{package.replace('.', '/')}/{each}"
+        for package, listed in package_data.items()
+        for each in listed
+    ]
+    others = [
+        file
+        for file in tracked_files()
+        if file.startswith("labkit/") and not file.endswith((".py", ".md"))
+    ]
+    left_out = [
+        file for file in others if not any(fnmatch.fnmatch(file, pattern) for pattern in patterns)
+    ]
     assert not left_out, f"add to package-data in pyproject.toml: {left_out}"
 
 
@@ -95,9 +128,15 @@ def checkout(tmp_path):
 
 
 def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {key: value for key, value in os.environ.items() if key not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
+    environment = {
+        key: value
+        for key, value in os.environ.items()
+        if key not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")
+    }
     command = ["make", "--no-print-directory", *arguments]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
 
 
 def finish_set_up(folder: Path) -> None:
@@ -116,7 +155,9 @@ def commands(folder: Path, test: bool = True) -> list[str]:
 def test_torch_is_installed_first_and_alone_and_all_by_the_constraints(checkout):
     made, *installs, compiles = commands(checkout)
     assert made == "-m venv .venv"
-    assert installs.pop(1) == "-m pip uninstall -qq --yes labkit", "before the name that the distribution has now"
+    assert installs.pop(1) == "-m pip uninstall -qq --yes labkit", (
+        "before the name that the distribution has now"
+    )
     assert all(line.startswith("-m pip install ") for line in installs)
     assert all("--constraint constraints.txt" in line for line in installs)
     wanted = [line.split("constraints.txt ")[1].removeprefix("--quiet ") for line in installs]
@@ -126,7 +167,9 @@ def test_torch_is_installed_first_and_alone_and_all_by_the_constraints(checkout)
 
 
 @needs_make
-def test_make_asks_the_same_command_that_works_without_it_and_again_only_for_a_changed_pin_or_range(checkout):
+def test_make_asks_the_same_command_that_works_without_it_and_again_only_for_a_changed_pin_or_range(
+    checkout,
+):
     for target, asked in (("setup", "setup"), ("test", "setup --test")):
         planned = make(checkout, "--dry-run", target).stdout
         assert re.search(rf"-m labkit {asked}$", planned, re.MULTILINE)
@@ -140,14 +183,19 @@ def test_make_asks_the_same_command_that_works_without_it_and_again_only_for_a_c
         before = (checkout / changed).stat().st_mtime
         os.utime(checkout / changed, (later, later))
         assert "labkit setup --test" in make(checkout, "--dry-run", "test").stdout, changed
-        assert [step.stamp for step in missing_steps(checkout, test=True)] == [".lab-ready", ".test-ready"], changed
+        assert [step.stamp for step in missing_steps(checkout, test=True)] == [
+            ".lab-ready",
+            ".test-ready",
+        ], changed
         os.utime(checkout / changed, (before, before))
 
 
 def test_a_step_that_fails_ends_set_up_and_is_repeated(checkout, monkeypatch):
     ran, statuses = [], iter([0, 0, 7, 0, 0, 0])
     (checkout / "labkit.egg-info").mkdir()
-    monkeypatch.setattr(subprocess, "call", lambda command, cwd: (ran.append(command), next(statuses))[1])
+    monkeypatch.setattr(
+        subprocess, "call", lambda command, cwd: (ran.append(command), next(statuses))[1]
+    )
     assert set_up(checkout, python="some-python") != 0
     assert [command[0] for command in ran] == ["some-python", *[str(venv_python(checkout))] * 2]
     assert [step.stamp for step in missing_steps(checkout, test=False)] == [".lab-ready"]
@@ -157,7 +205,9 @@ def test_a_step_that_fails_ends_set_up_and_is_repeated(checkout, monkeypatch):
 
 def test_every_check_runs_even_where_one_fails_and_pytest_is_last(checkout, monkeypatch):
     ran, statuses = [], iter([1, 0, 0])
-    monkeypatch.setattr(subprocess, "call", lambda command, cwd, env: (ran.append(command), next(statuses))[1])
+    monkeypatch.setattr(
+        subprocess, "call", lambda command, cwd, env: (ran.append(command), next(statuses))[1]
+    )
     assert check_all(checkout, everything=False, pytest_arguments=["-k", "two words"]) == 1
     assert [command[2] for command in ran] == ["ruff", "mypy", "pytest"]
     assert ran[-1][-4:] == ["-m", "not slow", "-k", "two words"]
@@ -186,25 +236,34 @@ def tracked_files() -> list[str]:
     if shutil.which("git") is None or not (ROOT / ".git").exists():
         pytest.skip("not a git checkout: which files belong to the lab is not known here")
     command = ["git", "ls-files"]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    listed = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
     return [file for file in listed if (ROOT / file).is_file()]
 
 
 def texts() -> dict[str, str]:
     """Return the tracked files but pictures and arrays."""
     contents = {name: (ROOT / name).read_bytes() for name in tracked_files()}
-    return {name: content.decode("utf-8") for name, content in contents.items() if b"\0" not in content}
+    return {
+        name: content.decode("utf-8") for name, content in contents.items() if b"\0" not in content
+    }
 
 
 REGISTRY = re.compile(
     r"(pypi|pythonhosted|anaconda|pytorch)\.(org|com)/(simple|whl|packages)|--(extra-)?index-[u]rl|find-[l]inks"
 )
 # The home of the image's own user is the same everywhere.
-MACHINE_PATH = re.compile(r"(?<![\w.:/~-])/(?!home/learner\b)(home|root|Users|work|opt)/\w+|file:///\w")
+MACHINE_PATH = re.compile(
+    r"(?<![\w.:/~-])/(?!home/learner\b)(home|root|Users|work|opt)/\w+|file:///\w"
+)
 
 
 def test_no_file_names_a_registry_or_a_place_on_somebody_s_machine():
-    for words in ("pip install --extra-index" + "-url somewhere", "https://download.pytorch." + "org/whl/cpu"):
+    for words in (
+        "pip install --extra-index" + "-url somewhere",
+        "https://download.pytorch." + "org/whl/cpu",
+    ):
         assert REGISTRY.search(words)
     for words in ("open('/home" + "/ada/lab.ipynb')", "see file:" + "///opt/wheels"):
         assert MACHINE_PATH.search(words)
@@ -214,7 +273,9 @@ def test_no_file_names_a_registry_or_a_place_on_somebody_s_machine():
 
 
 # `labkit` on the package index is another project; ours is fp16-lab, and only the import is called labkit.
-OTHER_PROJECT = re.compile(r"pip3?\s+install(?:\s+|(?:[ \t]+[^\s`;&|]+){1,6}?[ \t]+)[\"'\\]*labkit(?![\w./])")
+OTHER_PROJECT = re.compile(
+    r"pip3?\s+install(?:\s+|(?:[ \t]+[^\s`;&|]+){1,6}?[ \t]+)[\"'\\]*labkit(?![\w./])"
+)
 
 
 def test_no_text_says_to_install_another_project_of_the_import_s_name():

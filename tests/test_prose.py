@@ -20,9 +20,16 @@ def test_docstrings_messages_pages_and_lessons_are_plain_english() -> None:
 
 
 def test_names_of_tests_are_plain_english(tmp_path) -> None:
-    assert [str(fault) for file in files(["tests"]) if file.suffix == ".py" for fault in prose.test_names(file)] == []
+    assert [
+        str(fault)
+        for file in files(["tests"])
+        if file.suffix == ".py"
+        for fault in prose.test_names(file)
+    ] == []
     (tmp_path / "test_old.py").write_text("def test_an_error_is_told(): ...\n", encoding="utf-8")
-    assert [fault.sentence for fault in prose.test_names(tmp_path / "test_old.py")] == ["test_an_error_is_told"]
+    assert [fault.sentence for fault in prose.test_names(tmp_path / "test_old.py")] == [
+        "test_an_error_is_told"
+    ]
 
 
 def test_exceptions_are_few_and_needed() -> None:
@@ -37,7 +44,12 @@ def test_each_rule_is_noticed(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None
     path.write_text(BROKEN, encoding="utf-8")
     found: list[Fault] = list(faults(path))
     rules = {fault.rule for fault in found}
-    assert {QUESTION, "a passive", "permanently, without end", "name the reader, the caller or the user"} <= rules
+    assert {
+        QUESTION,
+        "a passive",
+        "permanently, without end",
+        "name the reader, the caller or the user",
+    } <= rules
     assert any("got" in rule for rule in rules)
     assert any(fault.sentence == "told" for fault in found)
     for words, count in ((35, 0), (36, 1)):

@@ -21,10 +21,14 @@ def test_everything_written_down_exists() -> None:
         if isinstance(rows, list):
             assert sorted(set(WRITTEN[kind]) - set(rows)) == [], kind
         else:
-            assert {name: row for name, row in WRITTEN[kind].items() if rows.get(name) != row} == {}, kind
+            assert {
+                name: row for name, row in WRITTEN[kind].items() if rows.get(name) != row
+            } == {}, kind
 
 
-@pytest.mark.parametrize("everything", [False, pytest.param(True, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
+@pytest.mark.parametrize(
+    "everything", [False, pytest.param(True, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
+)
 def test_references_and_known_mistakes_answer_as_they_did(everything: bool) -> None:
     """The structure is equal, and the sum of the numbers up to what processors differ by.
 
@@ -39,8 +43,14 @@ def test_references_and_known_mistakes_answer_as_they_did(everything: bool) -> N
             if name and not everything:
                 continue
             now = found.get(name, ["gone", 0.0])
-            same = now[1] == total if isinstance(total, str) else now[1] == pytest.approx(total, rel=1e-6, abs=1e-9)
+            same = (
+                now[1] == total
+                if isinstance(total, str)
+                else now[1] == pytest.approx(total, rel=1e-6, abs=1e-9)
+            )
             if now[0] != structure or not same:
                 differing.append((id, name or "the reference", [structure, total], now))
     assert differing == []
-    assert {exercise.id for exercise in EXERCISES.values()} <= set(WRITTEN["answers"]), "run python -m tests.surface"
+    assert {exercise.id for exercise in EXERCISES.values()} <= set(WRITTEN["answers"]), (
+        "run python -m tests.surface"
+    )

@@ -64,19 +64,37 @@ def build(folder: Path) -> Path:
         if (ROOT / name).is_file() and not name.startswith("tests/"):
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             (copy / name).write_bytes((ROOT / name).read_bytes())
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--no-build-isolation", "--no-deps"]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "wheel",
+        "--no-build-isolation",
+        "--no-deps",
+    ]
     call([*pip, "--no-index", "--wheel-dir", str(folder), str(copy)], copy)
     (wheel,) = folder.glob("*.whl")
     return wheel
 
 
 def call(command: list[str], folder: Path, programs: Path | None = None) -> str:
-    environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "LABKIT_DATA")}
-    environment["JUPYTER_PATH"] = str(Path(sys.prefix, "share", "jupyter"))  # the front ends that pip would bring
-    environment |= dict.fromkeys(("HOME", "USERPROFILE"), str(folder))  # what is written there is looked at here
-    environment["PATH"] = os.pathsep.join([*([str(programs)] if programs else []), environment["PATH"]])
+    environment = {
+        key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "LABKIT_DATA")
+    }
+    environment["JUPYTER_PATH"] = str(
+        Path(sys.prefix, "share", "jupyter")
+    )  # the front ends that pip would bring
+    environment |= dict.fromkeys(
+        ("HOME", "USERPROFILE"), str(folder)
+    )  # what is written there is looked at here
+    environment["PATH"] = os.pathsep.join(
+        [*([str(programs)] if programs else []), environment["PATH"]]
+    )
     limit = 200 * slowness()
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=limit)
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=limit
+    )
     assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     return done.stdout
 
@@ -91,7 +109,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
 pytestmark = pytest.mark.timeout(600 * slowness())
 
 
-def test_the_wheel_holds_the_whole_lab_once_and_trains_without_a_checkout(installed: Installed) -> None:
+def test_the_wheel_holds_the_whole_lab_once_and_trains_without_a_checkout(
+    installed: Installed,
+) -> None:
     names = zipfile.ZipFile(installed.wheel).namelist()
     assert len(names) == len(set(names))
     travels = [*ROOT.glob("data/**/*.*"), *ROOT.glob("notebooks/*.ipynb")]
@@ -114,8 +134,13 @@ print([step.loss for step in train(TASKS["digits"], RECIPES["O2"], steps=20).ste
     assert trained == str(here), "the very losses of the checkout"
     assert here[-1] < here[0]
     settings = installed.folder / "venv" / "share" / "jupyter" / "lab" / "settings"
-    overrides, error = _get_overrides(str(settings))  # what any JupyterLab of this environment reads
-    assert (overrides["@jupyter-widgets/jupyterlab-manager:plugin"]["saveState"], error) == (True, "")
+    overrides, error = _get_overrides(
+        str(settings)
+    )  # what any JupyterLab of this environment reads
+    assert (overrides["@jupyter-widgets/jupyterlab-manager:plugin"]["saveState"], error) == (
+        True,
+        "",
+    )
 
 
 @pytest.mark.slow
@@ -124,5 +149,9 @@ def test_check_and_compare_run_without_a_checkout(installed: Installed) -> None:
     assert re.search(rf" labkit +{re.escape(labkit.__version__)}", said)
     assert "digits read from" in said
     assert "✗" not in said
-    assert "O1" in installed.run("labkit", "compare", "digits", "--recipes", "FP32", "O1", "--seeds", "0", "1", "2")
-    assert (installed.folder / "fp16-lab" / "data" / "runs" / "digits").is_dir(), "not in the package"
+    assert "O1" in installed.run(
+        "labkit", "compare", "digits", "--recipes", "FP32", "O1", "--seeds", "0", "1", "2"
+    )
+    assert (installed.folder / "fp16-lab" / "data" / "runs" / "digits").is_dir(), (
+        "not in the package"
+    )

@@ -38,7 +38,13 @@ from labkit.amp.loss_scaling.scaler import (
 )
 from labkit.amp.loss_scaling.skips import diagnosis, step_report
 from labkit.amp.loss_scaling.unscale import unscale
-from labkit.amp.low_bit.operands import ProductFormat, TensorScale, rotate, round_saturating, round_to_blocks
+from labkit.amp.low_bit.operands import (
+    ProductFormat,
+    TensorScale,
+    rotate,
+    round_saturating,
+    round_to_blocks,
+)
 from labkit.amp.masters.convert import to_fp32, to_model_format
 from labkit.amp.masters.groups import no_decay_on_norms_and_biases
 from labkit.amp.masters.weights import Weights

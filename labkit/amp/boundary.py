@@ -44,7 +44,9 @@ class Boundary:
         try:
             out = call(*args, **kwargs)
         except RuntimeError as error:
-            require_one_device(type(self.model).__name__, (*self.model.parameters(), args, kwargs), error)
+            require_one_device(
+                type(self.model).__name__, (*self.model.parameters(), args, kwargs), error
+            )
             raise
         results = mapped_anywhere(self.result, out)
         if len(self.ranges.pending) > pending:

@@ -92,7 +92,9 @@ def read(path: str | Path) -> dict[str, Any]:
         FileNotFoundError: the file does not exist.
     """
     if Path(path).is_dir():
-        raise ValueError(f"expected a checkpoint file, got the folder {path}; pass {Path(path) / 'run.pt'}")
+        raise ValueError(
+            f"expected a checkpoint file, got the folder {path}; pass {Path(path) / 'run.pt'}"
+        )
     if not Path(path).exists():
         raise FileNotFoundError(f"there is no checkpoint {path}")
     try:
@@ -101,7 +103,9 @@ def read(path: str | Path) -> dict[str, Any]:
         bundle: Any = None if damaged else torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # errors on foreign files have no common type
         name = type(error).__name__
-        raise ValueError(f"{path} is no checkpoint, or was cut short: torch cannot read it ({name})") from error
+        raise ValueError(
+            f"{path} is no checkpoint, or was cut short: torch cannot read it ({name})"
+        ) from error
     if damaged:
         raise ValueError(
             f"{path} is damaged: the checksum of its {damaged!r} does not match. Load an older checkpoint, or copy the "
@@ -109,8 +113,16 @@ def read(path: str | Path) -> dict[str, Any]:
         )
     schema = bundle.get("schema") if isinstance(bundle, dict) else None
     if schema != SCHEMA:
-        kind = f"one of schema {schema!r}" if isinstance(bundle, dict) else f"an object of type {type(bundle).__name__}"
-        if isinstance(bundle, dict) and bundle and all(isinstance(value, Tensor) for value in bundle.values()):
+        kind = (
+            f"one of schema {schema!r}"
+            if isinstance(bundle, dict)
+            else f"an object of type {type(bundle).__name__}"
+        )
+        if (
+            isinstance(bundle, dict)
+            and bundle
+            and all(isinstance(value, Tensor) for value in bundle.values())
+        ):
             kind = "a plain state dict; load it with engine.load_model(torch.load(path, weights_only=True))"
         raise ValueError(f"{path}: expected a bundle of schema {SCHEMA!r}, got {kind}")
     return dict(bundle)

@@ -47,7 +47,9 @@ class Ema:
         if not 0 <= decay < 1:
             raise ValueError(f"expected 0 <= decay < 1, got {decay!r}; 0.999 is usual")
         self.engine, self.decay = engine, decay
-        self.averages: dict[str, Tensor] = {n: m.float().clone() for n, m in engine.weights.named_masters().items()}
+        self.averages: dict[str, Tensor] = {
+            n: m.float().clone() for n, m in engine.weights.named_masters().items()
+        }
 
     @torch.no_grad()
     def update(self, report: StepReport | None = None) -> None:
@@ -92,8 +94,12 @@ class Ema:
             ValueError: the state is of other parameters.
         """
         stored = state["averages"]
-        if {n: t.shape for n, t in stored.items()} != {n: t.shape for n, t in self.averages.items()}:
-            raise ValueError("this average is of another network: names or shapes of its parameters differ")
+        if {n: t.shape for n, t in stored.items()} != {
+            n: t.shape for n, t in self.averages.items()
+        }:
+            raise ValueError(
+                "this average is of another network: names or shapes of its parameters differ"
+            )
         self.decay = state["decay"]
         for name, average in self.averages.items():
             average.copy_(stored[name])

@@ -44,7 +44,15 @@ from labkit.amp.requirements import (
     require_same_network,
     require_trainable,
 )
-from labkit.amp.step import Moment, Stage, StepEvent, StepGradients, StepInspection, StepListener, not_finite
+from labkit.amp.step import (
+    Moment,
+    Stage,
+    StepEvent,
+    StepGradients,
+    StepInspection,
+    StepListener,
+    not_finite,
+)
 from labkit.gemm.half_storage import HALVES
 from labkit.interop import dtype_of
 
@@ -98,21 +106,33 @@ class Engine:
     ) -> None:
         require_trainable(model, make_optimizer, recipe, losses)
         self.recipe = recipe
-        self.device = torch.device(device) if device is not None else next(model.parameters()).device
+        self.device = (
+            torch.device(device) if device is not None else next(model.parameters()).device
+        )
         self.model = to_model_format(model, recipe.model, keep_norms=recipe.keep_norms)
         if device is not None:
             self.model.to(self.device)
-        self.call = CastGraph(self.model, recipe.autocast) if recipe.graph and recipe.autocast else self.model
-        self.weights = self._make_weights(uncompiled(self.model), make_optimizer, groups=groups, flat=flat, seed=seed)
+        self.call = (
+            CastGraph(self.model, recipe.autocast)
+            if recipe.graph and recipe.autocast
+            else self.model
+        )
+        self.weights = self._make_weights(
+            uncompiled(self.model), make_optimizer, groups=groups, flat=flat, seed=seed
+        )
         names, products = self.weights.names, recipe.products
-        self.products = LowBitProducts(products, self.model, names, seed, recipe.name) if products else None
+        self.products = (
+            LowBitProducts(products, self.model, names, seed, recipe.name) if products else None
+        )
         self.scalers: list[ScalerState] = [initial(recipe.scaler)] * losses
         self.steps = self.skips_in_a_row = 0
         self._gradients, self._loss = StepGradients(self.weights), torch.tensor(0.0)
         self._scale, self._listeners = 1.0, list[StepListener]()
         self._ranges = RangeMemory(look_always=self._looks_always)
         self._boundary = Boundary(self.model, dtype_of(recipe.model), self._ranges)
-        self._found_before = False  # the last step found inf or NaN, so this one is likely to as well
+        self._found_before = (
+            False  # the last step found inf or NaN, so this one is likely to as well
+        )
 
     def _make_weights(self, model: nn.Module, make: MakeOptimizer, **options: Any) -> Weights:
         recipe = self.recipe
@@ -227,7 +247,9 @@ class Engine:
             return
         gradients: dict[str, Tensor] = {}
         if moment is Moment.SCALED:
-            gradients = {name: p.grad for p, name in self.weights.names.items() if p.grad is not None}
+            gradients = {
+                name: p.grad for p, name in self.weights.names.items() if p.grad is not None
+            }
         elif moment is not Moment.FORWARD:
             gradients = self.weights.by_name(self._gradients.unscaled())
         for listener in tuple(self._listeners):
@@ -242,7 +264,9 @@ class Engine:
             ValueError: max_norm is not positive.
         """
         if not max_norm > 0:
-            raise ValueError(f"expected max_norm > 0, the largest norm of the gradients, got {max_norm!r}")
+            raise ValueError(
+                f"expected max_norm > 0, the largest norm of the gradients, got {max_norm!r}"
+            )
         return self._clip(max_norm, norm_type)
 
     def _clip(self, max_norm: float, norm_type: float) -> Tensor:
@@ -271,21 +295,30 @@ class Engine:
                 "Run forward and backward first, then call step() without a closure."
             )
         if self._gradients.stage is Stage.CONSUMED:
-            raise RuntimeError("expected new gradients, got those of the last step; call zero_grad() and backward().")
+            raise RuntimeError(
+                "expected new gradients, got those of the last step; call zero_grad() and backward()."
+            )
         gradients = self._gradients.unscaled()
         inspection = self._inspect(gradients)
         found = self._agreed(self._gradients.found if any(g is not None for g in gradients) else {})
         if not found:
             self._gradients = StepGradients(self.weights, self._gradients.zeros)
-            return self._omitted("no gradient: call engine.backward() on a loss of this model first")
-        if inspection.beyond_range:  # finite numbers were cast to infinity: the scale is not at fault, and stays
+            return self._omitted(
+                "no gradient: call engine.backward() on a loss of this model first"
+            )
+        if (
+            inspection.beyond_range
+        ):  # finite numbers were cast to infinity: the scale is not at fault, and stays
             reported = self._omitted(
                 f"left out: an FP32 input or mask holds finite numbers beyond {self.recipe.model.name}, and was cast "
                 "to it, since earlier ones held none. From the next step on it stays FP32."
             )
         else:
             self._emit(Moment.UNSCALED)
-            decisions = {i: decide(self.scalers[i], found_inf, self.recipe.scaler) for i, found_inf in found.items()}
+            decisions = {
+                i: decide(self.scalers[i], found_inf, self.recipe.scaler)
+                for i, found_inf in found.items()
+            }
             worst = max(decisions, key=lambda i: (decisions[i].skip, decisions[i].found_inf, -i))
             reported = self._report(decisions[worst], gradients, inspection)
             if reported.stepped:
@@ -330,19 +363,27 @@ class Engine:
         """Return loss -> found_inf, on which the processes of a distributed engine agree."""
         return found
 
-    def _culprits(self, gradients: Sequence[Tensor | None], known: tuple[str, ...] | None = None) -> tuple[str, ...]:
+    def _culprits(
+        self, gradients: Sequence[Tensor | None], known: tuple[str, ...] | None = None
+    ) -> tuple[str, ...]:
         """Return the names of the gradients that hold inf or NaN, or `known` if they were read before."""
         if known is not None:
             return known
         named = self.weights.by_name(gradients)
         return not_finite(named, read(largest_magnitudes(list(named.values()))))
 
-    def _report(self, decision: Decision, gradients: Sequence[Tensor | None], inspection: StepInspection) -> StepReport:
+    def _report(
+        self, decision: Decision, gradients: Sequence[Tensor | None], inspection: StepInspection
+    ) -> StepReport:
         """Report the decision, the non-finite gradients, and the cause where it is not the scale."""
         culprits = self._culprits(gradients, inspection.culprits) if decision.found_inf else ()
         plain = step_report(decision, culprits, self.skips_in_a_row)
         wrong = diagnosis(plain, self.recipe.scaler)
-        more = [] if wrong is None else [wrong + inspection.cause_beyond_gradients(self.weights, self._loss)]
+        more = (
+            []
+            if wrong is None
+            else [wrong + inspection.cause_beyond_gradients(self.weights, self._loss)]
+        )
         more += [LOSS_INSIDE_MODEL] if self._boundary.loss_inside and decision.skip else []
         self._boundary.loss_inside = False
         return replace(plain, why=". ".join([plain.why, *more])) if more else plain
@@ -369,7 +410,9 @@ class Engine:
             RuntimeError: there are gradients that no step has used; a state holds none.
         """
         if self._gradients.has_pending:
-            raise RuntimeError("expected no pending gradients, since a checkpoint holds none; save it after step().")
+            raise RuntimeError(
+                "expected no pending gradients, since a checkpoint holds none; save it after step()."
+            )
         return self._state()
 
     def _state(self) -> dict[str, Any]:
@@ -395,7 +438,9 @@ class Engine:
             require_same(self._state(), state)
             scalers = [ScalerState(**scaler) for scaler in state["scalers"]]
             steps, skips = int(state["steps"]), int(state["skips_in_a_row"])
-            with self._loading(state["model"], *([] if self.products is None else [state["products"]])):
+            with self._loading(
+                state["model"], *([] if self.products is None else [state["products"]])
+            ):
                 self.weights.load_state_dict(state["weights"])
         self.resume_at(scalers, steps, skips)
 
@@ -411,10 +456,19 @@ class Engine:
         averages: parameter name -> FP32 weight, used instead of the masters.
         """
         weights = self.weights
-        values = averages if averages is not None else weights.named_masters() if weights.master else {}
-        by_weight: dict[Tensor, Tensor] = {p: values[name] for p, name in weights.names.items() if name in values}
-        stored = uncompiled(self.model).state_dict(keep_vars=True)  # a tied weight is listed under each of its names
-        full = {k: by_weight.get(v, v).detach() if isinstance(v, Tensor) else v for k, v in stored.items()}
+        values = (
+            averages if averages is not None else weights.named_masters() if weights.master else {}
+        )
+        by_weight: dict[Tensor, Tensor] = {
+            p: values[name] for p, name in weights.names.items() if name in values
+        }
+        stored = uncompiled(self.model).state_dict(
+            keep_vars=True
+        )  # a tied weight is listed under each of its names
+        full = {
+            k: by_weight.get(v, v).detach() if isinstance(v, Tensor) else v
+            for k, v in stored.items()
+        }
         return {k: v.float() if getattr(v, "dtype", None) in HALVES else v for k, v in full.items()}
 
     @torch.no_grad()

@@ -90,13 +90,17 @@ class Recipe:
                 f"{self.model.name}. Take autocast=None (O2 style) or model=FP32 (O1 style)."
             )
         if self.optimizer not in (FP32, self.model):
-            yield (f"expected an optimizer in FP32 or the model's {self.model.name}, got {self.optimizer.name}.")
+            yield (
+                f"expected an optimizer in FP32 or the model's {self.model.name}, got {self.optimizer.name}."
+            )
         if self.master_weights and self.optimizer != FP32:
             yield (
                 f"master weights are FP32, but the optimizer would step {self.optimizer.name} "
                 "weights. Take optimizer=FP32 or master_weights=False."
             )
-        if self.rounding is not WeightRounding.NEAREST and (self.master_weights or self.optimizer == self.model):
+        if self.rounding is not WeightRounding.NEAREST and (
+            self.master_weights or self.optimizer == self.model
+        ):
             yield (
                 f"{self.rounding.value} rounding is for weights without FP32 masters, after a step in FP32. "
                 "Take a 16-bit model, optimizer=FP32 and master_weights=False, or rounding=NEAREST."
@@ -114,9 +118,13 @@ class Recipe:
             )
         if self.products is not None and (self.autocast is not None or self.model != FP32):
             yield "products round FP32 operands. Take model=FP32, autocast=None, or products=None."
-        if self.tf32 and (self.autocast is not None or self.model != FP32 or self.products is not None):
+        if self.tf32 and (
+            self.autocast is not None or self.model != FP32 or self.products is not None
+        ):
             yield "TF32 is for FP32 operands. Take model=FP32, autocast=None and products=None, or tf32=False."
-        if self.graph and (self.autocast not in (FP16, BF16) or self.gradient_format or self.accumulator):
+        if self.graph and (
+            self.autocast not in (FP16, BF16) or self.gradient_format or self.accumulator
+        ):
             yield "a graph holds casts to FP16 or BF16. Take autocast=FP16 and nothing emulated, or graph=False."
 
     def as_dict(self) -> dict[str, Any]:
@@ -127,12 +135,23 @@ class Recipe:
         plain = {f.name: getattr(self, f.name) for f in fields(self)}
         in_full = {key: _plain(value) for key, value in plain.items() if is_dataclass(value)}
         plain |= {key: value.name for key, value in plain.items() if isinstance(value, Format)}
-        accumulator = None if self.accumulator is None else str(getattr(self.accumulator, "name", self.accumulator))
-        values = {"scaler": asdict(self.scaler), "rounding": self.rounding.value, "accumulator": accumulator}
+        accumulator = (
+            None
+            if self.accumulator is None
+            else str(getattr(self.accumulator, "name", self.accumulator))
+        )
+        values = {
+            "scaler": asdict(self.scaler),
+            "rounding": self.rounding.value,
+            "accumulator": accumulator,
+        }
         return plain | values | {"products": _plain(self.products), "fields": in_full}
 
     def forward(
-        self, device: torch.device | str, products: LowBitProducts | None = None, ranges: RangeMemory | None = None
+        self,
+        device: torch.device | str,
+        products: LowBitProducts | None = None,
+        ranges: RangeMemory | None = None,
     ) -> AbstractContextManager[None]:
         """Return the context in which a forward pass and its loss run under this recipe.
 
@@ -150,7 +169,10 @@ class Recipe:
         return fp32_precision("tf32") if self.tf32 and has_tf32(device) else nullcontext()
 
     def modes(
-        self, device: torch.device | str, products: LowBitProducts | None, ranges: RangeMemory | None = None
+        self,
+        device: torch.device | str,
+        products: LowBitProducts | None,
+        ranges: RangeMemory | None = None,
     ) -> Iterator[AbstractContextManager[Any]]:
         """Yield the modes that a forward pass runs under, outermost first."""
         if products is not None:
@@ -159,7 +181,9 @@ class Recipe:
             yield tf32_products(device)
         yield half_storage(device, self.accumulator)
         if self.autocast is not None:
-            yield autocast(self.autocast, gradient_format=self.gradient_format, accumulator=self.accumulator)
+            yield autocast(
+                self.autocast, gradient_format=self.gradient_format, accumulator=self.accumulator
+            )
         elif current() is not None:
             yield autocast(enabled=False)
         if self.model != FP32:
@@ -170,7 +194,9 @@ def _plain(value: Any) -> Any:
     """Return a dataclass's fields recursively, without the sources of its numbers."""
     if is_dataclass(value):
         names = [f.name for f in fields(value) if f.name not in ("source", "note")]
-        return {"type": type(value).__name__} | {name: _plain(getattr(value, name)) for name in names}
+        return {"type": type(value).__name__} | {
+            name: _plain(getattr(value, name)) for name in names
+        }
     if isinstance(value, Enum):
         return value.name
     return value if isinstance(value, bool | int | float | str | None) else str(value)

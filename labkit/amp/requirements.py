@@ -17,7 +17,16 @@ from torch import Tensor, nn
 
 from labkit.amp.recipe import Recipe
 
-STATE_KEYS = ("model", "weights", "optimizer", "scalers", "recipe", "policy", "steps", "skips_in_a_row")
+STATE_KEYS = (
+    "model",
+    "weights",
+    "optimizer",
+    "scalers",
+    "recipe",
+    "policy",
+    "steps",
+    "skips_in_a_row",
+)
 _START_OVER = "To start over from its weights: engine.load_model(state['model'])."
 
 
@@ -36,7 +45,9 @@ def require_trainable(model: object, make_optimizer: object, recipe: object, los
             'Engine(model, partial(torch.optim.SGD, lr=0.1), RECIPES["O2"]).'
         )
     if not isinstance(model, nn.Module):
-        of_modules = isinstance(model, list | tuple) and all(isinstance(layer, nn.Module) for layer in model)
+        of_modules = isinstance(model, list | tuple) and all(
+            isinstance(layer, nn.Module) for layer in model
+        )
         hint = " Make one of a list of layers: nn.Sequential(*layers)." if of_modules else ""
         raise ValueError(f"expected a torch.nn.Module, got a {type(model).__name__}.{hint}")
     parameters = dict(model.named_parameters())
@@ -79,7 +90,9 @@ def require_known(model: nn.Module, known: Container[int]) -> None:
         module = modules.pop()
         for p in () if module is None else module._parameters.values():
             if id(p) not in known and p is not None and p.requires_grad:
-                new = next(n for n, q in model.named_parameters() if q.requires_grad and id(q) not in known)
+                new = next(
+                    n for n, q in model.named_parameters() if q.requires_grad and id(q) not in known
+                )
                 raise RuntimeError(
                     f"parameter {new!r} was added to the model after the engine was made, so the optimizer does not "
                     "step it. Make the engine after the last change of the model."
@@ -101,7 +114,9 @@ def require_loss(loss: object) -> None:
             "Leave out .item() and float()."
         )
     if loss.numel() != 1:
-        raise ValueError(f"expected a loss with one element, got shape {tuple(loss.shape)}. Take its mean() or sum().")
+        raise ValueError(
+            f"expected a loss with one element, got shape {tuple(loss.shape)}. Take its mean() or sum()."
+        )
     if not loss.requires_grad:
         raise RuntimeError(
             "expected a loss that depends on parameters, got one computed under torch.no_grad() or from detached or "
@@ -127,7 +142,9 @@ def raising_value_error() -> Iterator[None]:
         raise
     except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
         message = f"{type(error).__name__}: {error}"
-        raise ValueError(f"this state cannot be loaded, and nothing has changed ({message})") from error
+        raise ValueError(
+            f"this state cannot be loaded, and nothing has changed ({message})"
+        ) from error
 
 
 def require_same_network(own: Mapping[str, Any], stored: Mapping[str, Any]) -> None:
@@ -135,9 +152,15 @@ def require_same_network(own: Mapping[str, Any], stored: Mapping[str, Any]) -> N
     missing, unknown = [k for k in own if k not in stored], [k for k in stored if k not in own]
     both = [k for k in own if isinstance(own[k], Tensor) and isinstance(stored.get(k), Tensor)]
     shapes = [
-        f"{k}: {tuple(stored[k].shape)} for {tuple(own[k].shape)}" for k in both if own[k].shape != stored[k].shape
+        f"{k}: {tuple(stored[k].shape)} for {tuple(own[k].shape)}"
+        for k in both
+        if own[k].shape != stored[k].shape
     ]
-    for what, names in (("lacks", missing), ("has what the model lacks:", unknown), ("has other shapes:", shapes)):
+    for what, names in (
+        ("lacks", missing),
+        ("has what the model lacks:", unknown),
+        ("has other shapes:", shapes),
+    ):
         if names:
             raise ValueError(
                 f"these weights are of another network: it {what} {_some(names)}. Build the model that they were saved "
@@ -166,19 +189,31 @@ def require_same(current: Mapping[str, Any], state: Mapping[str, Any]) -> None:
     for now, was, what in (
         (current["recipe"], state["recipe"], "under another recipe"),
         (current["policy"], state["policy"], "with other autocast lists"),
-        *((own.get(part, {}), was, f"with another {part} of the same name") for part, was in stored.items()),
+        *(
+            (own.get(part, {}), was, f"with another {part} of the same name")
+            for part, was in stored.items()
+        ),
     ):
         if differ := _differences(was, now):
-            raise ValueError(f"it was saved {what}: {_some(differ)}. Build the engine with the same one. {_START_OVER}")
+            raise ValueError(
+                f"it was saved {what}: {_some(differ)}. Build the engine with the same one. {_START_OVER}"
+            )
     if len(current["scalers"]) != len(state["scalers"]):
         raise ValueError(
             f"expected a state with {len(current['scalers'])} losses, got one with {len(state['scalers'])}. "
             f"Construct the engine with losses={len(state['scalers'])}. {_START_OVER}"
         )
-    groups = [[len(g["params"]) for g in s["weights"]["optimizer"]["param_groups"]] for s in (state, current)]
+    groups = [
+        [len(g["params"]) for g in s["weights"]["optimizer"]["param_groups"]]
+        for s in (state, current)
+    ]
     names = [list(s["weights"]["master"]) for s in (state, current)]
-    if groups[0] != groups[1] or names[0] != names[1]:  # optimizers index their state by the order of parameters
-        unlike = sorted(set(names[0]) ^ set(names[1])) or ["the same ones in other groups or in another order"]
+    if (
+        groups[0] != groups[1] or names[0] != names[1]
+    ):  # optimizers index their state by the order of parameters
+        unlike = sorted(set(names[0]) ^ set(names[1])) or [
+            "the same ones in other groups or in another order"
+        ]
         raise ValueError(
             f"the optimizer stepped other parameters when it was saved: {_some(unlike)}. Freeze the same ones, and "
             f"make the same groups. {_START_OVER}"
@@ -186,13 +221,18 @@ def require_same(current: Mapping[str, Any], state: Mapping[str, Any]) -> None:
 
 
 def _differences(stored: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
-    keys = sorted((stored.keys() | current.keys()) - {"name", "fields", "graph"})  # these do not affect the numbers
+    keys = sorted(
+        (stored.keys() | current.keys()) - {"name", "fields", "graph"}
+    )  # these do not affect the numbers
     different: list[str] = []
     for k, was, now in ((k, stored.get(k), current.get(k)) for k in keys):
         if isinstance(was, Mapping) and isinstance(now, Mapping):
             different += [f"{k}.{more}" for more in _differences(was, now)]
         elif was != now:
-            short = [f"a {v.get('type', 'description')}" if isinstance(v, Mapping) else repr(v) for v in (was, now)]
+            short = [
+                f"a {v.get('type', 'description')}" if isinstance(v, Mapping) else repr(v)
+                for v in (was, now)
+            ]
             different.append(f"{k} {short[0]}, now {short[1]}")
     return different
 

@@ -25,7 +25,12 @@ from torch import Tensor, nn
 
 from labkit.amp.loss_scaling.clip import Clipping, clip_, clip_without_waiting_, finish_clipping
 from labkit.amp.loss_scaling.scaler import StepReport
-from labkit.amp.loss_scaling.unscale import largest_magnitudes, non_finite_flags, read, unscale_with_flags
+from labkit.amp.loss_scaling.unscale import (
+    largest_magnitudes,
+    non_finite_flags,
+    read,
+    unscale_with_flags,
+)
 from labkit.amp.masters.weights import Weights
 
 
@@ -33,7 +38,9 @@ class Moment(Enum):
     """The moments of a step."""
 
     FORWARD = "the loss is computed"
-    SCALED = "backward has left gradients in the model, multiplied by the scale, in the model's format"
+    SCALED = (
+        "backward has left gradients in the model, multiplied by the scale, in the model's format"
+    )
     UNSCALED = "the gradients of all losses are one unscaled FP32 sum, which the step is about to use or skip"
     STEPPED = "the weights have been updated, or the step was skipped"
 
@@ -79,17 +86,25 @@ class _ModelGradients:
     gradients: list[tuple[nn.Parameter, Tensor, int]]
 
     def changed(self) -> bool:
-        return any(p.grad is not gradient or gradient._version != version for p, gradient, version in self.gradients)
+        return any(
+            p.grad is not gradient or gradient._version != version
+            for p, gradient, version in self.gradients
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         """Store how often each gradient has changed since, because the version of a copy restarts."""
-        return {**self.__dict__, "gradients": [(p, g, g._version - version) for p, g, version in self.gradients]}
+        return {
+            **self.__dict__,
+            "gradients": [(p, g, g._version - version) for p, g, version in self.gradients],
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Set the gradients of the copied model, which copy.deepcopy and pickle omit."""
         for parameter, gradient, _ in state["gradients"]:
             parameter.grad = gradient
-        self.__dict__.update(state, gradients=[(p, g, g._version - times) for p, g, times in state["gradients"]])
+        self.__dict__.update(
+            state, gradients=[(p, g, g._version - times) for p, g, times in state["gradients"]]
+        )
 
 
 class StepGradients:
@@ -102,14 +117,18 @@ class StepGradients:
     zeros             parameters whose gradient is zeros until backward adds to it -> its layout
     """
 
-    def __init__(self, weights: Weights, zeros: Mapping[nn.Parameter, torch.layout] | None = None) -> None:
+    def __init__(
+        self, weights: Weights, zeros: Mapping[nn.Parameter, torch.layout] | None = None
+    ) -> None:
         self.weights = weights
         self.zeros = dict(zeros or {})
         created: list[tuple[nn.Parameter, Tensor, int]] = []
         for parameter, layout in self.zeros.items():
             parameter.grad = torch.zeros_like(parameter, layout=layout)
             created.append((parameter, parameter.grad, parameter.grad._version))
-        self._created = _ModelGradients(0, 1.0, created) if created else None  # until the first backward
+        self._created = (
+            _ModelGradients(0, 1.0, created) if created else None
+        )  # until the first backward
         self._reached = list(self.zeros.items())
         self.stage = Stage.SCALED
         self.found: dict[int, bool] = {}
@@ -117,14 +136,18 @@ class StepGradients:
         self.clippings: list[Clipping] = []
         self._flags: dict[int, list[Tensor]] = {}  # of each loss, on the devices of its gradients
         self._in_model: _ModelGradients | None = None
-        self._sums: dict[tuple[int, float], Sum] = {}  # of each loss and scale, while they are scaled
+        self._sums: dict[
+            tuple[int, float], Sum
+        ] = {}  # of each loss and scale, while they are scaled
         self._total: Sum = []  # of all losses, after unscaling
 
     @property
     def has_pending(self) -> bool:
         """Whether there are gradients that no step has used."""
         scaled = self._in_model is not None or bool(self._sums)
-        return scaled or (self.stage is Stage.UNSCALED and any(gradient is not None for gradient in self._total))
+        return scaled or (
+            self.stage is Stage.UNSCALED and any(gradient is not None for gradient in self._total)
+        )
 
     def before_backward(self) -> None:
         """Prepare for another backward: accumulate the gradients of the last one.
@@ -133,13 +156,19 @@ class StepGradients:
             RuntimeError: the gradients are unscaled or consumed already, or another backward computed them.
         """
         if self.stage is not Stage.SCALED:
-            state = "used by a step" if self.stage is Stage.CONSUMED else "unscaled, and maybe clipped"
-            raise RuntimeError(f"backward() would add to gradients that are already {state}. Call zero_grad() first.")
+            state = (
+                "used by a step" if self.stage is Stage.CONSUMED else "unscaled, and maybe clipped"
+            )
+            raise RuntimeError(
+                f"backward() would add to gradients that are already {state}. Call zero_grad() first."
+            )
         self._collect()
 
     def after_backward(self, loss_id: int, scale: float) -> None:
         """Record the loss and the scale of the gradients that backward has just left in the model."""
-        gradients = [(p, p.grad, p.grad._version) for p in self.weights.model_weights if p.grad is not None]
+        gradients = [
+            (p, p.grad, p.grad._version) for p in self.weights.model_weights if p.grad is not None
+        ]
         self._in_model, self._created = _ModelGradients(loss_id, scale, gradients), None
         self._reached += [(p, gradient.layout) for p, gradient, _ in gradients]
 
@@ -152,9 +181,13 @@ class StepGradients:
         """Move the gradients out of the model, and add them to those of the same loss and scale."""
         left = self._in_model
         if left is None:
-            foreign = [name for parameter, name in self.weights.names.items() if parameter.grad is not None]
+            foreign = [
+                name for parameter, name in self.weights.names.items() if parameter.grad is not None
+            ]
             zeros = self._created
-            if foreign and (zeros is None or len(foreign) != len(zeros.gradients) or zeros.changed()):
+            if foreign and (
+                zeros is None or len(foreign) != len(zeros.gradients) or zeros.changed()
+            ):
                 raise RuntimeError(
                     f"expected gradients of this engine's backward() only, got one of {foreign[0]!r} from elsewhere, "
                     "whose scale is unknown. Call engine.backward(loss), not loss.backward(). If another engine's loss "
@@ -185,7 +218,9 @@ class StepGradients:
             self._collect()
             self._total = [None] * len(self.weights.optimizer_weights)
             for number, ((loss_id, scale), scaled) in enumerate(self._sums.items()):
-                plain, flags = unscale_with_flags([g for g in scaled if g is not None], scale, in_place=True)
+                plain, flags = unscale_with_flags(
+                    [g for g in scaled if g is not None], scale, in_place=True
+                )
                 each = iter(plain)
                 terms = [None if g is None else next(each) for g in scaled]
                 self._total = _added(self._total, terms) if number else terms
@@ -203,7 +238,9 @@ class StepGradients:
         gradients = [g for g in self._total if g is not None]
         again = non_finite_flags(gradients) if self.maybe_changed else []
         flags = [flag for flags in self._flags.values() for flag in flags]
-        values = iter(read([*flags, *again, *[clipping.length for clipping in self.clippings], *others]))
+        values = iter(
+            read([*flags, *again, *[clipping.length for clipping in self.clippings], *others])
+        )
         found = {i: any(list(islice(values, len(flags)))) for i, flags in self._flags.items()}
         anywhere = any(list(islice(values, len(again))))
         self.found = dict.fromkeys(found, True) if anywhere and not any(found.values()) else found
@@ -231,7 +268,9 @@ class StepGradients:
     def _finish_clippings(self) -> None:
         """Wait for the device, and complete the pending clips."""
         for clipping in self.clippings:
-            finish_clipping([g for g in self._total if g is not None], clipping, float(clipping.length))
+            finish_clipping(
+                [g for g in self._total if g is not None], clipping, float(clipping.length)
+            )
         self.clippings = []
 
 

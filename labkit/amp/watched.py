@@ -26,7 +26,9 @@ from labkit.instrument.stream import Gradients, Listeners, tap
 def engine_source(listeners: Listeners) -> Iterator[None]:
     """Send the events of an engine to the listeners that observe its model."""
 
-    def around_backward(backward: Any, engine: Engine, loss: Tensor, loss_id: int = 0, **kwargs: Any) -> Any:
+    def around_backward(
+        backward: Any, engine: Engine, loss: Tensor, loss_id: int = 0, **kwargs: Any
+    ) -> Any:
         engines = (engine, *kwargs.get("other_engines", ()))
         listeners.scaled_by(lambda: min(each.scalers[loss_id].scale for each in engines))
         return backward(engine, loss, loss_id, **kwargs)
@@ -46,7 +48,9 @@ def engine_source(listeners: Listeners) -> Iterator[None]:
 
 def _forward(observers: Listeners, engine: Engine, gradients: Gradients, event: StepEvent) -> None:
     """Forward an event of a step to the observers; collect the gradients in `gradients`."""
-    weights = engine.weights  # a master is what the optimizer steps for a parameter, or a view of it
+    weights = (
+        engine.weights
+    )  # a master is what the optimizer steps for a parameter, or a view of it
     masters = dict(zip(weights.stepped_names, weights.master_weights, strict=True))
     if event.moment is Moment.UNSCALED:
         gradients.update(event.gradients)

@@ -101,7 +101,9 @@ class GemmCase:
     @property
     def bytes(self) -> int:
         """A and B read once, D written once."""
-        return self.inputs * stored_bytes(self.format) + self.m * self.n * stored_bytes(output_format(self.format))
+        return self.inputs * stored_bytes(self.format) + self.m * self.n * stored_bytes(
+            output_format(self.format)
+        )
 
     @property
     def label(self) -> str:
@@ -109,7 +111,9 @@ class GemmCase:
         reduced = ", reduced accumulation" if self.reduced else ""
         kernel = f", Triton tiles {self.kernel}" if self.kernel else ""
         about = f" ({self.about})" if self.about else ""
-        return f"{self.format.name} {self.layout} {self.m}x{self.n}x{self.k}{reduced}{kernel}{about}"
+        return (
+            f"{self.format.name} {self.layout} {self.m}x{self.n}x{self.k}{reduced}{kernel}{about}"
+        )
 
 
 @dataclass(frozen=True)
@@ -134,7 +138,10 @@ class ConvCase:
     def gemm(self) -> GemmCase:
         """The matrix product with the same FLOPs."""
         return GemmCase(
-            self.images * self.height * self.width, self.filters, self.channels * self.kernel**2, self.format
+            self.images * self.height * self.width,
+            self.filters,
+            self.channels * self.kernel**2,
+            self.format,
         )
 
     @property
@@ -202,7 +209,9 @@ class ElementwiseCase:
 Case: TypeAlias = GemmCase | ConvCase | ElementwiseCase  # each with format, flops, bytes and label
 
 
-def linear_gemms(batch: int, inputs: int, outputs: int, format: Format = FP16) -> tuple[GemmCase, GemmCase, GemmCase]:
+def linear_gemms(
+    batch: int, inputs: int, outputs: int, format: Format = FP16
+) -> tuple[GemmCase, GemmCase, GemmCase]:
     """Return the three products of a linear layer: Y = X W^T, and backward dX = dY W and dW = dY^T X.
 
     The weight W[outputs, inputs] is stored as torch stores it.
@@ -271,7 +280,9 @@ CPU = Extent(
     images=2,
     elements=2**24,
 )
-QUICK = Extent(sizes=(16, 32), base=32, batches=(1, 8), layers=((16, 8, 8),), images=1, elements=2**12)
+QUICK = Extent(
+    sizes=(16, 32), base=32, batches=(1, 8), layers=((16, 8, 8),), images=1, elements=2**12
+)
 
 
 def formats_on(report: DeviceReport) -> tuple[Format, ...]:
@@ -282,7 +293,9 @@ def formats_on(report: DeviceReport) -> tuple[Format, ...]:
     """
     if report.kind == "cpu":
         return FP64, FP32, BF16, FP16
-    special = tuple(format for format in (TF32, BF16, FP16, E4M3) if format.name in report.tensor_cores)
+    special = tuple(
+        format for format in (TF32, BF16, FP16, E4M3) if format.name in report.tensor_cores
+    )
     return FP64, FP32, *(special or (FP16,))
 
 
@@ -303,12 +316,22 @@ def sweeps(report: DeviceReport, extent: Extent | None = None) -> dict[str, Swee
     shapes = ((64, 56), (256, 14), (512, 7)) if extent is not QUICK else ((4, 8),)
     convolutions = [ConvCase(size.images, c, s, s, c, 3, f) for c, s in shapes for f in narrow]
     # A long k is where an accumulator has most to lose.
-    full = [gemm(base, base, k, f) for f in formats if f in (FP16, BF16, E4M3) for k in (base, 4 * base)]
-    large = [square(n, FP16) for n in [n for n in size.sizes if n >= 1024] or size.sizes[:1] if n <= 8192]
+    full = [
+        gemm(base, base, k, f) for f in formats if f in (FP16, BF16, E4M3) for k in (base, 4 * base)
+    ]
+    large = [
+        square(n, FP16) for n in [n for n in size.sizes if n >= 1024] or size.sizes[:1] if n <= 8192
+    ]
     kernels = ("", *(tile.name for tile in TILES))
     rows = {
-        "ceilings": ("How fast can this device multiply, and copy, at best?", ceilings(formats, size)),
-        "size": ("How large must a product be?", [square(n, f) for n in size.sizes for f in formats]),
+        "ceilings": (
+            "How fast can this device multiply, and copy, at best?",
+            ceilings(formats, size),
+        ),
+        "size": (
+            "How large must a product be?",
+            [square(n, f) for n in size.sizes for f in formats],
+        ),
         "layers": (
             "What are the three products of a linear layer?",
             [case for layer in size.layers for f in narrow for case in linear_gemms(*layer, f)],
@@ -324,7 +347,11 @@ def sweeps(report: DeviceReport, extent: Extent | None = None) -> dict[str, Swee
         ),
         "convolution": (
             "Is a convolution as fast as the product it stands for?",
-            [case for conv in convolutions for case in (conv, replace(conv.gemm, about="as the convolution above"))],
+            [
+                case
+                for conv in convolutions
+                for case in (conv, replace(conv.gemm, about="as the convolution above"))
+            ],
         ),
         "accumulation": (
             "What does a narrower accumulator gain, and cost?",

@@ -63,7 +63,13 @@ class Published:
     def intensity(self) -> float:
         """FLOP of the product for each byte, with each matrix read or written once."""
         size = 2 if self.format in ("FP16", "BF16") else 8 if self.format == "FP64" else 4
-        return 2 * self.m * self.n * self.k / (size * (self.m * self.k + self.k * self.n + self.m * self.n))
+        return (
+            2
+            * self.m
+            * self.n
+            * self.k
+            / (size * (self.m * self.k + self.k * self.n + self.m * self.n))
+        )
 
 
 def published(kind: str | None = None, card: str | None = None) -> list[Published]:
@@ -127,7 +133,14 @@ def _rows(path: Path) -> tuple[Published, ...]:
 
 
 def _row(row: dict[str, str]) -> Published:
-    numbers: dict[str, Any] = {side: int(row[side]) if row[side].isdigit() else 0 for side in ("m", "n", "k")}
-    numbers |= {"value": float(row["value"]), "ratio": float(row["ratio"]) if row["ratio"] else None}
-    texts: dict[str, Any] = {field.name: row[field.name] for field in fields(Published) if field.name not in numbers}
+    numbers: dict[str, Any] = {
+        side: int(row[side]) if row[side].isdigit() else 0 for side in ("m", "n", "k")
+    }
+    numbers |= {
+        "value": float(row["value"]),
+        "ratio": float(row["ratio"]) if row["ratio"] else None,
+    }
+    texts: dict[str, Any] = {
+        field.name: row[field.name] for field in fields(Published) if field.name not in numbers
+    }
     return Published(**texts, **numbers)

@@ -107,7 +107,11 @@ def measure(
         raise ValueError(f"expected a sweep of {', '.join(known)}, got {sweep!r}")
     end = time.monotonic() + seconds
     missing: list[str] = []
-    clock = "CUDA events" if report.kind == "cuda" else f"host timer, {threads} thread{'s' * (threads > 1)}"
+    clock = (
+        "CUDA events"
+        if report.kind == "cuda"
+        else f"host timer, {threads} thread{'s' * (threads > 1)}"
+    )
     how = f"{clock}; median of up to {rounds} rounds in which all cases take turns; random operands, never in the cache"
 
     def record(runs: list[GemmRun]) -> GemmRecord:
@@ -134,7 +138,10 @@ def bench_versions(report: DeviceReport) -> dict[str, str]:
     """
     found = versions()
     if report.kind == "cuda":
-        found |= {"cuda": str(torch.version.cuda or torch.version.hip), "driver": report.driver or "unknown"}
+        found |= {
+            "cuda": str(torch.version.cuda or torch.version.hip),
+            "driver": report.driver or "unknown",
+        }
     return found
 
 

@@ -27,10 +27,30 @@ class Link:
 
 MLPERF = "NVIDIA's entry in mlcommons/inference_results_v4.1 (H200 SXM): 18 links, 900 GB/s, which is both directions"
 LINKS = (
-    Link("NVLink 4 (H100)", 3.4e-6, 450e9, f"{MLPERF}; users measure 380 of 450 GB/s in one (NVIDIA/nccl#1264)"),
-    Link("PCIe 5.0 x16", 5.7e-6, 63e9, "PCIe 5.0, as others report it: 32 GT/s, 16 lanes, 128b/130b; it is not public"),
-    Link("InfiniBand NDR", 14.0e-6, 50e9, "NVIDIA, ConnectX-7 user manual, Introduction: NDR, 400 Gb/s"),
-    Link("Ethernet 10 Gb/s", 14.0e-6, 1.25e9, "IEEE 802.3ae-2002, as others report it; TCP has a higher latency"),
+    Link(
+        "NVLink 4 (H100)",
+        3.4e-6,
+        450e9,
+        f"{MLPERF}; users measure 380 of 450 GB/s in one (NVIDIA/nccl#1264)",
+    ),
+    Link(
+        "PCIe 5.0 x16",
+        5.7e-6,
+        63e9,
+        "PCIe 5.0, as others report it: 32 GT/s, 16 lanes, 128b/130b; it is not public",
+    ),
+    Link(
+        "InfiniBand NDR",
+        14.0e-6,
+        50e9,
+        "NVIDIA, ConnectX-7 user manual, Introduction: NDR, 400 Gb/s",
+    ),
+    Link(
+        "Ethernet 10 Gb/s",
+        14.0e-6,
+        1.25e9,
+        "IEEE 802.3ae-2002, as others report it; TCP has a higher latency",
+    ),
 )
 
 
@@ -40,7 +60,10 @@ def ring_seconds(gradient_bytes: float, ranks: int, link: Link) -> float:
     >>> round(ring_seconds(400e6, 8, LINKS[2]) * 1e3, 1)
     14.2
     """
-    return 2 * (ranks - 1) * link.latency_s + 2 * (ranks - 1) / ranks * gradient_bytes / link.bytes_per_s
+    return (
+        2 * (ranks - 1) * link.latency_s
+        + 2 * (ranks - 1) / ranks * gradient_bytes / link.bytes_per_s
+    )
 
 
 def ring_table(weights: int, ranks: int) -> str:
@@ -48,5 +71,7 @@ def ring_table(weights: int, ranks: int) -> str:
     lines = [f"{'link':<18}{'FP32':>10}{'FP16':>10}   FP16 is"]
     for link in LINKS:
         wide, half = (1e3 * ring_seconds(weights * size, ranks, link) for size in (4, 2))
-        lines.append(f"{link.name:<18}{wide:>7.2f} ms{half:>7.2f} ms   {wide / half:.2f} times as fast")
+        lines.append(
+            f"{link.name:<18}{wide:>7.2f} ms{half:>7.2f} ms   {wide / half:.2f} times as fast"
+        )
     return "\n".join(lines)

@@ -79,7 +79,9 @@ def roofline(runs: Iterable[GemmRun]) -> Roofline:
         ValueError: the runs contain no copy or no product.
     """
     runs = list(runs)
-    copies = [run for run in runs if isinstance(run.case, ElementwiseCase) and run.case.op == "copy"]
+    copies = [
+        run for run in runs if isinstance(run.case, ElementwiseCase) and run.case.op == "copy"
+    ]
     products = [run for run in runs if isinstance(run.case, GemmCase)]
     if not copies or not products:
         raise ValueError(

@@ -52,7 +52,9 @@ class Pool:
         self._numbers: dict[torch.dtype, Tensor] = {}
         self._cache = CPU_CACHE
         if self.device.type == "cuda":
-            self._cache = getattr(torch.cuda.get_device_properties(self.device), "L2_cache_size", 2**27)
+            self._cache = getattr(
+                torch.cuda.get_device_properties(self.device), "L2_cache_size", 2**27
+            )
 
     def sets(self, case: Case) -> list[tuple[Tensor, ...]]:
         """Return sets of operands for a case, together twice as large as the cache."""
@@ -64,7 +66,10 @@ class Pool:
         starts = np.cumsum([0, *sizes * count])
         found = []
         for first in range(0, len(shapes) * count, len(shapes)):
-            stored = [numbers[starts[first + i] :][: math.prod(shape)].view(shape) for i, shape in enumerate(shapes)]
+            stored = [
+                numbers[starts[first + i] :][: math.prod(shape)].view(shape)
+                for i, shape in enumerate(shapes)
+            ]
             found.append(_as_used(case, stored))
         return found
 
@@ -73,7 +78,9 @@ class Pool:
             self._numbers.pop(dtype, None)  # release its memory first
             generator = torch.Generator(self.device).manual_seed(0)
             wide = torch.float64 if dtype is torch.float64 else torch.float32
-            self._numbers[dtype] = torch.randn(count, generator=generator, device=self.device, dtype=wide).to(dtype)
+            self._numbers[dtype] = torch.randn(
+                count, generator=generator, device=self.device, dtype=wide
+            ).to(dtype)
         return self._numbers[dtype]
 
 
@@ -94,7 +101,10 @@ def _stored_shapes(case: Case) -> list[tuple[int, ...]]:
 
 def _as_used(case: Case, stored: list[Tensor]) -> tuple[Tensor, ...]:
     if isinstance(case, GemmCase):
-        return tuple(tensor.t() if way == "T" else tensor for tensor, way in zip(stored, case.layout, strict=True))
+        return tuple(
+            tensor.t() if way == "T" else tensor
+            for tensor, way in zip(stored, case.layout, strict=True)
+        )
     if isinstance(case, ConvCase):
         return tuple(tensor.permute(0, 3, 1, 2) for tensor in stored)
     return tuple(stored)
@@ -126,7 +136,9 @@ def computation(case: Case) -> Callable[..., Tensor]:
 
 def _fp8_mm(a: Tensor, b: Tensor, out: Tensor, fast: bool) -> Tensor:
     one = _one(a.device)
-    return torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=out.dtype, use_fast_accum=fast)
+    return torch._scaled_mm(
+        a, b, scale_a=one, scale_b=one, out_dtype=out.dtype, use_fast_accum=fast
+    )
 
 
 @cache
@@ -138,7 +150,9 @@ def _one(device: torch.device) -> Tensor:
 def caller(case: Case, sets: list[tuple[Tensor, ...]]) -> Callable[[int], Tensor]:
     """Return the function that computes a case on its i-th operands, counted in a ring."""
     compute, first = computation(case), sets[0][0]
-    shape = (case.m, case.n) if isinstance(case, GemmCase) else first.shape  # a convolution makes its own result
+    shape = (
+        (case.m, case.n) if isinstance(case, GemmCase) else first.shape
+    )  # a convolution makes its own result
     out = torch.empty(shape, dtype=_dtype(output_format(case.format)), device=first.device)
     return lambda i: compute(*sets[i % len(sets)], out=out)
 
@@ -222,7 +236,9 @@ class GemmRun:
         return self.case.bytes / self.seconds / 1e9
 
 
-def run_case(case: Case, device: torch.device | str = "cpu", *, rounds: int = ROUNDS, threads: int = 1) -> GemmRun:
+def run_case(
+    case: Case, device: torch.device | str = "cpu", *, rounds: int = ROUNDS, threads: int = 1
+) -> GemmRun:
     """Time one case, as `run_cases` does.
 
     Raises:
@@ -234,7 +250,9 @@ def run_case(case: Case, device: torch.device | str = "cpu", *, rounds: int = RO
     True
     """
     reasons: list[str] = []
-    found = run_cases([case], device, rounds=rounds, threads=threads, left_out=lambda _, why: reasons.append(why))
+    found = run_cases(
+        [case], device, rounds=rounds, threads=threads, left_out=lambda _, why: reasons.append(why)
+    )
     if not found:
         raise RuntimeError(f"{case.label} was not timed on {device}: {reasons[0]}")
     return found[0]
@@ -281,7 +299,10 @@ def run_cases(
             else:
                 try:
                     ready = _PreparedCase(case, pool, clock)
-                except (RuntimeError, AttributeError) as refused:  # no kernel in this torch or device, or no memory
+                except (
+                    RuntimeError,
+                    AttributeError,
+                ) as refused:  # no kernel in this torch or device, or no memory
                     left_out(case, str(refused).splitlines()[0])
                 else:
                     timed[ready] = []
@@ -325,8 +346,12 @@ class _PreparedCase:
         return len(seconds) >= FEWEST and self.group * sum(seconds) > CASE_SECONDS
 
     def result(self, seconds: list[float]) -> GemmRun:
-        low, middle, high = quantiles(seconds, n=4, method="inclusive") if len(seconds) > 1 else seconds * 3
-        middle, low, high, error = (float(f"{x:.5g}") for x in (middle, low, high, self.error))  # more digits are noise
+        low, middle, high = (
+            quantiles(seconds, n=4, method="inclusive") if len(seconds) > 1 else seconds * 3
+        )
+        middle, low, high, error = (
+            float(f"{x:.5g}") for x in (middle, low, high, self.error)
+        )  # more digits are noise
         return GemmRun(self.case, middle, low, high, self.group * len(seconds), error)
 
 
@@ -335,7 +360,9 @@ def _clock(device: torch.device, threads: int) -> _Clock:
     if device.type == "cuda":
         return _cuda_clock
     fine = time.get_clock_info("thread_time").resolution < 1e-6  # Windows counts in 1/64 s
-    now = time.thread_time if threads == 1 and fine and sys.platform != "win32" else time.perf_counter
+    now = (
+        time.thread_time if threads == 1 and fine and sys.platform != "win32" else time.perf_counter
+    )
 
     def clock(call: Callable[[int], Tensor], group: int) -> float:
         began = now()

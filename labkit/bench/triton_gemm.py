@@ -138,6 +138,10 @@ def matmul(a: Tensor, b: Tensor, tile: Tile = TILES[0], out: Tensor | None = Non
             TILE_M=tile.m, TILE_N=tile.n, TILE_K=tile.k, TOGETHER=TOGETHER, WHOLE_PANELS=k % tile.k == 0,
             num_warps=tile.warps, num_stages=tile.ahead,
         )  # fmt: skip
-    except triton.TritonError as error:  # its own base class: too little fast memory, or it does not compile
-        raise RuntimeError(f"Triton refused tiles of {tile.name} here: {str(error).splitlines()[0]}") from error
+    except (
+        triton.TritonError
+    ) as error:  # its own base class: too little fast memory, or it does not compile
+        raise RuntimeError(
+            f"Triton refused tiles of {tile.name} here: {str(error).splitlines()[0]}"
+        ) from error
     return d

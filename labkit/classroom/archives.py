@@ -104,7 +104,9 @@ def _archives_in(path: Path, folder: Path, refused: Refused) -> list[Path]:
 class _Unpacking:
     """The unpacking of an archive and those inside it, with limits on what is written: `bytes` and `members`."""
 
-    def __init__(self, refused: Refused, bytes: float = math.inf, members: float = math.inf) -> None:
+    def __init__(
+        self, refused: Refused, bytes: float = math.inf, members: float = math.inf
+    ) -> None:
         self.refused, self.bytes, self.members = refused, bytes, members
 
     def unpack_bytes(self, content: bytes, folder: Path, depth: int = DEEPEST) -> None:
@@ -128,7 +130,11 @@ class _Unpacking:
             if not info.is_dir() and path.suffix.lower() not in UNPACKED_SUFFIXES:
                 continue
             target = folder.joinpath(*parts)
-            why = "its name leads out of the archive" if len(parts) < len(path.parts) else self._problem(info, parts)
+            why = (
+                "its name leads out of the archive"
+                if len(parts) < len(path.parts)
+                else self._problem(info, parts)
+            )
             try:
                 if not why and info.is_dir():
                     target.mkdir(parents=True, exist_ok=True)
@@ -137,13 +143,17 @@ class _Unpacking:
             except Exception as error:
                 if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
                     raise  # the disk is full: no archive is at fault
-                why = f"it cannot be unpacked: {getattr(error, 'strerror', None) or str(error)[:100]}"
+                why = (
+                    f"it cannot be unpacked: {getattr(error, 'strerror', None) or str(error)[:100]}"
+                )
             if why:
                 self.refused[target] = why
 
     def _problem(self, info: zipfile.ZipInfo, parts: list[str]) -> str:
         """Return why a member is not unpacked, or ""; else count it."""
-        if len(parts) > MAX_DEPTH or any(len(part.encode(errors="replace")) > LONGEST_NAME for part in parts):
+        if len(parts) > MAX_DEPTH or any(
+            len(part.encode(errors="replace")) > LONGEST_NAME for part in parts
+        ):
             return f"its name has more than {LONGEST_NAME} bytes, or it lies in more than {MAX_DEPTH} folders"
         if info.flag_bits & ENCRYPTED:
             return "it is encrypted"
@@ -160,10 +170,16 @@ class _Unpacking:
         target.parent.mkdir(parents=True, exist_ok=True)
         if target.suffix.lower() == ".zip":
             if depth:
-                inner = self if self.bytes < math.inf else _Unpacking(self.refused, MAX_UNPACKED, MAX_MEMBERS)
+                inner = (
+                    self
+                    if self.bytes < math.inf
+                    else _Unpacking(self.refused, MAX_UNPACKED, MAX_MEMBERS)
+                )
                 inner.unpack_bytes(content, target.with_suffix(""), depth - 1)
             else:
-                self.refused[target.with_suffix("")] = f"archives lie more than {DEEPEST} deep in each other"
+                self.refused[target.with_suffix("")] = (
+                    f"archives lie more than {DEEPEST} deep in each other"
+                )
             return
         target.write_bytes(content)
         with suppress(ValueError, OverflowError, OSError):
@@ -186,7 +202,11 @@ def _class_in(folder: Path, refused: Refused) -> Path:
         only = folder / min(entries) if len(entries) == 1 else folder
         if only == folder or not only.is_dir() or MOODLE.fullmatch(only.name):
             return folder
-        if any(path.stem.startswith(lesson.name) for path in only.glob("*.ipynb") for lesson in lessons()):
+        if any(
+            path.stem.startswith(lesson.name)
+            for path in only.glob("*.ipynb")
+            for lesson in lessons()
+        ):
             return folder
         folder = only
 
@@ -194,7 +214,9 @@ def _class_in(folder: Path, refused: Refused) -> Path:
 def _entries(folder: Path, refused: Refused) -> set[str]:
     """Return the names in a folder, with those that could not be unpacked."""
     present = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    return present | {path.relative_to(folder).parts[0] for path in refused if folder in path.parents}
+    return present | {
+        path.relative_to(folder).parts[0] for path in refused if folder in path.parents
+    }
 
 
 def _is_exported(name: str) -> bool:

@@ -41,22 +41,38 @@ def guesses(folder: Path) -> list[dict[str, Any]]:
         learner = journal.relative_to(folder).parts[0]
         for number, line in enumerate(entries(journal, "prediction")):
             latest[learner, line["id"]] = line["answer"]
-            answered[line["id"]] = max(answered.get(line["id"], ("", 0)), (str(line.get("when", "")), number))
+            answered[line["id"]] = max(
+                answered.get(line["id"], ("", 0)), (str(line.get("when", "")), number)
+            )
     known = predictions()
     found = []
-    for id in sorted((id for id in answered if id in known), key=lambda id: answered[id], reverse=True):
-        bars = [bar for (_, other), answer in latest.items() if other == id and (bar := _bar(known[id], answer))]
+    for id in sorted(
+        (id for id in answered if id in known), key=lambda id: answered[id], reverse=True
+    ):
+        bars = [
+            bar
+            for (_, other), answer in latest.items()
+            if other == id and (bar := _bar(known[id], answer))
+        ]
         if bars:
             found.append(
-                {"id": id, "question": " ".join(known[id]["question"].split()), "bars": _counts(known[id], bars)}
+                {
+                    "id": id,
+                    "question": " ".join(known[id]["question"].split()),
+                    "bars": _counts(known[id], bars),
+                }
             )
     return found
 
 
 def _journals(folder: Path) -> list[Path]:
     """Return the journals below a folder that are their learners' own."""
-    found = sorted(path for pattern in (NAME, f"*/{NAME}", f"*/*/{NAME}") for path in folder.glob(pattern))
-    return [path for path in found if is_own(path, folder.resolve() / path.relative_to(folder).parts[0])]
+    found = sorted(
+        path for pattern in (NAME, f"*/{NAME}", f"*/*/{NAME}") for path in folder.glob(pattern)
+    )
+    return [
+        path for path in found if is_own(path, folder.resolve() / path.relative_to(folder).parts[0])
+    ]
 
 
 def leaders(kept: Path) -> list[tuple[int, str, int, int, int]]:

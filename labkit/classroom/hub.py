@@ -55,7 +55,9 @@ if sys.platform == "linux":
 os.chdir(Path.home())
 os.execv(sys.executable, [sys.executable, "-m", "jupyterhub.singleuser", *sys.argv[1:]])
 """
-CONFIG = "from labkit.classroom.hub_config import configure\n\nconfigure(get_config(), {folder!r})\n"
+CONFIG = (
+    "from labkit.classroom.hub_config import configure\n\nconfigure(get_config(), {folder!r})\n"
+)
 # These save memory: one thread and one heap for each kernel, and no huge pages for numpy.
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1", "NUMPY_MADVISE_HUGEPAGE": "0"}
 PASSWORD_LETTERS = "abcdefghijkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789"
@@ -110,11 +112,20 @@ def set_up(classroom: Classroom) -> Path:
         OSError: a folder cannot be created, or is out of the learners' reach.
     """
     top, is_root = Path(classroom.folder), os.geteuid() == 0
-    for name, mode in (("", 0o711), ("hub", 0o700), ("homes", 0o711), ("hand-in", 0o711), ("feedback", 0o711)):
+    for name, mode in (
+        ("", 0o711),
+        ("hub", 0o700),
+        ("homes", 0o711),
+        ("hand-in", 0o711),
+        ("feedback", 0o711),
+    ):
         (top / name).mkdir(parents=True, exist_ok=True)
         (top / name).chmod(mode)
     for needed in (top, Path(sys.prefix), Path(sys.base_prefix)) if is_root else ():
-        closed = next((path for path in needed.resolve().parents if not path.stat().st_mode & stat.S_IXOTH), None)
+        closed = next(
+            (path for path in needed.resolve().parents if not path.stat().st_mode & stat.S_IXOTH),
+            None,
+        )
         if closed:
             raise PermissionError(
                 f"learners cannot reach {needed}: {closed} is not open to them; choose another folder"
@@ -123,7 +134,9 @@ def set_up(classroom: Classroom) -> Path:
         _create_learner(top, name, is_root)
     classroom.passwords()
     write_atomic(top / "hub" / "room.json", json.dumps(asdict(classroom)).encode())
-    return write_atomic(top / "hub" / "jupyterhub_config.py", CONFIG.format(folder=str(top)).encode())
+    return write_atomic(
+        top / "hub" / "jupyterhub_config.py", CONFIG.format(folder=str(top)).encode()
+    )
 
 
 def describe_isolation(classroom: Classroom, solutions: Sequence[Path]) -> str:
@@ -132,16 +145,19 @@ def describe_isolation(classroom: Classroom, solutions: Sequence[Path]) -> str:
     solutions   files that no learner may read
     """
     if os.geteuid() != 0:
-        return (
-            "isolation of learners: none. They all run as your user, since this is not root; use it for a trial only."
-        )
-    tried = {"files separated": _is_isolated(classroom), "memory and CPU limited": bool(groups_of(classroom, "probe"))}
+        return "isolation of learners: none. They all run as your user, since this is not root; use it for a trial only."
+    tried = {
+        "files separated": _is_isolated(classroom),
+        "memory and CPU limited": bool(groups_of(classroom, "probe")),
+    }
     readable = [path for path in solutions if _can_read(classroom.learners[0], path)]
     tried["solutions hidden"] = not readable
     holding = ", ".join(name for name, holds in tried.items() if holds) or "none"
     missing = ", ".join(name for name, holds in tried.items() if not holds)
     cure = "".join(f"; chmod -R o-rwx {path}" for path in readable)
-    return f"isolation of learners: {holding}." + (f" Missing here: {missing}{cure}." if missing else "")
+    return f"isolation of learners: {holding}." + (
+        f" Missing here: {missing}{cure}." if missing else ""
+    )
 
 
 def groups_of(classroom: Classroom, learner: str) -> list[Path]:
@@ -156,11 +172,17 @@ def _create_learner(top: Path, name: str, is_root: bool) -> None:
     """Create a learner's user, home and folders, if missing."""
     home = top / "homes" / name
     if is_root and subprocess.run(["id", name], capture_output=True, check=False).returncode:
-        done = subprocess.run([*USERADD, str(home), name], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [*USERADD, str(home), name], capture_output=True, text=True, check=False
+        )
         if done.returncode:
             raise OSError(f"the user {name} cannot be created: {done.stderr.strip()}")
     home.mkdir(exist_ok=True)
-    for folder, mode in ((home, 0o700), (top / "hand-in" / name, 0o700), (top / "feedback" / name, 0o750)):
+    for folder, mode in (
+        (home, 0o700),
+        (top / "hand-in" / name, 0o700),
+        (top / "feedback" / name, 0o750),
+    ):
         if not folder.is_dir():
             folder.mkdir()
         if is_root:
@@ -176,16 +198,22 @@ def _is_isolated(classroom: Classroom) -> bool:
     """Return whether a learner cannot list the folders of another one or the hub."""
     one, other = classroom.learners[0], classroom.learners[-1]
     top = Path(classroom.folder)
-    places = [top / "hub"] + [top / kind / other for kind in ("homes", "hand-in", "feedback") if other != one]
+    places = [top / "hub"] + [
+        top / kind / other for kind in ("homes", "hand-in", "feedback") if other != one
+    ]
     return not any(_can_read(one, place) for place in places)
 
 
 def _can_read(learner: str, path: Path) -> bool:
-    done = subprocess.run(["test", "-r", str(path)], user=learner, group=learner, extra_groups=[], check=False)
+    done = subprocess.run(
+        ["test", "-r", str(path)], user=learner, group=learner, extra_groups=[], check=False
+    )
     return done.returncode == 0
 
 
 def classroom_in(folder: str) -> Classroom:
     """Return the classroom that was set up in a folder."""
-    stored: Mapping[str, Any] = json.loads((Path(folder) / "hub" / "room.json").read_text(encoding="utf-8"))
+    stored: Mapping[str, Any] = json.loads(
+        (Path(folder) / "hub" / "room.json").read_text(encoding="utf-8")
+    )
     return Classroom(**{**stored, "learners": tuple(stored["learners"])})

@@ -58,7 +58,9 @@ def configure(c: Any, folder: str) -> None:
     c.JupyterHub.spawner_class = GroupSpawner if os.geteuid() == 0 else SimpleLocalProcessSpawner
     c.SimpleLocalProcessSpawner.home_dir_template = str(Path(folder) / "homes" / "{username}")
     c.JupyterHub.bind_url = f"http://127.0.0.1:{classroom.port}"
-    c.JupyterHub.hub_port = classroom.port + 1  # the same at each start: servers that outlive the hub know it
+    c.JupyterHub.hub_port = (
+        classroom.port + 1
+    )  # the same at each start: servers that outlive the hub know it
     c.ConfigurableHTTPProxy.api_url = f"http://127.0.0.1:{classroom.port + 2}"
     c.ConfigurableHTTPProxy.pid_file = str(own / "proxy.pid")
     c.JupyterHub.db_url = f"sqlite:///{own / 'hub.sqlite'}"
@@ -67,7 +69,9 @@ def configure(c: Any, folder: str) -> None:
     c.Spawner.cmd = [sys.executable, "-c", START]
     c.Spawner.default_url = "/lab/tree/fp16-lab/00_start.ipynb"
     settings = Path(folder) / "lab" / CONFIG.relative_to(Path(labkit.__file__).parents[1])
-    c.Spawner.environment = with_lab_settings({"PYTHONPATH": str(Path(folder) / "lab"), **ENVIRONMENT}, settings)
+    c.Spawner.environment = with_lab_settings(
+        {"PYTHONPATH": str(Path(folder) / "lab"), **ENVIRONMENT}, settings
+    )
     c.Spawner.args = [
         f"--MappingKernelManager.cull_idle_timeout={classroom.idle}",
         f"--MappingKernelManager.cull_interval={max(5, classroom.idle // 6)}",

@@ -64,7 +64,10 @@ def marks_of(
     words = by_row(comments, [row.student for row in rows])
     marks = []
     for row in rows:
-        days, word = late.get((row.student, row.notebook), 0), words.get((row.student, row.exercise))
+        days, word = (
+            late.get((row.student, row.notebook), 0),
+            words.get((row.student, row.exercise)),
+        )
         earned = round(row.points * (1 - min(100.0, days * percent) / 100), 2)
         points = word.points if word is not None and word.points is not None else earned
         marks.append(Mark(row, points, days, word))
@@ -112,7 +115,9 @@ def read_comments(path: Path) -> dict[tuple[str, str], TeacherComment]:
     for number, written in enumerate(read_table(path), start=2):
         line = {name.strip(): text.strip() for name, text in written.items()}
         if not {"student", "exercise", "points", "comment"} <= line.keys():
-            raise ValueError(f"{path} needs the columns student, exercise, points, comment; it has {', '.join(line)}")
+            raise ValueError(
+                f"{path} needs the columns student, exercise, points, comment; it has {', '.join(line)}"
+            )
         if not any(line.values()):
             continue
         if line["exercise"] and line["exercise"] not in EXERCISES:
@@ -120,9 +125,13 @@ def read_comments(path: Path) -> dict[tuple[str, str], TeacherComment]:
         try:
             points = float(line["points"].replace(",", ".")) if line["points"] else None
         except ValueError as error:
-            raise ValueError(f"{path}, line {number}: {line['points']!r} is not a number of points") from error
+            raise ValueError(
+                f"{path}, line {number}: {line['points']!r} is not a number of points"
+            ) from error
         if points is not None and not (line["exercise"] and 0 <= points < float("inf")):
-            raise ValueError(f"{path}, line {number}: points from 0 on go to one exercise, not to {points:g} of all")
+            raise ValueError(
+                f"{path}, line {number}: points from 0 on go to one exercise, not to {points:g} of all"
+            )
         found[line["student"], line["exercise"]] = TeacherComment(points, line["comment"])
     return found
 
@@ -179,7 +188,8 @@ class Roster:
             student: [
                 lines[at]
                 for at in places
-                if len(places) > 1 or (exactness == min(nearest[at]) and nearest[at].count(exactness) == 1)
+                if len(places) > 1
+                or (exactness == min(nearest[at]) and nearest[at].count(exactness) == 1)
             ]
             for student, (exactness, places) in found.items()
         }
@@ -187,7 +197,11 @@ class Roster:
 
 def _cell(line: Line, column: str) -> str:
     """Return the cell of a column, ignoring blanks around its name; "" if missing."""
-    return next((text.strip() for name, text in line.items() if name.strip() == column), "") if column else ""
+    return (
+        next((text.strip() for name, text in line.items() if name.strip() == column), "")
+        if column
+        else ""
+    )
 
 
 def _column(line: Line, column: str) -> str:
@@ -204,15 +218,25 @@ def read_roster(path: Path) -> Roster:
     """
     lines = tuple(read_table(path))
     columns = {name.strip() for name in lines[0]} if lines else set()
-    kind = "canvas" if {"Student", "ID"} <= columns else "moodle" if {"Identifier", "Grade"} <= columns else "plain"
+    kind = (
+        "canvas"
+        if {"Student", "ID"} <= columns
+        else "moodle"
+        if {"Identifier", "Grade"} <= columns
+        else "plain"
+    )
     roster = Roster(lines, kind)
     if not roster.learners():
-        raise ValueError(f"{path} has no learners: expected a line of column names and a line for each learner")
+        raise ValueError(
+            f"{path} has no learners: expected a line of column names and a line for each learner"
+        )
     for line in roster.learners() if kind == "moodle" else ():
         try:
             _limit(line)
         except ValueError as error:
-            raise ValueError(f"{path}: the Maximum Grade of {roster.name(line)} is no number: {error}") from error
+            raise ValueError(
+                f"{path}: the Maximum Grade of {roster.name(line)} is no number: {error}"
+            ) from error
     return roster
 
 
@@ -220,10 +244,16 @@ def notices(roster: Roster, students: Sequence[str]) -> list[str]:
     """Return a sentence for each learner without a submission, and for each submission not on the roster."""
     found = roster.assigned(students)
     present = {id(line) for lines in found.values() if len(lines) == 1 for line in lines}
-    notes = [f"{roster.name(line)} handed nothing in" for line in roster.learners() if id(line) not in present]
+    notes = [
+        f"{roster.name(line)} handed nothing in"
+        for line in roster.learners()
+        if id(line) not in present
+    ]
     for student, lines in found.items():
         if len(lines) != 1:
-            notes.append(f"{student} is on {len(lines) or 'no'} line{'s' * (len(lines) > 1)} of the roster")
+            notes.append(
+                f"{student} is on {len(lines) or 'no'} line{'s' * (len(lines) > 1)} of the roster"
+            )
     return notes
 
 
@@ -239,15 +269,25 @@ def write_gradebook(path: Path, marks: Sequence[Mark], roster: Roster | None) ->
     """
     own, graded = by_student(marks), _graded_exercises(marks)
     if roster is None:
-        rows = [{"learner": student, **_columns("plain", {}, theirs, graded)} for student, theirs in own.items()]
+        rows = [
+            {"learner": student, **_columns("plain", {}, theirs, graded)}
+            for student, theirs in own.items()
+        ]
     else:
-        found = {id(lines[0]): own[s] for s, lines in roster.assigned(own).items() if len(lines) == 1}
+        found = {
+            id(lines[0]): own[s] for s, lines in roster.assigned(own).items() if len(lines) == 1
+        }
         rows = [
             line | {_column(line, name): value for name, value in _columns(
                 roster.kind, line, found.get(id(line), []), graded).items()}
             for line in roster.lines
         ]  # fmt: skip
-    write_table(path, list(dict.fromkeys(name for row in rows for name in row)), rows, guarded=roster is None)
+    write_table(
+        path,
+        list(dict.fromkeys(name for row in rows for name in row)),
+        rows,
+        guarded=roster is None,
+    )
 
 
 def _limit(line: Line) -> float | None:
@@ -264,18 +304,34 @@ def _graded_exercises(marks: Sequence[Mark]) -> dict[str, list[Exercise]]:
     return graded
 
 
-def _columns(kind: str, line: Line, own: Sequence[Mark], graded: Mapping[str, Sequence[Exercise]]) -> dict[str, str]:
+def _columns(
+    kind: str, line: Line, own: Sequence[Mark], graded: Mapping[str, Sequence[Exercise]]
+) -> dict[str, str]:
     if kind == "canvas" and POSSIBLE in _cell(line, "Student").lower():
-        return {lesson: str(sum(exercise.points for exercise in exercises)) for lesson, exercises in graded.items()}
+        return {
+            lesson: str(sum(exercise.points for exercise in exercises))
+            for lesson, exercises in graded.items()
+        }
     if kind == "moodle":
         points, out_of = total(own)
         limit = _limit(line)
         grade = points if limit is None or not out_of else points * limit / out_of
-        return {"Grade": f"{grade:.2f}", "Feedback comments": f"{points:g} of {out_of} points"} if own else {}
-    of = {lesson: [mark for mark in own if mark.row.exercise in {e.id for e in es}] for lesson, es in graded.items()}
+        return (
+            {"Grade": f"{grade:.2f}", "Feedback comments": f"{points:g} of {out_of} points"}
+            if own
+            else {}
+        )
+    of = {
+        lesson: [mark for mark in own if mark.row.exercise in {e.id for e in es}]
+        for lesson, es in graded.items()
+    }
     whole = {lesson: f"{total(marks)[0]:g}" if marks else "" for lesson, marks in of.items()}
     if kind == "canvas":
         return whole
     points_of = {mark.row.exercise: f"{mark.points:g}" for mark in own}
-    single = {exercise.id: points_of.get(exercise.id, "") for exercises in graded.values() for exercise in exercises}
+    single = {
+        exercise.id: points_of.get(exercise.id, "")
+        for exercises in graded.values()
+        for exercise in exercises
+    }
     return whole | single | {"total": f"{total(own)[0]:g}" if own else ""}

@@ -16,7 +16,9 @@ from labkit.course import Lesson, cells_of, lessons, questions, solution_of
 from labkit.grading.exercise import Exercise
 from labkit.grading.grade import heading
 
-COLUMNS = "exercise lesson title entry difficulty minutes points hidden_points checks mistakes".split()
+COLUMNS = (
+    "exercise lesson title entry difficulty minutes points hidden_points checks mistakes".split()
+)
 
 
 def as_csv(exercises: Iterable[Exercise]) -> str:
@@ -26,8 +28,23 @@ def as_csv(exercises: Iterable[Exercise]) -> str:
     writer.writerow(COLUMNS)
     for e in exercises:
         hidden = sum(check.points for check in e.checks if check.hidden)
-        checks, mistakes = ("; ".join(part.name for part in parts) for parts in (e.checks, e.mistakes))
-        writer.writerow([e.id, e.lesson, e.title, e.entry, e.difficulty, e.minutes, e.points, hidden, checks, mistakes])
+        checks, mistakes = (
+            "; ".join(part.name for part in parts) for parts in (e.checks, e.mistakes)
+        )
+        writer.writerow(
+            [
+                e.id,
+                e.lesson,
+                e.title,
+                e.entry,
+                e.difficulty,
+                e.minutes,
+                e.points,
+                hidden,
+                checks,
+                mistakes,
+            ]
+        )
     return text.getvalue()
 
 
@@ -39,15 +56,21 @@ def model_answers(exercises: Sequence[Exercise]) -> bytes:
         if not own:
             continue
         minutes, points = sum(e.minutes for e in own), sum(e.points for e in own)
-        parts.append(f"<h2>{lesson.name}: {len(own)} exercises, {minutes} minutes, {points} points</h2>")
+        parts.append(
+            f"<h2>{lesson.name}: {len(own)} exercises, {minutes} minutes, {points} points</h2>"
+        )
         parts += [_section(exercise, solution_of(cell_in(lesson, exercise))) for exercise in own]
-        parts.append(f"<section><h3>What they will predict in {lesson.name}</h3>{_predictions(lesson)}</section>")
+        parts.append(
+            f"<section><h3>What they will predict in {lesson.name}</h3>{_predictions(lesson)}</section>"
+        )
     return page("Model answers, for teachers", "\n".join(parts))
 
 
 def cell_in(lesson: Lesson, exercise: Exercise) -> str:
     """Return the cell of a lesson's text that solves an exercise, with the marks of its solution."""
-    return cells_of(lesson.text.read_text(encoding="utf-8"))[questions(lesson.text)[exercise.id].place].source
+    return cells_of(lesson.text.read_text(encoding="utf-8"))[
+        questions(lesson.text)[exercise.id].place
+    ].source
 
 
 def predictions() -> dict[str, dict[str, Any]]:
@@ -56,7 +79,10 @@ def predictions() -> dict[str, dict[str, Any]]:
 
 
 def _section(exercise: Exercise, solution: str) -> str:
-    checks = [(check.name, str(check.points), "at grading only" if check.hidden else "") for check in exercise.checks]
+    checks = [
+        (check.name, str(check.points), "at grading only" if check.hidden else "")
+        for check in exercise.checks
+    ]
     mistakes = [(mistake.name, mistake.sentence) for mistake in exercise.mistakes]
     return (
         f'<section id="{exercise.cell_id}"><h3>{escape(heading(exercise))}, {exercise.points} points</h3>'
@@ -71,6 +97,8 @@ def _predictions(lesson: Lesson) -> str:
     for row in lesson.table("predictions").values():
         answer, choices = str(row.get("answer", "a number, measured")), row.get("choices", {})
         wrong = [(choice, reply.strip()) for choice, reply in choices.items() if choice != answer]
-        parts.append(f"<p><strong>{escape(row['question'].strip())}</strong> Right: {escape(answer)}.</p>")
+        parts.append(
+            f"<p><strong>{escape(row['question'].strip())}</strong> Right: {escape(answer)}.</p>"
+        )
         parts.append(table(("a wrong guess", "why people make it"), wrong))
     return "".join(parts) or "<p>Nothing is predicted here.</p>"

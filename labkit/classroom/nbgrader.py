@@ -37,7 +37,9 @@ c.Execute.timeout = 600
 """
 
 
-def write_course(folder: Path, lessons: Sequence[Lesson], exercises: Sequence[Exercise], seed: int) -> Path:
+def write_course(
+    folder: Path, lessons: Sequence[Lesson], exercises: Sequence[Exercise], seed: int
+) -> Path:
     """Write nbgrader's course folder: its configuration, and source/<lesson>/<lesson>.ipynb with solutions; return it.
 
     seed  the seed of the cases, as in `labkit grade --seed`
@@ -46,26 +48,41 @@ def write_course(folder: Path, lessons: Sequence[Lesson], exercises: Sequence[Ex
     for lesson in lessons:
         notebook = learners_notebook(lesson)
         own = {e.tag: (e, cell_in(lesson, e)) for e in exercises if e.lesson == lesson.name}
-        notebook["cells"] = [part for cell in notebook["cells"] for part in _with_tests(cell, own, seed)]
+        notebook["cells"] = [
+            part for cell in notebook["cells"] for part in _with_tests(cell, own, seed)
+        ]
         text = json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
         write_atomic(folder / "source" / lesson.name / f"{lesson.name}.ipynb", text.encode())
     return folder
 
 
-def _with_tests(cell: dict[str, Any], exercises: dict[str, tuple[Exercise, str]], seed: int) -> list[dict[str, Any]]:
+def _with_tests(
+    cell: dict[str, Any], exercises: dict[str, tuple[Exercise, str]], seed: int
+) -> list[dict[str, Any]]:
     """Return a cell; for an exercise with its solution and nbgrader's metadata, followed by the cell of its tests."""
-    found = next((exercises[tag] for tag in cell["metadata"].get("tags", ()) if tag in exercises), None)
+    found = next(
+        (exercises[tag] for tag in cell["metadata"].get("tags", ()) if tag in exercises), None
+    )
     if found is None:
         return [cell]
     exercise, solution = found
     metadata = {**cell["metadata"], "nbgrader": _words(exercise.cell_id, solution=True)}
     answer = {**cell, "metadata": metadata, "source": solution.splitlines(keepends=True)}
     source = TESTS.format(id=exercise.id, entry=exercise.entry, seed=seed).splitlines(keepends=True)
-    words = _words(f"{exercise.cell_id}-tests", grade=True, locked=True) | {"points": exercise.points}
-    tests = {**cell, "id": f"{exercise.cell_id}-tests", "metadata": {"nbgrader": words}, "source": source}
+    words = _words(f"{exercise.cell_id}-tests", grade=True, locked=True) | {
+        "points": exercise.points
+    }
+    tests = {
+        **cell,
+        "id": f"{exercise.cell_id}-tests",
+        "metadata": {"nbgrader": words},
+        "source": source,
+    }
     return [answer, tests]
 
 
-def _words(grade_id: str, *, grade: bool = False, solution: bool = False, locked: bool = False) -> dict[str, object]:
+def _words(
+    grade_id: str, *, grade: bool = False, solution: bool = False, locked: bool = False
+) -> dict[str, object]:
     return {"grade_id": grade_id, "grade": grade, "solution": solution, "locked": locked, "task": False,
             "cell_type": "code", "schema_version": 3}  # fmt: skip

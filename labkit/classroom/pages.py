@@ -67,7 +67,9 @@ def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     >>> table(("a",), [("<b>",)])
     '<table><tr><th>a</th></tr><tr><td>&lt;b&gt;</td></tr></table>'
     """
-    cells = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    cells = "".join(
+        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
+    )
     names = "".join(f"<th>{escape(name)}</th>" for name in head)
     return f"<table><tr>{names}</tr>{cells}</table>" if rows else ""
 
@@ -97,16 +99,23 @@ def _places(folder: Path, students: Iterable[str]) -> dict[str, Path]:
         if short != student:
             short += f" {hashlib.sha256(os.fsencode(student)).hexdigest()[:8]}"
         own = folder / short / "feedback.html"
-        places[student] = own if own.parent.is_dir() and short == student else folder / f"{short}{again}.html"
+        places[student] = (
+            own if own.parent.is_dir() and short == student else folder / f"{short}{again}.html"
+        )
     return places
 
 
 def feedback(student: str, marks: Sequence[Mark], comment: TeacherComment | None = None) -> bytes:
     """Return the page of one learner; `comment` is on all of the work."""
     points, out_of = total(marks)
-    states = ("solved" if m.row.points == m.row.out_of else "in part" if m.row.points else "open" for m in marks)
+    states = (
+        "solved" if m.row.points == m.row.out_of else "in part" if m.row.points else "open"
+        for m in marks
+    )
     titles = (EXERCISES[m.row.exercise].title for m in marks)
-    rows = list(zip(titles, (f"{m.points:g} of {m.row.out_of}" for m in marks), states, strict=True))
+    rows = list(
+        zip(titles, (f"{m.points:g} of {m.row.out_of}" for m in marks), states, strict=True)
+    )
     body = f"<p><strong>{points:g} of {out_of} points</strong></p>{_comment(comment)}"
     body += table(("exercise", "points", ""), rows) + "\n".join(_section(mark) for mark in marks)
     return page(f"Feedback for {student}", body)
@@ -128,7 +137,9 @@ def _section(mark: Mark) -> str:
 
 def _comment(comment: TeacherComment | None) -> str:
     return (
-        f'<p class="warn"><strong>Your teacher:</strong> {escape(comment.text)}</p>' if comment and comment.text else ""
+        f'<p class="warn"><strong>Your teacher:</strong> {escape(comment.text)}</p>'
+        if comment and comment.text
+        else ""
     )
 
 
@@ -145,12 +156,19 @@ def report(marks: Sequence[Mark], journals: Sequence[Path], notices: Sequence[st
         median, out_of = statistics.median(reached), max(total(own)[1] for own in students.values())
         body += f"<p>Learners: {len(students)}. Half of them have at least {median:g} of {out_of} points.</p>"
     head = ("exercise", "solved", "mean points", "minutes, median", "minutes planned")
-    by_exercise = {id: own for id in EXERCISES if (own := [mark for mark in marks if mark.row.exercise == id])}
+    by_exercise = {
+        id: own for id in EXERCISES if (own := [mark for mark in marks if mark.row.exercise == id])
+    }
     body += table(head, [_row(id, own, journals) for id, own in by_exercise.items()])
     found = ((m.row.exercise, known) for m in marks if (known := m.row.details.get("mistake")))
     made = Counter((exercise, known["name"], known["sentence"]) for exercise, known in found)
-    mistakes = [(str(n), f"{name} ({id})", sentence) for (id, name, sentence), n in made.most_common()]
-    shown = table(("learners", "mistake", "what to say about it"), mistakes) or "<p>No known mistake was made.</p>"
+    mistakes = [
+        (str(n), f"{name} ({id})", sentence) for (id, name, sentence), n in made.most_common()
+    ]
+    shown = (
+        table(("learners", "mistake", "what to say about it"), mistakes)
+        or "<p>No known mistake was made.</p>"
+    )
     body += f"<h2>What to say in the next lecture</h2>{shown}"
     nothing = [mark.row for mark in marks if not mark.row.points]
     undefined = [row for row in nothing if "NameError" in f"{row.reason} {row.details}"]
@@ -160,7 +178,10 @@ def report(marks: Sequence[Mark], journals: Sequence[Path], notices: Sequence[st
     body += f"<h2>What they predicted</h2>{_predicted(marks, journals)}"
     if rows := learned(journals):
         head = ("question", "right before", "right after", "now right", "no longer right")
-        texts = [(r.question, _share(*r.before), _share(*r.after), f"{r.improved}", f"{r.declined}") for r in rows]
+        texts = [
+            (r.question, _share(*r.before), _share(*r.after), f"{r.improved}", f"{r.declined}")
+            for r in rows
+        ]
         body += f"<h2>Before and after the course</h2>{table(head, texts)}"
     points = [(name, f"{total(own)[0]:g} of {total(own)[1]}") for name, own in students.items()]
     return page("The class", body + "<h2>Points</h2>" + table(("learner", "points"), points))
@@ -179,7 +200,9 @@ def minutes_of(exercise: str, journals: Sequence[Path]) -> list[float]:
         checks = [line for line in entries(journal, "exercise") if line["id"] == exercise]
         times = [when for line in checks if (when := _time(str(line.get("when", ""))))]
         if len(times) == len(checks) > 0:
-            points = [line["points"] if isinstance(line.get("points"), int) else 0 for line in checks]
+            points = [
+                line["points"] if isinstance(line.get("points"), int) else 0 for line in checks
+            ]
             best = points.index(max(points))
             if times[: best + 1] == sorted(times[: best + 1]):  # else a clock was set back
                 found.append((times[best] - times[0]).total_seconds() / 60)
@@ -190,10 +213,20 @@ def _row(id: str, marks: Sequence[Mark], journals: Sequence[Path]) -> tuple[str,
     solved = sum(mark.row.points == mark.row.out_of for mark in marks)
     mean = statistics.fmean(mark.points for mark in marks)
     minutes = minutes_of(id, journals)
-    spent = f"{statistics.median(minutes):.0f} ({len(minutes)} known)" if minutes else "unknown: no journal"
+    spent = (
+        f"{statistics.median(minutes):.0f} ({len(minutes)} known)"
+        if minutes
+        else "unknown: no journal"
+    )
     share = f"{solved} of {len(marks)} ({solved / len(marks):.0%})"
     planned = str(EXERCISES[id].minutes)
-    return f"{EXERCISES[id].title} ({id})", share, f"{mean:.1f} of {marks[0].row.out_of}", spent, planned
+    return (
+        f"{EXERCISES[id].title} ({id})",
+        share,
+        f"{mean:.1f} of {marks[0].row.out_of}",
+        spent,
+        planned,
+    )
 
 
 def _predicted(marks: Sequence[Mark], journals: Sequence[Path]) -> str:
@@ -203,11 +236,21 @@ def _predicted(marks: Sequence[Mark], journals: Sequence[Path]) -> str:
             answers.setdefault(id, Counter())[answer[:200]] += 1
     parts = []
     names = {EXERCISES[mark.row.exercise].lesson for mark in marks}
-    asked = [row for lesson in lessons() if lesson.name in names for row in lesson.table("predictions").items()]
+    asked = [
+        row
+        for lesson in lessons()
+        if lesson.name in names
+        for row in lesson.table("predictions").items()
+    ]
     for id, row in ((id, row) for id, row in asked if id in answers):
         right = str(row.get("answer", ""))
-        rows = [(f"{answer} (right)" if answer == right else answer, str(n)) for answer, n in answers[id].most_common()]
-        parts.append(f"<p>{escape(row['question'].strip())}</p>{table(('predicted', 'learners'), rows)}")
+        rows = [
+            (f"{answer} (right)" if answer == right else answer, str(n))
+            for answer, n in answers[id].most_common()
+        ]
+        parts.append(
+            f"<p>{escape(row['question'].strip())}</p>{table(('predicted', 'learners'), rows)}"
+        )
     missing = "No prediction of these lessons was answered." if journals else NO_JOURNAL
     return "".join(parts) or f"<p>{missing}</p>"
 
@@ -230,14 +273,25 @@ class Learned:
 
 def learned(journals: Iterable[Path]) -> list[Learned]:
     """Return a row for each question of the quiz that was answered, without names; one journal is one learner."""
-    both = [(last_answers(journal, "before"), last_answers(journal, "after")) for journal in journals]
+    both = [
+        (last_answers(journal, "before"), last_answers(journal, "after")) for journal in journals
+    ]
     found = []
     for id, row in quiz_questions().items():
-        right = [[one[id] == row.answer if one.get(id) in row.all_choices else None for one in pair] for pair in both]
-        before, after = ([pair[time] for pair in right if pair[time] is not None] for time in (0, 1))
+        right = [
+            [one[id] == row.answer if one.get(id) in row.all_choices else None for one in pair]
+            for pair in both
+        ]
+        before, after = (
+            [pair[time] for pair in right if pair[time] is not None] for time in (0, 1)
+        )
         if before or after:
             counts = (before.count(True), len(before)), (after.count(True), len(after))
-            found.append(Learned(row.question, *counts, right.count([False, True]), right.count([True, False])))
+            found.append(
+                Learned(
+                    row.question, *counts, right.count([False, True]), right.count([True, False])
+                )
+            )
     return found
 
 

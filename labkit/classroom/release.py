@@ -49,7 +49,11 @@ The second line copies the notebooks into the folder my-lab and opens the first.
 
 
 def release(
-    top: Path, folder: Path, chosen: Sequence[Lesson], progress: Progress, say: Callable[[str], None]
+    top: Path,
+    folder: Path,
+    chosen: Sequence[Lesson],
+    progress: Progress,
+    say: Callable[[str], None],
 ) -> tuple[Path, Path]:
     """Write learners/ and teacher/ into a folder; return both.
 
@@ -63,8 +67,12 @@ def release(
     """
     files, learners, teacher = files_of(top, lessons()), folder / "learners", folder / "teacher"
     judges = _judges(chosen, files, teacher / "judges", progress)
-    kept = {name: content for name, content in files.items() if _is_for_learners(name, content, chosen)}
-    kept |= {f"{folder_of(lesson)}/{lesson.judge.name}": content for lesson, content in judges.items()}
+    kept = {
+        name: content for name, content in files.items() if _is_for_learners(name, content, chosen)
+    }
+    kept |= {
+        f"{folder_of(lesson)}/{lesson.judge.name}": content for lesson, content in judges.items()
+    }
     shown = {
         name.removeprefix("labkit/"): content
         for name, content in kept.items()
@@ -147,8 +155,14 @@ def lessons_named(names: Sequence[str]) -> list[Lesson]:
     every = lessons()
     for name in names:
         if not any(_is_called(lesson.name, name) for lesson in every):
-            raise ValueError(f"there is no lesson {name!r}; there are: {', '.join(each.name for each in every)}")
-    return [lesson for lesson in every if not names or any(_is_called(lesson.name, name) for name in names)]
+            raise ValueError(
+                f"there is no lesson {name!r}; there are: {', '.join(each.name for each in every)}"
+            )
+    return [
+        lesson
+        for lesson in every
+        if not names or any(_is_called(lesson.name, name) for name in names)
+    ]
 
 
 def stored_exercise(exercise: Exercise, salt: bytes = b"") -> Exercise:
@@ -159,19 +173,35 @@ def stored_exercise(exercise: Exercise, salt: bytes = b"") -> Exercise:
     paper = visible_cases(exercise)
     shown = dict(zip(paper.checks, paper.cases, strict=True))
     checks = {
-        check: replace(check, cases=partial(stored_cases, shown.get(check, ())), outcome=_sealed(check.outcome, salt))
+        check: replace(
+            check,
+            cases=partial(stored_cases, shown.get(check, ())),
+            outcome=_sealed(check.outcome, salt),
+        )
         for check in exercise.checks
     }
     sealed = replace(paper, checks=tuple(checks[check] for check in paper.checks))
     mistakes = tuple(
-        Mistake(known.name, StoredMistake(digest(_outcomes(sealed, known.answer), exercise)), known.sentence)
+        Mistake(
+            known.name,
+            StoredMistake(digest(_outcomes(sealed, known.answer), exercise)),
+            known.sentence,
+        )
         for known in exercise.mistakes
     )
     right = [  # where an `Outcome` is judged, only the check's name
-        [Outcome(True, check.name) if isinstance(outcome, Outcome) else outcome for outcome in group]
+        [
+            Outcome(True, check.name) if isinstance(outcome, Outcome) else outcome
+            for outcome in group
+        ]
         for check, group in zip(paper.checks, _outcomes(paper, exercise.reference), strict=True)
     ]
-    rows = {repr(case): found for cases in paper.cases for case in cases if (found := exercise.aside(*case))}
+    rows = {
+        repr(case): found
+        for cases in paper.cases
+        for case in cases
+        if (found := exercise.aside(*case))
+    }
     return replace(
         exercise,
         reference=StoredAnswers(exercise.parameters, right),

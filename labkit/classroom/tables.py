@@ -38,7 +38,9 @@ def read_table(path: Path, *, guarded: bool = False) -> list[Line]:
     head = _QUOTED.sub("quoted", text).lstrip("\r\n").split("\n", 1)[0]
     separator = max(",;\t", key=head.count)
     try:
-        lines = [line for line in csv.reader(io.StringIO(text, newline=""), delimiter=separator) if line]
+        lines = [
+            line for line in csv.reader(io.StringIO(text, newline=""), delimiter=separator) if line
+        ]
     except csv.Error as error:
         raise ValueError(f"{path} is not a table: {error}") from error
     if not lines or not any(name.strip() for name in lines[0]):
@@ -57,17 +59,25 @@ def read_table(path: Path, *, guarded: bool = False) -> list[Line]:
 
 
 def write_table(
-    path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, object]], *, guarded: bool = False
+    path: Path,
+    columns: Sequence[str],
+    rows: Sequence[Mapping[str, object]],
+    *,
+    guarded: bool = False,
 ) -> None:
     """Write rows as CSV that spreadsheets of any language read (UTF-8 with its mark), atomically.
 
     guarded   escape texts that a spreadsheet would take for formulas: for tables of ours
     """
     text = io.StringIO(newline="")
-    separators = set("".join(columns)) & set(";\t")  # of other tables: quoted, they are not taken for that
+    separators = set("".join(columns)) & set(
+        ";\t"
+    )  # of other tables: quoted, they are not taken for that
     csv.writer(text, quoting=csv.QUOTE_ALL if separators else csv.QUOTE_MINIMAL).writerow(columns)
     cells = ([row.get(name, "") for name in columns] for row in rows)
-    csv.writer(text).writerows([guard(cell) for cell in line] if guarded else line for line in cells)
+    csv.writer(text).writerows(
+        [guard(cell) for cell in line] if guarded else line for line in cells
+    )
     write_atomic(path, text.getvalue().encode("utf-8-sig", errors="backslashreplace"))
 
 
@@ -77,7 +87,9 @@ def same_name(text: str) -> str:
     >>> same_name("Zoe\\u0308  Müller ") == same_name("zoë mu\\u0308ller")
     True
     """
-    return " ".join(unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold()).split())
+    return " ".join(
+        unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold()).split()
+    )
 
 
 class Names:
@@ -101,8 +113,15 @@ class Names:
         Either name may be escaped as in a table of ours.
         """
         pairs = zip(_spellings(name), _spellings(unguard(name)), strict=True)
-        keys = [(exactness, spelling) for exactness, pair in enumerate(pairs) for spelling in pair if spelling]
-        return next(((key[0], list(self._known[key])) for key in keys if key in self._known), (3, []))
+        keys = [
+            (exactness, spelling)
+            for exactness, pair in enumerate(pairs)
+            for spelling in pair
+            if spelling
+        ]
+        return next(
+            ((key[0], list(self._known[key])) for key in keys if key in self._known), (3, [])
+        )
 
 
 def _spellings(name: str) -> tuple[str, str, str]:

@@ -30,14 +30,21 @@ def files_of(top: Path, course: Sequence[Lesson] = ()) -> dict[str, bytes]:
 
     course   its lessons; those outside of the checkout come with their notebooks
     """
-    found = {path: f"labkit/{path.relative_to(top / 'labkit').as_posix()}" for path in (top / "labkit").rglob("*")}
+    found = {
+        path: f"labkit/{path.relative_to(top / 'labkit').as_posix()}"
+        for path in (top / "labkit").rglob("*")
+    }
     found = {path: name for path, name in found.items() if path.suffix in SUFFIXES}
     for path in [*(top / "data").rglob("*"), *(top / "notebooks").glob("*.ipynb")]:
         found[path] = f"labkit/{path.relative_to(top).as_posix()}"
     for lesson in course:
         for path in lesson.folder.rglob("*"):
             found[path] = f"{folder_of(lesson)}/{path.relative_to(lesson.folder).as_posix()}"
-    included = [path for path in sorted(found) if path.is_file() and not any(part in LEFT_OUT for part in path.parts)]
+    included = [
+        path
+        for path in sorted(found)
+        if path.is_file() and not any(part in LEFT_OUT for part in path.parts)
+    ]
     content = {found[path]: path.read_bytes() for path in included}
     for lesson in course:
         name = f"labkit/notebooks/{lesson.name}.ipynb"
@@ -53,30 +60,44 @@ def folder_of(lesson: Lesson) -> str:
 
 def write_wheel(top: Path, files: Mapping[str, bytes], folder: Path) -> Path:
     """Write these files as a wheel into a folder, atomically; return its path."""
-    project: dict[str, Any] = tomllib.loads((top / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project: dict[str, Any] = tomllib.loads((top / "pyproject.toml").read_text(encoding="utf-8"))[
+        "project"
+    ]
     stem = f"{project['name'].replace('-', '_')}-{labkit.__version__}"
     info = f"{stem}.dist-info"
     scripts = "".join(f"{name} = {place}\n" for name, place in project["scripts"].items())
     tags = "Wheel-Version: 1.0\nGenerator: labkit\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-    more = {"METADATA": _metadata(project), "WHEEL": tags, "entry_points.txt": f"[console_scripts]\n{scripts}"}
+    more = {
+        "METADATA": _metadata(project),
+        "WHEEL": tags,
+        "entry_points.txt": f"[console_scripts]\n{scripts}",
+    }
     whole = {**files, **{f"{info}/{name}": text.encode() for name, text in more.items()}}
     lines = [f"{name},sha256={_digest(content)},{len(content)}" for name, content in whole.items()]
     whole[f"{info}/RECORD"] = "\n".join([*lines, f"{info}/RECORD,,", ""]).encode()
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in whole.items():
-            archive.writestr(zipfile.ZipInfo(name, (2020, 1, 1, 0, 0, 0)), content, zipfile.ZIP_DEFLATED)
+            archive.writestr(
+                zipfile.ZipInfo(name, (2020, 1, 1, 0, 0, 0)), content, zipfile.ZIP_DEFLATED
+            )
     return write_atomic(folder / f"{stem}-py3-none-any.whl", packed.getvalue())
 
 
 def _metadata(project: Mapping[str, Any]) -> str:
     """Return the metadata of pyproject.toml, with the marker of an extra after each of its requirements."""
     message = EmailMessage()
-    fields = [("Metadata-Version", "2.1"), ("Name", project["name"]), ("Version", labkit.__version__)]
+    fields = [
+        ("Metadata-Version", "2.1"),
+        ("Name", project["name"]),
+        ("Version", labkit.__version__),
+    ]
     fields += [("Summary", project["description"]), ("Requires-Python", project["requires-python"])]
     fields += [("Requires-Dist", needed) for needed in project["dependencies"]]
     fields.append(("Provides-Extra", "lab"))
-    fields += [("Requires-Dist", f"{n} ; extra == 'lab'") for n in project["optional-dependencies"]["lab"]]
+    fields += [
+        ("Requires-Dist", f"{n} ; extra == 'lab'") for n in project["optional-dependencies"]["lab"]
+    ]
     for name, value in fields:
         message[name] = value
     return message.as_string()

@@ -26,13 +26,19 @@ from torch import nn
 
 from labkit.formats import BF16, FP16, round_to
 
-FILLED = set("masked_fill masked_fill_ full full_like new_full fill fill_ where clamp clamp_ clip clamp_min".split())
+FILLED = set(
+    "masked_fill masked_fill_ full full_like new_full fill fill_ where clamp clamp_ clip clamp_min".split()
+)
 FILLED |= set("clamp_min_ clamp_max clamp_max_ maximum minimum".split())
 KEYWORDS = {"eps", "epsilon", "min", "max", "value", "fill_value"}
 # A call with one of these creates an optimizer or a schedule.
 OF_OPTIMIZERS = {"lr", "betas", "weight_decay", "momentum"}
 FAULTS = str(Path(__file__).parents[1] / "faults")  # written as users write
-NOT_THE_USERS = (str(Path(__file__).parents[1]), str(Path(inspect.__file__).parent), str(Path(torch.__file__).parent))
+NOT_THE_USERS = (
+    str(Path(__file__).parents[1]),
+    str(Path(inspect.__file__).parent),
+    str(Path(torch.__file__).parent),
+)
 
 
 @dataclass(frozen=True)
@@ -65,7 +71,9 @@ def misfit(value: float) -> bool:
     return 0 < abs(value) <= FP16.smallest_subnormal / 2 or FP16.max < abs(value) < math.inf
 
 
-def constants_in(source: str, file: str = "", first: int = 1, names: dict[str, float] | None = None) -> list[Constant]:
+def constants_in(
+    source: str, file: str = "", first: int = 1, names: dict[str, float] | None = None
+) -> list[Constant]:
     """Return the constants of a source text that FP16 cannot hold; `names` are the values of names from outside.
 
     >>> [c.says for c in constants_in("p = torch.log(x + 1e-8)")]
@@ -76,7 +84,10 @@ def constants_in(source: str, file: str = "", first: int = 1, names: dict[str, f
     tree = ast.parse(source)
     reader = _Reader(_constant_names(tree) | (names or {}))
     reader.visit(tree)
-    return [Constant(file, node.lineno + first - 1, ast.unparse(node), value) for node, value in reader.found]
+    return [
+        Constant(file, node.lineno + first - 1, ast.unparse(node), value)
+        for node, value in reader.found
+    ]
 
 
 def _constant_names(tree: ast.AST) -> dict[str, float]:
@@ -89,8 +100,12 @@ def _constant_names(tree: ast.AST) -> dict[str, float]:
                     assigned.setdefault(target.id, set()).add(_number(node.value, {}))
         elif isinstance(node, ast.arguments):
             arguments = [*node.posonlyargs, *node.args]
-            pairs = list(zip(arguments[len(arguments) - len(node.defaults) :], node.defaults, strict=True))
-            for argument, default in pairs + list(zip(node.kwonlyargs, node.kw_defaults, strict=True)):
+            pairs = list(
+                zip(arguments[len(arguments) - len(node.defaults) :], node.defaults, strict=True)
+            )
+            for argument, default in pairs + list(
+                zip(node.kwonlyargs, node.kw_defaults, strict=True)
+            ):
                 assigned.setdefault(argument.arg, set()).add(_number(default, {}))
     single = {name: values.pop() for name, values in assigned.items() if len(values) == 1}
     return {name: value for name, value in single.items() if value is not None}
@@ -98,7 +113,11 @@ def _constant_names(tree: ast.AST) -> dict[str, float]:
 
 def _number(node: ast.AST | None, names: dict[str, float]) -> float | None:
     """Return the number that an expression stands for, if it follows without running it."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
+    if (
+        isinstance(node, ast.Constant)
+        and isinstance(node.value, int | float)
+        and not isinstance(node.value, bool)
+    ):
         return float(node.value)
     if isinstance(node, ast.Name | ast.Attribute):
         return names.get(node.id if isinstance(node, ast.Name) else node.attr)
@@ -135,9 +154,15 @@ class _Reader(ast.NodeVisitor):
     def visit_Call(self, node: ast.Call) -> None:
         """Look at what tensors are filled with and kept between, and at the epsilons of layers."""
         self.generic_visit(node)
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        if not (hasattr(torch.optim, name) or OF_OPTIMIZERS & {keyword.arg for keyword in node.keywords}):
-            self._look(node, *(keyword.value for keyword in node.keywords if keyword.arg in KEYWORDS))
+        name = (
+            node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        )
+        if not (
+            hasattr(torch.optim, name) or OF_OPTIMIZERS & {keyword.arg for keyword in node.keywords}
+        ):
+            self._look(
+                node, *(keyword.value for keyword in node.keywords if keyword.arg in KEYWORDS)
+            )
         if name in FILLED:
             self._look(node, *node.args)
 
@@ -145,8 +170,12 @@ class _Reader(ast.NodeVisitor):
 def constants_of(step: Callable[..., Any], model: nn.Module | None) -> list[Constant]:
     """Return the constants that do not fit, in the code that a step can reach and in the classes of a model."""
     found: dict[tuple[str, int], Constant] = {}
-    for thing, names in _reachable([step, *({type(m) for m in model.modules()} if model is not None else ())]):
-        with suppress(OSError, TypeError, SyntaxError):  # code without a source: typed in, compiled, a lambda
+    for thing, names in _reachable(
+        [step, *({type(m) for m in model.modules()} if model is not None else ())]
+    ):
+        with suppress(
+            OSError, TypeError, SyntaxError
+        ):  # code without a source: typed in, compiled, a lambda
             lines, first = inspect.getsourcelines(thing)
             text = textwrap.dedent("".join(lines))
             for constant in constants_in(text, inspect.getsourcefile(thing) or "", first, names):
@@ -183,7 +212,9 @@ def _is_user_code(thing: Any) -> bool:
         file = inspect.getsourcefile(thing) or ""
     except (TypeError, OSError):  # a class of Python's own, or one that was typed in
         return False
-    return file.startswith(FAULTS) or not (file.startswith(NOT_THE_USERS) or "site-packages" in file)
+    return file.startswith(FAULTS) or not (
+        file.startswith(NOT_THE_USERS) or "site-packages" in file
+    )
 
 
 def _used(function: FunctionType) -> Iterator[tuple[str, Any]]:

@@ -45,9 +45,18 @@ UNTIL_IT_IS_HALF = "It did no harm. Where it meets a half tensor, choose it by `
 
 # Kinds of watch's findings that the diagnosis finds by itself: with the line of the operation, and of all optimizers.
 BY_OPERATION = {"first inf", "first NaN", "scale too high", "scale falls", "scale does not fall"}
-IN_HALF_ONLY = {"updates swallowed", "never moved", "optimizer state cannot decay", "weight decay lost"}
+IN_HALF_ONLY = {
+    "updates swallowed",
+    "never moved",
+    "optimizer state cannot decay",
+    "weight decay lost",
+}
 
-HARMLESS_IF_MASKED = {"softmax of a masked row", "inf or NaN in FP32", "inf or NaN in the backward pass"}
+HARMLESS_IF_MASKED = {
+    "softmax of a masked row",
+    "inf or NaN in FP32",
+    "inf or NaN in the backward pass",
+}
 
 RAISING = (  # faults that raise an error, which labkit.faults explains
     "bce_on_probabilities", "first_steps_refused", "function_without_custom_fwd", "gradcheck_in_fp32",
@@ -141,7 +150,11 @@ def diagnose_script(script: Path, arguments: list[str], steps: int = 20) -> Repo
         guarded(diagnosis.finish_step, diagnosis.failed)()
     if diagnosis.failures:
         return diagnosis.report()
-    if not diagnosis.steps and not diagnosis.models and not (diagnosis.error and explain(str(diagnosis.error))):
+    if (
+        not diagnosis.steps
+        and not diagnosis.models
+        and not (diagnosis.error and explain(str(diagnosis.error)))
+    ):
         raise ValueError(f"{script} ended before a training step of torch{ended}")
     if not diagnosis.attempts and not diagnosis.error:
         why = diagnosis.why_no_step() or "so there is no training to diagnose"
@@ -151,7 +164,9 @@ def diagnose_script(script: Path, arguments: list[str], steps: int = 20) -> Repo
 
 def _check(step: Any, model: Any, steps: Any) -> None:
     if not callable(step):
-        raise TypeError(f"step: expected a function that runs one step on a batch, got {type(step).__name__}")
+        raise TypeError(
+            f"step: expected a function that runs one step on a batch, got {type(step).__name__}"
+        )
     if model is not None and not isinstance(model, nn.Module):
         raise TypeError(f"model: expected a torch.nn.Module or None, got {type(model).__name__}")
     if not (isinstance(steps, int) and steps > 0):
@@ -166,7 +181,9 @@ class Diagnosis(TrainingObserver):
         self.constants, self.steps = constants, 0
         self.error: BaseException | None = None
         self.watches = ExitStack()
-        self.models: dict[str, tuple[nn.Module, Watch]] = {}  # prefix of its parameter names -> model
+        self.models: dict[
+            str, tuple[nn.Module, Watch]
+        ] = {}  # prefix of its parameter names -> model
         self.parameters: dict[str, Tensor] = {}
         self.before: dict[str, Tensor] = {}
         self.with_gradient: set[str] = set()
@@ -178,7 +195,9 @@ class Diagnosis(TrainingObserver):
         with self.watches, STREAM.subscribed(self, scaler), Operations(self.look, self.failed):
             yield
 
-    def add_model(self, model: nn.Module, steps: int, scaler: Any = None, *, during_step: bool = False) -> None:
+    def add_model(
+        self, model: nn.Module, steps: int, scaler: Any = None, *, during_step: bool = False
+    ) -> None:
         """Watch a model from now on, for about `steps` steps; `during_step`: it was called in this one already."""
         prefix, every = f"{type(model).__name__}." * bool(self.models), max(1, steps // SAMPLES)
         watching = watch(model, every, scaler=scaler, against_fp32_every=every)
@@ -187,7 +206,9 @@ class Diagnosis(TrainingObserver):
         else:
             self.watches.enter_context(watching)
         self.models[prefix] = model, watching
-        if self.scaled:  # a script's model is found in its first backward pass, after the loss was scaled
+        if (
+            self.scaled
+        ):  # a script's model is found in its first backward pass, after the loss was scaled
             watching.scaled_by(self._scale)
         mine = {prefix + n: p for n, p in model.named_parameters() if p.requires_grad}
         self.parameters |= mine
@@ -222,11 +243,19 @@ class Diagnosis(TrainingObserver):
             events += self._final_checks()
         with reporting(self.failed, "reading the findings of watch"):
             events += self._watch_findings()
-        found = [*([_exception_finding(self.error)] if self.error else []), *self._repeated(_at_the_clip(events))]
+        found = [
+            *([_exception_finding(self.error)] if self.error else []),
+            *self._repeated(_at_the_clip(events)),
+        ]
         found += self._notes({each.line for each in found})
         found += [*self._failures(), self._summary()]
-        found.sort(key=lambda each: (list(reversed(Status)).index(each.status), each.step or 0))  # a cause comes first
-        watched = next((watch.report() for _, watch in self.models.values()), Report(model="", steps=self.steps))
+        found.sort(
+            key=lambda each: (list(reversed(Status)).index(each.status), each.step or 0)
+        )  # a cause comes first
+        watched = next(
+            (watch.report() for _, watch in self.models.values()),
+            Report(model="", steps=self.steps),
+        )
         return replace(watched, steps=self.steps, findings=tuple(found))
 
     def _repeated(self, events: list[Finding]) -> Iterator[Finding]:
@@ -235,8 +264,12 @@ class Diagnosis(TrainingObserver):
             mine = [e for e in events if e.name == kind and self._is_harmful(e)]
             steps = sorted({e.step for e in mine if e.step is not None})
             if len(steps) >= symptom.least:
-                often = f"first in step {steps[0]}" + f", in {len(steps)} steps of {self.steps}" * (len(steps) > 1)
-                more = f", {len({e.where for e in mine}) - 1} more places" * (len({e.where for e in mine}) > 1)
+                often = f"first in step {steps[0]}" + f", in {len(steps)} steps of {self.steps}" * (
+                    len(steps) > 1
+                )
+                more = f", {len({e.where for e in mine}) - 1} more places" * (
+                    len({e.where for e in mine}) > 1
+                )
                 yield replace(mine[0], what=f"{mine[0].what} ({often}{more})")
 
     def _notes(self, reported: set[str]) -> list[Finding]:
@@ -257,14 +290,18 @@ class Diagnosis(TrainingObserver):
         if event.name not in HARMLESS_IF_MASKED:
             return True
         attempts = [a for a in self.attempts if a.step == event.step]
-        spoilt = any(e.name == "a step with inf or NaN" and e.step == event.step for e in self.events)
+        spoilt = any(
+            e.name == "a step with inf or NaN" and e.step == event.step for e in self.events
+        )
         in_a_row = self._skips_in_a_row()
         by_scale = "backward" in event.name and (in_a_row is None or in_a_row.name != "scale falls")
         return not attempts or spoilt or (not by_scale and not all(a.taken for a in attempts))
 
     def _skips_in_a_row(self) -> Finding | None:
         """Return the finding for the steps that were skipped at the end."""
-        skipped = next((n for n, a in enumerate(reversed(self.attempts)) if a.taken), len(self.attempts))
+        skipped = next(
+            (n for n, a in enumerate(reversed(self.attempts)) if a.taken), len(self.attempts)
+        )
         scales = [attempt.scale for attempt in self.attempts[len(self.attempts) - skipped :]]
         return skips_in_a_row(scales, self.step, never_taken=skipped == len(self.attempts))
 
@@ -299,7 +336,11 @@ class Diagnosis(TrainingObserver):
             yield finding("trainable weights in half", half[0], 0, seen)
 
     def _watch_findings(self) -> Iterator[Finding]:
-        findings = ((prefix, f) for prefix, (_, watch) in self.models.items() for f in watch.report().findings)
+        findings = (
+            (prefix, f)
+            for prefix, (_, watch) in self.models.items()
+            for f in watch.report().findings
+        )
         for prefix, found in findings:
             weight = self.parameters.get(prefix + found.layer)
             in_half = weight is not None and weight.dtype in HALF
@@ -337,7 +378,9 @@ class ScriptDiagnosis(Diagnosis):
 
     def why_no_step(self) -> str:
         """Return that all gradients that arrived hold inf or NaN, or ""."""
-        bad = [name for name, p in self.parameters.items() if p.grad is not None and not finite(p.grad)]
+        bad = [
+            name for name, p in self.parameters.items() if p.grad is not None and not finite(p.grad)
+        ]
         if not bad:
             return ""
         return (
@@ -352,7 +395,9 @@ class ScriptDiagnosis(Diagnosis):
             model = model_of(leaves(root))
             if model is not None and all(model is not known for known, _ in self.models.values()):
                 self.add_model(model, self.limit, during_step=True)
-                self.constants += [c for c in constants_of(leaves, model) if c not in self.constants]
+                self.constants += [
+                    c for c in constants_of(leaves, model) if c not in self.constants
+                ]
 
 
 def _raise_in_handlers() -> None:
@@ -366,7 +411,9 @@ def _raise_in_handlers() -> None:
     for frame, _ in traceback.walk_stack(None):
         if frame.f_code is run_as_main.__code__:  # below it is the lab, which has to report
             break
-        if not frame.f_code.co_filename.startswith((*LIBRARY_FILES, str(Path(traceback.__file__).parent))):
+        if not frame.f_code.co_filename.startswith(
+            (*LIBRARY_FILES, str(Path(traceback.__file__).parent))
+        ):
             frame.f_trace = raise_at_line
     sys.settrace(lambda *_: None)  # no other frame is traced
 
@@ -380,7 +427,10 @@ def _at_the_clip(events: list[Finding]) -> list[Finding]:
     if not reads or all(event.name != "clipped while scaled" for event in events):
         return events
     clip = [event for event in reads if event.step == reads[0].step][-1].line
-    moved = (replace(event, line=clip) if event.name == "clipped while scaled" else event for event in events)
+    moved = (
+        replace(event, line=clip) if event.name == "clipped while scaled" else event
+        for event in events
+    )
     return [event for event in moved if event not in reads or event.line != clip]
 
 
@@ -390,4 +440,11 @@ def _exception_finding(error: BaseException) -> Finding:
     known, messages = explain(str(error)), messages_in(str(error))
     remedy = "No known fault has this message. A step has to finish before it can be examined."
     remedy = known[0].repair if known else messages[0].next if messages else remedy
-    return Finding("exception", Status.BAD, text, remedy, line_of_error(error), faults=tuple(p.id for p in known))
+    return Finding(
+        "exception",
+        Status.BAD,
+        text,
+        remedy,
+        line_of_error(error),
+        faults=tuple(p.id for p in known),
+    )

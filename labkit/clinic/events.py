@@ -31,23 +31,46 @@ from labkit.instrument.symptoms import finding
 from labkit.instrument.user_code import line_of_user
 from labkit.records.findings import Finding
 
-SURELY_SCALED = 2.0**8  # the smallest power of two that is taken for a loss scale, and not for a weight
+SURELY_SCALED = (
+    2.0**8
+)  # the smallest power of two that is taken for a loss scale, and not for a weight
 HALF = (torch.float16, torch.bfloat16)
 NON_FINITE_KINDS = {  # kind of event -> the operations in which inf or NaN begins
     "log of 0": {"log", "log2", "log10", "log1p", "log_"},
     "exp overflows": {"exp", "exp2", "expm1", "exp_"},
     "division by 0": {"div", "div_", "reciprocal", "rsqrt", "true_divide"},
-    "sum overflows": {"sum", "mean", "cumsum", "add_", "_foreach_add_", "norm", "linalg_vector_norm"},
+    "sum overflows": {
+        "sum",
+        "mean",
+        "cumsum",
+        "add_",
+        "_foreach_add_",
+        "norm",
+        "linalg_vector_norm",
+    },
     "softmax of a masked row": {"_softmax", "_safe_softmax", "_log_softmax"},
 }
-WITH_CONSTANT = {"add", "sub", "rsub", "add_", "sub_", "clamp", "clamp_min", "clamp_max", "masked_fill", "where"}
+WITH_CONSTANT = {
+    "add",
+    "sub",
+    "rsub",
+    "add_",
+    "sub_",
+    "clamp",
+    "clamp_min",
+    "clamp_max",
+    "masked_fill",
+    "where",
+}
 CASTS = {"_to_copy", "copy_"}
 VIEWS = {"view", "_unsafe_view", "t", "transpose", "permute", "expand", "squeeze", "unsqueeze", "detach", "alias",
          "slice", "select", "split", "unbind", "as_strided", "clone", *CASTS}  # fmt: skip
 SQUARES = {"pow", "norm", "linalg_vector_norm", "square"}
 NORMS = {"norm", "linalg_vector_norm", "_foreach_norm"}
 COMPARED = 8  # gradients of a scaled loss that are compared with those of the step
-ALMOST_LOWEST = -60_000  # masks in FP16 are at or below it: two of them add up to -inf, which is harmless
+ALMOST_LOWEST = (
+    -60_000
+)  # masks in FP16 are at or below it: two of them add up to -inf, which is harmless
 
 
 @dataclass
@@ -69,7 +92,9 @@ class TrainingObserver(Listener):
         self.attempts: list[StepAttempt] = []
         self.optimizers: dict[int, Any] = {}
         self.modules = Modules()
-        self.new_parameters: list[tuple[Tensor, str]] = []  # created during this step, each with its line
+        self.new_parameters: list[
+            tuple[Tensor, str]
+        ] = []  # created during this step, each with its line
         self.scaled_gradients: list[Tensor] = []  # of torch.autograd.grad, or views of them
         self.regions: list[bool] = []  # autocast regions that are open: whether each is on
         self._unscaled, self._by_scaler = True, False
@@ -104,9 +129,7 @@ class TrainingObserver(Listener):
         held = {id(p) for p in self.optimized_parameters()}
         for parameter, line in self.new_parameters:
             if parameter.grad is not None and id(parameter) not in held:
-                seen = (
-                    f"a parameter of shape {tuple(parameter.shape)} was created in the step, and no optimizer holds it"
-                )
+                seen = f"a parameter of shape {tuple(parameter.shape)} was created in the step, and no optimizer holds it"
                 self.events.append(finding("layer made in the step", "", self.step, seen, line))
         self.new_parameters, self.scaled_gradients, self.modules.running = [], [], []
 
@@ -142,14 +165,25 @@ class TrainingObserver(Listener):
             seen = f"the optimizer got the gradients of the loss times {self._factor:g}, not divided by it"
             self.note("a step with scaled gradients", seen)
         if any(self.regions):
-            self.note("a step inside autocast", "optimizer.step() was called inside an open autocast region")
+            self.note(
+                "a step inside autocast",
+                "optimizer.step() was called inside an open autocast region",
+            )
 
     def _steps_as_scaled(self, optimizer: Any) -> bool:
         """Return whether an optimizer of torch, which never divides, gets gradients as a scaled loss left them."""
-        if not type(optimizer).__module__.startswith("torch.optim") or optimizer._optimizer_step_pre_hooks:
+        if (
+            not type(optimizer).__module__.startswith("torch.optim")
+            or optimizer._optimizer_step_pre_hooks
+        ):
             return False
         mine = [gradient.float() for gradient in _gradients(optimizer)]
-        return any(torch.equal(one, other) for one in self._as_scaled for other in mine if one.shape == other.shape)
+        return any(
+            torch.equal(one, other)
+            for one in self._as_scaled
+            for other in mine
+            if one.shape == other.shape
+        )
 
     def after_optimizer(self, optimizer: Any, *_: Any) -> None:
         self.stepping, self._factors = False, set()
@@ -158,13 +192,17 @@ class TrainingObserver(Listener):
     def before_backward(self, tensors: Any, *_: Any, **__: Any) -> None:
         if line_of_user(sys._getframe(1)) is not None:  # otherwise watch runs it on a copy
             with outside_modes():
-                self.backward_begins(tensors if isinstance(tensors, Tensor) else next(iter(tensors)))
+                self.backward_begins(
+                    tensors if isinstance(tensors, Tensor) else next(iter(tensors))
+                )
 
     def backward_begins(self, root: Tensor) -> None:
         """Record the loss scale of a backward pass from a tensor, and check where it begins."""
         factor = loss_scale(root)
         if any(self.regions):
-            self.note("backward inside autocast", "backward() was called inside an open autocast region")
+            self.note(
+                "backward inside autocast", "backward() was called inside an open autocast region"
+            )
         fresh = not any(bool(g.any()) for o in self.optimizers.values() for g in _gradients(o))
         self._factors = {factor} if fresh else {*self._factors, factor}
         if len(self._factors) > 1 and 1.0 not in self._factors:
@@ -187,7 +225,9 @@ class TrainingObserver(Listener):
 
     def before_grad(self, outputs: Any, *_: Any, **__: Any) -> None:
         with outside_modes():
-            self._scaled_outputs = loss_scale(outputs if isinstance(outputs, Tensor) else next(iter(outputs))) > 1
+            self._scaled_outputs = (
+                loss_scale(outputs if isinstance(outputs, Tensor) else next(iter(outputs))) > 1
+            )
 
     def after_grad(self, found: Any, create_graph: bool = False, **_: Any) -> None:
         if self._scaled_outputs and create_graph:
@@ -212,9 +252,14 @@ class TrainingObserver(Listener):
     step_by_engine = step_by_scaler
 
     def before_schedule(self, schedule: Any, *_: Any, **__: Any) -> None:
-        last = next((a for a in reversed(self.attempts) if a.optimizer == id(schedule.optimizer)), None)
+        last = next(
+            (a for a in reversed(self.attempts) if a.optimizer == id(schedule.optimizer)), None
+        )
         if last is not None and not last.taken:
-            self.note("schedule counts skips", f"it advanced after a skipped step, at a scale of {last.scale:g}")
+            self.note(
+                "schedule counts skips",
+                f"it advanced after a skipped step, at a scale of {last.scale:g}",
+            )
 
     def autocast_begins(self, region: Any) -> None:
         self.regions.append(bool(region._enabled))
@@ -232,7 +277,9 @@ class TrainingObserver(Listener):
         before = _worst(inputs) if func._schema.is_mutable else 0
         return partial(self.after_operation, func, args, inputs, before)
 
-    def after_operation(self, func: Any, args: Any, inputs: list[Tensor], before: int, out: Any) -> None:
+    def after_operation(
+        self, func: Any, args: Any, inputs: list[Tensor], before: int, out: Any
+    ) -> None:
         name, changing = func._schema.name.partition("::")[2], func._schema.is_mutable
         outputs = floats([out, *(inputs if changing else ())])
         if inputs and outputs and "empty" not in name and name != "detach":
@@ -242,7 +289,9 @@ class TrainingObserver(Listener):
             self.report_merged_integers(name, inputs[-1], outputs[0])
             self.report_misuse(name, args, inputs, outputs)
 
-    def report_non_finite(self, name: str, args: Any, inputs: list[Tensor], outputs: list[Tensor]) -> None:
+    def report_non_finite(
+        self, name: str, args: Any, inputs: list[Tensor], outputs: list[Tensor]
+    ) -> None:
         """Report the first operation of a pass that produced inf or NaN.
 
         Operations on an optimizer's gradients after backward are left out. Clipping turns inf into NaN, which is
@@ -252,7 +301,9 @@ class TrainingObserver(Listener):
         updates = self.stepping and not self.modules.running  # else in the closure of an optimizer
         passing = "backward" if in_backward() else "optimizer" if updates else "forward"
         infinite = any(isinstance(a, float) and math.isinf(a) for a in args)
-        if passing == "forward" and any(t is p.grad for p in self.optimized_parameters() for t in inputs):
+        if passing == "forward" and any(
+            t is p.grad for p in self.optimized_parameters() for t in inputs
+        ):
             return
         if infinite or self._reported == (self.step, passing) or _is_mask(name, inputs, bad):
             return
@@ -261,51 +312,101 @@ class TrainingObserver(Listener):
         if passing != "forward" or (bad.dtype not in HALF and kind != "softmax of a masked row"):
             kind = f"inf or NaN in {'the ' + passing + ' pass' if passing != 'forward' else 'FP32'}"
         count = max((t.numel() for t in inputs), default=0)
-        first = f"first {non_finite(bad)} in {dtype_name(bad)}: {name.strip('_')} in the {passing} pass"
-        before = f"the largest finite number of its {count:,} inputs is {largest(floats(inputs)):.3g}"
+        first = (
+            f"first {non_finite(bad)} in {dtype_name(bad)}: {name.strip('_')} in the {passing} pass"
+        )
+        before = (
+            f"the largest finite number of its {count:,} inputs is {largest(floats(inputs)):.3g}"
+        )
         self.note(kind, f"{first}; {before}")
 
     def report_merged_integers(self, name: str, before: Tensor, after: Tensor) -> None:
         """Report distinct integers that a conversion makes equal."""
-        if name not in CASTS or after.dtype not in HALF or before.dtype in (*HALF, torch.bool) or before.numel() < 2:
+        if (
+            name not in CASTS
+            or after.dtype not in HALF
+            or before.dtype in (*HALF, torch.bool)
+            or before.numel() < 2
+        ):
             return
-        if before.is_complex() or before.shape != after.shape or bool((before.double() == after.double()).all()):
+        if (
+            before.is_complex()
+            or before.shape != after.shape
+            or bool((before.double() == after.double()).all())
+        ):
             return
         largest = float(before.abs().max())
-        if bool((before == before.round()).all() if before.is_floating_point() else True) and largest < 2**24:
+        if (
+            bool((before == before.round()).all() if before.is_floating_point() else True)
+            and largest < 2**24
+        ):
             kinds = before.unique().numel(), after.unique().numel()
             if kinds[1] < kinds[0]:
-                whole = "whole numbers" if not before.is_floating_point() else "whole numbers in FP32"
+                whole = (
+                    "whole numbers" if not before.is_floating_point() else "whole numbers in FP32"
+                )
                 seen = f"{kinds[0]:,} whole numbers up to {largest:,.0f} became {kinds[1]:,} in {dtype_name(after)}"
                 self.note(f"{whole} fall together", seen)
 
-    def report_misuse(self, name: str, args: Any, inputs: list[Tensor], outputs: list[Tensor]) -> None:
+    def report_misuse(
+        self, name: str, args: Any, inputs: list[Tensor], outputs: list[Tensor]
+    ) -> None:
         """Report constants, half where autocast is off, and gradients that are used while scaled."""
         backward = in_backward()
-        if name in WITH_CONSTANT and outputs[0].dtype is torch.float16 and not (backward or self.stepping):
-            for number in (a for a in args if isinstance(a, float | int) and not isinstance(a, bool)):
+        if (
+            name in WITH_CONSTANT
+            and outputs[0].dtype is torch.float16
+            and not (backward or self.stepping)
+        ):
+            for number in (
+                a for a in args if isinstance(a, float | int) and not isinstance(a, bool)
+            ):
                 if misfit(number):
-                    self.note("constant", f"{number:g} is {'0' if abs(number) < 1 else 'inf'} in float16 ({name})")
+                    self.note(
+                        "constant",
+                        f"{number:g} is {'0' if abs(number) < 1 else 'inf'} in float16 ({name})",
+                    )
         half = [dtype_name(t) for t in inputs if t.dtype in HALF]
-        if half and True in self.regions and not self.regions[-1] and not backward and name not in VIEWS:
-            self.note("half where autocast is off", f"{name} got {half[0]} in a region without autocast")
+        if (
+            half
+            and True in self.regions
+            and not self.regions[-1]
+            and not backward
+            and name not in VIEWS
+        ):
+            self.note(
+                "half where autocast is off", f"{name} got {half[0]} in a region without autocast"
+            )
         if self.scaled_gradients and any(t is g for t in inputs for g in self.scaled_gradients):
             if name in VIEWS:
                 self.scaled_gradients += outputs
             elif name in SQUARES or (name == "mul" and len(inputs) == 2 and inputs[0] is inputs[1]):
-                self.note("penalty from scaled", f"{name} of gradients that are loss scale times too large")
+                self.note(
+                    "penalty from scaled",
+                    f"{name} of gradients that are loss scale times too large",
+                )
         if name in NORMS and any(t is g for t in inputs for g in self.scaled_parameter_gradients()):
-            self.note("gradients read while scaled", f"{name} of gradients that the scaler had not unscaled yet")
+            self.note(
+                "gradients read while scaled",
+                f"{name} of gradients that the scaler had not unscaled yet",
+            )
 
 
 def _has_hooks(parameter: Any) -> bool:
     """Return whether hooks other than the watch's own run for the gradient of a parameter: they may divide it."""
-    hooks = [*(parameter._backward_hooks or {}).values(), *(parameter._post_accumulate_grad_hooks or {}).values()]
-    return any(not getattr(hook, "__module__", "").startswith("labkit.instrument") for hook in hooks)
+    hooks = [
+        *(parameter._backward_hooks or {}).values(),
+        *(parameter._post_accumulate_grad_hooks or {}).values(),
+    ]
+    return any(
+        not getattr(hook, "__module__", "").startswith("labkit.instrument") for hook in hooks
+    )
 
 
 def _gradients(optimizer: Any) -> list[Tensor]:
-    return [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    return [
+        p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None
+    ]
 
 
 def loss_scale(loss: Tensor) -> float:
@@ -334,4 +435,8 @@ def _worst(tensors: list[Tensor]) -> int:
 def _is_mask(name: str, inputs: list[Tensor], bad: Tensor) -> bool:
     """Return whether -inf results from a mask that was already near the lowest number."""
     low = any(bool((t <= ALMOST_LOWEST).any()) for t in floats(inputs))
-    return name in ("add", "sub", "add_", "_to_copy") and low and not bool(bad.isnan().any() | (bad == math.inf).any())
+    return (
+        name in ("add", "sub", "add_", "_to_copy")
+        and low
+        and not bool(bad.isnan().any() | (bad == math.inf).any())
+    )

@@ -46,7 +46,11 @@ def _loss(record: RunRecord) -> Finding:
                 "the optimizer divided by zero (Adam's epsilon of 1e-8 is 0 in FP16 weights: keep FP32 masters)"
             )
             return Finding("loss", Status.BAD, f"inf or NaN from step {step.step} on", remedy)
-    return Finding("loss", Status.OK, f"finite, {record.steps[0].loss:.4g} at first, {record.final_loss:.4g} at last")
+    return Finding(
+        "loss",
+        Status.OK,
+        f"finite, {record.steps[0].loss:.4g} at first, {record.final_loss:.4g} at last",
+    )
 
 
 def _skips(record: RunRecord) -> Finding:

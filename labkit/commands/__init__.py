@@ -21,4 +21,6 @@ def use_course(arguments: Namespace, solutions: bool = False) -> None:
     """
     add_folders(arguments.course)
     if solutions and not all(lesson.text.is_file() for lesson in lessons()):
-        raise CourseError("this command is for teachers: this lab was released to learners, without solutions")
+        raise CourseError(
+            "this command is for teachers: this lab was released to learners, without solutions"
+        )

@@ -20,7 +20,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from labkit.classroom.archives import unpack_archives
-from labkit.classroom.marks import marks_of, notices, read_comments, read_roster, unused, write_gradebook
+from labkit.classroom.marks import (
+    marks_of,
+    notices,
+    read_comments,
+    read_roster,
+    unused,
+    write_gradebook,
+)
 from labkit.classroom.pages import journals_beside, report, write_feedback
 from labkit.commands import CommandError, use_course
 from labkit.grading import batch
@@ -41,12 +48,16 @@ def grade(arguments: Namespace) -> int:
     use_course(arguments, solutions=True)
     with_exercises = sorted({exercise.lesson for exercise in EXERCISES.values()})
     if arguments.lesson and arguments.lesson not in with_exercises:
-        raise CommandError(f"no exercises in lesson {arguments.lesson!r}; choose from {', '.join(with_exercises)}")
+        raise CommandError(
+            f"no exercises in lesson {arguments.lesson!r}; choose from {', '.join(with_exercises)}"
+        )
     for path in arguments.submissions:
         if not path.exists():
             raise CommandError(f"there is no {path}; give a folder of notebooks, or notebooks")
     if arguments.csv is None:
-        raise CommandError("expected --csv FILE, where to write the grades: labkit grade ... --csv grades.csv")
+        raise CommandError(
+            "expected --csv FILE, where to write the grades: labkit grade ... --csv grades.csv"
+        )
     if not 0 <= arguments.late <= 100 or (arguments.late and arguments.due is None):
         raise CommandError("--late takes 0 to 100 percent a day, and needs --due")
     try:
@@ -58,18 +69,32 @@ def grade(arguments: Namespace) -> int:
             rows = _grade_class(arguments, submissions)
             if rows is None:
                 return INTERRUPTED
-            late = {(one.student, one.notebook): late_days(one, arguments.due) for one in submissions}
+            late = {
+                (one.student, one.notebook): late_days(one, arguments.due) for one in submissions
+            }
             marks = marks_of(rows, late, arguments.late, comments)
             notes = unused(comments, rows)
-            notes += notices(roster, [*dict.fromkeys(row.student for row in rows)]) if roster else []
-            notes += implausible_times(submissions, datetime.fromisoformat(now()).timestamp()) if arguments.due else []
+            notes += (
+                notices(roster, [*dict.fromkeys(row.student for row in rows)]) if roster else []
+            )
+            notes += (
+                implausible_times(submissions, datetime.fromisoformat(now()).timestamp())
+                if arguments.due
+                else []
+            )
             for line in notes:
                 _print(line)
             if arguments.feedback:
                 pages = write_feedback(arguments.feedback, marks, comments)
                 _print(f"{arguments.feedback}: {len(pages)} pages")
             if arguments.report:
-                _print(str(write_atomic(arguments.report, report(marks, journals_beside(submissions), notes))))
+                _print(
+                    str(
+                        write_atomic(
+                            arguments.report, report(marks, journals_beside(submissions), notes)
+                        )
+                    )
+                )
             if arguments.gradebook:
                 write_gradebook(arguments.gradebook, marks, roster)
                 _print(str(arguments.gradebook))
@@ -86,18 +111,31 @@ def _grade_class(args: Namespace, submissions: Sequence[Submission]) -> list[Gra
     if not submissions:
         raise FileNotFoundError(f"no notebook (.ipynb) in {', '.join(map(str, args.submissions))}")
     if not args.csv.parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {args.csv.parent} to write {args.csv.name} into")
+        raise FileNotFoundError(
+            f"there is no folder {args.csv.parent} to write {args.csv.name} into"
+        )
     for group in hard_linked(submissions):
-        _print(f"several learners handed in one file (hard links): {', '.join(str(one.path) for one in group)}")
-    settings = {"seed": args.seed, "lesson": args.lesson, "seconds": args.seconds, "memory": args.memory}
+        _print(
+            f"several learners handed in one file (hard links): {', '.join(str(one.path) for one in group)}"
+        )
+    settings = {
+        "seed": args.seed,
+        "lesson": args.lesson,
+        "seconds": args.seconds,
+        "memory": args.memory,
+    }
     earlier = args.csv.with_name(f"{args.csv.name}.kept") if args.changed else None
     path = args.csv.with_name(f"{args.csv.name}.part")
     with exclusive_lock(args.csv):
         log = GradingLog(path, settings, earlier)
         if log.rows:
-            origin = "where a grading was interrupted" if path.is_file() else "with the last grading"
+            origin = (
+                "where a grading was interrupted" if path.is_file() else "with the last grading"
+            )
             _print(f"going on {origin}, after {len(log.rows)} notebooks")
-        seed = log.settings["seed"] if isinstance(log.settings["seed"], int) else secrets.randbits(32)
+        seed = (
+            log.settings["seed"] if isinstance(log.settings["seed"], int) else secrets.randbits(32)
+        )
         log.begin(seed)
         linux.protect_memory()
         try:
@@ -113,11 +151,15 @@ def _grade_class(args: Namespace, submissions: Sequence[Submission]) -> list[Gra
         except KeyboardInterrupt:
             rows = log.all_rows(log.rows)
             write(rows, args.csv)
-            _print(f"interrupted: {args.csv} has the {len(rows)} rows made so far. The same command goes on from here.")
+            _print(
+                f"interrupted: {args.csv} has the {len(rows)} rows made so far. The same command goes on from here."
+            )
             return None
         write(rows, args.csv)
         log.end()
-    _print(f"{args.csv}: {len({row.student for row in rows})} students, {len(rows)} rows. --seed {seed} repeats it.")
+    _print(
+        f"{args.csv}: {len({row.student for row in rows})} students, {len(rows)} rows. --seed {seed} repeats it."
+    )
     return rows
 
 

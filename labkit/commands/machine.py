@@ -23,7 +23,9 @@ def check(_: Namespace) -> int:
     if error := import_error("torch"):
         print(f"✗ bad   torch cannot be imported: {error}")
         print(f"        Python: {sys.executable}. In the checkout, run `make setup`, or")
-        print("        `pip install --force-reinstall torch`; https://pytorch.org/get-started shows which build.")
+        print(
+            "        `pip install --force-reinstall torch`; https://pytorch.org/get-started shows which build."
+        )
         print("        Then run `labkit check` again: the other checks need torch.")
         return 1
     from labkit import machine
@@ -47,12 +49,17 @@ def version(_: Namespace) -> int:
 
 def test(arguments: Namespace) -> int:
     folder = require_checkout()
-    return set_up(folder, test=True) or check_all(folder, arguments.all, shlex.split(arguments.pytest))
+    return set_up(folder, test=True) or check_all(
+        folder, arguments.all, shlex.split(arguments.pytest)
+    )
 
 
 def setup(arguments: Namespace) -> int:
     if arguments.here:
-        from labkit.machine.check import installed_version, requirements  # a checkout may have no torch yet
+        from labkit.machine.check import (
+            installed_version,
+            requirements,
+        )  # a checkout may have no torch yet
 
         return complete(requirements() or {}, installed_version)
     return set_up(require_checkout(), test=arguments.test)
@@ -72,10 +79,14 @@ def complete(
     """
     from labkit.machine.check import DISTRIBUTION, packages
 
-    present = [f"{name} {version}" for name in (DISTRIBUTION, *needed) if (version := installed(name))]
+    present = [
+        f"{name} {version}" for name in (DISTRIBUTION, *needed) if (version := installed(name))
+    ]
     missing = [f"{name}>={lowest}" for name, lowest in needed.items() if installed(name) is None]
     if any(each.startswith("torch>") for each in missing):
-        print("This environment has no torch: choose one that has it, or run `pip install torch` first.")
+        print(
+            "This environment has no torch: choose one that has it, or run `pip install torch` first."
+        )
         return 2
     if missing and (status := call([*PIP, *missing])):
         return status
@@ -83,7 +94,9 @@ def complete(
     print(f"The lab is ready. Kept as they were: {', '.join(present)}.{added}")
     for finding in packages(needed, installed):
         if "too old" in finding.what:
-            print(f"{finding.name} {finding.what}; the lab may work all the same. Otherwise: {finding.remedy}")
+            print(
+                f"{finding.name} {finding.what}; the lab may work all the same. Otherwise: {finding.remedy}"
+            )
     return 0
 
 
@@ -95,5 +108,7 @@ def require_checkout() -> Path:
     """
     folder = checkout()
     if folder is None:
-        raise CommandError("expected a checkout of the lab, but labkit was installed without one; run it in a clone")
+        raise CommandError(
+            "expected a checkout of the lab, but labkit was installed without one; run it in a clone"
+        )
     return folder

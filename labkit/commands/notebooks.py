@@ -25,7 +25,15 @@ from labkit.records import checkout, notebooks_folder, write_atomic
 from labkit.records.notebook_copies import copy_notebooks
 
 FIRST_LESSON = "00_start.ipynb"
-HIDDEN = ("lessons", "tests", "__pycache__", "*.pyc", "*.pyo", ".DS_Store", "*~")  # in the checkout's file browser
+HIDDEN = (
+    "lessons",
+    "tests",
+    "__pycache__",
+    "*.pyc",
+    "*.pyo",
+    ".DS_Store",
+    "*~",
+)  # in the checkout's file browser
 LESSONS_FOLDER = "fp16-lab"  # where lessons are copied to by default
 
 
@@ -37,10 +45,14 @@ def lab(arguments: Namespace) -> int:
     notebook = notebook_to_open(arguments.what)
     is_root = hasattr(os, "geteuid") and os.geteuid() == 0
     browser = not arguments.no_browser and can_open_browser(is_root, sys.platform, os.environ)
-    flags = lab_flags(notebook, is_root, browser, arguments.port) + shell_flags(os.environ, sys.stdout.isatty())
+    flags = lab_flags(notebook, is_root, browser, arguments.port) + shell_flags(
+        os.environ, sys.stdout.isatty()
+    )
     command, environment = [sys.executable, "-m", "jupyterlab", *flags], lab_environment(os.environ)
     if not browser:
-        print("No browser can be opened: open the address that JupyterLab prints below.", flush=True)
+        print(
+            "No browser can be opened: open the address that JupyterLab prints below.", flush=True
+        )
     if os.name != "nt":
         os.execve(command[0], command, environment)
     return subprocess.call(command, env=environment)
@@ -53,7 +65,11 @@ def notebook_to_open(what: Path | None) -> Path:
         FileNotFoundError: a notebook is named that does not exist.
     """
     if what is None:
-        what = notebooks_folder() / FIRST_LESSON if checkout() and not added_lessons() else Path(LESSONS_FOLDER)
+        what = (
+            notebooks_folder() / FIRST_LESSON
+            if checkout() and not added_lessons()
+            else Path(LESSONS_FOLDER)
+        )
     if what.suffix != ".ipynb":
         return _copy_lessons(what.expanduser().resolve())
     if not what.is_file():
@@ -72,10 +88,14 @@ def _copy_lessons(folder: Path) -> Path:
     copied = copy_notebooks(notebooks_folder(), folder, labkit.__version__)
     with TemporaryDirectory() as scratch:
         for lesson in added_lessons():
-            write_atomic(Path(scratch, f"{lesson.name}.ipynb"), text_of(learners_notebook(lesson)).encode())
+            write_atomic(
+                Path(scratch, f"{lesson.name}.ipynb"), text_of(learners_notebook(lesson)).encode()
+            )
         copied += copy_notebooks(Path(scratch), folder, labkit.__version__)
     counts = Counter(each.status for each in copied)
-    print(f"Notebooks in {folder}: {', '.join(f'{count} {what}' for what, count in sorted(counts.items()))}.")
+    print(
+        f"Notebooks in {folder}: {', '.join(f'{count} {what}' for what, count in sorted(counts.items()))}."
+    )
     for each in copied:
         if each.status == "kept":
             print(f"  {each}")
@@ -114,7 +134,11 @@ def lab_flags(notebook: Path, is_root: bool, browser: bool, port: int) -> list[s
     if top is None or not notebook.is_relative_to(top):
         top = notebook.parent
     address = f"/lab/tree/{quote(notebook.relative_to(top).as_posix())}"
-    flags = [f"--ServerApp.root_dir={top}", f"--ServerApp.port={port}", f"--LabApp.default_url={address}"]
+    flags = [
+        f"--ServerApp.root_dir={top}",
+        f"--ServerApp.port={port}",
+        f"--LabApp.default_url={address}",
+    ]
     if top == checkout():
         flags += [f"--ContentsManager.hide_globs={glob}" for glob in HIDDEN]
     return flags + ["--allow-root"] * is_root + ["--no-browser"] * (not browser)
@@ -154,7 +178,9 @@ def site(arguments: Namespace) -> int:
     except (SiteError, ValueError) as error:
         raise CommandError(str(error)) from error
     size = sum(file.stat().st_size for file in files) / 1e6
-    print(f"{len(files)} files, {size:.1f} MB. Open {arguments.folder / 'index.html'} in a browser.")
+    print(
+        f"{len(files)} files, {size:.1f} MB. Open {arguments.folder / 'index.html'} in a browser."
+    )
     return 0
 
 
@@ -167,7 +193,9 @@ def _read(paths: Sequence[Path]) -> dict[str, Any]:
     pages = Counter(path.stem.casefold() for path in paths)
     for path in paths:
         if path.stem.casefold() == "index" or pages[path.stem.casefold()] > 1:
-            raise CommandError(f"each page needs a name of its own, and index.html lists them; rename {path}")
+            raise CommandError(
+                f"each page needs a name of its own, and index.html lists them; rename {path}"
+            )
     return {path.stem: read_notebook(path) for path in paths}
 
 
@@ -190,7 +218,10 @@ def _run(names: Sequence[str]) -> dict[str, Any]:
 def html(arguments: Namespace) -> int:
     from labkit.export import to_html
 
-    print("labkit html is deprecated, and gone in 0.4: `labkit site FOLDER NOTEBOOK ...` replaces it.", file=sys.stderr)
+    print(
+        "labkit html is deprecated, and gone in 0.4: `labkit site FOLDER NOTEBOOK ...` replaces it.",
+        file=sys.stderr,
+    )
     for notebook in arguments.notebooks:
         if not notebook.is_file():
             raise CommandError(f"there is no notebook {notebook}")
@@ -216,13 +247,21 @@ def restore(arguments: Namespace) -> int:
     saved = logged_answers(arguments.folder)
     if arguments.exercise is not None:
         if arguments.exercise not in saved:
-            raise CommandError(f"no saved answer to {arguments.exercise}; choose from {', '.join(saved) or 'none'}")
+            raise CommandError(
+                f"no saved answer to {arguments.exercise}; choose from {', '.join(saved) or 'none'}"
+            )
         print(best(saved[arguments.exercise]).source)
     elif arguments.write:
-        print("\n".join(restore_answers(arguments.folder)) or "No answers are saved for this folder.")
+        print(
+            "\n".join(restore_answers(arguments.folder)) or "No answers are saved for this folder."
+        )
     else:
         for id, answers in saved.items():
             top = best(answers)
-            print(f"{id:<26}{top.points} of {top.out_of} points  {top.when}  ({len(answers)} saved)")
-        print(f"`labkit restore EXERCISE` prints an answer, `labkit restore --write` restores {len(saved)} of them.")
+            print(
+                f"{id:<26}{top.points} of {top.out_of} points  {top.when}  ({len(answers)} saved)"
+            )
+        print(
+            f"`labkit restore EXERCISE` prints an answer, `labkit restore --write` restores {len(saved)} of them."
+        )
     return 0

@@ -30,7 +30,9 @@ def watch(arguments: Namespace) -> int:
         raise CommandError(f"there is no script at {arguments.script}")
     _warn_of_own_options(arguments.arguments, ("--every", "--folder"), arguments.script, "watch")
     status, reports = watched(arguments.script, arguments.arguments, arguments.every)
-    is_first_rank = os.environ.get("RANK", "0") == "0"  # the report of torchrun's first rank covers all ranks
+    is_first_rank = (
+        os.environ.get("RANK", "0") == "0"
+    )  # the report of torchrun's first rank covers all ranks
     for report in reports if is_first_rank else ():
         print(report, file=sys.stderr)
         try:
@@ -39,7 +41,10 @@ def watch(arguments: Namespace) -> int:
             message = f"the report could not be written: {type(error).__name__}: {error}"
         print(message, file=sys.stderr)
     if not reports:
-        print(f"no torch optimizer stepped in {arguments.script}: there was no model to watch", file=sys.stderr)
+        print(
+            f"no torch optimizer stepped in {arguments.script}: there was no model to watch",
+            file=sys.stderr,
+        )
     return status
 
 
@@ -56,7 +61,9 @@ def free_folder(folder: Path) -> Path:
 def diagnose(arguments: Namespace) -> int:
     from labkit.clinic.diagnose import diagnose_script
 
-    if arguments.arguments[:1] == ["--steps"]:  # argparse passes all that follows the script to the script
+    if arguments.arguments[:1] == [
+        "--steps"
+    ]:  # argparse passes all that follows the script to the script
         own = ArgumentParser(prog="labkit diagnose", add_help=False)
         own.add_argument("--steps", type=int)
         arguments.steps = own.parse_args(arguments.arguments[:2]).steps
@@ -72,7 +79,9 @@ def diagnose(arguments: Namespace) -> int:
     return 0 if report.healthy else 1
 
 
-def _warn_of_own_options(arguments: Sequence[str], options: Sequence[str], script: Path, command: str) -> None:
+def _warn_of_own_options(
+    arguments: Sequence[str], options: Sequence[str], script: Path, command: str
+) -> None:
     """Name the options of labkit that stand after the script's name, where they are passed to the script."""
     for word in arguments:
         if word.split("=")[0] in options:
@@ -113,14 +122,21 @@ def _message_text(message: Message, known: dict[str, Fault | GpuCard]) -> str:
     parts = {"Why": message.means, "Run next": message.next, "Nearest": nearest}
     lines = [message.words, *(_wrapped(name, text) for name, text in parts.items())]
     lines.append(_wrapped("Reported", f"{message.source} {message.date}".strip()))
-    lines.append(f"  `labkit explain {message.cards[0]}` shows the nearest fault as code that fails, and repaired.")
+    lines.append(
+        f"  `labkit explain {message.cards[0]}` shows the nearest fault as code that fails, and repaired."
+    )
     return "\n".join(lines)
 
 
 def _fault_text(card: Fault | GpuCard, whole: bool) -> str:
     from labkit.faults import Fault, GpuCard, code_of, run, snippet
 
-    parts = {"Symptom": card.symptom, "Cause": card.cause, "Instruments": card.reading, "Repair": card.repair}
+    parts = {
+        "Symptom": card.symptom,
+        "Cause": card.cause,
+        "Instruments": card.reading,
+        "Repair": card.repair,
+    }
     lines = [card.title, *(_wrapped(name, text) for name, text in parts.items())]
     if isinstance(card, Fault) and card.where:
         lines.append(_wrapped("Where", card.where))
@@ -133,12 +149,18 @@ def _fault_text(card: Fault | GpuCard, whole: bool) -> str:
     elif isinstance(card, Fault) and whole:
         for name, fixed in FORMS.items():
             outcome = run(card, fixed)
-            result = outcome.error or f"score {outcome.score:.3g}; {card.limit:g} or more is healthy"
-            lines.append(f"\n{name}:\n\n{snippet(card, fixed)}\n\nResult of a run on this machine: {result}")
+            result = (
+                outcome.error or f"score {outcome.score:.3g}; {card.limit:g} or more is healthy"
+            )
+            lines.append(
+                f"\n{name}:\n\n{snippet(card, fixed)}\n\nResult of a run on this machine: {result}"
+            )
     else:
         lines.append(f"  `labkit explain {card.id}` shows it as code that fails, and repaired.")
     return "\n".join(lines)
 
 
 def _wrapped(name: str, text: str) -> str:
-    return textwrap.fill(text, WIDTH, initial_indent=f"  {name + ':':<13}", subsequent_indent=" " * 15)
+    return textwrap.fill(
+        text, WIDTH, initial_indent=f"  {name + ':':<13}", subsequent_indent=" " * 15
+    )

@@ -29,7 +29,9 @@ def release(arguments: Namespace) -> int:
         raise CommandError("expected a checkout of the lab, but labkit was installed without one")
     try:
         chosen = lessons_named(arguments.lessons)
-        learners, teacher = write_release(top, arguments.folder, chosen, progress_bar(sys.stderr), _print)
+        learners, teacher = write_release(
+            top, arguments.folder, chosen, progress_bar(sys.stderr), _print
+        )
         if arguments.nbgrader:
             listed = [exercise for lesson in chosen for exercise in exercises_of(lesson)]
             write_course(teacher / "nbgrader", chosen, listed, arguments.seed)
@@ -63,7 +65,9 @@ def board(arguments: Namespace) -> int:
         raise CommandError(f"there is no folder {arguments.folder}")
     server = serve(arguments.folder, arguments.grades, arguments.address, arguments.port)
     if arguments.address != "127.0.0.1":
-        _print("Everyone who can reach this machine sees counts of predictions, and with --grades names and points.")
+        _print(
+            "Everyone who can reach this machine sees counts of predictions, and with --grades names and points."
+        )
     print(f"http://{arguments.address}:{server.server_address[1]}/  (Ctrl-C ends it)", flush=True)
     with server:
         try:
@@ -92,7 +96,10 @@ def classroom(arguments: Namespace) -> int:
     except ValueError as error:
         raise CommandError(str(error)) from error
     print(describe_isolation(room, [lessons_folder()]), flush=True)
-    print(f"http://127.0.0.1:{room.port}  names and passwords: {folder / 'hub' / 'passwords.csv'}", flush=True)
+    print(
+        f"http://127.0.0.1:{room.port}  names and passwords: {folder / 'hub' / 'passwords.csv'}",
+        flush=True,
+    )
     os.chdir(folder / "hub")
     return os.execv(sys.executable, [sys.executable, "-m", "jupyterhub", "-f", str(config)])
 
@@ -123,7 +130,10 @@ def progress_bar(stream: TextIO, width: int = 30) -> Callable[[int, int, str], N
             return
         filled = "█" * (width * done // total)
         if stream.isatty():
-            stream.write(f"\r{filled:<{width}} {done} of {total} exercises  {name:<24}" + ("" if name else "\n"))
+            stream.write(
+                f"\r{filled:<{width}} {done} of {total} exercises  {name:<24}"
+                + ("" if name else "\n")
+            )
         elif 10 * done // total > tenth or not name:
             tenth = 10 * done // total
             stream.write(f"{done} of {total} exercises\n")

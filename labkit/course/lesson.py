@@ -79,11 +79,15 @@ class Lesson:
         try:
             return importlib.import_module(f"{PACKAGE}.{self.folder.name}.{stem}")
         except Exception as error:  # whatever its author wrote
-            raise CourseError(f"{self.folder / stem}.py does not run: {type(error).__name__}: {error}") from error
+            raise CourseError(
+                f"{self.folder / stem}.py does not run: {type(error).__name__}: {error}"
+            ) from error
 
     def register(self) -> None:
         """Make the modules of this lesson importable, in a package without a file that spans all lesson folders."""
-        package = sys.modules.setdefault(PACKAGE, ModuleType(PACKAGE, "The lessons of the course (labkit.course)."))
+        package = sys.modules.setdefault(
+            PACKAGE, ModuleType(PACKAGE, "The lessons of the course (labkit.course).")
+        )
         parents = [*getattr(package, "__path__", ()), str(self.folder.parent)]
         package.__path__ = list(dict.fromkeys(parents))
         importlib.invalidate_caches()
@@ -126,12 +130,18 @@ def lessons() -> tuple[Lesson, ...]:
     for folder in _added():
         own = lessons_in(folder)
         if not own:
-            raise CourseError(f"expected a folder lesson_NN_name, or a folder of such folders, got {folder}")
+            raise CourseError(
+                f"expected a folder lesson_NN_name, or a folder of such folders, got {folder}"
+            )
         for lesson in own:
             if lesson.name in found:
-                raise CourseError(f"{lesson.folder} and {found[lesson.name].folder} have the same name; rename one")
+                raise CourseError(
+                    f"{lesson.folder} and {found[lesson.name].folder} have the same name; rename one"
+                )
             if not lesson.text.is_file() and not lesson.judge.is_file():
-                raise CourseError(f"{lesson.folder} has no lesson.py: the text of the lesson, with its solutions")
+                raise CourseError(
+                    f"{lesson.folder} has no lesson.py: the text of the lesson, with its solutions"
+                )
             found[lesson.name] = lesson
     return tuple(found[name] for name in sorted(found))
 
@@ -142,7 +152,9 @@ def add_folders(folders: Iterable[Path]) -> None:
     Raises:
         CourseError: one of them holds no lesson; see `lessons`.
     """
-    every = dict.fromkeys([*map(str, _added()), *(str(folder.expanduser().resolve()) for folder in folders)])
+    every = dict.fromkeys(
+        [*map(str, _added()), *(str(folder.expanduser().resolve()) for folder in folders)]
+    )
     before = os.environ.get(COURSE)
     os.environ[COURSE] = os.pathsep.join(every)
     try:
@@ -168,4 +180,8 @@ def lessons_in(folder: Path) -> list[Lesson]:
     """Return the lessons in a folder, in their order; where the folder is a lesson itself, that one."""
     if _FOLDER.fullmatch(folder.name):
         return [Lesson(folder)] if folder.is_dir() else []
-    return [Lesson(path) for path in sorted(folder.glob("lesson_*")) if path.is_dir() and _FOLDER.fullmatch(path.name)]
+    return [
+        Lesson(path)
+        for path in sorted(folder.glob("lesson_*"))
+        if path.is_dir() and _FOLDER.fullmatch(path.name)
+    ]

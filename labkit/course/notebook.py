@@ -24,7 +24,9 @@ Notebook = dict[str, Any]
 
 
 def notebook_of(
-    lesson: Lesson, code: Callable[[str], str] | None = None, prose: Callable[[str], str] = lambda text: text
+    lesson: Lesson,
+    code: Callable[[str], str] | None = None,
+    prose: Callable[[str], str] = lambda text: text,
 ) -> Notebook:
     """Return a lesson's notebook: each code cell edited by `code`, each cell of text by `prose`.
 
@@ -33,14 +35,20 @@ def notebook_of(
     Raises:
         CourseError: a solution is opened and not closed, or the other way round, or two cells have the same id.
     """
-    cells = [cell for cell in cells_of(lesson.text.read_text(encoding="utf-8")) if cell.source.strip()]
+    cells = [
+        cell for cell in cells_of(lesson.text.read_text(encoding="utf-8")) if cell.source.strip()
+    ]
     for cell in cells:
         require_marks(cell.source, str(lesson.text))
 
     def written_source(cell: Cell) -> str:
         if cell.cell_type != "code":
             return prose(cell.source)
-        return code(cell.source) if code is not None else starter_of(cell.source, lines_to_repair(cell, cells))
+        return (
+            code(cell.source)
+            if code is not None
+            else starter_of(cell.source, lines_to_repair(cell, cells))
+        )
 
     written = [
         {
@@ -81,8 +89,12 @@ def _ids(lesson: Lesson, cells: Sequence[Cell]) -> list[str]:
     for cell in cells:
         seen[cell.source] += 1
         content = " ".join((lesson.name, str(seen[cell.source]), cell.source))
-        names.append(str(cell.metadata.get("id") or hashlib.sha256(content.encode()).hexdigest()[:12]))
+        names.append(
+            str(cell.metadata.get("id") or hashlib.sha256(content.encode()).hexdigest()[:12])
+        )
     doubled = [name for name, count in Counter(names).items() if count > 1]
     if doubled:
-        raise CourseError(f"{lesson.text}: more than one cell has the id {doubled[0]!r}; an id is for one cell")
+        raise CourseError(
+            f"{lesson.text}: more than one cell has the id {doubled[0]!r}; an id is for one cell"
+        )
     return names

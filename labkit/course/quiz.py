@@ -32,10 +32,14 @@ class QuizQuestion:
 
     def __post_init__(self) -> None:
         if self.answer not in self.choices or UNKNOWN in self.choices:
-            raise ValueError(f"expected the answer among the choices, without {UNKNOWN!r}, got {self}")
+            raise ValueError(
+                f"expected the answer among the choices, without {UNKNOWN!r}, got {self}"
+            )
 
 
 def quiz_questions() -> dict[str, QuizQuestion]:
     """Return the questions by id, from the questions.toml of all lessons."""
     rows = {id: row for lesson in lessons() for id, row in lesson.table("questions").items()}
-    return {id: QuizQuestion(**row | {"choices": tuple(row["choices"])}) for id, row in rows.items()}
+    return {
+        id: QuizQuestion(**row | {"choices": tuple(row["choices"])}) for id, row in rows.items()
+    }

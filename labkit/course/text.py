@@ -75,7 +75,8 @@ def cells_of(text: str) -> tuple[Cell, ...]:
     marks = list(_MARK.finditer(text))
     ends = [mark.start() for mark in marks[1:]] + [len(text)]
     return tuple(
-        _cell(mark["head"].strip(), text[mark.end() : end].strip("\n")) for mark, end in zip(marks, ends, strict=True)
+        _cell(mark["head"].strip(), text[mark.end() : end].strip("\n"))
+        for mark, end in zip(marks, ends, strict=True)
     )
 
 
@@ -116,7 +117,9 @@ def starter_of(source: str, to_repair: str = "") -> str:
     f(1)
     """
     solution = re.compile(rf"^([ ]*){BEGIN}$.*?^[ ]*{END}$", re.MULTILINE | re.DOTALL)
-    return solution.sub(lambda found: found[1] + (f"{REPAIR}\n{to_repair}" if to_repair else STARTER), source)
+    return solution.sub(
+        lambda found: found[1] + (f"{REPAIR}\n{to_repair}" if to_repair else STARTER), source
+    )
 
 
 def lines_to_repair(cell: Cell, cells: Sequence[Cell]) -> str:
@@ -128,11 +131,17 @@ def lines_to_repair(cell: Cell, cells: Sequence[Cell]) -> str:
     name = cell.metadata.get("starter")
     if name is None:
         return ""
-    for other in (each for each in cells if each.cell_type == "code" and f"def {name}(" in each.source):
+    for other in (
+        each for each in cells if each.cell_type == "code" and f"def {name}(" in each.source
+    ):
         for node in ast.parse(solution_of(other.source)).body:
             if isinstance(node, ast.FunctionDef) and node.name == name:
-                return "\n".join(solution_of(other.source).split("\n")[node.body[0].lineno - 1 : node.end_lineno])
-    raise CourseError(f"an exercise begins with the function {name!r}, which no cell of the lesson defines")
+                return "\n".join(
+                    solution_of(other.source).split("\n")[node.body[0].lineno - 1 : node.end_lineno]
+                )
+    raise CourseError(
+        f"an exercise begins with the function {name!r}, which no cell of the lesson defines"
+    )
 
 
 def solution_of(source: str) -> str:
@@ -152,7 +161,9 @@ def require_marks(source: str, where: str) -> None:
     """
     marks = [line.strip() for line in source.split("\n") if line.strip() in (BEGIN, END)]
     if marks != [BEGIN, END] * (len(marks) // 2):
-        raise CourseError(f"{where}: a solution begins with {BEGIN} and ends with {END}; in one cell are: {marks}")
+        raise CourseError(
+            f"{where}: a solution begins with {BEGIN} and ends with {END}; in one cell are: {marks}"
+        )
 
 
 def _cell(head: str, body: str) -> Cell:
@@ -166,7 +177,11 @@ def _cell(head: str, body: str) -> Cell:
 
 def _entry(source: str, where: str) -> str:
     """Return the name of the last function that a cell defines at its top."""
-    names = [node.name for node in ast.parse(solution_of(source)).body if isinstance(node, ast.FunctionDef)]
+    names = [
+        node.name
+        for node in ast.parse(solution_of(source)).body
+        if isinstance(node, ast.FunctionDef)
+    ]
     if not names:
         raise CourseError(f"{where}: expected a function in its cell, got none")
     return names[-1]

@@ -53,7 +53,9 @@ def backward_inside(fixed):
         optimizer.step()
         return loss
 
-    return Training(lambda batch: step(*batch), batches(100), lambda: accuracy(classify), None, optimizer)
+    return Training(
+        lambda batch: step(*batch), batches(100), lambda: accuracy(classify), None, optimizer
+    )
 
 
 @partial(Fault, kind=Kind.NOT_FINITE, claims=("C56",))
@@ -130,7 +132,9 @@ def function_without_custom_fwd(fixed):
         with torch.autocast("cpu", torch.float16):
             return F.cross_entropy(Project.apply(model(inputs), weight), targets)
 
-    return plain(loss_of, model, optimizer, batches(60), lambda: accuracy(lambda x: model(x) @ weight.t()))
+    return plain(
+        loss_of, model, optimizer, batches(60), lambda: accuracy(lambda x: model(x) @ weight.t())
+    )
 
 
 @partial(Fault, kind=Kind.ERROR, claims=("C59",))
@@ -150,7 +154,9 @@ def gradcheck_in_fp32(fixed):
         return x * x * x
 
     def step(_):
-        x = torch.linspace(1.0, 2.0, 5, dtype=torch.float64 if fixed else torch.float32, requires_grad=True)
+        x = torch.linspace(
+            1.0, 2.0, 5, dtype=torch.float64 if fixed else torch.float32, requires_grad=True
+        )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.autograd.gradcheck(cube, (x,))
@@ -233,7 +239,9 @@ def recomputed_otherwise(fixed):
     def loss_of(inputs, targets):
         mixed["on"] = True
         loss = F.cross_entropy(checkpoint(block, inputs, use_reentrant=False).float(), targets)
-        mixed["on"] = fixed  # evaluation, a profiler, a second thread: whoever switches it off too early
+        mixed["on"] = (
+            fixed  # evaluation, a profiler, a second thread: whoever switches it off too early
+        )
         return loss
 
     return plain(loss_of, model, optimizer, batches(80), lambda: accuracy(model))
@@ -292,7 +300,9 @@ def zeros_of_another_dtype(fixed):
     def classify(inputs):
         rows = inputs.view(-1, 8, 8).bfloat16()
         state = (
-            torch.zeros(len(rows), 32, dtype=rows.dtype, device=rows.device) if fixed else torch.zeros(len(rows), 32)
+            torch.zeros(len(rows), 32, dtype=rows.dtype, device=rows.device)
+            if fixed
+            else torch.zeros(len(rows), 32)
         )
         for number in range(8):
             state = model(rows[:, number], state)

@@ -19,7 +19,9 @@ from labkit.faults.messages import simplified
 THEMES = (attention, casts, clipping, jobs, losses, models, scaling, weights)
 _KNOWN = [value for theme in THEMES for value in vars(theme).values() if isinstance(value, Fault)]
 FAULTS: dict[str, Fault] = {fault.id: fault for fault in sorted(_KNOWN, key=lambda fault: fault.id)}
-GPU_CARDS: dict[str, GpuCard] = {name: card for name, card in vars(gpu).items() if isinstance(card, GpuCard)}
+GPU_CARDS: dict[str, GpuCard] = {
+    name: card for name, card in vars(gpu).items() if isinstance(card, GpuCard)
+}
 
 FEWEST_WORDS = 4  # of a text that is looked for inside a fault's own words
 
@@ -38,13 +40,19 @@ def explain(text: str) -> list[Fault | GpuCard]:
     []
     """
     asked = plain(text)
-    found = {fault: max(map(len, fits)) for fault in cards().values() if (fits := _fits(fault, asked))}
+    found = {
+        fault: max(map(len, fits)) for fault in cards().values() if (fits := _fits(fault, asked))
+    }
     return sorted(found, key=lambda fault: (-found[fault], fault.id))
 
 
 def _fits(fault: Fault | GpuCard, asked: str) -> list[str]:
     known = [plain(words) for words in fault.errors]
-    return [words for words in known if words in asked or (asked in words and len(asked.split()) >= FEWEST_WORDS)]
+    return [
+        words
+        for words in known
+        if words in asked or (asked in words and len(asked.split()) >= FEWEST_WORDS)
+    ]
 
 
 def plain(text: str) -> str:

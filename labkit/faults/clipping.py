@@ -34,7 +34,9 @@ def clip_before_unscale(fixed):
             scaler.unscale_(optimizer)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
 
-    return scaled(loss_of, model, optimizer, scaler, batches(300), lambda: accuracy(model), before_step)
+    return scaled(
+        loss_of, model, optimizer, scaler, batches(300), lambda: accuracy(model), before_step
+    )
 
 
 @partial(Fault, kind=Kind.NOT_FINITE, claims=("C39",))
@@ -91,7 +93,9 @@ def first_steps_refused(fixed):
         scaler.unscale_(optimizer)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=not fixed)
 
-    return scaled(loss_of, model, optimizer, scaler, batches(120), lambda: accuracy(model), before_step)
+    return scaled(
+        loss_of, model, optimizer, scaler, batches(120), lambda: accuracy(model), before_step
+    )
 
 
 @partial(Fault, kind=Kind.WRONG_NUMBERS, limit=0.9, claims=("C56",))
@@ -149,4 +153,6 @@ def norm_squared_in_half(fixed):
         optimizer.step()
         return loss
 
-    return Training(lambda batch: step(*batch), batches(200), lambda: accuracy(model), model, optimizer)
+    return Training(
+        lambda batch: step(*batch), batches(200), lambda: accuracy(model), model, optimizer
+    )

@@ -89,7 +89,9 @@ class Card:
 
     symptom = property(lambda self: self._texts("Symptom")[0], doc="What its author sees.")
     cause = property(lambda self: self._texts("Cause")[0], doc="Why it happens.")
-    reading = property(lambda self: self._texts("Reading")[0], doc="What instruments show that gives it away.")
+    reading = property(
+        lambda self: self._texts("Reading")[0], doc="What instruments show that gives it away."
+    )
     repair = property(lambda self: self._texts("Repair")[0], doc="What to do.")
 
     @property
@@ -104,7 +106,9 @@ class Card:
 
     def _texts(self, name: str) -> tuple[str, ...]:
         """Return the paragraphs of the docstring that begin with a name; their further lines are indented."""
-        found = re.findall(rf"^{name}: (.*(?:\n    .*)*)", inspect.getdoc(self.function) or "", re.MULTILINE)
+        found = re.findall(
+            rf"^{name}: (.*(?:\n    .*)*)", inspect.getdoc(self.function) or "", re.MULTILINE
+        )
         return tuple(" ".join(text.split()) for text in found)
 
 
@@ -129,9 +133,15 @@ class Fault(Card):
     def where(self) -> str:
         """Where the fault is not seen, in a sentence; "" for a fault that is seen everywhere."""
         under = (
-            f"Only torch.autocast({self.only!r}) shows it: the lists of other devices are others." if self.only else ""
+            f"Only torch.autocast({self.only!r}) shows it: the lists of other devices are others."
+            if self.only
+            else ""
         )
-        face = f"Under labkit.frameworks.torch_amp it does not fail: {self.prevented}" if self.prevented else ""
+        face = (
+            f"Under labkit.frameworks.torch_amp it does not fail: {self.prevented}"
+            if self.prevented
+            else ""
+        )
         return " ".join(filter(None, (under, face)))
 
     def failed(self, outcome: TrainingOutcome) -> bool:
@@ -143,7 +153,9 @@ class Fault(Card):
 
 def random_state_kept() -> AbstractContextManager[None]:
     """Return a context that puts back the random states of the CPU and of every GPU, all of which manual_seed sets."""
-    usable = torch.cuda.is_available() and not torch.cuda._is_in_bad_fork()  # where it is not, no GPU is seeded
+    usable = (
+        torch.cuda.is_available() and not torch.cuda._is_in_bad_fork()
+    )  # where it is not, no GPU is seeded
     return torch.random.fork_rng(devices=range(torch.cuda.device_count()) if usable else ())
 
 
@@ -155,7 +167,9 @@ def run(fault: Fault, fixed: bool) -> TrainingOutcome:
             training = fault.function(fixed)
             for batch in training.batches:
                 loss = training.step(batch)
-                losses.append(math.nan if loss is None else loss.item() if isinstance(loss, Tensor) else loss)
+                losses.append(
+                    math.nan if loss is None else loss.item() if isinstance(loss, Tensor) else loss
+                )
             return TrainingOutcome(tuple(losses), training.score())
         except Exception as error:
             return TrainingOutcome(tuple(losses), math.nan, f"{type(error).__name__}: {error}")
@@ -167,4 +181,8 @@ def address(thread: str) -> str:
     >>> address("NVIDIA/apex#1052")
     'https://github.com/NVIDIA/apex/issues/1052'
     """
-    return thread if "#" not in thread else "https://github.com/{}/issues/{}".format(*thread.split("#"))
+    return (
+        thread
+        if "#" not in thread
+        else "https://github.com/{}/issues/{}".format(*thread.split("#"))
+    )

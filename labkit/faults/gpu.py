@@ -42,7 +42,10 @@ class GpuCard(Card):
     def published(self) -> list[str]:
         """Return what others published of it, the strongest first, as sentences with source and date."""
         rows = [row for row in published() if row.ratio and self.evidence(row)]
-        return [_sentence(row) for row in sorted(rows, key=lambda row: -abs(math.log(row.ratio or 1)))[:ROWS_SHOWN]]
+        return [
+            _sentence(row)
+            for row in sorted(rows, key=lambda row: -abs(math.log(row.ratio or 1)))[:ROWS_SHOWN]
+        ]
 
     def shows(self, broken: float | None, fixed: float | None) -> bool:
         """Say whether two measurements show the fault; None stands for a form that was ended by the card's error."""
@@ -70,7 +73,11 @@ def seconds(call: Callable[[], object], device: str) -> float:
     return host_seconds(call, 10, wait)
 
 
-@partial(GpuCard, unit="times as fast as FP32", evidence=lambda row: row.kind == "training" and (row.ratio or 9) < 1.0)
+@partial(
+    GpuCard,
+    unit="times as fast as FP32",
+    evidence=lambda row: row.kind == "training" and (row.ratio or 9) < 1.0,
+)
 def small_work(device: str, fixed: bool, size: int) -> float:
     """There is too little work for half precision to save time.
 
@@ -145,7 +152,9 @@ def emulated_bf16(device: str, fixed: bool, size: int) -> float:
     GpuCard,
     unit="TFLOP/s",
     claims=("C16",),
-    evidence=lambda row: row.kind == "alignment" and (row.ratio or 0) > 1.2 and "10944" not in row.workload,
+    evidence=lambda row: (
+        row.kind == "alignment" and (row.ratio or 0) > 1.2 and "10944" not in row.workload
+    ),
 )
 def sides_miss_8(device: str, fixed: bool, size: int) -> float:
     """A side of a product is no multiple of 8.

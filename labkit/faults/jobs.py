@@ -56,8 +56,13 @@ def ranks_part(fixed):
     Repair: Agree on found_inf: torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler, or FSDP2's DTensors.
     Reported: facebookresearch/fairscale#180, facebookresearch/fairscale#179, pytorch/pytorch#136009
     """
-    with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(2, mp_context=process_context()) as pool:
-        mine, _ = pool.map(partial(rank, fixed=fixed, meeting=str(Path(folder) / "meeting")), range(2))
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ProcessPoolExecutor(2, mp_context=process_context()) as pool,
+    ):
+        mine, _ = pool.map(
+            partial(rank, fixed=fixed, meeting=str(Path(folder) / "meeting")), range(2)
+        )
     return Training(lambda step: mine[step], range(len(mine)), lambda: 1 / (1 + mine[-1]))
 
 
@@ -81,7 +86,9 @@ def saved_half(fixed):
     def loss_of(number, batch):
         inputs, targets = batch
         if number == 31 and fixed:
-            torch.save({name: value.half() for name, value in model.state_dict().items()}, io.BytesIO())
+            torch.save(
+                {name: value.half() for name, value in model.state_dict().items()}, io.BytesIO()
+            )
         if number == 31 and not fixed:
             torch.save(model.half().state_dict(), io.BytesIO())
         return F.cross_entropy(model(inputs), targets)
@@ -89,7 +96,15 @@ def saved_half(fixed):
     def before_step():
         scaler.unscale_(optimizer)
 
-    return scaled(loss_of, model, optimizer, scaler, list(enumerate(batches(80))), lambda: accuracy(model), before_step)
+    return scaled(
+        loss_of,
+        model,
+        optimizer,
+        scaler,
+        list(enumerate(batches(80))),
+        lambda: accuracy(model),
+        before_step,
+    )
 
 
 @partial(Fault, limit=0.3)

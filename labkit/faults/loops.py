@@ -33,16 +33,24 @@ def network(depth: int = 2, seed: int = 0) -> nn.Module:
 def batches(steps: int, size: int = 64, seed: int = 0) -> list[Batch]:
     """Return batches of digits, drawn with replacement: inputs [size, 1, 8, 8] and targets [size]."""
     data, generator = digits(), torch.Generator().manual_seed(seed)
-    rows = (torch.randint(len(data.train_inputs), (size,), generator=generator) for _ in range(steps))
+    rows = (
+        torch.randint(len(data.train_inputs), (size,), generator=generator) for _ in range(steps)
+    )
     return [(data.train_inputs[row], data.train_targets[row]) for row in rows]
 
 
-def accuracy(model: Callable[[Tensor], Tensor], cast: Callable[[Tensor], Tensor] = Tensor.float) -> float:
+def accuracy(
+    model: Callable[[Tensor], Tensor], cast: Callable[[Tensor], Tensor] = Tensor.float
+) -> float:
     """Return the share of test digits that a model gets right; `cast` makes its inputs."""
     data = digits()
     with torch.no_grad():
         outputs = model(cast(data.test_inputs)).float()
-    return float((outputs.argmax(1) == data.test_targets).float().mean()) if outputs.isfinite().all() else math.nan
+    return (
+        float((outputs.argmax(1) == data.test_targets).float().mean())
+        if outputs.isfinite().all()
+        else math.nan
+    )
 
 
 def plain(

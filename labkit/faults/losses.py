@@ -126,7 +126,11 @@ def log_of_epsilon(fixed):
         if fixed:
             chance = chance.float()
         wanted = F.one_hot(targets, 10).to(chance.dtype)
-        return -(wanted * (chance + 1e-8).log() + (1 - wanted) * (1 - chance + 1e-8).log()).sum(1).mean()
+        return (
+            -(wanted * (chance + 1e-8).log() + (1 - wanted) * (1 - chance + 1e-8).log())
+            .sum(1)
+            .mean()
+        )
 
     return scaled(loss_of, model, optimizer, scaler, batches(300), lambda: accuracy(model))
 
@@ -156,7 +160,9 @@ def mse_underflows(fixed):
     def score():
         return 1 - ((model.weight.t() - truth).norm() / truth.norm()).item()
 
-    return scaled(loss_of, model, optimizer, scaler, [(torch.randn(64, 8),) for _ in range(100)], score)
+    return scaled(
+        loss_of, model, optimizer, scaler, [(torch.randn(64, 8),) for _ in range(100)], score
+    )
 
 
 @partial(Fault, limit=0.8, claims=("C57",))
@@ -255,4 +261,10 @@ def validation_sum(fixed):
         total.add_(loss)
         return loss
 
-    return Training(lambda batch: step(*batch), batches(500), lambda: total.item() < float("inf"), model, optimizer)
+    return Training(
+        lambda batch: step(*batch),
+        batches(500),
+        lambda: total.item() < float("inf"),
+        model,
+        optimizer,
+    )

@@ -58,7 +58,9 @@ def messages_in(text: str) -> list[Message]:
 
 
 DIAGNOSE = "`labkit diagnose train.py` names the first operation and line that gives inf or NaN."
-WATCH = "`labkit watch train.py` shows the skipped steps, the layer that overflows and the safe scales."
+WATCH = (
+    "`labkit watch train.py` shows the skipped steps, the layer that overflows and the safe scales."
+)
 SKIPS = (
     "A gradient held inf or NaN, so the scaler left this step out and lowered its scale. Now and then, or at the "
     "beginning, that is how it finds the scale; at every step, something else makes inf or NaN."
@@ -76,10 +78,16 @@ ONE_DTYPE = (
     "`x.to(weight.dtype)`. `labkit diagnose train.py` names the line."
 )
 NO_KERNEL = "torch has no kernel of this operation in half on this device; most often a half model is on the CPU."
-FP32_THERE = "Move the model to the GPU, or convert it: `model.float()`. `labkit gpu` says what is found."
+FP32_THERE = (
+    "Move the model to the GPU, or convert it: `model.float()`. `labkit gpu` says what is found."
+)
 NOT_FINITE = "inf or NaN was there already. In FP16 a number above 65504 is inf, and inf - inf or 0 * inf is NaN."
-OLD_CARD = "BF16 needs compute capability 8.0 (Ampere). This GPU has FP16 only, which needs a loss scale."
-USE_FP16 = "Ask for FP16 (dtype=half, --fp16) with a GradScaler. `labkit gpu` says what the card can do."
+OLD_CARD = (
+    "BF16 needs compute capability 8.0 (Ampere). This GPU has FP16 only, which needs a loss scale."
+)
+USE_FP16 = (
+    "Ask for FP16 (dtype=half, --fp16) with a GradScaler. `labkit gpu` says what the card can do."
+)
 OVERFLOWS = ("forward_overflow", "scale_falls_to_zero", "norm_squared_in_half")
 DTYPES = ("zeros_of_another_dtype", "function_without_custom_fwd")
 SCALER = ("scale_falls_to_zero", "schedule_counts_skips")

@@ -76,7 +76,9 @@ def no_gradients_this_turn(fixed):
             scaler.update()
         return loss
 
-    return Training(step, list(enumerate(batches(80))), lambda: accuracy(model), model, optimizer, scaler)
+    return Training(
+        step, list(enumerate(batches(80))), lambda: accuracy(model), model, optimizer, scaler
+    )
 
 
 @partial(Fault, claims=("C38",))
@@ -107,7 +109,9 @@ def penalty_from_scaled(fixed):
         scaler.update()
         return loss
 
-    return Training(lambda batch: step(*batch), batches(200), lambda: accuracy(model), model, optimizer, scaler)
+    return Training(
+        lambda batch: step(*batch), batches(200), lambda: accuracy(model), model, optimizer, scaler
+    )
 
 
 @partial(Fault, limit=0.6)
@@ -140,7 +144,9 @@ def scale_changes_between(fixed):
         optimizer.step()
         return loss
 
-    return Training(lambda batch: step(*batch), batches(150), lambda: accuracy(model), model, optimizer)
+    return Training(
+        lambda batch: step(*batch), batches(150), lambda: accuracy(model), model, optimizer
+    )
 
 
 @partial(Fault, kind=Kind.ERROR, limit=0.55)
@@ -180,7 +186,9 @@ def schedule_counts_skips(fixed):
             schedule.step()
         return loss
 
-    return Training(lambda batch: step(*batch), batches(90), lambda: accuracy(model), model, optimizer, scaler)
+    return Training(
+        lambda batch: step(*batch), batches(90), lambda: accuracy(model), model, optimizer, scaler
+    )
 
 
 @partial(Fault, kind=Kind.ERROR)
@@ -214,4 +222,6 @@ def unscaled_twice(fixed):
         scaler.update()
         return loss
 
-    return Training(lambda batch: step(*batch), batches(120), lambda: accuracy(model), model, optimizer, scaler)
+    return Training(
+        lambda batch: step(*batch), batches(120), lambda: accuracy(model), model, optimizer, scaler
+    )

@@ -82,7 +82,9 @@ class _Decided(ast.NodeTransformer):
         """Decide `not fixed`."""
         self.generic_visit(node)
         value = _truth(node.operand)
-        return node if value is None or not isinstance(node.op, ast.Not) else ast.Constant(not value)
+        return (
+            node if value is None or not isinstance(node.op, ast.Not) else ast.Constant(not value)
+        )
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
         """Decide `fixed and x`, or leave x."""

@@ -27,7 +27,9 @@ def adam_in_half(fixed):
     def loss_of(inputs, targets):
         return F.cross_entropy(model(inputs.half()).float(), targets)
 
-    return plain(loss_of, model, optimizer, batches(120), lambda: accuracy(model, torch.Tensor.half))
+    return plain(
+        loss_of, model, optimizer, batches(120), lambda: accuracy(model, torch.Tensor.half)
+    )
 
 
 @partial(Fault, kind=Kind.WRONG_NUMBERS, limit=0.5, claims=("C45",))
@@ -91,7 +93,13 @@ def decay_is_lost(fixed):
         weight.grad = torch.zeros_like(weight)  # nothing pulls at these weights but the decay
         optimizer.step()
 
-    return Training(step, range(1000), lambda: 1 - (weight.detach().float().norm() / start).item(), model, optimizer)
+    return Training(
+        step,
+        range(1000),
+        lambda: 1 - (weight.detach().float().norm() / start).item(),
+        model,
+        optimizer,
+    )
 
 
 @partial(Fault, limit=0.9)
@@ -114,7 +122,13 @@ def gains_in_bf16(fixed):
     def loss_of(inputs, targets):
         return F.cross_entropy(model(inputs.flatten(1).to(dtype)).float(), targets)
 
-    return plain(loss_of, model, optimizer, batches(300), lambda: (model[0].weight != 1).float().mean().item())
+    return plain(
+        loss_of,
+        model,
+        optimizer,
+        batches(300),
+        lambda: (model[0].weight != 1).float().mean().item(),
+    )
 
 
 @partial(Fault, kind=Kind.ERROR)
@@ -143,7 +157,9 @@ def half_weights_unscaled(fixed):
         scaler.unscale_(optimizer)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
 
-    return scaled(loss_of, model, optimizer, scaler, batches(60), lambda: accuracy(model), before_step)
+    return scaled(
+        loss_of, model, optimizer, scaler, batches(60), lambda: accuracy(model), before_step
+    )
 
 
 @partial(Fault, limit=0.9)

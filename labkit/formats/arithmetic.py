@@ -27,7 +27,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from labkit.formats.codes import check_exact
 from labkit.formats.format import Format
-from labkit.formats.rounding import RANDOM_BITS, Overflow, Rounding, binade, check_random_bits, limit, round_to, widen
+from labkit.formats.rounding import (
+    RANDOM_BITS,
+    Overflow,
+    Rounding,
+    binade,
+    check_random_bits,
+    limit,
+    round_to,
+    widen,
+)
 
 Wholes: TypeAlias = NDArray[Any]  # int64, or Python's own integers (dtype object) above 62 bits
 Flags: TypeAlias = NDArray[np.bool_]
@@ -113,7 +122,9 @@ def multiply_terms(a: Term, b: Term, precision: int) -> Multiply:
     """Multiply exactly; each factor has at most `precision` bits."""
     kind = _whole_type(2 * precision)
     significand = np.asarray(a.significand.astype(kind) * b.significand.astype(kind), kind)
-    return Multiply(a, b, Term(a.negative ^ b.negative, significand, np.asarray(a.exponent + b.exponent)))
+    return Multiply(
+        a, b, Term(a.negative ^ b.negative, significand, np.asarray(a.exponent + b.exponent))
+    )
 
 
 def align_terms(a: Term, b: Term, window: int) -> Align:
@@ -124,8 +135,12 @@ def align_terms(a: Term, b: Term, window: int) -> Align:
             it begins three places below the higher one, and then their difference loses at most one leading bit.
     """
     exponent = np.maximum(np.minimum(a.exponent, b.exponent), np.maximum(_top(a), _top(b)) - window)
-    (aligned_a, cut_a), (aligned_b, cut_b) = (_with_exponent(term, exponent, window + 1) for term in (a, b))
-    return Align(a, b, np.asarray(np.abs(a.exponent - b.exponent)), aligned_a, aligned_b, cut_a | cut_b)
+    (aligned_a, cut_a), (aligned_b, cut_b) = (
+        _with_exponent(term, exponent, window + 1) for term in (a, b)
+    )
+    return Align(
+        a, b, np.asarray(np.abs(a.exponent - b.exponent)), aligned_a, aligned_b, cut_a | cut_b
+    )
 
 
 def add_terms(align: Align, rounding: Rounding) -> Add:
@@ -147,10 +162,14 @@ def normalise(term: Term, format: Format) -> Normalise:
     rest = np.asarray(term.significand - _shift(kept, dropped), kept.dtype)
     guard, second = (np.asarray(_shift(rest, place - dropped) & 1, np.bool_) for place in (1, 2))
     sticky = np.asarray(_shift(_shift(rest, 2 - dropped), dropped - 2) != rest, np.bool_)
-    return Normalise(Term(term.negative, kept, np.asarray(exponent)), dropped, rest, guard, second, sticky)
+    return Normalise(
+        Term(term.negative, kept, np.asarray(exponent)), dropped, rest, guard, second, sticky
+    )
 
 
-def round_term(cut: Normalise, format: Format, rounding: Rounding, random_bits: ArrayLike | None = None) -> Round:
+def round_term(
+    cut: Normalise, format: Format, rounding: Rounding, random_bits: ArrayLike | None = None
+) -> Round:
     """Raise the significand by one, or not, by its guard, round and sticky bits and the rounding mode.
 
     Raises:
@@ -167,7 +186,9 @@ def round_term(cut: Normalise, format: Format, rounding: Rounding, random_bits: 
         Rounding.TOWARD_ZERO: np.zeros_like(inexact),
         Rounding.TOWARD_POSITIVE: inexact & ~negative,
         Rounding.TOWARD_NEGATIVE: inexact & negative,
-        Rounding.STOCHASTIC: np.asarray(random < _shift(cut.rest, RANDOM_BITS - cut.dropped), np.bool_),
+        Rounding.STOCHASTIC: np.asarray(
+            random < _shift(cut.rest, RANDOM_BITS - cut.dropped), np.bool_
+        ),
     }[rounding]
     raised = np.asarray(significand + up, significand.dtype)
     carried = np.asarray(raised == 1 << format.precision, np.bool_) & up
@@ -192,7 +213,9 @@ def _bit_length(significand: Wholes) -> NDArray[np.int64]:
         return np.asarray(np.frompyfunc(int.bit_length, 1, 1)(significand), np.int64)
     _, length = np.frexp(significand.astype(np.float64))
     length = np.asarray(length, np.int64)
-    too_long = (length > 0) & (_shift(significand, 1 - length) == 0)  # float64 had rounded up to a power of two
+    too_long = (length > 0) & (
+        _shift(significand, 1 - length) == 0
+    )  # float64 had rounded up to a power of two
     return np.asarray(length - too_long, np.int64)
 
 
@@ -230,7 +253,9 @@ class Sum:
 
     value: NDArray[np.float64]
     additions: tuple[Calculation, ...]
-    totals: tuple[NDArray[np.float64], ...]  # running totals; for a pairwise sum, the shrinking list after each round
+    totals: tuple[
+        NDArray[np.float64], ...
+    ]  # running totals; for a pairwise sum, the shrinking list after each round
 
 
 def add(
@@ -300,7 +325,9 @@ def fused_multiply_add(
     return _calculate(x, y, z, format, rounding, overflow, random_bits)
 
 
-def sum_sequential(values: ArrayLike, format: Format, rounding: Rounding = Rounding.NEAREST_EVEN) -> Sum:
+def sum_sequential(
+    values: ArrayLike, format: Format, rounding: Rounding = Rounding.NEAREST_EVEN
+) -> Sum:
     """Add along the last axis from the first to the last, rounding after every addition. An empty sum is 0.
 
     >>> from labkit.formats import FP16
@@ -316,7 +343,9 @@ def sum_sequential(values: ArrayLike, format: Format, rounding: Rounding = Round
     return Sum(total, tuple(additions), tuple(totals))
 
 
-def sum_pairwise(values: ArrayLike, format: Format, rounding: Rounding = Rounding.NEAREST_EVEN) -> Sum:
+def sum_pairwise(
+    values: ArrayLike, format: Format, rounding: Rounding = Rounding.NEAREST_EVEN
+) -> Sum:
     """Add neighbours along the last axis, then the neighbouring sums, until one is left; an odd last one is kept.
 
     >>> from labkit.formats import FP16
@@ -327,13 +356,17 @@ def sum_pairwise(values: ArrayLike, format: Format, rounding: Rounding = Roundin
     additions, totals = [], []
     while terms.shape[-1] > 1:
         even = terms.shape[-1] // 2 * 2
-        additions.append(_calculate(None, terms[..., 0:even:2], terms[..., 1:even:2], format, rounding))
+        additions.append(
+            _calculate(None, terms[..., 0:even:2], terms[..., 1:even:2], format, rounding)
+        )
         terms = np.concatenate([additions[-1].value, terms[..., even:]], axis=-1)
         totals.append(terms)
     return Sum(_first(terms), tuple(additions), tuple(totals))
 
 
-def sum_compensated(values: ArrayLike, format: Format, rounding: Rounding = Rounding.NEAREST_EVEN) -> Sum:
+def sum_compensated(
+    values: ArrayLike, format: Format, rounding: Rounding = Rounding.NEAREST_EVEN
+) -> Sum:
     """Add along the last axis by Kahan's algorithm: the error of each addition is added to the next number.
 
     Four additions a number: y = x - lost; t = total + y; lost = (t - total) - y, all rounded to the format.
@@ -367,7 +400,9 @@ def _operands(format: Format, *arguments: ArrayLike) -> tuple[NDArray[np.float64
 def _terms(format: Format, values: ArrayLike) -> NDArray[np.float64]:
     (terms,) = _operands(format, values)
     if terms.ndim == 0:
-        raise ValueError("expected an array with an axis to sum along, got a single number. Put it in a list.")
+        raise ValueError(
+            "expected an array with an axis to sum along, got a single number. Put it in a list."
+        )
     return terms
 
 
@@ -409,11 +444,15 @@ def _calculate(
         with np.errstate(over="ignore", invalid="ignore"):
             # float64 follows the table; a finite product counts as 0, since it might overflow in float64
             special = np.where(np.isfinite(factor) & np.isfinite(b), 0.0, factor * b) + term
-        value = np.where(ordinary, value, round_to(np.where(ordinary, 1.0, special), format, rounding, overflow))
+        value = np.where(
+            ordinary, value, round_to(np.where(ordinary, 1.0, special), format, rounding, overflow)
+        )
     return Calculation(value, (*steps, cut, final))
 
 
-def value_of(term: Term, format: Format, rounding: Rounding, overflow: Overflow) -> NDArray[np.float64]:
+def value_of(
+    term: Term, format: Format, rounding: Rounding, overflow: Overflow
+) -> NDArray[np.float64]:
     """Return a rounded term as a float, with the format's result beyond its largest value."""
     with np.errstate(over="ignore"):
         magnitude = np.ldexp(term.significand.astype(np.float64), term.exponent)

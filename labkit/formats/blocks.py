@@ -49,12 +49,18 @@ MXFP8_E5M2 = BlockFormat("MXFP8_E5M2", E5M2, E8M0, 32)
 MXFP6 = BlockFormat("MXFP6", E2M3, E8M0, 32)
 MXFP6_E3M2 = BlockFormat("MXFP6_E3M2", E3M2, E8M0, 32)
 MXFP4 = BlockFormat("MXFP4", E2M1, E8M0, 32)
-NVFP4 = BlockFormat("NVFP4", E2M1, E4M3, 16)  # the block level; the FP32 scale of the tensor is applied by the caller
+NVFP4 = BlockFormat(
+    "NVFP4", E2M1, E4M3, 16
+)  # the block level; the FP32 scale of the tensor is applied by the caller
 
-BLOCK_FORMATS: dict[str, BlockFormat] = {row.name: row for row in (MXFP8, MXFP8_E5M2, MXFP6, MXFP6_E3M2, MXFP4, NVFP4)}
+BLOCK_FORMATS: dict[str, BlockFormat] = {
+    row.name: row for row in (MXFP8, MXFP8_E5M2, MXFP6, MXFP6_E3M2, MXFP4, NVFP4)
+}
 
 
-def round_blocks(values: ArrayLike, format: BlockFormat, rounding: Rounding = Rounding.NEAREST_EVEN) -> Blocks:
+def round_blocks(
+    values: ArrayLike, format: BlockFormat, rounding: Rounding = Rounding.NEAREST_EVEN
+) -> Blocks:
     """Split the last axis into blocks, choose each block's scale, and round the scaled values with saturation.
 
     A power-of-two scale (MX) is 2^(floor(log2 largest magnitude) - emax of the elements), so the largest value is
@@ -78,16 +84,22 @@ def round_blocks(values: ArrayLike, format: BlockFormat, rounding: Rounding = Ro
             f"{exact.shape}. Pad it with zeros."
         )
     if not np.isfinite(exact).all():
-        raise ValueError(f"expected finite values for {format.name} blocks, got an infinity or NaN. Replace it first.")
+        raise ValueError(
+            f"expected finite values for {format.name} blocks, got an infinity or NaN. Replace it first."
+        )
     cut = exact.reshape(*exact.shape[:-1], exact.shape[-1] // format.size, format.size)
     powers = format.scale.significand_bits == 0
     top, toward = (
-        (2.0**format.element.emax, Rounding.TOWARD_ZERO) if powers else (format.element.max, Rounding.NEAREST_EVEN)
+        (2.0**format.element.emax, Rounding.TOWARD_ZERO)
+        if powers
+        else (format.element.max, Rounding.NEAREST_EVEN)
     )
     ratio = np.maximum(np.abs(cut).max(axis=-1, initial=0.0) / top, format.scale.smallest_subnormal)
     scale = np.asarray(round_to(ratio, format.scale, toward, Overflow.SATURATE), np.float64)
     with np.errstate(over="ignore"):  # a quotient beyond float64 saturates like any other
-        elements = round_to(cut / scale[..., np.newaxis], format.element, rounding, Overflow.SATURATE)
+        elements = round_to(
+            cut / scale[..., np.newaxis], format.element, rounding, Overflow.SATURATE
+        )
     return Blocks(format, encode(scale, format.scale), encode(elements, format.element))
 
 

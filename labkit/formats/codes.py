@@ -48,7 +48,9 @@ def split(codes: ArrayLike, format: Format = FP16) -> Fields:
     )
 
 
-def join(sign: ArrayLike, exponent: ArrayLike, significand: ArrayLike, format: Format = FP16) -> CodeArray:
+def join(
+    sign: ArrayLike, exponent: ArrayLike, significand: ArrayLike, format: Format = FP16
+) -> CodeArray:
     """Put sign, exponent and significand together into codes; the inverse of `split`.
 
     Raises:
@@ -59,9 +61,15 @@ def join(sign: ArrayLike, exponent: ArrayLike, significand: ArrayLike, format: F
     """
     codes: NDArray[np.uint64] = np.asarray(0, np.uint64)
     for name, field, low, width in zip(
-        Fields._fields, (sign, exponent, significand), _lowest_bits(format), _widths(format), strict=True
+        Fields._fields,
+        (sign, exponent, significand),
+        _lowest_bits(format),
+        _widths(format),
+        strict=True,
     ):
-        checked = _integers(field, 1 << width, f"the {name} field of {format.name} has {width} bits")
+        checked = _integers(
+            field, 1 << width, f"the {name} field of {format.name} has {width} bits"
+        )
         codes = codes | (checked << np.uint64(low))
     return np.asarray(codes).astype(format.code_dtype)
 
@@ -80,8 +88,12 @@ def decode(codes: ArrayLike, format: Format = FP16) -> NDArray[np.float64]:
     normal = (exponent > 0) | (not format.has_zero)
     whole = significand + np.where(normal, 1 << format.significand_bits, 0)
     power = np.maximum(exponent, int(format.has_zero)) - format.bias - format.significand_bits
-    magnitude_code = as_codes(codes, format) & format.code_dtype.type(format.codes - 1 - format.sign_mask)
-    with np.errstate(over="ignore"):  # the specials of FP64 lie beyond float64; they are replaced at once
+    magnitude_code = as_codes(codes, format) & format.code_dtype.type(
+        format.codes - 1 - format.sign_mask
+    )
+    with np.errstate(
+        over="ignore"
+    ):  # the specials of FP64 lie beyond float64; they are replaced at once
         magnitude = np.ldexp(whole.astype(np.float64), power)
     special = magnitude_code > format.max_code
     infinite = magnitude_code == (format.infinity_code if format.infinity_code is not None else -1)
@@ -105,7 +117,9 @@ def encode(values: ArrayLike, format: Format = FP16) -> CodeArray:
     check_exact(exact, format)
     magnitude = np.where(np.isfinite(exact), np.abs(exact), 0.0)
     exponent = binade(magnitude, format)
-    significand = np.ldexp(magnitude, format.significand_bits - exponent).astype(np.int64)  # hidden bit included
+    significand = np.ldexp(magnitude, format.significand_bits - exponent).astype(
+        np.int64
+    )  # hidden bit included
     # Codes count up through a binade into the next, so the hidden bit of a normal number is the step out of the first.
     first = 0 if format.has_zero else 1 << format.significand_bits
     codes = ((exponent - format.emin) << format.significand_bits) + significand - first
@@ -122,7 +136,9 @@ def as_codes(codes: ArrayLike, format: Format) -> CodeArray:
         TypeError: codes are not whole numbers.
         ValueError: a code is negative or has more bits than the format.
     """
-    return _integers(codes, format.codes, f"{format.name} codes have {format.bits} bits").astype(format.code_dtype)
+    return _integers(codes, format.codes, f"{format.name} codes have {format.bits} bits").astype(
+        format.code_dtype
+    )
 
 
 def _integers(codes: ArrayLike, limit: int, what: str) -> NDArray[np.uint64]:
@@ -186,9 +202,16 @@ def classify(codes: ArrayLike, format: Format = FP16) -> NDArray[np.str_]:
     """
     values = decode(codes, format)
     _, exponent, _ = split(codes, format)
-    conditions = [np.isnan(values), np.isinf(values), values == 0, (exponent == 0) & format.has_zero]
+    conditions = [
+        np.isnan(values),
+        np.isinf(values),
+        values == 0,
+        (exponent == 0) & format.has_zero,
+    ]
     kinds = [NumberClass.NAN, NumberClass.INFINITY, NumberClass.ZERO, NumberClass.SUBNORMAL]
-    return np.asarray(np.select(conditions, [str(kind) for kind in kinds], str(NumberClass.NORMAL)), np.str_)
+    return np.asarray(
+        np.select(conditions, [str(kind) for kind in kinds], str(NumberClass.NORMAL)), np.str_
+    )
 
 
 def next_up(values: ArrayLike, format: Format = FP16) -> NDArray[np.float64]:
@@ -233,14 +256,20 @@ def rounding_interval(
     (array([65488., 65520.]), array([65520.,    inf]), array([False,  True]))
     """
     if format.significand_bits >= 50 or format.exponent_bits > 10:
-        raise ValueError(f"points between two {format.name} values are not all float64 values; take a narrower format.")
+        raise ValueError(
+            f"points between two {format.name} values are not all float64 values; take a narrower format."
+        )
     value = decode(codes, format)
     if np.isnan(value).any():
-        raise ValueError(f"no real number rounds to NaN; {format.name} has NaN codes among those given.")
+        raise ValueError(
+            f"no real number rounds to NaN; {format.name} has NaN codes among those given."
+        )
 
     def comes_here(points: NDArray[np.float64]) -> NDArray[np.bool_]:
         draws: list[ArrayLike | None] = [None]
-        if rounding is Rounding.STOCHASTIC:  # the two extremes: away from zero whenever it can, and never
+        if (
+            rounding is Rounding.STOCHASTIC
+        ):  # the two extremes: away from zero whenever it can, and never
             draws = [np.zeros(points.shape, int), np.full(points.shape, 2**RANDOM_BITS - 1)]
         real = points + 0.0  # the real number 0 has no sign: +0
         rounded = [round_to(real, format, rounding, overflow, draw) for draw in draws]
@@ -251,13 +280,17 @@ def rounding_interval(
     for direction, neighbour in ((-1, next_down(value, format)), (+1, next_up(value, format))):
         # Numbers still round to a value as far as infinity, its neighbour, half-way, or not beyond itself. Points
         # between these places are rounded, and the rounding itself says it.
-        place = np.where(np.isinf(value), np.copysign(format.max + ulp(format.max, format), value), value)
+        place = np.where(
+            np.isinf(value), np.copysign(format.max + ulp(format.max, format), value), value
+        )
         beyond = place + direction * ulp(value, format)  # the last one
         neighbour = np.where(np.isfinite(neighbour) & (neighbour != value), neighbour, beyond)
         near, far = (3 * place + neighbour) / 4, (place + 3 * neighbour) / 4
         very_far = np.full(value.shape, direction * np.finfo(np.float64).max)
         reached = [comes_here(points) for points in (very_far, far, near)]
-        ends.append(np.select(reached, [direction * np.inf, neighbour, (place + neighbour) / 2], value))
+        ends.append(
+            np.select(reached, [direction * np.inf, neighbour, (place + neighbour) / 2], value)
+        )
     low, high = map(np.asarray, ends)
     return Interval(low, high, comes_here(low), comes_here(high))
 
@@ -266,9 +299,13 @@ def _step(values: ArrayLike, format: Format, direction: int) -> NDArray[np.float
     codes = encode(values, format)
     negative = (codes & format.sign_mask) != 0
     magnitude = (codes & (format.codes - 1 - format.sign_mask)).astype(np.int64)
-    place = np.where(negative, -magnitude, magnitude) + direction  # on the line of values, counted from zero
+    place = (
+        np.where(negative, -magnitude, magnitude) + direction
+    )  # on the line of values, counted from zero
     negative = np.where(place == 0, negative, place < 0)
-    last = format.max_code + (format.specials is not Specials.NONE)  # infinity, or the NaN that follows max in E4M3
+    last = format.max_code + (
+        format.specials is not Specials.NONE
+    )  # infinity, or the NaN that follows max in E4M3
     stepped = np.minimum(np.abs(place), last).astype(np.uint64)
     stepped |= np.where(negative, np.uint64(format.sign_mask), np.uint64(0))
     known = ~np.isnan(decode(codes, format)) & ~((place < 0) & (not format.signed))

@@ -74,7 +74,11 @@ class Format:
             )
 
     def _check_width(self, field: str, width: int, low: int, high: int) -> None:
-        if isinstance(width, bool) or not isinstance(width, int | np.integer) or not low <= width <= high:
+        if (
+            isinstance(width, bool)
+            or not isinstance(width, int | np.integer)
+            or not low <= width <= high
+        ):
             raise ValueError(
                 f"format {self.name!r}: expected {field} to be an integer from {low} to {high}, got {width!r} "
                 "(FP64, 11 and 52, is the widest). FP16, for instance, is Format('FP16', 5, 10)."
@@ -155,7 +159,11 @@ class Format:
     @property
     def smallest_subnormal(self) -> float:
         """The smallest positive value; that is `smallest_normal` in a format without subnormals."""
-        return float(np.ldexp(1.0, self.emin - self.significand_bits)) if self.has_zero else self.smallest_normal
+        return (
+            float(np.ldexp(1.0, self.emin - self.significand_bits))
+            if self.has_zero
+            else self.smallest_normal
+        )
 
     @property
     def epsilon(self) -> float:
@@ -171,7 +179,8 @@ class Format:
         return (
             self.significand_bits >= other.significand_bits
             and self.max >= other.max
-            and self.emin - self.significand_bits <= other.emin - other.significand_bits  # exponents of the finest ulp
+            and self.emin - self.significand_bits
+            <= other.emin - other.significand_bits  # exponents of the finest ulp
             and self.signed >= other.signed
             and self.has_zero >= other.has_zero
         )
@@ -187,7 +196,9 @@ E4M3 = Format("E4M3", 4, 3, Specials.FN)
 E3M2 = Format("E3M2", 3, 2, Specials.NONE)
 E2M3 = Format("E2M3", 2, 3, Specials.NONE)
 E2M1 = Format("E2M1", 2, 1, Specials.NONE)
-E8M0 = Format("E8M0", 8, 0, Specials.FN, signed=False, has_zero=False)  # powers of two: the scale of MX blocks
+E8M0 = Format(
+    "E8M0", 8, 0, Specials.FN, signed=False, has_zero=False
+)  # powers of two: the scale of MX blocks
 
 FORMATS: dict[str, Format] = {
     row.name: row for row in (FP64, FP32, TF32, FP16, BF16, E5M2, E4M3, E3M2, E2M3, E2M1, E8M0)

@@ -35,13 +35,19 @@ class Rounding(Enum):
 class Overflow(Enum):
     """Result for a value beyond the largest finite one."""
 
-    TO_INFINITY = "infinity, NaN in a format without infinities, the largest value in a format without either"
+    TO_INFINITY = (
+        "infinity, NaN in a format without infinities, the largest value in a format without either"
+    )
     SATURATE = "the largest finite value, infinities included"
 
 
 RANDOM_BITS = 32  # width of each random integer of stochastic rounding
 
-_NUMPY_FORMATS = {np.dtype(np.float16): FP16, np.dtype(np.float32): FP32, np.dtype(np.float64): FP64}
+_NUMPY_FORMATS = {
+    np.dtype(np.float16): FP16,
+    np.dtype(np.float32): FP32,
+    np.dtype(np.float64): FP64,
+}
 _WHOLE = {
     Rounding.NEAREST_EVEN: np.rint,
     Rounding.TOWARD_ZERO: np.trunc,
@@ -90,7 +96,9 @@ def round_to(
         spacing = ulp(exact, target)
         rounded = _to_whole(exact / spacing, rounding, random_bits) * spacing
     _, _, infinity = overflow_values(target, rounding, overflow)
-    rounded = np.where(np.isinf(exact), np.copysign(infinity, exact), limit(rounded, target, rounding, overflow))
+    rounded = np.where(
+        np.isinf(exact), np.copysign(infinity, exact), limit(rounded, target, rounding, overflow)
+    )
     refused = (exact < 0) & (not target.signed) | (exact == 0) & (not target.has_zero)
     return np.where(refused | np.isnan(rounded), np.nan, rounded).astype(floats.dtype)
 
@@ -108,7 +116,9 @@ def ulp(values: ArrayLike, format: Format) -> NDArray[np.float64]:
     """
     exact = widen(values)
     exponent = binade(exact, format) - format.significand_bits
-    spacing = np.ldexp(1.0, exponent.astype(np.intc))  # C's int is what ldexp takes; wider ones are slow
+    spacing = np.ldexp(
+        1.0, exponent.astype(np.intc)
+    )  # C's int is what ldexp takes; wider ones are slow
     return np.where(np.isnan(exact), np.nan, spacing)
 
 
@@ -119,11 +129,15 @@ def binade(values: NDArray[np.float64], format: Format) -> NDArray[np.int64]:
     array([  0, -14,  15])
     """
     _, above = np.frexp(values)  # 2^(above - 1) <= |value| < 2^above, but 0 for 0, infinity and NaN
-    exponent = np.where(values == 0, format.emin, np.where(np.isinf(values), format.emax, above - 1))
+    exponent = np.where(
+        values == 0, format.emin, np.where(np.isinf(values), format.emax, above - 1)
+    )
     return np.clip(exponent, format.emin, format.emax).astype(np.int64)
 
 
-def _to_whole(ratio: NDArray[np.float64], rounding: Rounding, random_bits: ArrayLike | None) -> NDArray[np.float64]:
+def _to_whole(
+    ratio: NDArray[np.float64], rounding: Rounding, random_bits: ArrayLike | None
+) -> NDArray[np.float64]:
     """Round to integers by exact fractions, without an addition that could round them."""
     random = check_random_bits(random_bits, rounding, ratio.shape)
     if rounding in _WHOLE:
@@ -137,23 +151,31 @@ def _to_whole(ratio: NDArray[np.float64], rounding: Rounding, random_bits: Array
     return np.asarray(whole + np.copysign(away, ratio))
 
 
-def limit(rounded: NDArray[np.float64], format: Format, rounding: Rounding, overflow: Overflow) -> NDArray[np.float64]:
+def limit(
+    rounded: NDArray[np.float64], format: Format, rounding: Rounding, overflow: Overflow
+) -> NDArray[np.float64]:
     """Apply the format's limits to values that were rounded with an unbounded exponent."""
     above, below, _ = overflow_values(format, rounding, overflow)
     limited = np.where(rounded > format.max, above, np.where(rounded < -format.max, below, rounded))
     return limited if format.has_zero else np.maximum(limited, format.smallest_normal)
 
 
-def overflow_values(format: Format, rounding: Rounding, overflow: Overflow) -> tuple[float, float, float]:
+def overflow_values(
+    format: Format, rounding: Rounding, overflow: Overflow
+) -> tuple[float, float, float]:
     """Return the results for a value above max, for one below -max, and for +infinity.
 
     >>> overflow_values(FP16, Rounding.TOWARD_POSITIVE, Overflow.TO_INFINITY)
     (inf, -65504.0, inf)
     """
-    beyond = {Specials.IEEE: np.inf, Specials.FN: np.nan, Specials.NONE: format.max}[format.specials]
+    beyond = {Specials.IEEE: np.inf, Specials.FN: np.nan, Specials.NONE: format.max}[
+        format.specials
+    ]
     infinity = format.max if overflow is Overflow.SATURATE else beyond
     above = format.max if rounding in (Rounding.TOWARD_ZERO, Rounding.TOWARD_NEGATIVE) else infinity
-    below = -(format.max if rounding in (Rounding.TOWARD_ZERO, Rounding.TOWARD_POSITIVE) else infinity)
+    below = -(
+        format.max if rounding in (Rounding.TOWARD_ZERO, Rounding.TOWARD_POSITIVE) else infinity
+    )
     return above, below, infinity
 
 
@@ -193,9 +215,15 @@ def as_floats(values: ArrayLike) -> FloatArray:
         return array
     if array.dtype.kind in "iu":
         if ((array > 2**53) | (array < -(2**53))).any():
-            raise ValueError("whole numbers beyond 2^53 are not all float64 values; cast by .astype(float) first")
+            raise ValueError(
+                "whole numbers beyond 2^53 are not all float64 values; cast by .astype(float) first"
+            )
         return array.astype(np.float64)
-    advice = "parse(text, format) reads text." if array.dtype.kind in "US" else "Cast with .astype(np.float64)."
+    advice = (
+        "parse(text, format) reads text."
+        if array.dtype.kind in "US"
+        else "Cast with .astype(np.float64)."
+    )
     raise TypeError(f"expected float16, float32, float64 or integers, got {array.dtype}. {advice}")
 
 
@@ -205,7 +233,9 @@ def widen(values: ArrayLike) -> NDArray[np.float64]:
         return as_floats(values).astype(np.float64)
 
 
-def check_random_bits(random_bits: ArrayLike | None, rounding: Rounding, shape: tuple[int, ...]) -> NDArray[np.integer]:
+def check_random_bits(
+    random_bits: ArrayLike | None, rounding: Rounding, shape: tuple[int, ...]
+) -> NDArray[np.integer]:
     """Return the random whole numbers of stochastic rounding, one for each value; 0 for the other modes.
 
     Raises:
@@ -213,10 +243,16 @@ def check_random_bits(random_bits: ArrayLike | None, rounding: Rounding, shape: 
     """
     if rounding is not Rounding.STOCHASTIC:
         if random_bits is not None:
-            raise ValueError(f"random_bits are for Rounding.STOCHASTIC; {rounding} takes none. Leave them out.")
+            raise ValueError(
+                f"random_bits are for Rounding.STOCHASTIC; {rounding} takes none. Leave them out."
+            )
         return np.asarray(0)
     bits = np.asarray(() if random_bits is None else random_bits)
-    if bits.dtype.kind not in "iu" or bits.shape != shape or ((bits < 0) | (bits >= 2**RANDOM_BITS)).any():
+    if (
+        bits.dtype.kind not in "iu"
+        or bits.shape != shape
+        or ((bits < 0) | (bits >= 2**RANDOM_BITS)).any()
+    ):
         raise ValueError(
             f"stochastic rounding takes a random whole number below 2^{RANDOM_BITS} for each value, shape {shape}: "
             f"random_bits=np.random.default_rng(0).integers(2**{RANDOM_BITS}, size={shape})"
@@ -226,4 +262,6 @@ def check_random_bits(random_bits: ArrayLike | None, rounding: Rounding, shape: 
 
 def no_nan(format: Format) -> ValueError:
     """Return the error for a NaN in a format without NaN."""
-    return ValueError(f"{format.name} has no NaN, and the values have one. Replace it first, by nan_to_num perhaps.")
+    return ValueError(
+        f"{format.name} has no NaN, and the values have one. Replace it first, by nan_to_num perhaps."
+    )

@@ -145,7 +145,9 @@ def round_fraction(
 def _exact(kind: str, parts: dict[str, str | None]) -> Fraction:
     power, exponent = int(parts.get("power") or 0), int(parts.get("exponent") or 0)
     if max(abs(power), abs(exponent)) > LARGEST_EXPONENT:
-        raise ValueError(f"the exponent is beyond {LARGEST_EXPONENT}; no format comes near that. Give a smaller one.")
+        raise ValueError(
+            f"the exponent is beyond {LARGEST_EXPONENT}; no format comes near that. Give a smaller one."
+        )
     if kind == "hex-float":
         whole, part = parts["whole"] or "", parts["part"] or ""
         return int(whole + part or "0", 16) * Fraction(2) ** (power - 4 * len(part))
@@ -159,10 +161,14 @@ def _exact(kind: str, parts: dict[str, str | None]) -> Fraction:
 
 def _read_code(text: str, format: Format) -> Reading:
     if text[0] in "+-":
-        raise ValueError(f"{text!r}: a code has no sign in front, its first bit is the sign. -1.0 in FP16 is 0xbc00.")
+        raise ValueError(
+            f"{text!r}: a code has no sign in front, its first bit is the sign. -1.0 in FP16 is 0xbc00."
+        )
     code = int(text, 0)
     if code >= format.codes:
-        raise ValueError(f"{text!r} has {code.bit_length()} bits; {format.name} codes have {format.bits}.")
+        raise ValueError(
+            f"{text!r} has {code.bit_length()} bits; {format.name} codes have {format.bits}."
+        )
     value = float(decode(code, format))
     return Reading("code", Fraction(value) if np.isfinite(value) else None, value, code)
 
@@ -171,7 +177,9 @@ def _no_number(text: str, body: str) -> str:
     known = "Known forms: 0.1, 1e-7, 0x1.8p-3, 2^-24, 1.5*2^-14, 1/3, inf, nan; a code as 0x3c00 or 0b0011110000000000."
     hint = ""
     if len(text) > LONGEST:
-        return f"this text has {len(text)} characters, {LONGEST} is the most a number needs. {known}"
+        return (
+            f"this text has {len(text)} characters, {LONGEST} is the most a number needs. {known}"
+        )
     if re.fullmatch(r"\d+,\d+(e[+-]?\d+)?", body):
         hint = f"Write a decimal point, not a comma: {text.replace(',', '.').strip()}. "
     elif re.fullmatch(r"0x[0-9a-f]*\.[0-9a-f]*", body):

@@ -53,15 +53,21 @@ class ByRecipe(Callback):
             ValueError: the learner clips gradients by a callback of its own.
         """
         if any(type(callback).__name__ == "GradientClip" for callback in self.learn.cbs):
-            raise ValueError("GradientClip would see no unscaled gradients: remove it, and say ByRecipe(clip=1.0)")
+            raise ValueError(
+                "GradientClip would see no unscaled gradients: remove it, and say ByRecipe(clip=1.0)"
+            )
         self.after_fit()  # what an error left
         optimizer = self.learn.opt
         groups = [{"params": list(params)} for params in optimizer.param_lists]
         named = self.learn.model.named_parameters()
         self.frozen = {name: p.detach().clone() for name, p in named if not p.requires_grad}
-        self.engine = Engine(self.learn.model, lambda stepped: _Steps(stepped, optimizer), self.recipe, groups=groups)
+        self.engine = Engine(
+            self.learn.model, lambda stepped: _Steps(stepped, optimizer), self.recipe, groups=groups
+        )
         weights, self.reports = self.engine.weights, []
-        _hand_over(optimizer, dict(zip(weights.model_weights, weights.optimizer_weights, strict=True)))
+        _hand_over(
+            optimizer, dict(zip(weights.model_weights, weights.optimizer_weights, strict=True))
+        )
 
     def before_batch(self) -> None:
         """Open the region, and give a half model halves."""
@@ -100,7 +106,9 @@ class ByRecipe(Callback):
         if self.engine is None:
             return
         weights, digits = self.engine.weights, self.frozen | self.engine.weights.named_masters()
-        _hand_over(self.learn.opt, dict(zip(weights.optimizer_weights, weights.model_weights, strict=True)))
+        _hand_over(
+            self.learn.opt, dict(zip(weights.optimizer_weights, weights.model_weights, strict=True))
+        )
         to_fp32(self.learn.model)
         with torch.no_grad():
             for name, parameter in self.learn.model.named_parameters():
@@ -121,7 +129,9 @@ class _Steps(torch.optim.Optimizer):
 
 def _hand_over(optimizer: Any, instead: dict[Tensor, Tensor]) -> None:
     """Let an optimizer step other tensors, with what it remembers of the old ones."""
-    optimizer.param_lists = L(L(instead.get(p, p) for p in params) for params in optimizer.param_lists)
+    optimizer.param_lists = L(
+        L(instead.get(p, p) for p in params) for params in optimizer.param_lists
+    )
     for old, new in instead.items():
         if old is not new and old in optimizer.state:
             optimizer.state[new] = _to(torch.float32, optimizer.state.pop(old))

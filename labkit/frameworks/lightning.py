@@ -28,17 +28,23 @@ class FP16Mixed(MixedPrecision):
 
     def __init__(self, device: str = "cpu", **knobs: Any) -> None:
         super().__init__("16-mixed", device, GradScaler(device, **knobs))
-        self.stepped: set[int] = set()  # ids of the optimizers that stepped since their schedule did
+        self.stepped: set[int] = (
+            set()
+        )  # ids of the optimizers that stepped since their schedule did
 
     def autocast_context_manager(self) -> Any:
         """Return the region in which a step runs."""
         return autocast(self.device, torch.float16)
 
-    def connect(self, model: Any, optimizers: list[Any], lr_schedulers: list[Any]) -> tuple[Any, list[Any], list[Any]]:
+    def connect(
+        self, model: Any, optimizers: list[Any], lr_schedulers: list[Any]
+    ) -> tuple[Any, list[Any], list[Any]]:
         """Have the schedules that are called after each step wait where it was skipped."""
         for optimizer in optimizers:
             optimizer.register_step_post_hook(self._note_step)
-        held = [self._held(config) if config.interval == "step" else config for config in lr_schedulers]
+        held = [
+            self._held(config) if config.interval == "step" else config for config in lr_schedulers
+        ]
         model, optimizers, held = super().connect(model, optimizers, held)
         return model, optimizers, held
 

@@ -59,15 +59,24 @@ class Steps:
     """
 
     def __init__(
-        self, optimizer: Any, names: Mapping[Tensor, str] | None = None, *, masters: bool = False, flat: bool = False
+        self,
+        optimizer: Any,
+        names: Mapping[Tensor, str] | None = None,
+        *,
+        masters: bool = False,
+        flat: bool = False,
     ) -> None:
         self.optimizer, self.names, self.flat = optimizer, names or {}, flat
         self._before = [list(group["params"]) for group in optimizer.param_groups]
-        self._waiting: list[Tensor | None] | None = None  # a list from before a backward pass until it is unscaled
+        self._waiting: list[Tensor | None] | None = (
+            None  # a list from before a backward pass until it is unscaled
+        )
         self._weights: list[Weights] | None = [] if masters else None
         if masters:
             require_fitting(optimizer, flat)
-            for group, instead in zip(optimizer.param_groups, self._masters_of(self._before), strict=True):
+            for group, instead in zip(
+                optimizer.param_groups, self._masters_of(self._before), strict=True
+            ):
                 replace_params(optimizer, group, instead)
         recast_state(optimizer)
 
@@ -78,7 +87,9 @@ class Steps:
         named = _Named({p: self.names.get(p, "of a group") for weights in trained for p in weights})
         learning = [{"params": weights} for weights in trained]
         # This optimizer never steps: the real one has groups of its own, which include frozen weights.
-        self._weights.append(Weights(named, lambda ps: torch.optim.SGD(ps, 0.0), groups=learning, flat=self.flat))
+        self._weights.append(
+            Weights(named, lambda ps: torch.optim.SGD(ps, 0.0), groups=learning, flat=self.flat)
+        )
         masters = iter(self._weights[-1].optimizer_weights)
         if self.flat:
             return [[next(masters)] if weights else [] for weights in trained]
@@ -112,7 +123,9 @@ class Steps:
         each = iter(plain)
         for stepped, before, scaled in zip(self.stepped, self._waiting, arrived, strict=True):
             gradient = None if scaled is None else next(each)
-            total = before if gradient is None else gradient if before is None else before + gradient
+            total = (
+                before if gradient is None else gradient if before is None else before + gradient
+            )
             stepped.grad = None if total is None else total.to(stepped.dtype)
         self._waiting = None
         return found_inf
@@ -126,7 +139,11 @@ class Steps:
             self._waiting = None
 
     def _forget_arrived(self) -> None:
-        own = self.stepped if self._weights is None else [p for w in self._weights for p in w.model_weights]
+        own = (
+            self.stepped
+            if self._weights is None
+            else [p for w in self._weights for p in w.model_weights]
+        )
         for p in own:
             p.grad = None
 
@@ -143,7 +160,9 @@ class Steps:
     def forget(self, *, model: bool = False) -> None:
         """Clear the gradients of masters, which `model.zero_grad()` does not reach, and optionally the model's."""
         for weights in self._weights or ():
-            both = set(weights.model_weights) & set(weights.optimizer_weights)  # FP32 ones have no other master
+            both = set(weights.model_weights) & set(
+                weights.optimizer_weights
+            )  # FP32 ones have no other master
             for p in (*weights.optimizer_weights, *(weights.model_weights if model else ())):
                 p.grad = p.grad if p in both else None
 
@@ -184,5 +203,9 @@ def recast_state(optimizer: Any) -> None:
     """Cast an optimizer's state of each parameter, for instance its momentum, to the parameter's dtype."""
     for parameter, state in optimizer.state.items():
         for name, value in state.items():
-            if isinstance(value, Tensor) and value.shape == parameter.shape and value.is_floating_point():
+            if (
+                isinstance(value, Tensor)
+                and value.shape == parameter.shape
+                and value.is_floating_point()
+            ):
                 state[name] = value if name == "step" else value.to(parameter.dtype)

@@ -70,10 +70,16 @@ def cross_entropy_loss(
     soft = input.shape == target.shape
     if label_smoothing > 1 or (soft and (not target.is_floating_point() or ignore_index >= 0)):
         with torch._C.DisableTorchFunction():  # torch refuses these, in its own words
-            return _nn.cross_entropy_loss(input, target, weight, reduction, ignore_index, label_smoothing)
+            return _nn.cross_entropy_loss(
+                input, target, weight, reduction, ignore_index, label_smoothing
+            )
     log_probabilities = torch.log_softmax(input, dim, dtype=input.dtype)
     classes = input.shape[dim]
-    per_class = None if weight is None else weight.view([-1 if axis == dim else 1 for axis in range(input.dim())])
+    per_class = (
+        None
+        if weight is None
+        else weight.view([-1 if axis == dim else 1 for axis in range(input.dim())])
+    )
     if soft:
         if label_smoothing > 0:
             target = target * (1 - label_smoothing) + label_smoothing / classes
@@ -90,15 +96,21 @@ def cross_entropy_loss(
     smooth = (-weighted.sum(dim)).masked_fill(ignored, 0.0)
     if reduction == _MEAN:
         kept = target.masked_select(~ignored).flatten()
-        smooth = smooth.sum() / ((~ignored).sum() if weight is None else weight.gather(0, kept).sum())
+        smooth = smooth.sum() / (
+            (~ignored).sum() if weight is None else weight.gather(0, kept).sum()
+        )
     elif reduction == _SUM:
         smooth = smooth.sum()
     return (1 - label_smoothing) * nll + smooth * (label_smoothing / classes)
 
 
-def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
+def pairwise_distance(
+    x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
+) -> Tensor:
     """Return the norm of the differences of two batches of vectors."""
-    distance: Tensor = torch.norm(x1 - x2 + eps, p, dim=max(x1.dim(), x2.dim()) - 1, keepdim=keepdim)
+    distance: Tensor = torch.norm(
+        x1 - x2 + eps, p, dim=max(x1.dim(), x2.dim()) - 1, keepdim=keepdim
+    )
     return distance
 
 
@@ -126,7 +138,9 @@ COMPOSITES: dict[str, Callable[..., Any]] = {
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _LOW = (torch.bfloat16, torch.float16)
 _KEPT = Entry(Rule.KEEP, "CUDA has it in half, for powers of two")
-_thread = threading.local()  # .open: this thread's open regions and what closes them, the innermost last
+_thread = (
+    threading.local()
+)  # .open: this thread's open regions and what closes them, the innermost last
 
 
 class autocast(ContextDecorator):
@@ -164,14 +178,18 @@ class autocast(ContextDecorator):
             )
         self.device = device_type
         self._enabled = enabled and _can_run(device_type, self.fast_dtype)
-        self._cache_enabled = torch.is_autocast_cache_enabled() if cache_enabled is None else cache_enabled
+        self._cache_enabled = (
+            torch.is_autocast_cache_enabled() if cache_enabled is None else cache_enabled
+        )
 
     def __enter__(self) -> autocast:
         with ExitStack() as entered:
             if self._enabled:
                 entered.enter_context(half_storage(self.device))
             low = format_of(self.fast_dtype) if self._enabled else FP16
-            entered.enter_context(_OnDevice(self.device, low, enabled=self._enabled, cache=self._cache_enabled))
+            entered.enter_context(
+                _OnDevice(self.device, low, enabled=self._enabled, cache=self._cache_enabled)
+            )
             _thread.open = [*_regions(), (self, entered.pop_all())]
         return self
 
@@ -200,7 +218,10 @@ def is_autocast_enabled(device_type: str) -> bool:
     ...     is_autocast_enabled("cpu"), is_autocast_enabled("cuda")
     (True, False)
     """
-    return next((region._enabled for region, _ in reversed(_regions()) if region.device == device_type), False)
+    return next(
+        (region._enabled for region, _ in reversed(_regions()) if region.device == device_type),
+        False,
+    )
 
 
 def custom_fwd(fwd: Any = None, *, device_type: str, cast_inputs: torch.dtype | None = None) -> Any:
@@ -237,7 +258,11 @@ def custom_bwd(bwd: Any = None, *, device_type: str) -> Any:
         ValueError: device_type is no string.
     """
     _require_device(device_type)
-    return functools.partial(custom_bwd, device_type=device_type) if bwd is None else amp.custom_bwd(bwd)
+    return (
+        functools.partial(custom_bwd, device_type=device_type)
+        if bwd is None
+        else amp.custom_bwd(bwd)
+    )
 
 
 class _OnDevice(amp.autocast):
@@ -255,7 +280,11 @@ class _OnDevice(amp.autocast):
         return _KEPT if name in FEW_HALF_KERNELS and entry is POLICY[name] else entry
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Any = None,
     ) -> Any:
         kwargs = kwargs or {}
         if not (_any_on(self.device_type, args) or _any_on(self.device_type, kwargs.values())):
@@ -269,7 +298,11 @@ class _OnDevice(amp.autocast):
         """Return an operation written out in Python, unless somebody registered a rule for it."""
         name = getattr(func, "__name__", "").partition(".")[0]
         composite = COMPOSITES.get(name)
-        return composite if composite is not None and self.entry_for(func, name) is POLICY[name] else None
+        return (
+            composite
+            if composite is not None and self.entry_for(func, name) is POLICY[name]
+            else None
+        )
 
 
 def _require_device(device_type: object) -> None:
@@ -310,5 +343,7 @@ def _can_run(device_type: str, dtype: torch.dtype) -> bool:
         )
         return False
     if device_type == "cuda" and dtype == torch.bfloat16 and not torch.cuda.is_bf16_supported():
-        raise RuntimeError("Current CUDA Device does not support bfloat16. Please switch dtype to float16.")
+        raise RuntimeError(
+            "Current CUDA Device does not support bfloat16. Please switch dtype to float16."
+        )
     return True

@@ -50,7 +50,9 @@ def state_dict(state: ScalerState, config: ScalerConfig) -> dict[str, Any]:
     7
     """
     if not config.dynamic:
-        raise ValueError(f"torch.amp.GradScaler is always dynamic; this scaler is static at {config.init_scale:g}")
+        raise ValueError(
+            f"torch.amp.GradScaler is always dynamic; this scaler is static at {config.init_scale:g}"
+        )
     knobs = {knob: getattr(config, knob) for knob in _KNOBS}
     return {"scale": state.scale, **knobs, "_growth_tracker": state.growth_tracker}
 
@@ -64,7 +66,9 @@ def from_state_dict(stored: Mapping[str, Any]) -> tuple[ScalerState, ScalerConfi
     """
     missing = [key for key in _KEYS if key not in stored]
     if missing:
-        raise ValueError(f"expected a GradScaler state_dict with {list(_KEYS)}, got one without {missing}")
+        raise ValueError(
+            f"expected a GradScaler state_dict with {list(_KEYS)}, got one without {missing}"
+        )
     config = ScalerConfig(float(stored["scale"]), *(stored[knob] for knob in _KNOBS))
     return ScalerState(float(stored["scale"]), int(stored["_growth_tracker"])), config
 
@@ -78,10 +82,14 @@ def gradients_of(optimizer: torch.optim.Optimizer, allow_fp16: bool) -> Iterator
     """Yield an optimizer's gradients; of sparse ones, the values."""
     groups = getattr(optimizer, "param_groups", None)
     if groups is None:
-        raise AttributeError(f"{type(optimizer).__name__} has no param_groups: step and unscale_ take the optimizer.")
+        raise AttributeError(
+            f"{type(optimizer).__name__} has no param_groups: step and unscale_ take the optimizer."
+        )
     for parameter in (parameter for group in groups for parameter in group["params"]):
         if not isinstance(parameter, Tensor):
-            raise AssertionError(f"expected param to be torch.Tensor, got {type(parameter).__name__}")
+            raise AssertionError(
+                f"expected param to be torch.Tensor, got {type(parameter).__name__}"
+            )
         gradient = parameter.grad
         if gradient is None:
             continue
@@ -91,7 +99,9 @@ def gradients_of(optimizer: torch.optim.Optimizer, allow_fp16: bool) -> Iterator
                 "the weights in FP32 and let autocast cast them, or step FP32 master weights (labkit.amp.Weights)."
             )
         if gradient.is_sparse and gradient.dtype == torch.float16:
-            gradient = parameter.grad = gradient.coalesce()  # adds up duplicates, which may overflow: check after that
+            gradient = parameter.grad = (
+                gradient.coalesce()
+            )  # adds up duplicates, which may overflow: check after that
         yield gradient._values() if gradient.is_sparse else gradient
 
 
@@ -128,10 +138,22 @@ class GradScaler:
 
     # Unchanged functions of torch.
     is_enabled, get_growth_factor = _torchs.is_enabled, _torchs.get_growth_factor
-    get_backoff_factor, get_growth_interval = _torchs.get_backoff_factor, _torchs.get_growth_interval
-    _lazy_init_scale_growth_tracker, __setstate__ = _torchs._lazy_init_scale_growth_tracker, _torchs.__setstate__
-    _check_scale_growth_tracker, _get_scale_async = _torchs._check_scale_growth_tracker, _torchs._get_scale_async
-    _check_inf_per_device, _found_inf_per_device = _torchs._check_inf_per_device, _torchs._found_inf_per_device
+    get_backoff_factor, get_growth_interval = (
+        _torchs.get_backoff_factor,
+        _torchs.get_growth_interval,
+    )
+    _lazy_init_scale_growth_tracker, __setstate__ = (
+        _torchs._lazy_init_scale_growth_tracker,
+        _torchs.__setstate__,
+    )
+    _check_scale_growth_tracker, _get_scale_async = (
+        _torchs._check_scale_growth_tracker,
+        _torchs._get_scale_async,
+    )
+    _check_inf_per_device, _found_inf_per_device = (
+        _torchs._check_inf_per_device,
+        _torchs._found_inf_per_device,
+    )
 
     def __init__(
         self,
@@ -145,13 +167,19 @@ class GradScaler:
         self._device = device
         self._enabled = enabled and _available(device)
         if self._enabled and growth_factor <= 1.0:
-            raise AssertionError(f"The growth factor must be > 1.0. Got {growth_factor}; 2 is usual.")
+            raise AssertionError(
+                f"The growth factor must be > 1.0. Got {growth_factor}; 2 is usual."
+            )
         if self._enabled and backoff_factor >= 1.0:
-            raise AssertionError(f"The backoff factor must be < 1.0. Got {backoff_factor}; 0.5 is usual.")
+            raise AssertionError(
+                f"The backoff factor must be < 1.0. Got {backoff_factor}; 0.5 is usual."
+            )
         self._init_scale, self._init_growth_tracker = init_scale, 0
         self._growth_factor, self._backoff_factor = growth_factor, backoff_factor
         self._growth_interval = growth_interval
-        self._scale: Tensor | None = None  # made by the first call of scale(), on the device of its argument
+        self._scale: Tensor | None = (
+            None  # made by the first call of scale(), on the device of its argument
+        )
         self._growth_tracker: Tensor | None = None
         self._per_optimizer_states: dict[int, dict[str, Any]] = defaultdict(_new_record)
         self._readings = Readings()
@@ -160,7 +188,9 @@ class GradScaler:
 
     def _config(self) -> ScalerConfig:
         """Return the configuration; raise an error for values out of range."""
-        return ScalerConfig(self._init_scale, self._growth_factor, self._backoff_factor, self._growth_interval)
+        return ScalerConfig(
+            self._init_scale, self._growth_factor, self._backoff_factor, self._growth_interval
+        )
 
     def _set(self, **knob: Any) -> None:
         ScalerConfig(**knob)
@@ -225,7 +255,10 @@ class GradScaler:
                 "A GradScaler instance may only be pickled at the beginning of an iteration, or at the end after "
                 "scaler.update()."
             )
-        numbers = {"_init_scale": self.get_scale(), "_init_growth_tracker": self._get_growth_tracker()}
+        numbers = {
+            "_init_scale": self.get_scale(),
+            "_init_growth_tracker": self._get_growth_tracker(),
+        }
         reset = {"_scale": None, "_growth_tracker": None, "_readings": Readings()}
         return {**self.__dict__, **(numbers if self._enabled else {}), **reset}
 
@@ -251,7 +284,11 @@ class GradScaler:
         )
 
     def _unscale_grads_(
-        self, optimizer: torch.optim.Optimizer, inv_scale: Tensor, found_inf: Tensor, allow_fp16: bool
+        self,
+        optimizer: torch.optim.Optimizer,
+        inv_scale: Tensor,
+        found_inf: Tensor,
+        allow_fp16: bool,
     ) -> dict[torch.device, Tensor]:
         """Multiply an optimizer's gradients in place; return, per device, 1 if any was inf or NaN before, else 0."""
         groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = defaultdict(list)
@@ -265,7 +302,9 @@ class GradScaler:
                 torch._amp_foreach_non_finite_check_and_unscale_(
                     gradients, found[device], inv_scale.to(device=device, non_blocking=True)
                 )
-        return found or {found_inf.device: found_inf.clone()}  # without gradients, nothing overflowed
+        return found or {
+            found_inf.device: found_inf.clone()
+        }  # without gradients, nothing overflowed
 
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
         """Divide an optimizer's gradients by the scale, in place, before clipping or inspecting them.
@@ -284,11 +323,17 @@ class GradScaler:
                 "A second call would divide by the scale twice: call it once, then step() and update()."
             )
         if record["stage"] is OptState.STEPPED:
-            raise RuntimeError("unscale_() is being called after step(). Call it before step(), or update() first.")
+            raise RuntimeError(
+                "unscale_() is being called after step(). Call it before step(), or update() first."
+            )
         inverse = torch.full_like(scale, 1.0 / self.get_scale())  # an FP64 reciprocal, rounded once
         found = self._unscale_grads_(optimizer, inverse, torch.zeros_like(scale), False)
-        if self.get_scale() < 1:  # the kernel checks before it multiplies, which may overflow with a factor above 1
-            again = self._unscale_grads_(optimizer, torch.ones_like(scale), torch.zeros_like(scale), False)
+        if (
+            self.get_scale() < 1
+        ):  # the kernel checks before it multiplies, which may overflow with a factor above 1
+            again = self._unscale_grads_(
+                optimizer, torch.ones_like(scale), torch.zeros_like(scale), False
+            )
             found = {device: torch.maximum(found[device], again[device]) for device in found}
         record["found_inf_per_device"] = found
         record["stage"] = OptState.UNSCALED
@@ -326,7 +371,11 @@ class GradScaler:
         return result
 
     def _maybe_opt_step(
-        self, optimizer: torch.optim.Optimizer, optimizer_state: dict[str, Any], *args: Any, **kwargs: Any
+        self,
+        optimizer: torch.optim.Optimizer,
+        optimizer_state: dict[str, Any],
+        *args: Any,
+        **kwargs: Any,
     ) -> float | None:
         found_inf = any(map(self._readings.read, optimizer_state["found_inf_per_device"].values()))
         return cast("float | None", None if found_inf else optimizer.step(*args, **kwargs))
@@ -346,10 +395,15 @@ class GradScaler:
             return cast("float | None", optimizer.step(*args, **{**kwargs, "grad_scaler": self}))
         scale, _ = self._check_scale_growth_tracker("step")
         if record["stage"] is OptState.READY and self.get_scale() < 1:
-            self.unscale_(optimizer)  # the optimizer's kernel does not check the results of its division
+            self.unscale_(
+                optimizer
+            )  # the optimizer's kernel does not check the results of its division
         if record["stage"] is OptState.READY:
             self._check_inf_per_device(optimizer)
-        found = [found_inf.to(scale.device, non_blocking=True) for found_inf in record["found_inf_per_device"].values()]
+        found = [
+            found_inf.to(scale.device, non_blocking=True)
+            for found_inf in record["found_inf_per_device"].values()
+        ]
         preset = getattr(optimizer, "grad_scale", None)  # a factor of the user's own
         if record["stage"] is OptState.READY:
             preset = scale if preset is None else scale * preset
@@ -375,9 +429,15 @@ class GradScaler:
             self._readings.clear()
         else:
             records = self._per_optimizer_states.values()
-            found = [found_inf for record in records for found_inf in record["found_inf_per_device"].values()]
+            found = [
+                found_inf
+                for record in records
+                for found_inf in record["found_inf_per_device"].values()
+            ]
             if not found:
-                raise AssertionError("No inf checks were recorded prior to update. Call step(optimizer) before it.")
+                raise AssertionError(
+                    "No inf checks were recorded prior to update. Call step(optimizer) before it."
+                )
             state = ScalerState(self.get_scale(), self._get_growth_tracker())
             state = advance(state, any(map(self._readings.read, found)), self._config())
             self._readings.clear()
@@ -388,7 +448,11 @@ class GradScaler:
     def _read_new_scale(self, new_scale: float | Tensor) -> float:
         got = ""
         if isinstance(new_scale, Tensor):
-            if new_scale.device.type != self._device or new_scale.numel() != 1 or new_scale.requires_grad:
+            if (
+                new_scale.device.type != self._device
+                or new_scale.numel() != 1
+                or new_scale.requires_grad
+            ):
                 got = f"{new_scale.numel()} elements on {new_scale.device}, requires_grad={new_scale.requires_grad}"
                 got += f"; this scaler is for {self._device}"
         elif not isinstance(new_scale, int | float):
@@ -420,7 +484,9 @@ class ShardedGradScaler(GradScaler):
         enabled: bool = True,
         process_group: dist.ProcessGroup | None = None,
     ) -> None:
-        super().__init__(device, init_scale, growth_factor, backoff_factor, growth_interval, enabled)
+        super().__init__(
+            device, init_scale, growth_factor, backoff_factor, growth_interval, enabled
+        )
         self.process_group = process_group
 
     def scale(self, outputs: Any) -> Any:
@@ -429,10 +495,16 @@ class ShardedGradScaler(GradScaler):
         return scaled.to(outputs.dtype) if isinstance(outputs, Tensor) else scaled
 
     def _unscale_grads_(
-        self, optimizer: torch.optim.Optimizer, inv_scale: Tensor, found_inf: Tensor, allow_fp16: bool
+        self,
+        optimizer: torch.optim.Optimizer,
+        inv_scale: Tensor,
+        found_inf: Tensor,
+        allow_fp16: bool,
     ) -> dict[torch.device, Tensor]:
         found = super()._unscale_grads_(optimizer, inv_scale, found_inf, True)
-        worst = torch.stack([each.reshape(()).to(found_inf.device) for each in found.values()]).amax()
+        worst = torch.stack(
+            [each.reshape(()).to(found_inf.device) for each in found.values()]
+        ).amax()
         with raising_rank_lost("while it agreed with the others on found_inf", self.process_group):
             dist.all_reduce(worst, dist.ReduceOp.MAX, group=self.process_group)
         return {device: worst.to(device) for device in found}

@@ -15,7 +15,9 @@ from labkit.frameworks.watching import Watching
 class Watch(Watching, TrainerCallback):
     """`labkit.instrument.watch` as a callback of the Trainer; `close()` it where the training ended by an error."""
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
+    ) -> None:
         self.open(model)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -45,12 +45,16 @@ class Watching:
             RuntimeError: no training has begun.
         """
         if self.seen is None:
-            raise RuntimeError("nothing was watched yet: give this callback to a trainer, and train")
+            raise RuntimeError(
+                "nothing was watched yet: give this callback to a trainer, and train"
+            )
         return self.seen.report()
 
 
 @contextmanager
-def optimizer_source(listeners: Listeners, stand_in: type, optimizer: type | None = None) -> Iterator[None]:
+def optimizer_source(
+    listeners: Listeners, stand_in: type, optimizer: type | None = None
+) -> Iterator[None]:
     """Report optimizers that are not torch's, such as fastai's, and the objects that replace them before a scaler.
 
     stand_in   a class whose objects a scaler steps in an optimizer's place; the optimizer itself steps afterwards

@@ -57,7 +57,9 @@ EXACT = Accumulator("exact", SumOrder.EXACT, None)
 ACCUMULATORS: dict[str, Accumulator] = {
     row.name: row for row in (SEQUENTIAL_FP16, SEQUENTIAL_FP32, PAIRWISE_FP32, EXACT)
 }
-AnyAccumulator: TypeAlias = Accumulator | MmaSpec | Callable[[Tensor, Tensor], Tensor]  # or a function that multiplies
+AnyAccumulator: TypeAlias = (
+    Accumulator | MmaSpec | Callable[[Tensor, Tensor], Tensor]
+)  # or a function that multiplies
 
 
 def accumulate(
@@ -87,14 +89,27 @@ def accumulate(
         return _store(emulate(A, B, C, instruction_for(accumulator, *formats)), out)
     if not isinstance(accumulator, Accumulator):
         names = ", ".join(f'"{name}"' for name in ACCUMULATORS)
-        raise TypeError(f"expected a row of SPECS or of ACCUMULATORS ({names}), got {accumulator!r}")
+        raise TypeError(
+            f"expected a row of SPECS or of ACCUMULATORS ({names}), got {accumulator!r}"
+        )
     if FP64 in formats or (formats[0] != formats[1] and {*formats} != {E4M3, E5M2}):
-        raise ValueError(f"expected A and B of one dtype, FP32 or narrower, got {A.dtype} and {B.dtype}")
-    a, b = operand(A, formats[0], "A").astype(np.float64), operand(B, formats[1], "B").astype(np.float64)
+        raise ValueError(
+            f"expected A and B of one dtype, FP32 or narrower, got {A.dtype} and {B.dtype}"
+        )
+    a, b = (
+        operand(A, formats[0], "A").astype(np.float64),
+        operand(B, formats[1], "B").astype(np.float64),
+    )
     check_shapes(a.shape, b.shape, None if C is None else tuple(C.shape))
     shape = (*a.shape[:-1], b.shape[-1])
-    c: Floats = np.zeros(shape) if C is None else operand(C, accumulator.format or FP32, "C").astype(np.float64)
-    add = _sum(accumulator, exact_products=formats[0].precision + formats[1].precision <= FP32.precision)
+    c: Floats = (
+        np.zeros(shape)
+        if C is None
+        else operand(C, accumulator.format or FP32, "C").astype(np.float64)
+    )
+    add = _sum(
+        accumulator, exact_products=formats[0].precision + formats[1].precision <= FP32.precision
+    )
     with np.errstate(over="ignore", invalid="ignore"):
         d = add(sheets(a), sheets(b), sheets(c), out).reshape(shape)
     return _store(torch.from_numpy(d), out).to(A.device)
@@ -124,7 +139,9 @@ def _store(values: Tensor, out: Format) -> Tensor:
     return values.to(dtype_of(out))
 
 
-def _sum(accumulator: Accumulator, exact_products: bool) -> Callable[[Floats, Floats, Floats, Format], Floats]:
+def _sum(
+    accumulator: Accumulator, exact_products: bool
+) -> Callable[[Floats, Floats, Floats, Format], Floats]:
     """Return the function (A[g,m,k], B[g,k,n], C[g,m,n], out) -> D[g,m,n] of an accumulator."""
     if accumulator.order is SumOrder.EXACT:
         return exact
@@ -142,7 +159,9 @@ def _sum(accumulator: Accumulator, exact_products: bool) -> Callable[[Floats, Fl
     return tile_by_tile
 
 
-def _sequential(a: Floats, b: Floats, c: Floats, round_sum: Callable[[Floats], Floats], exact_products: bool) -> Floats:
+def _sequential(
+    a: Floats, b: Floats, c: Floats, round_sum: Callable[[Floats], Floats], exact_products: bool
+) -> Floats:
     """D = round(D + a * b) for each k in turn.
 
     FP64 represents each product exactly (twice 24 bits are 48), but may round its sum with D. Double rounding is
@@ -174,7 +193,9 @@ def _add_odd(x: Floats, y: Floats) -> Floats:
     return (bits + np.where(to_odd, np.where(away, 1, -1), 0)).view(np.float64)
 
 
-def _pairwise(a: Floats, b: Floats, c: Floats, _round_sum: Callable[[Floats], Floats], _exact: bool) -> Floats:
+def _pairwise(
+    a: Floats, b: Floats, c: Floats, _round_sum: Callable[[Floats], Floats], _exact: bool
+) -> Floats:
     """Round each product, add pairwise until one sum remains, then add C; numpy's FP32 arithmetic rounds."""
     a, b = a.transpose(2, 0, 1), b.transpose(1, 0, 2)
     layer = a.astype(np.float32)[..., None] * b.astype(np.float32)[:, :, None]
@@ -233,9 +254,14 @@ def _round_sum(terms: Floats, out: Format) -> Floats:
         missed += error
         size += np.abs(error)
     slack = len(terms) * 2.0**-52 * size
-    low, high = (np.asarray(round_to(_add_odd(total, missed + way), out), np.float64) for way in (-slack, slack))
+    low, high = (
+        np.asarray(round_to(_add_odd(total, missed + way), out), np.float64)
+        for way in (-slack, slack)
+    )
     for at in np.argwhere(low != high):
         few: list[float] = terms[(slice(None), *at)].tolist()
         rounded = fsum(few)  # then to odd, by its error
-        low[tuple(at)] = round_to(_add_odd(np.array(rounded), np.array(fsum([*few, -rounded]))), out)
+        low[tuple(at)] = round_to(
+            _add_odd(np.array(rounded), np.array(fsum([*few, -rounded]))), out
+        )
     return low

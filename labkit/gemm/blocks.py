@@ -52,7 +52,10 @@ Floats: TypeAlias = NDArray[np.floating[Any]]
 VARIABLE = "LABKIT_EMULATOR"
 PIECE = 2**12  # elements of D for each thread, at least
 TILE = 2**16  # aligned terms in one block of work, which fit into a core's cache
-_BIAS, _POINT = 1023, 52  # of FP64: its exponent field begins at bit 52 and holds the exponent plus 1023
+_BIAS, _POINT = (
+    1023,
+    52,
+)  # of FP64: its exponent field begins at bit 52 and holds the exponent plus 1023
 
 
 @dataclass(frozen=True)
@@ -97,19 +100,28 @@ def emulator() -> str:
         return f"numba {import_module('numba').__version__}"
     except ImportError as error:  # not installed, or incompatible with this numpy
         if backend:
-            raise RuntimeError(f'{VARIABLE} is numba: {error}. `pip install "fp16-lab[fast]"` installs it.') from error
+            raise RuntimeError(
+                f'{VARIABLE} is numba: {error}. `pip install "fp16-lab[fast]"` installs it.'
+            ) from error
         return "numpy"
 
 
 def blocks(a: Floats, b: Floats, c: Floats, spec: MmaSpec, result: Format) -> Floats:
     """Return D[g,m,n] for A[g,m,k], B[g,k,n] and C[g,m,n], tile by tile, in torch's number of threads."""
-    if a.shape[1] > b.shape[2]:  # the last dimension, which is the fastest, should be the longer one
-        return blocks(b.swapaxes(1, 2), a.swapaxes(1, 2), c.swapaxes(1, 2), spec.transposed(), result).swapaxes(1, 2)
+    if (
+        a.shape[1] > b.shape[2]
+    ):  # the last dimension, which is the fastest, should be the longer one
+        return blocks(
+            b.swapaxes(1, 2), a.swapaxes(1, 2), c.swapaxes(1, 2), spec.transposed(), result
+        ).swapaxes(1, 2)
     # The compiled loop runs along columns, and adds four products at a time; numpy is faster for many single elements.
     if emulator() != "numpy" and spec.block_length % 4 == 0 and b.shape[2] > 1:
         return _compiled(a, b, c, spec, result)
     width = width_for(a, b, c, spec)
-    a, b = a.transpose(2, 0, 1)[..., None], b.transpose(1, 0, 2)[:, :, None]  # [k, g, m, 1] and [k, g, 1, n]
+    a, b = (
+        a.transpose(2, 0, 1)[..., None],
+        b.transpose(1, 0, 2)[:, :, None],
+    )  # [k, g, m, 1] and [k, g, 1, n]
     a, b, c = (np.ascontiguousarray(each, width.floats) for each in (a, b, c))
     powers_a, powers_b = _powers(a, spec.operands, width), _powers(b, spec.right, width)
     d = np.empty(c.shape, np.float32)
@@ -130,15 +142,26 @@ def _compiled(a: Floats, b: Floats, c: Floats, spec: MmaSpec, result: Format) ->
 
     if more := -a.shape[2] % spec.block_length:
         a, b = np.pad(a, ((0, 0), (0, 0), (0, more))), np.pad(b, ((0, 0), (0, more), (0, 0)))
-    a, b = (np.require(each, np.float32, ("C", "W")) for each in (a, b))  # the array type that is compiled
+    a, b = (
+        np.require(each, np.float32, ("C", "W")) for each in (a, b)
+    )  # the array type that is compiled
     operands = a, _powers(a, spec.operands, NARROW), b, _powers(b, spec.right, NARROW)
     d = np.array(c, np.float32, order="C")
     kept = -1 << (_POINT - spec.result_significand_bits)
     narrow = width_for(a, b, None, spec) is NARROW
-    how = spec.block_length, spec.fraction_bits, 2.0**result.emin, kept, result == FP16, spec.reaches_subnormals
+    how = (
+        spec.block_length,
+        spec.fraction_bits,
+        2.0**result.emin,
+        kept,
+        result == FP16,
+        spec.reaches_subnormals,
+    )
 
     def work(tile: tuple[slice, slice, slice]) -> None:
-        ends = tuple(end for part, size in zip(tile, d.shape, strict=True) for end in part.indices(size)[:2])
+        ends = tuple(
+            end for part, size in zip(tile, d.shape, strict=True) for end in part.indices(size)[:2]
+        )
         add_blocks(*operands, d, ends, narrow, *how)
 
     in_threads(work, list(tiles(d.shape, max(PIECE, -(-d.size // torch.get_num_threads())))))
@@ -148,7 +171,12 @@ def _compiled(a: Floats, b: Floats, c: Floats, spec: MmaSpec, result: Format) ->
 def _powers(values: Floats, format: Format, width: Width) -> Floats:
     """Return the power of two of each operand: of emin for a subnormal, of emax for an infinity, 0 for zero."""
     bits = values.view(width.bits) & width.bits(2 * width.bias + 1 << width.point)
-    np.clip(bits, format.emin + width.bias << width.point, format.emax + width.bias << width.point, out=bits)
+    np.clip(
+        bits,
+        format.emin + width.bias << width.point,
+        format.emax + width.bias << width.point,
+        out=bits,
+    )
     bits *= values != 0
     return np.asarray(bits.view(width.floats))
 
@@ -183,7 +211,10 @@ def width_for(a: Floats, b: Floats, c: Floats | None, spec: MmaSpec) -> Width:
     """Return the narrowest exact width, see the module; c is None if C is added in FP64."""
     formats = spec.operands, spec.right
     largest = math.prod(2 - 2.0**-format.significand_bits for format in formats)  # of significands
-    if not all(map(FP16.contains, formats)) or spec.block_length * largest * 2**spec.fraction_bits >= 2**31:
+    if (
+        not all(map(FP16.contains, formats))
+        or spec.block_length * largest * 2**spec.fraction_bits >= 2**31
+    ):
         return WIDE
     finite = np.isfinite(a).all() and np.isfinite(b).all()
     small = c is not None and bool(((np.abs(c) < 2.0**-48) & (c != 0)).any())
@@ -191,7 +222,13 @@ def width_for(a: Floats, b: Floats, c: Floats | None, spec: MmaSpec) -> Width:
 
 
 def _tile(
-    a: Floats, b: Floats, powers: tuple[Floats, Floats], c: Floats, spec: MmaSpec, result: Format, width: Width
+    a: Floats,
+    b: Floats,
+    powers: tuple[Floats, Floats],
+    c: Floats,
+    spec: MmaSpec,
+    result: Format,
+    width: Width,
 ) -> Floats:
     """Add all blocks to C: A and its powers are [k, g, m, 1], B and its powers [k, g, 1, n]."""
     length, d = spec.block_length, c
@@ -200,7 +237,9 @@ def _tile(
     for k in range(0, len(a), length):
         block = slice(k, k + length)
         size = len(a[block])
-        np.multiply(powers[0][block], powers[1][block], out=terms[:size])  # exponents are added by multiplication
+        np.multiply(
+            powers[0][block], powers[1][block], out=terms[:size]
+        )  # exponents are added by multiplication
         unit = _unit(terms[:size].max(axis=0), d, spec, result, width)
         scale = (width.bits(2 * width.bias << width.point) - unit).view(width.floats)
         np.multiply(a[block], b[block], out=terms[:size])
@@ -256,7 +295,9 @@ def to_half(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """
     field = values.view(np.int64) & (0x7FF << _POINT)
     np.maximum(field, (FP16.emin + _BIAS) << _POINT, out=field)
-    field += (_POINT - FP16.significand_bits << _POINT) + (1 << (_POINT - 1))  # 2^e becomes 1.5 * 2^(e + 42)
+    field += (_POINT - FP16.significand_bits << _POINT) + (
+        1 << (_POINT - 1)
+    )  # 2^e becomes 1.5 * 2^(e + 42)
     anchor = field.view(np.float64)
     rounded = values + anchor
     rounded -= anchor
@@ -271,7 +312,9 @@ _TF32_BITS = np.int32(-1 << 13)  # of an FP32 number: all but the last 13
 _NAN: dict[Format, np.signedinteger] = {FP32: np.int32(0x7FFFFFFF), FP16: np.int16(0x7FFF)}
 
 
-def emulate(A: Matrix, B: Matrix, C: Matrix | None, spec: MmaSpec, out: Format | None = None) -> Matrix:
+def emulate(
+    A: Matrix, B: Matrix, C: Matrix | None, spec: MmaSpec, out: Format | None = None
+) -> Matrix:
     """Return D[..., m, n] = A[..., m, k] @ B[..., k, n] + C[..., m, n] as the Tensor Core `spec` computes it.
 
     K may be longer than one block: each block adds to the D of the block before. The last one is padded with zeros,
@@ -310,7 +353,11 @@ def emulate(A: Matrix, B: Matrix, C: Matrix | None, spec: MmaSpec, out: Format |
     d = blocks(sheets(a), sheets(b), sheets(c), spec, result)
     stored = np.ascontiguousarray(d, np.float16 if result == FP16 else np.float32)
     stored.view(_NAN[result].dtype)[np.isnan(d)] = _NAN[result]  # the NaN of Tensor Cores
-    return torch.from_numpy(stored.reshape(shape)).to(A.device) if isinstance(A, Tensor) else stored.reshape(shape)
+    return (
+        torch.from_numpy(stored.reshape(shape)).to(A.device)
+        if isinstance(A, Tensor)
+        else stored.reshape(shape)
+    )
 
 
 def operand(matrix: Tensor | NDArray[Any], format: Format, name: str) -> Floats:
@@ -323,15 +370,26 @@ def operand(matrix: Tensor | NDArray[Any], format: Format, name: str) -> Floats:
         stored: object = format_of(matrix.dtype) if matrix.is_floating_point() else None
         matrix = matrix.detach().cpu()
     elif isinstance(matrix, np.ndarray) and matrix.dtype.kind == "f":
-        stored = FP16 if matrix.dtype == np.float16 else FP32 if matrix.dtype == np.float32 else None
+        stored = (
+            FP16 if matrix.dtype == np.float16 else FP32 if matrix.dtype == np.float32 else None
+        )
     else:
-        raise TypeError(f"expected a torch tensor or a numpy array of floats for {name}, got {type(matrix)}")
-    if (format, stored) == (TF32, FP32):  # by bits: a NaN whose only ones are among the last 13 becomes an infinity
+        raise TypeError(
+            f"expected a torch tensor or a numpy array of floats for {name}, got {type(matrix)}"
+        )
+    if (format, stored) == (
+        TF32,
+        FP32,
+    ):  # by bits: a NaN whose only ones are among the last 13 becomes an infinity
         with np.errstate(invalid="ignore"):  # a signalling NaN stays one
             return (np.asarray(matrix).view(np.int32) & _TF32_BITS).view(np.float32)
     if stored == format:
-        return matrix.float().numpy() if isinstance(matrix, Tensor) else np.asarray(matrix, np.float32)
-    values: Floats = matrix.double().numpy() if isinstance(matrix, Tensor) else matrix.astype(np.float64)
+        return (
+            matrix.float().numpy() if isinstance(matrix, Tensor) else np.asarray(matrix, np.float32)
+        )
+    values: Floats = (
+        matrix.double().numpy() if isinstance(matrix, Tensor) else matrix.astype(np.float64)
+    )
     off = ~((round_to(values, format) == values) | np.isnan(values))
     if off.any():
         raise ValueError(
@@ -346,7 +404,9 @@ def check_shapes(a: tuple[int, ...], b: tuple[int, ...], c: tuple[int, ...] | No
     fits = len(a) == len(b) >= 2 and a[:-2] == b[:-2] and a[-1] == b[-2]
     if not fits or (c is not None and c != (*a[:-1], b[-1])):
         shapes = f"A{list(a)}, B{list(b)}" + (f", C{list(c)}" if c is not None else "")
-        raise ValueError(f"expected D[m,n] = A[m,k] @ B[k,n] + C[m,n] with equal leading dimensions, got {shapes}")
+        raise ValueError(
+            f"expected D[m,n] = A[m,k] @ B[k,n] + C[m,n] with equal leading dimensions, got {shapes}"
+        )
 
 
 def sheets(matrices: NDArray[Real]) -> NDArray[Real]:

@@ -71,7 +71,9 @@ def largest(a: Singles, b: Singles, power: Singles, n: int) -> None:
 
 
 @_jit
-def add_narrow(a: Singles, b: Singles, power: Singles, total: Whole, n: int, fraction_bits: int) -> None:
+def add_narrow(
+    a: Singles, b: Singles, power: Singles, total: Whole, n: int, fraction_bits: int
+) -> None:
     """Add up a block's products, scaled by 2^(F-E) in FP32 and cut by the cast; `power`, 2^E, is overwritten."""
     scale, scales = power, power.view(np.int32)
     for j in range(n):
@@ -138,7 +140,9 @@ def add_row(
 
 
 @_jit
-def round_sum(row: Doubles, buffer: Doubles, n: int, kept: int, half: bool, subnormals: bool) -> None:
+def round_sum(
+    row: Doubles, buffer: Doubles, n: int, kept: int, half: bool, subnormals: bool
+) -> None:
     """Round n exact sums: to FP16, as `blocks.to_half` does, or to an FP32 number by the mask `kept`."""
     rows, anchors = row.view(np.int64), buffer.view(np.int64)
     if half:
@@ -169,16 +173,29 @@ def add_blocks(
     half                the result is FP16
     """
     scale, total = np.empty(COLUMNS), np.empty(COLUMNS)
-    buffers = np.empty(COLUMNS, np.float32), np.empty(COLUMNS, np.int32), np.empty(COLUMNS), scale, total
+    buffers = (
+        np.empty(COLUMNS, np.float32),
+        np.empty(COLUMNS, np.int32),
+        np.empty(COLUMNS),
+        scale,
+        total,
+    )
     for g in range(tile[0], tile[1]):
         for first in range(tile[4], tile[5], COLUMNS):
             last = min(first + COLUMNS, tile[5])
             for k in range(0, a.shape[2], length):
                 end = k + length
-                terms, powers = b[g, k:end, first:last].copy(), b_powers[g, k:end, first:last].copy()
+                terms, powers = (
+                    b[g, k:end, first:last].copy(),
+                    b_powers[g, k:end, first:last].copy(),
+                )
                 wide, wide_powers = terms.astype(np.float64), powers.astype(np.float64)
                 for i in range(tile[2], tile[3]):
-                    row, left, left_powers = d[g, i, first:last], a[g, i, k:end], a_powers[g, i, k:end]
+                    row, left, left_powers = (
+                        d[g, i, first:last],
+                        a[g, i, k:end],
+                        a_powers[g, i, k:end],
+                    )
                     add_row(
                         row, left, left_powers, terms, powers, wide, wide_powers, buffers, narrow, fraction_bits, least
                     )  # fmt: skip

@@ -129,7 +129,11 @@ def explain(a: Numbers, b: Numbers, c: float, spec: MmaSpec, out: Format | None 
     format = out or spec.result
     left, right = _values(a, spec.operands, "a"), _values(b, spec.right, "b")
     start = float(_values([c], format, "c")[0])
-    if len(left) != len(right) or not 1 <= len(left) <= spec.block_length or format not in spec.results:
+    if (
+        len(left) != len(right)
+        or not 1 <= len(left) <= spec.block_length
+        or format not in spec.results
+    ):
         raise ValueError(
             f"expected 1 to {spec.block_length} products for one block of {spec.name}, in "
             f"{' or '.join(row.name for row in spec.results)}, got {len(left)} values of a and {len(right)} of b, in "
@@ -137,10 +141,17 @@ def explain(a: Numbers, b: Numbers, c: float, spec: MmaSpec, out: Format | None 
         )
     whole, bits = [], spec.operands.significand_bits + spec.right.significand_bits
     for i, (x, y) in enumerate(zip(left.tolist(), right.tolist(), strict=True)):
-        (of_x, power_x), (of_y, power_y) = _significand(x, spec.operands), _significand(y, spec.right)
-        whole.append((f"a{i}*b{i}", x * y, of_x * of_y, power_x + power_y, bits))  # exact, and not normalised
+        (of_x, power_x), (of_y, power_y) = (
+            _significand(x, spec.operands),
+            _significand(y, spec.right),
+        )
+        whole.append(
+            (f"a{i}*b{i}", x * y, of_x * of_y, power_x + power_y, bits)
+        )  # exact, and not normalised
     whole.append(("C", start, *_significand(start, format), format.significand_bits))
-    exponent = max([ZERO_EXPONENT, *(e for _, value, _, e, _ in whole if value)])  # zeros align nothing
+    exponent = max(
+        [ZERO_EXPONENT, *(e for _, value, _, e, _ in whole if value)]
+    )  # zeros align nothing
     terms: list[AlignedTerm] = []
     for name, value, significand, power, bits in whole:
         shift = exponent - power if value else 0
@@ -148,15 +159,23 @@ def explain(a: Numbers, b: Numbers, c: float, spec: MmaSpec, out: Format | None 
         kept = significand >> places if places > 0 else significand << -places
         cut = f"{significand & ((1 << places) - 1):0{places}b}".rstrip("0") if places > 0 else ""
         kept_bits, negative = _with_point(kept, spec.fraction_bits), math.copysign(1.0, value) < 0
-        terms.append(AlignedTerm(name, value, negative, significand, bits, power, shift, kept, kept_bits, cut))
+        terms.append(
+            AlignedTerm(
+                name, value, negative, significand, bits, power, shift, kept, kept_bits, cut
+            )
+        )
     return _finish(spec, format, tuple(terms), exponent)
 
 
 def _values(numbers: Numbers, format: Format, name: str) -> NDArray[np.float64]:
-    matrix = numbers if isinstance(numbers, Tensor | np.ndarray) else np.asarray(numbers, np.float64)
+    matrix = (
+        numbers if isinstance(numbers, Tensor | np.ndarray) else np.asarray(numbers, np.float64)
+    )
     values = operand(matrix, format, name).astype(np.float64).reshape(-1)
     if not np.isfinite(values).all():
-        raise ValueError(f"expected finite numbers in {name}, got infinities or NaN. Use `emulate`.")
+        raise ValueError(
+            f"expected finite numbers in {name}, got infinities or NaN. Use `emulate`."
+        )
     return values
 
 
@@ -171,7 +190,9 @@ def _with_point(whole: int, fraction_bits: int, before: int = WHOLE_BITS) -> str
     return f"{digits[:-fraction_bits]}.{digits[-fraction_bits:]}"
 
 
-def _finish(spec: MmaSpec, format: Format, terms: tuple[AlignedTerm, ...], exponent: int) -> BlockSum:
+def _finish(
+    spec: MmaSpec, format: Format, terms: tuple[AlignedTerm, ...], exponent: int
+) -> BlockSum:
     """Add the aligned terms, normalise once, round once."""
     total = sum(-term.kept if term.negative else term.kept for term in terms)
     unit = exponent - spec.fraction_bits

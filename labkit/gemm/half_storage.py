@@ -35,7 +35,9 @@ GEMMS = frozenset(
 )
 # Normalisation layers: a GPU kernel reads FP16, computes in FP32 with FP32 weights and writes FP16.
 NORMS = frozenset("batch_norm group_norm layer_norm instance_norm".split())
-STATEFUL = frozenset("batch_norm instance_norm".split())  # of these, those that update running statistics in place
+STATEFUL = frozenset(
+    "batch_norm instance_norm".split()
+)  # of these, those that update running statistics in place
 
 # Operations with an FP16 kernel on CUDA and none on a CPU, by torch's OpInfo (a test compares). Fourier
 # transforms use complex numbers of two FP16 numbers each, and do not exist in BF16.
@@ -43,21 +45,31 @@ ON_CUDA_ONLY = frozenset(
     "avg_pool3d _upsample_bilinear2d_aa multi_margin_loss multilabel_margin_loss rrelu rrelu_ round round_ polygamma "
     "polygamma_ special_polygamma".split()
 )
-TRANSFORMS = frozenset(f"fft_{i}{kind}fft{n}" for i in ("", "i") for kind in ("", "h", "r") for n in ("", "2", "n"))
+TRANSFORMS = frozenset(
+    f"fft_{i}{kind}fft{n}" for i in ("", "i") for kind in ("", "h", "r") for n in ("", "2", "n")
+)
 
 IN_FP32 = GEMMS | NORMS | frozenset(RECURRENT)
 HALVES = (torch.float16, torch.bfloat16)
-UPCAST = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.complex32: torch.complex64}
+UPCAST = {
+    torch.float16: torch.float32,
+    torch.bfloat16: torch.float32,
+    torch.complex32: torch.complex64,
+}
 
 
-def rounds_once(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
+def rounds_once(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], dtype: torch.dtype
+) -> Any:
     """Run `func` in FP32 on upcast operands and round its results to `dtype`, forward and backward.
 
     >>> a, b = torch.full((1, 4096), 1.0).half(), torch.full((4096, 1), 1.0).half()
     >>> rounds_once(torch.matmul, (a, b), {}, torch.float16)  # an FP16 accumulator would have stopped at 2048
     tensor([[4096.]], dtype=torch.float16)
     """
-    up = lambda t: t.float() if t.dtype in HALVES else t.to(UPCAST[t.dtype]) if t.dtype in UPCAST else t  # noqa: E731
+    up = lambda t: (
+        t.float() if t.dtype in HALVES else t.to(UPCAST[t.dtype]) if t.dtype in UPCAST else t
+    )  # noqa: E731
     wide_args, wide_kwargs = mapped(args, up), mapped(kwargs, up)
     result = func(*wide_args, **wide_kwargs)
     name = getattr(func, "__name__", "")
@@ -86,7 +98,11 @@ class HalfStorage(LabMode):
         self.accumulator = accumulator
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Any = None,
     ) -> Any:
         kwargs = kwargs or {}
         if type(func) is ATTRIBUTE:
@@ -104,11 +120,20 @@ class HalfStorage(LabMode):
                     return recurrent(name, *args)
                 return rounds_once(func, args, kwargs, dtype)
         elif is_composite(func):
-            halves = [tensor for tensor in tensors_in((*args, *kwargs.values())) if tensor.dtype in UPCAST]
-            return self.inside(func, args, kwargs) if halves or func is Tensor.backward else func(*args, **kwargs)
+            halves = [
+                tensor for tensor in tensors_in((*args, *kwargs.values())) if tensor.dtype in UPCAST
+            ]
+            return (
+                self.inside(func, args, kwargs)
+                if halves or func is Tensor.backward
+                else func(*args, **kwargs)
+            )
         elif name in ON_CUDA_ONLY or name in TRANSFORMS:
             found = {*_dtypes(args, kwargs, complex_too=True)}
-            pairs = name in TRANSFORMS and found <= {torch.float16, torch.complex32}  # of FP16 numbers; BF16 has none
+            pairs = name in TRANSFORMS and found <= {
+                torch.float16,
+                torch.complex32,
+            }  # of FP16 numbers; BF16 has none
             alone = name not in TRANSFORMS and len(found) == 1 and found <= {*HALVES}
             if found and (pairs or alone) and kwargs.get("out") is None:
                 return rounds_once(func, args, kwargs, torch.float16 if pairs else found.pop())
@@ -118,10 +143,14 @@ class HalfStorage(LabMode):
 def _dtypes(args: Any, kwargs: Any, complex_too: bool) -> list[torch.dtype]:
     """Return the dtypes of a call's tensors that are floating-point (or complex), in order."""
     dtypes = [tensor.dtype for tensor in tensors_in((*args, *kwargs.values()))]
-    return [dtype for dtype in dtypes if dtype.is_floating_point or (complex_too and dtype.is_complex)]
+    return [
+        dtype for dtype in dtypes if dtype.is_floating_point or (complex_too and dtype.is_complex)
+    ]
 
 
-def half_storage(device: torch.device | str, accumulator: Any = None) -> AbstractContextManager[Any]:
+def half_storage(
+    device: torch.device | str, accumulator: Any = None
+) -> AbstractContextManager[Any]:
     """Compute FP16 and BF16 GEMMs, convolutions and norms on `device` as a GPU does; on a GPU, do nothing.
 
     torch's own CPU half kernels are exact but 5 to 485 times slower than FP32, and refuse FP16 input with FP32 norm

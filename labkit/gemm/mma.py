@@ -21,8 +21,13 @@ from dataclasses import dataclass, replace
 
 from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, TF32, Format, Rounding
 
-RESULT_ROUNDING = {FP32: Rounding.TOWARD_ZERO, FP16: Rounding.NEAREST_EVEN}  # rounding of a block's sum to D
-ZERO_EXPONENT = FP32.emin  # a zero C counts with this exponent, so nothing is aligned to less than 2^-126
+RESULT_ROUNDING = {
+    FP32: Rounding.TOWARD_ZERO,
+    FP16: Rounding.NEAREST_EVEN,
+}  # rounding of a block's sum to D
+ZERO_EXPONENT = (
+    FP32.emin
+)  # a zero C counts with this exponent, so nothing is aligned to less than 2^-126
 _PRODUCT_LIMIT = 4  # products of significands below 2 stay as they are: 1.1 * 1.1 (binary) is 10.01, not 1.001 * 2
 
 
@@ -85,7 +90,11 @@ class MmaSpec:
 
     def transposed(self) -> MmaSpec:
         """Return the instruction for B^T A^T, whose D is the transpose of A B's."""
-        return replace(self, operands=self.right, operands_b=self.operands) if self.operands_b else self
+        return (
+            replace(self, operands=self.right, operands_b=self.operands)
+            if self.operands_b
+            else self
+        )
 
     @property
     def sum_limit(self) -> int:
@@ -118,7 +127,9 @@ class MmaSpec:
             return replace(row, operands_b=operands_b)
         rows = {row.operands: row for row in ROWS if row.name == self.name}
         if operands not in rows:
-            raise ValueError(f"{self.name} Tensor Cores take {_names(rows)} operands; asked for {operands.name}.")
+            raise ValueError(
+                f"{self.name} Tensor Cores take {_names(rows)} operands; asked for {operands.name}."
+            )
         return rows[operands]
 
 
@@ -134,7 +145,10 @@ _FP8_CUT = (
     "C and the products keep 13 bits behind the point, and the FP32 result as many: D is an FP32 number with 10 zeros "
     "at its end. DeepSeek-V3's report (arXiv:2412.19437, 3.3.2) counts about 14 bits, the leading one included."
 )
-_HOPPER_FP8 = _FP8_CUT + " That is wgmma; on Hopper mma.sync computes FP8 in its FP16 units and cuts nothing like it."
+_HOPPER_FP8 = (
+    _FP8_CUT
+    + " That is wgmma; on Hopper mma.sync computes FP8 in its FP16 units and cuts nothing like it."
+)
 _BLACKWELL_FP8 = (
     "That is tcgen05.mma. On Blackwell mma.sync adds FP8 products in another way: MATLAB-tensor-core took its FP8 data "
     "for B200 from mma.sync, and a third of them differ from this row."
@@ -214,5 +228,7 @@ ROWS: tuple[MmaSpec, ...] = (
 SPECS: dict[str, MmaSpec] = {row.name: row for row in ROWS if row.operands == FP16}
 """A GPU's instruction for FP16 operands by its name; `.for_operands` leads to the others."""
 
-TURING_4 = MmaSpec("T4", FP16, "mma.sync", 16, 8, 8, 4, 24, "Fasi et al. 2021; arXiv:2502.15999", note=_TURING)
+TURING_4 = MmaSpec(
+    "T4", FP16, "mma.sync", 16, 8, 8, 4, 24, "Fasi et al. 2021; arXiv:2502.15999", note=_TURING
+)
 """T4 as its other sources describe it: blocks of 4."""

@@ -33,7 +33,9 @@ from labkit.gemm.mma import MmaSpec
 from labkit.interop import format_of, round_tensor
 
 
-def matmul(a: Tensor, b: Tensor, accumulator: AnyAccumulator, dtype: torch.dtype | None = None) -> Tensor:
+def matmul(
+    a: Tensor, b: Tensor, accumulator: AnyAccumulator, dtype: torch.dtype | None = None
+) -> Tensor:
     """Return a @ b with torch.matmul's rules for shapes, added up by `accumulator`, forward and backward.
 
     The two GEMMs of the backward pass, dA = dD @ B^T and dB = A^T @ dD, use the accumulator as well. The incoming
@@ -53,11 +55,15 @@ def matmul(a: Tensor, b: Tensor, accumulator: AnyAccumulator, dtype: torch.dtype
     (2048.0, torch.float16)
     """
     if a.dtype != b.dtype:
-        raise RuntimeError(f"expected operands of one dtype, as hardware multiplies; got {a.dtype} and {b.dtype}")
+        raise RuntimeError(
+            f"expected operands of one dtype, as hardware multiplies; got {a.dtype} and {b.dtype}"
+        )
     left, right = (a[None] if a.dim() == 1 else a), (b[:, None] if b.dim() == 1 else b)
     shape, result = (*left.shape[:-1], right.shape[-1]), dtype or a.dtype
     if right.dim() == 2:  # then leading dimensions of the left one are rows
-        d = product(left.reshape(-1, left.shape[-1]), right, accumulator, a.dtype, result).reshape(shape)
+        d = product(left.reshape(-1, left.shape[-1]), right, accumulator, a.dtype, result).reshape(
+            shape
+        )
     else:
         batch = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
         left, right = (part.expand(*batch, *part.shape[-2:]) for part in (left, right))
@@ -89,11 +95,15 @@ class Emulated:
 
     def __call__(self, a: Tensor, b: Tensor) -> Tensor:
         """Return A[..., m, k] @ B[..., k, n] in FP32, differentiable."""
-        d: Tensor = _Product.apply(a, b, self.accumulator, self.format, self.gradient_format, torch.float32)  # type: ignore[no-untyped-call]
+        d: Tensor = _Product.apply(
+            a, b, self.accumulator, self.format, self.gradient_format, torch.float32
+        )  # type: ignore[no-untyped-call]
         return d
 
 
-def product(a: Tensor, b: Tensor, accumulator: AnyAccumulator, operands: torch.dtype, result: torch.dtype) -> Tensor:
+def product(
+    a: Tensor, b: Tensor, accumulator: AnyAccumulator, operands: torch.dtype, result: torch.dtype
+) -> Tensor:
     """Return A[..., m, k] @ B[..., k, n] of operands cast to a dtype, in the dtype `result`; differentiable."""
     if callable(accumulator):  # a product of its own: `Emulated`, or those of `labkit.amp.low_bit`
         return accumulator(a, b)
@@ -112,7 +122,9 @@ class _Product(torch.autograd.Function):
     ) -> Tensor:  # fmt: skip
         ctx.save_for_backward(a, b)
         ctx.accumulator, ctx.formats = accumulator, (format, of_gradient)
-        return accumulate(_in(a, format), _in(b, format), None, accumulator, format_of(result), (format, format))
+        return accumulate(
+            _in(a, format), _in(b, format), None, accumulator, format_of(result), (format, format)
+        )
 
     @staticmethod
     @once_differentiable  # these products are not recorded, so a second derivative is refused rather than wrong
@@ -121,8 +133,16 @@ class _Product(torch.autograd.Function):
         d = _in(gradients[0], of_gradient)
         need_a, need_b = ctx.needs_input_grad[:2]
         left, right = (of_gradient, format), (format, of_gradient)
-        of_a = accumulate(d, _in(b.mT, format), None, ctx.accumulator, format_of(a.dtype), left) if need_a else None
-        of_b = accumulate(_in(a.mT, format), d, None, ctx.accumulator, format_of(b.dtype), right) if need_b else None
+        of_a = (
+            accumulate(d, _in(b.mT, format), None, ctx.accumulator, format_of(a.dtype), left)
+            if need_a
+            else None
+        )
+        of_b = (
+            accumulate(_in(a.mT, format), d, None, ctx.accumulator, format_of(b.dtype), right)
+            if need_b
+            else None
+        )
         return of_a, of_b, None, None, None, None
 
 
@@ -135,7 +155,10 @@ def _in(tensor: Tensor, format: Format) -> Tensor:
 
 
 def run(
-    func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], accumulator: AnyAccumulator
+    func: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    accumulator: AnyAccumulator,
 ) -> Tensor:
     """Carry out torch's function `func(*args, **kwargs)` with its matrix products added up by `accumulator`.
 
@@ -159,17 +182,29 @@ def run(
             f"{', '.join(REDUCTIONS)}. Leave the accumulator out (None) for a model that needs it."
         )
     spelled = OPERANDS.get(name, {})
-    named = {spelled.get(key, key): value for key, value in kwargs.items() if (key, value) != ("out", None)}
+    named = {
+        spelled.get(key, key): value
+        for key, value in kwargs.items()
+        if (key, value) != ("out", None)
+    }
     return REDUCTIONS[name](accumulator, *args, **named)
 
 
-def _linear(accumulator: AnyAccumulator, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def _linear(
+    accumulator: AnyAccumulator, input: Tensor, weight: Tensor, bias: Tensor | None = None
+) -> Tensor:
     product = matmul(input, weight.mT, accumulator, torch.float32)
     return (product if bias is None else product + bias.float()).to(input.dtype)
 
 
 def _added(
-    accumulator: AnyAccumulator, input: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1
+    accumulator: AnyAccumulator,
+    input: Tensor,
+    a: Tensor,
+    b: Tensor,
+    *,
+    beta: float = 1,
+    alpha: float = 1,
 ) -> Tensor:
     """Return beta * input + alpha * (a @ b), as addmm; with beta 0 the input is not read, even if it is NaN."""
     product = alpha * matmul(a, b, accumulator, torch.float32)
@@ -188,23 +223,35 @@ def _convolution(
     steps, holes = _each(stride, dimensions), _each(dilation, dimensions)
     out, _, *window = weight.shape
     if padding == "same" and set(steps) != {1}:
-        raise RuntimeError(f"expected stride 1 with padding='same', got {stride}; pass padding as numbers")
+        raise RuntimeError(
+            f"expected stride 1 with padding='same', got {stride}; pass padding as numbers"
+        )
     if padding == "same":
         total = [d * (k - 1) for k, d in zip(window, holes, strict=True)]
         around = [(n // 2, n - n // 2) for n in total]
     else:
         around = [(n, n) for n in _each(0 if padding == "valid" else padding, dimensions)]
-    image = F.pad(image, [n for pair in around[::-1] for n in pair])  # (before, after), the last dimension first
+    image = F.pad(
+        image, [n for pair in around[::-1] for n in pair]
+    )  # (before, after), the last dimension first
     batch, channels = image.shape[:2]
     if channels != weight.shape[1] * groups or out % groups:
-        raise RuntimeError(f"weight {list(weight.shape)} in {groups} groups does not fit input {list(image.shape)}")
+        raise RuntimeError(
+            f"weight {list(weight.shape)} in {groups} groups does not fit input {list(image.shape)}"
+        )
     image, n = image.float(), dimensions
     for axis, (width, step, hole) in enumerate(zip(window, steps, holes, strict=True), 2):
         image = image.unfold(axis, hole * (width - 1) + 1, step)[..., ::hole]
     places = image.shape[2 : 2 + n]
-    patches = image.permute(1, *range(2 + n, 2 + 2 * n), 0, *range(2, 2 + n))  # of [batch, channels, *places, *window]
-    patches = patches.reshape(groups, channels // groups * math.prod(window), batch * math.prod(places))
-    y = product(weight.reshape(groups, out // groups, -1), patches, accumulator, input.dtype, torch.float32)
+    patches = image.permute(
+        1, *range(2 + n, 2 + 2 * n), 0, *range(2, 2 + n)
+    )  # of [batch, channels, *places, *window]
+    patches = patches.reshape(
+        groups, channels // groups * math.prod(window), batch * math.prod(places)
+    )
+    y = product(
+        weight.reshape(groups, out // groups, -1), patches, accumulator, input.dtype, torch.float32
+    )
     return _finished(y.reshape(out, batch, *places).transpose(0, 1), input, bias)
 
 
@@ -221,11 +268,19 @@ def _transposed_convolution(
     cut, more = _each(padding, dimensions), _each(output_padding, dimensions)
     (batch, channels, *places), (_, out, *window) = image.shape, weight.shape
     if channels != weight.shape[0] or channels % groups:
-        raise RuntimeError(f"weight {list(weight.shape)} in {groups} groups does not fit input {list(input.shape)}")
+        raise RuntimeError(
+            f"weight {list(weight.shape)} in {groups} groups does not fit input {list(input.shape)}"
+        )
     if any(m >= max(s, d) for m, s, d in zip(more, steps, holes, strict=True)):
-        raise RuntimeError(f"output_padding {output_padding} must be smaller than stride {steps} or dilation {holes}")
+        raise RuntimeError(
+            f"output_padding {output_padding} must be smaller than stride {steps} or dilation {holes}"
+        )
     weights = weight.reshape(groups, channels // groups, -1).mT
-    columns = image.reshape(batch, groups, channels // groups, math.prod(places)).permute(1, 2, 0, 3).flatten(2)
+    columns = (
+        image.reshape(batch, groups, channels // groups, math.prod(places))
+        .permute(1, 2, 0, 3)
+        .flatten(2)
+    )
     d = product(weights, columns, accumulator, input.dtype, torch.float32)
     d = d.reshape(groups * out, math.prod(window), batch, *places).transpose(0, 2)
     reach = zip(places, steps, holes, window, more, strict=True)
@@ -240,7 +295,9 @@ def _transposed_convolution(
 def _image(input: Tensor, weight: Tensor, dimensions: int) -> Tensor:
     """Return the input with a batch, [batch, channels, *size]."""
     if input.dtype != weight.dtype:
-        raise RuntimeError(f"expected input and weight of one dtype; got {input.dtype} and {weight.dtype}")
+        raise RuntimeError(
+            f"expected input and weight of one dtype; got {input.dtype} and {weight.dtype}"
+        )
     return input if input.dim() > dimensions + 1 else input[None]
 
 
@@ -262,16 +319,26 @@ def _taps(
     """
     for tap in itertools.product(*map(range, window)):
         begins = [k * d for k, d in zip(tap, dilation, strict=True)]
-        yield tuple(slice(b, b + (n - 1) * s + 1, s) for b, n, s in zip(begins, places, stride, strict=True))
+        yield tuple(
+            slice(b, b + (n - 1) * s + 1, s) for b, n, s in zip(begins, places, stride, strict=True)
+        )
 
 
 def _bilinear(
-    accumulator: AnyAccumulator, input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None
+    accumulator: AnyAccumulator,
+    input1: Tensor,
+    input2: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """y[..., o] = sum of input1[..., i] weight[o,i,j] input2[..., j]: two products; the first is stored."""
     out, first, second = weight.shape
-    between = matmul(input1.reshape(-1, 1, first), weight.transpose(0, 1).reshape(first, -1), accumulator)
-    y = matmul(between.reshape(-1, out, second), input2.reshape(-1, second, 1), accumulator, torch.float32)[..., 0]
+    between = matmul(
+        input1.reshape(-1, 1, first), weight.transpose(0, 1).reshape(first, -1), accumulator
+    )
+    y = matmul(
+        between.reshape(-1, out, second), input2.reshape(-1, second, 1), accumulator, torch.float32
+    )[..., 0]
     y = y if bias is None else y + bias.float()
     return y.to(input1.dtype).reshape(*input1.shape[:-1], out)
 
@@ -300,7 +367,9 @@ def _attention(
         scores = scores.masked_fill(~attn_mask, -math.inf)
     elif attn_mask is not None:
         scores = scores + attn_mask.float()
-    weights = F.dropout(torch.softmax(scores, -1), dropout_p) if dropout_p else torch.softmax(scores, -1)
+    weights = (
+        F.dropout(torch.softmax(scores, -1), dropout_p) if dropout_p else torch.softmax(scores, -1)
+    )
     return matmul(weights.to(value.dtype), value, accumulator)
 
 
@@ -316,7 +385,8 @@ OPERANDS: dict[str, dict[str, str]] = {
 REDUCTIONS: dict[str, Callable[..., Tensor]] = {
     "linear": _linear,
     **dict.fromkeys(
-        ("matmul", "__matmul__", "mm", "bmm", "mv"), lambda accumulator, input, other: matmul(input, other, accumulator)
+        ("matmul", "__matmul__", "mm", "bmm", "mv"),
+        lambda accumulator, input, other: matmul(input, other, accumulator),
     ),
     "__rmatmul__": lambda accumulator, other, input: matmul(input, other, accumulator),
     **dict.fromkeys(("addmm", "addmv", "baddbmm"), _added),

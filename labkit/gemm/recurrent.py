@@ -62,7 +62,15 @@ _through_sigmoid, _through_tanh = torch.ops.aten.sigmoid_backward, torch.ops.ate
 
 
 def _lstm(
-    i_and_f: Tensor, i: Tensor, f: Tensor, g: Tensor, o: Tensor, squashed: Tensor, before: Tensor, h: Tensor, c: Tensor
+    i_and_f: Tensor,
+    i: Tensor,
+    f: Tensor,
+    g: Tensor,
+    o: Tensor,
+    squashed: Tensor,
+    before: Tensor,
+    h: Tensor,
+    c: Tensor,
 ) -> None:
     i_and_f.sigmoid_(), g.tanh_(), o.sigmoid_()
     torch.mul(f, before, out=c).addcmul_(i, g)
@@ -72,7 +80,9 @@ def _lstm(
 def _lstm_slopes(gates: Tensor, squashed: Tensor, before: Tensor) -> State:
     """Derivatives of i, f and g by c; of o by h; of c by h; of the previous c by c."""
     i, f, g, o = gates.split(1, 1)
-    by_c = torch.cat([_through_sigmoid(g, i), _through_sigmoid(before[:, 1:], f), _through_tanh(i, g)], 1)
+    by_c = torch.cat(
+        [_through_sigmoid(g, i), _through_sigmoid(before[:, 1:], f), _through_tanh(i, g)], 1
+    )
     return by_c, _through_sigmoid(squashed, o), _through_tanh(o, squashed), f
 
 
@@ -87,7 +97,14 @@ def _lstm_back(
 
 
 def _gru(
-    r_and_z: Tensor, r: Tensor, z: Tensor, n: Tensor, of_h: Tensor, n_of_h: Tensor, before: Tensor, h: Tensor
+    r_and_z: Tensor,
+    r: Tensor,
+    z: Tensor,
+    n: Tensor,
+    of_h: Tensor,
+    n_of_h: Tensor,
+    before: Tensor,
+    h: Tensor,
 ) -> None:
     r_and_z.add_(of_h).sigmoid_()
     n.addcmul_(r, n_of_h).tanh_()
@@ -103,7 +120,13 @@ def _gru_slopes(gates: Tensor, of_h: Tensor, before: Tensor) -> State:
 
 
 def _gru_back(
-    dh: Tensor, to_x: Tensor, to_product: Tensor, in_x: Tensor, in_h: Tensor, direct: Tensor, to_h: Tensor
+    dh: Tensor,
+    to_x: Tensor,
+    to_product: Tensor,
+    in_x: Tensor,
+    in_h: Tensor,
+    direct: Tensor,
+    to_h: Tensor,
 ) -> None:
     torch.mul(dh, in_x, out=to_x)
     torch.mul(dh, in_h, out=to_product)
@@ -157,12 +180,17 @@ class _OverTime(torch.autograd.Function):
         ctx.cell, ctx.sizes, ctx.biased = cell, sizes, b_ih is not None
         ctx.order = range(len(sizes))[::-1] if backwards else range(len(sizes))
         stored, across = torch.stack(state, 1), w_hh.float().T.contiguous()
-        b_ih, b_hh = (torch.zeros(1, device=data.device) if b is None else b.float() for b in (b_ih, b_hh))
+        b_ih, b_hh = (
+            torch.zeros(1, device=data.device) if b is None else b.float() for b in (b_ih, b_hh)
+        )
         flat = F.linear(data.float(), w_ih.float()).add_(b_ih + b_hh if cell.adds else b_ih)
         gates = flat.unflatten(1, (cell.gates, -1))
         before = _fp32_buffer(len(data), len(state), like=stored)
         extra = _fp32_buffer(len(data), cell.extra, like=stored)
-        output, new = data.new_empty(len(data), stored.shape[-1]), _fp32_buffer(len(stored), len(state), like=stored)
+        output, new = (
+            data.new_empty(len(data), stored.shape[-1]),
+            _fp32_buffer(len(stored), len(state), like=stored),
+        )
         rows = {n: (stored[:n], stored[:n, 0], new[:n], new[:n].unbind(1)) for n in set(sizes)}
         all_rows = (before, before[:, 0], flat if cell.adds else extra.flatten(1), output)
         all_parts = cell.parts(gates, extra, before)
@@ -186,7 +214,9 @@ class _OverTime(torch.autograd.Function):
             wide, past = (_fp32_buffer(len(stored), stored.shape[1], like=stored) for _ in range(2))
             of_x = torch.empty_like(gates)
             of_h = of_x if cell.adds else torch.empty_like(gates)
-            rows = {n: (stored[:n], stored[:n, 0], wide[:n], past[:n], past[:n, 0]) for n in set(sizes)}
+            rows = {
+                n: (stored[:n], stored[:n, 0], wide[:n], past[:n], past[:n, 0]) for n in set(sizes)
+            }
             states = {n: (wide[:n].split(1, 1), past[:n].split(1, 1)) for n in set(sizes)}
             slopes, to_gates = cell.slopes(gates, extra, before), cell.to_gates(of_x, of_h)
             all_rows = (gradients[0], of_h.flatten(1), *to_gates, *slopes)
@@ -199,7 +229,13 @@ class _OverTime(torch.autograd.Function):
                 to_h.addmm_(product, across, beta=0 if cell.adds else 1)
                 mine.copy_(to_before)  # rounded, once
             dx, dh, dtype = of_x.flatten(1), of_h.flatten(1), data.dtype
-            results = [dx @ w_ih.float(), dx.T @ data.float(), dh.T @ before[:, 0], dx.sum(0), dh.sum(0)]
+            results = [
+                dx @ w_ih.float(),
+                dx.T @ data.float(),
+                dh.T @ before[:, 0],
+                dx.sum(0),
+                dh.sum(0),
+            ]
             inputs = [result.to(dtype) for result in results]
             biases = inputs[3:] if ctx.biased else (None, None)
             return (None, None, None, *inputs[:3], *biases, *stored.unbind(1))
@@ -239,12 +275,17 @@ def recurrent(name: str, *args: Any) -> tuple[Tensor, ...]:
     with torch._C.DisableTorchFunction():  # how a step is computed is no business of other modes
         if _is_projected(state):
             wide: list[Any] = [
-                tuple(t.float() for t in arg) if isinstance(arg, tuple | list) else arg for arg in args[1:]
+                tuple(t.float() for t in arg) if isinstance(arg, tuple | list) else arg
+                for arg in args[1:]
             ]
             return tuple(part.to(args[0].dtype) for part in torch.lstm(args[0].float(), *wide))
 
-        def one(data: Tensor, sizes: list[int], backwards: bool, weights: list[Tensor], begin: State) -> Any:
-            return _OverTime.apply(cell, sizes, backwards, data, *[*weights, None, None][:4], *begin)  # type: ignore[no-untyped-call]
+        def one(
+            data: Tensor, sizes: list[int], backwards: bool, weights: list[Tensor], begin: State
+        ) -> Any:
+            return _OverTime.apply(
+                cell, sizes, backwards, data, *[*weights, None, None][:4], *begin
+            )  # type: ignore[no-untyped-call]
 
         return over_layers(one, *args)
 
@@ -265,14 +306,18 @@ def over_layers(one: Callable[..., tuple[Tensor, ...]], *args: Any) -> tuple[Ten
         data = data.transpose(0, 1) if batch_first[0] else data
         shape = data.shape[:2]
         data, sizes = data.flatten(0, 1), [shape[1]] * shape[0]
-    each = (4 if biased else 2) + _is_projected(first)  # torch hands over all layers' and directions' weights in a row
+    each = (4 if biased else 2) + _is_projected(
+        first
+    )  # torch hands over all layers' and directions' weights in a row
     last = list[State]()
     for layer in range(layers):
         data = F.dropout(data, dropout) if layer and dropout and train else data
         outputs = []
         for backwards in (False, True) if both_ways else (False,):
             mine = list(weights[len(last) * each : (len(last) + 1) * each])
-            output, *end = one(data, sizes, backwards, mine, tuple(part[len(last)] for part in state))
+            output, *end = one(
+                data, sizes, backwards, mine, tuple(part[len(last)] for part in state)
+            )
             outputs.append(output)
             last.append(tuple(end))
         data = torch.cat(outputs, 1) if both_ways else outputs[0]

@@ -51,12 +51,17 @@ Precision = Literal["ieee", "tf32"]
 BACKENDS = ("cuda", "mkldnn")  # cuBLAS and cuDNN; oneDNN, which a CPU computes with
 OPERATIONS = ("matmul", "conv", "rnn")
 _GENERIC = ("generic", "all")
-_LEGACY_MATMUL, _LEGACY_CUDNN = ("legacy", "matmul"), ("legacy", "cudnn")  # torch's older API keeps values of its own
+_LEGACY_MATMUL, _LEGACY_CUDNN = (
+    ("legacy", "matmul"),
+    ("legacy", "cudnn"),
+)  # torch's older API keeps values of its own
 _Switches = dict[tuple[str, str], str]
 
 _condition = threading.Condition()
 _waiting: deque[object] = deque()
-_open: list[Precision] = []  # one entry for each block that is open and not suspended; all are equal
+_open: list[
+    Precision
+] = []  # one entry for each block that is open and not suspended; all are equal
 _found: _Switches = {}
 _set: _Switches = {}
 _thread = threading.local()  # .precision: what the innermost block of this thread asks for
@@ -95,13 +100,21 @@ def fp32_precision(precision: Precision) -> Iterator[None]:
 def is_ieee_on_cpu() -> bool:
     """Return whether FP32 operands on a CPU are multiplied as they are, and no open block is about to change that."""
     with _condition:
-        return not _open and not _waiting and all(_get(("mkldnn", op)) in ("none", "ieee") for op in OPERATIONS)
+        return (
+            not _open
+            and not _waiting
+            and all(_get(("mkldnn", op)) in ("none", "ieee") for op in OPERATIONS)
+        )
 
 
 def has_tf32(device: torch.device | str) -> bool:
     """Return whether a device has Tensor Cores for TF32: NVIDIA's have from Ampere (compute capability 8.0) on."""
     device = torch.device(device)
-    return device.type == "cuda" and not torch.version.hip and torch.cuda.get_device_capability(device) >= (8, 0)
+    return (
+        device.type == "cuda"
+        and not torch.version.hip
+        and torch.cuda.get_device_capability(device) >= (8, 0)
+    )
 
 
 def _acquire(precision: Precision) -> None:
@@ -109,13 +122,18 @@ def _acquire(precision: Precision) -> None:
     with _condition:
         _waiting.append(ticket)
         try:
-            _condition.wait_for(lambda: _waiting[0] is ticket and (not _open or _open[0] == precision))
+            _condition.wait_for(
+                lambda: _waiting[0] is ticket and (not _open or _open[0] == precision)
+            )
             if not _open:
-                _found.update(_read())  # those of the legacy API agree, so that reading them does not raise
+                _found.update(
+                    _read()
+                )  # those of the legacy API agree, so that reading them does not raise
                 _set.update({_LEGACY_MATMUL: "high" if precision == "tf32" else "highest"})
                 _set.update({_LEGACY_CUDNN: str(precision == "tf32")})
                 _set.update(
-                    {("cuda", op): precision for op in OPERATIONS} | {("mkldnn", op): "ieee" for op in OPERATIONS}
+                    {("cuda", op): precision for op in OPERATIONS}
+                    | {("mkldnn", op): "ieee" for op in OPERATIONS}
                 )
                 _write(_set)
             _open.append(precision)
@@ -149,9 +167,15 @@ def _read() -> _Switches:
         for operation in OPERATIONS:
             own[backend, operation] = _own((backend, operation), (backend, "all"), own)
     found = {key: value for key, value in own.items() if key[1] != "all"}
-    products, rest = [(backend, "matmul") for backend in BACKENDS], [("cuda", "conv"), ("cuda", "rnn")]
+    products, rest = (
+        [(backend, "matmul") for backend in BACKENDS],
+        [("cuda", "conv"), ("cuda", "rnn")],
+    )
     matmul = _legacy(torch.get_float32_matmul_precision, products, "ieee", found)
-    return {_LEGACY_MATMUL: matmul, _LEGACY_CUDNN: _legacy(torch._C._get_cudnn_allow_tf32, rest, "tf32", found)} | found
+    return {
+        _LEGACY_MATMUL: matmul,
+        _LEGACY_CUDNN: _legacy(torch._C._get_cudnn_allow_tf32, rest, "tf32", found),
+    } | found
 
 
 def _own(key: tuple[str, str], parent: tuple[str, str], own: _Switches) -> str:
@@ -166,7 +190,9 @@ def _own(key: tuple[str, str], parent: tuple[str, str], own: _Switches) -> str:
     return "none" if inherited else value
 
 
-def _legacy(read: Callable[[], object], keys: Sequence[tuple[str, str]], agreeing: str, found: _Switches) -> str:
+def _legacy(
+    read: Callable[[], object], keys: Sequence[tuple[str, str]], agreeing: str, found: _Switches
+) -> str:
     """Return a legacy flag, also where reading it raises because the new API says otherwise.
 
     With `agreeing` for those switches, it is read; where it still raises, it is what the new API does not say.
@@ -197,7 +223,9 @@ def _write(switches: _Switches) -> None:
 # The operand that is added and not multiplied: its position and name. It is added after the product.
 BIASES = {"bilinear": 3} | dict.fromkeys(("linear", "conv_tbc", "convolution", "_convolution"), 2)
 BIASES |= {f"conv{kind}{n}d": 2 for kind in ("", "_transpose") for n in (1, 2, 3)}
-ADDENDS = frozenset("addmm addbmm addmv addr baddbmm".split())  # input, and two operands; beta and alpha by name
+ADDENDS = frozenset(
+    "addmm addbmm addmv addr baddbmm".split()
+)  # input, and two operands; beta and alpha by name
 CELLS = frozenset("lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell".split())
 
 
@@ -217,7 +245,11 @@ class Tf32Products(LabMode):
     """The mode that rounds operands, on any device."""
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Any = None,
     ) -> Any:
         kwargs = kwargs or {}
         if type(func) is ATTRIBUTE:
@@ -226,7 +258,11 @@ class Tf32Products(LabMode):
         name = getattr(func, "__name__", "")
         if name not in GEMMS and name not in RECURRENT:
             return self.inside(func, args, kwargs) if is_composite(func) else func(*args, **kwargs)
-        dtypes = {tensor.dtype for tensor in tensors_in((*args, *kwargs.values())) if tensor.is_floating_point()}
+        dtypes = {
+            tensor.dtype
+            for tensor in tensors_in((*args, *kwargs.values()))
+            if tensor.is_floating_point()
+        }
         if dtypes != {torch.float32} or kwargs.get("out") is not None:
             return func(*args, **kwargs)
         if name in RECURRENT:
@@ -236,15 +272,23 @@ class Tf32Products(LabMode):
             data, hidden, w_ih, w_hh, b_ih, b_hh = args
             state = tuple(hidden) if isinstance(hidden, tuple | list) else (hidden,)
             with self:
-                new = _stepped(name.removesuffix("_cell"), F.linear(data, w_ih, b_ih), state, w_hh, b_hh, None)
+                new = _stepped(
+                    name.removesuffix("_cell"), F.linear(data, w_ih, b_ih), state, w_hh, b_hh, None
+                )
             return new if len(new) > 1 else new[0]
         if name == "scaled_dot_product_attention":
             return run(func, args, kwargs, lambda a, b: _product(torch.matmul, (a, b), {}))
-        if name in ADDENDS:  # beta * input + alpha * product; with beta 0 the input is not read, even if it is NaN
+        if (
+            name in ADDENDS
+        ):  # beta * input + alpha * product; with beta 0 the input is not read, even if it is NaN
             input: Tensor = args[0] if args else kwargs["input"]
             beta, alpha = kwargs.get("beta", 1), kwargs.get("alpha", 1)
-            rest = {key: value for key, value in kwargs.items() if key not in ("input", "beta", "alpha")}
-            product = alpha * _product(lambda *a, **k: func(input.new_zeros(()), *a, beta=0, **k), args[1:], rest)
+            rest = {
+                key: value for key, value in kwargs.items() if key not in ("input", "beta", "alpha")
+            }
+            product = alpha * _product(
+                lambda *a, **k: func(input.new_zeros(()), *a, beta=0, **k), args[1:], rest
+            )
             return product + beta * input if beta else product
         return _with_bias(func, name, args, kwargs)
 
@@ -281,11 +325,15 @@ def _round(tensor: Tensor) -> Tensor:
 
 def _product(func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Tensor:
     """Return a product whose arguments are all operands, rounded."""
-    result: Tensor = _RoundedGradient.apply(func(*mapped(tuple(args), _round), **mapped(kwargs, _round)))  # type: ignore[no-untyped-call]
+    result: Tensor = _RoundedGradient.apply(
+        func(*mapped(tuple(args), _round), **mapped(kwargs, _round))
+    )  # type: ignore[no-untyped-call]
     return result
 
 
-def _with_bias(func: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def _with_bias(
+    func: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Tensor:
     """Return a product and its bias [out], along the channels of a convolution's result, else along its last axis."""
     at = BIASES.get(name)
     bias: Tensor | None = None if at is None else args[at] if len(args) > at else kwargs.get("bias")
@@ -296,12 +344,23 @@ def _with_bias(func: Callable[..., Any], name: str, args: tuple[Any, ...], kwarg
         product = _product(func, (*args[:at], none, *args[at + 1 :]), kwargs)
     else:
         product = _product(func, args, kwargs | {"bias": none})
-    behind = int(name[-2]) if name[-2].isdigit() else product.dim() - 2 if name.endswith("convolution") else 0
+    behind = (
+        int(name[-2])
+        if name[-2].isdigit()
+        else product.dim() - 2
+        if name.endswith("convolution")
+        else 0
+    )
     return product + bias.reshape(-1, *[1] * behind)
 
 
 def _stepped(
-    name: str, x: Tensor, state: tuple[Tensor, ...], w_hh: Tensor, b_hh: Tensor | None, w_hr: Tensor | None
+    name: str,
+    x: Tensor,
+    state: tuple[Tensor, ...],
+    w_hh: Tensor,
+    b_hh: Tensor | None,
+    w_hr: Tensor | None,
 ) -> tuple[Tensor, ...]:
     """Return a cell's state after a step; `x` is W_ih input + b_ih."""
     h = F.linear(state[0], w_hh, b_hh)
@@ -319,13 +378,21 @@ def _stepped(
 
 
 def _over_time(
-    name: str, data: Tensor, sizes: list[int], backwards: bool, weights: list[Tensor], begin: Iterable[Tensor]
+    name: str,
+    data: Tensor,
+    sizes: list[int],
+    backwards: bool,
+    weights: list[Tensor],
+    begin: Iterable[Tensor],
 ) -> tuple[Tensor, ...]:
     """Run one layer in one direction over packed data [rows of all steps, features]; sizes do not grow with time."""
     w_hr = weights.pop() if len(weights) % 2 else None
     (w_ih, w_hh), (b_ih, b_hh) = weights[:2], weights[2:] or (None, None)
     steps = list(F.linear(data, w_ih, b_ih).split(sizes))
-    state, outputs = tuple(begin), list[Tensor]()  # of every sequence, also of those that have ended or not begun
+    state, outputs = (
+        tuple(begin),
+        list[Tensor](),
+    )  # of every sequence, also of those that have ended or not begun
     for x in steps[::-1] if backwards else steps:
         rows = len(x)
         new = _stepped(name, x, tuple(part[:rows] for part in state), w_hh, b_hh, w_hr)

@@ -35,7 +35,9 @@ def run(arguments: Namespace) -> int:
     try:
         report = device_report(arguments.device)
     except ValueError:
-        return _refuse(f"{NO_GPU}for a dry run: labkit gpu --device cpu --quick --folder /tmp/rehearsal")
+        return _refuse(
+            f"{NO_GPU}for a dry run: labkit gpu --device cpu --quick --folder /tmp/rehearsal"
+        )
     folder = (arguments.folder or results_folder()).resolve()
     try:
         refuse_simulated(report.name, folder)
@@ -64,7 +66,9 @@ def run(arguments: Namespace) -> int:
 def budgets_of(arguments: Namespace) -> dict[str, float]:
     """Return part -> its seconds, in the order they are run."""
     quick = QUICK_PARTS if arguments.quick and arguments.device == "cuda" else {}
-    only_checks = [name for name, part in PARTS.items() if part.items is no_items] if why_no_checks() else []
+    only_checks = (
+        [name for name, part in PARTS.items() if part.items is no_items] if why_no_checks() else []
+    )
     names = [name for name in arguments.only or quick or PARTS if name not in only_checks]
     return {name: quick.get(name, PARTS[name].seconds) for name in names}
 
@@ -76,11 +80,15 @@ def run_part(job: Job, seconds: float) -> str:
 
     def keep(line: Line) -> Line:
         if "npz" in line:  # answers of a Tensor Core
-            _say(f"{write_atomic(job.path('mma', line['file']), base64.b64decode(line.pop('npz')))}:")
+            _say(
+                f"{write_atomic(job.path('mma', line['file']), base64.b64decode(line.pop('npz')))}:"
+            )
         return line
 
     with path.open("w", encoding="utf-8") as file:
-        for line in passport.lines(file, passport.worker_command(job), seconds, seconds, grace=GRACE, keep=keep):
+        for line in passport.lines(
+            file, passport.worker_command(job), seconds, seconds, grace=GRACE, keep=keep
+        ):
             if line["item"] not in ("start", "end"):
                 if line["kind"] != "facts" or line["outcome"] != "done":
                     _say(_readable(line))
@@ -103,13 +111,21 @@ def run_part(job: Job, seconds: float) -> str:
 
 def _readable(line: Line) -> str:
     """Return a line of an item in readable form."""
-    failed = "" if line["outcome"] == "done" else f"{line['outcome'].upper()}, {line['error'].splitlines()[0]}"
+    failed = (
+        ""
+        if line["outcome"] == "done"
+        else f"{line['outcome'].upper()}, {line['error'].splitlines()[0]}"
+    )
     return f"{line['item']}: {'; '.join(filter(None, [failed, line.get('summary', '')])) or 'done'}"
 
 
 def _write_passport(arguments: Namespace) -> int:
-    if arguments.device == "cuda" and not torch.cuda.is_available():  # queries the driver, and starts nothing on a GPU
-        return _refuse(f"{NO_GPU}for a dry run: labkit gpu --device cpu --quick --passport /tmp/rehearsal.jsonl")
+    if (
+        arguments.device == "cuda" and not torch.cuda.is_available()
+    ):  # queries the driver, and starts nothing on a GPU
+        return _refuse(
+            f"{NO_GPU}for a dry run: labkit gpu --device cpu --quick --passport /tmp/rehearsal.jsonl"
+        )
     path: Path = arguments.passport
     seconds = passport.SECONDS if arguments.seconds is None else arguments.seconds
     command = passport.worker_command(Job(arguments.device, quick=arguments.quick))
@@ -118,10 +134,14 @@ def _write_passport(arguments: Namespace) -> int:
     try:
         end = passport.make(path, command, seconds=seconds, say=_say)
     except FileExistsError:
-        return _refuse(f"{path} exists already and was not changed; choose another name, e.g. {_free_name(path)}")
+        return _refuse(
+            f"{path} exists already and was not changed; choose another name, e.g. {_free_name(path)}"
+        )
     except OSError as error:
         return _refuse(f"{path} cannot be written ({error.strerror}); choose another folder")
-    _say(f"{end}. The passport is in {path.resolve()}\nSend this file. `labkit gpu --read {path}` says what is in it.")
+    _say(
+        f"{end}. The passport is in {path.resolve()}\nSend this file. `labkit gpu --read {path}` says what is in it."
+    )
     return int(end != "complete")
 
 

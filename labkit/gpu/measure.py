@@ -110,7 +110,11 @@ def engine_step(engine: Engine, loss: Callable[[], Tensor], *, clip: bool = Fals
 def inference(recipe: str, model: nn.Module, x: Tensor, target: Tensor) -> Step:
     """Return one pass forward in evaluation mode, in which no master weights and no scaler are needed."""
     device = x.device.type
-    engine = None if recipe in REGIONS else Engine(model, torch.optim.AdamW, RECIPES[recipe], device=device)
+    engine = (
+        None
+        if recipe in REGIONS
+        else Engine(model, torch.optim.AdamW, RECIPES[recipe], device=device)
+    )
     call = engine or model
     model.eval()
 
@@ -142,7 +146,13 @@ def prepared(make: Callable[[], Step], device: str) -> tuple[Step, float | None]
 
 
 def cost(
-    network: str, kind: str, ways: Collection[str], size: Mapping[str, int], *, steps: int = 5, rounds: int = 7
+    network: str,
+    kind: str,
+    ways: Collection[str],
+    size: Mapping[str, int],
+    *,
+    steps: int = 5,
+    rounds: int = 7,
 ) -> Item:
     """Return the item of a step's cost under each method: seconds and MiB, also as multiples of the first method's."""
 
@@ -166,9 +176,14 @@ def cost(
                 made[way], found["mebibytes"][way] = prepared(partial(make, way, device), device)
             except Exception as error:
                 found["failed"][way] = reason(error)
-        turns = {way: partial(host_seconds, step, steps, partial(synchronize, device)) for way, step in made.items()}
+        turns = {
+            way: partial(host_seconds, step, steps, partial(synchronize, device))
+            for way, step in made.items()
+        }
         seconds = time_interleaved(turns, rounds + 1)  # the first round warms up
-        found["seconds_a_call"] = {way: statistics.median(each[1:]) for way, each in seconds.items()}
+        found["seconds_a_call"] = {
+            way: statistics.median(each[1:]) for way, each in seconds.items()
+        }
         found["summary"] = "\n".join(_cost_lines(found))
 
     what = f"{network} of width {size['width']}, batch {size['batch']}"
@@ -181,7 +196,9 @@ def _cost_lines(found: Line) -> list[str]:
     first = next(iter(seconds), "")
     for way, each in seconds.items():
         memory = "" if found["mebibytes"][way] is None else f"{found['mebibytes'][way]:9.1f} MiB"
-        lines.append(f"  {way:<18} {1000 * each:9.3f} ms {seconds[first] / each:6.2f} x as fast as {first}{memory}")
+        lines.append(
+            f"  {way:<18} {1000 * each:9.3f} ms {seconds[first] / each:6.2f} x as fast as {first}{memory}"
+        )
     return [*lines, *(f"  {way}: LEFT OUT, {why}" for way, why in found["failed"].items())]
 
 
@@ -191,7 +208,11 @@ def speed(size: Mapping[str, int], **turns: int) -> list[Item]:
     What has to be compiled comes after everything else: a compilation may take longer than all the rest.
     """
     width, batch = size["width"], size["batch"]
-    sizes = (("MLP", width, 16 * batch), ("MLP", width // 16, batch // 4), ("UNet", width, batch // 8))
+    sizes = (
+        ("MLP", width, 16 * batch),
+        ("MLP", width // 16, batch // 4),
+        ("UNet", width, batch // 8),
+    )
     return [
         cost(network, kind, ways, {"width": width, "batch": batch}, **turns)
         for ways in (SPEED_WAYS, *(("FP32", way) for way in COMPILED))
@@ -216,8 +237,14 @@ def pace(task: Task, seconds: Callable[[], float], *, steps: int = 5, rounds: in
         )
         if failed:
             found["failed"] = failed
-        rates = throughput_sentence(found["steps_per_second"], place(device).name) if found["steps_per_second"] else ""
-        found["summary"] = "\n  ".join([rates, *(f"{recipe}: LEFT OUT, {why}" for recipe, why in failed.items())])
+        rates = (
+            throughput_sentence(found["steps_per_second"], place(device).name)
+            if found["steps_per_second"]
+            else ""
+        )
+        found["summary"] = "\n  ".join(
+            [rates, *(f"{recipe}: LEFT OUT, {why}" for recipe, why in failed.items())]
+        )
 
     return Item(f"pace {task.name}", TIMING, run)
 
@@ -230,13 +257,25 @@ def cards(known: Sequence[GpuCard], width: int) -> list[Item]:
 def _card(card: GpuCard, width: int, device: str, found: Line) -> None:
     torch.manual_seed(0)
     (broken, error), (cured, why) = (measured(card, device, form, width) for form in (False, True))
-    shows = not why and (not error or any(known in error for known in card.errors)) and card.shows(broken, cured)
-    found |= {"unit": card.unit, "broken": broken, "cured": cured, "error": error or why, "shows": shows}
+    shows = (
+        not why
+        and (not error or any(known in error for known in card.errors))
+        and card.shows(broken, cured)
+    )
+    found |= {
+        "unit": card.unit,
+        "broken": broken,
+        "cured": cured,
+        "error": error or why,
+        "shows": shows,
+    }
     found["summary"] = f"not measured, {error or why}"
     if cured is not None:
         as_it_fails = error if broken is None else f"{broken:.3g}"
         verdict = "shows here" if shows else "does not show here"
-        found["summary"] = f"{as_it_fails} as it fails, {cured:.3g} repaired ({card.unit}); it {verdict}"
+        found["summary"] = (
+            f"{as_it_fails} as it fails, {cured:.3g} repaired ({card.unit}); it {verdict}"
+        )
 
 
 def twice(task: Task, recipe: Recipe) -> Item:
@@ -269,5 +308,7 @@ def ulps_apart(a: float, b: float) -> int | None:
     """
     if not np.isfinite([a, b]).all():
         return 0 if a == b or (a != a and b != b) else None
-    first, second = (int(np.abs(np.float32(x)).view(np.int32)) * (-1 if x < 0 else 1) for x in (a, b))
+    first, second = (
+        int(np.abs(np.float32(x)).view(np.int32)) * (-1 if x < 0 else 1) for x in (a, b)
+    )
     return abs(first - second)

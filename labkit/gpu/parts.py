@@ -97,7 +97,15 @@ RACES = (
     ("gauss_conv", ("FP32", "FP16", "FP16 dynamic")),
 )
 AMP_NETWORKS = ("MLP", "CNN", "transformer", "LSTM")
-PACED = ("segmentation_small", "digits_cnn", "gpt", "segmentation_gpu", "gpt_gpu", "unet_gpu", "char_lstm_gpu")
+PACED = (
+    "segmentation_small",
+    "digits_cnn",
+    "gpt",
+    "segmentation_gpu",
+    "gpt_gpu",
+    "unet_gpu",
+    "char_lstm_gpu",
+)
 
 
 def _sweeps(*names: str, shares: int = 0) -> Callable[[Job], list[Item]]:
@@ -106,7 +114,10 @@ def _sweeps(*names: str, shares: int = 0) -> Callable[[Job], list[Item]]:
     def items(job: Job) -> list[Item]:
         known = [name for name in names if name in sweeps(job.report, job.extent)]
         count = shares or len(known)
-        return [Item(f"sweep {name}", TIMING, partial(_sweep, job, name, count - i)) for i, name in enumerate(known)]
+        return [
+            Item(f"sweep {name}", TIMING, partial(_sweep, job, name, count - i))
+            for i, name in enumerate(known)
+        ]
 
     return items
 
@@ -135,7 +146,10 @@ def save_sweep(path: Path, record: GemmRecord, *, quick: bool) -> str:
 
 
 def _costs(job: Job) -> list[Item]:
-    return [cost(network, "training", AMP_WAYS, job.size(1024), **job.repetitions()) for network in AMP_NETWORKS]
+    return [
+        cost(network, "training", AMP_WAYS, job.size(1024), **job.repetitions())
+        for network in AMP_NETWORKS
+    ]
 
 
 def _cards(job: Job) -> list[Item]:
@@ -149,7 +163,10 @@ def _paces(job: Job) -> list[Item]:
     def share(left: int) -> float:
         return job.seconds_left() / left
 
-    paces = [pace(task, partial(share, len(tasks) - i), **job.repetitions()) for i, task in enumerate(tasks)]
+    paces = [
+        pace(task, partial(share, len(tasks) - i), **job.repetitions())
+        for i, task in enumerate(tasks)
+    ]
     return [*paces, twice(tasks[0], RECIPES["O1"])]
 
 
@@ -185,12 +202,22 @@ PARTS: dict[str, Part] = {
     "ceilings": Part("measure the fastest copy and product", 25, _sweeps("ceilings")),
     "size": Part("time products of every size and format", 50, _sweeps("size")),
     "amp": Part("compare the engine with torch.amp", 80, _costs),
-    "speed": Part("time training steps and inference", 45, lambda job: speed(job.size(4096), **job.repetitions())),
+    "speed": Part(
+        "time training steps and inference",
+        45,
+        lambda job: speed(job.size(4096), **job.repetitions()),
+    ),
     "tasks": Part("time the lab's own tasks, FP32 against FP16", 30, _paces),
     "cards": Part("run the faults that only a GPU shows", 25, _cards),
-    "layers": Part("time layers, bandwidth and accumulation", 40, _sweeps("layers", "bandwidth", "accumulation")),
+    "layers": Part(
+        "time layers, bandwidth and accumulation",
+        40,
+        _sweeps("layers", "bandwidth", "accumulation"),
+    ),
     "kernel": Part("time and check our own Triton kernel", 55, _sweeps("kernel", shares=2)),
-    "alignment": Part("time alignment, batch and convolution", 55, _sweeps("alignment", "batch", "convolution")),
+    "alignment": Part(
+        "time alignment, batch and convolution", 55, _sweeps("alignment", "batch", "convolution")
+    ),
     "many": Part("train on all GPUs together, with NCCL", 22, no_items),
     "runs": Part("train the lab's tasks", 40, _trainings),
 }
@@ -200,4 +227,10 @@ CHECKED = {  # the parts that have checks -> "" or what the device has where suc
     "kernel": "no Triton to run our kernel",
     "many": "no NCCL, which needs a GPU",
 }
-QUICK_PARTS: dict[str, float] = {"ceilings": 20, "size": 35, "layers": 35, "alignment": 40, "tasks": 40}  # on a GPU
+QUICK_PARTS: dict[str, float] = {
+    "ceilings": 20,
+    "size": 35,
+    "layers": 35,
+    "alignment": 40,
+    "tasks": 40,
+}  # on a GPU

@@ -66,10 +66,17 @@ def answer(item: Item, device: str) -> Line:
         synchronize(device)
         found["outcome"] = "done"
     except Exception as error:
-        found["outcome"] = "out of memory" if isinstance(error, torch.OutOfMemoryError | MemoryError) else "failed"
-        found |= {"error": f"{type(error).__name__}: {error}"[:WORDS], "traceback": short_traceback(error)}
+        found["outcome"] = (
+            "out of memory" if isinstance(error, torch.OutOfMemoryError | MemoryError) else "failed"
+        )
+        found |= {
+            "error": f"{type(error).__name__}: {error}"[:WORDS],
+            "traceback": short_traceback(error),
+        }
     found["seconds"] = round(time.monotonic() - began, 3)
-    if found["outcome"] != "done":  # give memory back, and try the device: its context may refuse everything now
+    if (
+        found["outcome"] != "done"
+    ):  # give memory back, and try the device: its context may refuse everything now
         try:
             release_memory()
             synchronize(device)
@@ -103,7 +110,10 @@ def reason(error: Exception) -> str:
 def short_traceback(error: BaseException) -> list[str]:
     """Return the innermost frames as "file:line, function: source", without the folders of this machine."""
     frames = traceback.extract_tb(error.__traceback__)[-FRAMES:]
-    return [f"{without_folders(frame.filename)}:{frame.lineno}, {frame.name}: {frame.line}" for frame in frames]
+    return [
+        f"{without_folders(frame.filename)}:{frame.lineno}, {frame.name}: {frame.line}"
+        for frame in frames
+    ]
 
 
 def without_folders(text: str) -> str:
@@ -121,7 +131,9 @@ def serve(items: Sequence[Item], device: str) -> None:
     if sys.platform == "linux":
         linux.die_with_parent()
     if device == "cpu":
-        torch.set_num_threads(1)  # a dry run is small: a second thread would cost more than it saves
+        torch.set_num_threads(
+            1
+        )  # a dry run is small: a second thread would cost more than it saves
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     faulthandler.enable()
@@ -134,7 +146,9 @@ def serve(items: Sequence[Item], device: str) -> None:
     send({"items": [[item.name, item.kind] for item in items]})
     for line in sys.stdin:
         request = json.loads(line)
-        faulthandler.dump_traceback_later(0.9 * request["seconds"])  # what hangs says where, before it is ended
+        faulthandler.dump_traceback_later(
+            0.9 * request["seconds"]
+        )  # what hangs says where, before it is ended
         found = answer(by_name[request["item"]], device)
         faulthandler.cancel_dump_traceback_later()
         send(found)
@@ -171,7 +185,9 @@ class WorkerProcess:
         )
         self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()
         threading.Thread(target=self._listen, daemon=True).start()
-        self.items: list[tuple[str, str]] = [(name, kind) for name, kind in self._answer(START_SECONDS)["items"]]
+        self.items: list[tuple[str, str]] = [
+            (name, kind) for name, kind in self._answer(START_SECONDS)["items"]
+        ]
 
     def ask(self, item: str, kind: str, seconds: float) -> Line:
         """Return an item's line; the process ends if it takes longer, and `ended` is true where it takes no further."""
@@ -184,7 +200,13 @@ class WorkerProcess:
         try:
             line = self._answer(seconds)
         except WorkerLost as lost:
-            line = {"item": item, "kind": kind, "outcome": "process lost", "error": str(lost), "said": lost.said}
+            line = {
+                "item": item,
+                "kind": kind,
+                "outcome": "process lost",
+                "error": str(lost),
+                "said": lost.said,
+            }
         if line["outcome"] == "process lost" or line.get("broken"):
             self.close()
         return line
@@ -194,7 +216,9 @@ class WorkerProcess:
             line = self._answers.get(timeout=seconds)
         except queue.Empty:
             self.close()
-            raise WorkerLost(f"no answer within {seconds:g} s, so its process was ended", self._tail()) from None
+            raise WorkerLost(
+                f"no answer within {seconds:g} s, so its process was ended", self._tail()
+            ) from None
         except BaseException:  # Ctrl-C: no process is left behind
             self.close()
             raise
@@ -234,4 +258,8 @@ def why_no_checks(checkout: Path = CHECKOUT) -> str:
     """Return why the checks, tests of the checkout, cannot be run here; "" where they can."""
     if not (checkout / "tests" / "gpu" / "checks").is_dir():
         return "The checks need a checkout of the lab: what is recorded, measured and written into a passport is done."
-    return "" if find_spec("pytest") else "The checks need pytest (pip install pytest): all else is done."
+    return (
+        ""
+        if find_spec("pytest")
+        else "The checks need pytest (pip install pytest): all else is done."
+    )

@@ -22,7 +22,14 @@ from labkit.grading.exercises import EXERCISES, find_exercise
 from labkit.grading.grade import Grade
 from labkit.grading.program import bare
 from labkit.records import write_atomic
-from labkit.records.journal import NAME, append_answer, current_journal, entries, last_answers, save_answer
+from labkit.records.journal import (
+    NAME,
+    append_answer,
+    current_journal,
+    entries,
+    last_answers,
+    save_answer,
+)
 
 STARTER = "raise NotImplementedError("
 
@@ -49,7 +56,9 @@ def log_answer(grade: Grade, function: object) -> None:
         return
     source, id = _source(function), grade.exercise.id
     last = [line for line in entries(journal, "exercise") if line["id"] == id][-1:]
-    if not source or (last and (last[0]["answer"], last[0].get("points")) == (source, grade.points)):
+    if not source or (
+        last and (last[0]["answer"], last[0].get("points")) == (source, grade.points)
+    ):
         return
     save_answer(journal, "exercise", id, source, points=grade.points, out_of=grade.out_of)
 
@@ -58,7 +67,9 @@ def logged_answers(folder: Path) -> dict[str, list[LoggedAnswer]]:
     """Return exercise -> the answers that were checked in a folder's notebooks, oldest first."""
     found: dict[str, list[LoggedAnswer]] = {}
     for line in entries(folder.resolve() / NAME, "exercise"):
-        points, out_of = (line[key] if isinstance(line.get(key), int) else 0 for key in ("points", "out_of"))
+        points, out_of = (
+            line[key] if isinstance(line.get(key), int) else 0 for key in ("points", "out_of")
+        )
         answer = LoggedAnswer(line["id"], line["answer"], points, out_of, str(line.get("when", "")))
         found.setdefault(line["id"], []).append(answer)
     return found
@@ -78,14 +89,23 @@ def restore_answers(folder: Path) -> list[str]:
     Raises:
         OSError: a notebook cannot be written.
     """
-    known = ((EXERCISES[id], best(answers)) for id, answers in logged_answers(folder).items() if id in EXERCISES)
-    return [f"{exercise.id}: {_restore(folder / f'{exercise.lesson}.ipynb', exercise, top)}" for exercise, top in known]
+    known = (
+        (EXERCISES[id], best(answers))
+        for id, answers in logged_answers(folder).items()
+        if id in EXERCISES
+    )
+    return [
+        f"{exercise.id}: {_restore(folder / f'{exercise.lesson}.ipynb', exercise, top)}"
+        for exercise, top in known
+    ]
 
 
 def _restore(notebook: Path, exercise: Exercise, answer: LoggedAnswer) -> str:
     try:
         content = json.loads(notebook.read_text(encoding="utf-8"))
-        (cell,) = [cell for cell in content["cells"] if exercise.tag in cell["metadata"].get("tags", ())]
+        (cell,) = [
+            cell for cell in content["cells"] if exercise.tag in cell["metadata"].get("tags", ())
+        ]
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return f"{notebook.name} has no such cell; `labkit restore {exercise.id}` prints the answer"
     present = "".join(cell["source"])
@@ -102,7 +122,14 @@ def _starter(exercise: Exercise) -> str:
     """Return the source of an exercise's cell as it was handed out; "" if its lesson is not installed."""
     lesson = next((lesson for lesson in lessons() if lesson.name == exercise.lesson), None)
     cells = [] if lesson is None else learners_notebook(lesson)["cells"]
-    return next(("".join(cell["source"]) for cell in cells if exercise.tag in cell["metadata"].get("tags", ())), "")
+    return next(
+        (
+            "".join(cell["source"])
+            for cell in cells
+            if exercise.tag in cell["metadata"].get("tags", ())
+        ),
+        "",
+    )
 
 
 def has_work(present: str, answer: str, starter: str = "") -> bool:
@@ -118,7 +145,11 @@ def has_work(present: str, answer: str, starter: str = "") -> bool:
     if STARTER not in present:
         return True
     own = _lines(present) - _lines(answer) - _lines(starter)
-    return any(not line.startswith(("def ", "class ", "from ", "import ", "check(", STARTER)) for line in own if line)
+    return any(
+        not line.startswith(("def ", "class ", "from ", "import ", "check(", STARTER))
+        for line in own
+        if line
+    )
 
 
 def _lines(source: str) -> set[str]:
@@ -152,7 +183,11 @@ class Hint:
     of: int
 
     def __str__(self) -> str:
-        more = f" (Ask again for hint {self.step + 1}.)" if self.step < self.of else " (That was the last one.)"
+        more = (
+            f" (Ask again for hint {self.step + 1}.)"
+            if self.step < self.of
+            else " (That was the last one.)"
+        )
         return f"Hint {self.step} of {self.of}: {self.text}{more}"
 
     __repr__ = __str__
@@ -179,7 +214,9 @@ def hint(exercise_id: str, journal: Path | None = None) -> Hint:
     """
     steps = hints().get(find_exercise(exercise_id).id)
     if not steps:
-        raise ValueError(f"exercise {exercise_id!r} has no hints: its lesson's hints.toml holds none")
+        raise ValueError(
+            f"exercise {exercise_id!r} has no hints: its lesson's hints.toml holds none"
+        )
     journal = journal or current_journal()
     if journal is None:
         return Hint(steps[0], 1, len(steps))
@@ -205,7 +242,11 @@ class LessonProgress:
     @property
     def columns(self) -> tuple[str, str, str]:
         """The lesson, its solved exercises and its points, as texts."""
-        return self.name, f"{self.solved} of {self.exercises} solved", f"{self.points} of {self.out_of} points"
+        return (
+            self.name,
+            f"{self.solved} of {self.exercises} solved",
+            f"{self.points} of {self.out_of} points",
+        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -232,15 +273,25 @@ class Progress:
 def progress(folder: Path | str = ".") -> Progress:
     """Return the progress in the notebooks of a folder; nothing is run."""
     points = dict.fromkeys(EXERCISES, 0)
-    points |= {id: best(answers).points for id, answers in logged_answers(Path(folder)).items() if id in points}
+    points |= {
+        id: best(answers).points
+        for id, answers in logged_answers(Path(folder)).items()
+        if id in points
+    }
     solved = {id for id in EXERCISES if points[id] >= visible_points(id)}
     rows = []
     for name in dict.fromkeys(exercise.lesson for exercise in EXERCISES.values()):
         own = [id for id, exercise in EXERCISES.items() if exercise.lesson == name]
         out_of = sum(EXERCISES[id].points for id in own)
-        rows.append(LessonProgress(name, len(solved & {*own}), len(own), sum(points[id] for id in own), out_of))
+        rows.append(
+            LessonProgress(
+                name, len(solved & {*own}), len(own), sum(points[id] for id in own), out_of
+            )
+        )
     following = next((exercise for id, exercise in EXERCISES.items() if id not in solved), None)
-    line = f"Next: {following.title}, in {following.lesson}" if following else "Everything is solved."
+    line = (
+        f"Next: {following.title}, in {following.lesson}" if following else "Everything is solved."
+    )
     return Progress(tuple(rows), line)
 
 

@@ -68,7 +68,10 @@ def grade(
     log = log or GradingLog(None, {"seed": seed})
     keys = {one: key_of(one) for one, _ in todo}
     graded = {key: {row.exercise for row in rows} for key, rows in log.rows.items()}
-    left = [(one, [e for e in exercises if e.id not in graded.get(keys[one], ())]) for one, exercises in todo]
+    left = [
+        (one, [e for e in exercises if e.id not in graded.get(keys[one], ())])
+        for one, exercises in todo
+    ]
     with scratch() as folder, Runner(limits, folder) as runner, _Pool(runner, workers) as pool:
         private = [one.path for one, _ in todo if one.path is not None]
         progress(isolation.describe(isolation.isolate(runner, private, output or folder)))
@@ -77,13 +80,19 @@ def grade(
         for number, job in enumerate(as_completed(jobs), start=1):
             new = job.result()
             log.add(keys[new.submission], new.rows)
-            points, out_of = sum(row.points for row in new.rows), sum(row.out_of for row in new.rows)
+            points, out_of = (
+                sum(row.points for row in new.rows),
+                sum(row.out_of for row in new.rows),
+            )
             more = f", and {len(new.pending)} to be trained" if new.pending else ""
             progress(f"[{number}/{len(jobs)}] {new.submission.student}: {points} of {out_of}{more}")
             pending += [new] if new.pending else []
         grader.trainings.run(pool, progress)
         for each in pending:
-            log.add(keys[each.submission], [grader.row(each.submission, *reply) for reply in each.pending])
+            log.add(
+                keys[each.submission],
+                [grader.row(each.submission, *reply) for reply in each.pending],
+            )
     return log.all_rows(dict.fromkeys(keys.values()))
 
 
@@ -94,9 +103,15 @@ def _ignored(submissions: Sequence[Submission], todo: Plan) -> list[str]:
     lines = []
     for one in (one for one in submissions if one not in planned):
         is_replaced = one.lesson and (one.student, one.lesson) in graded
-        other = f"another notebook of this learner counts for {one.lesson} (--take chooses)" if is_replaced else ""
+        other = (
+            f"another notebook of this learner counts for {one.lesson} (--take chooses)"
+            if is_replaced
+            else ""
+        )
         what = one.path or f"{one.student}, {one.notebook}"
-        lines.append(f"ignored, as {one.problem or other or 'it holds no exercise that is graded'}: {what}")
+        lines.append(
+            f"ignored, as {one.problem or other or 'it holds no exercise that is graded'}: {what}"
+        )
     return lines
 
 
@@ -136,13 +151,18 @@ class _Grader:
         replies |= self._replies([(e, programs[e.id]) for e in exercises if e.id in programs])
         whole = list[tuple[Exercise, list[str]]]()
         for exercise in exercises:
-            if exercise.id in programs and self._points(exercise, replies[exercise.id]) < exercise.points:
+            if (
+                exercise.id in programs
+                and self._points(exercise, replies[exercise.id]) < exercise.points
+            ):
                 with suppress(Unreadable):
                     program = sliced(submission, exercise, whole=True)
                     whole += [(exercise, program)] if program != programs[exercise.id] else []
         again = self._replies(whole)
         for exercise, _ in whole:
-            if self._points(exercise, again[exercise.id]) > self._points(exercise, replies[exercise.id]):
+            if self._points(exercise, again[exercise.id]) > self._points(
+                exercise, replies[exercise.id]
+            ):
                 replies[exercise.id] = again[exercise.id]
         judged = Judged(submission)
         for exercise in exercises:
@@ -157,19 +177,35 @@ class _Grader:
         """Return the points of a reply; all points where a training will decide, unless a name is missing."""
         if exercise.trained is None:
             return self._grade(exercise, reply).points
-        return 0 if reply.note or any("NameError" in line for line in reply.answers) else exercise.points
+        return (
+            0
+            if reply.note or any("NameError" in line for line in reply.answers)
+            else exercise.points
+        )
 
     def row(self, one: Submission, exercise: Exercise, reply: Reply) -> GradeRow:
         """Return the row of a reply."""
         grade = self._grade(exercise, reply)
         reason = visible(grade.reason)
         return GradeRow(
-            one.student, one.notebook, exercise.id, grade.points, grade.out_of, reason, self.seed, as_json(grade)
+            one.student,
+            one.notebook,
+            exercise.id,
+            grade.points,
+            grade.out_of,
+            reason,
+            self.seed,
+            as_json(grade),
         )
 
     def _replies(self, programs: Sequence[tuple[Exercise, list[str]]]) -> dict[str, Reply]:
-        asked = [request_of(grading_cases(exercise, self.seed), program) for exercise, program in programs]
-        shared = {request.exercise: self._shared.reply(request) for request in asked if request.run_by}
+        asked = [
+            request_of(grading_cases(exercise, self.seed), program)
+            for exercise, program in programs
+        ]
+        shared = {
+            request.exercise: self._shared.reply(request) for request in asked if request.run_by
+        }
         return shared | self.runner.run([request for request in asked if not request.run_by])
 
     def _needs_training(self, exercise: Exercise, reply: Reply) -> bool:
@@ -191,7 +227,9 @@ class _Grader:
                 answers += [[late] * len(group) for group in cases.cases[len(answers) :]]
             return judge(cases, answers)
         except Exception as error:  # grading continues whatever the answers are
-            return Grade(exercise, (), complete=True, note=f"the answers cannot be read: {str(error)[:100]}")
+            return Grade(
+                exercise, (), complete=True, note=f"the answers cannot be read: {str(error)[:100]}"
+            )
 
 
 class SharedReplies:
@@ -231,7 +269,9 @@ def sliced(submission: Submission, exercise: Exercise, *, whole: bool = False) -
     except Unreadable:
         raise
     except Exception as error:  # grading continues whatever is in the cells
-        raise Unreadable(f"it cannot be graded: {type(error).__name__}: {str(error)[:100]}") from error
+        raise Unreadable(
+            f"it cannot be graded: {type(error).__name__}: {str(error)[:100]}"
+        ) from error
 
 
 def request_of(cases: CaseSet, program: list[str]) -> Request:
@@ -263,4 +303,8 @@ def _place(cases: CaseSet, reply: Reply) -> str:
     if not reply.ran:
         return "; while its cell ran"
     reached, names = len(reply.answers), [check.name for check in cases.checks]
-    return f"; at check {reached + 1} of {len(names)}, {names[reached]!r}" if reached < len(names) else ""
+    return (
+        f"; at check {reached + 1} of {len(names)}, {names[reached]!r}"
+        if reached < len(names)
+        else ""
+    )

@@ -46,7 +46,12 @@ def difference(expected: object, got: object, ulps: int = 0, two_zeros: bool = F
         return f"{got.message}\n{got.where}".strip()
     if isinstance(got, Outcome):
         return None if got.passed else got.says
-    if two_zeros and type(expected) is type(got) is float and expected == got and str(expected) != str(got):
+    if (
+        two_zeros
+        and type(expected) is type(got) is float
+        and expected == got
+        and str(expected) != str(got)
+    ):
         return _sentence("", show(expected), f"{show(got)}: zero has a sign too")
     return _differ(expected, got, ulps, "")
 
@@ -67,7 +72,9 @@ def show(value: object) -> str:
         case torch.Tensor() | np.ndarray():
             return _show_elements(value)
         case list() | tuple():
-            inside = ", ".join(show(item) for item in value[:SHOWN]) + (", ..." if len(value) > SHOWN else "")
+            inside = ", ".join(show(item) for item in value[:SHOWN]) + (
+                ", ..." if len(value) > SHOWN else ""
+            )
             inside += "," if isinstance(value, tuple) and len(value) == 1 else ""
             return f"[{inside}]" if isinstance(value, list) else f"({inside})"
         case dict():
@@ -128,7 +135,11 @@ def _differ(expected: object, got: object, ulps: int, at: str) -> str | None:
         return _fields_differ(expected, got, ulps, at, "[{!r}]")
     if isinstance(expected, Instance) and isinstance(got, Instance) and expected.name == got.name:
         return _fields_differ(expected.fields, got.fields, ulps, at, ".{}")
-    if isinstance(expected, bool) and isinstance(got, torch.Tensor) and (got.dtype, got.dim()) == (torch.bool, 0):
+    if (
+        isinstance(expected, bool)
+        and isinstance(got, torch.Tensor)
+        and (got.dtype, got.dim()) == (torch.bool, 0)
+    ):
         got = bool(got)  # what torch.isfinite(...).all() returns
     if _is_number(expected) and _is_number(got):
         return _numbers_differ(cast(float, expected), cast(float, got), ulps, at)
@@ -137,17 +148,26 @@ def _differ(expected: object, got: object, ulps: int, at: str) -> str | None:
     return _sentence(at, f"{_kind(expected)}", _kind(got))
 
 
-def _sequences_differ(expected: Sequence[object], got: Sequence[object], ulps: int, at: str) -> str | None:
+def _sequences_differ(
+    expected: Sequence[object], got: Sequence[object], ulps: int, at: str
+) -> str | None:
     if len(expected) != len(got):
         return _sentence(at, f"a length of {len(expected)}", f"{len(got)}")
-    found = (_differ(a, b, ulps, f"{at}[{i}]") for i, (a, b) in enumerate(zip(expected, got, strict=True)))
+    found = (
+        _differ(a, b, ulps, f"{at}[{i}]")
+        for i, (a, b) in enumerate(zip(expected, got, strict=True))
+    )
     return next((each for each in found if each is not None), None)
 
 
-def _fields_differ(expected: dict[Any, object], got: dict[Any, object], ulps: int, at: str, style: str) -> str | None:
+def _fields_differ(
+    expected: dict[Any, object], got: dict[Any, object], ulps: int, at: str, style: str
+) -> str | None:
     if expected.keys() != got.keys():
         return _sentence(at, f"the keys {_show_keys(expected)}", _show_keys(got))
-    found = (_differ(item, got[key], ulps, at + style.format(key)) for key, item in expected.items())
+    found = (
+        _differ(item, got[key], ulps, at + style.format(key)) for key, item in expected.items()
+    )
     return next((each for each in found if each is not None), None)
 
 
@@ -185,9 +205,15 @@ def _elements_differ(expected: torch.Tensor, got: torch.Tensor, ulps: int, at: s
     if len(wrong) == 0:
         return None
     first = int(wrong[0])
-    index = ", ".join(str(int(i)) for i in np.unravel_index(first, expected.shape)) if expected.dim() else ""
+    index = (
+        ", ".join(str(int(i)) for i in np.unravel_index(first, expected.shape))
+        if expected.dim()
+        else ""
+    )
     a, b = expected.reshape(-1)[first].item(), got.reshape(-1)[first].item()
-    return _sentence(f"{at}[{index}]" if index else at, *_distinct(a, b)) + _in_bits(expected.dtype, a, b)
+    return _sentence(f"{at}[{index}]" if index else at, *_distinct(a, b)) + _in_bits(
+        expected.dtype, a, b
+    )
 
 
 def _in_bits(dtype: torch.dtype, expected: float, got: float) -> str:

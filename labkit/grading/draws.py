@@ -23,7 +23,9 @@ def whole(random: Random, shape: tuple[int, ...], low: int, high: int) -> Tensor
     >>> numbers.shape, sorted(set(numbers.abs().flatten().tolist()) - {5, 6, 7})
     (torch.Size([2, 3]), [])
     """
-    numbers = [float(random.choice((-1, 1)) * random.randrange(low, high)) for _ in range(math.prod(shape))]
+    numbers = [
+        float(random.choice((-1, 1)) * random.randrange(low, high)) for _ in range(math.prod(shape))
+    ]
     return torch.tensor(numbers).reshape(shape)
 
 

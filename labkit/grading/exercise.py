@@ -77,7 +77,9 @@ Edit: TypeAlias = tuple[str, str]
 
 
 def _unknown(*_: object) -> object:
-    raise TypeError("expected an exercise of the course, whose reference and edits labkit.grading.exercises fills in")
+    raise TypeError(
+        "expected an exercise of the course, whose reference and edits labkit.grading.exercises fills in"
+    )
 
 
 @dataclass(frozen=True)

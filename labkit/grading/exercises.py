@@ -65,18 +65,28 @@ def exercises_of(lesson: Lesson) -> tuple[Exercise, ...]:
     """
     if not lesson.text.is_file():
         return stored_exercises(lesson)
-    known, module, place = questions(lesson.text), lesson.module("exercises"), lesson.folder / "exercises.py"
+    known, module, place = (
+        questions(lesson.text),
+        lesson.module("exercises"),
+        lesson.folder / "exercises.py",
+    )
     if module is None:
         if known:
             raise CourseError(f"{place} is missing; lesson.py has the exercises {', '.join(known)}")
         return ()
     found: tuple[Exercise, ...] = tuple(getattr(module, "EXERCISES", ()))
     if unknown := [exercise.id for exercise in found if exercise.id not in known]:
-        raise CourseError(f"{place}: exercise {unknown[0]}: lesson.py has no cell with the tag exercise-{unknown[0]}")
+        raise CourseError(
+            f"{place}: exercise {unknown[0]}: lesson.py has no cell with the tag exercise-{unknown[0]}"
+        )
     if missing := known.keys() - {exercise.id for exercise in found}:
-        raise CourseError(f"{place}: lesson.py has the exercise {min(missing)}, which EXERCISES lacks")
+        raise CourseError(
+            f"{place}: lesson.py has the exercise {min(missing)}, which EXERCISES lacks"
+        )
     solutions = Solutions(lesson.text)
-    return tuple(_joined(exercise, lesson.name, known[exercise.id], solutions) for exercise in found)
+    return tuple(
+        _joined(exercise, lesson.name, known[exercise.id], solutions) for exercise in found
+    )
 
 
 def _joined(exercise: Exercise, lesson: str, question: Question, solutions: Solutions) -> Exercise:
@@ -100,6 +110,8 @@ def _all(course: tuple[Lesson, ...]) -> dict[str, Exercise]:
     for lesson in course:
         for exercise in exercises_of(lesson):
             if exercise.id in found:
-                raise CourseError(f"{lesson.folder}: exercise {exercise.id} is also in {found[exercise.id].lesson}")
+                raise CourseError(
+                    f"{lesson.folder}: exercise {exercise.id} is also in {found[exercise.id].lesson}"
+                )
             found[exercise.id] = exercise
     return found

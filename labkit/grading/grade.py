@@ -20,7 +20,9 @@ _STYLE = (
     "color:var(--jp-ui-font-color1,inherit);border:1px solid var(--jp-border-color2,#888);"
     "border-radius:4px;padding:8px 12px;margin:4px 0;max-width:60em"
 )
-_MARK = "font-weight:600;white-space:nowrap;padding-right:1em;vertical-align:top;text-align:left;color:"
+_MARK = (
+    "font-weight:600;white-space:nowrap;padding-right:1em;vertical-align:top;text-align:left;color:"
+)
 _PASS, _FAIL = "var(--jp-success-color0,#1b7a36)", "var(--jp-error-color0,#b3261e)"
 _CODE = (
     "font-family:var(--jp-code-font-family,monospace);font-size:clamp(var(--jp-code-font-size,13px),0.85vw,17px);white-space:pre-wrap;"
@@ -85,7 +87,9 @@ class Grade:
     @property
     def bytes(self) -> int:
         """Return the memory that the answer's run kept between two steps; 0 if it does not count."""
-        return max((outcome.bytes for verdict in self.verdicts for outcome in verdict.outcomes), default=0)
+        return max(
+            (outcome.bytes for verdict in self.verdicts for outcome in verdict.outcomes), default=0
+        )
 
     @property
     def unsolved(self) -> bool:
@@ -133,10 +137,16 @@ def summary(grade: Grade) -> str:
     if not total:
         return f"{points}. {grade.note}"
     if grade.complete:
-        return f"{passed} of {total} checks pass: {points}." + (f" {grade.note}" if grade.note else "")
+        return f"{passed} of {total} checks pass: {points}." + (
+            f" {grade.note}" if grade.note else ""
+        )
     if passed < total:
         return f"{passed} of {total} checks pass: {points}."
-    left = f", and {grade.out_of - grade.points} more for the same at grading" if grade.points < grade.out_of else ""
+    left = (
+        f", and {grade.out_of - grade.points} more for the same at grading"
+        if grade.points < grade.out_of
+        else ""
+    )
     return f"Solved. {passed} of {total} checks pass: {points}{left}. Grading repeats them on further cases."
 
 
@@ -163,7 +173,9 @@ def as_json(grade: Grade) -> dict[str, Any]:
          "rows": [] if verdict.check.hidden or grade.unsolved else _rows(grade, verdict)}
         for verdict in grade.verdicts
     ]  # fmt: skip
-    known = {"name": grade.mistake.name, "sentence": grade.mistake.sentence} if grade.mistake else None
+    known = (
+        {"name": grade.mistake.name, "sentence": grade.mistake.sentence} if grade.mistake else None
+    )
     return {"checks": checks, "mistake": known, "summary": summary(grade), "bytes": grade.bytes}
 
 
@@ -184,7 +196,9 @@ def checks_html(details: Mapping[str, Any]) -> str:
     rows = ""
     for check in details.get("checks", ()):
         inside = "".join(
-            f"<tr {plain}>" + "".join(f'<td style="{_CODE}">{escape(str(text))}</td>' for text in row) + "</tr>"
+            f"<tr {plain}>"
+            + "".join(f'<td style="{_CODE}">{escape(str(text))}</td>' for text in row)
+            + "</tr>"
             for row in check["rows"]
         )
         colour, mark = (_PASS if check["mark"].endswith("pass") else _FAIL), escape(check["mark"])
@@ -225,4 +239,8 @@ def _rows(grade: Grade, verdict: Verdict) -> list[tuple[str, str]]:
     if whole and (first == said or first.startswith(f"{said}: ")):
         first = first.removeprefix(said).removeprefix(": ")
     lines = [first, *rest] if first else rest
-    return [*example.inputs, *whole, *(("" if at else "differs", line) for at, line in enumerate(lines))]
+    return [
+        *example.inputs,
+        *whole,
+        *(("" if at else "differs", line) for at, line in enumerate(lines)),
+    ]

@@ -143,7 +143,12 @@ def earned(exercise_id: str, function: object, seed: int) -> int:
 def visible_cases(exercise: Exercise) -> CaseSet:
     """Return the cases of a notebook: those of the visible checks, the same every time."""
     checks = tuple(check for check in exercise.checks if not check.hidden)
-    return CaseSet(exercise, checks, tuple(tuple(draw_cases(exercise, check, VISIBLE_SEED)) for check in checks), False)
+    return CaseSet(
+        exercise,
+        checks,
+        tuple(tuple(draw_cases(exercise, check, VISIBLE_SEED)) for check in checks),
+        False,
+    )
 
 
 @lru_cache(maxsize=256)
@@ -151,7 +156,9 @@ def grading_cases(exercise: Exercise, seed: int) -> CaseSet:
     """Return the cases of grading: the notebook's, then those of this seed."""
     visible = visible_cases(exercise)
     shown = dict(zip(visible.checks, visible.cases, strict=True))
-    cases = tuple((*shown.get(check, ()), *draw_cases(exercise, check, seed)) for check in exercise.checks)
+    cases = tuple(
+        (*shown.get(check, ()), *draw_cases(exercise, check, seed)) for check in exercise.checks
+    )
     return CaseSet(exercise, exercise.checks, cases, True)
 
 
@@ -160,11 +167,16 @@ def draw_cases(exercise: Exercise, check: Check, seed: int) -> list[Case]:
     return check.cases(random.Random(f"{seed} {exercise.id} {check.name}"))
 
 
-def answers_of(case_set: CaseSet, function: object, withheld: Sequence[object] = ()) -> list[list[Json]]:
+def answers_of(
+    case_set: CaseSet, function: object, withheld: Sequence[object] = ()
+) -> list[list[Json]]:
     """Return the answers of `function` to every case of every check; it must not call what is `withheld`."""
     exercise = case_set.exercise
     rules = (withheld, exercise.may_change, exercise.run_by)
-    return [[answer_case(function, exercise.call, case, *rules) for case in cases] for cases in case_set.cases]
+    return [
+        [answer_case(function, exercise.call, case, *rules) for case in cases]
+        for cases in case_set.cases
+    ]
 
 
 def judge(case_set: CaseSet, answers: list[list[Json]], note: str = "") -> Grade:
@@ -182,17 +194,29 @@ def judge(case_set: CaseSet, answers: list[list[Json]], note: str = "") -> Grade
 
 
 def _judge(case_set: CaseSet, answers: list[list[Json]], note: str) -> Grade:
-    expected, obtained = known_outcomes(case_set, case_set.exercise.reference), outcomes_of(case_set, answers)
+    expected, obtained = (
+        known_outcomes(case_set, case_set.exercise.reference),
+        outcomes_of(case_set, answers),
+    )
     right = known_answers(case_set, case_set.exercise.reference)
     verdicts = tuple(
-        _verdict(case_set.exercise, check, cases, theirs, yours, [a == b for a, b in zip(written, answer, strict=True)])
+        _verdict(
+            case_set.exercise,
+            check,
+            cases,
+            theirs,
+            yours,
+            [a == b for a, b in zip(written, answer, strict=True)],
+        )
         for check, cases, theirs, yours, written, answer in zip(
             case_set.checks, case_set.cases, expected, obtained, right, answers, strict=True
         )
     )
     is_right = all(verdict.passed or verdict.unsolved for verdict in verdicts)
     mistakes = () if is_right else case_set.exercise.mistakes
-    known = next((mistake for mistake in mistakes if _makes(case_set, mistake.answer, obtained)), None)
+    known = next(
+        (mistake for mistake in mistakes if _makes(case_set, mistake.answer, obtained)), None
+    )
     return Grade(case_set.exercise, verdicts, known, case_set.complete, note)
 
 
@@ -201,7 +225,10 @@ def known_answers(case_set: CaseSet, function: Callable[..., object]) -> list[li
     """Return the answers of a reference or a known mistake, computed once."""
     if isinstance(function, StoredAnswers):
         return [[[] for _ in cases] for cases in case_set.cases]  # only their outcomes are stored
-    with _one_at_a_time, warnings.catch_warnings(action="ignore"):  # overflows in it do not concern the learner
+    with (
+        _one_at_a_time,
+        warnings.catch_warnings(action="ignore"),
+    ):  # overflows in it do not concern the learner
         return answers_of(case_set, function)
 
 
@@ -233,10 +260,19 @@ def _verdict(
     """Return the verdict on a check; where `same`, answers are identical and need no comparison."""
     outcomes = tuple(answer for answer in obtained if isinstance(answer, Outcome))
     for case, right, answer, equal in zip(cases, expected, obtained, same, strict=True):
-        mismatch = None if equal and not outcomes else difference(right, answer, exercise.ulps, exercise.two_zeros)
+        mismatch = (
+            None
+            if equal and not outcomes
+            else difference(right, answer, exercise.ulps, exercise.two_zeros)
+        )
         if mismatch is not None:
             unsolved = isinstance(answer, Failure) and answer.kind == "unsolved"
-            return Verdict(check, _counter_example(exercise, check, case, right, answer, mismatch), unsolved, outcomes)
+            return Verdict(
+                check,
+                _counter_example(exercise, check, case, right, answer, mismatch),
+                unsolved,
+                outcomes,
+            )
     return Verdict(check, outcomes=outcomes)
 
 
@@ -244,7 +280,9 @@ def _counter_example(
     exercise: Exercise, check: Check, case: Case, right: object, answer: object, mismatch: str
 ) -> CounterExample:
     values = [] if exercise.run_by else [_text(exercise, load(dump(argument))) for argument in case]
-    expected = check.name if isinstance(right, Outcome) else _text(exercise, right)  # reveals no right answer
+    expected = (
+        check.name if isinstance(right, Outcome) else _text(exercise, right)
+    )  # reveals no right answer
     got = _text(exercise, answer)
     if exercise.codes and type(right) is type(answer) is int:
         mismatch = f"expected {expected}, got {got}"
@@ -261,19 +299,33 @@ def _text(exercise: Exercise, value: object) -> str:
     return show(value)
 
 
-def _makes(case_set: CaseSet, mistaken: Callable[..., object], obtained: list[list[object]]) -> bool:
+def _makes(
+    case_set: CaseSet, mistaken: Callable[..., object], obtained: list[list[object]]
+) -> bool:
     """Return whether a known mistake gives the same answer to every case."""
     if isinstance(mistaken, StoredMistake):
         return mistaken.digest == digest(obtained, case_set.exercise)
     pairs = zip(known_outcomes(case_set, mistaken), obtained, strict=True)
-    return all(_same(a, b, case_set.exercise) for theirs, group in pairs for a, b in zip(theirs, group, strict=True))
+    return all(
+        _same(a, b, case_set.exercise)
+        for theirs, group in pairs
+        for a, b in zip(theirs, group, strict=True)
+    )
 
 
 def _same(mistaken: object, answer: object, exercise: Exercise) -> bool:
     if isinstance(mistaken, Failure) or isinstance(answer, Failure):
-        return isinstance(mistaken, Failure) and isinstance(answer, Failure) and mistaken.message == answer.message
+        return (
+            isinstance(mistaken, Failure)
+            and isinstance(answer, Failure)
+            and mistaken.message == answer.message
+        )
     if isinstance(mistaken, Outcome) or isinstance(answer, Outcome):
-        return isinstance(mistaken, Outcome) and isinstance(answer, Outcome) and mistaken.facts == answer.facts
+        return (
+            isinstance(mistaken, Outcome)
+            and isinstance(answer, Outcome)
+            and mistaken.facts == answer.facts
+        )
     return difference(mistaken, answer, exercise.ulps, exercise.two_zeros) is None
 
 
@@ -292,7 +344,10 @@ def problems(lesson: Lesson) -> list[str]:
             found.append(
                 f"{lesson.folder / 'hints.toml'}: exercise {exercise.id}: expected {HINTS} hints, got {len(own)}"
             )
-        found += [f"{lesson.folder / 'exercises.py'}: exercise {exercise.id}: {what}" for what in _faults(exercise)]
+        found += [
+            f"{lesson.folder / 'exercises.py'}: exercise {exercise.id}: {what}"
+            for what in _faults(exercise)
+        ]
     return found
 
 

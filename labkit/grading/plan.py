@@ -21,7 +21,9 @@ DAY, MINUTE = 24 * 60 * 60, 60
 EARLIEST = datetime(2020, 1, 1).timestamp()  # archives and clocks without a time say 1980 or 1970
 
 
-def plan(submissions: Sequence[Submission], lesson: str | None) -> list[tuple[Submission, list[Exercise]]]:
+def plan(
+    submissions: Sequence[Submission], lesson: str | None
+) -> list[tuple[Submission, list[Exercise]]]:
     """Return the exercises to grade from each notebook, students in order, each exercise once for each student.
 
     lesson   grade this one only; None: every lesson that some notebook belongs to, or all if none is recognized
@@ -29,8 +31,12 @@ def plan(submissions: Sequence[Submission], lesson: str | None) -> list[tuple[Su
     whole = Counter(exercise.lesson for exercise in EXERCISES.values())
     graded = {lesson} if lesson else {one.lesson for one in submissions if one.lesson}
     if not lesson:  # a notebook also counts for a lesson of which it holds half of the exercises
-        graded |= {name for one in submissions for name, n in one.lessons.items() if 2 * n >= whole[name]}
-    exercises = [exercise for exercise in EXERCISES.values() if not graded or exercise.lesson in graded]
+        graded |= {
+            name for one in submissions for name, n in one.lessons.items() if 2 * n >= whole[name]
+        }
+    exercises = [
+        exercise for exercise in EXERCISES.values() if not graded or exercise.lesson in graded
+    ]
     rows: dict[Submission, list[Exercise]] = {}
     for student in dict.fromkeys(one.student for one in submissions):
         own = [one for one in submissions if one.student == student]
@@ -51,7 +57,9 @@ def _source_of(exercise: Exercise, student: str, own: Sequence[Submission]) -> S
     for group in (answered, with_cell, of_lesson, [one for one in own if one.lesson is None]):
         if group:
             return max(group, key=lambda one: (one.lesson == exercise.lesson, own.index(one)))
-    return Submission(student, "", None, refused=f"no notebook of lesson {exercise.lesson} was handed in")
+    return Submission(
+        student, "", None, refused=f"no notebook of lesson {exercise.lesson} was handed in"
+    )
 
 
 # --- attempts and lateness ---
@@ -67,7 +75,9 @@ def due_time(text: str) -> float:
         ValueError: it is neither.
     """
     when = datetime.fromisoformat(text)
-    return (datetime.combine(when, time(23, 59, 59)) if len(text) == len("2026-11-30") else when).timestamp()
+    return (
+        datetime.combine(when, time(23, 59, 59)) if len(text) == len("2026-11-30") else when
+    ).timestamp()
 
 
 def modified(submission: Submission) -> float:
@@ -90,7 +100,9 @@ def implausible_times(submissions: Sequence[Submission], now: float) -> list[str
 
     now   in seconds since 1970
     """
-    doubtful = [one for one in submissions if one.path and not EARLIEST <= modified(one) <= now + MINUTE]
+    doubtful = [
+        one for one in submissions if one.path and not EARLIEST <= modified(one) <= now + MINUTE
+    ]
     message = "{0.student}: {0.notebook} has the time {1}, which cannot be right; check yourself whether it is late"
     return [message.format(one, _date(modified(one))) for one in doubtful]
 
@@ -102,7 +114,9 @@ def _date(seconds: float) -> str:
         return f"{seconds:.0f} s after 1970"
 
 
-def attempts(submissions: Sequence[Submission], take: str | None, due: float | None = None) -> list[list[Submission]]:
+def attempts(
+    submissions: Sequence[Submission], take: str | None, due: float | None = None
+) -> list[list[Submission]]:
     """Return the submissions to grade, round by round.
 
     take   "last": each learner's last notebook of a lesson, in time if one is; "best": each in a round of its own,

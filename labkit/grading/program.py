@@ -26,7 +26,9 @@ from labkit.grading.exercise import Exercise
 _CELL_MAGIC = re.compile(r"\A(\s*)%%(?=time\b|timeit\b|capture\b|prun\b)")
 _TIMED = re.compile(r"^([ \t]*|[\w, ]+=[ \t]*)%time[ \t]+(?=\S)", re.MULTILINE)
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)?")  # as Python's tokenizer splits lines
-_MUTATORS = frozenset("append extend update add insert setdefault sort reverse remove discard pop clear".split())
+_MUTATORS = frozenset(
+    "append extend update add insert setdefault sort reverse remove discard pop clear".split()
+)
 _STAND_INS = {
     "display": "def display(*_, **__): pass",
     "get_ipython": """\
@@ -45,7 +47,9 @@ def get_ipython():
     return Shell()""",
 }
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-MAX_TRANSFORMED = 256 << 10  # characters of one cell that IPython may read; it reads the cell again for each magic
+MAX_TRANSFORMED = (
+    256 << 10
+)  # characters of one cell that IPython may read; it reads the cell again for each magic
 
 
 class Unreadable(Exception):
@@ -93,19 +97,33 @@ def program_of(cells: Sequence[CodeCell], exercise: Exercise, *, whole: bool = F
         Unreadable: the cell was deleted and its function is nowhere else, or it is not Python.
     """
     answers, before, after = _parts(cells, exercise)
-    return [*_needed(answers, before, after, exercise, _statements_of_lessons() if whole else None), *answers]
+    return [
+        *_needed(answers, before, after, exercise, _statements_of_lessons() if whole else None),
+        *answers,
+    ]
 
 
 @lru_cache(maxsize=1)
 def _statements_of_lessons() -> frozenset[str]:
     """Return the statements of all notebooks that learners are given."""
-    cells = (cell for lesson in lessons() for cell in learners_notebook(lesson)["cells"] if cell["cell_type"] == "code")
-    return frozenset(each.source for cell in cells for each in _statements(as_python("".join(cell["source"]))))
+    cells = (
+        cell
+        for lesson in lessons()
+        for cell in learners_notebook(lesson)["cells"]
+        if cell["cell_type"] == "code"
+    )
+    return frozenset(
+        each.source for cell in cells for each in _statements(as_python("".join(cell["source"])))
+    )
 
 
 def defines(cells: Iterable[CodeCell], exercise: Exercise) -> bool:
     """Return whether some cell, of any tag, holds an answer to the exercise that is not the starter."""
-    return any(_answers_in(as_python(cell.source), exercise.entry) for cell in cells if exercise.entry in cell.source)
+    return any(
+        _answers_in(as_python(cell.source), exercise.entry)
+        for cell in cells
+        if exercise.entry in cell.source
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -135,10 +153,18 @@ def bare(source: str) -> str:
     try:
         tree = ast.parse(source)
         for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
+            if (
+                isinstance(node, ast.FunctionDef | ast.ClassDef)
+                and ast.get_docstring(node) is not None
+            ):
                 node.body = node.body[1:] or [ast.Pass()]
         return ast.unparse(tree)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # no Python, or too deep to be written
+    except (
+        SyntaxError,
+        ValueError,
+        RecursionError,
+        MemoryError,
+    ):  # no Python, or too deep to be written
         return source
 
 
@@ -166,7 +192,9 @@ def _transformed(source: str) -> str:
 # --- which cells, which statements ---
 
 
-def _parts(cells: Sequence[CodeCell], exercise: Exercise) -> tuple[list[str], list[Statement], list[Statement]]:
+def _parts(
+    cells: Sequence[CodeCell], exercise: Exercise
+) -> tuple[list[str], list[Statement], list[Statement]]:
     """Return the cells of the answer, and the statements of other cells before and after the exercise's last cell.
 
     A starter is left out if another cell of the exercise holds an answer. If none does, the last answer in any other
@@ -182,11 +210,15 @@ def _parts(cells: Sequence[CodeCell], exercise: Exercise) -> tuple[list[str], li
     problems = [problem for source in own if (problem := _syntax_problem(source))]
     answers = [source for source in own if not _syntax_problem(source)]
     if any(_answers_in(source, exercise.entry) for source in answers):
-        defining = [s for s in answers if any(exercise.entry in each.binds for each in _statements(s))]
+        defining = [
+            s for s in answers if any(exercise.entry in each.binds for each in _statements(s))
+        ]
         answers = [s for s in answers if s not in defining or _answers_in(s, exercise.entry)]
     else:
         answers = [] if problems else answers
-        answers += [s.source for s in [*before, *after] if exercise.entry in s.binds and not s.is_starter][-1:]
+        answers += [
+            s.source for s in [*before, *after] if exercise.entry in s.binds and not s.is_starter
+        ][-1:]
     if not answers:
         deleted = f"its cell was deleted: no code cell has the tag {exercise.tag} or the id {exercise.cell_id}"
         raise Unreadable(problems[0] if problems else deleted)
@@ -195,7 +227,9 @@ def _parts(cells: Sequence[CodeCell], exercise: Exercise) -> tuple[list[str], li
 
 def _answers_in(source: str, entry: str) -> bool:
     """Return whether a cell binds the function to anything but the starter."""
-    return any(entry in statement.binds and not statement.is_starter for statement in _statements(source))
+    return any(
+        entry in statement.binds and not statement.is_starter for statement in _statements(source)
+    )
 
 
 def _needed(
@@ -217,7 +251,9 @@ def _needed(
     inner = _closure({exercise.entry}, own, [], frozenset())
     needed = frozenset[str]().union(*(own[i].uses for i in inner)) - bound
     added = {i for i, s in enumerate(before) if known is not None and s.source not in known}
-    wished = frozenset[str]().union(*(s.uses for s in own), *(before[i].uses for i in added)) - bound
+    wished = (
+        frozenset[str]().union(*(s.uses for s in own), *(before[i].uses for i in added)) - bound
+    )
     builtin = frozenset(vars(builtins))  # only an earlier cell replaces these
     after = [replace(statement, binds=statement.binds - builtin) for statement in after]
     others = [*before, *after]
@@ -227,13 +263,18 @@ def _needed(
     taken |= _closure(wished - needed, light[:early], light[early:], bound)
     used = needed | wished | frozenset[str]().union(*(others[i].uses for i in taken))
     if used - bound - builtin - frozenset[str]().union(*(others[i].binds for i in taken)):
-        taken |= {i for i, statement in enumerate(others) if statement.is_star}  # any of them may bind the rest
+        taken |= {
+            i for i, statement in enumerate(others) if statement.is_star
+        }  # any of them may bind the rest
     stand_ins = [text for name, text in _STAND_INS.items() if name in used]
     return stand_ins + [others[i].source for i in sorted(taken)]
 
 
 def _closure(
-    names: Iterable[str], before: Sequence[Statement], after: Sequence[Statement], bound: frozenset[str]
+    names: Iterable[str],
+    before: Sequence[Statement],
+    after: Sequence[Statement],
+    bound: frozenset[str],
 ) -> set[int]:
     """Return the statements that bind these names, and the names that those use; earlier cells take precedence."""
     statements, taken = [*before, *after], set[int]()
@@ -258,7 +299,9 @@ def _closure(
 def _syntax_problem(source: str) -> str:
     try:
         ast.parse(source)
-    except Exception as error:  # SyntaxError; ValueError, RecursionError, MemoryError for odd or deep sources
+    except (
+        Exception
+    ) as error:  # SyntaxError; ValueError, RecursionError, MemoryError for odd or deep sources
         line = f" in line {error.lineno}" if isinstance(error, SyntaxError) else ""
         return f"syntax error{line}: {getattr(error, 'msg', error)}"
     return ""
@@ -269,7 +312,9 @@ def _statements(source: str) -> list[Statement]:
     """Return the statements of a cell as they are written; [] if it is not Python, or too deep for Python."""
     try:
         body = ast.parse(source).body
-        return [_statement(node, text) for node, text in zip(body, _texts(source, body), strict=True)]
+        return [
+            _statement(node, text) for node, text in zip(body, _texts(source, body), strict=True)
+        ]
     except Exception:
         return []
 
@@ -293,7 +338,9 @@ def _texts(source: str, body: Sequence[ast.stmt]) -> Iterator[str]:
         start, end = first.lineno - 1, (node.end_lineno or node.lineno) - 1
         rows = lines[start : end + 1]
         rows[-1] = rows[-1][: node.end_col_offset]
-        rows[0] = rows[0][0 if first is not node else node.col_offset :]  # a decorator's node begins after the @
+        rows[0] = rows[0][
+            0 if first is not node else node.col_offset :
+        ]  # a decorator's node begins after the @
         yield b"".join(rows).decode().lstrip()
 
 
@@ -307,7 +354,11 @@ def _bound(statement: ast.AST) -> Iterator[str]:
     """Yield the names that a statement binds or changes, except those inside of its functions."""
     for node in _outside_functions(statement):
         match node:
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            case (
+                ast.FunctionDef(name=name)
+                | ast.AsyncFunctionDef(name=name)
+                | ast.ClassDef(name=name)
+            ):
                 yield name
             case ast.Import(names=names) | ast.ImportFrom(names=names):
                 yield from ((alias.asname or alias.name).split(".")[0] for alias in names)
@@ -343,13 +394,21 @@ def _used(statement: ast.stmt, text: str) -> frozenset[str]:
             scope = waiting.pop()
             waiting += scope.get_children()
             is_top = scope.get_type() == "module"
-            names |= {s.get_name() for s in scope.get_symbols() if (s.is_referenced() if is_top else s.is_global())}
+            names |= {
+                s.get_name()
+                for s in scope.get_symbols()
+                if (s.is_referenced() if is_top else s.is_global())
+            }
         return frozenset(names)
-    except Exception:  # an await in a comprehension at the top level, or deeper than the compiler goes
+    except (
+        Exception
+    ):  # an await in a comprehension at the top level, or deeper than the compiler goes
         return frozenset(node.id for node in ast.walk(statement) if isinstance(node, ast.Name))
 
 
 def _is_light(statement: ast.stmt) -> bool:
     if isinstance(statement, (ast.Assign, ast.AnnAssign)) and statement.value is not None:
-        return not any(isinstance(node, (ast.Call, ast.Await)) for node in _outside_functions(statement.value))
+        return not any(
+            isinstance(node, (ast.Call, ast.Await)) for node in _outside_functions(statement.value)
+        )
     return isinstance(statement, (*_DEFINITIONS, ast.Import, ast.ImportFrom))

@@ -26,7 +26,9 @@ from labkit.records import write_atomic
 from labkit.records.journal import append_line, read_lines
 
 SCHEMA = "labkit.grades/2"
-_FORMULA = re.compile(r"'*[=+\-@＝＋－＠\t\r\n]")  # the start of a formula, escaped any number of times
+_FORMULA = re.compile(
+    r"'*[=+\-@＝＋－＠\t\r\n]"
+)  # the start of a formula, escaped any number of times
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,9 @@ class GradeRow:
 def in_order(rows: Iterable[GradeRow]) -> list[GradeRow]:
     """Return the rows by student, and for each student in the order of the course."""
     places = {id: place for place, id in enumerate(EXERCISES)}
-    return sorted(rows, key=lambda row: (row.student, places.get(row.exercise, len(places)), row.notebook))
+    return sorted(
+        rows, key=lambda row: (row.student, places.get(row.exercise, len(places)), row.notebook)
+    )
 
 
 def best_of(rounds: Iterable[Iterable[GradeRow]]) -> list[GradeRow]:
@@ -77,16 +81,24 @@ class GradingLog:
     settings   what two gradings must share to be the same; the log's seed is used where the seed is None
     """
 
-    def __init__(self, path: Path | None, settings: Mapping[str, object], earlier: Path | None = None) -> None:
+    def __init__(
+        self, path: Path | None, settings: Mapping[str, object], earlier: Path | None = None
+    ) -> None:
         self.path, self.earlier, self.settings = path, earlier, {"schema": SCHEMA, **settings}
         self.rows: dict[str, list[GradeRow]] = {}
         self._requested = set[str]()
         lines = _log_lines(path) or _log_lines(earlier)
-        seed = lines[0]["seed"] if lines and {**lines[0], "seed": settings["seed"]} == self.settings else None
+        seed = (
+            lines[0]["seed"]
+            if lines and {**lines[0], "seed": settings["seed"]} == self.settings
+            else None
+        )
         if isinstance(seed, int) and settings["seed"] in (None, seed):
             self.settings = lines[0]
             for line in lines[1:]:
-                self.rows.setdefault(str(line["notebook"]), []).extend(GradeRow(*row) for row in line["rows"])
+                self.rows.setdefault(str(line["notebook"]), []).extend(
+                    GradeRow(*row) for row in line["rows"]
+                )
 
     def begin(self, seed: int) -> None:
         """Write the log anew, without damaged lines."""
@@ -113,7 +125,11 @@ class GradingLog:
     def end(self) -> None:
         """Delete the log, or save it as the earlier one, without notebooks that were not handed in again."""
         if self.earlier is not None:
-            self.rows = {notebook: rows for notebook, rows in self.rows.items() if notebook in self._requested}
+            self.rows = {
+                notebook: rows
+                for notebook, rows in self.rows.items()
+                if notebook in self._requested
+            }
             self._write(self.earlier)
         if self.path is not None:
             self.path.unlink(missing_ok=True)
@@ -133,7 +149,9 @@ def logged_rows(path: Path) -> list[GradeRow]:
     """
     lines = _log_lines(path)
     if not lines:
-        raise ValueError(f"expected the log that `labkit grade --changed` writes, FILE.csv.kept; got {path}")
+        raise ValueError(
+            f"expected the log that `labkit grade --changed` writes, FILE.csv.kept; got {path}"
+        )
     rows = [GradeRow(*row) for line in lines[1:] for row in line["rows"]]
     return in_order({(row.student, row.exercise): row for row in rows}.values())
 
@@ -154,7 +172,10 @@ def visible(text: str) -> str:
     >>> visible("a\x1b[31m\n b\u202e")
     'a\\x1b[31m b\\u202e'
     """
-    control, joiners = ("Cc", "Cf", "Cs", "Zl", "Zp"), "\u200c\u200d"  # which are part of some scripts and pictures
+    control, joiners = (
+        ("Cc", "Cf", "Cs", "Zl", "Zp"),
+        "\u200c\u200d",
+    )  # which are part of some scripts and pictures
     return "".join(
         letter.encode("unicode_escape").decode()
         if unicodedata.category(letter) in control and letter not in joiners

@@ -53,7 +53,9 @@ class Solutions:
         try:
             _edited(cells[question[id].place], edits)
         except CourseError as error:
-            raise CourseError(f"{self._text.with_name('exercises.py')}: exercise {id}, {name!r}: {error}") from error
+            raise CourseError(
+                f"{self._text.with_name('exercises.py')}: exercise {id}, {name!r}: {error}"
+            ) from error
 
         def answer(*arguments: Any) -> Any:
             return _function(self._text, id, tuple(edits))(*arguments)
@@ -93,10 +95,16 @@ def _edited(cell: Cell, edits: Sequence[Edit]) -> str:
         parts = re.split(rf"(^ *{BEGIN}$.*?^ *{END}$)", source, flags=re.MULTILINE | re.DOTALL)
         found = sum(part.count(old) for part in parts[1::2])
         if found != 1:
-            raise CourseError(f"expected the text {old!r} once in the solution, found it {found} times")
-        source = "".join([part.replace(old, new) if i % 2 else part for i, part in enumerate(parts)])
+            raise CourseError(
+                f"expected the text {old!r} once in the solution, found it {found} times"
+            )
+        source = "".join(
+            [part.replace(old, new) if i % 2 else part for i, part in enumerate(parts)]
+        )
     if edits and _dumped(source) == _dumped(cell.source):
-        raise CourseError(f"the edits {list(edits)} change nothing: the mistake equals the reference")
+        raise CourseError(
+            f"the edits {list(edits)} change nothing: the mistake equals the reference"
+        )
     return source
 
 

@@ -52,7 +52,9 @@ class StoredMistake:
     digest: str
 
     def __call__(self, *_: object) -> object:
-        raise TypeError("this lab has only a digest of the mistake's answers; the teacher's lab has the mistake")
+        raise TypeError(
+            "this lab has only a digest of the mistake's answers; the teacher's lab has the mistake"
+        )
 
 
 def stored_cases(cases: Sequence[Case], _: Random) -> list[Case]:
@@ -77,7 +79,9 @@ def stored_exercises(lesson: Lesson) -> tuple[Exercise, ...]:
     try:
         exercises: tuple[Exercise, ...] = pickle.loads(gzip.decompress(lesson.judge.read_bytes()))
     except Exception as error:  # whatever unpickling meets
-        raise CourseError(f"{lesson.judge} cannot be read: {type(error).__name__}: {error}") from error
+        raise CourseError(
+            f"{lesson.judge} cannot be read: {type(error).__name__}: {error}"
+        ) from error
     return exercises
 
 
@@ -103,7 +107,9 @@ def _normal_form(value: object, exercise: Exercise) -> object:
         case Instance(name, fields):
             return name, sorted((key, _normal_form(item, exercise)) for key, item in fields.items())
         case dict():
-            return "dict", sorted((repr(key), _normal_form(item, exercise)) for key, item in value.items())
+            return "dict", sorted(
+                (repr(key), _normal_form(item, exercise)) for key, item in value.items()
+            )
         case list() | tuple():
             return [_normal_form(item, exercise) for item in value]
         case torch.Tensor() if value.dtype is torch.bool and value.dim() == 0:
@@ -125,5 +131,7 @@ def _number(value: float, exercise: Exercise) -> str:
         return "0"
     if exercise.ulps and np.isfinite(value):
         fraction, exponent = np.frexp(value)
-        value = float(np.ldexp(np.round(np.ldexp(fraction, COARSE_DIGITS)), int(exponent) - COARSE_DIGITS))
+        value = float(
+            np.ldexp(np.round(np.ldexp(fraction, COARSE_DIGITS)), int(exponent) - COARSE_DIGITS)
+        )
     return value.hex()

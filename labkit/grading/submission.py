@@ -64,7 +64,9 @@ class Submission:
     def lessons(self) -> Counter[str]:
         """For each lesson, how many of its exercises have a cell here."""
         exercises = EXERCISES.values()
-        return Counter(each.lesson for each in exercises if any(cell.belongs_to(each) for cell in self.cells))
+        return Counter(
+            each.lesson for each in exercises if any(cell.belongs_to(each) for cell in self.cells)
+        )
 
     @cached_property
     def lesson(self) -> str | None:
@@ -93,11 +95,17 @@ def find(paths: Iterable[Path], refused: Mapping[Path, str] | None = None) -> li
         if not path.exists():
             raise FileNotFoundError(f"there is no {path}; give a folder of notebooks, or notebooks")
         found += _in_folder(path) if path.is_dir() else [_of_file(path)]
-        inside = {f.relative_to(path): why for f, why in (refused or {}).items() if f != path and path in f.parents}
+        inside = {
+            f.relative_to(path): why
+            for f, why in (refused or {}).items()
+            if f != path and path in f.parents
+        }
         for file, why in inside.items():
             student, name = learner_in(file.parts[0])
             found.append(Submission(student, "/".join(file.parts[1:]) or name, None, refused=why))
-    handed_in = {one.student for one in found if one.path or one.refused}  # an empty folder beside it is ignored
+    handed_in = {
+        one.student for one in found if one.path or one.refused
+    }  # an empty folder beside it is ignored
     return [one for one in found if one.path or one.refused or one.student not in handed_in]
 
 
@@ -122,7 +130,11 @@ def learner_in(name: str) -> tuple[str, str]:
     ('ada', 'ada.ipynb')
     """
     found = MOODLE.fullmatch(name) or CANVAS.fullmatch(name)
-    return (f"{found['who']}_{found['number']}", found["file"]) if found else (name.removesuffix(".ipynb"), name)
+    return (
+        (f"{found['who']}_{found['number']}", found["file"])
+        if found
+        else (name.removesuffix(".ipynb"), name)
+    )
 
 
 def _of_file(path: Path, own: Path | None = None) -> Submission:
@@ -185,9 +197,18 @@ def content_of(path: Path, own: Path | None, most: int = MAX_BYTES) -> bytes:
     try:
         real = path.resolve(strict=True)
         if own is not None and not real.is_relative_to(own):
-            raise Unreadable("it is a link to something outside of what its learner handed in: hand in the file itself")
-        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-        with os.fdopen(os.open(real, flags), "rb") as file:  # non-blocking: it may be a pipe without a writer
+            raise Unreadable(
+                "it is a link to something outside of what its learner handed in: hand in the file itself"
+            )
+        flags = (
+            os.O_RDONLY
+            | getattr(os, "O_NONBLOCK", 0)
+            | getattr(os, "O_NOFOLLOW", 0)
+            | getattr(os, "O_BINARY", 0)
+        )
+        with os.fdopen(
+            os.open(real, flags), "rb"
+        ) as file:  # non-blocking: it may be a pipe without a writer
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode) or status.st_size > most:
                 raise Unreadable(f"not a file of at most {most >> 20} MiB")
@@ -220,7 +241,9 @@ def _read_cells(submission: Submission) -> list[CodeCell]:
         Unreadable: it is not a notebook, or has no code.
     """
     if submission.path is None or submission.refused:
-        raise Unreadable(submission.refused or "no notebook in this student's folder, or none that can be read")
+        raise Unreadable(
+            submission.refused or "no notebook in this student's folder, or none that can be read"
+        )
     try:
         notebook = json.loads(content_of(submission.path, submission.own).decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
@@ -228,9 +251,16 @@ def _read_cells(submission: Submission) -> list[CodeCell]:
     cells = notebook.get("cells") if isinstance(notebook, dict) else None
     if not isinstance(cells, list):
         raise Unreadable("not a notebook: it has no list of cells (expected nbformat 4)")
-    code = [_cell(cell) for cell in cells if isinstance(cell, dict) and cell.get("cell_type") == "code"]
-    if sum(100 + len(cell.source) + len(cell.id) + sum(map(len, cell.tags)) for cell in code) > MAX_CODE:
-        raise Unreadable(f"more code than a lesson takes: {MAX_CODE >> 20} MiB in all cells together is read")
+    code = [
+        _cell(cell) for cell in cells if isinstance(cell, dict) and cell.get("cell_type") == "code"
+    ]
+    if (
+        sum(100 + len(cell.source) + len(cell.id) + sum(map(len, cell.tags)) for cell in code)
+        > MAX_CODE
+    ):
+        raise Unreadable(
+            f"more code than a lesson takes: {MAX_CODE >> 20} MiB in all cells together is read"
+        )
     if not any(cell.source.strip() for cell in code):
         raise Unreadable("empty notebook: no cell holds any code")
     return code

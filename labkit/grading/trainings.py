@@ -53,18 +53,24 @@ class Trainings:
         if missing:
             minutes = len(missing) * USUAL_SECONDS / self.at_once / 60
             progress(f"{recipes} recipes: {len(missing)} trainings, about {minutes:.1f} minutes")
-        for done, job in enumerate(as_completed([pool.submit(self._train, *row) for row in missing.items()]), start=1):
+        for done, job in enumerate(
+            as_completed([pool.submit(self._train, *row) for row in missing.items()]), start=1
+        ):
             job.result()
             left = (time.monotonic() - started) / done * (len(missing) - done)
             if done in (8, 64) or done * 10 // len(missing) > reported:
                 reported = done * 10 // len(missing)
-                progress(f"{recipes} recipes: {done} of {len(missing)} trainings; {left / 60:.1f} minutes to go")
+                progress(
+                    f"{recipes} recipes: {done} of {len(missing)} trainings; {left / 60:.1f} minutes to go"
+                )
         self._missing = {}
 
     def _train(self, key: Key, trained: Trained) -> None:
         train = trained.train
         program = f"from {train.__module__} import {train.__name__}"
-        request = Request("training", [program], train.__name__, "train(task, recipe, seed)", [[packed(key)]])
+        request = Request(
+            "training", [program], train.__name__, "train(task, recipe, seed)", [[packed(key)]]
+        )
         (reply,) = self.runner.run([request], self.limits).values()
         why = reply.note or "the training returned nothing"
         try:

@@ -33,16 +33,22 @@ def count_on_cpu(bits: Tensor, format: Format) -> tuple[int, Counts, Counts]:
         bits: [n] the numbers as int16 or int32.
         format: theirs; its exponents have at most 8 bits.
     """
-    values: NDArray[np.unsignedinteger] = bits.numpy().view(np.uint16 if bits.itemsize == 2 else np.uint32)
+    values: NDArray[np.unsignedinteger] = bits.numpy().view(
+        np.uint16 if bits.itemsize == 2 else np.uint32
+    )
     point = format.significand_bits
     fields: Counts = np.zeros(1 << format.exponent_bits, dtype=np.int64)
     for start in range(0, len(values), LARGE):
         fields += _fields(values[start : start + LARGE], format)
     subnormals: Counts = np.zeros(point, dtype=np.int64)
     for start in range(0, len(values) if fields[0] else 0, PIECE):
-        below = ((values[start : start + PIECE] << 1) >> 1) - 1  # a zero becomes the largest number there is
+        below = (
+            (values[start : start + PIECE] << 1) >> 1
+        ) - 1  # a zero becomes the largest number there is
         small = below[below < (1 << point) - 1].astype(np.float32) + 1
-        subnormals += np.bincount(np.frexp(small)[1] - 1, minlength=point)  # exponents of significands: whole numbers
+        subnormals += np.bincount(
+            np.frexp(small)[1] - 1, minlength=point
+        )  # exponents of significands: whole numbers
     return int(fields[0] - subnormals.sum()), subnormals, fields
 
 

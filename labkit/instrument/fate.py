@@ -45,7 +45,9 @@ def fate(histogram: ExponentHistogram, format: Format) -> Fate:
     0.0
     """
     if not (format.signed and format.has_zero):
-        missing = " and ".join(["no sign"] * (not format.signed) + ["no zero"] * (not format.has_zero))
+        missing = " and ".join(
+            ["no sign"] * (not format.signed) + ["no zero"] * (not format.has_zero)
+        )
         raise ValueError(
             f"fate tells which numbers of either sign underflow to zero; {format.name} has {missing}. "
             "Take a format that has both, as FP16 or E4M3."

@@ -94,7 +94,9 @@ class _Original:
         return self.result
 
 
-def guarded_around(around: Callable[..., Any], failed: Failed, call: Any, /, *args: Any, **kwargs: Any) -> Any:
+def guarded_around(
+    around: Callable[..., Any], failed: Failed, call: Any, /, *args: Any, **kwargs: Any
+) -> Any:
     """Call `around(call, *args)`, and return what `call` returns or raise what it raises, even if `around` fails.
 
     >>> def clumsy(call, x): return call(x) / 0
@@ -121,7 +123,9 @@ class guarded_context:
 
     __slots__ = ("context", "failed", "open", "where")
 
-    def __init__(self, context: AbstractContextManager[Any], failed: Failed, where: str | Callable[..., Any]) -> None:
+    def __init__(
+        self, context: AbstractContextManager[Any], failed: Failed, where: str | Callable[..., Any]
+    ) -> None:
         self.context, self.failed, self.where, self.open = context, failed, where, False
 
     def __enter__(self) -> None:

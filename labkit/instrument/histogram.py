@@ -89,15 +89,21 @@ def exponent_histogram(tensor: Tensor) -> ExponentHistogram:
     counts = np.zeros(FP32_HIGHEST_EXPONENT - FP32_LOWEST_EXPONENT + 1, dtype=np.int64)
     first_normal = format.emin - FP32_LOWEST_EXPONENT
     counts[first_normal - len(subnormals) : first_normal] = subnormals
-    counts[first_normal : first_normal + len(fields) - 2] = fields[1:-1]  # the last field: infinities and NaNs
+    counts[first_normal : first_normal + len(fields) - 2] = fields[
+        1:-1
+    ]  # the last field: infinities and NaNs
     return ExponentHistogram(counts, FP32_LOWEST_EXPONENT, int(zeros), int(fields[-1]))
 
 
 def _check(tensor: Tensor) -> None:
     if not isinstance(tensor, Tensor):
-        raise TypeError(f"exponent_histogram: expected a torch tensor, got {type(tensor).__name__}.")
+        raise TypeError(
+            f"exponent_histogram: expected a torch tensor, got {type(tensor).__name__}."
+        )
     if tensor.layout != torch.strided:
-        stored = "tensor.coalesce().values()" if tensor.layout == torch.sparse_coo else "tensor.values()"
+        stored = (
+            "tensor.coalesce().values()" if tensor.layout == torch.sparse_coo else "tensor.values()"
+        )
         raise TypeError(
             f"exponent_histogram counts dense tensors; this one is laid out as {tensor.layout}. Take {stored} for "
             "the numbers that it stores, or tensor.to_dense() to count the zeros between them too."
@@ -128,8 +134,12 @@ def shift(histogram: ExponentHistogram, log2_scale: int) -> ExponentHistogram:
     1
     """
     if log2_scale % 1 != 0:  # NaN and infinity too
-        raise TypeError(f"a histogram shifts by whole binades; log2_scale is {log2_scale!r}, take a whole number")
-    return ExponentHistogram(histogram.counts, histogram.lo + int(log2_scale), histogram.zeros, histogram.non_finite)
+        raise TypeError(
+            f"a histogram shifts by whole binades; log2_scale is {log2_scale!r}, take a whole number"
+        )
+    return ExponentHistogram(
+        histogram.counts, histogram.lo + int(log2_scale), histogram.zeros, histogram.non_finite
+    )
 
 
 def merge(histograms: Iterable[ExponentHistogram]) -> ExponentHistogram:
@@ -146,4 +156,6 @@ def merge(histograms: Iterable[ExponentHistogram]) -> ExponentHistogram:
     counts = np.zeros(hi - lo, dtype=np.int64)
     for part in parts:
         counts[part.lo - lo : part.lo - lo + len(part.counts)] += part.counts
-    return ExponentHistogram(counts, lo, sum(p.zeros for p in parts), sum(p.non_finite for p in parts))
+    return ExponentHistogram(
+        counts, lo, sum(p.zeros for p in parts), sum(p.non_finite for p in parts)
+    )

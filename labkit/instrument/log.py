@@ -22,7 +22,14 @@ from labkit.formats import FP16, Format
 from labkit.instrument.fate import fate
 from labkit.instrument.guard import Unseen, reporting
 from labkit.instrument.histogram import merge, shift
-from labkit.instrument.records import AgainstFP32, NonFinite, Skip, WatchedStep, window, with_gradient
+from labkit.instrument.records import (
+    AgainstFP32,
+    NonFinite,
+    Skip,
+    WatchedStep,
+    window,
+    with_gradient,
+)
 from labkit.instrument.report import Report
 from labkit.instrument.results import power
 from labkit.instrument.sample import Sample, checksum, dtype_name, local_part
@@ -53,7 +60,9 @@ class Log:
         self.against_fp32: list[AgainstFP32] = []
         self._found: dict[tuple[str, str], Finding] = {}
         self._unseen: dict[str, int] = {}  # what -> first step
-        self._checksums: dict[str, tuple[int, bool]] = {}  # parameter -> its first checksum, whether it moved
+        self._checksums: dict[
+            str, tuple[int, bool]
+        ] = {}  # parameter -> its first checksum, whether it moved
         self._meant: set[str] = set()  # parameters with a gradient other than zero
 
     def report(self, steps: int, running: WatchedStep | None, watch: Listener) -> Report:
@@ -69,10 +78,17 @@ class Log:
         )
         found = list(self._found.values())
         with reporting(watch.failed, "faults"):
-            still = [n for n, (_, moved) in self._checksums.items() if n in self._meant and not moved]
+            still = [
+                n for n, (_, moved) in self._checksums.items() if n in self._meant and not moved
+            ]
             found += faults(report, still)
-        unseen = (*(f"{what} (first in step {step})" for what, step in self._unseen.items()), *watch.failures.values())
-        return replace(report, findings=tuple(sorted(found, key=lambda each: each.step or 0)), unseen=unseen)
+        unseen = (
+            *(f"{what} (first in step {step})" for what, step in self._unseen.items()),
+            *watch.failures.values(),
+        )
+        return replace(
+            report, findings=tuple(sorted(found, key=lambda each: each.step or 0)), unseen=unseen
+        )
 
     def add_finding(self, found: Finding) -> None:
         """Add a finding, unless it is known."""
@@ -91,10 +107,15 @@ class Log:
 
     def record_moves(self, sample: Sample) -> None:
         """Record which parameters a step should move, and which it moved."""
-        self._meant |= {name for name in with_gradient(sample.counts) if sample.moves.get(name, (0, 0))[0]}
+        self._meant |= {
+            name for name in with_gradient(sample.counts) if sample.moves.get(name, (0, 0))[0]
+        }
         for name in sample.moves:
             first, moved = self._checksums[name]
-            self._checksums[name] = (first, moved or sample.counts["updates"][name].finite_non_zero > 0)
+            self._checksums[name] = (
+                first,
+                moved or sample.counts["updates"][name].finite_non_zero > 0,
+            )
 
     @contextmanager
     def replaying(self, what: str) -> Iterator[None]:
@@ -108,7 +129,9 @@ class Log:
 
 
 @torch.no_grad()
-def state_faults(optimizer: Any, weights: Mapping[str, Tensor], step: int, line: str) -> Iterator[Finding]:
+def state_faults(
+    optimizer: Any, weights: Mapping[str, Tensor], step: int, line: str
+) -> Iterator[Finding]:
     """Yield the faults of an optimizer's state after a step: decay without effect, and a zero epsilon."""
     names = {id(weight): name for name, weight in weights.items()}
     for group in optimizer.param_groups:
@@ -120,14 +143,18 @@ def state_faults(optimizer: Any, weights: Mapping[str, Tensor], step: int, line:
             state = optimizer.state.get(weight, {})
             for key in DECAYS.keys() & state.keys():
                 if isinstance(state[key], Tensor):
-                    yield from _decay_of_state(DECAYS[key](group), key, state[key], name, step, line)
+                    yield from _decay_of_state(
+                        DECAYS[key](group), key, state[key], name, step, line
+                    )
             kept = next((s for s in state.values() if isinstance(s, Tensor) and s.dim()), weight)
             if group.get("eps") and not torch.tensor(group["eps"], dtype=kept.dtype):
                 says = f"{group['eps']:g} is zero in {dtype_name(kept)}, and does not prevent a division by zero"
                 yield finding("epsilon is zero", name, step, says, line)
 
 
-def _decay_of_weight(group: Any, weight: Tensor, name: str, step: int, line: str) -> Iterator[Finding]:
+def _decay_of_weight(
+    group: Any, weight: Tensor, name: str, step: int, line: str
+) -> Iterator[Finding]:
     decoupled = group.get("decoupled_weight_decay", "betas" not in group and "momentum" in group)
     rate = float(group.get("lr") or 0) * float(group.get("weight_decay") or 0)
     if decoupled and rate and (share := _unmoved(weight, 1 - rate)) > MOST:
@@ -135,7 +162,9 @@ def _decay_of_weight(group: Any, weight: Tensor, name: str, step: int, line: str
         yield finding("weight decay lost", name, step, says, line)
 
 
-def _decay_of_state(decay: Any, key: str, state: Tensor, name: str, step: int, line: str) -> Iterator[Finding]:
+def _decay_of_state(
+    decay: Any, key: str, state: Tensor, name: str, step: int, line: str
+) -> Iterator[Finding]:
     if 0 < float(decay) < 1 and (share := _unmoved(state, float(decay))) > MOST:
         says = f"{key} in {dtype_name(state)} times {float(decay):g} is the same number for {share:.0%} of it"
         yield finding("optimizer state cannot decay", name, step, says, line)
@@ -154,28 +183,40 @@ def _unmoved(tensor: Tensor, factor: float) -> float:
 def faults(report: Report, never_moved: Iterable[str]) -> Iterator[Finding]:
     """Yield the findings that follow from the counts, each with the first step that shows it."""
     found: dict[tuple[str, str], Finding] = {}
-    settled = bool(report.skips) and report.skips[-1].step < report.steps - 1  # steps were taken after the last skip
+    settled = (
+        bool(report.skips) and report.skips[-1].step < report.steps - 1
+    )  # steps were taken after the last skip
     for bad in report.non_finite:
         what = "scale too high" if bad.by_scale else f"first {bad.value}"
         each = finding(what, bad.layer, bad.step, str(bad), bad.line)
         if bad.by_scale and settled:
-            each = replace(each, status=Status.OK, remedy="", what=f"{bad}; the scaler lowered its scale")
+            each = replace(
+                each, status=Status.OK, remedy="", what=f"{bad}; the scaler lowered its scale"
+            )
         found.setdefault((what, bad.layer), each)
     for watched in report.watched:
         driven = with_gradient(watched.histograms)
         for name, (meant, still) in watched.moves.items():
             if meant and still / meant > MOST and name in driven:
                 says = f"{still / meant:.0%} of its weights have a gradient and are the same number after the step"
-                swallowed = finding("updates swallowed", name, watched.step, says, watched.lines.get("step", ""))
+                swallowed = finding(
+                    "updates swallowed", name, watched.step, says, watched.lines.get("step", "")
+                )
                 found.setdefault(("updates swallowed", name), swallowed)
     yield from found.values()
-    first_step, lines = (report.watched[0].step, report.watched[0].lines) if report.watched else (0, {})
+    first_step, lines = (
+        (report.watched[0].step, report.watched[0].lines) if report.watched else (0, {})
+    )
     for name in never_moved:
         says = "it has gradients, and is the same in all sampled steps"
         yield finding("never moved", name, first_step, says, lines.get("step", ""))
-    skipped = [skip for n, skip in enumerate(reversed(report.skips)) if skip.step == report.steps - 1 - n][::-1]
+    skipped = [
+        skip for n, skip in enumerate(reversed(report.skips)) if skip.step == report.steps - 1 - n
+    ][::-1]
     scales = [skip.scale for skip in skipped]
-    if (in_a_row := skips_in_a_row(scales, report.steps, never_taken=len(skipped) == report.steps)) is not None:
+    if (
+        in_a_row := skips_in_a_row(scales, report.steps, never_taken=len(skipped) == report.steps)
+    ) is not None:
         yield in_a_row
     lost = list(_underflow(report))
     yield from lost or _scale_too_low(report)  # one fault: the underflow by name is more specific
@@ -195,7 +236,9 @@ def skips_in_a_row(scales: Sequence[float], step: int, *, never_taken: bool) -> 
         return None
     what = f"the last {len(scales)} steps were skipped, "
     if len(set(scales)) == 1:
-        return finding("scale does not fall", "", step, f"{what}all at a scale of {power(scales[0])}")
+        return finding(
+            "scale does not fall", "", step, f"{what}all at a scale of {power(scales[0])}"
+        )
     if never_taken and scales[-1] >= FIRST_SCALE:
         return None
     return finding("scale falls", "", step, f"{what}down to a scale of {scales[-1]:g}")
@@ -208,22 +251,34 @@ def _scale_too_low(report: Report) -> Iterator[Finding]:
         driven, used = with_gradient(watched.histograms), math.floor(math.log2(watched.scale))
         for kind, names in (
             ("activation gradients", watched.half),
-            ("weight gradients", [n for n in watched.moves if n in driven and n.rpartition(".")[0] in watched.half]),
+            (
+                "weight gradients",
+                [n for n in watched.moves if n in driven and n.rpartition(".")[0] in watched.half],
+            ),
         ):
             mine = [h for name in names if (h := gradients.get(f"{kind} of {name}")) is not None]
             if not mine:
                 continue
-            low, high = max(window(h, FP16).low for h in mine), min(w.high for w in report.safe_scales().values())
+            low, high = (
+                max(window(h, FP16).low for h in mine),
+                min(w.high for w in report.safe_scales().values()),
+            )
             fates = fate(shift(merge(mine), used), FP16)
             lost = fates.underflowed + fates.subnormal
             if used < low or lost > MOST:
-                what = f"the {kind} of {len(mine)} layers" if names is watched.half else f"{len(mine)} {kind}"
+                what = (
+                    f"the {kind} of {len(mine)} layers"
+                    if names is watched.half
+                    else f"{len(mine)} {kind}"
+                )
                 first = max(low, used + 1)
                 says = (
                     f"{lost:.0%} of {what} are zero or subnormal in FP16 at a scale of 2^{used}; "
                     f"scales from 2^{first} to 2^{max(high, first)} keep them"
                 )
-                yield finding("scale too low", "", watched.step, says, watched.lines.get("backward", ""))
+                yield finding(
+                    "scale too low", "", watched.step, says, watched.lines.get("backward", "")
+                )
                 return
 
 
@@ -236,7 +291,11 @@ def _underflow(report: Report) -> Iterator[Finding]:
             says = "the gradient at the model's outputs is zero: it underflowed before them"
             yield finding("underflow", "", beside.step, says, line)
         for kind, layers in beside.lost.items():
-            bad = {n: lost / alive for n, (lost, alive) in layers.items() if alive and lost / alive > MOST}
+            bad = {
+                n: lost / alive
+                for n, (lost, alive) in layers.items()
+                if alive and lost / alive > MOST
+            }
             if len(bad) > 1 and len(bad) == sum(alive > 0 for _, alive in layers.values()):
                 bad = {"": min(bad.values())}
             for name, share in bad.items():

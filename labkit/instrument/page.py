@@ -22,12 +22,23 @@ from labkit.formats import FORMATS, Format
 from labkit.instrument.fate import Fate, fate
 from labkit.instrument.histogram import ExponentHistogram, merge, shift
 from labkit.instrument.records import KINDS, Window, window
-from labkit.instrument.results import MOST_NAMES, Results, grouped, numbers, power, run_in_words, step_of
+from labkit.instrument.results import (
+    MOST_NAMES,
+    Results,
+    grouped,
+    numbers,
+    power,
+    run_in_words,
+    step_of,
+)
 from labkit.records.findings import SIGNS, Finding, Status
 
 ZONES = ("underflowed", "subnormal", "normal", "overflowed")
 GRADIENTS = ("activation gradients", "weight gradients")
-TITLES = {"activation gradients": "Gradients at the layers' outputs", "weight gradients": "Gradients of the parameters"}
+TITLES = {
+    "activation gradients": "Gradients at the layers' outputs",
+    "weight gradients": "Gradients of the parameters",
+}
 SHOWN = (-110, 60)  # exponents in a histogram, at most
 MANY_ROWS = 16  # a table with more of them scrolls
 LEAST = 0.001  # share that is worth a mention
@@ -48,7 +59,9 @@ def body(report: Results) -> str:
     if report.watched:
         parts += [_scales(report), _map(report), _histograms(report)]
     style = STYLE.read_text(encoding="utf-8")
-    return f'<style>{style}</style><div class="labkit-watch">{"".join(parts)}{_details(report)}</div>'
+    return (
+        f'<style>{style}</style><div class="labkit-watch">{"".join(parts)}{_details(report)}</div>'
+    )
 
 
 def _title(report: Results) -> str:
@@ -56,10 +69,18 @@ def _title(report: Results) -> str:
 
 
 def _verdict(report: Results) -> str:
-    kinds = list(dict.fromkeys(each.name for status in (Status.BAD, Status.WARN) for each in report.of(status)))
+    kinds = list(
+        dict.fromkeys(
+            each.name for status in (Status.BAD, Status.WARN) for each in report.of(status)
+        )
+    )
     all_well = Status.OK if report.steps else Status.WARN
     status = next((s for s in (Status.BAD, Status.WARN) if any(report.of(s))), all_well)
-    named = f": {', '.join(kinds[:MOST_NAMES])}" + " and more" * (len(kinds) > MOST_NAMES) + "." if kinds else "."
+    named = (
+        f": {', '.join(kinds[:MOST_NAMES])}" + " and more" * (len(kinds) > MOST_NAMES) + "."
+        if kinds
+        else "."
+    )
     headline = _powers(report.summary.removesuffix(".")) + escape(named)
     where = escape(run_in_words(report))
     return f'<div class="verdict {status}"><h1>{SIGNS[status]} {headline}</h1><p class="quiet">{where}</p></div>'
@@ -74,9 +95,17 @@ def _findings(report: Results) -> str:
 def _card(group: list[Finding]) -> str:
     first, layers = group[0], list(dict.fromkeys(each.layer for each in group if each.layer))
     names = ", ".join(f"<code>{escape(name)}</code>" for name in layers[:MOST_NAMES])
-    names = f"in {names}" + f" and {len(layers) - MOST_NAMES} more" * (len(layers) > MOST_NAMES) if names else ""
-    places = filter(None, (f"<code>{escape(first.line)}</code>" * bool(first.line), step_of(group), names))
-    explain = "".join(f"<br><code>labkit explain {escape(fault)}</code>" for fault in first.faults[:2])
+    names = (
+        f"in {names}" + f" and {len(layers) - MOST_NAMES} more" * (len(layers) > MOST_NAMES)
+        if names
+        else ""
+    )
+    places = filter(
+        None, (f"<code>{escape(first.line)}</code>" * bool(first.line), step_of(group), names)
+    )
+    explain = "".join(
+        f"<br><code>labkit explain {escape(fault)}</code>" for fault in first.faults[:2]
+    )
     repair = f'<p class="repair"><strong>Repair.</strong> {_powers(first.remedy)}{explain}</p>'
     return (
         f'<section class="card {first.status}">'
@@ -98,17 +127,26 @@ def _scales(report: Results) -> str:
         return ""
     used = {w.step: math.log2(w.scale) for w in report.watched if w.scale > 0}
     used |= {skip.step: math.log2(skip.scale) for skip in report.skips if skip.scale > 0}
-    inside = [known[w.step].low <= used[w.step] <= known[w.step].high for w in report.watched if w.step in known]
-    values = [v for each in known.values() for v in (each.low, each.high)] + [round(level) for level in used.values()]
+    inside = [
+        known[w.step].low <= used[w.step] <= known[w.step].high
+        for w in report.watched
+        if w.step in known
+    ]
+    values = [v for each in known.values() for v in (each.low, each.high)] + [
+        round(level) for level in used.values()
+    ]
     low, high, last = min(values) - 3, max(values) + 3, max(report.steps, 1)
     bands = []
     for step, end in zip(known, [*list(known)[1:], last], strict=True):
         each, width = known[step], max(end - step, last / 200)
         bands.append(_rect("overflowed zone", step, 0, width, high - each.high))
         bands.append(_rect("underflowed zone", step, high - each.low, width, each.low - low))
-        bands.append(_rect("normal zone", step, high - each.high, width, max(each.high - each.low, 0)))
+        bands.append(
+            _rect("normal zone", step, high - each.high, width, max(each.high - each.low, 0))
+        )
     line = "".join(
-        f"{'H' if n else 'M'}{step}{'V' if n else ','}{high - used[step]:g}" for n, step in enumerate(sorted(used))
+        f"{'H' if n else 'M'}{step}{'V' if n else ','}{high - used[step]:g}"
+        for n, step in enumerate(sorted(used))
     )
     cross, tall = last / 160, (high - low) / 40
     marks = "".join(
@@ -125,7 +163,9 @@ def _scales(report: Results) -> str:
         f"{''.join(bands)}{_path('grid', grid)}{_path('scale', f'{line}H{last}')}{_path('skip', marks)}</svg>"
     )
     places = [(t, 100 * (t - low) / (high - low)) for t in ticks]
-    left = "".join(f'<span style="bottom: {place:.1f}%">2<sup>{tick}</sup></span>' for tick, place in places)
+    left = "".join(
+        f'<span style="bottom: {place:.1f}%">2<sup>{tick}</sup></span>' for tick, place in places
+    )
     zones = [
         ("normal", f"scales that keep the gradients in {format.name}"),
         ("overflowed", "above: gradients overflow"),
@@ -155,12 +195,20 @@ def _map(report: Results) -> str:
     if not tables:
         return ""
     steps, compared = [w.step for w in report.watched], {a.step for a in report.against_fp32}
-    share, step, name = max((share, step, name) for _, rows in tables for name, _, (share, step) in rows)
+    share, step, name = max(
+        (share, step, name) for _, rows in tables for name, _, (share, step) in rows
+    )
     says = f"Most is lost in layer {name}, in step {step}: {share:.1%} of its gradients."
-    says = says if share >= LEAST else f"{format.name} loses less than one gradient in a thousand in every layer."
+    says = (
+        says
+        if share >= LEAST
+        else f"{format.name} loses less than one gradient in a thousand in every layer."
+    )
     note = f"{len(compared.intersection(steps))} of {len(steps)} sampled steps were compared with FP32; "
     note += "in the others, gradients that had underflowed before are not seen."
-    columns = [round(i * (len(steps) - 1) / 6) for i in range(7)] if len(steps) > 7 else range(len(steps))
+    columns = (
+        [round(i * (len(steps) - 1) / 6) for i in range(7)] if len(steps) > 7 else range(len(steps))
+    )
     axis = _ticks({steps[i]: (i + 0.5) / len(steps) for i in columns})
     parts = []
     for kind, rows in tables:
@@ -180,7 +228,9 @@ def _fold(kind: str, rows: int, table: str, opened: bool) -> str:
     return f"<details{' open' * opened}><summary>{title}: {rows}</summary><div{scroll}>{table}</div></details>"
 
 
-def _losses(report: Results, kind: str, format: Format) -> Iterator[tuple[str, list[Fate | None], tuple[float, int]]]:
+def _losses(
+    report: Results, kind: str, format: Format
+) -> Iterator[tuple[str, list[Fate | None], tuple[float, int]]]:
     """Yield name, its effects step by step, and its largest loss with the step."""
     exact = {a.step: a.histograms.get(kind, {}) for a in report.against_fp32}
     for name in _in_order(report, kind):
@@ -192,7 +242,9 @@ def _losses(report: Results, kind: str, format: Format) -> Iterator[tuple[str, l
                 shares.append(None)
                 continue
             share = fate(shift(histogram, round(math.log2(w.scale))), format)
-            most = max(most, (share.underflowed + share.overflowed, w.step), key=lambda each: each[0])
+            most = max(
+                most, (share.underflowed + share.overflowed, w.step), key=lambda each: each[0]
+            )
             shares.append(share)
         yield name, shares, most
 
@@ -201,7 +253,9 @@ def _in_order(report: Results, kind: str) -> dict[str, ExponentHistogram]:
     """Return the histograms of a kind, in the order in which the model runs; gradients arrive in the reverse order."""
     found = report.histograms(kind)
     forward = [*report.histograms("activations"), *report.histograms("weights")]
-    return {name: found[name] for name in dict.fromkeys([*(n for n in forward if n in found), *found])}
+    return {
+        name: found[name] for name in dict.fromkeys([*(n for n in forward if n in found), *found])
+    }
 
 
 def _strip(name: str, shares: list[Fate | None]) -> str:
@@ -237,38 +291,60 @@ def _histograms(report: Results) -> str:
             for beside in report.against_fp32:
                 for name, histogram in beside.histograms.get(kind, {}).items():
                     exact.setdefault(name, []).append(histogram)
-            table = _table(report, rows, {n: merge(h) for n, h in exact.items()}, "gradients" in kind)
-            parts.append(_fold(kind, len(rows), table, kind == GRADIENTS[0] and len(rows) <= MANY_ROWS))
-    note = (
-        "One bar for each power of two, from small to large; its height is the logarithm of the count. Gradients are "
-    )
+            table = _table(
+                report, rows, {n: merge(h) for n, h in exact.items()}, "gradients" in kind
+            )
+            parts.append(
+                _fold(kind, len(rows), table, kind == GRADIENTS[0] and len(rows) <= MANY_ROWS)
+            )
+    note = "One bar for each power of two, from small to large; its height is the logarithm of the count. Gradients are "
     note += "at the last scale in use."
-    more = "<span><i class=outline></i>the same gradients in FP32</span>" * bool(report.against_fp32)
-    return f"<h2>Histograms</h2><p class='quiet'>{note}</p>{_legend(_zones(), more)}{''.join(parts)}"
+    more = "<span><i class=outline></i>the same gradients in FP32</span>" * bool(
+        report.against_fp32
+    )
+    return (
+        f"<h2>Histograms</h2><p class='quiet'>{note}</p>{_legend(_zones(), more)}{''.join(parts)}"
+    )
 
 
 def _table(
-    report: Results, rows: Mapping[str, ExponentHistogram], exact: Mapping[str, ExponentHistogram], scaled: bool
+    report: Results,
+    rows: Mapping[str, ExponentHistogram],
+    exact: Mapping[str, ExponentHistogram],
+    scaled: bool,
 ) -> str:
-    formats, scale = [FORMATS[name] for name in report.formats], report.watched[-1].scale if scaled else 1.0
+    formats, scale = (
+        [FORMATS[name] for name in report.formats],
+        report.watched[-1].scale if scaled else 1.0,
+    )
     by = round(math.log2(scale)) if scale > 0 else 0
     here = {name: shift(h, by) for name, h in rows.items()}
     there = {name: shift(h, by) for name, h in exact.items()}
     filled = [h for h in (*here.values(), *there.values()) if h.finite_non_zero]
     first = max(min([h.lo for h in filled] + [-26]) - 1, SHOWN[0])
     end = min(max([h.top for h in filled] + [16]) + 2, SHOWN[1])
-    axis = _ticks({f"2<sup>{t}</sup>": (t - first) / (end - first) for t in _round_numbers(first, end, (8, 16, 32))})
+    axis = _ticks(
+        {
+            f"2<sup>{t}</sup>": (t - first) / (end - first)
+            for t in _round_numbers(first, end, (8, 16, 32))
+        }
+    )
     at = f" at scale 2<sup>{by}</sup>" * bool(by)
     heads = "".join(f"<div class=head>{f.name}{at}{axis}</div>" for f in formats)
     cells = "".join(
-        f"<span>{escape(name)}</span>" + "".join(_picture(h, there.get(name), f, first, end) for f in formats)
+        f"<span>{escape(name)}</span>"
+        + "".join(_picture(h, there.get(name), f, first, end) for f in formats)
         for name, h in here.items()
     )
     return f'<div class=hists style="--columns: {len(formats)}"><div class="head first"></div>{heads}{cells}</div>'
 
 
 def _picture(
-    histogram: ExponentHistogram, exact: ExponentHistogram | None, format: Format, first: int, end: int
+    histogram: ExponentHistogram,
+    exact: ExponentHistogram | None,
+    format: Format,
+    first: int,
+    end: int,
 ) -> str:
     """Return a histogram as SVG over the zones of a format, each bar in the colour of its zone, with the shares."""
     edges = (first, format.emin - format.significand_bits - 1, format.emin, format.emax + 1, end)
@@ -280,7 +356,9 @@ def _picture(
     )
     paths = dict.fromkeys(ZONES, "")
     for exponent, size in _sizes(histogram):
-        zone = next((z for z, stop in zip(ZONES, edges[1:4], strict=False) if exponent < stop), ZONES[-1])
+        zone = next(
+            (z for z, stop in zip(ZONES, edges[1:4], strict=False) if exponent < stop), ZONES[-1]
+        )
         x = min(max(exponent, first), end - 1) - first
         paths[zone] += f"M{x + 0.06:g},1v{-size:.3f}h0.88v{size:.3f}z"
     drawn = "".join(_path(zone, path) for zone, path in paths.items())
@@ -312,7 +390,11 @@ def _sizes(histogram: ExponentHistogram | None) -> Iterator[tuple[int, float]]:
 def _details(report: Results) -> str:
     skips = [f"step {s.step} at scale {power(s.scale)}: {s.why}" for s in report.skips[:5]]
     skips += [f"{len(report.skips) - 5} more"] if len(report.skips) > 5 else []
-    lists = (("Numbers", list(numbers(report))), ("Skipped steps", skips), ("Not observed", report.unseen))
+    lists = (
+        ("Numbers", list(numbers(report))),
+        ("Skipped steps", skips),
+        ("Not observed", report.unseen),
+    )
     return "".join(
         f"<h2>{title}</h2><ul>{''.join(f'<li>{_powers(line)}</li>' for line in lines)}</ul>"
         for title, lines in lists
@@ -337,9 +419,7 @@ def _zones() -> list[tuple[str, str]]:
 
 
 def _legend(zones: Iterable[tuple[str, str]], more: str = "") -> str:
-    return (
-        f'<div class="legend">{"".join(f"<span><i class={zone}></i>{word}</span>" for zone, word in zones)}{more}</div>'
-    )
+    return f'<div class="legend">{"".join(f"<span><i class={zone}></i>{word}</span>" for zone, word in zones)}{more}</div>'
 
 
 def _round_numbers(low: int, high: int, steps: Iterable[int] = (1, 2, 5, 10, 20, 50)) -> list[int]:
@@ -348,7 +428,9 @@ def _round_numbers(low: int, high: int, steps: Iterable[int] = (1, 2, 5, 10, 20,
     >>> _round_numbers(-3, 11), _round_numbers(0, 300)
     ([-2, 0, 2, 4, 6, 8, 10], [0, 50, 100, 150, 200, 250, 300])
     """
-    distance = next((step for step in steps if high - low <= 7 * step), 10 ** len(str((high - low) // 7)))
+    distance = next(
+        (step for step in steps if high - low <= 7 * step), 10 ** len(str((high - low) // 7))
+    )
     return list(range(-(-low // distance) * distance, high + 1, distance))
 
 

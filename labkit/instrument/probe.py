@@ -54,7 +54,9 @@ def layer_outputs(model: nn.Module, listen: Callable[[str, Tensor], object]) -> 
     with ExitStack() as hooks:
         for name in leaf_layers(model):
 
-            def after_forward(_layer: nn.Module, _inputs: object, output: object, name: str = name) -> None:
+            def after_forward(
+                _layer: nn.Module, _inputs: object, output: object, name: str = name
+            ) -> None:
                 if isinstance(output, Tensor):
                     listen(name, output)
 
@@ -110,11 +112,15 @@ def underflow(reference: Mapping[str, Tensor], observed: Mapping[str, Tensor]) -
     0.5
     """
     if list(reference) != list(observed):
-        raise ValueError(f"underflow compares the same layers: reference {list(reference)}, observed {list(observed)}")
+        raise ValueError(
+            f"underflow compares the same layers: reference {list(reference)}, observed {list(observed)}"
+        )
     lost = alive = 0
     for name, exact in reference.items():
         if exact.shape != observed[name].shape:
-            raise ValueError(f"layer {name!r}: reference {tuple(exact.shape)}, observed {tuple(observed[name].shape)}")
+            raise ValueError(
+                f"layer {name!r}: reference {tuple(exact.shape)}, observed {tuple(observed[name].shape)}"
+            )
         non_zero = exact != 0
         alive += int(non_zero.sum())
         lost += int((non_zero & (observed[name] == 0)).sum())
@@ -130,7 +136,9 @@ def zeros_inside(observed: Mapping[str, Tensor]) -> float:
     return sum(int((g == 0).sum()) for g in observed.values()) / elements if elements else 0.0
 
 
-def swallowed(before: Iterable[Tensor], after: Iterable[Tensor], gradients: Iterable[Tensor | None]) -> float:
+def swallowed(
+    before: Iterable[Tensor], after: Iterable[Tensor], gradients: Iterable[Tensor | None]
+) -> float:
     """Return the share of the weights with a non-zero gradient that did not change, 0 to 1; 0 if none has one.
 
     >>> weight, update = torch.ones(3).half(), torch.tensor([0.0, 2.0**-12, 2.0**-9]).half()

@@ -42,7 +42,10 @@ def group_of(watched: Any, model: nn.Module) -> tuple[nn.Module, Any]:
     if isinstance(model, DistributedDataParallel):
         group, model = model.process_group, model.module
     sharded: Any = next((p for p in model.parameters() if hasattr(p, "device_mesh")), None)
-    return model, sharded.device_mesh.get_group() if group is None and sharded is not None else group
+    return (
+        model,
+        sharded.device_mesh.get_group() if group is None and sharded is not None else group,
+    )
 
 
 def single_rank_warning() -> str:
@@ -59,7 +62,9 @@ def after_backward(outputs: list[Tensor], then: Callable[[], None], failed: Fail
     safe = guarded(then, failed)
     for output in outputs:
         if output.requires_grad:
-            output.register_hook(lambda _: queue(lambda: queue(safe)))  # the second runs after all that wait
+            output.register_hook(
+                lambda _: queue(lambda: queue(safe))
+            )  # the second runs after all that wait
 
 
 class Ranks:
@@ -68,11 +73,15 @@ class Ranks:
     def __init__(self, name: str, parameters: dict[str, Any], group: dist.ProcessGroup) -> None:
         self.rank, self.world = dist.get_rank(group), dist.get_world_size(group)
         self.sharded = frozenset(
-            n for n, p in parameters.items() if any(place.is_shard() for place in getattr(p, "placements", ()))
+            n
+            for n, p in parameters.items()
+            if any(place.is_shard() for place in getattr(p, "placements", ()))
         )
         self._store = dist.distributed_c10d._get_default_store()
         key = f"labkit.watch/{group.group_name}/{name}"
-        number = self._store.add(f"{key}/{self.rank}/opened", 1)  # a model may be watched several times
+        number = self._store.add(
+            f"{key}/{self.rank}/opened", 1
+        )  # a model may be watched several times
         self._keys = [f"{key}/{rank}/{number}" for rank in range(self.world)]
         self._published = False
 
@@ -85,10 +94,16 @@ class Ranks:
     def merged(self, own: Report) -> Report:
         """Return the merged report of all ranks, with a note on the ranks whose report did not arrive in time."""
         if not self._published:
-            return _with_unseen(own, f"other ranks than {self.rank} of {self.world}, until the watch ends")
+            return _with_unseen(
+                own, f"other ranks than {self.rank} of {self.world}, until the watch ends"
+            )
         with suppress(RuntimeError):  # some arrive too late, or the store has ended
             self._store.wait(self._keys, timedelta(seconds=WAIT_S))
-        reports = {rank: report for rank in range(self.world) if (report := self._report_of(rank, own)) is not None}
+        reports = {
+            rank: report
+            for rank in range(self.world)
+            if (report := self._report_of(rank, own)) is not None
+        }
         missing = [str(rank) for rank in range(self.world) if rank not in reports]
         whole = merge_reports(list(reports.values()), self.sharded)
         late = f"rank {', '.join(missing)} of {self.world}: no report arrived in {WAIT_S:g} s"
@@ -117,15 +132,22 @@ def merge_reports(reports: Sequence[Report], sharded: frozenset[str] = frozenset
         sharded: names of parameters of which each rank holds a part.
     """
     numbers = sorted({w.step for report in reports for w in report.watched})
-    watched = [[w for report in reports for w in report.watched if w.step == number] for number in numbers]
+    watched = [
+        [w for report in reports for w in report.watched if w.step == number] for number in numbers
+    ]
     odd = _disagreement(reports, watched)
     found = {(f.name, f.layer): f for report in reversed(reports) for f in report.findings}
-    report_non_finite = {bad.step: bad for bad in reversed([bad for report in reports for bad in report.non_finite])}
+    report_non_finite = {
+        bad.step: bad for bad in reversed([bad for report in reports for bad in report.non_finite])
+    }
     return replace(
         reports[0],
         steps=max(report.steps for report in reports),
         watched=tuple(_step(of_ranks, sharded) for of_ranks in watched),
-        skips=tuple(_skip(reports, step) for step in sorted({s.step for report in reports for s in report.skips})),
+        skips=tuple(
+            _skip(reports, step)
+            for step in sorted({s.step for report in reports for s in report.skips})
+        ),
         non_finite=tuple(report_non_finite[step] for step in sorted(report_non_finite)),
         against_fp32=tuple(a for report in reports for a in report.against_fp32),
         findings=(*odd, *sorted(found.values(), key=lambda each: each.step or 0)),
@@ -140,7 +162,9 @@ def _step(of_ranks: list[WatchedStep], sharded: frozenset[str]) -> WatchedStep:
         names = dict.fromkeys(name for w in of_ranks for name in w.histograms.get(kind, {}))
         histograms[kind] = {}
         for name in names:
-            each = [w.histograms[kind][name] for w in of_ranks if name in w.histograms.get(kind, {})]
+            each = [
+                w.histograms[kind][name] for w in of_ranks if name in w.histograms.get(kind, {})
+            ]
             own = kind in OWN_BATCH or name in sharded
             histograms[kind][name] = trimmed(merge(each)) if own else each[0]
     moves: dict[str, tuple[int, int]] = {}
@@ -148,12 +172,18 @@ def _step(of_ranks: list[WatchedStep], sharded: frozenset[str]) -> WatchedStep:
     for w in of_ranks:
         for name, (meant, still) in w.moves.items():
             before = moves.get(name, (0, 0))
-            moves[name] = (before[0] + meant, before[1] + still) if name in sharded else moves.get(name, (meant, still))
+            moves[name] = (
+                (before[0] + meant, before[1] + still)
+                if name in sharded
+                else moves.get(name, (meant, still))
+            )
         for cast, (times, size) in w.casts.items():
             casts[cast] = (casts.get(cast, (0, 0))[0] + times, casts.get(cast, (0, 0))[1] + size)
     memory = {kind: max(w.memory.get(kind, 0) for w in of_ranks) for kind in of_ranks[0].memory}
     clipped = min(w.clipped for w in of_ranks)
-    return replace(of_ranks[0], histograms=histograms, moves=moves, casts=casts, memory=memory, clipped=clipped)
+    return replace(
+        of_ranks[0], histograms=histograms, moves=moves, casts=casts, memory=memory, clipped=clipped
+    )
 
 
 def _skip(reports: Sequence[Report], step: int) -> Skip:
@@ -165,12 +195,27 @@ def _skip(reports: Sequence[Report], step: int) -> Skip:
 def _disagreement(reports: Sequence[Report], watched: Sequence[list[WatchedStep]]) -> list[Finding]:
     """Return the first step that some ranks took and others skipped, or took at another scale."""
     everywhere, odd = min(report.steps for report in reports), {}
-    skipped = Counter(skip.step for report in reports for skip in report.skips if skip.step < everywhere)
+    skipped = Counter(
+        skip.step for report in reports for skip in report.skips if skip.step < everywhere
+    )
     for of_ranks in watched:
         if len(scales := {w.scale for w in of_ranks}) > 1:
-            odd[of_ranks[0].step] = f"at {' and '.join(f'{scale:g}' for scale in sorted(scales))} times the loss"
-    odd |= {step: "skipped by some ranks, taken by others" for step, n in skipped.items() if n < len(reports)}
+            odd[of_ranks[0].step] = (
+                f"at {' and '.join(f'{scale:g}' for scale in sorted(scales))} times the loss"
+            )
+    odd |= {
+        step: "skipped by some ranks, taken by others"
+        for step, n in skipped.items()
+        if n < len(reports)
+    }
     if not odd:
         return []
     first = min(odd)
-    return [finding("ranks parted", "", first, f"{odd[first]}: agree on found_inf over the ranks, before the step")]
+    return [
+        finding(
+            "ranks parted",
+            "",
+            first,
+            f"{odd[first]}: agree on found_inf over the ranks, before the step",
+        )
+    ]

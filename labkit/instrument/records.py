@@ -19,7 +19,9 @@ from labkit.instrument.histogram import ExponentHistogram
 
 NOISE = 20  # binades: a gradient so far below the largest is rounding errors
 KINDS = ("weights", "activations", "activation gradients", "weight gradients", "updates")
-Histograms = Mapping[str, Mapping[str, ExponentHistogram]]  # kind -> name of a layer or parameter -> histogram
+Histograms = Mapping[
+    str, Mapping[str, ExponentHistogram]
+]  # kind -> name of a layer or parameter -> histogram
 
 
 def trimmed(histogram: ExponentHistogram) -> ExponentHistogram:
@@ -27,7 +29,9 @@ def trimmed(histogram: ExponentHistogram) -> ExponentHistogram:
     used = np.flatnonzero(histogram.counts)
     first, last = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 0)
     lo = histogram.lo + first if len(used) else 0
-    return ExponentHistogram(histogram.counts[first:last].copy(), lo, histogram.zeros, histogram.non_finite)
+    return ExponentHistogram(
+        histogram.counts[first:last].copy(), lo, histogram.zeros, histogram.non_finite
+    )
 
 
 @dataclass(frozen=True)
@@ -151,6 +155,8 @@ def window(histogram: ExponentHistogram, format: Format, tolerance: float = 1e-3
     """
     exponents = histogram.lo + np.flatnonzero(histogram.counts)
     before = np.cumsum(histogram.counts[histogram.counts > 0])
-    least = int(exponents[np.searchsorted(before, math.floor(tolerance * before[-1]), side="right")])
+    least = int(
+        exponents[np.searchsorted(before, math.floor(tolerance * before[-1]), side="right")]
+    )
     survives_from = format.emin - format.significand_bits - 1
     return Window(survives_from - least, format.emax - int(exponents[-1]))

@@ -49,7 +49,9 @@ class Call:
     random: list[Tensor]
     autocast: list[tuple[str, bool, torch.dtype]]
     modes: tuple[LabMode, ...]
-    attributes: list[tuple[nn.Module, dict[str, Any]]]  # of modules with counters or settings, before the call
+    attributes: list[
+        tuple[nn.Module, dict[str, Any]]
+    ]  # of modules with counters or settings, before the call
     seeds: dict[int, Tensor] = field(default_factory=dict)
     differentiated: bool = False  # its gradients were, too: create_graph
 
@@ -70,9 +72,16 @@ def note_call(modules: list[nn.Module], args: Any, kwargs: Any) -> Call:
     return Call(
         args,
         kwargs,
-        [(t, t._version) for t in (*args, *kwargs.values()) if isinstance(t, Tensor) and not t.is_inference()],
+        [
+            (t, t._version)
+            for t in (*args, *kwargs.values())
+            if isinstance(t, Tensor) and not t.is_inference()
+        ],
         [torch.get_rng_state(), *cuda],
-        [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in DEVICES[: 1 + bool(cuda)]],
+        [
+            (d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d))
+            for d in DEVICES[: 1 + bool(cuda)]
+        ],
         open_modes(),
         [(module, vars(module).copy()) for module in modules],
     )
@@ -90,7 +99,9 @@ def replayable(calls: list[Call]) -> list[Call]:
         if not call.seeds:
             raise Unseen("no gradient arrived at the model's outputs")
         if call.differentiated:
-            raise Unseen("its gradients were differentiated (create_graph), as for a gradient penalty")
+            raise Unseen(
+                "its gradients were differentiated (create_graph), as for a gradient penalty"
+            )
         if any(tensor._version != version for tensor, version in call.versions):
             raise Unseen("an input of the model was changed in place after the call")
     return calls
@@ -103,10 +114,16 @@ def copied_model(model: nn.Module, wide: bool) -> tuple[nn.Module, dict[int, Any
         raise Unseen("this rank holds parts of the weights")
     for parameter in model.parameters():
         dtype = torch.float32 if wide and parameter.dtype in NARROW else parameter.dtype
-        memo[id(parameter)] = nn.Parameter(parameter.detach().to(dtype, copy=True), parameter.requires_grad)
+        memo[id(parameter)] = nn.Parameter(
+            parameter.detach().to(dtype, copy=True), parameter.requires_grad
+        )
     for module in model.modules():
         for hooks in (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks):
-            kept = [(key, hook) for key, hook in hooks.items() if type(hook).__module__.startswith("torch.")]
+            kept = [
+                (key, hook)
+                for key, hook in hooks.items()
+                if type(hook).__module__.startswith("torch.")
+            ]
             memo[id(hooks)] = OrderedDict(kept)
         for value in vars(module).values():
             if isinstance(value, Tensor) and not value.is_leaf:  # a result of the last forward pass
@@ -130,7 +147,9 @@ def wide_tree(tree: Any) -> Any:
 def restored_state(call: Call, memo: dict[int, Any], wide: bool) -> Iterator[None]:
     """Restore the attributes of modules; and for this block, the random state and autocast."""
     for module, attributes in call.attributes:
-        vars(memo[id(module)]).update({name: value for name, value in attributes.items() if type(value) in PLAIN})
+        vars(memo[id(module)]).update(
+            {name: value for name, value in attributes.items() if type(value) in PLAIN}
+        )
     python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002  # models may draw from it
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     with torch.random.fork_rng(devices=devices), ExitStack() as stack:
@@ -148,7 +167,11 @@ def restored_state(call: Call, memo: dict[int, Any], wide: bool) -> Iterator[Non
 
 def run_backward(outputs: list[Tensor], seeds: dict[int, Tensor], scale: float) -> None:
     """Run backward from the gradients that arrived at the outputs, divided by `scale`."""
-    pairs = [(outputs[n], (seed / scale).to(outputs[n].dtype)) for n, seed in seeds.items() if outputs[n].requires_grad]
+    pairs = [
+        (outputs[n], (seed / scale).to(outputs[n].dtype))
+        for n, seed in seeds.items()
+        if outputs[n].requires_grad
+    ]
     torch.autograd.backward([output for output, _ in pairs], [seed for _, seed in pairs])
 
 
@@ -156,8 +179,14 @@ class _Compared:
     """Gradients of FP32, and which of them are zero in the run: counts by kind and name."""
 
     def __init__(self) -> None:
-        self.exact: dict[str, dict[str, ExponentHistogram]] = {"activation gradients": {}, "weight gradients": {}}
-        self.lost: dict[str, dict[str, tuple[int, int]]] = {"activation gradients": {}, "weight gradients": {}}
+        self.exact: dict[str, dict[str, ExponentHistogram]] = {
+            "activation gradients": {},
+            "weight gradients": {},
+        }
+        self.lost: dict[str, dict[str, tuple[int, int]]] = {
+            "activation gradients": {},
+            "weight gradients": {},
+        }
 
     def add(self, kind: str, name: str, reference: Tensor, here: Tensor | None) -> None:
         parts = [self.exact[kind][name]] if name in self.exact[kind] else []
@@ -167,9 +196,14 @@ class _Compared:
         reference, here = (t.to_dense() if t.is_sparse else t for t in (reference, here))
         non_zero = reference != 0
         zeros, alive = self.lost[kind].get(name, (0, 0))
-        self.lost[kind][name] = (zeros + int((non_zero & (here == 0)).sum()), alive + int(non_zero.sum()))
+        self.lost[kind][name] = (
+            zeros + int((non_zero & (here == 0)).sum()),
+            alive + int(non_zero.sum()),
+        )
 
-    def hook(self, model: nn.Module, own_name: str, observed: dict[tuple[str, int], Tensor]) -> None:
+    def hook(
+        self, model: nn.Module, own_name: str, observed: dict[tuple[str, int], Tensor]
+    ) -> None:
         """Compare the gradients at the outputs of all leaf layers with the observed ones, in the order of calls."""
         numbers: dict[str, int] = defaultdict(int)
 
@@ -215,7 +249,10 @@ def against_fp32(
         if parameter.grad is not None:
             compared.add("weight gradients", name, parameter.grad, gradients.get(name))
     outputs = [gradient for call in calls for gradient in call.seeds.values()]
-    arrived = sum(int(dense(gradient).count_nonzero()) for gradient in outputs), sum(g.numel() for g in outputs)
+    arrived = (
+        sum(int(dense(gradient).count_nonzero()) for gradient in outputs),
+        sum(g.numel() for g in outputs),
+    )
     begins_at = "the loss" if loss is not None else "the model's outputs"
     return AgainstFP32(step, compared.lost, compared.exact, arrived, begins_at)
 
@@ -257,14 +294,22 @@ def _first_non_finite(
         bad = next((what for seed in seeds if (what := non_finite(seed))), "")
         if bad:
             where = "between the model's outputs and the scaled loss"
-            narrow = bad == "inf" and scale_of_run != 1 and all(seed.dtype == torch.float16 for seed in seeds)
-            return NonFinite(step, "", where, "after the model", bad, largest(output), by_scale=narrow)
+            narrow = (
+                bad == "inf"
+                and scale_of_run != 1
+                and all(seed.dtype == torch.float16 for seed in seeds)
+            )
+            return NonFinite(
+                step, "", where, "after the model", bad, largest(output), by_scale=narrow
+            )
         run_backward(output, call.seeds, scale)
         if layers.first or forward:
             return layers.first or forward
     for name, parameter in copied.named_parameters():
         if parameter.grad is not None and (bad := non_finite(parameter.grad)):
-            return NonFinite(step, name, "sum of gradients", "backward", bad, largest([parameter.grad]))
+            return NonFinite(
+                step, name, "sum of gradients", "backward", bad, largest([parameter.grad])
+            )
     return None
 
 
@@ -310,17 +355,27 @@ class _Layers:
         before = [t.detach().clone() for t in given] if op.endswith("_") else given
         layer = self.modules.innermost
         caller = sys._getframe(1)
-        return lambda result: self.judge(op.strip("_"), layer, "forward", before, floats(result), caller)
+        return lambda result: self.judge(
+            op.strip("_"), layer, "forward", before, floats(result), caller
+        )
 
     def judge(
-        self, op: str, layer: str, direction: str, given: list[Tensor], results: list[Tensor], caller: Any = None
+        self,
+        op: str,
+        layer: str,
+        direction: str,
+        given: list[Tensor],
+        results: list[Tensor],
+        caller: Any = None,
     ) -> None:
         """Record the first operation that gives inf or NaN from finite numbers, or NaN without one as input."""
         if self.first is None and (bad := next(filter(None, map(non_finite, results)), "")):
             before = {non_finite(t) for t in given}
             if (bad == "NaN" and "NaN" not in before) or before <= {""}:
                 line = line_of_user(caller) or "" if caller is not None else ""
-                self.first = NonFinite(self.step, layer, op, direction, bad, largest(given), line=line)
+                self.first = NonFinite(
+                    self.step, layer, op, direction, bad, largest(given), line=line
+                )
 
 
 def _op(name: str) -> str:

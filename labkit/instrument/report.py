@@ -26,7 +26,11 @@ from labkit.instrument.results import Results, grouped, in_words, numbers, power
 from labkit.instrument.symptoms import finding
 from labkit.records.findings import SIGNS, Finding, Status
 
-NAMES = {"weights": "parameters", "weight gradients": "gradients", "activation gradients": "activation_gradients"}
+NAMES = {
+    "weights": "parameters",
+    "weight gradients": "gradients",
+    "activation gradients": "activation_gradients",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +46,9 @@ class Report(Results):
         """Write report.html, report.json and report.txt into a folder, created if missing; return it."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "report.json").write_text(json.dumps(to_plain(self), allow_nan=True), encoding="utf-8")
+        (folder / "report.json").write_text(
+            json.dumps(to_plain(self), allow_nan=True), encoding="utf-8"
+        )
         (folder / "report.html").write_text(page(self), encoding="utf-8")
         (folder / "report.txt").write_text(f"{self}\n", encoding="utf-8")
         return folder
@@ -100,15 +106,27 @@ class Report(Results):
 
     def __str__(self) -> str:
         """Return plain text, as for an issue: the verdict, the findings with their repairs, and the numbers."""
-        lines = [f"{run_in_words(self)} (labkit {labkit.__version__}, torch {torch.__version__}, {platform.system()})"]
+        lines = [
+            f"{run_in_words(self)} (labkit {labkit.__version__}, torch {torch.__version__}, {platform.system()})"
+        ]
         for status in reversed(Status):
             for group in grouped(self, status):
                 lines.append(f"{SIGNS[status]} {status:<4}  {group[0].name}: {in_words(group)}")
                 lines += [f"{'':8}-> {group[0].to_do}"] if group[0].remedy else []
         lines += [f"- {line}" for line in numbers(self)]
-        lines += [f"- step {skip.step} skipped at scale {power(skip.scale)}: {skip.why}" for skip in self.skips[:5]]
+        lines += [
+            f"- step {skip.step} skipped at scale {power(skip.scale)}: {skip.why}"
+            for skip in self.skips[:5]
+        ]
         lines += [f"- {len(self.skips) - 5} more were skipped"] if len(self.skips) > 5 else []
-        return "\n".join([lines[0], self.summary, *lines[1:], *(f"- not observed: {what}" for what in self.unseen)])
+        return "\n".join(
+            [
+                lines[0],
+                self.summary,
+                *lines[1:],
+                *(f"- not observed: {what}" for what in self.unseen),
+            ]
+        )
 
     def _repr_html_(self) -> str:
         return body(self)
@@ -121,7 +139,12 @@ def to_plain(report: Report) -> dict[str, Any]:
         if isinstance(value, tuple(_RECORDS.values())):
             return {name: plain(item) for name, item in vars(value).items()}
         if isinstance(value, ExponentHistogram):
-            return {"lo": value.lo, "counts": value.counts.tolist(), "zeros": value.zeros, "bad": value.non_finite}
+            return {
+                "lo": value.lo,
+                "counts": value.counts.tolist(),
+                "zeros": value.zeros,
+                "bad": value.non_finite,
+            }
         if isinstance(value, Mapping):
             return {key: plain(item) for key, item in value.items()}
         return [plain(item) for item in value] if isinstance(value, tuple | list) else value
@@ -153,13 +176,17 @@ def from_plain(plain: Mapping[str, Any]) -> Report:
 
 def _finding(**item: Any) -> Finding:
     if "says" in item:  # of version 0.2
-        return finding(item["what"], item["layer"], item["step"], item["says"], item.get("line", ""))
+        return finding(
+            item["what"], item["layer"], item["step"], item["says"], item.get("line", "")
+        )
     return Finding(**{**item, "status": Status(item["status"])})
 
 
 def _from_json(value: Any) -> Any:
     if isinstance(value, dict) and set(value) == {"lo", "counts", "zeros", "bad"}:
-        return ExponentHistogram(np.array(value["counts"], dtype=np.int64), value["lo"], value["zeros"], value["bad"])
+        return ExponentHistogram(
+            np.array(value["counts"], dtype=np.int64), value["lo"], value["zeros"], value["bad"]
+        )
     if isinstance(value, dict):
         return {key: _from_json(item) for key, item in value.items()}
     return tuple(_from_json(item) for item in value) if isinstance(value, list) else value

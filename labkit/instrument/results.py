@@ -12,7 +12,16 @@ from dataclasses import dataclass
 from labkit.formats import FP16, Format
 from labkit.instrument.fate import Fate, fate
 from labkit.instrument.histogram import ExponentHistogram, merge, shift
-from labkit.instrument.records import KINDS, AgainstFP32, NonFinite, Skip, WatchedStep, Window, trimmed, window
+from labkit.instrument.records import (
+    KINDS,
+    AgainstFP32,
+    NonFinite,
+    Skip,
+    WatchedStep,
+    Window,
+    trimmed,
+    window,
+)
 from labkit.records import findings as checks
 from labkit.records.findings import Finding, Status
 
@@ -59,21 +68,30 @@ class Results(checks.Report):
         chosen = [w for w in self.watched if step in (None, w.step)]
         if step is not None and not chosen:
             seen = ", ".join(str(w.step) for w in self.watched) or "none"
-            raise ValueError(f"step {step} was not watched; watched: {seen}. watch(model, every=1) watches each step.")
+            raise ValueError(
+                f"step {step} was not watched; watched: {seen}. watch(model, every=1) watches each step."
+            )
         names = dict.fromkeys(name for w in chosen for name in w.histograms.get(kind, {}))
         each = [w.histograms.get(kind, {}) for w in chosen]
         return {name: trimmed(merge(h[name] for h in each if name in h)) for name in names}
 
-    def fates(self, kind: str, format: Format = FP16, log2_scale: int = 0, step: int | None = None) -> dict[str, Fate]:
+    def fates(
+        self, kind: str, format: Format = FP16, log2_scale: int = 0, step: int | None = None
+    ) -> dict[str, Fate]:
         """Return name -> the effect of a format on one kind of numbers, multiplied by 2^log2_scale."""
-        return {name: fate(shift(h, log2_scale), format) for name, h in self.histograms(kind, step).items()}
+        return {
+            name: fate(shift(h, log2_scale), format)
+            for name, h in self.histograms(kind, step).items()
+        }
 
     def gradients(self, step: int | None = None) -> dict[str, ExponentHistogram]:
         """Return all unscaled gradients by name, with those of FP32 for steps that were replayed in it."""
         parts: dict[str, list[ExponentHistogram]] = {}
         sampled_steps: tuple[WatchedStep | AgainstFP32, ...] = (*self.watched, *self.against_fp32)
         for sampled in sampled_steps:
-            for kind in ("activation gradients", "weight gradients") if step in (None, sampled.step) else ():
+            for kind in (
+                ("activation gradients", "weight gradients") if step in (None, sampled.step) else ()
+            ):
                 for name, histogram in sampled.histograms.get(kind, {}).items():
                     parts.setdefault(f"{kind} of {name}", []).append(histogram)
         merged = {name: merge(histograms) for name, histograms in parts.items()}
@@ -93,10 +111,16 @@ class Results(checks.Report):
         if not gradients:
             raise ValueError("no non-zero gradient was observed, so nothing limits the scale")
         windows = {name: window(h, format) for name, h in gradients.items()}
-        one, total = min(w.high for w in windows.values()), sum(h.finite_non_zero for h in gradients.values())
-        together = sum(fate(shift(h, one), format).underflowed * h.finite_non_zero for h in gradients.values())
+        one, total = (
+            min(w.high for w in windows.values()),
+            sum(h.finite_non_zero for h in gradients.values()),
+        )
+        together = sum(
+            fate(shift(h, one), format).underflowed * h.finite_non_zero for h in gradients.values()
+        )
         apart = sum(
-            fate(shift(h, windows[name].high), format).underflowed * h.finite_non_zero for name, h in gradients.items()
+            fate(shift(h, windows[name].high), format).underflowed * h.finite_non_zero
+            for name, h in gradients.items()
         )
         return one, together / total, apart / total
 
@@ -151,7 +175,11 @@ def _all_clear(report: Results) -> str:
         return "Nothing wrong was found."
     where = name.replace("activation gradients of", "activation gradients of layer")
     low, high = max(w.low for w in report.safe_scales().values()), report.one_scale()[0]
-    advice = f"use a scale from 2^{low} to 2^{high}" if low <= high else "no single scale keeps all gradients"
+    advice = (
+        f"use a scale from 2^{low} to 2^{high}"
+        if low <= high
+        else "no single scale keeps all gradients"
+    )
     return f"Nothing wrong was found in this format. In FP16, {share:.0%} of the {where} would be lost; {advice}."
 
 
@@ -161,12 +189,18 @@ def numbers(report: Results) -> Iterator[str]:
     if gradients:
         low = max(window.low for window in report.safe_scales().values())
         one, together, apart = report.one_scale()
-        safe = f"from 2^{low} to 2^{one}" if low <= one else f"none: one layer needs 2^{low}, another bears 2^{one}"
+        safe = (
+            f"from 2^{low} to 2^{one}"
+            if low <= one
+            else f"none: one layer needs 2^{low}, another bears 2^{one}"
+        )
         yield f"scales at which FP16 keeps all gradients but one in a thousand: {safe}"
         yield f"at 2^{one} FP16 loses {together:.2%} of them; with the largest safe scale for each layer {apart:.2%}"
     if report.watched:
         memory = {name: size for name, size in report.watched[-1].memory.items() if size}
-        yield "memory: " + ", ".join(f"{name} {size / 2**20:.3g} MiB" for name, size in memory.items())
+        yield "memory: " + ", ".join(
+            f"{name} {size / 2**20:.3g} MiB" for name, size in memory.items()
+        )
     for cast, (times, size) in report.watched[-1].casts.items() if report.watched else ():
         yield f"casts in a step: {times} from {cast}, {size / 2**20:.3g} MiB written"
 

@@ -43,14 +43,21 @@ def in_transform() -> bool:
 def compiled(model: nn.Module) -> str:
     """Return why a compiled model's layers cannot be hooked; "" for a plain one."""
     for name, module in model.named_modules():
-        if type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None:
+        if (
+            type(module).__name__ == "OptimizedModule"
+            or getattr(module, "_compiled_call_impl", None) is not None
+        ):
             return f"{name.removesuffix('_orig_mod') or type(module).__name__} is compiled, and hooks would change it"
     return ""
 
 
 def floats(tree: Any) -> list[Tensor]:
     """Return the tensors of real or complex numbers in lists, tuples, dicts and dataclasses."""
-    return [t for t in tree_leaves(tree) if isinstance(t, Tensor) and (t.is_floating_point() or t.is_complex())]
+    return [
+        t
+        for t in tree_leaves(tree)
+        if isinstance(t, Tensor) and (t.is_floating_point() or t.is_complex())
+    ]
 
 
 def dtype_name(tensor: Tensor) -> str:
@@ -71,7 +78,9 @@ def dense(tensor: Tensor) -> Tensor:
     """
     tensor = local_part(tensor)
     if tensor.layout != torch.strided:
-        tensor = tensor.coalesce().values() if tensor.layout == torch.sparse_coo else tensor.values()
+        tensor = (
+            tensor.coalesce().values() if tensor.layout == torch.sparse_coo else tensor.values()
+        )
     tensor = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
     return tensor if tensor.dtype in COUNTED else tensor.float()
 
@@ -100,7 +109,9 @@ def non_finite(tensor: Tensor) -> str:
 def largest(tensors: Iterable[Tensor]) -> float:
     """Return the largest finite |number|; 0 where none is finite."""
     sizes = [dense(t).abs().float() for t in tensors]
-    return max((s[s.isfinite()].max().item() for s in sizes if bool(s.isfinite().any())), default=0.0)
+    return max(
+        (s[s.isfinite()].max().item() for s in sizes if bool(s.isfinite().any())), default=0.0
+    )
 
 
 def length(tensors: Iterable[Tensor]) -> float:
@@ -118,7 +129,11 @@ def storage_bytes(tensors: Iterable[Tensor], seen: set[int]) -> int:
     """Return the bytes of the tensors' storages that are not in `seen`, and add these to it."""
     total = 0
     for tensor in tensors:
-        parts = [tensor._values(), tensor._indices()] if tensor.layout == torch.sparse_coo else [local_part(tensor)]
+        parts = (
+            [tensor._values(), tensor._indices()]
+            if tensor.layout == torch.sparse_coo
+            else [local_part(tensor)]
+        )
         for storage in (part.untyped_storage() for part in parts):
             total += storage.nbytes() if storage.data_ptr() not in seen else 0
             seen.add(storage.data_ptr())
@@ -140,7 +155,9 @@ def non_fatal(method: Callable[..., None]) -> Callable[..., None]:
 
 
 @contextmanager
-def _without_hooks(pack: Any, unpack: Any, disable: Any, *args: Any, **kwargs: Any) -> Iterator[None]:
+def _without_hooks(
+    pack: Any, unpack: Any, disable: Any, *args: Any, **kwargs: Any
+) -> Iterator[None]:
     """Remove our hooks while torch.func runs, which refuses any; hooks of others are refused as before."""
     top = torch._C._autograd._top_saved_tensors_default_hooks(True)
     ours = top is not None and top[0] is pack
@@ -169,7 +186,11 @@ class CountedCasts:
 
     def look(self, func: Any, args: Any, _: Any) -> Callable[[Tensor], None] | None:
         """Return the count of a cast that is about to run, or None for another operation."""
-        return partial(self._count, args[0]) if self._look and func is torch.ops.aten._to_copy.default else None
+        return (
+            partial(self._count, args[0])
+            if self._look and func is torch.ops.aten._to_copy.default
+            else None
+        )
 
     def _count(self, before: Tensor, after: Tensor) -> None:
         if after.is_floating_point() and after.dtype != before.dtype:
@@ -237,7 +258,9 @@ class Sample:
     def add(self, kind: str, name: str, histogram: ExponentHistogram) -> None:
         """Add to the counts of a layer, which may be called several times in a step."""
         before = self.counts[kind].get(name)
-        self.counts[kind][name] = trimmed(histogram if before is None else merge([before, histogram]))
+        self.counts[kind][name] = trimmed(
+            histogram if before is None else merge([before, histogram])
+        )
 
     @non_fatal
     def gradient(self, name: str, gradient: Tensor, scale: float) -> None:
@@ -248,9 +271,13 @@ class Sample:
     @contextmanager
     def inside(self, parameters: Callable[[], Iterable[Tensor]]) -> Iterator[None]:
         """Measure the tensors that a forward pass saves for backward, and count its casts."""
-        sharded = any(hasattr(p, "to_local") for p in parameters())  # then they are gathered for a while
+        sharded = any(
+            hasattr(p, "to_local") for p in parameters()
+        )  # then they are gathered for a while
         weights = {local_part(p).untyped_storage().data_ptr() for p in parameters()}
-        top = torch._C._autograd._top_saved_tensors_default_hooks(True)  # of the user, as for offloading
+        top = torch._C._autograd._top_saved_tensors_default_hooks(
+            True
+        )  # of the user, as for offloading
         pack, unpack = top if top is not None else (lambda t: t, lambda t: t)
 
         def note(tensor: Tensor) -> None:
@@ -270,7 +297,11 @@ class Sample:
         with ExitStack() as stack:
             stack.enter_context(saved_tensors_hooks(note_and_pack, unpack))
             stack.enter_context(
-                tap(graph, "disable_saved_tensors_hooks", partial(_without_hooks, note_and_pack, unpack))
+                tap(
+                    graph,
+                    "disable_saved_tensors_hooks",
+                    partial(_without_hooks, note_and_pack, unpack),
+                )
             )
             casts = CountedCasts(self.casts, by_sources=bool(open_modes()))
             stack.enter_context(Operations(casts.look, self.failed))
@@ -284,14 +315,19 @@ class Sample:
 
     @non_fatal
     def before_step_sample(
-        self, parameters: dict[str, Tensor], weights: dict[str, Tensor], gradients: dict[str, Tensor | None]
+        self,
+        parameters: dict[str, Tensor],
+        weights: dict[str, Tensor],
+        gradients: dict[str, Tensor | None],
     ) -> None:
         """Count the weights before a step, and keep a copy of them until it is over."""
         arrived = {name: gradient for name, gradient in gradients.items() if gradient is not None}
         for name in arrived.keys() - self.norms.keys():
             self.gradient(name, arrived[name], 1.0)
         if "weights" not in self.counts:
-            self.counts["weights"] = {name: trimmed(count(parameter)) for name, parameter in parameters.items()}
+            self.counts["weights"] = {
+                name: trimmed(count(parameter)) for name, parameter in parameters.items()
+            }
         self.before = {name: local_part(weight).clone() for name, weight in weights.items()}
         left, taken = math.hypot(*(self.norms[name] for name in arrived)), length(arrived.values())
         if math.isfinite(left) and taken < 0.999 * left:
@@ -299,24 +335,41 @@ class Sample:
 
     @non_fatal
     @torch.no_grad()
-    def after_step_sample(self, weights: dict[str, Tensor], gradients: dict[str, Tensor | None]) -> None:
+    def after_step_sample(
+        self, weights: dict[str, Tensor], gradients: dict[str, Tensor | None]
+    ) -> None:
         """Count the updates and the swallowed ones; then release the copy."""
         for name, weight in weights.items():
             before, weight = self.before.pop(name), local_part(weight)
             gradient = gradients.get(name)
             wide = weight.itemsize >= 4
-            self.add("updates", name, count(weight.detach() - before if wide else weight.float() - before.float()))
+            self.add(
+                "updates",
+                name,
+                count(weight.detach() - before if wide else weight.float() - before.float()),
+            )
             if gradient is not None:
-                full = gradient.to_dense() if gradient.layout != torch.strided else local_part(gradient)
+                full = (
+                    gradient.to_dense()
+                    if gradient.layout != torch.strided
+                    else local_part(gradient)
+                )
                 self.moves[name] = swallowed_counts(before, weight, full)
 
     @non_fatal
-    def measure(self, parameters: Iterable[Tensor], weights: Iterable[Tensor], optimizer: Any) -> None:
+    def measure(
+        self, parameters: Iterable[Tensor], weights: Iterable[Tensor], optimizer: Any
+    ) -> None:
         """Measure the memory between two steps, in bytes; each storage once."""
         parameters, weights, seen = list(parameters), list(weights), set[int]()
-        states = [t for w in weights for t in optimizer.state.get(w, {}).values() if isinstance(t, Tensor)]
+        states = [
+            t for w in weights for t in optimizer.state.get(w, {}).values() if isinstance(t, Tensor)
+        ]
         gradients = [t.grad for t in (*parameters, *weights) if t.grad is not None]
-        self.memory |= {"weights": storage_bytes(parameters, seen), "gradients": storage_bytes(gradients, seen)}
+        self.memory |= {
+            "weights": storage_bytes(parameters, seen),
+            "gradients": storage_bytes(gradients, seen),
+        }
         self.memory["master weights"] += storage_bytes(weights, seen)
         self.memory["optimizer state"] += storage_bytes(states, seen)
 
@@ -324,5 +377,13 @@ class Sample:
         """Return what was counted, as a record."""
         counts, half = dict(self.counts), tuple(sorted(self.half))
         return WatchedStep(
-            self.step, self._scale(), counts, self.moves, self.memory, self.casts, self.clipped, half, self.lines
+            self.step,
+            self._scale(),
+            counts,
+            self.moves,
+            self.memory,
+            self.casts,
+            self.clipped,
+            half,
+            self.lines,
         )

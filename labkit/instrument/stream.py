@@ -25,10 +25,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as module_hooks
 from torch.optim.lr_scheduler import LRScheduler
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from labkit.instrument.guard import Failed, described, guarded_around, guarded_context, name_of, reporting
+from labkit.instrument.guard import (
+    Failed,
+    described,
+    guarded_around,
+    guarded_context,
+    name_of,
+    reporting,
+)
 from labkit.modes import nested_contexts
 
 Gradients = dict[str, Tensor | None]  # parameter -> its unscaled gradient, None where none arrived
@@ -185,7 +195,9 @@ Around = Callable[..., Any]  # gets a method and the arguments of a call, and ca
 
 
 @contextmanager
-def tap(cls: type | ModuleType, method: str, around: Around, failed: Failed | None = None) -> Iterator[None]:
+def tap(
+    cls: type | ModuleType, method: str, around: Around, failed: Failed | None = None
+) -> Iterator[None]:
     """Call `around(method, object, *arguments)` for each call of a class's method, until the block ends.
 
     A function of a module can be tapped too: `around(function, *arguments)`. The last tap is outermost.
@@ -240,7 +252,9 @@ class Listeners:
     def __getattr__(self, event: str) -> Callable[..., Any]:
         """Return the function that sends an event of sources; one that encloses a block returns a context."""
         if event not in OF_SOURCES:
-            raise AttributeError(f"expected one of the events {', '.join(OF_SOURCES)}; got {event!r}")
+            raise AttributeError(
+                f"expected one of the events {', '.join(OF_SOURCES)}; got {event!r}"
+            )
         return partial(self._around if event.startswith("step_by") else self.emit, event)
 
     def emit(self, event: str, *args: Any, **kwargs: Any) -> None:
@@ -278,7 +292,9 @@ class Listeners:
 
 
 @contextmanager
-def scaler_source(listeners: Listeners, scaler_class: type = torch.amp.GradScaler) -> Iterator[None]:
+def scaler_source(
+    listeners: Listeners, scaler_class: type = torch.amp.GradScaler
+) -> Iterator[None]:
     """Report a scaler that has the methods of torch.amp.GradScaler."""
 
     def around_scale(scale: Any, scaler: Any, *args: Any, **kwargs: Any) -> Any:
@@ -299,13 +315,19 @@ def scaler_source(listeners: Listeners, scaler_class: type = torch.amp.GradScale
             return step(scaler, optimizer, *args, **kwargs)
 
     with ExitStack() as stack:
-        for method, around in (("scale", around_scale), ("unscale_", around_unscale), ("step", around_step)):
+        for method, around in (
+            ("scale", around_scale),
+            ("unscale_", around_unscale),
+            ("step", around_step),
+        ):
             stack.enter_context(tap(scaler_class, method, around, listeners.failed))
         yield
 
 
 Source = Callable[[Listeners], AbstractContextManager[None]]
-CastSource = Callable[[Callable[[], AbstractContextManager[None]], Failed], AbstractContextManager[None]]
+CastSource = Callable[
+    [Callable[[], AbstractContextManager[None]], Failed], AbstractContextManager[None]
+]
 _SOURCES: list[Source] = [scaler_source]
 _CAST_SOURCES: list[CastSource] = []
 
@@ -322,7 +344,9 @@ def register_source(source: Source, casts: CastSource | None = None) -> None:
 
 
 @contextmanager
-def open_cast_sources(cast: Callable[[], AbstractContextManager[None]], failed: Failed) -> Iterator[None]:
+def open_cast_sources(
+    cast: Callable[[], AbstractContextManager[None]], failed: Failed
+) -> Iterator[None]:
     """Open the cast sources that are registered."""
     with ExitStack() as stack:
         for source in _CAST_SOURCES:
@@ -359,14 +383,22 @@ class Stream(Listeners):
         super().__init__()
         self._lock = RLock()  # models may be trained in several threads
         self._open: dict[Any, ExitStack] = {}  # an event or a source -> what closes it
-        self._own_sources: dict[type, Source] = {}  # of scalers whose class no registered source knows
+        self._own_sources: dict[
+            type, Source
+        ] = {}  # of scalers whose class no registered source knows
 
     @contextmanager
     def subscribed(self, listener: Any, scaler: Any = None) -> Iterator[None]:
         """Send a listener the events until the block ends; `scaler` is one whose class no source may know."""
-        known = [each.keywords.get("scaler_class") for each in _SOURCES if isinstance(each, partial)]
-        if scaler is not None and not isinstance(scaler, (torch.amp.GradScaler, *filter(None, known))):
-            self._own_sources.setdefault(type(scaler), partial(scaler_source, scaler_class=type(scaler)))
+        known = [
+            each.keywords.get("scaler_class") for each in _SOURCES if isinstance(each, partial)
+        ]
+        if scaler is not None and not isinstance(
+            scaler, (torch.amp.GradScaler, *filter(None, known))
+        ):
+            self._own_sources.setdefault(
+                type(scaler), partial(scaler_source, scaler_class=type(scaler))
+            )
         try:
             with self._lock:
                 self.listeners = (*self.listeners, listener)
@@ -375,13 +407,17 @@ class Stream(Listeners):
         finally:
             with self._lock:
                 others = tuple(each for each in self.listeners if each is not listener)
-                self._open_for(others)  # a source that fails to close reports it to the listener, too
+                self._open_for(
+                    others
+                )  # a source that fails to close reports it to the listener, too
                 self.listeners = others
 
     def _open_for(self, listeners: tuple[Any, ...]) -> None:
         """Open the hooks, taps and sources that these listeners need and that are closed, and close the others."""
         sources = (*_SOURCES, *self._own_sources.values()) if listeners else ()
-        events = (event for event in (*HOOKS, *TAPPED) if any(hasattr(each, event) for each in listeners))
+        events = (
+            event for event in (*HOOKS, *TAPPED) if any(hasattr(each, event) for each in listeners)
+        )
         needed: list[Any] = [*sources, *events]
         for key in [key for key in self._open if key not in needed]:
             self._open.pop(key).close()

@@ -14,7 +14,9 @@ from typing import Any
 import torch
 
 LAB = Path(__file__).parents[1]
-INTERNAL_FILES = tuple(str(LAB / "instrument" / f"{name}.py") for name in ("replay", "sample", "histogram", "probe"))
+INTERNAL_FILES = tuple(
+    str(LAB / "instrument" / f"{name}.py") for name in ("replay", "sample", "histogram", "probe")
+)
 LIBRARY_FILES = (
     "<", copy.__file__, str(Path(torch.__file__).parent), str(LAB / "instrument"), str(LAB / "modes"), str(LAB / "amp"),
     str(LAB / "frameworks"), *(str(LAB / "clinic" / f"{name}.py") for name in ("diagnose", "events")),

@@ -46,7 +46,9 @@ from labkit.instrument.symptoms import finding
 from labkit.instrument.user_code import line_of_user
 
 MAX_CALLS = 8  # calls of the model in one step whose inputs are kept until the step is over
-MOST_REPLAYED = 20  # steps with inf or NaN: a scaler that starts too high skips many, for the same reason
+MOST_REPLAYED = (
+    20  # steps with inf or NaN: a scaler that starts too high skips many, for the same reason
+)
 SMALL = 4096  # elements of a gradient that is cheap to check in each step
 
 
@@ -101,9 +103,13 @@ def watch(
     if against_fp32_every is None:
         against_fp32_every = -(-500 // every) * every
     elif against_fp32_every % every:
-        raise ValueError(f"against_fp32_every: expected 0 or a multiple of every={every}, got {against_fp32_every}")
+        raise ValueError(
+            f"against_fp32_every: expected 0 or a multiple of every={every}, got {against_fp32_every}"
+        )
     module, found = group_of(model, module)
-    return Watch(module, every, optimizer, scaler, tuple(formats), loss, against_fp32_every, group or found)
+    return Watch(
+        module, every, optimizer, scaler, tuple(formats), loss, against_fp32_every, group or found
+    )
 
 
 class Watch(Listener):
@@ -144,22 +150,36 @@ class Watch(Listener):
     def __enter__(self) -> Watch:
         if self._stack is not None:
             raise RuntimeError("this watch was opened before; create another one with watch(model)")
-        self._parameters = {n.removeprefix("_orig_mod."): p for n, p in self.model.named_parameters()}
+        self._parameters = {
+            n.removeprefix("_orig_mod."): p for n, p in self.model.named_parameters()
+        }
         self._weight_names = {id(p): name for name, p in self._parameters.items()}
-        self._ranks = Ranks(self._log.name, self._parameters, self._group) if self._group is not None else None
-        self._names = {id(module): name or type(module).__name__ for name, module in self.model.named_modules()}
+        self._ranks = (
+            Ranks(self._log.name, self._parameters, self._group)
+            if self._group is not None
+            else None
+        )
+        self._names = {
+            id(module): name or type(module).__name__ for name, module in self.model.named_modules()
+        }
         self._blind = compiled(self.model)
         unhooked = f"activations and their gradients: {self._blind}" if self._blind else ""
-        for unseen in filter(None, (unhooked, single_rank_warning() if self._ranks is None else "")):
+        for unseen in filter(
+            None, (unhooked, single_rank_warning() if self._ranks is None else "")
+        ):
             self._log.add_unseen(unseen)
         self._by_engine = self._called = False
-        self._modules = [m for m in self.model.modules() if not type(m).__module__.startswith("torch.nn.")]
+        self._modules = [
+            m for m in self.model.modules() if not type(m).__module__.startswith("torch.nn.")
+        ]
         self._held: dict[int, tuple[Any, int, dict[str, Tensor]]] = {}
         with ExitStack() as stack:
             self._stack = stack
             self._sample_stack = stack.enter_context(ExitStack())
             if not self._blind:
-                stack.enter_context(tap(type(self.model), "__call__", self._around_call, self.failed))
+                stack.enter_context(
+                    tap(type(self.model), "__call__", self._around_call, self.failed)
+                )
             stack.enter_context(STREAM.subscribed(self, self._scaler))
             with reporting(self.failed, "beginning the first step"):
                 self._begin()
@@ -214,12 +234,18 @@ class Watch(Listener):
         keep = bool(self._fp32_every) and (step % self._fp32_every == 0 or step == self.first)
         self._sample = Sample(step, self._names, self._scale_now, self.failed, keep)
         events: dict[str, Any] = {} if self._blind else {"after_module": self._sample.after_module}
-        events |= {f"before_{what}": partial(self._note_line, what) for what in ("backward", "clip")}
-        self._sample_stack.enter_context(STREAM.subscribed(SimpleNamespace(failed=self.failed, **events)))
+        events |= {
+            f"before_{what}": partial(self._note_line, what) for what in ("backward", "clip")
+        }
+        self._sample_stack.enter_context(
+            STREAM.subscribed(SimpleNamespace(failed=self.failed, **events))
+        )
         for name, parameter in self._parameters.items() if self._group is None else ():
             if parameter.requires_grad and parameter.is_leaf:
                 hook = guarded(partial(self._accumulated, name), self.failed)
-                self._sample_stack.callback(parameter.register_post_accumulate_grad_hook(hook).remove)
+                self._sample_stack.callback(
+                    parameter.register_post_accumulate_grad_hook(hook).remove
+                )
 
     def _finish(self) -> None:
         """Record the sampled step that is over."""
@@ -249,7 +275,9 @@ class Watch(Listener):
         self.forward_begins()
         if self._running:
             if self._running != get_ident():
-                self._log.add_unseen("calls of the model in a second thread, while it ran in a first")
+                self._log.add_unseen(
+                    "calls of the model in a second thread, while it ran in a first"
+                )
             return call(module, *args, **kwargs)
         self._called, self._running = True, get_ident()
         noted: Call | None = None
@@ -263,7 +291,9 @@ class Watch(Listener):
             if sample is None:
                 output = call(module, *args, **kwargs)
             else:
-                with guarded_context(sample.inside(self.model.parameters), self.failed, "observing a call"):
+                with guarded_context(
+                    sample.inside(self.model.parameters), self.failed, "observing a call"
+                ):
                     output = call(module, *args, **kwargs)
         finally:
             self._running = 0
@@ -310,7 +340,9 @@ class Watch(Listener):
 
     def scaled_by(self, scale: Callable[[], float]) -> None:
         super().scaled_by(scale)
-        if self._sample is None or not self._sample.norms:  # else this step counted with the known one
+        if (
+            self._sample is None or not self._sample.norms
+        ):  # else this step counted with the known one
             self._known_scale = None
 
     def observes_optimizer(self, optimizer: Any) -> bool:
@@ -321,7 +353,12 @@ class Watch(Listener):
         total = sum(len(group["params"]) for group in optimizer.param_groups)
         _, known, held = self._held.get(id(optimizer), (None, 0, {}))
         if known != total:
-            stepped = [p for group in optimizer.param_groups for p in group["params"] if id(p) in self._weight_names]
+            stepped = [
+                p
+                for group in optimizer.param_groups
+                for p in group["params"]
+                if id(p) in self._weight_names
+            ]
             held = {self._weight_names[id(p)]: p for p in stepped}
             if held:  # a cached optimizer stays alive, so its id stays unique
                 self._held[id(optimizer)] = optimizer, total, held
@@ -346,7 +383,9 @@ class Watch(Listener):
 
     def after_optimizer(self, optimizer: Any, *_: Any) -> None:
         if not self._by_engine and self.observes_optimizer(optimizer):
-            skipped = getattr(optimizer, "found_inf", None)  # of a fused optimizer, which skips by itself
+            skipped = getattr(
+                optimizer, "found_inf", None
+            )  # of a fused optimizer, which skips by itself
             held = self._held_by(optimizer) if self._sample is not None or skipped else {}
             if skipped:
                 self.skipped(optimizer, {name: p.grad for name, p in held.items()})
@@ -375,7 +414,11 @@ class Watch(Listener):
         if self._sample is None or id(optimizer) in self.stepped:
             return
         norms, scale = self._sample.norms, self._scale_now()
-        held = {n: p.grad for n, p in self._held_by(optimizer).items() if p.grad is not None and n in norms}
+        held = {
+            n: p.grad
+            for n, p in self._held_by(optimizer).items()
+            if p.grad is not None and n in norms
+        }
         left, now = math.hypot(*(norms[n] for n in held)) * scale, length(held.values())
         if scale != 1 and math.isfinite(left) and now < 0.999 * left:
             says = f"while {scale:g} times too large, they were shortened from {left:.3g} to {now:.3g}; unscale_ first"
@@ -393,11 +436,15 @@ class Watch(Listener):
             if observed is not None:
                 with self._log.replaying("comparison with FP32"):
                     at = self._scale_now(), self.step
-                    beside = against_fp32(self.model, self._calls, *at, observed, gradients, self._loss)
+                    beside = against_fp32(
+                        self.model, self._calls, *at, observed, gradients, self._loss
+                    )
                     self._log.against_fp32.append(beside)
             self._sample.before_step_sample(self._parameters, weights, gradients)
             self._log.record_checksums(weights)
-        counted = self._sample.counts["weight gradients"].values() if self._sample is not None else ()
+        counted = (
+            self._sample.counts["weight gradients"].values() if self._sample is not None else ()
+        )
         if not self.scaled and (self._sample is None or any(h.non_finite for h in counted)):
             self._find_source(gradients)
 
@@ -409,7 +456,9 @@ class Watch(Listener):
         self._sample.after_step_sample(weights, gradients)
         self._log.record_moves(self._sample)
         self._sample.measure(self._parameters.values(), weights.values(), optimizer)
-        for found in state_faults(optimizer, weights, self.step, self._sample.lines.get("step", "")):
+        for found in state_faults(
+            optimizer, weights, self.step, self._sample.lines.get("step", "")
+        ):
             self._log.add_finding(found)
 
     def skipped(self, optimizer: Any, gradients: Gradients, why: str = "") -> None:
@@ -430,7 +479,9 @@ class Watch(Listener):
             found = culprit(self.model, self._calls, self._scale_now(), self.step)
             if found is None:
                 bad = next((n for n, g in gradients.items() if g is not None and not finite(g)), "")
-                self._log.add_unseen(f"source of inf or NaN in {bad}: it did not appear in the replay")
+                self._log.add_unseen(
+                    f"source of inf or NaN in {bad}: it did not appear in the replay"
+                )
             else:
                 self._log.non_finite.append(found)
 
@@ -438,4 +489,6 @@ class Watch(Listener):
 def _unscaled_gradients(optimizer: Any, held: dict[str, Tensor]) -> Gradients:
     """Return the unscaled gradients of a step; a fused optimizer unscales them inside the step."""
     scale = getattr(optimizer, "grad_scale", None)
-    return {n: p.grad if scale is None or p.grad is None else p.grad / scale for n, p in held.items()}
+    return {
+        n: p.grad if scale is None or p.grad is None else p.grad / scale for n, p in held.items()
+    }

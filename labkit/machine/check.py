@@ -46,12 +46,18 @@ def check_machine(folder: Path | str = ".") -> Report:
     checks: list[tuple[str, Callable[[], Iterable[Finding]]]] = [
         ("Python", lambda: [python(sys.version_info[:3], sys.executable)]),
         ("packages", lambda: packages(requirements(), installed_version, import_problems)),
-        ("labkit", lambda: other_labkit(importlib.metadata.packages_distributions().get("labkit", []))),
+        (
+            "labkit",
+            lambda: other_labkit(importlib.metadata.packages_distributions().get("labkit", [])),
+        ),
         ("device", lambda: [device()]),
         ("good for", lambda: [good_for(*device_facts())]),
         ("threads", lambda: [threads()]),
         ("memory", lambda: [memory(system.available_memory(), system.container_memory())]),
-        ("widgets", lambda: [front_end(extension_folders(), system.server_prefix(), host(os.environ))]),
+        (
+            "widgets",
+            lambda: [front_end(extension_folders(), system.server_prefix(), host(os.environ))],
+        ),
         ("data", lambda: [data()]),
         ("disk", lambda: [disk(Path(folder))]),
     ]
@@ -64,7 +70,14 @@ def _guarded(name: str, check: Callable[[], Iterable[Finding]]) -> list[Finding]
         return list(check())
     except Exception as error:
         what = f"could not be looked at: {type(error).__name__}: {error}"
-        return [Finding(name, Status.BAD, what, "run `make setup`; where this stays, show this line to your teacher")]
+        return [
+            Finding(
+                name,
+                Status.BAD,
+                what,
+                "run `make setup`; where this stays, show this line to your teacher",
+            )
+        ]
 
 
 def python(version: tuple[int, ...], executable: str) -> Finding:
@@ -75,9 +88,13 @@ def python(version: tuple[int, ...], executable: str) -> Finding:
     """
     what = f"{'.'.join(map(str, version))} ({executable})"
     if version[:2] < (3, 11):
-        return Finding("Python", Status.BAD, what, "install Python 3.11, 3.12 or 3.13, then `make clean lab`")
+        return Finding(
+            "Python", Status.BAD, what, "install Python 3.11, 3.12 or 3.13, then `make clean lab`"
+        )
     if version[:2] > (3, 13):
-        return Finding("Python", Status.WARN, what, "the lab is tested with 3.11 to 3.13; use one of those")
+        return Finding(
+            "Python", Status.WARN, what, "the lab is tested with 3.11 to 3.13; use one of those"
+        )
     return Finding("Python", Status.OK, what)
 
 
@@ -104,11 +121,21 @@ def packages(
     for name, lowest in needed.items():
         version = installed(name)
         if version is None:
-            yield Finding(name, Status.BAD, "is not installed", "`make setup`, or `pip install -e .` in the checkout")
+            yield Finding(
+                name,
+                Status.BAD,
+                "is not installed",
+                "`make setup`, or `pip install -e .` in the checkout",
+            )
         elif _numbers(version) < _numbers(lowest):
-            yield Finding(name, Status.BAD, f"{version} is too old", f"`pip install -U '{name}>={lowest}'`")
+            yield Finding(
+                name, Status.BAD, f"{version} is too old", f"`pip install -U '{name}>={lowest}'`"
+            )
         elif broken.get(name):
-            what, remedy = f"{version} cannot be imported: {broken[name]}", f"`pip install --force-reinstall {name}`"
+            what, remedy = (
+                f"{version} cannot be imported: {broken[name]}",
+                f"`pip install --force-reinstall {name}`",
+            )
             yield Finding(name, Status.BAD, what, remedy)
         else:
             yield Finding(name, Status.OK, version)
@@ -124,7 +151,9 @@ def other_labkit(owners: Iterable[str]) -> Iterable[Finding]:
     """
     for owner in sorted(set(owners) - {DISTRIBUTION}):
         what = f"the distribution {owner} brings another package of this name, and Python may import either"
-        remedy = f"`pip uninstall {owner}`, then install the lab again, with --force-reinstall --no-deps"
+        remedy = (
+            f"`pip uninstall {owner}`, then install the lab again, with --force-reinstall --no-deps"
+        )
         yield Finding("labkit", Status.WARN, what, f"{remedy}; in a checkout, `make clean lab`")
 
 
@@ -134,7 +163,9 @@ def import_problems(names: Sequence[str]) -> dict[str, str]:
     >>> import_problems(["numpy", "no-such-package"])
     {'no-such-package': "ModuleNotFoundError: No module named 'no_such_package'"}
     """
-    modules = {name: module for name in names if (module := name.replace("-", "_")) not in sys.modules}
+    modules = {
+        name: module for name in names if (module := name.replace("-", "_")) not in sys.modules
+    }
     with ThreadPoolExecutor(max(1, system.usable_cores())) as pool:
         found = pool.map(system.import_error, modules.values())
     return {name: problem for name, problem in zip(modules, found, strict=True) if problem}
@@ -146,7 +177,9 @@ def requirements() -> dict[str, str] | None:
         asked = importlib.metadata.requires(DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:
         return None
-    found = (re.match(r"([\w.-]+)[^;]*>=\s*([\d.]+)[^;]*$", line) for line in asked)  # "torch<3,>=2.10"; no extras
+    found = (
+        re.match(r"([\w.-]+)[^;]*>=\s*([\d.]+)[^;]*$", line) for line in asked
+    )  # "torch<3,>=2.10"; no extras
     return {match[1]: match[2] for match in found if match}
 
 
@@ -173,9 +206,18 @@ def device() -> Finding:
     report = device_report()
     if report.kind == "cuda" and not usable_gpus():
         what = f"{report.name} is here, but torch {torch.__version__} has no programs for it; the lab trains on the CPU"
-        return Finding("device", Status.WARN, what, "install a torch that has them: https://pytorch.org/get-started")
+        return Finding(
+            "device",
+            Status.WARN,
+            what,
+            "install a torch that has them: https://pytorch.org/get-started",
+        )
     if report.kind == "cpu" and shutil.which("nvidia-smi"):
-        why = "this torch was built without CUDA" if torch.version.cuda is None else "torch cannot reach the driver"
+        why = (
+            "this torch was built without CUDA"
+            if torch.version.cuda is None
+            else "torch cannot reach the driver"
+        )
         remedy = "to use the GPU, repair its driver or install a CUDA build of torch into this environment"
         return Finding("device", Status.WARN, f"CPU; an NVIDIA driver is here, but {why}", remedy)
     return Finding("device", Status.OK, f"{report.facts}. {report.meaning}")
@@ -206,7 +248,9 @@ def good_for(report: DeviceReport, mps: bool = False) -> Finding:
             "and its fused optimizers ignored found_inf until mid-2026: the lab does not train there"
         )
     elif report.kind == "cpu":
-        what = "every lesson; how fast a GPU is, is shown from records and from what others published"
+        what = (
+            "every lesson; how fast a GPU is, is shown from records and from what others published"
+        )
     elif report.tensor_cores and "BF16" not in report.tensor_cores:
         what = (
             "every lesson, live; FP16 is this card's only fast 16-bit format, which makes loss scaling a must. It "
@@ -237,12 +281,16 @@ def seconds_per_tiny_step(threads: int, budget: float = 0.15) -> float:
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        model = torch.nn.Sequential(torch.nn.Conv2d(1, 16, 3), torch.nn.ReLU(), torch.nn.Conv2d(16, 16, 3))
+        model = torch.nn.Sequential(
+            torch.nn.Conv2d(1, 16, 3), torch.nn.ReLU(), torch.nn.Conv2d(16, 16, 3)
+        )
         images = torch.ones(8, 1, 48, 48)
         model(images).mean().backward()  # the first pass also sets up
         passes = {"": lambda: host_seconds(lambda: model(images).mean().backward())}
         return min(
-            time_interleaved(passes, MOST_PASSES, finished=lambda _, seen: bool(seen) and sum(seen) >= budget)[""]
+            time_interleaved(
+                passes, MOST_PASSES, finished=lambda _, seen: bool(seen) and sum(seen) >= budget
+            )[""]
         )
     finally:
         torch.set_num_threads(before)
@@ -261,10 +309,17 @@ def judge_threads(cores: int, seconds: dict[int, float]) -> Finding:
         what += f", {seconds[several] * 1e3:.1f} ms on {several} ({seconds[several] / seconds[1]:.2g} times as long)"
     what += ". Tiny training runs on one thread"
     if several > cores:
-        remedy = f"torch starts {several} threads; before Python starts, set OMP_NUM_THREADS={cores}"
+        remedy = (
+            f"torch starts {several} threads; before Python starts, set OMP_NUM_THREADS={cores}"
+        )
         return Finding("threads", Status.WARN, what, remedy)
     if several > 1 and seconds[several] < seconds[1] / 2:
-        return Finding("threads", Status.OK, what, f"more threads pay here: set LABKIT_THREADS={several} if you like")
+        return Finding(
+            "threads",
+            Status.OK,
+            what,
+            f"more threads pay here: set LABKIT_THREADS={several} if you like",
+        )
     return Finding("threads", Status.OK, what)
 
 
@@ -275,17 +330,31 @@ def memory(available: int | None, container: int | None = None) -> Finding:
     '3.0 GiB available'
     """
     if available is None:
-        return Finding("memory", Status.WARN, "this system does not say how much", "have about 2 GiB free")
+        return Finding(
+            "memory", Status.WARN, "this system does not say how much", "have about 2 GiB free"
+        )
     what = f"{available / GIB:.1f} GiB available"
     if container is not None:
         what += f", in a container that may use {container / GIB:.1f} GiB"
         if container < MEMORY_COMFORT:
             remedy = "give the container 2 GiB or more (docker run --memory 4g, or the hub's memory limit)"
-            return Finding("memory", Status.WARN if available >= MEMORY_NEEDED else Status.BAD, what, remedy)
+            return Finding(
+                "memory", Status.WARN if available >= MEMORY_NEEDED else Status.BAD, what, remedy
+            )
     if available < MEMORY_NEEDED:
-        return Finding("memory", Status.BAD, what, "close other programs and idle kernels: the lab needs about 1 GiB")
+        return Finding(
+            "memory",
+            Status.BAD,
+            what,
+            "close other programs and idle kernels: the lab needs about 1 GiB",
+        )
     if available < MEMORY_COMFORT:
-        return Finding("memory", Status.WARN, what, "enough for one notebook; shut its kernel down before the next")
+        return Finding(
+            "memory",
+            Status.WARN,
+            what,
+            "enough for one notebook; shut its kernel down before the next",
+        )
     return Finding("memory", Status.OK, what)
 
 
@@ -300,7 +369,12 @@ def data() -> Finding:
             with file.open("rb") as opened:
                 opened.read(1)
     except (OSError, KeyError, ValueError) as error:
-        return Finding("data", Status.BAD, str(error), "in the checkout: `git checkout -- data` brings the files back")
+        return Finding(
+            "data",
+            Status.BAD,
+            str(error),
+            "in the checkout: `git checkout -- data` brings the files back",
+        )
     return Finding("data", Status.OK, f"{count:,} digits read from {data_folder()}")
 
 
@@ -311,7 +385,9 @@ def disk(folder: Path) -> Finding:
             file.write(b"written by labkit check")
     except OSError as error:
         remedy = "copy the lab to a folder of your own and start JupyterLab there"
-        return Finding("disk", Status.BAD, f"{folder.resolve()} cannot be written: {error.strerror}", remedy)
+        return Finding(
+            "disk", Status.BAD, f"{folder.resolve()} cannot be written: {error.strerror}", remedy
+        )
     free = shutil.disk_usage(folder).free
     what = f"{folder.resolve()} can be written, {free / GIB:.1f} GiB free"
     if free < DISK_COMFORT:

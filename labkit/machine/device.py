@@ -48,10 +48,14 @@ GENERATIONS = (
     Generation("Ampere", ((8, 6), (8, 7)), ("FP16", "BF16", "TF32")),
     Generation("Ada", ((8, 9),), ("FP16", "BF16", "TF32", "E4M3", "E5M2"), "Ada"),
     Generation("Hopper", ((9, 0),), ("FP16", "BF16", "TF32", "E4M3", "E5M2", "FP64"), "H100"),
-    Generation("Blackwell", ((10, 0), (10, 3)), ("FP16", "BF16", "TF32", "E4M3", "E5M2", "FP64"), "B200"),
+    Generation(
+        "Blackwell", ((10, 0), (10, 3)), ("FP16", "BF16", "TF32", "E4M3", "E5M2", "FP64"), "B200"
+    ),
     Generation("Blackwell", ((11, 0), (12, 0), (12, 1)), ("FP16", "BF16", "TF32", "E4M3", "E5M2")),
 )
-WITHOUT_CORES = re.compile(r"GTX 16|\bMX[45]50\b|\bT(400|500|550|600|1000|1200|2000)\b")  # TU116 and TU117, though 7.5
+WITHOUT_CORES = re.compile(
+    r"GTX 16|\bMX[45]50\b|\bT(400|500|550|600|1000|1200|2000)\b"
+)  # TU116 and TU117, though 7.5
 
 
 @dataclass(frozen=True)
@@ -144,7 +148,11 @@ class DeviceReport:
 
     @property
     def _capability(self) -> str:
-        return f"compute capability {self.capability[0]}.{self.capability[1]}" if self.capability else "not CUDA's"
+        return (
+            f"compute capability {self.capability[0]}.{self.capability[1]}"
+            if self.capability
+            else "not CUDA's"
+        )
 
     @property
     def _cores(self) -> str:
@@ -161,7 +169,9 @@ class DeviceReport:
     @property
     def _unknown(self) -> bool:
         """Describe a GPU that is not in the table: of another vendor, or newer."""
-        newer = self.capability is None or (self.capability >= (7, 0) and not WITHOUT_CORES.search(self.name))
+        newer = self.capability is None or (
+            self.capability >= (7, 0) and not WITHOUT_CORES.search(self.name)
+        )
         return self.kind == "cuda" and self.generation is None and newer
 
 
@@ -176,9 +186,13 @@ def device_report(device: torch.device | str | None = None) -> DeviceReport:
     """
     wanted = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if wanted.type == "cpu":
-        return DeviceReport("cpu", system.cpu_name(), 0, system.usable_cores(), instructions=_cpu_instructions())
+        return DeviceReport(
+            "cpu", system.cpu_name(), 0, system.usable_cores(), instructions=_cpu_instructions()
+        )
     if wanted.type != "cuda":
-        raise ValueError(f'device_report: expected "cpu" or "cuda", got {str(wanted)!r}; leave it out for the default.')
+        raise ValueError(
+            f'device_report: expected "cpu" or "cuda", got {str(wanted)!r}; leave it out for the default.'
+        )
     if not torch.cuda.is_available():
         raise ValueError('device_report: got "cuda", but torch reaches no GPU; use "cpu".')
     properties = torch.cuda.get_device_properties(wanted)
@@ -211,7 +225,9 @@ def usable_gpus() -> list[tuple[int, str]]:
         return []
     built = torch.cuda.get_arch_list() if torch.version.cuda else []
     asked = {i: torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())}
-    return [(i, card.name) for i, card in asked.items() if has_programs((card.major, card.minor), built)]
+    return [
+        (i, card.name) for i, card in asked.items() if has_programs((card.major, card.minor), built)
+    ]
 
 
 def has_programs(capability: tuple[int, int], built: Sequence[str]) -> bool:

@@ -18,7 +18,10 @@ from pathlib import Path
 from labkit.records import system
 from labkit.records.findings import Finding, Status
 
-EXTENSIONS = {"@jupyter-widgets/jupyterlab-manager": "jupyterlab_widgets", "anywidget": "anywidget"}  # folder: package
+EXTENSIONS = {
+    "@jupyter-widgets/jupyterlab-manager": "jupyterlab_widgets",
+    "anywidget": "anywidget",
+}  # folder: package
 PLACE = Path("share", "jupyter", "labextensions")
 # A variable that a host sets -> its name; these show widgets by a manager of their own, loaded from the network.
 HOSTS = {"COLAB_RELEASE_TAG": "Colab", "KAGGLE_KERNEL_RUN_TYPE": "Kaggle", "VSCODE_PID": "VS Code"}
@@ -42,7 +45,9 @@ def extension_folders() -> list[Path]:
     return [Path(path) for path in jupyter_path("labextensions")]
 
 
-def front_end(folders: list[Path], server: Path | None = None, hosted: str | None = None) -> Finding:
+def front_end(
+    folders: list[Path], server: Path | None = None, hosted: str | None = None
+) -> Finding:
     """Judge whether the parts of the widgets that run in the browser are installed.
 
     folders  where this environment's JupyterLab looks
@@ -55,7 +60,9 @@ def front_end(folders: list[Path], server: Path | None = None, hosted: str | Non
         return Finding("widgets", Status.OK, f"{hosted} shows widgets by a manager of its own")
     prefix, places = Path(sys.prefix), list(folders)
     if server is not None and _differ(server, prefix):
-        own = [folder for folder in folders if not folder.is_relative_to(prefix)]  # the user's and the system's: shared
+        own = [
+            folder for folder in folders if not folder.is_relative_to(prefix)
+        ]  # the user's and the system's: shared
         prefix, places = server, [server / PLACE, *own]
     if off := switched_off(prefix):
         what = f"the front end of {' and '.join(off)} is switched off in the server that shows this page"
@@ -63,9 +70,13 @@ def front_end(folders: list[Path], server: Path | None = None, hosted: str | Non
         return Finding("widgets", Status.BAD, what, remedy)
     versions, missing = [], []
     for extension, package in EXTENSIONS.items():
-        found = [file for folder in places if (file := folder / extension / "package.json").is_file()]
+        found = [
+            file for folder in places if (file := folder / extension / "package.json").is_file()
+        ]
         if found:
-            versions.append(f"{extension} {json.loads(found[0].read_text(encoding='utf-8'))['version']}")
+            versions.append(
+                f"{extension} {json.loads(found[0].read_text(encoding='utf-8'))['version']}"
+            )
         else:
             missing.append(package)
     if not missing:
@@ -76,7 +87,9 @@ def front_end(folders: list[Path], server: Path | None = None, hosted: str | Non
         lacks += f", whose server shows this page; the kernel runs in {sys.prefix}"
         python = str(server / ("Scripts" if os.name == "nt" else "bin") / "python")
         pip = f'"{python}" -m {pip}' if " " in python else f"{python} -m {pip}"
-    return Finding("widgets", Status.BAD, lacks, f"`{pip} {' '.join(missing)}`, then restart JupyterLab")
+    return Finding(
+        "widgets", Status.BAD, lacks, f"`{pip} {' '.join(missing)}`, then restart JupyterLab"
+    )
 
 
 def silent(seconds: float, hosted: str | None = None) -> Finding:
@@ -94,7 +107,9 @@ def silent(seconds: float, hosted: str | None = None) -> Finding:
         "VS Code": "trust this notebook, and set jupyter.widgetScriptSources to jsdelivr.com and unpkg.com",
     }.get(hosted, f"{again}; {hosted} loads what draws widgets from the network")
     what = f"the page has not answered for {seconds:g} s: nothing draws widgets there, or no message gets through"
-    return Finding("widgets", Status.BAD, what, f"{remedy}. Until then the lessons show still pictures")
+    return Finding(
+        "widgets", Status.BAD, what, f"{remedy}. Until then the lessons show still pictures"
+    )
 
 
 def switched_off(prefix: Path) -> list[str]:
@@ -107,8 +122,14 @@ def switched_off(prefix: Path) -> list[str]:
     off = set[str]()
     for folder in folders:
         with contextlib.suppress(OSError, ValueError, AttributeError):
-            settings = json.loads((folder / "labconfig" / "page_config.json").read_text(encoding="utf-8"))
-            off |= {name for name, disabled in settings.get("disabledExtensions", {}).items() if disabled}
+            settings = json.loads(
+                (folder / "labconfig" / "page_config.json").read_text(encoding="utf-8")
+            )
+            off |= {
+                name
+                for name, disabled in settings.get("disabledExtensions", {}).items()
+                if disabled
+            }
     return [extension for extension in EXTENSIONS if extension in off]
 
 

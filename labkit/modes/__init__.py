@@ -1,8 +1,22 @@
 """Torch function modes of the lab, and the operations that Python functions of torch are composed of."""
 
-from labkit.modes.arguments import are_plain, mapped, mapped_anywhere, require_one_device, tensors_in
+from labkit.modes.arguments import (
+    are_plain,
+    mapped,
+    mapped_anywhere,
+    require_one_device,
+    tensors_in,
+)
 from labkit.modes.composites import body_of, calls_any, is_composite
-from labkit.modes.mode import ATTRIBUTE, LabMode, as_now, break_graph, nested_contexts, open_modes, under
+from labkit.modes.mode import (
+    ATTRIBUTE,
+    LabMode,
+    as_now,
+    break_graph,
+    nested_contexts,
+    open_modes,
+    under,
+)
 
 __all__ = [
     "ATTRIBUTE", "LabMode", "are_plain", "as_now", "body_of", "break_graph", "calls_any", "is_composite", "mapped",

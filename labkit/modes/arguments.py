@@ -78,7 +78,9 @@ def require_one_device(what: str, values: Iterable[Any], error: RuntimeError) ->
     if len(devices) < 2 or error.__cause__ is not None or "device" not in str(error):
         return
     first, *others = devices
-    where = f"expected all tensors on one device, got some on {first} and others on {', '.join(others)}"
+    where = (
+        f"expected all tensors on one device, got some on {first} and others on {', '.join(others)}"
+    )
     numbers = (
         " Tensors on meta have shapes but no data: call model.to_empty(device=...), then load a state dict."
         if "meta" in devices

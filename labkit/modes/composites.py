@@ -17,7 +17,11 @@ from typing import Any
 
 from torch import Tensor
 
-MODULES = ("torch.nn.functional", "torch.functional", "torch.autograd")  # most methods of Tensor check and recurse
+MODULES = (
+    "torch.nn.functional",
+    "torch.functional",
+    "torch.autograd",
+)  # most methods of Tensor check and recurse
 FORWARD_MODULES = MODULES[:2]
 MODE_CHECKS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
 
@@ -33,7 +37,9 @@ def is_composite(func: Callable[..., Any]) -> bool:
     # Look at the module of the code, not at __module__: max_pool2d is a dispatcher in torch._jit_internal.
     # The function itself must check: meshgrid leaves that to a function it calls, which would recurse endlessly.
     checks = isinstance(func, FunctionType) and func.__globals__.get("__name__") in MODULES
-    return (checks and any(name in MODE_CHECKS for name in func.__code__.co_names)) or func is Tensor.backward
+    return (
+        checks and any(name in MODE_CHECKS for name in func.__code__.co_names)
+    ) or func is Tensor.backward
 
 
 @lru_cache(maxsize=4096)
@@ -44,7 +50,10 @@ def calls_any(func: Callable[..., Any], names: frozenset[str]) -> bool:
     >>> calls_any(F.relu, frozenset(["linear"])), calls_any(F.multi_head_attention_forward, frozenset(["linear"]))
     (False, True)
     """
-    if not isinstance(func, FunctionType) or func.__globals__.get("__name__") not in FORWARD_MODULES:
+    if (
+        not isinstance(func, FunctionType)
+        or func.__globals__.get("__name__") not in FORWARD_MODULES
+    ):
         return True  # a backward pass calls hooks, which may call anything
     pending, visited = [func], set[FunctionType]()
     while pending:
@@ -52,11 +61,15 @@ def calls_any(func: Callable[..., Any], names: frozenset[str]) -> bool:
         mentioned = _names_in(func.__code__)
         if not names.isdisjoint(mentioned):
             return True
-        called = (func.__globals__.get(name) for name in mentioned)  # functions of other modules check arguments
+        called = (
+            func.__globals__.get(name) for name in mentioned
+        )  # functions of other modules check arguments
         pending += [
             f
             for f in called
-            if isinstance(f, FunctionType) and f.__globals__.get("__name__") in FORWARD_MODULES and f not in visited
+            if isinstance(f, FunctionType)
+            and f.__globals__.get("__name__") in FORWARD_MODULES
+            and f not in visited
         ]
     return False
 
@@ -71,7 +84,11 @@ def body_of(func: FunctionType) -> FunctionType:
     """Return a composite function in which every check for modes returns False."""
     checks = {name: lambda *_tensors: False for name in MODE_CHECKS if name in func.__globals__}
     body = FunctionType(
-        func.__code__, {**func.__globals__, **checks}, func.__name__, func.__defaults__, func.__closure__
+        func.__code__,
+        {**func.__globals__, **checks},
+        func.__name__,
+        func.__defaults__,
+        func.__closure__,
     )
     body.__kwdefaults__ = func.__kwdefaults__
     return body

@@ -41,7 +41,9 @@ class LabMode(TorchFunctionMode):
         _wrap_checkpoint()
         return super().__enter__()  # type: ignore[no-untyped-call]
 
-    def call_below(self, func: Callable[..., Any], types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call_below(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """Pass an operation that this mode has handled to the mode below.
 
         If the next mode is the lab's, it is called directly, in a third of the time that torch's dispatch takes.
@@ -56,14 +58,20 @@ class LabMode(TorchFunctionMode):
             finally:
                 torch._C._push_on_torch_function_stack(below)
         except RuntimeError as error:
-            require_one_device(getattr(func, "__name__", "an operation"), (*args, *kwargs.values()), error)
+            require_one_device(
+                getattr(func, "__name__", "an operation"), (*args, *kwargs.values()), error
+            )
             raise
 
-    def inside(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def inside(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """Call a composite function (`is_composite`) with this mode active for the operations inside."""
         return self.call_inside(body_of(func), args, kwargs)
 
-    def call_inside(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call_inside(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """Call a function with this mode active, although the mode is handling a call."""
         torch._C._push_on_torch_function_stack(self)
         try:
@@ -83,7 +91,9 @@ def open_modes() -> tuple[LabMode, ...]:
     return tuple(mode for mode in _get_current_function_mode_stack() if isinstance(mode, LabMode))
 
 
-def under(modes: tuple[LabMode, ...], function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def under(
+    modes: tuple[LabMode, ...], function: Callable[..., Any], *args: Any, **kwargs: Any
+) -> Any:
     """Call a function with these modes active; enter them only if they are not active already."""
     if open_modes() == modes:
         return function(*args, **kwargs)
@@ -100,7 +110,11 @@ def as_now(function: Callable[..., Any]) -> Callable[..., Any]:
     (1, 0)
     """
     modes = open_modes()
-    return wraps(function)(lambda *args, **kwargs: under(modes, function, *args, **kwargs)) if modes else function
+    return (
+        wraps(function)(lambda *args, **kwargs: under(modes, function, *args, **kwargs))
+        if modes
+        else function
+    )
 
 
 @cache

@@ -77,7 +77,9 @@ def _delete_abandoned(path: Path) -> None:
     """Delete the temporary files that killed processes left; a locked one is in use."""
     pattern = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}\.part")
     with suppress(OSError):  # a folder that cannot be listed
-        for abandoned in [entry.path for entry in os.scandir(path.parent) if pattern.fullmatch(entry.name)]:
+        for abandoned in [
+            entry.path for entry in os.scandir(path.parent) if pattern.fullmatch(entry.name)
+        ]:
             with suppress(OSError):
                 if sys.platform == "win32":
                     os.unlink(abandoned)
@@ -98,7 +100,9 @@ def write_line(file: IO[str], line: str) -> None:
     os.fsync(file.fileno())
 
 
-def parse_record(content: str | bytes, schema: str, make: Callable[[dict[str, Any]], T], problem: str) -> T:
+def parse_record(
+    content: str | bytes, schema: str, make: Callable[[dict[str, Any]], T], problem: str
+) -> T:
     """Return what `make` makes of a measurement saved as JSON: an object whose "schema" is this one.
 
     Raises:
@@ -129,12 +133,16 @@ def exclusive_lock(path: Path) -> Iterator[None]:
         handle = os.open(lock, os.O_CREAT | os.O_RDWR)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(handle).st_nlink:  # else its owner deleted it since it was opened: try again
+            if os.fstat(
+                handle
+            ).st_nlink:  # else its owner deleted it since it was opened: try again
                 break
             os.close(handle)
         except BlockingIOError:
             os.close(handle)
-            raise BlockingIOError(f"another process has locked {path}; wait until it has ended") from None
+            raise BlockingIOError(
+                f"another process has locked {path}; wait until it has ended"
+            ) from None
     try:
         yield
     finally:
@@ -203,4 +211,6 @@ def recorded_files(pattern: str) -> dict[str, Path]:
     dict_keys(['runs/digits/fp32-seed0.json', 'runs/digits/fp32-seed1.json'])
     """
     folders = (data_folder(), results_folder())
-    return {path.relative_to(f).as_posix(): path for f in folders for path in sorted(f.glob(pattern))}
+    return {
+        path.relative_to(f).as_posix(): path for f in folders for path in sorted(f.glob(pattern))
+    }

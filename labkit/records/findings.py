@@ -66,13 +66,17 @@ class Finding:
     @property
     def says(self) -> str:
         """Deprecated name of `what`."""
-        warnings.warn("Finding.says is deprecated: use Finding.what", DeprecationWarning, stacklevel=2)
+        warnings.warn(
+            "Finding.says is deprecated: use Finding.what", DeprecationWarning, stacklevel=2
+        )
         return self.what
 
     @property
     def repair(self) -> str:
         """Deprecated name of `remedy`."""
-        warnings.warn("Finding.repair is deprecated: use Finding.remedy", DeprecationWarning, stacklevel=2)
+        warnings.warn(
+            "Finding.repair is deprecated: use Finding.remedy", DeprecationWarning, stacklevel=2
+        )
         return self.remedy
 
     @property
@@ -134,17 +138,25 @@ class Report:
         width = max((len(finding.name) for finding in self.findings), default=0)
         lines = []
         for finding in self.findings:
-            lines.append(f"{SIGNS[finding.status]} {finding.status:<4}  {finding.name:<{width}}  {finding.located}")
+            lines.append(
+                f"{SIGNS[finding.status]} {finding.status:<4}  {finding.name:<{width}}  {finding.located}"
+            )
             if finding.remedy:
                 lines.append(f"{'':8}{'':{width}}  -> {finding.to_do}")
         return "\n".join([*lines, self.summary])
 
     def _repr_html_(self) -> str:
         """Return the report as an HTML table in the colours of the notebook's theme."""
-        cell = "text-align: left; vertical-align: top; padding: 2px 12px 2px 0; white-space: normal;"
+        cell = (
+            "text-align: left; vertical-align: top; padding: 2px 12px 2px 0; white-space: normal;"
+        )
         rows = []
         for finding in self.findings:
-            remedy = f"<br><strong>What to do:</strong> {escape(finding.to_do)}" if finding.remedy else ""
+            remedy = (
+                f"<br><strong>What to do:</strong> {escape(finding.to_do)}"
+                if finding.remedy
+                else ""
+            )
             rows.append(
                 f'<tr><td style="{cell} white-space: nowrap; color: {COLOURS[finding.status]}">'
                 f"<strong>{SIGNS[finding.status]} {finding.status}</strong></td>"

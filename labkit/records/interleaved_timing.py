@@ -37,7 +37,9 @@ def time_interleaved(
     return seconds
 
 
-def host_seconds(call: Callable[[], object], calls: int = 1, wait: Callable[[], None] = lambda: None) -> float:
+def host_seconds(
+    call: Callable[[], object], calls: int = 1, wait: Callable[[], None] = lambda: None
+) -> float:
     """Return the mean seconds of `calls` calls on the host's clock; `wait` blocks until a device is idle."""
     wait()
     start = time.perf_counter()

@@ -60,7 +60,11 @@ def append_line(path: Path, line: Mapping[str, object]) -> None:
         if file.tell():
             file.seek(-1, os.SEEK_END)
         is_cut = file.read(1) not in (b"", b"\n")  # a kill left the last line without an end
-        file.write(b"\n" * is_cut + json.dumps(line, ensure_ascii=False).encode(errors="backslashreplace") + b"\n")
+        file.write(
+            b"\n" * is_cut
+            + json.dumps(line, ensure_ascii=False).encode(errors="backslashreplace")
+            + b"\n"
+        )
         file.flush()
         os.fsync(file.fileno())
 
@@ -73,7 +77,9 @@ def save_answer(journal: Path, kind: str, id: str, answer: str, **more: str | in
         try:
             append_answer(home_journal(), kind, id, answer, **more, folder=str(journal.parent))
         except OSError:
-            warnings.warn(f"This answer could not be saved: {error}. Everything else works.", stacklevel=3)
+            warnings.warn(
+                f"This answer could not be saved: {error}. Everything else works.", stacklevel=3
+            )
 
 
 def entries(journal: Path, kind: str) -> list[dict[str, Any]]:
@@ -81,7 +87,9 @@ def entries(journal: Path, kind: str) -> list[dict[str, Any]]:
 
     Lines of one file keep their order, since a clock may be set back; the two files are merged by time.
     """
-    elsewhere = [line for line in _lines(home_journal()) if line.get("folder") == str(journal.parent)]
+    elsewhere = [
+        line for line in _lines(home_journal()) if line.get("folder") == str(journal.parent)
+    ]
     both = merge(_lines(journal), elsewhere, key=lambda line: str(line.get("when", "")))
     return [line for line in both if line["kind"] == kind]
 
@@ -109,4 +117,6 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 def _lines(journal: Path) -> list[dict[str, Any]]:
     """Return the answers in a journal."""
     keys = ("kind", "id", "answer")
-    return [line for line in read_lines(journal) if all(isinstance(line.get(key), str) for key in keys)]
+    return [
+        line for line in read_lines(journal) if all(isinstance(line.get(key), str) for key in keys)
+    ]

@@ -20,8 +20,24 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-MOUNTS, UTS, IPC, USERS, PROCESSES, NETWORK = 0x20000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000
-READ_ONLY, NO_SUID, NO_DEVICES, NO_EXEC, REMOUNT, BIND, RECURSIVE, PRIVATE = 1, 2, 4, 8, 32, 4096, 16384, 1 << 18
+MOUNTS, UTS, IPC, USERS, PROCESSES, NETWORK = (
+    0x20000,
+    0x4000000,
+    0x8000000,
+    0x10000000,
+    0x20000000,
+    0x40000000,
+)
+READ_ONLY, NO_SUID, NO_DEVICES, NO_EXEC, REMOUNT, BIND, RECURSIVE, PRIVATE = (
+    1,
+    2,
+    4,
+    8,
+    32,
+    4096,
+    16384,
+    1 << 18,
+)
 DETACH = 2
 PARENT_DEATH_SIGNAL, DUMPABLE, DROP_BOUND, SUBREAPER, NO_NEW_PRIVILEGES = 1, 4, 24, 36, 38
 CAPABILITIES_VERSION_3 = 0x20080522
@@ -66,7 +82,9 @@ def mount_private_root(view: Sequence[tuple[Path, bool]], root: Path = Path("/sy
             _mount("tmpfs", _mount_point(root, path), "tmpfs", NO_SUID | NO_DEVICES, "mode=755")
     for name in DEVICES:
         _mount(f"/dev/{name}", _mount_point(root, Path("/dev") / name, folder=False), "", BIND)
-    _mount("tmpfs", _mount_point(root, SCRATCH), "tmpfs", NO_SUID | NO_DEVICES, "size=64m,mode=1777")
+    _mount(
+        "tmpfs", _mount_point(root, SCRATCH), "tmpfs", NO_SUID | NO_DEVICES, "size=64m,mode=1777"
+    )
     with contextlib.suppress(OSError):  # some containers forbid it, and nothing needs it
         _mount("proc", _mount_point(root, Path("/proc")), "proc", NO_SUID | NO_DEVICES | NO_EXEC)
     for path in [root, *(_mount_point(root, path) for path, visible in view if not visible)]:
@@ -116,14 +134,19 @@ def create_control_group(
         group = root / name
         for parent in [root, *(root / part for part in list(Path(name).parents)[-2::-1])]:
             parent.mkdir(exist_ok=True)
-            (parent / "cgroup.subtree_control").write_text("+memory +cpu" if cores is not None else "+memory")
+            (parent / "cgroup.subtree_control").write_text(
+                "+memory +cpu" if cores is not None else "+memory"
+            )
         limits: dict[Path, dict[str, object]] = {group: {"memory.max": memory}}
         if cores is not None:
             limits[group]["cpu.max"] = f"{int(cores * period)} {period}"
     else:
         limits = {root / "memory" / name: {"memory.limit_in_bytes": memory}}
         if cores is not None:
-            limits[root / "cpu" / name] = {"cpu.cfs_period_us": period, "cpu.cfs_quota_us": int(cores * period)}
+            limits[root / "cpu" / name] = {
+                "cpu.cfs_period_us": period,
+                "cpu.cfs_quota_us": int(cores * period),
+            }
     for group, values in limits.items():
         group.mkdir(parents=True, exist_ok=True)
         for file, value in values.items():
@@ -149,7 +172,9 @@ def memory_of(process: int) -> int:
     with contextlib.suppress(OSError, IndexError, ValueError):
         rollup = Path(f"/proc/{process}/smaps_rollup").read_text()
         return int(rollup.split("\nPss:")[1].split()[0]) << 10
-    with contextlib.suppress(OSError, IndexError, ValueError):  # a protected process: memory without shared pages
+    with contextlib.suppress(
+        OSError, IndexError, ValueError
+    ):  # a protected process: memory without shared pages
         resident, shared = Path(f"/proc/{process}/statm").read_text().split()[1:3]
         return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
     return 0
@@ -190,7 +215,9 @@ def cpu_seconds(process: int) -> float:
     """Return the CPU time of a process and its ended children; 0.0 if it has ended. Source: proc(5)."""
     with contextlib.suppress(OSError):
         after_name = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
-        return sum(map(int, after_name[11:15])) / os.sysconf("SC_CLK_TCK")  # utime, stime, cutime, cstime
+        return sum(map(int, after_name[11:15])) / os.sysconf(
+            "SC_CLK_TCK"
+        )  # utime, stime, cutime, cstime
     with contextlib.suppress(OSError):  # the clock id of clock_getcpuclockid(3)
         return time.clock_gettime((~process << 3) | 2)
     return 0.0
@@ -200,7 +227,9 @@ def _children() -> list[int]:
     try:
         text = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
     except OSError:
-        return [-1] if os.getpid() == 1 else []  # the first process of a namespace can kill all others at once
+        return (
+            [-1] if os.getpid() == 1 else []
+        )  # the first process of a namespace can kill all others at once
     return [int(word) for word in text.split()]
 
 
@@ -222,7 +251,14 @@ def _mount_point(root: Path, path: Path, *, folder: bool = True) -> Path:
 
 
 def _mount(source: str, target: Path, kind: str, flags: int, options: str = "") -> None:
-    _call("mount", source.encode(), os.fsencode(target), kind.encode(), ctypes.c_ulong(flags), options.encode())
+    _call(
+        "mount",
+        source.encode(),
+        os.fsencode(target),
+        kind.encode(),
+        ctypes.c_ulong(flags),
+        options.encode(),
+    )
 
 
 def _prctl(option: int, value: int) -> int:

@@ -48,7 +48,9 @@ def copy_notebooks(source: Path, folder: Path, version: str) -> list[CopiedNoteb
     folder.mkdir(parents=True, exist_ok=True)
     digests = _load_digests(folder / DIGESTS)
     notebooks = sorted(source.glob("*.ipynb"))
-    copied = [_copy(notebook, folder, digests.get(notebook.name), version) for notebook in notebooks]
+    copied = [
+        _copy(notebook, folder, digests.get(notebook.name), version) for notebook in notebooks
+    ]
     digests |= {notebook.name: _digest(notebook.read_bytes()) for notebook in notebooks}
     write_atomic(folder / DIGESTS, json.dumps(digests, indent=1, sort_keys=True).encode() + b"\n")
     return copied
@@ -68,7 +70,9 @@ def _copy(notebook: Path, folder: Path, last_digest: str | None, version: str) -
     if _digest(content) == last_digest:
         return CopiedNotebook(target.name, "kept")
     suffixes = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
-    candidates = (target.with_name(f"{target.stem}-{version}{suffix}{target.suffix}") for suffix in suffixes)
+    candidates = (
+        target.with_name(f"{target.stem}-{version}{suffix}{target.suffix}") for suffix in suffixes
+    )
     newer = next(path for path in candidates if not path.exists() or path.read_bytes() == content)
     write_atomic(newer, content)
     return CopiedNotebook(target.name, "kept", newer)

@@ -45,7 +45,12 @@ def versions(device: torch.device | None = None) -> dict[str, str]:
     if device is None or device.type != "cuda":
         return found
     cudnn = torch.backends.cudnn.version()
-    gpu = {"cuda": torch.version.cuda, "hip": torch.version.hip, "cudnn": cudnn, "driver": system.gpu_driver()}
+    gpu = {
+        "cuda": torch.version.cuda,
+        "hip": torch.version.hip,
+        "cudnn": cudnn,
+        "driver": system.gpu_driver(),
+    }
     return found | {name: str(version) for name, version in gpu.items() if version}
 
 
@@ -71,7 +76,10 @@ def arithmetic_settings(device: torch.device, *, tf32: bool = False) -> dict[str
         found[f"FP32 {operation}"] = "tf32, emulated" if tf32 and precision != "tf32" else precision
     if device.type == "cuda":
         cudnn = torch.backends.cudnn
-        found |= {"cuDNN deterministic": _yes_no(cudnn.deterministic), "cuDNN benchmark": _yes_no(cudnn.benchmark)}
+        found |= {
+            "cuDNN deterministic": _yes_no(cudnn.deterministic),
+            "cuDNN benchmark": _yes_no(cudnn.benchmark),
+        }
     return found
 
 

@@ -27,13 +27,19 @@ MEMORY_QUOTAS = [  # limit and use, in bytes: version 2, then version 1
     ("memory.max", "memory.current"),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
 ]
-DRIVER = Path("/proc/driver/nvidia/version")  # NVRM version: NVIDIA UNIX ... Kernel Module  580.95.05 ...
+DRIVER = Path(
+    "/proc/driver/nvidia/version"
+)  # NVRM version: NVIDIA UNIX ... Kernel Module  580.95.05 ...
 
 
 def usable_cores(cgroup: Path = CGROUP) -> int:
     """Return the number of cores that this process may use: its affinity, or its container's quota if that is less."""
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = _first_numbers(cgroup / "cpu.max") or [  # version 2: "quota period"; version 1 has a file for each
+    affinity = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    quota = _first_numbers(
+        cgroup / "cpu.max"
+    ) or [  # version 2: "quota period"; version 1 has a file for each
         *_first_numbers(cgroup / "cpu" / "cpu.cfs_quota_us"),
         *_first_numbers(cgroup / "cpu" / "cpu.cfs_period_us"),
     ]
@@ -58,7 +64,9 @@ def available_memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = CGROU
     if sys.platform == "win32":
         return _windows_memory()
     try:
-        fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
+        fields = dict(
+            line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line
+        )
         available = int(fields["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError, ValueError):
         return _installed_memory()
@@ -72,7 +80,9 @@ def available_memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = CGROU
 def container_memory(cgroup: Path = CGROUP) -> int | None:
     """Return the memory limit of this process's container in bytes, or None without one."""
     limits = [_first_numbers(cgroup / limit) for limit, _ in MEMORY_QUOTAS]
-    return next((each[0] for each in limits if each and each[0] < 2**60), None)  # version 1 writes "none" as 2^63
+    return next(
+        (each[0] for each in limits if each and each[0] < 2**60), None
+    )  # version 1 writes "none" as 2^63
 
 
 def server_prefix(proc: Path = Path("/proc")) -> Path | None:
@@ -100,7 +110,9 @@ def cpuinfo() -> dict[str, str]:
 
 def cpu_name() -> str:
     """Return the CPU's model name, or else its architecture."""
-    return cpuinfo().get("model name") or _macos_name() or platform.processor() or platform.machine()
+    return (
+        cpuinfo().get("model name") or _macos_name() or platform.processor() or platform.machine()
+    )
 
 
 def gpu_driver() -> str | None:
@@ -133,14 +145,18 @@ def kill_group(leader: subprocess.Popen[Any]) -> None:
         if hasattr(os, "killpg"):
             os.killpg(leader.pid, signal.SIGKILL)
         else:  # Windows
-            subprocess.run(["taskkill", "/F", "/T", "/PID", str(leader.pid)], capture_output=True, check=False)
+            subprocess.run(
+                ["taskkill", "/F", "/T", "/PID", str(leader.pid)], capture_output=True, check=False
+            )
 
 
 def import_error(module: str, seconds: float = 120.0) -> str:
     """Import a module in a new process; return its error in one line, or ""."""
     command = [sys.executable, "-c", f"import {module}"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=seconds, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=seconds, check=False
+        )
     except subprocess.TimeoutExpired:
         return f"the import took longer than {seconds:.0f} s"
     if done.returncode == 0:
@@ -160,7 +176,11 @@ def is_running(name: str) -> bool:
 
 def memory_paths(process: int) -> list[str]:
     """Return the files that expose a process's memory and environment; none where the system has no such files."""
-    return [f"/proc/{process}/{name}" for name in ("mem", "environ")] if Path("/proc/self/mem").exists() else []
+    return (
+        [f"/proc/{process}/{name}" for name in ("mem", "environ")]
+        if Path("/proc/self/mem").exists()
+        else []
+    )
 
 
 def process_limit() -> int:
@@ -207,7 +227,9 @@ def _first_numbers(path: Path) -> list[int]:
         words = path.read_text().split()
     except OSError:
         return []
-    return [int(word) for word in words] if all(word.lstrip("-").isdigit() for word in words) else []
+    return (
+        [int(word) for word in words] if all(word.lstrip("-").isdigit() for word in words) else []
+    )
 
 
 def _installed_memory() -> int | None:
@@ -237,6 +259,8 @@ def _macos_name() -> str | None:
         return None
     try:
         command = ["sysctl", "-n", "machdep.cpu.brand_string"]
-        return subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=5, check=True
+        ).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None

@@ -27,7 +27,9 @@ EXERCISE = "exercise-"
 IN_THE_LAB = '<p class="site-note">{} <a href="index.html#install">Open it in the lab.</a></p>'
 OWN_MACHINE = IN_THE_LAB.format("This cell is about your own machine.")
 OWN_ANSWER = IN_THE_LAB.format("This cell needs your answer to the exercise.")
-SOLVE = IN_THE_LAB.format("<strong>Exercise.</strong> You write and check your answer in JupyterLab.")
+SOLVE = IN_THE_LAB.format(
+    "<strong>Exercise.</strong> You write and check your answer in JupyterLab."
+)
 NEEDS_PYTHON = IN_THE_LAB.format("This widget needs Python.")
 DATA_URL = re.compile(r'src="data:image/(png);base64,([^"]+)"')
 
@@ -59,7 +61,9 @@ def markdown(source: str) -> str:
     renderer = MarkdownWithMath(renderer=IPythonRenderer(escape=False))
     html = re.sub(r'<a class="anchor-link".*?</a>', "", str(renderer.render(typeset(source))))
     html = re.sub(r'href="(\w+)\.ipynb(?:#(?:cell-id=)?([^"]*))?"', _link, html)
-    html = html.replace("<table>", '<div class="site-scroll" role="group" aria-label="table" tabindex="0"><table>')
+    html = html.replace(
+        "<table>", '<div class="site-scroll" role="group" aria-label="table" tabindex="0"><table>'
+    )
     return html.replace("</table>", "</table></div>")
 
 

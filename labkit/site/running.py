@@ -40,11 +40,17 @@ def run_notebook(notebook: dict[str, Any], seconds: float = 600) -> Any:
     from nbclient.exceptions import CellTimeoutError, DeadKernelError
 
     whole: Any = nbformat.reads(json.dumps(notebook), as_version=4)  # type: ignore[no-untyped-call]
-    run = [cell for cell in whole.cells if cell.cell_type == "code" and LAB_ONLY not in cell.metadata.get("tags", ())]
+    run = [
+        cell
+        for cell in whole.cells
+        if cell.cell_type == "code" and LAB_ONLY not in cell.metadata.get("tags", ())
+    ]
     first = nbformat.v4.new_code_cell(FIRST_CELL)  # type: ignore[no-untyped-call]
     trial = nbformat.v4.new_notebook(cells=[first, *run], metadata=whole.metadata)  # type: ignore[no-untyped-call]
     with TemporaryDirectory() as scratch:
-        client = NotebookClient(trial, timeout=seconds, allow_errors=True, resources={"metadata": {"path": scratch}})
+        client = NotebookClient(
+            trial, timeout=seconds, allow_errors=True, resources={"metadata": {"path": scratch}}
+        )
         try:
             client.execute(env={**os.environ, "LABKIT_ANSWERS": "off"}, stderr=subprocess.DEVNULL)
         except (CellTimeoutError, DeadKernelError) as error:

@@ -28,7 +28,8 @@ MARKER = "labkit-site.json"
 INDEX, GLOSSARY = "index.html", "glossary.html"
 LINK = re.compile(r"\[([^]]+)\]\([^)]*\)")  # in Markdown
 MAP_ROW = re.compile(
-    r"^\| \**\w+\** \| \[[^]]+\]\((?P<name>\w+)\.ipynb\) \| (?P<minutes>\w*) \| (?P<seen>.*) \|$", re.M
+    r"^\| \**\w+\** \| \[[^]]+\]\((?P<name>\w+)\.ipynb\) \| (?P<minutes>\w*) \| (?P<seen>.*) \|$",
+    re.M,
 )
 OWN = "'self' file:"  # this page's server, or the folder of its file
 POLICY = f"default-src 'none'; img-src {OWN} data:; style-src {OWN} 'unsafe-inline'; script-src {OWN} 'unsafe-inline'"
@@ -108,8 +109,14 @@ def write_site(folder: Path, notebooks: Mapping[str, Any]) -> list[Path]:
     own = files("labkit.site")
     contents["scripts/site.js"] = (own / "site.js").read_bytes()
     sheet = [page_style("predict"), *(style(*folders) for folders in widgets), _code_style()]
-    contents["site.css"] = "\n".join([*sheet, (own / "site.css").read_text(encoding="utf-8")]).encode()
-    former = json.loads((folder / MARKER).read_text(encoding="utf-8")) if (folder / MARKER).is_file() else []
+    contents["site.css"] = "\n".join(
+        [*sheet, (own / "site.css").read_text(encoding="utf-8")]
+    ).encode()
+    former = (
+        json.loads((folder / MARKER).read_text(encoding="utf-8"))
+        if (folder / MARKER).is_file()
+        else []
+    )
     for name, content in contents.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         write_atomic(folder / name, content)
@@ -122,7 +129,10 @@ def write_site(folder: Path, notebooks: Mapping[str, Any]) -> list[Path]:
 def _map(notebooks: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     """Return lesson name -> (minutes, summary), from the map of the course in its first lesson."""
     text = "\n".join(cell.source for notebook in notebooks.values() for cell in notebook.cells)
-    return {row["name"]: (row["minutes"], LINK.sub(r"\1", row["seen"])) for row in MAP_ROW.finditer(text)}
+    return {
+        row["name"]: (row["minutes"], LINK.sub(r"\1", row["seen"]))
+        for row in MAP_ROW.finditer(text)
+    }
 
 
 def _code_style() -> str:
@@ -130,11 +140,16 @@ def _code_style() -> str:
 
     light, dark = HtmlFormatter(style="default"), HtmlFormatter(style="github-dark")
     return "\n".join(
-        [light.get_style_defs(".highlight"), dark.get_style_defs('[data-jp-theme-light="false"] .highlight')]
+        [
+            light.get_style_defs(".highlight"),
+            dark.get_style_defs('[data-jp-theme-light="false"] .highlight'),
+        ]
     )
 
 
-def _page(title: str, body: str, widgets: Sequence[tuple[str, ...]], here: str, glossary: bool) -> str:
+def _page(
+    title: str, body: str, widgets: Sequence[tuple[str, ...]], here: str, glossary: bool
+) -> str:
     """Return a whole page; `body` stands between its header and its footer."""
     links = [(INDEX, "All lessons"), *([(GLOSSARY, "Glossary")] if glossary else [])]
     current = ' aria-current="page"'
@@ -142,7 +157,9 @@ def _page(title: str, body: str, widgets: Sequence[tuple[str, ...]], here: str, 
     return _template("page.html").substitute(
         policy=POLICY,
         title=title,
-        menu="".join(f'<a href="{to}"{current if to == here else ""}>{name}</a>' for to, name in links),
+        menu="".join(
+            f'<a href="{to}"{current if to == here else ""}>{name}</a>' for to, name in links
+        ),
         body=body,
         scripts="\n".join(f'<script src="{script}"></script>' for script in scripts),
     )
@@ -154,15 +171,27 @@ def _template(name: str) -> Template:
 
 def _lesson(page: Page, glossary: bool) -> str:
     title = re.sub(r"<[^>]+>", "", page.title)
-    banner = f'<p class="site-banner">This page is not complete: {escape(page.problem)}.</p>' if page.problem else ""
+    banner = (
+        f'<p class="site-banner">This page is not complete: {escape(page.problem)}.</p>'
+        if page.problem
+        else ""
+    )
     entries = "".join(f'<li><a href="#{id}">{text}</a></li>' for id, text in page.sections)
-    contents = f'<nav class="site-contents" aria-label="Sections"><ol>{entries}</ol></nav>' if entries else ""
+    contents = (
+        f'<nav class="site-contents" aria-label="Sections"><ol>{entries}</ol></nav>'
+        if entries
+        else ""
+    )
     body = f'<div class="site-columns">{contents}<main id="main" tabindex="-1">{banner}\n{page.body}</main></div>'
-    return _page(f"{title} | FP16 lab", body, sorted(page.parts.widgets), f"{page.name}.html", glossary)
+    return _page(
+        f"{title} | FP16 lab", body, sorted(page.parts.widgets), f"{page.name}.html", glossary
+    )
 
 
 def _index(pages: Sequence[Page], course: Mapping[str, tuple[str, str]], glossary: bool) -> str:
-    first = [shown for page in pages for shown in page.parts.shown if 'data-widget="underflow"' in shown][:1]
+    first = [
+        shown for page in pages for shown in page.parts.shown if 'data-widget="underflow"' in shown
+    ][:1]
     hero = "".join(f"<p>{TRY_IT}</p>\n{shown}" for shown in first)
     rows = []
     for page in pages:
@@ -177,4 +206,10 @@ def _index(pages: Sequence[Page], course: Mapping[str, tuple[str, str]], glossar
             f'<span class="site-progress" data-questions="{keys}"></span></li>'
         )
     body = _template("index.html").substitute(hero=hero, rows="\n".join(rows))
-    return _page("FP16 lab: mixed-precision training", body, [("underflow",)] if first else [], INDEX, glossary)
+    return _page(
+        "FP16 lab: mixed-precision training",
+        body,
+        [("underflow",)] if first else [],
+        INDEX,
+        glossary,
+    )

@@ -94,7 +94,9 @@ def unit_roundoff(format: Format, rounding: Rounding = Rounding.NEAREST_EVEN) ->
 
 
 def arithmetic(
-    accumulator: AnyArithmetic, operands: tuple[Format, ...] = (), multiplied_as: Format | None = None
+    accumulator: AnyArithmetic,
+    operands: tuple[Format, ...] = (),
+    multiplied_as: Format | None = None,
 ) -> Arithmetic:
     """Return the arithmetic of an accumulator: a format or its name, a row of SPECS or a GPU's name, or an Arithmetic.
 
@@ -121,7 +123,9 @@ def arithmetic(
         accumulator = known[name]
     if isinstance(accumulator, Format):
         if accumulator in (E4M3, E5M2) or accumulator.bits < 16 or accumulator == TF32:
-            raise ValueError(f"expected an accumulator in FP16, BF16, FP32 or FP64, got {accumulator.name}")
+            raise ValueError(
+                f"expected an accumulator in FP16, BF16, FP32 or FP64, got {accumulator.name}"
+            )
         return Arithmetic(accumulator.name, accumulator, operands=multiplied_as)
     assert isinstance(accumulator, MmaSpec)
     formats = tuple(multiplied_as or format for format in operands)
@@ -148,11 +152,16 @@ def sum_error(
     grown, tiny = 1 + how.operand_error, how.format.smallest_subnormal
     if how.spec is None:
         growth = growth_of(max(terms - 1, 0) + extra, how.unit)
-        slope, least = growth, (terms + extra) * tiny * (1 + growth) * gain if terms and grid < tiny else 0.0
+        slope, least = (
+            growth,
+            (terms + extra) * tiny * (1 + growth) * gain if terms and grid < tiny else 0.0,
+        )
     else:
         blocks, half = 2 * math.ceil(terms / how.spec.block_length), how.spec.result == FP16
         loss = 2.0**-11 if half else 2.0**-how.spec.result_significand_bits
-        growth = (1 + growth_of(blocks, loss if half else 0.0)) * (1 + growth_of(blocks + extra, 2.0**-24)) - 1
+        growth = (1 + growth_of(blocks, loss if half else 0.0)) * (
+            1 + growth_of(blocks + extra, 2.0**-24)
+        ) - 1
         cut = terms * 2.0**-how.spec.fraction_bits
         slope = (cut + blocks * (loss + 2.0**-24) + extra * 2.0**-24) * (1 + growth)
         least = cut * (1 + growth) * 2.0**how.spec.result.emin + (blocks + extra) * tiny * gain
@@ -163,10 +172,18 @@ def sum_error(
         size = np.nan_to_num(size, nan=0.0, posinf=0.0)
         top = float(np.max(size, initial=0.0))
     with np.errstate(over="ignore", invalid="ignore"):
-        error = size * ((slope * grown + own) * margin) if slope + own < math.inf else np.full(size.shape, np.inf)
+        error = (
+            size * ((slope * grown + own) * margin)
+            if slope + own < math.inf
+            else np.full(size.shape, np.inf)
+        )
         error += least
         largest = (1 + growth) * grown * margin
-        return np.where(size * largest > how.format.max, np.inf, error) if top * largest > how.format.max else error
+        return (
+            np.where(size * largest > how.format.max, np.inf, error)
+            if top * largest > how.format.max
+            else error
+        )
 
 
 def growth_of(steps: int, unit: float) -> float:

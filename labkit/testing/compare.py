@@ -24,7 +24,18 @@ from typing import Any
 
 import numpy as np
 
-from labkit.formats import FP16, FP32, FP64, Format, Overflow, Rounding, encode, field_bits, round_to, ulp
+from labkit.formats import (
+    FP16,
+    FP32,
+    FP64,
+    Format,
+    Overflow,
+    Rounding,
+    encode,
+    field_bits,
+    round_to,
+    ulp,
+)
 from labkit.testing.bound import AnyArithmetic, Arithmetic, Floats, arithmetic
 from labkit.testing.operations import Array, Operation, Places, matmul, values_of
 from labkit.testing.suspects import suspects
@@ -102,7 +113,9 @@ class Verdict:
 
     def __str__(self) -> str:
         lines = [f"{self.kind}: {self.operation}, out={self.out.name}"]
-        lines.append(f"  {self.differing:,} of {self.elements:,} elements differ from the exact result rounded once")
+        lines.append(
+            f"  {self.differing:,} of {self.elements:,} elements differ from the exact result rounded once"
+        )
         if self.worst is not None:
             lines += _describe(self.worst, self.out)
         if self.reached is not None:
@@ -110,7 +123,9 @@ class Verdict:
                 f"  largest share of the bound: {self.share:.3g}; of replays in other orders: {self.reached:.3g}"
             )
         if self.typical is not None and not self.explained:
-            lines.append("  root mean square of shares: {:.3g}; of replays: {:.3g}".format(*self.typical))
+            lines.append(
+                "  root mean square of shares: {:.3g}; of replays: {:.3g}".format(*self.typical)
+            )
         lines += [f"  would explain it: {each}" for each in self.suspects]
         lines += [f"  not judged: {each}" for each in self.unjudged]
         return "\n".join(lines)
@@ -135,7 +150,9 @@ def _describe(element: Element, out: Format) -> list[str]:
     lines.append(f"    {'rounding allows':<20} {element.low!r} to {element.high!r}")
     if np.isfinite(element.need) and 0 < element.bound < np.inf:
         times = element.need / element.bound
-        lines.append(f"    {'error needed':<20} {element.need:.4g}, {times:.3g} times the bound of {element.bound:.4g}")
+        lines.append(
+            f"    {'error needed':<20} {element.need:.4g}, {times:.3g} times the bound of {element.bound:.4g}"
+        )
     elif np.isfinite(element.need) and element.need and element.bound == 0:
         lines.append(f"    {'error needed':<20} {element.need:.4g}; the bound is 0")
     return lines
@@ -166,12 +183,18 @@ def compare(
     values, stored = values_of(got, "got")
     out = out or stored
     if values.shape != operation.value.shape:
-        raise ValueError(f"expected a result of shape {list(operation.value.shape)}, got {list(values.shape)}")
+        raise ValueError(
+            f"expected a result of shape {list(operation.value.shape)}, got {list(values.shape)}"
+        )
     with np.errstate(over="ignore", invalid="ignore"):
         if out != stored and not ((round_to(values, out) == values) | np.isnan(values)).all():
-            raise ValueError(f"expected values of {out.name}, got others in a result stored as {stored.name}")
+            raise ValueError(
+                f"expected values of {out.name}, got others in a result stored as {stored.name}"
+            )
     how = arithmetic(accumulator, operation.formats, operation.rounded)
-    judge = _Judge(values.reshape(-1), operation.value.reshape(-1), operation, how, out, rounding, overflow)
+    judge = _Judge(
+        values.reshape(-1), operation.value.reshape(-1), operation, how, out, rounding, overflow
+    )
     return judge.verdict()
 
 
@@ -192,13 +215,19 @@ def assert_explained(
     >>> a, b = torch.randn(8, 64).half(), torch.randn(64, 8).half()
     >>> assert assert_explained((a.float() @ b.float()).half(), a, b, out=FP16, accumulator="FP32")
     """
-    of_product = {name: settings.pop(name) for name in ("bias", "scale", "operands") if name in settings}
+    of_product = {
+        name: settings.pop(name) for name in ("bias", "scale", "operands") if name in settings
+    }
     if isinstance(a, Operation):
         if b is not None or of_product:
-            raise TypeError("expected an operation alone, or two operands; bias, scale and operands belong to `matmul`")
+            raise TypeError(
+                "expected an operation alone, or two operands; bias, scale and operands belong to `matmul`"
+            )
         operation = a
     elif b is None:
-        raise TypeError("expected two operands of a matrix product, or an operation such as softmax(x)")
+        raise TypeError(
+            "expected two operands of a matrix product, or an operation such as softmax(x)"
+        )
     else:
         operation = matmul(a, b, **of_product)
     verdict = compare(got, operation, out=out, accumulator=accumulator, **settings)
@@ -222,7 +251,14 @@ class _Judge:
     def verdict(self) -> Verdict:
         name = f"{self.operation.name}, K={self.operation.terms:,}, accumulator {self.how.name}"
         if not self.got.size:
-            return Verdict(VerdictKind.EQUAL, name, self.out, 0, 0, unjudged=("nothing: the result has no elements",))
+            return Verdict(
+                VerdictKind.EQUAL,
+                name,
+                self.out,
+                0,
+                0,
+                unjudged=("nothing: the result has no elements",),
+            )
         special = ~np.isfinite(self.exact)
         bound = np.where(special, 0.0, self.operation.error(self.how).reshape(-1))
         nearest = self.stored(self.exact)
@@ -233,7 +269,9 @@ class _Judge:
             unjudged.append(f"{int(unbounded.sum()):,} elements whose bound is infinite: the accumulator may overflow, "
                             "or the sum is too long for it")  # fmt: skip
         if not differing:
-            return Verdict(VerdictKind.EQUAL, name, self.out, self.got.size, 0, unjudged=tuple(unjudged))
+            return Verdict(
+                VerdictKind.EQUAL, name, self.out, self.got.size, 0, unjudged=tuple(unjudged)
+            )
         need = np.where(same | unbounded, 0.0, self.need(self.got, self.exact))
         outside = self.outside(np.flatnonzero(~same & ~unbounded), bound)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -244,7 +282,15 @@ class _Judge:
             worst = self.element(at, float(bound[at]), float(need[at]))
             clues: tuple[str, ...] = ()
             if kind not in (VerdictKind.ROUNDING, VerdictKind.UNJUDGED):
-                clues = suspects(self.got, self.exact, bound * part, self.operation, self.how, self.stored, self.out)
+                clues = suspects(
+                    self.got,
+                    self.exact,
+                    bound * part,
+                    self.operation,
+                    self.how,
+                    self.stored,
+                    self.out,
+                )
             return Verdict(
                 kind, name, self.out, self.got.size, differing, worst, float(share[at]), suspects=clues,
                 unjudged=tuple(unjudged), **more,
@@ -253,16 +299,24 @@ class _Judge:
         if outside.size:
             return found(VerdictKind.IMPOSSIBLE, int(outside[np.argmax(share[outside])]))
         if self.operation.terms > LONGEST:
-            unjudged.append(f"whether an order reaches it: sums of more than {LONGEST:,} terms are not replayed")
+            unjudged.append(
+                f"whether an order reaches it: sums of more than {LONGEST:,} terms are not replayed"
+            )
             return found(VerdictKind.ROUNDING, int(np.argmax(share)))
-        if (special | unbounded).all():  # those that differ: an infinity or NaN of another kind lies outside
+        if (
+            special | unbounded
+        ).all():  # those that differ: an infinity or NaN of another kind lies outside
             return found(VerdictKind.UNJUDGED, int(np.argmax(~same)))
         largest, typical, own = self.replay(share, bound, special | unbounded)
         at = int(np.argmax(share))
-        larger = share[at] > TIMES_LARGEST * largest or (own is not None and own > TIMES_TYPICAL * typical)
+        larger = share[at] > TIMES_LARGEST * largest or (
+            own is not None and own > TIMES_TYPICAL * typical
+        )
         kind = VerdictKind.LARGER if larger else VerdictKind.ROUNDING
         part = min(1.0, TIMES_LARGEST * largest)
-        return found(kind, at, part, reached=largest, typical=None if own is None else (own, typical))
+        return found(
+            kind, at, part, reached=largest, typical=None if own is None else (own, typical)
+        )
 
     def stored(self, values: Floats) -> Floats:
         """Round as the kernel does when it stores."""
@@ -274,7 +328,9 @@ class _Judge:
                 and self.rounding is Rounding.NEAREST_EVEN
                 and self.overflow is Overflow.TO_INFINITY
             ):
-                return values.astype(np.float16 if self.out == FP16 else np.float32).astype(np.float64)
+                return values.astype(np.float16 if self.out == FP16 else np.float32).astype(
+                    np.float64
+                )
             return np.asarray(round_to(values, self.out, self.rounding, self.overflow), np.float64)
 
     def need(self, got: Floats, exact: Floats) -> Floats:
@@ -283,7 +339,11 @@ class _Judge:
         with np.errstate(invalid="ignore"):
             away = np.abs(got - exact)
             least = np.maximum(away - half * ulp(got, self.out), 0.0) if self.out != FP64 else away
-        return np.where(np.isnan(away), np.where(np.isnan(got) & np.isnan(exact) | (got == exact), 0.0, np.inf), least)
+        return np.where(
+            np.isnan(away),
+            np.where(np.isnan(got) & np.isnan(exact) | (got == exact), 0.0, np.inf),
+            least,
+        )
 
     def outside(self, places: Places, bound: Floats) -> Places:
         """Return which of some elements lie outside of what rounding allows."""
@@ -292,11 +352,15 @@ class _Judge:
         got, exact, e = self.got[places], self.exact[places], bound[places]
         low, high = self.stored(exact - e), self.stored(exact + e)
         within = (low <= got) & (got <= high) | np.isnan(got) & (np.isnan(low) | np.isnan(high))
-        within |= np.isnan(high) & (low <= got) | np.isnan(low) & (got <= high)  # a format without infinities overflows
+        within |= np.isnan(high) & (low <= got) | np.isnan(low) & (
+            got <= high
+        )  # a format without infinities overflows
         finite = ~np.isnan(exact)
         return places[~np.where(finite, within, np.isnan(got))]
 
-    def replay(self, share: Floats, bound: Floats, skipped: Any) -> tuple[float, float, float | None]:
+    def replay(
+        self, share: Floats, bound: Floats, skipped: Any
+    ) -> tuple[float, float, float | None]:
         """Return the largest share of all replays, the typical one of the worst replay, and that of the result."""
         usable = np.flatnonzero(~skipped)
         many = min(ELEMENTS, max(8, WORK // max(1, self.operation.terms)), usable.size)
@@ -317,7 +381,11 @@ class _Judge:
         return largest, float(typical), float(np.sqrt((share[drawn] ** 2).mean()))
 
     def element(self, at: int, bound: float, need: float) -> Element:
-        ends = self.stored(np.array([self.exact[at] - bound, self.exact[at] + bound, self.exact[at]]))
+        ends = self.stored(
+            np.array([self.exact[at] - bound, self.exact[at] + bound, self.exact[at]])
+        )
         index = tuple(int(each) for each in np.unravel_index(at, self.operation.value.shape))
         low, high, nearest = (float(each) for each in ends)
-        return Element(index, float(self.got[at]), float(self.exact[at]), nearest, low, high, need, bound)
+        return Element(
+            index, float(self.got[at]), float(self.exact[at]), nearest, low, high, need, bound
+        )

@@ -58,7 +58,11 @@ def softmax(x: Array, dim: int = -1) -> Operation:
             sums = (1 + wrong) * (1 + growth_of(steps, u)) - 1
             room = np.where(sums < 1, 1 - sums, np.nan)
             relative = (1 + own) * (1 + FUNCTION * u) / room - 1 + (terms + far + 8) * 2.0**-52
-            bound = np.where(np.isnan(room) | (terms > how.format.max), np.inf, parts / total * relative + 4 * least)
+            bound = np.where(
+                np.isnan(room) | (terms > how.format.max),
+                np.inf,
+                parts / total * relative + 4 * least,
+            )
         return np.moveaxis(bound, -1, dim)
 
     def replay(how: Arithmetic, places: Places) -> Floats:
@@ -73,7 +77,9 @@ def softmax(x: Array, dim: int = -1) -> Operation:
     return Operation(name, np.ascontiguousarray(value), terms, (format,), error, replay)
 
 
-def layer_norm(x: Array, weight: Array | None = None, bias: Array | None = None, eps: float = 1e-5) -> Operation:
+def layer_norm(
+    x: Array, weight: Array | None = None, bias: Array | None = None, eps: float = 1e-5
+) -> Operation:
     """Return the layer norm of x over its last dimension.
 
     >>> layer_norm(np.float32([[-1.0, 1.0]]), eps=0.0).value.tolist()
@@ -96,13 +102,19 @@ def layer_norm(x: Array, weight: Array | None = None, bias: Array | None = None,
             of_mean = sum_error(how, terms, size, extra=2, gain=float(terms)) / terms
             of_off = of_mean + u * (np.abs(off) + of_mean)
             squares = (values * values).mean(-1, keepdims=True)
-            of_variance = (2 * np.abs(off) * of_off + of_off**2).mean(-1, keepdims=True) * (1 + growth)
-            of_variance += growth * variance + 4 * growth * np.sqrt(squares * variance) + terms * _least(how)
+            of_variance = (2 * np.abs(off) * of_off + of_off**2).mean(-1, keepdims=True) * (
+                1 + growth
+            )
+            of_variance += (
+                growth * variance + 4 * growth * np.sqrt(squares * variance) + terms * _least(how)
+            )
             of_variance = np.where(squares * terms > how.format.max, np.inf, of_variance)
             rho = _rstd_error(of_variance + 2 * u * (variance + eps), variance + eps, u)
             scaled = rstd * np.abs(w) * (1 + rho)
             near = (of_off * scaled + np.abs(off) * rstd * np.abs(w) * rho) * (1 + 4 * u)
-            bound = near + 4 * u * ((np.abs(values) + np.abs(centre) + of_mean) * scaled + np.abs(b) + np.abs(value))
+            bound = near + 4 * u * (
+                (np.abs(values) + np.abs(centre) + of_mean) * scaled + np.abs(b) + np.abs(value)
+            )
             return np.where(np.isnan(bound), np.inf, bound + 4 * _least(how) * (1 + scaled))
 
     def replay(how: Arithmetic, places: Places) -> Floats:
@@ -126,9 +138,13 @@ def layer_norm(x: Array, weight: Array | None = None, bias: Array | None = None,
     def others() -> dict[str, Floats]:
         with np.errstate(all="ignore"):
             sample = variance * terms / (terms - 1) + eps
-            return _other_roots(off, variance, eps, w, b, {"the variance is divided by n - 1": sample})
+            return _other_roots(
+                off, variance, eps, w, b, {"the variance is divided by n - 1": sample}
+            )
 
-    return Operation(f"layer_norm {list(values.shape)}", value, terms, (format,), error, replay, others=others)
+    return Operation(
+        f"layer_norm {list(values.shape)}", value, terms, (format,), error, replay, others=others
+    )
 
 
 def rms_norm(x: Array, weight: Array | None = None, eps: float = 1e-6) -> Operation:
@@ -148,7 +164,9 @@ def rms_norm(x: Array, weight: Array | None = None, eps: float = 1e-6) -> Operat
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
             of_squares = sum_error(how, terms, squares * terms, extra=3, gain=float(terms)) / terms
             rho = _rstd_error(of_squares + 2 * u * (squares + eps), squares + eps, u)
-            bound = np.abs(value) * ((1 + rho) * (1 + 4 * u) - 1 + 2.0**-48) + 4 * _least(how) * (1 + np.abs(w))
+            bound = np.abs(value) * ((1 + rho) * (1 + 4 * u) - 1 + 2.0**-48) + 4 * _least(how) * (
+                1 + np.abs(w)
+            )
             return np.where(np.isnan(bound), np.inf, bound)
 
     def replay(how: Arithmetic, places: Places) -> Floats:
@@ -163,16 +181,28 @@ def rms_norm(x: Array, weight: Array | None = None, eps: float = 1e-6) -> Operat
     def others() -> dict[str, Floats]:
         with np.errstate(all="ignore"):
             centred = squares - values.mean(-1, keepdims=True) ** 2 + eps
-            return _other_roots(values, squares, eps, w, 0.0, {"the variance in place of the mean of squares": centred})
+            return _other_roots(
+                values,
+                squares,
+                eps,
+                w,
+                0.0,
+                {"the variance in place of the mean of squares": centred},
+            )
 
-    return Operation(f"rms_norm {list(values.shape)}", value, terms, (format,), error, replay, others=others)
+    return Operation(
+        f"rms_norm {list(values.shape)}", value, terms, (format,), error, replay, others=others
+    )
 
 
 def _other_roots(
     x: Floats, squares: Floats, eps: float, w: Floats, b: Floats | float, more: dict[str, Floats]
 ) -> dict[str, Floats]:
     """Return x / sqrt(...) * w + b with eps missing, with it outside of the root, and with other arguments of it."""
-    found = {name: x / np.sqrt(each) * w + b for name, each in ({"eps is missing": squares} | more).items()}
+    found = {
+        name: x / np.sqrt(each) * w + b
+        for name, each in ({"eps is missing": squares} | more).items()
+    }
     return found | {"eps is added outside of the root": x / (np.sqrt(squares) + eps) * w + b}
 
 
@@ -189,7 +219,9 @@ def _least(how: Arithmetic) -> float:
 def _rstd_error(error: Floats, value: Floats, u: float) -> Floats:
     """Return the relative error of 1 / sqrt(value), whose argument is wrong by `error`."""
     left = 1 - error / value
-    return np.where(left > 0, 1 / np.sqrt(np.where(left > 0, left, 1.0)) * (1 + FUNCTION * u) - 1, np.inf)
+    return np.where(
+        left > 0, 1 / np.sqrt(np.where(left > 0, left, 1.0)) * (1 + FUNCTION * u) - 1, np.inf
+    )
 
 
 def _affine(array: Array | None, name: str, x: Floats, default: float) -> Floats:

@@ -65,28 +65,38 @@ def values_of(array: Array, name: str) -> tuple[Floats, Format]:
     """
     if isinstance(array, Tensor):
         if not array.is_floating_point():
-            raise TypeError(f"expected floats in {name}, got {array.dtype}. Cast to the dtype that the kernel reads.")
+            raise TypeError(
+                f"expected floats in {name}, got {array.dtype}. Cast to the dtype that the kernel reads."
+            )
         array, format = array.detach().cpu(), format_of(array.dtype)
         wide = array if format in (FP32, FP64) else array.float()
         return wide.double().numpy(), format
     if isinstance(array, np.ndarray | np.floating):
         if array.dtype not in _NUMPY:
-            raise TypeError(f"expected float16, float32 or float64 in {name}, got {array.dtype}. Cast it first.")
+            raise TypeError(
+                f"expected float16, float32 or float64 in {name}, got {array.dtype}. Cast it first."
+            )
         with np.errstate(invalid="ignore"):
             return np.asarray(array, np.float64), _NUMPY[array.dtype]
-    raise TypeError(f"expected a torch tensor or a numpy array of floats for {name}, got {type(array).__name__}")
+    raise TypeError(
+        f"expected a torch tensor or a numpy array of floats for {name}, got {type(array).__name__}"
+    )
 
 
 def operand(array: Array, name: str, operands: Format | None = None) -> tuple[Floats, Format]:
     """Return values and their format: `operands` if it represents them all."""
     values, format = values_of(array, name)
     if format == FP64:
-        raise TypeError(f"expected FP32 or narrower in {name}, got FP64, whose products FP64 cannot hold. Cast it.")
+        raise TypeError(
+            f"expected FP32 or narrower in {name}, got FP64, whose products FP64 cannot hold. Cast it."
+        )
     if operands is not None and operands != format:
         rounded = round_to(values, operands)
         if not ((rounded == values) | np.isnan(values)).all():
             if operands not in (TF32, BF16):
-                raise ValueError(f"expected {operands.name} values in {name}, got others. Round it as the kernel does.")
+                raise ValueError(
+                    f"expected {operands.name} values in {name}, got others. Round it as the kernel does."
+                )
             return values, format
         format = operands
     return values, format
@@ -112,14 +122,19 @@ def matmul(
     x, y = operand(a, "a", operands), operand(b, "b", operands)
     if not x[0].ndim or not y[0].ndim:
         raise ValueError("expected a and b with one dimension or more, got a single number")
-    left, right = (x[0][None] if x[0].ndim == 1 else x[0]), (y[0][:, None] if y[0].ndim == 1 else y[0])
+    left, right = (
+        (x[0][None] if x[0].ndim == 1 else x[0]),
+        (y[0][:, None] if y[0].ndim == 1 else y[0]),
+    )
     try:
         batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
         if left.shape[-1] != right.shape[-2]:
             raise ValueError
     except ValueError:
         shapes = f"{list(x[0].shape)} and {list(y[0].shape)}"
-        raise ValueError(f"expected a[..., m, k] and b[..., k, n] with one k, got {shapes}") from None
+        raise ValueError(
+            f"expected a[..., m, k] and b[..., k, n] with one k, got {shapes}"
+        ) from None
     shape = (*batch, left.shape[-2], right.shape[-1])
     rows = np.broadcast_to(left, (*batch, *left.shape[-2:]))
     columns = np.broadcast_to(right, (*batch, *right.shape[-2:])).swapaxes(-1, -2)
@@ -131,7 +146,9 @@ def matmul(
     ends = [size for size, array in ((shape[-2], x[0]), (shape[-1], y[0])) if array.ndim > 1]
     name = f"matmul {list(x[0].shape)} @ {list(y[0].shape)}"
     both = (left, x[1]), (right, y[1])
-    return _products(name, (*batch, *ends), left.shape[-1], both, _gemm, pairs, operands, bias, scale)
+    return _products(
+        name, (*batch, *ends), left.shape[-1], both, _gemm, pairs, operands, bias, scale
+    )
 
 
 def dot(a: Array, b: Array) -> Operation:
@@ -141,7 +158,9 @@ def dot(a: Array, b: Array) -> Operation:
         ValueError: they are no vectors of one length.
     """
     if len(a.shape) != 1 or a.shape != b.shape:
-        raise ValueError(f"expected two vectors of one length, got {list(a.shape)} and {list(b.shape)}")
+        raise ValueError(
+            f"expected two vectors of one length, got {list(a.shape)} and {list(b.shape)}"
+        )
     return matmul(a, b)
 
 
@@ -165,7 +184,8 @@ def convolution(
         )
     conv = (F.conv1d, F.conv2d, F.conv3d)[n - 1]
     steps, around, holes = (
-        (each,) * n if isinstance(each, int) else tuple(each) for each in (stride, padding, dilation)
+        (each,) * n if isinstance(each, int) else tuple(each)
+        for each in (stride, padding, dilation)
     )
 
     def multiply(left: Floats, right: Floats) -> Floats:
@@ -175,7 +195,9 @@ def convolution(
     shape, axes = multiply(image, filters).shape, tuple(range(2, n + 2))
     padded = np.pad(image, [(0, 0), (0, 0), *((width, width) for width in around)])
     reach = [(size - 1) * hole + 1 for size, hole in zip(filters.shape[2:], holes, strict=True)]
-    windows = np.lib.stride_tricks.sliding_window_view(padded, reach, axes)  # [batch, channels, *places, *reach]
+    windows = np.lib.stride_tricks.sliding_window_view(
+        padded, reach, axes
+    )  # [batch, channels, *places, *reach]
     windows = windows[:, :, *(slice(None, None, each) for each in (*steps, *holes))]
     grouped = windows.reshape(len(image), groups, -1, *windows.shape[2:])
 
@@ -187,7 +209,17 @@ def convolution(
     name = f"convolution {list(image.shape)} * {list(filters.shape)}"
     shaped = None if bias is None else bias.reshape(-1, *[1] * n)
     operands_of = (image, of_x), (filters, of_w)
-    return _products(name, shape, math.prod(filters.shape[1:]), operands_of, multiply, pairs, operands, shaped, None)
+    return _products(
+        name,
+        shape,
+        math.prod(filters.shape[1:]),
+        operands_of,
+        multiply,
+        pairs,
+        operands,
+        shaped,
+        None,
+    )
 
 
 def _gemm(a: Floats, b: Floats) -> Floats:
@@ -228,7 +260,10 @@ def _products(
         bound = sum_error(how, terms, size, extra=extra, grid=grid)
         if plain:
             return bound
-        extra, gain = extra + 3 * (scale is not None), max(1.0, float(np.abs(factor).max(initial=0.0)))
+        extra, gain = (
+            extra + 3 * (scale is not None),
+            max(1.0, float(np.abs(factor).max(initial=0.0))),
+        )
         whole = size * np.abs(factor) + np.abs(added)
         scaled = sum_error(how, terms + (bias is not None), whole, extra=extra, gain=gain)
         return np.where(np.isinf(bound), np.inf, scaled)
@@ -240,22 +275,36 @@ def _products(
     def others() -> dict[str, Floats]:
         found = {}
         if bias is not None:
-            found = {"the bias is missing": bare * factor, "the bias was added twice": bare * factor + 2 * added}
+            found = {
+                "the bias is missing": bare * factor,
+                "the bias was added twice": bare * factor + 2 * added,
+            }
         if scale is not None:
-            found |= {"the scale is missing": bare + added, "the scale was applied twice": bare * factor**2 + added}
+            found |= {
+                "the scale is missing": bare + added,
+                "the scale was applied twice": bare * factor**2 + added,
+            }
         return found
 
-    return Operation(name, value, terms, (of_a, of_b), error, replay, pairs if plain else None, rounded, others)
+    return Operation(
+        name, value, terms, (of_a, of_b), error, replay, pairs if plain else None, rounded, others
+    )
 
 
 def _epilogue(array: Array | float, name: str, shape: tuple[int, ...]) -> Floats:
-    values = np.asarray(array, np.float64) if isinstance(array, int | float) else values_of(array, name)[0]
+    values = (
+        np.asarray(array, np.float64)
+        if isinstance(array, int | float)
+        else values_of(array, name)[0]
+    )
     try:
         fits = np.broadcast_shapes(values.shape, shape) == shape
     except ValueError:
         fits = False
     if not fits:
-        raise ValueError(f"expected {name} to broadcast to the result, {list(shape)}, got {list(values.shape)}")
+        raise ValueError(
+            f"expected {name} to broadcast to the result, {list(shape)}, got {list(values.shape)}"
+        )
     return values
 
 
@@ -285,7 +334,9 @@ def amax(x: Array, dim: int | Sequence[int] | None = None) -> Operation:
     )  # fmt: skip
 
 
-def _reduction(name: str, x: Array, dim: int | Sequence[int] | None, divisor: float | None) -> Operation:
+def _reduction(
+    name: str, x: Array, dim: int | Sequence[int] | None, divisor: float | None
+) -> Operation:
     rows, format = _rows(x, dim)
     terms = rows.shape[-1]
     count = float(terms) if divisor is None else divisor
@@ -297,7 +348,9 @@ def _reduction(name: str, x: Array, dim: int | Sequence[int] | None, divisor: fl
         with np.errstate(invalid="ignore"):
             size = np.abs(rows).sum(-1)
             extra = (0 if divisor else 2) + (format.precision > how.format.precision)
-            return sum_error(how, terms, size, extra=extra, grid=grid, gain=max(1.0, count)) / max(1.0, count)
+            return sum_error(how, terms, size, extra=extra, grid=grid, gain=max(1.0, count)) / max(
+                1.0, count
+            )
 
     def pairs(places: Places) -> tuple[Floats, None]:
         return rows.reshape(-1, terms)[places].T, None
@@ -305,17 +358,31 @@ def _reduction(name: str, x: Array, dim: int | Sequence[int] | None, divisor: fl
     def replay(how: Arithmetic, places: Places) -> Floats:
         return np.stack([found / count for found in orders.sums(*pairs(places), how)])
 
-    return Operation(f"{name} {list(x.shape)}", value, terms, (format,), error, replay, pairs if divisor else None)
+    return Operation(
+        f"{name} {list(x.shape)}",
+        value,
+        terms,
+        (format,),
+        error,
+        replay,
+        pairs if divisor else None,
+    )
 
 
 def _rows(x: Array, dim: int | Sequence[int] | None) -> tuple[Floats, Format]:
     """Return x with the dimensions that are summed over moved to the end, as one."""
     values, format = operand(x, "x")
-    dims = tuple(range(values.ndim)) if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)
+    dims = (
+        tuple(range(values.ndim)) if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)
+    )
     try:
         dims = tuple(range(values.ndim)[each] for each in dims)
     except IndexError:
-        raise ValueError(f"expected dim within the {values.ndim} dimensions of x, got {dim}") from None
+        raise ValueError(
+            f"expected dim within the {values.ndim} dimensions of x, got {dim}"
+        ) from None
     rest = [each for each in range(values.ndim) if each not in dims]
     moved = values.transpose(*rest, *dims)
-    return moved.reshape(*moved.shape[: len(rest)], math.prod(values.shape[each] for each in dims)), format
+    return moved.reshape(
+        *moved.shape[: len(rest)], math.prod(values.shape[each] for each in dims)
+    ), format

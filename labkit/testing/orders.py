@@ -47,7 +47,9 @@ def sums(x: Floats, y: Floats | None, how: Arithmetic, only: str = "") -> Iterat
     if how.operands is not None:  # to nearest as in software, or cut as by hardware
         for rounding in (Rounding.NEAREST_EVEN, Rounding.TOWARD_ZERO):
             left = np.asarray(round_to(x, how.operands, rounding), np.float64)
-            right = None if y is None else np.asarray(round_to(y, how.operands, rounding), np.float64)
+            right = (
+                None if y is None else np.asarray(round_to(y, how.operands, rounding), np.float64)
+            )
             yield from sums(left, right, replace(how, operands=None), only)
         return
     with np.errstate(over="ignore", invalid="ignore"):
@@ -58,7 +60,10 @@ def sums(x: Floats, y: Floats | None, how: Arithmetic, only: str = "") -> Iterat
         terms = rounded(x if y is None else x * y)
         for name, (lanes, neighbours, backwards) in ORDERS.items():
             if only in ("", name) and -(-len(terms) // (lanes or len(terms) or 1)) <= LONGEST:
-                yield np.asarray(_in_lanes(terms[::-1] if backwards else terms, lanes, neighbours, rounded), np.float64)
+                yield np.asarray(
+                    _in_lanes(terms[::-1] if backwards else terms, lanes, neighbours, rounded),
+                    np.float64,
+                )
 
 
 def rounding_of(how: Arithmetic) -> Callable[[Floats], Floats]:
@@ -68,14 +73,20 @@ def rounding_of(how: Arithmetic) -> Callable[[Floats], Floats]:
     if how.format == FP16:
         return to_half
     if how.format == BF16:
-        return lambda values: np.asarray(torch.from_numpy(values).float().bfloat16().double(), np.float64)
+        return lambda values: np.asarray(
+            torch.from_numpy(values).float().bfloat16().double(), np.float64
+        )
     kind: type = np.float32 if how.format == FP32 else np.float64
     if how.format not in (FP32, FP64):
-        raise ValueError(f"expected an accumulator in FP16, BF16, FP32 or FP64, got {how.format.name}")
+        raise ValueError(
+            f"expected an accumulator in FP16, BF16, FP32 or FP64, got {how.format.name}"
+        )
     return lambda values: values.astype(kind, copy=False)
 
 
-def _in_lanes(terms: Floats, lanes: int | None, neighbours: bool, rounded: Callable[[Floats], Floats]) -> Floats:
+def _in_lanes(
+    terms: Floats, lanes: int | None, neighbours: bool, rounded: Callable[[Floats], Floats]
+) -> Floats:
     """Add the terms of each lane one by one, then the lanes pairwise."""
     lanes = max(1, len(terms)) if lanes is None else lanes
     terms = np.concatenate([terms, np.zeros((-len(terms) % lanes, *terms.shape[1:]), terms.dtype)])
@@ -97,5 +108,10 @@ def _blocks(x: Floats, y: Floats, how: Arithmetic) -> Iterator[Floats]:
     places = np.arange(len(x))
     for order in (places, places[::-1], np.argsort(places % 4, kind="stable")):
         yield emulate(a[:, :, order], b[:, order], None, how.spec)[:, 0, 0].astype(np.float64)
-    parts = [emulate(a[:, :, part], b[:, part], None, how.spec)[:, 0, 0] for part in np.array_split(places, 4)]
-    yield _in_lanes(np.stack(parts).astype(np.float32), 1, False, lambda sums: sums).astype(np.float64)
+    parts = [
+        emulate(a[:, :, part], b[:, part], None, how.spec)[:, 0, 0]
+        for part in np.array_split(places, 4)
+    ]
+    yield _in_lanes(np.stack(parts).astype(np.float32), 1, False, lambda sums: sums).astype(
+        np.float64
+    )

@@ -30,15 +30,23 @@ def pytest_runtest_makereport(
     report = yield
     if call.excinfo is not None and isinstance(call.excinfo.value, Unexplained):
         verdict = call.excinfo.value.verdict
-        own = [entry for entry in call.excinfo.traceback if entry.path == item.path] or call.excinfo.traceback[:1]
-        report.longrepr = f"{item.path.name}:{own[-1].lineno + 1}: {str(own[-1].statement).strip()}\n\n{verdict}"
+        own = [
+            entry for entry in call.excinfo.traceback if entry.path == item.path
+        ] or call.excinfo.traceback[:1]
+        report.longrepr = (
+            f"{item.path.name}:{own[-1].lineno + 1}: {str(own[-1].statement).strip()}\n\n{verdict}"
+        )
         item.config.stash.setdefault(_VERDICTS, {})[item.nodeid] = verdict
     return report
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
     """List the tests whose differences are not explained."""
     if verdicts := config.stash.get(_VERDICTS, {}):
         terminalreporter.section("differences that rounding does not explain")
         for test, verdict in verdicts.items():
-            terminalreporter.line(f"{test}: {verdict.kind}" + "".join(f"; {each}" for each in verdict.suspects[:1]))
+            terminalreporter.line(
+                f"{test}: {verdict.kind}" + "".join(f"; {each}" for each in verdict.suspects[:1])
+            )

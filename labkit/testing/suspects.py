@@ -31,9 +31,15 @@ def suspects(
     """Return what would explain a result, the most likely first; flattened results and bounds."""
     shape = operation.value.shape
     with np.errstate(all="ignore"):
-        wrong = np.flatnonzero(~((stored(exact - bound) <= got) & (got <= stored(exact + bound))) & np.isfinite(exact))
+        wrong = np.flatnonzero(
+            ~((stored(exact - bound) <= got) & (got <= stored(exact + bound))) & np.isfinite(exact)
+        )
         wrong = wrong if wrong.size else np.flatnonzero((got != stored(exact)) & np.isfinite(exact))
-        some = wrong[np.linspace(0, wrong.size - 1, min(wrong.size, TRIED)).astype(int)] if wrong.size else wrong
+        some = (
+            wrong[np.linspace(0, wrong.size - 1, min(wrong.size, TRIED)).astype(int)]
+            if wrong.size
+            else wrong
+        )
         if not some.size:
             return ("infinity or NaN where the operation has another value",)
         found = list(_of_values(got, exact, bound, wrong, stored, out, shape))
@@ -44,13 +50,27 @@ def suspects(
                 found += _of_accumulators(got[some], *pairs, how, stored)
         if operation.others is not None:
             for name, values in operation.others().items():
-                if _fits(got[wrong], np.broadcast_to(values, shape).reshape(-1)[wrong], bound[wrong] * 2, stored) > 0.9:
+                if (
+                    _fits(
+                        got[wrong],
+                        np.broadcast_to(values, shape).reshape(-1)[wrong],
+                        bound[wrong] * 2,
+                        stored,
+                    )
+                    > 0.9
+                ):
                     found.insert(0, name)
     return tuple(dict.fromkeys(found[:MOST]))
 
 
 def _of_values(
-    got: Floats, exact: Floats, bound: Floats, wrong: Places, stored: Stored, out: Format, shape: tuple[int, ...]
+    got: Floats,
+    exact: Floats,
+    bound: Floats,
+    wrong: Places,
+    stored: Stored,
+    out: Format,
+    shape: tuple[int, ...],
 ) -> Iterator[str]:
     """Yield explanations that follow from the values alone."""
     found, true = got[wrong], exact[wrong]
@@ -61,13 +81,20 @@ def _of_values(
         yield "a result that saturates: if the kernel is meant to, pass overflow=Overflow.SATURATE"
     if (found == 0).all():
         small = (np.abs(true) < out.smallest_normal).all()
-        yield "subnormal results flushed to zero" if small else "elements that were not written, or masked: they are 0"
+        yield (
+            "subnormal results flushed to zero"
+            if small
+            else "elements that were not written, or masked: they are 0"
+        )
         return
     everywhere = np.abs(exact) > 8 * (bound + out.smallest_normal)
     ratio = got[everywhere] / exact[everywhere]
     if ratio.size > 1 and np.isfinite(ratio).all():
         middle = float(np.median(ratio))
-        if abs(middle - 1) > 8 * out.epsilon and (np.abs(ratio / middle - 1) < 4 * out.epsilon).mean() > 0.95:
+        if (
+            abs(middle - 1) > 8 * out.epsilon
+            and (np.abs(ratio / middle - 1) < 4 * out.epsilon).mean() > 0.95
+        ):
             yield f"a scale: the result is {middle:.6g} times the exact one"
     cut = np.asarray(round_to(true, out, Rounding.TOWARD_ZERO), np.float64)
     if (found == cut).all():
@@ -78,7 +105,9 @@ def _of_values(
             yield f"a double rounding: to {middle_format.name} first"
     if len(shape) > 1 and shape[-1] == shape[-2]:
         other = np.swapaxes(exact.reshape(shape), -1, -2).reshape(-1)[wrong]
-        if np.allclose(found, other, rtol=4 * out.epsilon, atol=float(bound.max())) and not np.array_equal(other, true):
+        if np.allclose(
+            found, other, rtol=4 * out.epsilon, atol=float(bound.max())
+        ) and not np.array_equal(other, true):
             yield "the transposed result"
     for axis in range(len(shape)):
         for step in (1, -1):
@@ -87,7 +116,9 @@ def _of_values(
                 yield f"the result of the neighbour in dimension {axis} (an index off by {step})"
 
 
-def _of_sums(got: Floats, bound: Floats, x: Floats, y: Floats | None, stored: Stored, out: Format) -> Iterator[str]:
+def _of_sums(
+    got: Floats, bound: Floats, x: Floats, y: Floats | None, stored: Stored, out: Format
+) -> Iterator[str]:
     """Yield explanations that other sums of the same terms give; x and y are [K, n]."""
     terms = x if y is None else x * y
     exact, count = terms.sum(0), len(terms)
@@ -96,25 +127,40 @@ def _of_sums(got: Floats, bound: Floats, x: Floats, y: Floats | None, stored: St
     for tile in (size for size in TILES if size < count):
         places = {"first": slice(0, tile), "last": slice(count - tile, count)}
         if count % tile and count % tile not in TILES:
-            places[f"last {count % tile}, behind the last full tile of {tile},"] = slice(count - count % tile, count)
+            places[f"last {count % tile}, behind the last full tile of {tile},"] = slice(
+                count - count % tile, count
+            )
         for name, part in places.items():
             what = f"{name} {tile}" if name in ("first", "last") else name
             what = f"the {what} terms" if tile > 1 else f"the {name} term"
             if _fits(got, exact - terms[part].sum(0), bound, stored) > 0.9:
-                yield f"{what} of each sum are missing" if tile > 1 else f"{what} of each sum is missing"
+                yield (
+                    f"{what} of each sum are missing"
+                    if tile > 1
+                    else f"{what} of each sum is missing"
+                )
             elif _fits(got, exact + terms[part].sum(0), bound, stored) > 0.9:
                 yield f"{what} of each sum counted twice"
     slack = bound + np.abs(got) * out.epsilon
-    if (2 * count * slack < 0.1 * np.abs(terms).mean(0)).all() and (np.abs(got - exact + terms).min(0) <= slack).all():
+    if (2 * count * slack < 0.1 * np.abs(terms).mean(0)).all() and (
+        np.abs(got - exact + terms).min(0) <= slack
+    ).all():
         yield "one term of each sum is missing"
-    for format, rounding in ((TF32, NEAREST), (TF32, Rounding.TOWARD_ZERO), (FP16, NEAREST), (BF16, NEAREST)):
+    for format, rounding in (
+        (TF32, NEAREST),
+        (TF32, Rounding.TOWARD_ZERO),
+        (FP16, NEAREST),
+        (BF16, NEAREST),
+    ):
         narrow = np.asarray(round_to(x, format, rounding), np.float64)
         narrow = narrow if y is None else narrow * round_to(y, format, rounding)
         if _fits(got, narrow.sum(0), bound, stored) > 0.9:
             yield f"operands that were {'rounded' if rounding is NEAREST else 'cut'} to {format.name} first"
 
 
-def _of_accumulators(got: Floats, x: Floats, y: Floats | None, how: Arithmetic, stored: Stored) -> Iterator[str]:
+def _of_accumulators(
+    got: Floats, x: Floats, y: Floats | None, how: Arithmetic, stored: Stored
+) -> Iterator[str]:
     """Yield the accumulator whose errors have the size of the result's, if there is one."""
     exact = (x if y is None else x * y).sum(0)
     own = np.sqrt(((got - exact) ** 2).mean())
@@ -127,7 +173,9 @@ def _of_accumulators(got: Floats, x: Floats, y: Floats | None, how: Arithmetic, 
         others[f"additions that round toward zero in {how.format.name}"] = zero
     ratios = {}
     for name, other in others.items():
-        errors = [np.sqrt(((stored(found) - exact) ** 2).mean()) for found in orders.sums(x, y, other)]
+        errors = [
+            np.sqrt(((stored(found) - exact) ** 2).mean()) for found in orders.sums(x, y, other)
+        ]
         ratios[name] = min(abs(np.log(error / own)) for error in errors)
     near = min(ratios, key=ratios.__getitem__, default="")
     if near and ratios[near] < np.log(2):

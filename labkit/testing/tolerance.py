@@ -50,17 +50,28 @@ def tolerance(text: str) -> str:
         ("root mean square of errors, stored", f"{typical:.3g}"),
         (f"half a unit in the last place of {size:.3g}, the largest result", f"{last:.3g}"),
     ]
-    arguments = "got, a, b" if name in ("matmul", "dot") else f"got, {'sum_over' if name == 'sum' else name}(x)"
-    lines = [f"{name}, K={terms:,}, {format.name} operands, {out.name} out, accumulator {how.name}", ""]
+    arguments = (
+        "got, a, b"
+        if name in ("matmul", "dot")
+        else f"got, {'sum_over' if name == 'sum' else name}(x)"
+    )
+    lines = [
+        f"{name}, K={terms:,}, {format.name} operands, {out.name} out, accumulator {how.name}",
+        "",
+    ]
     lines.append(f"operands of a standard normal distribution, {operation.value.size} elements:")
     lines += [f"  {what:<66}{number:>10}" for what, number in rows]
     lines += ["", "in a test, for operands of any size:"]
     lines.append(f'  assert_explained({arguments}, out={out.name}, accumulator="{accumulator}")')
     if np.isfinite(bound):
         lines.append("with a fixed tolerance, for such operands only:")
-        lines.append(f"  torch.testing.assert_close(got.double(), exact, rtol={half:.3g}, atol={atol:.3g})")
+        lines.append(
+            f"  torch.testing.assert_close(got.double(), exact, rtol={half:.3g}, atol={atol:.3g})"
+        )
     else:
-        lines.append("no fixed tolerance: the accumulator may overflow, or the sum is too long for it")
+        lines.append(
+            "no fixed tolerance: the accumulator may overflow, or the sum is too long for it"
+        )
     return "\n".join(lines)
 
 
@@ -104,4 +115,6 @@ def _operation(name: str, terms: int, format: Format) -> Operation:
     x = draw(64 if name in ("sum", "mean") else max(1, 64 // terms), terms)
     if name in ("sum", "mean"):
         return sum_over(x, 1) if name == "sum" else mean(x, 1)
-    return softmax(x) if name == "softmax" else layer_norm(x) if name == "layer_norm" else rms_norm(x)
+    return (
+        softmax(x) if name == "softmax" else layer_norm(x) if name == "layer_norm" else rms_norm(x)
+    )

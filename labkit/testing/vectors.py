@@ -106,13 +106,17 @@ def check(answers: Mapping[str, NDArray[Any]]) -> list[str]:
         ValueError: there is no name; an answer is missing or has another shape.
     """
     if "name" not in answers:
-        raise ValueError(f'expected "name" in the file, one of {", ".join(NAMES)}. Copy it from the vectors.')
+        raise ValueError(
+            f'expected "name" in the file, one of {", ".join(NAMES)}. Copy it from the vectors.'
+        )
     table = vectors(str(answers["name"]))
     found: list[str] = []
     for key in (each for each in ANSWERS if each in table):
         if key not in answers or answers[key].shape != table[key].shape:
             got = f"shape {list(answers[key].shape)}" if key in answers else "none"
-            raise ValueError(f"expected {key!r} of shape {list(table[key].shape)} in the file, got {got}")
+            raise ValueError(
+                f"expected {key!r} of shape {list(table[key].shape)} in the file, got {got}"
+            )
         rules = table["rule_of_values" if key == "values" else "rule"]
         wrong = ~_same(answers[key], table[key], _format(table, key)).reshape(len(rules), -1).all(1)
         for rule in dict.fromkeys(rules[wrong].tolist()):
@@ -156,16 +160,27 @@ def _roundings(format: Format) -> Iterator[tuple[str, float]]:
             yield "overflow: beyond the largest number", sign * format.max * 8
         yield "infinity", sign * np.inf
         yield "signed zero", sign * 0.0
-        yield "underflow to a signed zero", sign * low * 2.0**-9 if low > 2.0**-140 else sign * 2.0**-149
+        yield (
+            "underflow to a signed zero",
+            sign * low * 2.0**-9 if low > 2.0**-140 else sign * 2.0**-149,
+        )
     yield "NaN", np.nan
 
 
-def _codes(x: NDArray[Any], name: str, rounding: Rounding = Rounding.NEAREST_EVEN, saturate: bool | None = None) -> Any:
+def _codes(
+    x: NDArray[Any],
+    name: str,
+    rounding: Rounding = Rounding.NEAREST_EVEN,
+    saturate: bool | None = None,
+) -> Any:
     format = ROUNDED[name.removesuffix(SATURATING)]
     saturate = name.endswith(SATURATING) if saturate is None else saturate
     with np.errstate(over="ignore"):
         values = round_to(
-            x.astype(np.float64), format, rounding, Overflow.SATURATE if saturate else Overflow.TO_INFINITY
+            x.astype(np.float64),
+            format,
+            rounding,
+            Overflow.SATURATE if saturate else Overflow.TO_INFINITY,
         )
     return encode(values, format)
 
@@ -191,7 +206,9 @@ def _of_blocks(format: BlockFormat) -> Table:
             half = place + element.epsilon / 2
             block("ties to even of elements", one * top, one * half, -one * half)
         block(
-            "subnormal elements", one * top, *(one * element.smallest_subnormal * each for each in (0.4, 0.5, 1, 1.5))
+            "subnormal elements",
+            one * top,
+            *(one * element.smallest_subnormal * each for each in (0.4, 0.5, 1, 1.5)),
         )
     if powers:
         block("saturation of elements", 2 * (1 - 2.0**-8), -2 * (1 - 2.0**-7))
@@ -223,7 +240,9 @@ def _of_blocks(format: BlockFormat) -> Table:
         "given_elements": given,
     }  # fmt: skip
     with np.errstate(invalid="ignore", over="ignore"):
-        table["values"] = decode_blocks(Blocks(format, scales[:, None], given[:, None])).astype(np.float32)
+        table["values"] = decode_blocks(Blocks(format, scales[:, None], given[:, None])).astype(
+            np.float32
+        )
     return table
 
 
@@ -236,7 +255,14 @@ def _of_card(spec: MmaSpec) -> Table:
         ahead = small[0].copy(), small[1].copy()
         ahead[0][0] = ahead[1][0] = 1.0
         rows.append((f"length of a block: 1, then terms of 2^-{bits}", *ahead, 0.0))
-        rows.append((f"terms are cut toward zero: -2^-{bits} and a half beside C = 1", small[0] * -1.5, small[1], 1.0))
+        rows.append(
+            (
+                f"terms are cut toward zero: -2^-{bits} and a half beside C = 1",
+                small[0] * -1.5,
+                small[1],
+                1.0,
+            )
+        )
     for power in (8, 9, 10):
         line = np.zeros(terms), np.ones(terms)
         line[0][:3] = 2.0**power, 2.0**-power, -(2.0**power)
@@ -245,17 +271,42 @@ def _of_card(spec: MmaSpec) -> Table:
     for _ in range(4):
         wide = random.integers(1536, 2048, (2, terms)) / 1024.0
         rows.append(
-            ("products of 2 and more are not normalised", wide[0] * 2.0 ** -random.integers(0, 12, terms), wide[1], 0.5)
+            (
+                "products of 2 and more are not normalised",
+                wide[0] * 2.0 ** -random.integers(0, 12, terms),
+                wide[1],
+                0.5,
+            )
         )
-        rows.append(("the sum is cut, not rounded", wide[0], wide[1] * random.choice([1, 2.0**-11], terms), 0.0))
+        rows.append(
+            (
+                "the sum is cut, not rounded",
+                wide[0],
+                wide[1] * random.choice([1, 2.0**-11], terms),
+                0.0,
+            )
+        )
         tiny = random.integers(1, 1024, terms) * 2.0**-24
-        rows.append(("subnormal operands align as normal ones", tiny, wide[1], float(np.float32(2.0**-14 / 3))))
+        rows.append(
+            (
+                "subnormal operands align as normal ones",
+                tiny,
+                wide[1],
+                float(np.float32(2.0**-14 / 3)),
+            )
+        )
     for _ in range(16):
         x = random.standard_normal((2, terms)) * 2.0 ** random.integers(-8, 8, (2, terms))
         rows.append(("any sum", *x, float(np.float32(random.standard_normal() * 30))))
     a, b = (np.array([row[i] for row in rows]).astype(np.float16) for i in (1, 2))
     c = np.array([row[3] for row in rows], np.float32)
-    return {"rule": np.array([row[0] for row in rows]), "a": a, "b": b, "c": c, "d": _sums(a, b, c, spec)}
+    return {
+        "rule": np.array([row[0] for row in rows]),
+        "a": a,
+        "b": b,
+        "c": c,
+        "d": _sums(a, b, c, spec),
+    }
 
 
 def _sums(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any], spec: MmaSpec) -> NDArray[Any]:
@@ -277,19 +328,27 @@ def _same(got: NDArray[Any], wanted: NDArray[Any], format: Format | None) -> NDA
     if format is not None:
         values = (np.asarray(each).astype(np.int64) & (format.codes - 1) for each in (got, wanted))
         got, wanted = (decode(each, format) for each in values)
-    return np.asarray((got == wanted) & (np.signbit(got) == np.signbit(wanted)) | np.isnan(got) & np.isnan(wanted))
+    return np.asarray(
+        (got == wanted) & (np.signbit(got) == np.signbit(wanted)) | np.isnan(got) & np.isnan(wanted)
+    )
 
 
 def _example(table: Table, answers: Mapping[str, NDArray[Any]], key: str, row: int) -> str:
     """Return the first wrong answer of a row, in words."""
-    format, got, wanted = _format(table, key), np.atleast_1d(answers[key][row]), np.atleast_1d(table[key][row])
+    format, got, wanted = (
+        _format(table, key),
+        np.atleast_1d(answers[key][row]),
+        np.atleast_1d(table[key][row]),
+    )
     place = int(np.flatnonzero(~_same(got, wanted, format))[0])
     given = "given_elements" if key == "values" else "x"
     at = f"row {row}" + (f", element {place}" if len(wanted) > 1 else "")
     if given in table:
         numbers = np.atleast_1d(table[given][row])
         at += f", {numbers[place if len(wanted) > 1 else np.argmax(np.abs(numbers))]!s}"
-    texts = (f"{each[place]!s}" if format is None else f"{int(each[place]):#x}" for each in (wanted, got))
+    texts = (
+        f"{each[place]!s}" if format is None else f"{int(each[place]):#x}" for each in (wanted, got)
+    )
     return "{}: expected {} {}, got {}".format(at, key, *texts)
 
 
@@ -298,14 +357,19 @@ def _mistakes(table: Table) -> dict[str, Table]:
     name, found = str(table["name"]), {}
     if name in SPECS:
         a, b, c = (table[key] for key in "abc")
-        found = {f"the sums of a {other}": {"d": _sums(a, b, c, spec)} for other, spec in SPECS.items()}
+        found = {
+            f"the sums of a {other}": {"d": _sums(a, b, c, spec)} for other, spec in SPECS.items()
+        }
         x, y = (
             np.column_stack([c, a]).T.astype(np.float64),
             np.column_stack([np.ones_like(c), b]).T.astype(np.float64),
         )
         ways = {"FP32 additions one by one": (Arithmetic("FP32"), "one by one"), "an exact sum, rounded once": (
             Arithmetic("FP64", FP64), "pairwise")}  # fmt: skip
-        found |= {way: {"d": next(sums(x, y, how, order)).astype(np.float32)} for way, (how, order) in ways.items()}
+        found |= {
+            way: {"d": next(sums(x, y, how, order)).astype(np.float32)}
+            for way, (how, order) in ways.items()
+        }
     elif name in BLOCK_FORMATS:
         x, block = table["x"].astype(np.float64), BLOCK_FORMATS[name]
         top = np.abs(x).max(1)
@@ -315,7 +379,10 @@ def _mistakes(table: Table) -> dict[str, Table]:
                 "scale rounded up": (share, Rounding.TOWARD_POSITIVE),
                 "scale rounded down": (share, Rounding.TOWARD_ZERO),
                 "largest magnitude / largest element, to nearest": (share, Rounding.NEAREST_EVEN),
-                "scale from the exponent alone": (top / 2.0**block.element.emax, Rounding.TOWARD_ZERO),
+                "scale from the exponent alone": (
+                    top / 2.0**block.element.emax,
+                    Rounding.TOWARD_ZERO,
+                ),
             }
             for way, (exact, rounding) in ratio.items():
                 scale = np.asarray(round_to(np.maximum(exact, block.scale.smallest_subnormal), block.scale, rounding,
@@ -326,11 +393,15 @@ def _mistakes(table: Table) -> dict[str, Table]:
                                   ("ties of elements away from zero", Rounding.NEAREST_AWAY)):  # fmt: skip
                 found[way] = _elements(x, right, block, rounding)
         powers = block.scale.significand_bits == 0
-        number = block.scale.max * 2 if powers else block.scale.max + 2.0 ** (block.scale.emax - 3)  # the next code
+        number = (
+            block.scale.max * 2 if powers else block.scale.max + 2.0 ** (block.scale.emax - 3)
+        )  # the next code
         with np.errstate(over="ignore"):
             read = (decode(table["given_elements"], block.element) * number).astype(np.float32)
         isnan = (table["given_scales"] == block.scale.nan_code)[:, None]
-        found[f"NaN of {block.scale.name} read as a number"] = {"values": np.where(isnan, read, table["values"])}
+        found[f"NaN of {block.scale.name} read as a number"] = {
+            "values": np.where(isnan, read, table["values"])
+        }
     else:
         x, format = table["x"], ROUNDED[name.removesuffix(SATURATING)]
         found = {"toward zero": {"codes": _codes(x, name, Rounding.TOWARD_ZERO)},
@@ -345,10 +416,16 @@ def _mistakes(table: Table) -> dict[str, Table]:
     return {
         way: other
         for way, other in found.items()
-        if not all(_same(values, table[key], _format(table, key)).all() for key, values in other.items())
+        if not all(
+            _same(values, table[key], _format(table, key)).all() for key, values in other.items()
+        )
     }
 
 
-def _elements(x: NDArray[Any], scale: NDArray[Any], format: BlockFormat, rounding: Rounding) -> Table:
-    elements = encode(round_to(x / scale[:, None], format.element, rounding, Overflow.SATURATE), format.element)
+def _elements(
+    x: NDArray[Any], scale: NDArray[Any], format: BlockFormat, rounding: Rounding
+) -> Table:
+    elements = encode(
+        round_to(x / scale[:, None], format.element, rounding, Overflow.SATURATE), format.element
+    )
     return {"scales": encode(scale, format.scale), "elements": elements}

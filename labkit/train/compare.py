@@ -72,7 +72,9 @@ class Difference:
         return "cannot tell"
 
     def __str__(self) -> str:
-        width, level = (self.interval, 95) if self.verdict in ("worse", "better") else (self.interval_90, 90)
+        width, level = (
+            (self.interval, 95) if self.verdict in ("worse", "better") else (self.interval_90, 90)
+        )
         interval = f" ± {width:.3f} ({level}% interval)" if math.isfinite(width) else ""
         beyond = f"beyond {self.reference}'s spread of {self.spread:.3f}"
         reason = {
@@ -129,7 +131,9 @@ class Comparison:
                 f"on {self.task}, {recipe} has no seed in common with {self.reference}: run both on the same seeds"
             )
         base = [_nan_to_zero(reference[record.seed]) for record in runs]
-        pairs = [_nan_to_zero(record.metric) - metric for record, metric in zip(runs, base, strict=True)]
+        pairs = [
+            _nan_to_zero(record.metric) - metric for record, metric in zip(runs, base, strict=True)
+        ]
         return Difference(
             recipe=recipe,
             seeds=len(pairs),
@@ -150,9 +154,16 @@ class Comparison:
             none = f"{recipe}: no seed in common with {self.reference}"
             lines.append(f"  {self.difference(recipe) if shared else none}")
         differing = self.differing_provenance()
-        lines += ["  these runs differ in how they were made, which may explain a difference:"] if differing else []
+        lines += (
+            ["  these runs differ in how they were made, which may explain a difference:"]
+            if differing
+            else []
+        )
         for name, values in differing.items():
-            lines.append(f"    {name}: " + "; ".join(f"{value} ({_shorten(runs)})" for value, runs in values.items()))
+            lines.append(
+                f"    {name}: "
+                + "; ".join(f"{value} ({_shorten(runs)})" for value, runs in values.items())
+            )
         return "\n".join([f"{self.task} against {self.reference}:", *lines])
 
     def differing_provenance(self) -> dict[str, dict[str, tuple[str, ...]]]:
@@ -167,7 +178,11 @@ class Comparison:
         found: dict[str, dict[str, tuple[str, ...]]] = {}
         for record in self.records:
             settings = "recorded" if record.arithmetic else "not recorded"
-            provenance = {"device": record.device, "torch settings": settings} | record.versions | record.arithmetic
+            provenance = (
+                {"device": record.device, "torch settings": settings}
+                | record.versions
+                | record.arithmetic
+            )
             for name, value in provenance.items():
                 if not (record.recipe == "TF32" and value.startswith("tf32")):
                     values = found.setdefault(name, {})
@@ -203,7 +218,15 @@ def compare(
     """
     chosen = list(recipes)
     records = train_grid(
-        task, chosen, seeds, Path(folder), device=device, workers=workers, begins=begins, progress=progress, stop=stop
+        task,
+        chosen,
+        seeds,
+        Path(folder),
+        device=device,
+        workers=workers,
+        begins=begins,
+        progress=progress,
+        stop=stop,
     )
     return Comparison(task.name, tuple(records), chosen[0].name if chosen else "FP32", task.margin)
 

@@ -65,11 +65,15 @@ def single_digits() -> Data:
     """
     images, labels = (torch.from_numpy(part) for part in _digits())
     images = images.unsqueeze(1)
-    return Data(images[:TRAIN_DIGITS], labels[:TRAIN_DIGITS], images[TRAIN_DIGITS:], labels[TRAIN_DIGITS:])
+    return Data(
+        images[:TRAIN_DIGITS], labels[:TRAIN_DIGITS], images[TRAIN_DIGITS:], labels[TRAIN_DIGITS:]
+    )
 
 
 @cache
-def scattered_digits(size: int = 48, digits: int = 6, train: int = 600, test: int = 100, seed: int = 0) -> Data:
+def scattered_digits(
+    size: int = 48, digits: int = 6, train: int = 600, test: int = 100, seed: int = 0
+) -> Data:
     """Return composites: inputs [n, 1, size, size], targets [n, 10, size, size] of 0 and 1, one map for each class.
 
     Each canvas is noise between 0 and 0.1 with `digits` digits at random positions; a pixel belongs to a class where a
@@ -87,7 +91,12 @@ def scattered_digits(size: int = 48, digits: int = 6, train: int = 600, test: in
 
 
 def _scatter(
-    rng: np.random.Generator, images: NDArray[np.float32], labels: NDArray[np.int64], count: int, size: int, digits: int
+    rng: np.random.Generator,
+    images: NDArray[np.float32],
+    labels: NDArray[np.int64],
+    count: int,
+    size: int,
+    digits: int,
 ) -> tuple[Tensor, Tensor]:
     canvases = rng.uniform(0, 0.1, (count, 1, size, size)).astype(np.float32)
     maps = np.zeros((count, 10, size, size), dtype=np.float32)
@@ -96,7 +105,9 @@ def _scatter(
             row, column = rng.integers(size - DIGIT_SIZE + 1, size=2)
             place = np.s_[row : row + DIGIT_SIZE, column : column + DIGIT_SIZE]
             canvas[0][place] = np.maximum(canvas[0][place], images[which])
-            label_maps[labels[which]][place] = np.maximum(label_maps[labels[which]][place], images[which] > 0.4)
+            label_maps[labels[which]][place] = np.maximum(
+                label_maps[labels[which]][place], images[which] > 0.4
+            )
     return torch.from_numpy(canvases), torch.from_numpy(maps)
 
 
@@ -115,7 +126,9 @@ def text_windows(length: int = 32, train: int = 4000, test: int = 400) -> Data:
     text = " ".join(topics[name] for name in sorted(topics)).lower()
     indices = torch.tensor([_INDEX.get(character, _INDEX[" "]) for character in text])
     border = len(indices) * 9 // 10
-    return Data(*_windows(indices[:border], length, train), *_windows(indices[border:], length, test))
+    return Data(
+        *_windows(indices[:border], length, train), *_windows(indices[border:], length, test)
+    )
 
 
 def _windows(indices: Tensor, length: int, count: int) -> tuple[Tensor, Tensor]:
@@ -144,7 +157,9 @@ def _picture(rng: np.random.Generator, size: int) -> tuple[np.ndarray, np.ndarra
     for kind in rng.integers(1, 3, size=4):
         (row, column), radius = rng.integers(4, size - 4, 2), rng.integers(3, size // 6 + 1)
         down, across = np.abs(rows - row), np.abs(columns - column)
-        inside = down**2 + across**2 <= radius**2 if kind == 1 else np.maximum(down, across) <= radius
+        inside = (
+            down**2 + across**2 <= radius**2 if kind == 1 else np.maximum(down, across) <= radius
+        )
         picture[inside], labels[inside] = rng.normal(0.8, 0.3, int(inside.sum())), kind
     return picture.astype(np.float32), labels
 
@@ -159,7 +174,9 @@ def small_targets(size: float = 5e-6, train: int = 1000, test: int = 200, seed: 
     """
     rng = np.random.default_rng(seed)
     inputs = rng.normal(size=(train + test, 8)).astype(np.float32)
-    raw = np.sin(inputs[:, 0]) + inputs[:, 1] * inputs[:, 2] / 2 + np.tanh(inputs[:, 3:].sum(axis=1))
+    raw = (
+        np.sin(inputs[:, 0]) + inputs[:, 1] * inputs[:, 2] / 2 + np.tanh(inputs[:, 3:].sum(axis=1))
+    )
     targets = torch.from_numpy((raw / raw.std() * size).astype(np.float32)).unsqueeze(1)
     wide = torch.from_numpy(inputs)
     return Data(wide[:train], targets[:train], wide[train:], targets[train:])
@@ -176,7 +193,12 @@ def noisy_digits(noise: float = 0.3, seed: int = 0) -> Data:
     return Data(*pair(clean.train_inputs), *pair(clean.test_inputs))
 
 
-MNIST = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+MNIST = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
 CIFAR_ROW = 1 + 3 * 32 * 32  # label, then red, green and blue, row by row
 
 
@@ -188,9 +210,14 @@ def mnist(folder: str | Path) -> Data:
         ValueError: a file is not of the expected kind, or the numbers of labels and images differ.
     """
     images, labels, test_images, test_labels = (_load_idx(Path(folder), name) for name in MNIST)
-    for part, part_labels, name in ((images, labels, MNIST[1]), (test_images, test_labels, MNIST[3])):
+    for part, part_labels, name in (
+        (images, labels, MNIST[1]),
+        (test_images, test_labels, MNIST[3]),
+    ):
         if len(part) != len(part_labels):
-            raise ValueError(f"expected {len(part):,} labels in {Path(folder) / name}, got {len(part_labels):,}")
+            raise ValueError(
+                f"expected {len(part):,} labels in {Path(folder) / name}, got {len(part_labels):,}"
+            )
     inputs, test_inputs = (pixels.unsqueeze(1).float() / 255 for pixels in (images, test_images))
     return Data(inputs, labels.long(), test_inputs, test_labels.long())
 
@@ -204,7 +231,9 @@ def cifar10(folder: str | Path) -> Data:
     """
     train = torch.cat([_load_cifar(Path(folder), f"data_batch_{i}.bin") for i in range(1, 6)])
     test = _load_cifar(Path(folder), "test_batch.bin")
-    train_inputs, test_inputs = (rows[:, 1:].reshape(-1, 3, 32, 32).float() / 255 for rows in (train, test))
+    train_inputs, test_inputs = (
+        rows[:, 1:].reshape(-1, 3, 32, 32).float() / 255 for rows in (train, test)
+    )
     return Data(train_inputs, train[:, 0].long(), test_inputs, test[:, 0].long())
 
 
@@ -215,9 +244,17 @@ def _read(folder: Path, name: str) -> bytes:
         try:
             return gzip.decompress(packed.read_bytes())
         except (EOFError, OSError, zlib.error) as error:  # truncated, not gzip, or damaged
-            raise ValueError(f"{packed} cannot be unpacked: {error}. Copy or download it again.") from error
-    listing = ", ".join(sorted(p.name for p in folder.iterdir())[:6]) if folder.is_dir() else "no such folder"
-    raise FileNotFoundError(f"expected {name} (or {name}.gz) in {folder}, got: {listing or 'an empty folder'}")
+            raise ValueError(
+                f"{packed} cannot be unpacked: {error}. Copy or download it again."
+            ) from error
+    listing = (
+        ", ".join(sorted(p.name for p in folder.iterdir())[:6])
+        if folder.is_dir()
+        else "no such folder"
+    )
+    raise FileNotFoundError(
+        f"expected {name} (or {name}.gz) in {folder}, got: {listing or 'an empty folder'}"
+    )
 
 
 def _load_idx(folder: Path, name: str) -> Tensor:
@@ -246,5 +283,7 @@ def _load_cifar(folder: Path, name: str) -> Tensor:
         )
     rows = torch.from_numpy(content.reshape(-1, CIFAR_ROW).copy())
     if int(rows[:, 0].max()) > 9:
-        raise ValueError(f"expected labels of 0 to 9 in {folder / name}, got {int(rows[:, 0].max())}")
+        raise ValueError(
+            f"expected labels of 0 to 9 in {folder / name}, got {int(rows[:, 0].max())}"
+        )
     return rows

@@ -13,11 +13,17 @@ from torch import Tensor
 from labkit.amp import Recipe
 from labkit.gemm import fp32_precision, has_tf32, is_ieee_on_cpu
 
-DROPOUT_OFFSET = 1_000_000_007  # added to a step's seed for dropout, so that it differs from the batch's seed
+DROPOUT_OFFSET = (
+    1_000_000_007  # added to a step's seed for dropout, so that it differs from the batch's seed
+)
 _lock = threading.Lock()
-_thread_counts: list[int] = []  # torch's original thread count, once for each thread with an open `one_thread`
+_thread_counts: list[
+    int
+] = []  # torch's original thread count, once for each thread with an open `one_thread`
 _in_one_thread = threading.local()  # `open`: this thread is inside of such a block
-_cudnn_flags: list[tuple[bool, bool]] = []  # cuDNN's original flags, once for each open `deterministic_cudnn`
+_cudnn_flags: list[
+    tuple[bool, bool]
+] = []  # cuDNN's original flags, once for each open `deterministic_cudnn`
 
 
 @contextmanager
@@ -30,7 +36,10 @@ def arithmetic(recipe: Recipe, device: torch.device) -> Iterator[None]:
     if device.type == "cpu" and is_ieee_on_cpu():
         yield
         return
-    with deterministic_cudnn(), fp32_precision("tf32" if recipe.tf32 and has_tf32(device) else "ieee"):
+    with (
+        deterministic_cudnn(),
+        fp32_precision("tf32" if recipe.tf32 and has_tf32(device) else "ieee"),
+    ):
         yield
 
 
@@ -51,7 +60,9 @@ def deterministic_cudnn() -> Iterator[None]:
 
 
 def _set_cudnn(*, deterministic: bool, benchmark: bool) -> None:
-    torch._C._set_cudnn_deterministic(deterministic)  # torch's tests freeze the setters of torch.backends
+    torch._C._set_cudnn_deterministic(
+        deterministic
+    )  # torch's tests freeze the setters of torch.backends
     torch._C._set_cudnn_benchmark(benchmark)
 
 
@@ -116,7 +127,9 @@ def one_thread() -> Iterator[None]:
     with _lock:
         count = os.environ.get("LABKIT_THREADS", "1")
         if not count.isdecimal() or int(count) < 1:
-            raise ValueError(f"expected a positive integer in LABKIT_THREADS, got {count!r}; unset it for one thread")
+            raise ValueError(
+                f"expected a positive integer in LABKIT_THREADS, got {count!r}; unset it for one thread"
+            )
         _thread_counts.append(_thread_counts[0] if _thread_counts else torch.get_num_threads())
         torch.set_num_threads(int(count))
     _in_one_thread.open = True

@@ -48,7 +48,9 @@ class Place:
         """Label in a list of devices: "this GPU: Tesla T4" or "CPU, emulated"."""
         if self.emulated:
             return "CPU, emulated"
-        return f"this GPU: {self.name}" if self.key.startswith("gpu") else f"this device: {self.name}"
+        return (
+            f"this GPU: {self.name}" if self.key.startswith("gpu") else f"this device: {self.name}"
+        )
 
     @property
     def slug(self) -> str:
@@ -102,7 +104,10 @@ def place(device: str | torch.device | Place | None = None) -> Place:
         requested = None
     if requested is not None:
         for each in available:
-            if requested.type == each.device.type and requested.index in (None, each.device.index or 0):
+            if requested.type == each.device.type and requested.index in (
+                None,
+                each.device.index or 0,
+            ):
                 return each
         if requested.type != "cuda" and _is_usable(requested):
             return Place(requested, str(requested), str(requested))
@@ -131,4 +136,7 @@ def gpus() -> tuple[Place, ...]:
     """Return the GPUs that torch can use through CUDA or ROCm and has kernels for."""
     usable = usable_gpus()
     keys = ["gpu", *(f"gpu:{n}" for n in range(1, len(usable)))]
-    return tuple(Place(torch.device("cuda", i), name, key) for (i, name), key in zip(usable, keys, strict=False))
+    return tuple(
+        Place(torch.device("cuda", i), name, key)
+        for (i, name), key in zip(usable, keys, strict=False)
+    )

@@ -155,7 +155,11 @@ def train_grid(
             is less than 1; this machine has no such device; task or recipe has no `fingerprint`.
     """
     if workers is not None and (workers < 1 or under_torchrun()):
-        expected = "workers=None under torchrun, whose ranks are the workers" if under_torchrun() else "workers >= 1"
+        expected = (
+            "workers=None under torchrun, whose ranks are the workers"
+            if under_torchrun()
+            else "workers >= 1"
+        )
         raise ValueError(f"expected {expected}, got workers={workers}")
     where = place(device)
     folder = device_folder(folder, where)
@@ -165,7 +169,9 @@ def train_grid(
             unique.append(recipe)
     names = [recipe.name for recipe in unique]
     if ambiguous := {name for name in names if names.count(name) > 1}:
-        raise ValueError(f"expected different names for different recipes, got {', '.join(sorted(ambiguous))} twice")
+        raise ValueError(
+            f"expected different names for different recipes, got {', '.join(sorted(ambiguous))} twice"
+        )
     runs = [(recipe, seed) for seed in dict.fromkeys(seeds) for recipe in unique]
     saved = {run: _load_saved(task, *run, folder, where) for run in runs}
     missing = [run for run, record in saved.items() if record is None]
@@ -173,7 +179,9 @@ def train_grid(
     trained = _train_all(task, missing, folder, where, workers, begins, stop)
     if under_torchrun():
         train_one = partial(_train_one, task, folder=folder, where=where)
-        trained = train_on_ranks(runs, loaded, lambda run: train_one(*run), partial(record_path, folder, task.name))
+        trained = train_on_ranks(
+            runs, loaded, lambda run: train_one(*run), partial(record_path, folder, task.name)
+        )
     found: dict[tuple[str, int], RunRecord] = {}
     for record in chain(loaded, trained):
         found[record.recipe, record.seed] = record
@@ -182,7 +190,9 @@ def train_grid(
     return [found[recipe.name, seed] for recipe, seed in runs if (recipe.name, seed) in found]
 
 
-def _load_saved(task: Task, recipe: Recipe, seed: int, folder: Path, where: Place) -> RunRecord | None:
+def _load_saved(
+    task: Task, recipe: Recipe, seed: int, folder: Path, where: Place
+) -> RunRecord | None:
     path, expected = record_path(folder, task.name, recipe.name, seed), fingerprint(task, recipe)
     if not path.exists():
         return None
@@ -221,7 +231,9 @@ def _train_all(
             begins(task.name, run[0].name, run[1])
         return pool.submit(_train_one, task, *run, folder, where)
 
-    executor = ProcessPoolExecutor(count, process_context(), signal.signal, (signal.SIGINT, signal.SIG_IGN))
+    executor = ProcessPoolExecutor(
+        count, process_context(), signal.signal, (signal.SIGINT, signal.SIG_IGN)
+    )
     with _terminated_on_interrupt(executor) as pool:
         running = {submit(run) for run in islice(pending, count)}
         while running:
@@ -256,7 +268,9 @@ def process_context() -> multiprocessing.context.BaseContext:
     return context
 
 
-def _train_one(task: Task, recipe: Recipe, seed: int, folder: Path, where: Place, *, timed: bool = False) -> RunRecord:
+def _train_one(
+    task: Task, recipe: Recipe, seed: int, folder: Path, where: Place, *, timed: bool = False
+) -> RunRecord:
     """Train a run and save its record, with the time of a step only if `timed`."""
     record = replace(train(task, recipe, seed, device=where), fingerprint=fingerprint(task, recipe))
     record = record if timed else replace(record, step_seconds=None)

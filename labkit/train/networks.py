@@ -55,8 +55,18 @@ def mlp(hidden: int = 128, depth: int = 4) -> nn.Module:
 
 def batch_norm_cnn(channels: int = 16) -> nn.Module:
     """Return a classifier of 8 x 8 digits: two blocks of convolution and batch norm."""
-    first = (nn.Conv2d(1, channels, 3, padding=1), nn.BatchNorm2d(channels), nn.ReLU(), nn.MaxPool2d(2))
-    second = (nn.Conv2d(channels, 2 * channels, 3, padding=1), nn.BatchNorm2d(2 * channels), nn.ReLU(), nn.MaxPool2d(2))
+    first = (
+        nn.Conv2d(1, channels, 3, padding=1),
+        nn.BatchNorm2d(channels),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+    )
+    second = (
+        nn.Conv2d(channels, 2 * channels, 3, padding=1),
+        nn.BatchNorm2d(2 * channels),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+    )
     return chain(*first, *second, nn.Flatten(), nn.Linear(2 * channels * 4, 10))
 
 
@@ -79,13 +89,20 @@ def gauss_conv(depth: int = 6, channels: int = 32, deviation: float = 0.01) -> n
 def segmenter(channels: int = 32) -> nn.Module:
     """Return a network that predicts, for each pixel of a canvas, which of ten digits cover it."""
     first = (*_block(1, channels), nn.MaxPool2d(2))
-    return chain(*first, *_block(channels, channels), *_block(channels, channels), *_pixel_head(channels, 2))
+    return chain(
+        *first, *_block(channels, channels), *_block(channels, channels), *_pixel_head(channels, 2)
+    )
 
 
 def patch_segmenter(channels: int = 32, patch: int = 4) -> nn.Module:
     """Return a `segmenter` at a third of the cost: its first convolution is strided."""
     first = _block(1, channels, nn.Conv2d(1, channels, patch + 2, stride=patch, padding=1))
-    return chain(*first, *_block(channels, channels), *_block(channels, channels), *_pixel_head(channels, patch))
+    return chain(
+        *first,
+        *_block(channels, channels),
+        *_block(channels, channels),
+        *_pixel_head(channels, patch),
+    )
 
 
 def _block(inputs: int, outputs: int, conv: nn.Conv2d | None = None) -> tuple[nn.Module, ...]:
@@ -161,7 +178,9 @@ class _Transformer(nn.Module):
 class Gpt(nn.Module):
     """Transformer that predicts the next character: characters [n, t] -> logits [n, t, vocabulary]."""
 
-    def __init__(self, vocabulary: int, length: int, width: int = 64, heads: int = 4, depth: int = 2) -> None:
+    def __init__(
+        self, vocabulary: int, length: int, width: int = 64, heads: int = 4, depth: int = 2
+    ) -> None:
         super().__init__()
         self.embedding, self.position = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
         self.blocks = nn.Sequential(*(_Transformer(width, heads) for _ in range(depth)))

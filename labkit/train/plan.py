@@ -46,7 +46,9 @@ class WorkerRecord:
 
     def save(self, path: str | Path) -> Path:
         """Write the record as JSON; return the path."""
-        return write_atomic(Path(path), json.dumps({"schema": SCHEMA, **asdict(self)}, allow_nan=False).encode())
+        return write_atomic(
+            Path(path), json.dumps({"schema": SCHEMA, **asdict(self)}, allow_nan=False).encode()
+        )
 
 
 def load_workers(path: str | Path) -> WorkerRecord:
@@ -57,7 +59,9 @@ def load_workers(path: str | Path) -> WorkerRecord:
     """
 
     def make(row: dict[str, Any]) -> WorkerRecord:
-        return WorkerRecord(**{**row, "plan": WorkerPlan(**row["plan"]), "steps": tuple(row["steps"])})
+        return WorkerRecord(
+            **{**row, "plan": WorkerPlan(**row["plan"]), "steps": tuple(row["steps"])}
+        )
 
     problem = f"{path} is not a record of a training by several processes"
     return parse_record(Path(path).read_bytes(), SCHEMA, make, problem)

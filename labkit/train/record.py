@@ -112,9 +112,20 @@ class RunRecord:
             ValueError: a simulated device trained it, and the path is in the lab's data folder.
         """
         refuse_simulated(self.device, Path(path))
-        columns = {f.name: [_pack(getattr(s, f.name)) for s in self.steps] for f in fields(StepRecord)}
-        head = {f.name: _pack(getattr(self, f.name)) for f in fields(self) if f.name not in ("steps", "snapshots")}
-        content = {"schema": SCHEMA, **head, "steps": columns, "snapshots": [_pack_snapshot(s) for s in self.snapshots]}
+        columns = {
+            f.name: [_pack(getattr(s, f.name)) for s in self.steps] for f in fields(StepRecord)
+        }
+        head = {
+            f.name: _pack(getattr(self, f.name))
+            for f in fields(self)
+            if f.name not in ("steps", "snapshots")
+        }
+        content = {
+            "schema": SCHEMA,
+            **head,
+            "steps": columns,
+            "snapshots": [_pack_snapshot(s) for s in self.snapshots],
+        }
         return write_atomic(Path(path), json.dumps(content, allow_nan=False).encode())
 
 
@@ -124,7 +135,9 @@ def load(path: str | Path) -> RunRecord:
     Raises:
         ValueError: the file is not a valid run record.
     """
-    return parse_record(Path(path).read_bytes(), SCHEMA, _unpack_record, f"{path} is not a run record")
+    return parse_record(
+        Path(path).read_bytes(), SCHEMA, _unpack_record, f"{path} is not a run record"
+    )
 
 
 def _unpack_record(content: dict[str, Any]) -> RunRecord:
@@ -140,7 +153,9 @@ _TEXT = ("task", "recipe", "metric_name", "device", "versions", "date", "fingerp
 
 
 def _pack(value: Any) -> Any:
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value  # JSON has no inf and NaN
+    return (
+        str(value) if isinstance(value, float) and not math.isfinite(value) else value
+    )  # JSON has no inf and NaN
 
 
 def _unpack(value: Any) -> Any:
@@ -182,9 +197,18 @@ def fingerprint(task: Task, recipe: Recipe) -> str:
     False
     """
     descriptive = ("about", "margin")  # do not influence a run
-    values = [(f, getattr(part, f.name)) for part in (task, recipe) for f in fields(part) if f.name not in descriptive]
+    values = [
+        (f, getattr(part, f.name))
+        for part in (task, recipe)
+        for f in fields(part)
+        if f.name not in descriptive
+    ]
     # Defaults are omitted, so that saved records stay valid when a field is added.
-    parts = [f"{_OLD_NAMES.get(f.name, f.name)}={_spell(value, f.name)}" for f, value in values if value != f.default]
+    parts = [
+        f"{_OLD_NAMES.get(f.name, f.name)}={_spell(value, f.name)}"
+        for f, value in values
+        if value != f.default
+    ]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
 
 
@@ -192,9 +216,17 @@ def _spell(value: Any, field: str) -> str:
     """Return a complete repr of a field's value without addresses; functions are written by name."""
     if isinstance(value, partial):
         arguments = [_spell(argument, field) for argument in value.args]
-        return f"{_spell(value.func, field)}{arguments}{_spell(sorted(value.keywords.items()), field)}"
+        return (
+            f"{_spell(value.func, field)}{arguments}{_spell(sorted(value.keywords.items()), field)}"
+        )
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_spell(key, field)}: {_spell(each, field)}" for key, each in value.items()) + "}"
+        return (
+            "{"
+            + ", ".join(
+                f"{_spell(key, field)}: {_spell(each, field)}" for key, each in value.items()
+            )
+            + "}"
+        )
     if isinstance(value, list | tuple):
         items = ", ".join(_spell(each, field) for each in value)
         return f"[{items}]" if isinstance(value, list) else f"({items}{',' * (len(value) == 1)})"
@@ -220,7 +252,9 @@ def _qualified_name(function: Any, field: str) -> str:
     """Return the name of a function or class, with its module unless it is the lab's or torch's."""
     name, owner = str(function.__qualname__), getattr(function, "__self__", None)
     if "<lambda>" in name or "<locals>" in name:
-        raise _ambiguous(field, name, "Write it as a function (def) at the top level of a module or a notebook.")
+        raise _ambiguous(
+            field, name, "Write it as a function (def) at the top level of a module or a notebook."
+        )
     if isinstance(function, MethodType) and not isinstance(owner, type):
         return f"{_spell(owner, field)}.{function.__name__}"
     module = str(getattr(function, "__module__", None) or "torch")
@@ -256,5 +290,12 @@ def bytes_held(engine: Engine) -> dict[str, int]:
     if weights.rounding is WeightRounding.KAHAN and not weights.master:
         masters = sum(p.nbytes for p in weights.model_weights if p.element_size() == 2)
     gradients = sum(p.nbytes for p in weights.model_weights)
-    moments = [v for state in engine.optimizer.state.values() for v in state.values() if isinstance(v, Tensor)]
-    return dict(zip(CATEGORIES, (model, masters, gradients, storage_bytes(moments, counted)), strict=True))
+    moments = [
+        v
+        for state in engine.optimizer.state.values()
+        for v in state.values()
+        if isinstance(v, Tensor)
+    ]
+    return dict(
+        zip(CATEGORIES, (model, masters, gradients, storage_bytes(moments, counted)), strict=True)
+    )

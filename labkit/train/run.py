@@ -32,7 +32,14 @@ from labkit.amp import (
 )
 from labkit.instrument import GradSnapshot, probe, snapshot, swallowed, underflow
 from labkit.records import arithmetic_settings, now, versions
-from labkit.train.determinism import arithmetic, one_thread, preserve_rng, restore_after, seed_generators, seeded_rng
+from labkit.train.determinism import (
+    arithmetic,
+    one_thread,
+    preserve_rng,
+    restore_after,
+    seed_generators,
+    seeded_rng,
+)
 from labkit.train.devices import Place, place
 from labkit.train.record import RunRecord, StepRecord, bytes_held
 from labkit.train.tasks import Task
@@ -47,11 +54,17 @@ class SwallowedObserver:
 
     def __call__(self, event: StepEvent) -> None:
         if event.moment is Moment.UNSCALED:
-            self.before = {name: master.clone() for name, master in self.weights.named_masters().items()}
+            self.before = {
+                name: master.clone() for name, master in self.weights.named_masters().items()
+            }
         elif event.moment is Moment.STEPPED and event.report is not None and event.report.stepped:
-            dense = {name: g.to_dense() if g.is_sparse else g for name, g in event.gradients.items()}
+            dense = {
+                name: g.to_dense() if g.is_sparse else g for name, g in event.gradients.items()
+            }
             after = self.weights.named_masters()
-            self.swallowed = swallowed(self.before.values(), after.values(), [dense.get(name) for name in after])
+            self.swallowed = swallowed(
+                self.before.values(), after.values(), [dense.get(name) for name in after]
+            )
 
 
 WARM_UP = 2  # first steps, which are not timed
@@ -81,10 +94,14 @@ class TrainingRun:
         self.task, self.seed, self.measure_every = task, seed, measure_every
         self.place = place(device)
         self.device = self.place.device
-        self.data = task.make_data().to(self.device)  # once: copying each batch would synchronize each step
+        self.data = task.make_data().to(
+            self.device
+        )  # once: copying each batch would synchronize each step
         with one_thread(), arithmetic(recipe, self.device), preserve_rng(self.device):
             seed_generators(self.device, seed)
-            self.engine = Engine(task.make_model(), task.make_optimizer, recipe, device=self.device, seed=seed)
+            self.engine = Engine(
+                task.make_model(), task.make_optimizer, recipe, device=self.device, seed=seed
+            )
         self.steps_done = 0
 
     @property
@@ -114,7 +131,9 @@ class TrainingRun:
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """Return the inputs and targets of a step, which depend on seed and step only."""
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
-        rows = torch.randint(len(self.data.train_inputs), (self.task.batch_size,), generator=generator)
+        rows = torch.randint(
+            len(self.data.train_inputs), (self.task.batch_size,), generator=generator
+        )
         rows = rows.to(self.device, non_blocking=True)
         return self.data.train_inputs[rows], self.data.train_targets[rows]
 
@@ -123,7 +142,10 @@ class TrainingRun:
 
         Dropout uses the random numbers of the next step, so repeated calls return the same loss.
         """
-        with seeded_rng(self.device, self.seed * 1_000_003 + self.steps_done + 1), self.engine.forward():
+        with (
+            seeded_rng(self.device, self.seed * 1_000_003 + self.steps_done + 1),
+            self.engine.forward(),
+        ):
             return self.task.loss(self.engine(inputs), targets)
 
     def step(self) -> StepRecord:
@@ -139,7 +161,9 @@ class TrainingRun:
             with self.engine.listen(updates) if measure else nullcontext():
                 loss, report = self.take_step()
             lost = (underflowed, updates.swallowed)
-            return StepRecord(self.steps_done, loss.item(), report.scale, report.found_inf, report.stepped, *lost)
+            return StepRecord(
+                self.steps_done, loss.item(), report.scale, report.found_inf, report.stepped, *lost
+            )
 
     def take_step(self) -> tuple[Tensor, StepReport]:
         """Do one training step without measurements; return its loss [] and report."""
@@ -178,7 +202,9 @@ class TrainingRun:
             ValueError: the recipes differ in anything else, which needs a new run.
         """
         current = self.recipe
-        fixed = [f.name for f in fields(Recipe) if f.name not in ("name", "scaler", "master_weights")]
+        fixed = [
+            f.name for f in fields(Recipe) if f.name not in ("name", "scaler", "master_weights")
+        ]
         differ = [f for f in fixed if getattr(recipe, f) != getattr(current, f)]
         if differ:
             raise ValueError(
@@ -191,14 +217,18 @@ class TrainingRun:
         self.weights.master = recipe.master_weights
         self.weights.copy_back()
 
-    def next_gradients(self, kind: str = "activation gradients", *, scale: float = 1.0) -> dict[str, Tensor]:
+    def next_gradients(
+        self, kind: str = "activation gradients", *, scale: float = 1.0
+    ) -> dict[str, Tensor]:
         """Return layer -> gradient of the *scaled* loss at the next step's weights and batch, without taking the step.
 
         Args:
             kind: "activation gradients" or "weight gradients".
         """
         if kind not in ("activation gradients", "weight gradients"):
-            raise ValueError(f'expected a kind of "activation gradients" or "weight gradients", got {kind!r}')
+            raise ValueError(
+                f'expected a kind of "activation gradients" or "weight gradients", got {kind!r}'
+            )
         parameters = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         products = self.engine.products
         with (
@@ -211,7 +241,11 @@ class TrainingRun:
             scaled = self.loss(*self.batch(self.steps_done + 1)) * scale
             found = torch.autograd.grad(scaled, list(parameters.values()), allow_unused=True)
         if kind == "weight gradients":
-            return {name: gradient for name, gradient in zip(parameters, found, strict=True) if gradient is not None}
+            return {
+                name: gradient
+                for name, gradient in zip(parameters, found, strict=True)
+                if gradient is not None
+            }
         return probed.gradients
 
     def fp32_twin(self) -> TrainingRun:
@@ -226,7 +260,12 @@ class TrainingRun:
         training = self.model.training
         self.model.eval()
         try:
-            with one_thread(), arithmetic(self.recipe, self.device), torch.no_grad(), self.engine.forward():
+            with (
+                one_thread(),
+                arithmetic(self.recipe, self.device),
+                torch.no_grad(),
+                self.engine.forward(),
+            ):
                 return self.task.metric(self.engine(self.data.test_inputs), self.data.test_targets)
         finally:
             self.model.train(training)
@@ -235,8 +274,17 @@ class TrainingRun:
         """Return the record of these steps with the current metric and provenance, and the fields `measured`."""
         with arithmetic(self.recipe, self.device):
             settings = arithmetic_settings(self.device, tf32=self.recipe.tf32)
-        values = {"task": self.task.name, "recipe": self.recipe.name, "seed": self.seed, "steps": tuple(steps)}
-        values |= {"metric": self.evaluate(), "metric_name": self.task.metric_name, "arithmetic": settings}
+        values = {
+            "task": self.task.name,
+            "recipe": self.recipe.name,
+            "seed": self.seed,
+            "steps": tuple(steps),
+        }
+        values |= {
+            "metric": self.evaluate(),
+            "metric_name": self.task.metric_name,
+            "arithmetic": settings,
+        }
         values |= {"device": self.place.name, "versions": versions(self.device), "date": now()}
         return RunRecord(**{**values, **measured})
 
@@ -277,7 +325,9 @@ def train(
     if planned < 0:
         raise ValueError(f"expected steps of 0 or more, got {planned}")
     if watch_every < 1:
-        raise ValueError(f"expected watch_every of 1 or more, got {watch_every}; to record no histograms, omit watch")
+        raise ValueError(
+            f"expected watch_every of 1 or more, got {watch_every}; to record no histograms, omit watch"
+        )
     run = TrainingRun(task, recipe, seed, device=device, measure_every=measure_every)
     done: list[StepRecord] = []
     seconds: list[float] = []  # of steps without measurements

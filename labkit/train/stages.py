@@ -18,7 +18,16 @@ from labkit.instrument import layer_outputs, probe
 from labkit.train.determinism import one_thread
 from labkit.train.run import TrainingRun
 
-STAGES = ("cast weights", "forward", "loss", "scaled backward", "unscale", "check for inf", "step", "copy back")
+STAGES = (
+    "cast weights",
+    "forward",
+    "loss",
+    "scaled backward",
+    "unscale",
+    "check for inf",
+    "step",
+    "copy back",
+)
 
 
 @dataclass(frozen=True)
@@ -91,33 +100,52 @@ def watch_step(run: TrainingRun) -> StagedStep:
     >>> watched.stages[1].tensors[-1].dtype, watched.stages[4].tensors[-1].dtype, watched.stepped
     (torch.float16, torch.float32, True)
     """
-    weights, outputs, gradients = run.weights, dict[str, Tensor](), dict[Moment, dict[str, Tensor]]()
+    weights, outputs, gradients = (
+        run.weights,
+        dict[str, Tensor](),
+        dict[Moment, dict[str, Tensor]](),
+    )
 
     def keep_output(name: str, output: Tensor) -> None:
         outputs[name] = output.detach()
 
     def keep_gradients(event: StepEvent) -> None:
-        gradients[event.moment] = {name: gradient.clone() for name, gradient in event.gradients.items()}
+        gradients[event.moment] = {
+            name: gradient.clone() for name, gradient in event.gradients.items()
+        }
 
     with one_thread():
         scale = run.scaler.scale
         before = [weight.detach().clone() for weight in weights.model_weights]
         masters = [master.detach().clone() for master in weights.master_weights]
-        with layer_outputs(run.model, keep_output), probe(run.model) as probed, run.engine.listen(keep_gradients):
+        with (
+            layer_outputs(run.model, keep_output),
+            probe(run.model) as probed,
+            run.engine.listen(keep_gradients),
+        ):
             loss, report = run.take_step()
-        updates = [new.detach() - old for new, old in zip(weights.master_weights, masters, strict=True)]
+        updates = [
+            new.detach() - old for new, old in zip(weights.master_weights, masters, strict=True)
+        ]
         after = [weight.detach() for weight in weights.model_weights]
-        names = {id(parameter): name.rpartition(".")[0] for name, parameter in run.model.named_parameters()}
+        names = {
+            id(parameter): name.rpartition(".")[0]
+            for name, parameter in run.model.named_parameters()
+        }
         layers = [names[id(weight)] for weight in weights.model_weights]
         scaled, unscaled = (  # of each weight; zeros without a gradient
-            [known.get(weights.names[weight], torch.zeros_like(weight)) for weight in weights.model_weights]
+            [
+                known.get(weights.names[weight], torch.zeros_like(weight))
+                for weight in weights.model_weights
+            ]
             for known in (gradients[Moment.SCALED], gradients[Moment.UNSCALED])
         )
         tensors = (
             _grouped(before, layers),
             {f"{name} output": tensor for name, tensor in outputs.items()},
             {"loss": loss, "loss × scale": loss * scale},
-            {f"∇ {name} output": tensor for name, tensor in probed.gradients.items()} | _grouped(scaled, layers, "∇"),
+            {f"∇ {name} output": tensor for name, tensor in probed.gradients.items()}
+            | _grouped(scaled, layers, "∇"),
             _grouped(unscaled, layers, "∇"),
             _grouped(unscaled, layers, "∇"),
             _grouped(updates, layers, "Δ"),
@@ -137,7 +165,9 @@ def watch_step(run: TrainingRun) -> StagedStep:
             scale_after=run.scaler.scale,
             weights=sum(weight.numel() for weight in after),
             moved=sum(int((update != 0).sum()) for update in updates),
-            model_moved=sum(int((new != old).sum()) for new, old in zip(after, before, strict=True)),
+            model_moved=sum(
+                int((new != old).sum()) for new, old in zip(after, before, strict=True)
+            ),
         )
 
 
@@ -151,7 +181,9 @@ def summarize(name: str, tensor: Tensor) -> TensorSummary:
     nonzero = size[size.isfinite() & (size > 0)]
     smallest, largest = map(float, nonzero.aminmax()) if nonzero.numel() else (0.0, 0.0)
     non_finite = int((~size.isfinite()).sum())
-    return TensorSummary(name, tensor.dtype, tensor.numel(), smallest, largest, int((size == 0).sum()), non_finite)
+    return TensorSummary(
+        name, tensor.dtype, tensor.numel(), smallest, largest, int((size == 0).sum()), non_finite
+    )
 
 
 def _grouped(tensors: Iterable[Tensor], layers: Iterable[str], mark: str = "") -> dict[str, Tensor]:

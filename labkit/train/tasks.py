@@ -112,7 +112,9 @@ def _pretrained(seed: int) -> nn.Module:
 def _rotated_digits() -> Data:
     data = single_digits()
     turn = partial(torch.rot90, dims=(2, 3))
-    return Data(turn(data.train_inputs), data.train_targets, turn(data.test_inputs), data.test_targets)
+    return Data(
+        turn(data.train_inputs), data.train_targets, turn(data.test_inputs), data.test_targets
+    )
 
 
 _SEGMENTATION = Task(
@@ -263,10 +265,30 @@ _GPU_ROWS = (
         batch_size=128,
         steps=100,
     ),
-    replace(TASKS["digits"], make_model=partial(networks.mlp, hidden=4096), batch_size=1024, steps=200),
-    replace(TASKS["digits_cnn"], make_model=partial(networks.batch_norm_cnn, channels=128), batch_size=1024, steps=200),
-    replace(TASKS["gauss_conv"], make_model=partial(networks.gauss_conv, channels=256), batch_size=512),
-    replace(TASKS["autoencoder"], make_model=partial(networks.autoencoder, hidden=4096), batch_size=1024, steps=200),
-    replace(TASKS["small_targets"], make_model=partial(networks.tanh_mlp, hidden=2048), make_data=small_targets),
+    replace(
+        TASKS["digits"], make_model=partial(networks.mlp, hidden=4096), batch_size=1024, steps=200
+    ),
+    replace(
+        TASKS["digits_cnn"],
+        make_model=partial(networks.batch_norm_cnn, channels=128),
+        batch_size=1024,
+        steps=200,
+    ),
+    replace(
+        TASKS["gauss_conv"], make_model=partial(networks.gauss_conv, channels=256), batch_size=512
+    ),
+    replace(
+        TASKS["autoencoder"],
+        make_model=partial(networks.autoencoder, hidden=4096),
+        batch_size=1024,
+        steps=200,
+    ),
+    replace(
+        TASKS["small_targets"],
+        make_model=partial(networks.tanh_mlp, hidden=2048),
+        make_data=small_targets,
+    ),
 )
-GPU_TASKS: dict[str, Task] = {task.name + SUFFIX: replace(task, name=task.name + SUFFIX) for task in _GPU_ROWS}
+GPU_TASKS: dict[str, Task] = {
+    task.name + SUFFIX: replace(task, name=task.name + SUFFIX) for task in _GPU_ROWS
+}

@@ -95,5 +95,8 @@ def throughput_sentence(rates: dict[str, float], device: str) -> str:
     """
     first = next(iter(rates))
     words = {name: f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}" for name, rate in rates.items()}
-    others = [f"{name} {words[name]} ({rate / rates[first]:.2g} times {first})" for name, rate in rates.items()][1:]
+    others = [
+        f"{name} {words[name]} ({rate / rates[first]:.2g} times {first})"
+        for name, rate in rates.items()
+    ][1:]
     return f"Steps a second on {device}: {', '.join([f'{first} {words[first]}', *others])}."

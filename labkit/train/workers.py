@@ -44,7 +44,9 @@ class AloneEngine(DistributedEngine):
         return Engine._culprits(self, gradients, known)
 
 
-def training(plan: WorkerPlan, steps: int = STEPS, device: str | torch.device = "cpu") -> Iterator[dict[str, Any]]:
+def training(
+    plan: WorkerPlan, steps: int = STEPS, device: str | torch.device = "cpu"
+) -> Iterator[dict[str, Any]]:
     """Train on every rank of the group, and yield the same report on each rank after every step.
 
     step, loss   the loss is the mean over the ranks, before the step
@@ -58,7 +60,11 @@ def training(plan: WorkerPlan, steps: int = STEPS, device: str | torch.device = 
     layer, teacher = nn.Linear(INPUTS, OUTPUTS, bias=False), torch.randn(INPUTS, OUTPUTS)
     nn.init.zeros_(layer.weight)
     format_ = FORMATS[plan.reduce]
-    options: dict[str, Any] = {"sharded": plan.sharded, "reduce": format_, "predivide": plan.predivide}
+    options: dict[str, Any] = {
+        "sharded": plan.sharded,
+        "reduce": format_,
+        "predivide": plan.predivide,
+    }
     engine = kind(layer, _sgd, recipe, device=device, **options)
     for step in range(1, steps + 1):
         inputs, targets = (each.to(device) for each in _batch(teacher, step))
@@ -74,7 +80,13 @@ def training(plan: WorkerPlan, steps: int = STEPS, device: str | torch.device = 
         ranks: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(ranks, (scale, report.stepped, found, loss.item()))
         losses = [rank[3] for rank in ranks]
-        yield {"step": step, "loss": sum(losses) / len(losses), "ranks": ranks, "sent": sent, "held": held}
+        yield {
+            "step": step,
+            "loss": sum(losses) / len(losses),
+            "ranks": ranks,
+            "sent": sent,
+            "held": held,
+        }
 
 
 def _sgd(weights: Any) -> torch.optim.Optimizer:
@@ -93,7 +105,12 @@ def _batch(teacher: Tensor, step: int) -> tuple[Tensor, Tensor]:
 
 def _bytes_by_category(engine: DistributedEngine) -> dict[str, int]:
     weights = engine.weights
-    state = [value for s in engine.optimizer.state.values() for value in s.values() if isinstance(value, Tensor)]
+    state = [
+        value
+        for s in engine.optimizer.state.values()
+        for value in s.values()
+        if isinstance(value, Tensor)
+    ]
     return {
         "model weights": sum(p.nbytes for p in weights.model_weights),
         "gradients": sum(p.nbytes for p in weights.model_weights),

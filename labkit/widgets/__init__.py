@@ -19,7 +19,12 @@ from labkit.widgets.quiz.widget import Quiz, quiz
 from labkit.widgets.results.gemm import recorded_gemm, roofline_figure, sweep_figure, sweep_sentence
 from labkit.widgets.results.published import gains_figure
 from labkit.widgets.results.recipe_table import RecipeTable, recipe_table
-from labkit.widgets.results.trainings import race_figure, race_sentence, treatment_figure, treatment_sentence
+from labkit.widgets.results.trainings import (
+    race_figure,
+    race_sentence,
+    treatment_figure,
+    treatment_sentence,
+)
 from labkit.widgets.scaler_timeline.trace import Trace, measure_trace, recorded_trace
 from labkit.widgets.scaler_timeline.widget import ScalerPresets, ScalerTimeline
 from labkit.widgets.step_debugger.widget import StepDebugger

@@ -68,7 +68,10 @@ def test_as_a_decorator_it_may_call_itself() -> None:
     def later() -> Iterator[int]:
         yield 1
 
-    assert power(torch.eye(2), 250).tolist() == [[1, 0], [0, 1]]  # each level inside 250 regions, and cast once
+    assert power(torch.eye(2), 250).tolist() == [
+        [1, 0],
+        [0, 1],
+    ]  # each level inside 250 regions, and cast once
     assert (power(torch.ones(2, 2), 4).dtype, power.__doc__) == (torch.float16, "a to the n.")
     with pytest.raises(TypeError, match="runs after its call has returned"):
         autocast()(later)
@@ -128,21 +131,28 @@ def test_what_is_not_floating_point_is_left_alone() -> None:
 def test_banned_operations_name_the_safe_form() -> None:
     with autocast(), pytest.raises(RuntimeError, match="binary_cross_entropy_with_logits"):
         F.binary_cross_entropy(torch.full((2,), 0.5), torch.ones(2))
-    for format, says in ((FP64, "FP64 has numbers that FP32 cannot hold"), (E8M0, "E8M0 has no zero or no sign")):
+    for format, says in (
+        (FP64, "FP64 has numbers that FP32 cannot hold"),
+        (E8M0, "E8M0 has no zero or no sign"),
+    ):
         with pytest.raises(ValueError, match=says):
             autocast(format)
 
 
 def cases() -> list[tuple[str, str, object, tuple[object, ...], dict[str, object], torch.dtype]]:
     """(group, name, function, args, kwargs, dtype that CUDA autocast returns) from torch's own test lists."""
-    lists = pytest.importorskip("torch.testing._internal.autocast_test_lists").AutocastTestLists(torch.device("cpu"))
+    lists = pytest.importorskip("torch.testing._internal.autocast_test_lists").AutocastTestLists(
+        torch.device("cpu")
+    )
     expected = {"fp16": torch.float16, "fp32": torch.float32, "promote": torch.float32}
     rows = []
     for group in "torch_fp16 nn_fp16 methods_fp16 torch_fp32 nn_fp32 methods_fp32 torch_need_autocast_promote".split():
         for name, args, *rest in getattr(lists, group):
             kwargs = next((part for part in rest if isinstance(part, dict)), {})
             home = next(m for m in (torch, torch._C._nn, torch.Tensor) if hasattr(m, name))
-            rows.append((group, name, getattr(home, name), args, kwargs, expected[group.split("_")[-1]]))
+            rows.append(
+                (group, name, getattr(home, name), args, kwargs, expected[group.split("_")[-1]])
+            )
     return rows
 
 
@@ -157,22 +167,32 @@ def explicit(group: str, function: Callable[..., Any], kwargs: Any, *args: Any) 
     return function(*tree_map_only(torch.Tensor, cast, args), **kwargs)
 
 
-def with_gradients(run: Callable[..., Any], args: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]] | str:
+def with_gradients(
+    run: Callable[..., Any], args: Any
+) -> tuple[list[torch.Tensor], list[torch.Tensor]] | str:
     """Return floating-point results, and the gradients of floating-point arguments; or the type of torch's error."""
     leaf = lambda t: t.clone().requires_grad_() if t.is_floating_point() else t  # noqa: E731
     args = tree_map_only(torch.Tensor, leaf, args)
     leaves = [t for t in tree_leaves(args) if isinstance(t, torch.Tensor) and t.requires_grad]
     try:
-        out = [t for t in tree_leaves(run(*args)) if isinstance(t, torch.Tensor) and t.is_floating_point()]
+        out = [
+            t
+            for t in tree_leaves(run(*args))
+            if isinstance(t, torch.Tensor) and t.is_floating_point()
+        ]
         loss = sum((t.float() * torch.linspace(0.5, 1, t.numel()).view(t.shape)).sum() for t in out)
         gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
     except (RuntimeError, NotImplementedError) as error:
         return type(error).__name__
-    return out, [torch.zeros_like(t) if g is None else g for g, t in zip(gradients, leaves, strict=True)]
+    return out, [
+        torch.zeros_like(t) if g is None else g for g, t in zip(gradients, leaves, strict=True)
+    ]
 
 
 def same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return a.dtype == b.dtype and torch.equal(a.nan_to_num(1e3, 2e3, 3e3), b.nan_to_num(1e3, 2e3, 3e3))
+    return a.dtype == b.dtype and torch.equal(
+        a.nan_to_num(1e3, 2e3, 3e3), b.nan_to_num(1e3, 2e3, 3e3)
+    )
 
 
 def test_dtypes_values_and_gradients_are_those_of_torchs_own_list_of_cuda_cases() -> None:
@@ -180,7 +200,10 @@ def test_dtypes_values_and_gradients_are_those_of_torchs_own_list_of_cuda_cases(
     rows = cases()
     assert len(rows) > 90
     for number, (group, name, function, args, kwargs, expected) in enumerate(rows):
-        case, under_autocast = f"{group} {name}, row {number}", autocast()(partial(function, **kwargs))
+        case, under_autocast = (
+            f"{group} {name}, row {number}",
+            autocast()(partial(function, **kwargs)),
+        )
         with warnings.catch_warnings(action="ignore"):  # some rows are deprecated upstream
             if name in NOT_ON_A_CPU:
                 with pytest.raises((NotImplementedError, TypeError)):
@@ -193,7 +216,9 @@ def test_dtypes_values_and_gradients_are_those_of_torchs_own_list_of_cuda_cases(
         if isinstance(want, str) or isinstance(got, str):
             assert got == want, f"{case}: a kernel that torch lacks on a CPU is lacking for both"
             continue
-        assert all(same(a, b) for a, b in zip(got[0] + got[1], want[0] + want[1], strict=True)), case
+        assert all(same(a, b) for a, b in zip(got[0] + got[1], want[0] + want[1], strict=True)), (
+            case
+        )
 
 
 class Stored(torch.autograd.Function):
@@ -256,13 +281,23 @@ def test_a_second_derivative_goes_through_an_emulated_format() -> None:
     with autocast(E5M2):
         (slope,) = torch.autograd.grad(x @ x, x, create_graph=True)
         slope.sum().backward()
-        assert torch.func.vmap(torch.func.grad(lambda x: (x @ x).sum()))(x.detach()[None]).item() == 3.0
+        assert (
+            torch.func.vmap(torch.func.grad(lambda x: (x @ x).sum()))(x.detach()[None]).item()
+            == 3.0
+        )
     assert (slope.item(), x.grad) == (3.0, torch.tensor([[2.0]]))
 
 
 def block() -> nn.Sequential:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 8), nn.Softmax(-1), nn.Dropout(0.3))
+    return nn.Sequential(
+        nn.Linear(8, 8),
+        nn.GELU(),
+        nn.LayerNorm(8),
+        nn.Linear(8, 8),
+        nn.Softmax(-1),
+        nn.Dropout(0.3),
+    )
 
 
 REGIONS: dict[str, Callable[[], Any]] = {
@@ -276,7 +311,10 @@ REGIONS: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("region", REGIONS)
 def test_a_checkpointed_block_is_bit_equal_to_a_plain_one(region: str) -> None:
     def gradients(run: Callable[..., torch.Tensor], inside: bool) -> list[torch.Tensor]:
-        net, x = block(), torch.randn(4, 8, generator=torch.Generator().manual_seed(1)).requires_grad_()
+        net, x = (
+            block(),
+            torch.randn(4, 8, generator=torch.Generator().manual_seed(1)).requires_grad_(),
+        )
         torch.manual_seed(2)
         with half_storage("cpu"), autocast(BF16), REGIONS[region]():
             y = run(net, x * 1)
@@ -299,7 +337,12 @@ def test_a_graph_that_must_be_whole_is_refused_with_what_would_do() -> None:
     for region in (autocast, partial(half_storage, "cpu")):
         torch._dynamo.reset()
         compiled = torch.compile(nn.Linear(2, 2), backend="eager", fullgraph=True)
-        with region(), pytest.raises(RuntimeError, match="Compile without it: the result is the same") as refused:
+        with (
+            region(),
+            pytest.raises(
+                RuntimeError, match="Compile without it: the result is the same"
+            ) as refused,
+        ):
             compiled(torch.ones(1, 2))
         assert "labkit.amp.to_model_format" in str(refused.value)
     torch._dynamo.reset()
@@ -316,7 +359,9 @@ def test_worked_example_the_second_use_of_a_layer_finds_its_casts() -> None:
         layer(x)
     assert (region.cache.hits, region.cache.misses) == (4, 4)
     assert [e.cached for e in events] == [0, 2, 2]
-    assert len(region.cache) == 0, "it is cleared when the region closes, but the counts can be read"
+    assert len(region.cache) == 0, (
+        "it is cleared when the region closes, but the counts can be read"
+    )
     with autocast() as region:
         alive = weakref.ref((layer := nn.Linear(2, 2)).weight)
         layer(torch.ones(1, 2))
@@ -363,7 +408,10 @@ def test_a_weight_used_twice_has_the_same_gradient_with_and_without_a_cache() ->
 
 def test_a_cast_from_under_no_grad_serves_a_use_with_gradients() -> None:
     """In torch, once, a cast that was cached without history was reused with gradients on, and the weight got none."""
-    for without in (torch.no_grad, torch.inference_mode):  # and a cast from the latter does not leave it
+    for without in (
+        torch.no_grad,
+        torch.inference_mode,
+    ):  # and a cast from the latter does not leave it
         w, x = nn.Parameter(torch.ones(2, 2)), torch.ones(1, 2, requires_grad=True)
         with autocast() as region:
             with without():
@@ -397,7 +445,9 @@ def test_a_new_weight_where_an_old_one_was_is_another() -> None:
     cache, place, places = CastCache(), np.zeros(1, np.float32), set()
     numbers = torch.from_numpy(place)
     for value in range(50):
-        w = nn.Parameter(numbers)  # Python gives it the address of the last, dead one; its numbers have theirs
+        w = nn.Parameter(
+            numbers
+        )  # Python gives it the address of the last, dead one; its numbers have theirs
         place[0] = value
         places.add((id(w), w.data_ptr(), w._version))
         assert cache.find(w, torch.float16) is None
@@ -409,7 +459,13 @@ def test_a_new_weight_where_an_old_one_was_is_another() -> None:
 
 def test_one_weight_in_nested_regions_native_and_emulated() -> None:
     """FP16 with gradients in BF16 is emulated, in FP32 tensors: what is kept of it is no operand for native FP16."""
-    formats = [(FP16, None), (FP16, BF16), (BF16, None), (E4M3, None), (E4M3, E5M2)]  # of values, and of gradients
+    formats = [
+        (FP16, None),
+        (FP16, BF16),
+        (BF16, None),
+        (E4M3, None),
+        (E4M3, E5M2),
+    ]  # of values, and of gradients
     for outer, inner in itertools.product(formats, formats):
         results = []
         for cache in (True, False):
@@ -422,7 +478,9 @@ def test_one_weight_in_nested_regions_native_and_emulated() -> None:
                 out = layer(z)
             out.float().square().sum().backward()
             results.append([y, z, out, *(p.grad for p in layer.parameters())])
-        assert all(a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(*results, strict=True)), (outer, inner)
+        assert all(
+            a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(*results, strict=True)
+        ), (outer, inner)
 
 
 def o1() -> AbstractContextManager[Any]:
@@ -456,7 +514,9 @@ def test_worked_example_an_lstm_after_a_linear_layer() -> None:
         assert {p.grad.dtype for p in (*first.parameters(), *layer.parameters())} == {torch.float32}
 
 
-def run(layer: nn.RNNBase, x: Tensor, state: Any, packed: bool) -> tuple[list[Tensor], tuple[Tensor, ...]]:
+def run(
+    layer: nn.RNNBase, x: Tensor, state: Any, packed: bool
+) -> tuple[list[Tensor], tuple[Tensor, ...]]:
     """Return the output of a recurrent layer, packed or not, and its end state; and all gradients of a sum of them."""
     states = [t.requires_grad_() for t in ((state,) if isinstance(state, Tensor) else state or ())]
     x = x.requires_grad_()
@@ -471,10 +531,14 @@ def run(layer: nn.RNNBase, x: Tensor, state: Any, packed: bool) -> tuple[list[Te
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
 def test_results_and_gradients_are_those_of_fp32_but_for_the_rounding() -> None:
     """The oracle is torch's FP32 layer on the FP16 values of input, weights and state: seven steps, a rounding each."""
-    for (kind, options), with_state, packed in itertools.product(OPTIONS, (False, True), (False, True)):
+    for (kind, options), with_state, packed in itertools.product(
+        OPTIONS, (False, True), (False, True)
+    ):
         torch.manual_seed(0)
         layer, exact = kind(5, 6, **options), kind(5, 6, **options)
-        exact.load_state_dict({name: value.half().float() for name, value in layer.state_dict().items()})
+        exact.load_state_dict(
+            {name: value.half().float() for name, value in layer.state_dict().items()}
+        )
         rows, sizes = (4 if layer.bidirectional else 1), (layer.proj_size or 6, 6)
         state: Any = tuple(grown(rows, 4, size, seed=1).half().float() for size in sizes)
         state = (state if kind is nn.LSTM else state[0]) if with_state else None

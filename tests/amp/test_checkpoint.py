@@ -40,7 +40,9 @@ WITHOUT = Recipe("no master", model=FP16, master_weights=False)
 
 
 def mlp() -> nn.Sequential:
-    return nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 3))
+    return nn.Sequential(
+        nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 3)
+    )
 
 
 def engine_for(recipe: Recipe, seed: int = 0, **options: object) -> Engine:
@@ -67,13 +69,21 @@ def train(engine: Engine, steps: int, after: Callable[[], None] = lambda: None) 
 def same(a: Engine, b: Engine) -> bool:
     masters = zip(a.weights.master_weights, b.weights.master_weights, strict=True)
     values = zip(a.model.state_dict().values(), b.model.state_dict().values(), strict=True)
-    return all(torch.equal(x, y) for x, y in itertools.chain(masters, values)) and a.scalers == b.scalers
+    return (
+        all(torch.equal(x, y) for x, y in itertools.chain(masters, values))
+        and a.scalers == b.scalers
+    )
 
 
 SCALED = ("FP8 current", "FP8 delayed", "MXFP8", "NVFP4", "unit scaled")
 ROWS = {
-    **{name: RECIPES[name] for name in ("FP32", "O1", "O2", "O3", "BF16", "FP8", "FP16 no master", *SCALED)},
-    "O2, overflowing": replace(RECIPES["O2"], scaler=ScalerConfig(init_scale=2.0**20, growth_interval=2)),
+    **{
+        name: RECIPES[name]
+        for name in ("FP32", "O1", "O2", "O3", "BF16", "FP8", "FP16 no master", *SCALED)
+    },
+    "O2, overflowing": replace(
+        RECIPES["O2"], scaler=ScalerConfig(init_scale=2.0**20, growth_interval=2)
+    ),
     "stochastic": replace(WITHOUT, rounding=WeightRounding.STOCHASTIC),
     "Kahan": replace(WITHOUT, rounding=WeightRounding.KAHAN),
     "FP16 accumulator": replace(RECIPES["O2"], accumulator=SEQUENTIAL_FP16),
@@ -103,12 +113,17 @@ def test_scheduler_and_average_travel_along(tmp_path: Path) -> None:
     runs = []
     for _ in range(2):
         engine = engine_for(RECIPES["O2"])
-        scheduler, ema = torch.optim.lr_scheduler.CosineAnnealingLR(engine.optimizer, 20), Ema(engine, 0.9)
+        scheduler, ema = (
+            torch.optim.lr_scheduler.CosineAnnealingLR(engine.optimizer, 20),
+            Ema(engine, 0.9),
+        )
         after = lambda scheduler=scheduler, ema=ema: (scheduler.step(), ema.update())  # noqa: E731
         runs.append((engine, scheduler, ema, after))
     (engine, scheduler, ema, after), (engine_2, scheduler_2, ema_2, after_2) = runs
     train(engine, 4, after)
-    path = save_checkpoint(tmp_path / "run.pt", engine, scheduler=scheduler.state_dict(), ema=ema.state_dict())
+    path = save_checkpoint(
+        tmp_path / "run.pt", engine, scheduler=scheduler.state_dict(), ema=ema.state_dict()
+    )
     rest = train(engine, 4, after)
     extra = load_checkpoint(path, engine_2)
     scheduler_2.load_state_dict(extra["scheduler"])
@@ -130,13 +145,23 @@ def test_plain_torch_reads_the_model_in_fp32(tmp_path: Path) -> None:
             assert torch.equal(value, stored["model"][key]), "FP32 loses nothing"
             assert torch.equal(value.to(here.dtype), here), (name, key)
         if recipe.master_weights:
-            assert all(torch.equal(plain.get_parameter(n), m) for n, m in engine.weights.named_masters().items()), name
+            assert all(
+                torch.equal(plain.get_parameter(n), m)
+                for n, m in engine.weights.named_masters().items()
+            ), name
         theirs = ADAM(plain.parameters())
         theirs.load_state_dict(stored["weights"]["optimizer"])
-        for ours, parameter in zip(engine.weights.optimizer_weights, plain.parameters(), strict=True):
+        for ours, parameter in zip(
+            engine.weights.optimizer_weights, plain.parameters(), strict=True
+        ):
             state = engine.optimizer.state[ours]
-            assert set(theirs.state[parameter]) == set(state), "the optimizer's state is a plain one, too"
-            assert all(torch.equal(theirs.state[parameter][key], value.float()) for key, value in state.items()), name
+            assert set(theirs.state[parameter]) == set(state), (
+                "the optimizer's state is a plain one, too"
+            )
+            assert all(
+                torch.equal(theirs.state[parameter][key], value.float())
+                for key, value in state.items()
+            ), name
 
 
 def test_a_plain_fp32_checkpoint_starts_a_mixed_run_with_all_its_digits() -> None:
@@ -152,12 +177,17 @@ def test_a_plain_fp32_checkpoint_starts_a_mixed_run_with_all_its_digits() -> Non
     for change, expected in (
         (lambda s: s.pop("4.bias"), "lacks 4.bias"),
         (lambda s: s.update(extra=torch.zeros(1)), "has what the model lacks: extra"),
-        (lambda s: s.update({"4.bias": torch.zeros(5)}), r"other shapes: 4.bias: \(5,\) for \(3,\)"),
+        (
+            lambda s: s.update({"4.bias": torch.zeros(5)}),
+            r"other shapes: 4.bias: \(5,\) for \(3,\)",
+        ),
     ):
         change(other := dict(stored))
         with pytest.raises(ValueError, match=expected):
             engine.load_model(other)
-    with pytest.raises(ValueError, match="expected the state of an engine, got one without model, weights"):
+    with pytest.raises(
+        ValueError, match="expected the state of an engine, got one without model, weights"
+    ):
         engine.load_state_dict(stored)
 
 
@@ -166,12 +196,22 @@ def test_another_recipe_network_or_optimizer_is_refused_with_the_difference() ->
     wide = Engine(nn.Sequential(nn.Linear(6, 32), nn.BatchNorm1d(32)), ADAM, RECIPES["O2"])
     backwards = lambda model: [{"params": list(model.parameters())[::-1]}]  # noqa: E731
     cases = {
-        r"another recipe: autocast None, now 'FP16', model 'FP16', now 'FP32'.*load_model": engine_for(RECIPES["O1"]),
-        "growth_interval": engine_for(replace(RECIPES["O2"], scaler=ScalerConfig(growth_interval=7))),
+        r"another recipe: autocast None, now 'FP16', model 'FP16', now 'FP32'.*load_model": engine_for(
+            RECIPES["O1"]
+        ),
+        "growth_interval": engine_for(
+            replace(RECIPES["O2"], scaler=ScalerConfig(growth_interval=7))
+        ),
         "stepped other parameters when it was saved: 4.bias, 4.weight": wide,
-        "saved with SGD, .* got one saved with Adam": Engine(mlp(), partial(torch.optim.SGD, lr=0.1), RECIPES["O2"]),
-        "state with 2 losses, got one with 1. Construct the engine with losses=1": engine_for(RECIPES["O2"], losses=2),
-        "the same ones in other groups or in another order": engine_for(RECIPES["O2"], groups=backwards),
+        "saved with SGD, .* got one saved with Adam": Engine(
+            mlp(), partial(torch.optim.SGD, lr=0.1), RECIPES["O2"]
+        ),
+        "state with 2 losses, got one with 1. Construct the engine with losses=1": engine_for(
+            RECIPES["O2"], losses=2
+        ),
+        "the same ones in other groups or in another order": engine_for(
+            RECIPES["O2"], groups=backwards
+        ),
     }
     for expected, engine in cases.items():
         before = [m.clone() for m in engine.weights.master_weights]
@@ -218,12 +258,20 @@ def test_a_flipped_bit_is_noticed_wherever_it_changes_the_content(tmp_path: Path
     inside = [whole.index(tensor) * 8 + generator.randrange(len(tensor) * 8) for _ in range(20)]
     anywhere = [generator.randrange(len(whole) * 8) for _ in range(60)]
     for bit in (*inside, *anywhere):
-        flipped.write_bytes(whole[: bit // 8] + bytes([whole[bit // 8] ^ 1 << bit % 8]) + whole[bit // 8 + 1 :])
+        flipped.write_bytes(
+            whole[: bit // 8] + bytes([whole[bit // 8] ^ 1 << bit % 8]) + whole[bit // 8 + 1 :]
+        )
         try:
-            assert str(read_checkpoint(flipped)) == content, "a bit between two tensors, or of a time stamp"
+            assert str(read_checkpoint(flipped)) == content, (
+                "a bit between two tensors, or of a time stamp"
+            )
             harmless += 1
         except ValueError as error:
-            assert "damaged" in str(error) or "no checkpoint" in str(error) or "expected a bundle" in str(error)  # noqa: PT017
+            assert (
+                "damaged" in str(error)
+                or "no checkpoint" in str(error)
+                or "expected a bundle" in str(error)
+            )  # noqa: PT017
     assert harmless < len(anywhere), "those in the tensor are all noticed"
 
 
@@ -238,8 +286,12 @@ def test_a_recipe_goes_on_only_under_what_gives_the_same_numbers() -> None:
 
 def test_two_accumulators_of_one_name_are_distinguished() -> None:
     """T4, and T4 as its other sources describe it: both are called T4."""
-    here, there = (engine_for(replace(RECIPES["O2"], accumulator=row)) for row in (SPECS["T4"], TURING_4))
-    with pytest.raises(ValueError, match=r"another accumulator of the same name: block_length 8, now 4"):
+    here, there = (
+        engine_for(replace(RECIPES["O2"], accumulator=row)) for row in (SPECS["T4"], TURING_4)
+    )
+    with pytest.raises(
+        ValueError, match=r"another accumulator of the same name: block_length 8, now 4"
+    ):
         there.load_state_dict(here.state_dict())
     cited_anew = replace(SPECS["T4"], source="another paper", note="")
     engine_for(replace(RECIPES["O2"], accumulator=cited_anew)).load_state_dict(here.state_dict())
@@ -263,7 +315,9 @@ DAMAGES: dict[tuple[Any, ...], object] = {
 
 
 def test_a_state_that_cannot_be_loaded_changes_nothing() -> None:
-    saved, engines = ({name: engine_for(RECIPES[name], seed) for name in ("O2", "FP8 delayed")} for seed in (0, 3))
+    saved, engines = (
+        {name: engine_for(RECIPES[name], seed) for name in ("O2", "FP8 delayed")} for seed in (0, 3)
+    )
     for each in (*saved.values(), *engines.values()):
         train(each, 2)
     for (*path, last), value in DAMAGES.items():
@@ -322,7 +376,9 @@ def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
         os.close(done)
         bundle = read_checkpoint(path)
         newest = bundle["extra"]["written"]
-        assert begun + told <= newest <= begun + told + 1, "what was said to be written is there, or the next one"
+        assert begun + told <= newest <= begun + told + 1, (
+            "what was said to be written is there, or the next one"
+        )
         assert (bundle["model"]["weight"] == newest).all()
         interrupted += len(list(tmp_path.iterdir())) > 1  # what the next writer deletes
         begun = newest

@@ -18,7 +18,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from labkit.amp import RECIPES, Ema, Engine, Moment, StepEvent, StepReport, load_checkpoint, save_checkpoint
+from labkit.amp import (
+    RECIPES,
+    Ema,
+    Engine,
+    Moment,
+    StepEvent,
+    StepReport,
+    load_checkpoint,
+    save_checkpoint,
+)
 from labkit.amp.masters.edits import Checksum, checksum, differences
 from labkit.amp.masters.weights import MakeOptimizer
 from labkit.gemm import SPECS
@@ -29,13 +38,20 @@ ADAM = partial(torch.optim.Adam, lr=1e-2, eps=1e-4)  # FP16 holds 1e-4, so that 
 
 def engine_for(name: str, flat: bool = False, make: MakeOptimizer = ADAM) -> Engine:
     torch.manual_seed(0)
-    recipe = replace(RECIPES["O2"], accumulator=SPECS["V100"]) if name == "on a V100" else RECIPES[name]
-    return Engine(nn.Sequential(nn.Linear(6, 16), nn.LayerNorm(16), nn.Linear(16, 3)), make, recipe, flat=flat)
+    recipe = (
+        replace(RECIPES["O2"], accumulator=SPECS["V100"]) if name == "on a V100" else RECIPES[name]
+    )
+    return Engine(
+        nn.Sequential(nn.Linear(6, 16), nn.LayerNorm(16), nn.Linear(16, 3)), make, recipe, flat=flat
+    )
 
 
 def backward(engine: Engine, number: int) -> float:
     generator = torch.Generator().manual_seed(number)
-    inputs, targets = torch.randn(8, 6, generator=generator), torch.randint(3, (8,), generator=generator)
+    inputs, targets = (
+        torch.randn(8, 6, generator=generator),
+        torch.randint(3, (8,), generator=generator),
+    )
     with engine.forward():
         loss = F.cross_entropy(engine(inputs), targets)
     engine.backward(loss)
@@ -69,7 +85,9 @@ EDITS: dict[str, Callable[[nn.Module], object]] = {
     "p.data = of its dtype": lambda model: [new_data(p, None) for p in model.parameters()],
     "p.data = in FP32": lambda model: [new_data(p, torch.float32) for p in model.parameters()],
     "vector_to_parameters": fill_vector,
-    "load_state_dict": lambda m: m.load_state_dict({k: torch.full(v.shape, 0.25) for k, v in m.state_dict().items()}),
+    "load_state_dict": lambda m: m.load_state_dict(
+        {k: torch.full(v.shape, 0.25) for k, v in m.state_dict().items()}
+    ),
     "nn.init": lambda model: [nn.init.constant_(p, 0.25) for p in model.parameters()],
 }
 
@@ -83,7 +101,11 @@ def test_an_edit_counts(name: str) -> None:
         edit(engine.model)
         steps(engine, 0)
         assert [p.dtype for p in engine.model.parameters()] == dtypes, (way, flat)
-        for weights in (engine.fp32_model().values(), engine.weights.master_weights, engine.model.parameters()):
+        for weights in (
+            engine.fp32_model().values(),
+            engine.weights.master_weights,
+            engine.model.parameters(),
+        ):
             assert all((w == 0.25).all() for w in weights), (way, flat)
 
 
@@ -112,17 +134,23 @@ def test_a_layer_that_came_later_and_data_of_another_shape_are_refused_by_name()
         loss = engine(torch.ones(1, 6)).sum()
         engine.zero_grad()
         change(engine.model)
-        with pytest.raises(RuntimeError, match=r"parameter '(0.weight|last.weight)' was added to the model after"):
+        with pytest.raises(
+            RuntimeError, match=r"parameter '(0.weight|last.weight)' was added to the model after"
+        ):
             engine.backward(loss)
     engine = engine_for("O2", make=STANDING)
     engine.model[0].weight.data = torch.zeros(3, 6)
-    with pytest.raises(ValueError, match=r"'0.weight' were given the shape \(3, 6\); the optimizer steps \(16, 6\)"):
+    with pytest.raises(
+        ValueError, match=r"'0.weight' were given the shape \(3, 6\); the optimizer steps \(16, 6\)"
+    ):
         engine.forward()
 
 
 def test_a_change_of_any_one_number_by_one_code_shows() -> None:
     generator = torch.Generator().manual_seed(0)
-    for dtype, size in itertools.product((torch.float16, torch.bfloat16, torch.float32), (1, 5, 4096, 100_003)):
+    for dtype, size in itertools.product(
+        (torch.float16, torch.bfloat16, torch.float32), (1, 5, 4096, 100_003)
+    ):
         tensor = torch.randn(size, generator=generator).to(dtype)
         tensor[size // 3] = math.nan  # which equals nothing, and is no change
         before = checksum([tensor])
@@ -155,13 +183,29 @@ def through_torch(engine: Engine) -> Engine:
     return torch.load(file, weights_only=False)
 
 
-WAYS: dict[str, Callable[[Engine], Engine]] = {"deepcopy": copy.deepcopy, "torch.save": through_torch}
-COPIED = ("FP32", "O1", "O1 graph", "O2", "O3", "BF16", "FP8 delayed", "NVFP4", "FP16 stochastic", "FP16 Kahan")
+WAYS: dict[str, Callable[[Engine], Engine]] = {
+    "deepcopy": copy.deepcopy,
+    "torch.save": through_torch,
+}
+COPIED = (
+    "FP32",
+    "O1",
+    "O1 graph",
+    "O2",
+    "O3",
+    "BF16",
+    "FP8 delayed",
+    "NVFP4",
+    "FP16 stochastic",
+    "FP16 Kahan",
+)
 
 
 def alike(a: Engine, b: Engine) -> bool:
     states = (a.fp32_model(), b.fp32_model())
-    return a.scalers == b.scalers and all(torch.equal(states[0][key], states[1][key]) for key in states[0])
+    return a.scalers == b.scalers and all(
+        torch.equal(states[0][key], states[1][key]) for key in states[0]
+    )
 
 
 @pytest.mark.parametrize("name", [*COPIED, "on a V100"])
@@ -172,7 +216,10 @@ def test_a_copy_trains_on_alike_and_alone_and_takes_its_gradients_along(name: st
         twin = copied(engine)
         before = {key: value.clone() for key, value in engine.fp32_model().items()}
         ahead = steps(twin, 3, 4)
-        assert all(torch.equal(value, before[key]) for key, value in engine.fp32_model().items()), (way, flat)
+        assert all(torch.equal(value, before[key]) for key, value in engine.fp32_model().items()), (
+            way,
+            flat,
+        )
         assert steps(engine, 3, 4) == ahead, (way, flat)
         engine.zero_grad()
         backward(engine, 5)
@@ -225,7 +272,9 @@ def test_worked_example_of_a_step_with_a_static_scale():
 
     def look(event: StepEvent) -> None:
         events.append(event)
-        seen[event.moment] = [(gradient.dtype, gradient.item()) for gradient in event.gradients.values()]
+        seen[event.moment] = [
+            (gradient.dtype, gradient.item()) for gradient in event.gradients.values()
+        ]
 
     with engine.listen(look):
         step(engine, torch.tensor([[0.25]]))
@@ -259,9 +308,14 @@ def test_a_run_that_is_listened_to_is_equal_bit_for_bit():
     inputs = torch.linspace(-1, 1, 12).reshape(4, 3)
     for recipe in ("FP32", "O1", "O2", "O3", "BF16", "FP8", "FP16 no master"):
         weights = []
-        for region in (lambda _: nullcontext(), lambda engine: engine.listen(lambda event: dict(event.gradients))):
+        for region in (
+            lambda _: nullcontext(),
+            lambda engine: engine.listen(lambda event: dict(event.gradients)),
+        ):
             torch.manual_seed(0)
-            engine = Engine(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1)), SGD, RECIPES[recipe])
+            engine = Engine(
+                nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1)), SGD, RECIPES[recipe]
+            )
             for _ in range(3):
                 with region(engine):
                     step(engine, inputs)
@@ -278,7 +332,9 @@ def test_equal_to_torch_s_own_average_of_the_masters() -> None:
     ema = Ema(engine, decay=0.99)
     for _ in range(10):
         engine.weights.step([torch.randn_like(m) for m in masters])
-        ema.update(StepReport(stepped=False, found_inf=True, scale=1.0, why="skipped"))  # which is not followed
+        ema.update(
+            StepReport(stepped=False, found_inf=True, scale=1.0, why="skipped")
+        )  # which is not followed
         ema.update(StepReport(stepped=True, found_inf=False, scale=1.0, why="taken"))
         rule(theirs, masters, torch.tensor(1))
     assert all(torch.equal(a, b) for a, b in zip(ema.averages.values(), theirs, strict=True))
@@ -287,7 +343,9 @@ def test_equal_to_torch_s_own_average_of_the_masters() -> None:
 def test_evaluating_with_the_average_leaves_the_training_alone() -> None:
     for recipe, flat in itertools.product(("FP32", "O2"), (False, True)):
         torch.manual_seed(0)
-        looked, plain = (Engine(nn.Linear(2, 2), PLAIN, RECIPES[recipe], flat=flat) for _ in range(2))
+        looked, plain = (
+            Engine(nn.Linear(2, 2), PLAIN, RECIPES[recipe], flat=flat) for _ in range(2)
+        )
         plain.load_model(looked.fp32_model())
         ema = Ema(looked, decay=0.5)
         update = [torch.ones_like(m) for m in looked.weights.optimizer_weights]
@@ -296,10 +354,18 @@ def test_evaluating_with_the_average_leaves_the_training_alone() -> None:
             plain.weights.step(update)
             ema.update()
             with ema.in_model():
-                assert torch.equal(looked.model.weight, ema.averages["weight"].to(looked.model.weight.dtype))
+                assert torch.equal(
+                    looked.model.weight, ema.averages["weight"].to(looked.model.weight.dtype)
+                )
                 assert not torch.equal(looked.model.weight, plain.model.weight), (recipe, flat)
-                for call in (looked.weights.named_masters, looked.state_dict, partial(looked.weights.step, update)):
-                    with pytest.raises(RuntimeError, match="other values stand in the model's weights for a while"):
+                for call in (
+                    looked.weights.named_masters,
+                    looked.state_dict,
+                    partial(looked.weights.step, update),
+                ):
+                    with pytest.raises(
+                        RuntimeError, match="other values stand in the model's weights for a while"
+                    ):
                         call()
             assert torch.equal(looked.model.weight, plain.model.weight), (recipe, flat)
 
@@ -324,4 +390,6 @@ def test_what_does_not_fit_is_refused() -> None:
         with pytest.raises(ValueError, match="expected 0 <= decay < 1"):
             Ema(one_weight(), decay)
     with pytest.raises(ValueError, match="of another network"):
-        Ema(one_weight()).load_state_dict(Ema(Engine(nn.Linear(2, 2), PLAIN, RECIPES["O2"])).state_dict())
+        Ema(one_weight()).load_state_dict(
+            Ema(Engine(nn.Linear(2, 2), PLAIN, RECIPES["O2"])).state_dict()
+        )

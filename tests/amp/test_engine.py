@@ -17,7 +17,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
 
-from labkit.amp import DYNAMIC, NO_SCALING, RECIPES, Engine, Recipe, ScalerConfig, WeightRounding, autocast, static
+from labkit.amp import (
+    DYNAMIC,
+    NO_SCALING,
+    RECIPES,
+    Engine,
+    Recipe,
+    ScalerConfig,
+    WeightRounding,
+    autocast,
+    static,
+)
 from labkit.formats import BF16, E4M3, E5M2, FP16
 from labkit.frameworks import torch_amp
 from labkit.frameworks.apex import amp as apex
@@ -70,14 +80,17 @@ def test_o2_is_bit_equal_to_a_plain_loop() -> None:
 
     plain = net()
     masters = [p.detach() for p in plain.parameters()]
-    masters = [m if i in (2, 3) else m.half().float() for i, m in enumerate(masters)]  # 2 and 3 are the norm's
+    masters = [
+        m if i in (2, 3) else m.half().float() for i, m in enumerate(masters)
+    ]  # 2 and 3 are the norm's
     masters = [m.clone().requires_grad_() for m in masters]
     optimizer = torch.optim.Adam(masters, lr=1e-2)
     scale, clean, skipped = 2.0**18, 0, 0
     for step in range(40):
         inputs, targets = batch(step)
         w1, b1, gain, shift, w2, b2 = copies = [
-            (m.detach().clone() if i in (2, 3) else m.detach().half()).requires_grad_() for i, m in enumerate(masters)
+            (m.detach().clone() if i in (2, 3) else m.detach().half()).requires_grad_()
+            for i, m in enumerate(masters)
         ]
         x = F.linear(inputs.half().float(), w1.float(), b1.float()).half()
         x = F.layer_norm(x.float(), (16,), gain, shift).half()
@@ -133,11 +146,16 @@ def test_two_losses_have_a_scale_each() -> None:
     engine = Engine(net(), SGD, O2, losses=2)
     before = [m.clone() for m in engine.weights.master_weights]
     engine.backward(loss_of(engine, 0), loss_id=0)
-    for step, factor in ((1, 1e8), (2, 1.0)):  # inf in any of a loss's gradients counts, whatever comes later
+    for step, factor in (
+        (1, 1e8),
+        (2, 1.0),
+    ):  # inf in any of a loss's gradients counts, whatever comes later
         engine.backward(loss_of(engine, step) * factor, loss_id=1)
         engine.scalers[1] = replace(engine.scalers[1], scale=2.0)
     assert not engine.step().stepped
-    assert [s.scale for s in engine.scalers] == [2.0**10, 1.0], "only the loss that overflowed backs off"
+    assert [s.scale for s in engine.scalers] == [2.0**10, 1.0], (
+        "only the loss that overflowed backs off"
+    )
     assert engine.scalers[0].growth_tracker == 1
     assert unmoved(before, engine.weights.master_weights)
     engine.zero_grad()
@@ -146,14 +164,24 @@ def test_two_losses_have_a_scale_each() -> None:
         each.backward(loss_of(each, step), loss_id=step % 2)
     found = engine.gradients()
     for name, gradient in plain.gradients().items():  # each is unscaled by its own
-        torch.testing.assert_close(found[name], gradient, rtol=0, atol=0.02 * float(gradient.abs().max()))
-    with pytest.raises(IndexError, match=r"below 2, the engine's losses, got 2. Construct the engine with losses=3"):
+        torch.testing.assert_close(
+            found[name], gradient, rtol=0, atol=0.02 * float(gradient.abs().max())
+        )
+    with pytest.raises(
+        IndexError, match=r"below 2, the engine's losses, got 2. Construct the engine with losses=3"
+    ):
         engine.backward(torch.zeros(()), loss_id=2)
 
 
 def test_two_engines_share_a_loss_and_step_each_on_its_own() -> None:
-    first, second = Engine(nn.Linear(4, 4), SGD, O2), Engine(nn.Linear(4, 1), SGD, Recipe("FP32", scaler=DYNAMIC))
-    for overflow in (1.0, 1e5):  # the second overflows the first engine's FP16 gradients; FP32 ones stay finite
+    first, second = (
+        Engine(nn.Linear(4, 4), SGD, O2),
+        Engine(nn.Linear(4, 1), SGD, Recipe("FP32", scaler=DYNAMIC)),
+    )
+    for overflow in (
+        1.0,
+        1e5,
+    ):  # the second overflows the first engine's FP16 gradients; FP32 ones stay finite
         for engine in (first, second):
             engine.zero_grad()
         with first.forward():
@@ -178,7 +206,9 @@ def test_clipping_is_torch_s_on_unscaled_gradients() -> None:
         unscaled = [nn.Parameter(torch.zeros_like(g)) for g in other.gradients().values()]
         for p, g in zip(unscaled, other.gradients().values(), strict=True):
             p.grad = g.clone()
-        torch.testing.assert_close(engine.clip(max_norm), nn.utils.clip_grad_norm_(unscaled, max_norm))
+        torch.testing.assert_close(
+            engine.clip(max_norm), nn.utils.clip_grad_norm_(unscaled, max_norm)
+        )
         for ours, theirs in zip(engine.gradients().values(), unscaled, strict=True):
             torch.testing.assert_close(ours, theirs.grad)
         assert engine.step().stepped
@@ -212,7 +242,9 @@ def test_clipping_by_hand_before_unscaling_is_refused() -> None:
     for clip in (lambda engine: nn.utils.clip_grad_norm_(engine.model.parameters(), 1.0), clamped):
         engine.backward(loss_of(engine, 0))
         clip(engine)
-        with pytest.raises(RuntimeError, match=r"changed between.*1024 times too large. .*engine.clip\(max"):
+        with pytest.raises(
+            RuntimeError, match=r"changed between.*1024 times too large. .*engine.clip\(max"
+        ):
             engine.step()
         engine.zero_grad()
     unscaled = Engine(net(), SGD, RECIPES["FP32"])
@@ -243,7 +275,9 @@ def test_gradients_that_another_backward_left_are_refused() -> None:
     engine = Engine(net(), SGD, O2)
     loss_of(engine, 0).backward()
     for call in (engine.step, lambda: engine.backward(loss_of(engine, 1))):
-        with pytest.raises(RuntimeError, match=r"Call engine.backward\(loss\), not loss.backward\(\)"):
+        with pytest.raises(
+            RuntimeError, match=r"Call engine.backward\(loss\), not loss.backward\(\)"
+        ):
             call()
     engine.zero_grad()
     engine.backward(loss_of(engine, 1))
@@ -288,11 +322,17 @@ def test_gradients_are_set_to_none_or_to_zeros_as_torch_does() -> None:
                 assert engine.step().stepped
                 engine = copy.deepcopy(engine)
             for ours, want in zip(engine.model.parameters(), plain.parameters(), strict=True):
-                torch.testing.assert_close(ours.float(), want, atol=0.0 if name == "FP32" else 0.05, rtol=0)
+                torch.testing.assert_close(
+                    ours.float(), want, atol=0.0 if name == "FP32" else 0.05, rtol=0
+                )
             engine.zero_grad(**given)
-            assert all(not p.grad.any() if zeros else p.grad is None for p in engine.model.parameters())
+            assert all(
+                not p.grad.any() if zeros else p.grad is None for p in engine.model.parameters()
+            )
             engine.state_dict()  # no gradient waits for a step
-    flat = Engine(TwoHeads(), make, RECIPES["O2"], flat=True)  # which wants all gradients of its group
+    flat = Engine(
+        TwoHeads(), make, RECIPES["O2"], flat=True
+    )  # which wants all gradients of its group
     for heads in ((0, 1), (0,)):
         flat.zero_grad(set_to_none=False)
         flat.backward(sum(flat(batches[0], head).mean() for head in heads))
@@ -303,14 +343,22 @@ def test_tensors_on_another_device_and_models_without_numbers_are_refused() -> N
     """The meta device stands for a GPU that was forgotten; a model on it has no numbers."""
     far = torch.randn(3, 4, device="meta")
     two_devices = "linear: expected all tensors on one device, got some on .* Move the batch to where the weights are"
-    assert Engine(nn.Linear(2, 2), SGD, RECIPES["FP32"], device="meta").model.weight.device == far.device
+    assert (
+        Engine(nn.Linear(2, 2), SGD, RECIPES["FP32"], device="meta").model.weight.device
+        == far.device
+    )
     for name in RECIPES:
         engine = Engine(nn.Linear(4, 1), SGD, RECIPES[name])
         assert engine.device == torch.device("cpu"), "it stays where its model is"
         with pytest.raises(RuntimeError, match=f"(?i){two_devices}"), engine.forward():
             engine(far)
-        for model in (nn.Linear(4, 1, device="meta"), nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, device="meta"))):
-            with pytest.raises(RuntimeError, match="expected a tensor with data, got one on the meta device"):
+        for model in (
+            nn.Linear(4, 1, device="meta"),
+            nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, device="meta")),
+        ):
+            with pytest.raises(
+                RuntimeError, match="expected a tensor with data, got one on the meta device"
+            ):
                 Engine(model, SGD, RECIPES[name])
     for region in (torch_amp.autocast("cpu"), torch_amp.autocast("cpu", torch.float16)):
         with pytest.raises(RuntimeError, match=two_devices), region:
@@ -343,7 +391,12 @@ def test_a_skipped_step_moves_nothing_and_says_whose_gradients_it_was() -> None:
         engine.backward(loss_of(engine, 0))
         assert not (clipped and engine.clip(1.0).isfinite())
         report = engine.step()
-        assert (report.stepped, report.found_inf, report.scale, report.skips_in_a_row) == (False, True, 2.0**30, 1)
+        assert (report.stepped, report.found_inf, report.scale, report.skips_in_a_row) == (
+            False,
+            True,
+            2.0**30,
+            1,
+        )
         assert "3.weight" in report.culprits
         assert set(report.culprits) <= {name for name, _ in engine.model.named_parameters()}
         assert engine.scaler.scale == 2.0**29
@@ -354,7 +407,12 @@ def test_many_skips_in_a_row_are_explained() -> None:
     for config, ruined, factor, expected in (
         (static(2.0**30), False, 1.0, "static, 2^30, and does not change: use a smaller one"),
         (ScalerConfig(init_scale=1.0), True, 1.0, "Weight '3.weight' holds inf or NaN itself"),
-        (ScalerConfig(init_scale=1.0), False, math.inf, "The unscaled loss is inf: the cause is in the forward pass"),
+        (
+            ScalerConfig(init_scale=1.0),
+            False,
+            math.inf,
+            "The unscaled loss is inf: the cause is in the forward pass",
+        ),
     ):
         engine, whys = Engine(net(), SGD, replace(O2, scaler=config)), []
         if ruined:
@@ -374,7 +432,9 @@ def test_a_compiled_model_trains_bit_for_bit_as_the_plain_one() -> None:
     plain, fp32 = (train(Engine(net(), ADAM, RECIPES[row]), 3) for row in ("O2", "FP32"))
     engine = Engine(torch.compile(net(), backend="eager"), ADAM, RECIPES["O2"])
     assert train(engine, 3) == plain != fp32, "the recipe's casts are in what was compiled"
-    assert next(iter(engine.state_dict()["model"])) == "0.weight", "plain names, without torch.compile's prefix"
+    assert next(iter(engine.state_dict()["model"])) == "0.weight", (
+        "plain names, without torch.compile's prefix"
+    )
 
 
 def test_what_somebody_writes_into_the_gradients_is_looked_at_again() -> None:
@@ -386,7 +446,11 @@ def test_what_somebody_writes_into_the_gradients_is_looked_at_again() -> None:
         engine.gradients()["1.bias"][3] = value
         before, scale = engine.fp32_model(), engine.scaler.scale
         report, bad = engine.step(), value != 0.0
-        assert (report.stepped, report.found_inf, report.culprits) == (not bad, bad, ("1.bias",) if bad else ())
+        assert (report.stepped, report.found_inf, report.culprits) == (
+            not bad,
+            bad,
+            ("1.bias",) if bad else (),
+        )
         assert engine.scaler.scale == (scale / 2 if bad else scale)
         assert unmoved(list(before.values()), engine.fp32_model().values()), (flat, value)
 
@@ -395,7 +459,10 @@ def test_a_model_that_cannot_be_trained_is_refused_in_words() -> None:
     with torch.inference_mode():
         made_for_inference = nn.Linear(2, 1)
     cases: list[tuple[object, str]] = [
-        (nn.Linear(2, 1).requires_grad_(False), r"trainable parameters in this Linear, got 2 frozen ones"),
+        (
+            nn.Linear(2, 1).requires_grad_(False),
+            r"trainable parameters in this Linear, got 2 frozen ones",
+        ),
         (nn.Sequential(nn.ReLU()), r"trainable parameters in this Sequential, got none"),
         ([nn.Linear(2, 1), nn.ReLU()], r"got a list. .*nn.Sequential\(\*layers\)"),
         (torch.relu, r"a torch.nn.Module, got a builtin"),
@@ -403,8 +470,14 @@ def test_a_model_that_cannot_be_trained_is_refused_in_words() -> None:
             nn.Linear(2, 1, dtype=torch.complex64),
             r"parameter 'weight': expected a real dtype.*view_as_real",
         ),
-        (nn.Linear(2, 1).double(), r"parameter 'weight': expected FP32 or less, got FP64.*model.float\(\)"),
-        (made_for_inference, r"parameter 'weight': .*made under torch.inference_mode\(\).*deepcopy"),
+        (
+            nn.Linear(2, 1).double(),
+            r"parameter 'weight': expected FP32 or less, got FP64.*model.float\(\)",
+        ),
+        (
+            made_for_inference,
+            r"parameter 'weight': .*made under torch.inference_mode\(\).*deepcopy",
+        ),
     ]
     for recipe, (model, expected) in itertools.product(("FP32", "O1", "O2"), cases):
         with pytest.raises(ValueError, match=expected):
@@ -420,7 +493,11 @@ def test_a_loss_that_is_none_is_refused_in_words_and_the_engine_goes_on() -> Non
     engine = Engine(net(), SGD, O2)
     for loss, error, expected in (
         (3.0, TypeError, r"got 3.0, which has no graph. Leave out .item\(\)"),
-        (torch.zeros(4, requires_grad=True), ValueError, r"one element, got shape \(4,\). Take its mean"),
+        (
+            torch.zeros(4, requires_grad=True),
+            ValueError,
+            r"one element, got shape \(4,\). Take its mean",
+        ),
         (torch.tensor(1.0), RuntimeError, "expected a loss that depends on parameters"),
     ):
         with pytest.raises(error, match=expected):
@@ -448,7 +525,11 @@ def test_a_loss_computed_in_fp16_is_reported_with_the_step_it_costs() -> None:
             engine.zero_grad()
             with engine.forward():
                 out = engine(*batch(step))
-            with pytest.warns(UserWarning, match="computed its loss itself, in FP16") if step == 0 else nullcontext():
+            with (
+                pytest.warns(UserWarning, match="computed its loss itself, in FP16")
+                if step == 0
+                else nullcontext()
+            ):
                 engine.backward(out.loss if wrapped else out)
             whys.append(engine.step().why)
         assert whys[0].startswith("skipped")
@@ -501,15 +582,23 @@ def test_a_model_may_return_what_it_likes_and_tensors_come_back_in_fp32() -> Non
         with engine.forward():
             outputs = engine(torch.ones(3, 2))
         assert type(outputs) is type(plain) or isinstance(plain, nn.Parameter), (recipe, what)
-        assert all(t.dtype == torch.float32 for t in tree_leaves(outputs) if isinstance(t, Tensor)), (recipe, what)
+        assert all(
+            t.dtype == torch.float32 for t in tree_leaves(outputs) if isinstance(t, Tensor)
+        ), (recipe, what)
 
 
 IMPOSSIBLE = [
     ({"autocast": FP16, "model": FP16}, "autocast keeps the model in FP32.*Take autocast=None"),
     ({"model": E4M3}, "FP32, FP16 or BF16, got E4M3. Take model=FP32, autocast=E4M3"),
-    ({"model": FP16, "optimizer": BF16, "master_weights": False}, r"FP32 or the model's FP16, got BF16"),
+    (
+        {"model": FP16, "optimizer": BF16, "master_weights": False},
+        r"FP32 or the model's FP16, got BF16",
+    ),
     ({"model": FP16, "optimizer": FP16}, "Take optimizer=FP32 or master_weights=False"),
-    ({"model": FP16, "rounding": WeightRounding.KAHAN}, "without FP32 masters.*master_weights=False"),
+    (
+        {"model": FP16, "rounding": WeightRounding.KAHAN},
+        "without FP32 masters.*master_weights=False",
+    ),
     ({"master_weights": False, "rounding": WeightRounding.STOCHASTIC}, "Take a 16-bit model"),
     ({"gradient_format": E5M2}, "autocast is None"),
     ({"model": FP16, "gradient_format": E5M2}, "autocast is None"),

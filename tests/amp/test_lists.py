@@ -86,16 +86,35 @@ def test_what_has_no_half_kernel_runs_in_fp32() -> None:
     """torch's OpInfo says which; a Fourier transform has one for a GPU and powers of two."""
     opinfo = pytest.importorskip("torch.testing._internal.common_methods_invocations")
     half, seen = torch.float16, set[str]()
-    others = {"broadcast_shapes", "norm", "sparse.sampled_addmm", "svd_lowrank", "pca_lowrank"}  # these two: products
+    others = {
+        "broadcast_shapes",
+        "norm",
+        "sparse.sampled_addmm",
+        "svd_lowrank",
+        "pca_lowrank",
+    }  # these two: products
     for op in opinfo.op_db:
-        without = half not in op.dtypes and (half not in op.dtypesIfCUDA or op.name.startswith("fft."))
-        if torch.float32 not in op.dtypes or not without or op.name in others | seen or "signal" in op.name:
+        without = half not in op.dtypes and (
+            half not in op.dtypesIfCUDA or op.name.startswith("fft.")
+        )
+        if (
+            torch.float32 not in op.dtypes
+            or not without
+            or op.name in others | seen
+            or "signal" in op.name
+        ):
             continue
         seen.add(op.name)
         sample = next(iter(op.sample_inputs("cpu", torch.float32)))
-        given = tree_map_only(torch.Tensor, torch.Tensor.detach, (sample.input, sample.args, sample.kwargs))
-        narrow = tree_map_only(torch.Tensor, lambda t: t.half() if t.is_floating_point() else t, given)
-        wide = tree_map_only(torch.Tensor, lambda t: t.float() if t.is_floating_point() else t, narrow)
+        given = tree_map_only(
+            torch.Tensor, torch.Tensor.detach, (sample.input, sample.args, sample.kwargs)
+        )
+        narrow = tree_map_only(
+            torch.Tensor, lambda t: t.half() if t.is_floating_point() else t, given
+        )
+        wide = tree_map_only(
+            torch.Tensor, lambda t: t.float() if t.is_floating_point() else t, narrow
+        )
         want = op.op(wide[0], *wide[1], **wide[2])
         with autocast():
             got = op.op(narrow[0], *narrow[1], **narrow[2])
@@ -112,7 +131,9 @@ def test_an_operation_of_torch_changes_list_however_it_is_called() -> None:
     x = torch.ones(2)
     with autocast():
         registered = half_function(torch.sigmoid)
-        assert {f(x).dtype for f in (torch.sigmoid, torch.Tensor.sigmoid, lambda t: t.sigmoid())} == {torch.float16}
+        assert {
+            f(x).dtype for f in (torch.sigmoid, torch.Tensor.sigmoid, lambda t: t.sigmoid())
+        } == {torch.float16}
         registered.undo()
         assert torch.sigmoid(x).dtype == torch.float32
 
@@ -153,11 +174,15 @@ def test_a_python_function_casts_its_arguments() -> None:
     ):
         registered, tensors = decorate(mine), [torch.ones(2, dtype=dtype) for dtype in given]
         events: list[CastEvent] = []
-        assert called(registered, tensors, autocast(listen=events.append)) == [expected] * len(given)
+        assert called(registered, tensors, autocast(listen=events.append)) == [expected] * len(
+            given
+        )
         assert [(e.op, e.to) for e in events] == [("mine", expected)]
         assert (registered.__name__, registered.__doc__) == ("mine", "Mine.")
         for region in (nullcontext(), autocast(enabled=False)):
-            assert called(registered, tensors, region) == given, "outside of a region nothing is cast"
+            assert called(registered, tensors, region) == given, (
+                "outside of a region nothing is cast"
+            )
         registered.undo()
         assert called(registered, tensors, autocast()) == given
 
@@ -167,7 +192,9 @@ def test_inside_a_registered_function_or_method_the_lists_hold_as_everywhere() -
         @float_function
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             assert x.dtype == torch.float32
-            return x @ x  # still a matrix product: apex's meaning, and not that of custom_fwd(cast_inputs=...)
+            return (
+                x @ x
+            )  # still a matrix product: apex's meaning, and not that of custom_fwd(cast_inputs=...)
 
     with autocast():
         assert Layer()(torch.ones(2, 2).half()).dtype == torch.float16
@@ -178,7 +205,10 @@ def test_unregistrable_functions_are_reported() -> None:
         half_function(3)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"expected one of Rule\.ALLOW"):
         register("relu", "allow")  # type: ignore[arg-type]
-    with half_function("relu") as registered, pytest.raises(TypeError, match="call torch's function"):
+    with (
+        half_function("relu") as registered,
+        pytest.raises(TypeError, match="call torch's function"),
+    ):
         registered(torch.ones(1))
     with half_function(doubled) as registered, pytest.raises(TypeError, match="undo that first"):
         float_function(registered)
@@ -200,7 +230,9 @@ def torchs_cuda_autocast(dtype: torch.dtype) -> Iterator[None]:
         torch.set_autocast_dtype("cuda", before)
 
 
-def dtypes_on_a_gpu(function: Callable[..., Any], args: Any, region: Any) -> tuple[torch.dtype, ...] | str:
+def dtypes_on_a_gpu(
+    function: Callable[..., Any], args: Any, region: Any
+) -> tuple[torch.dtype, ...] | str:
     """Return the dtypes of what a function returns for such arguments on a GPU in a region, or the error's type."""
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
@@ -221,13 +253,25 @@ def dtypes_on_a_gpu(function: Callable[..., Any], args: Any, region: Any) -> tup
 
 # Where we differ on purpose: (operation, dtype given) -> why.
 DIFFERENT = {
-    ("sum_to_size", torch.float16): "returns its input where there is nothing to sum; we cast first",
+    (
+        "sum_to_size",
+        torch.float16,
+    ): "returns its input where there is nothing to sum; we cast first",
     ("norm", torch.float16): "torch refuses the nuclear norm of FP16; ours is computed in FP32",
     ("linalg.matrix_norm", torch.float16): "the same",
-    ("linalg.matrix_power", torch.float32): "its dtype depends on the exponent, and FP16 has no inverse: kept",
-    ("svd_lowrank", torch.float32): "torch's products are FP16, and its QR of them fails on tensors that exist: kept",
+    (
+        "linalg.matrix_power",
+        torch.float32,
+    ): "its dtype depends on the exponent, and FP16 has no inverse: kept",
+    (
+        "svd_lowrank",
+        torch.float32,
+    ): "torch's products are FP16, and its QR of them fails on tensors that exist: kept",
     ("pca_lowrank", torch.float32): "the same",
-    ("ldexp", torch.float16): "a FakeTensor takes it apart below autocast; on a card it is FP32: tests/gpu",
+    (
+        "ldexp",
+        torch.float16,
+    ): "a FakeTensor takes it apart below autocast; on a card it is FP32: tests/gpu",
     ("mvlgamma", torch.float16): "the same",
     ("torch.ops.aten._safe_softmax.default", torch.float16): "the same",
 }
@@ -245,7 +289,9 @@ def test_every_operation_torch_knows_returns_the_dtypes_of_cuda_autocast(
     given: torch.dtype, caplog: pytest.LogCaptureFixture
 ) -> None:
     op_db = pytest.importorskip("torch.testing._internal.common_methods_invocations").op_db
-    caplog.set_level(logging.CRITICAL + 1, "torch._subclasses.fake_tensor")  # what it refuses, it logs at length
+    caplog.set_level(
+        logging.CRITICAL + 1, "torch._subclasses.fake_tensor"
+    )  # what it refuses, it logs at length
     differ: dict[tuple[str, torch.dtype], set[Any]] = {}
     compared = 0
     for op in op_db:
@@ -262,7 +308,9 @@ def test_every_operation_torch_knows_returns_the_dtypes_of_cuda_autocast(
                 ours = dtypes_on_a_gpu(way, args, autocast())
                 compared += 1
                 if theirs != ours:
-                    differ.setdefault((op.name, given), set()).add((getattr(way, "__name__", str(way)), theirs, ours))
+                    differ.setdefault((op.name, given), set()).add(
+                        (getattr(way, "__name__", str(way)), theirs, ours)
+                    )
     assert compared > 1000
     ours_alone = NO_HALF_KERNEL | FEW_HALF_KERNELS  # CUDA has no kernel, or for few sizes
     for key, ways in list(differ.items()):
@@ -275,7 +323,12 @@ def test_every_operation_torch_knows_returns_the_dtypes_of_cuda_autocast(
 def test_reciprocals_of_fp16_are_fp32_as_on_a_gpu() -> None:
     """1 / x is no name on torch's lists: it calls reciprocal, which is."""
     sample = (torch.ones(2, 2).half(), (), {})
-    for way in (lambda x: 1 / x, lambda x: 2.0**x, torch.square, lambda x: F.pairwise_distance(x, x)):
+    for way in (
+        lambda x: 1 / x,
+        lambda x: 2.0**x,
+        torch.square,
+        lambda x: F.pairwise_distance(x, x),
+    ):
         for region in (torchs_cuda_autocast(torch.float16), autocast()):
             assert dtypes_on_a_gpu(way, sample, region) == (torch.float32,)
 
@@ -302,8 +355,16 @@ def test_worked_example_of_a_softmax_by_hand(operands):
     assert ops(rows) == ["matmul", "exp", "sum", "div", "log", "mean", "neg"]
     assert [row.rule for row in rows[:4]] == [Rule.ALLOW, Rule.DENY, Rule.SET_DTYPE, Rule.KEEP]
     matmul, exp = rows[:2]
-    assert (matmul.input_dtypes, matmul.to, matmul.result) == ((torch.float32,) * 2, torch.float16, torch.float16)
-    assert (exp.input_dtypes, exp.to, exp.result) == ((torch.float16,), torch.float32, torch.float32)
+    assert (matmul.input_dtypes, matmul.to, matmul.result) == (
+        (torch.float32,) * 2,
+        torch.float16,
+        torch.float16,
+    )
+    assert (exp.input_dtypes, exp.to, exp.result) == (
+        (torch.float16,),
+        torch.float32,
+        torch.float32,
+    )
     assert matmul.shape == (8, 10)
     assert all(row.why for row in rows)
     assert not any(row.moved or row.problem or row.overflowed for row in rows)
@@ -314,7 +375,9 @@ def test_worked_example_of_a_softmax_by_hand(operands):
 def test_errors_and_overflows_are_those_that_numpy_finds(operands):
     x, w = (t.numpy() for t in operands)
     exact = x @ w
-    half = (x.astype(np.float16).astype(np.float32) @ w.astype(np.float16).astype(np.float32)).astype(np.float16)
+    half = (
+        x.astype(np.float16).astype(np.float32) @ w.astype(np.float16).astype(np.float32)
+    ).astype(np.float16)
     powers = np.exp(half.astype(np.float32))
     matmul, exp = ledger(by_hand, *operands)[:2]
 
@@ -322,7 +385,9 @@ def test_errors_and_overflows_are_those_that_numpy_finds(operands):
         found, true = found.astype(np.float64), true.astype(np.float64)
         return np.linalg.norm(found - true) / np.linalg.norm(true)
 
-    assert matmul.error == pytest.approx(relative(half, exact), rel=1e-3)  # FP32 sums may differ in their last bit
+    assert matmul.error == pytest.approx(
+        relative(half, exact), rel=1e-3
+    )  # FP32 sums may differ in their last bit
     assert exp.error == pytest.approx(relative(powers, np.exp(exact)), rel=1e-3)
     assert matmul.largest == pytest.approx(np.abs(exact).max(), rel=1e-6)
     assert matmul.ulps == matmul.error * 1024
@@ -330,7 +395,12 @@ def test_errors_and_overflows_are_those_that_numpy_finds(operands):
         beyond = int(np.isinf(powers.astype(np.float16)).sum())
     assert beyond > 0
     exp = ledger(by_hand, *operands, overrides={"exp": Rule.ALLOW})[1]
-    assert (exp.overflowed, exp.error, exp.moved, exp.home) == (beyond, float("inf"), True, Rule.DENY)
+    assert (exp.overflowed, exp.error, exp.moved, exp.home) == (
+        beyond,
+        float("inf"),
+        True,
+        Rule.DENY,
+    )
     masked = torch.tensor([1.0, float("-inf"), 2.0])
     assert difference(masked.half(), masked) == (0.0, 0, 0), "a mask is no error"
     assert difference(torch.tensor([1.0, 0.0, float("nan")]).half(), masked) == (float("inf"), 1, 0)
@@ -344,20 +414,33 @@ def test_nothing_moved_is_autocast_itself(operands, format):
     rows = ledger(by_hand, *operands, format=format)
     listed = [row for row in rows if row.rule is not Rule.KEEP]
     assert [(row.op, row.input_dtypes, row.to, row.why) for row in listed] == [
-        (event.op, event.input_dtypes, event.to, event.why) for event in events if event.rule is not Rule.KEEP
+        (event.op, event.input_dtypes, event.to, event.why)
+        for event in events
+        if event.rule is not Rule.KEEP
     ]
     exact = by_hand(*(t.double() for t in operands))
     assert rows[-1].result == result.dtype
-    assert rows[-1].error == pytest.approx(float(abs(result.double() - exact) / exact), rel=1e-2, abs=1e-6)
+    assert rows[-1].error == pytest.approx(
+        float(abs(result.double() - exact) / exact), rel=1e-2, abs=1e-6
+    )
 
 
 def test_modules_are_named_views_are_silent_and_attention_is_opened_up():
-    net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 10))
+    net = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 10)
+    )
     rows = ledger(net, torch.randn(2, 1, 8, 8))
-    assert {row.op: row.where for row in rows} == {"conv2d": "0", "batch_norm": "1", "relu": "2", "linear": "4"}
+    assert {row.op: row.where for row in rows} == {
+        "conv2d": "0",
+        "batch_norm": "1",
+        "relu": "2",
+        "linear": "4",
+    }
     in_place = ledger(lambda x: (x @ x).relu_().transpose(0, 1), torch.rand(3, 3))
     assert ops(in_place) == ["matmul", "relu_"]
-    rows = ledger(nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True), torch.randn(2, 5, 16))
+    rows = ledger(
+        nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True), torch.randn(2, 5, 16)
+    )
     allowed = [row.op for row in rows if row.rule is Rule.ALLOW]
     assert allowed == ["linear", "scaled_dot_product_attention", "linear", "linear", "linear"]
     assert len({row.key for row in rows}) == len(rows)
@@ -368,7 +451,9 @@ def test_the_model_and_the_random_generator_are_left_as_they_were():
     x, hidden = torch.randn(5, 4), nn.Linear(4, 4)(torch.randn(5, 4))
     before, state = copy.deepcopy(net.state_dict()), torch.get_rng_state()
     dropout = ledger(net, x, overrides={"linear": Rule.DENY})[-1]
-    assert (dropout.op, dropout.error < 1e-3) == ("dropout", True), "both runs drop the same elements"
+    assert (dropout.op, dropout.error < 1e-3) == ("dropout", True), (
+        "both runs drop the same elements"
+    )
     # A loss as people write it: the function is copied, the network that it closes over is not.
     rows = ledger(lambda x, y: F.mse_loss(net(x), y), hidden, torch.zeros(5, 3))
     assert ops(rows) == ["linear", "batch_norm", "dropout", "mse_loss"]
@@ -422,7 +507,9 @@ def pair(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
     return a, b
 
 
-def product_by(forward_by: Any, backward_by: Any, wrap: Any = lambda method: method) -> Callable[..., Tensor]:
+def product_by(
+    forward_by: Any, backward_by: Any, wrap: Any = lambda method: method
+) -> Callable[..., Tensor]:
     """Return a matrix product with these decorators, which notes the dtypes that it meets."""
 
     class Product(torch.autograd.Function):
@@ -431,7 +518,11 @@ def product_by(forward_by: Any, backward_by: Any, wrap: Any = lambda method: met
         @forward_by
         def forward(ctx: Any, a: Tensor, b: Tensor, counts: Tensor) -> Tensor:
             ctx.save_for_backward(a, b)
-            seen["forward"], seen["counts"], seen["inside"] = a.dtype, counts.dtype, (a.float() @ b.float()).dtype
+            seen["forward"], seen["counts"], seen["inside"] = (
+                a.dtype,
+                counts.dtype,
+                (a.float() @ b.float()).dtype,
+            )
             return a @ b
 
         @staticmethod
@@ -445,7 +536,9 @@ def product_by(forward_by: Any, backward_by: Any, wrap: Any = lambda method: met
     return Product.apply  # looked up before any region is open, as libraries do
 
 
-def results_of(product: Callable[..., Tensor], region: Any, backward_inside: bool) -> tuple[Any, ...]:
+def results_of(
+    product: Callable[..., Tensor], region: Any, backward_inside: bool
+) -> tuple[Any, ...]:
     (a, b), counts = pair(torch.bfloat16), torch.tensor([1])
     with region:
         y = product(a, b, counts)
@@ -456,18 +549,31 @@ def results_of(product: Callable[..., Tensor], region: Any, backward_inside: boo
     return dict(seen), y, a.grad, b.grad
 
 
-@pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning", "ignore:User provided device_type of 'cuda'")
+@pytest.mark.filterwarnings(
+    "ignore:.*is deprecated:FutureWarning", "ignore:User provided device_type of 'cuda'"
+)
 def test_our_decorators_and_torchs_do_in_our_regions_what_torchs_do_in_torchs() -> None:
     """The oracle is torch.autocast on a CPU; its lists and ours agree on matrix products."""
     between = lambda method: wraps(method)(lambda *args: method(*args))  # noqa: E731
     bf16 = torch.bfloat16
-    for cast, wrapped, inside in itertools.product((FP32, FP16, None), (False, True), (True, False)):
-        dtype, wrap = {FP32: torch.float32, FP16: torch.float16, None: None}[cast], {"wrap": between} if wrapped else {}
+    for cast, wrapped, inside in itertools.product(
+        (FP32, FP16, None), (False, True), (True, False)
+    ):
+        dtype, wrap = (
+            {FP32: torch.float32, FP16: torch.float16, None: None}[cast],
+            {"wrap": between} if wrapped else {},
+        )
         on_cpu, on_cuda = (
-            product_by(partial(custom.custom_fwd, cast_inputs=dtype, **on), partial(custom.custom_bwd, **on), **wrap)
+            product_by(
+                partial(custom.custom_fwd, cast_inputs=dtype, **on),
+                partial(custom.custom_bwd, **on),
+                **wrap,
+            )
             for custom, on in ((torch.amp, {"device_type": "cpu"}), (torch.cuda.amp, {}))
         )
-        own = product_by(custom_fwd if cast is None else custom_fwd(cast_inputs=cast), custom_bwd, **wrap)
+        own = product_by(
+            custom_fwd if cast is None else custom_fwd(cast_inputs=cast), custom_bwd, **wrap
+        )
         want = results_of(on_cpu, torch.autocast("cpu", bf16), inside)
         for function, region in (
             (own, autocast(BF16)),
@@ -510,7 +616,10 @@ class NetWithTorchs(torch.nn.Linear):
 def test_graphs_and_compiled_models_apply_such_functions_as_eager_autocast_does() -> None:
     torch.manual_seed(0)
     eager, x = NetWithTorchs(8, 8), torch.randn(8, 8)
-    graph, compiled = CastGraph(copy.deepcopy(eager), FP16), torch.compile(copy.deepcopy(eager), backend="eager")
+    graph, compiled = (
+        CastGraph(copy.deepcopy(eager), FP16),
+        torch.compile(copy.deepcopy(eager), backend="eager"),
+    )
     for model in (eager, graph, graph, graph, compiled):
         with half_storage("cpu"), autocast():
             y = model(x)
@@ -567,7 +676,9 @@ PASSES: dict[str, Callable[[Tensor, Tensor], object]] = {
 torch_autocast = partial(torch.autocast, "cpu", torch.float16)
 
 
-def noted(region: Any, inside: bool, suspended: bool, run: Callable[[Tensor, Tensor], object]) -> list[torch.dtype]:
+def noted(
+    region: Any, inside: bool, suspended: bool, run: Callable[[Tensor, Tensor], object]
+) -> list[torch.dtype]:
     """Return the dtypes of matrix products in a custom backward and three kinds of hooks, of FP32 gradients."""
     notes.clear()
     a, layer = torch.ones(2, 2, requires_grad=True), torch.nn.Identity()

@@ -35,7 +35,9 @@ from labkit.amp import (
 
 def scales(found: list[bool], config: ScalerConfig) -> list[float]:
     """The scale before the first step, and after each."""
-    states = itertools.accumulate(found, lambda state, inf: advance(state, inf, config), initial=initial(config))
+    states = itertools.accumulate(
+        found, lambda state, inf: advance(state, inf, config), initial=initial(config)
+    )
     return [state.scale for state in states]
 
 
@@ -50,8 +52,12 @@ def test_worked_example_a_saw_tooth() -> None:
 def test_an_overflow_forgets_the_clean_steps_before_it() -> None:
     state = ScalerState(8.0, growth_tracker=2)
     assert advance(state, True, ScalerConfig(growth_interval=3)) == ScalerState(4.0, 0)
-    assert advance(state, True, ScalerConfig(growth_interval=3, restart_on_inf=False)) == ScalerState(4.0, 2)
-    assert advance(state, True, ScalerConfig(hysteresis=2)) == ScalerState(8.0, 0, 1), "one that is forgiven, too"
+    assert advance(
+        state, True, ScalerConfig(growth_interval=3, restart_on_inf=False)
+    ) == ScalerState(4.0, 2)
+    assert advance(state, True, ScalerConfig(hysteresis=2)) == ScalerState(8.0, 0, 1), (
+        "one that is forgiven, too"
+    )
 
 
 def test_static_and_none_never_move() -> None:
@@ -73,9 +79,14 @@ def test_equal_to_torch_over_random_steps() -> None:
             found_inf = rng.random() < (0.02 if (step // 200) % 3 else 0.3)
             # Neither may run off FP32's bottom, where torch goes on to 0: that has a test of its own.
             found_inf = (found_inf or state.scale > 2.0**126) and state.scale > 2.0**-100
-            torch._amp_update_scale_(scale, tracker, torch.tensor(float(found_inf)), growth, backoff, interval)
+            torch._amp_update_scale_(
+                scale, tracker, torch.tensor(float(found_inf)), growth, backoff, interval
+            )
             state = advance(state, found_inf, config)
-            assert (state.scale, state.growth_tracker) == (scale.item(), tracker.item()), (config, step)
+            assert (state.scale, state.growth_tracker) == (scale.item(), tracker.item()), (
+                config,
+                step,
+            )
 
 
 def test_the_scale_never_reaches_zero_or_infinity() -> None:
@@ -142,12 +153,20 @@ def test_values_out_of_range_are_refused_with_the_range() -> None:
     for scale in (0.0, math.inf, torch.tensor(8.0)):
         with pytest.raises(ValueError, match=r"scale must be a number from 2\^-126 to 3.4e38"):
             ScalerState(scale)
-    for counts, name in (((-1,), "growth_tracker"), ((1.5,), "growth_tracker"), ((0, -1), "hysteresis_tracker")):
-        with pytest.raises(ValueError, match=f"{name} must be a whole number, 0 or more; got {counts[-1]}"):
+    for counts, name in (
+        ((-1,), "growth_tracker"),
+        ((1.5,), "growth_tracker"),
+        ((0, -1), "hysteresis_tracker"),
+    ):
+        with pytest.raises(
+            ValueError, match=f"{name} must be a whole number, 0 or more; got {counts[-1]}"
+        ):
             ScalerState(8.0, *counts)
 
 
-def reports(found: list[bool], config: ScalerConfig, culprits: tuple[str, ...] = ()) -> list[StepReport]:
+def reports(
+    found: list[bool], config: ScalerConfig, culprits: tuple[str, ...] = ()
+) -> list[StepReport]:
     state, skips, told = initial(config), 0, []
     for found_inf in found:
         decision = decide(state, found_inf, config)
@@ -157,10 +176,17 @@ def reports(found: list[bool], config: ScalerConfig, culprits: tuple[str, ...] =
 
 
 def test_worked_example() -> None:
-    clean, bad, bad_again, clean_again = reports([False, True, True, False], DYNAMIC, ("fc.weight",))
+    clean, bad, bad_again, clean_again = reports(
+        [False, True, True, False], DYNAMIC, ("fc.weight",)
+    )
     assert clean == StepReport(True, False, 2.0**16, "taken: every gradient is finite")
     assert bad.why == "skipped for inf or NaN in 'fc.weight'; the scale goes from 2^16 to 2^15"
-    assert (bad.stepped, bad.found_inf, bad.scale, bad.culprits) == (False, True, 2.0**16, ("fc.weight",))
+    assert (bad.stepped, bad.found_inf, bad.scale, bad.culprits) == (
+        False,
+        True,
+        2.0**16,
+        ("fc.weight",),
+    )
     assert [r.skips_in_a_row for r in (clean, bad, bad_again, clean_again)] == [0, 1, 2, 0]
 
 
@@ -182,14 +208,21 @@ def test_a_failing_run_is_reported_when_its_scale_reaches_1() -> None:
         config = PRESETS[name]
         told = [diagnosis(report, config) is not None for report in reports([True] * 40, config)]
         assert told.index(True) == skips - 1, name
-    far_above = ScalerConfig(init_scale=1.0)  # a scale that grew far above its start may come all the way down
+    far_above = ScalerConfig(
+        init_scale=1.0
+    )  # a scale that grew far above its start may come all the way down
     assert diagnosis(StepReport(False, True, 2.0**8, "", (), 12), far_above) is None
     names = tuple(f"w{i}" for i in range(9))
     said = diagnosis(StepReport(False, True, 1.0, "", names, 20), far_above) or ""
-    assert said.startswith("20 steps in a row were skipped for inf or NaN in 'w0', 'w1', 'w2', 'w3', 'w4' and 4 more.")
+    assert said.startswith(
+        "20 steps in a row were skipped for inf or NaN in 'w0', 'w1', 'w2', 'w3', 'w4' and 4 more."
+    )
     assert all(remedy in said for remedy in ("set_detect_anomaly", "learning rate", "clip", "BF16"))
     for config, remedy in (
-        (static(2.0**26), "static, 2^26, and does not change: use a smaller one or a dynamic scaler"),
+        (
+            static(2.0**26),
+            "static, 2^26, and does not change: use a smaller one or a dynamic scaler",
+        ),
         (ScalerConfig(floor=2.0**10), "at its floor, 2^10: use a lower floor"),
         (NO_SCALING, "not the cause, it is 1 or less"),
     ):
@@ -224,7 +257,9 @@ def apex_rule(trace: Trace, window: int = 2000) -> Steps:
             scale, unskipped = min(2.0**24, scale * 2), 0
 
 
-def deepspeed_rule(trace: Trace, window: int = 1000, delayed_shift: int = 2, consecutive: bool = False) -> Steps:
+def deepspeed_rule(
+    trace: Trace, window: int = 1000, delayed_shift: int = 2, consecutive: bool = False
+) -> Steps:
     """Iterations are numbered from 0, the last overflow was "in iteration -1", and nothing restarts after growth."""
     scale, last_overflow, left = 2.0**16, -1, delayed_shift
     for iteration, inf in enumerate(trace):
@@ -340,7 +375,9 @@ def traces(window: int) -> dict[str, Trace]:
     }
 
 
-def first_difference(theirs: Steps, trace: Trace, config: ScalerConfig) -> tuple[int, object, object] | None:
+def first_difference(
+    theirs: Steps, trace: Trace, config: ScalerConfig
+) -> tuple[int, object, object] | None:
     """The first step that differs, up to where DeepSpeed's and Megatron's scales leave FP32 and ours stays in it."""
     within = list(takewhile(lambda step: step[0] <= torch.finfo(torch.float32).max, theirs))
     assert len(within) >= min(90 * config.growth_interval, len(trace))
@@ -348,7 +385,9 @@ def first_difference(theirs: Steps, trace: Trace, config: ScalerConfig) -> tuple
     return next(((step, a, b) for step, (a, b) in pairs if a != b), None)
 
 
-@pytest.mark.parametrize("window", [2, *(pytest.param(window, marks=pytest.mark.slow) for window in (30, None))])
+@pytest.mark.parametrize(
+    "window", [2, *(pytest.param(window, marks=pytest.mark.slow) for window in (30, None))]
+)
 def test_a_preset_replays_the_original(window: int | None) -> None:
     """With a short window, which sees many growths; the slow ones are longer, up to the preset's own."""
     assert list(PRESETS) == list(RULES)
@@ -360,11 +399,19 @@ def test_a_preset_replays_the_original(window: int | None) -> None:
             assert first_difference(theirs, trace, config) is None, (name, kind)
 
 
-@pytest.mark.parametrize("hysteresis", [2, *(pytest.param(count, marks=pytest.mark.slow) for count in (1, 3, 5))])
+@pytest.mark.parametrize(
+    "hysteresis", [2, *(pytest.param(count, marks=pytest.mark.slow) for count in (1, 3, 5))]
+)
 def test_hysteresis_is_deepspeeds_in_both_flavours_and_megatrons(hysteresis: int) -> None:
     for kind, whole in traces(40).items():
         trace = whole[:4000]
         for name, consecutive in (("DeepSpeed", False), ("DeepSpeed", True), ("Megatron", False)):
             row = replace(PRESETS[name], hysteresis=hysteresis, consecutive_hysteresis=consecutive)
-            theirs = RULES[name](trace, 40, hysteresis, *([consecutive] if name == "DeepSpeed" else []))
-            assert first_difference(theirs, trace, replace(row, growth_interval=40)) is None, (kind, name, consecutive)
+            theirs = RULES[name](
+                trace, 40, hysteresis, *([consecutive] if name == "DeepSpeed" else [])
+            )
+            assert first_difference(theirs, trace, replace(row, growth_interval=40)) is None, (
+                kind,
+                name,
+                consecutive,
+            )

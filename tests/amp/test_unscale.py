@@ -32,13 +32,20 @@ def test_every_dtype_keeps_its_values_and_none_gets_narrower(in_place: bool) -> 
 def at_fault(gradients: list[Tensor], scale: float = 8.0, **how: bool) -> tuple[bool, list[int]]:
     """Return found_inf, and which of the unscaled gradients hold inf or NaN."""
     unscaled, found_inf = unscale(gradients, scale, **how)
-    return found_inf, [i for i, size in enumerate(read(largest_magnitudes(unscaled))) if not math.isfinite(size)]
+    return found_inf, [
+        i for i, size in enumerate(read(largest_magnitudes(unscaled))) if not math.isfinite(size)
+    ]
 
 
 @pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
 def test_one_bad_element_anywhere_is_found_and_named(bad: float) -> None:
     for dtype, position in itertools.product((*LOW, *WIDE), range(4)):
-        gradients = [torch.ones(3).half(), torch.ones(2, 2), torch.ones(()), torch.full((37,), 60000.0, dtype=dtype)]
+        gradients = [
+            torch.ones(3).half(),
+            torch.ones(2, 2),
+            torch.ones(()),
+            torch.full((37,), 60000.0, dtype=dtype),
+        ]
         assert at_fault(gradients) == (False, [])
         gradients[position].view(-1)[-1] = bad
         assert at_fault(gradients) == (True, [position]), dtype
@@ -49,7 +56,9 @@ def test_what_overflows_by_unscaling_is_found_too() -> None:
     for dtype in WIDE:
         huge = torch.tensor([torch.finfo(dtype).max / 2], dtype=dtype)
         assert at_fault([huge], 2.0**-126) == (True, [0]), dtype
-    assert at_fault([torch.full((4,), 60000.0).half(), torch.full((4,), 3e38)]) == (False, []), "sums may"
+    assert at_fault([torch.full((4,), 60000.0).half(), torch.full((4,), 3e38)]) == (False, []), (
+        "sums may"
+    )
 
 
 @pytest.mark.parametrize("in_place", [False, True])
@@ -64,7 +73,9 @@ def test_fp32_gradients_equal_torch_amps_bit_for_bit(in_place: bool) -> None:
         scaler.scale(torch.zeros(()))
         scaler.unscale_(torch.optim.SGD(parameters))
         ours, _ = unscale(gradients, torch.tensor(scale).item(), in_place=in_place)
-        assert all(torch.equal(mine, p.grad) for mine, p in zip(ours, parameters, strict=True)), scale
+        assert all(torch.equal(mine, p.grad) for mine, p in zip(ours, parameters, strict=True)), (
+            scale
+        )
 
 
 def test_fp64_gradients_keep_their_precision() -> None:
@@ -74,7 +85,13 @@ def test_fp64_gradients_keep_their_precision() -> None:
 
 
 def test_shapes_and_strides_of_all_kinds() -> None:
-    everything = [torch.ones(()), torch.ones(0), torch.ones(4, 6).T, torch.ones(4, 6)[:, ::2], torch.ones(1).expand(5)]
+    everything = [
+        torch.ones(()),
+        torch.ones(0),
+        torch.ones(4, 6).T,
+        torch.ones(4, 6)[:, ::2],
+        torch.ones(1).expand(5),
+    ]
     for gradient, unscaled in zip(everything, unscale(everything, 4.0)[0], strict=True):
         assert torch.equal(unscaled, torch.full(gradient.shape, 0.25))
     assert unscale([], 4.0) == ([], False)
@@ -85,7 +102,9 @@ def test_sparse_gradients_are_added_up_in_fp32_then_unscaled(in_place: bool) -> 
     # Row 1 twice: 40000 + 40000 is beyond FP16, but not beyond the FP32 that the optimizer will see.
     for dtype in (*LOW, *WIDE):
         rows = torch.tensor([[40000.0, 8.0], [16.0, 0.0], [40000.0, 8.0]], dtype=dtype)
-        sparse = torch.sparse_coo_tensor(torch.tensor([[1, 3, 1]]), rows, (5, 2), check_invariants=True)
+        sparse = torch.sparse_coo_tensor(
+            torch.tensor([[1, 3, 1]]), rows, (5, 2), check_invariants=True
+        )
         expected = sparse.to(torch.float64).to_dense() / 8
         (unscaled,), found_inf = unscale([sparse], 8.0, in_place=in_place)
         assert unscaled.is_sparse
@@ -96,14 +115,18 @@ def test_sparse_gradients_are_added_up_in_fp32_then_unscaled(in_place: bool) -> 
 
 
 def test_duplicates_that_overflow_only_together_are_found() -> None:
-    twice = torch.sparse_coo_tensor(torch.tensor([[1, 1]]), torch.tensor([3e38, 3e38]), (2,), check_invariants=True)
+    twice = torch.sparse_coo_tensor(
+        torch.tensor([[1, 1]]), torch.tensor([3e38, 3e38]), (2,), check_invariants=True
+    )
     (unscaled,), found_inf = unscale([twice], 8.0)
     assert found_inf, "the optimizer would have added them up"
     assert unscaled.is_coalesced()
     single = torch.eye(3).to_sparse()
     for in_place, left in ((False, 1.0), (True, 0.25)):
         unscale([single], 4.0, in_place=in_place)
-        assert torch.equal(single.to_dense(), torch.eye(3) * left), "copied like any other, unless in place"
+        assert torch.equal(single.to_dense(), torch.eye(3) * left), (
+            "copied like any other, unless in place"
+        )
 
 
 def test_what_is_no_gradient_and_a_scale_that_is_none_are_refused() -> None:
@@ -124,7 +147,9 @@ def length(tensors: list[Tensor], norm_type: float) -> np.longdouble:
 
 
 @pytest.mark.parametrize("norm_type", [1.0, 2.0, 3.0, 10.0, math.inf])
-def test_the_length_and_the_shortened_gradients_are_those_of_extended_precision(norm_type: float) -> None:
+def test_the_length_and_the_shortened_gradients_are_those_of_extended_precision(
+    norm_type: float,
+) -> None:
     generator = torch.Generator().manual_seed(0)
     for size in (1e-40, 1e-30, 1e-20, 1e-3, 1.0, 1e10, 1e20, 1e30, 3e38):
         shapes = ((40, 3), (1,), (0,), (500,))
@@ -132,7 +157,9 @@ def test_the_length_and_the_shortened_gradients_are_those_of_extended_precision(
         before = [g.clone() for g in gradients]
         expected = length(before, norm_type)
         max_norm = float(expected) / 8
-        assert float(clip_(gradients, max_norm, norm_type)) == pytest.approx(float(expected), rel=1e-5), size
+        assert float(clip_(gradients, max_norm, norm_type)) == pytest.approx(
+            float(expected), rel=1e-5
+        ), size
         shorter = max_norm / (expected + np.longdouble(1e-6))  # torch's rule
         for ours, old in zip(gradients, before, strict=True):
             theirs = (old.numpy().astype(np.longdouble) * shorter).astype(np.float32)
@@ -221,7 +248,10 @@ def test_a_layer_whose_activation_gradients_underflow_is_saved() -> None:
         model = nn.Sequential(QuietBlock(4, 4, bias=False))
         if halved:  # O2: FP16 weights, whose gradients stay scaled until they are FP32
             model.half()
-        with layer_scales(model, scales) as left, autocast(enabled=dtype is torch.float16 and not halved):
+        with (
+            layer_scales(model, scales) as left,
+            autocast(enabled=dtype is torch.float16 and not halved),
+        ):
             (model(torch.full((2, 4), 2.0**-6, dtype=dtype)).float() * 2.0**-12).sum().backward()
         (gradient,), found_inf = unscale([p.grad for p in model.parameters()], 1.0)
         assert not found_inf
@@ -255,8 +285,14 @@ def test_what_is_left_names_low_precision_weights_and_what_cannot_be_exact_is_re
 
 
 def test_a_layer_that_changes_its_input_in_place_is_refused() -> None:
-    model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Linear(4, 1)), torch.randn(2, 4)
+    model, x = (
+        nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Linear(4, 1)),
+        torch.randn(2, 4),
+    )
     with layer_scales(model, {"0": 5, "2": -3}):
         model(x).sum().backward()  # one before it is not
-    with layer_scales(model, {"1": 5}), pytest.raises(RuntimeError, match=r"changes its input in place"):
+    with (
+        layer_scales(model, {"1": 5}),
+        pytest.raises(RuntimeError, match=r"changes its input in place"),
+    ):
         model(x)

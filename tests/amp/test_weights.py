@@ -18,7 +18,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
-from labkit.amp import RECIPES, Engine, WeightRounding, Weights, no_decay_on_norms_and_biases, to_fp32, to_model_format
+from labkit.amp import (
+    RECIPES,
+    Engine,
+    WeightRounding,
+    Weights,
+    no_decay_on_norms_and_biases,
+    to_fp32,
+    to_model_format,
+)
 from labkit.amp.masters.without_master import stochastic_bf16
 from labkit.formats import BF16, E4M3, FP16, Format, Rounding, round_to
 from labkit.gemm import SPECS
@@ -60,7 +68,9 @@ OPTIMIZERS = {
     },
     "Adam fused": partial(torch.optim.Adam, lr=1e-2, fused=True),
     "AdamW amsgrad": partial(torch.optim.AdamW, lr=1e-2, amsgrad=True),
-    "SGD Nesterov": partial(torch.optim.SGD, lr=1e-2, momentum=0.9, nesterov=True, weight_decay=0.1),
+    "SGD Nesterov": partial(
+        torch.optim.SGD, lr=1e-2, momentum=0.9, nesterov=True, weight_decay=0.1
+    ),
 }
 
 
@@ -88,7 +98,9 @@ def test_any_optimizer_steps_the_master_as_it_steps_plain_fp32_tensors() -> None
                 m.grad = torch.randn_like(m)
             theirs.step()
             weights.step([m.grad.clone() for m in masters])
-            for ours, master, weight in zip(weights.master_weights, masters, weights.model_weights, strict=True):
+            for ours, master, weight in zip(
+                weights.master_weights, masters, weights.model_weights, strict=True
+            ):
                 assert torch.equal(ours, master), (name, step)
                 assert torch.equal(weight, master.to(weight.dtype)), (name, step)
 
@@ -109,22 +121,45 @@ def test_an_optimizer_that_would_teach_nothing_and_wrong_groups_are_refused() ->
         ),
         (model, torch.optim.LBFGS, None, "LBFGS evaluates the loss several times"),
         (lazy, sgd, None, r"'0.weight' of a lazy layer has no shape yet"),
-        (model, sgd, [{"params": model[0].parameters()}], r"are in no group, the first is '1.weight'"),
-        (model, sgd, [{"params": [nn.Parameter(torch.zeros(2))]}], r"got 1 other tensors, the first of shape \(2,\)"),
-        (model, sgd, [{"params": model.parameters()}, {"params": model[0].weight}], r"got '0.weight' twice"),
+        (
+            model,
+            sgd,
+            [{"params": model[0].parameters()}],
+            r"are in no group, the first is '1.weight'",
+        ),
+        (
+            model,
+            sgd,
+            [{"params": [nn.Parameter(torch.zeros(2))]}],
+            r"got 1 other tensors, the first of shape \(2,\)",
+        ),
+        (
+            model,
+            sgd,
+            [{"params": model.parameters()}, {"params": model[0].weight}],
+            r"got '0.weight' twice",
+        ),
     ):
         with pytest.raises(ValueError, match=expected):
             Weights(wrong, make, groups=groups)
 
 
 @pytest.mark.parametrize("flat", [False, True])
-def test_groups_keep_their_options_and_a_frozen_layer_stays_until_the_optimizer_knows(flat: bool) -> None:
+def test_groups_keep_their_options_and_a_frozen_layer_stays_until_the_optimizer_knows(
+    flat: bool,
+) -> None:
     """A frozen first layer, a norm with its own learning rate and no decay, and the rest."""
     model = small_net()
     model[0].requires_grad_(False)
     first, second, third = (list(layer.parameters()) for layer in model)
-    groups = [{"params": first}, {"params": second, "lr": 0.5, "weight_decay": 0.0}, {"params": third}]
-    weights = Weights(model, partial(torch.optim.SGD, lr=0.01, weight_decay=0.25), groups=groups, flat=flat)
+    groups = [
+        {"params": first},
+        {"params": second, "lr": 0.5, "weight_decay": 0.0},
+        {"params": third},
+    ]
+    weights = Weights(
+        model, partial(torch.optim.SGD, lr=0.01, weight_decay=0.25), groups=groups, flat=flat
+    )
     options = [(group["lr"], group["weight_decay"]) for group in weights.optimizer.param_groups]
     assert options == [(0.01, 0.25), (0.5, 0), (0.01, 0.25)]
 
@@ -179,7 +214,9 @@ def test_a_change_of_the_model_counts_and_what_was_not_changed_keeps_its_digits(
     nothing = [torch.zeros_like(m) for m in weights.master_weights]
     weights.step(nothing)
     assert (model[0].weight == 0.25).all()
-    assert torch.equal(weights.named_masters()["2.weight"], digits), "what was not changed keeps its digits"
+    assert torch.equal(weights.named_masters()["2.weight"], digits), (
+        "what was not changed keeps its digits"
+    )
 
 
 def test_flat_computes_what_one_tensor_for_each_parameter_computes() -> None:
@@ -189,24 +226,39 @@ def test_flat_computes_what_one_tensor_for_each_parameter_computes() -> None:
         many, one = (Weights(small_net(), make, flat=flat) for flat in (False, True))
         assert [len(w.optimizer_weights) for w in (many, one)] == [6, 1]
         (whole,) = one.optimizer_weights
-        views = [p.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr() for p in one.model_weights]
-        assert views == [False, False, True, True, False, False], "FP32 norms lie in the master: nothing to copy back"
+        views = [
+            p.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
+            for p in one.model_weights
+        ]
+        assert views == [False, False, True, True, False, False], (
+            "FP32 norms lie in the master: nothing to copy back"
+        )
         for step, weights in itertools.product(range(5), (many, one)):
             step_all(weights, step)
         assert all(map(torch.equal, many.model_weights, one.model_weights)), name
         masters = one.named_masters()
-        assert all(torch.equal(master, masters[key]) for key, master in many.named_masters().items()), name
+        assert all(
+            torch.equal(master, masters[key]) for key, master in many.named_masters().items()
+        ), name
 
 
 def test_flat_or_not_reads_what_the_other_wrote() -> None:
-    for flat, name in itertools.product((False, True), ("SGD Nesterov", "Adam fused", "NAdam foreach")):
-        whole, first, second = (Weights(small_net(), OPTIMIZERS[name], flat=f) for f in (flat, flat, not flat))
+    for flat, name in itertools.product(
+        (False, True), ("SGD Nesterov", "Adam fused", "NAdam foreach")
+    ):
+        whole, first, second = (
+            Weights(small_net(), OPTIMIZERS[name], flat=f) for f in (flat, flat, not flat)
+        )
         for step in range(3):
             step_all(whole, step)
             step_all(first, step)
         state = copy.deepcopy(first.state_dict())
-        assert set(state["master"]) == {f"{i}.{kind}" for i in range(3) for kind in ("weight", "bias")}
-        assert state["optimizer"]["param_groups"][0]["params"] == list(range(6)), "as plain torch writes it"
+        assert set(state["master"]) == {
+            f"{i}.{kind}" for i in range(3) for kind in ("weight", "bias")
+        }
+        assert state["optimizer"]["param_groups"][0]["params"] == list(range(6)), (
+            "as plain torch writes it"
+        )
         second.load_state_dict(state)
         second.copy_back()
         for step in range(3, 6):
@@ -234,7 +286,9 @@ def drift(rounding: WeightRounding, steps: int = 1024, seed: int = 0) -> torch.T
     model = to_model_format(nn.Linear(1000, 1, bias=False), FP16)
     with torch.no_grad():
         model.weight.fill_(1.0)
-    weights = Weights(model, partial(torch.optim.SGD, lr=1.0), master=False, rounding=rounding, seed=seed)
+    weights = Weights(
+        model, partial(torch.optim.SGD, lr=1.0), master=False, rounding=rounding, seed=seed
+    )
     for _ in range(steps):
         weights.step([torch.full((1, 1000), -(2.0**-13))])
     return model.weight.detach().double().squeeze()
@@ -260,10 +314,18 @@ def test_stochastic_rounding_follows_from_its_seed() -> None:
 def test_stochastic_rounding_to_bf16_is_that_of_the_numpy_rounding() -> None:
     numbers = np.random.default_rng(0)
     codes = numbers.integers(0, 2**32, 10**5, dtype=np.uint32)
-    codes[:5] = 0x7FFFFFFF, 0x7F800000, 0xFF7FFFFF, 0x00000001, 0x80000000  # a NaN that would carry into the sign, ...
+    codes[:5] = (
+        0x7FFFFFFF,
+        0x7F800000,
+        0xFF7FFFFF,
+        0x00000001,
+        0x80000000,
+    )  # a NaN that would carry into the sign, ...
     values, bits = codes.view(np.float32), numbers.integers(0, 2**32, codes.size)
     ours = stochastic_bf16(torch.from_numpy(values), torch.from_numpy(bits)).numpy()
-    assert np.array_equal(ours, round_to(values, BF16, Rounding.STOCHASTIC, random_bits=bits), equal_nan=True)
+    assert np.array_equal(
+        ours, round_to(values, BF16, Rounding.STOCHASTIC, random_bits=bits), equal_nan=True
+    )
     assert np.array_equal(np.signbit(ours[3:5]), [False, True])
 
 
@@ -271,15 +333,21 @@ def test_what_survives_fits_the_model_s_format() -> None:
     for rounding in WeightRounding:
         torch.manual_seed(0)
         model = to_model_format(nn.Linear(50, 3), FP16)
-        weights = Weights(model, partial(torch.optim.Adam, lr=1e-3), master=False, rounding=rounding)
+        weights = Weights(
+            model, partial(torch.optim.Adam, lr=1e-3), master=False, rounding=rounding
+        )
         for _ in range(5):
             weights.step([torch.randn_like(m) for m in weights.master_weights])
             for weight, wide in zip(weights.model_weights, weights.master_weights, strict=True):
                 lost = wide - weight.float()
-                assert torch.equal(lost, lost.half().float()), "one FP16 number for the weight, one for what it lost"
+                assert torch.equal(lost, lost.half().float()), (
+                    "one FP16 number for the weight, one for what it lost"
+                )
                 assert bool((lost != 0).any()) == (rounding is WeightRounding.KAHAN)
     overflowing = one_weight(65504.0)
-    weights = Weights(overflowing, partial(torch.optim.SGD, lr=1.0), master=False, rounding=WeightRounding.KAHAN)
+    weights = Weights(
+        overflowing, partial(torch.optim.SGD, lr=1.0), master=False, rounding=WeightRounding.KAHAN
+    )
     weights.step([torch.tensor([[-1e5]])])
     assert torch.isinf(overflowing.weight).all()
     assert torch.isinf(weights.master_weights[0]).all()
@@ -297,11 +365,15 @@ def test_every_normalisation_layer_stays_fp32_by_default() -> None:
         to_model_format(nn.Sequential(nn.ModuleDict({"inside": norm})), FP16, keep_norms=keep)
         floats = {t.dtype for t in norm.state_dict().values() if t.is_floating_point()}
         assert floats == {torch.float32 if keep else torch.float16}, name
-        assert {t.dtype for t in to_fp32(norm).state_dict().values() if t.is_floating_point()} == {torch.float32}, name
+        assert {t.dtype for t in to_fp32(norm).state_dict().values() if t.is_floating_point()} == {
+            torch.float32
+        }, name
 
 
 def test_parameters_stay_the_objects_they_are_and_ties_hold() -> None:
-    net = nn.ModuleDict({"embed": nn.Embedding(5, 3), "head": nn.Linear(3, 5, bias=False), "norm": nn.LayerNorm(5)})
+    net = nn.ModuleDict(
+        {"embed": nn.Embedding(5, 3), "head": nn.Linear(3, 5, bias=False), "norm": nn.LayerNorm(5)}
+    )
     net["head"].weight = net["embed"].weight
     net["head"].bias = net["norm"].bias
     mask = torch.ones(3)
@@ -323,7 +395,11 @@ def test_complex_whole_and_boolean_numbers_are_left_alone() -> None:
     for name, dtype in (("count", torch.int64), ("mask", torch.bool)):
         net.register_buffer(name, torch.ones(2, dtype=dtype))
     to_model_format(net, FP16)
-    assert [t.dtype for t in net.state_dict().values()] == [torch.complex64, torch.int64, torch.bool]
+    assert [t.dtype for t in net.state_dict().values()] == [
+        torch.complex64,
+        torch.int64,
+        torch.bool,
+    ]
 
 
 def test_parametrized_modules_and_gradients_are_converted() -> None:
@@ -335,7 +411,9 @@ def test_parametrized_modules_and_gradients_are_converted() -> None:
     assert layer.weight.dtype == torch.float16
 
 
-def test_a_format_that_torch_computes_nothing_in_is_the_caller_s_affair_and_one_it_lacks_is_refused() -> None:
+def test_a_format_that_torch_computes_nothing_in_is_the_caller_s_affair_and_one_it_lacks_is_refused() -> (
+    None
+):
     assert to_model_format(nn.Linear(1, 1), E4M3).weight.dtype == torch.float8_e4m3fn
     with pytest.raises(ValueError, match="torch has no dtype for 1-4-7"):
         to_model_format(nn.Linear(1, 1), Format("1-4-7", exponent_bits=4, significand_bits=7))
@@ -386,7 +464,10 @@ class Fourier(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layer, self.filter = nn.Linear(WIDTH, WIDTH), nn.Parameter(torch.randn(LENGTH // 2 + 1, WIDTH, 2) / 4)
+        self.layer, self.filter = (
+            nn.Linear(WIDTH, WIDTH),
+            nn.Parameter(torch.randn(LENGTH // 2 + 1, WIDTH, 2) / 4),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         spectrum = torch.fft.rfft(self.layer(x), dim=1)
@@ -397,10 +478,16 @@ class Fourier(nn.Module):
 class Text(nn.Module):
     def __init__(self, middle: nn.Module, *, norm: bool = True) -> None:
         super().__init__()
-        self.table, self.middle, self.head = nn.Embedding(WORDS, WIDTH), middle, nn.Linear(WIDTH, WORDS)
+        self.table, self.middle, self.head = (
+            nn.Embedding(WORDS, WIDTH),
+            middle,
+            nn.Linear(WIDTH, WORDS),
+        )
         self.norm = nn.LayerNorm(WIDTH) if norm else nn.Identity()
         angles = waves(torch.arange(LENGTH).float())
-        self.register_buffer("positions", torch.cat([angles.sin(), angles.cos(), angles.sin(), angles.cos()], 1))
+        self.register_buffer(
+            "positions", torch.cat([angles.sin(), angles.cos(), angles.sin(), angles.cos()], 1)
+        )
 
     def forward(self, words: Tensor) -> Tensor:
         x = self.table(words) + self.positions
@@ -422,7 +509,9 @@ class Weighed(nn.Module):
         y = self.linear(x)
         self.memory[:] = y.detach()
         self.running.lerp_(y.detach().mean((0, 1)), 0.1)
-        y = torch.lerp(y, self.centres[0].expand_as(y), 0.01) + torch.addcmul(y, y, self.running.expand_as(y))
+        y = torch.lerp(y, self.centres[0].expand_as(y), 0.01) + torch.addcmul(
+            y, y, self.running.expand_as(y)
+        )
         nearest = torch.cdist(y.flatten(0, 1), self.centres).softmax(-1) @ self.centres
         return (
             torch.index_add(y, 2, torch.arange(WIDTH), nearest.view_as(y))
@@ -444,7 +533,10 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "mixed operations": lambda: Text(Weighed()),
     "spectral norm": lambda: Text(parametrizations.spectral_norm(nn.Linear(WIDTH, WIDTH))),
     "Fourier": lambda: Text(Fourier()),
-    **{f"orthogonal by {by}": partial(orthogonal, by) for by in ("matrix_exp", "cayley", "householder")},
+    **{
+        f"orthogonal by {by}": partial(orthogonal, by)
+        for by in ("matrix_exp", "cayley", "householder")
+    },
 }
 
 
@@ -482,7 +574,9 @@ def test_buffers_of_one_s_own_stay_and_those_of_torch_s_layers_go_along() -> Non
     to_model_format(net, FP16)
     assert net.count == 4097
     assert torch.equal(net.positions, before)
-    assert {b.dtype for b in net.middle.buffers()} == {torch.float16}, "power iteration multiplies by the weights"
+    assert {b.dtype for b in net.middle.buffers()} == {torch.float16}, (
+        "power iteration multiplies by the weights"
+    )
     batch_norm = to_model_format(nn.Sequential(nn.BatchNorm1d(3)), FP16, keep_norms=False)
     assert {b.dtype for b in batch_norm.buffers()} == {torch.float16, torch.int64}
 
@@ -492,9 +586,13 @@ def test_what_would_become_infinite_is_refused_by_name_and_nothing_is_converted(
         net = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
         target = net[0].weight if "weight" in where else net[1].running_var
         target.data[0] = 1e5
-        with pytest.raises(ValueError, match=rf"{where} holds 100000, which FP16 cannot: it ends at 65504"):
+        with pytest.raises(
+            ValueError, match=rf"{where} holds 100000, which FP16 cannot: it ends at 65504"
+        ):
             to_model_format(net, FP16, keep_norms=False)
-        assert {t.dtype for t in net.state_dict().values() if t.is_floating_point()} == {torch.float32}
+        assert {t.dtype for t in net.state_dict().values() if t.is_floating_point()} == {
+            torch.float32
+        }
         target.data[0] = math.inf
         to_model_format(net, FP16, keep_norms=False)
 
@@ -503,16 +601,25 @@ def test_what_becomes_coarse_is_named_once_and_ordinary_weights_are_not() -> Non
     for value in (4097.0, 1e-6):
         net = nn.Sequential(nn.Linear(2, 3))
         net.register_parameter("table", nn.Parameter(torch.full((3,), value), requires_grad=False))
-        with pytest.warns(UserWarning, match="FP16 makes this model coarse: .*parameter 'table'") as said:
+        with pytest.warns(
+            UserWarning, match="FP16 makes this model coarse: .*parameter 'table'"
+        ) as said:
             Engine(net, partial(torch.optim.SGD, lr=0.1), RECIPES["O2"])
         assert len(said) == 1
     with warnings.catch_warnings(action="error"):
         for format in (FP16, BF16):
-            to_model_format(nn.Sequential(nn.Linear(64, 64), nn.LSTM(8, 8), nn.Conv2d(3, 8, 3)), format)
+            to_model_format(
+                nn.Sequential(nn.Linear(64, 64), nn.LSTM(8, 8), nn.Conv2d(3, 8, 3)), format
+            )
 
 
 def test_a_mask_that_is_given_to_the_model_keeps_its_meaning():
-    recipes = RECIPES["O2"], RECIPES["O3"], RECIPES["BF16"], replace(RECIPES["O2"], accumulator=SPECS["V100"])
+    recipes = (
+        RECIPES["O2"],
+        RECIPES["O3"],
+        RECIPES["BF16"],
+        replace(RECIPES["O2"], accumulator=SPECS["V100"]),
+    )
     for kind, recipe in itertools.product(("added mask", "fused mask"), recipes):
         torch.manual_seed(0)
         model, x = Attention(kind), torch.randn(2, LENGTH, WIDTH) / 8

@@ -7,7 +7,16 @@ from statistics import median
 
 import pytest
 
-from labkit.bench import ElementwiseCase, GemmCase, GemmRun, Roofline, data_sheet, gains, published, roofline
+from labkit.bench import (
+    ElementwiseCase,
+    GemmCase,
+    GemmRun,
+    Roofline,
+    data_sheet,
+    gains,
+    published,
+    roofline,
+)
 from labkit.bench.cases import intensity
 from labkit.bench.published import KINDS, cards
 from labkit.formats import FP16, FP32, FP64
@@ -45,11 +54,17 @@ def test_a_run_is_measured_by_the_peak_and_by_its_own_ceiling():
     assert roof.bound(one) == "bandwidth"
     assert roof.bound(GemmCase(100, 1000, 1000, FP32)) == "compute"
     assert roof.of_ceiling(LARGE) == roof.of_ceiling(COPY) == 1.0
-    assert roof.of_ceiling(timed(one, 0.008016)) == pytest.approx(0.5)  # 4,008,000 bytes at half the bandwidth
+    assert roof.of_ceiling(timed(one, 0.008016)) == pytest.approx(
+        0.5
+    )  # 4,008,000 bytes at half the bandwidth
     fused = timed(ElementwiseCase("hardswish", 10**9, FP32), 16.0)
-    assert roof.of_ceiling(fused) == 0.5, "its few operations need no Tensor Core: bytes are what counts"
+    assert roof.of_ceiling(fused) == 0.5, (
+        "its few operations need no Tensor Core: bytes are what counts"
+    )
     assert roof.bound(fused.case) == "bandwidth"
-    with pytest.raises(ValueError, match="no product of FP64 was measured for this roofline; it has FP32"):
+    with pytest.raises(
+        ValueError, match="no product of FP64 was measured for this roofline; it has FP32"
+    ):
         roof.ridge(FP64)
     for runs in ([COPY], [LARGE], []):
         with pytest.raises(ValueError, match="expected a copy and a product"):
@@ -70,7 +85,9 @@ def test_every_row_says_what_where_and_when_and_a_ratio_is_that_of_its_two_numbe
     assert len(ROWS) == len(published()) == len({tuple(row.values()) for row in ROWS})
     for row in ROWS:
         assert row["kind"] in KINDS
-        assert all(row[name] for name in ("card", "gpu", "format", "workload", "value", "unit", "source")), row
+        assert all(
+            row[name] for name in ("card", "gpu", "format", "workload", "value", "unit", "source")
+        ), row
         assert re.fullmatch(r"20\d\d(-\d\d(-\d\d)?)?", row["date"]), row
         assert re.search(r"\w+\.\w+/|arXiv|whitepaper|/\w+", row["source"]), row
         if row["ratio"] and row["reference_value"]:
@@ -85,10 +102,14 @@ def test_no_product_beats_its_card_s_data_sheet():
         roof = data_sheet(row.card)
         peaks = {format.name: peak for format, peak in roof.peaks.items()} if roof else {}
         if row.format in peaks:
-            assert row.value * 1e12 <= 1.1 * peaks[row.format] * (2 if row.format == "FP64" else 1), row
+            assert row.value * 1e12 <= 1.1 * peaks[row.format] * (
+                2 if row.format == "FP64" else 1
+            ), row
 
 
-def test_gains_name_what_was_compared_and_what_is_not_there_is_answered_with_what_is(tmp_path, monkeypatch):
+def test_gains_name_what_was_compared_and_what_is_not_there_is_answered_with_what_is(
+    tmp_path, monkeypatch
+):
     assert set(gains("training", "V100")) == {"FP32"}, "a V100 has no TF32"
     assert set(gains("training", "A100")) == {"FP32", "TF32"}
     assert gains("training", "T4") == {}
@@ -97,13 +118,22 @@ def test_gains_name_what_was_compared_and_what_is_not_there_is_answered_with_wha
     with pytest.raises(ValueError, match=r"expected a kind of .*got 'products'"):
         published("products")
     monkeypatch.setenv("LABKIT_DATA", str(tmp_path))
-    assert (published(), cards(), gains("training", "V100"), data_sheet("V100")) == ([], [], {}, None)
+    assert (published(), cards(), gains("training", "V100"), data_sheet("V100")) == (
+        [],
+        [],
+        {},
+        None,
+    )
 
 
 def test_the_claims_quote_what_the_rows_give():
     evidence = {row["id"]: row["evidence"] for row in table("claims.csv")}
     unets = {
-        card: [row.ratio for row in published("inference", card) if "UNet" in row.workload and row.ratio]
+        card: [
+            row.ratio
+            for row in published("inference", card)
+            if "UNet" in row.workload and row.ratio
+        ]
         for card in ("V100", "A100")
     }
 
@@ -115,8 +145,16 @@ def test_the_claims_quote_what_the_rows_give():
         return ratios[0], ratios[-1]
 
     quoted = {
-        "C12": [middle("training", "V100", "FP32"), *ends("training", "V100"), middle("training", "A100", "TF32")],
-        "C13": [*ends("product", "V100"), *ends("product", "A100"), middle("product", "RTX 3090", "FP32")],
+        "C12": [
+            middle("training", "V100", "FP32"),
+            *ends("training", "V100"),
+            middle("training", "A100", "TF32"),
+        ],
+        "C13": [
+            *ends("product", "V100"),
+            *ends("product", "A100"),
+            middle("product", "RTX 3090", "FP32"),
+        ],
         "C14": [*map(median, unets.values()), min(unets["A100"]), max(unets["V100"])],
         "C16": [median(gains("alignment", "H100")["not aligned"])],
     }
@@ -124,4 +162,8 @@ def test_the_claims_quote_what_the_rows_give():
         assert evidence[claim].startswith("published: ")
         told = [float(number) for number in re.findall(r"\d+(?:\.\d+)?", evidence[claim])]
         for number in numbers:
-            assert any(abs(number - each) <= 0.02 * number + 0.011 for each in told), (claim, number, evidence[claim])
+            assert any(abs(number - each) <= 0.02 * number + 0.011 for each in told), (
+                claim,
+                number,
+                evidence[claim],
+            )

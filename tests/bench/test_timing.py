@@ -10,7 +10,17 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from labkit import bench
-from labkit.bench import ConvCase, ElementwiseCase, GemmCase, GemmRun, from_json, measure, run_case, run_cases, timing
+from labkit.bench import (
+    ConvCase,
+    ElementwiseCase,
+    GemmCase,
+    GemmRun,
+    from_json,
+    measure,
+    run_case,
+    run_cases,
+    timing,
+)
 from labkit.bench.cases import LAYOUTS, QUICK, output_format
 from labkit.bench.timing import Pool, caller, computation, error_in_ulps, settings
 from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, FP64, TF32
@@ -57,7 +67,9 @@ def test_the_products_of_a_linear_layer_are_those_of_autograd():
         (dw_case, (dy.t(), x), w.grad),
     ):
         a, b = (operand.detach() for operand in operands)
-        assert case.layout == "".join("N" if operand.is_contiguous() else "T" for operand in operands)
+        assert case.layout == "".join(
+            "N" if operand.is_contiguous() else "T" for operand in operands
+        )
         result = computation(case)(a, b, out=torch.empty(case.m, case.n, dtype=torch.float64))
         assert torch.allclose(result, expected, rtol=1e-14)
 
@@ -122,7 +134,11 @@ def test_an_error_is_stated_in_ulps_of_the_result():
 def test_settings_are_put_back_also_after_an_error():
     def now():
         precision, matmul = torch.get_float32_matmul_precision(), torch.backends.cuda.matmul
-        return precision, torch.backends.cudnn.allow_tf32, matmul.allow_fp16_reduced_precision_reduction
+        return (
+            precision,
+            torch.backends.cudnn.allow_tf32,
+            matmul.allow_fp16_reduced_precision_reduction,
+        )
 
     def tear():
         with settings(GemmCase(1, 1, 1, TF32)):
@@ -138,9 +154,10 @@ def test_settings_are_put_back_also_after_an_error():
     assert now() == before
 
 
-DEVICES = [bench.DeviceReport("cpu", "a CPU", 0, 2), bench.DeviceReport("cuda", "an old GPU", 0, 2)] + [
-    bench.DeviceReport("cuda", row.name, 0, 100, row.capabilities[0], row) for row in GENERATIONS
-]
+DEVICES = [
+    bench.DeviceReport("cpu", "a CPU", 0, 2),
+    bench.DeviceReport("cuda", "an old GPU", 0, 2),
+] + [bench.DeviceReport("cuda", row.name, 0, 100, row.capabilities[0], row) for row in GENERATIONS]
 
 
 def test_a_sweep_asks_for_each_case_once_and_only_for_formats_that_are_there():
@@ -150,12 +167,17 @@ def test_a_sweep_asks_for_each_case_once_and_only_for_formats_that_are_there():
             assert len(set(sweep.cases)) == len(sweep.cases), (report.name, sweep.name)
             if report.kind == "cuda":
                 special = {case.format for case in sweep.cases} - {FP64, FP32, FP16}
-                assert {format.name for format in special} <= set(report.tensor_cores), (report.name, sweep.name)
+                assert {format.name for format in special} <= set(report.tensor_cores), (
+                    report.name,
+                    sweep.name,
+                )
     # Alignment moves one side at a time, and both accumulations are shown.
     cases = [case for case in bench.sweeps(DEVICES[0])["alignment"].cases if case.format is FP32]
     base = max(case.k for case in cases)
     assert base % 8 == 0
-    assert {case.k for case in cases} == {case.n for case in cases} == set(range(base - 7, base + 1))
+    assert (
+        {case.k for case in cases} == {case.n for case in cases} == set(range(base - 7, base + 1))
+    )
     assert all(base in (case.k, case.n) and case.m == base for case in cases)
     hopper = next(report for report in DEVICES if report.name == "Hopper")
     cases = bench.sweeps(hopper)["accumulation"].cases
@@ -181,14 +203,20 @@ def told(monkeypatch):
 
 def test_worked_example_of_a_run():
     """2 * 1000^3 operations in a millisecond are 2 TFLOP/s; 3 * 1000^2 FP16 numbers in it are 6 GB/s."""
-    run = GemmRun(GemmCase(1000, 1000, 1000, FP16), seconds=1e-3, low=1e-3, high=1e-3, calls=1, error=0.25)
+    run = GemmRun(
+        GemmCase(1000, 1000, 1000, FP16), seconds=1e-3, low=1e-3, high=1e-3, calls=1, error=0.25
+    )
     assert (run.tflops, run.gbps) == (2.0, pytest.approx(6.0))
 
 
 def test_cases_take_turns_and_the_median_counts(told):
     turns, seconds = told
     warm = [0.02] * 3  # one call each, to see how long it takes
-    rounds = [[0.01, 0.02, 0.03], [0.09, 0.02, 0.03], [0.01, 0.08, 0.04]]  # a machine that is disturbed twice
+    rounds = [
+        [0.01, 0.02, 0.03],
+        [0.09, 0.02, 0.03],
+        [0.01, 0.08, 0.04],
+    ]  # a machine that is disturbed twice
     seconds += warm + [second for each in rounds for second in each]
     runs = run_cases(SMALL, rounds=3)
     shapes = [(case.m, case.n) for case in SMALL]
@@ -211,10 +239,14 @@ def test_long_calls_have_three_turns_and_short_ones_all_in_groups(told):
     assert run.calls == 10
 
 
-def test_what_had_no_turn_would_take_too_long_or_cannot_run_here_is_left_out_with_the_reason(told, monkeypatch):
+def test_what_had_no_turn_would_take_too_long_or_cannot_run_here_is_left_out_with_the_reason(
+    told, monkeypatch
+):
     turns, seconds = told
     missing = []
-    runs = run_cases(SMALL, rounds=50, stop=lambda: len(turns) >= 2, left_out=lambda *told: missing.append(told))
+    runs = run_cases(
+        SMALL, rounds=50, stop=lambda: len(turns) >= 2, left_out=lambda *told: missing.append(told)
+    )
     assert [run.case for run in runs] == SMALL[:2]
     assert [run.calls for run in runs] == [1, 1]
     assert missing.pop() == (SMALL[2], "the time was up")
@@ -229,7 +261,9 @@ def test_what_had_no_turn_would_take_too_long_or_cannot_run_here_is_left_out_wit
         raise RuntimeError("no kernel for this\nand a long trace")
 
     monkeypatch.setattr(timing, "caller", refuse)
-    with pytest.raises(RuntimeError, match=r"FP32 NN 8x8x8 was not timed on cpu: no kernel for this$"):
+    with pytest.raises(
+        RuntimeError, match=r"FP32 NN 8x8x8 was not timed on cpu: no kernel for this$"
+    ):
         run_case(SMALL[0])
 
 
@@ -241,7 +275,9 @@ def test_cuda_events_tell_milliseconds_for_a_whole_group_and_threads_are_put_bac
     assert calls == list(range(8)), "each call gets other operands"
     event.assert_called_with(enable_timing=True)
     done = [name for name, *_ in event.return_value.method_calls]
-    assert done == ["record", "record", "synchronize", "elapsed_time"], "the time is asked for when the work is done"
+    assert done == ["record", "record", "synchronize", "elapsed_time"], (
+        "the time is asked for when the work is done"
+    )
     before = torch.get_num_threads()  # is put back
     run_case(SMALL[0], rounds=1, threads=before + 1)
     assert torch.get_num_threads() == before
@@ -252,19 +288,35 @@ def test_cuda_events_tell_milliseconds_for_a_whole_group_and_threads_are_put_bac
 
 def test_a_record_says_what_was_measured_where_and_comes_back_from_its_file():
     record = measure("layers", "cpu", extent=QUICK, rounds=1)
-    assert (record.kind, record.versions["torch"], len(record.runs)) == ("cpu", torch.__version__, 9)
+    assert (record.kind, record.versions["torch"], len(record.runs)) == (
+        "cpu",
+        torch.__version__,
+        9,
+    )
     assert record.device
     assert record.date.endswith("+00:00")
     assert from_json(record.to_json()) == record
     product = GemmCase(1, 2, 3, BF16, "TN", True, "something")
     cases = (product, ConvCase(1, 2, 3, 4, 5, 1, FP16), ElementwiseCase("hardswish", 10, FP32))
-    made = replace(record, runs=tuple(GemmRun(case, 0.5, 0.25, 1.0, 7, 0.0) for case in cases), left_out=("a: b",))
+    made = replace(
+        record,
+        runs=tuple(GemmRun(case, 0.5, 0.25, 1.0, 7, 0.0) for case in cases),
+        left_out=("a: b",),
+    )
     assert from_json(made.to_json()) == made
-    assert len(made.to_json().splitlines()) == 1 + len(cases), "a line for each run, so that a diff can be read"
+    assert len(made.to_json().splitlines()) == 1 + len(cases), (
+        "a line for each run, so that a diff can be read"
+    )
     for text in ("", "[]", "{}", '{"schema": "labkit.run/1"}'):
         with pytest.raises(ValueError, match="expected a record of a sweep"):
             from_json(text)
     with pytest.raises(ValueError, match=r"expected a sweep of ceilings, size.*got 'sise'"):
         measure("sise", "cpu")
-    record = measure("size", "cpu", extent=QUICK, seconds=0)  # when they are over, the rest is named
-    assert (record.runs, len(record.left_out), record.left_out[0][-15:]) == ((), 8, "the time was up")
+    record = measure(
+        "size", "cpu", extent=QUICK, seconds=0
+    )  # when they are over, the rest is named
+    assert (record.runs, len(record.left_out), record.left_out[0][-15:]) == (
+        (),
+        8,
+        "the time was up",
+    )

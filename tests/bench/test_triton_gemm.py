@@ -13,7 +13,10 @@ from labkit.bench import GemmCase, run_case, timing, triton_gemm
 from labkit.bench.triton_gemm import TILES, matmul, why_unavailable
 from labkit.formats import FP16
 
-BUILT_FOR_THIS = (platform.system(), platform.machine()) == ("Linux", "x86_64")  # as the test extra in pyproject.toml
+BUILT_FOR_THIS = (platform.system(), platform.machine()) == (
+    "Linux",
+    "x86_64",
+)  # as the test extra in pyproject.toml
 PROGRAM = """
 import torch
 from labkit.bench.triton_gemm import TILES, Tile, matmul
@@ -40,12 +43,16 @@ print("every product is right")
 """
 
 
-@pytest.mark.skipif(not BUILT_FOR_THIS, reason="THERE IS NO TRITON FOR THIS SYSTEM: our own GEMM kernel was not run")
+@pytest.mark.skipif(
+    not BUILT_FOR_THIS, reason="THERE IS NO TRITON FOR THIS SYSTEM: our own GEMM kernel was not run"
+)
 def test_every_shape_and_layout_is_multiplied_right():
     """FP16 only: the interpreter multiplies the bit patterns of BF16 numbers as if they were whole ones (3.7.1)."""
     command, here = [sys.executable, "-c", PROGRAM], Path(__file__).parents[2]
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    done = subprocess.run(command, cwd=here, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=here, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.stdout == "every product is right\n", done.stderr
 
 
@@ -54,7 +61,9 @@ def test_without_triton_or_on_a_cpu_it_says_what_to_do(monkeypatch):
     assert "comes with the CUDA builds of torch" in why_unavailable("cuda")
     with pytest.raises(RuntimeError, match="Triton is not installed"):
         matmul(torch.ones(16, 16).half(), torch.ones(16, 16).half())
-    with pytest.raises(RuntimeError, match=r"Triton tiles 128x256x64, 3 ahead was not timed on cpu: Triton is"):
+    with pytest.raises(
+        RuntimeError, match=r"Triton tiles 128x256x64, 3 ahead was not timed on cpu: Triton is"
+    ):
         run_case(GemmCase(16, 16, 16, FP16, kernel=TILES[0].name))
     monkeypatch.setattr(triton_gemm, "triton", object())
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)

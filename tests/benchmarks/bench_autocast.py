@@ -57,7 +57,10 @@ def inside(region: Region, call: Call, times: int) -> None:
 def main() -> None:
     options(__doc__)
     for name, (call, times) in operations().items():
-        took = medians({where: partial(inside, region, call, times) for where, region in REGIONS.items()}, fewest=3)
+        took = medians(
+            {where: partial(inside, region, call, times) for where, region in REGIONS.items()},
+            fewest=3,
+        )
         print_ratios(name, took, times)
 
 

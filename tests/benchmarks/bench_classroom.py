@@ -45,7 +45,9 @@ async def work(lesson: Path, folder: str, all_there: asyncio.Barrier) -> Learner
     """Run a lesson in a kernel of its own, from its start to its last cell; it lives until all others are there too."""
     learner, notebook = Learner(), nbformat.read(lesson, 4)  # type: ignore[no-untyped-call]
     place = {"metadata": {"path": folder}}
-    client = NotebookClient(notebook, timeout=CELL_SECONDS, allow_errors=True, kernel_name="python3", resources=place)
+    client = NotebookClient(
+        notebook, timeout=CELL_SECONDS, allow_errors=True, kernel_name="python3", resources=place
+    )
     began = time.monotonic()
     async with client.async_setup_kernel():
         process = client.km.provisioner.process.pid  # type: ignore[union-attr]
@@ -60,7 +62,9 @@ async def work(lesson: Path, folder: str, all_there: asyncio.Barrier) -> Learner
             if any("image/png" in output.get("data", ()) for output in cell.outputs):
                 learner.picture = learner.picture or time.monotonic() - began
             if "raises-exception" not in cell.metadata.get("tags", ()):
-                learner.failed += [output.evalue for output in cell.outputs if output.output_type == "error"]
+                learner.failed += [
+                    output.evalue for output in cell.outputs if output.output_type == "error"
+                ]
             learner.end = memory_of(process)
             learner.peak = max(learner.peak, learner.end)
         learner.done = time.monotonic() - began
@@ -90,8 +94,12 @@ def main() -> None:
     for what, unit in (("picture", "s"), ("done", "s"), ("peak", "MiB"), ("end", "MiB")):
         values = sorted(getattr(learner, what) for learner in learners)
         print(f"{what:8} median {statistics.median(values):6.0f}, most {values[-1]:6.0f} {unit}")
-    print(f"all      {sum(learner.end for learner in learners):.0f} MiB at the end, {len(learners)} kernels at once")
-    failed = [f"{number}: {text}" for number, learner in enumerate(learners) for text in learner.failed]
+    print(
+        f"all      {sum(learner.end for learner in learners):.0f} MiB at the end, {len(learners)} kernels at once"
+    )
+    failed = [
+        f"{number}: {text}" for number, learner in enumerate(learners) for text in learner.failed
+    ]
     print(f"failed   {len(failed)}", *failed, sep="\n")
 
 

@@ -35,7 +35,9 @@ WAYS = [(sharded, reduce) for sharded in (False, True) for reduce in (FP32, FP16
 def engine_of(sharded, reduce):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH))
-    return DistributedEngine(net, lambda w: torch.optim.SGD(w, 0.01), RECIPES["O2"], sharded=sharded, reduce=reduce)
+    return DistributedEngine(
+        net, lambda w: torch.optim.SGD(w, 0.01), RECIPES["O2"], sharded=sharded, reduce=reduce
+    )
 
 
 def step(engine, x):
@@ -84,14 +86,25 @@ def main():
     first = None
     for world in WORLDS:
         path = Path(__file__).with_name(f".scaling-{world}.pt")
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world)]
-        subprocess.run([*torchrun, __file__, str(path)], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        torchrun = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            str(world),
+        ]
+        subprocess.run(
+            [*torchrun, __file__, str(path)], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        )
         found = torch.load(path)
         path.unlink()
         first = first or found[0][0]
         for (sharded, reduce), (seconds, sent) in zip(WAYS, found, strict=True):
             name, ring = "FSDP2" if sharded else "DDP", by_ring(world, sharded, reduce) / 1024
-            print(f"{world:>9} {name:<6}{reduce.name:<11}{seconds / first:>7.2f}{sent / 1024:>10.0f}{ring:>8.0f}")
+            print(
+                f"{world:>9} {name:<6}{reduce.name:<11}{seconds / first:>7.2f}{sent / 1024:>10.0f}{ring:>8.0f}"
+            )
 
 
 if __name__ == "__main__":

@@ -36,13 +36,22 @@ def main() -> None:
     chosen = options(__doc__, sizes=["32", "64", "128", "256", "512"])
     available = emulator().partition(" ")[0]
     a, b = operands(256, 256, 256)
-    print_ratios("256 x 256 x 256", medians({name: partial(emulate, a, b, None, s) for name, s in SPECS.items()}))
-    accumulators = {name: partial(accumulate, a, b, None, accumulator) for name, accumulator in ACCUMULATORS.items()}
+    print_ratios(
+        "256 x 256 x 256",
+        medians({name: partial(emulate, a, b, None, s) for name, s in SPECS.items()}),
+    )
+    accumulators = {
+        name: partial(accumulate, a, b, None, accumulator)
+        for name, accumulator in ACCUMULATORS.items()
+    }
     print_ratios("other accumulators", medians(accumulators))
     for gpu in ("V100", "H100"):
         for title, shape in (SHAPES | {size: (int(size),) * 3 for size in chosen.sizes}).items():
             given = *operands(*shape), None, SPECS[gpu]
-            took = medians({name: partial(by, name, *given) for name in dict.fromkeys([available, "numpy"])}, fewest=3)
+            took = medians(
+                {name: partial(by, name, *given) for name in dict.fromkeys([available, "numpy"])},
+                fewest=3,
+            )
             each = took[available] / (shape[0] * shape[1] * shape[2])
             print_ratios(f"{gpu}, {title}, {each * 1e9:.2f} ns/product", took)
     os.environ.pop(VARIABLE)

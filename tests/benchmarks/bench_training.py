@@ -87,13 +87,19 @@ def linear(layer: nn.Linear, x: Tensor) -> Tensor:
 
 def conv(layer: Any, x: Tensor) -> Tensor:
     up = isinstance(layer, nn.ConvTranspose2d)
-    function = partial(F.conv_transpose2d, stride=layer.stride) if up else partial(F.conv2d, padding=layer.padding)
+    function = (
+        partial(F.conv_transpose2d, stride=layer.stride)
+        if up
+        else partial(F.conv2d, padding=layer.padding)
+    )
     return function(wide(x), wide(layer.weight), wide(layer.bias)).half()
 
 
 def batch_norm(layer: nn.BatchNorm2d, x: Tensor) -> Tensor:
     layer.num_batches_tracked.add_(1)
-    return F.batch_norm(x.float(), layer.running_mean, layer.running_var, layer.weight, layer.bias, True).half()
+    return F.batch_norm(
+        x.float(), layer.running_mean, layer.running_var, layer.weight, layer.bias, True
+    ).half()
 
 
 def lstm(layer: nn.LSTM, x: Tensor) -> Any:
@@ -137,7 +143,9 @@ def step_of(way: str, case: Case) -> Call:
 
 
 def engine_step(recipe: Any, case: Case, model: nn.Module, inputs: Tensor, targets: Tensor) -> Call:
-    scaled = replace(recipe, scaler=ScalerConfig(init_scale=SCALE)) if recipe.scaler.dynamic else recipe
+    scaled = (
+        replace(recipe, scaler=ScalerConfig(init_scale=SCALE)) if recipe.scaler.dynamic else recipe
+    )
     engine = Engine(model, case.optimizer, scaled)
 
     def step() -> None:
@@ -153,7 +161,9 @@ def engine_step(recipe: Any, case: Case, model: nn.Module, inputs: Tensor, targe
 
 def loop(name: str, case: Case, model: nn.Module, inputs: Tensor, targets: Tensor) -> Call:
     optimizer, scale = case.optimizer(model.parameters()), SCALE if name == "by hand" else 1
-    region, scaling = (autocast, GradScaler) if name == "drop-in" else (torch.autocast, torch.amp.GradScaler)
+    region, scaling = (
+        (autocast, GradScaler) if name == "drop-in" else (torch.autocast, torch.amp.GradScaler)
+    )
     amp = name in ("torch.amp", "drop-in")
     scaler = scaling("cpu", init_scale=SCALE, enabled=amp)
 
@@ -202,9 +212,16 @@ def main() -> None:
         casts = {way: casts_of(way, step) for way, step in steps.items()}
         works = {way: step for way, step in steps.items() if "fails" not in str(casts[way])}
         took = medians(works, chosen.seconds, fewest=3)
-        cells = [f"{way} {took[way] / took['plain']:.2f} ({casts[way]})" for way in works if way != "plain"]
+        cells = [
+            f"{way} {took[way] / took['plain']:.2f} ({casts[way]})"
+            for way in works
+            if way != "plain"
+        ]
         cells += [f"{way} {casts[way]}" for way in steps if way not in works]
-        print(f"{case.name:12} plain {took['plain'] * 1e3:.2f} ms; times that (casts): {', '.join(cells)}", flush=True)
+        print(
+            f"{case.name:12} plain {took['plain'] * 1e3:.2f} ms; times that (casts): {', '.join(cells)}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

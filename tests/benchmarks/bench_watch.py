@@ -28,7 +28,9 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 NEVER = 10**9
 
 
-def stepper(make: Callable[[], nn.Module], shape: tuple[int, ...]) -> tuple[nn.Module, Callable[[], None]]:
+def stepper(
+    make: Callable[[], nn.Module], shape: tuple[int, ...]
+) -> tuple[nn.Module, Callable[[], None]]:
     """Return a model and a step of its training."""
     model, text = make(), len(shape) == 2
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
@@ -58,13 +60,21 @@ def main() -> None:
     seconds = options(__doc__, seconds=6.0).seconds
     for name, (make, shape) in CASES.items():
         model, step = stepper(make, shape)
-        block = max(1, round(0.02 / watched_seconds(step, nullcontext(), 5)))  # so that a step of 1% more can be seen
+        block = max(
+            1, round(0.02 / watched_seconds(step, nullcontext(), 5))
+        )  # so that a step of 1% more can be seen
         kinds = {"plain": None, "not sampled": (NEVER, 0), "sampled": (1, 0), "with FP32": (1, 1)}
         taken, end = {kind: list[float]() for kind in kinds}, time.perf_counter() + seconds
         while time.perf_counter() < end:
             for kind, every in kinds.items():
-                region = watch(model, every=every[0], against_fp32_every=every[1]) if every else nullcontext()
-                taken[kind].append(watched_seconds(step, region, 1 if every and every[0] == 1 else block))
+                region = (
+                    watch(model, every=every[0], against_fp32_every=every[1])
+                    if every
+                    else nullcontext()
+                )
+                taken[kind].append(
+                    watched_seconds(step, region, 1 if every and every[0] == 1 else block)
+                )
         print_ratios(name, {kind: median(runs) for kind, runs in taken.items()})
 
 

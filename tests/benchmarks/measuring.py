@@ -24,7 +24,9 @@ def options(description: str, **defaults: Any) -> argparse.Namespace:
         if isinstance(default, bool):
             parser.add_argument(f"--{name}", action="store_true")
         elif isinstance(default, list):
-            parser.add_argument(f"--{name}", nargs="+", default=default, metavar=name.upper().rstrip("S"))
+            parser.add_argument(
+                f"--{name}", nargs="+", default=default, metavar=name.upper().rstrip("S")
+            )
         else:
             parser.add_argument(f"--{name}", type=type(default), default=default)
     chosen = parser.parse_args()

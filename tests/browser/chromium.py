@@ -15,7 +15,12 @@ WHERE_TO_GET_ONE = (
     f"no browser found (looked for {', '.join(NAMES)} in PATH). Debian and Ubuntu: `apt-get install chromium`; "
     "macOS: `brew install --cask chromium`; or name one: LABKIT_BROWSER=/path/to/chrome"
 )
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--force-color-profile=srgb"]
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--force-color-profile=srgb",
+]
 
 
 def find() -> str | None:

@@ -37,9 +37,13 @@ SERVER_OPTIONS = {
 }
 SETTINGS = {
     "docmanager-extension/plugin": {"autosave": False},
-    "notebook-extension/tracker": {"windowingMode": "none"},  # every cell is in the page, whatever is scrolled to
+    "notebook-extension/tracker": {
+        "windowingMode": "none"
+    },  # every cell is in the page, whatever is scrolled to
 }
-PATIENCE_MS = 90_000  # for what the page shall show; a busy machine is slow, and a limit ends only what hangs
+PATIENCE_MS = (
+    90_000  # for what the page shall show; a busy machine is slow, and a limit ends only what hangs
+)
 IDLE = """() => {
   const panel = jupyterapp.shell.currentWidget;
   const session = panel && panel.sessionContext;
@@ -87,7 +91,10 @@ class Notebook:
     def python(self, expression: str, timeout_s: float = 20) -> object:
         """Return the value of a Python expression in the kernel; it must survive repr and literal_eval."""
         reply = self.kernel.execute_interactive(
-            "", user_expressions={"answer": expression}, timeout=timeout_s, output_hook=lambda _message: None
+            "",
+            user_expressions={"answer": expression},
+            timeout=timeout_s,
+            output_hook=lambda _message: None,
         )
         answer = reply["content"]["user_expressions"]["answer"]
         assert answer["status"] == "ok", answer
@@ -124,7 +131,9 @@ class Notebook:
         """Count the pixels near a colour of the theme in a part of a widget's canvas, once it is drawn."""
         self.page.evaluate(NEXT_FRAME)
         element = self.widget(kind).locator("canvas").nth(canvas).element_handle()
-        return self.page.evaluate(COUNT_PIXELS, [element, f"--lk-{colour}", left, right, below, tolerance])
+        return self.page.evaluate(
+            COUNT_PIXELS, [element, f"--lk-{colour}", left, right, below, tolerance]
+        )
 
     def press(self, *keys: str) -> None:
         for key in keys:
@@ -132,7 +141,9 @@ class Notebook:
 
     def theme(self, name: str) -> None:
         """Switch to "JupyterLab Light" or "JupyterLab Dark" and wait until the page shows it."""
-        self.page.evaluate("name => jupyterapp.commands.execute('apputils:change-theme', {theme: name})", name)
+        self.page.evaluate(
+            "name => jupyterapp.commands.execute('apputils:change-theme', {theme: name})", name
+        )
         self.page.wait_for_function("name => document.body.dataset.jpThemeName === name", arg=name)
         self.page.wait_for_selector("#jupyterlab-splash", state="detached")
 
@@ -162,15 +173,25 @@ class Lab:
     def folder(self) -> Path:
         return self.server.folder
 
-    def notebook(self, cells: list[str], *, name: str | None = None, width: int = 1280, height: int = 1000) -> Notebook:
+    def notebook(
+        self, cells: list[str], *, name: str | None = None, width: int = 1280, height: int = 1000
+    ) -> Notebook:
         """Write a notebook of cells, or of their code, open it, and wait for its kernel."""
         name = name or f"test-{next(NUMBERS)}"
-        cells = [nbformat.v4.new_code_cell(cell) if isinstance(cell, str) else cell for cell in cells]
+        cells = [
+            nbformat.v4.new_code_cell(cell) if isinstance(cell, str) else cell for cell in cells
+        ]
         document = nbformat.v4.new_notebook(cells=cells)
-        document.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+        document.metadata["kernelspec"] = {
+            "name": "python3",
+            "display_name": "Python 3",
+            "language": "python",
+        }
         return self.open(document, name, width=width, height=height)
 
-    def open(self, document: nbformat.NotebookNode, name: str, *, width: int = 1280, height: int = 1000) -> Notebook:
+    def open(
+        self, document: nbformat.NotebookNode, name: str, *, width: int = 1280, height: int = 1000
+    ) -> Notebook:
         """Open a notebook that exists as a document, and wait for its kernel."""
         nbformat.write(document, self.folder / f"{name}.ipynb")
         page = self.browser.new_context(viewport={"width": width, "height": height}).new_page()
@@ -189,11 +210,15 @@ class Lab:
         client.wait_for_ready(timeout=60)
         self.opened.append(Notebook(page, kernel_id, client, errors))
         if page.evaluate("document.body.dataset.jpThemeName") != "JupyterLab Light":
-            self.opened[-1].theme("JupyterLab Light")  # the server remembers what an earlier test chose
+            self.opened[-1].theme(
+                "JupyterLab Light"
+            )  # the server remembers what an earlier test chose
         return self.opened[-1]
 
     @contextmanager
-    def shown(self, cells: list[str], *selectors: str, name: str | None = None, **page: float) -> Iterator[Notebook]:
+    def shown(
+        self, cells: list[str], *selectors: str, name: str | None = None, **page: float
+    ) -> Iterator[Notebook]:
         """Open a notebook of these cells, run it, wait until the page shows all of that; close it without an error."""
         notebook = self.notebook(cells, name=name, **page)
         notebook.run_all()
@@ -207,7 +232,9 @@ class Lab:
         assert notebook.errors == []
         notebook.page.context.close()
         notebook.kernel.stop_channels()
-        address = f"{self.server.address}/api/kernels/{notebook.kernel_id}?token={self.server.token}"
+        address = (
+            f"{self.server.address}/api/kernels/{notebook.kernel_id}?token={self.server.token}"
+        )
         urllib.request.urlopen(urllib.request.Request(address, method="DELETE"), timeout=20).close()
 
 
@@ -235,7 +262,12 @@ def serving(home: Path) -> Iterator[Server]:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(values))
     token, port = secrets.token_hex(16), free_port()
-    options = {**SERVER_OPTIONS, "ServerApp.root_dir": folder, "IdentityProvider.token": token, "ServerApp.port": port}
+    options = {
+        **SERVER_OPTIONS,
+        "ServerApp.root_dir": folder,
+        "IdentityProvider.token": token,
+        "ServerApp.port": port,
+    }
     environment = {
         **with_lab_settings(os.environ),
         "JUPYTER_CONFIG_DIR": str(home),
@@ -245,10 +277,17 @@ def serving(home: Path) -> Iterator[Server]:
         "IPYTHONDIR": str(home / "ipython"),
         "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
     }
-    command = [sys.executable, "-m", "jupyterlab", *(f"--{name}={value}" for name, value in options.items())]
+    command = [
+        sys.executable,
+        "-m",
+        "jupyterlab",
+        *(f"--{name}={value}" for name, value in options.items()),
+    ]
     log = home / "server.log"
     with log.open("w") as output:
-        server = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT, cwd=folder)
+        server = subprocess.Popen(
+            command, env=environment, stdout=output, stderr=subprocess.STDOUT, cwd=folder
+        )
     address = f"http://127.0.0.1:{port}"
     try:
         wait_until_it_answers(server, f"{address}/api/status?token={token}", log)
@@ -264,7 +303,9 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def wait_until_it_answers(server: subprocess.Popen[bytes], address: str, log: Path, timeout_s: float = 60) -> None:
+def wait_until_it_answers(
+    server: subprocess.Popen[bytes], address: str, log: Path, timeout_s: float = 60
+) -> None:
     """Wait for the server's first answer; a server that ends, or stays silent, fails with its log."""
     end = time.monotonic() + timeout_s
     while time.monotonic() < end and server.poll() is None:

@@ -39,7 +39,9 @@ OUTPUT = """index => {
   if (cell.model.type !== "code" || !cell.model.sharedModel.getSource().trim()) return true;
   return cell.model.executionCount > 0 && cell.model.executionState !== "running";
 }"""
-HAS_WIDGET = "index => jupyterapp.shell.currentWidget.content.widgets[index].node.querySelector('.labkit')"
+HAS_WIDGET = (
+    "index => jupyterapp.shell.currentWidget.content.widgets[index].node.querySelector('.labkit')"
+)
 
 
 def at(page, place):
@@ -104,7 +106,9 @@ def test_keys_that_run_a_cell_run_the_widget_s(page):
         page.wait_for_function(f"before => {COUNTS}[{BITS}] > before", arg=max(before))
         page.wait_for_function(HAS_WIDGET, arg=BITS)
         after = page.evaluate(COUNTS)
-        assert [now for i, now in enumerate(after) if i != BITS] == [then for i, then in enumerate(before) if i != BITS]
+        assert [now for i, now in enumerate(after) if i != BITS] == [
+            then for i, then in enumerate(before) if i != BITS
+        ]
     enter(page, QUESTION)  # Alt+Enter runs it and begins a new cell below
     before = page.evaluate(SOURCES)
     press(page, "Alt+Enter")
@@ -119,11 +123,15 @@ def test_ctrl_s_saves_and_the_focus_stays(notebook, lab, page):
     enter(page, BITS)
     saved = lab.folder / "keys.ipynb"
     page.evaluate("jupyterapp.shell.currentWidget.context.model.setMetadata('by_key', 'control s')")
-    page.evaluate("addEventListener('keydown', (e) => setTimeout(() => (window.pageKept = e.defaultPrevented)), true)")
+    page.evaluate(
+        "addEventListener('keydown', (e) => setTimeout(() => (window.pageKept = e.defaultPrevented)), true)"
+    )
     press(page, "Control+s")
     page.wait_for_function("() => !jupyterapp.shell.currentWidget.context.model.dirty")
     assert nbformat.read(saved, 4).metadata["by_key"] == "control s"
-    page.wait_for_function("() => window.pageKept === true")  # the browser does not save the page as well
+    page.wait_for_function(
+        "() => window.pageKept === true"
+    )  # the browser does not save the page as well
     at(page, f"widget {BITS} command")
 
 
@@ -203,7 +211,9 @@ def test_another_host_handles_only_the_notebooks_own_keys(browser):
 def lesson(name):
     """A lesson as it is handed out, and its sources with the solutions filled in."""
     source = build.lesson(name)
-    return [nbformat.reads(build.text_of(form(source)), 4) for form in (build.learners, build.solved)]
+    return [
+        nbformat.reads(build.text_of(form(source)), 4) for form in (build.learners, build.solved)
+    ]
 
 
 def run(page, index):
@@ -225,14 +235,23 @@ def visit(page, index):
     press(page, "ArrowDown")
 
 
-WIDGETS = "predict|BitExplorer|NumberLine|GradientZoom|ScalerPresets|CastPasses|PatientWall|Workbench"
+WIDGETS = (
+    "predict|BitExplorer|NumberLine|GradientZoom|ScalerPresets|CastPasses|PatientWall|Workbench"
+)
 WIDGET = re.compile(rf"^({WIDGETS})\(", re.MULTILINE)
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "name",
-    ["01_numbers", "04_seeing_gradients", "09_frameworks", "09b_many_workers", "10_clinic", "11b_eight_and_four_bits"],
+    [
+        "01_numbers",
+        "04_seeing_gradients",
+        "09_frameworks",
+        "09b_many_workers",
+        "10_clinic",
+        "11b_eight_and_four_bits",
+    ],
 )
 def test_a_lesson_by_keyboard_alone(lab, name):
     learners, solved = lesson(name)
@@ -254,9 +273,13 @@ def test_a_lesson_by_keyboard_alone(lab, name):
     assert [s for s in sources if s] == expected
     assert len(sources) == nb.cells() <= len(expected) + 1  # running the last cell begins a new one
     replies = page.locator(".lk-reply").all_inner_texts()
-    assert len(replies) == sum(bool(re.search("^predict\\(", cell.source, re.MULTILINE)) for cell in learners.cells)
+    assert len(replies) == sum(
+        bool(re.search("^predict\\(", cell.source, re.MULTILINE)) for cell in learners.cells
+    )
     assert all(re.match("Yes|Not quite", reply) for reply in replies)
     summaries = page.locator(".labkit-grade > div:last-child").all_inner_texts()
-    assert len(summaries) == sum(a.source != b.source for a, b in zip(learners.cells, solved.cells, strict=True))
+    assert len(summaries) == sum(
+        a.source != b.source for a, b in zip(learners.cells, solved.cells, strict=True)
+    )
     assert all(summary.startswith("Solved.") for summary in summaries), summaries
     lab.close(nb)

@@ -68,7 +68,11 @@ def test_a_learner_switches_scaling_on_and_sees_the_curves_part_and_meet(live):
     live.until("d.step >= 90")
     live.until("d.phase === 'finished'")
     end = live.data()
-    drawn = {step: (loss, fp32, scale) for step, loss, fp32, scale, _ in live.page.evaluate("window.drawn") if step}
+    drawn = {
+        step: (loss, fp32, scale)
+        for step, loss, fp32, scale, _ in live.page.evaluate("window.drawn")
+        if step
+    }
 
     loss, fp32, scale = drawn[max(step for step in drawn if step <= 40)]
     assert scale == 1
@@ -80,7 +84,9 @@ def test_a_learner_switches_scaling_on_and_sees_the_curves_part_and_meet(live):
     assert ratios[-1] < 0.85 * max(ratios)
     assert re.fullmatch(r"\d+: scaling on, 2\^10", end["marks"])
     said = live.notebook.said("live")
-    assert said.startswith("Finished at step 120, after one change: FP16 with a static scale of 2^10 has Dice")
+    assert said.startswith(
+        "Finished at step 120, after one change: FP16 with a static scale of 2^10 has Dice"
+    )
     assert live.pixels("fp16", 0.7, 0.9) > 100
     assert live.pixels("fp32", 0.7, 0.9) > 50
 
@@ -95,7 +101,9 @@ def test_a_page_that_is_loaded_again_shows_the_whole_run_and_the_theme(live):
     live.choose("dynamic")
     live.notebook.theme("JupyterLab Dark")
     live.until("d.phase === 'finished'")
-    assert live.pixels("fp16", 0.06, 0.2) > 50  # the first steps, which this page has never seen happen
+    assert (
+        live.pixels("fp16", 0.06, 0.2) > 50
+    )  # the first steps, which this page has never seen happen
 
 
 BENCH = "from labkit.widgets import Workbench\nbench = Workbench('segmentation_small', 'FP16 static', steps=60)\nbench"
@@ -129,10 +137,14 @@ def test_a_learner_forks_a_live_run_and_sees_two_curves_part(bench):
 
     end = bench.data()
     assert (int(end["step"]), int(end["fork"]), int(end["origin"])) == (60, 50, 10)
-    assert float(end["forkLoss"]) > 1.1 * float(end["loss"])  # without a scale it loses its gradients
+    assert float(end["forkLoss"]) > 1.1 * float(
+        end["loss"]
+    )  # without a scale it loses its gradients
     assert bench.pixels("fp16", 0.2, 0.9, 0.45) > 1.4 * one_curve
     assert "The fork (scaling off) left it after step 10" in bench.notebook.said("workbench")
-    run, fork = bench.notebook.python("[[s.loss for s in bench.history], [s.loss for s in bench.forked]]")
+    run, fork = bench.notebook.python(
+        "[[s.loss for s in bench.history], [s.loss for s in bench.forked]]"
+    )
     assert run[-1] == pytest.approx(float(end["loss"]), rel=1e-6)
     assert fork[-1] == pytest.approx(float(end["forkLoss"]), rel=1e-6)
 
@@ -175,7 +187,9 @@ RUNNING = ".labkit-live[data-phase=running]:not([data-step='0'])"
 @pytest.fixture(scope="module")
 def endless(lab):
     """A notebook whose one cell shows a live training, which runs; all that were made are in `made`."""
-    with lab.shown(["made = []", f"{LIVE.replace('LiveTraining(', 'made.append(LiveTraining(')})\nmade[-1]"]) as nb:
+    with lab.shown(
+        ["made = []", f"{LIVE.replace('LiveTraining(', 'made.append(LiveTraining(')})\nmade[-1]"]
+    ) as nb:
         nb.page.locator(".labkit-live [data-button=start]").click()
         nb.page.wait_for_selector(RUNNING)
         yield nb
@@ -193,11 +207,15 @@ def test_a_training_whose_cell_is_moved_goes_on(endless):
 
 def test_interrupt_pauses_a_training_and_stops_a_cell_as_ever(endless):
     endless.page.evaluate("jupyterapp.commands.execute('notebook:interrupt-kernel')")
-    endless.page.wait_for_selector(".labkit-live[data-phase=paused] [role=alert]:has-text('kernel was interrupted')")
+    endless.page.wait_for_selector(
+        ".labkit-live[data-phase=paused] [role=alert]:has-text('kernel was interrupted')"
+    )
     endless.page.locator(".labkit-live [data-button=start]").click()
     endless.page.wait_for_selector(RUNNING)
     kernel = "jupyterapp.shell.currentWidget.sessionContext.session.kernel"
-    endless.page.evaluate(f"void {kernel}.requestExecute({{code: 'import time; began = True; time.sleep(60)'}})")
+    endless.page.evaluate(
+        f"void {kernel}.requestExecute({{code: 'import time; began = True; time.sleep(60)'}})"
+    )
     endless.page.wait_for_function(f"{kernel}.status === 'busy'")
     endless.page.evaluate("jupyterapp.commands.execute('notebook:interrupt-kernel')")
     assert endless.python("str(made[0].phase)", timeout_s=30) == "running"
@@ -230,12 +248,16 @@ def test_a_training_with_a_bar_stops_when_hidden_or_interrupted(lab):
     with lab.shown([BAR, NEW_BAR, "# the last cell"]) as nb:
         for end in ("notebook:run-cell", "notebook:interrupt-kernel"):
             nb.page.locator(".labkit-training-bar button").click()
-            nb.page.wait_for_selector(".labkit-training-bar[data-phase=running]:not([data-done='0'])")
+            nb.page.wait_for_selector(
+                ".labkit-training-bar[data-phase=running]:not([data-done='0'])"
+            )
             nb.page.evaluate("jupyterapp.shell.currentWidget.content.activeCellIndex = 1")
             running = nb.python("len(made) - 1")
             nb.page.evaluate(f"jupyterapp.commands.execute('{end}')")
             nb.until(f"made[{running}].phase == 'stopped'")
-            nb.page.wait_for_selector(f".labkit-training-bar[data-phase={'ready' if 'run' in end else 'stopped'}]")
+            nb.page.wait_for_selector(
+                f".labkit-training-bar[data-phase={'ready' if 'run' in end else 'stopped'}]"
+            )
 
 
 EACH_KIND = [
@@ -252,12 +274,19 @@ CURE = "To mend it: `jupyter labextension enable anywidget`, then restart Jupyte
 def test_each_widget_says_why_and_the_cure(browser, tmp_path):
     config = tmp_path / "labconfig" / "page_config.json"
     config.parent.mkdir()
-    config.write_text(json.dumps({"disabledExtensions": {"anywidget": True}}))  # as `jupyter labextension disable` does
-    with serving(tmp_path) as server, Lab(server, browser).shown(EACH_KIND, "div[role=note]") as notebook:
+    config.write_text(
+        json.dumps({"disabledExtensions": {"anywidget": True}})
+    )  # as `jupyter labextension disable` does
+    with (
+        serving(tmp_path) as server,
+        Lab(server, browser).shown(EACH_KIND, "div[role=note]") as notebook,
+    ):
         page = notebook.page
         notes = page.locator("div[role=note]").all_inner_texts()
         assert [note.split("\n\n") for note in notes] == [[WHY, CURE]] * 3
         picture = page.locator("div[role=note] + img")
         assert picture.evaluate("img => img.complete && img.naturalWidth > 400")
-        assert "switched off in the server" in page.locator(".jp-OutputArea").first.inner_text()  # the doctor's line
+        assert (
+            "switched off in the server" in page.locator(".jp-OutputArea").first.inner_text()
+        )  # the doctor's line
         assert page.locator("text=Error displaying widget").count() == 0

@@ -32,7 +32,9 @@ MARKS = """(canvas) => {
 
 @pytest.fixture(scope="module")
 def notebook(lab):
-    with lab.shown(CELLS, ".be-bit", ".nl-handle", ".sw-table td:not(:empty)", height=1500) as notebook:
+    with lab.shown(
+        CELLS, ".be-bit", ".nl-handle", ".sw-table td:not(:empty)", height=1500
+    ) as notebook:
         yield notebook
 
 
@@ -45,17 +47,23 @@ def page(notebook):
         "line": "format=FP16, scale='log', x=0.1, rounding=Rounding.NEAREST_EVEN",
         "swallowed": "weight=1.0, update=2.0**-12",
     }.items():
-        notebook.python(f"[setattr({name}, trait, value) for trait, value in dict({traits}).items()]")
+        notebook.python(
+            f"[setattr({name}, trait, value) for trait, value in dict({traits}).items()]"
+        )
     notebook.python("line.whole()")
     notebook.page.wait_for_selector('.labkit-bits[data-code="0x3c00"]')
-    notebook.page.wait_for_selector('.labkit-number-line[data-x="0.1"]:has(option[value=FP16]:checked)')
+    notebook.page.wait_for_selector(
+        '.labkit-number-line[data-x="0.1"]:has(option[value=FP16]:checked)'
+    )
     notebook.until_said("swallowed", "2^-12 should take the weight from 1 ")
     return notebook.page
 
 
 def test_all_follows_at_once_while_the_kernel_is_busy(lab, notebook, page):
     go = lab.folder / "go-bits"
-    notebook.kernel.execute(f"import pathlib, time\nwhile not pathlib.Path({str(go)!r}).exists(): time.sleep(0.01)")
+    notebook.kernel.execute(
+        f"import pathlib, time\nwhile not pathlib.Path({str(go)!r}).exists(): time.sleep(0.01)"
+    )
     bits = [page.locator(f".be-bit[data-bit='{number}']") for number in (0, 1)]
     for number in (0, 1, 0):
         bits[number].click()
@@ -87,7 +95,10 @@ def test_zooming_in_shows_single_numbers(notebook, page):
     notebook.until("0.099 < line.window[0] < 0.1 < line.window[1] < 0.101")
     low = notebook.python("line.window[0]")
     canvas(page).focus()
-    for key, moved in (("ArrowRight", f"line.window[0] > {low}"), ("Home", "line.window[1] > 65504")):
+    for key, moved in (
+        ("ArrowRight", f"line.window[0] > {low}"),
+        ("Home", "line.window[1] > 65504"),
+    ):
         notebook.press(key)
         notebook.until(moved)
 

@@ -58,28 +58,43 @@ def test_a_number_is_typed_or_slid_and_compared_with_the_true_one(lab):
     with lab.shown(NUMBERS, ".labkit-grade", height=800) as notebook:
         page = notebook.page
         page.wait_for_function("document.querySelectorAll('.labkit-predict').length === 3")
-        assert page.locator(".labkit-grade").is_visible(), "what a check says does not wait for predictions"
+        assert page.locator(".labkit-grade").is_visible(), (
+            "what a check says does not wait for predictions"
+        )
         typed, slid, long = page.locator(".labkit-predict").all()
-        assert long.locator(".lk-mark").evaluate_all(APART), "the unit of its numbers is a word, 'times'"
+        assert long.locator(".lk-mark").evaluate_all(APART), (
+            "the unit of its numbers is a word, 'times'"
+        )
 
-        field, commit = typed.get_by_role("textbox", name="Your number, from 1 to 1e12"), typed.get_by_role("button")
+        field, commit = (
+            typed.get_by_role("textbox", name="Your number, from 1 to 1e12"),
+            typed.get_by_role("button"),
+        )
         assert commit.is_disabled()
         field.press_sequentially("2^60")
         assert typed.get_by_role("alert").inner_text() == "Write a number from 1 to 1e12."
         assert commit.is_disabled()
         field.fill("1,024")
-        assert typed.get_by_role("slider").get_attribute("aria-valuetext") == "1,000"  # the line has two digits
+        assert (
+            typed.get_by_role("slider").get_attribute("aria-valuetext") == "1,000"
+        )  # the line has two digits
         field.press("Enter")
-        typed.locator(".lk-reply:text-matches('^Not quite: you said 1,024, it was 4,190,000: ')").wait_for()
+        typed.locator(
+            ".lk-reply:text-matches('^Not quite: you said 1,024, it was 4,190,000: ')"
+        ).wait_for()
         assert typed.locator(".lk-mark[data-kind=guess]").inner_text() == "you: 1,024"
 
-        line = slid.get_by_role("slider", name="Your number on a logarithmic line from 1e-4% to 10%")
+        line = slid.get_by_role(
+            "slider", name="Your number on a logarithmic line from 1e-4% to 10%"
+        )
         line.focus()
         notebook.press("Home", "PageUp")
         assert slid.get_by_role("textbox").input_value() == "0.001"
         notebook.press("End")
         slid.get_by_role("button", name="Commit").press("Enter")
-        slid.locator(".lk-reply:focus:has-text('you said 10%, it was 0.0244%: 410 times less.')").wait_for()
+        slid.locator(
+            ".lk-reply:focus:has-text('you said 10%, it was 0.0244%: 410 times less.')"
+        ).wait_for()
         assert not line.is_visible()
 
 
@@ -101,7 +116,9 @@ def test_a_link_opens_the_glossary_and_the_next_one_leads_to_its_word(lab):
     for name in ("significand", "ulp", "subnormal"):
         notebook.page.evaluate("id => jupyterapp.shell.activateById(id)", own)
         notebook.page.locator("a[href*='glossary']", has_text=name).first.click()
-        notebook.page.wait_for_function("() => jupyterapp.shell.currentWidget.title.label === 'glossary.ipynb'")
+        notebook.page.wait_for_function(
+            "() => jupyterapp.shell.currentWidget.title.label === 'glossary.ipynb'"
+        )
         if name != "significand":
             notebook.page.wait_for_function(SEEN, arg=name)
     lab.close(notebook)

@@ -30,7 +30,9 @@ def test_a_game_by_keyboard_hides_the_window_until_it_is_over(lab):
         notebook.press("PageDown", "Space")
         notebook.until_data("beat-scaler", "d.phase === 'finished'")
         assert game.get_attribute("data-scale") == "13"
-        assert notebook.python("{step.scale for step in game.duel.yours.steps}") <= {2.0**k for k in (13, 16, 17, 18)}
+        assert notebook.python("{step.scale for step in game.duel.yours.steps}") <= {
+            2.0**k for k in (13, 16, 17, 18)
+        }
         assert all(marks(colour) > 20 for colour in ("overflowed", "underflowed"))
         assert notebook.said("beat-scaler") == notebook.python("game.sentence")
 
@@ -49,14 +51,42 @@ CELLS = {
     "beat-scaler": "BeatTheScaler(steps=30)",
     "training-bar": "TrainingBar(TASKS['digits'], RECIPES['FP16'], steps=200, device='cpu')",
 }
-ACTED_ON = {"button", "slider", "radio", "checkbox", "switch", "combobox", "textbox", "link", "DisclosureTriangle"}
+ACTED_ON = {
+    "button",
+    "slider",
+    "radio",
+    "checkbox",
+    "switch",
+    "combobox",
+    "textbox",
+    "link",
+    "DisclosureTriangle",
+}
 REGIONS = {"group", "radiogroup", "region", "form", "table"}
 ORDER = {  # what is met on the way down, first to last
     "predict": ["radiogroup Choices", "button Commit"],
-    "underflow": ["status", "slider Loss scale", "image How many activation gradients", "radiogroup Layer"],
+    "underflow": [
+        "status",
+        "slider Loss scale",
+        "image How many activation gradients",
+        "radiogroup Layer",
+    ],
     "scaler-timeline": ["slider growth_interval", "status", "image The loss scale of each step"],
-    "scaler-presets": ["radiogroup Scalers", "table", "status", "slider Lens from step", "image A few steps"],
-    "live": ["button Start", "radiogroup Loss scaling", "slider Scale", "switch", "status", "image Loss,"],
+    "scaler-presets": [
+        "radiogroup Scalers",
+        "table",
+        "status",
+        "slider Lens from step",
+        "image A few steps",
+    ],
+    "live": [
+        "button Start",
+        "radiogroup Loss scaling",
+        "slider Scale",
+        "switch",
+        "status",
+        "image Loss,",
+    ],
     "beat-scaler": ["button Start", "slider Your scale", "status", "image Your loss scale"],
     "training-bar": ["button Start", "progressbar Steps done", "status"],
 }
@@ -71,8 +101,12 @@ COUNT_NEWS = """(kind) => {
 
 @pytest.fixture(scope="module")
 def aloud(lab):
-    with lab.shown([IMPORTS, *CELLS.values()], *(f".labkit-{kind}" for kind in CELLS), height=1600) as aloud:
-        began = "[...document.querySelectorAll('.labkit[data-phase]')].every((e) => e.dataset.phase)"
+    with lab.shown(
+        [IMPORTS, *CELLS.values()], *(f".labkit-{kind}" for kind in CELLS), height=1600
+    ) as aloud:
+        began = (
+            "[...document.querySelectorAll('.labkit[data-phase]')].every((e) => e.dataset.phase)"
+        )
         aloud.page.wait_for_function(began)
         yield aloud
 
@@ -82,7 +116,9 @@ def walk(aloud, kind):
     session = aloud.page.context.new_cdp_session(aloud.page)
     session.send("Accessibility.enable")
     document = session.send("DOM.getDocument", {"depth": 0})["root"]["nodeId"]
-    root = session.send("DOM.querySelector", {"nodeId": document, "selector": f".labkit-{kind}"})["nodeId"]
+    root = session.send("DOM.querySelector", {"nodeId": document, "selector": f".labkit-{kind}"})[
+        "nodeId"
+    ]
     backend = session.send("DOM.describeNode", {"nodeId": root})["node"]["backendNodeId"]
     nodes = {node["nodeId"]: node for node in session.send("Accessibility.getFullAXTree")["nodes"]}
     session.detach()
@@ -101,9 +137,15 @@ def walk(aloud, kind):
 @pytest.mark.parametrize("kind", CELLS)
 def test_every_control_has_a_name_and_its_place_in_the_order(aloud, kind):
     met = walk(aloud, kind)
-    assert [role for role, name in met if role in ACTED_ON | {"image", "img", "progressbar"} and not name] == []
+    assert [
+        role
+        for role, name in met
+        if role in ACTED_ON | {"image", "img", "progressbar"} and not name
+    ] == []
     regions = Counter((role, name) for role, name in met if role in REGIONS)
-    assert {region: n for region, n in regions.items() if n > 1} == {}, "no two regions are called alike"
+    assert {region: n for region, n in regions.items() if n > 1} == {}, (
+        "no two regions are called alike"
+    )
     assert [role for role, name in regions if role != "table" and not name] == []
     walked = iter([f"{role.replace('img', 'image')} {name}" for role, name in met])
     missing = [wanted for wanted in ORDER[kind] if not any(re.match(wanted, one) for one in walked)]

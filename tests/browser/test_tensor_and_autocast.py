@@ -64,7 +64,12 @@ READ_PASSES = """() => [...document.querySelectorAll(".gr-table tbody tr")].map(
 
 @pytest.fixture(scope="module")
 def notebook(lab):
-    parts = (".labkit-mma .mm-row-D", ".lg-table tbody tr", ".sd-table tbody tr", ".gr-table tbody tr")
+    parts = (
+        ".labkit-mma .mm-row-D",
+        ".lg-table tbody tr",
+        ".sd-table tbody tr",
+        ".gr-table tbody tr",
+    )
     with lab.shown(CELLS, *parts, height=1700) as notebook:
         notebook.page.emulate_media(reduced_motion="reduce")
         yield notebook
@@ -74,8 +79,12 @@ def notebook(lab):
 def page(notebook):
     """The page as it is first seen, and the kernel of the same opinion."""
     notebook.settle()
-    notebook.python("[setattr(block, 'preset', preset) for preset in ('ones', '1 and small terms')]")
-    notebook.python("[setattr(block, 'gpu', 'V100'), setattr(block, 'block', 0), ledger.reset(), steps.reset()]")
+    notebook.python(
+        "[setattr(block, 'preset', preset) for preset in ('ones', '1 and small terms')]"
+    )
+    notebook.python(
+        "[setattr(block, 'gpu', 'V100'), setattr(block, 'block', 0), ledger.reset(), steps.reset()]"
+    )
     notebook.python("[setattr(steps, 'recipe_name', 'O2'), setattr(steps, 'stage', 0)]")
     notebook.until_said("mma", "The V100, block 1 of 4, aligns 4 products and C to 2^0")
     notebook.page.wait_for_function("() => !document.querySelector('.lg-moved')")
@@ -87,7 +96,9 @@ def stage(page, name):
     page.wait_for_selector(f".labkit-stages[data-stage='{name}']")
 
 
-def test_the_slider_pushes_bits_over_the_edge_and_the_focus_stays_on_a_gpu_that_has_other_blocks(notebook, page):
+def test_the_slider_pushes_bits_over_the_edge_and_the_focus_stays_on_a_gpu_that_has_other_blocks(
+    notebook, page
+):
     lines = page.evaluate(READ_LINES)
     assert [line["name"] for line in lines] == ["C", *(f"a{i}·b{i}" for i in range(4)), "sum", "D"]
     assert [line["cut"].strip() for line in lines] == ["", "1", "1", "1", "1", "", ""]
@@ -99,8 +110,12 @@ def test_the_slider_pushes_bits_over_the_edge_and_the_focus_stays_on_a_gpu_that_
     notebook.until_said("mma", "After all 4 blocks D = 1, where the exact sum is 1 + 2^-26")
     assert notebook.python("block.knob") == -30
     falling = page.locator(".mm-falling")
-    assert [bits.strip() for bits in falling.all_inner_texts()] == ["0000001"] * 4, "what comes over the edge falls"
-    assert falling.first.evaluate("bits => getComputedStyle(bits).animationName") == "none", "reduced motion"
+    assert [bits.strip() for bits in falling.all_inner_texts()] == ["0000001"] * 4, (
+        "what comes over the edge falls"
+    )
+    assert falling.first.evaluate("bits => getComputedStyle(bits).animationName") == "none", (
+        "reduced motion"
+    )
     assert page.evaluate(EDGE_IS_RIGHT)
     page.locator(".mm-gpus input:checked").focus()
     for gpu in ("T4", "A100"):
@@ -133,7 +148,15 @@ def test_dtypes_flow_and_an_operation_is_moved_with_the_arrow_keys(notebook, pag
 def test_eight_stages_with_the_arrow_keys(notebook, page):
     page.locator(".sd-strip input:checked").focus()
     seen = [notebook.said("stages")]
-    for name in ("forward", "loss", "scaled backward", "unscale", "check for inf", "step", "copy back"):
+    for name in (
+        "forward",
+        "loss",
+        "scaled backward",
+        "unscale",
+        "check for inf",
+        "step",
+        "copy back",
+    ):
         notebook.press("ArrowRight")
         stage(page, name)
         seen.append(notebook.said("stages"))
@@ -171,7 +194,9 @@ def test_the_passes_are_walked_and_played(notebook, page):
     assert [row["casts"] for row in seen] == [2, 2, 0, 0, 1, 2, 2]
     assert [row["gone"] for row in seen] == [0, 1, 0, 0, 0, 1, 0]
     knots = [page.locator(f".gr-knot{out}").count() for out in (":not(.gr-out)", ".gr-out")]
-    assert (page.locator(".gr-node").count(), knots) == (7, [7, 2]), "what the table strikes out is not in the graph"
+    assert (page.locator(".gr-node").count(), knots) == (7, [7, 2]), (
+        "what the table strikes out is not in the graph"
+    )
     page.get_by_role("button", name="Play").click()  # from the end: from the beginning
     notebook.until("3 <= passes.position < 35")
     page.get_by_role("button", name="Pause").click()

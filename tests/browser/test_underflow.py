@@ -32,7 +32,9 @@ FOCUS = "document.activeElement.textContent"
 
 @pytest.fixture(scope="module")
 def notebook(lab):
-    with lab.shown(CELLS, ".labkit-underflow .uf-share[data-share]", ".labkit-zoom", height=1250) as notebook:
+    with lab.shown(
+        CELLS, ".labkit-underflow .uf-share[data-share]", ".labkit-zoom", height=1250
+    ) as notebook:
         yield notebook
 
 
@@ -41,7 +43,9 @@ def page(notebook):
     """The page with the slider at 2^0 on all layers together, and the kernel of the same opinion."""
     notebook.settle()
     notebook.python("[setattr(w, 'log2_scale', 0), setattr(w, 'layer', ALL_LAYERS)]")
-    notebook.page.wait_for_function("document.querySelector('.uf-value').textContent.trim().endsWith('= 1')")
+    notebook.page.wait_for_function(
+        "document.querySelector('.uf-value').textContent.trim().endsWith('= 1')"
+    )
     notebook.page.wait_for_selector(".lk-head:has-text('all layers together')")
     return notebook.page
 
@@ -60,7 +64,14 @@ def test_keys_and_drags_of_slider_and_histogram_move_numbers_and_pixels(notebook
     assert lost > 1000
     slider = page.locator(".labkit-underflow input[type=range]")
     slider.focus()
-    for key, there in (("End", 30), ("Home", 0), ("PageUp", 5), ("PageUp", 10), ("ArrowUp", 11), ("ArrowLeft", 10)):
+    for key, there in (
+        ("End", 30),
+        ("Home", 0),
+        ("PageUp", 5),
+        ("PageUp", 10),
+        ("ArrowUp", 11),
+        ("ArrowLeft", 10),
+    ):
         notebook.press(key)
         notebook.until(f"w.log2_scale == {there}")
     assert slider.get_attribute("aria-valuetext").startswith("2^10 = ")
@@ -91,9 +102,13 @@ def test_keys_and_drags_of_slider_and_histogram_move_numbers_and_pixels(notebook
     notebook.until("w.log2_scale == 14")
 
 
-def test_one_slider_leads_from_the_network_to_the_bits_and_times_two_moves_the_exponent(notebook, page):
+def test_one_slider_leads_from_the_network_to_the_bits_and_times_two_moves_the_exponent(
+    notebook, page
+):
     notebook.settle()
-    distance, scale = (notebook.widget("zoom").get_by_role("slider", name=name) for name in ("Zoom", "Scale"))
+    distance, scale = (
+        notebook.widget("zoom").get_by_role("slider", name=name) for name in ("Zoom", "Scale")
+    )
     double = page.get_by_role("button", name="× 2")
     page.evaluate(COUNT_MOVES)
     distance.focus()
@@ -149,4 +164,6 @@ def test_a_tour_is_walked_by_keyboard_and_esc_closes_it_first(notebook, page):
         assert page.evaluate(FOCUS) == f"Tour in {steps} steps"
         assert root.evaluate(RINGED) == 0
         notebook.press("Escape")
-        assert page.evaluate("document.activeElement.closest('.labkit') === null"), "the next Esc leaves the widget"
+        assert page.evaluate("document.activeElement.closest('.labkit') === null"), (
+            "the next Esc leaves the widget"
+        )

@@ -167,7 +167,9 @@ def test_both_themes_are_read(notebook):
     for theme in ("Light", "Dark"):
         notebook.theme(f"JupyterLab {theme}")
         notebook.page.wait_for_function(f"({CONTRASTS})().every(([, contrast]) => contrast >= 4)")
-        colours[theme] = notebook.page.locator(".labkit").first.evaluate("root => getComputedStyle(root).color")
+        colours[theme] = notebook.page.locator(".labkit").first.evaluate(
+            "root => getComputedStyle(root).color"
+        )
     assert colours["Light"] != colours["Dark"], "the widgets follow the theme"
     notebook.theme("JupyterLab Light")
 
@@ -179,7 +181,9 @@ def test_an_exported_page_needs_no_network(notebook, lab):
     page.on("request", lambda request: asked.append(request.url))
     page.goto(to_html(lab.folder / "widgets.ipynb").as_uri())
     assert [url for url in asked if url.startswith("http")] == []
-    pictures = page.locator(".jp-OutputArea img").evaluate_all("all => all.map((img) => img.naturalWidth)")
+    pictures = page.locator(".jp-OutputArea img").evaluate_all(
+        "all => all.map((img) => img.naturalWidth)"
+    )
     assert len(pictures) >= 4
     assert min(pictures) > 300
     shown = page.locator(".jp-OutputArea").evaluate_all(SHOWN)
@@ -204,20 +208,27 @@ def test_a_dead_kernel_is_reported_and_the_notebook_recovers_when_run_again(note
     assert len(notices) == page.locator(".labkit").count()
     assert all("is gone" in notice and CURE in notice for notice in notices)
     assert page.evaluate(STILL_ALIVE) == 0
-    assert "labkit-number-line" in page.evaluate("document.activeElement.className"), "the focus was dropped"
+    assert "labkit-number-line" in page.evaluate("document.activeElement.className"), (
+        "the focus was dropped"
+    )
 
     page.goto(page.url.replace("&reset", ""))
-    page.wait_for_function("n => document.querySelectorAll('.labkit > .lk-saved').length === n", arg=len(notices))
+    page.wait_for_function(
+        "n => document.querySelectorAll('.labkit > .lk-saved').length === n", arg=len(notices)
+    )
     assert page.evaluate(RUNS) == runs, "what trained stands as it was left"
     page.locator(".labkit-bits .be-bit[data-bit='0']").focus()
     before = page.locator(".labkit-bits .lk-sentence").first.get_attribute("data-text")
     page.keyboard.press("Space")
     page.wait_for_function(
-        "was => document.querySelector('.labkit-bits .lk-sentence').dataset.text !== was", arg=before
+        "was => document.querySelector('.labkit-bits .lk-sentence').dataset.text !== was",
+        arg=before,
     )
     page.wait_for_function(IDLE)
     for index in (0, 1 + ORDER.index(name)):
         page.evaluate("i => (jupyterapp.shell.currentWidget.content.activeCellIndex = i)", index)
         page.evaluate("jupyterapp.commands.execute('notebook:run-cell')")
-    page.wait_for_function("words => document.querySelector('.lk-reply')?.textContent === words", arg=answer)
+    page.wait_for_function(
+        "words => document.querySelector('.lk-reply')?.textContent === words", arg=answer
+    )
     assert page.locator(".labkit-predict button:visible").count() == 0, "what was committed stays"

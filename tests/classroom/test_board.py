@@ -27,28 +27,52 @@ def commit(folder: Path, learner: str, id: str, answer: str) -> None:
 
 @pytest.fixture
 def room(tmp_path: Path) -> Path:
-    for learner, answer in (("ada", "about a quarter"), ("Zoë", "about a quarter"), ("bob", "about three quarters")):
+    for learner, answer in (
+        ("ada", "about a quarter"),
+        ("Zoë", "about a quarter"),
+        ("bob", "about three quarters"),
+    ):
         commit(tmp_path, learner, QUESTION, answer)
     return tmp_path
 
 
-def test_a_learner_counts_once_with_the_last_answer_and_words_of_ones_own_do_not(room: Path) -> None:
+def test_a_learner_counts_once_with_the_last_answer_and_words_of_ones_own_do_not(
+    room: Path,
+) -> None:
     commit(room, "bob", QUESTION, "about a quarter")
     commit(room, "eve", QUESTION, "<script>alert(1)</script>")
     commit(room, "eve", "no.such", "x")
     (found,) = guesses(room)
-    assert dict(found["bars"]) == {"about one in a thousand": 0, "about a quarter": 3, "about three quarters": 0}
+    assert dict(found["bars"]) == {
+        "about one in a thousand": 0,
+        "about a quarter": 3,
+        "about three quarters": 0,
+    }
     assert not any(name in json.dumps(found) for name in ("ada", "bob", "Zoë", "eve", "script"))
 
 
 def test_numbers_are_counted_by_their_power_of_ten_and_what_is_none_is_not(tmp_path: Path) -> None:
-    for learner, answer in (("a", "0.02"), ("b", "0.05"), ("c", "3"), ("d", "nan"), ("e", "-1"), ("f", "much")):
+    for learner, answer in (
+        ("a", "0.02"),
+        ("b", "0.05"),
+        ("c", "3"),
+        ("d", "nan"),
+        ("e", "-1"),
+        ("f", "much"),
+    ):
         commit(tmp_path, learner, RULER, answer)
     assert guesses(tmp_path)[0]["bars"] == [("0.01 to 0.1", 2), ("1 to 10", 1)]
 
 
-def test_both_times_of_the_quiz_are_counted_question_by_question_without_names(tmp_path: Path) -> None:
-    answers = {"ada": ("2049", "2048"), "bob": ("2048", "2050"), "cleo": ("I do not know", "2048"), "dan": ("2048", "")}
+def test_both_times_of_the_quiz_are_counted_question_by_question_without_names(
+    tmp_path: Path,
+) -> None:
+    answers = {
+        "ada": ("2049", "2048"),
+        "bob": ("2048", "2050"),
+        "cleo": ("I do not know", "2048"),
+        "dan": ("2048", ""),
+    }
     for learner, both in answers.items():
         for kind, answer in zip(("before", "after"), both, strict=True):
             append_answer(tmp_path / learner / NAME, kind, "odd", answer)
@@ -59,7 +83,9 @@ def test_both_times_of_the_quiz_are_counted_question_by_question_without_names(t
     assert (tiny["before"], tiny["after"]) == ((0, 0), (1, 1))
     whole = report([], sorted(tmp_path.glob(f"*/{NAME}"))).decode()
     assert "No prediction of these lessons was answered." in whole
-    text = re.findall("Before and after.*?</table>", whole, re.DOTALL)[0].replace("\N{NO-BREAK SPACE}", " ")
+    text = re.findall("Before and after.*?</table>", whole, re.DOTALL)[0].replace(
+        "\N{NO-BREAK SPACE}", " "
+    )
     assert "<td>2 of 4 (50%)</td><td>2 of 3 (67%)</td><td>2</td><td>1</td>" in text
     assert "<td>no answer</td><td>1 of 1 (100%)</td>" in text
     assert not any(learner in text for learner in (*answers, "eve"))
@@ -87,8 +113,12 @@ def test_the_leader_board_comes_from_graded_rows_of_what_is_handed_in(tmp_path: 
     journal.begin(1)
     journal.all_rows(["ada"])
     journal.end()
-    assert [name for _, name, *_ in leaders(path)] == ["ada"], "what is no longer handed in is not kept"
-    (tmp_path / "own.json").write_text('{"schema": "labkit.leader_board/1", "name": "eve", "points": 24}')
+    assert [name for _, name, *_ in leaders(path)] == ["ada"], (
+        "what is no longer handed in is not kept"
+    )
+    (tmp_path / "own.json").write_text(
+        '{"schema": "labkit.leader_board/1", "name": "eve", "points": 24}'
+    )
     with pytest.raises(ValueError, match="expected the log that `labkit grade --changed` writes"):
         leaders(tmp_path / "own.json")
 

@@ -26,7 +26,9 @@ from labkit.records.journal import NAME, append_answer, entries, last_answers
 from tests.grading.hand_ins import NOTEBOOK, notebook, put, solved, starter
 from tests.slowness import slowness
 
-LINUX = pytest.mark.skipif(sys.platform != "linux", reason="signals, walls and small disks are Linux's")
+LINUX = pytest.mark.skipif(
+    sys.platform != "linux", reason="signals, walls and small disks are Linux's"
+)
 RUN = "import sys; from labkit.cli import main; sys.exit(main())"
 
 
@@ -37,14 +39,27 @@ def hand_in(folder: Path, name: str, **changed: str) -> Path:
 # --- clocks ---
 
 
-def test_a_clock_that_is_set_back_between_two_answers_leaves_the_later_one_the_last(tmp_path: Path) -> None:
+def test_a_clock_that_is_set_back_between_two_answers_leaves_the_later_one_the_last(
+    tmp_path: Path,
+) -> None:
     journal = tmp_path / NAME
-    for answer, when in (("first", "2026-11-22T10:00:00+00:00"), ("second", "2026-11-22T09:00:00+00:00")):
-        line = {"kind": "exercise", "id": "scaling.clip", "answer": answer, "points": len(answer), "when": when}
+    for answer, when in (
+        ("first", "2026-11-22T10:00:00+00:00"),
+        ("second", "2026-11-22T09:00:00+00:00"),
+    ):
+        line = {
+            "kind": "exercise",
+            "id": "scaling.clip",
+            "answer": answer,
+            "points": len(answer),
+            "when": when,
+        }
         with journal.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
     assert last_answers(journal, "exercise") == {"scaling.clip": "second"}
-    assert minutes_of("scaling.clip", [journal]) == [], "minutes that cannot be are unknown, and not less than none"
+    assert minutes_of("scaling.clip", [journal]) == [], (
+        "minutes that cannot be are unknown, and not less than none"
+    )
 
 
 def test_an_impossible_deadline_is_refused(tmp_path: Path) -> None:
@@ -98,10 +113,16 @@ def test_one_of_many_gets_the_lock(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_second_release_puts_the_first_aside_with_what_somebody_wrote_into_it(tmp_path: Path) -> None:
+def test_a_second_release_puts_the_first_aside_with_what_somebody_wrote_into_it(
+    tmp_path: Path,
+) -> None:
     notebooks = tmp_path / "learners" / "notebooks"
     notebooks.mkdir(parents=True)
-    for name, text in (("00.ipynb", "same"), ("01.ipynb", "changed"), ("06.ipynb", "of another lesson")):
+    for name, text in (
+        ("00.ipynb", "same"),
+        ("01.ipynb", "changed"),
+        ("06.ipynb", "of another lesson"),
+    ):
         (notebooks / name).write_text(text)
     (tmp_path / "learners" / "fp16_lab-0.1-py3-none-any.whl").write_text("old")
     new = {"notebooks/00.ipynb": b"same", "notebooks/01.ipynb": b"new"}
@@ -123,7 +144,9 @@ def test_a_second_release_puts_the_first_aside_with_what_somebody_wrote_into_it(
 @LINUX
 @pytest.mark.slow
 @pytest.mark.timeout(600 * slowness())
-def test_a_kernel_that_is_killed_while_it_notes_answers_loses_none_that_was_acknowledged(tmp_path: Path) -> None:
+def test_a_kernel_that_is_killed_while_it_notes_answers_loses_none_that_was_acknowledged(
+    tmp_path: Path,
+) -> None:
     journal = tmp_path / NAME
     program = f"""if True:
         from pathlib import Path
@@ -133,14 +156,18 @@ def test_a_kernel_that_is_killed_while_it_notes_answers_loses_none_that_was_ackn
             print(number, flush=True)"""
     acknowledged = -1
     for wanted in (1, 7, 20):
-        kernel = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+        kernel = subprocess.Popen(
+            [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True
+        )
         assert kernel.stdout is not None
         for line in kernel.stdout:
             acknowledged = int(line)
             if acknowledged == wanted:
                 kernel.send_signal(signal.SIGKILL)
         kernel.wait()
-        assert set(map(str, range(acknowledged + 1))) <= {line["id"] for line in entries(journal, "prediction")}
+        assert set(map(str, range(acknowledged + 1))) <= {
+            line["id"] for line in entries(journal, "prediction")
+        }
     append_answer(journal, "prediction", "after", "it")
     assert entries(journal, "prediction")[-1]["id"] == "after"
 
@@ -163,7 +190,9 @@ def test_a_terminated_grader_leaves_only_whole_grades_and_resumes(tmp_path: Path
     assert list((tmp_path / "tmp").iterdir()) == []
 
     hand_in(tmp_path / "class", "bob")
-    said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, env=own).stderr
+    said = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, check=True, env=own
+    ).stderr
     assert "going on where a grading was interrupted" in said
     assert "[1/1] bob" in said
     assert (tmp_path / "g.csv").read_text(encoding="utf-8").startswith(first)
@@ -173,15 +202,33 @@ def test_a_terminated_grader_leaves_only_whole_grades_and_resumes(tmp_path: Path
 @LINUX
 @pytest.mark.slow
 @pytest.mark.timeout(1500 * slowness())
-def test_a_grader_that_is_killed_at_any_line_writes_what_it_would_have_written(tmp_path: Path) -> None:
-    for name, changed in (("ada", {}), ("Zoë Müller", {"clip": starter("scaling.clip")}), ("bob", {"advance": "1/0"})):
+def test_a_grader_that_is_killed_at_any_line_writes_what_it_would_have_written(
+    tmp_path: Path,
+) -> None:
+    for name, changed in (
+        ("ada", {}),
+        ("Zoë Müller", {"clip": starter("scaling.clip")}),
+        ("bob", {"advance": "1/0"}),
+    ):
         hand_in(tmp_path / "class", name, **changed)
-    words = ["class", "--seed", "5", "--csv", "g.csv", "--feedback", "back", "--report", "class.html"]
+    words = [
+        "class",
+        "--seed",
+        "5",
+        "--csv",
+        "g.csv",
+        "--feedback",
+        "back",
+        "--report",
+        "class.html",
+    ]
     command = [sys.executable, "-c", RUN, "grade", *words, "--gradebook", "book.csv"]
     whole = tmp_path / "whole"
     whole.mkdir()
     shutil.copytree(tmp_path / "class", whole / "class")
-    lines = subprocess.run(command, cwd=whole, capture_output=True, text=True, check=True).stderr.splitlines()
+    lines = subprocess.run(
+        command, cwd=whole, capture_output=True, text=True, check=True
+    ).stderr.splitlines()
     for stop in range(1, len(lines)):
         grading = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
         assert grading.stderr is not None
@@ -221,15 +268,26 @@ def test_on_a_disk_that_fills_up_grading_says_so_and_goes_on_when_there_is_room(
     for name in ("ada", "bob", "carl"):
         hand_in(tmp_path / "class", name)
     with small_disk(tmp_path / "disk", 64) as disk:
-        words = ["grade", str(tmp_path / "class"), "--csv", str(disk / "g.csv"), "--feedback", str(disk / "back")]
+        words = [
+            "grade",
+            str(tmp_path / "class"),
+            "--csv",
+            str(disk / "g.csv"),
+            "--feedback",
+            str(disk / "back"),
+        ]
         words += ["--changed", "--seed", "5"]
         for room in (0, 8, 16, 24, 40):  # full before, in the journal, in the table, in the pages
             (disk / "ballast").write_bytes(bytes((64 - room) << 10)[: shutil.disk_usage(disk).free])
             assert main(words) == 2, f"{room} KiB of room"
             assert "No space left" in capsys.readouterr().err
-            assert all(page.read_bytes().endswith(b"</html>\n") for page in disk.glob("back/*.html"))
+            assert all(
+                page.read_bytes().endswith(b"</html>\n") for page in disk.glob("back/*.html")
+            )
             (disk / "ballast").unlink()
         subprocess.run(["mount", "-o", "remount,size=4m", str(disk)], check=True)
         assert main(words) == 0
         assert len(list(disk.glob("back/*.html"))) == 3
-        assert (disk / "g.csv").read_text().count("ada") == (disk / "g.csv").read_text().count("carl")
+        assert (disk / "g.csv").read_text().count("ada") == (disk / "g.csv").read_text().count(
+            "carl"
+        )

@@ -44,10 +44,21 @@ def graded(student: str, exercise_id: str, answer: Callable[..., object]) -> Gra
     """A row as grading makes it, without a process."""
     exercise = EXERCISES[exercise_id]
     grade = judge(grading_cases(exercise, SEED), answers_of(grading_cases(exercise, SEED), answer))
-    return GradeRow(student, "06.ipynb", exercise_id, grade.points, grade.out_of, grade.reason, SEED, as_json(grade))
+    return GradeRow(
+        student,
+        "06.ipynb",
+        exercise_id,
+        grade.points,
+        grade.out_of,
+        grade.reason,
+        SEED,
+        as_json(grade),
+    )
 
 
-grown_too_late = next(m.answer for m in EXERCISES["scaling.advance"].mistakes if m.name == "grows one step late")
+grown_too_late = next(
+    m.answer for m in EXERCISES["scaling.advance"].mistakes if m.name == "grows one step late"
+)
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +74,9 @@ def rows() -> list[GradeRow]:
     ]
 
 
-def test_a_feedback_page_has_the_mistake_and_the_teachers_word_and_runs_nothing(rows: list[GradeRow]) -> None:
+def test_a_feedback_page_has_the_mistake_and_the_teachers_word_and_runs_nothing(
+    rows: list[GradeRow],
+) -> None:
     said = {("zoë müller", ID): TeacherComment(5.5, "Nearly <there>.")}
     marks = marks_of(rows[:2], {}, 0, said)
     text = feedback("Zoë Müller", marks, TeacherComment(None, "Good work.")).decode()
@@ -72,9 +85,14 @@ def test_a_feedback_page_has_the_mistake_and_the_teachers_word_and_runs_nothing(
     assert "5.5 of 8 points, earned 3; set by your teacher" in text
     assert "Nearly &lt;there&gt;." in text
     assert "Good work." in text
-    assert total(marks) == (5.5 + EXERCISES["recipes.epsilon"].points, 8 + EXERCISES["recipes.epsilon"].points)
+    assert total(marks) == (
+        5.5 + EXERCISES["recipes.epsilon"].points,
+        8 + EXERCISES["recipes.epsilon"].points,
+    )
     page = feedback("<b>bob</b>", marks_of(rows[4:], {}, 0, {}))
-    assert set(re.findall(rb"<\s*(script|b|link|img)\b", page, re.I)) == set(), "each < of a learner is escaped"
+    assert set(re.findall(rb"<\s*(script|b|link|img)\b", page, re.I)) == set(), (
+        "each < of a learner is escaped"
+    )
     assert not re.search(rb"<[^>]*\b(src|href)\s*=", page, re.I), "it loads nothing"
     assert b"prefers-color-scheme: dark" in page
     assert b"@media print" in page
@@ -86,16 +104,47 @@ def test_of_a_hidden_check_a_learner_reads_the_name_and_the_points_alone() -> No
     secret = replace(exercise, checks=(*others, replace(last, hidden=True)))
     paper = grading_cases(secret, SEED)
     told = as_json(judge(paper, answers_of(paper, lambda *_: ScalerState(3.0))))["checks"]
-    assert told[-1] == {"name": last.name, "points": 0, "out_of": last.points, "mark": "✗ fail", "rows": []}
+    assert told[-1] == {
+        "name": last.name,
+        "points": 0,
+        "out_of": last.points,
+        "mark": "✗ fail",
+        "rows": [],
+    }
     assert told[0]["rows"]
 
 
-def test_the_class_page_counts_shares_mistakes_guesses_time_and_names(rows: list[GradeRow], tmp_path: Path) -> None:
+def test_the_class_page_counts_shares_mistakes_guesses_time_and_names(
+    rows: list[GradeRow], tmp_path: Path
+) -> None:
     lines = [
-        {"kind": "prediction", "id": "scaling.lost", "answer": "a guess", "when": "2026-01-01T10:00:00+00:00"},
-        {"kind": "exercise", "id": ID, "answer": "x", "points": 3, "when": "2026-01-01T10:00:00+00:00"},
-        {"kind": "exercise", "id": ID, "answer": "y", "points": 8, "when": "2026-01-01T10:07:00+00:00"},
-        {"kind": "exercise", "id": ID, "answer": "z", "points": 8, "when": "2026-01-01T12:00:00+00:00"},
+        {
+            "kind": "prediction",
+            "id": "scaling.lost",
+            "answer": "a guess",
+            "when": "2026-01-01T10:00:00+00:00",
+        },
+        {
+            "kind": "exercise",
+            "id": ID,
+            "answer": "x",
+            "points": 3,
+            "when": "2026-01-01T10:00:00+00:00",
+        },
+        {
+            "kind": "exercise",
+            "id": ID,
+            "answer": "y",
+            "points": 8,
+            "when": "2026-01-01T10:07:00+00:00",
+        },
+        {
+            "kind": "exercise",
+            "id": ID,
+            "answer": "z",
+            "points": 8,
+            "when": "2026-01-01T12:00:00+00:00",
+        },
     ]
     journal = put(tmp_path / JOURNAL, "\n".join(json.dumps(line) for line in lines) + "\n")
     text = report(marks_of(rows, {}, 0, {}), [journal], ["carl handed nothing in"]).decode()
@@ -103,7 +152,10 @@ def test_the_class_page_counts_shares_mistakes_guesses_time_and_names(rows: list
     advance = text.split(f"({ID})</td>")[1].split("</tr>")[0]
     assert "1 of 3 (33%)" in advance
     assert "7 (1 known)" in advance
-    assert f"<td>2</td><td>grows one step late ({ID})</td><td>this is what comparing the tracker" in text
+    assert (
+        f"<td>2</td><td>grows one step late ({ID})</td><td>this is what comparing the tracker"
+        in text
+    )
     assert "a guess" in text
     names = text.split("a name that was not defined</h2>")[1].split("<h2>")[0]
     assert "<td>ada</td>" in names
@@ -111,10 +163,15 @@ def test_the_class_page_counts_shares_mistakes_guesses_time_and_names(rows: list
     assert "bob" not in names
 
 
-def test_lateness_costs_by_the_day_begun_and_a_teachers_points_come_last(rows: list[GradeRow]) -> None:
+def test_lateness_costs_by_the_day_begun_and_a_teachers_points_come_last(
+    rows: list[GradeRow],
+) -> None:
     late = {("ada", "06.ipynb"): 2, ("Zoë Müller", "06.ipynb"): 11}
     said = {("zoë müller", "recipes.epsilon"): TeacherComment(1.0, "")}
-    marks = {(mark.row.student, mark.row.exercise): mark.points for mark in marks_of(rows, late, 10, said)}
+    marks = {
+        (mark.row.student, mark.row.exercise): mark.points
+        for mark in marks_of(rows, late, 10, said)
+    }
     assert marks["ada", ID] == pytest.approx(6.4)
     assert marks["Zoë Müller", ID] == 0, "never less than nothing"
     assert marks["Zoë Müller", "recipes.epsilon"] == 1.0
@@ -145,9 +202,14 @@ def at(folder: Path, name: str, when: float) -> Submission:
     return Submission(Path(name).parts[0], path.name, path)
 
 
-def test_of_several_notebooks_the_last_in_time_counts_or_the_best_row_of_each_exercise(tmp_path: Path) -> None:
+def test_of_several_notebooks_the_last_in_time_counts_or_the_best_row_of_each_exercise(
+    tmp_path: Path,
+) -> None:
     due = due_time("2026-11-30")
-    early, last, late = (at(tmp_path, f"ada/{n}.ipynb", due + h * 3600) for n, h in (("a", -30), ("b", -1), ("c", 25)))
+    early, last, late = (
+        at(tmp_path, f"ada/{n}.ipynb", due + h * 3600)
+        for n, h in (("a", -30), ("b", -1), ("c", 25))
+    )
     only_late = at(tmp_path, "bob/x.ipynb", due + 25 * 3600)
     everything = [early, last, late, only_late]
     assert attempts(everything, "last", due) == [[last, only_late]]
@@ -157,7 +219,10 @@ def test_of_several_notebooks_the_last_in_time_counts_or_the_best_row_of_each_ex
     assert [late_days(one, due) for one in (early, last, late)] == [0, 0, 2]
     assert late_days(late, None) == 0
     first, second = (
-        [GradeRow("ada", name, ID, points, 8, ""), GradeRow("ada", name, "scaling.clip", 10, 10, "")]
+        [
+            GradeRow("ada", name, ID, points, 8, ""),
+            GradeRow("ada", name, "scaling.clip", 10, 10, ""),
+        ]
         for name, points in (("b", 3), ("a", 8))
     )
     assert [(row.notebook, row.points) for row in best_of([first, second])] == [("a", 8), ("b", 10)]
@@ -168,23 +233,48 @@ def test_canvas_and_moodle_get_their_own_table_back_with_a_column_of_points(
 ) -> None:
     canvas = '\ufeffStudent,ID,SIS Login ID,Section\nPoints Possible,,,\n"Müller, Zoë",77,zoe,1\n"Carl, C",78,carl,1\n'
     roster = read_roster(put(tmp_path / "r.csv", canvas))
-    write_gradebook(tmp_path / "out.csv", marks_of([replace(rows[0], student="müllerzoë_77")], {}, 0, {}), roster)
+    write_gradebook(
+        tmp_path / "out.csv",
+        marks_of([replace(rows[0], student="müllerzoë_77")], {}, 0, {}),
+        roster,
+    )
     possible, zoe, carl = read_table(tmp_path / "out.csv")
-    assert (possible["06_loss_scaling"], zoe["06_loss_scaling"], carl["06_loss_scaling"]) == ("8", "3", "")
+    assert (possible["06_loss_scaling"], zoe["06_loss_scaling"], carl["06_loss_scaling"]) == (
+        "8",
+        "3",
+        "",
+    )
     assert (zoe["ID"], zoe["Student"]) == ("77", "Müller, Zoë")
     assert notices(roster, ["müllerzoë_77"]) == ["Carl, C handed nothing in"]
     moodle = "Identifier,Full name,Email address,Status,Grade,Maximum Grade,Feedback comments\n"
-    roster = read_roster(put(tmp_path / "r.csv", f"{moodle}Participant 1234567,Zoë Müller,z@x.de,Submitted,,100.00,\n"))
-    write_gradebook(tmp_path / "out.csv", marks_of([replace(rows[0], student="Zoë Müller_1234567")], {}, 0, {}), roster)
+    roster = read_roster(
+        put(
+            tmp_path / "r.csv",
+            f"{moodle}Participant 1234567,Zoë Müller,z@x.de,Submitted,,100.00,\n",
+        )
+    )
+    write_gradebook(
+        tmp_path / "out.csv",
+        marks_of([replace(rows[0], student="Zoë Müller_1234567")], {}, 0, {}),
+        roster,
+    )
     (line,) = read_table(tmp_path / "out.csv")
-    assert (line["Grade"], line["Feedback comments"]) == ("37.50", "3 of 8 points"), "in Moodle's own scale"
+    assert (line["Grade"], line["Feedback comments"]) == ("37.50", "3 of 8 points"), (
+        "in Moodle's own scale"
+    )
     assert list(line)[:3] == ["Identifier", "Full name", "Email address"]
 
 
-def test_a_plain_roster_with_semicolons_is_found_by_any_cell_and_two_of_a_name_by_none(tmp_path: Path) -> None:
+def test_a_plain_roster_with_semicolons_is_found_by_any_cell_and_two_of_a_name_by_none(
+    tmp_path: Path,
+) -> None:
     text = "name;login\r\nZoe\u0308 Müller;zm\r\nAda;ada\r\nAda;ada2\r\n"
     roster = read_roster(put(tmp_path / "r.csv", text.encode("utf-8-sig")))
-    said = ["Ada handed nothing in", "Ada is on 2 lines of the roster", "dan is on no line of the roster"]
+    said = [
+        "Ada handed nothing in",
+        "Ada is on 2 lines of the roster",
+        "dan is on no line of the roster",
+    ]
     assert notices(roster, ["zoë müller", "Ada", "ADA2", "dan"]) == said
     with pytest.raises(ValueError, match="has no learners"):
         read_roster(put(tmp_path / "r.csv", "name\n"))
@@ -200,7 +290,9 @@ def test_archives_of_canvas_moodle_macos_and_learners_become_learners(tmp_path: 
         f"Zoë Müller_1_assignsubmission_file_/{NOTEBOOK}": WORK,
         "Ada_2_assignsubmission_file_/all.zip": inner, "Eve_3_assignsubmission_file_/broken.zip": b"PK no",
     }))  # fmt: skip
-    around = put(tmp_path / "class.zip", archive({"class/dan/x.ipynb": WORK, "class/fay.ipynb": WORK}))
+    around = put(
+        tmp_path / "class.zip", archive({"class/dan/x.ipynb": WORK, "class/fay.ipynb": WORK})
+    )
     found = find(*unpack_archives([canvas, moodle, around], tmp_path / "out"))
     assert {(one.student, Path(one.notebook).name) for one in found} == {
         ("muellerzoe_77", NOTEBOOK), ("carlc_78", "06_loss_scaling-1.ipynb"),
@@ -229,7 +321,10 @@ def test_an_archive_of_one_learner_names_no_other(tmp_path: Path) -> None:
         f"Ada_11_assignsubmission_file_/{NOTEBOOK}": WORK,
         f"Eve_13_assignsubmission_file_/{NOTEBOOK}": WORK,
     }))  # fmt: skip
-    put(tmp_path / "class" / "carl.zip", archive({f"Carl_12_assignsubmission_file_/{NOTEBOOK}": WORK}))
+    put(
+        tmp_path / "class" / "carl.zip",
+        archive({f"Carl_12_assignsubmission_file_/{NOTEBOOK}": WORK}),
+    )
     found = find(*unpack_archives([tmp_path / "class"], tmp_path / "out"))
     assert sorted(one.student for one in found if one.path) == ["Ada Ö_12", "Ada_11", "carl", "dan"]
     assert {one.student for one in found if not one.path} == {"Bob_13", "bob"}
@@ -246,21 +341,42 @@ def test_grade_gives_everything_back_and_then_runs_what_changed_only(
     put(folder / "Émile" / NOTEBOOK, notebook(code(ADVANCE, ID), code("1/0")))
     (folder / "leer").mkdir()
     put(tmp_path / "m.csv", "student,exercise,points,comment\nZoë,scaling.clip,7,late\n")
-    words = ["grade", str(folder), "--csv", str(tmp_path / "g.csv"), "--changed", "--manual", str(tmp_path / "m.csv")]
+    words = [
+        "grade",
+        str(folder),
+        "--csv",
+        str(tmp_path / "g.csv"),
+        "--changed",
+        "--manual",
+        str(tmp_path / "m.csv"),
+    ]
     words += ["--feedback", str(tmp_path / "back")]
     assert main([*words, "--seed", "3"]) == 0
     capsys.readouterr()
-    assert sorted(path.name for path in (tmp_path / "back").iterdir()) == ["Zoë.html", "leer.html", "Émile.html"]
-    assert "7 of 10 points, earned 10; set by your teacher" in (tmp_path / "back" / "Zoë.html").read_text("utf-8")
+    assert sorted(path.name for path in (tmp_path / "back").iterdir()) == [
+        "Zoë.html",
+        "leer.html",
+        "Émile.html",
+    ]
+    assert "7 of 10 points, earned 10; set by your teacher" in (
+        tmp_path / "back" / "Zoë.html"
+    ).read_text("utf-8")
     before = read_table(tmp_path / "g.csv")
     put(folder / "Émile" / NOTEBOOK, notebook(*solved()))
     assert main(words) == 0
     told = capsys.readouterr().err
     assert "[1/1] Émile: 50 of 50" in told
     after = read_table(tmp_path / "g.csv")
-    assert [row for row in after if row["student"] != "Émile"] == [row for row in before if row["student"] != "Émile"]
-    assert "7 of 10 points, earned 10; set by your teacher" in (tmp_path / "back" / "Zoë.html").read_text("utf-8")
-    for more, says in ((["--late", "10"], "needs --due"), (["--roster", str(tmp_path / "none.csv")], "none.csv")):
+    assert [row for row in after if row["student"] != "Émile"] == [
+        row for row in before if row["student"] != "Émile"
+    ]
+    assert "7 of 10 points, earned 10; set by your teacher" in (
+        tmp_path / "back" / "Zoë.html"
+    ).read_text("utf-8")
+    for more, says in (
+        (["--late", "10"], "needs --due"),
+        (["--roster", str(tmp_path / "none.csv")], "none.csv"),
+    ):
         assert main([*words, *more]) == 2
         assert says in capsys.readouterr().err
 
@@ -268,7 +384,9 @@ def test_grade_gives_everything_back_and_then_runs_what_changed_only(
 # --- tables: a guard against formulas is taken off again ---
 
 FORMULAS = ["=1+1", "+1", "-", "@handle", "\t=1", "\r=1", "'=1", "''-", "＝1"]
-TEXT = st.one_of(st.text(max_size=8), st.sampled_from(FORMULAS), st.text("'=+-@\t\r\n,;\" a", max_size=5))
+TEXT = st.one_of(
+    st.text(max_size=8), st.sampled_from(FORMULAS), st.text("'=+-@\t\r\n,;\" a", max_size=5)
+)
 
 
 @settings(deadline=None)
@@ -279,7 +397,11 @@ def test_a_guard_is_taken_off_and_nothing_that_is_guarded_is_a_formula(text: str
 
 
 @settings(deadline=None)
-@given(st.lists(st.text(min_size=1, max_size=6), min_size=1, max_size=4, unique=True), st.data(), st.booleans())
+@given(
+    st.lists(st.text(min_size=1, max_size=6), min_size=1, max_size=4, unique=True),
+    st.data(),
+    st.booleans(),
+)
 def test_what_is_written_is_read(columns: list[str], data: st.DataObject, guarded: bool) -> None:
     if not columns[-1].strip() or not any(name.strip() for name in columns):
         columns = [*columns, "last"]
@@ -291,7 +413,14 @@ def test_what_is_written_is_read(columns: list[str], data: st.DataObject, guarde
 
 def test_a_schools_own_cells_come_back_as_they_were(tmp_path: Path) -> None:
     roster = tmp_path / "r.csv"
-    cells = {"name": "ada", "Handle ": "@handle", "Note": "-", "old": " 3 ", "sum": "=A1", "quoted": "'-x"}
+    cells = {
+        "name": "ada",
+        "Handle ": "@handle",
+        "Note": "-",
+        "old": " 3 ",
+        "sum": "=A1",
+        "quoted": "'-x",
+    }
     write_table(roster, list(cells), [cells, dict.fromkeys(cells, "")])
     marks = marks_of([GradeRow("ada", "x.ipynb", ID, 3, 8, "")], {}, 0, {})
     write_gradebook(tmp_path / "out.csv", marks, read_roster(roster))
@@ -304,7 +433,11 @@ def test_a_table_of_ours_for_the_class_is_guarded(tmp_path: Path) -> None:
     names = ["=cmd()", "'=1+1", "O'Neil"]
     marks = marks_of([GradeRow(name, "x.ipynb", ID, 3, 8, "") for name in names], {}, 0, {})
     write_gradebook(tmp_path / "out.csv", marks, None)
-    assert {line["learner"] for line in read_table(tmp_path / "out.csv")} == {"'=cmd()", "''=1+1", "O'Neil"}
+    assert {line["learner"] for line in read_table(tmp_path / "out.csv")} == {
+        "'=cmd()",
+        "''=1+1",
+        "O'Neil",
+    }
     assert {line["learner"] for line in read_table(tmp_path / "out.csv", guarded=True)} == {*names}
 
 
@@ -320,14 +453,20 @@ def test_two_whose_names_hardly_differ_both_get_their_marks(tmp_path: Path) -> N
         rows = [GradeRow(name, "x.ipynb", ID, 8, 8, "") for name in (one, other)]
         roster, said = read_roster(tmp_path / "r.csv"), read_comments(tmp_path / "m.csv")
         write_gradebook(tmp_path / "out.csv", marks_of(rows, {}, 0, said), roster)
-        assert [line["total"] for line in read_table(tmp_path / "out.csv")] == ["1", "2"], (one, other)
+        assert [line["total"] for line in read_table(tmp_path / "out.csv")] == ["1", "2"], (
+            one,
+            other,
+        )
         assert notices(roster, [one, other]) == []
 
 
 def test_a_line_is_assigned_by_name_and_not_where_two_names_match(tmp_path: Path) -> None:
     write_table(tmp_path / "r.csv", ["name"], [{"name": "Ann"}, {"name": "bob"}])
     roster = read_roster(tmp_path / "r.csv")
-    rows = [GradeRow(name, "x.ipynb", ID, points, 8, "") for points, name in enumerate(["Ann", "ann", "Bob", "BOB"])]
+    rows = [
+        GradeRow(name, "x.ipynb", ID, points, 8, "")
+        for points, name in enumerate(["Ann", "ann", "Bob", "BOB"])
+    ]
     write_gradebook(tmp_path / "out.csv", marks_of(rows, {}, 0, {}), roster)
     assert [line["total"] for line in read_table(tmp_path / "out.csv")] == ["0", ""]
     said = notices(roster, [row.student for row in rows])
@@ -346,7 +485,12 @@ def test_a_table_that_would_lose_something_is_refused_and_empty_columns_as_excel
         (tmp_path / "r.csv").write_text(text, encoding="utf-8")
         with pytest.raises(ValueError, match=says):
             read_table(tmp_path / "r.csv")
-    write_table(tmp_path / "r.csv", ["two\nlines"], [{"two\nlines": "a\tb"}])  # whose separator is no tab
+    write_table(
+        tmp_path / "r.csv", ["two\nlines"], [{"two\nlines": "a\tb"}]
+    )  # whose separator is no tab
     assert read_table(tmp_path / "r.csv") == [{"two\nlines": "a\tb"}]
     (tmp_path / "r.csv").write_text("name;note;;\nada;x;;\n\nbob;;;\n", encoding="utf-8")
-    assert read_table(tmp_path / "r.csv") == [{"name": "ada", "note": "x"}, {"name": "bob", "note": ""}]
+    assert read_table(tmp_path / "r.csv") == [
+        {"name": "ada", "note": "x"},
+        {"name": "bob", "note": ""},
+    ]

@@ -24,7 +24,14 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from labkit.classroom.hub import ENVIRONMENT, START, Classroom, describe_isolation, learners_named, set_up
+from labkit.classroom.hub import (
+    ENVIRONMENT,
+    START,
+    Classroom,
+    describe_isolation,
+    learners_named,
+    set_up,
+)
 from labkit.classroom.tables import read_table, write_table
 from labkit.cli import main
 from labkit.records.linux import create_control_group
@@ -38,22 +45,35 @@ PORT = 8921
 ROOT = Path(__file__).parents[2]
 
 
-def test_a_control_group_has_its_limits_in_both_versions_and_only_parents_hand_controllers_down(tmp_path: Path) -> None:
+def test_a_control_group_has_its_limits_in_both_versions_and_only_parents_hand_controllers_down(
+    tmp_path: Path,
+) -> None:
     top = tmp_path / "2"
     put(top / "cgroup.controllers", "cpu memory")
-    for name, cores, cpu, handed in (("ada", 0.5, "50000 100000", "+memory +cpu"), ("one", None, "", "+memory")):
+    for name, cores, cpu, handed in (
+        ("ada", 0.5, "50000 100000", "+memory +cpu"),
+        ("one", None, "", "+memory"),
+    ):
         group = top / "labkit" / name
-        assert create_control_group(f"labkit/{name}", 1 << 30, cores, top) == [group / "cgroup.procs"]
+        assert create_control_group(f"labkit/{name}", 1 << 30, cores, top) == [
+            group / "cgroup.procs"
+        ]
         assert (group / "memory.max").read_text() == str(1 << 30)
         assert ((group / "cpu.max").read_text() if (group / "cpu.max").exists() else "") == cpu
-        assert {(up / "cgroup.subtree_control").read_text() for up in (top, top / "labkit")} == {handed}
+        assert {(up / "cgroup.subtree_control").read_text() for up in (top, top / "labkit")} == {
+            handed
+        }
         assert not (group / "cgroup.subtree_control").exists(), "it may hold processes"
     entered = create_control_group("labkit/ada", 1 << 30, 2, tmp_path / "1")
-    assert entered == [tmp_path / "1" / kind / "labkit" / "ada" / "cgroup.procs" for kind in ("memory", "cpu")]
+    assert entered == [
+        tmp_path / "1" / kind / "labkit" / "ada" / "cgroup.procs" for kind in ("memory", "cpu")
+    ]
     assert (tmp_path / "1" / "cpu" / "labkit" / "ada" / "cpu.cfs_quota_us").read_text() == "200000"
 
 
-def test_without_jupyterhub_the_command_says_how_to_install_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_jupyterhub_the_command_says_how_to_install_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     if shutil.which("jupyterhub"):
         pytest.skip("JupyterHub is installed here")
     assert main(["classroom"]) == 2
@@ -61,19 +81,27 @@ def test_without_jupyterhub_the_command_says_how_to_install_it(capsys: pytest.Ca
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root makes users")
-def test_a_folder_that_learners_cannot_reach_is_refused_before_a_user_is_made(tmp_path: Path) -> None:
+def test_a_folder_that_learners_cannot_reach_is_refused_before_a_user_is_made(
+    tmp_path: Path,
+) -> None:
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
     with pytest.raises(PermissionError, match="learners cannot reach"):
         set_up(Classroom(str(closed / "room"), ("labkit-nobody-01",)))
-    assert subprocess.run(["id", "labkit-nobody-01"], capture_output=True, check=False).returncode != 0
+    assert (
+        subprocess.run(["id", "labkit-nobody-01"], capture_output=True, check=False).returncode != 0
+    )
 
 
 def test_without_root_only_the_right_password_lets_in_and_an_idle_kernel_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The classes that JupyterHub's configuration extends are stand-ins, so that it need not be installed."""
-    names = {"": [], ".auth": ["Authenticator"], ".spawner": ["LocalProcessSpawner", "SimpleLocalProcessSpawner"]}
+    names = {
+        "": [],
+        ".auth": ["Authenticator"],
+        ".spawner": ["LocalProcessSpawner", "SimpleLocalProcessSpawner"],
+    }
     for module, classes in names.items():
         stand_in = SimpleNamespace(**{name: type(name, (), {}) for name in classes})
         monkeypatch.setitem(sys.modules, f"jupyterhub{module}", stand_in)
@@ -82,18 +110,27 @@ def test_without_root_only_the_right_password_lets_in_and_an_idle_kernel_ends(
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     room = Classroom(str(tmp_path), learners_named(2), idle=600)
     set_up(room)
-    assert describe_isolation(room, []).startswith("isolation of learners: none. They all run as your user")
+    assert describe_isolation(room, []).startswith(
+        "isolation of learners: none. They all run as your user"
+    )
     config, c = importlib.import_module("labkit.classroom.hub_config"), MagicMock()
     config.configure(c, str(tmp_path))
     assert c.JupyterHub.spawner_class.__name__ == "SimpleLocalProcessSpawner"
     assert c.Authenticator.allowed_users == {"learner01", "learner02"}
     assert "--MappingKernelManager.cull_idle_timeout=600" in c.Spawner.args
     right = room.passwords()["learner01"]
-    of_its_own = [{"learner": "learner02", "password": "=1+1"}, {"learner": "learner01", "password": right}]
-    write_table(tmp_path / "hub" / "passwords.csv", ("learner", "password"), of_its_own, guarded=True)
+    of_its_own = [
+        {"learner": "learner02", "password": "=1+1"},
+        {"learner": "learner01", "password": right},
+    ]
+    write_table(
+        tmp_path / "hub" / "passwords.csv", ("learner", "password"), of_its_own, guarded=True
+    )
     pairs = [("learner01", right), ("learner02", "=1+1"), ("learner01", "?"), ("ada", right)]
     asked = [{"username": name, "password": password} for name, password in pairs]
-    lets_in = [asyncio.run(c.JupyterHub.authenticator_class().authenticate(None, each)) for each in asked]
+    lets_in = [
+        asyncio.run(c.JupyterHub.authenticator_class().authenticate(None, each)) for each in asked
+    ]
     assert lets_in == ["learner01", "learner02", None, None]
 
 
@@ -106,7 +143,17 @@ class Hub:
 
     def start(self) -> None:
         """Start, and wait until the log-in page answers."""
-        words = ["classroom", "--users", "2", "--folder", str(self.folder), "--lessons", "00", "--port", str(PORT)]
+        words = [
+            "classroom",
+            "--users",
+            "2",
+            "--folder",
+            str(self.folder),
+            "--lessons",
+            "00",
+            "--port",
+            str(PORT),
+        ]
         log = (self.folder.parent / "hub.log").open("ab")
         command = [self.python, "-m", "labkit", *words]
         home = {**os.environ, "HOME": str(self.folder.parent)}
@@ -142,7 +189,9 @@ class Hub:
 def hub() -> Iterator[Hub]:
     python = os.environ.get("LABKIT_HUB")
     if not python or os.geteuid() != 0:
-        pytest.skip("no hub: LABKIT_HUB=/path/to/python with jupyterhub and the lab, as root, runs this test")
+        pytest.skip(
+            "no hub: LABKIT_HUB=/path/to/python with jupyterhub and the lab, as root, runs this test"
+        )
     top = Path(tempfile.mkdtemp(prefix="labkit-classroom-"))
     top.chmod(0o755)
     started = Hub(python, top / "room")
@@ -205,7 +254,13 @@ def test_two_learners_work_at_once_from_log_in_to_feedback_and_neither_reads_the
         page.wait_for_function(IDLE)
         other = next(each for each in pages if each != name)
         said = page.evaluate(RUN, READ.format(top=str(hub.folder), other=other)).splitlines()
-        assert said[:5] == ["homes closed", "hand-in closed", "feedback closed", "lab closed", "hub closed"]
+        assert said[:5] == [
+            "homes closed",
+            "hand-in closed",
+            "feedback closed",
+            "lab closed",
+            "hub closed",
+        ]
         assert Path(said[5]).is_relative_to(hub.folder / "lab"), "the lab without solutions"
         assert page.evaluate(RUN, f"ANSWER = {answers[name]!r}\n{HAND_IN}") == ""
     marked = ["grade", str(hub.folder / "hand-in"), "--csv", str(hub.folder / "hub" / "grades.csv")]
@@ -217,11 +272,15 @@ def test_two_learners_work_at_once_from_log_in_to_feedback_and_neither_reads_the
         assert f"{points} points" in told
     os.kill(hub.process.pid, signal.SIGKILL)
     hub.process.wait()
-    assert pages["learner01"].evaluate(RUN, "print(len(ANSWER))").strip() == str(len(SOLUTION)), "kernels go on"
+    assert pages["learner01"].evaluate(RUN, "print(len(ANSWER))").strip() == str(len(SOLUTION)), (
+        "kernels go on"
+    )
     hub.start()
     pages["learner01"].reload()
     pages["learner01"].wait_for_function(IDLE)
-    assert pages["learner01"].evaluate(RUN, "print(len(ANSWER))").strip() == str(len(SOLUTION)), "the same kernel"
+    assert pages["learner01"].evaluate(RUN, "print(len(ANSWER))").strip() == str(len(SOLUTION)), (
+        "the same kernel"
+    )
 
 
 # --- JupyterHub's chart ---
@@ -247,7 +306,9 @@ def unknown(values: dict[str, Any], known: dict[str, Any]) -> Iterator[str]:
     for key, value in values.items():
         if isinstance(known.get(key), dict):
             yield from unknown(value, known[key])
-        elif key not in known or not isinstance(value, (known[key], int if known[key] is float else known[key])):
+        elif key not in known or not isinstance(
+            value, (known[key], int if known[key] is float else known[key])
+        ):
             yield key
 
 
@@ -258,10 +319,14 @@ def test_the_chart_takes_every_value_and_gives_what_the_hub_on_one_machine_gives
     assert list(unknown(values, KNOWN)) == []
     assert learner["storage"]["type"] in ("dynamic", "static", "none")
     files = learner.get("extraFiles", {}).values()
-    assert all({"mountPath"} <= file.keys() <= {"mountPath", "data", "stringData"} for file in files)
+    assert all(
+        {"mountPath"} <= file.keys() <= {"mountPath", "data", "stringData"} for file in files
+    )
     assert learner["cmd"] == ["python", "-c", START.lstrip("\n")]
     assert learner["extraEnv"] == {**ENVIRONMENT, "HOME": learner["storage"]["homeMountPath"]}
-    assert all(isinstance(value, str) for value in learner["extraEnv"].values()), "Kubernetes takes texts only"
+    assert all(isinstance(value, str) for value in learner["extraEnv"].values()), (
+        "Kubernetes takes texts only"
+    )
     image = (ROOT / "Dockerfile").read_text(encoding="utf-8").splitlines()
     assert {"ARG LAB=.", f"ARG NB_UID={learner['uid']}"} <= set(image)
     assert any("${LAB}[lab]" in line for line in image), "the wheel that a release writes"

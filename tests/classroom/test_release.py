@@ -30,7 +30,15 @@ from labkit.classroom.nbgrader import write_course
 from labkit.classroom.release import _sealed, stored_exercise
 from labkit.classroom.tables import read_table
 from labkit.cli import main
-from labkit.course import NOT_FOR_LEARNERS, Lesson, cells_of, lessons, lessons_folder, questions, solution_of
+from labkit.course import (
+    NOT_FOR_LEARNERS,
+    Lesson,
+    cells_of,
+    lessons,
+    lessons_folder,
+    questions,
+    solution_of,
+)
 from labkit.grading import EXERCISES, judge
 from labkit.grading.judge import answers_of, earned, grading_cases, visible_cases
 from labkit.grading.sandbox.wire import Instance
@@ -58,10 +66,20 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def in_the_lab(released: Path, program: str) -> str:
     """Run a program where the learners' wheel is the only labkit, and return what it prints."""
-    environment = {**os.environ, "PYTHONPATH": str(released / "lab"), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(released / "lab"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     command = [sys.executable, "-c", textwrap.dedent(program)]
     done = subprocess.run(
-        command, cwd=released, env=environment, capture_output=True, text=True, timeout=300 * slowness(), check=False
+        command,
+        cwd=released,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300 * slowness(),
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
@@ -105,11 +123,21 @@ def spoilers() -> dict[str, str]:
     for lesson in lessons():
         module = lesson.module("exercises")
         assert module is not None
-        functions = [f for _, f in inspect.getmembers(module, inspect.isfunction) if f.__module__ == module.__name__]
-        found |= {f"{lesson.name}: {f.__name__}": body_of(f) for f in functions if f.__name__ != "<lambda>"}
+        functions = [
+            f
+            for _, f in inspect.getmembers(module, inspect.isfunction)
+            if f.__module__ == module.__name__
+        ]
+        found |= {
+            f"{lesson.name}: {f.__name__}": body_of(f)
+            for f in functions
+            if f.__name__ != "<lambda>"
+        }
         for id, question in questions(lesson.text).items():
             cell = cells_of(lesson.text.read_text(encoding="utf-8"))[question.place].source
-            found[f"solution of {id}"] = squeezed(cell.split("### BEGIN SOLUTION")[1].split("### END")[0])
+            found[f"solution of {id}"] = squeezed(
+                cell.split("### BEGIN SOLUTION")[1].split("### END")[0]
+            )
     return {name: body for name, body in found.items() if len(body) > 40}  # `return x` says nothing
 
 
@@ -124,7 +152,11 @@ def test_no_body_of_a_solution_is_handed_out_in_any_file(released: Path) -> None
     bodies = spoilers()
     assert len(bodies) > 300
     assert found_in(released / "learners", bodies) == set()
-    some = {name: body for name, body in bodies.items() if "scaling.clip" in name or "scaling.static" in name}
+    some = {
+        name: body
+        for name, body in bodies.items()
+        if "scaling.clip" in name or "scaling.static" in name
+    }
     assert found_in(released / "teacher", some) == set(some), "the search finds them where they are"
 
 
@@ -132,12 +164,25 @@ def test_no_compiled_module_and_no_module_of_an_exercise_is_handed_out(released:
     names = [name for name, _ in members(released / "learners")]
     assert not [name for name in names if name.endswith((".pyc", ".so"))]
     assert not [name for name in names if "tests/" in name]
-    assert not [name for name in names if "/lessons/" in name and Path(name).name.startswith(NOT_FOR_LEARNERS)]
-    assert {Path(n).parent.name for n in names if "/lessons/" in n} == {"lesson_00_start", f"lesson_{LESSON}"}
-    assert sorted(Path(n).stem for n in names if n.startswith("notebooks/")) == ["00_start", LESSON, "glossary"]
+    assert not [
+        name
+        for name in names
+        if "/lessons/" in name and Path(name).name.startswith(NOT_FOR_LEARNERS)
+    ]
+    assert {Path(n).parent.name for n in names if "/lessons/" in n} == {
+        "lesson_00_start",
+        f"lesson_{LESSON}",
+    }
+    assert sorted(Path(n).stem for n in names if n.startswith("notebooks/")) == [
+        "00_start",
+        LESSON,
+        "glossary",
+    ]
 
 
-def test_the_learners_lab_answers_a_right_and_a_wrong_answer_and_has_no_reference(released: Path) -> None:
+def test_the_learners_lab_answers_a_right_and_a_wrong_answer_and_has_no_reference(
+    released: Path,
+) -> None:
     said = in_the_lab(
         released,
         """
@@ -169,11 +214,17 @@ SOME = ("start.smallest", "numbers.decode", "rounding.epsilon", "recipes.lines")
 SLOW = (pytest.mark.slow, pytest.mark.timeout(600 * slowness()))
 
 
-@pytest.mark.parametrize("id", [pytest.param(id, marks=() if id in SOME else SLOW) for id in EXERCISES])
+@pytest.mark.parametrize(
+    "id", [pytest.param(id, marks=() if id in SOME else SLOW) for id in EXERCISES]
+)
 def test_a_stored_exercise_says_what_the_whole_one_says(id: str) -> None:
     """Whatever is answered, to the letter."""
     exercise, stored = EXERCISES[id], stored_exercise(EXERCISES[id])
-    assert (stored.points, stored.call, stored.minutes) == (exercise.points, exercise.call, exercise.minutes)
+    assert (stored.points, stored.call, stored.minutes) == (
+        exercise.points,
+        exercise.call,
+        exercise.minutes,
+    )
     nothing = [lambda *_: None, lambda *_: 0.0, lambda: 1, 5]
     for answer in [exercise.reference, *(known.answer for known in exercise.mistakes), *nothing]:
         paper, own = visible_cases(exercise), visible_cases(stored)
@@ -185,16 +236,36 @@ def test_a_stored_diagnosis_takes_what_the_whole_one_takes_and_does_not_say_whic
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(runs, "COST", 2)
-    outcomes: list[Any] = [check.outcome for exercise in EXERCISES.values() for check in exercise.checks]
+    outcomes: list[Any] = [
+        check.outcome for exercise in EXERCISES.values() for check in exercise.checks
+    ]
     diagnosed = [outcome for outcome in outcomes if isinstance(outcome, runs.Diagnosed)]
     assert diagnosed
     for outcome in diagnosed:
         (where, amount), places = outcome.right, outcome.places
         number = amount if isinstance(amount, float | int) else 1.0
         stored: Any = _sealed(outcome, b"salt")
-        others = [0, 0.0, -0.0, 1, True, 1.5, "weight", "", None, math.nan, math.inf, 10**400, 2**-14, 256, -number]
+        others = [
+            0,
+            0.0,
+            -0.0,
+            1,
+            True,
+            1.5,
+            "weight",
+            "",
+            None,
+            math.nan,
+            math.inf,
+            10**400,
+            2**-14,
+            256,
+            -number,
+        ]
         near = [number * share for share in (1, 0.89, 0.91, 0.899, 0.901, 1.099, 1.101, 1 + 1e-9)]
-        for place, said in itertools.product((*places, "elsewhere"), (amount, int(number), *near, *others)):
+        for place, said in itertools.product(
+            (*places, "elsewhere"), (amount, int(number), *near, *others)
+        ):
             answer = Instance("Treatment", {"diagnosis": (place, said)})
             one, other = stored(answer, (0, 2)), outcome(answer, (0, 2))
             assert (one.passed, one.says) == (other.passed, other.says), (place, said)
@@ -206,7 +277,9 @@ def test_a_stored_diagnosis_takes_what_the_whole_one_takes_and_does_not_say_whic
         assert where.encode() not in pickle.dumps(right)
 
 
-def test_a_stored_diagnosis_costs_a_tenth_of_a_second_and_more_to_try(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stored_diagnosis_costs_a_tenth_of_a_second_and_more_to_try(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """scrypt reads and writes 128 x r x n bytes p times: 100 MiB for each diagnosis that is tried."""
     asked: list[dict[str, Any]] = []
     derived = hashlib.scrypt
@@ -218,7 +291,10 @@ def test_a_stored_diagnosis_costs_a_tenth_of_a_second_and_more_to_try(monkeypatc
     monkeypatch.setattr(hashlib, "scrypt", scrypt)
     stored = runs.stored_diagnosis(("log", 0.5), ("log", "loss"), b"counted")
     runs.Diagnosed(stored, ("log", "loss"))(Instance("Treatment", {"diagnosis": ("loss", 3.0)}), ())
-    assert all(128 * how["r"] * how["n"] * how["p"] >= 96 << 20 and how["salt"] == b"counted" for how in asked)
+    assert all(
+        128 * how["r"] * how["n"] * how["p"] >= 96 << 20 and how["salt"] == b"counted"
+        for how in asked
+    )
     assert len(asked) == len(stored.sealed) + 1
 
 
@@ -242,10 +318,14 @@ def test_a_missing_lesson_is_reported(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_lesson_06_runs_in_the_learners_lab_from_starters_to_solved(released: Path) -> None:
     """The notebook that is handed out, in which each exercise is then solved as the model answer does."""
     lesson = Lesson(lessons_folder() / f"lesson_{LESSON}")
-    notebook = json.loads((released / "learners" / "notebooks" / f"{LESSON}.ipynb").read_text(encoding="utf-8"))
+    notebook = json.loads(
+        (released / "learners" / "notebooks" / f"{LESSON}.ipynb").read_text(encoding="utf-8")
+    )
     asked = [exercise for exercise in EXERCISES.values() if exercise.lesson == LESSON]
     for exercise in asked:
-        (cell,) = [cell for cell in notebook["cells"] if exercise.tag in cell["metadata"].get("tags", ())]
+        (cell,) = [
+            cell for cell in notebook["cells"] if exercise.tag in cell["metadata"].get("tags", ())
+        ]
         cell["source"] = cell["source"] + ["\n\n", solution_of(cell_in(lesson, exercise))]
         cell["source"][0] = "import warnings\n" + cell["source"][0]
     (released / "solved.ipynb").write_text(json.dumps(notebook), encoding="utf-8")
@@ -269,7 +349,9 @@ SEED = 11
 ASKED = [exercise for exercise in EXERCISES.values() if exercise.lesson == LESSON]
 
 
-def test_a_tests_cell_earns_what_grading_earns_and_says_nothing_on_stderr(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_tests_cell_earns_what_grading_earns_and_says_nothing_on_stderr(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     exercise = EXERCISES["scaling.advance"]
 
     def chatty(state: object, found_inf: bool, config: object) -> object:
@@ -282,11 +364,20 @@ def test_a_tests_cell_earns_what_grading_earns_and_says_nothing_on_stderr(capfd:
     assert points == judge(paper, answers_of(paper, chatty)).points < exercise.points
 
 
-def test_each_exercise_has_an_answer_cell_and_a_cell_of_hidden_tests_behind_it(tmp_path: Path) -> None:
+def test_each_exercise_has_an_answer_cell_and_a_cell_of_hidden_tests_behind_it(
+    tmp_path: Path,
+) -> None:
     write_course(tmp_path, [build.lesson(LESSON)], ASKED, SEED)
-    notebook = json.loads((tmp_path / "source" / LESSON / f"{LESSON}.ipynb").read_text(encoding="utf-8"))
-    words = [cell["metadata"]["nbgrader"] for cell in notebook["cells"] if "nbgrader" in cell["metadata"]]
-    points = {answer["grade_id"]: tests["points"] for answer, tests in zip(words[::2], words[1::2], strict=True)}
+    notebook = json.loads(
+        (tmp_path / "source" / LESSON / f"{LESSON}.ipynb").read_text(encoding="utf-8")
+    )
+    words = [
+        cell["metadata"]["nbgrader"] for cell in notebook["cells"] if "nbgrader" in cell["metadata"]
+    ]
+    points = {
+        answer["grade_id"]: tests["points"]
+        for answer, tests in zip(words[::2], words[1::2], strict=True)
+    }
     assert points == {exercise.cell_id: exercise.points for exercise in ASKED}
     assert all(word["solution"] and not word["grade"] for word in words[::2])
     assert all(word["grade"] and word["locked"] and not word["solution"] for word in words[1::2])
@@ -303,20 +394,29 @@ class Nbgrader:
         spec = folder / "jupyter" / "kernels" / "python3"
         spec.mkdir(parents=True)
         argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-        (spec / "kernel.json").write_text(json.dumps({"argv": argv, "display_name": "lab", "language": "python"}))
+        (spec / "kernel.json").write_text(
+            json.dumps({"argv": argv, "display_name": "lab", "language": "python"})
+        )
 
     def _made(self, place: Path) -> str:
         venv.create(place, with_pip=True)
         python = str(place / "bin" / "python")
         done = subprocess.run(
-            [python, "-m", "pip", "install", "-q", "nbgrader"], capture_output=True, text=True, check=False
+            [python, "-m", "pip", "install", "-q", "nbgrader"],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if done.returncode:
             pytest.skip(f"nbgrader cannot be installed here: {done.stderr[-300:]}")
         return python
 
     def run(self, *words: str) -> str:
-        environment = {**os.environ, "JUPYTER_PATH": str(self.folder / "jupyter"), "HOME": str(self.folder)}
+        environment = {
+            **os.environ,
+            "JUPYTER_PATH": str(self.folder / "jupyter"),
+            "HOME": str(self.folder),
+        }
         environment["PATH"] = os.pathsep.join([str(Path(self.python).parent), environment["PATH"]])
         done = subprocess.run(
             [self.python, "-m", "nbgrader", *words], cwd=self.folder / "teacher" / "nbgrader", env=environment,
@@ -328,7 +428,9 @@ class Nbgrader:
 
 def hand_in(course: Path, student: str, answers: dict[str, str]) -> None:
     """Put answers into the cells of the released notebook, as a learner does."""
-    notebook = json.loads((course / "release" / LESSON / f"{LESSON}.ipynb").read_text(encoding="utf-8"))
+    notebook = json.loads(
+        (course / "release" / LESSON / f"{LESSON}.ipynb").read_text(encoding="utf-8")
+    )
     for cell in notebook["cells"]:
         for tag in cell["metadata"].get("tags", ()):
             if tag in answers:
@@ -345,7 +447,9 @@ def test_nbgrader_gives_the_same_points_partial_credit_included(tmp_path: Path) 
     released = (course / "release" / LESSON / f"{LESSON}.ipynb").read_text(encoding="utf-8")
     assert "HIDDEN TESTS" not in released
     assert "backoff_factor, growth_tracker=0)" not in released
-    assert "def my_advance(state, found_inf, config):" in released, "starters keep their first line and docstring"
+    assert "def my_advance(state, found_inf, config):" in released, (
+        "starters keep their first line and docstring"
+    )
 
     whole = {cell["metadata"]["tags"][0]: "".join(cell["source"]) for cell in solved()[1:]}
     partial = {
@@ -361,6 +465,9 @@ def test_nbgrader_gives_the_same_points_partial_credit_included(tmp_path: Path) 
     assert (course / "feedback" / "ada" / LESSON / f"{LESSON}.html").is_file()
     theirs = {row["student_id"]: float(row["score"]) for row in read_table(course / "grades.csv")}
     rows = graded(course / "submitted", tmp_path, "--seed", str(SEED))
-    points = {name: sum(int(row["points"]) for (who, _), row in rows.items() if who == name) for name in ("ada", "zoe")}
+    points = {
+        name: sum(int(row["points"]) for (who, _), row in rows.items() if who == name)
+        for name in ("ada", "zoe")
+    }
     assert theirs == points
     assert 0 < points["ada"] < sum(exercise.points for exercise in ASKED)

@@ -90,7 +90,9 @@ def training(dtype: torch.dtype) -> Report:
         F.mse_loss(outputs.float(), torch.ones(8, 3)).backward()
         optimizer.step()
 
-    return diagnose(functools.partial(step, never=False), model, optimizer, batches=[torch.randn(8, 4)] * 2)
+    return diagnose(
+        functools.partial(step, never=False), model, optimizer, batches=[torch.randn(8, 4)] * 2
+    )
 
 
 def notes(report: Report) -> list[str]:
@@ -99,7 +101,11 @@ def notes(report: Report) -> list[str]:
 
 def lines_of(*texts: str) -> list[str]:
     lines = Path(__file__).read_text(encoding="utf-8").splitlines()
-    return [f"test_constants.py:{n}" for n, line in enumerate(lines, 1) if line.strip().startswith(texts)]
+    return [
+        f"test_constants.py:{n}"
+        for n, line in enumerate(lines, 1)
+        if line.strip().startswith(texts)
+    ]
 
 
 def test_code_that_did_not_run_is_only_a_note_and_where_it_ran_in_half_it_is_a_warning() -> None:

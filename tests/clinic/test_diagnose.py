@@ -32,7 +32,9 @@ FAST = {
 
 def of_each(names: Iterable[str]) -> pytest.MarkDecorator:
     """A test of those that are fast, and a slow one of the others."""
-    fast, others = ([name for name in names if (name in FAST) is wanted] for wanted in (True, False))
+    fast, others = (
+        [name for name in names if (name in FAST) is wanted] for wanted in (True, False)
+    )
     slow = pytest.param(others, marks=[pytest.mark.slow, pytest.mark.timeout(900)])
     return pytest.mark.parametrize("names", [fast, slow], ids=["fast", "others"])
 
@@ -46,7 +48,9 @@ def diagnosed(name: str, fixed: bool, steps: int = 6) -> Diagnosis:
             training.step(batch)
         rest = batches[start : start + (60 if start > 100 else 15 if start else len(batches))]
         steps = len(rest) if start else steps
-        report = diagnose(training.step, training.model, training.optimizer, training.scaler, rest, steps)
+        report = diagnose(
+            training.step, training.model, training.optimizer, training.scaler, rest, steps
+        )
         if torch.is_autocast_enabled("cpu"):
             training.step(batches[-1])  # which ends the region that one of them opens
         assert not torch.is_autocast_enabled("cpu")
@@ -59,7 +63,9 @@ def found(name: str, report: Diagnosis) -> set[str]:
 
 @pytest.mark.filterwarnings("ignore:Detected call of")
 @of_each(claims())
-def test_each_fault_that_is_claimed_is_found_when_broken_and_not_when_fixed(names: list[str]) -> None:
+def test_each_fault_that_is_claimed_is_found_when_broken_and_not_when_fixed(
+    names: list[str],
+) -> None:
     wrong = {}
     for name in names:
         steps = 16 if name == "positions_in_half" else 6
@@ -73,13 +79,22 @@ def test_worked_example_a_healthy_training_passes_unchanged() -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         looked_at = HEALTHY["mlp_one_cycle"]()
-        report = diagnose(looked_at.step, looked_at.model, looked_at.optimizer, looked_at.scaler, looked_at.batches, 6)
+        report = diagnose(
+            looked_at.step,
+            looked_at.model,
+            looked_at.optimizer,
+            looked_at.scaler,
+            looked_at.batches,
+            6,
+        )
         torch.manual_seed(0)
         alone = HEALTHY["mlp_one_cycle"]()
         for batch in alone.batches[:6]:
             alone.step(batch)
     assert report.healthy, report
-    assert all(map(torch.equal, looked_at.model.state_dict().values(), alone.model.state_dict().values())), "every bit"
+    assert all(
+        map(torch.equal, looked_at.model.state_dict().values(), alone.model.state_dict().values())
+    ), "every bit"
 
 
 def examined(make: Callable[[], Case], steps: int) -> Diagnosis:
@@ -115,9 +130,17 @@ def test_each_broken_script_is_found_and_its_fault_named(names: list[str]) -> No
 
 
 def test_an_error_is_reported_with_its_line_and_its_fault_and_leaves_nothing_behind() -> None:
-    before = torch.autograd.backward, torch.amp.GradScaler.step, torch.amp.autocast_mode.autocast.__enter__
+    before = (
+        torch.autograd.backward,
+        torch.amp.GradScaler.step,
+        torch.amp.autocast_mode.autocast.__enter__,
+    )
     report = diagnosed("mask_constant", fixed=False)
-    assert before == (torch.autograd.backward, torch.amp.GradScaler.step, torch.amp.autocast_mode.autocast.__enter__)
+    assert before == (
+        torch.autograd.backward,
+        torch.amp.GradScaler.step,
+        torch.amp.autocast_mode.autocast.__enter__,
+    )
     (first, *_) = report.findings
     assert (first.name, first.status, first.faults) == ("exception", Status.BAD, ("mask_constant",))
     assert first.where.startswith("attention.py:")
@@ -160,7 +183,9 @@ def test_the_command_says_by_its_exit_status_how_a_script_is(tmp_path, capsys) -
     assert cli.main(["diagnose", str(script), "--steps", "3"]) == 0
     assert "done 2" in (said := capsys.readouterr().out)
     assert "done 4" not in said, "it stops after the steps that were asked for"
-    assert "called as a whole" not in said, "the model is found in the first step, after its forward pass"
+    assert "called as a whole" not in said, (
+        "the model is found in the first step, after its forward pass"
+    )
     assert cli.main(["diagnose", str(script), "--steps", "3", "early"]) == 1
     printed = capsys.readouterr().out
     assert "labkit explain clip_before_unscale" in printed
@@ -177,7 +202,9 @@ def test_the_published_table_is_that_of_the_rows() -> None:
     known, claimed = set(FAULTS), set(claims())
     assert f"| {len(known)} | {len(claimed)} | {len(claimed)} | 0 | - | 0 |" in text
     assert f"| {len(BROKEN)} | {len(BROKEN)} | {len(BROKEN)} | - | {len(HEALTHY)} | 0" in text
-    assert "Not claimed: " + ", ".join(f"`{name}`" for name in sorted(known - claimed)) + "." in text
+    assert (
+        "Not claimed: " + ", ".join(f"`{name}`" for name in sorted(known - claimed)) + "." in text
+    )
 
 
 def test_a_scaler_that_looks_for_its_scale_is_no_fault_with_clipping_or_without() -> None:
@@ -185,7 +212,9 @@ def test_a_scaler_that_looks_for_its_scale_is_no_fault_with_clipping_or_without(
     for exponent, clip, skipped in ((60, 0.0, 12), (60, 1.0, 12), (18, 0.0, 2), (18, 1.0, 2)):
         net = torch.nn.Linear(20, 5)
         opt = torch.optim.SGD(net.parameters(), lr=0.1)
-        make = partial(usual, net, opt, classify(net), blobs(12), clip=clip, init_scale=2.0**exponent)
+        make = partial(
+            usual, net, opt, classify(net), blobs(12), clip=clip, init_scale=2.0**exponent
+        )
         report = examined(make, steps=12)
         assert not report.findings[:-1], report
         assert f"{skipped} skipped" in str(report), report
@@ -205,7 +234,10 @@ def test_a_scale_that_is_set_again_after_each_skipped_step_is_a_fault() -> None:
 
 
 def by_hand(
-    scale: float, divide: Callable[[nn.Module, float], object], autocast: bool = True, lr: float = 0.01
+    scale: float,
+    divide: Callable[[nn.Module, float], object],
+    autocast: bool = True,
+    lr: float = 0.01,
 ) -> Case:
     """A training with a loss scale of its own; `divide` unscales, or forgets to."""
     net = torch.nn.Linear(20, 5)
@@ -233,19 +265,29 @@ def clipped(net: nn.Module, _: float) -> None:
 
 
 def test_gradients_of_a_scale_by_hand_have_to_be_divided_before_the_step() -> None:
-    forgotten = [(1024.0, lambda *_: None), (256.0, clipped), (2.0**15, lambda net, _: net.bias.grad.div_(2.0**15))]
+    forgotten = [
+        (1024.0, lambda *_: None),
+        (256.0, clipped),
+        (2.0**15, lambda net, _: net.bias.grad.div_(2.0**15)),
+    ]
     replaced = lambda net, scale: [setattr(p, "grad", p.grad / scale) for p in net.parameters()]  # noqa: E731
     right = [(1024.0, divided_in_place), (2.0**15, replaced)]
     for scale, divide in forgotten:
         report = examined(partial(by_hand, scale, divide, lr=0.01 / scale), steps=4)
         (found,) = (f for f in report.findings if f.name == "a step with scaled gradients")
         assert found.status is Status.BAD
-        assert found.what.startswith(f"the optimizer got the gradients of the loss times {scale:g}, not divided by it")
+        assert found.what.startswith(
+            f"the optimizer got the gradients of the loss times {scale:g}, not divided by it"
+        )
         assert found.where.startswith("test_diagnose.py:")
     for scale, divide in right:
         assert not examined(partial(by_hand, scale, divide), steps=4).findings[:-1]
-    assert not examined(partial(by_hand, 1024.0, clipped, autocast=False, lr=1e-5), steps=4).findings[:-1], "in FP32"
-    assert not examined(partial(by_hand, 3.0, clipped), steps=4).findings[:-1], "a weight of the loss"
+    assert not examined(
+        partial(by_hand, 1024.0, clipped, autocast=False, lr=1e-5), steps=4
+    ).findings[:-1], "in FP32"
+    assert not examined(partial(by_hand, 3.0, clipped), steps=4).findings[:-1], (
+        "a weight of the loss"
+    )
 
     def divided_by_hooks(of_optimizer: bool) -> Case:
         case = by_hand(1024.0, lambda *_: None)
@@ -305,7 +347,9 @@ train(9)
 """
 
 
-def test_a_script_that_catches_every_exception_or_the_end_alone_ends_at_the_limit(tmp_path, capsys) -> None:
+def test_a_script_that_catches_every_exception_or_the_end_alone_ends_at_the_limit(
+    tmp_path, capsys
+) -> None:
     tracing = sys.gettrace()
     for catches in (ENDLESSLY, ONCE):
         (tmp_path / "train.py").write_text(CATCHES_ALL + catches, encoding="utf-8")
@@ -313,7 +357,10 @@ def test_a_script_that_catches_every_exception_or_the_end_alone_ends_at_the_limi
         lines = capsys.readouterr().out.splitlines()
         assert lines.count("stepped") == 2
         assert lines.count("caught") <= 1
-        assert any(line.endswith("2 steps were run; 2 optimizer steps were taken and 0 skipped") for line in lines)
+        assert any(
+            line.endswith("2 steps were run; 2 optimizer steps were taken and 0 skipped")
+            for line in lines
+        )
         assert sys.gettrace() is tracing
 
 
@@ -331,7 +378,9 @@ for number in range(3):
 """
 
 
-def test_the_error_for_a_script_that_skips_every_step_by_itself_names_where_inf_is(tmp_path, capsys) -> None:
+def test_the_error_for_a_script_that_skips_every_step_by_itself_names_where_inf_is(
+    tmp_path, capsys
+) -> None:
     (tmp_path / "train.py").write_text(SKIPPED_BY_HAND, encoding="utf-8")
     assert cli.main(["diagnose", str(tmp_path / "train.py")]) == 2
     said = capsys.readouterr().err

@@ -67,7 +67,9 @@ ONE_BY_ONE = [[plant] for row in ROWS for plant in row]
 
 
 @pytest.mark.filterwarnings("ignore:Detected call of")
-@pytest.mark.parametrize("rows", [ROWS, pytest.param(ONE_BY_ONE, marks=pytest.mark.slow)], ids=["together", "alone"])
+@pytest.mark.parametrize(
+    "rows", [ROWS, pytest.param(ONE_BY_ONE, marks=pytest.mark.slow)], ids=["together", "alone"]
+)
 def test_failures_in_diagnose_are_reported_apart_from_the_scripts_own(
     rows: list[list[tuple[Any, str]]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -80,7 +82,9 @@ def test_failures_in_diagnose_are_reported_apart_from_the_scripts_own(
         with pytest.MonkeyPatch.context() as patch:
             calls = [planted(patch, owner, name) for owner, name in row]
             for owner, name in row:
-                getattr(owner, name).__name__ = name  # by which the report tells one failure from another
+                getattr(
+                    owner, name
+                ).__name__ = name  # by which the report tells one failure from another
             main(["diagnose", str(path)])
         said = capsys.readouterr()
         assert said.out.startswith(alone), row

@@ -20,13 +20,22 @@ def made_of(*steps: StepRecord) -> RunRecord:
 
 
 def test_nan_is_attributed_to_its_source() -> None:
-    unchecked = made_of(StepRecord(1, 2.0, 2.0**40, True, True, 0.0), StepRecord(2, float("nan"), 2.0**40, True, True))
+    unchecked = made_of(
+        StepRecord(1, 2.0, 2.0**40, True, True, 0.0),
+        StepRecord(2, float("nan"), 2.0**40, True, True),
+    )
     forward = made_of(StepRecord(1, float("inf"), 1.0, True, False, 0.0))
-    unlucky = made_of(StepRecord(1, 2.0, 1.0, False, True, 0.0), StepRecord(2, float("inf"), 1.0, True, True))
-    assert "forward pass" in next(find_pitfalls(unlucky).of(Status.BAD)).remedy, "a loss is not ruined by a later step"
+    unlucky = made_of(
+        StepRecord(1, 2.0, 1.0, False, True, 0.0), StepRecord(2, float("inf"), 1.0, True, True)
+    )
+    assert "forward pass" in next(find_pitfalls(unlucky).of(Status.BAD)).remedy, (
+        "a loss is not ruined by a later step"
+    )
     assert "reached the weights" in next(find_pitfalls(unchecked).of(Status.BAD)).remedy
     assert "forward pass" in next(find_pitfalls(forward).of(Status.BAD)).remedy
-    assert "Adam's epsilon" in next(find_pitfalls(forward).of(Status.BAD)).remedy, "O3's other way into NaN"
+    assert "Adam's epsilon" in next(find_pitfalls(forward).of(Status.BAD)).remedy, (
+        "O3's other way into NaN"
+    )
     assert find_pitfalls(forward).summary.startswith("What went wrong in this run: 1 of 3")
 
 

@@ -87,7 +87,9 @@ def classify(net: nn.Module, factor: float = 1.0) -> Callable[[Any], Tensor]:
     return lambda batch: F.cross_entropy(net(factor * batch[0]).float(), batch[1])
 
 
-def blobs(steps: int = 30, size: int = 32, width: int = 20, classes: int = 5) -> list[tuple[Tensor, Tensor]]:
+def blobs(
+    steps: int = 30, size: int = 32, width: int = 20, classes: int = 5
+) -> list[tuple[Tensor, Tensor]]:
     """Batches of points around as many centres as there are classes."""
     g = torch.Generator().manual_seed(0)
     centres = torch.randn(classes, width, generator=g)
@@ -121,7 +123,9 @@ def pictures(steps: int = 25, size: int = 8, side: int = 16) -> list[tuple[Tenso
 
 
 def mlp_one_cycle() -> Case:
-    net = nn.Sequential(nn.Linear(20, 64), nn.BatchNorm1d(64), nn.GELU(), nn.Dropout(0.1), nn.Linear(64, 5))
+    net = nn.Sequential(
+        nn.Linear(20, 64), nn.BatchNorm1d(64), nn.GELU(), nn.Dropout(0.1), nn.Linear(64, 5)
+    )
     opt = torch.optim.Adam(net.parameters(), lr=1e-3, eps=1e-8)
     sched = torch.optim.lr_scheduler.OneCycleLR(opt, max_lr=1e-2, total_steps=60)
     return usual(net, opt, classify(net), blobs(), clip=1.0, then=lambda: sched.step())
@@ -198,9 +202,13 @@ def lstm_tbptt() -> Case:
         with bf16():
             logits, state = net(tokens[:, :-1], memory["state"])
         memory["state"] = tuple(s.detach().float() for s in state)
-        return F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten(), ignore_index=0)
+        return F.cross_entropy(
+            logits.flatten(0, 1).float(), tokens[:, 1:].flatten(), ignore_index=0
+        )
 
-    return unscaled(net, opt, loss_of, text(), lambda: nn.utils.clip_grad_value_(net.parameters(), 0.5))
+    return unscaled(
+        net, opt, loss_of, text(), lambda: nn.utils.clip_grad_value_(net.parameters(), 0.5)
+    )
 
 
 class Attention(nn.Module):
@@ -223,14 +231,18 @@ class TinyGPT(nn.Module):
         self.tokens, self.positions = nn.Embedding(vocab, width), nn.Embedding(length, width)
         self.norm1, self.norm2, self.norm3 = (nn.LayerNorm(width, eps=1e-6) for _ in range(3))
         self.attention = Attention(width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(approximate="tanh"), nn.Linear(4 * width, width))
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(approximate="tanh"), nn.Linear(4 * width, width)
+        )
         self.head = nn.Linear(width, vocab, bias=False)
         self.head.weight = self.tokens.weight  # tied
 
     def forward(self, ids: Tensor) -> Tensor:
         t = ids.shape[1]
         causal = torch.ones(t, t, dtype=torch.bool, device=ids.device).tril()
-        keep = causal & (ids != 0)[:, None, :] | torch.eye(t, dtype=torch.bool)  # padding sees itself, no row is empty
+        keep = causal & (ids != 0)[:, None, :] | torch.eye(
+            t, dtype=torch.bool
+        )  # padding sees itself, no row is empty
         x = self.tokens(ids) + self.positions(torch.arange(t, device=ids.device))
         x = x + self.attention(self.norm1(x), keep)
         x = x + self.mlp(self.norm2(x))
@@ -238,12 +250,16 @@ class TinyGPT(nn.Module):
 
 
 def next_token(net: nn.Module) -> Callable[[Tensor], Tensor]:
-    return lambda tokens: F.cross_entropy(net(tokens[:, :-1]).float().transpose(1, 2), tokens[:, 1:])
+    return lambda tokens: F.cross_entropy(
+        net(tokens[:, :-1]).float().transpose(1, 2), tokens[:, 1:]
+    )
 
 
 def transformer_masked() -> Case:
     net = TinyGPT()
-    decay, rest = ([p for p in net.parameters() if (p.dim() >= 2) is wide] for wide in (True, False))
+    decay, rest = (
+        [p for p in net.parameters() if (p.dim() >= 2) is wide] for wide in (True, False)
+    )
     groups = [{"params": decay, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}]
     opt = torch.optim.AdamW(groups, lr=3e-3, betas=(0.9, 0.95), eps=1e-8)
     warmup = torch.optim.lr_scheduler.LambdaLR(opt, lambda s: min(1.0, (s + 1) / 10))
@@ -253,7 +269,9 @@ def transformer_masked() -> Case:
 
     def loss_of(tokens: Tensor) -> Tensor:
         logits, targets = net(tokens[:, :-1]), tokens[:, 1:]
-        return F.cross_entropy(logits.transpose(1, 2), targets, ignore_index=0, label_smoothing=0.05)
+        return F.cross_entropy(
+            logits.transpose(1, 2), targets, ignore_index=0, label_smoothing=0.05
+        )
 
     return usual(net, opt, loss_of, data, clip=1.0, then=lambda: warmup.step())
 
@@ -272,7 +290,9 @@ def gan(shared: bool = False) -> Case:
         with fp16():
             fake = g_net(torch.randn(len(real), 8))
             on_real, on_fake = d_net(real), d_net(fake.detach())
-            d_loss = criterion(on_real, torch.full_like(on_real, 0.9)) + criterion(on_fake, torch.zeros_like(on_fake))
+            d_loss = criterion(on_real, torch.full_like(on_real, 0.9)) + criterion(
+                on_fake, torch.zeros_like(on_fake)
+            )
         d_opt.zero_grad(set_to_none=True)
         d_scaler.scale(d_loss).backward()
         d_scaler.step(d_opt)
@@ -298,7 +318,9 @@ def gan_of_one_scaler() -> Case:
 
 def averaged_model() -> Case:
     net = mlp()
-    average = torch.optim.swa_utils.AveragedModel(net, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.99))
+    average = torch.optim.swa_utils.AveragedModel(
+        net, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.99)
+    )
     opt = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     return usual(net, opt, classify(net), blobs(), then=lambda: average.update_parameters(net))
 
@@ -327,10 +349,14 @@ def accumulation() -> Case:
 
 
 class LoRA(nn.Module):
-    def __init__(self, base: nn.Linear, rank: int = 4, alpha: float = 8.0, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self, base: nn.Linear, rank: int = 4, alpha: float = 8.0, dtype: torch.dtype = torch.float32
+    ) -> None:
         super().__init__()
         self.base = base.requires_grad_(False)
-        self.a = nn.Parameter(torch.randn(rank, base.in_features, dtype=dtype) / math.sqrt(base.in_features))
+        self.a = nn.Parameter(
+            torch.randn(rank, base.in_features, dtype=dtype) / math.sqrt(base.in_features)
+        )
         self.b = nn.Parameter(torch.zeros(base.out_features, rank, dtype=dtype))
         self.scaling = alpha / rank
 
@@ -340,7 +366,9 @@ class LoRA(nn.Module):
 
 def lora(trainable: torch.dtype = torch.float32) -> Case:
     frozen = [nn.Linear(20, 64).half(), nn.Linear(64, 5).half()]
-    net = nn.Sequential(LoRA(frozen[0], dtype=trainable), nn.ReLU(), LoRA(frozen[1], dtype=trainable))
+    net = nn.Sequential(
+        LoRA(frozen[0], dtype=trainable), nn.ReLU(), LoRA(frozen[1], dtype=trainable)
+    )
     opt = torch.optim.AdamW([p for p in net.parameters() if p.requires_grad], lr=5e-3)
     return usual(net, opt, classify(net), blobs(), clip=1.0)
 
@@ -372,7 +400,10 @@ def gradient_penalty() -> Case:
 
 
 def two_backward_passes() -> Case:
-    net, scaler = nn.Sequential(nn.Linear(20, 48), nn.ReLU(), nn.Linear(48, 6)), torch.amp.GradScaler("cpu")
+    net, scaler = (
+        nn.Sequential(nn.Linear(20, 48), nn.ReLU(), nn.Linear(48, 6)),
+        torch.amp.GradScaler("cpu"),
+    )
     opt = torch.optim.Adam(net.parameters(), lr=1e-3)
 
     def train_step(batch: Any) -> None:
@@ -439,7 +470,9 @@ def norm_overflows() -> Case:
             return x / (x.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt()
 
     net = nn.Sequential(nn.Linear(20, 64), HandRMSNorm(), nn.Linear(64, 5))
-    return usual(net, torch.optim.SGD(net.parameters(), lr=0.05), classify(net, factor=800.0), blobs())
+    return usual(
+        net, torch.optim.SGD(net.parameters(), lr=0.05), classify(net, factor=800.0), blobs()
+    )
 
 
 def row_is_empty() -> Case:
@@ -459,9 +492,13 @@ def row_is_empty() -> Case:
 
 
 def adam_on_half() -> Case:
-    net = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 5)).half()
+    net = nn.Sequential(
+        nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 5)
+    ).half()
     opt = torch.optim.AdamW(net.parameters(), lr=1e-3)
-    return unscaled(net, opt, lambda batch: F.cross_entropy(net(batch[0].half()).float(), batch[1]), blobs())
+    return unscaled(
+        net, opt, lambda batch: F.cross_entropy(net(batch[0].half()).float(), batch[1]), blobs()
+    )
 
 
 def schedule_runs_ahead() -> Case:

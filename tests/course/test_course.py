@@ -12,7 +12,16 @@ import jupytext
 import pytest
 
 from labkit.classroom.release import lessons_named
-from labkit.course import COURSE, CourseError, Lesson, add_folders, cells_of, lessons, notebook_of, questions
+from labkit.course import (
+    COURSE,
+    CourseError,
+    Lesson,
+    add_folders,
+    cells_of,
+    lessons,
+    notebook_of,
+    questions,
+)
 from labkit.grading import EXERCISES, check, hint
 from labkit.grading.exercises import exercises_of
 from labkit.widgets import predictions
@@ -82,11 +91,18 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_cells_are_those_that_jupytext_reads_and_examples_in_modules_are_right() -> None:
     for lesson in lessons():
         text = lesson.text.read_text(encoding="utf-8")
-        theirs = [(c.cell_type, c.source, dict(c.metadata)) for c in jupytext.reads(text, fmt="py:percent").cells]
+        theirs = [
+            (c.cell_type, c.source, dict(c.metadata))
+            for c in jupytext.reads(text, fmt="py:percent").cells
+        ]
         for _, _, metadata in theirs:
             metadata.pop("lines_to_next_cell", None)
         assert [(c.cell_type, c.source, c.metadata) for c in cells_of(text)] == theirs, lesson.name
-        for stem in (found.name for found in pkgutil.iter_modules([str(lesson.folder)]) if found.name != "lesson"):
+        for stem in (
+            found.name
+            for found in pkgutil.iter_modules([str(lesson.folder)])
+            if found.name != "lesson"
+        ):
             assert doctest.testmod(lesson.module(stem)).failed == 0, f"{lesson.name}/{stem}.py"
 
 
@@ -95,10 +111,16 @@ def test_exercises_hints_and_predictions_are_those_of_the_lesson_that_asks_them(
         asked, text = questions(lesson.text), lesson.text.read_text(encoding="utf-8")
         for id, said in asked.items():
             exercise = EXERCISES[id]
-            assert (exercise.lesson, exercise.title, exercise.minutes) == (lesson.name, said.title, said.minutes)
+            assert (exercise.lesson, exercise.title, exercise.minutes) == (
+                lesson.name,
+                said.title,
+                said.minutes,
+            )
             assert exercise.call.startswith(f"{said.entry}("), id
         assert set(lesson.table("hints")) == set(asked), lesson.name
-        assert set(lesson.table("predictions")) == set(re.findall(r'predict\(\s*"([\w.]+)"', text)), lesson.name
+        assert set(lesson.table("predictions")) == set(
+            re.findall(r'predict\(\s*"([\w.]+)"', text)
+        ), lesson.name
 
 
 def test_a_lesson_of_ones_own_joins_the_course(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +183,9 @@ def test_a_folder_that_is_not_as_it_should_be_says_which_file_and_exercise(
         read()
 
 
-def test_a_folder_without_a_lesson_and_a_name_that_is_taken_are_refused(own: Path, tmp_path: Path) -> None:
+def test_a_folder_without_a_lesson_and_a_name_that_is_taken_are_refused(
+    own: Path, tmp_path: Path
+) -> None:
     with pytest.raises(CourseError, match="expected a folder lesson_NN_name"):
         add_folders([tmp_path / "elsewhere"])
     assert os.environ[COURSE] == ""

@@ -15,7 +15,9 @@ from labkit.widgets import LiveTraining, StepDebugger, TrainingBar, Workbench
 from labkit.widgets.driven.controller import Button
 
 STEPS = 5
-TASK = replace(TASKS["digits"], batch_size=8, make_optimizer=partial(torch.optim.Adam, lr=3e-3, eps=3e-5))
+TASK = replace(
+    TASKS["digits"], batch_size=8, make_optimizer=partial(torch.optim.Adam, lr=3e-3, eps=3e-5)
+)
 O2 = RECIPES["O2"]
 SCALERS = {
     **PRESETS,
@@ -23,9 +25,14 @@ SCALERS = {
     "static, no power of two": static(1000.0),
     "static, nobody looks for inf": static(2.0**30, skip_on_inf=False),
     "none, nobody looks for inf": static(1.0, skip_on_inf=False),
-    "an overflow, then hysteresis": replace(DYNAMIC, init_scale=2.0**30, hysteresis=3, floor=2.0**20),
+    "an overflow, then hysteresis": replace(
+        DYNAMIC, init_scale=2.0**30, hysteresis=3, floor=2.0**20
+    ),
 }
-GIVEN = [*RECIPES.values(), *(replace(O2, name=f"O2, {name}", scaler=scaler) for name, scaler in SCALERS.items())]
+GIVEN = [
+    *RECIPES.values(),
+    *(replace(O2, name=f"O2, {name}", scaler=scaler) for name, scaler in SCALERS.items()),
+]
 
 
 @cache

@@ -43,11 +43,18 @@ def test_an_error_that_is_not_the_faults_own_is_no_proof_of_it() -> None:
         TrainingOutcome((), float("nan"), f"RuntimeError: {words}")
         for words in ("the disk is full", "words of its own, over two lines, and more")
     )
-    assert [fault.failed(outcome) for outcome in (broken, fixed, of_others, its_own)] == [True, False, False, True]
+    assert [fault.failed(outcome) for outcome in (broken, fixed, of_others, its_own)] == [
+        True,
+        False,
+        False,
+        True,
+    ]
 
 
 @pytest.mark.filterwarnings("ignore:Detected call of")
-@pytest.mark.parametrize("names", [FAULTS.keys() - LONG, pytest.param(LONG, marks=slow)], ids=["quick", "long"])
+@pytest.mark.parametrize(
+    "names", [FAULTS.keys() - LONG, pytest.param(LONG, marks=slow)], ids=["quick", "long"]
+)
 def test_each_broken_training_fails_and_each_repaired_one_does_not(names: set[str]) -> None:
     """And the error that ends a broken one leads back to its fault."""
     assert names <= FAULTS.keys(), "a name of this test that is no fault"
@@ -65,7 +72,9 @@ def test_each_broken_training_fails_and_each_repaired_one_does_not(names: set[st
 
 
 @pytest.mark.filterwarnings("ignore:Detected call of")
-@pytest.mark.parametrize("names", [QUICK, pytest.param(FAULTS.keys() - QUICK, marks=slow)], ids=["quick", "others"])
+@pytest.mark.parametrize(
+    "names", [QUICK, pytest.param(FAULTS.keys() - QUICK, marks=slow)], ids=["quick", "others"]
+)
 def test_each_fails_under_cudas_lists_too_or_says_that_it_does_not(
     names: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,7 +88,9 @@ def test_each_fails_under_cudas_lists_too_or_says_that_it_does_not(
         if fault.shown is not None:
             continue  # it runs in processes of its own, which have no face in place of torch's autocast
         broken, fixed = run(fault, fixed=False), run(fault, fixed=True)
-        if fault.failed(broken) is bool(fault.only == "cpu" or fault.prevented) or fault.failed(fixed):
+        if fault.failed(broken) is bool(fault.only == "cpu" or fault.prevented) or fault.failed(
+            fixed
+        ):
             wrong[fault.id] = broken, fixed
     assert not wrong
 
@@ -95,7 +106,9 @@ def test_the_limits_of_each_fault_are_stated_everywhere(capsys: pytest.CaptureFi
     assert "labkit's autocast casts a weight again" in " ".join(capsys.readouterr().out.split())
     assert behind(FAULTS["stale_cast"])["told"][-1] == ["Where", FAULTS["stale_cast"].where]
     one = Fault(losses_fall, only="cpu")
-    assert one.where == "Only torch.autocast('cpu') shows it: the lists of other devices are others."
+    assert (
+        one.where == "Only torch.autocast('cpu') shows it: the lists of other devices are others."
+    )
 
 
 def states_after_a_patient_and_a_consultation() -> list[bool]:
@@ -105,9 +118,13 @@ def states_after_a_patient_and_a_consultation() -> list[bool]:
     torch.manual_seed(12)
     torch.rand(3, device="cuda")
     before = torch.get_rng_state(), torch.cuda.get_rng_state()
-    outcomes = [FAULTS[name] for name in ("mse_underflows", "denominator_underflows", "inference_tensors")]
+    outcomes = [
+        FAULTS[name] for name in ("mse_underflows", "denominator_underflows", "inference_tensors")
+    ]
     failed = [fault.failed(run(fault, fixed=False)) for fault in outcomes]
-    error = look("clip", lambda model, batches: ([model(x).float().sum() for x, _ in batches[:2]], None)).error
+    error = look(
+        "clip", lambda model, batches: ([model(x).float().sum() for x, _ in batches[:2]], None)
+    ).error
     after = torch.get_rng_state(), torch.cuda.get_rng_state()
     return [not error, *failed, *(torch.equal(a, b) for a, b in zip(before, after, strict=True))]
 
@@ -124,13 +141,19 @@ def test_each_says_all_that_a_card_needs_and_shows_two_forms_of_code() -> None:
         for text in (fault.title, fault.symptom, fault.cause, fault.reading, fault.repair):
             assert text.rstrip()[-1] in ".?!", (name, text)
         assert fault.threads, name
-        assert all(re.fullmatch(r"[\w.-]+/[\w.-]+#\d+|https://\S+", thread) for thread in fault.threads), name
+        assert all(
+            re.fullmatch(r"[\w.-]+/[\w.-]+#\d+|https://\S+", thread) for thread in fault.threads
+        ), name
         assert set(fault.claims) <= claims, name
-        assert all(fault in explain(f"RuntimeError: {words}\n  at line 5") for words in fault.errors), name
+        assert all(
+            fault in explain(f"RuntimeError: {words}\n  at line 5") for words in fault.errors
+        ), name
         broken, fixed = snippet(fault, fixed=False), snippet(fault, fixed=True)
         assert broken != fixed, name
         for code in (broken, fixed):
-            compile(f"def training():\n{re.sub('^', '    ', code, flags=re.MULTILINE)}", name, "exec")
+            compile(
+                f"def training():\n{re.sub('^', '    ', code, flags=re.MULTILINE)}", name, "exec"
+            )
             assert not re.search(r"\bcured\b", code), name
 
 

@@ -11,8 +11,12 @@ from labkit.gpu.worker import answer
 WITHOUT_ROWS = {"scaler_for_bf16", "eager_unlike_compiled"}  # which threads report
 
 
-def test_worked_example_a_card_is_found_by_its_error_and_shows_its_fault_by_a_clear_difference() -> None:
-    (card,) = explain("RuntimeError: \"_amp_foreach_non_finite_check_and_unscale_cuda\" not implemented for 'BFloat16'")
+def test_worked_example_a_card_is_found_by_its_error_and_shows_its_fault_by_a_clear_difference() -> (
+    None
+):
+    (card,) = explain(
+        "RuntimeError: \"_amp_foreach_non_finite_check_and_unscale_cuda\" not implemented for 'BFloat16'"
+    )
     assert card.id == "scaler_for_bf16"
     assert "enabled=not False" not in code_of(GPU_CARDS[card.id].function, fixed=False)
     shown = {(100.0, 140.0): True, (100.0, 110.0): False, (None, 1.0): True, (None, None): False}
@@ -30,7 +34,9 @@ def test_each_card_says_all_that_it_needs_with_evidence_that_is_published() -> N
         for text in (card.title, card.symptom, card.cause, card.reading, card.repair):
             assert text.rstrip()[-1] in ".?!", (name, text)
         assert code_of(card.function, fixed=False) != code_of(card.function, fixed=True), name
-        assert card.title not in code_of(card.function, fixed=False), "a card's code does not name its fault"
+        assert card.title not in code_of(card.function, fixed=False), (
+            "a card's code does not name its fault"
+        )
 
 
 @pytest.mark.slow

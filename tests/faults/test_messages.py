@@ -51,18 +51,32 @@ def pasted(words: str) -> list[str]:
     traceback = f'Traceback (most recent call last):\n  File "train.py", line 7, in <module>\nError: {words}\n'
     ranks = "\n".join(f"[rank1]: {line}" for line in traceback.splitlines())
     wrapped = "\n│ ".join(words.split(" "))
-    return [words, words.upper(), traceback, ranks, wrapped, words.replace("'", "`").replace('"', "'")]
+    return [
+        words,
+        words.upper(),
+        traceback,
+        ranks,
+        wrapped,
+        words.replace("'", "`").replace('"', "'"),
+    ]
 
 
 def test_a_message_is_known_in_its_own_words_and_as_it_is_pasted() -> None:
     each = [(message, text) for message in MESSAGES for text in pasted(message.words)]
     assert [text for message, text in each if message not in messages_in(text)] == []
     for text, words in PASTED.items():
-        assert any(message.words.startswith(words) for message in messages_in(text)), (text, messages_in(text))
+        assert any(message.words.startswith(words) for message in messages_in(text)), (
+            text,
+            messages_in(text),
+        )
     for name in ("c10::Half", "at::Half"):  # the new and the old name of a type
-        (found,) = explain(f"RuntimeError: value cannot be converted to type {name} without overflow")
+        (found,) = explain(
+            f"RuntimeError: value cannot be converted to type {name} without overflow"
+        )
         assert found.id == "mask_constant"
-    assert len({message.pattern for message in MESSAGES}) == len(MESSAGES) >= 45, "as many as sources were read"
+    assert len({message.pattern for message in MESSAGES}) == len(MESSAGES) >= 45, (
+        "as many as sources were read"
+    )
 
 
 def test_the_command_says_what_it_means_what_to_run_and_where_it_was_read(capsys) -> None:

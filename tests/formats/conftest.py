@@ -5,7 +5,20 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from labkit.formats import BF16, E2M1, E2M3, E3M2, E4M3, E5M2, E8M0, FP16, FP32, FP64, Rounding, Specials
+from labkit.formats import (
+    BF16,
+    E2M1,
+    E2M3,
+    E3M2,
+    E4M3,
+    E5M2,
+    E8M0,
+    FP16,
+    FP32,
+    FP64,
+    Rounding,
+    Specials,
+)
 
 DTYPES = {
     FP64: np.float64,
@@ -29,7 +42,9 @@ GFLOAT_MODES = {
 
 
 def _gfloat_row(format):
-    nans = {Specials.IEEE: 2**format.significand_bits - 1, Specials.FN: 1, Specials.NONE: 0}[format.specials]
+    nans = {Specials.IEEE: 2**format.significand_bits - 1, Specials.FN: 1, Specials.NONE: 0}[
+        format.specials
+    ]
     return gfloat.FormatInfo(
         name=format.name,
         k=format.bits,
@@ -75,7 +90,9 @@ def assert_same_bits():
     def check(got, wanted, given=None, *case):
         assert got.shape == wanted.shape, case
         assert got.dtype == wanted.dtype, case
-        differ = (got.view(f"u{got.itemsize}") != wanted.view(f"u{got.itemsize}")) & ~(np.isnan(got) & np.isnan(wanted))
+        differ = (got.view(f"u{got.itemsize}") != wanted.view(f"u{got.itemsize}")) & ~(
+            np.isnan(got) & np.isnan(wanted)
+        )
         first = np.flatnonzero(differ)[:3]
         shown = [] if given is None else given.ravel()[first]
         where = f"{case}: {differ.sum()} differ: {shown}"

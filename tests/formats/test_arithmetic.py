@@ -35,7 +35,9 @@ DETERMINISTIC = [mode for mode in Rounding if mode is not Rounding.STOCHASTIC]
 
 def random_values(format, count, seed):
     """Uniform over codes: all exponents, infinities and NaNs."""
-    return decode(np.random.default_rng(seed).integers(format.codes, size=count, dtype=np.uint64), format)
+    return decode(
+        np.random.default_rng(seed).integers(format.codes, size=count, dtype=np.uint64), format
+    )
 
 
 def close_pairs(format, count, seed):
@@ -43,7 +45,9 @@ def close_pairs(format, count, seed):
     rng = np.random.default_rng(seed)
     codes = rng.integers(format.max_code, size=count)
     near = np.clip(codes + rng.integers(-20, 20, size=count), 0, format.max_code)
-    far = np.clip(codes - (rng.integers(0, 16, size=count) << format.significand_bits), 0, format.max_code)
+    far = np.clip(
+        codes - (rng.integers(0, 16, size=count) << format.significand_bits), 0, format.max_code
+    )
     a, b, c = (decode(part, format) for part in (codes, near, far))
     return np.concatenate([a, a]), np.concatenate([-b, c])
 
@@ -78,7 +82,9 @@ def test_one_plus_a_ten_thousandth_is_lost_step_by_step():
     assert align.a.significand == 0b10000000000  # 1.0 = 1024 * 2^-10
     assert (align.b.significand, align.b.exponent) == (0b11010001110, -24)  # 0.0001 = 1678 * 2^-24
     assert align.shift == 14
-    assert align.aligned_a.significand == 0b10000000000_000  # three places more: guard, round, sticky
+    assert (
+        align.aligned_a.significand == 0b10000000000_000
+    )  # three places more: guard, round, sticky
     assert (align.aligned_b.significand, align.cut) == (0b1, True)  # all of it fell off, and stuck
     assert plus.total.significand == 0b10000000000_001
     assert (cut.guard, cut.round, cut.sticky) == (False, False, True)
@@ -92,7 +98,9 @@ def test_a_carry_through_all_ones():
 
 
 def test_a_sum_of_56_ones_is_not_taken_for_a_power_of_two():
-    sum = add(2 - 2.0**-52, 7 * 2.0**-55, FP64, Rounding.TOWARD_ZERO)  # float64 would make its significand 2^56
+    sum = add(
+        2 - 2.0**-52, 7 * 2.0**-55, FP64, Rounding.TOWARD_ZERO
+    )  # float64 would make its significand 2^56
     assert sum.steps[1].total.significand == 2**56 - 1
     assert sum.value == 2 - 2.0**-52
 
@@ -114,7 +122,9 @@ def test_the_steps_add_up_for_random_pairs():
     exact = ~align.cut
     magnitude = np.ldexp(plus.total.significand.astype(float), plus.total.exponent)
     total = np.where(plus.total.negative, -magnitude, magnitude)
-    assert np.array_equal(total[exact], (a + b)[exact])  # the sum of two FP16 numbers is exact in float64
+    assert np.array_equal(
+        total[exact], (a + b)[exact]
+    )  # the sum of two FP16 numbers is exact in float64
     cut_off = cut.dropped >= 0
     put_together = (cut.kept.significand << np.maximum(cut.dropped, 0)) + cut.rest
     assert np.array_equal(put_together[cut_off], plus.total.significand[cut_off])
@@ -127,16 +137,28 @@ def test_all_pairs_of_eight_bit_numbers(gfloat_round, assert_same_bits):
         a, b = (side.ravel() for side in np.meshgrid(values, values))
         with np.errstate(invalid="ignore"):
             exact_sum, exact_product = a + b, a * b  # exact: 34 and 32 bits at most
-        zero = (exact_sum == 0) & (np.signbit(a) != np.signbit(b)) & (rounding is Rounding.TOWARD_NEGATIVE)
-        exact_sum = np.where(zero, -0.0, exact_sum)  # the machine adds in its own mode, nearest-even
+        zero = (
+            (exact_sum == 0)
+            & (np.signbit(a) != np.signbit(b))
+            & (rounding is Rounding.TOWARD_NEGATIVE)
+        )
+        exact_sum = np.where(
+            zero, -0.0, exact_sum
+        )  # the machine adds in its own mode, nearest-even
         for operation, exact in ((add, exact_sum), (multiply, exact_product)):
             wanted = gfloat_round(exact, format, rounding)
-            assert_same_bits(operation(a, b, format, rounding).value, wanted, a, operation, format, rounding)
+            assert_same_bits(
+                operation(a, b, format, rounding).value, wanted, a, operation, format, rounding
+            )
 
 
 def test_formats_of_the_machine_agree_with_it(assert_same_bits):
     # FP64 is added in Python's integers. Of FP16, sums (41 bits) and products (22) are exact in float64.
-    for format, native, count in ((FP16, np.float16, 300_000), (FP32, np.float32, 50_000), (FP64, np.float64, 5_000)):
+    for format, native, count in (
+        (FP16, np.float16, 300_000),
+        (FP32, np.float32, 50_000),
+        (FP64, np.float64, 5_000),
+    ):
         near, far = close_pairs(format, count, 5)
         a = np.concatenate([random_values(format, count, 3), near]).astype(native)
         b = np.concatenate([random_values(format, count, 4), far]).astype(native)
@@ -149,7 +171,13 @@ def test_formats_of_the_machine_agree_with_it(assert_same_bits):
 def assert_rounded_plainly(results, exact, format, rounding):
     wanted = np.array([round_fraction_plainly(number, format, rounding) for number in exact])
     first = np.flatnonzero(results != wanted)[:3]
-    assert not len(first), (format, rounding, [exact[i] for i in first], results[first], wanted[first])
+    assert not len(first), (
+        format,
+        rounding,
+        [exact[i] for i in first],
+        results[first],
+        wanted[first],
+    )
 
 
 def test_fused_multiply_add_and_directed_sums_against_fractions():
@@ -161,7 +189,9 @@ def test_fused_multiply_add_and_directed_sums_against_fractions():
         known = np.isfinite(a) & np.isfinite(b) & np.isfinite(c)
         a, b, c = a[known], b[known], c[known]
         exact = [Fraction(x) * Fraction(y) + Fraction(z) for x, y, z in zip(a, b, c, strict=True)]
-        assert_rounded_plainly(fused_multiply_add(a, b, c, format, rounding).value, exact, format, rounding)
+        assert_rounded_plainly(
+            fused_multiply_add(a, b, c, format, rounding).value, exact, format, rounding
+        )
         a, b = close_pairs(format, 400, 8)
         exact = [Fraction(x) + Fraction(y) for x, y in zip(a, b, strict=True)]
         assert_rounded_plainly(add(a, b, format, rounding).value, exact, format, rounding)
@@ -175,7 +205,9 @@ def test_special_operands_follow_the_table_of_ieee_754(assert_same_bits):
         assert_same_bits(multiply(a, b, FP16).value, (a * b).astype(np.float16).astype(float), a)
     assert np.isnan(fused_multiply_add(np.inf, 0.0, 1.0, FP16).value)
     huge = FP64.max
-    assert fused_multiply_add(huge, huge, -np.inf, FP64).value == -np.inf  # the product is large, but finite
+    assert (
+        fused_multiply_add(huge, huge, -np.inf, FP64).value == -np.inf
+    )  # the product is large, but finite
 
 
 def test_results_overflow_as_rounding_does():
@@ -200,7 +232,9 @@ def test_operands_are_values_of_the_format_are_broadcast_and_may_be_empty():
 def test_a_sequential_sum_is_numpys_cumulative_sum():
     values = round_to(np.random.default_rng(10).uniform(0, 1, 500), FP16)
     summed = sum_sequential(values, FP16)
-    assert np.array_equal(summed.totals, np.cumsum(values.astype(np.float16), dtype=np.float16)[1:].astype(float))
+    assert np.array_equal(
+        summed.totals, np.cumsum(values.astype(np.float16), dtype=np.float16)[1:].astype(float)
+    )
     assert len(summed.additions) == 499
 
 

@@ -22,7 +22,12 @@ from labkit.interop import round_tensor
 PATTERNS = 2**32
 PIECE = 2**12  # small enough that no temporary array is asked of the operating system
 RECORD = Path(__file__).parents[2] / "data" / "proofs" / "rounding_all_fp32.json"
-ORACLES = {FP16: np.float16, BF16: ml_dtypes.bfloat16, E5M2: ml_dtypes.float8_e5m2, E4M3: ml_dtypes.float8_e4m3fn}
+ORACLES = {
+    FP16: np.float16,
+    BF16: ml_dtypes.bfloat16,
+    E5M2: ml_dtypes.float8_e5m2,
+    E4M3: ml_dtypes.float8_e4m3fn,
+}
 
 
 def count_mismatches(format, first, last):
@@ -34,7 +39,9 @@ def count_mismatches(format, first, last):
     nan, bits = np.isnan(wanted), wanted.view(np.uint32)
     counts = []
     for got in (round_to(values, format), round_tensor(torch.from_numpy(values), format).numpy()):
-        counts.append(int(np.count_nonzero(np.where(nan, ~np.isnan(got), got.view(np.uint32) != bits))))
+        counts.append(
+            int(np.count_nonzero(np.where(nan, ~np.isnan(got), got.view(np.uint32) != bits)))
+        )
     return counts
 
 

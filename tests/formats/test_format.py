@@ -102,7 +102,12 @@ def test_holds_means_every_value_of_the_other(dtype_of):
         assert outer.contains(inner) is held, (outer, inner)
         if inner.bits <= 16:
             with np.errstate(over="ignore", invalid="ignore"):
-                values = np.arange(inner.codes).astype(inner.code_dtype).view(dtype_of(inner)).astype(np.float64)
+                values = (
+                    np.arange(inner.codes)
+                    .astype(inner.code_dtype)
+                    .view(dtype_of(inner))
+                    .astype(np.float64)
+                )
                 finite = values[np.isfinite(values)]
                 kept = finite.astype(np.float32).astype(dtype_of(outer)).astype(np.float64)
             assert (kept == finite).all() == held, (outer, inner)
@@ -122,15 +127,25 @@ def test_random_mx_blocks_as_gfloat(gfloat_row):
     def scale_rule(emax, block):  # OCP MX 6.3, with math.frexp instead of a logarithm
         return 2.0 ** (np.frexp(np.abs(block).max())[1] - 1 - emax)
 
-    modes = {Rounding.NEAREST_EVEN: gfloat.RoundMode.TiesToEven, Rounding.TOWARD_ZERO: gfloat.RoundMode.TowardZero}
+    modes = {
+        Rounding.NEAREST_EVEN: gfloat.RoundMode.TiesToEven,
+        Rounding.TOWARD_ZERO: gfloat.RoundMode.TowardZero,
+    }
     mx = [row for row in BLOCK_FORMATS.values() if row.scale is E8M0]
     for format, (rounding, mode) in product(mx, modes.items()):
         rng = np.random.default_rng(format.element.bits)
         spread = rng.integers(-12, 3, size=(40, 32)) + rng.integers(-100, 100, size=(40, 1))
         values = np.ldexp(rng.uniform(-2, 2, (40, 32)), spread)
-        oracle = gfloat.BlockFormatInfo(format.name, gfloat_row(format.element), 32, gfloat_row(E8M0))
-        wanted = np.stack([gfloat.quantize_block(oracle, block, scale_rule, mode) for block in values])
-        assert np.array_equal(decode_blocks(round_blocks(values, format, rounding)), wanted), (format, rounding)
+        oracle = gfloat.BlockFormatInfo(
+            format.name, gfloat_row(format.element), 32, gfloat_row(E8M0)
+        )
+        wanted = np.stack(
+            [gfloat.quantize_block(oracle, block, scale_rule, mode) for block in values]
+        )
+        assert np.array_equal(decode_blocks(round_blocks(values, format, rounding)), wanted), (
+            format,
+            rounding,
+        )
 
 
 def test_nvfp4_as_ml_dtypes(dtype_of):
@@ -140,7 +155,9 @@ def test_nvfp4_as_ml_dtypes(dtype_of):
     blocks = round_blocks(values, NVFP4)
     assert np.array_equal(decode(blocks.scales, E4M3)[:, 0], wanted)
     scaled = values.astype(np.float64) / wanted[:, np.newaxis]
-    assert np.array_equal(decode(blocks.elements, E2M1)[:, 0], scaled.astype(np.float32).astype(dtype_of(E2M1)))
+    assert np.array_equal(
+        decode(blocks.elements, E2M1)[:, 0], scaled.astype(np.float32).astype(dtype_of(E2M1))
+    )
 
 
 def test_blocks_of_every_format():
@@ -151,9 +168,14 @@ def test_blocks_of_every_format():
     for format in BLOCK_FORMATS.values():
         largest = format.scale.max * format.element.max
         for value, wanted in ((0.0, 0.0), (2.0**-300, 0.0), (2.0**300, largest)):
-            assert (decode_blocks(round_blocks(np.full(2 * format.size, value), format)) == wanted).all(), format
+            assert (
+                decode_blocks(round_blocks(np.full(2 * format.size, value), format)) == wanted
+            ).all(), format
         nothing = round_blocks(np.zeros((3, 0)), format)
-        assert (nothing.elements.shape, decode_blocks(nothing).shape) == ((3, 0, format.size), (3, 0))
+        assert (nothing.elements.shape, decode_blocks(nothing).shape) == (
+            (3, 0, format.size),
+            (3, 0),
+        )
         blocks = round_blocks(np.random.default_rng(5).normal(size=(7, 4 * format.size)), format)
         assert (blocks.scales.shape, blocks.elements.shape) == ((7, 4), (7, 4, format.size))
 
@@ -181,21 +203,29 @@ def test_one_code_worked_out_by_hand():
     assert join(0, 13, 341, FP16) == 0x3555
 
 
-def test_every_code_decodes_as_ml_dtypes_and_gfloat_decode_it(dtype_of, gfloat_row, assert_same_bits):
+def test_every_code_decodes_as_ml_dtypes_and_gfloat_decode_it(
+    dtype_of, gfloat_row, assert_same_bits
+):
     for format in (*SMALL, MINE, TF32):
         codes = np.arange(format.codes).astype(format.code_dtype)
         values = decode(codes, format)
-        assert_same_bits(values, gfloat.decode_ndarray(gfloat_row(format), codes.astype(int)), codes, format)
+        assert_same_bits(
+            values, gfloat.decode_ndarray(gfloat_row(format), codes.astype(int)), codes, format
+        )
         if format in SMALL:
             with np.errstate(invalid="ignore"):  # signalling NaNs
-                assert_same_bits(values, codes.view(dtype_of(format)).astype(np.float64), codes, format)
+                assert_same_bits(
+                    values, codes.view(dtype_of(format)).astype(np.float64), codes, format
+                )
 
 
 def test_encode_undoes_decode_join_undoes_split_and_all_nans_become_one():
     for format in (*SMALL, MINE, TF32):
         codes = np.arange(format.codes)
         values = decode(codes, format)
-        assert np.array_equal(encode(values, format), np.where(np.isnan(values), format.nan_code or 0, codes)), format
+        assert np.array_equal(
+            encode(values, format), np.where(np.isnan(values), format.nan_code or 0, codes)
+        ), format
         assert np.array_equal(join(*split(codes, format), format), codes), format
     payload = np.array([0x7C01, 0xFFFF], np.uint16).view(np.float16)
     assert encode(payload, FP16).tolist() == [0x7E00, 0x7E00]
@@ -224,7 +254,11 @@ def test_shapes_are_kept_and_memory_layout_does_not_matter():
 
 def test_encode_refuses_what_the_format_does_not_hold():
     for value, format, explanation in (
-        (0.1, FP16, r"0\.1 is no FP16 value; the nearest is 0\.0999755859375\. Round first: encode\(round_to"),
+        (
+            0.1,
+            FP16,
+            r"0\.1 is no FP16 value; the nearest is 0\.0999755859375\. Round first: encode\(round_to",
+        ),
         (65520.0, FP16, "65520.0 is no FP16 value; the nearest is inf"),
         (np.inf, E4M3, "inf is no E4M3 value"),
         (0.0, E8M0, "0.0 is no E8M0 value"),
@@ -247,11 +281,15 @@ def test_decode_and_join_refuse_what_is_no_code():
     ):
         with pytest.raises(error, match=explanation):
             decode(codes, FP16)
-    with pytest.raises(ValueError, match="the exponent field of FP16 has 5 bits: 0 to 0x1f, got 0x20"):
+    with pytest.raises(
+        ValueError, match="the exponent field of FP16 has 5 bits: 0 to 0x1f, got 0x20"
+    ):
         join(0, 32, 0, FP16)
 
 
-FLAT = Format("flat", exponent_bits=3, significand_bits=0, specials=E4M3.specials)  # powers of two and zero
+FLAT = Format(
+    "flat", exponent_bits=3, significand_bits=0, specials=E4M3.specials
+)  # powers of two and zero
 DETERMINISTIC = [mode for mode in Rounding if mode is not Rounding.STOCHASTIC]
 
 
@@ -275,7 +313,10 @@ def test_neighbours_are_numpys_nextafter(dtype_of, assert_same_bits):
         native = native.view(dtype_of(format))
         for step, toward in ((next_up, np.inf), (next_down, -np.inf)):
             with np.errstate(all="ignore"):
-                wanted, given = np.nextafter(native, native.dtype.type(toward)).astype(float), native.astype(float)
+                wanted, given = (
+                    np.nextafter(native, native.dtype.type(toward)).astype(float),
+                    native.astype(float),
+                )
             assert_same_bits(step(given, format), wanted, given, format, step)
 
 
@@ -323,16 +364,25 @@ def test_the_ends_of_an_interval_round_as_it_says():
             return (rounded == value) & (np.signbit(rounded) == np.signbit(value))
 
         filled = low < high
-        real = {"low": (low != 0) | ~np.signbit(value), "high": (high != 0) | ~np.signbit(value)}  # 0 is +0's number
+        real = {
+            "low": (low != 0) | ~np.signbit(value),
+            "high": (high != 0) | ~np.signbit(value),
+        }  # 0 is +0's number
         right = {
             "the low end": (rounds_to_it(low) == low_in) | ~(filled & real["low"]),
             "the high end": (rounds_to_it(high) == high_in) | ~(filled & real["high"]),
             "just above the low end": rounds_to_it(np.nextafter(low, np.inf)) | ~filled,
             "just below the high end": rounds_to_it(np.nextafter(high, -np.inf)) | ~filled,
-            "just below it": ~rounds_to_it(np.nextafter(low, -np.inf)) | (low == -np.inf) | (low == 0),
-            "just above it": ~rounds_to_it(np.nextafter(high, np.inf)) | (high == np.inf) | (high == 0),
+            "just below it": ~rounds_to_it(np.nextafter(low, -np.inf))
+            | (low == -np.inf)
+            | (low == 0),
+            "just above it": ~rounds_to_it(np.nextafter(high, np.inf))
+            | (high == np.inf)
+            | (high == 0),
         }
-        wrong = {where: codes[~is_right][:3] for where, is_right in right.items() if not is_right.all()}
+        wrong = {
+            where: codes[~is_right][:3] for where, is_right in right.items() if not is_right.all()
+        }
         assert wrong == {}, (format, rounding, overflow)
 
 

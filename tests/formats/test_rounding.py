@@ -61,7 +61,11 @@ def test_each_mode_on_one_tie():
     }
     assert round_to(-tie, FP16, Rounding.TOWARD_NEGATIVE) == -(1 + 2**-10)
     powers = Format("powers", exponent_bits=4, significand_bits=0, specials=Specials.FN)
-    assert round_to([1.5, 3.0, -6.0], powers).tolist() == [2, 4, -8]  # neither neighbour is even: IEEE 754-2019, 4.3.1
+    assert round_to([1.5, 3.0, -6.0], powers).tolist() == [
+        2,
+        4,
+        -8,
+    ]  # neither neighbour is even: IEEE 754-2019, 4.3.1
 
 
 def test_all_midpoints_and_their_neighbours_as_gfloat(gfloat_round, assert_same_bits):
@@ -70,7 +74,14 @@ def test_all_midpoints_and_their_neighbours_as_gfloat(gfloat_round, assert_same_
         for rounding, overflow in product(DETERMINISTIC, Overflow):
             saturate = overflow is Overflow.SATURATE or format.specials is Specials.NONE
             wanted = gfloat_round(values, format, rounding, saturate)
-            assert_same_bits(round_to(values, format, rounding, overflow), wanted, values, format, rounding, overflow)
+            assert_same_bits(
+                round_to(values, format, rounding, overflow),
+                wanted,
+                values,
+                format,
+                rounding,
+                overflow,
+            )
 
 
 def test_any_format_a_learner_makes_as_gfloat(gfloat_row, gfloat_round, assert_same_bits):
@@ -78,7 +89,9 @@ def test_any_format_a_learner_makes_as_gfloat(gfloat_row, gfloat_round, assert_s
     for exponent_bits, significand_bits, specials in product(range(2, 6), range(1, 4), Specials):
         format = Format("mine", exponent_bits, significand_bits, specials)
         codes, values = np.arange(format.codes), midpoints_and_neighbours(format)
-        assert_same_bits(decode(codes, format), gfloat.decode_ndarray(gfloat_row(format), codes), codes, format)
+        assert_same_bits(
+            decode(codes, format), gfloat.decode_ndarray(gfloat_row(format), codes), codes, format
+        )
         for rounding in DETERMINISTIC:
             wanted = gfloat_round(values, format, rounding, specials is Specials.NONE)
             assert_same_bits(round_to(values, format, rounding), wanted, values, format, rounding)
@@ -87,15 +100,21 @@ def test_any_format_a_learner_makes_as_gfloat(gfloat_row, gfloat_round, assert_s
 def test_random_midpoints_of_wide_formats_as_gfloat(gfloat_round, assert_same_bits):
     for format, rounding in product((FP32, FP64), DETERMINISTIC):
         codes = np.random.default_rng(64).integers(format.max_code, size=100_000, dtype=np.uint64)
-        middles = decode(codes, format) + ulp(decode(codes, format), format) / 2  # in FP64 the half is lost again
+        middles = (
+            decode(codes, format) + ulp(decode(codes, format), format) / 2
+        )  # in FP64 the half is lost again
         values = np.concatenate([middles, -np.nextafter(middles, 0), np.nextafter(middles, np.inf)])
         wanted = gfloat_round(values, format, rounding)
         assert_same_bits(round_to(values, format, rounding), wanted, values, format, rounding)
 
 
 def test_powers_of_two_as_ml_dtypes(dtype_of, assert_same_bits):
-    codes = np.random.default_rng(16).integers(2**31, size=100_000, dtype=np.uint32)  # uniform, so over exponents
-    values = np.concatenate([codes.view(np.float32), np.float32([0, -0.0, -1, np.inf, np.nan, 1.5, 3, 2.0**-140])])
+    codes = np.random.default_rng(16).integers(
+        2**31, size=100_000, dtype=np.uint32
+    )  # uniform, so over exponents
+    values = np.concatenate(
+        [codes.view(np.float32), np.float32([0, -0.0, -1, np.inf, np.nan, 1.5, 3, 2.0**-140])]
+    )
     # ml_dtypes 0.6 rounds everything strictly between 2^-127 and 2^-126 up, which is not to the nearest.
     values = values[(values <= 2.0**-127) | (values >= 2.0**-126) | np.isnan(values)]
     with np.errstate(over="ignore", invalid="ignore"):
@@ -106,7 +125,10 @@ def test_powers_of_two_as_ml_dtypes(dtype_of, assert_same_bits):
 def test_stochastic_rounding_compares_the_random_number_with_the_fraction():
     bits = [0, 2**30 - 1, 2**30, 2**32 - 1]
     for format, sign in product((FP16, BF16, E4M3, MINE), (1, -1)):
-        for low, step in ((1.0, format.epsilon), (2 * format.smallest_subnormal, format.smallest_subnormal)):
+        for low, step in (
+            (1.0, format.epsilon),
+            (2 * format.smallest_subnormal, format.smallest_subnormal),
+        ):
             quarter = np.full(4, sign * (low + step / 4))  # of the way to the next
             rounded = round_to(quarter, format, Rounding.STOCHASTIC, random_bits=bits) * sign
             assert rounded.tolist() == [low + step, low + step, low, low], (format, sign, low)
@@ -133,7 +155,9 @@ def test_types_and_shapes():
     assert round_to(np.ones((0, 3), np.float32), FP16).shape == (0, 3)
     grid = np.linspace(0, 1, 20, dtype=np.float32).reshape(4, 5)
     before = grid.copy()
-    assert np.array_equal(round_to(grid.T[::2], E5M2), round_to(before, E5M2).T[::2]), "a view is read in place"
+    assert np.array_equal(round_to(grid.T[::2], E5M2), round_to(before, E5M2).T[::2]), (
+        "a view is read in place"
+    )
     round_to(grid, FP32)[:] = 7
     assert np.array_equal(grid, before), "and never written"
 
@@ -247,7 +271,12 @@ def test_values_survive_being_written_and_read():
     for format, step in ((FP16, 97), (BF16, 97), (E4M3, 1)):
         for code in np.arange(0, format.max_code + 1, step):
             value = decode(code, format)
-            for text in (exact_decimal(value), hex_float(value), hex(code), "0b" + field_bits(code, format)):
+            for text in (
+                exact_decimal(value),
+                hex_float(value),
+                hex(code),
+                "0b" + field_bits(code, format),
+            ):
                 assert parse(text, format).code == code, (format, text)
 
 
@@ -262,7 +291,9 @@ def test_fractions_round_as_pythons_division_does():
     rng = np.random.default_rng(14)
     for top, bottom in rng.integers(1, 10**15, size=(500, 2)):
         exact = Fraction(int(top), int(bottom))
-        assert round_fraction(exact, FP64) == int(top) / int(bottom)  # correctly rounded, says Python
+        assert round_fraction(exact, FP64) == int(top) / int(
+            bottom
+        )  # correctly rounded, says Python
         assert round_fraction(-exact, FP64) == -(int(top) / int(bottom))
 
 
@@ -270,7 +301,11 @@ def test_printing_is_exact():
     assert exact_decimal(-0.0) == "-0"
     assert exact_decimal(65504.0) == "65504"
     assert Decimal(exact_decimal(0.1)) == Fraction(0.1)
-    assert (exact_decimal(np.inf), hex_float(-np.inf), hex_float(np.nan)) == ("Infinity", "-inf", "nan")
+    assert (exact_decimal(np.inf), hex_float(-np.inf), hex_float(np.nan)) == (
+        "Infinity",
+        "-inf",
+        "nan",
+    )
     assert hex_float(0.0) == "0x0p+0"
     assert exact_decimal(decode(0x3555, FP16)) == "0.333251953125"
     assert field_bits(0x7F, E8M0) == "01111111"

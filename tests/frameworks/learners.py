@@ -26,7 +26,15 @@ def synth_learner(n_trn: int = 10, n_val: int = 2, **given: Any) -> Learner:
 
     def points(batches: int) -> DataLoader[Any]:
         x = torch.randn(16 * batches, 1)
-        return DataLoader(TensorDataset(x, 2 * x + 3 + 0.1 * torch.randn(16 * batches, 1)), batch_size=16)
+        return DataLoader(
+            TensorDataset(x, 2 * x + 3 + 0.1 * torch.randn(16 * batches, 1)), batch_size=16
+        )
 
-    given = {"model": Line(), "loss_func": nn.MSELoss(), "opt_func": partial(SGD, mom=0.9), "lr": 1e-3, **given}
+    given = {
+        "model": Line(),
+        "loss_func": nn.MSELoss(),
+        "opt_func": partial(SGD, mom=0.9),
+        "lr": 1e-3,
+        **given,
+    }
     return Learner(DataLoaders(points(n_trn), points(n_val)), **given)

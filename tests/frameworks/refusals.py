@@ -24,7 +24,9 @@ def not_refused(misuses: Misuses, given: Callable[[], tuple[Any, ...]] = tuple) 
     return wrong
 
 
-def assert_refused_in_torchs_words(faults: Mapping[str, Callable[[Any], Any]], torchs: Any, ours: Any) -> None:
+def assert_refused_in_torchs_words(
+    faults: Mapping[str, Callable[[Any], Any]], torchs: Any, ours: Any
+) -> None:
     """Do each fault, name -> act(make), with torch's class and ours: the same error, whose words begin as torch's."""
     for fault, act in faults.items():
         said = {}
@@ -32,7 +34,11 @@ def assert_refused_in_torchs_words(faults: Mapping[str, Callable[[Any], Any]], t
             try:
                 act(make)
             except Exception as error:
-                words = re.sub(r"\s+", " ", str(error)).replace("torch.autocast(", "autocast(").rstrip(".")
+                words = (
+                    re.sub(r"\s+", " ", str(error))
+                    .replace("torch.autocast(", "autocast(")
+                    .rstrip(".")
+                )
                 said[make] = type(error), words
         assert list(said) == [torchs, ours], f"{fault}: who refused it"
         assert said[ours][0] is said[torchs][0], fault

@@ -16,7 +16,11 @@ from labkit.amp import DYNAMIC, RECIPES, Engine, autocast, decide, initial, unsc
 from labkit.frameworks import oneflow as flow
 from labkit.frameworks.apex import amp
 from labkit.frameworks.fastai.basics import SGD, DataLoaders, Learner
-from labkit.frameworks.fastai.callback.fp16 import MixedPrecision, ModelToHalf, NonNativeMixedPrecision
+from labkit.frameworks.fastai.callback.fp16 import (
+    MixedPrecision,
+    ModelToHalf,
+    NonNativeMixedPrecision,
+)
 from labkit.frameworks.steps import Steps
 from labkit.frameworks.torch_amp import GradScaler
 from labkit.frameworks.torch_amp import autocast as torch_autocast
@@ -104,7 +108,9 @@ def as_apex_says_it(net, level="O1"):
 
 
 def learner(net, cbs=None):
-    return Learner(DataLoaders(batches(), []), net, loss_of, partial(SGD, mom=MOMENTUM), lr=LR, cbs=cbs)
+    return Learner(
+        DataLoaders(batches(), []), net, loss_of, partial(SGD, mom=MOMENTUM), lr=LR, cbs=cbs
+    )
 
 
 def as_fastai_says_it(net):
@@ -138,8 +144,19 @@ def as_oneflow_says_it(net):
     return graph._scale.state.scale
 
 
-CASTING = [our_engine, by_hand, as_torch_says_it, as_apex_says_it, as_fastai_says_it, as_oneflow_says_it]
-HALF = [partial(our_engine, recipe="O2"), partial(as_apex_says_it, level="O2"), as_fastai_says_it_itself]
+CASTING = [
+    our_engine,
+    by_hand,
+    as_torch_says_it,
+    as_apex_says_it,
+    as_fastai_says_it,
+    as_oneflow_says_it,
+]
+HALF = [
+    partial(our_engine, recipe="O2"),
+    partial(as_apex_says_it, level="O2"),
+    as_fastai_says_it_itself,
+]
 
 
 @pytest.mark.parametrize("dialects", [CASTING, HALF], ids=["casts", "half model"])
@@ -149,7 +166,9 @@ def test_the_same_training_in_every_dialect(dialects):
         net = model()
         scale = train(net)
         assert scale == 2.0**11, "of nine steps, five were skipped"
-        ends.append([p.detach().half() if dialects is HALF else p.detach() for p in net.parameters()])
+        ends.append(
+            [p.detach().half() if dialects is HALF else p.detach() for p in net.parameters()]
+        )
     assert not torch.equal(ends[0][0].float(), model()[0].weight), "the others were not"
     for train, weights in zip(dialects, ends, strict=True):
         assert all(map(torch.equal, weights, ends[0])), train
@@ -162,10 +181,20 @@ def test_every_import_on_the_page_for_users_is_there():
     """The adapters' own frameworks are not installed here, so their files are read."""
     page = (ROOT / "docs" / "frameworks.md").read_text(encoding="utf-8")
     named = re.findall(r"from labkit\.frameworks\.(\w+) import (\w+)", page)
-    assert {module for module, _ in named} == {"lightning", "fastai_learner", "accelerate", "transformers"}
+    assert {module for module, _ in named} == {
+        "lightning",
+        "fastai_learner",
+        "accelerate",
+        "transformers",
+    }
     for module, name in named:
-        tree = ast.parse((ROOT / "labkit" / "frameworks" / f"{module}.py").read_text(encoding="utf-8"))
-        assert name in {node.name for node in tree.body if isinstance(node, ast.ClassDef)}, (module, name)
+        tree = ast.parse(
+            (ROOT / "labkit" / "frameworks" / f"{module}.py").read_text(encoding="utf-8")
+        )
+        assert name in {node.name for node in tree.body if isinstance(node, ast.ClassDef)}, (
+            module,
+            name,
+        )
 
 
 def step(model: nn.Module) -> None:

@@ -185,7 +185,9 @@ def _half_buffer(model):
 
 
 def _scale(model, optimizer, loss=None, **given):
-    with amp.scale_loss(model(torch.ones(4, 4)).sum() if loss is None else loss, optimizer, **given):
+    with amp.scale_loss(
+        model(torch.ones(4, 4)).sum() if loss is None else loss, optimizer, **given
+    ):
         pass
 
 
@@ -200,7 +202,10 @@ def test_what_apex_refuses_is_refused_in_words():
 
 def test_before_initialize_nothing_is_scaled_or_loaded(monkeypatch):
     monkeypatch.setattr(amp, "_amp_state", amp.AmpState())
-    with pytest.raises(RuntimeError, match="must be called before"), amp.scale_loss(torch.ones(1), None):
+    with (
+        pytest.raises(RuntimeError, match="must be called before"),
+        amp.scale_loss(torch.ones(1), None),
+    ):
         pass
     with pytest.raises(RuntimeError, match="after amp"):
         _load(loss_scale=8.0, unskipped=0)
@@ -239,7 +244,10 @@ DTYPES = {  # of the result, for any dtype of x; None: that of x
     "matmul operator": (lambda x: x @ ONES, HALF),
     "rnn cell": (lambda x: nn.RNNCell(4, 3)(x), HALF),
     "gru": (lambda x: nn.GRU(4, 3)(x)[0], HALF),
-    "lstm of a packed sequence": (lambda x: nn.LSTM(4, 3)(nn.utils.rnn.pack_sequence([x, x[:2]]))[0].data, HALF),
+    "lstm of a packed sequence": (
+        lambda x: nn.LSTM(4, 3)(nn.utils.rnn.pack_sequence([x, x[:2]]))[0].data,
+        HALF,
+    ),
     "softmax": (lambda x: F.softmax(x, dim=-1), FLOAT),
     "group_norm": (lambda x: F.group_norm(x, 2), FLOAT),
     "mse_loss": (lambda x: F.mse_loss(x, torch.zeros_like(x)), FLOAT),
@@ -265,7 +273,9 @@ def test_what_is_not_safe_in_fp16_is_an_error(casts):
     with pytest.raises(NotImplementedError, match="exp"):
         x.half().exp_()
     p = torch.rand(4)
-    assert F.binary_cross_entropy(p, torch.ones(4)).dtype == FLOAT, "of FP32 numbers there is nothing to fear"
+    assert F.binary_cross_entropy(p, torch.ones(4)).dtype == FLOAT, (
+        "of FP32 numbers there is nothing to fear"
+    )
     with pytest.raises(NotImplementedError, match="with_logits"):
         F.binary_cross_entropy(p.half(), torch.ones(4).half())
     amp.init(allow_banned=True)
@@ -320,7 +330,9 @@ def test_gradients_may_be_added_up_over_several_losses_scaled_or_not():
     for delay in (False, True):
         model, optimizer = started("O2", loss_scale=64.0)
         for last in (False, True):
-            with amp.scale_loss(model(x).sum(), optimizer, delay_unscale=delay and not last) as scaled_loss:
+            with amp.scale_loss(
+                model(x).sum(), optimizer, delay_unscale=delay and not last
+            ) as scaled_loss:
                 scaled_loss.backward()
             if delay and not last:
                 with pytest.raises(RuntimeError, match="64 times too large"):
@@ -343,7 +355,10 @@ def test_a_block_that_fails_leaves_the_gradients_that_were_there_before():
         before = [p.grad.clone() for p in amp.master_params(optimizer)]
         with pytest.raises(KeyError):
             step(fails=True)
-        assert all(torch.equal(p.grad, b) for p, b in zip(amp.master_params(optimizer), before, strict=True))
+        assert all(
+            torch.equal(p.grad, b)
+            for p, b in zip(amp.master_params(optimizer), before, strict=True)
+        )
         _scale(model, optimizer)  # another one may begin
 
 
@@ -369,14 +384,18 @@ def test_a_group_that_is_added_later_is_stepped():
     for level, after_a_step in itertools.product(LEVELS, (False, True)):
         model, added = small(), nn.Linear(2, 2)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
-        [model, added], optimizer = amp.initialize([model, added], optimizer, opt_level=level, verbosity=0)
+        [model, added], optimizer = amp.initialize(
+            [model, added], optimizer, opt_level=level, verbosity=0
+        )
         if after_a_step:
             train_on(model, optimizer, 1)
         optimizer.add_param_group({"params": added.parameters(), "lr": 0.5})
         before = added.weight.detach().clone()
         train_on(nn.Sequential(model, added), optimizer, 1)
         assert not torch.equal(added.weight, before), (level, after_a_step)
-        assert torch.equal(optimizer.param_groups[1]["params"][0].to(added.weight.dtype), added.weight)
+        assert torch.equal(
+            optimizer.param_groups[1]["params"][0].to(added.weight.dtype), added.weight
+        )
 
 
 class Shrinking:
@@ -408,7 +427,9 @@ def test_an_optimizer_that_wraps_another():
 
 
 def _train_once(model, optimizer):
-    with amp.scale_loss(F.cross_entropy(model(x), torch.tensor([0, 1, 0, 1])), optimizer) as scaled_loss:
+    with amp.scale_loss(
+        F.cross_entropy(model(x), torch.tensor([0, 1, 0, 1])), optimizer
+    ) as scaled_loss:
         scaled_loss.backward()
     optimizer.step()
 
@@ -419,11 +440,17 @@ def test_momentum_from_before_initialize_goes_with_the_weights_and_frozen_ones_s
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     F.cross_entropy(model(x), torch.tensor([0, 1, 0, 1])).backward()
     optimizer.step()
-    before, frozen = [state["momentum_buffer"].clone() for state in optimizer.state.values()], model[0].weight.half()
+    before, frozen = (
+        [state["momentum_buffer"].clone() for state in optimizer.state.values()],
+        model[0].weight.half(),
+    )
     model, optimizer = amp.initialize(model, optimizer, opt_level="O2", verbosity=0)
     masters = [p for p in amp.master_params(optimizer) if p.requires_grad and p.dtype == FLOAT]
     assert [optimizer.state[m]["momentum_buffer"].dtype for m in masters] == [FLOAT] * 4
-    assert all(torch.equal(optimizer.state[m]["momentum_buffer"], b) for m, b in zip(masters, before, strict=True))
+    assert all(
+        torch.equal(optimizer.state[m]["momentum_buffer"], b)
+        for m, b in zip(masters, before, strict=True)
+    )
     _train_once(model, optimizer)
     assert torch.equal(model[0].weight, frozen)
     assert optimizer.param_groups[0]["params"][0] is model[0].weight

@@ -46,7 +46,10 @@ def make(losses, optimizers, dtype):
     models = [TwoWeights(1 + i, dtype) for i in range(1 + max(m for loss in losses for m in loss))]
     lrs = [0.25, 0.5, 0.125]
     made = [
-        torch.optim.SGD([{"params": models[m].parameters(), "lr": lrs[m] / 64} for m in own], momentum=0.125 * (1 + i))
+        torch.optim.SGD(
+            [{"params": models[m].parameters(), "lr": lrs[m] / 64} for m in own],
+            momentum=0.125 * (1 + i),
+        )
         for i, own in enumerate(optimizers)
     ]
     return models, made
@@ -75,7 +78,12 @@ def under_amp(losses, optimizers, iterations, level, inject, scalers, how):
     models, made = make(losses, optimizers, torch.float16)
     amp._amp_state.allow_incoming_model_not_fp32 = True
     models, made = amp.initialize(
-        models, made, opt_level=level, verbosity=0, cast_model_type=False, num_losses=max(scalers) + 1
+        models,
+        made,
+        opt_level=level,
+        verbosity=0,
+        cast_model_type=False,
+        num_losses=max(scalers) + 1,
     )
     for number, scaler in enumerate(amp._amp_state.loss_scalers):
         if scaler.dynamic:
@@ -86,7 +94,9 @@ def under_amp(losses, optimizers, iterations, level, inject, scalers, how):
         for number, loss in enumerate(losses):
             own = [made[o] for o in reached(losses, optimizers, number)]
             total = sum(models[m](X) for m in loss)
-            with amp.scale_loss(total, own if len(own) > 1 else own[0], loss_id=scalers[number]) as scaled:
+            with amp.scale_loss(
+                total, own if len(own) > 1 else own[0], loss_id=scalers[number]
+            ) as scaled:
                 scaled.backward()
                 if inject is not None and inject[:2] == (i, number):
                     getattr(models[inject[2]], inject[3]).grad[0] = INF
@@ -99,14 +109,25 @@ def under_amp(losses, optimizers, iterations, level, inject, scalers, how):
 @pytest.mark.parametrize("setup", SETUPS)
 def test_an_inf_in_each_place_costs_the_steps_that_it_would_cost_in_fp32(setup, level):
     losses, optimizers = SETUPS[setup]
-    places = [(1, loss, m, w) for loss, own in enumerate(losses) for m in own for w in ("weight32", "weight16")]
+    places = [
+        (1, loss, m, w)
+        for loss, own in enumerate(losses)
+        for m in own
+        for w in ("weight32", "weight16")
+    ]
     zeroed = itertools.cycle(("model", "optimizer"))
-    for (inject, one_scaler), how in zip(itertools.product([None, *places], (False, True)), zeroed, strict=False):
+    for (inject, one_scaler), how in zip(
+        itertools.product([None, *places], (False, True)), zeroed, strict=False
+    ):
         if inject is not None and level in ("O0", "O3"):
             continue  # a static scale looks at nothing
         scalers = [0] * len(losses) if one_scaler else list(range(len(losses)))
-        skipped = set() if inject is None else {(1, o) for o in reached(losses, optimizers, inject[1])}
-        stepped = torch.float32 if level == "O2" else torch.float16  # the dtype of what is stepped for weight16
+        skipped = (
+            set() if inject is None else {(1, o) for o in reached(losses, optimizers, inject[1])}
+        )
+        stepped = (
+            torch.float32 if level == "O2" else torch.float16
+        )  # the dtype of what is stepped for weight16
         expected = without_amp(losses, optimizers, 3, skipped, stepped)
         models, made = under_amp(losses, optimizers, 3, level, inject, scalers, how)
         weights = [p for model in models for p in model.parameters()]

@@ -8,7 +8,16 @@ import pytest
 
 from labkit.amp.casting.autocast import current
 from labkit.frameworks.fastai.basics import *  # noqa: F403 - as scripts of fastai's begin
-from labkit.frameworks.fastai.basics import SGD, Adam, Callback, CancelBatchException, DataLoaders, nn, partial, torch
+from labkit.frameworks.fastai.basics import (
+    SGD,
+    Adam,
+    Callback,
+    CancelBatchException,
+    DataLoaders,
+    nn,
+    partial,
+    torch,
+)
 from labkit.frameworks.fastai.callback import core, fp16
 from tests.frameworks.learners import synth_learner
 from tests.frameworks.refusals import not_refused
@@ -58,9 +67,14 @@ def test_after_x_is_run_when_x_was_cancelled():
         before = learn.model.a.item()
         learn.fit(1)
         events = listing.events
-        assert events[events.index(f"before_{part}") + 1 :][:2] == [f"after_cancel_{part}", f"after_{part}"]
+        assert events[events.index(f"before_{part}") + 1 :][:2] == [
+            f"after_cancel_{part}",
+            f"after_{part}",
+        ]
         assert events[-1] == "after_fit"
-        assert (learn.model.a.item() == before) == (part != "validate"), "nothing was learnt but where training went on"
+        assert (learn.model.a.item() == before) == (part != "validate"), (
+            "nothing was learnt but where training went on"
+        )
 
 
 def test_a_line_is_found_and_recorded():
@@ -85,7 +99,9 @@ def test_what_a_callback_lacks_it_finds_in_its_learner():
         _ = Callback().nothing
     with pytest.raises(ValueError, match=r"unknown events.*before_stepp"):
         Callback(before_stepp=lambda self: None)
-    learn.fit(1, cbs=Callback(after_fit=lambda self: setattr(self.learn, "seen", "made of a function")))
+    learn.fit(
+        1, cbs=Callback(after_fit=lambda self: setattr(self.learn, "seen", "made of a function"))
+    )
     assert learn.seen == "made of a function"
     for targets, y in ((("target",), "target"), (("one", "other"), ("one", "other"))):
         learn.yb = targets
@@ -93,10 +109,16 @@ def test_what_a_callback_lacks_it_finds_in_its_learner():
 
 
 def test_norms_and_biases_do_not_decay():
-    learn = two_layers(model=nn.Sequential(nn.Linear(1, 1), nn.BatchNorm1d(1)), opt_func=partial(Adam, wd=0.5))
+    learn = two_layers(
+        model=nn.Sequential(nn.Linear(1, 1), nn.BatchNorm1d(1)), opt_func=partial(Adam, wd=0.5)
+    )
     nn.init.ones_(learn.model[1].bias)
     before = [p.detach().clone() for p in learn.model.parameters()]
-    learn.fit(1, lr=0.25, cbs=Callback(before_step=lambda self: [p.grad.zero_() for p in self.model.parameters()]))
+    learn.fit(
+        1,
+        lr=0.25,
+        cbs=Callback(before_step=lambda self: [p.grad.zero_() for p in self.model.parameters()]),
+    )
     assert {group["lr"] for group in learn.opt.param_groups} == {0.25}
     moved = [not torch.equal(p, b) for p, b in zip(learn.model.parameters(), before, strict=True)]
     assert moved == [True, False, False, False]
@@ -104,7 +126,9 @@ def test_norms_and_biases_do_not_decay():
 
 def test_a_method_that_no_event_calls_is_noticed():
     for wrong, right in (("begin_fit", "before_fit"), ("after_btach", "after_batch")):
-        with pytest.warns(UserWarning, match=rf"Old\.{wrong}: there is no such event, did you mean {right}\?"):
+        with pytest.warns(
+            UserWarning, match=rf"Old\.{wrong}: there is no such event, did you mean {right}\?"
+        ):
             type("Old", (Callback,), {wrong: lambda self: None})
 
 
@@ -120,17 +144,53 @@ def _opt(learn, made):
 MISUSES = {
     "no callback": (lambda: synth_learner(cbs=[3]), TypeError, "Callback of fastai.basics"),
     "hides x": (lambda: synth_learner(cbs=[X]), ValueError, "X would hide learn.x"),
-    "hides the model": (lambda: synth_learner(cbs=[type("Model", (Callback,), {})]), ValueError, "hide learn.model"),
-    "no schedule": (lambda: synth_learner().fit_one_cycle(1), AttributeError, "no 'fit_one_cycle'.*callback of yours"),
-    "torch's optimizer": (lambda: _opt(synth_learner(), torch.optim.SGD), TypeError, "take SGD or Adam"),
+    "hides the model": (
+        lambda: synth_learner(cbs=[type("Model", (Callback,), {})]),
+        ValueError,
+        "hide learn.model",
+    ),
+    "no schedule": (
+        lambda: synth_learner().fit_one_cycle(1),
+        AttributeError,
+        "no 'fit_one_cycle'.*callback of yours",
+    ),
+    "torch's optimizer": (
+        lambda: _opt(synth_learner(), torch.optim.SGD),
+        TypeError,
+        "take SGD or Adam",
+    ),
     "FP8": (lambda: fp16.MixedPrecision("fp8"), ValueError, "'fp16' or 'bf16'"),
-    "two ways": (lambda: synth_learner().to_fp16().to_non_native_fp16().fit(1), ValueError, "to_fp32"),
-    "two of a kind": (lambda: synth_learner(cbs=[fp16.MixedPrecision] * 2).fit(1), ValueError, "MixedPrecision alone"),
-    "FP32 model": (lambda: synth_learner(cbs=fp16.NonNativeMixedPrecision()).fit(1), ValueError, "or ModelToHalf and"),
-    "no masters": (lambda: synth_learner(cbs=fp16.ModelToHalf()).fit(1), ValueError, "this learner has ModelToHalf"),
-    "scale": (lambda: fp16.NonNativeMixedPrecision(-1, dynamic=False), ValueError, "loss_scale=-1, dynamic=False"),
+    "two ways": (
+        lambda: synth_learner().to_fp16().to_non_native_fp16().fit(1),
+        ValueError,
+        "to_fp32",
+    ),
+    "two of a kind": (
+        lambda: synth_learner(cbs=[fp16.MixedPrecision] * 2).fit(1),
+        ValueError,
+        "MixedPrecision alone",
+    ),
+    "FP32 model": (
+        lambda: synth_learner(cbs=fp16.NonNativeMixedPrecision()).fit(1),
+        ValueError,
+        "or ModelToHalf and",
+    ),
+    "no masters": (
+        lambda: synth_learner(cbs=fp16.ModelToHalf()).fit(1),
+        ValueError,
+        "this learner has ModelToHalf",
+    ),
+    "scale": (
+        lambda: fp16.NonNativeMixedPrecision(-1, dynamic=False),
+        ValueError,
+        "loss_scale=-1, dynamic=False",
+    ),
     "wait": (lambda: fp16.NonNativeMixedPrecision(scale_wait=0), ValueError, "scale_wait=0"),
-    "factor": (lambda: fp16.NonNativeMixedPrecision(div_factor=0), ValueError, "div_factor is more than 1"),
+    "factor": (
+        lambda: fp16.NonNativeMixedPrecision(div_factor=0),
+        ValueError,
+        "div_factor is more than 1",
+    ),
     "clip": (lambda: fp16.NonNativeMixedPrecision(clip=-1.0), ValueError, "clip a length above 0"),
 }
 
@@ -148,9 +208,16 @@ class Seen(Callback):
     def __init__(self, order):
         super().__init__()
         self.order, self.kinds = order, {}
-        seen = {"before_fit": "model", "before_batch": "x", "after_pred": "pred", "after_fit": "model"}
+        seen = {
+            "before_fit": "model",
+            "before_batch": "x",
+            "after_pred": "pred",
+            "after_fit": "model",
+        }
         for event, what in seen.items():
-            setattr(self, event, lambda event=event, what=what: self.note(event, getattr(self, what)))
+            setattr(
+                self, event, lambda event=event, what=what: self.note(event, getattr(self, what))
+            )
 
     def note(self, event, value):
         self.kinds[event] = value[0].weight.dtype if isinstance(value, nn.Module) else value.dtype
@@ -180,7 +247,12 @@ def test_momentum_survives_and_what_is_frozen_has_none():
     before = [p for group in learn.opt.param_groups for p in group["params"]]
     assert set(before) == set(learn.model[1].parameters())
     learn.fit(3)
-    assert all(p is q for p, q in zip(before, (p for g in learn.opt.param_groups for p in g["params"]), strict=True))
+    assert all(
+        p is q
+        for p, q in zip(
+            before, (p for g in learn.opt.param_groups for p in g["params"]), strict=True
+        )
+    )
     assert set(learn.opt.state) == set(before)
     assert all("momentum_buffer" in learn.opt.state[p] for p in before)
     learn.to_non_native_fp32().fit(1)
@@ -221,7 +293,11 @@ def test_an_inf_costs_a_step_and_half_the_scale(way):
     moved = [not all(map(torch.equal, one, other)) for one, other in itertools.pairwise(seen)]
     assert [i for i, did in enumerate(moved) if not did] == [3]
     assert cancelled == {"step" if way == "to_fp16" else "batch": 1}
-    scale = learn.scaler.get_scale() if way == "to_fp16" else learn.non_native_mixed_precision.loss_scale
+    scale = (
+        learn.scaler.get_scale()
+        if way == "to_fp16"
+        else learn.non_native_mixed_precision.loss_scale
+    )
     assert scale == 32.0
 
 
@@ -229,7 +305,9 @@ def test_a_repeated_call_acts_once_and_errors_leave_no_region_open():
     for way, callbacks in (("to_fp16", 1), ("to_bf16", 1), ("to_non_native_fp16", 2)):
         learn = getattr(getattr(two_layers(), way)(), way)()
         assert len(learn.cbs) == 2 + callbacks
-        learn.fit(1, cbs=Callback(after_pred=lambda self: (_ for _ in ()).throw(CancelBatchException)))
+        learn.fit(
+            1, cbs=Callback(after_pred=lambda self: (_ for _ in ()).throw(CancelBatchException))
+        )
         assert current() is None
         with pytest.raises(KeyError):
             learn.fit(1, cbs=Callback(after_pred=lambda self: {}[0]))

@@ -66,7 +66,9 @@ def test_the_tutorial():
 # --- what a graph does ------------------------------------------------------------------------------------------------
 
 
-def line(steps=1, scaler=None, schedule=False, clip=None, amp=True, calls_backward=True, optimizers=1):
+def line(
+    steps=1, scaler=None, schedule=False, clip=None, amp=True, calls_backward=True, optimizers=1
+):
     """A graph that fits y = 0 by one weight of 1, so that a batch of ones has the gradient 2."""
     weight = torch.nn.Linear(1, 1, bias=False)
     torch.nn.init.ones_(weight.weight)
@@ -81,7 +83,8 @@ def line(steps=1, scaler=None, schedule=False, clip=None, amp=True, calls_backwa
                 self.set_grad_scaler(scaler)
             for _ in range(optimizers):
                 self.add_optimizer(
-                    made, lr_sch=flow.optim.lr_scheduler.StepLR(made, 1, gamma=0.5) if schedule else None
+                    made,
+                    lr_sch=flow.optim.lr_scheduler.StepLR(made, 1, gamma=0.5) if schedule else None,
                 )
 
         def build(self, x):
@@ -115,7 +118,9 @@ def test_a_batch_is_cut_into_micro_batches_whose_gradients_are_added_up():
 
 def test_an_inf_costs_a_step_and_half_the_scale_but_no_call_of_the_schedule(recwarn):
     for amp in (True, False):
-        graph = line(scaler=flow.amp.GradScaler(init_scale=8.0, growth_interval=2), schedule=True, amp=amp)
+        graph = line(
+            scaler=flow.amp.GradScaler(init_scale=8.0, growth_interval=2), schedule=True, amp=amp
+        )
         graph(torch.full((4, 1), math.inf))
         assert (graph.model.weight.item(), graph._scale.state.scale) == (1.0, 4.0)
         assert graph._optimizers[0].param_groups[0]["lr"] == 0.125
@@ -127,7 +132,10 @@ def test_an_inf_costs_a_step_and_half_the_scale_but_no_call_of_the_schedule(recw
 
 
 def test_gradients_from_elsewhere_do_not_count():
-    for scaler in (None, flow.amp.StaticGradScaler(8.0)):  # without a dynamic one, nothing is checked
+    for scaler in (
+        None,
+        flow.amp.StaticGradScaler(8.0),
+    ):  # without a dynamic one, nothing is checked
         graph = line(scaler=scaler)
         graph(torch.full((4, 1), math.inf))
         assert not math.isfinite(graph.model.weight.item())
@@ -158,7 +166,10 @@ def test_a_state_dict_is_loaded_before_the_first_call():
     one(torch.full((4, 1), math.inf))
     one(torch.ones(4, 1))
     other.load_state_dict(one.state_dict())
-    assert (other.model.weight.item(), other._scale.state) == (one.model.weight.item(), one._scale.state)
+    assert (other.model.weight.item(), other._scale.state) == (
+        one.model.weight.item(),
+        one._scale.state,
+    )
     assert other._optimizers[0].param_groups[0]["lr"] == one._optimizers[0].param_groups[0]["lr"]
     with pytest.raises(RuntimeError, match="before the first call"):
         one.load_state_dict(other.state_dict())
@@ -178,7 +189,9 @@ class Building(nn.Graph):
     def __init__(self, ends):
         torch.manual_seed(0)
         self.layers = [nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3)]
-        groups = [{"params": layer.parameters(), "clip_grad_max_norm": 0.5} for layer in self.layers[::3]]
+        groups = [
+            {"params": layer.parameters(), "clip_grad_max_norm": 0.5} for layer in self.layers[::3]
+        ]
         optimizer = flow.optim.SGD(groups, lr=0.25, momentum=0.5)
         self.add_optimizer(optimizer, lr_sch=flow.optim.lr_scheduler.StepLR(optimizer, 2))
         self.set_grad_scaler(flow.amp.GradScaler(init_scale=2.0**12, growth_interval=2))
@@ -219,16 +232,26 @@ class Counting:
 def test_under_amp_build_runs_twice_and_then_a_graph_of_it_with_the_same_bits(recwarn):
     """Of what looks into a tensor there is no graph: eager autocast goes on."""
     traced, eager = Counting(), Counting(looks=True)
-    once, anew = trained(Building(lambda loss: traced(loss))), trained(Building(lambda loss: eager(loss)))
+    once, anew = (
+        trained(Building(lambda loss: traced(loss))),
+        trained(Building(lambda loss: eager(loss))),
+    )
     assert (traced.count, eager.count) == ([2], [12])
     torch.testing.assert_close(once, anew, atol=0.0, rtol=0.0, equal_nan=True)
     (warning,) = {str(w.message) for w in recwarn.list}
-    assert f"{__file__}:{Counting.__call__.__code__.co_firstlineno + 2}" in warning, "it names the user's line"
+    assert f"{__file__}:{Counting.__call__.__code__.co_firstlineno + 2}" in warning, (
+        "it names the user's line"
+    )
     assert "eager autocast is used" in warning
 
 
 def test_what_changes_after_the_first_calls_is_decided_anew(recwarn):
-    dtypes = {"another module": HALF, "another end": HALF, "BF16": flow.bfloat16, "no AMP": flow.float32}
+    dtypes = {
+        "another module": HALF,
+        "another end": HALF,
+        "BF16": flow.bfloat16,
+        "no AMP": flow.float32,
+    }
     for how, dtype in dtypes.items():
         graph = Building(ends := Counting())
         trained(graph, steps=2)

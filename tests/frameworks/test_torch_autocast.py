@@ -28,8 +28,12 @@ def test_worked_example():
         product = A @ B
         assert product.dtype == torch.float16
         assert product.relu().dtype == torch.float16
-        assert torch.softmax(product, dim=1).dtype == torch.float32, "as on CUDA; torch.autocast('cpu') leaves it FP16"
-    assert torch.equal(product, (A.half().float() @ B.half().float()).half()), "FP16 in, FP32 accumulate, one rounding"
+        assert torch.softmax(product, dim=1).dtype == torch.float32, (
+            "as on CUDA; torch.autocast('cpu') leaves it FP16"
+        )
+    assert torch.equal(product, (A.half().float() @ B.half().float()).half()), (
+        "FP16 in, FP32 accumulate, one rounding"
+    )
     assert (A @ B).dtype == torch.float32
     with autocast("cpu"):
         assert (A @ B).dtype == torch.get_autocast_dtype("cpu") == torch.bfloat16
@@ -37,7 +41,10 @@ def test_worked_example():
 
 def test_cross_entropy_rounds_its_log_probabilities_as_torch_does_on_a_gpu():
     """torch calls log_softmax with the dtype of the logits, which its autocast respects."""
-    logits, classes = 8 * torch.randn(64, 10, generator=torch.Generator().manual_seed(0)).half(), torch.arange(64) % 10
+    logits, classes = (
+        8 * torch.randn(64, 10, generator=torch.Generator().manual_seed(0)).half(),
+        torch.arange(64) % 10,
+    )
     with fp16():
         loss = F.cross_entropy(logits, classes)
         by_module = nn.CrossEntropyLoss()(logits, classes)
@@ -49,7 +56,9 @@ def test_cross_entropy_rounds_its_log_probabilities_as_torch_does_on_a_gpu():
     assert torch.equal(loss, by_module)
     assert not torch.equal(loss, exact)
     with fp16():
-        assert torch.equal(F.cross_entropy(logits.float(), classes), exact), "the way out: FP32 logits"
+        assert torch.equal(F.cross_entropy(logits.float(), classes), exact), (
+            "the way out: FP32 logits"
+        )
         with amp.float_function("cross_entropy"):
             assert torch.equal(F.cross_entropy(logits, classes), exact), "a rule of somebody's"
 
@@ -58,7 +67,9 @@ def test_cross_entropy_of_fp32_logits_is_torchs():
     """What is written out in Python against torch's own C++: values and gradients, of classes and of probabilities."""
     generator = torch.Generator().manual_seed(0)
     flat, image = (torch.randn(shape, generator=generator) for shape in ((6, 5), (2, 5, 3, 2)))
-    knobs = itertools.product(("mean", "sum", "none"), (0.0, 0.1), (None, torch.linspace(0.5, 2, 5)))
+    knobs = itertools.product(
+        ("mean", "sum", "none"), (0.0, 0.1), (None, torch.linspace(0.5, 2, 5))
+    )
     for (reduction, smoothing, weight), logits in itertools.product(knobs, (flat, image, flat[0])):
         case = {"reduction": reduction, "label_smoothing": smoothing, "weight": weight}
         dim = min(1, logits.dim() - 1)
@@ -72,7 +83,11 @@ def test_cross_entropy_of_fp32_logits_is_torchs():
                 loss.sum().backward()
                 answers.append((loss.detach(), x.grad))
             torch.testing.assert_close(
-                *answers, rtol=1e-6, atol=1e-6, equal_nan=True, msg=lambda text, case=case: f"{case}: {text}"
+                *answers,
+                rtol=1e-6,
+                atol=1e-6,
+                equal_nan=True,
+                msg=lambda text, case=case: f"{case}: {text}",
             )
 
 
@@ -91,16 +106,24 @@ def test_cross_entropy_refuses_what_torch_refuses():
 
 
 def test_the_names_and_the_signatures_are_torchs():
-    pairs = [(getattr(torch.autocast, n), getattr(autocast, n)) for n in ("__init__", "__call__", "__enter__")]
+    pairs = [
+        (getattr(torch.autocast, n), getattr(autocast, n))
+        for n in ("__init__", "__call__", "__enter__")
+    ]
     pairs += [(torch.amp.custom_fwd, custom_fwd), (torch.amp.custom_bwd, custom_bwd)]
     for pair in pairs:
         theirs, ours = (inspect.signature(function).parameters.values() for function in pair)
-        assert [(p.name, p.kind, p.default) for p in ours] == [(p.name, p.kind, p.default) for p in theirs]
+        assert [(p.name, p.kind, p.default) for p in ours] == [
+            (p.name, p.kind, p.default) for p in theirs
+        ]
     public = {name for name in torch.amp.__all__ if name not in ("autocast_mode", "grad_scaler")}
     assert public <= set(torch_amp.__all__)
 
 
-DECORATORS = {autocast: (custom_fwd, custom_bwd), torch.autocast: (torch.amp.custom_fwd, torch.amp.custom_bwd)}
+DECORATORS = {
+    autocast: (custom_fwd, custom_bwd),
+    torch.autocast: (torch.amp.custom_fwd, torch.amp.custom_bwd),
+}
 FAULTS = {
     "no string": lambda make: make(torch.device("cpu")),
     "no such device": lambda make: make("abacus"),
@@ -115,7 +138,9 @@ def test_a_fault_is_refused_with_torchs_words_and_more():
     assert_refused_in_torchs_words(FAULTS, torch.autocast, autocast)
 
 
-def test_a_dtype_that_is_not_16_bits_wide_or_a_device_that_is_not_there_is_left_out_with_a_warning(monkeypatch):
+def test_a_dtype_that_is_not_16_bits_wide_or_a_device_that_is_not_there_is_left_out_with_a_warning(
+    monkeypatch,
+):
     monkeypatch.setattr(torch.cuda.amp.common, "amp_definitely_not_available", lambda: True)
     for words, message in (
         *((("cpu", dtype), "the target dtype is not supported. Disabling autocast")
@@ -180,7 +205,10 @@ def test_a_region_is_one_thread_s_and_a_decorated_function_serves_two_at_once():
 
     with fp16(), ThreadPoolExecutor(2) as pool:
         assert list(pool.map(work, range(2))) == [torch.float16] * 2
-        assert pool.submit(lambda: ((A @ B).dtype, is_autocast_enabled("cpu"))).result() == (torch.float32, False)
+        assert pool.submit(lambda: ((A @ B).dtype, is_autocast_enabled("cpu"))).result() == (
+            torch.float32,
+            False,
+        )
 
 
 def differentiable(module, cast_inputs, device_type="cpu"):
@@ -200,7 +228,9 @@ def differentiable(module, cast_inputs, device_type="cpu"):
         @backward_as(device_type=device_type)
         def backward(ctx, gradient):
             a, b = ctx.saved_tensors
-            seen.append((gradient.float() @ b.t().float()).dtype)  # cast again, if the region of forward is open
+            seen.append(
+                (gradient.float() @ b.t().float()).dtype
+            )  # cast again, if the region of forward is open
             return (gradient @ b.t()).to(a.dtype), (a.t() @ gradient).to(b.dtype)
 
     seen = []
@@ -209,12 +239,16 @@ def differentiable(module, cast_inputs, device_type="cpu"):
 
 def test_custom_autograd_functions_compute_in_torchs_dtypes():
     """A product is on the lists of CPU and of CUDA, so torch's own regions can say what is right."""
-    for region, cast_inputs in itertools.product((None, True, False), (None, torch.float32, torch.float16)):
+    for region, cast_inputs in itertools.product(
+        (None, True, False), (None, torch.float32, torch.float16)
+    ):
         outcome = []
         for make, decorators in DECORATORS.items():
             product, seen = differentiable(decorators, cast_inputs)
             a, b = A.clone().requires_grad_(), B.clone().requires_grad_()
-            with make("cpu", torch.float16, enabled=region) if region is not None else nullcontext():
+            with (
+                make("cpu", torch.float16, enabled=region) if region is not None else nullcontext()
+            ):
                 out = product(a, b)
             out.float().sum().backward()
             outcome.append((seen, out.dtype, a.grad.dtype, b.grad.dtype))
@@ -225,10 +259,14 @@ def test_operations_and_functions_of_another_device_are_left_alone():
     for make, decorators in DECORATORS.items():
         product, _ = differentiable(decorators, torch.float32, device_type="cuda")
         with make("cpu", torch.float16):
-            assert product(A, B).dtype == torch.float16, "the operations inside meet the region for the CPU"
+            assert product(A, B).dtype == torch.float16, (
+                "the operations inside meet the region for the CPU"
+            )
     with fp16():
         assert (A.to("meta") @ B.to("meta")).dtype == torch.float32
-        assert torch.linalg.multi_dot([A, B]).dtype == torch.float16, "a list of tensors holds tensors"
+        assert torch.linalg.multi_dot([A, B]).dtype == torch.float16, (
+            "a list of tensors holds tensors"
+        )
 
 
 def test_a_weight_is_cast_once_in_a_region_unless_the_cache_is_off():
@@ -243,7 +281,9 @@ def test_a_weight_is_cast_once_in_a_region_unless_the_cache_is_off():
 def test_disabled_it_is_not_there(monkeypatch):
     """Claim C52, of autocast: what is computed under enabled=False is what is computed without."""
     opened = []
-    monkeypatch.setattr("labkit.frameworks.torch_amp.half_storage", lambda on: opened.append(on) or nullcontext())
+    monkeypatch.setattr(
+        "labkit.frameworks.torch_amp.half_storage", lambda on: opened.append(on) or nullcontext()
+    )
     model, x = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)), torch.randn(5, 4)
     plain = model(x)
     with autocast("cpu", torch.float16, enabled=False):

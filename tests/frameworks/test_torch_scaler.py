@@ -37,7 +37,9 @@ def test_it_has_torchs_signatures_and_the_attributes_that_others_reach_for():
     """Public methods and those with an underscore, which libraries call and override."""
     assert not issubclass(GradScaler, TORCHS), "it is no relative of the one that it replaces"
     methods = [name for name, member in vars(TORCHS).items() if inspect.isfunction(member)]
-    theirs, ours = ({name: signature(getattr(c, name)) for name in methods} for c in (TORCHS, GradScaler))
+    theirs, ours = (
+        {name: signature(getattr(c, name)) for name in methods} for c in (TORCHS, GradScaler)
+    )
     assert ours == theirs
     theirs, ours = TORCHS("cpu"), GradScaler("cpu")
     assert {name: vars(ours)[name] for name in vars(theirs)} == vars(theirs)
@@ -69,25 +71,46 @@ FAULTS = {
     "update before scale": lambda make, scaler, optimizer: make("cpu").update(),
     "new scale before scale": lambda make, scaler, optimizer: make("cpu").update(8.0),
     "update before step": lambda make, scaler, optimizer: scaler.update(),
-    "unscale_ twice": lambda make, scaler, optimizer: [scaler.unscale_(optimizer), scaler.unscale_(optimizer)],
-    "unscale_ after step": lambda make, scaler, optimizer: [scaler.step(optimizer), scaler.unscale_(optimizer)],
+    "unscale_ twice": lambda make, scaler, optimizer: [
+        scaler.unscale_(optimizer),
+        scaler.unscale_(optimizer),
+    ],
+    "unscale_ after step": lambda make, scaler, optimizer: [
+        scaler.step(optimizer),
+        scaler.unscale_(optimizer),
+    ],
     "step twice": lambda make, scaler, optimizer: [scaler.step(optimizer), scaler.step(optimizer)],
     "closure": lambda make, scaler, optimizer: scaler.step(optimizer, closure=None),
-    "FP16 gradients": lambda make, scaler, optimizer: scaler.step(weight_and_optimizer(dtype=torch.float16)[1]),
+    "FP16 gradients": lambda make, scaler, optimizer: scaler.step(
+        weight_and_optimizer(dtype=torch.float16)[1]
+    ),
     "a number": lambda make, scaler, optimizer: scaler.scale(1.0),
     "two new scales": lambda make, scaler, optimizer: scaler.update(torch.ones(2)),
-    "new scale with requires_grad": lambda make, scaler, optimizer: scaler.update(torch.ones(1, requires_grad=True)),
-    "new scale elsewhere": lambda make, scaler, optimizer: scaler.update(torch.ones(1, device="meta")),
+    "new scale with requires_grad": lambda make, scaler, optimizer: scaler.update(
+        torch.ones(1, requires_grad=True)
+    ),
+    "new scale elsewhere": lambda make, scaler, optimizer: scaler.update(
+        torch.ones(1, device="meta")
+    ),
     "empty state": lambda make, scaler, optimizer: scaler.load_state_dict({}),
-    "pickled in mid-step": lambda make, scaler, optimizer: [scaler.unscale_(optimizer), pickle.dumps(scaler)],
-    "copied in mid-step": lambda make, scaler, optimizer: [scaler.unscale_(optimizer), copy.deepcopy(scaler)],
-    "made twice": lambda make, scaler, optimizer: scaler._lazy_init_scale_growth_tracker(torch.device("cpu")),
+    "pickled in mid-step": lambda make, scaler, optimizer: [
+        scaler.unscale_(optimizer),
+        pickle.dumps(scaler),
+    ],
+    "copied in mid-step": lambda make, scaler, optimizer: [
+        scaler.unscale_(optimizer),
+        copy.deepcopy(scaler),
+    ],
+    "made twice": lambda make, scaler, optimizer: scaler._lazy_init_scale_growth_tracker(
+        torch.device("cpu")
+    ),
 }
 
 
 def test_a_fault_is_refused_with_torchs_words_and_more():
     acts = {
-        name: lambda make, act=act: act(make, ready(make), weight_and_optimizer()[1]) for name, act in FAULTS.items()
+        name: lambda make, act=act: act(make, ready(make), weight_and_optimizer()[1])
+        for name, act in FAULTS.items()
     }
     assert_refused_in_torchs_words(acts, TORCHS, GradScaler)
 
@@ -96,21 +119,28 @@ def test_a_model_is_no_optimizer():
     for call in ("step", "unscale_"):
         scaler, model = GradScaler("cpu"), nn.Linear(1, 1)
         scaler.scale(model(torch.ones(1, 1)).sum()).backward()
-        with pytest.raises(AttributeError, match="Linear has no param_groups: step and unscale_ take the optimizer"):
+        with pytest.raises(
+            AttributeError, match="Linear has no param_groups: step and unscale_ take the optimizer"
+        ):
             getattr(scaler, call)(model)
 
 
 def test_on_a_machine_without_cuda_both_warn_and_go_without(monkeypatch):
     monkeypatch.setattr(torch.cuda.amp.common, "amp_definitely_not_available", lambda: True)
     for make in (TORCHS, GradScaler):
-        with pytest.warns(UserWarning, match="GradScaler is enabled, but CUDA is not available.  Disabling.") as seen:
+        with pytest.warns(
+            UserWarning, match="GradScaler is enabled, but CUDA is not available.  Disabling."
+        ) as seen:
             assert not make().is_enabled()
         assert seen[0].filename == __file__, "the warning points at the line that made the scaler"
 
 
 def test_disabled_it_is_not_there(make_scaler):
     """Claim C52: enabled=False is a no-op, so one loop serves with and without scaling."""
-    scaler, (weight, optimizer) = make_scaler(enabled=False, init_scale=4.0), weight_and_optimizer(math.inf)
+    scaler, (weight, optimizer) = (
+        make_scaler(enabled=False, init_scale=4.0),
+        weight_and_optimizer(math.inf),
+    )
     loss = weight.sum()
     assert scaler.scale(loss) is loss
     scaler.unscale_(optimizer)
@@ -137,7 +167,9 @@ def test_arguments_and_result_of_the_optimizers_step_pass_through(make_scaler):
     assert make_scaler(enabled=False).step(Returning([weight]), 1, two=2) == ((1,), {"two": 2})
 
 
-def test_what_is_scaled_keeps_its_type_and_dtype_but_a_loss_without_dimensions_is_fp32_at_least(make_scaler):
+def test_what_is_scaled_keeps_its_type_and_dtype_but_a_loss_without_dimensions_is_fp32_at_least(
+    make_scaler,
+):
     """Restates test_grad_scaling_scale of test_cuda.py, on one device: every tensor in nested lists and tuples."""
     scaler, four = make_scaler(init_scale=2.0), torch.full((1,), 4.0)
     lazily = scaler.scale(torch.ones(()) for _ in range(2))
@@ -162,7 +194,9 @@ def test_the_stages_are_torchs_own(make_scaler):
     assert stage() is OptState.UNSCALED
     scaler.step(optimizer)
     assert stage() is OptState.STEPPED
-    assert {str(d): t.item() for d, t in scaler._found_inf_per_device(optimizer).items()} == {"cpu": 0.0}
+    assert {str(d): t.item() for d, t in scaler._found_inf_per_device(optimizer).items()} == {
+        "cpu": 0.0
+    }
     scaler.update()
     assert stage() is OptState.READY
 
@@ -202,18 +236,25 @@ def test_what_others_write_into_its_tensors_counts(make_scaler):
 
 
 def test_a_pickled_or_copied_scaler_goes_on_where_it_stood(make_scaler):
-    scaler, (weight, optimizer) = make_scaler(init_scale=8.0, growth_interval=3), weight_and_optimizer()
+    scaler, (weight, optimizer) = (
+        make_scaler(init_scale=8.0, growth_interval=3),
+        weight_and_optimizer(),
+    )
     scaler.scale(weight.sum())
     scaler.step(optimizer)
     scaler.update()
     for again in (pickle.loads(pickle.dumps(scaler)), copy.deepcopy(scaler)):
-        assert (again.state_dict(), again._scale) == (scaler.state_dict(), None), "tensors are made with the next loss"
+        assert (again.state_dict(), again._scale) == (scaler.state_dict(), None), (
+            "tensors are made with the next loss"
+        )
         again.scale(weight.sum())
         assert (again._scale.item(), again._growth_tracker.item()) == (8.0, 1)
 
 
 def test_a_factor_that_the_user_put_on_a_fused_optimizer_counts(make_scaler):
-    for optimizer_class, fused in itertools.product((torch.optim.SGD, torch.optim.Adam), (False, True)):
+    for optimizer_class, fused in itertools.product(
+        (torch.optim.SGD, torch.optim.Adam), (False, True)
+    ):
         weight = nn.Parameter(torch.ones(1))
         optimizer = optimizer_class([weight], lr=1.0, fused=fused)
         scaler = make_scaler(init_scale=4.0)
@@ -229,7 +270,9 @@ def test_a_factor_that_the_user_put_on_a_fused_optimizer_counts(make_scaler):
 
 
 def test_a_state_goes_from_one_to_the_other_and_back():
-    source = ready(TORCHS, init_scale=24.0, growth_factor=3.0, backoff_factor=0.25, growth_interval=9)
+    source = ready(
+        TORCHS, init_scale=24.0, growth_factor=3.0, backoff_factor=0.25, growth_interval=9
+    )
     source._growth_tracker.fill_(5)
     for target in (GradScaler("cpu"), ready()):
         target.load_state_dict(source.state_dict())
@@ -240,7 +283,9 @@ def test_a_state_goes_from_one_to_the_other_and_back():
     state, config = from_state_dict(source.state_dict())
     assert (state, config) == (ScalerState(24.0, 5), ScalerConfig(24.0, 3.0, 0.25, 9))
     assert state_dict(state, config) == source.state_dict()
-    assert from_state_dict(TORCHS("cpu").state_dict())[1] == ScalerConfig(), "our defaults are torch's"
+    assert from_state_dict(TORCHS("cpu").state_dict())[1] == ScalerConfig(), (
+        "our defaults are torch's"
+    )
     with pytest.raises(ValueError, match="always dynamic"):
         state_dict(ScalerState(8.0), static(8))
     with pytest.raises(ValueError, match="got one without"):
@@ -255,7 +300,9 @@ def test_the_sharded_one_is_torchs_bit_for_bit_and_without_it_ranks_part(tmp_pat
     """Two real processes, each stepping weights that the other has not."""
     ranks = launch("scalers", 2, tmp_path)
     for found in ranks:
-        for (scale, tracker, weight), (own_scale, own_tracker, own) in zip(found["torch"], found["ours"], strict=True):
+        for (scale, tracker, weight), (own_scale, own_tracker, own) in zip(
+            found["torch"], found["ours"], strict=True
+        ):
             assert (scale, tracker) == (own_scale, own_tracker)
             assert torch.equal(weight, own)
     scales = [[scale for scale, *_ in found["ours"]] for found in ranks]
@@ -274,14 +321,20 @@ def wander(scaler_class, steps, seed, lowest, fused):
     draw = random.Random(seed)
     gradients = torch.randn(steps, 2, 4, generator=torch.Generator().manual_seed(seed)) * 8
     weights = [nn.Parameter(torch.ones(4)), nn.Parameter(torch.ones(4))]
-    optimizers = [torch.optim.SGD([weight], lr=0.1, fused=fused, foreach=False) for weight in weights]
+    optimizers = [
+        torch.optim.SGD([weight], lr=0.1, fused=fused, foreach=False) for weight in weights
+    ]
     scaler = ready(scaler_class, growth_interval=3)
     for step in range(steps):
         used = draw.choice([(0,), (1,), (0, 1), (1, 0)])
         for index in used:
-            weights[index].grad = scaler.scale(gradients[step, index])  # inf by itself where the scale is at the top
+            weights[index].grad = scaler.scale(
+                gradients[step, index]
+            )  # inf by itself where the scale is at the top
             if draw.random() < 0.2:
-                weights[index].grad[draw.randrange(4)] = draw.choice([math.inf, -math.inf, math.nan])
+                weights[index].grad[draw.randrange(4)] = draw.choice(
+                    [math.inf, -math.inf, math.nan]
+                )
             if draw.random() < 0.4:
                 scaler.unscale_(optimizers[index])
                 if draw.random() < 0.5:
@@ -290,7 +343,11 @@ def wander(scaler_class, steps, seed, lowest, fused):
             scaler.step(optimizers[index])
         scaler.update(*_a_new_scale(draw, scaler, lowest))
         _turn_a_knob(draw, scaler)
-        yield Moment(scaler._scale.item(), scaler._growth_tracker.item(), [weight.tolist() for weight in weights])
+        yield Moment(
+            scaler._scale.item(),
+            scaler._growth_tracker.item(),
+            [weight.tolist() for weight in weights],
+        )
 
 
 def _a_new_scale(draw, scaler, lowest):
@@ -315,13 +372,19 @@ def _turn_a_knob(draw, scaler):
 # Below a scale of 1, ours unscales a fused optimizer's gradients before its kernel does: the last bit may differ there.
 @pytest.mark.parametrize(
     ("fused", "lowest", "steps"),
-    [(False, 2.0**-100, 600), (True, 16.0, 600), pytest.param(False, 2.0**-100, 10_000, marks=pytest.mark.slow)],
+    [
+        (False, 2.0**-100, 600),
+        (True, 16.0, 600),
+        pytest.param(False, 2.0**-100, 10_000, marks=pytest.mark.slow),
+    ],
     ids=["loop", "fused", "long"],
 )
 def test_random_steps_leave_the_same_scale_tracker_and_weights_bit_for_bit(fused, lowest, steps):
     walked = skipped = at_the_top = 0
     before = None
-    both = (wander(scaler_class, steps, SEED, lowest, fused) for scaler_class in (GradScaler, TORCHS))
+    both = (
+        wander(scaler_class, steps, SEED, lowest, fused) for scaler_class in (GradScaler, TORCHS)
+    )
     for ours, theirs in zip(*both, strict=True):
         assert ours == theirs, f"at step {walked} of seed {SEED}"
         walked += 1
@@ -350,13 +413,17 @@ def test_gradients_that_are_spoilt_after_unscaling_reach_the_weights(make_scaler
 
 def unscaled(make_scaler, gradients):
     """Return what `_unscale_grads_` finds in gradients of a scale of 4, and what it leaves of them."""
-    parameters = [nn.Parameter(torch.zeros(gradient.shape, dtype=gradient.dtype)) for gradient in gradients]
+    parameters = [
+        nn.Parameter(torch.zeros(gradient.shape, dtype=gradient.dtype)) for gradient in gradients
+    ]
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = gradient
     quarter, nothing = torch.tensor([0.25]), torch.tensor([0.0])
     found = make_scaler()._unscale_grads_(torch.optim.SGD(parameters), quarter, nothing, True)
     assert nothing.item() == 0, "the caller's flag is copied, not written to"
-    return {str(device): flag.item() for device, flag in found.items()}, [parameter.grad for parameter in parameters]
+    return {str(device): flag.item() for device, flag in found.items()}, [
+        parameter.grad for parameter in parameters
+    ]
 
 
 def test_gradients_of_any_layout_and_dtype_are_divided_and_searched(make_scaler):
@@ -381,7 +448,9 @@ def test_sparse_gradients_are_divided_and_searched(make_scaler):
         (torch.float16, 64000.0, 32.0, 64000.0, 1.0),  # 64,000 twice in one place
     ):
         places = torch.tensor([[0, 1, 0], [2, 0, 2]])
-        gradient = torch.sparse_coo_tensor(places, torch.tensor(values), (2, 3), dtype=dtype, check_invariants=True)
+        gradient = torch.sparse_coo_tensor(
+            places, torch.tensor(values), (2, 3), dtype=dtype, check_invariants=True
+        )
         found, (left,) = unscaled(make_scaler, [gradient.clone()])
         assert (found, left.is_sparse) == ({"cpu": bad}, True), values
         assert bad or torch.equal(left.to_dense(), gradient.to_dense() / 4)
@@ -435,7 +504,9 @@ def begin(scaler_class, optimizer_class=torch.optim.SGD, **knobs):
 
 
 def step(scaler, weight, optimizer, gradient):
-    weight.grad = torch.tensor([gradient]) * (scaler.get_scale() if math.isfinite(gradient) else 1.0)
+    weight.grad = torch.tensor([gradient]) * (
+        scaler.get_scale() if math.isfinite(gradient) else 1.0
+    )
     scaler.step(optimizer)
     scaler.update()
 
@@ -476,7 +547,9 @@ def test_a_positional_closure_steps_with_scaled_gradients():
         return weight.item()
 
     assert train(TORCHS) == 1.0 - 1024.0, "a step of 1,024 learning rates"
-    with pytest.raises(RuntimeError, match=r"Closure use is not currently supported.*run it before"):
+    with pytest.raises(
+        RuntimeError, match=r"Closure use is not currently supported.*run it before"
+    ):
         train(GradScaler)
     for scaler_class in (TORCHS, GradScaler):
         with pytest.raises(RuntimeError, match="Closure use is not currently supported"):
@@ -512,7 +585,9 @@ def test_what_cannot_work_is_refused_whole():
             assert ours.state_dict() == TORCHS("cpu").state_dict(), key
     for outputs in ({"loss": torch.ones(1)}, "loss", b"loss"):
         assert isinstance(TORCHS("cpu").scale(outputs), map), "an empty promise"
-        with pytest.raises(ValueError, match=r"outputs must be a Tensor or an iterable of Tensors; got a \w+"):
+        with pytest.raises(
+            ValueError, match=r"outputs must be a Tensor or an iterable of Tensors; got a \w+"
+        ):
             GradScaler("cpu").scale(outputs)
 
 
@@ -553,4 +628,6 @@ def test_a_fused_step_that_fails_leaves_its_scale_behind():
         weight.grad = torch.ones(1)
         with pytest.raises(ArithmeticError):
             scaler.step(optimizer)
-        assert hasattr(optimizer, "grad_scale") is left_behind, "the next step would multiply it by the scale again"
+        assert hasattr(optimizer, "grad_scale") is left_behind, (
+            "the next step would multiply it by the scale again"
+        )

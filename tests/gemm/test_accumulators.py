@@ -26,18 +26,35 @@ SEED = 3
 
 
 def dot(
-    a: Sequence[float], b: Sequence[float], by: Accumulator, dtype: torch.dtype, c: float = 0.0, out: Format = FP32
+    a: Sequence[float],
+    b: Sequence[float],
+    by: Accumulator,
+    dtype: torch.dtype,
+    c: float = 0.0,
+    out: Format = FP32,
 ) -> float:
-    rows, columns = torch.tensor([list(a)], dtype=torch.float64), torch.tensor([list(b)], dtype=torch.float64).T
+    rows, columns = (
+        torch.tensor([list(a)], dtype=torch.float64),
+        torch.tensor([list(b)], dtype=torch.float64).T,
+    )
     return accumulate(rows.to(dtype), columns.to(dtype), torch.tensor([[c]]), by, out).item()
 
 
 def test_worked_example_4096_ones() -> None:
     ones = torch.ones(1, 4096).half()
-    counts = {name: accumulate(ones, ones.T, accumulator=by).item() for name, by in ACCUMULATORS.items()}
+    counts = {
+        name: accumulate(ones, ones.T, accumulator=by).item() for name, by in ACCUMULATORS.items()
+    }
     # 2048 + 1 = 2049 is a tie between 2048 and 2050, and 2048 is even: FP16 stops there for good.
-    assert counts == {"sequential FP16": 2048.0, "sequential FP32": 4096.0, "pairwise FP32": 4096.0, "exact": 4096.0}
-    assert accumulate(ones[:, :2049], ones[:, :2049].T, accumulator=SEQUENTIAL_FP16).item() == 2048.0
+    assert counts == {
+        "sequential FP16": 2048.0,
+        "sequential FP32": 4096.0,
+        "pairwise FP32": 4096.0,
+        "exact": 4096.0,
+    }
+    assert (
+        accumulate(ones[:, :2049], ones[:, :2049].T, accumulator=SEQUENTIAL_FP16).item() == 2048.0
+    )
 
 
 def test_worked_example_four_ways_to_add_the_same_numbers() -> None:
@@ -68,7 +85,10 @@ def sequential(a: list[float], b: list[float], c: float, result: str) -> float:
 def pairwise(a: list[float], b: list[float], c: float) -> float:
     layer = [to_format(product(x, y), "FP32") for x, y in zip(a, b, strict=True)]
     while len(layer) > 1:
-        pairs = [to_format(whole(x) + whole(y), "FP32") for x, y in zip(layer[::2], layer[1::2], strict=False)]
+        pairs = [
+            to_format(whole(x) + whole(y), "FP32")
+            for x, y in zip(layer[::2], layer[1::2], strict=False)
+        ]
         layer = pairs + layer[2 * len(pairs) :]
     return to_format(whole(layer[0]) + whole(c), "FP32")
 
@@ -84,7 +104,9 @@ def numbers(
     g = torch.Generator().manual_seed(SEED)
 
     def draw(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, generator=g) * torch.exp2((torch.rand(*shape, generator=g) * 2 - 1) * wide)
+        return torch.randn(*shape, generator=g) * torch.exp2(
+            (torch.rand(*shape, generator=g) * 2 - 1) * wide
+        )
 
     a, b, c = draw(count, k).to(dtype), draw(count, k).to(dtype), draw(count).half().float()
     a[::2, 1::2], b[::2, 1::2] = -a[::2, :-1:2], b[::2, :-1:2]
@@ -128,14 +150,23 @@ def test_exact_is_not_a_sum_in_fp64() -> None:
         assert dot(a, b, EXACT, torch.float32) == wanted
         assert dot([1.0, *a], [2.0**60, *b], EXACT, torch.float32, c=-(2.0**60)) == wanted
     # The smallest and the largest number in a row: slices of it are added until none is left.
-    assert dot([BF16.max] * 2, [BF16.max, -BF16.max], EXACT, torch.bfloat16, c=2.0**-149) == 2.0**-149
+    assert (
+        dot([BF16.max] * 2, [BF16.max, -BF16.max], EXACT, torch.bfloat16, c=2.0**-149) == 2.0**-149
+    )
 
 
 def test_exact_over_a_long_sum_that_cancels() -> None:
     # 1000 products of 24-bit numbers, less the FP32 number nearest to their sum: only an exact sum has the rest.
-    a, b = torch.rand(2, 4, 1000, generator=torch.Generator().manual_seed(SEED)) / 2 + 0.5  # sums as large as can be
-    near = [exactly(*case, 0.0, "FP32") for case in zip(a.double().tolist(), b.double().tolist(), strict=True)]
-    ours = accumulate(a[:, None], b[:, :, None], -torch.tensor(near)[:, None, None], EXACT)[:, 0, 0].tolist()
+    a, b = (
+        torch.rand(2, 4, 1000, generator=torch.Generator().manual_seed(SEED)) / 2 + 0.5
+    )  # sums as large as can be
+    near = [
+        exactly(*case, 0.0, "FP32")
+        for case in zip(a.double().tolist(), b.double().tolist(), strict=True)
+    ]
+    ours = accumulate(a[:, None], b[:, :, None], -torch.tensor(near)[:, None, None], EXACT)[
+        :, 0, 0
+    ].tolist()
     cases = zip(a.double().tolist(), b.double().tolist(), near, strict=True)
     assert ours == [exactly(x, y, -c, "FP32") for x, y, c in cases]
     assert 0.0 not in ours
@@ -147,14 +178,20 @@ def test_a_fused_multiply_add_rounds_once_even_where_fp64_would_round_twice() ->
     a, b = [tiny, x], [1.0, x]  # x^2 = 1 + 2^-11 + 2^-24 is a tie of FP32
     assert dot(a, b, SEQUENTIAL_FP32, torch.float32) == 1 + 2.0**-11 + 2.0**-23
     assert dot([-tiny, x], b, SEQUENTIAL_FP32, torch.float32) == 1 + 2.0**-11
-    assert dot([0.0, x], b, SEQUENTIAL_FP32, torch.float32) == 1 + 2.0**-11, "a real tie goes to even"
+    assert dot([0.0, x], b, SEQUENTIAL_FP32, torch.float32) == 1 + 2.0**-11, (
+        "a real tie goes to even"
+    )
 
 
 def test_infinities_and_nan_follow_ieee_754() -> None:
     for by in ACCUMULATORS.values():
         assert dot([math.inf, 1.0], [1.0, 1.0], by, torch.float16) == math.inf, by
         assert dot([1.0, 1.0], [1.0, -math.inf], by, torch.float16) == -math.inf, by
-        for a, b in (([math.inf, 1.0], [0.0, 1.0]), ([math.inf, math.inf], [1.0, -1.0]), ([math.nan], [0.0])):
+        for a, b in (
+            ([math.inf, 1.0], [0.0, 1.0]),
+            ([math.inf, math.inf], [1.0, -1.0]),
+            ([math.nan], [0.0]),
+        ):
             assert math.isnan(dot(a, b, by, torch.float16)), (by, a, b)
     a, b = [256.0] * 3, [250.0, 250.0, -250.0]
     assert dot(a, b, SEQUENTIAL_FP16, torch.float16) == math.inf, "one infinity is for good"
@@ -164,11 +201,17 @@ def test_infinities_and_nan_follow_ieee_754() -> None:
 def test_a_row_of_specs_is_an_accumulator_too() -> None:
     a, b = torch.randn(4, 40).half(), torch.randn(40, 3).half()
     assert torch.equal(accumulate(a, b, None, SPECS["V100"]), emulate(a, b, None, SPECS["V100"]))
-    assert torch.equal(accumulate(a, b, None, SPECS["V100"], FP16), emulate(a, b, None, SPECS["V100"]).half())
+    assert torch.equal(
+        accumulate(a, b, None, SPECS["V100"], FP16), emulate(a, b, None, SPECS["V100"]).half()
+    )
     wide, spec = (a.bfloat16(), b.bfloat16()), SPECS["A100"].for_operands(BF16)
-    assert torch.equal(accumulate(*wide, None, SPECS["A100"]), emulate(*wide, None, spec)), "BF16 finds its own row"
+    assert torch.equal(accumulate(*wide, None, SPECS["A100"]), emulate(*wide, None, spec)), (
+        "BF16 finds its own row"
+    )
     fp8 = a.to(torch.float8_e4m3fn), b.to(torch.float8_e4m3fn)
-    assert torch.equal(accumulate(*fp8, None, SPECS["H100"]), emulate(*fp8, None, SPECS["H100"].for_operands(E4M3)))
+    assert torch.equal(
+        accumulate(*fp8, None, SPECS["H100"]), emulate(*fp8, None, SPECS["H100"].for_operands(E4M3))
+    )
     with pytest.raises(ValueError, match="V100 Tensor Cores take FP16 operands; asked for BF16"):
         accumulate(*wide, None, SPECS["V100"])
 
@@ -178,7 +221,9 @@ def test_shapes_and_tiles_change_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
     for by in (*ACCUMULATORS.values(), SPECS["A100"]):
         for m, n, k in ((3, 5, 7), (5, 3, 0), (0, 3, 4), (1, 1, 1)):
             c = torch.arange(m * n).reshape(m, n).float()
-            assert torch.equal(accumulate(torch.ones(m, k).half(), torch.ones(k, n).half(), c, by), c + k), (by, m, k)
+            assert torch.equal(
+                accumulate(torch.ones(m, k).half(), torch.ones(k, n).half(), c, by), c + k
+            ), (by, m, k)
         whole_at_once = accumulate(a, b, None, by)
         with monkeypatch.context() as patch:
             patch.setattr("labkit.gemm.accumulators.TILE", 40)
@@ -187,7 +232,9 @@ def test_shapes_and_tiles_change_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_what_is_no_accumulator_is_refused() -> None:
     ones = torch.ones(2, 2).half()
-    with pytest.raises(TypeError, match=r'row of SPECS or of ACCUMULATORS \("sequential FP16".*got .FP16.'):
+    with pytest.raises(
+        TypeError, match=r'row of SPECS or of ACCUMULATORS \("sequential FP16".*got .FP16.'
+    ):
         accumulate(ones, ones, None, "FP16")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"of one dtype, FP32 or narrower, got torch\.float64"):
         accumulate(ones.double(), ones.double())

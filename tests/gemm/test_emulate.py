@@ -33,7 +33,10 @@ def one(spec: MmaSpec, c: float, a: list[float], b: list[float], out: Format = F
 def test_worked_example_four_generations_four_answers() -> None:
     # 1 + 16 * 2^-24: 2^-24 is one place beyond what V100 keeps of a term beside 1, and just what the others keep.
     seed = {gpu: one(spec, 1.0, [1.0] * 16, [2.0**-24] * 16) for gpu, spec in SPECS.items()}
-    assert seed == {"V100": 1.0, **dict.fromkeys(("T4", "A100", "Ada", "H100", "H200", "B200"), 1 + 2.0**-20)}
+    assert seed == {
+        "V100": 1.0,
+        **dict.fromkeys(("T4", "A100", "Ada", "H100", "H200", "B200"), 1 + 2.0**-20),
+    }
     # 1 + 16 * 2^-25: one place further; only Hopper and Blackwell keep it.
     seed = {gpu: one(spec, 1.0, [0.5] * 16, [2.0**-24] * 16) for gpu, spec in SPECS.items()}
     assert seed == {
@@ -55,17 +58,33 @@ def test_what_was_seen_on_v100_t4_and_a100() -> None:
     for spec in (v100, *later):
         assert one(spec, 0.0, [tiny], [4.0]) == 2.0**-22, "FP16 subnormals count"
         assert one(spec, 2.0**-149, [0.0], [0.0]) == 2.0**-149, "FP32 subnormals come in and out"
-        assert one(spec, 0.0, [1 - 2.0**-11] * 4, [1 - 2.0**-11] * 4) == 4 * (1 - 2.0**-10 + 2.0**-22), "exact products"
-        assert one(spec, 1.0, [0.5] * 4, [tiny] * 4) == 1.0, "small terms vanish beside a large one, wherever it stands"
+        assert one(spec, 0.0, [1 - 2.0**-11] * 4, [1 - 2.0**-11] * 4) == 4 * (
+            1 - 2.0**-10 + 2.0**-22
+        ), "exact products"
+        assert one(spec, 1.0, [0.5] * 4, [tiny] * 4) == 1.0, (
+            "small terms vanish beside a large one, wherever it stands"
+        )
         assert one(spec, tiny / 2, [1.0] + [0.5] * 3, [1.0] + [tiny] * 3) == 1.0
-        assert one(spec, 0.0, [1.0] * 2, [2.0, 1.5 * 2.0**-23]) == 2.0, "positive sums are rounded down"
-        assert one(spec, 0.0, [1.0] * 2, [-2.0, -1.5 * 2.0**-23]) == -2.0, "negative ones up: toward zero"
-        assert one(spec, 0.0, [tiny] * 2, [0.5, 0.25], FP16) == tiny, "FP16 results are rounded to nearest"
-        assert one(spec, below_one, [1.0] * 4, [tiny] * 4) == 1 + 2.0**-23, "partial sums are not normalised"
-        assert one(spec, 1 + 1.5 * 2.0**-22, [1.0] * 4, [2.0**-23, 1, 1, 1]) == 4 + 2.0**-21, "carries are kept"
+        assert one(spec, 0.0, [1.0] * 2, [2.0, 1.5 * 2.0**-23]) == 2.0, (
+            "positive sums are rounded down"
+        )
+        assert one(spec, 0.0, [1.0] * 2, [-2.0, -1.5 * 2.0**-23]) == -2.0, (
+            "negative ones up: toward zero"
+        )
+        assert one(spec, 0.0, [tiny] * 2, [0.5, 0.25], FP16) == tiny, (
+            "FP16 results are rounded to nearest"
+        )
+        assert one(spec, below_one, [1.0] * 4, [tiny] * 4) == 1 + 2.0**-23, (
+            "partial sums are not normalised"
+        )
+        assert one(spec, 1 + 1.5 * 2.0**-22, [1.0] * 4, [2.0**-23, 1, 1, 1]) == 4 + 2.0**-21, (
+            "carries are kept"
+        )
         assert one(spec, 1.875, [1.0] * 4, [1, 1.5, 1.75, 1.875]) == 8.0
     assert one(v100, -below_one, [1.0], [1.0]) == 2 * tiny, "Volta keeps no bit beyond FP32's"
-    assert [one(spec, -below_one, [1.0], [1.0]) for spec in later] == [tiny, tiny], "later ones keep at least one"
+    assert [one(spec, -below_one, [1.0], [1.0]) for spec in later] == [tiny, tiny], (
+        "later ones keep at least one"
+    )
     assert one(v100, 1.0, [1.0] * 4, [tiny] * 4) < one(v100, below_one, [1.0] * 4, [tiny] * 4), (
         "a larger C, a smaller D"
     )
@@ -76,13 +95,25 @@ def test_what_was_seen_on_v100_t4_and_a100() -> None:
 # --- against the reference ---------------------------------------------------------------------------------------
 
 
-def assert_same_as_the_reference(spec: MmaSpec, result: Format, count: int, seed: int = SEED) -> None:
+def assert_same_as_the_reference(
+    spec: MmaSpec, result: Format, count: int, seed: int = SEED
+) -> None:
     a, b, c = numbers = cases(spec, result, count, seed)
-    ours = emulate(a[:, None, :], b[:, :, None], c[:, None, None], spec, result)[:, 0, 0].astype(np.float64)
-    row = (spec.operands.name, spec.block_length, spec.fraction_bits, result.name, min(23, spec.fraction_bits))
+    ours = emulate(a[:, None, :], b[:, :, None], c[:, None, None], spec, result)[:, 0, 0].astype(
+        np.float64
+    )
+    row = (
+        spec.operands.name,
+        spec.block_length,
+        spec.fraction_bits,
+        result.name,
+        min(23, spec.fraction_bits),
+    )
     each = zip(*(side.tolist() for side in numbers), strict=True)
     theirs = np.array([mma_reference.dot(*case, *row, operands_b=spec.right.name) for case in each])
-    equal = (ours == theirs) & (np.signbit(ours) == np.signbit(theirs))  # any NaN is as good as another
+    equal = (ours == theirs) & (
+        np.signbit(ours) == np.signbit(theirs)
+    )  # any NaN is as good as another
     wrong = np.flatnonzero(~(equal | np.isnan(ours) & np.isnan(theirs)))
     first = [side[wrong[:1]].tolist() for side in numbers]
     told = f"{spec.name} {spec.operands.name} to {result.name}: {len(wrong)} of {len(ours)} differ"
@@ -107,8 +138,20 @@ def test_whole_matrices_of_any_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     """Element by element against the reference, cut into tiles of any size; one of nothing is C."""
     monkeypatch.setenv(VARIABLE, "numpy")
     rng = np.random.default_rng(SEED)
-    for m, n, k in ((1, 1, 1), (3, 5, 19), (17, 2, 33), (2, 17, 5), (4, 4, 4), (0, 3, 4), (3, 0, 4), (3, 4, 0)):
-        a, b, c = (rng.normal(size=size) * 2.0 ** rng.integers(-9, 9, size) for size in ((m, k), (k, n), (m, n)))
+    for m, n, k in (
+        (1, 1, 1),
+        (3, 5, 19),
+        (17, 2, 33),
+        (2, 17, 5),
+        (4, 4, 4),
+        (0, 3, 4),
+        (3, 0, 4),
+        (3, 4, 0),
+    ):
+        a, b, c = (
+            rng.normal(size=size) * 2.0 ** rng.integers(-9, 9, size)
+            for size in ((m, k), (k, n), (m, n))
+        )
         a, b, c = round_to(a, FP16), round_to(b, FP16), round_to(c, FP32)
         wanted = [[mma_reference.dot(a[i].tolist(), b[:, j].tolist(), float(c[i, j]), "FP16", 8, 24) for j in range(n)]
                   for i in range(m)]  # fmt: skip
@@ -120,10 +163,19 @@ def test_whole_matrices_of_any_shape(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_torch_and_numpy_say_the_same_return_their_own_and_leave_inputs_alone() -> None:
     a, b = torch.randn(2, 3, 9).half(), torch.randn(2, 9, 4).half()
     before = a.clone(), b.clone()
-    tensor, array = emulate(a, b, None, SPECS["T4"]), emulate(a.numpy(), b.numpy(), None, SPECS["T4"])
-    assert (tensor.dtype, array.dtype, tensor.shape) == (torch.float32, np.dtype(np.float32), (2, 3, 4))
+    tensor, array = (
+        emulate(a, b, None, SPECS["T4"]),
+        emulate(a.numpy(), b.numpy(), None, SPECS["T4"]),
+    )
+    assert (tensor.dtype, array.dtype, tensor.shape) == (
+        torch.float32,
+        np.dtype(np.float32),
+        (2, 3, 4),
+    )
     assert np.array_equal(tensor.numpy(), array)
-    assert torch.equal(tensor[1], emulate(a[1], b[1], None, SPECS["T4"])), "leading dimensions are separate products"
+    assert torch.equal(tensor[1], emulate(a[1], b[1], None, SPECS["T4"])), (
+        "leading dimensions are separate products"
+    )
     assert emulate(a, b, None, SPECS["T4"], FP16).dtype == torch.float16
     assert torch.equal(a, before[0])
     assert torch.equal(b, before[1])
@@ -143,7 +195,12 @@ def test_tf32_ignores_the_last_13_bits() -> None:
 
 
 def test_nan_has_one_code() -> None:
-    for a, b, c in ([math.nan, 1.0, 0.0], [math.inf, 0.0, 0.0], [math.inf, 1.0, -math.inf], [1.0, 1.0, math.nan]):
+    for a, b, c in (
+        [math.nan, 1.0, 0.0],
+        [math.inf, 0.0, 0.0],
+        [math.inf, 1.0, -math.inf],
+        [1.0, 1.0, math.nan],
+    ):
         for result, code in ((FP32, 0x7FFFFFFF), (FP16, 0x7FFF)):
             d = emulate(np.array([[a]]), np.array([[b]]), np.array([[c]]), SPECS["H100"], result)
             assert d.view(f"u{d.itemsize}").item() == code, (a, b, c, result)
@@ -152,7 +209,9 @@ def test_nan_has_one_code() -> None:
 def test_an_infinite_result_stays_infinite_in_later_blocks() -> None:
     spec, huge = SPECS["A100"].for_operands(BF16), BF16.max
     assert one(spec, 0.0, [huge] + [0.0] * 7 + [-huge], [huge] + [0.0] * 7 + [1.0]) == math.inf
-    assert one(spec, 0.0, [huge, -huge, 3.0], [huge, huge, 1.0]) == 0.0, "a block may go beyond FP32, and cuts the rest"
+    assert one(spec, 0.0, [huge, -huge, 3.0], [huge, huge, 1.0]) == 0.0, (
+        "a block may go beyond FP32, and cuts the rest"
+    )
     assert one(SPECS["V100"], 0.0, [60000.0] * 2, [1.0] * 2, FP16) == math.inf
 
 
@@ -166,14 +225,17 @@ def test_what_does_not_fit_is_refused_with_a_way_out() -> None:
         emulate(ones, torch.ones(3, 2), None, SPECS["V100"])
     with pytest.raises(ValueError, match=r"C\[1, 2\]"):
         emulate(ones, ones, torch.ones(1, 2), SPECS["V100"])
-    with pytest.raises(ValueError, match="A100 with BF16 operands: expected out to be FP32, got FP16"):
+    with pytest.raises(
+        ValueError, match="A100 with BF16 operands: expected out to be FP32, got FP16"
+    ):
         emulate(ones, ones, None, SPECS["A100"].for_operands(BF16), FP16)
     with pytest.raises(TypeError, match="expected a torch tensor or a numpy array of floats for A"):
         emulate([[1.0]], ones, None, SPECS["V100"])  # type: ignore[type-var]
 
 
 needs_numba = pytest.mark.skipif(
-    emulator() == "numpy", reason="numba is not installed, or LABKIT_EMULATOR says numpy: there is one emulator only"
+    emulator() == "numpy",
+    reason="numba is not installed, or LABKIT_EMULATOR says numpy: there is one emulator only",
 )
 
 
@@ -194,15 +256,31 @@ def test_every_row_bit_for_bit(monkeypatch: pytest.MonkeyPatch) -> None:
         a, b, c = cases(row, result, 96, 7)
         c = c[:, None] * np.where(np.arange(96) % 3, 0.0, 1.0)
         for start in (np.where(np.isnan(c), np.inf, c), None):
-            assert np.array_equal(*both(monkeypatch, a, b.T.copy(), start, row, result)), (row, result, start)
+            assert np.array_equal(*both(monkeypatch, a, b.T.copy(), start, row, result)), (
+                row,
+                result,
+                start,
+            )
 
 
 @needs_numba
 def test_any_shape_and_blocks_that_no_gpu_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    for m, n, k in ((1, 1, 1), (3, 5, 19), (17, 2, 33), (2, 700, 5), (700, 2, 3), (5, 3, 0), (0, 3, 4), (3, 0, 4)):
+    for m, n, k in (
+        (1, 1, 1),
+        (3, 5, 19),
+        (17, 2, 33),
+        (2, 700, 5),
+        (700, 2, 3),
+        (5, 3, 0),
+        (0, 3, 4),
+        (3, 0, 4),
+    ):
         g = torch.Generator().manual_seed(m + n + k)
         for batch, out in itertools.product(((), (2, 3)), (FP32, FP16)):
-            a, b = torch.randn(*batch, m, k, generator=g).half(), torch.randn(*batch, k, n, generator=g).half()
+            a, b = (
+                torch.randn(*batch, m, k, generator=g).half(),
+                torch.randn(*batch, k, n, generator=g).half(),
+            )
             c = torch.randn(*batch, m, n, generator=g).half()
             one, other = both(monkeypatch, a, b, c, SPECS["H100"], out)
             assert one.shape == (*batch, m, n)
@@ -216,7 +294,11 @@ def test_any_shape_and_blocks_that_no_gpu_has(monkeypatch: pytest.MonkeyPatch) -
 
 @needs_numba
 def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    a, b, threads = torch.randn(3, 40, 30).half(), torch.randn(3, 30, 90).half(), torch.get_num_threads()
+    a, b, threads = (
+        torch.randn(3, 40, 30).half(),
+        torch.randn(3, 30, 90).half(),
+        torch.get_num_threads(),
+    )
     torch.set_num_threads(3)
     monkeypatch.setattr("labkit.gemm.blocks.PIECE", 64)
     try:
@@ -226,7 +308,9 @@ def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert np.array_equal(one, other)
 
 
-def test_without_numba_the_lab_uses_numpy_and_says_what_would_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_numba_the_lab_uses_numpy_and_says_what_would_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     ones = np.ones((1, 5))
     monkeypatch.setitem(sys.modules, "numba", None)  # as if it were not installed
     for asked in ("", "numpy"):
@@ -237,7 +321,9 @@ def test_without_numba_the_lab_uses_numpy_and_says_what_would_do(monkeypatch: py
     with pytest.raises(RuntimeError, match=r'pip install "fp16-lab\[fast\]"'):
         emulator()
     monkeypatch.setenv(VARIABLE, "cuda")
-    with pytest.raises(ValueError, match=r"expected .numba., .numpy. or nothing in LABKIT_EMULATOR, got 'cuda'"):
+    with pytest.raises(
+        ValueError, match=r"expected .numba., .numpy. or nothing in LABKIT_EMULATOR, got 'cuda'"
+    ):
         emulate(ones, ones.T, None, SPECS["V100"])
 
 
@@ -300,18 +386,25 @@ def test_a_result_is_normalised_once_and_rounded_once() -> None:
     assert (half.result_exponent, half.result_bits, half.dropped_bits) == (11, "1.0000000001", "1")
     assert (half.rounded_up, half.result) == (True, 2052.0), "a tie goes to even: up from 2050"
     single = explain([1.0, 1.0], [1.0, 1.0], 2.0**-23, SPECS["A100"])
-    assert (single.dropped_bits, single.rounded_up, single.result) == ("1", False, 2.0), "FP32 is truncated"
+    assert (single.dropped_bits, single.rounded_up, single.result) == ("1", False, 2.0), (
+        "FP32 is truncated"
+    )
 
 
 def test_it_ends_where_the_emulator_ends() -> None:
-    for row, result in [(spec, result) for spec in ROWS for result in spec.results if spec.name != "H200"]:
+    for row, result in [
+        (spec, result) for spec in ROWS for result in spec.results if spec.name != "H200"
+    ]:
         # Blocks of the proof's cases, all but the last kind, with infinities and NaN.
         a, b, c = (side[: -88 // len(MAKERS)] for side in cases(row, result, 88, seed=7))
         a, b = a[:, : row.block_length], b[:, : row.block_length]
         ours = emulate(a[:, None], b[:, :, None], c[:, None, None], row, result)[:, 0, 0]
         for left, right, start, theirs in zip(a, b, c.tolist(), ours.tolist(), strict=True):
             block = explain(left, right, start, row, result)
-            assert (block.result, math.copysign(1, block.result)) == (theirs, math.copysign(1, theirs)), block
+            assert (block.result, math.copysign(1, block.result)) == (
+                theirs,
+                math.copysign(1, theirs),
+            ), block
             kept = sum(math.copysign(term.kept, term.value) for term in block.terms)
             assert block.total == kept, f"the sum is that of the terms shown: {block}"
             for term in block.terms:
@@ -320,7 +413,9 @@ def test_it_ends_where_the_emulator_ends() -> None:
 
 
 def test_text_for_a_terminal() -> None:
-    assert str(explain([1.5, 0.0], [-1.5, 1.0], 1.0, SPECS["H100"].for_operands(E4M3))).splitlines() == [
+    assert str(
+        explain([1.5, 0.0], [-1.5, 1.0], 1.0, SPECS["H100"].for_operands(E4M3))
+    ).splitlines() == [
         "H100, E4M3 operands: terms are aligned to 2^0 and keep 13 bits behind the point",
         "  a0*b0  2^0    >> 0   -10.0100000000000",
         "  a1*b1  zero          +00.0000000000000",
@@ -337,7 +432,9 @@ def test_torch_and_lists_alike() -> None:
 
 
 def test_what_cannot_be_shown_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"1 to 4 products for one block of V100.*got 5 values of a and 5 of b"):
+    with pytest.raises(
+        ValueError, match=r"1 to 4 products for one block of V100.*got 5 values of a and 5 of b"
+    ):
         explain([1.0] * 5, [1.0] * 5, 0.0, SPECS["V100"])
     with pytest.raises(ValueError, match="got 1 values of a and 2 of b"):
         explain([1.0], [1.0, 1.0], 0.0, SPECS["V100"])

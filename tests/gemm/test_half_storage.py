@@ -122,7 +122,9 @@ def test_attention_layers_in_training_and_evaluation() -> None:
                 out = mode(*(t.half() for t in args))
             first, want = (out[0], exact[0]) if isinstance(out, tuple) else (out, exact)
             assert first.dtype == torch.float16
-            assert (first.float() - want).abs().max() < 16 * FP16.epsilon  # some ten roundings of numbers near 1
+            assert (
+                first.float() - want
+            ).abs().max() < 16 * FP16.epsilon  # some ten roundings of numbers near 1
 
 
 CELLS = {nn.LSTM: nn.LSTMCell, nn.GRU: nn.GRUCell, nn.RNN: nn.RNNCell}
@@ -132,7 +134,9 @@ CELLS = {nn.LSTM: nn.LSTMCell, nn.GRU: nn.GRUCell, nn.RNN: nn.RNNCell}
 def test_a_layer_equals_its_fp16_cell_in_a_loop_forward_and_backward(kind: Any) -> None:
     torch.manual_seed(0)
     layer, cell = kind(3, 4).half(), CELLS[kind](3, 4).half()
-    cell.load_state_dict({name.removesuffix("_l0"): value for name, value in layer.state_dict().items()})
+    cell.load_state_dict(
+        {name.removesuffix("_l0"): value for name, value in layer.state_dict().items()}
+    )
     x, by_hand = (grown(6, 2, 3).half().requires_grad_() for _ in range(2))
     with half_storage("cpu"):
         y, _ = layer(x)
@@ -171,7 +175,9 @@ def test_a_layer_of_one_feature_has_all_its_gradients_and_no_second_derivative()
         with half_storage("cpu"):
             layer(x)[0].sum().backward()
             (slope,) = torch.autograd.grad(layer(x)[0].float().square().sum(), x, create_graph=True)
-        assert all(p.grad is not None and p.grad.dtype == torch.float16 for p in layer.parameters()), kind
+        assert all(
+            p.grad is not None and p.grad.dtype == torch.float16 for p in layer.parameters()
+        ), kind
         with pytest.raises(RuntimeError, match="once_differentiable"):
             slope.sum().backward()
 
@@ -191,11 +197,16 @@ def test_dropout_between_layers_draws_as_in_training_only() -> None:
 
 def test_the_accumulator_is_a_choice() -> None:
     ones, x = torch.ones(1, 4096).half(), torch.arange(4.0).half()
-    for device in ("cpu", "cuda"):  # a GPU has its own accumulator, so that one is chosen must not be lost
+    for device in (
+        "cpu",
+        "cuda",
+    ):  # a GPU has its own accumulator, so that one is chosen must not be lost
         with half_storage(device, SEQUENTIAL_FP16):
             assert (ones @ ones.T).item() == 2048  # 2048 + 1 is no FP16 number
     with half_storage("cpu", SEQUENTIAL_FP16):
-        assert torch.equal(F.layer_norm(x, (4,)), rounds_once(F.layer_norm, (x, (4,)), {}, torch.float16))
+        assert torch.equal(
+            F.layer_norm(x, (4,)), rounds_once(F.layer_norm, (x, (4,)), {}, torch.float16)
+        )
         with pytest.raises(NotImplementedError, match="lstm"):
             nn.LSTM(2, 2).half()(torch.ones(1, 1, 2).half())
 
@@ -232,31 +243,47 @@ UPCAST = {HALF: torch.float32, BRAIN: torch.float32, torch.complex32: torch.comp
 
 def cast(value: Any, dtypes: dict[torch.dtype, torch.dtype]) -> Any:
     """Return a copy without history, its tensors cast as the table says."""
-    return tree_map_only(Tensor, lambda t: t.detach().clone().to(dtypes.get(t.dtype, t.dtype)), value)
+    return tree_map_only(
+        Tensor, lambda t: t.detach().clone().to(dtypes.get(t.dtype, t.dtype)), value
+    )
 
 
 def run(op: Any, sample: Any) -> tuple[list[Tensor], list[Tensor]]:
     """Return results and gradients of one of torch's sample inputs; the loss is linear, so its gradient is exact."""
-    leaves = [t for t in tree_leaves(sample) if isinstance(t, Tensor) and (t.is_floating_point() or t.is_complex())]
+    leaves = [
+        t
+        for t in tree_leaves(sample)
+        if isinstance(t, Tensor) and (t.is_floating_point() or t.is_complex())
+    ]
     for leaf in leaves:
         leaf.requires_grad_(op.supports_autograd)
     torch.manual_seed(0)  # the noise of rrelu
-    out = [t for t in tree_leaves(op.op(sample[0], *sample[1], **sample[2])) if isinstance(t, Tensor)]
+    out = [
+        t for t in tree_leaves(op.op(sample[0], *sample[1], **sample[2])) if isinstance(t, Tensor)
+    ]
     if not out[0].requires_grad:
         return out, []
     sums = [real(t).sum() for t in out]
-    return out, [g for g in torch.autograd.grad(sum(sums), leaves, allow_unused=True) if g is not None]
+    return out, [
+        g for g in torch.autograd.grad(sum(sums), leaves, allow_unused=True) if g is not None
+    ]
 
 
 def real(tensor: Tensor) -> Tensor:
     """Return FP32 numbers, two for a complex one."""
-    return torch.view_as_real(tensor.to(torch.complex64).resolve_conj()) if tensor.is_complex() else tensor.float()
+    return (
+        torch.view_as_real(tensor.to(torch.complex64).resolve_conj())
+        if tensor.is_complex()
+        else tensor.float()
+    )
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_each_operation_that_only_cuda_has_in_half_is_fp32s_rounded_once() -> None:
     listed = [(dtype, op) for dtype in (HALF, BRAIN) for op in on_cuda_only(dtype)]
-    assert {"nn.functional.avg_pool3d", "nn.functional.rrelu", "fft.irfftn"} <= {op.name for _, op in listed}
+    assert {"nn.functional.avg_pool3d", "nn.functional.rrelu", "fft.irfftn"} <= {
+        op.name for _, op in listed
+    }
     for dtype, op in listed:
         half = {torch.float32: dtype, torch.complex64: torch.complex32}
         for given in list(op.sample_inputs("cpu", torch.float32))[:4]:
@@ -266,7 +293,10 @@ def test_each_operation_that_only_cuda_has_in_half_is_fp32s_rounded_once() -> No
             want, of_want = run(op, cast(sample, UPCAST))
             for a, b in zip(ours + of_ours, cast(want + of_want, half), strict=True):
                 assert a.dtype == b.dtype, (op.full_name, dtype)
-                assert torch.equal(real(a).nan_to_num(), real(b).nan_to_num()), (op.full_name, dtype)
+                assert torch.equal(real(a).nan_to_num(), real(b).nan_to_num()), (
+                    op.full_name,
+                    dtype,
+                )
 
 
 def test_in_place_it_is_the_tensor_that_was_given() -> None:

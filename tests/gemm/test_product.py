@@ -16,7 +16,15 @@ from torch.nn import functional as F
 
 from labkit.amp import autocast
 from labkit.formats import BF16, E2M1, E4M3, E5M2, FP16, TF32, Format, round_to
-from labkit.gemm import ACCUMULATORS, EXACT, SEQUENTIAL_FP16, SEQUENTIAL_FP32, SPECS, accumulate, matmul
+from labkit.gemm import (
+    ACCUMULATORS,
+    EXACT,
+    SEQUENTIAL_FP16,
+    SEQUENTIAL_FP32,
+    SPECS,
+    accumulate,
+    matmul,
+)
 from labkit.gemm.product import REDUCTIONS, Emulated, run
 from tests.oracles import mma_reference
 
@@ -24,13 +32,17 @@ ANY = [*ACCUMULATORS.values(), SPECS["V100"], SPECS["H100"]]
 
 
 def wholes(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float16) -> Tensor:
-    return torch.randint(-3, 4, shape, generator=torch.Generator().manual_seed(seed + sum(shape))).to(dtype)
+    return torch.randint(
+        -3, 4, shape, generator=torch.Generator().manual_seed(seed + sum(shape))
+    ).to(dtype)
 
 
 def test_worked_example_the_backward_products_stop_too() -> None:
     # dW = dY^T X adds over the batch: 4096 ones again.
     w = torch.zeros(1, 1).half().requires_grad_()
-    run(F.linear, (torch.ones(4096, 1).half(), w), {}, SEQUENTIAL_FP16).backward(torch.ones(4096, 1).half())
+    run(F.linear, (torch.ones(4096, 1).half(), w), {}, SEQUENTIAL_FP16).backward(
+        torch.ones(4096, 1).half()
+    )
     assert w.grad is not None
     assert (w.grad.item(), w.grad.dtype) == (2048.0, torch.float16)
 
@@ -39,7 +51,10 @@ def test_the_three_products_of_a_linear_layer() -> None:
     # Y = X W^T + bias, dX = dY W, dW = dY^T X: each added up by the accumulator and rounded to FP16 once.
     g = torch.Generator().manual_seed(0)
     x, w = (torch.randn(16, 40, generator=g).half().requires_grad_() for _ in range(2))
-    bias, dy = torch.randn(16, generator=g).half().requires_grad_(), torch.randn(16, 16, generator=g).half()
+    bias, dy = (
+        torch.randn(16, generator=g).half().requires_grad_(),
+        torch.randn(16, 16, generator=g).half(),
+    )
     for by in ANY:
         x.grad = w.grad = None
         y = run(F.linear, (x, w, bias), {}, by)
@@ -69,13 +84,22 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = {
     "addmv": (torch.addmv, (wholes(5), wholes(5, 7), wholes(7)), {}),
     "baddbmm": (torch.baddbmm, (wholes(2, 5, 3), wholes(2, 5, 7), wholes(2, 7, 3)), {"alpha": 2}),
     "bilinear": (F.bilinear, (wholes(5, 3), wholes(5, 2, seed=1), wholes(4, 3, 2), wholes(4)), {}),
-    "bilinear, three dimensions": (F.bilinear, (wholes(2, 5, 3), wholes(2, 5, 2, seed=1), wholes(4, 3, 2)), {}),
+    "bilinear, three dimensions": (
+        F.bilinear,
+        (wholes(2, 5, 3), wholes(2, 5, 2, seed=1), wholes(4, 3, 2)),
+        {},
+    ),
     "bilinear, vectors": (F.bilinear, (wholes(3), wholes(2, seed=1), wholes(4, 3, 2)), {}),
 }
 for d in (1, 2, 3):
     forward, transposed = getattr(F, f"conv{d}d"), getattr(F, f"conv_transpose{d}d")
     image, kernel = (5, 4, 3)[:d], (3, 2, 3)[:d]
-    all_of_it = {"stride": (2, 1, 2)[:d], "padding": (1, 2, 0)[:d], "dilation": (2, 1, 1)[:d], "groups": 2}
+    all_of_it = {
+        "stride": (2, 1, 2)[:d],
+        "padding": (1, 2, 0)[:d],
+        "dilation": (2, 1, 1)[:d],
+        "groups": 2,
+    }
     CALLS |= {
         f"conv{d}d": (forward, (wholes(2, 4, *image), wholes(6, 4, *kernel), wholes(6)), {"padding": "valid"}),
         f"conv{d}d, everything": (forward, (wholes(2, 4, *image), wholes(6, 2, *kernel), wholes(6)), all_of_it),
@@ -92,22 +116,32 @@ for d in (1, 2, 3):
     }  # fmt: skip
 
 
-def outcome(call: Callable[..., Tensor], args: tuple[Any, ...], dtype: torch.dtype) -> tuple[Tensor, list[Tensor]]:
+def outcome(
+    call: Callable[..., Tensor], args: tuple[Any, ...], dtype: torch.dtype
+) -> tuple[Tensor, list[Tensor]]:
     """The result, and the gradients of all tensors under a gradient of whole numbers."""
-    leaves = tuple(arg.clone().to(dtype).requires_grad_() if isinstance(arg, Tensor) else arg for arg in args)
+    leaves = tuple(
+        arg.clone().to(dtype).requires_grad_() if isinstance(arg, Tensor) else arg for arg in args
+    )
     result = call(*leaves)
     result.backward(wholes(*result.shape, seed=9).to(result.dtype))
-    return result.detach(), [leaf.grad for leaf in leaves if isinstance(leaf, Tensor) and leaf.grad is not None]
+    return result.detach(), [
+        leaf.grad for leaf in leaves if isinstance(leaf, Tensor) and leaf.grad is not None
+    ]
 
 
 def test_every_function_is_torchs_own_where_nothing_rounds() -> None:
     for name, (func, args, kwargs) in CALLS.items():
-        expected, of_torch = outcome(lambda *leaves, f=func, k=kwargs: f(*leaves, **k), args, torch.float32)
+        expected, of_torch = outcome(
+            lambda *leaves, f=func, k=kwargs: f(*leaves, **k), args, torch.float32
+        )
         if kwargs.get("beta") == 0:
             of_torch = of_torch[1:]  # zeros for what was not read; here there is no gradient at all
         wanted = [tensor.half() for tensor in (expected, *of_torch)]
         for by in (EXACT, SEQUENTIAL_FP16, SPECS["V100"]):
-            ours = outcome(lambda *leaves, f=func, k=kwargs, by=by: run(f, leaves, k, by), args, torch.float16)
+            ours = outcome(
+                lambda *leaves, f=func, k=kwargs, by=by: run(f, leaves, k, by), args, torch.float16
+            )
             for mine, other in zip((ours[0], *ours[1]), wanted, strict=True):
                 assert mine.dtype == torch.float16, (name, by)
                 assert torch.equal(mine, other), (name, by)
@@ -125,7 +159,10 @@ def test_attention() -> None:
         for dtype in (torch.float16, torch.bfloat16):
             low = [t.to(dtype) for t in (q, k, v)]
             ours = run(F.scaled_dot_product_attention, tuple(low), option, EXACT)
-            wide = {n: x.double() if isinstance(x, Tensor) and x.dtype != torch.bool else x for n, x in option.items()}
+            wide = {
+                n: x.double() if isinstance(x, Tensor) and x.dtype != torch.bool else x
+                for n, x in option.items()
+            }
             exact = F.scaled_dot_product_attention(*(t.double() for t in low), **wide)
             # Weights are rounded to half an ulp, and so is the sum of their products with V: |w| sums to 1.
             bound = 1.01 * torch.finfo(dtype).eps / 2 * (low[2].double().abs().amax() + exact.abs())
@@ -136,8 +173,15 @@ def test_attention_shares_keys_among_heads_and_drops() -> None:
     q, k, v = wholes(1, 4, 5, 8), wholes(1, 2, 5, 8), wholes(1, 2, 5, 8, seed=1)
     shared = run(F.scaled_dot_product_attention, (q, k, v), {"enable_gqa": True}, SPECS["A100"])
     doubled = (part.repeat_interleave(2, 1) for part in (k, v))
-    assert torch.equal(shared, run(F.scaled_dot_product_attention, (q, *doubled), {}, SPECS["A100"]))
-    dropped = run(F.scaled_dot_product_attention, (q, k, v), {"enable_gqa": True, "dropout_p": 1.0}, SPECS["A100"])
+    assert torch.equal(
+        shared, run(F.scaled_dot_product_attention, (q, *doubled), {}, SPECS["A100"])
+    )
+    dropped = run(
+        F.scaled_dot_product_attention,
+        (q, k, v),
+        {"enable_gqa": True, "dropout_p": 1.0},
+        SPECS["A100"],
+    )
     assert not dropped.any()
 
 
@@ -158,14 +202,18 @@ def test_the_result_may_stay_in_fp32_and_its_gradient_is_then_rounded_to_the_ope
     a, b = torch.ones(1, 1).half().requires_grad_(), torch.ones(1, 1).half()
     y = matmul(a, b, SEQUENTIAL_FP32, torch.float32)
     assert y.dtype == torch.float32
-    y.backward(torch.full((1, 1), 1 + 2.0**-11 + 2.0**-20))  # no FP16 number: hardware multiplies 1 + 2^-10
+    y.backward(
+        torch.full((1, 1), 1 + 2.0**-11 + 2.0**-20)
+    )  # no FP16 number: hardware multiplies 1 + 2^-10
     assert a.grad is not None
     assert a.grad.item() == 1 + 2.0**-10
 
 
 def test_beta_0_does_not_read_its_input() -> None:
     nothing = torch.full((5, 3), float("nan")).half()
-    assert run(torch.addmm, (nothing, wholes(5, 7), wholes(7, 3)), {"beta": 0}, EXACT).isfinite().all()
+    assert (
+        run(torch.addmm, (nothing, wholes(5, 7), wholes(7, 3)), {"beta": 0}, EXACT).isfinite().all()
+    )
 
 
 def test_a_convolution_over_many_channels_swamps_in_an_fp16_accumulator() -> None:
@@ -173,12 +221,16 @@ def test_a_convolution_over_many_channels_swamps_in_an_fp16_accumulator() -> Non
         ones = [1] * int(func.__name__[-2])
         x = torch.ones(1, 4096, *ones).half()
         w = torch.ones(*((4096, 1) if "transpose" in func.__name__ else (1, 4096)), *ones).half()
-        assert run(func, (x, w), {}, SEQUENTIAL_FP16).item() == 2048, func  # 2048 + 1 is no FP16 number
+        assert run(func, (x, w), {}, SEQUENTIAL_FP16).item() == 2048, (
+            func
+        )  # 2048 + 1 is no FP16 number
         assert run(func, (x, w), {}, SPECS["A100"]).item() == 4096, func
 
 
 def test_what_is_between_the_two_products_of_bilinear_is_stored() -> None:
-    x1, x2, w = (torch.tensor(v).half() for v in ([1.0, 2.0**-11], [[1.0], [1.0]], [[[1.0], [1.0]]]))
+    x1, x2, w = (
+        torch.tensor(v).half() for v in ([1.0, 2.0**-11], [[1.0], [1.0]], [[[1.0], [1.0]]])
+    )
     y = run(F.bilinear, (x1.expand(2, 2), x2, w), {}, EXACT)
     assert y.flatten().tolist() == [1, 1]  # 1 + 2^-11 is a tie, and 1 is even
     z = run(F.bilinear, (x1.expand(2, 2), x2 * 1.5, w), {}, EXACT)
@@ -187,18 +239,34 @@ def test_what_is_between_the_two_products_of_bilinear_is_stored() -> None:
 
 def test_what_contradicts_itself_is_refused() -> None:
     for unknown in (torch.einsum, torch.conv_tbc, torch.lstm_cell):
-        with pytest.raises(NotImplementedError, match=rf"{unknown.__name__}.*linear, matmul.*Leave the"):
+        with pytest.raises(
+            NotImplementedError, match=rf"{unknown.__name__}.*linear, matmul.*Leave the"
+        ):
             run(unknown, (), {}, EXACT)
     x, w, image, kernel = wholes(1, 2, 5), wholes(2, 3, 3), wholes(1, 2, 5, 5), wholes(2, 2, 3, 3)
-    one_dtype, size, masked = "one dtype", "does not fit input", {"is_causal": True, "attn_mask": torch.ones(5, 5)}
+    one_dtype, size, masked = (
+        "one dtype",
+        "does not fit input",
+        {"is_causal": True, "attn_mask": torch.ones(5, 5)},
+    )
     for func, args, options, words in (
         (torch.matmul, (torch.ones(2, 2).half(), torch.ones(2, 2)), {}, one_dtype),
         (F.conv2d, (image, kernel.float()), {}, one_dtype),
         (F.conv_transpose1d, (x, w.float()), {}, one_dtype),
         (F.conv_transpose1d, (x, wholes(3, 3, 3)), {}, size),
         (F.conv2d, (wholes(1, 3, 4, 4), kernel), {}, size),
-        (F.conv_transpose1d, (x, w), {"stride": 2, "output_padding": 2}, "must be smaller than stride"),
-        (F.conv2d, (image, kernel), {"stride": 2, "padding": "same"}, "expected stride 1 with padding='same'"),
+        (
+            F.conv_transpose1d,
+            (x, w),
+            {"stride": 2, "output_padding": 2},
+            "must be smaller than stride",
+        ),
+        (
+            F.conv2d,
+            (image, kernel),
+            {"stride": 2, "padding": "same"},
+            "expected stride 1 with padding='same'",
+        ),
         (F.scaled_dot_product_attention, (image,) * 3, masked, "got both"),
     ):
         with pytest.raises(RuntimeError, match=words):
@@ -223,7 +291,9 @@ def test_operands_may_be_named_as_torch_names_them() -> None:
 
 def test_a_second_derivative_is_refused_rather_than_wrong() -> None:
     w = wholes(7, 1).requires_grad_()
-    (gradient,) = torch.autograd.grad(matmul(wholes(5, 7), w, EXACT).square().sum(), w, create_graph=True)
+    (gradient,) = torch.autograd.grad(
+        matmul(wholes(5, 7), w, EXACT).square().sum(), w, create_graph=True
+    )
     with pytest.raises(RuntimeError, match="differentiate twice"):
         gradient.sum().backward()
 
@@ -240,7 +310,9 @@ def dots(a: np.ndarray, b: np.ndarray, formats: tuple[Format, Format], *row: int
     length, fraction_bits, result_bits = row
     first, second = (format.name for format in formats)
     settings = (0.0, first, length, fraction_bits, "FP32", result_bits, second)
-    return np.array([[mma_reference.dot(x.tolist(), y.tolist(), *settings) for y in b.T] for x in a])
+    return np.array(
+        [[mma_reference.dot(x.tolist(), y.tolist(), *settings) for y in b.T] for x in a]
+    )
 
 
 def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -259,22 +331,35 @@ def test_worked_example_hopper_loses_what_its_fp16_units_keep() -> None:
 def test_a_layer_in_fp8_forward_and_backward() -> None:
     # E4M3 forward, E5M2 gradients: dX = dY W multiplies E5M2 by E4M3, dW = dY^T X, which is (X^T dY)^T, the other way.
     for gpu, row in (("H100", (32, 13, 13)), ("Ada", (16, 13, 13)), ("B200", (32, 25, 23))):
-        x, w, dy = drawn(5, 70).requires_grad_(), drawn(4, 70, seed=1).requires_grad_(), drawn(5, 4, seed=2)
+        x, w, dy = (
+            drawn(5, 70).requires_grad_(),
+            drawn(4, 70, seed=1).requires_grad_(),
+            drawn(5, 4, seed=2),
+        )
         with autocast(E4M3, gradient_format=E5M2, accumulator=SPECS[gpu]):
             y = F.linear(x, w)
         y.backward(dy)
         x8, w8 = (stored(t.detach().numpy(), E4M3) for t in (x, w))
         dy8 = stored(dy.numpy(), E5M2)
-        assert np.array_equal(y.detach().numpy(), stored(dots(x8, w8.T, (E4M3, E4M3), *row), E4M3)), gpu
+        assert np.array_equal(
+            y.detach().numpy(), stored(dots(x8, w8.T, (E4M3, E4M3), *row), E4M3)
+        ), gpu
         assert np.array_equal(x.grad.numpy(), stored(dots(dy8, w8, (E5M2, E4M3), *row), E5M2)), gpu
-        assert np.array_equal(w.grad.numpy(), stored(dots(dy8.T, x8, (E5M2, E4M3), *row), E5M2)), gpu
+        assert np.array_equal(w.grad.numpy(), stored(dots(dy8.T, x8, (E5M2, E4M3), *row), E5M2)), (
+            gpu
+        )
 
 
 def test_tf32_forward_and_backward() -> None:
-    x, w = (torch.from_numpy(round_to(drawn(3, 11, seed=s).double().numpy(), TF32)).float() for s in (3, 4))
+    x, w = (
+        torch.from_numpy(round_to(drawn(3, 11, seed=s).double().numpy(), TF32)).float()
+        for s in (3, 4)
+    )
     x, w = (t * 2.0**60 for t in (x, w))  # beyond FP16
     d = Emulated(SPECS["A100"], TF32, TF32)(x.requires_grad_(), w.T)
-    assert np.array_equal(d.detach().numpy(), dots(x.detach().numpy(), w.T.numpy(), (TF32, TF32), 4, 24, 23))
+    assert np.array_equal(
+        d.detach().numpy(), dots(x.detach().numpy(), w.T.numpy(), (TF32, TF32), 4, 24, 23)
+    )
     d.backward(torch.ones(3, 3))
     assert np.array_equal(x.grad.numpy(), dots(np.ones((3, 3)), w.numpy(), (TF32, TF32), 4, 24, 23))
 
@@ -294,8 +379,18 @@ def test_what_a_gpu_does_not_multiply_is_refused_at_once() -> None:
         ("V100 Tensor Cores take FP16 operands; asked for E4M3", "V100", E4M3, None),
         ("T4 Tensor Cores take FP16 operands; asked for TF32", "T4", TF32, None),
         ("A100 Tensor Cores take FP16, BF16, TF32 operands; asked for E5M2", "A100", E5M2, None),
-        ("H100 Tensor Cores take FP16, BF16, TF32, E4M3, E5M2 operands; asked for E2M1", "H100", E2M1, None),
-        ("one format, or E4M3 by E5M2 where they take those; asked for E5M2 by BF16", "H100", BF16, E5M2),
+        (
+            "H100 Tensor Cores take FP16, BF16, TF32, E4M3, E5M2 operands; asked for E2M1",
+            "H100",
+            E2M1,
+            None,
+        ),
+        (
+            "one format, or E4M3 by E5M2 where they take those; asked for E5M2 by BF16",
+            "H100",
+            BF16,
+            E5M2,
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             autocast(format, gradient_format=of_gradients, accumulator=SPECS[gpu])
@@ -304,7 +399,9 @@ def test_what_a_gpu_does_not_multiply_is_refused_at_once() -> None:
 def test_tensors_of_both_fp8_dtypes_find_their_instruction() -> None:
     a, b = drawn(3, 40).to(torch.float8_e4m3fn), drawn(40, 2, seed=1).to(torch.float8_e5m2)
     d = accumulate(a, b, None, SPECS["H100"])
-    assert np.array_equal(d.numpy(), dots(a.double().numpy(), b.double().numpy(), (E4M3, E5M2), 32, 13, 13))
+    assert np.array_equal(
+        d.numpy(), dots(a.double().numpy(), b.double().numpy(), (E4M3, E5M2), 32, 13, 13)
+    )
     other_way = accumulate(b.mT.contiguous(), a.mT.contiguous(), None, SPECS["H100"])
     assert torch.equal(other_way.T, d)
     assert torch.equal(accumulate(a, b, None, EXACT, FP16), (a.double() @ b.double()).half())

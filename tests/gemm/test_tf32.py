@@ -27,7 +27,9 @@ def rounded(tensor: Tensor) -> Tensor:
 def test_worked_example_11_significant_bits() -> None:
     a, b = torch.tensor([[1 + 2.0**-10, 1 + 2.0**-11]]), torch.tensor([[1.0], [2.0**13]])
     with tf32_products("cpu"):
-        assert (a @ b).item() == 1 + 2.0**-10 + 2.0**13, "the first number is one of TF32; the second is not"
+        assert (a @ b).item() == 1 + 2.0**-10 + 2.0**13, (
+            "the first number is one of TF32; the second is not"
+        )
     assert (a @ b).item() == 1 + 2.0**-10 + 2.0**13 + 4
 
 
@@ -40,7 +42,9 @@ def test_exact_products_and_sums_are_the_tensor_cores_to_the_bit() -> None:
         product, total = a @ b, c @ d
     assert not torch.equal(product, a @ b)
     for spec in (SPECS[gpu].for_operands(TF32) for gpu in ("A100", "Ada", "H100", "B200")):
-        assert torch.equal(product, emulate(rounded(a).float(), rounded(b).float(), None, spec)), spec
+        assert torch.equal(product, emulate(rounded(a).float(), rounded(b).float(), None, spec)), (
+            spec
+        )
         assert torch.equal(total, emulate(c, d, None, spec)), spec
 
 
@@ -54,7 +58,9 @@ def test_forward_and_backward_of_a_linear_layer() -> None:
     torch.testing.assert_close(y.double(), given @ w.T + layer.bias.double(), rtol=2e-6, atol=2e-6)
     torch.testing.assert_close(x.grad.double(), d @ w, rtol=2e-6, atol=2e-6)
     torch.testing.assert_close(layer.weight.grad.double(), d.T @ given, rtol=2e-6, atol=2e-6)
-    assert torch.equal(layer.bias.grad, gradient.sum(0)), "a bias is added, not multiplied: its gradient is not rounded"
+    assert torch.equal(layer.bias.grad, gradient.sum(0)), (
+        "a bias is added, not multiplied: its gradient is not rounded"
+    )
 
 
 draw = partial(torch.randn, generator=torch.Generator().manual_seed(0))
@@ -74,7 +80,10 @@ CALLS: dict[str, Any] = {
     "conv2d with a bias and a stride": (F.conv2d, (IMAGE, KERNEL, draw(6), 2, 1)),
     "conv1d without a batch": (F.conv1d, (draw(4, 9), draw(3, 4, 2), draw(3))),
     "conv_transpose2d": (F.conv_transpose2d, (IMAGE, KERNEL.transpose(0, 1).contiguous(), draw(6))),
-    "convolution": (torch.convolution, (IMAGE, KERNEL, draw(6), [1, 1], [0, 0], [1, 1], False, [0, 0], 1)),
+    "convolution": (
+        torch.convolution,
+        (IMAGE, KERNEL, draw(6), [1, 1], [0, 0], [1, 1], False, [0, 0], 1),
+    ),
     "conv_tbc": (torch.conv_tbc, (draw(6, 2, 4), draw(3, 4, 5), draw(5), 1)),
 }
 NOT_MULTIPLIED = {"linear with a bias": (2,), "conv2d with a bias and a stride": (2,), "conv1d without a batch": (2,),
@@ -86,15 +95,25 @@ def test_operands_are_rounded_and_biases_are_not() -> None:
         with tf32_products("cpu"):
             ours = func(*args).double()
         kept = NOT_MULTIPLIED.get(name, ())
-        wide = [(a.double() if i in kept else rounded(a)) if isinstance(a, Tensor) else a for i, a in enumerate(args)]
+        wide = [
+            (a.double() if i in kept else rounded(a)) if isinstance(a, Tensor) else a
+            for i, a in enumerate(args)
+        ]
         exact = [a.double() if isinstance(a, Tensor) else a for a in args]
         assert torch.allclose(ours, func(*wide), rtol=3e-6, atol=3e-6), name
-        assert float((ours - func(*exact)).abs().max()) > 1e-5, f"{name}: and that makes a difference"
+        assert float((ours - func(*exact)).abs().max()) > 1e-5, (
+            f"{name}: and that makes a difference"
+        )
     for func in (torch.addmm, torch.addmv, torch.baddbmm, torch.addbmm, torch.addr):  # nor addends
-        a, b = {"addmm": (A[0], B[0]), "addmv": (A[0], V), "addr": (V, V + 1)}.get(func.__name__, (A, B))
+        a, b = {"addmm": (A[0], B[0]), "addmv": (A[0], V), "addr": (V, V + 1)}.get(
+            func.__name__, (A, B)
+        )
         c = draw(func(torch.zeros(()), a, b).shape)
         with tf32_products("cpu"):
-            ours, nothing = func(c, a, b, beta=0.5, alpha=3), func(torch.full_like(c, torch.nan), a, b, beta=0)
+            ours, nothing = (
+                func(c, a, b, beta=0.5, alpha=3),
+                func(torch.full_like(c, torch.nan), a, b, beta=0),
+            )
         want = func(c.double(), rounded(a), rounded(b), beta=0.5, alpha=3)
         assert torch.allclose(ours.double(), want, rtol=3e-6, atol=3e-6), func
         assert nothing.isfinite().all(), func
@@ -111,11 +130,21 @@ def test_the_two_products_of_attention_are_rounded_and_the_softmax_is_not() -> N
 
 
 def floats(values: object) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+    return [
+        leaf
+        for leaf in tree_leaves(values)
+        if isinstance(leaf, Tensor) and leaf.is_floating_point()
+    ]
 
 
-SHAPES: list[dict[str, Any]] = [{}, {"bias": False}, {"num_layers": 2, "bidirectional": True, "batch_first": True}]
-LAYERS = [(kind, options) for kind in ("LSTM", "GRU", "RNN") for options in SHAPES] + [("LSTM", {"proj_size": 3})]
+SHAPES: list[dict[str, Any]] = [
+    {},
+    {"bias": False},
+    {"num_layers": 2, "bidirectional": True, "batch_first": True},
+]
+LAYERS = [(kind, options) for kind in ("LSTM", "GRU", "RNN") for options in SHAPES] + [
+    ("LSTM", {"proj_size": 3})
+]
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
@@ -151,7 +180,11 @@ def test_recurrent_layers_are_torchs_on_numbers_that_rounding_leaves_alone() -> 
 def test_a_cell_is_one_step_of_its_layer() -> None:
     for cell in (nn.LSTMCell, nn.GRUCell, nn.RNNCell):
         torch.manual_seed(0)
-        one, layer, x = cell(4, 6), getattr(nn, cell.__name__.removesuffix("Cell"))(4, 6), torch.randn(3, 4)
+        one, layer, x = (
+            cell(4, 6),
+            getattr(nn, cell.__name__.removesuffix("Cell"))(4, 6),
+            torch.randn(3, 4),
+        )
         layer.load_state_dict({f"{name}_l0": value for name, value in one.state_dict().items()})
         with tf32_products("cpu"):
             ours, sequence = one(x), layer(x[None])[0]
@@ -168,17 +201,26 @@ def test_gradients_flow_twice_through_a_product() -> None:
 
 
 def test_other_dtypes_and_operations_are_torchs_own() -> None:
-    wide, half = torch.full((1, 1), 1 + 2.0**-20, dtype=torch.float64), torch.full((1, 1), 3.0).half()
+    wide, half = (
+        torch.full((1, 1), 1 + 2.0**-20, dtype=torch.float64),
+        torch.full((1, 1), 3.0).half(),
+    )
     with tf32_products("cpu"):
         assert (wide @ wide).item() == ((1 + 2.0**-20) ** 2)
         assert (half @ half).dtype == torch.float16
         assert (torch.full((1,), 1 + 2.0**-20) * 1).item() == 1 + 2.0**-20
 
 
-def test_on_ampere_torchs_switch_is_set_and_no_mode_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_ampere_torchs_switch_is_set_and_no_mode_is_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     with tf32_products("cuda"):
-        assert torch.backends.cudnn.conv.fp32_precision == torch.backends.cuda.matmul.fp32_precision == "tf32"
+        assert (
+            torch.backends.cudnn.conv.fp32_precision
+            == torch.backends.cuda.matmul.fp32_precision
+            == "tf32"
+        )
         assert not open_modes()
 
 
@@ -207,7 +249,9 @@ def defaults() -> Iterator[None]:
     torch.set_float32_matmul_precision("highest")
     torch._C._set_cudnn_allow_tf32(True)
     for key in SWITCHES:
-        torch._C._set_fp32_precision_setter(*key, "tf32" if key in (("cuda", "conv"), ("cuda", "rnn")) else "none")
+        torch._C._set_fp32_precision_setter(
+            *key, "tf32" if key in (("cuda", "conv"), ("cuda", "rnn")) else "none"
+        )
 
 
 def test_worked_example_torchs_default_is_tf32_for_convolutions() -> None:
@@ -224,7 +268,9 @@ def test_worked_example_torchs_default_is_tf32_for_convolutions() -> None:
 
 def old_api() -> None:
     torch.set_float32_matmul_precision("medium")
-    torch._C._set_cudnn_allow_tf32(False)  # torch.backends.cudnn.allow_tf32, which torch's own tests freeze
+    torch._C._set_cudnn_allow_tf32(
+        False
+    )  # torch.backends.cudnn.allow_tf32, which torch's own tests freeze
 
 
 def new_api() -> None:
@@ -239,17 +285,23 @@ def both_apis() -> None:
 
 
 def inherited() -> None:
-    torch._C._set_fp32_precision_setter("generic", "all", "tf32")  # torch.backends.fp32_precision, frozen as well
+    torch._C._set_fp32_precision_setter(
+        "generic", "all", "tf32"
+    )  # torch.backends.fp32_precision, frozen as well
     torch.backends.cudnn.conv.fp32_precision = "none"
 
 
 @pytest.mark.parametrize("prepare", [lambda: None, old_api, new_api, both_apis, inherited])
-def test_a_session_has_its_own_switches_back_whichever_api_set_them(prepare: Callable[[], None]) -> None:
+def test_a_session_has_its_own_switches_back_whichever_api_set_them(
+    prepare: Callable[[], None],
+) -> None:
     prepare()
     before = switches(), legacy()
     for precision in ("ieee", "tf32"):
         with fp32_precision(precision):
-            assert "raises" not in legacy(), "code beside this block may read what the older API says"
+            assert "raises" not in legacy(), (
+                "code beside this block may read what the older API says"
+            )
         assert (switches(), legacy()) == before
         with pytest.raises(ZeroDivisionError), fp32_precision(precision):
             raise ZeroDivisionError
@@ -269,7 +321,9 @@ def test_nested_blocks_may_differ_and_what_the_user_changes_meanwhile_stays() ->
     with fp32_precision("ieee"):
         pass
     torch._C._set_fp32_precision_setter("generic", "all", "ieee")
-    assert torch.backends.cudnn.conv.fp32_precision == "ieee", "not pinned to the tf32 that it was before the block"
+    assert torch.backends.cudnn.conv.fp32_precision == "ieee", (
+        "not pinned to the tf32 that it was before the block"
+    )
 
 
 class Held:
@@ -325,9 +379,19 @@ def test_threads_that_nest_the_other_precision_do_not_deadlock() -> None:
     assert sorted(ends) == ["ieee", "ieee", "tf32", "tf32"]
 
 
-def test_tf32_came_with_ampere_and_not_to_gpus_of_another_maker(monkeypatch: pytest.MonkeyPatch) -> None:
-    for capability, expected in (((7, 0), False), ((7, 5), False), ((8, 0), True), ((8, 9), True), ((12, 0), True)):
-        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, capability=capability: capability)
+def test_tf32_came_with_ampere_and_not_to_gpus_of_another_maker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for capability, expected in (
+        ((7, 0), False),
+        ((7, 5), False),
+        ((8, 0), True),
+        ((8, 9), True),
+        ((12, 0), True),
+    ):
+        monkeypatch.setattr(
+            torch.cuda, "get_device_capability", lambda device, capability=capability: capability
+        )
         assert has_tf32("cuda") is expected, capability
     assert not has_tf32("cpu")
     assert not has_tf32("mps")

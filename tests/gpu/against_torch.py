@@ -45,11 +45,20 @@ def outcome(call: Call, region: Any) -> tuple[list[Tensor], str]:
     return [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)], ""
 
 
-def compare(theirs: tuple[list[Tensor], str], ours: tuple[list[Tensor], str], *, bytes_too: bool = True) -> str:
+def compare(
+    theirs: tuple[list[Tensor], str], ours: tuple[list[Tensor], str], *, bytes_too: bool = True
+) -> str:
     """Return "equal", "refused" where both refuse, or how two outcomes differ."""
     if theirs[1] or ours[1]:
-        return REFUSED if theirs[1] and ours[1] else f"torch {theirs[1] or 'accepts'}; labkit {ours[1] or 'accepts'}"
-    dtypes = [[str(tensor.dtype).removeprefix("torch.") for tensor in tensors] for tensors, _ in (theirs, ours)]
+        return (
+            REFUSED
+            if theirs[1] and ours[1]
+            else f"torch {theirs[1] or 'accepts'}; labkit {ours[1] or 'accepts'}"
+        )
+    dtypes = [
+        [str(tensor.dtype).removeprefix("torch.") for tensor in tensors]
+        for tensors, _ in (theirs, ours)
+    ]
     if dtypes[0] != dtypes[1]:
         return f"torch returns {', '.join(dtypes[0])}; labkit {', '.join(dtypes[1])}"
     same = not bytes_too or all(_raw(x) == _raw(y) for x, y in zip(theirs[0], ours[0], strict=True))
@@ -57,8 +66,14 @@ def compare(theirs: tuple[list[Tensor], str], ours: tuple[list[Tensor], str], *,
 
 
 def _raw(tensor: Tensor) -> tuple[torch.Size, bytes]:
-    dense = tensor.detach().cpu().to_dense() if tensor.layout != torch.strided else tensor.detach().cpu()
-    flat = torch.empty(dense.numel(), dtype=dense.dtype).copy_(dense.resolve_conj().resolve_neg().flatten())
+    dense = (
+        tensor.detach().cpu().to_dense()
+        if tensor.layout != torch.strided
+        else tensor.detach().cpu()
+    )
+    flat = torch.empty(dense.numel(), dtype=dense.dtype).copy_(
+        dense.resolve_conj().resolve_neg().flatten()
+    )
     return tensor.shape, flat.view(torch.uint8).numpy().tobytes()
 
 
@@ -86,7 +101,10 @@ class Comparison:
         """Make a call under torch's region and ours, and under ours on a CPU."""
         theirs = outcome(call, torch.autocast("cuda", HALF))
         how = compare(theirs, outcome(call, autocast("cuda", HALF)))
-        if how == "the numbers differ" and compare(theirs, outcome(call, torch.autocast("cuda", HALF))) != EQUAL:
+        if (
+            how == "the numbers differ"
+            and compare(theirs, outcome(call, torch.autocast("cuda", HALF))) != EQUAL
+        ):
             self.unrepeatable += 1  # it returns memory that nobody wrote to
         elif how == EQUAL:
             self.equal += 1
@@ -100,8 +118,16 @@ class Comparison:
                 self.on_cpu.setdefault(name, set()).add(how)
 
     def answer(self) -> dict[str, Any]:
-        plain = {where: {k: sorted(v) for k, v in getattr(self, where).items()} for where in ("different", "on_cpu")}
-        return {"equal": self.equal, "refused": self.refused, "unrepeatable": self.unrepeatable, **plain}
+        plain = {
+            where: {k: sorted(v) for k, v in getattr(self, where).items()}
+            for where in ("different", "on_cpu")
+        }
+        return {
+            "equal": self.equal,
+            "refused": self.refused,
+            "unrepeatable": self.unrepeatable,
+            **plain,
+        }
 
 
 def _on_card(value: Any) -> Any:
@@ -130,9 +156,15 @@ def operations(given: str, samples: int) -> dict[str, Any]:
 
 def _compare_sample(comparison: Comparison, op: Any, sample: Any, dtype: torch.dtype) -> None:
     arguments = (sample.input, sample.args, sample.kwargs)
-    if any(leaf.layout != torch.strided for leaf in tree_leaves(arguments) if isinstance(leaf, Tensor)):
+    if any(
+        leaf.layout != torch.strided for leaf in tree_leaves(arguments) if isinstance(leaf, Tensor)
+    ):
         return
-    here = tree_map_only(Tensor, lambda t: t.detach().to(dtype) if t.dtype == torch.float32 else t.detach(), arguments)
+    here = tree_map_only(
+        Tensor,
+        lambda t: t.detach().to(dtype) if t.dtype == torch.float32 else t.detach(),
+        arguments,
+    )
     there = tree_map_only((Tensor, torch.device, str), _on_card, here)
 
     def call(way: Callable[..., Any], arguments: Any, region: Any) -> Any:
@@ -152,7 +184,12 @@ def modules(given: str) -> dict[str, Any]:
     with quiet():
         for info, training in product(module_db, (True, False)):
             torch.manual_seed(0)
-            how = {"device": "cpu", "dtype": torch.float32, "requires_grad": False, "training": training}
+            how = {
+                "device": "cpu",
+                "dtype": torch.float32,
+                "requires_grad": False,
+                "training": training,
+            }
             for sample in info.module_inputs_func(info, **how):
                 if sample.forward_input is not None:
                     made = partial(_module_call, info, sample, training, getattr(torch, given))
@@ -162,14 +199,20 @@ def modules(given: str) -> dict[str, Any]:
 
 def _module_call(info: Any, sample: Any, training: bool, dtype: torch.dtype, device: str) -> Call:
     def to(value: Tensor) -> Tensor:
-        value = value.detach().to(device, dtype if value.dtype == torch.float32 else value.dtype, copy=True)
+        value = value.detach().to(
+            device, dtype if value.dtype == torch.float32 else value.dtype, copy=True
+        )
         return value.requires_grad_(value.is_floating_point())
 
     def call(region: Any) -> list[Tensor]:
         torch.manual_seed(0)
         constructed = sample.constructor_input
-        model: nn.Module = info.module_cls(*constructed.args, **constructed.kwargs).to(device).train(training)
-        args, named = tree_map_only(Tensor, to, (sample.forward_input.args, sample.forward_input.kwargs))
+        model: nn.Module = (
+            info.module_cls(*constructed.args, **constructed.kwargs).to(device).train(training)
+        )
+        args, named = tree_map_only(
+            Tensor, to, (sample.forward_input.args, sample.forward_input.kwargs)
+        )
         with region:
             out = model(*args, **named)
         return _with_gradients(out, [*model.parameters(), *tree_leaves((args, named))])
@@ -182,8 +225,12 @@ def _with_gradients(out: Any, leaves: list[Any]) -> list[Tensor]:
     tensors = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
     differentiable = [tensor for tensor in tensors if tensor.requires_grad]
     if differentiable:
-        torch.autograd.backward(differentiable, [torch.ones_like(tensor) for tensor in differentiable])
-    return tensors + [leaf.grad for leaf in leaves if isinstance(leaf, Tensor) and leaf.grad is not None]
+        torch.autograd.backward(
+            differentiable, [torch.ones_like(tensor) for tensor in differentiable]
+        )
+    return tensors + [
+        leaf.grad for leaf in leaves if isinstance(leaf, Tensor) and leaf.grad is not None
+    ]
 
 
 def composites() -> dict[str, Any]:
@@ -202,13 +249,21 @@ def composites() -> dict[str, Any]:
         "gumbel_softmax": lambda t, *_: F.gumbel_softmax(t(logits), hard=False),
         "gumbel_softmax, hard": lambda t, *_: F.gumbel_softmax(t(logits), hard=True),
         "cosine_similarity": lambda t, *_: F.cosine_similarity(t(logits), t(other), -1),
-        "cosine_embedding_loss": lambda t, y, _: F.cosine_embedding_loss(t(rows), t(soft), y.sign()),
-        "triplet_margin_loss": lambda t, *_: F.triplet_margin_loss(t(rows), t(soft), t(rows.flip(0))),
+        "cosine_embedding_loss": lambda t, y, _: F.cosine_embedding_loss(
+            t(rows), t(soft), y.sign()
+        ),
+        "triplet_margin_loss": lambda t, *_: F.triplet_margin_loss(
+            t(rows), t(soft), t(rows.flip(0))
+        ),
         "pairwise_distance": lambda t, *_: F.pairwise_distance(t(rows), t(soft)),
         "binary_cross_entropy": lambda t, *_: F.binary_cross_entropy(t(soft), t(soft)),
-        "binary_cross_entropy_with_logits": lambda t, *_: F.binary_cross_entropy_with_logits(t(rows), t(soft)),
+        "binary_cross_entropy_with_logits": lambda t, *_: F.binary_cross_entropy_with_logits(
+            t(rows), t(soft)
+        ),
         "kl_div": lambda t, *_: F.kl_div(F.log_softmax(t(rows), 1), t(soft), reduction="batchmean"),
-        "kl_div, log_target": lambda t, *_: F.kl_div(t(rows), t(soft.log()), log_target=True, reduction="sum"),
+        "kl_div, log_target": lambda t, *_: F.kl_div(
+            t(rows), t(soft.log()), log_target=True, reduction="sum"
+        ),
         "nll_loss": lambda t, y, _: F.nll_loss(t(rows), y),
         "ctc_loss": lambda t, y, _: F.ctc_loss(
             F.log_softmax(t(logits.view(24, 2, 8)), -1), y.clamp_min(1).view(2, 4), [24, 24], [4, 4]
@@ -221,11 +276,16 @@ def composites() -> dict[str, Any]:
         "normalize": lambda t, *_: F.normalize(t(logits), dim=-1),
         "local_response_norm": lambda t, *_: F.local_response_norm(t(logits), 2),
     }
-    for reduction, smoothing, weighted in product(("mean", "sum", "none"), (0.0, 0.1), (False, True)):
+    for reduction, smoothing, weighted in product(
+        ("mean", "sum", "none"), (0.0, 0.1), (False, True)
+    ):
         how = {"reduction": reduction, "label_smoothing": smoothing}
-        calls[f"cross_entropy {how}{', weight' * weighted}"] = lambda t, y, w, how=how, weighted=weighted: [
-            F.cross_entropy(t(rows), target, w if weighted else None, **how) for target in (y, t(soft))
-        ]
+        calls[f"cross_entropy {how}{', weight' * weighted}"] = (
+            lambda t, y, w, how=how, weighted=weighted: [
+                F.cross_entropy(t(rows), target, w if weighted else None, **how)
+                for target in (y, t(soft))
+            ]
+        )
 
     def made(function: Callable[..., Any], device: str, dtype: torch.dtype) -> Call:
         def call(region: Any) -> list[Tensor]:
@@ -250,13 +310,17 @@ def composites() -> dict[str, Any]:
 
 # --- what `labkit gpu` asks of a card: the calls of torch's own lists, recurrent layers, trainings ---
 
-Pair = tuple[Callable[[], Any], Callable[..., Any]]  # what opens an autocast region, and what makes a scaler
+Pair = tuple[
+    Callable[[], Any], Callable[..., Any]
+]  # what opens an autocast region, and what makes a scaler
 
 
 def pairs(device: str) -> tuple[Pair, Pair]:
     """Return torch's region and scaler, and ours; off a GPU ours on both sides, a rehearsal."""
     ours = partial(autocast, device, HALF), GradScaler
-    theirs = (partial(torch.autocast, device, HALF), torch.amp.GradScaler) if device == "cuda" else ours
+    theirs = (
+        (partial(torch.autocast, device, HALF), torch.amp.GradScaler) if device == "cuda" else ours
+    )
     return theirs, ours
 
 
@@ -273,7 +337,9 @@ def listed_calls(device: str) -> dict[str, list[Any]]:
     if "expecttest" not in sys.modules:
         try:
             import expecttest  # noqa: F401
-        except ImportError:  # the lists need no more of it than a base class for tests that nobody runs here
+        except (
+            ImportError
+        ):  # the lists need no more of it than a base class for tests that nobody runs here
             sys.modules["expecttest"] = types.ModuleType("expecttest")
             sys.modules["expecttest"].TestCase = unittest.TestCase
     from torch.testing._internal.autocast_test_lists import AutocastTestLists
@@ -281,7 +347,9 @@ def listed_calls(device: str) -> dict[str, list[Any]]:
     torch.manual_seed(0)
     listed = vars(AutocastTestLists(torch.device(device)))
     # einsum's row is malformed upstream
-    return {group: [row for row in rows if isinstance(row[1], tuple)] for group, rows in listed.items()}
+    return {
+        group: [row for row in rows if isinstance(row[1], tuple)] for group, rows in listed.items()
+    }
 
 
 def groups() -> list[str]:
@@ -306,7 +374,9 @@ def lists(group: str, device: str, theirs: Pair, ours: Pair) -> dict[str, str]:
                     call = partial(_listed, getattr(module, name), args, named)
                     its, mine = (outcome(call, region()) for region, _ in (theirs, ours))
                     how = compare(its, mine)
-                    found[f"{len(found)} {group} {home}.{name}"] = f"{UNUSABLE}: {its[1]}" if how == REFUSED else how
+                    found[f"{len(found)} {group} {home}.{name}"] = (
+                        f"{UNUSABLE}: {its[1]}" if how == REFUSED else how
+                    )
     return found
 
 
@@ -324,24 +394,38 @@ def recurrent(layer: str, width: int, packed: bool, device: str) -> Call:
         x = torch.randn(3, 7, width, device=device)
         with region:
             out = first(x)
-            out = last(nn.utils.rnn.pack_padded_sequence(out, [7, 5, 2], batch_first=True) if packed else out)[0]
-        return _with_gradients(out.data if packed else out, [*first.parameters(), *last.parameters()])
+            out = last(
+                nn.utils.rnn.pack_padded_sequence(out, [7, 5, 2], batch_first=True)
+                if packed
+                else out
+            )[0]
+        return _with_gradients(
+            out.data if packed else out, [*first.parameters(), *last.parameters()]
+        )
 
     return call
 
 
-def compare_training(network: str, theirs: Pair, ours: Pair, device: str, width: int, steps: int) -> str:
+def compare_training(
+    network: str, theirs: Pair, ours: Pair, device: str, width: int, steps: int
+) -> str:
     """Return "equal", or the first step at which two trainings of a network differ.
 
     The scale begins so high that the first steps overflow, and grows every third step, so that all of it is met.
     """
     with repeatable():
         runs = [_training(network, device, width, steps, *pair) for pair in (theirs, ours)]
-    different = (f"step {n}: {b} instead of {a}" for n, (a, b) in enumerate(zip(*runs, strict=True)) if a != b)
+    different = (
+        f"step {n}: {b} instead of {a}"
+        for n, (a, b) in enumerate(zip(*runs, strict=True))
+        if a != b
+    )
     return next(different, EQUAL)
 
 
-def _training(network: str, device: str, width: int, steps: int, region: Any, new_scaler: Any) -> list[str]:
+def _training(
+    network: str, device: str, width: int, steps: int, region: Any, new_scaler: Any
+) -> list[str]:
     """Return of each step the loss, and the scale and its tracker after it."""
     model, x, target = example(network, width, 32, device)
     scaler = new_scaler(device, init_scale=2.0**24, growth_interval=3)
@@ -356,5 +440,7 @@ def _training(network: str, device: str, width: int, steps: int, region: Any, ne
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         scaler.step(optimizer)
         scaler.update()
-        seen.append(f"loss {loss.item()!r}, scale {scaler.get_scale()!r}, tracker {scaler._get_growth_tracker()}")
+        seen.append(
+            f"loss {loss.item()!r}, scale {scaler.get_scale()!r}, tracker {scaler._get_growth_tracker()}"
+        )
     return seen

@@ -7,7 +7,9 @@ from typing import Any, NoReturn
 import pytest
 import torch
 
-collect_ignore = ["simulated"]  # no tests: what they import exists in a process with a simulated card alone
+collect_ignore = [
+    "simulated"
+]  # no tests: what they import exists in a process with a simulated card alone
 
 
 @dataclass
@@ -22,7 +24,9 @@ class Asked:
 def without_a_gpu(required: bool) -> NoReturn:
     if required:
         pytest.fail("LABKIT_REQUIRE_GPU=1, but torch reaches no GPU here", pytrace=False)
-    pytest.skip("THERE IS NO GPU: nothing of this was asked of one; `make gpu` on a machine with one asks it")
+    pytest.skip(
+        "THERE IS NO GPU: nothing of this was asked of one; `make gpu` on a machine with one asks it"
+    )
 
 
 @pytest.fixture

@@ -32,7 +32,11 @@ from labkit.train import TASKS, TrainingRun, train
 from tests.gpu.simulated import Outcomes
 from tests.slowness import slowness
 
-DRAWING = {"FP16 stochastic", "BF16 stochastic", "NVFP4"}  # their random numbers are the device's own
+DRAWING = {
+    "FP16 stochastic",
+    "BF16 stochastic",
+    "NVFP4",
+}  # their random numbers are the device's own
 FLAT_TOO = {"O2", "BF16", "FP16 Kahan", "FP16 stochastic"}
 ADAM = partial(torch.optim.AdamW, lr=1e-2)
 
@@ -69,7 +73,10 @@ def finite(losses: list[str]) -> bool:
 
 
 def weights(trained: Engine) -> dict[str, bytes]:
-    return {name: master.float().cpu().numpy().tobytes() for name, master in trained.weights.named_masters().items()}
+    return {
+        name: master.float().cpu().numpy().tobytes()
+        for name, master in trained.weights.named_masters().items()
+    }
 
 
 @contextmanager
@@ -120,7 +127,9 @@ def checkpoints_and_copies_go_on_on_the_card_bit_for_bit() -> None:
                 expected = steps(first, 1, seed=1)
                 assert steps(copied, 1, seed=1) == expected, (recipe, flat)
                 assert steps(pickled, 1, seed=1) == expected, (recipe, flat)
-                assert all(p.is_cuda for p in (*copied.model.parameters(), *pickled.model.parameters()))
+                assert all(
+                    p.is_cuda for p in (*copied.model.parameters(), *pickled.model.parameters())
+                )
                 load_checkpoint(path, loaded)  # last, since it puts the card's random numbers back
                 assert steps(loaded, 1, seed=1) == expected, (recipe, flat)
 
@@ -142,9 +151,14 @@ def forks_and_twins_of_a_run() -> None:
 
 def with_flat_masters_and_groups(device: str) -> Any:
     def groups(model: nn.Module) -> list[dict[str, Any]]:
-        return [{"params": list(model[0].parameters()), "lr": 0.0}, {"params": list(model[1:].parameters()), "lr": 0.1}]
+        return [
+            {"params": list(model[0].parameters()), "lr": 0.0},
+            {"params": list(model[1:].parameters()), "lr": 0.1},
+        ]
 
-    made = [engine(recipe, device, groups=groups, flat=True) for recipe in ("O2", "FP16 Kahan", "BF16")]
+    made = [
+        engine(recipe, device, groups=groups, flat=True) for recipe in ("O2", "FP16 Kahan", "BF16")
+    ]
     return [[steps(one), weights(one)] for one in [*made, engine("O2", device, groups=groups)]]
 
 
@@ -173,12 +187,18 @@ def instrumented(device: str) -> Any:
     with layer_scales(model, {"0": 8}) as left:
         model(ones).square().sum().backward()
     assert left == {}
-    found = [exponent_histogram(tensor).counts.tolist() for tensor in (*tensors, *seen.gradients.values())]
+    found = [
+        exponent_histogram(tensor).counts.tolist()
+        for tensor in (*tensors, *seen.gradients.values())
+    ]
     return found, model[0].weight.grad.tolist()
 
 
 def several_losses(device: str) -> Any:
-    encoder, head = engine("O2", device), Engine(nn.Linear(16, 1).to(device), ADAM, RECIPES["O1"], losses=2)
+    encoder, head = (
+        engine("O2", device),
+        Engine(nn.Linear(16, 1).to(device), ADAM, RECIPES["O1"], losses=2),
+    )
     losses = []
     for _ in range(6):
         encoder.zero_grad(), head.zero_grad()
@@ -208,7 +228,9 @@ def with_an_emulated_accumulator(device: str) -> Any:
     torch.manual_seed(0)
     recipe = replace(RECIPES["O2"], name="V100", accumulator=SPECS["V100"])
     trained = Engine(nn.Linear(32, 8).to(device), ADAM, recipe)
-    return step(trained, batch(8, 32)), {name: g.tolist() for name, g in trained.gradients().items()}
+    return step(trained, batch(8, 32)), {
+        name: g.tolist() for name, g in trained.gradients().items()
+    }
 
 
 SAME: tuple[Callable[[str], Any], ...] = (
@@ -217,7 +239,9 @@ SAME: tuple[Callable[[str], Any], ...] = (
 
 
 def the_card_gives_what_the_cpu_gives() -> dict[str, str]:
-    return {function.__name__: "differs" for function in SAME if function("cuda") != function("cpu")}
+    return {
+        function.__name__: "differs" for function in SAME if function("cuda") != function("cpu")
+    }
 
 
 SCRIPT = """
@@ -256,7 +280,9 @@ def what_is_on_another_device_is_refused_and_the_engine_goes_on() -> None:
         moved = engine(recipe, "cpu", flat=flat)
         steps(moved)
         moved.model.cuda()
-        with pytest.raises(RuntimeError, match=r"moved to cuda:0 after the engine was made, .* are on cpu"):
+        with pytest.raises(
+            RuntimeError, match=r"moved to cuda:0 after the engine was made, .* are on cpu"
+        ):
             moved.forward()
     for recipe in ("FP32", "O1", "O1 graph", "O2", "BF16", "FP8 delayed", "NVFP4"):
         trained = engine(recipe)
@@ -272,7 +298,16 @@ def a_card_that_is_full_in_a_step() -> None:
     """The step ends by OutOfMemoryError wherever memory runs out; nothing has moved, and the next step goes on."""
     from tests.gpu.simulated.runtime import limited_memory
 
-    for recipe in ("FP32", "O1", "O1 graph", "O2", "FP16 no master", "BF16 stochastic", "FP8 delayed", "NVFP4"):
+    for recipe in (
+        "FP32",
+        "O1",
+        "O1 graph",
+        "O2",
+        "FP16 no master",
+        "BF16 stochastic",
+        "FP8 delayed",
+        "NVFP4",
+    ):
         plain = engine(recipe)
         steps(plain)
         expected = steps(copy.deepcopy(plain), 2, seed=1)
@@ -289,7 +324,9 @@ def a_card_that_is_full_in_a_step() -> None:
                 ended_in.add("optimizer" if in_optimizer else "elsewhere")
                 again = steps(trained, 2, seed=1)
                 assert finite(again), (recipe, size)
-                if not in_optimizer and "without_master.py" not in files[-1]:  # which draws random numbers
+                if (
+                    not in_optimizer and "without_master.py" not in files[-1]
+                ):  # which draws random numbers
                     assert again == expected, (recipe, size, files[-3:])
         assert {"elsewhere", "nowhere"} <= ended_in, (recipe, ended_in)
 
@@ -361,7 +398,13 @@ def on_both(pairs: list[list[str]]) -> list[list[Any]]:
         found = []
         for device in ("cuda", "cpu"):
             with sdpa_kernel(SDPBackend.MATH):
-                record = train(replace(TASKS[task], steps=STEPS), RECIPES[recipe], 0, device=device, measure_every=2)
+                record = train(
+                    replace(TASKS[task], steps=STEPS),
+                    RECIPES[recipe],
+                    0,
+                    device=device,
+                    measure_every=2,
+                )
             assert ("simulated" in record.device) == (device == "cuda")
             found.append([*(step.loss for step in record.steps), record.metric])
         rows.append([task, recipe, *found])
@@ -378,12 +421,19 @@ def problem(task: str, recipe: str, card: list[float], cpu: list[float]) -> str:
         card, cpu = card[:1], cpu[:1]
     if task == "char_lstm":
         unit = (BF16 if recipe.startswith("BF16") else FP16).epsilon / 2
-        return "" if np.allclose(card[:STEPS], cpu[:STEPS], rtol=unit, atol=0.0, equal_nan=True) else "not near"
+        return (
+            ""
+            if np.allclose(card[:STEPS], cpu[:STEPS], rtol=unit, atol=0.0, equal_nan=True)
+            else "not near"
+        )
     return "" if np.array_equal(card, cpu, equal_nan=True) else "not equal"
 
 
 def assert_alike(rows: list[list[Any]]) -> None:
-    found = {(task, recipe): [problem(task, recipe, card, cpu), card, cpu] for task, recipe, card, cpu in rows}
+    found = {
+        (task, recipe): [problem(task, recipe, card, cpu), card, cpu]
+        for task, recipe, card, cpu in rows
+    }
     assert rows
     assert {row: words for row, words in found.items() if words[0]} == {}
 

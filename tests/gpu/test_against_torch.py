@@ -19,7 +19,9 @@ from tests.gpu.checks import test_checks as checks
 from tests.gpu.conftest import Asked, without_a_gpu
 
 # Where the drop-in differs from torch on purpose: name -> why. A name that no longer differs fails its test.
-KEPT_IN_FP32 = "torch multiplies in FP16 inside, then divides or factorizes in FP32, or fails: kept in FP32"
+KEPT_IN_FP32 = (
+    "torch multiplies in FP16 inside, then divides or factorizes in FP32, or fails: kept in FP32"
+)
 REFUSED_BY_TORCH = "torch refuses the nuclear norm of FP16; ours is computed in FP32"
 EARLIER = "ours is FP32 before neighbours are added, torch's after: FP32 either way"
 FACTORS = {"svd_lowrank": KEPT_IN_FP32, "pca_lowrank": KEPT_IN_FP32}
@@ -53,7 +55,9 @@ both_dtypes = pytest.mark.parametrize("given", OPERATIONS)
 @both_dtypes
 def test_every_sample_of_every_operation(simulated_gpu: Any, given: str) -> None:
     found = simulated_gpu("T4", against_torch.operations, given, 1000, timeout=1000)
-    different, on_cpu = ({n for n, how in found[w].items() if not widened(n, how)} for w in ("different", "on_cpu"))
+    different, on_cpu = (
+        {n for n, how in found[w].items() if not widened(n, how)} for w in ("different", "on_cpu")
+    )
     assert different - UNWRITTEN == set(OPERATIONS[given]), found["different"]
     assert on_cpu <= {*OPERATIONS[given], *ON_CPU}, found["on_cpu"]
     assert found["equal"] > 15_000
@@ -70,7 +74,10 @@ def test_every_module_forward_and_backward(simulated_gpu: Any, given: str) -> No
 
 
 def by_the_list() -> list[str]:
-    logits, classes = 8 * torch.randn(64, 10, device="cuda", dtype=torch.float16), torch.arange(64, device="cuda") % 10
+    logits, classes = (
+        8 * torch.randn(64, 10, device="cuda", dtype=torch.float16),
+        torch.arange(64, device="cuda") % 10,
+    )
 
     def loss(region: Any) -> Any:
         with region:
@@ -89,10 +96,15 @@ EXACT = [network for network in against_torch.TRAINED if f"nn.{network}" not in 
 
 def trainings() -> dict[str, str]:
     pairs = against_torch.pairs("cuda")
-    return {name: against_torch.compare_training(name, *pairs, "cuda", width=32, steps=12) for name in EXACT}
+    return {
+        name: against_torch.compare_training(name, *pairs, "cuda", width=32, steps=12)
+        for name in EXACT
+    }
 
 
-def test_composites_and_trainings_are_torchs_and_a_cross_entropy_in_fp32_is_seen(simulated_gpu: Any) -> None:
+def test_composites_and_trainings_are_torchs_and_a_cross_entropy_in_fp32_is_seen(
+    simulated_gpu: Any,
+) -> None:
     """The rule of labkit.amp.autocast, which goes by the documentation's list, is another one than torch's."""
     found = simulated_gpu("T4", [against_torch.composites, by_the_list, trainings])
     composites = found[against_torch.composites]
@@ -123,13 +135,19 @@ def test_the_lists_show_that_torchs_cpu_policy_is_another() -> None:
         for call, how in against_torch.lists(group, "cpu", theirs, OURS).items()
     }
     assert outcome["torch.mm"] == "equal", "a product is rounded once by both"
-    assert outcome["torch.softmax"] == outcome["method.exp"] == "torch returns float16; labkit float32"
-    assert sum(len(against_torch.listed_calls("cpu")[group]) for group in against_torch.groups()) > 100
+    assert (
+        outcome["torch.softmax"] == outcome["method.exp"] == "torch returns float16; labkit float32"
+    )
+    assert (
+        sum(len(against_torch.listed_calls("cpu")[group]) for group in against_torch.groups()) > 100
+    )
 
 
 def test_values_refusals_and_dtypes_are_distinguished_and_fail_the_check() -> None:
     class Nudged(torch.overrides.TorchFunctionMode):
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             return torch.nextafter(func(*args, **(kwargs or {})), torch.tensor(torch.inf))
 
     def compared(function: Any, arguments: Any, *regions: Any) -> str:
@@ -139,7 +157,9 @@ def test_values_refusals_and_dtypes_are_distinguished_and_fail_the_check() -> No
     thirds = (torch.full((2, 2), 1 / 3),) * 2
     banned = torch._C._nn.binary_cross_entropy, (torch.rand(2), torch.rand(2))
     assert compared(torch.matmul, thirds, NOWHERE, NOWHERE) == "equal"
-    assert compared(torch.matmul, thirds, NOWHERE, OURS[0]) == "torch returns float32; labkit float16"
+    assert (
+        compared(torch.matmul, thirds, NOWHERE, OURS[0]) == "torch returns float32; labkit float16"
+    )
     assert compared(torch.matmul, thirds, NOWHERE, Nudged) == "the numbers differ", "one last bit"
     assert compared(*banned, NOWHERE, OURS[0]).startswith("torch accepts; labkit RuntimeError")
     assert compared(*banned, OURS[0], NOWHERE).endswith("; labkit accepts")
@@ -152,7 +172,9 @@ def test_values_refusals_and_dtypes_are_distinguished_and_fail_the_check() -> No
     assert asked.found["unlike"] == {"c": "the numbers differ"}
 
 
-def test_a_scaler_that_grows_one_step_late_and_a_recurrent_layer_that_is_cast_otherwise_are_seen() -> None:
+def test_a_scaler_that_grows_one_step_late_and_a_recurrent_layer_that_is_cast_otherwise_are_seen() -> (
+    None
+):
     class Late(GradScaler):
         def __init__(self, device: str, init_scale: float, growth_interval: int) -> None:
             super().__init__(device, init_scale, growth_interval=growth_interval + 1)
@@ -162,7 +184,9 @@ def test_a_scaler_that_grows_one_step_late_and_a_recurrent_layer_that_is_cast_ot
     assert against_torch.compare_training("MLP", OURS, OURS, "cpu", width=16, steps=12) == "equal"
     for packed in (False, True):
         call = against_torch.recurrent("LSTM", 8, packed, "cpu")
-        theirs, ours, again = (against_torch.outcome(call, region()) for region in (NOWHERE, OURS[0], NOWHERE))
+        theirs, ours, again = (
+            against_torch.outcome(call, region()) for region in (NOWHERE, OURS[0], NOWHERE)
+        )
         assert len(theirs[0]) == 1 + 2 + 4, "the outputs and each weight's gradient"
         assert against_torch.compare(theirs, again) == "equal"
         assert against_torch.compare(theirs, ours) != "equal"

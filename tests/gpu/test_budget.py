@@ -97,7 +97,10 @@ def overflow_and_reach_beyond() -> dict[str, Any]:
     from tests.gpu.simulated.counting import counted
 
     torch.manual_seed(0)
-    engine, ones = Engine(nn.Linear(4, 2).cuda(), SGD, RECIPES["O2"]), torch.ones(3, 4, device="cuda")
+    engine, ones = (
+        Engine(nn.Linear(4, 2).cuda(), SGD, RECIPES["O2"]),
+        torch.ones(3, 4, device="cuda"),
+    )
 
     def step(inputs: torch.Tensor, factor: float = 1.0) -> Any:
         engine.zero_grad()
@@ -163,18 +166,26 @@ def choices() -> dict[str, Any]:
             patch.setenv("LOCAL_RANK", rank)
             try:
                 where = str(start_group(device))
-                found[f"{device} {rank}"] = [where, joined.pop(), os.environ.get("TORCH_NCCL_BLOCKING_WAIT")]
+                found[f"{device} {rank}"] = [
+                    where,
+                    joined.pop(),
+                    os.environ.get("TORCH_NCCL_BLOCKING_WAIT"),
+                ]
             except RuntimeError as error:
                 found[f"{device} {rank}"] = str(error)
     return found
 
 
-def test_a_rank_that_is_lost_while_the_answer_is_read_is_a_rank_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_is_lost_while_the_answer_is_read_is_a_rank_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """NCCL's all_reduce only begins; the timeout comes where the numbers are read."""
 
     class Numbers:
         def tolist(self) -> list[float]:
-            raise dist.DistBackendError("NCCL communicator was aborted on rank 0. Watchdog caught a timeout")
+            raise dist.DistBackendError(
+                "NCCL communicator was aborted on rank 0. Watchdog caught a timeout"
+            )
 
     monkeypatch.setattr(group.torch, "tensor", lambda *_, **__: Numbers())
     monkeypatch.setattr(dist, "all_reduce", lambda *_, **__: None)
@@ -185,19 +196,27 @@ def test_a_rank_that_is_lost_while_the_answer_is_read_is_a_rank_lost(monkeypatch
 def copies_of_a_step() -> list[Any]:
     """Return the copies from the host of one training step, and whether its batch is the CPU's."""
     run, on_cpu = (
-        TrainingRun(TASKS["digits"], RECIPES["FP32"], device=place, measure_every=0) for place in ("cuda", "cpu")
+        TrainingRun(TASKS["digits"], RECIPES["FP32"], device=place, measure_every=0)
+        for place in ("cuda", "cpu")
     )
     run.take_step()
     with HostWaits("cuda") as seen:
         run.take_step()
-    same = [torch.equal(own.cpu(), other) for own, other in zip(run.batch(3), on_cpu.batch(3), strict=True)]
+    same = [
+        torch.equal(own.cpu(), other)
+        for own, other in zip(run.batch(3), on_cpu.batch(3), strict=True)
+    ]
     return [sum(seen.copies.values()), same]
 
 
-def test_nccl_is_taken_only_where_it_was_chosen_and_there_is_a_gpu_for_the_rank(found: Outcomes) -> None:
+def test_nccl_is_taken_only_where_it_was_chosen_and_there_is_a_gpu_for_the_rank(
+    found: Outcomes,
+) -> None:
     chosen = found[choices]
     assert chosen["cpu 0"] == ["cpu", "gloo", None]
     assert chosen["cuda 0"] == ["cuda:0", "nccl", "1"]
     assert chosen["cpu 1"][:2] == ["cpu", "gloo"]
-    assert chosen["cuda 1"].startswith("expected a GPU for each rank, got 1 for local rank 1: start at most as many")
+    assert chosen["cuda 1"].startswith(
+        "expected a GPU for each rank, got 1 for local rank 1: start at most as many"
+    )
     assert 'torchrun --nproc-per-node 1), or use start_group("cpu")' in chosen["cuda 1"]

@@ -22,8 +22,22 @@ from tests.gpu.simulated import environment
 from tests.slowness import slowness
 from tests.test_notebooks import answered_later, errors_of, execute, patient
 
-LIVE = {"LiveTraining", "TrainingBar", "BeatTheScaler", "Workbench", "StepDebugger", "CastPasses", "GpuRun"}
-WHOLE = ("06_loss_scaling", "08_recipes", "09b_many_workers", "11b_eight_and_four_bits", "12_project")
+LIVE = {
+    "LiveTraining",
+    "TrainingBar",
+    "BeatTheScaler",
+    "Workbench",
+    "StepDebugger",
+    "CastPasses",
+    "GpuRun",
+}
+WHOLE = (
+    "06_loss_scaling",
+    "08_recipes",
+    "09b_many_workers",
+    "11b_eight_and_four_bits",
+    "12_project",
+)
 STEPS = 3
 
 
@@ -36,7 +50,10 @@ def code_of(source: Path) -> Iterator[tuple[str, ast.Module]]:
 
 
 def calls_live(code: ast.Module) -> bool:
-    return any(isinstance(node, ast.Call) and getattr(node.func, "id", "") in LIVE for node in ast.walk(code))
+    return any(
+        isinstance(node, ast.Call) and getattr(node.func, "id", "") in LIVE
+        for node in ast.walk(code)
+    )
 
 
 @cache
@@ -46,11 +63,19 @@ def cells() -> dict[str, tuple[str, str, str]]:
     for source in build.sources():
         imports = ""
         for name, code in code_of(source):
-            imports += "".join(f"{ast.unparse(n)}\n" for n in code.body if isinstance(n, ast.Import | ast.ImportFrom))
+            imports += "".join(
+                f"{ast.unparse(n)}\n"
+                for n in code.body
+                if isinstance(n, ast.Import | ast.ImportFrom)
+            )
             if calls_live(code):
                 *before, last = code.body
                 assert isinstance(last, ast.Expr)
-                found[f"{source.name} {name}"] = imports, "\n".join(map(ast.unparse, before)), ast.unparse(last)
+                found[f"{source.name} {name}"] = (
+                    imports,
+                    "\n".join(map(ast.unparse, before)),
+                    ast.unparse(last),
+                )
     return found
 
 
@@ -65,7 +90,9 @@ def stepped_together(widget: Any) -> str:
         assert widget.controller.error == "", widget.controller.error
     assert (widget.phase, len(widget.history)) == (Phase.RUNNING, STEPS)
     assert "simulated" in widget.place.label
-    (device,) = {p.device.type for side in widget.controller.sides for p in side.run.model.parameters()}
+    (device,) = {
+        p.device.type for side in widget.controller.sides for p in side.run.model.parameters()
+    }
     return str(device)
 
 
@@ -133,10 +160,23 @@ def all_started(cells: dict[str, list[str]], folder: str, limit: float) -> dict[
 def test_a_cells_widget_trains_on_the_gpu_by_default(simulated_gpu: Any, tmp_path: Path) -> None:
     limits = {"timeout": 200 * slowness()}
     where = simulated_gpu("T4", all_started, cells(), str(tmp_path), 60 * slowness(), **limits)
-    assert {name.partition(" ")[0][:2] for name in where} == {"03", "05", "06", "07", "08", "09", "11", "12"}
-    assert {kind for kind in LIVE if any(kind in "".join(cell[1:]) for cell in cells().values())} == LIVE
+    assert {name.partition(" ")[0][:2] for name in where} == {
+        "03",
+        "05",
+        "06",
+        "07",
+        "08",
+        "09",
+        "11",
+        "12",
+    }
+    assert {
+        kind for kind in LIVE if any(kind in "".join(cell[1:]) for cell in cells().values())
+    } == LIVE
     for name, found in where.items():
-        on_cpu = any(kind in cells()[name][2] for kind in ("StepDebugger", "CastPasses"))  # of numbers, not of speed
+        on_cpu = any(
+            kind in cells()[name][2] for kind in ("StepDebugger", "CastPasses")
+        )  # of numbers, not of speed
         assert found == ("cpu" if on_cpu else "cuda"), f"{name}: {found}"
 
 

@@ -39,7 +39,9 @@ def rehearse(folder, *only):
     with pytest.MonkeyPatch.context() as patch:
         for name in only:
             patch.setitem(parts.PARTS, name, replace(parts.PARTS[name], seconds=300.0))
-        return cli.main(["gpu", "--device", "cpu", "--quick", "--folder", str(folder), "--only", *only])
+        return cli.main(
+            ["gpu", "--device", "cpu", "--quick", "--folder", str(folder), "--only", *only]
+        )
 
 
 def order(folder, part="", device="cpu", seconds=60.0, quick=True):
@@ -54,7 +56,9 @@ def test_worked_example_a_sweep_ends_as_a_file_that_says_where_it_was_made(tmp_p
     assert (record.sweep, record.device, record.kind) == ("size", report.name, "cpu")
     assert {"python", "torch"} <= set(record.versions)
     assert str(path) in capsys.readouterr().out
-    assert [file.name for file in path.parent.iterdir()] == ["size.json"], "nothing half-written is left"
+    assert [file.name for file in path.parent.iterdir()] == ["size.json"], (
+        "nothing half-written is left"
+    )
     path.write_text("old")
     parts.save_sweep(path, record, quick=True)
     assert from_json(path.read_text()) == record, "a newer record takes the place of the older"
@@ -84,9 +88,21 @@ HIDDEN = "ipywidgets anywidget matplotlib IPython jupyterlab pytest nbformat tri
 def test_it_needs_torch_and_numpy_only(tmp_path):
     """As on a machine that has nothing else: every other package that the lab may use is hidden."""
     (tmp_path / "sitecustomize.py").write_text(BARE.replace("{HIDDEN}", repr(HIDDEN)))
-    command = [sys.executable, "-m", "labkit", "gpu", "--device", "cpu", "--quick", "--folder", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "labkit",
+        "gpu",
+        "--device",
+        "cpu",
+        "--quick",
+        "--folder",
+        str(tmp_path),
+    ]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
-    done = subprocess.run([*command, "--only", "layers", "kernel"], env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [*command, "--only", "layers", "kernel"], env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     assert "The checks need pytest (pip install pytest): all else is done.\n" in done.stdout
     names = {path.name for path in tmp_path.rglob("*.json")}
@@ -100,13 +116,17 @@ def quick_budgets(*words):
     return gpu.command.budgets_of(cli.parser_of("gpu").parse_args(["--quick", *words]))
 
 
-def test_quick_on_a_gpu_is_three_minutes_of_large_cases_and_every_sweep_belongs_to_some_part(monkeypatch, tmp_path):
+def test_quick_on_a_gpu_is_three_minutes_of_large_cases_and_every_sweep_belongs_to_some_part(
+    monkeypatch, tmp_path
+):
     budgets = quick_budgets()
     assert set(budgets) == {"ceilings", "size", "layers", "alignment", "tasks"}
     assert sum(budgets.values()) + gpu.GRACE <= gpu.QUICK_LIMIT == 180
     assert list(quick_budgets("--device", "cpu")) == list(gpu.PARTS), "a rehearsal has them all"
     assert quick_budgets("--only", "mma") == {"mma": gpu.PARTS["mma"].seconds}
-    assert sum(part.seconds for part in gpu.PARTS.values()) + gpu.GRACE <= gpu.LIMIT < 9 * 60, "and all, nine minutes"
+    assert sum(part.seconds for part in gpu.PARTS.values()) + gpu.GRACE <= gpu.LIMIT < 9 * 60, (
+        "and all, nine minutes"
+    )
     assert order(tmp_path, device="cuda").extent is parts.GPU_SHORT
     assert order(tmp_path).extent is parts.QUICK
     assert order(tmp_path, device="cuda", quick=False).extent is None
@@ -115,7 +135,9 @@ def test_quick_on_a_gpu_is_three_minutes_of_large_cases_and_every_sweep_belongs_
     assert longest < 2**30, "a card of 4 GiB has room for it"
     monkeypatch.setattr(parts, "device_report", lambda _: HOPPER)
     job = order(tmp_path, device="cuda")
-    recording = [item.name for part in gpu.PARTS.values() for item in part.items(job) if "sweep" in item.name]
+    recording = [
+        item.name for part in gpu.PARTS.values() for item in part.items(job) if "sweep" in item.name
+    ]
     assert sorted(recording) == sorted(f"sweep {name}" for name in sweeps(HOPPER))
 
 
@@ -136,10 +158,14 @@ serve([Item(name, "capture", lambda _, into, line=line: into.update(line)) for n
 """
 
 
-def test_a_tensor_core_is_compared_and_its_answers_are_kept_whatever_they_are(monkeypatch, tmp_path, capsys):
+def test_a_tensor_core_is_compared_and_its_answers_are_kept_whatever_they_are(
+    monkeypatch, tmp_path, capsys
+):
     wrong = "mma.sync.m16n8k8.f32.f16.f16.f32"
     answers = {True: stand_in(SPECS["H100"], wrong=(5,)), False: stand_in(SPECS["H100"])}
-    monkeypatch.setattr(tiles, "capture", lambda row, *words: answers[row.name == wrong](row, *words))
+    monkeypatch.setattr(
+        tiles, "capture", lambda row, *words: answers[row.name == wrong](row, *words)
+    )
     for module in (tiles, parts):
         monkeypatch.setattr(module, "device_report", lambda _: HOPPER)
     captures = []
@@ -151,7 +177,9 @@ def test_a_tensor_core_is_compared_and_its_answers_are_kept_whatever_they_are(mo
         captures.append({"item": f"capture {row.name}", "kind": "capture", **asked.found})
     served = tmp_path / "served.json"
     served.write_text(json.dumps(captures))
-    monkeypatch.setattr(passport, "worker_command", lambda _: [sys.executable, "-c", SERVED, str(served)])
+    monkeypatch.setattr(
+        passport, "worker_command", lambda _: [sys.executable, "-c", SERVED, str(served)]
+    )
     assert gpu.command.run_part(order(tmp_path, "mma", "cuda"), 60.0) == "done"
     said = capsys.readouterr().out.splitlines()
     files = sorted((tmp_path / "mma" / "a-stand-in").iterdir())
@@ -171,7 +199,12 @@ def test_the_labs_tasks_are_timed_and_reported(tmp_path, capsys):
     said = capsys.readouterr().out
     assert f"digits: Steps a second on {place('cpu').name}: FP32 " in said
     assert "train digits O1: trained twice: the same losses" in said
-    assert set(lines_of(tmp_path, "tasks")["pace digits"]["steps_per_second"]) == {"FP32", "FP16 dynamic", "O1", "BF16"}
+    assert set(lines_of(tmp_path, "tasks")["pace digits"]["steps_per_second"]) == {
+        "FP32",
+        "FP16 dynamic",
+        "O1",
+        "BF16",
+    }
     (path,) = (tmp_path / "checks").rglob("tasks.jsonl")
     assert cli.main(["gpu", "--read", str(path)]) == 0, "it is read as a passport is"
     assert f"Passport of {device_report('cpu').facts}" in capsys.readouterr().out
@@ -196,7 +229,9 @@ def test_a_step_is_timed_by_every_way():
 
 def test_without_a_checkout_the_rest_is_done_and_one_line_says_so(monkeypatch, tmp_path, capsys):
     why = worker.why_no_checks(tmp_path)
-    assert why.startswith("The checks need a checkout of the lab: what is recorded, measured and written into a ")
+    assert why.startswith(
+        "The checks need a checkout of the lab: what is recorded, measured and written into a "
+    )
     for module in (gpu.command, sys.modules["labkit.gpu.passport.make"]):
         monkeypatch.setattr(module, "why_no_checks", lambda: why)
     assert rehearse(tmp_path, "amp") == 0
@@ -205,14 +240,20 @@ def test_without_a_checkout_the_rest_is_done_and_one_line_says_so(monkeypatch, t
     mlp = "training of MLP of width 64, batch 8"
     assert f"{mlp}: " in said
     assert list(lines_of(tmp_path, "amp")[mlp]["seconds_a_call"]) == [*measure.AMP_WAYS]
-    assert list(quick_budgets("--device", "cpu")) == [part for part in gpu.PARTS if part not in ("mma", "many")]
+    assert list(quick_budgets("--device", "cpu")) == [
+        part for part in gpu.PARTS if part not in ("mma", "many")
+    ]
     monkeypatch.setattr(passport, "make", lambda path, command, **_: command[2])
     words = ["gpu", "--device", "cpu", "--quick", "--passport", str(tmp_path / "p.jsonl")]
     assert cli.main(words) == 1
-    assert capsys.readouterr().out.startswith(f"{why}\nlabkit.gpu.passport.items. The passport is in")
+    assert capsys.readouterr().out.startswith(
+        f"{why}\nlabkit.gpu.passport.items. The passport is in"
+    )
 
 
-def test_a_training_is_on_record_apart_from_those_of_other_devices_unless_it_was_cut_short(tmp_path):
+def test_a_training_is_on_record_apart_from_those_of_other_devices_unless_it_was_cut_short(
+    tmp_path,
+):
     def trained(job):
         (item,) = parts.PARTS["runs"].items(job)
         return answer(item, "cpu")["summary"]
@@ -220,14 +261,24 @@ def test_a_training_is_on_record_apart_from_those_of_other_devices_unless_it_was
     assert trained(order(tmp_path, seconds=-1)) == "not finished, the time was up"
     assert not list(tmp_path.rglob("*.json"))
     said = trained(order(tmp_path))
-    path = tmp_path / "runs" / device_report("cpu").slug / "quick" / "segmentation" / "fp32-seed0.json"
+    path = (
+        tmp_path / "runs" / device_report("cpu").slug / "quick" / "segmentation" / "fp32-seed0.json"
+    )
     record = load(path)
     assert (record.task, record.recipe, len(record.steps)) == ("segmentation", "FP32", 2)
-    assert record.fingerprint == fingerprint(replace(TASKS["segmentation"], steps=2), RECIPES["FP32"]), "a shorter task"
+    assert record.fingerprint == fingerprint(
+        replace(TASKS["segmentation"], steps=2), RECIPES["FP32"]
+    ), "a shorter task"
     assert str(path) in said
-    for name in ("Tesla T4", "NVIDIA GeForce RTX 4060 Laptop GPU"):  # where a race looks for a GPU's runs
+    for name in (
+        "Tesla T4",
+        "NVIDIA GeForce RTX 4060 Laptop GPU",
+    ):  # where a race looks for a GPU's runs
         report = replace(HOPPER, name=name)
-        assert device_folder(tmp_path, Place(torch.device("cuda"), name, "gpu")) == tmp_path / report.slug
+        assert (
+            device_folder(tmp_path, Place(torch.device("cuda"), name, "gpu"))
+            == tmp_path / report.slug
+        )
 
 
 # The command
@@ -255,7 +306,9 @@ def test_parts_run_apart_and_one_that_fails_or_hangs_stops_no_other(monkeypatch,
 
     def command_of(job):
         begun.append((job.part, job.until - time.time()))
-        text = {"ceilings": HANGS, "size": "raise SystemExit(7)"}.get(job.part, "print('{\"items\": []}')")
+        text = {"ceilings": HANGS, "size": "raise SystemExit(7)"}.get(
+            job.part, "print('{\"items\": []}')"
+        )
         return [sys.executable, "-c", text]
 
     monkeypatch.setattr(passport, "worker_command", command_of)
@@ -270,12 +323,19 @@ def test_parts_run_apart_and_one_that_fails_or_hangs_stops_no_other(monkeypatch,
     assert "runs       done" in said
 
 
-def test_ctrl_c_in_a_part_ends_the_command_and_none_begins_when_the_time_is_up(monkeypatch, tmp_path, capsys):
+def test_ctrl_c_in_a_part_ends_the_command_and_none_begins_when_the_time_is_up(
+    monkeypatch, tmp_path, capsys
+):
     ended = {"item": "end", "kind": "facts", "outcome": "interrupted", "missing": ["sweep size"]}
     monkeypatch.setattr(passport, "lines", lambda *_, **__: iter([ended]))
     with pytest.raises(KeyboardInterrupt):
         gpu.command.run_part(order(tmp_path, "size"), 1.0)
-    assert cli.main(["gpu", "--device", "cpu", "--folder", str(tmp_path), "--seconds", "5", "--only", "mma"]) == 1
+    assert (
+        cli.main(
+            ["gpu", "--device", "cpu", "--folder", str(tmp_path), "--seconds", "5", "--only", "mma"]
+        )
+        == 1
+    )
     assert "mma        not begun, the time was up" in capsys.readouterr().out
 
 
@@ -298,7 +358,9 @@ def planted(*_, **__):
 
 def items_with_planted_failures():
     """Run items on the card, one with a recipe that fails and one that fails altogether."""
-    costs = measure.cost("LSTM", "training", measure.AMP_WAYS, {"width": 32, "batch": 4}, steps=1, rounds=1)
+    costs = measure.cost(
+        "LSTM", "training", measure.AMP_WAYS, {"width": 32, "batch": 4}, steps=1, rounds=1
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(measure.REGIONS, measure.DROP_IN, (planted, planted))
         kept = {"cost": answer(costs, "cuda")}
@@ -351,7 +413,9 @@ def test_a_part_keeps_its_items_as_a_passport_does(monkeypatch, tmp_path, capsys
     assert passport.read_file(path).whole
     assert gpu.command.run_part(order(tmp_path, "speed", seconds=-1), -1.0) == "done"
     *said, _ = capsys.readouterr().out.splitlines()
-    assert said == [f"time {name}: LEFT OUT, the time was up" for name in ("prints", "fails", "aborts")]
+    assert said == [
+        f"time {name}: LEFT OUT, the time was up" for name in ("prints", "fails", "aborts")
+    ]
 
 
 def test_a_sweep_is_on_the_disk_after_each_round(monkeypatch, tmp_path):
@@ -382,12 +446,16 @@ def test_a_case_that_fails_in_its_turn_is_left_out_and_the_others_are_timed(monk
 
     def seconds(ready):
         seen.append(ready.case)
-        if ready.case == cases[1] and seen.count(cases[1]) > 2:  # in the first round after the warm-up
+        if (
+            ready.case == cases[1] and seen.count(cases[1]) > 2
+        ):  # in the first round after the warm-up
             planted()
         return turns(ready)
 
     monkeypatch.setattr(timing._PreparedCase, "seconds", seconds)
     left_out = []
-    runs = timing.run_cases(cases, rounds=2, left_out=lambda case, why: left_out.append((case, why)))
+    runs = timing.run_cases(
+        cases, rounds=2, left_out=lambda case, why: left_out.append((case, why))
+    )
     assert [run.case for run in runs] == [cases[0], cases[2]]
     assert left_out == [(cases[1], PLANTED.partition(": ")[2])]

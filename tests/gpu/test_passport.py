@@ -86,7 +86,13 @@ def serve(names: tuple[str, ...]) -> None:
     from labkit.gpu.worker import serve
 
     kinds = {True: TIMING, False: "facts"}
-    serve([Item(name, kinds[name.startswith("time ")], SERVED[name.removeprefix("time ")]) for name in names], "cpu")
+    serve(
+        [
+            Item(name, kinds[name.startswith("time ")], SERVED[name.removeprefix("time ")])
+            for name in names
+        ],
+        "cpu",
+    )
 
 
 @pytest.fixture
@@ -99,8 +105,21 @@ def lines_of(file: Path) -> dict[str, Any]:
     return {line["item"]: line for line in map(json.loads, file.read_text().splitlines())}
 
 
-def test_worked_example_each_item_has_its_line_before_the_next_begins_and_says_how_it_ended(file: Path) -> None:
-    names, said = ("prints", "fails", "has_no_memory", "hangs", "aborts", "breaks_the_context", "lines_before"), []
+def test_worked_example_each_item_has_its_line_before_the_next_begins_and_says_how_it_ended(
+    file: Path,
+) -> None:
+    names, said = (
+        (
+            "prints",
+            "fails",
+            "has_no_memory",
+            "hangs",
+            "aborts",
+            "breaks_the_context",
+            "lines_before",
+        ),
+        [],
+    )
     end = passport.make(file, serving(*names), item_seconds=3.0 * slowness(), say=said.append)
     lines = lines_of(file)
     assert (end, [*lines], lines["end"]["missing"]) == ("complete", ["start", *names, "end"], [])
@@ -111,22 +130,35 @@ def test_worked_example_each_item_has_its_line_before_the_next_begins_and_says_h
     assert lines["prints"]["ok"]
     assert (lines["fails"]["by then"], lines["lines_before"]["lines"]) == (3, 7)
     assert lines["fails"]["error"] == "ValueError: expected an even number, got 3"
-    assert any("test_passport.py" in frame and "fails" in frame for frame in lines["fails"]["traceback"])
+    assert any(
+        "test_passport.py" in frame and "fails" in frame for frame in lines["fails"]["traceback"]
+    )
     assert re.fullmatch(r"no answer within .* s, so its process was ended", lines["hangs"]["error"])
     assert "about to wait" in lines["hangs"]["said"]
     assert "in hangs" in lines["hangs"]["said"], "the place in the code"
     assert lines["aborts"]["error"] == "its process ended with SIGABRT"
     assert lines["breaks_the_context"]["broken"], "so that it gets a new process"
-    assert said[:2] == ["facts: 7 items", "  fails: failed, ValueError: expected an even number, got 3"]
+    assert said[:2] == [
+        "facts: 7 items",
+        "  fails: failed, ValueError: expected an even number, got 3",
+    ]
     assert str(ROOT) not in json.dumps(lines), "no folder of this machine is in a passport"
     assert str(Path.home()) + os.sep not in json.dumps(lines)
 
 
-def test_a_passport_ends_with_how_it_ended_and_what_is_missing(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_passport_ends_with_how_it_ended_and_what_is_missing(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Timings have a time of their own; after Ctrl-C, what is done stays."""
-    assert passport.make(file, serving("prints", "fails", "time prints"), seconds=0.0) == "the time was up"
+    assert (
+        passport.make(file, serving("prints", "fails", "time prints"), seconds=0.0)
+        == "the time was up"
+    )
     lines = lines_of(file)
-    assert (list(lines), lines["end"]["missing"]) == (["start", "time prints", "end"], ["prints", "fails"])
+    assert (list(lines), lines["end"]["missing"]) == (
+        ["start", "time prints", "end"],
+        ["prints", "fails"],
+    )
     file.unlink()
     end = passport.make(file, [sys.executable, "-c", "raise SystemExit('no torch here')"])
     assert end == "no process for the items could be started: its process ended with status 1"
@@ -141,10 +173,15 @@ def test_a_passport_ends_with_how_it_ended_and_what_is_missing(file: Path, monke
         return ask(worker, name, *rest)
 
     monkeypatch.setattr(WorkerProcess, "ask", interrupted)
-    assert passport.make(file, serving("prints", "hangs", "fails"), say=said.append) == "interrupted"
+    assert (
+        passport.make(file, serving("prints", "hangs", "fails"), say=said.append) == "interrupted"
+    )
     assert said == ["facts: 3 items", "interrupted; what is done is in the file"]
     lines = lines_of(file)
-    assert (list(lines), lines["end"]["missing"]) == (["start", "prints", "end"], ["hangs", "fails"])
+    assert (list(lines), lines["end"]["missing"]) == (
+        ["start", "prints", "end"],
+        ["hangs", "fails"],
+    )
 
 
 # --- the command -------------------------------------------------------------------------------------------------
@@ -203,11 +240,16 @@ def test_what_is_no_passport_is_refused(tmp_path: Path, capsys: pytest.CaptureFi
         assert "expected lines of JSON that `labkit gpu --passport` wrote" in said
         assert sentence in said
     none = tmp_path / "none"
-    assert read(none, capsys) == (2, f"labkit gpu: {none} cannot be read (No such file or directory)\n")
+    assert read(none, capsys) == (
+        2,
+        f"labkit gpu: {none} cannot be read (No such file or directory)\n",
+    )
     assert read(tmp_path, capsys)[0] == 2
 
 
-def test_a_damaged_passport_is_read_as_far_as_it_goes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_passport_is_read_as_far_as_it_goes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     whole, path = T4.read_bytes(), tmp_path / "p.jsonl"
     half = whole[: len(whole) // 2]
     path.write_bytes(half)
@@ -227,7 +269,9 @@ def test_a_damaged_passport_is_read_as_far_as_it_goes(tmp_path: Path, capsys: py
     status, said = read(path, capsys)
     assert status == 1
     assert "DAMAGED: line 6 is not a line of a passport" in said
-    assert len(passport.parse(path.read_bytes()).lines) == len(rows) - 2  # that one, and what follows the last newline
+    assert (
+        len(passport.parse(path.read_bytes()).lines) == len(rows) - 2
+    )  # that one, and what follows the last newline
 
 
 def test_no_value_in_a_line_keeps_the_rest_from_being_read() -> None:
@@ -259,7 +303,9 @@ def test_what_differs_from_expectation_is_in_the_report() -> None:
     text = told({**line, "losses": off, "again": off, "ulps": [0, 12345, 0]})
     assert "step 2: within 9.5e-07 of the CPU's" in text
     assert "0.001 off, 12345 ulps" in text
-    assert "0.001 off" not in told({**line, "recipe": "BF16", "losses": off, "again": off}), "BF16 may differ so far"
+    assert "0.001 off" not in told({**line, "recipe": "BF16", "losses": off, "again": off}), (
+        "BF16 may differ so far"
+    )
     line = line_of("train digits O1")
     assert "the same losses twice" in told({**line, "again": [*line["losses"][:2], (9.0).hex()]})
     assert "the same losses twice" not in told(line)
@@ -272,17 +318,32 @@ def test_what_differs_from_expectation_is_in_the_report() -> None:
         assert words in told({**line_of(f"refusal {name}"), **changed})
     for waits, copies, words in (
         (1, {}, ("1 waits   0 copies", ": within")),
-        (5, {"aten::copy_ at labkit/b.py:2": 1}, ("5 waits   1 copies", "ABOVE, most of them aten::equal at a.py:1")),
+        (
+            5,
+            {"aten::copy_ at labkit/b.py:2": 1},
+            ("5 waits   1 copies", "ABOVE, most of them aten::equal at a.py:1"),
+        ),
     ):
-        text = told({**line_of("waits O1"), "waits": {"aten::equal at a.py:1": waits}, "copies": copies})
+        text = told(
+            {**line_of("waits O1"), "waits": {"aten::equal at a.py:1": waits}, "copies": copies}
+        )
         (row,) = (row for row in text.splitlines() if row.startswith("  O1  "))
         assert words[0] in row
         assert row.endswith(words[1])
 
 
-def test_equal_differences_share_a_row_with_the_known_reason_and_missing_items_are_counted() -> None:
-    lost = {"outcome": "failed", "error": "RuntimeError: expected scalar type Half but found Float\nmore"}
-    end = {**line_of("end"), "outcome": "the time was up", "missing": ["train unet O1", "train unet O2", "pace gpt"]}
+def test_equal_differences_share_a_row_with_the_known_reason_and_missing_items_are_counted() -> (
+    None
+):
+    lost = {
+        "outcome": "failed",
+        "error": "RuntimeError: expected scalar type Half but found Float\nmore",
+    }
+    end = {
+        **line_of("end"),
+        "outcome": "the time was up",
+        "missing": ["train unet O1", "train unet O2", "pace gpt"],
+    }
     text = told(*({**line_of(f"train digits {recipe}"), **lost} for recipe in ("FP32", "O1")), end)
     assert text.count("failed, RuntimeError: expected scalar type Half but found Float") == 1
     assert "(as layer_norm of Half with weights of Float)" in text
@@ -304,7 +365,12 @@ def test_the_cpu_takes_the_calls_that_cuda_takes() -> None:
 
 def test_ulps_are_counted_as_numpy_steps_from_number_to_number() -> None:
     rng = np.random.default_rng(0)
-    for start in [*rng.normal(size=20).astype("f4"), np.float32(0), np.float32(2**-149), np.float32(-(2.0**-126))]:
+    for start in [
+        *rng.normal(size=20).astype("f4"),
+        np.float32(0),
+        np.float32(2**-149),
+        np.float32(-(2.0**-126)),
+    ]:
         there = start
         for steps in range(4):
             assert ulps_apart(float(start), float(there)) == steps
@@ -320,7 +386,11 @@ def test_the_catalogue_has_every_recipe_and_task_under_unique_names_in_plain_val
     assert {f"train {task} {recipe}" for task in TASKS for recipe in RECIPES} <= set(names)
     kinds = [item.kind for item in catalogue]
     assert kinds.index(TIMING) == len(kinds) - kinds.count(TIMING), "timings are last"
-    (item,) = (item for item in passport_items.catalogue(Job("cpu", quick=True)) if item.name == "train digits O1")
+    (item,) = (
+        item
+        for item in passport_items.catalogue(Job("cpu", quick=True))
+        if item.name == "train digits O1"
+    )
     line = json.loads(json.dumps(answer(item, "cpu")))
     assert (line["outcome"], line["losses"], line["again"]) == ("done", line["cpu"], line["cpu"])
     assert line["ulps"] == [0, 0, 0]
@@ -328,7 +398,10 @@ def test_the_catalogue_has_every_recipe_and_task_under_unique_names_in_plain_val
 
 # --- on the simulated card ---------------------------------------------------------------------------------------
 
-REFUSED, CAPTURED = "refusal layer_norm of Half with weights of Float", "capture mma.sync.m16n8k8.f32.f16.f16.f32"
+REFUSED, CAPTURED = (
+    "refusal layer_norm of Half with weights of Float",
+    "capture mma.sync.m16n8k8.f32.f16.f16.f32",
+)
 ON_T4 = ("card", "versions", "flags", REFUSED, "train digits O1", "train gpt FP16", "waits O1", "autocast torch_fp16",
          "autocast LSTM", "torch.amp CNN", CAPTURED, "pace digits")  # fmt: skip
 
@@ -351,7 +424,9 @@ def test_a_passport_of_the_simulated_t4(simulated_gpu: Any, file: Path) -> None:
     assert sum(lines["waits O1"]["waits"].values()) >= 1
     assert lines["pace digits"]["steps_per_second"]["FP32"] > 0
     assert lines["autocast torch_fp16"]["calls"] > 30
-    assert all(how.startswith("unusable: ") for how in lines["autocast torch_fp16"]["unlike"].values())
+    assert all(
+        how.startswith("unusable: ") for how in lines["autocast torch_fp16"]["unlike"].values()
+    )
     unlike = lines["autocast LSTM"]["unlike"]  # without cuDNN, it runs step by step
     assert unlike == dict.fromkeys(("LSTM", "LSTM, packed"), "the numbers differ")
     assert "LSTM, packed: the numbers differ" in passport.report(passport.read_file(file))

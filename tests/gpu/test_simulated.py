@@ -70,7 +70,10 @@ def random_numbers_are_the_cards_own_with_a_state_of_16_bytes() -> None:
     torch.cuda.set_rng_state(state)
     assert torch.equal(dropped, F.dropout(torch.ones(100, device="cuda")))
     assert torch.equal(host, torch.get_rng_state())
-    assert torch.rand(4, device="cuda", generator=torch.Generator("cuda").manual_seed(3)).tolist() == first
+    assert (
+        torch.rand(4, device="cuda", generator=torch.Generator("cuda").manual_seed(3)).tolist()
+        == first
+    )
     assert torch.rand(4).tolist() != first
 
 
@@ -153,7 +156,9 @@ def test_a_failure_in_the_process_brings_its_traceback(found: Outcomes) -> None:
 # ---- the process, and commands
 
 
-def test_the_launcher_returns_the_commands_status_and_leaves_other_programs_alone(simulated_gpu: Any) -> None:
+def test_the_launcher_returns_the_commands_status_and_leaves_other_programs_alone(
+    simulated_gpu: Any,
+) -> None:
     command = [
         sys.executable,
         "-m",

@@ -20,7 +20,12 @@ def reference(id: str) -> Any:
 def cases(id: str, seeds: Iterable[int] = SEEDS) -> list[tuple[Any, ...]]:
     """Return the calls of all checks of an exercise, for all of these seeds."""
     exercise = EXERCISES[id]
-    return [case for seed in seeds for check in exercise.checks for case in draw_cases(exercise, check, seed)]
+    return [
+        case
+        for seed in seeds
+        for check in exercise.checks
+        for case in draw_cases(exercise, check, seed)
+    ]
 
 
 def lesson_module(lesson: str, stem: str) -> Any:
@@ -33,4 +38,7 @@ def cells_of(lesson: str) -> list[CodeCell]:
     """Return the code cells of a solved lesson."""
     cells = build.solved(build.lesson(lesson))["cells"]
     code = [cell for cell in cells if cell["cell_type"] == "code"]
-    return [CodeCell(cell["id"], tuple(cell["metadata"].get("tags", ())), "".join(cell["source"])) for cell in code]
+    return [
+        CodeCell(cell["id"], tuple(cell["metadata"].get("tags", ())), "".join(cell["source"]))
+        for cell in code
+    ]

@@ -77,13 +77,21 @@ WRONG = "\ndef my_advance(state, found_inf, config):\n    return state\n"
 
 def starter(id: str = "scaling.advance") -> str:
     """Return what a learner finds: the first line of the solution, and a line to replace."""
-    return SOLUTIONS[id].strip().split("\n")[0] + '\n    raise NotImplementedError("your code goes here")\n'
+    return (
+        SOLUTIONS[id].strip().split("\n")[0]
+        + '\n    raise NotImplementedError("your code goes here")\n'
+    )
 
 
 def code(source: str, exercise: str = "", id: str = "") -> dict[str, Any]:
     """Return a cell of code, with the tag of an exercise."""
     tags = [f"exercise-{exercise}"] if exercise else []
-    return {"cell_type": "code", "id": id, "metadata": {"tags": tags}, "source": source.splitlines(keepends=True)}
+    return {
+        "cell_type": "code",
+        "id": id,
+        "metadata": {"tags": tags},
+        "source": source.splitlines(keepends=True),
+    }
 
 
 def notebook(*cells: dict[str, Any]) -> str:
@@ -113,7 +121,9 @@ def archive(members: dict[str, str | bytes]) -> bytes:
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as file:
         for name, text in members.items():
-            file.writestr(zipfile.ZipInfo(name, (2026, 11, 29, 12, 0, 0)), text, zipfile.ZIP_DEFLATED)
+            file.writestr(
+                zipfile.ZipInfo(name, (2026, 11, 29, 12, 0, 0)), text, zipfile.ZIP_DEFLATED
+            )
     return content.getvalue()
 
 
@@ -122,9 +132,21 @@ Lines = dict[tuple[str, str], dict[str, str]]  # (learner, exercise) -> the line
 
 def graded(folder: Path, out: Path, *options: str) -> Lines:
     """Grade a folder by the command, and return the table that it writes."""
-    words = ["grade", str(folder), "--csv", str(out / "grades.csv"), "--seed", "3", "--lesson", LESSON]
+    words = [
+        "grade",
+        str(folder),
+        "--csv",
+        str(out / "grades.csv"),
+        "--seed",
+        "3",
+        "--lesson",
+        LESSON,
+    ]
     assert main([*words, "--seconds", "5", *options]) == 0
-    return {(line["student"], line["exercise"]): line for line in read_table(out / "grades.csv", guarded=True)}
+    return {
+        (line["student"], line["exercise"]): line
+        for line in read_table(out / "grades.csv", guarded=True)
+    }
 
 
 def everything(out: Path) -> list[str]:

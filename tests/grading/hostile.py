@@ -24,7 +24,9 @@ class Row:
 
 def body(lines: str) -> str:
     """Return an answer that does this when it is called."""
-    return "def my_advance(state, found_inf, config):\n" + "".join(f"    {line}\n" for line in lines.split("\n"))
+    return "def my_advance(state, found_inf, config):\n" + "".join(
+        f"    {line}\n" for line in lines.split("\n")
+    )
 
 
 def returns(expression: str) -> str:
@@ -34,7 +36,9 @@ def returns(expression: str) -> str:
 
 def once(expression: str) -> str:
     """Return an answer that returns this object when it is called for the first time."""
-    return "calls = []\n" + body(f"calls.append(1)\nreturn {expression} if len(calls) == 1 else state")
+    return "calls = []\n" + body(
+        f"calls.append(1)\nreturn {expression} if len(calls) == 1 else state"
+    )
 
 
 HOSTILE: dict[str, Row] = {

@@ -14,7 +14,15 @@ from jupyter_client.manager import start_new_kernel
 from labkit import cli
 from labkit.course import text
 from labkit.grading import EXERCISES, check, hint, progress
-from labkit.grading.answer_log import STARTER, LoggedAnswer, best, has_work, hints, logged_answers, restore_answers
+from labkit.grading.answer_log import (
+    STARTER,
+    LoggedAnswer,
+    best,
+    has_work,
+    hints,
+    logged_answers,
+    restore_answers,
+)
 from labkit.records.journal import NAME, append_answer, last_answers
 from notebooks import build
 from tests.grading.cases import cells_of
@@ -51,7 +59,12 @@ def ask(folder: Path, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr("IPython.core.getipython.get_ipython", lambda: shell)
         names: dict[str, object] = {"check": check}
         program = cell.replace(CHECK, f"grade = {CHECK}")
-        linecache.cache["<cell>"] = (len(program), None, program.splitlines(keepends=True), "<cell>")  # as IPython does
+        linecache.cache["<cell>"] = (
+            len(program),
+            None,
+            program.splitlines(keepends=True),
+            "<cell>",
+        )  # as IPython does
         exec(compile(program, "<cell>", "exec"), names)
         return names["grade"]
 
@@ -59,21 +72,37 @@ def ask(folder: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def cells_by_tag(notebook: dict[str, Any]) -> dict[str, str]:
-    return {tag: "".join(cell["source"]) for cell in notebook["cells"] for tag in cell["metadata"].get("tags", ())}
+    return {
+        tag: "".join(cell["source"])
+        for cell in notebook["cells"]
+        for tag in cell["metadata"].get("tags", ())
+    }
 
 
 def exercise_cell(folder: Path) -> str:
-    return cells_by_tag(json.loads((folder / "00_start.ipynb").read_text(encoding="utf-8")))[SMALLEST.tag]
+    return cells_by_tag(json.loads((folder / "00_start.ipynb").read_text(encoding="utf-8")))[
+        SMALLEST.tag
+    ]
 
 
-def test_an_answer_is_kept_once_with_its_source_points_and_time_and_a_starter_is_not(ask, folder: Path) -> None:
+def test_an_answer_is_kept_once_with_its_source_points_and_time_and_a_starter_is_not(
+    ask, folder: Path
+) -> None:
     for _ in range(3):
         assert ask(f"{RIGHT}\n{CHECK}").points == SMALLEST.points
     ask(f"def my_smallest(exponent_bits, significand_bits):\n    {text.STARTER}\n\n{CHECK}")
     ((id, (kept,)),) = logged_answers(folder).items()
-    assert (id, kept.source, kept.points, kept.out_of) == ("start.smallest", f"{RIGHT}\n{CHECK}", 2, 2)
+    assert (id, kept.source, kept.points, kept.out_of) == (
+        "start.smallest",
+        f"{RIGHT}\n{CHECK}",
+        2,
+        2,
+    )
     assert kept.when.endswith("+00:00")
-    latest = [LoggedAnswer("x", source, points, 2, "") for source, points in (("a", 2), ("b", 2), ("c", 0))]
+    latest = [
+        LoggedAnswer("x", source, points, 2, "")
+        for source, points in (("a", 2), ("b", 2), ("c", 0))
+    ]
     assert best(latest).source == "b", "the latest of those with most points"
 
 
@@ -96,14 +125,20 @@ def test_a_starter_is_no_work_and_what_was_begun_in_it_is() -> None:
     line = "    raise NotImplementedError("
     for lesson in {exercise.lesson for exercise in EXERCISES.values()}:
         source = build.lesson(lesson)
-        learners, solved = (cells_by_tag(made) for made in (build.learners(source), build.solved(source)))
+        learners, solved = (
+            cells_by_tag(made) for made in (build.learners(source), build.solved(source))
+        )
         for exercise in EXERCISES.values():
             if exercise.lesson == lesson:
                 starter, answer = learners[exercise.tag], solved[exercise.tag]
                 assert not has_work(starter, answer, starter), exercise.id
                 for begun in ("    # I think it is the exponent", "    first = 1", "    return ("):
-                    assert has_work(starter.replace(line, f"{begun}\n{line}", 1), answer, starter), (exercise.id, begun)
-                assert has_work(f"def helper(x):\n    return x + 7\n\n{starter}", answer, starter), exercise.id
+                    assert has_work(
+                        starter.replace(line, f"{begun}\n{line}", 1), answer, starter
+                    ), (exercise.id, begun)
+                assert has_work(
+                    f"def helper(x):\n    return x + 7\n\n{starter}", answer, starter
+                ), exercise.id
 
 
 def test_progress_spans_the_lessons_and_names_what_comes_next(ask, folder: Path) -> None:
@@ -118,7 +153,9 @@ def test_progress_spans_the_lessons_and_names_what_comes_next(ask, folder: Path)
     assert "1 of 1 solved" in progress(folder)._repr_html_()
 
 
-def test_the_terminal_lists_prints_and_brings_back(ask, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_terminal_lists_prints_and_brings_back(
+    ask, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     ask(f"{RIGHT}\n{CHECK}")
     for words, status, says in (
         (["restore"], 0, "start.smallest            2 of 2 points"),
@@ -149,7 +186,9 @@ def test_an_answer_outlives_a_kernel_that_is_killed(folder: Path) -> None:
     try:
         said: list[str] = []
         for cell in (f"from labkit.grading import check\n{RIGHT}", f"{CHECK}.points"):
-            client.execute_interactive(cell, timeout=longest, output_hook=lambda message: said.append(str(message)))
+            client.execute_interactive(
+                cell, timeout=longest, output_hook=lambda message: said.append(str(message))
+            )
         os.kill(manager.provisioner.process.pid, signal.SIGKILL)
     finally:
         client.stop_channels()
@@ -157,7 +196,9 @@ def test_an_answer_outlives_a_kernel_that_is_killed(folder: Path) -> None:
     assert "'text/plain': '2'" in "".join(said)
     (kept,) = logged_answers(folder)["start.smallest"]
     assert kept.source == f"{RIGHT}\n\n{CHECK}.points"
-    assert restore_answers(folder) == ["start.smallest: restored into 00_start.ipynb (2 of 2 points)"]
+    assert restore_answers(folder) == [
+        "start.smallest: restored into 00_start.ipynb (2 of 2 points)"
+    ]
 
 
 # --- three hints for each exercise, none of them the solution ---
@@ -184,5 +225,10 @@ def test_every_exercise_has_three_short_hints_of_its_own_without_a_line_of_the_s
     for lesson in {exercise.lesson for exercise in EXERCISES.values()}:
         source = "".join(cell.source for cell in cells_of(lesson))
         lines = [line.strip() for line in source.splitlines() if len(line.strip()) > 12]
-        texts = [text for id, steps in hints().items() if EXERCISES[id].lesson == lesson for text in steps]
+        texts = [
+            text
+            for id, steps in hints().items()
+            if EXERCISES[id].lesson == lesson
+            for text in steps
+        ]
         assert not [(line, text) for line in lines for text in texts if line in text]

@@ -24,7 +24,9 @@ from labkit.grading.sandbox.answer import answer_case
 
 ADVANCE = EXERCISES["scaling.advance"]
 solved = ADVANCE.reference
-grown_too_late = next(mistake.answer for mistake in ADVANCE.mistakes if mistake.name == "grows one step late")
+grown_too_late = next(
+    mistake.answer for mistake in ADVANCE.mistakes if mistake.name == "grows one step late"
+)
 
 
 def raises(error: BaseException) -> Any:
@@ -39,31 +41,47 @@ def raises(error: BaseException) -> Any:
 def test_a_right_answer_names_what_follows() -> None:
     said = str(check("scaling.advance", solved))
     assert said.count("✓ pass") == 5
-    assert said.endswith("Solved. 5 of 5 checks pass: 8 of 8 points. Grading repeats them on further cases.")
+    assert said.endswith(
+        "Solved. 5 of 5 checks pass: 8 of 8 points. Grading repeats them on further cases."
+    )
     paper = grading_cases(ADVANCE, 0)
     for note, ends in (("", "pass: 8 of 8 points."), ("a note", "pass: 8 of 8 points. a note")):
         assert str(judge(paper, answers_of(paper, solved), note)).endswith(ends)
 
 
-def test_a_wrong_answer_sees_points_a_counter_example_for_each_failure_and_the_name_of_its_mistake() -> None:
+def test_a_wrong_answer_sees_points_a_counter_example_for_each_failure_and_the_name_of_its_mistake() -> (
+    None
+):
     grade = check("scaling.advance", grown_too_late)
     assert (grade.points, grade.out_of) == (3, 8)
     assert "known mistake: grows one step late" in grade.reason
     said = str(grade)
     assert said.endswith("2 of 5 checks pass: 3 of 8 points.")
-    assert "✗ fail  the clean step that completes the interval grows the scale  (0 of 2 points)" in said
+    assert (
+        "✗ fail  the clean step that completes the interval grows the scale  (0 of 2 points)"
+        in said
+    )
     assert "found_inf  False" in said
     assert "differs    .scale: expected" in said
-    assert "A known mistake (grows one step late): this is what comparing the tracker before" in said
+    assert (
+        "A known mistake (grows one step late): this is what comparing the tracker before" in said
+    )
     assert said.count("✗ fail") == said.count("found_inf  ") == said.count("differs") == 3
     said = str(check("clinic.clip", lambda model, batches: ([], ("backward", 1.0))))
-    assert said.count("the diagnosis fits the run") == said.count("('backward', 1) does not fit") == 1
+    assert (
+        said.count("the diagnosis fits the run") == said.count("('backward', 1) does not fit") == 1
+    )
 
 
 def test_a_second_failed_check_names_the_hints(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["labkit.grading.judge"], "_failed_checks", Counter())
     check("scaling.advance", not_written)  # is not counted
-    for answer, named in ((grown_too_late, False), (solved, False), (grown_too_late, True), (solved, False)):
+    for answer, named in (
+        (grown_too_late, False),
+        (solved, False),
+        (grown_too_late, True),
+        (solved, False),
+    ):
         grade = check("scaling.advance", answer)
         assert ('hint("scaling.advance")' in str(grade)) == named
         assert ("hint(&quot;scaling.advance&quot;)" in grade._repr_html_()) == named
@@ -106,14 +124,26 @@ def divides(state: ScalerState, found_inf: bool, config: ScalerConfig) -> Scaler
 
 def test_what_goes_wrong_is_answered_not_raised() -> None:
     for answer, says in (
-        (ScalerState(1.0), "expected a function, got a ScalerState: pass the function itself, without parentheses"),
+        (
+            ScalerState(1.0),
+            "expected a function, got a ScalerState: pass the function itself, without parentheses",
+        ),
         (None, "expected a function, got a NoneType"),
-        (lambda state: state, "it is called as my_advance(state, found_inf, config), but yours takes (state)"),
+        (
+            lambda state: state,
+            "it is called as my_advance(state, found_inf, config), but yours takes (state)",
+        ),
         (lambda state, found_inf, config: None, "it returned None: did you forget `return`?"),
         (lambda state, found_inf, config: print, "got a function (are its parentheses missing?)"),
-        (lambda state, found_inf, config: (yield state), "a generator (`return` gives a value, `yield` does not)"),
+        (
+            lambda state, found_inf, config: (yield state),
+            "a generator (`return` gives a value, `yield` does not)",
+        ),
         (raises(SystemExit(3)), "it stopped with sys.exit(3)"),
-        (lambda state, found_inf, config: torch.nn.Module()(state), "it stopped with NotImplementedError"),
+        (
+            lambda state, found_inf, config: torch.nn.Module()(state),
+            "it stopped with NotImplementedError",
+        ),
         (raises(RudeError()), "it stopped with RudeError"),
         (divides, "ZeroDivisionError"),
         (divides, ": return ScalerState(state.scale / state.growth_tracker, 0)"),
@@ -137,7 +167,16 @@ def test_a_function_gets_copies_and_an_error_if_it_changes_them() -> None:
             argument[:] = -1
 
     nan = torch.tensor([math.nan])
-    for argument in ([1], {"a": 1}, (1, [2]), (1, np.ones(2)), torch.ones(2).half(), torch.ones(2, 2).T, nan, [nan]):
+    for argument in (
+        [1],
+        {"a": 1},
+        (1, [2]),
+        (1, np.ones(2)),
+        torch.ones(2).half(),
+        torch.ones(2, 2).T,
+        nan,
+        [nan],
+    ):
         before = repr(argument)
         told = answer_case(spoil, "f(x)", (argument,))
         assert repr(argument) == before
@@ -157,7 +196,9 @@ def test_requiring_a_gradient_of_an_argument_changes_nothing() -> None:
 
 
 def test_an_unknown_exercise_names_the_nearest() -> None:
-    with pytest.raises(ValueError, match=r"no exercise 'scaling.advnce'; the nearest name is 'scaling.advance'"):
+    with pytest.raises(
+        ValueError, match=r"no exercise 'scaling.advnce'; the nearest name is 'scaling.advance'"
+    ):
         check("scaling.advnce", advance)
 
 
@@ -176,7 +217,9 @@ def test_judgements_take_turns_for_they_share_torchs_generator() -> None:
             met.append(case)
         return answer
 
-    paper = grading_cases(replace(ADVANCE, checks=(replace(ADVANCE.checks[0], outcome=outcome),)), 0)
+    paper = grading_cases(
+        replace(ADVANCE, checks=(replace(ADVANCE.checks[0], outcome=outcome),)), 0
+    )
     answers = answers_of(paper, solved)
     threads = [threading.Thread(target=judge, args=(paper, answers)) for _ in range(2)]
     for thread in threads:
@@ -187,7 +230,12 @@ def test_judgements_take_turns_for_they_share_torchs_generator() -> None:
 
 
 def test_the_table_says_in_words_what_it_says_in_colours_of_the_theme() -> None:
-    for answer in (solved, grown_too_late, not_written, raises(ValueError("<script>alert(1)</script>"))):
+    for answer in (
+        solved,
+        grown_too_late,
+        not_written,
+        raises(ValueError("<script>alert(1)</script>")),
+    ):
         grade = check("scaling.advance", answer)
         page = grade._repr_html_()
         assert "<script" not in page, "what the learner's code says cannot become HTML"
@@ -196,8 +244,12 @@ def test_the_table_says_in_words_what_it_says_in_colours_of_the_theme() -> None:
             for part in filter(None, line.strip().split("  ")):
                 assert part.strip(" ()").split(": ")[0] in text
     assert "<script>" in text
-    styles = "".join(re.findall('style="([^"]*)"', check("scaling.advance", grown_too_late)._repr_html_()))
-    assert {"var(--jp-success-color0", "var(--jp-error-color0"} <= set(re.findall(r"var\(--[\w-]+", styles))
+    styles = "".join(
+        re.findall('style="([^"]*)"', check("scaling.advance", grown_too_late)._repr_html_())
+    )
+    assert {"var(--jp-success-color0", "var(--jp-error-color0"} <= set(
+        re.findall(r"var\(--[\w-]+", styles)
+    )
     assert "background:#" not in styles
 
 
@@ -215,22 +267,40 @@ DTYPE = "float16"
 DETOURS: dict[str, tuple[str, Any]] = {
     "the function itself": ("scaling.advance", advance),
     "a call by its module": ("scaling.advance", lambda *a: labkit.amp.advance(*a)),
-    "a default": ("scaling.advance", lambda state, found_inf, config, f=advance: f(state, found_inf, config)),
+    "a default": (
+        "scaling.advance",
+        lambda state, found_inf, config, f=advance: f(state, found_inf, config),
+    ),
     "a partial": ("scaling.advance", functools.partial(advance)),
     "a method": ("scaling.advance", Method().answer),
     "an object that is called": ("scaling.advance", Method()),
     "getattr": ("scaling.advance", lambda *a: getattr(labkit.amp, "adv" + "ance")(*a)),
-    "exec": ("scaling.advance", lambda *a: eval("labkit.amp.advance(*a)", {"labkit": labkit, "a": a})),
+    "exec": (
+        "scaling.advance",
+        lambda *a: eval("labkit.amp.advance(*a)", {"labkit": labkit, "a": a}),
+    ),
     "torch's method": ("autocast.softmax", lambda x: x.float().softmax(dim=1).half()),
     "torch's module": ("autocast.softmax", lambda x: torch.nn.Softmax(dim=1)(x.float()).half()),
     "numpy's spacing": ("numbers.ulp", lambda x: np.spacing(x)),
     "numpy's nextafter": ("numbers.next_up", lambda code: np.nextafter(code, 1)),
-    "numpy's FP16 by name": ("numbers.decode", lambda code: float(np.array(code, np.uint16).view("float16"))),
-    "numpy's FP16 by its code": ("numbers.decode", lambda code: float(np.array([code], np.uint16).view("<f2")[0])),
+    "numpy's FP16 by name": (
+        "numbers.decode",
+        lambda code: float(np.array(code, np.uint16).view("float16")),
+    ),
+    "numpy's FP16 by its code": (
+        "numbers.decode",
+        lambda code: float(np.array([code], np.uint16).view("<f2")[0]),
+    ),
     "numpy's FP16 by a constant": ("rounding.nearest_even", lambda x: float(np.array(x, DTYPE))),
     "numpy's FP16 itself": ("rounding.nearest_even", lambda x: float(np.half(x))),
-    "torch's FP16": ("rounding.nearest_even", lambda x: torch.tensor(x, dtype=torch.float16).item()),
-    "torch's view": ("numbers.decode", lambda code: torch.tensor([code]).to(torch.uint16).view(torch.half).item()),
+    "torch's FP16": (
+        "rounding.nearest_even",
+        lambda x: torch.tensor(x, dtype=torch.float16).item(),
+    ),
+    "torch's view": (
+        "numbers.decode",
+        lambda code: torch.tensor([code]).to(torch.uint16).view(torch.half).item(),
+    ),
     "struct": ("numbers.decode", lambda code: struct.unpack("<e", struct.pack("<H", code))[0]),
 }
 

@@ -19,7 +19,18 @@ from labkit.grading.sandbox.runner import Runner, scratch
 from labkit.grading.sandbox.worker import Limits
 from tests.grading.cases import cells_of
 
-NAMES = ("clip", "unscale", "region", "schedule", "function", "mask", "gains", "eval", "penalty", "overflow")
+NAMES = (
+    "clip",
+    "unscale",
+    "region",
+    "schedule",
+    "function",
+    "mask",
+    "gains",
+    "eval",
+    "penalty",
+    "overflow",
+)
 DAY = 1
 Edits = Sequence[Sequence[str]]  # (what is replaced, by what)
 
@@ -30,9 +41,9 @@ IN_BF16 = (AUTOCAST, AUTOCAST.replace("float16", "bfloat16"))
 FALLING = (APPEND, "losses.append(2.3 - 0.05 * len(losses))")
 EDITS = tomllib.loads(Path(__file__).with_name("clinic_edits.toml").read_text(encoding="utf-8"))
 FAULT: dict[str, Edits] = EDITS["fault"]
-STEP: dict[str, tuple[str, str]] = dict.fromkeys(NAMES, (f"        {SCALER_STEP}\n", "")) | dict.fromkeys(
-    ("function", "mask", "gains"), ("        optimizer.step()\n", "")
-)
+STEP: dict[str, tuple[str, str]] = dict.fromkeys(
+    NAMES, (f"        {SCALER_STEP}\n", "")
+) | dict.fromkeys(("function", "mask", "gains"), ("        optimizer.step()\n", ""))
 RATE = ("lr=", "lr=0.6 * ")
 NOISE = (
     "    for inputs",
@@ -106,13 +117,31 @@ def falsified(name: str, program: list[str]) -> dict[str, tuple[list[str], set[s
     right, entry = program, EXERCISES[f"clinic.{name}"].entry
     diagnosis = right[-1].rpartition("return losses, ")[2].splitlines()[0]
     fault = FAULT[name]
-    fp32 = (("    model.linear.bfloat16()\n", ""), (".bfloat16()", "")) if name == "gains" else (IN_FP32,)
+    fp32 = (
+        (("    model.linear.bfloat16()\n", ""), (".bfloat16()", ""))
+        if name == "gains"
+        else (IN_FP32,)
+    )
     if name == "gains":
-        narrow: Edits = (("model.linear.bfloat16()", "model.linear.half()"), (".bfloat16()", ".half()"))
+        narrow: Edits = (
+            ("model.linear.bfloat16()", "model.linear.half()"),
+            (".bfloat16()", ".half()"),
+        )
     else:
         narrow = (IN_BF16,)
-    broken = {"error", "losses", "updates", "steps", "finite losses", "all parameters", "schedule", "score"}
-    noisy = {"FP32 with noise": (edited(right, *fp32, NOISE, before=WITNESS), {"rounding of steps"})}
+    broken = {
+        "error",
+        "losses",
+        "updates",
+        "steps",
+        "finite losses",
+        "all parameters",
+        "schedule",
+        "score",
+    }
+    noisy = {
+        "FP32 with noise": (edited(right, *fp32, NOISE, before=WITNESS), {"rounding of steps"})
+    }
     return (noisy if name != "gains" else {}) | {
         "untreated": (edited(right, *fault), broken),
         "made-up losses": (edited(right, FALLING), {"losses"}),
@@ -135,7 +164,9 @@ def falsified(name: str, program: list[str]) -> dict[str, tuple[list[str], set[s
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_reference_passes_as_it_is_graded(name: str, runner: Runner, programs: dict[str, list[str]]) -> None:
+def test_the_reference_passes_as_it_is_graded(
+    name: str, runner: Runner, programs: dict[str, list[str]]
+) -> None:
     """On the calls of the notebook, too; the slow tests check each in the notebook of the lesson."""
     assert refused_by(runner, name, programs[name]) == set()
 
@@ -147,7 +178,10 @@ def test_a_dozen_wrong_answers_are_each_refused_by_name(
 ) -> None:
     wrong = falsified(name, programs[name])
     dropped = EDITS["dropped"][name]
-    wrong["a condition dropped"] = (edited(programs[name], *dropped["edits"]), set(dropped["refused_by"]))
+    wrong["a condition dropped"] = (
+        edited(programs[name], *dropped["edits"]),
+        set(dropped["refused_by"]),
+    )
     assert len(wrong) >= 10
     found = {what: refused_by(runner, name, program) for what, (program, _) in wrong.items()}
     assert {what: facts for what, facts in found.items() if not facts & wrong[what][1]} == {}
@@ -155,14 +189,20 @@ def test_a_dozen_wrong_answers_are_each_refused_by_name(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_unusual_repairs_keep_all_points(name: str, runner: Runner, programs: dict[str, list[str]]) -> None:
+def test_unusual_repairs_keep_all_points(
+    name: str, runner: Runner, programs: dict[str, list[str]]
+) -> None:
     for edits in EDITS["unusual"][name]:
         assert refused_by(runner, name, edited(programs[name], *edits)) == set(), edits
 
 
-def test_the_observer_of_a_training_needs_no_file_of_its_lesson(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_observer_of_a_training_needs_no_file_of_its_lesson(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """In the sandbox the lessons' folders are hidden once they are imported."""
-    (observer,) = (module for lesson in lessons() if (module := lesson.module("observer")) is not None)
+    (observer,) = (
+        module for lesson in lessons() if (module := lesson.module("observer")) is not None
+    )
 
     def hidden(path: Path) -> bytes:
         raise FileNotFoundError(path)

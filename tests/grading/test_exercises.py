@@ -40,14 +40,26 @@ SOLVED = [exercise for exercise in ALL if not exercise.id.startswith("clinic.")]
 
 def test_an_exercise_is_complete() -> None:
     for exercise in ALL:
-        assert len({mistake.name for mistake in exercise.mistakes}) == len(exercise.mistakes) >= 5, exercise.id
+        assert (
+            len({mistake.name for mistake in exercise.mistakes}) == len(exercise.mistakes) >= 5
+        ), exercise.id
         assert len({check.name for check in exercise.checks}) == len(exercise.checks), exercise.id
-        assert not any(check.hidden for check in exercise.checks) or exercise.id.startswith("project."), exercise.id
+        assert not any(check.hidden for check in exercise.checks) or exercise.id.startswith(
+            "project."
+        ), exercise.id
         assert exercise.difficulty in (1, 2, 3), exercise.id
         assert all(check.points > 0 for check in exercise.checks), exercise.id
-        assert all(mistake.sentence.startswith("this ") for mistake in exercise.mistakes), exercise.id
-        assert all(len(draw_cases(exercise, check, 5)) > 0 for check in exercise.checks), exercise.id
-        assert all(name and text for case in cases(exercise.id, [0]) for name, text in exercise.aside(*case))
+        assert all(mistake.sentence.startswith("this ") for mistake in exercise.mistakes), (
+            exercise.id
+        )
+        assert all(len(draw_cases(exercise, check, 5)) > 0 for check in exercise.checks), (
+            exercise.id
+        )
+        assert all(
+            name and text
+            for case in cases(exercise.id, [0])
+            for name, text in exercise.aside(*case)
+        )
 
 
 def not_caught(exercise: Exercise, *seeds: int) -> list[str]:
@@ -61,11 +73,20 @@ def not_caught(exercise: Exercise, *seeds: int) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("exercise", [pytest.param(e, id=e.id, marks=() if e in CHECKED else TRAINING) for e in ALL])
-def test_every_mistake_is_called_by_name_in_the_notebook_and_loses_points_at_grading(exercise: Exercise) -> None:
+@pytest.mark.parametrize(
+    "exercise", [pytest.param(e, id=e.id, marks=() if e in CHECKED else TRAINING) for e in ALL]
+)
+def test_every_mistake_is_called_by_name_in_the_notebook_and_loses_points_at_grading(
+    exercise: Exercise,
+) -> None:
     shown = visible_cases(exercise)
-    grades = {mistake.name: judge(shown, known_answers(shown, mistake.answer)) for mistake in exercise.mistakes}
-    assert {name: grade.mistake and grade.mistake.name for name, grade in grades.items()} == {n: n for n in grades}
+    grades = {
+        mistake.name: judge(shown, known_answers(shown, mistake.answer))
+        for mistake in exercise.mistakes
+    }
+    assert {name: grade.mistake and grade.mistake.name for name, grade in grades.items()} == {
+        n: n for n in grades
+    }
     assert [name for name, grade in grades.items() if "Solved" in str(grade)] == []
     assert not_caught(exercise, GRADING) == []
 
@@ -80,7 +101,9 @@ def test_a_coin_passes_less_than_once_in_a_thousand_gradings() -> None:
     """Whoever draws an answer from those that are ever right, anew for each call; a constant is such a coin, too."""
     for exercise in CHECKED:
         right = [
-            repr(a) for group in known_outcomes(grading_cases(exercise, GRADING), exercise.reference) for a in group
+            repr(a)
+            for group in known_outcomes(grading_cases(exercise, GRADING), exercise.reference)
+            for a in group
         ]
         assert len(right) * math.log(len(set(right))) > math.log(1e3), exercise.id
 
@@ -89,11 +112,15 @@ def test_what_is_learnt_by_heart_does_not_pass() -> None:
     """A table of the notebook's calls, with its first answer for every other call, earns less at grading."""
     for exercise in CHECKED:
         shown, day = (
-            (p, known_outcomes(p, exercise.reference)) for p in (visible_cases(exercise), grading_cases(exercise, 5))
+            (p, known_outcomes(p, exercise.reference))
+            for p in (visible_cases(exercise), grading_cases(exercise, 5))
         )
         table = {repr(case): answer for case, answer in pairs(*shown)}
         first = next(iter(table.values()))
-        wrong = [difference(right, table.get(repr(case), first), exercise.ulps) for case, right in pairs(*day)]
+        wrong = [
+            difference(right, table.get(repr(case), first), exercise.ulps)
+            for case, right in pairs(*day)
+        ]
         assert any(wrong), exercise.id
 
 
@@ -122,7 +149,9 @@ def programs() -> dict[str, list[str]]:
 @pytest.fixture(scope="module")
 def replies(programs: dict[str, list[str]]) -> dict[str, Reply]:
     """Run all cells as `labkit grade` does, in one process of its own."""
-    questions = [request_of(grading_cases(EXERCISES[id], DAY), program) for id, program in programs.items()]
+    questions = [
+        request_of(grading_cases(EXERCISES[id], DAY), program) for id, program in programs.items()
+    ]
     with scratch() as folder, Runner(Limits(), folder) as runner:
         return runner.run(questions)
 
@@ -144,6 +173,8 @@ def test_a_solved_cell_earns_the_same_in_the_notebook_and_by_labkit_grade(
         paper, reply = grading_cases(exercise, DAY), replies[exercise.id]
         here = answers_of(paper, function_of(exercise, programs[exercise.id]), exercise.withheld)
         assert (answers_in(reply), reply.note) == (here, ""), exercise.id
-        if not exercise.id.startswith("project."):  # trains for its marks: tests/test_notebooks.py waits for that
+        if not exercise.id.startswith(
+            "project."
+        ):  # trains for its marks: tests/test_notebooks.py waits for that
             grade = judge(paper, answers_in(reply))
             assert (grade.points, grade.mistake) == (exercise.points, None), exercise.id

@@ -28,9 +28,19 @@ runs, replay = lesson_module("10_clinic", "runs"), lesson_module("10_clinic", "r
 
 def as_it_came(name: str) -> Treatment:
     """Run the training of the lesson's own cell."""
-    names: dict[str, Any] = {"torch": torch, "nn": nn, "F": F, "look": look, "print": lambda *_: None}
+    names: dict[str, Any] = {
+        "torch": torch,
+        "nn": nn,
+        "F": F,
+        "look": look,
+        "print": lambda *_: None,
+    }
     (cell,) = [cell for cell in cells_of("10_clinic") if f"def {name}_as_it_came" in cell.source]
-    definitions = cell.source.partition("\nseen = ")[0].partition("\ntreatment_figure")[0].partition("\nprint(")[0]
+    definitions = (
+        cell.source.partition("\nseen = ")[0]
+        .partition("\ntreatment_figure")[0]
+        .partition("\nprint(")[0]
+    )
     exec(definitions.replace("warnings.filterwarnings", "#"), names)
     return look(name, names[f"{name}_as_it_came"])
 
@@ -42,7 +52,9 @@ def diagnosis(name: str) -> tuple[str, Any]:
     return said
 
 
-def test_a_treatment_runs_on_one_thread_and_restores_the_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_treatment_runs_on_one_thread_and_restores_the_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("LABKIT_THREADS", raising=False)
     counts, before = [], torch.get_num_threads()
 
@@ -67,7 +79,11 @@ def test_clipped_gradients_are_as_long_as_the_diagnosis_says() -> None:
 
 
 def test_the_first_nan_is_in_the_batch_that_has_a_text_without_a_token() -> None:
-    (empty,) = [n for n, (*_, padding) in enumerate(CONSULTATIONS["mask"].batches(40, 0)) if padding.all(1).any()]
+    (empty,) = [
+        n
+        for n, (*_, padding) in enumerate(CONSULTATIONS["mask"].batches(40, 0))
+        if padding.all(1).any()
+    ]
     losses = np.array(as_it_came("mask").losses)
     assert int(np.isnan(losses).argmax()) == diagnosis("mask")[1] == empty
 
@@ -102,13 +118,19 @@ def test_a_number_may_be_off_by_a_tenth_and_half_a_diagnosis_gets_no_hint() -> N
     assert (runs._near(11, 11), runs._near(11, 12)) == (True, False)
 
     def said_of(right: tuple[str, Any], diagnosis: object) -> Any:
-        return runs.Diagnosed(right, (right[0], "loss"))(Instance("Treatment", {"diagnosis": diagnosis}), (0, 2))
+        return runs.Diagnosed(right, (right[0], "loss"))(
+            Instance("Treatment", {"diagnosis": diagnosis}), (0, 2)
+        )
 
     for malformed in (None, "softmax", ("softmax",), ("a word of my own", 11), ["softmax", 11]):
         outcome = said_of(("softmax", 11), malformed)
         assert not outcome.passed
-        assert outcome.says.startswith("a diagnosis is one of 'softmax', 'loss', and how much; not ")
-    halves = [str(said_of(("log", 0.0), said)) for said in (("log", 1.0), ("loss", 0.0), ("loss", 1.0))]
+        assert outcome.says.startswith(
+            "a diagnosis is one of 'softmax', 'loss', and how much; not "
+        )
+    halves = [
+        str(said_of(("log", 0.0), said)) for said in (("log", 1.0), ("loss", 0.0), ("loss", 1.0))
+    ]
     assert len({text[text.index("does not fit") :].partition("facts")[0] for text in halves}) == 1
 
 
@@ -135,7 +157,12 @@ def test_what_the_process_says_passes_at_each_limit_and_fails_beyond_it() -> Non
     for fact, at, beyond, says in (
         ("half", 0.9, 0.89, "format of products: 89% of its products are computed in float16"),
         ("examples", 2560, 2559, "examples: 1 of 2560 examples never went through the model"),
-        ("weights", ("float32",), ("float16",), "format of weights: its weights are float16 in the end"),
+        (
+            "weights",
+            ("float32",),
+            ("float16",),
+            "format of weights: its weights are float16 in the end",
+        ),
     ):
         assert judged("clip", **{fact: at}).passed
         assert says in judged("clip", **{fact: beyond}).says
@@ -147,7 +174,10 @@ def test_a_loss_may_be_off_by_four_roundings_of_fp16() -> None:
             losses = list(well("clip").losses)
             losses[step] += roundings * 2.0**-11 * max(1.0, losses[step])
             outcome = judged("clip", losses=tuple(losses))
-            assert (outcome.passed, "losses" in outcome.facts) == (passed, not passed), (step, roundings)
+            assert (outcome.passed, "losses" in outcome.facts) == (passed, not passed), (
+                step,
+                roundings,
+            )
         assert f"1 of 40 losses are not those of its weights: step {step} returns" in outcome.says
 
 
@@ -199,16 +229,25 @@ def test_the_noise_of_steps_tells_the_format(name: str, monkeypatch: pytest.Monk
     in_fp32 = next(known.answer for known in exercise.mistakes if known.name == "all in FP32")
     wide = treat(name, in_fp32, seed=1)
     assert wide.states is not None
-    assert replay.quantile(replay.replay(name, 1, wide.states, wide.losses).noises, 0.8) < 0.05 or name == "eval"
+    assert (
+        replay.quantile(replay.replay(name, 1, wide.states, wide.losses).noises, 0.8) < 0.05
+        or name == "eval"
+    )
     right = replay.quantile(replay.replay(name, 1, states(name), well(name).losses).noises, 0.5)
     assert replay.TEXTS[name].noise[0] < right < replay.TEXTS[name].noise[1]
     if name == "gains":
         return
     real = torch.autocast
-    monkeypatch.setattr(torch, "autocast", lambda device, *_, enabled=True: real(device, torch.bfloat16, enabled))
+    monkeypatch.setattr(
+        torch, "autocast", lambda device, *_, enabled=True: real(device, torch.bfloat16, enabled)
+    )
     coarse = treat(name, exercise.reference, seed=1)
     assert coarse.states is not None
-    assert 3 < replay.quantile(replay.replay(name, 1, coarse.states, coarse.losses).noises, 0.5) / right < 16
+    assert (
+        3
+        < replay.quantile(replay.replay(name, 1, coarse.states, coarse.losses).noises, 0.5) / right
+        < 16
+    )
 
 
 # --- repairs ---
@@ -245,7 +284,9 @@ def test_nothing_is_left_behind_and_a_seed_decides_the_treatment() -> None:
     assert treat("gains", work, 3, 4) == treat("gains", work, 3, 4) != treat("gains", work, 4, 4)
 
 
-def test_a_check_that_trains_says_in_a_notebook_how_far_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_check_that_trains_says_in_a_notebook_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     judging = sys.modules[check.__module__]  # labkit.grading.judge is a function
     written: list[str] = []
 
@@ -286,7 +327,10 @@ def test_programs_that_are_alike_are_run_once_and_share_an_error() -> None:
     twin = asks('def f(model, batches):\n    "Mine."\n    return 1  # one')
     with ThreadPoolExecutor() as pool:
         assert pool.submit(shared.reply, twin).result() == first
-    assert [first.note, shared.reply(asks("def f(model, batches): return 2")).note] == ["run 1", "run 2"]
+    assert [first.note, shared.reply(asks("def f(model, batches): return 2")).note] == [
+        "run 1",
+        "run 2",
+    ]
     for _ in range(2):  # who waits for a run gets its error
         with pytest.raises(OSError, match="no process"):
             shared.reply(asks("no process"))

@@ -32,9 +32,14 @@ def test_decode_is_numpys_view() -> None:
 def test_ulp_is_numpys_spacing() -> None:
     """Except at 65504, where numpy steps to infinity; there it is the distance to the number below."""
     below_max = EVERY[np.abs(EVERY) < 65504]
-    for x in [*below_max[::41], *(np.float16(x) for (x,) in cases("numbers.ulp", [0]) if abs(x) < 65504)]:
+    for x in [
+        *below_max[::41],
+        *(np.float16(x) for (x,) in cases("numbers.ulp", [0]) if abs(x) < 65504),
+    ]:
         assert reference("numbers.ulp")(float(x)) == float(np.spacing(np.abs(x)))
-    assert reference("numbers.ulp")(65504.0) == 65504 - float(np.nextafter(np.float16(65504), np.float16(0)))
+    assert reference("numbers.ulp")(65504.0) == 65504 - float(
+        np.nextafter(np.float16(65504), np.float16(0))
+    )
 
 
 def test_next_up_is_numpys_nextafter() -> None:
@@ -114,12 +119,19 @@ def test_epsilon_is_what_float64_gives_rounded_once() -> None:
 
 def test_a_number_in_an_array_without_dimensions_is_a_number() -> None:
     """As numpy and labkit.formats return them: nobody should lose points for not writing float(...)."""
-    grade = check("rounding.smallest_update", lambda weight: np.asarray(reference("rounding.smallest_update")(weight)))
+    grade = check(
+        "rounding.smallest_update",
+        lambda weight: np.asarray(reference("rounding.smallest_update")(weight)),
+    )
     assert all(verdict.passed for verdict in grade.verdicts)
 
 
 def test_a_counter_example_shows_bits_where_bits_are_the_point() -> None:
-    (first, *_) = [v.counter_example for v in check("numbers.next_up", lambda code: code + 1).verdicts if not v.passed]
+    (first, *_) = [
+        v.counter_example
+        for v in check("numbers.next_up", lambda code: code + 1).verdicts
+        if not v.passed
+    ]
     assert first is not None
     assert dict(first.inputs) == {
         "code": "0xBC00",
@@ -134,10 +146,15 @@ def test_a_counter_example_shows_bits_where_bits_are_the_point() -> None:
 def test_flops_and_bytes_are_torchs() -> None:
     answers = set()
     for batch, inputs, outputs, bytes_each, ridge in cases("tensor.intensity"):
-        with torch.device("meta"), FlopCounterMode(display=False) as counter:  # shapes only: nothing is computed
+        with (
+            torch.device("meta"),
+            FlopCounterMode(display=False) as counter,
+        ):  # shapes only: nothing is computed
             x, layer = torch.empty(batch, inputs), nn.Linear(inputs, outputs, bias=False)
             y = layer(x)
-        flops, moved, bound = reference("tensor.intensity")(batch, inputs, outputs, bytes_each, ridge)
+        flops, moved, bound = reference("tensor.intensity")(
+            batch, inputs, outputs, bytes_each, ridge
+        )
         assert flops == counter.get_total_flops()
         assert moved == bytes_each * (x.numel() + layer.weight.numel() + y.numel())
         assert bound == ("bandwidth" if flops < ridge * moved else "compute")
@@ -156,7 +173,9 @@ def in_decimals(a: list[float], b: list[float], c: float, fraction_bits: int) ->
         powers = [exponent(x) + exponent(y) for x, y in zip(a, b, strict=True)] + [exponent(c)]
         largest = max((power for term, power in zip(terms, powers, strict=True) if term), default=0)
         unit = Decimal(2) ** (largest - fraction_bits)
-        total = sum(((term / unit).to_integral_value(ROUND_DOWN) for term in terms), Decimal(0)) * unit
+        total = (
+            sum(((term / unit).to_integral_value(ROUND_DOWN) for term in terms), Decimal(0)) * unit
+        )
         exact = float(total)
         assert Decimal(exact) == total
     return float(gfloat.round_float(format_info_binary32, exact, gfloat.RoundMode.TowardZero))
@@ -164,9 +183,17 @@ def in_decimals(a: list[float], b: list[float], c: float, fraction_bits: int) ->
 
 def test_a_block_is_what_decimal_numbers_add_up_to() -> None:
     for a, b, c, fraction_bits in cases("tensor.block"):
-        assert all(float(np.float16(x)) == x and (abs(x) >= 2.0**-14 or x == 0) for x in (*a, *b)), "normal, in FP16"
-        assert (float(np.float32(c)), len(a) == len(b) <= 16, fraction_bits in (23, 24, 25)) == (c, True, True)
-        assert reference("tensor.block")(a, b, c, fraction_bits) == in_decimals(a, b, c, fraction_bits)
+        assert all(
+            float(np.float16(x)) == x and (abs(x) >= 2.0**-14 or x == 0) for x in (*a, *b)
+        ), "normal, in FP16"
+        assert (float(np.float32(c)), len(a) == len(b) <= 16, fraction_bits in (23, 24, 25)) == (
+            c,
+            True,
+            True,
+        )
+        assert reference("tensor.block")(a, b, c, fraction_bits) == in_decimals(
+            a, b, c, fraction_bits
+        )
 
 
 def test_padding_is_torchs_and_changes_no_result() -> None:
@@ -195,7 +222,9 @@ def test_backward_is_torchs_autograd_and_counts_its_flops() -> None:
         y = F.linear(x, weight)
         with FlopCounterMode(display=False) as counter:
             y.backward(grad_y)
-        grad_x, grad_weight, shapes = reference("tensor.backward")(x.detach(), weight.detach(), grad_y)
+        grad_x, grad_weight, shapes = reference("tensor.backward")(
+            x.detach(), weight.detach(), grad_y
+        )
         assert torch.equal(grad_x, x.grad)
         assert torch.equal(grad_weight, weight.grad)
         assert [shape[:2] for shape in shapes] == [grad_x.shape, grad_weight.shape]
@@ -214,7 +243,9 @@ def test_binades_are_numpys_exponents() -> None:
     for (values,) in cases("gradients.binades"):
         inside = np.array([x for x in values if x and math.isfinite(x)])
         exponents, counts = np.unique(np.frexp(inside)[1] - 1, return_counts=True)
-        assert reference("gradients.binades")(values) == dict(zip(exponents.tolist(), counts.tolist(), strict=True))
+        assert reference("gradients.binades")(values) == dict(
+            zip(exponents.tolist(), counts.tolist(), strict=True)
+        )
 
 
 def test_a_lost_binade_is_one_whose_numbers_numpy_rounds_to_zero() -> None:
@@ -226,7 +257,10 @@ def test_a_lost_binade_is_one_whose_numbers_numpy_rounds_to_zero() -> None:
 
 def test_lost_is_counted_on_one_long_array() -> None:
     for in_fp32, in_fp16 in cases("gradients.lost"):
-        exact, half = (np.concatenate([np.ravel(t.numpy()) for t in some] or [[]]) for some in (in_fp32, in_fp16))
+        exact, half = (
+            np.concatenate([np.ravel(t.numpy()) for t in some] or [[]])
+            for some in (in_fp32, in_fp16)
+        )
         alive = exact != 0
         share = (half[alive] == 0).mean() if alive.any() else 0.0
         assert reference("gradients.lost")(in_fp32, in_fp16) == pytest.approx(share)
@@ -234,7 +268,11 @@ def test_lost_is_counted_on_one_long_array() -> None:
 
 def test_a_window_holds_the_scales_at_which_numpy_keeps_both() -> None:
     for smallest, largest in cases("gradients.window"):
-        kept = [k for k in range(-40, 61) if halves(smallest * 2.0**k) > 0 and np.isfinite(halves(largest * 2.0**k))]
+        kept = [
+            k
+            for k in range(-40, 61)
+            if halves(smallest * 2.0**k) > 0 and np.isfinite(halves(largest * 2.0**k))
+        ]
         expected = (kept[0], kept[-1]) if kept else None
         assert reference("gradients.window")(smallest, largest) == expected
 

@@ -44,7 +44,9 @@ def by_hand(level: str) -> tuple[torch.dtype, ...]:
         net, inputs = net.half(), inputs.half()
     if level == "O2":
         net[1].float()
-    weights = [p.detach().float() for p in net.parameters()] if level == "O2" else list(net.parameters())
+    weights = (
+        [p.detach().float() for p in net.parameters()] if level == "O2" else list(net.parameters())
+    )
     optimizer = torch.optim.SGD(weights, lr=0.1)
     with torch.autocast("cpu", torch.float16, enabled=level == "O1"):
         output = net[0](inputs)
@@ -82,7 +84,9 @@ def test_the_choice_is_the_best_of_all_that_could_be_named() -> None:
     for fp32, candidates in cases("recipes.cheapest"):
         floor = np.mean(fp32) - np.ptp(fp32)
         chosen = reference("recipes.cheapest")(fp32, candidates)
-        passing = {name: size for name, size, metrics in candidates if np.mean(metrics) >= floor}  # NaN is not
+        passing = {
+            name: size for name, size, metrics in candidates if np.mean(metrics) >= floor
+        }  # NaN is not
         assert chosen == (min(passing, key=passing.__getitem__) if passing else "FP32")
 
 
@@ -119,7 +123,9 @@ class Step:
 
 
 def test_the_lines_do_to_a_weight_what_torchs_scaler_does() -> None:
-    for masters, gradient, batches in itertools.product((False, True), (2.0**-13, 2.0**-20, 1e3), (1, 3)):
+    for masters, gradient, batches in itertools.product(
+        (False, True), (2.0**-13, 2.0**-20, 1e3), (1, 3)
+    ):
         theirs = Step(masters, gradient)
         scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
         for _ in range(batches):
@@ -169,7 +175,9 @@ def test_a_training_is_numpys(id: str) -> None:
         got, scale = reference(id)(weight, batches, max_norm)
         master, numpys_scale, skipped = trained(weight, batches, max_norm)
         assert scale == numpys_scale
-        np.testing.assert_allclose(got.numpy(), master, rtol=0, atol=2e-3 * max(1.0, np.abs(master).max()))
+        np.testing.assert_allclose(
+            got.numpy(), master, rtol=0, atol=2e-3 * max(1.0, np.abs(master).max())
+        )
         assert not np.allclose(got.numpy(), weight.numpy())
         skips[skipped] += 1
     assert min(skips[times] for times in (0, 1, 2)) >= len(SEEDS), skips
@@ -210,7 +218,9 @@ def needs_met(given: Any, nodes: Any, casts: Any) -> list[bool]:
     for name, rule, inputs in nodes:
         own = [there[source] for source in inputs]
         computes = {"allow": "FP16", "deny": "FP32", "promote": max(own), "keep": own[0]}[rule]
-        met.append(rule == "keep" or all(there[s] == computes or (s, computes) in casts for s in inputs))
+        met.append(
+            rule == "keep" or all(there[s] == computes or (s, computes) in casts for s in inputs)
+        )
         there[name] = computes
     return met
 
@@ -221,7 +231,10 @@ def needs_met(given: Any, nodes: Any, casts: Any) -> list[bool]:
 def test_an_agreed_step_is_that_of_one_process_with_all_parts() -> None:
     for parts, gradients, scale, lr in cases("workers.agree"):
         weight = torch.nn.Parameter(torch.cat(parts))
-        optimizer, scaler = torch.optim.SGD([weight], lr=lr), torch.amp.GradScaler("cpu", init_scale=scale)
+        optimizer, scaler = (
+            torch.optim.SGD([weight], lr=lr),
+            torch.amp.GradScaler("cpu", init_scale=scale),
+        )
         scaler.scale(torch.zeros(()))
         weight.grad = torch.cat(gradients).float()
         scaler.step(optimizer)
@@ -238,7 +251,9 @@ def test_a_mean_in_fp16_is_numpys() -> None:
             for quotient in others:
                 total = total + quotient
             expected = total / np.float16(len(gradients) / before)
-        np.testing.assert_array_equal(reference("workers.predivide")(gradients, before).numpy(), expected)
+        np.testing.assert_array_equal(
+            reference("workers.predivide")(gradients, before).numpy(), expected
+        )
 
 
 def test_rows_are_those_of_torch_chunk_and_of_a_dtensor() -> None:

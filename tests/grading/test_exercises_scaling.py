@@ -28,10 +28,15 @@ def torchs_list(macro: str) -> set[str]:
 
 def test_the_lists_are_those_of_torchs_header() -> None:
     lower, fp32 = torchs_list("AT_FORALL_LOWER_PRECISION_FP"), torchs_list("AT_FORALL_FP32")
-    set_dtype, promote = torchs_list("AT_FORALL_FP32_SET_OPT_DTYPE"), torchs_list("AT_FORALL_PROMOTE")
+    set_dtype, promote = (
+        torchs_list("AT_FORALL_FP32_SET_OPT_DTYPE"),
+        torchs_list("AT_FORALL_PROMOTE"),
+    )
     assert "matmul" in lower
     for (op,) in cases("autocast.lists", range(20)):
-        name = {"cross_entropy": "nll_loss", "einsum": "matmul"}.get(op, op)  # what the two are made of
+        name = {"cross_entropy": "nll_loss", "einsum": "matmul"}.get(
+            op, op
+        )  # what the two are made of
         if name in lower:
             expected = "allow"
         elif name in fp32 | set_dtype:
@@ -62,11 +67,15 @@ def test_the_dtypes_are_those_that_flow_when_the_program_is_run() -> None:
 
 def test_the_linear_layer_is_torchs_autograd_through_casts() -> None:
     for x, weight, bias, grad_y in cases("autocast.linear"):
-        x, weight = (t.clone().requires_grad_() for t in (x, weight))  # two cases may share a tensor
+        x, weight = (
+            t.clone().requires_grad_() for t in (x, weight)
+        )  # two cases may share a tensor
         wide = nn.functional.linear(x.half().float(), weight.half().float(), bias.half().float())
         y = wide.half()
         y.backward(grad_y)
-        ours, grad_x, grad_weight = reference("autocast.linear")(x.detach(), weight.detach(), bias, grad_y)
+        ours, grad_x, grad_weight = reference("autocast.linear")(
+            x.detach(), weight.detach(), bias, grad_y
+        )
         assert torch.equal(ours, y)
         # The backward of `.half().float()` rounds each FP32 product to FP16, and casts it.
         assert torch.equal(grad_x, x.grad)
@@ -77,7 +86,10 @@ def test_the_softmax_is_torchs_in_fp64_rounded() -> None:
     for (logits,) in cases("autocast.softmax"):
         exact = torch.softmax(logits.double(), dim=1).numpy().astype("float16")
         torch.testing.assert_close(
-            reference("autocast.softmax")(logits), torch.from_numpy(exact), rtol=2.0**-10, atol=2.0**-24
+            reference("autocast.softmax")(logits),
+            torch.from_numpy(exact),
+            rtol=2.0**-10,
+            atol=2.0**-24,
         )
 
 
@@ -98,8 +110,12 @@ def test_the_cache_uses_what_casting_anew_would_give() -> None:
 # --- lesson 06: loss scaling ---
 
 
-def torchs(scale: float, tracker: int = 0, growth_interval: int = 2000, **factors: float) -> torch.amp.GradScaler:
-    scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=growth_interval, **factors)
+def torchs(
+    scale: float, tracker: int = 0, growth_interval: int = 2000, **factors: float
+) -> torch.amp.GradScaler:
+    scaler = torch.amp.GradScaler(
+        "cpu", init_scale=scale, growth_interval=growth_interval, **factors
+    )
     scaler.scale(torch.zeros(1))  # creates the state
     scaler._growth_tracker.fill_(tracker)  # type: ignore[union-attr]
     return scaler
@@ -107,7 +123,10 @@ def torchs(scale: float, tracker: int = 0, growth_interval: int = 2000, **factor
 
 def parameters_with(gradients: list[torch.Tensor]) -> list[torch.nn.Parameter]:
     """torch.amp unscales FP32 gradients only; casting is exact."""
-    found = [torch.nn.Parameter(torch.zeros_like(gradient, dtype=torch.float32)) for gradient in gradients]
+    found = [
+        torch.nn.Parameter(torch.zeros_like(gradient, dtype=torch.float32))
+        for gradient in gradients
+    ]
     for parameter, gradient in zip(found, gradients, strict=True):
         parameter.grad = gradient.float()
     return found
@@ -116,7 +135,11 @@ def parameters_with(gradients: list[torch.Tensor]) -> list[torch.nn.Parameter]:
 def checked_cases(id: str) -> list[tuple[str, tuple[Any, ...]]]:
     """Return the calls of an exercise, each with the name of its check."""
     drawn = [(check, seed) for check in EXERCISES[id].checks for seed in SEEDS]
-    return [(check.name, case) for check, seed in drawn for case in draw_cases(EXERCISES[id], check, seed)]
+    return [
+        (check.name, case)
+        for check, seed in drawn
+        for case in draw_cases(EXERCISES[id], check, seed)
+    ]
 
 
 def test_advance_is_what_torch_does() -> None:
@@ -137,7 +160,9 @@ def test_static_step_is_what_torchs_sgd_does_with_the_true_gradient() -> None:
         parameter.grad = gradient_of.gradient.clone()
         if not check.endswith("skips the step"):
             torch.optim.SGD([parameter], lr=lr).step()
-        assert torch.equal(reference("scaling.static_step")(weight, gradient_of, scale, lr), parameter.detach()), check
+        assert torch.equal(
+            reference("scaling.static_step")(weight, gradient_of, scale, lr), parameter.detach()
+        ), check
 
 
 def test_clip_is_what_clip_grad_norm_does_after_unscaling() -> None:
@@ -193,7 +218,9 @@ def test_the_ordered_loop_is_a_plain_torch_training_step() -> None:
             (weight @ batch / len(loop.batches)).backward()
         torch.nn.utils.clip_grad_norm_([weight], loop.max_norm)
         torch.optim.SGD([weight], lr=0.25).step()
-        overflows = any(bool(((b / len(loop.batches) * loop.scale).half()).isinf().any()) for b in loop.batches)
+        overflows = any(
+            bool(((b / len(loop.batches) * loop.scale).half()).isinf().any()) for b in loop.batches
+        )
         before = loop.master_weight.clone()
         after = reference("scaling.order")(loop)
         expected = before if overflows else weight.detach()
@@ -220,8 +247,12 @@ def test_the_master_step_is_torchs_sgd_on_fp32_weights() -> None:
 @pytest.mark.parametrize("model_bits", [16, 32])
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
 @pytest.mark.parametrize("with_master", [False, True])
-def test_the_bill_is_what_torchs_tensors_weigh(model_bits: int, optimizer: str, with_master: bool) -> None:
-    weight = nn.Parameter(torch.ones(1000, dtype=torch.float16 if model_bits == 16 else torch.float32))
+def test_the_bill_is_what_torchs_tensors_weigh(
+    model_bits: int, optimizer: str, with_master: bool
+) -> None:
+    weight = nn.Parameter(
+        torch.ones(1000, dtype=torch.float16 if model_bits == 16 else torch.float32)
+    )
     weight.grad = torch.ones_like(weight)
     if with_master and model_bits == 32:
         return  # an FP32 weight is its own master
@@ -235,17 +266,34 @@ def test_the_bill_is_what_torchs_tensors_weigh(model_bits: int, optimizer: str, 
     made = kinds[optimizer]()
     made.step()
     kept = [weight, weight.grad, *([stepped] if with_master else [])]
-    kept += [t for t in made.state[stepped].values() if isinstance(t, torch.Tensor) and t.numel() == weight.numel()]
+    kept += [
+        t
+        for t in made.state[stepped].values()
+        if isinstance(t, torch.Tensor) and t.numel() == weight.numel()
+    ]
     moments = {"sgd": 0, "momentum": 1, "adam": 2}[optimizer]
-    assert reference("master.memory")(1000, model_bits, with_master, moments) == sum(t.nbytes for t in kept)
+    assert reference("master.memory")(1000, model_bits, with_master, moments) == sum(
+        t.nbytes for t in kept
+    )
 
 
 def test_the_groups_are_those_of_real_layers() -> None:
-    net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 3), nn.LayerNorm(3))
+    net = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 3), nn.LayerNorm(3)
+    )
     net[0].requires_grad_(False)
     listed = [(name, tuple(p.shape), p.requires_grad) for name, p in net.named_parameters()]
-    norms = {id(p) for m in net.modules() if isinstance(m, nn.BatchNorm2d | nn.LayerNorm) for p in m.parameters()}
-    decays = [n for n, p in net.named_parameters() if p.requires_grad and id(p) not in norms and "bias" not in n]
+    norms = {
+        id(p)
+        for m in net.modules()
+        if isinstance(m, nn.BatchNorm2d | nn.LayerNorm)
+        for p in m.parameters()
+    }
+    decays = [
+        n
+        for n, p in net.named_parameters()
+        if p.requires_grad and id(p) not in norms and "bias" not in n
+    ]
     groups = reference("master.groups")(listed)
     assert groups["decay"] == decays == ["3.weight"]
     assert groups["no decay"] == [n for n, _, trainable in listed if trainable and n not in decays]
@@ -253,14 +301,19 @@ def test_the_groups_are_those_of_real_layers() -> None:
 
 def test_the_flat_step_is_torchs_vector_of_parameters() -> None:
     for flat, scaled_grads, scale, lr in cases("master.flat"):
-        layers = [nn.Parameter(torch.zeros_like(grad, dtype=torch.float32)) for grad in scaled_grads]
+        layers = [
+            nn.Parameter(torch.zeros_like(grad, dtype=torch.float32)) for grad in scaled_grads
+        ]
         nn.utils.vector_to_parameters(flat.clone(), layers)  # the parameters become views of it
         for layer, grad in zip(layers, scaled_grads, strict=True):
             layer.grad = grad.float() / scale
         torch.optim.SGD(layers, lr=lr).step()
         after, weights = reference("master.flat")(flat, scaled_grads, scale, lr)
         assert torch.equal(after, nn.utils.parameters_to_vector(layers))
-        assert all(torch.equal(ours, layer.detach().half()) for ours, layer in zip(weights, layers, strict=True))
+        assert all(
+            torch.equal(ours, layer.detach().half())
+            for ours, layer in zip(weights, layers, strict=True)
+        )
 
 
 def test_the_average_is_torchs_averaged_model() -> None:
@@ -273,5 +326,8 @@ def test_the_average_is_torchs_averaged_model() -> None:
                 net[0].data.copy_(master)
                 averaged.update_parameters(net)
         torch.testing.assert_close(
-            reference("master.ema")(history, decay), averaged.module[0].detach(), rtol=16 * 2.0**-23, atol=0
+            reference("master.ema")(history, decay),
+            averaged.module[0].detach(),
+            rtol=16 * 2.0**-23,
+            atol=0,
         )

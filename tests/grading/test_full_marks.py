@@ -182,7 +182,11 @@ def test_each_loses_the_check_whose_case_it_fails(exercise_id: str) -> None:
     for _, refuses, name, change in (row for row in ROWS if row[0] == exercise_id):
         answer = change(exercise.reference)
         for paper in (visible_cases(exercise), grading_cases(exercise, 1)):
-            (verdict,) = [verdict for verdict in graded(paper, answer).verdicts if verdict.check.name == refuses]
+            (verdict,) = [
+                verdict
+                for verdict in graded(paper, answer).verdicts
+                if verdict.check.name == refuses
+            ]
             if verdict.counter_example is None or not verdict.counter_example.difference:
                 kept.append((name, refuses, "grading" if paper.complete else "notebook"))
     assert kept == []
@@ -285,7 +289,9 @@ def test_what_an_answer_may_not_call_is_in_its_text() -> None:
     for exercise in EXERCISES.values():
         text = text_of(exercise.id) if exercise.withheld else ""
         named = {name for words, names in families.items() if words in text for name in names}
-        for name in (str(getattr(thing, "__name__", thing)).split(".")[-1] for thing in exercise.withheld):
+        for name in (
+            str(getattr(thing, "__name__", thing)).split(".")[-1] for thing in exercise.withheld
+        ):
             assert name in named or re.search(rf"\b{name}`", text), (exercise.id, name)
 
 
@@ -300,7 +306,10 @@ def earns(exercise_id: str) -> Callable[[Answer], Answer]:
 
 @earns("gradients.lost")
 def a_mean_in_fp32(in_fp32: Any, in_fp16: Any) -> object:
-    exact, half = (torch.cat([torch.zeros(1), *(t.float().flatten() for t in some)]) for some in (in_fp32, in_fp16))
+    exact, half = (
+        torch.cat([torch.zeros(1), *(t.float().flatten() for t in some)])
+        for some in (in_fp32, in_fp16)
+    )
     lost = half[exact != 0] == 0
     return lost.float().mean().item() if len(lost) else 0
 
@@ -342,8 +351,13 @@ def groups_in_a_defaultdict(parameters: Any) -> Any:
 
 
 @earns("tensor.intensity")
-def intensity_in_fractions(batch: int, inputs: int, outputs: int, bytes_each: int, ridge: float) -> Any:
-    flops, moved = 2 * batch * inputs * outputs, bytes_each * (batch * inputs + inputs * outputs + batch * outputs)
+def intensity_in_fractions(
+    batch: int, inputs: int, outputs: int, bytes_each: int, ridge: float
+) -> Any:
+    flops, moved = (
+        2 * batch * inputs * outputs,
+        bytes_each * (batch * inputs + inputs * outputs + batch * outputs),
+    )
     return flops, moved, "compute" if Fraction(flops, moved) >= Fraction(ridge) else "bandwidth"
 
 

@@ -76,7 +76,9 @@ def link(target: str, file: str = "", **others: str | bytes) -> Write:
 
 
 def from_the_far_future(folder: Path, name: str) -> None:
-    os.utime(put(folder / f"{name}.ipynb", GOOD), (10.0**15, 10.0**15))  # seconds since 1970; no calendar has it
+    os.utime(
+        put(folder / f"{name}.ipynb", GOOD), (10.0**15, 10.0**15)
+    )  # seconds since 1970; no calendar has it
 
 
 def a_file_of_eve(folder: Path, name: str) -> None:
@@ -119,11 +121,23 @@ LATER = ["2026-01-01T10:00:00", "2026-01-01T10:00:00+00:00", "0001-01-01T00:00:0
 LINE = {"kind": "exercise", "id": ID, "answer": "x"}
 JOURNALS = {
     "deep": "[" * 100_000,
-    "two zones": "\n".join(json.dumps({**LINE, "points": n, "when": when}) for n, when in enumerate(LATER)),
+    "two zones": "\n".join(
+        json.dumps({**LINE, "points": n, "when": when}) for n, when in enumerate(LATER)
+    ),
     "long numbers": json.dumps({**LINE, "points": 0})[:-2] + "9" * 5000 + "}",
     "odd": "[" * 100_000 + "\n{}\n\xff",
 }
-NAMES = ["Bo", "bo", "Straße", "STRASSE", "Zo\u00eb", "Zoe\u0308", "=HYPERLINK(1)", "-minus", 'O\'Neil, "Bo"; x']
+NAMES = [
+    "Bo",
+    "bo",
+    "Straße",
+    "STRASSE",
+    "Zo\u00eb",
+    "Zoe\u0308",
+    "=HYPERLINK(1)",
+    "-minus",
+    'O\'Neil, "Bo"; x',
+]
 STEERING = "\x1b[2J\x00\u202e\u2066\u200f\u2028\x9b=1+1"
 STEERS = f"def my_advance(*_): raise ValueError({STEERING!r})"
 OUTSIDE = "a link to something outside of what its learner handed in"
@@ -208,31 +222,53 @@ def out(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Grade them all, once, with a roster and the teacher's own word on three; return the folder of what came back."""
     out = tmp_path_factory.mktemp("out")
     names = [*CLASS, "nobody handed in"]
-    write_table(out / "roster.csv", ["name", "Handle"], [{"name": name, "Handle": f"@{name}"} for name in names])
-    own = [("Ada", ID, "3", "copied?"), ("'=HYPERLINK(1)", ID, "4", ""), ("starter", "", "", "Come!")]
+    write_table(
+        out / "roster.csv",
+        ["name", "Handle"],
+        [{"name": name, "Handle": f"@{name}"} for name in names],
+    )
+    own = [
+        ("Ada", ID, "3", "copied?"),
+        ("'=HYPERLINK(1)", ID, "4", ""),
+        ("starter", "", "", "Come!"),
+    ]
     columns = ["student", "exercise", "points", "comment"]
     write_table(out / "mine.csv", columns, [dict(zip(columns, line, strict=True)) for line in own])
-    options = [*everything(out), "--roster", str(out / "roster.csv"), "--manual", str(out / "mine.csv")]
+    options = [
+        *everything(out),
+        "--roster",
+        str(out / "roster.csv"),
+        "--manual",
+        str(out / "mine.csv"),
+    ]
     try:
         deep(folder, "deep")
         with redirect_stderr(io.StringIO()) as said:
             graded(folder, out, *options, "--due", "2026-11-30")
     finally:
-        subprocess.run(["rm", "-rf", folder / "deep"], check=True)  # deeper than pytest and shutil can tidy up
+        subprocess.run(
+            ["rm", "-rf", folder / "deep"], check=True
+        )  # deeper than pytest and shutil can tidy up
     put(out / "said.txt", said.getvalue())
     return out
 
 
 @pytest.fixture(scope="module")
 def marks(out: Path) -> Lines:
-    return {(line["student"], line["exercise"]): line for line in read_table(out / "grades.csv", guarded=True)}
+    return {
+        (line["student"], line["exercise"]): line
+        for line in read_table(out / "grades.csv", guarded=True)
+    }
 
 
 def expect(marks: Lines, rows: Mapping[str, tuple[object, Iterable[str], Says]]) -> None:
     """Compare the points of every exercise, and the words of reasons, with the rows of the table."""
     for name, (_, earns, says) in rows.items():
         points = {id: int(marks[name, id]["points"]) for id in FULL}
-        assert points == {id: FULL[id] if id in earns else 0 for id in FULL}, (name, marks[name, ID]["reason"])
+        assert points == {id: FULL[id] if id in earns else 0 for id in FULL}, (
+            name,
+            marks[name, ID]["reason"],
+        )
         assert [id for id in says if says[id] not in marks[name, id]["reason"]] == [], name
 
 
@@ -244,24 +280,34 @@ def test_everybody_has_a_row_for_every_exercise_and_every_row_a_reason(marks: Li
 
 def test_right_submissions_get_the_points_and_others_the_reason(marks: Lines) -> None:
     expect(marks, CLASS)
-    assert {marks["unsolved", id]["reason"] for id in ALL} == {"unsolved: the starter is still in place"}
+    assert {marks["unsolved", id]["reason"] for id in ALL} == {
+        "unsolved: the starter is still in place"
+    }
     for name in BROKEN:
         reason = marks[f"before {name}", ID]["reason"]
         assert "syntax error" in reason or "its cell stopped with" in reason, name
 
 
 def test_notes_are_passed_over_and_a_missing_lesson_is_not(marks: Lines, out: Path) -> None:
-    notebooks = {name: {marks[name, id]["notebook"] for id in ALL} for name in ("Ada Lovelace", "notes")}
+    notebooks = {
+        name: {marks[name, id]["notebook"] for id in ALL} for name in ("Ada Lovelace", "notes")
+    }
     assert notebooks == {"Ada Lovelace": {NOTEBOOK}, "notes": {"my notes.ipynb"}}
     said = (out / "said.txt").read_text(encoding="utf-8")
-    assert any("ignored, as" in line and "Ada Lovelace/my notes.ipynb" in line for line in said.splitlines())
+    assert any(
+        "ignored, as" in line and "Ada Lovelace/my notes.ipynb" in line
+        for line in said.splitlines()
+    )
     assert "--seed 3 repeats it" in said
 
 
 def test_a_file_that_two_learners_share_is_reported_and_a_copy_is_not(folder: Path) -> None:
     """Each keeps the points: who made the link cannot be told from it."""
     (group,) = hard_linked(find([folder]))
-    assert {(one.student, one.notebook) for one in group} >= {("eve", "final.ipynb"), ("gus", "own.ipynb")}
+    assert {(one.student, one.notebook) for one in group} >= {
+        ("eve", "final.ipynb"),
+        ("gus", "own.ipynb"),
+    }
     assert {one.student for one in group} == {"eve", "gus"}
 
 
@@ -302,13 +348,28 @@ ODD_MEMBERS = {
 
 
 def test_what_an_archive_holds_and_cannot_be_unpacked_is_its_learners_row(tmp_path: Path) -> None:
-    members = {name: content for name, (content, _) in ODD_MEMBERS.items()} | {f"good/{NOTEBOOK}": GOOD}
+    members = {name: content for name, (content, _) in ODD_MEMBERS.items()} | {
+        f"good/{NOTEBOOK}": GOOD
+    }
     marks = graded(put(tmp_path / "class.zip", archive(members)), tmp_path)
-    learners = [next((part for part in name.split("/") if part not in ("..", "")), "") for name in ODD_MEMBERS]
+    learners = [
+        next((part for part in name.split("/") if part not in ("..", "")), "")
+        for name in ODD_MEMBERS
+    ]
     says = [{ID: says} for _, says in ODD_MEMBERS.values()]
-    rows = {name: (None, NOTHING, why) for name, why in zip(learners, says, strict=True)} | {"good": (None, ONE, {})}
+    rows = {name: (None, NOTHING, why) for name, why in zip(learners, says, strict=True)} | {
+        "good": (None, ONE, {})
+    }
     expect(marks, rows)
-    assert {student for student, _ in marks} == {"large", "dots", "root", LONG, "deep", "damaged", "good"}
+    assert {student for student, _ in marks} == {
+        "large",
+        "dots",
+        "root",
+        LONG,
+        "deep",
+        "damaged",
+        "good",
+    }
 
 
 def test_an_archive_that_unpacks_to_too_much_costs_its_learner_alone(
@@ -336,5 +397,8 @@ def test_nothing_to_grade_is_reported_and_no_file_is_written(
 
 def test_grades_are_written_whatever_their_text(tmp_path: Path) -> None:
     path = tmp_path / "grades.csv"
-    write([GradeRow("=1+1", "06.ipynb", "scaling.clip", 0, 10, "it stopped with ValueError: \ud800")], path)
+    write(
+        [GradeRow("=1+1", "06.ipynb", "scaling.clip", 0, 10, "it stopped with ValueError: \ud800")],
+        path,
+    )
     assert "ValueError: \\ud800" in path.read_text(encoding="utf-8")

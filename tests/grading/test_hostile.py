@@ -55,7 +55,9 @@ def expect_rows(tmp_path: Path, students: dict[str, Row]) -> None:
     hand_in(folder, "honest", RIGHT)
     said: list[str] = []
     limits = Limits(SECONDS, memory=1 << 29)
-    rows = grade(find([folder]), 5, limits, lesson="06_loss_scaling", progress=said.append, output=tmp_path)
+    rows = grade(
+        find([folder]), 5, limits, lesson="06_loss_scaling", progress=said.append, output=tmp_path
+    )
     walled = said[0] == describe(tuple(NAMES))
     names = {number: name for number, name in names.items() if walled or name in ANYWHERE}
     by = {(row.student, row.exercise): row for row in rows}
@@ -66,7 +68,9 @@ def expect_rows(tmp_path: Path, students: dict[str, Row]) -> None:
         or students[name].says not in f"{row.exercise}: {row.reason}"
     ]
     assert not wrong, "\n".join(wrong)
-    assert {name for number, name in names.items() if by[number, "scaling.unscale"].points != 6} == set()
+    assert {
+        name for number, name in names.items() if by[number, "scaling.unscale"].points != 6
+    } == set()
     assert by["honest", "scaling.advance"].points == 8
     assert not walled or (tmp_path / "grades.csv").read_text() == "nobody's yet"
     if not walled and set(students) - {*ANYWHERE}:
@@ -77,7 +81,10 @@ def expect_rows(tmp_path: Path, students: dict[str, Row]) -> None:
 @pytest.mark.parametrize("group", [HOSTILE, CHEATS], ids=["HOSTILE", "CHEATS"])
 def test_each_of_them_gets_its_row(tmp_path: Path, group: dict[str, Row]) -> None:
     """On other systems than Linux, which have no walls, those of ANYWHERE alone."""
-    expect_rows(tmp_path, {name: row for name, row in group.items() if sys.platform == "linux" or name in ANYWHERE})
+    expect_rows(
+        tmp_path,
+        {name: row for name, row in group.items() if sys.platform == "linux" or name in ANYWHERE},
+    )
 
 
 @LINUX
@@ -95,8 +102,13 @@ def test_what_is_named_by_a_relative_path_is_tried_where_it_lies(
     assert not {"submissions", "grades"} & set(open_to_all), "without walls both can be reached"
 
 
-def test_lessons_inside_of_what_is_visible_are_hidden_and_others_are_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    installed, elsewhere = Path(isolation.__file__).parents[2] / "notebooks" / "lessons", Path("/srv/course")
+def test_lessons_inside_of_what_is_visible_are_hidden_and_others_are_not_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    installed, elsewhere = (
+        Path(isolation.__file__).parents[2] / "notebooks" / "lessons",
+        Path("/srv/course"),
+    )
     monkeypatch.setattr(isolation, "_course_folders", lambda: [installed, elsewhere])
     seen = isolation.view()
     assert [folder for folder, visible in seen if not visible] == [installed]
@@ -140,7 +152,8 @@ def of_class(tmp_path: Path, answers: dict[str, str], *options: str) -> dict[str
 
 @pytest.mark.slow
 @pytest.mark.skipif(
-    not os.path.exists("/proc/self/smaps_rollup"), reason="the system does not tell what processes share"
+    not os.path.exists("/proc/self/smaps_rollup"),
+    reason="the system does not tell what processes share",
 )
 def test_memory_is_that_of_a_submission_and_not_of_each_of_its_processes(tmp_path: Path) -> None:
     """Eight processes of 150 MiB are too much for 300 MiB together; eight that share 60 MiB are not."""
@@ -153,7 +166,9 @@ def test_memory_is_that_of_a_submission_and_not_of_each_of_its_processes(tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="the system does not tell what processes took")
+@pytest.mark.skipif(
+    not os.path.exists("/proc/self/stat"), reason="the system does not tell what processes took"
+)
 def test_time_is_that_of_a_submission_and_not_of_its_first_process(tmp_path: Path) -> None:
     """One child that computes for ever, or one after another that ends: the first process does nothing but wait."""
     answers = {"lives": BURNS.replace("FOREVER", "True"), "ends": BURNS.replace("FOREVER", "False")}
@@ -184,12 +199,20 @@ def no_fork_server(monkeypatch: pytest.MonkeyPatch) -> None:
     ("source", "why"),
     [
         ("1 / 0", "its cell stopped with ZeroDivisionError"),  # one program answers both questions
-        pytest.param("import os\nos._exit(7)", "the code ended its process, with exit code 7", marks=pytest.mark.slow),
-        pytest.param("while True: pass", "it waits for something", marks=pytest.mark.slow),  # by the clock on the wall
+        pytest.param(
+            "import os\nos._exit(7)",
+            "the code ended its process, with exit code 7",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "while True: pass", "it waits for something", marks=pytest.mark.slow
+        ),  # by the clock on the wall
         pytest.param(FORGES, "wrote into the channel", marks=pytest.mark.slow),
     ],
 )
-def test_code_that_stops_ends_waits_or_forges_costs_its_own_question_alone(source: str, why: str) -> None:
+def test_code_that_stops_ends_waits_or_forges_costs_its_own_question_alone(
+    source: str, why: str
+) -> None:
     bad = replace(request_of(PAPER, [source]), exercise="bad")
     with scratch() as folder, Runner(Limits(seconds=1.0), folder) as runner:
         assert runner._server is None, "no fork server"
@@ -200,11 +223,15 @@ def test_code_that_stops_ends_waits_or_forges_costs_its_own_question_alone(sourc
 
 @pytest.mark.usefixtures("no_fork_server")
 @pytest.mark.slow
-def test_a_class_gets_the_rows_it_gets_from_the_fork_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_class_gets_the_rows_it_gets_from_the_fork_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hand_in(tmp_path, "honest", RIGHT)
     hand_in(tmp_path, "leaves", HOSTILE["os._exit in the cell"].source)
     said: list[str] = []
-    spawned = grade(find([tmp_path]), 5, Limits(2.0), lesson="06_loss_scaling", progress=said.append)
+    spawned = grade(
+        find([tmp_path]), 5, Limits(2.0), lesson="06_loss_scaling", progress=said.append
+    )
     assert "Missing here: " in said[0]
     monkeypatch.setattr(sandbox_runner, "FORKS", True)
     assert spawned == grade(find([tmp_path]), 5, Limits(2.0), lesson="06_loss_scaling")

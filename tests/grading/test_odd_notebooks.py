@@ -19,7 +19,9 @@ from tests.grading.hand_ins import NOTEBOOK, RIGHT, SETUP, UNSCALE, code, notebo
 SEED = 13
 PLAIN, ADVANCE = RIGHT.lstrip(), RIGHT.lstrip().replace("+ 1", "+ ONE")
 CHECK = 'check("scaling.advance", my_advance)\n'
-BYTES = "import math\ndef my_bytes(shape, bits):\n    return math.ceil(math.prod(shape) * bits / 8)\n"
+BYTES = (
+    "import math\ndef my_bytes(shape, bits):\n    return math.ceil(math.prod(shape) * bits / 8)\n"
+)
 SMALLEST = """\
 def my_smallest(exponent_bits, significand_bits):
     return 2.0 ** (2 - 2 ** (exponent_bits - 1) - significand_bits)
@@ -78,9 +80,15 @@ def line(before: str = "", after: str = "") -> Odd:
 TEXTS = tomllib.loads(Path(__file__).with_name("odd_notebooks.toml").read_text(encoding="utf-8"))
 CONSTANTS, BEFORE = TEXTS["constants"], TEXTS["before"]
 AFTER = {name: text.replace("CHECK", CHECK.strip()) for name, text in TEXTS["after"].items()}
-SLOW_RUN = cell("import time\ntime.sleep(600)\nrun = [time.sleep(600) for _ in range(9)]\ngrads = time.sleep(600)")
+SLOW_RUN = cell(
+    "import time\ntime.sleep(600)\nrun = [time.sleep(600) for _ in range(9)]\ngrads = time.sleep(600)"
+)
 SOLVED, OPEN, HELPED = cell(PLAIN, "advance"), cell(STARTER, "advance"), cell(ADVANCE, "advance")
-UNSCALED, BY_BYTES, EARLIER = cell(UNSCALE, "unscale"), cell(BYTES, "bytes"), cell(SMALLEST, "smallest")
+UNSCALED, BY_BYTES, EARLIER = (
+    cell(UNSCALE, "unscale"),
+    cell(BYTES, "bytes"),
+    cell(SMALLEST, "smallest"),
+)
 BY_LAMBDA = "my_unscale = lambda g, s: ([x.float() / s for x in g], any(bool((~x.isfinite()).any()) for x in g))"
 
 ODD: dict[str, Odd] = {
@@ -139,13 +147,19 @@ def hand_in(folder: Path, students: dict[str, Odd]) -> None:
             put(folder / f"{number:03}" / name, content)
 
 
-@pytest.mark.parametrize("part", [3, pytest.param(1, marks=pytest.mark.slow)], ids=["a third", "all"])
+@pytest.mark.parametrize(
+    "part", [3, pytest.param(1, marks=pytest.mark.slow)], ids=["a third", "all"]
+)
 def test_every_odd_notebook_gets_its_points(part: int, tmp_path: Path) -> None:
     odd_ones = dict(list(ODD.items())[::part])
     hand_in(tmp_path, odd_ones)
     rows = {(row.student, row.exercise): row for row in grade(find([tmp_path]), SEED, Limits())}
     for number, (name, odd) in enumerate(odd_ones.items()):
-        points = {id: row.points for (who, id), row in rows.items() if who == f"{number:03}" and row.points}
+        points = {
+            id: row.points
+            for (who, id), row in rows.items()
+            if who == f"{number:03}" and row.points
+        }
         assert points == odd.points, name
         assert odd.says == "" or odd.says in rows[f"{number:03}", "scaling.advance"].reason, name
 

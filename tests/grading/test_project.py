@@ -23,7 +23,13 @@ from labkit.grading.trainings import Trainings
 from tests.grading.cases import lesson_module
 
 project_tasks, runs = (lesson_module("12_project", stem) for stem in ("cases", "runs"))
-HIDDEN, VISIBLE, keeps, reaches, recipe_of = runs.HIDDEN, runs.VISIBLE, runs.keeps, runs.reaches, runs.recipe_of
+HIDDEN, VISIBLE, keeps, reaches, recipe_of = (
+    runs.HIDDEN,
+    runs.VISIBLE,
+    runs.keeps,
+    runs.reaches,
+    runs.recipe_of,
+)
 run_of, spread = runs.run_of, runs.spread
 
 SEEDS = (*VISIBLE, *HIDDEN)
@@ -65,20 +71,33 @@ def test_what_is_no_recipe_is_refused_in_words() -> None:
         (bent(model=None), "model: expected a format of the lab"),
         (bent(autocast=off_the_wire(FP16)), "autocast keeps the model in FP32"),
         (bent(scaler=None), "cannot be read"),
-        (bent(scaler=Instance("ScalerConfig", {"init_scale": "much"})), "init_scale must be a number"),
+        (
+            bent(scaler=Instance("ScalerConfig", {"init_scale": "much"})),
+            "init_scale must be a number",
+        ),
         (bent(rounding=Instance("WeightRounding", {"name": "UP"})), "cannot be read"),
         (bent(more=1), "cannot be read"),
-        (off_the_wire(Recipe("slow", model=FP16, accumulator=SPECS["V100"])), "leave accumulator=None"),
+        (
+            off_the_wire(Recipe("slow", model=FP16, accumulator=SPECS["V100"])),
+            "leave accumulator=None",
+        ),
     ):
         with pytest.raises(ValueError, match=says):
             recipe_of(answer)
-    for answer, says in ((None, "did you forget `return`"), (5, "expected a Recipe"), (FP16, "expected a Recipe")):
+    for answer, says in (
+        (None, "did you forget `return`"),
+        (5, "expected a Recipe"),
+        (FP16, "expected a Recipe"),
+    ):
         grade = check("project.digits", lambda seeds, answer=answer: answer)
         assert (grade.points, says in str(grade)) == (0, True)
 
 
 def test_what_stops_in_the_call_is_a_failure_and_not_trained() -> None:
-    grade = check("project.digits", lambda seeds: Recipe("mine", model=FP32, master_weights=True, optimizer=FP16))
+    grade = check(
+        "project.digits",
+        lambda seeds: Recipe("mine", model=FP32, master_weights=True, optimizer=FP16),
+    )
     assert "expected an optimizer in FP32" in str(grade)
     (first, *_) = EXERCISES["project.digits"].checks
     failure = Failure("error", "it stopped")
@@ -89,9 +108,15 @@ def test_what_stops_in_the_call_is_a_failure_and_not_trained() -> None:
 
 
 @pytest.mark.parametrize(
-    "task", [pytest.param(task, marks=pytest.mark.slow if task == "drift" else ()) for task in PROJECT_TASKS]
+    "task",
+    [
+        pytest.param(task, marks=pytest.mark.slow if task == "drift" else ())
+        for task in PROJECT_TASKS
+    ],
 )
-def test_the_failing_run_fails_and_the_reference_is_within_half_of_fp32s_spread_on_every_seed(task: str) -> None:
+def test_the_failing_run_fails_and_the_reference_is_within_half_of_fp32s_spread_on_every_seed(
+    task: str,
+) -> None:
     """On average over two seeds, as it is graded; so no other machine's rounding turns a verdict."""
     recipe = EXERCISES[f"project.{task}"].reference(VISIBLE)
     assert isinstance(recipe, Recipe)
@@ -121,7 +146,10 @@ def test_the_memory_bill_is_that_of_lesson_07() -> None:
 def test_a_first_step_that_is_skipped_hides_no_memory() -> None:
     skips_first = replace(RECIPES["O2"], scaler=ScalerConfig(init_scale=2.0**40))
     assert not run_of("digits", skips_first, 0).stepped[0]
-    assert run_of("digits", skips_first, 0).memory == run_of("digits", RECIPES["FP16 static"], 0).memory
+    assert (
+        run_of("digits", skips_first, 0).memory
+        == run_of("digits", RECIPES["FP16 static"], 0).memory
+    )
 
 
 def test_feedback_says_what_the_run_did_and_there_is_more_than_one_way() -> None:
@@ -131,7 +159,9 @@ def test_feedback_says_what_the_run_did_and_there_is_more_than_one_way() -> None
     assert "it keeps at most 8 bytes a weight" in grade.reason
     assert grade.mistake is not None
     assert grade.mistake.name == "FP32 between steps"
-    pure = Recipe("pure BF16", model=BF16, master_weights=False, optimizer=BF16)  # small gradients need no scale
+    pure = Recipe(
+        "pure BF16", model=BF16, master_weights=False, optimizer=BF16
+    )  # small gradients need no scale
     grade = check("project.targets", lambda seeds: pure)
     assert all(verdict.passed for verdict in grade.verdicts)
     assert "4 bytes a weight: 2 weights + 2 gradients" in str(grade)
@@ -155,7 +185,12 @@ def graded(recipe: Recipe) -> Grade:
 def test_points_come_first_and_then_bytes(tmp_path: Path) -> None:
     pure = EXERCISES["project.digits"].reference(VISIBLE)
     assert isinstance(pure, Recipe)
-    entries = (("Grace", RECIPES["FP16 no master"]), ("Ada", pure), ("Alan", RECIPES["FP32"]), ("Mary", pure))
+    entries = (
+        ("Grace", RECIPES["FP16 no master"]),
+        ("Ada", pure),
+        ("Alan", RECIPES["FP32"]),
+        ("Mary", pure),
+    )
     for name, recipe in entries:
         enter(tmp_path, name, [graded(recipe)])
     board = show(tmp_path)
@@ -179,7 +214,9 @@ def test_entering_again_replaces_and_folders_merge_by_copying(tmp_path: Path) ->
     assert [entrant.name for entrant in show(here).entrants] == ["Ada", "Zoë"]
 
 
-def test_a_name_that_is_no_file_name_and_an_entry_without_grades_are_refused(tmp_path: Path) -> None:
+def test_a_name_that_is_no_file_name_and_an_entry_without_grades_are_refused(
+    tmp_path: Path,
+) -> None:
     grades = [graded(RECIPES["FP32"])]
     for name in ("", " ", "../ada", "a/b", "a\\b", "C:", ".ada", "ada.", "a\nb", "a\0b", "x" * 41):
         with pytest.raises(ValueError, match="1 to 40 letters"):
@@ -191,7 +228,9 @@ def test_a_name_that_is_no_file_name_and_an_entry_without_grades_are_refused(tmp
 
 def test_a_damaged_file_is_named_and_changes_no_other_rank(tmp_path: Path) -> None:
     enter(tmp_path, "Ada", [graded(RECIPES["FP32"])])
-    eve = b'{"schema": "labkit.leader_board/1", "name": "Eve", "points": %s, "out_of": 8, "bytes": 0}'
+    eve = (
+        b'{"schema": "labkit.leader_board/1", "name": "Eve", "points": %s, "out_of": 8, "bytes": 0}'
+    )
     for content, says in (
         (b"", "not JSON"),
         (b"\xff\xfe", "not JSON"),
@@ -241,8 +280,14 @@ def test_a_recipe_whose_training_fails_gets_the_reason() -> None:
 
 @pytest.mark.usefixtures("nothing_kept")
 def test_where_not_even_fp32_trains_no_recipe_is_blamed() -> None:
-    with pytest.raises(NotStarted, match="'digits' cannot be trained here, not even in FP32: FileNotFoundError"):
-        train(SimpleNamespace(limits=Limits(), run=out_of_reach), ("digits", YOUR_O3, 0), ("digits", YOUR_FP32, 0))
+    with pytest.raises(
+        NotStarted, match="'digits' cannot be trained here, not even in FP32: FileNotFoundError"
+    ):
+        train(
+            SimpleNamespace(limits=Limits(), run=out_of_reach),
+            ("digits", YOUR_O3, 0),
+            ("digits", YOUR_FP32, 0),
+        )
 
 
 @pytest.mark.usefixtures("nothing_kept")
@@ -266,12 +311,18 @@ def test_the_time_is_announced_before_the_first_training() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("nothing_kept")
-def test_the_data_of_the_lab_are_in_sight_of_a_training(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_data_of_the_lab_are_in_sight_of_a_training(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Digits are read from a file; a folder without it is the machine's fault."""
     with scratch() as folder, Runner(Limits(), folder) as runner:
         isolation.isolate(runner, [], folder)
         train(runner, ("digits", YOUR_FP32, 0))
     assert runs.run_of("digits", YOUR_FP32, 0).metric > 0.6
     monkeypatch.setenv("LABKIT_DATA", str(tmp_path))
-    with scratch() as folder, Runner(Limits(), folder) as runner, pytest.raises(NotStarted, match=r"digits\.npz"):
+    with (
+        scratch() as folder,
+        Runner(Limits(), folder) as runner,
+        pytest.raises(NotStarted, match=r"digits\.npz"),
+    ):
         train(runner, ("digits", YOUR_FP32, 1))

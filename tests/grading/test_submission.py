@@ -12,7 +12,18 @@ from labkit.grading import EXERCISES
 from labkit.grading.program import CodeCell, Unreadable, as_python, program_of
 from labkit.grading.submission import Submission, find
 from tests.grading import hand_ins
-from tests.grading.hand_ins import JOURNAL, LESSON, NOTEBOOK, SETUP, answered, code, everything, graded, notebook, put
+from tests.grading.hand_ins import (
+    JOURNAL,
+    LESSON,
+    NOTEBOOK,
+    SETUP,
+    answered,
+    code,
+    everything,
+    graded,
+    notebook,
+    put,
+)
 
 ADVANCE = EXERCISES["scaling.advance"]
 
@@ -37,7 +48,12 @@ def test_students_are_files_or_folders(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     (tmp_path / "cleo").mkdir()
     found = [(submission.student, submission.notebook) for submission in find([tmp_path])]
-    assert found == [("ada", "ada.ipynb"), ("bob", "06_loss_scaling.ipynb"), ("bob", "late/07.IPYNB"), ("cleo", "")]
+    assert found == [
+        ("ada", "ada.ipynb"),
+        ("bob", "06_loss_scaling.ipynb"),
+        ("bob", "late/07.IPYNB"),
+        ("cleo", ""),
+    ]
 
 
 def test_only_what_the_cell_names_comes_along() -> None:
@@ -48,12 +64,19 @@ def test_only_what_the_cell_names_comes_along() -> None:
         own("def my_advance(state, found_inf, config):\n    return back_off(state.scale)"),
     ]
     *definitions, last = program_of(cells, ADVANCE)
-    assert [line.split("\n")[0] for line in definitions] == ["import math as m", "HALF = 0.5", "def back_off(scale):"]
+    assert [line.split("\n")[0] for line in definitions] == [
+        "import math as m",
+        "HALF = 0.5",
+        "def back_off(scale):",
+    ]
     assert last == cells[-1].source
 
 
 def test_what_the_exercise_provides_is_not_taken_from_the_notebook() -> None:
-    cells = [other("class ScalerState:\n    pass"), own("def my_advance(*_):\n    return ScalerState(1.0)")]
+    cells = [
+        other("class ScalerState:\n    pass"),
+        own("def my_advance(*_):\n    return ScalerState(1.0)"),
+    ]
     assert len(program_of(cells, ADVANCE)) == 1
 
 
@@ -122,18 +145,30 @@ SOURCE = st.one_of(
 SOURCES = st.lists(SOURCE, max_size=4)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=100,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
 @given(SOURCES, st.integers(0, 3))
 def test_a_program_is_found_or_reported_missing(sources: list[str], own: int) -> None:
-    cells = [CodeCell("", (ADVANCE.tag,) if i == own else (), source) for i, source in enumerate(sources)]
+    cells = [
+        CodeCell("", (ADVANCE.tag,) if i == own else (), source) for i, source in enumerate(sources)
+    ]
     with suppress(Unreadable):
         program = program_of(cells, ADVANCE)
-        assert program[-1] in {as_python(source) for source in sources} or "my_advance" in program[-1]
+        assert (
+            program[-1] in {as_python(source) for source in sources} or "my_advance" in program[-1]
+        )
 
 
 JSON = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(-(10**20), 10**20), st.floats(), st.text(max_size=8)),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    st.one_of(
+        st.none(), st.booleans(), st.integers(-(10**20), 10**20), st.floats(), st.text(max_size=8)
+    ),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
+    ),
     max_leaves=4,
 )
 TAGS = st.one_of(st.just(["exercise-scaling.advance"]), st.just([]), JSON)
@@ -161,7 +196,15 @@ CONTENT = st.one_of(
     JSON.map(dumped),
     st.binary(max_size=20),
     st.builds(cut, st.integers(0, 10**6), st.integers(0, 40), st.binary(max_size=6)),
-    st.sampled_from([b"[" * 100_000, b'{"cells": [' + b"9" * 5000 + b"]}", b"\xff\xfe", b"", GOOD.encode("utf-16")]),
+    st.sampled_from(
+        [
+            b"[" * 100_000,
+            b'{"cells": [' + b"9" * 5000 + b"]}",
+            b"\xff\xfe",
+            b"",
+            GOOD.encode("utf-16"),
+        ]
+    ),
 )
 LINE = st.one_of(
     st.fixed_dictionaries({
@@ -187,12 +230,16 @@ def drawn(count: int) -> list[tuple[bytes, bytes]]:
 
 
 @pytest.mark.parametrize(
-    "count", [40, pytest.param(2000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])], ids=["some", "many"]
+    "count",
+    [40, pytest.param(2000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])],
+    ids=["some", "many"],
 )
 def test_nothing_that_is_handed_in_ends_the_grading_of_a_class(count: int, tmp_path: Path) -> None:
     folder, out = tmp_path / "class", tmp_path / "out"
     out.mkdir()
-    handed_in = {f"{number:04}": one for number, one in enumerate(drawn(count))} | {"honest": (GOOD.encode(), b"")}
+    handed_in = {f"{number:04}": one for number, one in enumerate(drawn(count))} | {
+        "honest": (GOOD.encode(), b"")
+    }
     for learner, (content, journal) in handed_in.items():
         put(folder / learner / NOTEBOOK, content)
         put(folder / learner / JOURNAL, journal)

@@ -23,7 +23,9 @@ def test_plain_values_come_back_as_they_went() -> None:
         assert back == value
         assert type(back) is type(value)
     assert math.isnan(load(dump(math.nan)))  # type: ignore[arg-type]
-    assert load(dump(Failure("error", "it stopped", "line 2"))) == Failure("error", "it stopped", "line 2")
+    assert load(dump(Failure("error", "it stopped", "line 2"))) == Failure(
+        "error", "it stopped", "line 2"
+    )
 
 
 def test_tensors_come_back_with_type_shape_and_every_bit() -> None:
@@ -31,8 +33,18 @@ def test_tensors_come_back_with_type_shape_and_every_bit() -> None:
     matrix = torch.arange(6.0).reshape(2, 3)
     lazy = torch.tensor([1 + 2j]).conj().imag  # torch keeps a bit that says "negated"
     assert lazy.is_neg()
-    views = [matrix.T, matrix[:, 1], torch.arange(6.0)[4::2], lazy, torch.nn.Parameter(torch.ones(2)).detach()]
-    shaped = [torch.arange(math.prod(n)).reshape(n).to(dtype) for n in ((), (0,), (3,), (2, 3)) for dtype in dtypes]
+    views = [
+        matrix.T,
+        matrix[:, 1],
+        torch.arange(6.0)[4::2],
+        lazy,
+        torch.nn.Parameter(torch.ones(2)).detach(),
+    ]
+    shaped = [
+        torch.arange(math.prod(n)).reshape(n).to(dtype)
+        for n in ((), (0,), (3,), (2, 3))
+        for dtype in dtypes
+    ]
     for tensor in (*views, *shaped):
         back = load(dump(tensor))
         assert isinstance(back, torch.Tensor)
@@ -69,7 +81,9 @@ class Yes:
         raise RuntimeError("who asks?")
 
 
-YesFloat, YesState = (type(f"Yes{kind.__name__}", (kind,), dict(vars(Yes))) for kind in (float, ScalerState))
+YesFloat, YesState = (
+    type(f"Yes{kind.__name__}", (kind,), dict(vars(Yes))) for kind in (float, ScalerState)
+)
 
 
 class YesTensor(torch.Tensor):
@@ -96,14 +110,33 @@ def test_a_class_of_the_same_name_is_not_ours() -> None:
 def test_what_has_no_end_or_no_memory_is_cut_off() -> None:
     endless: list[object] = []
     endless += [endless, endless]
-    for value in (endless, torch.zeros(1).expand(10**12), 10**5000, torch.ones(2).to_sparse(), Decimal("sNaN")):
+    for value in (
+        endless,
+        torch.zeros(1).expand(10**12),
+        10**5000,
+        torch.ones(2).to_sparse(),
+        Decimal("sNaN"),
+    ):
         assert isinstance(load(dump(value)), Opaque)
 
 
 def test_what_dump_did_not_write_is_refused() -> None:
     tensors = ['["tensor", "float32", [2], "AAAA"]', '["tensor", "float32", [-3], "AAAAAA=="]']
-    objects = ['["__import__", "os"]', '["array", "O", [1], "AAAAAAAAAAA="]', '["instance", "ScalerState", 5]']
-    for text in ("null", "[]", "7", '["int", "x"]', '["failure"]', "[" * 900 + "]" * 900, *tensors, *objects):
+    objects = [
+        '["__import__", "os"]',
+        '["array", "O", [1], "AAAAAAAAAAA="]',
+        '["instance", "ScalerState", 5]',
+    ]
+    for text in (
+        "null",
+        "[]",
+        "7",
+        '["int", "x"]',
+        '["failure"]',
+        "[" * 900 + "]" * 900,
+        *tensors,
+        *objects,
+    ):
         with pytest.raises(ValueError, match="not an answer written by dump"):
             load(json.loads(text))
 
@@ -112,13 +145,23 @@ def test_what_dump_did_not_write_is_refused() -> None:
 
 
 def test_what_is_forgiven() -> None:
-    for expected, got in ((1.0, 1), (1, 1.0), ([1, 2], (1, 2)), (0.0, -0.0), *[(x, x) for x in (math.nan, math.inf)]):
+    for expected, got in (
+        (1.0, 1),
+        (1, 1.0),
+        ([1, 2], (1, 2)),
+        (0.0, -0.0),
+        *[(x, x) for x in (math.nan, math.inf)],
+    ):
         assert difference(expected, got) is None, (expected, got)
 
 
 def test_what_is_not_forgiven() -> None:
     for expected, got, says in (
-        (torch.ones(1), torch.tensor([1 - 2.0**-24]), "[0]: expected 1, got 0.99999994"),  # until they differ
+        (
+            torch.ones(1),
+            torch.tensor([1 - 2.0**-24]),
+            "[0]: expected 1, got 0.99999994",
+        ),  # until they differ
         (1.0, None, "it returned None: did you forget `return`?"),
         (1, True, "expected an int (1), got True"),
         (1.0, 2**1024, f"expected 1, got {2**1024}"),  # an int that no float holds
@@ -131,12 +174,27 @@ def test_what_is_not_forgiven() -> None:
         (torch.ones(2), torch.ones(2).half(), "expected a tensor in FP32, got one in FP16"),
         (torch.ones(2), torch.ones(2, 1), "expected the shape [2], got [2, 1]"),
         (torch.ones(2, 2), torch.tensor([[1.0, 1.0], [3.0, 1.0]]), "[1, 0]: expected 1, got 3"),
-        (Instance("ScalerState", {"scale": 8.0}), Opaque("an object of the class Yes"), "got an object of the class"),
-        (Instance("ScalerState", {"scale": 8.0}), Instance("ScalerConfig", {"scale": 8.0}), "got a ScalerConfig"),
-        (1.0, Failure("error", "it stopped with KeyError: 1", "line 2: x"), "it stopped with KeyError: 1\nline 2: x"),
+        (
+            Instance("ScalerState", {"scale": 8.0}),
+            Opaque("an object of the class Yes"),
+            "got an object of the class",
+        ),
+        (
+            Instance("ScalerState", {"scale": 8.0}),
+            Instance("ScalerConfig", {"scale": 8.0}),
+            "got a ScalerConfig",
+        ),
+        (
+            1.0,
+            Failure("error", "it stopped with KeyError: 1", "line 2: x"),
+            "it stopped with KeyError: 1\nline 2: x",
+        ),
     ):
         assert says in (difference(expected, got) or "")
-    for value in (Opaque("anything"), Failure("error", "it stopped")):  # which equal not even themselves
+    for value in (
+        Opaque("anything"),
+        Failure("error", "it stopped"),
+    ):  # which equal not even themselves
         assert difference(value, value) is not None
 
 
@@ -166,7 +224,13 @@ def test_values_are_shown_as_a_person_reads_them() -> None:
         ([1, 2, 3, 4, 5, 6, 7], "[1, 2, 3, 4, 5, 6, ...]"),
     ):
         assert show(value) == says
-    shown = {2.0**30: "2^30 (1.07e+09)", -(2.0**-20): "-2^-20 (9.54e-07)", 2.0**16: "65536", 0.1: "0.1", 3: "3"}
+    shown = {
+        2.0**30: "2^30 (1.07e+09)",
+        -(2.0**-20): "-2^-20 (9.54e-07)",
+        2.0**16: "65536",
+        0.1: "0.1",
+        3: "3",
+    }
     assert {value: show_number(value) for value in shown} == shown
 
 

@@ -28,12 +28,33 @@ class Container:
     user: str = "root"
 
     def command(self, *command: str) -> list[str]:
-        kept = {name: os.environ[name] for name in ("PIP_DEFAULT_TIMEOUT", "OMP_NUM_THREADS") if name in os.environ}
-        variables = [f"{name}={value}" for name, value in {**kept, "LC_ALL": "C.UTF-8", **self.variables}.items()]
+        kept = {
+            name: os.environ[name]
+            for name in ("PIP_DEFAULT_TIMEOUT", "OMP_NUM_THREADS")
+            if name in os.environ
+        }
+        variables = [
+            f"{name}={value}"
+            for name, value in {**kept, "LC_ALL": "C.UTF-8", **self.variables}.items()
+        ]
         inside = ["env", "-i", "-C", self.folder, *variables, *command]
         if self.user != "root":
-            inside = ["setpriv", f"--reuid={self.user}", f"--regid={self.user}", "--init-groups", *inside]
-        return ["unshare", "--mount", "--pid", "--fork", f"--root={self.root}", "--mount-proc", *inside]
+            inside = [
+                "setpriv",
+                f"--reuid={self.user}",
+                f"--regid={self.user}",
+                "--init-groups",
+                *inside,
+            ]
+        return [
+            "unshare",
+            "--mount",
+            "--pid",
+            "--fork",
+            f"--root={self.root}",
+            "--mount-proc",
+            *inside,
+        ]
 
     def shell(self, line: str) -> None:
         """Run a line of shell inside; an error has the line and the end of what it printed."""
@@ -46,7 +67,9 @@ class Container:
 def follow(container: Container, source: Path, dockerfile: str) -> int:
     """Do as a Dockerfile says; return how many RUN steps were done."""
     done = 0
-    for line in re.sub(r"\\\n", "", re.sub(r"^#.*\n", "", dockerfile, flags=re.MULTILINE)).splitlines():
+    for line in re.sub(
+        r"\\\n", "", re.sub(r"^#.*\n", "", dockerfile, flags=re.MULTILINE)
+    ).splitlines():
         name, _, rest = line.partition(" ")
         value = Template(rest.strip()).safe_substitute(container.variables)
         if name in ("ARG", "ENV"):
@@ -68,7 +91,9 @@ def follow(container: Container, source: Path, dockerfile: str) -> int:
 def copy_checkout(source: Path, target: Path) -> None:
     """Copy the files that belong to the checkout, as .dockerignore would have it."""
     listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
-    for name in filter(None, subprocess.run(listed, cwd=source, capture_output=True, text=True).stdout.split("\0")):
+    for name in filter(
+        None, subprocess.run(listed, cwd=source, capture_output=True, text=True).stdout.split("\0")
+    ):
         if (source / name).is_file():
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source / name, target / name)
@@ -77,7 +102,13 @@ def copy_checkout(source: Path, target: Path) -> None:
 def bare(folder: Path, release: str) -> Container:
     """Make a Debian in a folder, with a Python that pip may install into; one that is there already is kept."""
     if not (folder / "usr" / "bin" / "python3").exists():
-        command = ["debootstrap", "--variant=minbase", f"--include={PACKAGES}", release, str(folder)]
+        command = [
+            "debootstrap",
+            "--variant=minbase",
+            f"--include={PACKAGES}",
+            release,
+            str(folder),
+        ]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     for file in (file for file in (Path("/etc/resolv.conf"), CERTIFICATES) if file.exists()):
         shutil.copy(file, f"{folder}{file}")
@@ -97,7 +128,9 @@ def made(folder: Path, release: str, source: Path) -> tuple[tuple[str, ...], lis
         shutil.rmtree(leftover, ignore_errors=True)
     image.shell("id learner >/dev/null 2>&1 && userdel learner || true")
     lab = Container(folder, folder="/lab", variables={**image.variables, "HOME": "/root"})
-    lines = re.findall(r"^ {6}- (.*)$", (source / "environment.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    lines = re.findall(
+        r"^ {6}- (.*)$", (source / "environment.yml").read_text(encoding="utf-8"), re.MULTILINE
+    )
 
     def dockerfile() -> str:
         count = follow(image, source, (source / "Dockerfile").read_text(encoding="utf-8"))
@@ -109,7 +142,10 @@ def made(folder: Path, release: str, source: Path) -> tuple[tuple[str, ...], lis
         lab.shell(f"pip install --no-cache-dir {' '.join(lines)}")
         return "1 step passed"
 
-    rows = [("the Dockerfile", outcome(dockerfile)), ("what environment.yml gives pip", outcome(conda))]
+    rows = [
+        ("the Dockerfile", outcome(dockerfile)),
+        ("what environment.yml gives pip", outcome(conda)),
+    ]
     return tuple(lab.command("python")), rows
 
 

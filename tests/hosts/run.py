@@ -26,7 +26,9 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 from tests.hosts import container  # noqa: E402
 
-HOSTS: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("hosts.toml").read_text(encoding="utf-8"))
+HOSTS: dict[str, dict[str, Any]] = tomllib.loads(
+    Path(__file__).with_name("hosts.toml").read_text(encoding="utf-8")
+)
 TABLE = ROOT / "data" / "hosts.md"
 TESTERS = ["pytest>=8.2", "pytest-timeout", "pytest-xdist", "nbclient", "nbconvert", "nbformat",
            "jupytext", "gfloat", "ml_dtypes", "expecttest", "pyyaml"]  # fmt: skip
@@ -52,14 +54,20 @@ class Host:
 
     @property
     def shown(self) -> tuple[str, ...]:
-        brings = HOSTS[self.name].get("pip", ["torch", "triton", "ipywidgets", "anywidget", "ipykernel"])
+        brings = HOSTS[self.name].get(
+            "pip", ["torch", "triton", "ipywidgets", "anywidget", "ipykernel"]
+        )
         return tuple(re.split("[=<>]", each)[0] for each in brings)
 
-    def run(self, *arguments: str, seconds: float | None = None) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *arguments: str, seconds: float | None = None
+    ) -> subprocess.CompletedProcess[str]:
         """Run its Python from the top of the lab."""
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
         command = [*self.python, *arguments]
-        return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=seconds)
+        return subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=seconds
+        )
 
     def versions(self) -> str:
         done = self.run("-c", VERSIONS, *self.shown)
@@ -78,7 +86,10 @@ def made(name: str) -> tuple[Host, list[tuple[str, str]]]:
     subprocess.run([*pip, *row["pip"]], check=True)
     kept = subprocess.run([*pip[:3], "freeze"], check=True, capture_output=True, text=True).stdout
     Path(folder, "kept.txt").write_text(kept, encoding="utf-8")  # what a host has is not replaced
-    subprocess.run([*pip, "--constraint", str(folder / "kept.txt"), "--editable", str(ROOT), *TESTERS], check=True)
+    subprocess.run(
+        [*pip, "--constraint", str(folder / "kept.txt"), "--editable", str(ROOT), *TESTERS],
+        check=True,
+    )
     return Host(name, python), []
 
 
@@ -95,7 +106,10 @@ def tried(host: Host, asked: argparse.Namespace) -> Iterator[tuple[str, str]]:
     """Try what is to be tried on a host, until its time is up; yield (what, result)."""
     end = time.monotonic() + 60 * asked.minutes
     if "tests" in HOSTS[host.name]:
-        yield ", ".join(HOSTS[host.name]["tests"]), tests(host, [HOSTS[host.name]["tests"]], end, asked.processes)
+        yield (
+            ", ".join(HOSTS[host.name]["tests"]),
+            tests(host, [HOSTS[host.name]["tests"]], end, asked.processes),
+        )
         return
     if asked.lessons:  # one after another: a kernel each
         named = "runs_from_top_to_bottom and "
@@ -117,15 +131,27 @@ def tests(host: Host, parts: Sequence[Sequence[str]], end: float, processes: int
         except subprocess.TimeoutExpired:
             left.append(part[-1].split()[-1].removeprefix("tests/"))
             continue
-        last = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else f"1 error: {done.stderr[-300:]}"
+        last = (
+            done.stdout.strip().splitlines()[-1]
+            if done.stdout.strip()
+            else f"1 error: {done.stderr[-300:]}"
+        )
         for count, what in re.findall(r"(\d+) (passed|failed|error|skipped)", last):
             counts[what] += int(count)
         named = re.findall(r"^(?:FAILED|ERROR) ((?:tests|labkit)/.*)", done.stdout, re.MULTILINE)
         failed += [line.split(" - ")[0] for line in named]
-        Path(ROOT, "out", "hosts", f"{host.name}-{Path(part[0]).stem}.log").write_text(done.stdout, encoding="utf-8")
-    result = ", ".join(f"{counts[what]} {what}" for what in ("failed", "error", "passed", "skipped") if counts[what])
+        Path(ROOT, "out", "hosts", f"{host.name}-{Path(part[0]).stem}.log").write_text(
+            done.stdout, encoding="utf-8"
+        )
+    result = ", ".join(
+        f"{counts[what]} {what}"
+        for what in ("failed", "error", "passed", "skipped")
+        if counts[what]
+    )
     which = f" ({', '.join(each.split('::')[-1] for each in failed)})" if failed else ""
-    return "; ".join(filter(None, [result + which, f"no time left: {', '.join(left)}" if left else ""]))
+    return "; ".join(
+        filter(None, [result + which, f"no time left: {', '.join(left)}" if left else ""])
+    )
 
 
 def write(name: str, versions: str, rows: Sequence[tuple[str, str]]) -> None:
@@ -133,9 +159,17 @@ def write(name: str, versions: str, rows: Sequence[tuple[str, str]]) -> None:
     day, lines = f"{datetime.now(UTC):%Y-%m-%d}", TABLE.read_text(encoding="utf-8").splitlines()
     new = [f"| {name} | {versions} | {what} | {result} | {day} |" for what, result in rows]
     about = tuple(what.split()[0] for what, _ in rows)
-    mine = [(number, line.split(" | ")) for number, line in enumerate(lines) if line.startswith(f"| {name} |")]
+    mine = [
+        (number, line.split(" | "))
+        for number, line in enumerate(lines)
+        if line.startswith(f"| {name} |")
+    ]
     old = [number for number, cells in mine if cells[2].startswith(about)]
-    place = old[0] if old else max(number for number, line in enumerate(lines) if line.startswith("|")) + 1
+    place = (
+        old[0]
+        if old
+        else max(number for number, line in enumerate(lines) if line.startswith("|")) + 1
+    )
     kept = [line for number, line in enumerate(lines) if number not in old]
     TABLE.write_text("\n".join([*kept[:place], *new, *kept[place:]]) + "\n", encoding="utf-8")
 
@@ -146,9 +180,15 @@ def main() -> int:
     parser.add_argument("hosts", nargs="*", help=f"of {', '.join(HOSTS)} (default: all)")
     parser.add_argument("--rooms", nargs="*", default=ROOMS)
     parser.add_argument("--lessons", nargs="*", default=LESSONS)
-    parser.add_argument("--python", help="of an environment that is there already, with the lab installed")
-    parser.add_argument("--minutes", type=float, default=MINUTES, help="for a host's tests (default: %(default)s)")
-    parser.add_argument("--processes", type=int, default=1, help="that run the tests of a room (default: 1)")
+    parser.add_argument(
+        "--python", help="of an environment that is there already, with the lab installed"
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=MINUTES, help="for a host's tests (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--processes", type=int, default=1, help="that run the tests of a room (default: 1)"
+    )
     asked = parser.parse_args()
     if unknown := sorted(set(asked.hosts) - set(HOSTS)):
         parser.error(f"no host is called {', '.join(unknown)}; there are: {', '.join(HOSTS)}")

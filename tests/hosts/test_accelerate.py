@@ -12,7 +12,16 @@ from accelerate.utils import GradScalerKwargs
 
 from labkit.frameworks.accelerate import Accelerator
 from labkit.instrument import watch
-from tests.hosts.training import BATCH, DECAY, OVERFLOWS, RATE, assert_same, network, own_loop, points
+from tests.hosts.training import (
+    BATCH,
+    DECAY,
+    OVERFLOWS,
+    RATE,
+    assert_same,
+    network,
+    own_loop,
+    points,
+)
 
 
 def train(accelerator, epochs=1, clip=None):
@@ -48,7 +57,9 @@ def test_it_trains_skips_and_equals_our_own_loop_bit_for_bit(clip):
     assert skipped == own_skipped == [OVERFLOWS, 12 + OVERFLOWS]
     assert accelerator.scaler.get_scale() == scale == 2.0**14
     assert losses[11] < losses[0] / 2
-    assert rate == own_rate == pytest.approx(RATE * DECAY**22), "the schedule waits where a step was skipped"
+    assert rate == own_rate == pytest.approx(RATE * DECAY**22), (
+        "the schedule waits where a step was skipped"
+    )
 
 
 def test_the_model_computes_in_fp16_and_returns_fp32_and_is_what_it_was_once_unwrapped():
@@ -64,7 +75,9 @@ def test_the_model_computes_in_fp16_and_returns_fp32_and_is_what_it_was_once_unw
 
 
 def test_its_knobs_are_accelerate_s_and_another_precision_is_refused():
-    accelerator = Accelerator(cpu=True, kwargs_handlers=[GradScalerKwargs(init_scale=8.0, growth_interval=2)])
+    accelerator = Accelerator(
+        cpu=True, kwargs_handlers=[GradScalerKwargs(init_scale=8.0, growth_interval=2)]
+    )
     train(accelerator)
     assert accelerator.scaler.get_scale() > 8
     with pytest.raises(ValueError, match=r"got mixed_precision='bf16'"):

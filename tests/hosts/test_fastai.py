@@ -43,7 +43,9 @@ PLAIN = partial(SGD, mom=0.0)
 
 
 def learner(*callbacks, opt_func=PLAIN, overflow=True, **options):
-    loaders = DataLoaders(DataLoader(points(overflow), batch_size=BATCH), DataLoader(points(False), batch_size=BATCH))
+    loaders = DataLoaders(
+        DataLoader(points(overflow), batch_size=BATCH), DataLoader(points(False), batch_size=BATCH)
+    )
     options = {"loss_func": mse_loss, "opt_func": opt_func, "lr": RATE, **options}
     return Learner(loaders, network(), cbs=[Notes, *callbacks], **options)
 
@@ -74,7 +76,9 @@ def test_every_recipe_trains_and_gives_an_fp32_model_back_and_momentum_goes_on(r
     assert learn.notes.losses[-1] < learn.notes.losses[0]
     assert {p.dtype for p in learn.model.parameters()} == {torch.float32}
     if recipe == "O2":
-        assert any(not torch.equal(p, p.half().float()) for p in learn.model.parameters()), "its masters' digits"
+        assert any(not torch.equal(p, p.half().float()) for p in learn.model.parameters()), (
+            "its masters' digits"
+        )
     assert [p for group in learn.opt.param_lists for p in group] == list(learn.model.parameters())
     learn.validate()  # as ever
 
@@ -134,7 +138,9 @@ def test_its_own_tensors():
 def test_watch_sees_the_steps_of_fastai_s_own_optimizer_and_changes_nothing(recipe):
     watch, losses = Watch(every=4), []
     for watching in ([watch], []):
-        learn = learner(*watching, *([ByRecipe(recipe)] if recipe else []), overflow=recipe is not None)
+        learn = learner(
+            *watching, *([ByRecipe(recipe)] if recipe else []), overflow=recipe is not None
+        )
         learn.fit(1)
         losses.append(learn.notes.losses)
     assert losses[0] == losses[1]

@@ -10,7 +10,16 @@ from torch.utils.data import DataLoader
 lightning = pytest.importorskip("lightning.pytorch")
 
 from labkit.frameworks.lightning import FP16Mixed, Watch  # noqa: E402
-from tests.hosts.training import BATCH, DECAY, OVERFLOWS, RATE, assert_same, network, own_loop, points  # noqa: E402
+from tests.hosts.training import (
+    BATCH,
+    DECAY,
+    OVERFLOWS,
+    RATE,
+    assert_same,
+    network,
+    own_loop,
+    points,
+)  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings("ignore")]  # Lightning's, about logging and workers
 
@@ -18,7 +27,13 @@ pytestmark = [pytest.mark.filterwarnings("ignore")]  # Lightning's, about loggin
 class Network(lightning.LightningModule):
     def __init__(self, interval="step", fused=False):
         super().__init__()
-        self.network, self.interval, self.losses, self.dtypes, self.fused = network(), interval, [], set(), fused
+        self.network, self.interval, self.losses, self.dtypes, self.fused = (
+            network(),
+            interval,
+            [],
+            set(),
+            fused,
+        )
 
     def training_step(self, batch, index):
         output = self.network(batch[0])
@@ -30,7 +45,10 @@ class Network(lightning.LightningModule):
     def configure_optimizers(self):
         optimizer = torch.optim.SGD(self.parameters(), lr=RATE, fused=self.fused)
         schedule = StepLR(optimizer, step_size=1, gamma=DECAY)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": self.interval}}
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": schedule, "interval": self.interval},
+        }
 
 
 def fit(module, folder, epochs=1, checkpoint=None, **options):
@@ -53,10 +71,14 @@ def test_it_trains_skips_and_equals_our_own_loop_bit_for_bit(tmp_path, clip):
     assert skipped == [OVERFLOWS, 12 + OVERFLOWS]
     assert losses[11] < losses[0] / 2
     assert module.dtypes == {torch.float16}
-    assert trainer.optimizers[0].param_groups[0]["lr"] == rate, "the schedule waits where a step was skipped"
+    assert trainer.optimizers[0].param_groups[0]["lr"] == rate, (
+        "the schedule waits where a step was skipped"
+    )
 
 
-def test_a_schedule_of_epochs_goes_on_and_that_of_a_fused_optimizer_waits_for_what_is_skipped(tmp_path):
+def test_a_schedule_of_epochs_goes_on_and_that_of_a_fused_optimizer_waits_for_what_is_skipped(
+    tmp_path,
+):
     trainer = fit(Network(interval="epoch"), tmp_path, epochs=2, plugins=FP16Mixed())
     assert trainer.optimizers[0].param_groups[0]["lr"] == pytest.approx(RATE * DECAY**2)
     trainer = fit(Network(fused=True), tmp_path, plugins=FP16Mixed())

@@ -51,10 +51,16 @@ def test_a_host_that_cannot_be_made_is_explained(monkeypatch):
 
 def test_the_dockerfile_s_steps_are_taken_one_by_one(tmp_path, monkeypatch):
     did = []
-    monkeypatch.setattr(container.Container, "shell", lambda self, line: did.append((self.user, self.folder, line)))
+    monkeypatch.setattr(
+        container.Container, "shell", lambda self, line: did.append((self.user, self.folder, line))
+    )
     image = container.Container(tmp_path)
     text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
-    assert container.follow(image, ROOT, text) == len(re.findall(r"^RUN ", text, re.MULTILINE)) == len(did)
+    assert (
+        container.follow(image, ROOT, text)
+        == len(re.findall(r"^RUN ", text, re.MULTILINE))
+        == len(did)
+    )
     assert did[1][:2] == ("root", "/lab")
     assert "pip install --no-cache-dir -c constraints.txt" in did[1][2]
     assert (image.user, image.folder) == ("learner", f"/home/{image.user}")

@@ -34,7 +34,9 @@ def fit(model, folder, *callbacks):
         save_strategy="no", disable_tqdm=True, learning_rate=RATE, max_grad_norm=0, seed=0,
     )  # fmt: skip
     optimizers = torch.optim.SGD(model.parameters(), lr=RATE), None
-    transformers.Trainer(model, given, train_dataset=rows, callbacks=list(callbacks), optimizers=optimizers).train()
+    transformers.Trainer(
+        model, given, train_dataset=rows, callbacks=list(callbacks), optimizers=optimizers
+    ).train()
 
 
 def test_watching_changes_no_weight_and_the_report_has_all_steps(tmp_path):

@@ -34,8 +34,18 @@ def network() -> nn.Module:
 
 def by_scaler(model: nn.Module, scaler_class: Any = torch.amp.GradScaler) -> list[float]:
     """A loop with autocast, a scaler that skips its first step, and clipping."""
-    optimizer, how = torch.optim.AdamW(model.parameters(), lr=1e-2), {"clip": 1.0, "init_scale": 2.0**20}
-    case = usual(model, optimizer, lambda _: cross_entropy(model(X), Y), range(4), scaler_class=scaler_class, **how)
+    optimizer, how = (
+        torch.optim.AdamW(model.parameters(), lr=1e-2),
+        {"clip": 1.0, "init_scale": 2.0**20},
+    )
+    case = usual(
+        model,
+        optimizer,
+        lambda _: cross_entropy(model(X), Y),
+        range(4),
+        scaler_class=scaler_class,
+        **how,
+    )
     return [case.step(number) for number in case.batches]
 
 
@@ -68,13 +78,18 @@ def planted(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[str]
     return calls
 
 
-@pytest.mark.parametrize("run", [by_scaler, partial(by_scaler, scaler_class=GradScaler)], ids=["torch", "labkit"])
+@pytest.mark.parametrize(
+    "run", [by_scaler, partial(by_scaler, scaler_class=GradScaler)], ids=["torch", "labkit"]
+)
 def test_a_failure_in_a_watch_is_reported_and_the_losses_are_the_same(run, monkeypatch) -> None:
     alone = run(network())
     for owner, name in PLANTS:
         with monkeypatch.context() as patch:
             calls = planted(patch, owner, name)
-            with torch.random.fork_rng(devices=[]), watch(model := network(), every=1, against_fp32_every=1) as w:
+            with (
+                torch.random.fork_rng(devices=[]),
+                watch(model := network(), every=1, against_fp32_every=1) as w,
+            ):
                 assert run(model) == alone, name
             report = w.report()
         assert calls, name
@@ -138,7 +153,9 @@ for edges in (coo, coo.coalesce(), coo.to_sparse_csr(), coo.to_sparse_csc()):
 
 
 @pytest.mark.parametrize("text", [MAML, SPARSE], ids=["MAML", "sparse"])
-def test_healthy_scripts_with_torch_func_or_sparse_arguments_come_through(text, tmp_path, capsys) -> None:
+def test_healthy_scripts_with_torch_func_or_sparse_arguments_come_through(
+    text, tmp_path, capsys
+) -> None:
     path = tmp_path / "train.py"
     path.write_text(text, encoding="utf-8")
     assert script.run_script(path, []) == 0
@@ -155,12 +172,19 @@ def test_healthy_scripts_with_torch_func_or_sparse_arguments_come_through(text, 
     assert "not looked at" not in diagnosed
 
 
-def test_a_failure_under_the_command_is_reported_and_the_script_is_its_own(tmp_path, capsys, monkeypatch) -> None:
+def test_a_failure_under_the_command_is_reported_and_the_script_is_its_own(
+    tmp_path, capsys, monkeypatch
+) -> None:
     path = tmp_path / "train.py"
     path.write_text(MAML + "raise SystemExit(7)\n", encoding="utf-8")
     assert script.run_script(path, []) == 7
     alone = capsys.readouterr().out
-    for owner, name in ((script, "model_of"), (script, "watch"), (Watch, "before_optimizer"), (log, "faults")):
+    for owner, name in (
+        (script, "model_of"),
+        (script, "watch"),
+        (Watch, "before_optimizer"),
+        (log, "faults"),
+    ):
         with monkeypatch.context() as patch:
             planted(patch, owner, name)
             assert main(["watch", "--every", "1", "--folder", str(tmp_path / name), str(path)]) == 7

@@ -14,15 +14,22 @@ from labkit.instrument.counting import LARGE, count_on_cpu, count_on_device
 from labkit.instrument.probe import probe, swallowed, underflow, zeros_inside
 from labkit.interop import format_of
 
-SUBNORMAL = torch.arange(1, 2**17, dtype=torch.int32).view(torch.float32)  # 1 to 131,071 times 2^-149
+SUBNORMAL = torch.arange(1, 2**17, dtype=torch.int32).view(
+    torch.float32
+)  # 1 to 131,071 times 2^-149
 
 
 def test_scaling_by_a_power_of_two_is_a_shift_and_merging_is_counting_everything_at_once() -> None:
     torch.manual_seed(0)
     a, b = torch.randn(1000) * 2.0**-20, torch.randn(50)
     scaled, shifted = exponent_histogram(a * 2.0**13), shift(exponent_histogram(a), 13)
-    assert [shifted.count(e, e) for e in range(-60, 20)] == [scaled.count(e, e) for e in range(-60, 20)]
-    together, merged = exponent_histogram(torch.cat([a, b])), merge([exponent_histogram(a), exponent_histogram(b)])
+    assert [shifted.count(e, e) for e in range(-60, 20)] == [
+        scaled.count(e, e) for e in range(-60, 20)
+    ]
+    together, merged = (
+        exponent_histogram(torch.cat([a, b])),
+        merge([exponent_histogram(a), exponent_histogram(b)]),
+    )
     assert np.array_equal(together.counts, merged.counts)
     moved = merge([shifted, exponent_histogram(b)])
     assert (moved.total, moved.count(-149, -149)) == (1050, 0)
@@ -32,7 +39,9 @@ def test_scaling_by_a_power_of_two_is_a_shift_and_merging_is_counting_everything
 def test_every_bit_pattern_against_frexp(dtype: torch.dtype) -> None:
     # All 2^16 patterns of the 16-bit types; for FP32 a seeded million, with all its subnormal exponents.
     if dtype == torch.float32:
-        patterns = torch.randint(-(2**31), 2**31 - 1, (1_000_000,), generator=torch.Generator().manual_seed(0))
+        patterns = torch.randint(
+            -(2**31), 2**31 - 1, (1_000_000,), generator=torch.Generator().manual_seed(0)
+        )
         values = patterns.to(torch.int32).view(torch.float32)
         values = torch.cat([values, 2.0 ** torch.arange(-149, -120, dtype=torch.float32)])
     else:
@@ -72,13 +81,22 @@ def test_subnormals_are_counted_where_arithmetic_takes_them_for_zero() -> None:
 
 def test_many_numbers_are_counted_in_pairs_and_by_a_device_alike() -> None:
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
-        values = torch.arange(LARGE + 3) % 2 * 1.5 + 0.25  # 0.25, 1.75, 0.25 ... and a rest that is counted one by one
+        values = (
+            torch.arange(LARGE + 3) % 2 * 1.5 + 0.25
+        )  # 0.25, 1.75, 0.25 ... and a rest that is counted one by one
         values[:4] = torch.tensor([0.0, float("inf"), 2.0**-24, 2.0**-140])
         values = values.to(dtype)
         h = exponent_histogram(values)
-        assert (h.count(0, 0), h.count(-2, -2), h.non_finite) == (LARGE // 2 - 1, LARGE // 2, 1), dtype
-        bits, format = values.view(torch.int32 if dtype == torch.float32 else torch.int16), format_of(dtype)
-        for one, other in zip(count_on_cpu(bits, format), count_on_device(bits, format), strict=True):
+        assert (h.count(0, 0), h.count(-2, -2), h.non_finite) == (LARGE // 2 - 1, LARGE // 2, 1), (
+            dtype
+        )
+        bits, format = (
+            values.view(torch.int32 if dtype == torch.float32 else torch.int16),
+            format_of(dtype),
+        )
+        for one, other in zip(
+            count_on_cpu(bits, format), count_on_device(bits, format), strict=True
+        ):
             assert np.array_equal(one, other), dtype
 
 
@@ -93,7 +111,11 @@ def test_a_sparse_tensor_is_answered_and_can_be_counted_as_the_message_says() ->
     table = torch.nn.Embedding(10, 4, sparse=True)
     table(torch.tensor([1, 1, 3])).sum().backward()
     h = exponent_histogram(table.weight.grad.coalesce().values())
-    assert (h.count(1, 1), h.count(0, 0), h.zeros) == (4, 4, 0)  # row 1 came twice: its gradient is 2
+    assert (h.count(1, 1), h.count(0, 0), h.zeros) == (
+        4,
+        4,
+        0,
+    )  # row 1 came twice: its gradient is 2
 
 
 def test_bad_input_is_answered() -> None:
@@ -119,7 +141,9 @@ def test_against_rounding_every_element() -> None:
         exponents = torch.randint(-45, 16, (20_000,), generator=generator).float()
         values = (1.25 + 0.5 * torch.rand(20_000, generator=generator)) * 2.0**exponents
         with np.errstate(over="ignore"):
-            rounded = np.abs((values * 2.0**log2_scale).numpy().astype(np.float16).astype(np.float64))
+            rounded = np.abs(
+                (values * 2.0**log2_scale).numpy().astype(np.float16).astype(np.float64)
+            )
         f = fate(shift(exponent_histogram(values), log2_scale), FP16)
         subnormal = (rounded > 0) & (rounded < float(np.finfo(np.float16).smallest_normal))
         expected = ((rounded == 0).mean(), subnormal.mean(), np.isinf(rounded).mean())
@@ -142,13 +166,23 @@ def test_the_three_slivers_are_as_stated() -> None:
 
 def test_other_formats_have_their_own_ranges_and_one_without_a_sign_or_a_zero_is_refused() -> None:
     h = exponent_histogram(torch.tensor([2.0**-12, 2.0**-8, 1.0, 512.0]))
-    assert (fate(h, E4M3).underflowed, fate(h, E4M3).overflowed) == (0.25, 0.25)  # below half of 2^-9; above 448
+    assert (fate(h, E4M3).underflowed, fate(h, E4M3).overflowed) == (
+        0.25,
+        0.25,
+    )  # below half of 2^-9; above 448
     assert fate(h, BF16).normal == 1.0
     for values in (torch.zeros(5), torch.tensor([math.inf, math.nan])):  # of which nothing is lost
         f = fate(exponent_histogram(values), FP16)
         assert (f.underflowed, f.subnormal, f.normal, f.overflowed) == (0, 0, 0, 0)
-    positive, no_zero = replace(E8M0, name="positive", has_zero=True), replace(E8M0, name="all", signed=True)
-    for format, missing in ((E8M0, "no sign and no zero"), (positive, "no sign"), (no_zero, "no zero")):
+    positive, no_zero = (
+        replace(E8M0, name="positive", has_zero=True),
+        replace(E8M0, name="all", signed=True),
+    )
+    for format, missing in (
+        (E8M0, "no sign and no zero"),
+        (positive, "no sign"),
+        (no_zero, "no zero"),
+    ):
         with pytest.raises(ValueError, match=f"{format.name} has {missing}. Take a format"):
             fate(exponent_histogram(torch.ones(3)), format)
 
@@ -167,7 +201,10 @@ def test_a_probe_changes_nothing_and_leaves_no_hook_even_when_the_forward_pass_f
     plain(inputs).sum().backward()
     with probe(probed):
         probed(inputs).sum().backward()
-    assert all(torch.equal(a.grad, b.grad) for a, b in zip(plain.parameters(), probed.parameters(), strict=True))
+    assert all(
+        torch.equal(a.grad, b.grad)
+        for a, b in zip(plain.parameters(), probed.parameters(), strict=True)
+    )
     with pytest.raises(RuntimeError), probe(probed):
         probed(torch.ones(2, 5))
     assert not any(module._forward_hooks for module in probed.modules())
@@ -186,7 +223,9 @@ def test_underflow_counts_what_fp32_had_and_fp16_lost() -> None:
     exact = {"a": torch.tensor([1e-9, 1.0, 0.0, 1e-8])}
     halved = {"a": exact["a"].half()}
     assert underflow(exact, halved) == 2 / 3
-    assert zeros_inside(halved) == 3 / 4, "the plain count takes the zero that was one all along for a loss"
+    assert zeros_inside(halved) == 3 / 4, (
+        "the plain count takes the zero that was one all along for a loss"
+    )
     assert underflow({"a": torch.zeros(3)}, {"a": torch.zeros(3)}) == 0.0
     with pytest.raises(ValueError, match="same layers"):
         underflow({"a": torch.ones(1)}, {"b": torch.ones(1)})
@@ -194,7 +233,9 @@ def test_underflow_counts_what_fp32_had_and_fp16_lost() -> None:
         underflow({"a": torch.ones(1)}, {"a": torch.ones(2)})
 
 
-def test_worked_example_of_a_swallowed_update_and_parameters_without_a_gradient_do_not_count() -> None:
+def test_worked_example_of_a_swallowed_update_and_parameters_without_a_gradient_do_not_count() -> (
+    None
+):
     # FP16's spacing from 1 up is 2^-10: half of it is swallowed (a tie, and 1 is even), a little more is not.
     weights = torch.ones(4).half()
     updates = torch.tensor([2.0**-11, 2.0**-11 + 2.0**-18, 2.0**-10, 0.0])

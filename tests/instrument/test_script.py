@@ -63,7 +63,12 @@ def test_a_script_is_itself_and_each_of_its_models_has_a_report(script, tmp_path
     assert "7 steps" in printed.err
     report, other = Report.load(tmp_path / "seen"), Report.load(tmp_path / "seen-2")
     assert (report.model, other.model) == ("Net", "Sequential")
-    assert [step.step for step in report.watched] == [0, 1, 3, 6]  # found in step 0, so 1 is the first seen whole
+    assert [step.step for step in report.watched] == [
+        0,
+        1,
+        3,
+        6,
+    ]  # found in step 0, so 1 is the first seen whole
     assert set(report.watched[0].histograms) == {"weights", "weight gradients", "updates"}
     assert set(report.watched[1].histograms) >= {"activations", "activation gradients"}
     assert report.histograms("weights").keys() == {"layer.weight", "layer.bias"}
@@ -71,7 +76,9 @@ def test_a_script_is_itself_and_each_of_its_models_has_a_report(script, tmp_path
 
 @pytest.mark.slow
 def test_the_run_is_that_of_python_to_the_last_digit(script, tmp_path):
-    alone = subprocess.run([sys.executable, script, "5"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    alone = subprocess.run(
+        [sys.executable, script, "5"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     command = [sys.executable, "-m", "labkit", "watch", "--every", "1", str(script), "5"]
     seen = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (seen.stdout, seen.returncode) == (alone.stdout, alone.returncode)
@@ -142,6 +149,8 @@ def test_a_script_whose_optimizer_is_never_called_has_a_report(tmp_path):
         assert main(["watch", "--folder", str(folder), str(script)]) == 0
         report = Report.load(folder)
         assert report.steps == len(report.skips) == 12
-        assert [skip.scale for skip in report.skips[:2]] == [begins, second], "the first skip has its scale, too"
+        assert [skip.scale for skip in report.skips[:2]] == [begins, second], (
+            "the first skip has its scale, too"
+        )
         assert {found.name for found in report.findings if found.status is not Status.OK} == kinds
         assert report.unseen == ()

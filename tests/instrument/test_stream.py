@@ -28,7 +28,9 @@ def tapped() -> list[bool]:
 def recorder(*events: str) -> tuple[SimpleNamespace, list[str]]:
     """Return a listener that observes these events, and the list of those that it got."""
     got: list[str] = []
-    listener = SimpleNamespace(failed=lambda where, error: got.append(f"{where}: {error}"), observes_optimizer=bool)
+    listener = SimpleNamespace(
+        failed=lambda where, error: got.append(f"{where}: {error}"), observes_optimizer=bool
+    )
     for event in events:
         setattr(listener, event, lambda *_, event=event, **__: got.append(event))
     return listener, got
@@ -50,7 +52,9 @@ def train() -> None:
 
 
 def test_the_events_of_a_step_in_their_order() -> None:
-    listener, got = recorder(*stream.HOOKS, *stream.TAPPED, "after_grad", "scaled_by", "before_unscale")
+    listener, got = recorder(
+        *stream.HOOKS, *stream.TAPPED, "after_grad", "scaled_by", "before_unscale"
+    )
     with STREAM.subscribed(listener):
         assert tapped() == [True] * len(PLACES)
         train()
@@ -63,7 +67,10 @@ def test_the_events_of_a_step_in_their_order() -> None:
 
 
 def test_a_tap_is_open_while_a_listener_observes_its_event_in_whatever_order_they_leave() -> None:
-    (one, first), (two, second) = recorder("before_backward"), recorder("before_backward", "autocast_begins")
+    (one, first), (two, second) = (
+        recorder("before_backward"),
+        recorder("before_backward", "autocast_begins"),
+    )
     stacks = ExitStack(), ExitStack()
     for stack, listener in zip(stacks, (one, two), strict=True):
         stack.enter_context(STREAM.subscribed(listener))
@@ -105,8 +112,12 @@ def test_a_source_sends_events_by_their_names(monkeypatch: pytest.MonkeyPatch) -
         register_source(source)
         with STREAM.subscribed(recorder()[0]):
             seen[0].scaled_by(lambda: 2.0)
-            seen[0].those("observes_optimizer", None).skipped(None, {})  # of an optimizer that it does not observe
-            with pytest.raises(AttributeError, match=r"expected one of the events scaled_by, .*; got 'skip'"):
+            seen[0].those("observes_optimizer", None).skipped(
+                None, {}
+            )  # of an optimizer that it does not observe
+            with pytest.raises(
+                AttributeError, match=r"expected one of the events scaled_by, .*; got 'skip'"
+            ):
                 seen[0].skip(None)
         assert seen[1:] == []
     assert seen[1:] == ["closed"]

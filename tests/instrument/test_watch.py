@@ -47,16 +47,27 @@ class Net(nn.Module):
 def hooks():
     """All places where a watch could leave something."""
     places = [torch_modules._global_forward_hooks, torch_modules._global_forward_pre_hooks]
-    places += [torch_optimizers._global_optimizer_pre_hooks, torch_optimizers._global_optimizer_post_hooks]
+    places += [
+        torch_optimizers._global_optimizer_pre_hooks,
+        torch_optimizers._global_optimizer_post_hooks,
+    ]
     scalers = [vars(torch.amp.GradScaler)[name] for name in ("scale", "unscale_", "step")]
-    taps = [vars(Engine)["step"], vars(Engine)["backward"], torch.autograd.backward, torch.autograd.grad]
+    taps = [
+        vars(Engine)["step"],
+        vars(Engine)["backward"],
+        torch.autograd.backward,
+        torch.autograd.grad,
+    ]
     return [len(place) for place in places], scalers, taps, STREAM.listeners
 
 
 def on_model(model):
     return sum(
-        len(m._forward_hooks) + len(m._forward_pre_hooks) + len(m._backward_hooks) for m in model.modules()
-    ) + sum(bool(p._backward_hooks) + bool(p._post_accumulate_grad_hooks) for p in model.parameters())
+        len(m._forward_hooks) + len(m._forward_pre_hooks) + len(m._backward_hooks)
+        for m in model.modules()
+    ) + sum(
+        bool(p._backward_hooks) + bool(p._post_accumulate_grad_hooks) for p in model.parameters()
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -110,7 +121,10 @@ def engine(model, steps, recipe="O2"):
 
 
 def clipped(model, steps):
-    scaler, optimizer = torch.amp.GradScaler("cpu", init_scale=2.0**12), torch.optim.AdamW(model.parameters())
+    scaler, optimizer = (
+        torch.amp.GradScaler("cpu", init_scale=2.0**12),
+        torch.optim.AdamW(model.parameters()),
+    )
     for _ in range(steps):
         for half in (slice(0, 16), slice(16, 32)):
             scaler.scale(cross_entropy(model(X[half]), Y[half]) / 2).backward()
@@ -145,7 +159,10 @@ def test_worked_example_counted_by_hand():
     assert [seen["weights"].count(e, e) for e in (-1, 0)] == [1, 1]  # 0.5 and 1
     assert seen["activations"].count(1, 1) == 1  # 3 is in [2, 4)
     assert seen["activation gradients"].count(0, 0) == 1  # 1
-    assert (seen["weight gradients"].count(1, 1), seen["weight gradients"].zeros) == (1, 1)  # 3 and 0
+    assert (seen["weight gradients"].count(1, 1), seen["weight gradients"].zeros) == (
+        1,
+        1,
+    )  # 3 and 0
     assert seen["updates"].zeros == 2  # 3 * 2^-30 is less than half an ulp of 1
     assert step.moves == {"weight": (1, 1)}
     found = {(f.name, f.layer, f.step) for f in w.report().findings}
@@ -207,7 +224,10 @@ def test_gradients_are_unscaled_whether_or_not_the_loop_called_unscale():
     cross_entropy(model(X), Y).backward()
     expected = {name: trimmed(exponent_histogram(p.grad)) for name, p in model.named_parameters()}
     for clip in (False, True):
-        scaler, optimizer = torch.amp.GradScaler("cpu", init_scale=2.0**9), torch.optim.SGD(model.parameters(), lr=0.0)
+        scaler, optimizer = (
+            torch.amp.GradScaler("cpu", init_scale=2.0**9),
+            torch.optim.SGD(model.parameters(), lr=0.0),
+        )
         with watch(model) as w:
             optimizer.zero_grad()
             scaler.scale(cross_entropy(model(X), Y)).backward()
@@ -225,14 +245,20 @@ def test_nothing_is_left_however_the_block_ends():
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         with watch(model, every=1):
             for step in range(3):
-                cross_entropy(model(X[:, :3] if how == "exception in the model" and step else X), Y).backward()
+                cross_entropy(
+                    model(X[:, :3] if how == "exception in the model" and step else X), Y
+                ).backward()
                 if how == "exception":
                     raise KeyError(step)
                 optimizer.step()
                 if how == "break":
                     break
 
-    for how, error in {"exception": KeyError, "exception in the model": RuntimeError, "break": None}.items():
+    for how, error in {
+        "exception": KeyError,
+        "exception in the model": RuntimeError,
+        "break": None,
+    }.items():
         model = Net()
         gone = weakref.ref(model)
         with pytest.raises(error) if error else nullcontext():
@@ -256,9 +282,9 @@ def test_a_report_is_saved_loaded_compared_and_drawn_and_another_file_refused(tm
     assert all(part in page for part in ("<svg", "light-dark(", "first.weight"))
     assert "http" not in page
     assert "<script" not in page
-    assert all(part in page for part in (report.summary, "in use", "What FP16 loses", "Histograms")), (
-        "verdict, pictures"
-    )
+    assert all(
+        part in page for part in (report.summary, "in use", "What FP16 loses", "Histograms")
+    ), "verdict, pictures"
     assert "3 steps, 2 sampled, 0 skipped" in (folder / "report.txt").read_text()
     with pytest.raises(ValueError, match=r"step 1 was not watched; watched: 0, 2"):
         report.histograms("weights", step=1)
@@ -302,14 +328,22 @@ def test_bad_questions_are_answered_in_words():
         (TypeError, "expected a torch.nn.Module, or an object with one as .model; got int", 3, {}),
         (ValueError, "ReLU has no parameter", nn.ReLU(), {}),
         (ValueError, "every: expected a positive integer, got 0", Net(), {"every": 0}),
-        (ValueError, "a multiple of every=30, got 50", Net(), {"every": 30, "against_fp32_every": 50}),
+        (
+            ValueError,
+            "a multiple of every=30, got 50",
+            Net(),
+            {"every": 30, "against_fp32_every": 50},
+        ),
     ):
         with pytest.raises(error, match=says):
             watch(asked, **how)
 
 
 def test_unusual_parameters_are_counted_and_replayed():
-    weight_norm, spectral_norm = torch.nn.utils.parametrizations.weight_norm, torch.nn.utils.spectral_norm
+    weight_norm, spectral_norm = (
+        torch.nn.utils.parametrizations.weight_norm,
+        torch.nn.utils.spectral_norm,
+    )
     for name, model, inputs in (
         ("FP64", nn.Linear(8, 4).double(), X.double()),
         ("BF16", nn.Linear(8, 4).bfloat16(), X.bfloat16()),
@@ -320,12 +354,16 @@ def test_unusual_parameters_are_counted_and_replayed():
             plain(model, 2, inputs=inputs)
         report = w.report()
         assert (report.unseen, len(report.against_fp32)) == ((), 2), name
-        assert name != "FP64" or "casts in a step" not in str(report), "counted in FP32; the model casts nothing"
+        assert name != "FP64" or "casts in a step" not in str(report), (
+            "counted in FP32; the model casts nothing"
+        )
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 4))
     with watch(model, every=1) as w:
         plain(model, 4)
-    assert w.report().findings == (), "the gradient of a bias before a batch norm is rounding errors"
+    assert w.report().findings == (), (
+        "the gradient of a bias before a batch norm is rounding errors"
+    )
 
 
 def test_a_failed_replay_is_reported_once_with_its_reason():
@@ -340,9 +378,14 @@ def test_a_failed_replay_is_reported_once_with_its_reason():
     assert w.report().unseen == (f"comparison with FP32: {changed}",)
 
 
-def test_tensorboard_and_wandb_get_unscaled_histograms_under_the_names_that_people_know(monkeypatch):
+def test_tensorboard_and_wandb_get_unscaled_histograms_under_the_names_that_people_know(
+    monkeypatch,
+):
     model = nn.Linear(2, 1, bias=False)
-    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    optimizer, scaler = (
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        torch.amp.GradScaler("cpu", init_scale=2.0**10),
+    )
     with watch(model) as w:
         scaler.scale(model(torch.tensor([[3.0, 0.0]])).sum()).backward()
         scaler.step(optimizer)
@@ -354,8 +397,15 @@ def test_tensorboard_and_wandb_get_unscaled_histograms_under_the_names_that_peop
     written = {call.args[0]: call.kwargs for call in writer.add_histogram_raw.call_args_list}
     (logged,), _ = run.log.call_args
     of_gradients = written["gradients/weight"]
-    assert (of_gradients["bucket_limits"], of_gradients["bucket_counts"]) == ([2.0, 4.0], [1, 1])  # 0, and 3 of [2, 4)
-    assert (of_gradients["num"], of_gradients["global_step"], run.log.call_args.kwargs) == (2, 0, {"step": 0})
+    assert (of_gradients["bucket_limits"], of_gradients["bucket_counts"]) == (
+        [2.0, 4.0],
+        [1, 1],
+    )  # 0, and 3 of [2, 4)
+    assert (of_gradients["num"], of_gradients["global_step"], run.log.call_args.kwargs) == (
+        2,
+        0,
+        {"step": 0},
+    )
     assert (of_gradients["sum"], of_gradients["sum_squares"]) == (3.0, 9.0), "a zero adds nothing"
     assert logged["gradients/weight"] == [[1, 1], [0.0, 2.0, 4.0]]
     assert "parameters/weight" in written.keys() & logged.keys()

@@ -41,7 +41,18 @@ def network(fault=None, at=PLANTED_AT):
     return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), middle, nn.Linear(16, 16), nn.Linear(16, 4))
 
 
-def train(model, *, steps=6, every=50, scale=None, dtype=None, lr=0.1, optimizer=None, before_step=None, **options):
+def train(
+    model,
+    *,
+    steps=6,
+    every=50,
+    scale=None,
+    dtype=None,
+    lr=0.1,
+    optimizer=None,
+    before_step=None,
+    **options,
+):
     """Train in the usual loop; return what a watch found, as (what, layer, step)."""
     optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=lr)
     scaler = torch.amp.GradScaler("cpu", init_scale=scale or 1.0, enabled=scale is not None)
@@ -85,7 +96,12 @@ def test_the_first_inf_or_nan_is_named():
     for (fault, op, direction), scale, every in itertools.product(faults, (None, 2.0**8), (1, 50)):
         found, report = train(network(fault), scale=scale, every=every)
         first = report.non_finite[0]
-        assert (first.step, first.layer, first.op, first.direction) == (PLANTED_AT, "2", op, direction), (scale, every)
+        assert (first.step, first.layer, first.op, first.direction) == (
+            PLANTED_AT,
+            "2",
+            op,
+            direction,
+        ), (scale, every)
         assert first.largest < float("inf")
         assert (f"first {first.value}", "2", PLANTED_AT) in found, (op, scale, every)
 
@@ -112,7 +128,9 @@ def test_a_swallowed_update_and_a_norm_that_never_moves_are_named():
 
 def test_weight_decay_a_second_moment_and_an_epsilon_without_effect_are_named():
     model = network().bfloat16()
-    found, _ = train(model, optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1))
+    found, _ = train(
+        model, optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
+    )
     assert ("weight decay lost", "0.weight", 0) in found
     assert ("optimizer state cannot decay", "0.weight", 0) in found
     model = network().half()
@@ -148,8 +166,16 @@ def test_a_finding_names_the_line_of_the_script_that_its_repair_changes():
         return (x * 1e4 + 100).exp()  # inf
 
     for text, name, how in (
-        ("# too early", "clipped while scaled", {"model": network(), "scale": 2.0**16, "before_step": clip}),
-        ("scaler.scale(loss).backward()", "underflow", {"model": network(), "scale": 2.0**-24, "dtype": torch.float16}),
+        (
+            "# too early",
+            "clipped while scaled",
+            {"model": network(), "scale": 2.0**16, "before_step": clip},
+        ),
+        (
+            "scaler.scale(loss).backward()",
+            "underflow",
+            {"model": network(), "scale": 2.0**-24, "dtype": torch.float16},
+        ),
         ("# inf", "first inf", {"model": network(exploding)}),
     ):
         report = train(how.pop("model"), **how)[1]
@@ -178,7 +204,10 @@ def test_steps_that_labkit_itself_skips_are_counted(by) -> None:
         by_scaler = usual(model, sgd(model.parameters()), loss_of, factors, scaler_class=GradScaler)
         case = by_scaler if by == "scaler" else Case(step, factors, model, engine.optimizer)
         report = diagnose(**vars(case), steps=12)
-        assert f"12 steps were run; {taken} optimizer steps were taken and {12 - taken} skipped" in str(report)
+        assert (
+            f"12 steps were run; {taken} optimizer steps were taken and {12 - taken} skipped"
+            in str(report)
+        )
         assert report.healthy is (taken > 0)
         assert ("scale falls" in str(report)) is (taken == 0)
         assert "optimizer holds other parameters" not in str(report)
@@ -218,7 +247,9 @@ def small(factor: float, inputs: float, scale: float | None) -> Case:
     batches = [(inputs * torch.randn(256, 8), torch.randint(3, (256,))) for _ in range(5)]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     loss_of = lambda batch: cross_entropy(model(batch[0]), batch[1]) * factor  # noqa: E731
-    return usual(model, optimizer, loss_of, batches, init_scale=scale or 1.0, enabled=scale is not None)
+    return usual(
+        model, optimizer, loss_of, batches, init_scale=scale or 1.0, enabled=scale is not None
+    )
 
 
 def test_a_scale_below_the_window_is_a_finding_of_both_commands_and_one_inside_it_is_well() -> None:
@@ -232,11 +263,16 @@ def test_a_scale_below_the_window_is_a_finding_of_both_commands_and_one_inside_i
     ):
         report = diagnose(**vars(small(factor, inputs, scale)))
         assert report.healthy is well, report
-        assert well or {finding.name for finding in report.of(Status.BAD)} & {"scale too low", "underflow"}
+        assert well or {finding.name for finding in report.of(Status.BAD)} & {
+            "scale too low",
+            "underflow",
+        }
         case = small(factor, inputs, scale)
         with watch(case.model, every=1 if inputs == 1.0 else 2) as w:
             for batch in case.batches:
                 case.step(batch)
         assert ("Nothing wrong was found" in str(w.report())) is well
         assert ("-> Scale the loss (GradScaler)" in str(w.report())) is not well
-        assert inputs == 1.0 or [f.name for f in w.report().findings] == ["scale too low"] * (not well)
+        assert inputs == 1.0 or [f.name for f in w.report().findings] == ["scale too low"] * (
+            not well
+        )

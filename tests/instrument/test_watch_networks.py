@@ -50,12 +50,20 @@ def mlp():
 
 
 def cnn():
-    layers = (nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(4 * 36, 3))
+    layers = (
+        nn.Conv2d(1, 4, 3),
+        nn.BatchNorm2d(4),
+        nn.ReLU(inplace=True),
+        nn.Flatten(),
+        nn.Linear(4 * 36, 3),
+    )
     return nn.Sequential(*layers)
 
 
 def transformer():
-    return nn.Sequential(nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1, batch_first=True), nn.Linear(8, 3))
+    return nn.Sequential(
+        nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1, batch_first=True), nn.Linear(8, 3)
+    )
 
 
 def gan():
@@ -67,7 +75,9 @@ def gan():
 def shared():
     """A frozen layer, and one that is called twice."""
     twice = nn.Linear(6, 6)
-    return nn.Sequential(nn.Linear(6, 6).requires_grad_(False), twice, nn.ReLU(), twice, nn.Linear(6, 3))
+    return nn.Sequential(
+        nn.Linear(6, 6).requires_grad_(False), twice, nn.ReLU(), twice, nn.Linear(6, 3)
+    )
 
 
 def numbers(tensor):
@@ -81,7 +91,9 @@ def counted(values):
     """The exponents of some numbers: numpy.frexp says 0.5 <= |x| / 2^e < 1."""
     finite = values[np.isfinite(values)]
     _, exponents = np.frexp(np.abs(finite[finite != 0]))
-    return Counter((exponents - 1).tolist()) + Counter(zero=int((finite == 0).sum()), bad=len(values) - len(finite))
+    return Counter((exponents - 1).tolist()) + Counter(
+        zero=int((finite == 0).sum()), bad=len(values) - len(finite)
+    )
 
 
 def tensors(output):
@@ -101,7 +113,9 @@ def brute_force(model, step, scale):  # one page, to be read at once
                 if not running:  # else it is a checkpoint that is run again
                     seen["activations"][name].update(counted(numbers(tensor)))
                 if tensor.requires_grad:
-                    tensor.register_hook(lambda g: arrived[name].update(counted(numbers(g) / scale)))
+                    tensor.register_hook(
+                        lambda g: arrived[name].update(counted(numbers(g) / scale))
+                    )
 
         return hook
 
@@ -149,7 +163,11 @@ def step_of(name, optimizers):
         halves = (slice(0, 4), slice(4, 8)) if name == "accumulation" else (slice(None),)
         for half in halves:
             output, target = model(inputs[half]), targets[half]
-            loss = cross_entropy(output, target) if target.dim() == 1 else mse_loss(relu(output), target)
+            loss = (
+                cross_entropy(output, target)
+                if target.dim() == 1
+                else mse_loss(relu(output), target)
+            )
             scaled = scaler.scale(loss)
             if running is not None:
                 running.append(True)
@@ -158,7 +176,9 @@ def step_of(name, optimizers):
                 running.clear()
         scaler.unscale_(sgd)
         for p in model.parameters():  # the scaler knows the optimizer's alone
-            if p.grad is not None and not any(p is q for group in sgd.param_groups for q in group["params"]):
+            if p.grad is not None and not any(
+                p is q for group in sgd.param_groups for q in group["params"]
+            ):
                 p.grad /= SCALE
         scaler.step(sgd)
         return sgd
@@ -219,4 +239,7 @@ def test_a_compiled_model_trains_as_ever_and_says_what_cannot_be_seen():
     assert "is compiled" in report.unseen[0]
     assert [step.step for step in report.watched] == [0, 1, 2]
     assert set(report.watched[1].histograms) == {"weights", "weight gradients", "updates"}
-    assert report.watched[1].histograms["weight gradients"].keys() == dict(mlp().named_parameters()).keys()
+    assert (
+        report.watched[1].histograms["weight gradients"].keys()
+        == dict(mlp().named_parameters()).keys()
+    )

@@ -36,17 +36,29 @@ def test_worked_example_of_a_report():
         "To do before the lab works: 1 of 2, marked ✗ bad.",
     ]
     report = Report((Finding("memory", Status.WARN, "1.5 GiB available", "close other programs"),))
-    assert (report.healthy, report.summary) == (True, "The lab works. Optional improvements: 1 of 1.")
+    assert (report.healthy, report.summary) == (
+        True,
+        "The lab works. Optional improvements: 1 of 1.",
+    )
     for status in (Status.WARN, Status.BAD):
         with pytest.raises(ValueError, match="has no remedy"):
             Finding("memory", status, "little")
     shown = Report((Finding("disk", Status.BAD, "<full>", "free & try"),))._repr_html_()
-    for words in ("&lt;full&gt;", "free &amp; try", "✗ bad", "var(--jp-error-color1"):  # not by colour alone
+    for words in (
+        "&lt;full&gt;",
+        "free &amp; try",
+        "✗ bad",
+        "var(--jp-error-color1",
+    ):  # not by colour alone
         assert words in shown
-    assert not re.search(r"background|color: (black|white|#)", shown)  # would vanish in one of the two themes
+    assert not re.search(
+        r"background|color: (black|white|#)", shown
+    )  # would vanish in one of the two themes
 
 
-def test_this_machine_is_ready_and_a_check_that_fails_is_a_finding_while_the_others_still_run(monkeypatch):
+def test_this_machine_is_ready_and_a_check_that_fails_is_a_finding_while_the_others_still_run(
+    monkeypatch,
+):
     """The machine that runs these tests has all that the lab needs, so nothing may be red."""
     report = check_machine()
     assert report.healthy, str(report)
@@ -64,11 +76,22 @@ def test_this_machine_is_ready_and_a_check_that_fails_is_a_finding_while_the_oth
 
 
 def test_python_memory_and_threads_by_what_was_measured():
-    for version, status in (((3, 10, 14), "bad"), ((3, 11, 0), "ok"), ((3, 13, 5), "ok"), ((3, 14, 0), "warn")):
+    for version, status in (
+        ((3, 10, 14), "bad"),
+        ((3, 11, 0), "ok"),
+        ((3, 13, 5), "ok"),
+        ((3, 14, 0), "warn"),
+    ):
         finding = check.python(version, "python3")
         assert finding.status == status
         assert finding.what == f"{'.'.join(map(str, version))} (python3)"
-    for free, status in ((None, "warn"), (GIB - 1, "bad"), (GIB, "warn"), (2 * GIB - 1, "warn"), (2 * GIB, "ok")):
+    for free, status in (
+        (None, "warn"),
+        (GIB - 1, "bad"),
+        (GIB, "warn"),
+        (2 * GIB - 1, "warn"),
+        (2 * GIB, "ok"),
+    ):
         assert check.memory(free).status == status, free
     for free, container, status in ((GIB // 2, 1, "bad"), (GIB, 1, "warn"), (3 * GIB, 4, "ok")):
         finding = check.memory(free, container * GIB)
@@ -77,7 +100,9 @@ def test_python_memory_and_threads_by_what_was_measured():
         assert ("give the container 2 GiB or more" in finding.remedy) == (status != "ok")
     hold(check.judge_threads(2, {1: 0.010, 64: 0.900}), Status.WARN, "OMP_NUM_THREADS=2")
     hold(check.judge_threads(8, {1: 0.010, 8: 0.002}), Status.OK, "LABKIT_THREADS=8")
-    assert check.judge_threads(1, {1: 0.010}).what.startswith("1 core; a tiny step takes 10.0 ms on 1 thread. ")
+    assert check.judge_threads(1, {1: 0.010}).what.startswith(
+        "1 core; a tiny step takes 10.0 ms on 1 thread. "
+    )
 
 
 def test_a_package_is_missing_too_old_or_well_by_numbers_not_by_text():
@@ -88,7 +113,9 @@ def test_a_package_is_missing_too_old_or_well_by_numbers_not_by_text():
     assert (numpy_.status, numpy_.what) == ("ok", "2.4.6")
     assert (anywidget_.status, anywidget_.what) == ("bad", "is not installed")
     for version, status in (("0.9.9", "bad"), ("0.9.13", "ok"), ("0.10", "ok"), ("1.0rc1", "ok")):
-        *_, finding = check.packages({"anywidget": "0.9.13"}, {"fp16-lab": "0.1.0", "anywidget": version}.get)
+        *_, finding = check.packages(
+            {"anywidget": "0.9.13"}, {"fp16-lab": "0.1.0", "anywidget": version}.get
+        )
         assert finding.status == status, version
     (finding,) = check.packages(None, lambda name: None)  # labkit itself is not installed
     hold(finding, Status.BAD, "pip install -e .")
@@ -97,7 +124,9 @@ def test_a_package_is_missing_too_old_or_well_by_numbers_not_by_text():
 def test_another_distribution_with_a_package_labkit_is_named(tmp_path, monkeypatch):
     assert not list(check.other_labkit(["fp16-lab", "fp16-lab"]))
     (tmp_path / "labkit-9.dist-info").mkdir()
-    (tmp_path / "labkit-9.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: labkit\nVersion: 9\n")
+    (tmp_path / "labkit-9.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: labkit\nVersion: 9\n"
+    )
     (tmp_path / "labkit-9.dist-info" / "top_level.txt").write_text("labkit\n")
     monkeypatch.syspath_prepend(tmp_path)
     (finding,) = (f for f in check.check_machine().findings if "another package" in f.what)
@@ -118,15 +147,21 @@ def test_front_ends_are_found_in_any_of_the_folders_and_a_missing_one_names_its_
     both = front_end.front_end([tmp_path / "environment", tmp_path / "user"])
     hold(both, Status.OK, "anywidget 0.11.0", "jupyterlab-manager 5.0.16")
     hosted = front_end.front_end([tmp_path], hosted=front_end.host({"COLAB_RELEASE_TAG": "x"}))
-    assert hosted.what.startswith("Colab shows"), "a host with a manager of its own needs no extension"
+    assert hosted.what.startswith("Colab shows"), (
+        "a host with a manager of its own needs no extension"
+    )
 
 
-def test_data_that_is_not_there_and_a_folder_that_cannot_be_written_or_has_little_space(monkeypatch, tmp_path):
+def test_data_that_is_not_there_and_a_folder_that_cannot_be_written_or_has_little_space(
+    monkeypatch, tmp_path
+):
     monkeypatch.setenv("LABKIT_DATA", str(tmp_path / "nowhere"))
     hold(check.data(), Status.BAD, str(tmp_path / "nowhere"))
     file = tmp_path / "a-file"
     file.touch()
-    hold(check.disk(file), Status.BAD, str(file))  # nobody, not even root, can make a file inside a file
+    hold(
+        check.disk(file), Status.BAD, str(file)
+    )  # nobody, not even root, can make a file inside a file
     monkeypatch.setattr(check.shutil, "disk_usage", lambda folder: SimpleNamespace(free=10 * 2**20))
     assert check.disk(tmp_path).status is Status.WARN
 
@@ -162,7 +197,9 @@ def test_what_a_machine_is_good_for():
         hold(check.good_for(report, mps), Status.OK, says)
 
 
-def test_a_container_says_its_limit_and_the_server_is_recognised_by_its_command(tmp_path, monkeypatch):
+def test_a_container_says_its_limit_and_the_server_is_recognised_by_its_command(
+    tmp_path, monkeypatch
+):
     assert system.container_memory(tmp_path) is None
     (tmp_path / "memory.max").write_text("max\n")
     assert system.container_memory(tmp_path) is None
@@ -176,7 +213,10 @@ def test_a_container_says_its_limit_and_the_server_is_recognised_by_its_command(
     assert system.server_prefix(tmp_path) is None
     monkeypatch.setenv("JPY_PARENT_PID", "77")
     (tmp_path / "77").mkdir()
-    for command, prefix in ((b"/srv/hub/bin/python3.12\0-m\0jupyterlab\0", Path("/srv/hub")), (b"jupyter-lab\0", None)):
+    for command, prefix in (
+        (b"/srv/hub/bin/python3.12\0-m\0jupyterlab\0", Path("/srv/hub")),
+        (b"jupyter-lab\0", None),
+    ):
         (tmp_path / "77" / "cmdline").write_bytes(command)
         assert system.server_prefix(tmp_path) == prefix
 
@@ -188,7 +228,11 @@ def test_a_front_end_that_was_switched_off_is_named_with_how_to_switch_it_on(tmp
     monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "config"))
     page = tmp_path / "config" / "labconfig" / "page_config.json"
     page.parent.mkdir(parents=True)
-    for on in ('{"disabledExtensions": {"anywidget": false}}', '{"disabledExtensions": ["anywidget"]}', "{"):
+    for on in (
+        '{"disabledExtensions": {"anywidget": false}}',
+        '{"disabledExtensions": ["anywidget"]}',
+        "{",
+    ):
         page.write_text(on)  # or what cannot be read
         assert front_end.front_end([tmp_path / "extensions"]).status is Status.OK, on
     page.write_text('{"disabledExtensions": {"anywidget": true}}')
@@ -202,25 +246,36 @@ def test_a_server_without_anywidget_is_named_with_its_own_cure(tmp_path, monkeyp
     monkeypatch.setattr("sys.prefix", str(kernel))
     for name in front_end.EXTENSIONS:
         extension(kernel / "share" / "jupyter" / "labextensions", name, "1.0")
-    extension(server / "share" / "jupyter" / "labextensions", "@jupyter-widgets/jupyterlab-manager", "5.0")
+    extension(
+        server / "share" / "jupyter" / "labextensions", "@jupyter-widgets/jupyterlab-manager", "5.0"
+    )
     folders = [kernel / "share" / "jupyter" / "labextensions"]
     assert front_end.front_end(folders).status is Status.OK
     finding = front_end.front_end(folders, server)
-    hold(finding, Status.BAD, f"no front end for anywidget in {server}, whose server shows this page")
-    assert re.search(r"hub.*python -m pip install --force-reinstall --no-deps anywidget`", finding.remedy)
+    hold(
+        finding, Status.BAD, f"no front end for anywidget in {server}, whose server shows this page"
+    )
+    assert re.search(
+        r"hub.*python -m pip install --force-reinstall --no-deps anywidget`", finding.remedy
+    )
     extension(tmp_path / "user", "anywidget", "0.9.21")
     shared = [*folders, tmp_path / "user"]  # a user's extensions
     assert front_end.front_end(shared, server).status is Status.OK
     monkeypatch.setattr(front_end, "extension_folders", list)
     monkeypatch.setattr(front_end, "host", lambda environment: None)
-    for started_by, reason in ((None, None), (tmp_path, "no front end for jupyterlab_widgets or anywidget")):
+    for started_by, reason in (
+        (None, None),
+        (tmp_path, "no front end for jupyterlab_widgets or anywidget"),
+    ):
         monkeypatch.setattr(front_end.system, "server_prefix", lambda it=started_by: it)
         found = front_end.why_not_shown()
         assert found is None if reason is None else reason in found.what
 
 
 def test_old_ipywidgets_by_the_requirements_that_pip_writes_down(monkeypatch):
-    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = tomllib.loads(
+        (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    )["project"]
     lines = [re.sub(r">=([\d.]+),<(\d)", r"<\2,>=\1", line) for line in project["dependencies"]]
     extras = [f'{line}; extra == "lab"' for line in project["optional-dependencies"]["lab"]]
     monkeypatch.setattr("importlib.metadata.requires", lambda _: lines + extras)
@@ -228,7 +283,9 @@ def test_old_ipywidgets_by_the_requirements_that_pip_writes_down(monkeypatch):
     assert asked["torch"] == "2.10"
     assert "jupyterlab" not in asked, "an extra is no requirement"
     for version, status in (("7.5.1", "bad"), ("7.7.1", "ok"), ("8.1.9", "ok")):
-        *_, finding = check.packages({"ipywidgets": asked["ipywidgets"]}, {"fp16-lab": "1", "ipywidgets": version}.get)
+        *_, finding = check.packages(
+            {"ipywidgets": asked["ipywidgets"]}, {"fp16-lab": "1", "ipywidgets": version}.get
+        )
         assert finding.status == status, version
 
 
@@ -238,7 +295,11 @@ def gpu(monkeypatch):
 
     def there_is(name, capability, driver="580.1"):
         properties = SimpleNamespace(
-            name=name, major=capability[0], minor=capability[1], total_memory=80 * GIB, multi_processor_count=132
+            name=name,
+            major=capability[0],
+            minor=capability[1],
+            total_memory=80 * GIB,
+            multi_processor_count=132,
         )
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
@@ -268,11 +329,26 @@ def test_generations_are_distinguished(gpu):
     for name, capability, has, spec in (
         ("Tesla V100-SXM2-16GB", (7, 0), "has Volta Tensor Cores for FP16", "V100"),
         ("Tesla T4", (7, 5), "has Turing Tensor Cores for FP16", "T4"),
-        ("NVIDIA A100-SXM4-40GB", (8, 0), "has Ampere Tensor Cores for FP16, BF16, TF32, FP64", "A100"),
-        ("NVIDIA GeForce RTX 4090", (8, 9), "has Ada Tensor Cores for FP16, BF16, TF32, E4M3, E5M2", "Ada"),
+        (
+            "NVIDIA A100-SXM4-40GB",
+            (8, 0),
+            "has Ampere Tensor Cores for FP16, BF16, TF32, FP64",
+            "A100",
+        ),
+        (
+            "NVIDIA GeForce RTX 4090",
+            (8, 9),
+            "has Ada Tensor Cores for FP16, BF16, TF32, E4M3, E5M2",
+            "Ada",
+        ),
         ("NVIDIA H200", (9, 0), "has Hopper", "H200"),
         ("NVIDIA B200", (10, 0), "has Blackwell", "B200"),
-        ("NVIDIA GeForce GTX 1660 Ti", (7, 5), "has no Tensor Cores, unlike most of its generation", None),
+        (
+            "NVIDIA GeForce GTX 1660 Ti",
+            (7, 5),
+            "has no Tensor Cores, unlike most of its generation",
+            None,
+        ),
         ("NVIDIA GeForce GTX 1080", (6, 1), "has no Tensor Cores (those came with 7.0)", None),
         ("NVIDIA Next", (15, 0), "is newer than the lab's table of Tensor Cores", None),
     ):
@@ -282,10 +358,15 @@ def test_generations_are_distinguished(gpu):
         assert report.spec == spec, name
 
 
-def test_a_gpu_without_tensor_cores_outside_of_the_table_or_without_nvidia_smi(gpu, monkeypatch, tmp_path):
+def test_a_gpu_without_tensor_cores_outside_of_the_table_or_without_nvidia_smi(
+    gpu, monkeypatch, tmp_path
+):
     gpu("NVIDIA GeForce GTX 1080", (6, 1))
     assert "gains little or nothing" in device_report().meaning
-    for name, capability, hip in (("AMD Instinct MI300X", (9, 4), "7.0"), ("NVIDIA Next", (15, 0), None)):
+    for name, capability, hip in (
+        ("AMD Instinct MI300X", (9, 4), "7.0"),
+        ("NVIDIA Next", (15, 0), None),
+    ):
         gpu(name, capability)
         monkeypatch.setattr(torch.version, "hip", hip)
         report = device_report()
@@ -296,20 +377,38 @@ def test_a_gpu_without_tensor_cores_outside_of_the_table_or_without_nvidia_smi(g
     version = tmp_path / "version"
     monkeypatch.setattr(system, "DRIVER", version)
     assert device_report().driver is None
-    version.write_text("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build\n")
+    version.write_text(
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build\n"
+    )
     assert device_report().driver == "580.95.05"
 
 
 def test_a_cpu_is_recognised_by_its_flags(monkeypatch):
     monkeypatch.setattr(torch.cpu, "get_capabilities", dict, raising=False)
     for flags, instructions, means in (
-        ("flags: fpu avx512_bf16 avx2", ("AVX512-BF16",), "and BF16 can multiply large matrices faster than FP32"),
-        ("flags: avx512_fp16 amx_bf16", ("AVX512-FP16", "AMX-BF16"), "and FP16 and BF16 can multiply"),
+        (
+            "flags: fpu avx512_bf16 avx2",
+            ("AVX512-BF16",),
+            "and BF16 can multiply large matrices faster than FP32",
+        ),
+        (
+            "flags: avx512_fp16 amx_bf16",
+            ("AVX512-FP16", "AMX-BF16"),
+            "and FP16 and BF16 can multiply",
+        ),
         ("flags: avx2 fma", (), "but no format is faster than FP32"),
-        ("Features: fp asimdhp bf16 sve", ("Arm BF16", "Arm FP16"), "and FP16 and BF16 can multiply"),
+        (
+            "Features: fp asimdhp bf16 sve",
+            ("Arm BF16", "Arm FP16"),
+            "and FP16 and BF16 can multiply",
+        ),
     ):
         name, words = flags.split(": ")
-        monkeypatch.setattr(system, "cpuinfo", lambda name=name, words=words: {"model name": "Some CPU", name: words})
+        monkeypatch.setattr(
+            system,
+            "cpuinfo",
+            lambda name=name, words=words: {"model name": "Some CPU", name: words},
+        )
         report = device_report("cpu")
         assert report.instructions == instructions, flags
         assert report.facts.startswith("Some CPU: ")
@@ -317,7 +416,9 @@ def test_a_cpu_is_recognised_by_its_flags(monkeypatch):
     monkeypatch.setattr(system, "cpuinfo", dict)
     told = {"avx512_bf16": True, "avx512_fp16": False, "cpu_name": "Some CPU"}
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: told, raising=False)
-    assert device_report("cpu").instructions == ("AVX512-BF16",), "what torch knows counts where there is no cpuinfo"
+    assert device_report("cpu").instructions == ("AVX512-BF16",), (
+        "what torch knows counts where there is no cpuinfo"
+    )
 
 
 def test_other_devices_are_refused_and_a_gpu_counts_only_with_programs_for_it(monkeypatch):
@@ -330,7 +431,11 @@ def test_other_devices_are_refused_and_a_gpu_counts_only_with_programs_for_it(mo
     for capability, built, runs in (
         ((8, 6), ["sm_80"], True),  # a program of the same generation, not newer
         ((8, 0), ["sm_86"], False),
-        ((7, 0), ["sm_75", "sm_80", "sm_90", "compute_120"], False),  # a V100 before torch for CUDA 13
+        (
+            (7, 0),
+            ["sm_75", "sm_80", "sm_90", "compute_120"],
+            False,
+        ),  # a V100 before torch for CUDA 13
         ((12, 0), ["sm_90", "compute_90"], True),  # translated for what came later
         ((10, 0), ["sm_100a"], True),
         ((9, 0), [], True),  # nobody says
@@ -341,7 +446,10 @@ def test_other_devices_are_refused_and_a_gpu_counts_only_with_programs_for_it(mo
 def notebook(shown: list[str], state: dict[str, Any]) -> dict[str, Any]:
     outputs = [{"output_type": "display_data", "data": {VIEW: {"model_id": id}}} for id in shown]
     cells = [{"cell_type": "markdown", "source": "text"}, {"cell_type": "code", "outputs": outputs}]
-    return {"type": "notebook", "content": {"cells": cells, "metadata": {"widgets": {STATES: {"state": state}}}}}
+    return {
+        "type": "notebook",
+        "content": {"cells": cells, "metadata": {"widgets": {STATES: {"state": state}}}},
+    }
 
 
 def saved(model: dict[str, Any]) -> set[str]:

@@ -21,7 +21,12 @@ def test_worked_example_attention_is_made_of_matrix_products() -> None:
 
 def test_the_body_computes_the_same() -> None:
     x = torch.randn(3, 8)
-    for func, args in ((F.relu, (x,)), (F.normalize, (x,)), (F.softmax, (x, -1)), (F.layer_norm, (x, (8,)))):
+    for func, args in (
+        (F.relu, (x,)),
+        (F.normalize, (x,)),
+        (F.softmax, (x, -1)),
+        (F.layer_norm, (x, (8,))),
+    ):
         assert is_composite(func)
         assert torch.equal(body_of(func)(*args), func(*args))
     assert not is_composite(torch.Tensor.unflatten)

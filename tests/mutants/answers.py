@@ -32,7 +32,12 @@ SECONDS = 0.5  # of CPU for all calls of one fault: more is an endless loop
 
 def function_in(sources: list[str], exercise: Exercise) -> Answer | None:
     """Run a program, and return the answer that it defines; None where it does not get there."""
-    names: dict[str, Any] = {**PRELUDE, **exercise.provides, "check": lambda *_: None, "__name__": "__main__"}
+    names: dict[str, Any] = {
+        **PRELUDE,
+        **exercise.provides,
+        "check": lambda *_: None,
+        "__name__": "__main__",
+    }
     try:
         for source in sources:
             exec(source, names)
@@ -96,7 +101,11 @@ def judged(paper: CaseSet) -> tuple[int, list[str]]:
 def unexplained(exercise: Exercise, equal: list[str]) -> list[str]:
     """Return those of the equal faults that have no reason; one for "call dropped" is one for each call that is."""
     reasons = tuple(EQUAL.get(exercise.id, {}))
-    return [name for name in equal if not any(name == why or name.startswith(f"{why}: ") for why in reasons)]
+    return [
+        name
+        for name in equal
+        if not any(name == why or name.startswith(f"{why}: ") for why in reasons)
+    ]
 
 
 def row(exercise_id: str, seed: int) -> tuple[str, list[str]]:
@@ -104,14 +113,21 @@ def row(exercise_id: str, seed: int) -> tuple[str, list[str]]:
     exercise = EXERCISES[exercise_id]
     count, equal = judged(grading_cases(exercise, seed))
     wrong = unexplained(exercise, equal)
-    return f"{exercise_id:24}{count:5} faults, {len(equal):2} of them equal, {len(wrong)} unexplained", wrong
+    return (
+        f"{exercise_id:24}{count:5} faults, {len(equal):2} of them equal, {len(wrong)} unexplained",
+        wrong,
+    )
 
 
 def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    arguments.add_argument("words", nargs="*", help="only exercises whose name has one of these words")
+    arguments.add_argument(
+        "words", nargs="*", help="only exercises whose name has one of these words"
+    )
     arguments.add_argument("--processes", type=int, default=2)
-    arguments.add_argument("--seed", type=int, default=1, help="of the calls that are asked beside the notebook's")
+    arguments.add_argument(
+        "--seed", type=int, default=1, help="of the calls that are asked beside the notebook's"
+    )
     chosen = arguments.parse_args()
     ids = [id for id in EXERCISES if not id.startswith(TRAINS)]
     some = [id for id in ids if not chosen.words or any(word in id for word in chosen.words)]

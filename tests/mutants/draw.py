@@ -19,7 +19,14 @@ COMPARED = {
     ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "==",
     ast.Is: "is not", ast.IsNot: "is", ast.In: "not in", ast.NotIn: "in",
 }  # fmt: skip
-COMPUTED = {ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Div: "*", ast.FloorDiv: "*", ast.Pow: "*"}
+COMPUTED = {
+    ast.Add: "-",
+    ast.Sub: "+",
+    ast.Mult: "/",
+    ast.Div: "*",
+    ast.FloorDiv: "*",
+    ast.Pow: "*",
+}
 
 
 def spans(tree: ast.Module, source: str) -> Iterator[tuple[Any, str]]:
@@ -43,7 +50,9 @@ def spans(tree: ast.Module, source: str) -> Iterator[tuple[Any, str]]:
                 yield node, str(not node.value)
             case ast.Constant(value=int() | float()):
                 yield node, f"({node.value!r} + 1)"
-            case ast.If(test=test) | ast.IfExp(test=test) if not isinstance(test, ast.Compare | ast.BoolOp):
+            case ast.If(test=test) | ast.IfExp(test=test) if not isinstance(
+                test, ast.Compare | ast.BoolOp
+            ):
                 yield test, f"(not ({text(test)}))"
             case ast.Expr(value=ast.Call()):
                 yield node, "pass"
@@ -82,7 +91,11 @@ def main() -> None:
     for path in paths:
         files = sorted((ROOT / path).rglob("*.py")) if (ROOT / path).is_dir() else [ROOT / path]
         sources = {file: file.read_text(encoding="utf-8") for file in files}
-        choices[path] = [(file, text, *span) for file, text in sources.items() for span in spans(ast.parse(text), text)]
+        choices[path] = [
+            (file, text, *span)
+            for file, text in sources.items()
+            for span in spans(ast.parse(text), text)
+        ]
     while len(drawn) < int(count):
         path = paths[len(drawn) % len(paths)]
         file, source, node, becomes = generator.choice(choices[path])
@@ -91,7 +104,9 @@ def main() -> None:
             continue
         drawn.add((str(file), changed))
         name = file.relative_to(ROOT).as_posix()
-        print(f"[[fault]]\nname = 'drawn {seed}.{len(drawn)}: {name}:{node.lineno}'\nfile = '{name}'")
+        print(
+            f"[[fault]]\nname = 'drawn {seed}.{len(drawn)}: {name}:{node.lineno}'\nfile = '{name}'"
+        )
         print(f"was = '''\n{was}'''\nbecomes = '''\n{changed}'''\ntests = ['{mirrored(path)}']\n")
 
 

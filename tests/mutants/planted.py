@@ -44,15 +44,23 @@ DROPPED = {"float", "half", "abs", "bool", "clone", "round"}
 def in_code(source: str) -> Iterator[tuple[str, str]]:
     """Yield (what is changed, the changed source) for every place of every function in a source."""
     tree = ast.parse(source)
-    tree.body = [statement for statement in tree.body if not isinstance(statement, ast.Expr)]  # not the check
+    tree.body = [
+        statement for statement in tree.body if not isinstance(statement, ast.Expr)
+    ]  # not the check
     for parent in list(ast.walk(tree)):
         for field, value in list(ast.iter_fields(parent)):
             nodes = value if isinstance(value, list) else [value]
             for place, node in enumerate(nodes):
                 if not isinstance(node, ast.AST):
                     continue
-                where = "" if isinstance(node, (ast.FunctionDef, ast.For)) else f": {_text(node)[:60]}"
-                for label, instead in (*_of_operators(node), *_of_values(node), *_of_statements(node)):
+                where = (
+                    "" if isinstance(node, (ast.FunctionDef, ast.For)) else f": {_text(node)[:60]}"
+                )
+                for label, instead in (
+                    *_of_operators(node),
+                    *_of_values(node),
+                    *_of_statements(node),
+                ):
                     changed = [*nodes[:place], instead, *nodes[place + 1 :]]
                     setattr(parent, field, changed if isinstance(value, list) else instead)
                     yield label + where, _text(tree)
@@ -71,7 +79,9 @@ def _of_operators(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
             for i, op in enumerate(ops):
                 for new in COMPARED[type(op)]:
                     yield f"compare {i} {new.__name__}", other(ops=[*ops[:i], new(), *ops[i + 1 :]])
-        case ast.BinOp(op=op, left=left, right=right) if not isinstance(getattr(left, "value", None), str):
+        case ast.BinOp(op=op, left=left, right=right) if not isinstance(
+            getattr(left, "value", None), str
+        ):
             yield f"compute {COMPUTED[type(op)].__name__}", other(op=COMPUTED[type(op)]())
             if isinstance(op, ONE_WAY):
                 yield "exchange", other(left=right, right=left)
@@ -92,7 +102,10 @@ def _of_values(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
         case ast.Constant(value=bool(value)):
             yield "opposite", ast.Constant(not value)
         case ast.Constant(value=int(value)):
-            yield from (("one more", ast.Constant(value + 1)), ("one less", ast.Constant(value - 1)))
+            yield from (
+                ("one more", ast.Constant(value + 1)),
+                ("one less", ast.Constant(value - 1)),
+            )
         case ast.Constant(value=float(value)):
             yield "one more", ast.Constant(value + 1)
             yield "an ulp more", ast.Constant(math.nextafter(value, math.inf))
@@ -101,13 +114,18 @@ def _of_values(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
             yield from ((f"name {new}", other(id=new)) for new in NAMED[name])
         case ast.Attribute(attr=name) if name in NAMED:
             yield from ((f"name {new}", other(attr=new)) for new in NAMED[name])
-        case ast.Call(func=ast.Attribute(attr=name, value=owner), args=arguments) if name in DROPPED:
+        case ast.Call(func=ast.Attribute(attr=name, value=owner), args=arguments) if (
+            name in DROPPED
+        ):
             yield "call dropped", arguments[0] if arguments else owner
         case ast.Call(func=ast.Name(id=name), args=[argument]) if name in DROPPED:
             yield "call dropped", argument
         case ast.Call(func=ast.Attribute(attr="sum" | "mean" as name, value=owner), args=arguments):
             if not isinstance(owner, ast.Name) or (name == "sum" and owner.id != "statistics"):
-                yield "add up in FP16", other(func=ast.Name("_half_sum"), args=[owner, ast.Constant(name), *arguments])
+                yield (
+                    "add up in FP16",
+                    other(func=ast.Name("_half_sum"), args=[owner, ast.Constant(name), *arguments]),
+                )
         case ast.Tuple(elts=[first, second, *rest], ctx=ast.Load()):
             yield "exchange the first two", other(elts=[second, first, *rest])
 
@@ -127,7 +145,10 @@ def _of_statements(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
                 if after and not isinstance(after[0], ast.Return):
                     yield f"swap statements {i}", other(body=[*before, after[0], here, *after[1:]])
         case ast.For(body=[_, _, *_] as body):
-            yield from ((f"drop statement {i}", other(body=body[:i] + body[i + 1 :])) for i in range(len(body)))
+            yield from (
+                (f"drop statement {i}", other(body=body[:i] + body[i + 1 :]))
+                for i in range(len(body))
+            )
 
 
 def _other(node: ast.AST, **fields: object) -> ast.AST:
@@ -136,7 +157,9 @@ def _other(node: ast.AST, **fields: object) -> ast.AST:
     return changed
 
 
-def _half_sum(values: torch.Tensor, how: str, dim: int | None = None, keepdim: bool = False) -> torch.Tensor:
+def _half_sum(
+    values: torch.Tensor, how: str, dim: int | None = None, keepdim: bool = False
+) -> torch.Tensor:
     """Return a sum or mean over a dimension, or over all, with an FP16 accumulator."""
     rows = values.reshape(-1) if dim is None else values.movedim(dim, 0)
     total = torch.zeros(rows.shape[1:]).half()
@@ -150,7 +173,9 @@ def _half_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.stack([_half_sum(row[:, None] * b, "sum", 0) for row in a])
 
 
-PRELUDE: dict[str, object] = {function.__name__: function for function in (_half_sum, _half_product)}
+PRELUDE: dict[str, object] = {
+    function.__name__: function for function in (_half_sum, _half_product)
+}
 PRELUDE["reversed_range"] = lambda *a: reversed(range(*a))
 
 
@@ -173,7 +198,13 @@ def _each(change: Change, *kinds: type) -> Change:
 def _other_dtype(tensor: Any) -> Any:
     if isinstance(tensor, np.generic):
         return np.float32(tensor).item()
-    return tensor.float() if tensor.dtype == torch.float16 else tensor.half() if tensor.is_floating_point() else tensor
+    return (
+        tensor.float()
+        if tensor.dtype == torch.float16
+        else tensor.half()
+        if tensor.is_floating_point()
+        else tensor
+    )
 
 
 def _only(index: int) -> Change:
@@ -215,11 +246,17 @@ OUT: dict[str, Change] = {
 }
 
 
-def _where(kind: Callable[[torch.Tensor], torch.Tensor], instead: Callable[[torch.Tensor], torch.Tensor]) -> Change:
+def _where(
+    kind: Callable[[torch.Tensor], torch.Tensor], instead: Callable[[torch.Tensor], torch.Tensor]
+) -> Change:
     """Return a change of each element of this kind, in floating-point tensors and numbers wherever they stand."""
 
     def of_one(value: Any) -> Any:
-        x = value if isinstance(value, torch.Tensor) else torch.tensor(float(value), dtype=torch.float64)
+        x = (
+            value
+            if isinstance(value, torch.Tensor)
+            else torch.tensor(float(value), dtype=torch.float64)
+        )
         if not x.is_floating_point():
             return value
         x = torch.where(kind(x), instead(x), x)
@@ -232,10 +269,14 @@ IN: dict[str, Change] = {
     "NaN taken for 0": _where(torch.isnan, torch.zeros_like),
     "inf taken for a number": _where(torch.isinf, torch.ones_like),
     "-inf taken for inf": _where(torch.isneginf, torch.abs),
-    "FP16's subnormals flushed": _where(lambda x: (x.abs() < 2.0**-14) & (x != 0), torch.zeros_like),
+    "FP16's subnormals flushed": _where(
+        lambda x: (x.abs() < 2.0**-14) & (x != 0), torch.zeros_like
+    ),
     "what FP16 loses flushed": _where(lambda x: (x.abs() <= 2.0**-25) & (x != 0), torch.zeros_like),
     "the sign ignored": _where(torch.signbit, torch.abs),
-    "tensors cut to FP16": _each(lambda x: x.half().to(x.dtype) if x.is_floating_point() else x, torch.Tensor),
+    "tensors cut to FP16": _each(
+        lambda x: x.half().to(x.dtype) if x.is_floating_point() else x, torch.Tensor
+    ),
 }
 
 
@@ -261,10 +302,20 @@ class Faulty:
 
 def around(right: Answer, may_change: tuple[bool, ...]) -> Iterator[tuple[str, Faulty]]:
     """Yield (what is changed, the answer with that fault); `may_change` says which arguments an answer may change."""
-    yield from ((f"out: {name}", Faulty(right, partial(_changed_out, change))) for name, change in OUT.items())
-    yield from ((f"in: {name}", Faulty(right, partial(_changed_in, change))) for name, change in IN.items())
-    yield from ((f"fails at length {n}", Faulty(right, partial(_failing_at_length, n))) for n in (0, 1))
-    yield from ((f"returns {x} at once", Faulty(right, partial(_returned_early, x))) for x in (0.0, math.inf))
+    yield from (
+        (f"out: {name}", Faulty(right, partial(_changed_out, change)))
+        for name, change in OUT.items()
+    )
+    yield from (
+        (f"in: {name}", Faulty(right, partial(_changed_in, change))) for name, change in IN.items()
+    )
+    yield from (
+        (f"fails at length {n}", Faulty(right, partial(_failing_at_length, n))) for n in (0, 1)
+    )
+    yield from (
+        (f"returns {x} at once", Faulty(right, partial(_returned_early, x)))
+        for x in (0.0, math.inf)
+    )
     yield "arguments changed in place", Faulty(right, partial(_spoiling, may_change))
 
 
@@ -280,7 +331,9 @@ def _changed_in(change: Change, right: Answer, arguments: tuple[Any, ...]) -> tu
     return right(*changed), met
 
 
-def _failing_at_length(length: int, right: Answer, arguments: tuple[Any, ...]) -> tuple[object, bool]:
+def _failing_at_length(
+    length: int, right: Answer, arguments: tuple[Any, ...]
+) -> tuple[object, bool]:
     if any(length in _lengths(argument) for argument in arguments):
         raise IndexError("out of range")
     return right(*arguments), False
@@ -289,7 +342,9 @@ def _failing_at_length(length: int, right: Answer, arguments: tuple[Any, ...]) -
 def _lengths(value: Any) -> Iterator[int]:
     if isinstance(value, (torch.Tensor, np.ndarray)):
         yield from value.shape
-    elif isinstance(value, (list, dict)) or (isinstance(value, tuple) and not hasattr(value, "_fields")):
+    elif isinstance(value, (list, dict)) or (
+        isinstance(value, tuple) and not hasattr(value, "_fields")
+    ):
         yield len(value)
         for item in value.values() if isinstance(value, dict) else value:
             yield from _lengths(item)
@@ -299,13 +354,21 @@ def _returned_early(value: float, right: Answer, arguments: tuple[Any, ...]) -> 
     """Hand the first argument back where it is this number all over."""
     first = arguments[0]
     is_number = isinstance(first, (int, float, np.generic)) and not isinstance(first, bool)
-    elements = first.reshape(-1).tolist() if isinstance(first, torch.Tensor) else [float(first)] if is_number else []
+    elements = (
+        first.reshape(-1).tolist()
+        if isinstance(first, torch.Tensor)
+        else [float(first)]
+        if is_number
+        else []
+    )
     if elements and all(abs(x) == value for x in elements):
         return first, True
     return right(*arguments), False
 
 
-def _spoiling(may_change: tuple[bool, ...], right: Answer, arguments: tuple[Any, ...]) -> tuple[object, bool]:
+def _spoiling(
+    may_change: tuple[bool, ...], right: Answer, arguments: tuple[Any, ...]
+) -> tuple[object, bool]:
     """Answer rightly, and spoil the arguments that may not be changed."""
     answer = right(*copy.deepcopy(arguments))
     asked = [argument for argument, may in zip(arguments, may_change, strict=True) if not may]

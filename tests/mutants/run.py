@@ -41,7 +41,9 @@ class Fault:
     def planted(self, source: str) -> str:
         """Return a source text with the fault in it; its place must occur exactly once."""
         if source.count(self.was) != 1:
-            raise ValueError(f"its text occurs {source.count(self.was)} times in {self.file}: {self.was!r}")
+            raise ValueError(
+                f"its text occurs {source.count(self.was)} times in {self.file}: {self.was!r}"
+            )
         return source.replace(self.was, self.becomes)
 
 
@@ -54,8 +56,15 @@ def copied(folder: Path) -> Path:
     """Copy what the tests need into a folder; what is only read is linked."""
     for name in COPIED:
         source, ignore = ROOT / name, shutil.ignore_patterns("__pycache__")
-        shutil.copytree(source, folder / name, ignore=ignore) if source.is_dir() else shutil.copy(source, folder)
-    for name in ("data", "docs", "notebooks", "CONTRIBUTING.md"):  # by which labkit knows a checkout
+        shutil.copytree(source, folder / name, ignore=ignore) if source.is_dir() else shutil.copy(
+            source, folder
+        )
+    for name in (
+        "data",
+        "docs",
+        "notebooks",
+        "CONTRIBUTING.md",
+    ):  # by which labkit knows a checkout
         (folder / name).symlink_to(ROOT / name)
     return folder
 
@@ -64,8 +73,20 @@ def run_tests(folder: Path, tests: tuple[str, ...]) -> tuple[int, str]:
     """Run some tests on the copy in a folder; return pytest's exit status and what it said."""
     # No bytecode: a file that was replaced within a second and has the same length would be taken for the old one.
     here = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
-    call = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", *tests]
-    done = subprocess.run(call, cwd=folder, env=here, capture_output=True, text=True, timeout=TOO_LONG)
+    call = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "--no-header",
+        "-p",
+        "no:cacheprovider",
+        *tests,
+    ]
+    done = subprocess.run(
+        call, cwd=folder, env=here, capture_output=True, text=True, timeout=TOO_LONG
+    )
     return done.returncode, done.stdout + done.stderr
 
 
@@ -79,7 +100,11 @@ def tried(fault: Fault, folders: SimpleQueue[Path]) -> tuple[str, str]:
     try:
         (folder / fault.file).write_text(fault.planted(source), encoding="utf-8")
         status, said = run_tests(folder, fault.tests)
-        failed = [line.split(" - ")[0].split("::", 1)[-1] for line in said.splitlines() if line.startswith("FAILED ")]
+        failed = [
+            line.split(" - ")[0].split("::", 1)[-1]
+            for line in said.splitlines()
+            if line.startswith("FAILED ")
+        ]
         if status == 0:
             wrong = "SURVIVED: no test noticed it"
         elif not failed:
@@ -99,19 +124,29 @@ def tried(fault: Fault, folders: SimpleQueue[Path]) -> tuple[str, str]:
 
 def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    arguments.add_argument("words", nargs="*", help="only faults whose name or file has one of these words")
+    arguments.add_argument(
+        "words", nargs="*", help="only faults whose name or file has one of these words"
+    )
     arguments.add_argument("--processes", type=int, default=2)
     chosen = arguments.parse_args()
-    some = [f for f in faults() if not chosen.words or any(word in f.name + f.file for word in chosen.words)]
+    some = [
+        f
+        for f in faults()
+        if not chosen.words or any(word in f.name + f.file for word in chosen.words)
+    ]
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as scratch:
         folders: SimpleQueue[Path] = SimpleQueue()
         for number in range(chosen.processes):
             folders.put(copied(Path(scratch) / str(number)))
         whole = copied(Path(scratch) / "whole")
-        status, said = run_tests(whole, tuple(sorted({test for fault in some for test in fault.tests})))
+        status, said = run_tests(
+            whole, tuple(sorted({test for fault in some for test in fault.tests}))
+        )
         if status:
-            print(f"The tests must pass before a fault is planted, and they do not:\n{said[-3000:]}")
+            print(
+                f"The tests must pass before a fault is planted, and they do not:\n{said[-3000:]}"
+            )
             return 1
         print(f"without a fault: {said.splitlines()[-1]}", flush=True)
         survived = 0
@@ -119,7 +154,9 @@ def main() -> int:
             for line, wrong in pool.map(partial(tried, folders=folders), some):
                 survived += bool(wrong)
                 print(line, flush=True)
-    print(f"{len(some) - survived} of {len(some)} faults noticed, {time.perf_counter() - began:.0f} s")
+    print(
+        f"{len(some) - survived} of {len(some)} faults noticed, {time.perf_counter() - began:.0f} s"
+    )
     return 1 if survived else 0
 
 

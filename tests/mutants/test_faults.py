@@ -47,7 +47,11 @@ def test_every_reason_is_of_a_fault_that_is_planted() -> None:
     for id, reasons in EQUAL.items():
         own = program_of(cells_of(EXERCISES[id].lesson), EXERCISES[id])[-1]
         names = [*around_one, *(name for name, _ in in_code(own))]
-        left_over = [why for why in reasons if not any(name == why or name.startswith(f"{why}: ") for name in names)]
+        left_over = [
+            why
+            for why in reasons
+            if not any(name == why or name.startswith(f"{why}: ") for name in names)
+        ]
         assert left_over == [], id
 
 

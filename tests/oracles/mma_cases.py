@@ -28,24 +28,36 @@ def values_of(format: Format) -> np.ndarray:
     if format.bits <= 16:
         values = decode(np.arange(format.codes, dtype=format.code_dtype), format)
     else:
-        exponents = np.arange(format.emin - format.significand_bits, format.emax + 1).astype(np.intc)
+        exponents = np.arange(format.emin - format.significand_bits, format.emax + 1).astype(
+            np.intc
+        )
         significands = np.random.default_rng(0).uniform(1, 2, (64, len(exponents)))
         values = round_to(np.ldexp(significands, exponents), format).ravel()
         values = np.concatenate([values, -values, [0.0, -0.0]])
     return values[np.isfinite(values)]
 
 
-def gaussian(row: MmaSpec, result: Format, rng: np.random.Generator, shape: tuple[int, int]) -> Cases:
+def gaussian(
+    row: MmaSpec, result: Format, rng: np.random.Generator, shape: tuple[int, int]
+) -> Cases:
     return rng.normal(size=shape), rng.normal(size=shape), rng.normal(size=shape[0])
 
 
-def any_code(row: MmaSpec, result: Format, rng: np.random.Generator, shape: tuple[int, int]) -> Cases:
+def any_code(
+    row: MmaSpec, result: Format, rng: np.random.Generator, shape: tuple[int, int]
+) -> Cases:
     every, count = values_of(row.operands), shape[0]
-    c = rng.choice(values_of(FP16), count) if result == FP16 else np.ldexp(1.5, rng.integers(-160, 127, count))
+    c = (
+        rng.choice(values_of(FP16), count)
+        if result == FP16
+        else np.ldexp(1.5, rng.integers(-160, 127, count))
+    )
     return rng.choice(every, shape), rng.choice(every, shape), c * rng.choice([-1, 0, 1], count)
 
 
-def around_the_cut(row: MmaSpec, result: Format, rng: np.random.Generator, shape: tuple[int, int]) -> Cases:
+def around_the_cut(
+    row: MmaSpec, result: Format, rng: np.random.Generator, shape: tuple[int, int]
+) -> Cases:
     """One large term; the others stand around the last bit that is kept beside it."""
     count, format = shape[0], row.operands
     power = -(row.fraction_bits + rng.integers(-12, 4, shape))
@@ -56,12 +68,18 @@ def around_the_cut(row: MmaSpec, result: Format, rng: np.random.Generator, shape
     return a, b, np.where(rng.random(count) < 0.5, 1.0, 0.0) * rng.choice([1, -1, 1.9999999], count)
 
 
-def cancelled_at_the_cut(row: MmaSpec, result: Format, rng: np.random.Generator, shape: tuple[int, int]) -> Cases:
+def cancelled_at_the_cut(
+    row: MmaSpec, result: Format, rng: np.random.Generator, shape: tuple[int, int]
+) -> Cases:
     """A large pair that cancels, and in its block a small term at the edge of what is kept: its last bits come out."""
     (count, _), format = shape, row.operands
     a, b, every = np.zeros(shape), np.zeros(shape), np.arange(count)
-    places = rng.permuted(np.tile(np.arange(row.block_length), (count, 1)), axis=1) + row.block_length
-    large = rng.integers(max(2 * format.emin + row.fraction_bits - 8, -100), min(2 * format.emax - 1, 100), count)
+    places = (
+        rng.permuted(np.tile(np.arange(row.block_length), (count, 1)), axis=1) + row.block_length
+    )
+    large = rng.integers(
+        max(2 * format.emin + row.fraction_bits - 8, -100), min(2 * format.emax - 1, 100), count
+    )
     small = large - row.fraction_bits + rng.integers(-3, 12, count)
     x, y = _factors(large, format, rng)
     for place, first in ((0, x), (1, -x)):
@@ -74,37 +92,67 @@ def _factors(power: np.ndarray, format: Format, rng: np.random.Generator) -> lis
     """Two values of a format whose exponents add up to a power, as far as the format goes."""
     high = np.clip(power // 2, format.emin, format.emax)
     low = np.clip(power - high, format.emin, format.emax)
-    return [round_to(np.ldexp(rng.uniform(1, 2, len(power)), exponent), format) for exponent in (high, low)]
+    return [
+        round_to(np.ldexp(rng.uniform(1, 2, len(power)), exponent), format)
+        for exponent in (high, low)
+    ]
 
 
-def unnormalised(row: MmaSpec, result: Format, rng: np.random.Generator, shape: tuple[int, int]) -> Cases:
+def unnormalised(
+    row: MmaSpec, result: Format, rng: np.random.Generator, shape: tuple[int, int]
+) -> Cases:
     """Significands near 2: products near 4 stay as they are, beside terms at the edge of what is kept."""
     a, b = rng.uniform(1.5, 2, shape), rng.uniform(1.5, 2, shape)
     small, down = rng.random(shape) < 0.5, -(row.fraction_bits // 2)
-    return np.where(small, np.ldexp(a, down), a), np.where(small, np.ldexp(b, down), -b), np.ones(shape[0])
+    return (
+        np.where(small, np.ldexp(a, down), a),
+        np.where(small, np.ldexp(b, down), -b),
+        np.ones(shape[0]),
+    )
 
 
 def ends(row: MmaSpec, result: Format, rng: np.random.Generator, shape: tuple[int, int]) -> Cases:
     """The largest and smallest numbers there are, and zeros of both signs."""
     format = row.operands
-    far = [format.max, -format.max, format.smallest_normal, format.smallest_subnormal, -format.smallest_subnormal]
+    far = [
+        format.max,
+        -format.max,
+        format.smallest_normal,
+        format.smallest_subnormal,
+        -format.smallest_subnormal,
+    ]
     near = [result.max, -result.max, result.smallest_subnormal, -result.smallest_normal, 0.0, -0.0]
-    a, b = rng.choice([*far, 1.0, 0.0, -0.0], shape), rng.choice([*far, 1.0, -1.0, 0.5, -0.0], shape)
+    a, b = (
+        rng.choice([*far, 1.0, 0.0, -0.0], shape),
+        rng.choice([*far, 1.0, -1.0, 0.5, -0.0], shape),
+    )
     return a, b, rng.choice(near, shape[0])
 
 
-def subnormal_results(row: MmaSpec, result: Format, rng: np.random.Generator, shape: tuple[int, int]) -> Cases:
+def subnormal_results(
+    row: MmaSpec, result: Format, rng: np.random.Generator, shape: tuple[int, int]
+) -> Cases:
     smallest = max(np.log2(row.operands.smallest_subnormal), np.log2(result.smallest_subnormal)) / 2
     a, b = (np.exp2(rng.uniform(smallest - 4, smallest + 8, shape)) for _ in range(2))
-    return a * rng.choice([-1, 1], shape), b, rng.choice([0, 1, -3, 5], shape[0]) * result.smallest_subnormal
+    return (
+        a * rng.choice([-1, 1], shape),
+        b,
+        rng.choice([0, 1, -3, 5], shape[0]) * result.smallest_subnormal,
+    )
 
 
-def specials(row: MmaSpec, result: Format, rng: np.random.Generator, shape: tuple[int, int]) -> Cases:
+def specials(
+    row: MmaSpec, result: Format, rng: np.random.Generator, shape: tuple[int, int]
+) -> Cases:
     """Now and then an infinity or a NaN, sometimes beside a zero."""
     a, b, c = gaussian(row, result, rng, shape)
     found = [math.nan] if row.operands == E4M3 else [math.inf, -math.inf, math.nan]
     at = rng.random(shape) < 0.03
-    return np.where(at, rng.choice(found, shape), a), np.where(at & (rng.random(shape) < 0.3), 0.0, b), c
+    return (
+        np.where(at, rng.choice(found, shape), a),
+        np.where(at & (rng.random(shape) < 0.3), 0.0, b),
+        c,
+    )
 
 
 MAKERS = (

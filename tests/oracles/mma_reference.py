@@ -60,7 +60,9 @@ def block(
     largest = max([exponent for value, exponent in terms if value], default=-126)
     largest = max(largest, -126)  # a zero C has the exponent of FP32's zero
     unit = 1 << (GRID + largest - fraction_bits)
-    total = sum(abs(value) // unit * (1 if value >= 0 else -1) for value, _ in terms) * unit  # the rest is cut off
+    total = (
+        sum(abs(value) // unit * (1 if value >= 0 else -1) for value, _ in terms) * unit
+    )  # the rest is cut off
     return to_format(total, result, result_bits, nearest=result == "FP16")  # FP32 truncates
 
 
@@ -72,7 +74,9 @@ def to_format(total: int, result: str, bits: int = 52, nearest: bool = True) -> 
     if nearest:
         units += 2 * rest + units % 2 > place
     size = units * place
-    magnitude = math.inf if size > LARGEST[result] << GRID else size / (1 << GRID)  # int / int is correctly rounded
+    magnitude = (
+        math.inf if size > LARGEST[result] << GRID else size / (1 << GRID)
+    )  # int / int is correctly rounded
     return -magnitude if total < 0 else magnitude
 
 
@@ -80,7 +84,13 @@ def special_sum(a: Sequence[float], b: Sequence[float], c: float) -> float | Non
     """What IEEE 754 makes of infinities and NaN; None if all is finite."""
     if all(math.isfinite(value) for value in (*a, *b, c)):
         return None
-    terms = [*(0.0 if math.isfinite(x) and math.isfinite(y) else x * y for x, y in zip(a, b, strict=True)), c]
+    terms = [
+        *(
+            0.0 if math.isfinite(x) and math.isfinite(y) else x * y
+            for x, y in zip(a, b, strict=True)
+        ),
+        c,
+    ]
     signs = {math.copysign(1.0, term) for term in terms if math.isinf(term)}
     if any(math.isnan(term) for term in terms) or len(signs) == 2:
         return math.nan

@@ -21,7 +21,11 @@ class _Watch(TorchDispatchMode):
         aliases = [returned.alias_info for returned in func._schema.returns]
         is_view = any(alias is not None and not alias.is_write for alias in aliases)
         if not is_view and not name.startswith("empty"):
-            sizes = [leaf.numel() for leaf in tree_leaves((args, kwargs, result)) if isinstance(leaf, torch.Tensor)]
+            sizes = [
+                leaf.numel()
+                for leaf in tree_leaves((args, kwargs, result))
+                if isinstance(leaf, torch.Tensor)
+            ]
             self.largest[name] = max([self.largest.get(name, 0), *sizes])
         return result
 

@@ -27,7 +27,9 @@ def test_content_may_be_written_by_a_function_and_read_by_others(tmp_path: Path)
     assert path.stat().st_mode & 0o777 == 0o644
 
 
-def test_a_failed_write_leaves_the_old_file_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_the_old_file_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write_atomic(tmp_path / "a", b"old")
 
     def broken(*_: object) -> None:
@@ -78,7 +80,9 @@ def test_what_a_killed_process_left_is_deleted_and_nothing_else(tmp_path: Path) 
     folder = tmp_path / ".[a] run.pt.89abcdef.part"
     folder.mkdir()
     write_atomic(path, b"new")
-    assert len(left := set(tmp_path.iterdir()) - {path, folder, *others}) == 1, "that of the one that is alive"
+    assert len(left := set(tmp_path.iterdir()) - {path, folder, *others}) == 1, (
+        "that of the one that is alive"
+    )
     assert left.pop().read_bytes() == b"half"
     alive.communicate("go on\n")
     assert (alive.returncode, path.read_bytes()) == (0, b"half and half")
@@ -104,7 +108,9 @@ def files_in(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_checkout_keeps_results_beside_what_travels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_checkout_keeps_results_beside_what_travels(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     assert results_folder() == data_folder()
     monkeypatch.setenv("LABKIT_DATA", str(tmp_path))
     assert results_folder() == tmp_path
@@ -117,15 +123,21 @@ def test_a_race_without_a_checkout_writes_into_the_home_folder(
     assert main("compare digits --recipes FP32 --seeds 0 50 --device cpu --workers 1".split()) == 0
     assert files_in(installed) == before
     assert files_in(own) == {FP32, "runs/digits/fp32-seed50.json"}
-    assert (own / FP32).read_bytes() == (installed / "data" / FP32).read_bytes(), "on record: not trained again"
+    assert (own / FP32).read_bytes() == (installed / "data" / FP32).read_bytes(), (
+        "on record: not trained again"
+    )
 
 
 def test_lessons_see_both_and_ones_own_first(installed: Path) -> None:
     own = results_folder() / FP32.replace("seed0", "seed7")
     own.parent.mkdir(parents=True)
     shutil.copy(installed / "data" / FP32, own)
-    assert {path.is_relative_to(installed) for path in recorded_files("runs/digits/*.json").values()} == {True, False}
+    assert {
+        path.is_relative_to(installed) for path in recorded_files("runs/digits/*.json").values()
+    } == {True, False}
     assert recorded("digits", "FP32", 7).recipe == "FP32"
-    assert str(installed) not in recipe_table(["digits"], ["O1"]).missing(), "nobody is told to write there"
+    assert str(installed) not in recipe_table(["digits"], ["O1"]).missing(), (
+        "nobody is told to write there"
+    )
     shutil.copy(own, own.with_name("fp32-seed0.json"))
     assert recorded_files(FP32) == {FP32: own.with_name("fp32-seed0.json")}

@@ -15,7 +15,14 @@ import pytest
 from labkit.amp import RECIPES
 from labkit.export import to_html
 from labkit.grading.submission import find
-from labkit.records.journal import append_answer, current_journal, entries, home_journal, last_answers, save_answer
+from labkit.records.journal import (
+    append_answer,
+    current_journal,
+    entries,
+    home_journal,
+    last_answers,
+    save_answer,
+)
 from labkit.records.notebook_copies import DIGESTS, copy_notebooks
 from labkit.train import TASKS, train_grid
 from labkit.widgets import recipe_table
@@ -48,21 +55,35 @@ def test_worked_example(journal: Path) -> None:
 
 
 def test_a_damaged_line_costs_no_other(journal: Path) -> None:
-    for damage in (b"{", b"[1]", b"\xff\xfe", b'{"kind": "prediction", "id": 3, "answer": "0"}', b"\n"):
+    for damage in (
+        b"{",
+        b"[1]",
+        b"\xff\xfe",
+        b'{"kind": "prediction", "id": 3, "answer": "0"}',
+        b"\n",
+    ):
         journal.unlink(missing_ok=True)
         append_answer(journal, "prediction", "scaling.order", "0")
-        journal.write_bytes(damage + b"\n" + journal.read_bytes() + damage)  # the last line without its end
+        journal.write_bytes(
+            damage + b"\n" + journal.read_bytes() + damage
+        )  # the last line without its end
         append_answer(journal, "prediction", "straße", 'both "2⁻²⁴"\nand\u2028\\')
         answers = last_answers(journal, "prediction")
         assert answers == {"scaling.order": "0", "straße": 'both "2⁻²⁴"\nand\u2028\\'}, damage
 
 
 def test_two_kernels_in_one_folder_lose_nothing_of_each_other(journal: Path) -> None:
-    program = "import sys; from pathlib import Path; from labkit.records.journal import append_answer\n"
+    program = (
+        "import sys; from pathlib import Path; from labkit.records.journal import append_answer\n"
+    )
     program += "for n in range(40): append_answer(Path(sys.argv[1]), 'exercise', f'{sys.argv[2]}{n}', 'x' * 3000)"
-    kernels = [subprocess.Popen([sys.executable, "-c", program, str(journal), name]) for name in "ab"]
+    kernels = [
+        subprocess.Popen([sys.executable, "-c", program, str(journal), name]) for name in "ab"
+    ]
     assert [kernel.wait() for kernel in kernels] == [0, 0]
-    assert set(last_answers(journal, "exercise")) == {f"{name}{n}" for name in "ab" for n in range(40)}
+    assert set(last_answers(journal, "exercise")) == {
+        f"{name}{n}" for name in "ab" for n in range(40)
+    }
 
 
 def test_where_the_folder_cannot_be_written_the_home_folder_keeps_it(
@@ -80,14 +101,20 @@ def test_where_the_folder_cannot_be_written_the_home_folder_keeps_it(
     journal.rmdir()
     append_answer(journal, "prediction", "p", "first")
     append_answer(home_journal(), "prediction", "p", "second", folder=str(journal.parent))
-    assert last_answers(journal, "prediction") == {"p": "second"}, "both places count, and the later answer"
+    assert last_answers(journal, "prediction") == {"p": "second"}, (
+        "both places count, and the later answer"
+    )
     append_answer(journal, "prediction", "p", "third")
     assert last_answers(journal, "prediction") == {"p": "third"}
 
 
-def test_nothing_is_kept_outside_of_a_notebook_or_where_it_is_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_kept_outside_of_a_notebook_or_where_it_is_not_wanted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert current_journal() is None
-    monkeypatch.setattr("IPython.core.getipython.get_ipython", lambda: SimpleNamespace(kernel="one"))
+    monkeypatch.setattr(
+        "IPython.core.getipython.get_ipython", lambda: SimpleNamespace(kernel="one")
+    )
     monkeypatch.delenv("LABKIT_ANSWERS", raising=False)
     assert current_journal() == Path.cwd() / "labkit-answers.jsonl"
     monkeypatch.setenv("LABKIT_ANSWERS", "off")
@@ -105,7 +132,9 @@ def what(copied) -> dict[str, str]:
     return {each.name.split("_")[0]: each.status for each in copied}
 
 
-def test_worked_example_a_newer_version_comes_while_a_learner_is_half_way(lessons: Path, tmp_path: Path):
+def test_worked_example_a_newer_version_comes_while_a_learner_is_half_way(
+    lessons: Path, tmp_path: Path
+):
     mine = tmp_path / "mein Übungsordner"
     assert what(copy_notebooks(lessons, mine, "1.0")) == {"00": "new", "01": "new", "02": "new"}
     assert not (mine / "build.py").exists()
@@ -121,7 +150,9 @@ def test_worked_example_a_newer_version_comes_while_a_learner_is_half_way(lesson
     assert (mine / "02_rounding.ipynb").read_text() == "02_rounding as of 1.1"
 
 
-def test_a_newer_notebook_is_put_beside_once_and_work_in_it_is_kept_too(lessons: Path, tmp_path: Path):
+def test_a_newer_notebook_is_put_beside_once_and_work_in_it_is_kept_too(
+    lessons: Path, tmp_path: Path
+):
     mine = tmp_path / "mine"
     copy_notebooks(lessons, mine, "1.0")
     (mine / "01_numbers.ipynb").write_text("my work")
@@ -140,23 +171,38 @@ def test_a_newer_notebook_is_put_beside_once_and_work_in_it_is_kept_too(lessons:
     }
 
 
-def test_without_a_list_that_can_be_read_everything_different_counts_as_work(lessons: Path, tmp_path: Path):
+def test_without_a_list_that_can_be_read_everything_different_counts_as_work(
+    lessons: Path, tmp_path: Path
+):
     for number, listed in enumerate(("", "[]", '{"01_numbers.ipynb": 7}')):
         mine = tmp_path / f"mine {number}"
         put(mine / DIGESTS, listed)
         put(mine / "01_numbers.ipynb", "from somewhere")
-        assert what(copy_notebooks(lessons, mine, "1.1")) == {"00": "new", "01": "kept", "02": "new"}, listed
+        assert what(copy_notebooks(lessons, mine, "1.1")) == {
+            "00": "new",
+            "01": "kept",
+            "02": "new",
+        }, listed
         assert (mine / "01_numbers.ipynb").read_text() == "from somewhere"
         assert len(json.loads((mine / DIGESTS).read_text())) == 3
 
 
-NAMES = ["Übung 6", "A\u0308nne O'Neil & Söhne", "[2026] 100 %", *([] if os.name == "nt" else ["C:\\Users\\Jürgen"])]
+NAMES = [
+    "Übung 6",
+    "A\u0308nne O'Neil & Söhne",
+    "[2026] 100 %",
+    *([] if os.name == "nt" else ["C:\\Users\\Jürgen"]),
+]
 
 
 @pytest.fixture(params=NAMES)
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     made = tmp_path / request.param
-    cell = {**code("answer = 1", id="exercise-scaling-advance"), "outputs": [], "execution_count": None}
+    cell = {
+        **code("answer = 1", id="exercise-scaling-advance"),
+        "outputs": [],
+        "execution_count": None,
+    }
     put(made / "06_loss_scaling.ipynb", notebook(cell))
     for junk in ("desktop.ini", ".DS_Store", "__MACOSX/._06_loss_scaling.ipynb"):
         put(made / junk, b"\0\x05\x16")
@@ -175,11 +221,16 @@ def test_lessons_are_handed_out_kept_exported_and_handed_in_there(folder: Path) 
     assert [cell.source for cell in found.cells] == ["answer = 1"]
 
 
-def test_runs_are_recorded_there_and_a_command_that_names_the_folder_can_be_typed(folder: Path) -> None:
+def test_runs_are_recorded_there_and_a_command_that_names_the_folder_can_be_typed(
+    folder: Path,
+) -> None:
     short = replace(TASKS["small_targets"], steps=2)
     (made,) = train_grid(short, [RECIPES["FP32"]], [0], folder, workers=1)
     (read,) = train_grid(short, [RECIPES["FP32"]], [0], folder, workers=1)
     assert read == made
-    if not set(folder.name) & {"'", "\\"}:  # what a shell reads differently, on one system or another
+    if not set(folder.name) & {
+        "'",
+        "\\",
+    }:  # what a shell reads differently, on one system or another
         command = recipe_table(["small_targets"], ["FP16"], folder=folder).missing()
         assert shlex.split(command)[-1] == str(folder)

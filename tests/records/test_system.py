@@ -39,10 +39,14 @@ def test_a_quota_of_the_container_counts_where_it_is_less(tmp_path: Path) -> Non
         assert usable_cores(cgroup=older) == cores
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows is asked by a system call, not by a file")
+@pytest.mark.skipif(
+    sys.platform == "win32", reason="Windows is asked by a system call, not by a file"
+)
 def test_memory_is_what_is_available_and_no_more_than_the_container_s(tmp_path: Path) -> None:
     meminfo = tmp_path / "meminfo"
-    assert available_memory(meminfo, tmp_path) == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert available_memory(meminfo, tmp_path) == os.sysconf("SC_PHYS_PAGES") * os.sysconf(
+        "SC_PAGE_SIZE"
+    )
     meminfo.write_text("MemTotal:       16000000 kB\nMemAvailable:    8000000 kB\n")
     assert available_memory(meminfo, tmp_path) == 8_000_000 * 1024
     (tmp_path / "memory.max").write_text(f"{2 * GIB}\n")
@@ -63,7 +67,9 @@ def quota_of_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("quota_of_one")
-def test_device_report_check_and_compare_count_the_same_cores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_device_report_check_and_compare_count_the_same_cores(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     assert device_report("cpu").cores == 1
     assert check.threads().what.startswith("1 core; ")
 
@@ -102,7 +108,9 @@ try:
 except MemoryError:
     print("no more")
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert done.stdout.splitlines() == [f"{1 << 27} 60 0", "no more"]
 
 
@@ -141,13 +149,21 @@ def test_seconds_of_a_call_are_those_of_a_group_that_the_device_has_done(monkeyp
     assert host_seconds(passes(1.0), calls=4, wait=passes(2.0)) == (4 + 2) / 4
 
 
-def test_the_old_names_of_a_findings_fields_answer_with_a_warning_and_those_of_version_0_2_are_read() -> None:
+def test_the_old_names_of_a_findings_fields_answer_with_a_warning_and_those_of_version_0_2_are_read() -> (
+    None
+):
     found = Finding("disk", Status.BAD, "it is full", "delete something")
     with pytest.warns(DeprecationWarning, match="use Finding.what"):
         assert found.says == "it is full"
     with pytest.warns(DeprecationWarning, match="use Finding.remedy"):
         assert found.repair == "delete something"
-    old = {"what": "clipped while scaled", "layer": "", "step": 3, "says": "too long", "line": "train.py:12"}
+    old = {
+        "what": "clipped while scaled",
+        "layer": "",
+        "step": 3,
+        "says": "too long",
+        "line": "train.py:12",
+    }
     (found,) = from_plain({"model": "Net", "steps": 4, "findings": [old]}).findings
     assert (found.name, found.status, found.what, found.where) == (
         "clipped while scaled", Status.BAD, "too long", "train.py:12",

@@ -27,7 +27,9 @@ from tests.widgets.pages import Scripts
 
 GRADIENTS = {"conv": torch.linspace(-1, 1, 50) * 2.0**-20, "head": torch.ones(3) * 2.0**-9}
 CHOICE = Prediction("1 + 1?", {"2": "It is.", "3": "One too many."}, answer="2")
-NUMBER = Prediction("How many?", {"less": "More.", "near": "Good.", "more": "Fewer."}, ruler=Ruler(1, 1000, "%"))
+NUMBER = Prediction(
+    "How many?", {"less": "More.", "near": "Good.", "more": "Fewer."}, ruler=Ruler(1, 1000, "%")
+)
 WIDGETS = {
     "choice": lambda: Predict(CHOICE),
     "number": lambda: Predict(NUMBER, lambda: 40.0),
@@ -46,7 +48,10 @@ def code(id: str, source: str, *outputs: Any, tags: tuple[str, ...] = ()) -> Any
 
 def displayed(id: str) -> Any:
     shown, _ = WIDGETS[id]()._repr_mimebundle_()
-    data = {kind: base64.b64encode(it).decode() if isinstance(it, bytes) else it for kind, it in shown.items()}
+    data = {
+        kind: base64.b64encode(it).decode() if isinstance(it, bytes) else it
+        for kind, it in shown.items()
+    }
     return code(id, f"{id}()", nbformat.v4.new_output("display_data", data))
 
 
@@ -56,7 +61,11 @@ def lesson() -> Any:
     row = "| **07** | [Later](07_later.ipynb) | 5 | an [ulp](glossary.ipynb#cell-id=ulp) again |"
     text = "# 06 · A lesson\n\nIt loses $2^{-25}$, an [ulp](glossary.ipynb#cell-id=ulp).\n\n| a |\n|---|\n| 1 |"
     words = nbformat.v4.new_output("stream", name="stdout", text="\x1b[31mred\x1b[0m <b>\n")
-    error = {"ename": "NotImplementedError", "evalue": "your code", "traceback": ["secret.py, line 1"]}
+    error = {
+        "ename": "NotImplementedError",
+        "evalue": "your code",
+        "traceback": ["secret.py, line 1"],
+    }
     raised = nbformat.v4.new_output("error", **error)
     other = nbformat.v4.new_output("error", **{**error, "ename": "KeyError"})
     cells = [
@@ -65,7 +74,9 @@ def lesson() -> Any:
         markdown("| | lesson | minutes | you will see |\n|---|---|---|---|\n" + row, id="map"),
         *map(displayed, WIDGETS),
         code("words", "print('red')", words),
-        code("exercise-a", "def f():\n    raise NotImplementedError", raised, tags=("exercise-a.b",)),
+        code(
+            "exercise-a", "def f():\n    raise NotImplementedError", raised, tags=("exercise-a.b",)
+        ),
         code("needs", "f()", raised),
         code("other", "{}[1]", other),
         code("doctor", "check_machine()", words, tags=("lab-only",)),
@@ -89,7 +100,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def served(site: Path) -> Iterator[str]:
     """The address of a plain web server of the site."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(site))) as server:
+    with ThreadingHTTPServer(
+        ("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(site))
+    ) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
         server.shutdown()
@@ -104,24 +117,38 @@ def visit(browser: Any, address: str, script: str = "", **options: Any) -> Any:
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
     root = address.rpartition("/")[0]
-    page.on("request", lambda asked: wrong.append(asked.url) if not asked.url.startswith((root, "data:")) else None)
+    page.on(
+        "request",
+        lambda asked: (
+            wrong.append(asked.url) if not asked.url.startswith((root, "data:")) else None
+        ),
+    )
     page.goto(address)
     yield page
     context.close()
     assert wrong == []
 
 
-def test_widgets_answer_from_a_file_by_keyboard_and_a_run_on_record_is_played(site: Path, browser: Any) -> None:
+def test_widgets_answer_from_a_file_by_keyboard_and_a_run_on_record_is_played(
+    site: Path, browser: Any
+) -> None:
     with visit(browser, (site / "06_lesson.html").as_uri()) as page:
-        alive = page.evaluate("[...document.querySelectorAll('[data-key]:has(.labkit)')].map((e) => e.dataset.key)")
+        alive = page.evaluate(
+            "[...document.querySelectorAll('[data-key]:has(.labkit)')].map((e) => e.dataset.key)"
+        )
         assert alive == list(WIDGETS)
         histogram = page.locator("[data-key=scale]")
-        slider, sentence = histogram.locator("input[type=range]").first, histogram.locator(".lk-sentence")
+        slider, sentence = (
+            histogram.locator("input[type=range]").first,
+            histogram.locator(".lk-sentence"),
+        )
         before = sentence.inner_text()
         slider.focus()
         slider.press("End")
         assert sentence.inner_text() != before
-        assert page.locator("nav[aria-label=Sections] a").all_inner_texts() == ["1 · The first part"]
+        assert page.locator("nav[aria-label=Sections] a").all_inner_texts() == [
+            "1 · The first part"
+        ]
         page.locator("#head").get_by_role("link", name="ulp").click()
         page.wait_for_url("**/glossary.html#ulp")
         page.go_back()
@@ -141,7 +168,9 @@ def test_widgets_answer_from_a_file_by_keyboard_and_a_run_on_record_is_played(si
         assert not wall.get_by_role("button", name="Run it").first.is_visible()
 
 
-def test_answers_and_the_theme_are_kept_over_a_reload_and_counted(served: str, browser: Any) -> None:
+def test_answers_and_the_theme_are_kept_over_a_reload_and_counted(
+    served: str, browser: Any
+) -> None:
     with visit(browser, f"{served}/06_lesson.html") as page:
         held, choice = page.locator("#words pre.site-text"), page.locator("[data-key=choice]")
         for key in ("Space", "Enter"):
@@ -155,7 +184,9 @@ def test_answers_and_the_theme_are_kept_over_a_reload_and_counted(served: str, b
         assert progress.inner_text() == "1 of 2 questions answered"
         page.get_by_role("button", name="Forget my answers").click()
         assert progress.inner_text() == "0 of 2 questions answered"
-    with visit(browser, f"{served}/index.html", color_scheme="dark") as page:  # the system's theme, until one is chosen
+    with visit(
+        browser, f"{served}/index.html", color_scheme="dark"
+    ) as page:  # the system's theme, until one is chosen
         assert page.locator("body").get_attribute("data-jp-theme-light") == "false"
         page.keyboard.press("Tab")
         assert page.evaluate("document.activeElement.textContent") == "Skip to the text"
@@ -164,7 +195,9 @@ def test_answers_and_the_theme_are_kept_over_a_reload_and_counted(served: str, b
         assert page.locator("body").get_attribute("data-jp-theme-light") == "true"
 
 
-def test_an_explanation_waits_and_an_instruction_does_not(tmp_path: Path, browser: Any, monkeypatch: Any) -> None:
+def test_an_explanation_waits_and_an_instruction_does_not(
+    tmp_path: Path, browser: Any, monkeypatch: Any
+) -> None:
     monkeypatch.setattr(LabWidget, "for_pages", True)
     look = nbformat.v4.new_markdown_cell("Now look.", id="look")
     why = nbformat.v4.new_markdown_cell("It is 2.\n\n### Exercise\n\nAdd.", id="why")
@@ -181,9 +214,13 @@ def test_an_explanation_waits_and_an_instruction_does_not(tmp_path: Path, browse
         page.locator("#why p").first.wait_for(state="visible")
 
 
-def test_on_a_telephone_nothing_is_too_wide_and_without_scripts_text_and_pictures_are_there(site: Path, browser: Any):
+def test_on_a_telephone_nothing_is_too_wide_and_without_scripts_text_and_pictures_are_there(
+    site: Path, browser: Any
+):
     for name in ("index", "06_lesson", "07_later"):
-        with visit(browser, (site / f"{name}.html").as_uri(), viewport={"width": 390, "height": 844}) as page:
+        with visit(
+            browser, (site / f"{name}.html").as_uri(), viewport={"width": 390, "height": 844}
+        ) as page:
             assert page.evaluate("document.documentElement.scrollWidth") == 390, name
     with visit(browser, (site / "06_lesson.html").as_uri(), java_script_enabled=False) as page:
         for what in ("noscript p", "#scale img", "#words pre.site-text"):
@@ -191,7 +228,9 @@ def test_on_a_telephone_nothing_is_too_wide_and_without_scripts_text_and_picture
         assert not page.locator("#site-theme").is_visible()
 
 
-def test_without_storage_a_question_is_answered_and_the_page_says_it_keeps_nothing(site: Path, browser: Any) -> None:
+def test_without_storage_a_question_is_answered_and_the_page_says_it_keeps_nothing(
+    site: Path, browser: Any
+) -> None:
     off = "Object.defineProperty(window, 'localStorage', { get() { throw new Error('off'); } })"
     with visit(browser, (site / "06_lesson.html").as_uri(), script=off) as page:
         assert page.get_by_text("This browser stores nothing").is_visible()
@@ -206,7 +245,11 @@ def test_a_page_holds_no_folder_of_its_machine_and_escapes_what_was_printed(site
     assert "secret.py" not in page
     assert "&lt;b&gt;" in page
     assert '<img alt="2^{-25}"' in page
-    once = ("You write and check your answer in JupyterLab", "This cell needs your answer", "KeyError: your code")
+    once = (
+        "You write and check your answer in JupyterLab",
+        "This cell needs your answer",
+        "KeyError: your code",
+    )
     assert [page.count(text) for text in (*once, "This cell is about your own machine")] == [1] * 4
     index = (site / "index.html").read_text()
     assert "5 min" in index, "what the map of the course says"
@@ -215,7 +258,9 @@ def test_a_page_holds_no_folder_of_its_machine_and_escapes_what_was_printed(site
     assert "never run" not in page
 
 
-def test_a_folder_of_something_else_is_refused_and_a_site_is_replaced(tmp_path: Path, capsys: Any) -> None:
+def test_a_folder_of_something_else_is_refused_and_a_site_is_replaced(
+    tmp_path: Path, capsys: Any
+) -> None:
     (tmp_path / "mine.txt").write_text("mine")
     one = {"01_one": nbformat.v4.new_notebook()}
     with pytest.raises(SiteError, match="holds other files; name another folder"):
@@ -249,22 +294,48 @@ def test_notebooks_are_taken_as_they_are(tmp_path: Path, capsys: Any) -> None:
 
 def test_the_page_replies_to_a_number_as_python_does(browser: Any) -> None:
     scripts = Scripts(browser, "predict")
-    for low, high, unit, truth in ((1, 1000, "%", 40.0), (1e-9, 1e12, "", 2.0**22), (0.01, 100, " steps", 24.2)):
+    for low, high, unit, truth in (
+        (1, 1000, "%", 40.0),
+        (1e-9, 1e12, "", 2.0**22),
+        (0.01, 100, " steps", 24.2),
+    ):
         row = Prediction(NUMBER.question, NUMBER.choices, ruler=Ruler(low, high, unit))
-        for guess in (low, truth / 300, truth / 11.4, truth / 1.9, truth * 1.04, truth * 2.34, truth * 5000, high):
+        for guess in (
+            low,
+            truth / 300,
+            truth / 11.4,
+            truth / 1.9,
+            truth * 1.04,
+            truth * 2.34,
+            truth * 5000,
+            high,
+        ):
             python = Predict(row, lambda truth=truth: truth)
             choice = repr(float(f"{guess:.3g}"))
             if python.accepts(choice):
                 state = python.page_state()
                 found = scripts.run("replied", state["_replies"], state["ruler"], choice)
                 python.choice = choice
-                assert found == {"answered": python.answered, "right": python.right, "truth": python.truth}
+                assert found == {
+                    "answered": python.answered,
+                    "right": python.right,
+                    "truth": python.truth,
+                }
 
 
 @pytest.mark.slow
-def test_a_run_keeps_outputs_and_states_and_leaves_out_cells_of_the_own_machine(tmp_path: Path) -> None:
-    shown = ("from labkit.widgets import BitExplorer\nprint('here')", "BitExplorer()", "print('machine')")
-    cells = [code(f"cell-{i}", source) for i, source in enumerate((*shown, "1 / 0", "import os; os._exit(1)"))]
+def test_a_run_keeps_outputs_and_states_and_leaves_out_cells_of_the_own_machine(
+    tmp_path: Path,
+) -> None:
+    shown = (
+        "from labkit.widgets import BitExplorer\nprint('here')",
+        "BitExplorer()",
+        "print('machine')",
+    )
+    cells = [
+        code(f"cell-{i}", source)
+        for i, source in enumerate((*shown, "1 / 0", "import os; os._exit(1)"))
+    ]
     cells[2].metadata["tags"] = ["lab-only"]
     run = run_notebook(json.loads(nbformat.writes(nbformat.v4.new_notebook(cells=cells))))
     assert [[output.output_type for output in cell.outputs] for cell in run.cells] == [
@@ -287,7 +358,9 @@ def test_every_lesson_can_be_read_and_its_widgets_answer(tmp_path: Path, browser
     for lesson in lessons():
         address = (folder / f"{lesson.name}.html").as_uri()
         for width, theme in ((1280, "dark"), (390, "light")):
-            with visit(browser, address, viewport={"width": width, "height": 800}, color_scheme=theme) as page:
+            with visit(
+                browser, address, viewport={"width": width, "height": 800}, color_scheme=theme
+            ) as page:
                 assert page.evaluate("document.documentElement.scrollWidth") == width, lesson.name
                 found = "[...document.querySelectorAll('[data-widget]:has(.labkit)')].map((e) => e.dataset.widget)"
                 answering |= set(page.evaluate(found))

@@ -19,7 +19,17 @@ from torch.nn import functional as F
 from labkit.formats import BF16, E4M3, FP16, TF32, Format, Rounding
 from labkit.gemm import SEQUENTIAL_FP16, SPECS, accumulate, emulate
 from labkit.interop import round_tensor
-from labkit.testing import Operation, amax, convolution, layer_norm, matmul, mean, rms_norm, softmax, sum_over
+from labkit.testing import (
+    Operation,
+    amax,
+    convolution,
+    layer_norm,
+    matmul,
+    mean,
+    rms_norm,
+    softmax,
+    sum_over,
+)
 
 Run = Callable[..., Tensor]
 
@@ -70,7 +80,10 @@ def _epilogue(**more: Any) -> Case:
 
 
 def _square() -> Case:
-    a, b = normal(1, 64, 500)[:, :64].half(), normal(2, 500, 48)[:64].half() @ normal(3, 48, 64).half()
+    a, b = (
+        normal(1, 64, 500)[:, :64].half(),
+        normal(2, 500, 48)[:64].half() @ normal(3, 48, 64).half(),
+    )
     return _of(matmul, a, b)
 
 
@@ -97,7 +110,9 @@ CASES: dict[str, Callable[[], Case]] = {
     **{name: partial(_product, torch.float16, accumulator=name) for name in SPECS},
     "bf16": lambda: _product(torch.bfloat16),
     "fp32": _product,
-    "positive": lambda: _of(matmul, normal(1, 64, 500).abs().half(), normal(2, 500, 48).abs().half()),
+    "positive": lambda: _of(
+        matmul, normal(1, 64, 500).abs().half(), normal(2, 500, 48).abs().half()
+    ),
     "tf32 allowed": lambda: _narrower(TF32),
     "bf16 allowed": lambda: _narrower(BF16),
     "square": _square,
@@ -107,21 +122,43 @@ CASES: dict[str, Callable[[], Case]] = {
     "fp8": _fp8,
     "fp8 H100": lambda: _fp8(accumulator="H100"),
     "blocks": _blocks,
-    "conv": lambda: _of(convolution, normal(10, 2, 8, 14, 14).half(), (normal(11, 6, 8, 3, 3) / 4).half(), padding=1),
-    "conv dilated": lambda: _of(
-        convolution, normal(10, 2, 8, 14, 14).half(), (normal(11, 6, 8, 3, 3) / 4).half(), padding=2, dilation=2
+    "conv": lambda: _of(
+        convolution, normal(10, 2, 8, 14, 14).half(), (normal(11, 6, 8, 3, 3) / 4).half(), padding=1
     ),
-    "conv rectangle": lambda: _of(convolution, normal(12, 2, 4, 10, 16), normal(13, 6, 4, 3, 5), padding=(1, 2)),
-    "conv groups": lambda: _of(convolution, normal(14, 2, 8, 10, 10), normal(15, 12, 4, 3, 3), groups=2),
-    "sparse conv": lambda: _of(convolution, normal(16, 2, 64, 8, 8).half(), normal(17, 4, 64, 3, 3).half()),
+    "conv dilated": lambda: _of(
+        convolution,
+        normal(10, 2, 8, 14, 14).half(),
+        (normal(11, 6, 8, 3, 3) / 4).half(),
+        padding=2,
+        dilation=2,
+    ),
+    "conv rectangle": lambda: _of(
+        convolution, normal(12, 2, 4, 10, 16), normal(13, 6, 4, 3, 5), padding=(1, 2)
+    ),
+    "conv groups": lambda: _of(
+        convolution, normal(14, 2, 8, 10, 10), normal(15, 12, 4, 3, 3), groups=2
+    ),
+    "sparse conv": lambda: _of(
+        convolution, normal(16, 2, 64, 8, 8).half(), normal(17, 4, 64, 3, 3).half()
+    ),
     "softmax": lambda: _of(softmax, (normal(18, 40, 250) * 2).half()),
     "softmax low": lambda: _of(softmax, normal(19, 40, 256) - 110),  # scores far below 0
-    "layer norm": lambda: _of(layer_norm, (normal(20, 40, 250) + 0.5).half(), normal(21, 250), normal(22, 250)),
-    "layer norm fp32": lambda: _of(layer_norm, normal(20, 40, 250) + 0.5, normal(21, 250), normal(22, 250)),
-    "layer norm far": lambda: _of(layer_norm, normal(23, 40, 256) + 300),  # a mean of 300 standard deviations
+    "layer norm": lambda: _of(
+        layer_norm, (normal(20, 40, 250) + 0.5).half(), normal(21, 250), normal(22, 250)
+    ),
+    "layer norm fp32": lambda: _of(
+        layer_norm, normal(20, 40, 250) + 0.5, normal(21, 250), normal(22, 250)
+    ),
+    "layer norm far": lambda: _of(
+        layer_norm, normal(23, 40, 256) + 300
+    ),  # a mean of 300 standard deviations
     "layer norm small": lambda: _of(layer_norm, (normal(24, 40, 256) * 2**-9).half()),
-    "rms norm": lambda: _of(rms_norm, (normal(25, 40, 2880) + 0.25).bfloat16(), normal(26, 2880).bfloat16()),
-    "rms norm small": lambda: _of(rms_norm, (normal(27, 40, 640) * 0.014).half()),  # mean squares near 2e-4
+    "rms norm": lambda: _of(
+        rms_norm, (normal(25, 40, 2880) + 0.25).bfloat16(), normal(26, 2880).bfloat16()
+    ),
+    "rms norm small": lambda: _of(
+        rms_norm, (normal(27, 40, 640) * 0.014).half()
+    ),  # mean squares near 2e-4
     "sum": lambda: _along_rows(sum_over, normal(28, 60, 180)),
     "mean": lambda: _along_rows(mean, normal(28, 60, 180)),
     "long sum": lambda: _along_rows(sum_over, normal(29, 16, 20_000).abs().half()),
@@ -154,10 +191,14 @@ def full(a: Tensor, b: Tensor) -> Tensor:
 
 def block_scaled(parts: list[Tensor], scales: Tensor, y: Tensor) -> Tensor:
     cut = y.float().split(128)
-    return torch.stack([p.float() @ q * s for p, q, s in zip(parts, cut, scales, strict=True)]).sum(0)
+    return torch.stack([p.float() @ q * s for p, q, s in zip(parts, cut, scales, strict=True)]).sum(
+        0
+    )
 
 
-def online(x: Tensor, block: int, rescale: Callable[[Tensor, Tensor], Tensor], first: float = -math.inf) -> Tensor:
+def online(
+    x: Tensor, block: int, rescale: Callable[[Tensor, Tensor], Tensor], first: float = -math.inf
+) -> Tensor:
     """Online softmax: the sum is scaled whenever the maximum grows."""
     top, total = torch.full((len(x), 1), first), torch.zeros(len(x), 1)
     for part in x.float().split(block, 1):
@@ -171,7 +212,9 @@ def rescale(old: Tensor, new: Tensor) -> Tensor:
     return torch.exp(old - new)
 
 
-def norm(x: Tensor, w: Tensor | float = 1.0, b: Tensor | float = 0.0, eps: float = 1e-5, **other: Any) -> Tensor:
+def norm(
+    x: Tensor, w: Tensor | float = 1.0, b: Tensor | float = 0.0, eps: float = 1e-5, **other: Any
+) -> Tensor:
     """Layer norm with parts that a fault replaces: mean, variance, and the reciprocal of the deviation."""
     x = x.float()
     centre = other.get("mean", lambda x: x.mean(1, keepdim=True))(x)
@@ -218,7 +261,9 @@ def _kahan(terms: Tensor) -> Tensor:
 
 def _tree(terms: Tensor) -> Tensor:
     while len(terms) > 1:
-        terms = torch.cat([terms[0 : len(terms) // 2 * 2 : 2] + terms[1::2], terms[len(terms) // 2 * 2 :]])
+        terms = torch.cat(
+            [terms[0 : len(terms) // 2 * 2 : 2] + terms[1::2], terms[len(terms) // 2 * 2 :]]
+        )
     return terms[0]
 
 
@@ -235,7 +280,9 @@ def _card(name: str, dtype: torch.dtype = torch.float32) -> Run:
 def _promoted(a: Tensor, b: Tensor, of_a: Tensor, of_b: Tensor) -> Tensor:
     """FP8 blocks of an H100, and an FP32 sum of every 128 products (DeepSeek-V3)."""
     spec = SPECS["H100"].for_operands(E4M3)
-    parts = [emulate(a[:, k : k + 128], b[k : k + 128], None, spec) for k in range(0, a.shape[1], 128)]
+    parts = [
+        emulate(a[:, k : k + 128], b[k : k + 128], None, spec) for k in range(0, a.shape[1], 128)
+    ]
     return (_tree(torch.stack(parts)) * of_a * of_b).bfloat16()
 
 
@@ -388,14 +435,18 @@ def _winograd(image: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
                        [0, 2, -1, -2, 1, 0], [0, 4, 0, -5, 0, 1]])  # fmt: skip
     g = torch.tensor([[1 / 4, 0, 0], [-1 / 6, -1 / 6, -1 / 6], [-1 / 6, 1 / 6, -1 / 6], [1 / 24, 1 / 12, 1 / 6],
                       [1 / 24, -1 / 12, 1 / 6], [0, 0, 1]])  # fmt: skip
-    at = torch.tensor([[1.0, 1, 1, 1, 1, 0], [0, 1, -1, 2, -2, 0], [0, 1, 1, 4, 4, 0], [0, 1, -1, 8, -8, 1]])
+    at = torch.tensor(
+        [[1.0, 1, 1, 1, 1, 0], [0, 1, -1, 2, -2, 0], [0, 1, 1, 4, 4, 0], [0, 1, -1, 8, -8, 1]]
+    )
     height, width = image.shape[2] - 2, image.shape[3] - 2
     image = F.pad(image.float(), (0, -width % 4, 0, -height % 4))
     tiles = image.unfold(2, 6, 4).unfold(3, 6, 4)
     left = (bt @ tiles @ bt.T).to(dtype).float()
     right = (g @ weight.float() @ g.T).to(dtype).float()
     found = at @ torch.einsum("nchwxy,ocxy->nohwxy", left, right).to(dtype).float() @ at.T
-    y = found.permute(0, 1, 2, 4, 3, 5).reshape(*found.shape[:2], found.shape[2] * 4, found.shape[3] * 4)
+    y = found.permute(0, 1, 2, 4, 3, 5).reshape(
+        *found.shape[:2], found.shape[2] * 4, found.shape[3] * 4
+    )
     return y[:, :, :height, :width]
 
 

@@ -15,7 +15,16 @@ import torch
 from torch.nn import functional as F
 
 from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, TF32, Format, Rounding, round_to
-from labkit.testing import Arithmetic, VerdictKind, arithmetic, compare, layer_norm, matmul, rms_norm, softmax
+from labkit.testing import (
+    Arithmetic,
+    VerdictKind,
+    arithmetic,
+    compare,
+    layer_norm,
+    matmul,
+    rms_norm,
+    softmax,
+)
 from labkit.testing.bound import Floats
 from labkit.testing.orders import sums
 
@@ -37,14 +46,18 @@ CARDS = [(format, arithmetic(name, (format, format)))
 ALL = [*IEEE, *CARDS]
 
 
-def draw(kind: str, format: Format, terms: int, count: int, random: np.random.Generator) -> tuple[Floats, Floats]:
+def draw(
+    kind: str, format: Format, terms: int, count: int, random: np.random.Generator
+) -> tuple[Floats, Floats]:
     """Return operands [terms, count] that the format represents."""
     shape = terms, count
     x, y = random.standard_normal((2, *shape))
     if kind == "wide":
         lowest = format.emin - format.significand_bits
         top = min(format.emax, 60)
-        x, y = (np.ldexp(each, random.integers(max(lowest, -140), top // 2, shape)) for each in (x, y))
+        x, y = (
+            np.ldexp(each, random.integers(max(lowest, -140), top // 2, shape)) for each in (x, y)
+        )
     if kind == "positive":
         x, y = np.abs(x), np.abs(y)
     if kind == "cancelling":
@@ -53,7 +66,9 @@ def draw(kind: str, format: Format, terms: int, count: int, random: np.random.Ge
         x[: terms // 8] *= 2.0**-6
     if kind == "ties":  # one large term, and many of half its last place or a little more
         y[:] = 1.0
-        x[:] = np.ldexp(1 + random.integers(0, 2, shape) * format.epsilon, -random.integers(8, 27, (1, count)))
+        x[:] = np.ldexp(
+            1 + random.integers(0, 2, shape) * format.epsilon, -random.integers(8, 27, (1, count))
+        )
         x[0] = 1 + random.integers(0, 4, count) * format.epsilon
         x *= random.choice([-1.0, 1.0], count)
     rounded = (np.asarray(round_to(each, format), np.float64) for each in (x, y))
@@ -72,11 +87,15 @@ def found_sums(x: Floats, y: Floats, how: Arithmetic) -> Iterator[Floats]:
         yield (a * b).sum(1).double().numpy()
 
 
-def exceeded(format: Format, how: Arithmetic, terms: int, count: int, seed: int) -> tuple[int, list[str]]:
+def exceeded(
+    format: Format, how: Arithmetic, terms: int, count: int, seed: int
+) -> tuple[int, list[str]]:
     """Return the number of sums that were compared, and those beyond the bound."""
     compared, beyond = 0, []
     for kind in KINDS:
-        x, y = draw(kind, format, terms, count, np.random.default_rng([seed, terms, KINDS.index(kind)]))
+        x, y = draw(
+            kind, format, terms, count, np.random.default_rng([seed, terms, KINDS.index(kind)])
+        )
         operation = matmul(np.float32(x.T[:, None]), np.float32(y.T[:, :, None]), operands=format)
         bound = operation.error(how)[:, 0, 0]
         exact = [sum((Fraction(p) * Fraction(q) for p, q in zip(*pair, strict=True)), Fraction(0))
@@ -87,11 +106,15 @@ def exceeded(format: Format, how: Arithmetic, terms: int, count: int, seed: int)
                 if limits[j] is not None:
                     compared += 1
                     if not np.isfinite(value) or abs(Fraction(value) - exact[j]) > limits[j]:  # type: ignore[operator]
-                        beyond.append(f"{kind} {order} {j}: {value!r}, {float(exact[j])!r} +- {bound[j]!r}")
+                        beyond.append(
+                            f"{kind} {order} {j}: {value!r}, {float(exact[j])!r} +- {bound[j]!r}"
+                        )
     return compared, beyond
 
 
-every_arithmetic = pytest.mark.parametrize(("format", "how"), ALL, ids=[f"{f.name}, {how.name}" for f, how in ALL])
+every_arithmetic = pytest.mark.parametrize(
+    ("format", "how"), ALL, ids=[f"{f.name}, {how.name}" for f, how in ALL]
+)
 
 
 @every_arithmetic
@@ -122,13 +145,22 @@ def test_what_is_stored_lies_between_the_rounded_ends(out: Format) -> None:
         for kind in KINDS:
             x, y = draw(kind, format, 19, 60, np.random.default_rng(5))
             scale = 2.0 ** np.random.default_rng(6).integers(-12, 12, 60)
-            x = np.clip(np.asarray(round_to(x * scale, format), np.float64), -format.max, format.max)
-            operation = matmul(np.float32(x.T[:, None]), np.float32(y.T[:, :, None]), operands=format)
+            x = np.clip(
+                np.asarray(round_to(x * scale, format), np.float64), -format.max, format.max
+            )
+            operation = matmul(
+                np.float32(x.T[:, None]), np.float32(y.T[:, :, None]), operands=format
+            )
             for found in sums(x, y, how):
                 with np.errstate(over="ignore", invalid="ignore"):
                     got = np.float32(round_to(found, out))[:, None, None]
                     verdict = compare(got, operation, out=out, accumulator=how)
-                assert verdict.kind is not VerdictKind.IMPOSSIBLE, (str(verdict), kind, format.name, how.name)
+                assert verdict.kind is not VerdictKind.IMPOSSIBLE, (
+                    str(verdict),
+                    kind,
+                    format.name,
+                    how.name,
+                )
 
 
 def test_the_bound_is_reached_and_that_of_a_tensor_core_is_as_by_hand() -> None:
@@ -151,7 +183,10 @@ def test_the_bound_is_reached_and_that_of_a_tensor_core_is_as_by_hand() -> None:
     a = np.float16([[1.0, *[2.0**-12] * 3]])
     b = np.float16([[1.0, *[2.0**-11 * (1 - 2.0**-11)] * 3]]).T
     v100 = arithmetic("V100", (FP16, FP16))
-    (got, *_), e = sums(a.T.astype(np.float64), b.astype(np.float64), v100), matmul(a, b).error(v100)[0, 0]
+    (got, *_), e = (
+        sums(a.T.astype(np.float64), b.astype(np.float64), v100),
+        matmul(a, b).error(v100)[0, 0],
+    )
     assert got[0] == 1.0  # each small product is below 2^-23, and is cut
     assert 0.4 < 3 * 2.0**-23 * (1 - 2.0**-11) / float(e) < 1
 
@@ -180,7 +215,9 @@ def decimals(values: np.ndarray) -> list[Decimal]:
 def test_norms_against_decimals_of_fifty_digits(spread: float) -> None:
     getcontext().prec = 50
     random = np.random.default_rng(4)
-    x = np.float32(random.standard_normal((6, 37)) * spread + random.standard_normal((6, 1)) * spread)
+    x = np.float32(
+        random.standard_normal((6, 37)) * spread + random.standard_normal((6, 1)) * spread
+    )
     w, b = np.float32(random.standard_normal((2, 37)))
     a, weight, bias = map(torch.from_numpy, (x, w, b))
     results = {
@@ -192,15 +229,25 @@ def test_norms_against_decimals_of_fifty_digits(spread: float) -> None:
         numbers, weights, biases = decimals(row), decimals(w), decimals(b)
         parts = [(each - max(numbers)).exp() for each in numbers]
         mean = sum(numbers) / 37
-        deviation = (sum((each - mean) ** 2 for each in numbers) / 37 + Decimal.from_float(1e-5)).sqrt()
+        deviation = (
+            sum((each - mean) ** 2 for each in numbers) / 37 + Decimal.from_float(1e-5)
+        ).sqrt()
         root = (sum(each * each for each in numbers) / 37 + Decimal.from_float(1e-6)).sqrt()
         exact = {
             "softmax": [part / sum(parts) for part in parts],
-            "layer norm": [(n - mean) / deviation * p + q for n, p, q in zip(numbers, weights, biases, strict=True)],
+            "layer norm": [
+                (n - mean) / deviation * p + q
+                for n, p, q in zip(numbers, weights, biases, strict=True)
+            ],
             "rms norm": [n / root * p for n, p in zip(numbers, weights, strict=True)],
         }
         for name, (operation, got) in results.items():
-            limits, values = decimals(operation.error(Arithmetic("FP32"))[i]), decimals(operation.value[i])
-            for right, value, limit, found in zip(exact[name], values, limits, decimals(got[i]), strict=True):
+            limits, values = (
+                decimals(operation.error(Arithmetic("FP32"))[i]),
+                decimals(operation.value[i]),
+            )
+            for right, value, limit, found in zip(
+                exact[name], values, limits, decimals(got[i]), strict=True
+            ):
                 assert abs(value - right) <= limit * Decimal(2) ** -10
                 assert abs(found - right) <= limit + Decimal(2) ** -24 * abs(right)

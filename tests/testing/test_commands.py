@@ -29,7 +29,11 @@ def test_the_tolerance_of_the_issue_s_line() -> None:
     lines = tolerance(EXAMPLE).splitlines()
     assert lines[0] == "matmul, K=4,096, BF16 operands, BF16 out, accumulator FP32"
     assert '  assert_explained(got, a, b, out=BF16, accumulator="FP32")' in lines
-    number = {line[:40].strip(): float(line.split()[-1]) for line in lines if line.startswith("  ") and "=" not in line}
+    number = {
+        line[:40].strip(): float(line.split()[-1])
+        for line in lines
+        if line.startswith("  ") and "=" not in line
+    }
     bound, reached, typical, half = number.values()
     assert 0.5 < bound < 0.8  # 4096 2^-24 times a sum of magnitudes near 4096 * 2 / pi
     assert reached < bound / 100
@@ -50,7 +54,9 @@ def test_every_operation_has_a_tolerance_that_holds() -> None:
         torch.manual_seed(seed)
         a, b = torch.randn(8, 512).half(), torch.randn(512, 8).half()
         exact = torch.from_numpy(matmul(a, b).value)
-        torch.testing.assert_close((a.float() @ b.float()).half().double(), exact, rtol=rtol, atol=atol)
+        torch.testing.assert_close(
+            (a.float() @ b.float()).half().double(), exact, rtol=rtol, atol=atol
+        )
 
 
 @pytest.mark.parametrize(("text", "message"), [
@@ -60,7 +66,9 @@ def test_every_operation_has_a_tolerance_that_holds() -> None:
     ("matmul K=4 accumulate=H1000", "expected an accumulator"),
     ("matmul K=4 bf16 accumulate=V100", "V100 Tensor Cores take FP16"),
 ])  # fmt: skip
-def test_a_line_that_is_not_understood_is_refused(text: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_that_is_not_understood_is_refused(
+    text: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(ValueError, match=message):
         tolerance(text)
     assert cli.main(["tolerance", *text.split()]) == 2
@@ -78,7 +86,9 @@ def test_vectors_are_what_independent_libraries_compute() -> None:
     table = vectors("MXFP4")
     scales = table["given_scales"].view(ml_dtypes.float8_e8m0fnu).astype(np.float32)
     assert np.isnan(scales[3])
-    numbers = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
+    numbers = np.array(
+        [0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32
+    )
     with np.errstate(over="ignore"):
         decoded = scales[:, None] * numbers[table["given_elements"]]
     assert check({**table, "values": decoded}) == []
@@ -93,7 +103,10 @@ def test_every_known_mistake_breaks_a_rule_and_is_recognised() -> None:
         for mistake, answers in mistakes.items():
             found = check({**table, **answers})
             assert found[0].split("; ")[1].startswith("row "), (name, mistake)
-            assert f"these answers are those of a known mistake: {mistake}" in found, (name, mistake)
+            assert f"these answers are those of a known mistake: {mistake}" in found, (
+                name,
+                mistake,
+            )
 
 
 BROKEN = (
@@ -110,7 +123,9 @@ def test_the_rule_that_is_broken_is_named() -> None:
     for name, mistake, rules in BROKEN:
         table = vectors(name)
         found = check({**table, **_mistakes(table)[mistake]})
-        assert {re.sub(r": \d+ of \d+ rows.*", "", line) for line in found if " rows; " in line} == rules, name
+        assert {
+            re.sub(r": \d+ of \d+ rows.*", "", line) for line in found if " rows; " in line
+        } == rules, name
 
 
 def test_vectors_in_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -158,11 +173,25 @@ def test_other():
 def test_the_plugin_shows_the_line_and_the_verdict(tmp_path: Path) -> None:
     (tmp_path / "test_kernel.py").write_text(TEST, encoding="utf-8")
     (tmp_path / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
-    command = [sys.executable, "-m", "pytest", "-p", "labkit.testing.plugin", "-p", "no:cacheprovider", "-q"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "labkit.testing.plugin",
+        "-p",
+        "no:cacheprovider",
+        "-q",
+    ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, env=environment).stdout
+    said = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, check=False, env=environment
+    ).stdout
     assert "2 failed, 1 passed" in said
-    assert "test_kernel.py:12: assert_explained(got, a, b)\n\ncannot be rounding: matmul [4, 64] @ [64, 4]" in said
+    assert (
+        "test_kernel.py:12: assert_explained(got, a, b)\n\ncannot be rounding: matmul [4, 64] @ [64, 4]"
+        in said
+    )
     assert "def assert_explained" not in said  # no frame of the package
     assert "assert 1 == 2" in said  # other failures stay as they are
     *_, summary = said.partition("differences that rounding does not explain")
@@ -186,7 +215,9 @@ def test_the_six_kernels_are_as_the_lesson_says() -> None:
     product = matmul(a, b)
     nearest = product.value.astype(np.float16).astype(np.float64)
     off = {name: np.abs(kernel(a, b).double().numpy() - nearest) for name, kernel in SIX.items()}
-    largest, many = ({name: what(each) for name, each in off.items()} for what in (np.max, np.count_nonzero))
+    largest, many = (
+        {name: what(each) for name, each in off.items()} for what in (np.max, np.count_nonzero)
+    )
     assert min(SIX, key=lambda name: largest[name]) == "D"
     assert max(SIX, key=lambda name: largest[name]) in "BCF"
     assert round(largest["D"], 3) == 0.016

@@ -12,9 +12,29 @@ from torch.nn import functional as F
 from labkit import testing
 from labkit.formats import BF16, E4M3, FP16, FP32, Overflow, Rounding
 from labkit.gemm import SEQUENTIAL_FP16, SPECS, accumulate, emulate
-from labkit.testing import VerdictKind, assert_explained, compare, layer_norm, matmul, rms_norm, softmax, sum_over
+from labkit.testing import (
+    VerdictKind,
+    assert_explained,
+    compare,
+    layer_norm,
+    matmul,
+    rms_norm,
+    softmax,
+    sum_over,
+)
 from tests.testing import kernels
-from tests.testing.kernels import RIGHT, WRONG, Kernel, case, in_turn, norm, online, rescale, rms, slices
+from tests.testing.kernels import (
+    RIGHT,
+    WRONG,
+    Kernel,
+    case,
+    in_turn,
+    norm,
+    online,
+    rescale,
+    rms,
+    slices,
+)
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -30,12 +50,21 @@ def verdict_on(kernel: Kernel) -> testing.Verdict:
     return compare(kernel.run(*its.arguments), its.operation, **its.settings)
 
 
-def test_sixty_kernels_with_a_fault_from_public_threads_are_found_and_sixty_right_ones_are_not() -> None:
+def test_sixty_kernels_with_a_fault_from_public_threads_are_found_and_sixty_right_ones_are_not() -> (
+    None
+):
     """57 at least is the aim; docs/testing.md has the numbers, which stand here."""
-    assert len({kernel.name for kernel in WRONG}) == len(WRONG) == 60 == len({kernel.name for kernel in RIGHT})
+    assert (
+        len({kernel.name for kernel in WRONG})
+        == len(WRONG)
+        == 60
+        == len({kernel.name for kernel in RIGHT})
+    )
     assert all("#" in kernel.thread for kernel in WRONG)
     kinds = {kernel.name: verdict_on(kernel).kind for kernel in WRONG}
-    assert [name for name, kind in kinds.items() if kind in (VerdictKind.EQUAL, VerdictKind.ROUNDING)] == []
+    assert [
+        name for name, kind in kinds.items() if kind in (VerdictKind.EQUAL, VerdictKind.ROUNDING)
+    ] == []
     assert sorted(name for name, kind in kinds.items() if kind is VerdictKind.LARGER) == [
         "mean of squares minus square of mean",
         "rounds FP32 sums toward zero",
@@ -74,7 +103,9 @@ SUSPECTS = {
 
 
 def test_the_verdict_names_what_would_explain_it() -> None:
-    found = {kernel.name: verdict_on(kernel).suspects[0] for kernel in WRONG if kernel.name in SUSPECTS}
+    found = {
+        kernel.name: verdict_on(kernel).suspects[0] for kernel in WRONG if kernel.name in SUSPECTS
+    }
     assert found == SUSPECTS
 
 
@@ -82,8 +113,13 @@ def test_a_worked_example_of_each_verdict() -> None:
     right = (A.float() @ B.float()).half()
     assert compare(EXACT.half(), matmul(A, B)).kind is VerdictKind.EQUAL
     assert compare(A.float() @ B.float(), matmul(A, B)).kind is VerdictKind.ROUNDING
-    assert compare(accumulate(A, B, None, SEQUENTIAL_FP16, FP16), matmul(A, B)).kind is VerdictKind.IMPOSSIBLE
-    wide = EXACT.float() * (1 + 2.0**-18)  # within the bound of every element, and the same everywhere
+    assert (
+        compare(accumulate(A, B, None, SEQUENTIAL_FP16, FP16), matmul(A, B)).kind
+        is VerdictKind.IMPOSSIBLE
+    )
+    wide = EXACT.float() * (
+        1 + 2.0**-18
+    )  # within the bound of every element, and the same everywhere
     verdict = compare(wide, matmul(A, B))
     assert verdict.kind is VerdictKind.LARGER
     assert verdict.reached is not None
@@ -95,7 +131,9 @@ def test_a_worked_example_of_each_verdict() -> None:
 def test_the_assertion_of_the_readme() -> None:
     assert_explained((A.float() @ B.float()).half(), A, B, out=FP16, accumulator="H100")
     with pytest.raises(testing.Unexplained, match="cannot be rounding") as raised:
-        assert_explained((A[:, :-8].float() @ B[:-8].float()).half(), A, B, out=FP16, accumulator="H100")
+        assert_explained(
+            (A[:, :-8].float() @ B[:-8].float()).half(), A, B, out=FP16, accumulator="H100"
+        )
     assert raised.value.verdict.suspects == ("the last 8 terms of each sum are missing",)
     assert assert_explained(torch.softmax(A.float(), 1), softmax(A)).explained
     scaled = (A.float() @ B.float() * 0.3 + 1).half()
@@ -134,14 +172,22 @@ def test_dimensions_are_those_of_torch() -> None:
 
 @pytest.mark.parametrize("dimensions", [1, 2, 3])
 def test_convolutions_are_those_of_torch(dimensions: int) -> None:
-    x, weight, bias = normal(2, 6, *[9] * dimensions), normal(8, 3, *[3] * dimensions, seed=1), normal(8, seed=2)
-    conv = (torch.nn.functional.conv1d, torch.nn.functional.conv2d, torch.nn.functional.conv3d)[dimensions - 1]
+    x, weight, bias = (
+        normal(2, 6, *[9] * dimensions),
+        normal(8, 3, *[3] * dimensions, seed=1),
+        normal(8, seed=2),
+    )
+    conv = (torch.nn.functional.conv1d, torch.nn.functional.conv2d, torch.nn.functional.conv3d)[
+        dimensions - 1
+    ]
     how = {"stride": 2, "padding": 1, "dilation": 2, "groups": 2}
     assert compare(conv(x, weight, bias, **how), testing.convolution(x, weight, bias, **how))
     verdict = compare(conv(x, weight, None, **how), testing.convolution(x, weight, None, **how))
     assert verdict.kind is VerdictKind.ROUNDING
     dropped = conv(x, torch.cat([weight[:, :2], weight[:, 2:] * 0], 1), None, **how)
-    assert compare(dropped, testing.convolution(x, weight, None, **how)).kind is VerdictKind.IMPOSSIBLE
+    assert (
+        compare(dropped, testing.convolution(x, weight, None, **how)).kind is VerdictKind.IMPOSSIBLE
+    )
 
 
 def test_special_values_are_compared_by_place_and_kind() -> None:
@@ -160,7 +206,9 @@ def test_special_values_are_compared_by_place_and_kind() -> None:
 
 def test_overflow_to_infinity_is_rounding_where_the_sum_reaches_it() -> None:
     a, b = torch.tensor([[65504.0, 15.9, 0.0]]).half(), torch.ones(3, 1).half()
-    assert compare(torch.tensor([[math.inf]]).half(), matmul(a, b)).kind is VerdictKind.IMPOSSIBLE  # 65519.9
+    assert (
+        compare(torch.tensor([[math.inf]]).half(), matmul(a, b)).kind is VerdictKind.IMPOSSIBLE
+    )  # 65519.9
     assert compare(torch.tensor([[65504.0]]).half(), matmul(a, b)).kind is VerdictKind.EQUAL
     a[0, 2] = 20.0
     assert compare(torch.tensor([[math.inf]]).half(), matmul(a, b)).kind is VerdictKind.EQUAL
@@ -175,7 +223,10 @@ def test_flushed_subnormals_are_named_and_a_kernel_that_rounds_toward_zero_may_s
     right = a.float() @ b.float()
     flushed = torch.where(right.half().abs() < FP16.smallest_normal, 0.0, right).half()
     verdict = compare(flushed, matmul(a, b))
-    assert (verdict.kind, verdict.suspects) == (VerdictKind.IMPOSSIBLE, ("subnormal results flushed to zero",))
+    assert (verdict.kind, verdict.suspects) == (
+        VerdictKind.IMPOSSIBLE,
+        ("subnormal results flushed to zero",),
+    )
     assert compare(right.half(), matmul(a, b))
     cut = ((A.float() @ B.float()).view(torch.int32) & -(1 << 16)).view(torch.float32).bfloat16()
     assert not compare(cut, matmul(A, B))
@@ -187,14 +238,22 @@ def test_what_cannot_be_judged_is_reported() -> None:
     verdict = compare(torch.tensor([[math.inf]]).half(), matmul(big, big.T), accumulator=FP16)
     assert "1 elements whose bound is infinite" in verdict.unjudged[0]
     signs = torch.tensor([[1.0, -1.0] * 20]).half()  # the sum is 0, and may overflow on the way
-    verdict = compare(torch.ones(1, 1).half(), matmul(big * signs, torch.ones(40, 1).half()), accumulator=FP16)
+    verdict = compare(
+        torch.ones(1, 1).half(), matmul(big * signs, torch.ones(40, 1).half()), accumulator=FP16
+    )
     assert (verdict.kind, bool(verdict)) == (VerdictKind.UNJUDGED, False)
     empty = compare(torch.zeros(0, 3), matmul(torch.zeros(0, 4), torch.zeros(4, 3)))
-    assert (empty.kind, empty.unjudged) == (VerdictKind.EQUAL, ("nothing: the result has no elements",))
+    assert (empty.kind, empty.unjudged) == (
+        VerdictKind.EQUAL,
+        ("nothing: the result has no elements",),
+    )
     long = torch.ones(1_000_001).half()
     long[::3] = 0.1
     verdict = compare(long.float().sum(), sum_over(long))
-    assert verdict.kind is VerdictKind.EQUAL or "more than 1,000,000 terms are not replayed" in verdict.unjudged[0]
+    assert (
+        verdict.kind is VerdictKind.EQUAL
+        or "more than 1,000,000 terms are not replayed" in verdict.unjudged[0]
+    )
     assert not compare(long.float().sum() * 1.2, sum_over(long))
 
 
@@ -224,13 +283,24 @@ def test_bad_input_is_refused_with_what_was_expected(
 @pytest.mark.parametrize("name", SPECS)
 def test_a_gpu_s_name_is_its_instruction_for_the_operands(name: str) -> None:
     assert_explained(accumulate(A, B, None, SPECS[name], FP32), A, B, accumulator=name)
-    assert_explained(A.float() @ B.float(), A.float(), B.float(), accumulator=name)  # FP32 operands: FP32 units
+    assert_explained(
+        A.float() @ B.float(), A.float(), B.float(), accumulator=name
+    )  # FP32 operands: FP32 units
     if name != "V100" and name != "T4":
         a, b = A.bfloat16(), B.bfloat16()
         assert_explained(accumulate(a, b, None, SPECS[name], BF16), a, b, accumulator=name)
 
 
-KINDS = ("normal", "positive", "rows of all sizes", "wide", "constant", "whole", "far from 0", "sparse")
+KINDS = (
+    "normal",
+    "positive",
+    "rows of all sizes",
+    "wide",
+    "constant",
+    "whole",
+    "far from 0",
+    "sparse",
+)
 
 
 def draw(random: np.random.Generator, kind: str, rows: int, columns: int) -> Tensor:
@@ -259,16 +329,33 @@ def suspected(seed: int, count: int) -> list[str]:
     """Return the verdicts on right results that are no rounding."""
     random, found = np.random.default_rng(seed), []
     for _ in range(count):
-        terms, rows, columns = int(random.choice([2, 3, 16, 64, 129, 500, 1024])), *map(int, random.integers(1, 40, 2))
-        kind, dtype = str(random.choice(KINDS)), (torch.float16, torch.bfloat16, torch.float32)[random.integers(3)]
+        terms, rows, columns = (
+            int(random.choice([2, 3, 16, 64, 129, 500, 1024])),
+            *map(int, random.integers(1, 40, 2)),
+        )
+        kind, dtype = (
+            str(random.choice(KINDS)),
+            (torch.float16, torch.bfloat16, torch.float32)[random.integers(3)],
+        )
         out = (torch.float32, dtype)[random.integers(2)]
-        a, b = draw(random, kind, rows, terms).to(dtype), draw(random, kind, terms, columns).to(dtype)
-        card = str(random.choice(["A100", "H100"])) if dtype is not torch.float32 and random.random() < 0.3 else ""
+        a, b = (
+            draw(random, kind, rows, terms).to(dtype),
+            draw(random, kind, terms, columns).to(dtype),
+        )
+        card = (
+            str(random.choice(["A100", "H100"]))
+            if dtype is not torch.float32 and random.random() < 0.3
+            else ""
+        )
         if card:
-            got = emulate(a, b, None, SPECS[card].for_operands(BF16 if dtype is torch.bfloat16 else FP16))
+            got = emulate(
+                a, b, None, SPECS[card].for_operands(BF16 if dtype is torch.bfloat16 else FP16)
+            )
         else:
             got = in_some_order(random, a, b)
-        verdicts = {f"product {card}": compare(got.to(out), matmul(a, b), accumulator=card or "FP32")}
+        verdicts = {
+            f"product {card}": compare(got.to(out), matmul(a, b), accumulator=card or "FP32")
+        }
         size = int(random.integers(16, 64))
         wide = a.float()
         others = {
@@ -282,12 +369,19 @@ def suspected(seed: int, count: int) -> list[str]:
         }
         name = str(random.choice(list(others)))
         verdicts[name] = compare(others[name][0].to(out), others[name][1])
-        found += [f"{each}, {kind}, {dtype}: {verdict}" for each, verdict in verdicts.items() if not verdict]
+        found += [
+            f"{each}, {kind}, {dtype}: {verdict}"
+            for each, verdict in verdicts.items()
+            if not verdict
+        ]
     return found
 
 
 @pytest.mark.parametrize(
-    ("seed", "count"), [(0, 25), *(pytest.param(seed, 200, marks=pytest.mark.slow) for seed in range(1, 6))]
+    ("seed", "count"),
+    [(0, 25), *(pytest.param(seed, 200, marks=pytest.mark.slow) for seed in range(1, 6))],
 )
-def test_right_results_of_random_size_data_format_and_order_are_not_suspected(seed: int, count: int) -> None:
+def test_right_results_of_random_size_data_format_and_order_are_not_suspected(
+    seed: int, count: int
+) -> None:
     assert suspected(seed, count) == []

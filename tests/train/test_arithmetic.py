@@ -50,7 +50,9 @@ class AtEachProduct(TorchDispatchMode):
 @pytest.fixture
 def session() -> Iterator[None]:
     """A user's session with BF16 products on the CPU and timing of cuDNN's algorithms; torch's defaults else."""
-    torch._C._set_cudnn_benchmark(True)  # torch.backends.cudnn.benchmark, which torch's own tests freeze
+    torch._C._set_cudnn_benchmark(
+        True
+    )  # torch.backends.cudnn.benchmark, which torch's own tests freeze
     torch.backends.mkldnn.matmul.fp32_precision = "bf16"
     yield
     torch.backends.mkldnn.matmul.fp32_precision = "none"
@@ -67,20 +69,38 @@ def looked_at(recipe: Recipe) -> None:
     run.evaluate()
 
 
-def test_products_are_ieees_and_deterministic_in_training_and_the_session_keeps_its_own(session: None) -> None:
+def test_products_are_ieees_and_deterministic_in_training_and_the_session_keeps_its_own(
+    session: None,
+) -> None:
     cudnn, watched = torch.backends.cudnn, lambda recipe: watch_step(TrainingRun(CNN, recipe))
-    for name, work in (("FP32", one_step), ("O2", one_step), ("TF32", one_step), ("O1", watched), ("O1", looked_at)):
+    for name, work in (
+        ("FP32", one_step),
+        ("O2", one_step),
+        ("TF32", one_step),
+        ("O1", watched),
+        ("O1", looked_at),
+    ):
         with AtEachProduct() as switches:
             work(RECIPES[name])
-        assert set(switches.seen) >= {"aten::convolution", "aten::convolution_backward", "aten::mm"}, "both directions"
+        assert set(switches.seen) >= {
+            "aten::convolution",
+            "aten::convolution_backward",
+            "aten::mm",
+        }, "both directions"
         assert set().union(*switches.seen.values()) == {("ieee", True, False)}, (name, work)
-        assert (cudnn.conv.fp32_precision, cudnn.deterministic, cudnn.benchmark) == ("tf32", False, True)
+        assert (cudnn.conv.fp32_precision, cudnn.deterministic, cudnn.benchmark) == (
+            "tf32",
+            False,
+            True,
+        )
 
 
 def test_on_a_cpu_that_multiplies_fp32_as_it_is_nothing_is_set() -> None:
     with AtEachProduct(cpu=("none", "ieee")) as switches:
         one_step(RECIPES["FP32"])
-    assert set().union(*switches.seen.values()) == {("tf32", False, False)}, "a GPU's, which do not matter here"
+    assert set().union(*switches.seen.values()) == {("tf32", False, False)}, (
+        "a GPU's, which do not matter here"
+    )
 
 
 def test_runs_that_overlap_in_threads_restore_at_the_end(session: None) -> None:
@@ -93,7 +113,9 @@ def test_runs_that_overlap_in_threads_restore_at_the_end(session: None) -> None:
         seen.append((torch.backends.cudnn.conv.fp32_precision, torch.backends.cudnn.deterministic))
         return CNN.loss(outputs, targets)
 
-    second = threading.Thread(target=lambda: TrainingRun(replace(CNN, loss=loss), RECIPES["FP32"]).take_step())
+    second = threading.Thread(
+        target=lambda: TrainingRun(replace(CNN, loss=loss), RECIPES["FP32"]).take_step()
+    )
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
@@ -110,7 +132,11 @@ def test_runs_that_overlap_in_threads_restore_at_the_end(session: None) -> None:
         torch.set_num_threads(before)
     assert seen == [("ieee", True)]
     cudnn = torch.backends.cudnn
-    assert (cudnn.conv.fp32_precision, cudnn.deterministic, cudnn.benchmark) == ("tf32", False, True)
+    assert (cudnn.conv.fp32_precision, cudnn.deterministic, cudnn.benchmark) == (
+        "tf32",
+        False,
+        True,
+    )
 
 
 def test_tf32_is_a_recipe_of_fp32_operands_that_trains_as_well_and_is_not_fp32() -> None:
@@ -131,7 +157,9 @@ def test_a_record_says_how_products_were_computed(tmp_path: Path) -> None:
     assert {fp32.arithmetic[name] for name in switches} == {"ieee"}
     assert {tf32.arithmetic[name] for name in switches} == {"tf32, emulated"}
     assert fp32.arithmetic["deterministic algorithms"] == "no"
-    assert not {"cuDNN deterministic", "cuDNN benchmark"} & set(fp32.arithmetic), "a CPU has no cuDNN"
+    assert not {"cuDNN deterministic", "cuDNN benchmark"} & set(fp32.arithmetic), (
+        "a CPU has no cuDNN"
+    )
     assert not {"cuda", "cudnn", "driver"} & set(fp32.versions), "nor CUDA"
     path = fp32.save(tmp_path / "run.json")
     assert load(path) == fp32
@@ -141,7 +169,9 @@ def test_a_record_says_how_products_were_computed(tmp_path: Path) -> None:
     assert load(path) == replace(fp32, arithmetic={})
 
 
-def test_on_a_gpu_cuda_cudnn_driver_and_flags_are_recorded(monkeypatch: pytest.MonkeyPatch, session: None) -> None:
+def test_on_a_gpu_cuda_cudnn_driver_and_flags_are_recorded(
+    monkeypatch: pytest.MonkeyPatch, session: None
+) -> None:
     gpu = torch.device("cuda", 0)
     monkeypatch.setattr(torch.version, "cuda", "12.8")
     monkeypatch.setattr(torch.backends.cudnn.m, "version", lambda: 91002)
@@ -162,7 +192,9 @@ def test_runs_that_were_not_made_alike_are_named(tmp_path: Path) -> None:
     recipes = [RECIPES[name] for name in ("FP32", "TF32", "O1")]
     found = compare(CNN, recipes, seeds=(0, 1), folder=tmp_path, workers=1)
     assert found.differing_provenance() == {}
-    assert "differ in how they were made" not in str(found), "that TF32 computes in TF32 is no accident"
+    assert "differ in how they were made" not in str(found), (
+        "that TF32 computes in TF32 is no accident"
+    )
     first, *others = [record for record in found.records if record.recipe != "TF32"]
     switched = replace(first, arithmetic=first.arithmetic | {"FP32 conv": "tf32"})
     wrong = replace(switched, versions={**first.versions, "torch": "2"})
@@ -174,9 +206,14 @@ def test_runs_that_were_not_made_alike_are_named(tmp_path: Path) -> None:
     assert list(silent.differing_provenance()) == ["torch settings"]
 
 
-def test_dropout_on_mps_is_seeded_and_the_generator_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dropout_on_mps_is_seeded_and_the_generator_put_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     calls: list[tuple[str, object]] = []
-    asked = {name: lambda value, name=name: calls.append((name, value)) for name in ("manual_seed", "set_rng_state")}
+    asked = {
+        name: lambda value, name=name: calls.append((name, value))
+        for name in ("manual_seed", "set_rng_state")
+    }
     monkeypatch.setattr(torch, "mps", SimpleNamespace(get_rng_state=lambda: "state", **asked))
     before = torch.get_rng_state()
     with pytest.raises(ZeroDivisionError), seeded_rng(torch.device("mps"), 5):

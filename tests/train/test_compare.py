@@ -17,16 +17,31 @@ import pytest
 
 from labkit.amp import RECIPES
 from labkit.formats import FP16
-from labkit.train import TASKS, Comparison, RunRecord, StepRecord, TrainingRun, compare, load, recorded, signed, train
+from labkit.train import (
+    TASKS,
+    Comparison,
+    RunRecord,
+    StepRecord,
+    TrainingRun,
+    compare,
+    load,
+    recorded,
+    signed,
+    train,
+)
 from labkit.widgets import recipe_table
 
 
 def run(recipe: str, seed: int, metric: float, loss: float = 0.1) -> RunRecord:
     steps = (StepRecord(1, loss, 1.0, False, True),)
-    return RunRecord("t", recipe, seed, steps, metric, "accuracy", 1.0, "CPU", {"torch": "2"}, "2026-01-01")
+    return RunRecord(
+        "t", recipe, seed, steps, metric, "accuracy", 1.0, "CPU", {"torch": "2"}, "2026-01-01"
+    )
 
 
-def comparison(fp32: list[float], other: list[float], *, margin: float = 0.02, **changes: float) -> Comparison:
+def comparison(
+    fp32: list[float], other: list[float], *, margin: float = 0.02, **changes: float
+) -> Comparison:
     ours = [run("FP32", seed, metric) for seed, metric in enumerate(fp32)]
     theirs = [run("O1", seed, metric, **changes) for seed, metric in enumerate(other)]
     return Comparison("t", (*ours, *theirs), margin=margin)
@@ -68,13 +83,22 @@ VERDICTS = [  # metrics of FP32, of the other, more, and the verdict
 
 
 def test_verdicts_follow_from_the_pairs() -> None:
-    found = [comparison(fp32, other, **more).difference("O1").verdict for fp32, other, more, _ in VERDICTS]
+    found = [
+        comparison(fp32, other, **more).difference("O1").verdict
+        for fp32, other, more, _ in VERDICTS
+    ]
     assert found == [verdict for *_, verdict in VERDICTS]
     assert "more seeds may tell" in str(comparison([0.6, 0.601], [0.7, 0.1]).difference("O1"))
     assert "one seed says nothing" in str(comparison([0.7], [0.1]).difference("O1"))
     broken = comparison([0.7, 0.7, 0.71], [math.nan] * 3, loss=math.nan).difference("O1")
     assert "3 of 3 runs ended in inf or NaN" in str(broken)
-    assert [signed(x, 2) for x in (-0.004, 0.004, -0.0, -0.006, 1.5)] == ["0.00", "0.00", "0.00", "-0.01", "+1.50"]
+    assert [signed(x, 2) for x in (-0.004, 0.004, -0.0, -0.006, 1.5)] == [
+        "0.00",
+        "0.00",
+        "0.00",
+        "-0.01",
+        "+1.50",
+    ]
 
 
 def test_the_two_intervals_are_students() -> None:
@@ -97,11 +121,16 @@ def test_what_is_compared_with_is_named_and_seeds_that_only_one_has_are_left_out
     text = str(Comparison("t", runs, reference="O1"))
     assert "beyond O1's spread" in text
     assert "FP32" not in text
-    both = Comparison("t", (run("FP32", 0, 0.7), run("FP32", 1, 0.7), run("O1", 1, 0.7), run("O1", 2, 0.0)))
+    both = Comparison(
+        "t", (run("FP32", 0, 0.7), run("FP32", 1, 0.7), run("O1", 1, 0.7), run("O1", 2, 0.0))
+    )
     assert both.difference("O1").seeds == 1
     with pytest.raises(ValueError, match="no seed in common"):
         Comparison("t", (run("FP32", 0, 0.7), run("O1", 2, 0.0))).difference("O1")
-    assert str(Comparison("t", (run("O1", 0, 0.7),))) == "t against FP32:\n  O1: no seed in common with FP32"
+    assert (
+        str(Comparison("t", (run("O1", 0, 0.7),)))
+        == "t against FP32:\n  O1: no seed in common with FP32"
+    )
     assert str(Comparison("t", ())) == "t against FP32:\n  no other recipe has run"
 
 
@@ -116,14 +145,19 @@ def test_a_comparison_runs_what_is_missing_and_reads_the_rest(tmp_path: Path) ->
 
 
 def test_worked_example_of_a_record(tmp_path: Path) -> None:
-    first, second = StepRecord(1, 0.5, 1024.0, False, True, 0.25), StepRecord(2, math.inf, 1024.0, True, False)
+    first, second = (
+        StepRecord(1, 0.5, 1024.0, False, True, 0.25),
+        StepRecord(2, math.inf, 1024.0, True, False),
+    )
     record = replace(run("O1", 3, math.inf), steps=(first, second), stopped=True)
     path = record.save(tmp_path / "run.json")
     assert load(path) == record
     assert record.skipped == 1
     nan = load(replace(record, steps=(first, replace(second, loss=math.nan))).save(path))
     assert math.isnan(nan.steps[1].loss)
-    assert json.loads(path.read_text())["steps"]["loss"] == [0.5, "nan"], "plain JSON, that any program reads"
+    assert json.loads(path.read_text())["steps"]["loss"] == [0.5, "nan"], (
+        "plain JSON, that any program reads"
+    )
 
 
 def test_another_file_is_refused_in_words(tmp_path: Path) -> None:
@@ -138,7 +172,9 @@ CARELESS = ("digits", "digits_cnn", "autoencoder", "char_lstm", "gpt", "unet")
 
 
 def found(task: str, *recipes: str) -> Comparison:
-    return Comparison(task, tuple(recorded(task, recipe, seed) for recipe in ("FP32", *recipes) for seed in SEEDS))
+    return Comparison(
+        task, tuple(recorded(task, recipe, seed) for recipe in ("FP32", *recipes) for seed in SEEDS)
+    )
 
 
 def test_underflow_without_a_scale_and_every_cure_of_it() -> None:
@@ -155,7 +191,9 @@ def test_underflow_without_a_scale_and_every_cure_of_it() -> None:
 def test_the_coarser_segmentation_loses_less_but_loses_on_every_seed() -> None:
     """Its Dice scatters as much as it falls; the loss does not."""
     for seed in SEEDS:
-        fp32, fp16 = (recorded("segmentation_small", recipe, seed).final_loss for recipe in ("FP32", "FP16"))
+        fp32, fp16 = (
+            recorded("segmentation_small", recipe, seed).final_loss for recipe in ("FP32", "FP16")
+        )
         assert fp16 > 1.15 * fp32
         assert recorded("segmentation_small", "FP16 static", seed).final_loss < 1.05 * fp32
 
@@ -194,15 +232,28 @@ def test_autocast_and_masters_are_worse_than_fp32_on_no_task() -> None:
 
 def test_one_seed_of_the_deep_convolutions_learns_nothing_even_in_fp32() -> None:
     recipes = ("FP32", "BF16", "BF16 no master", "FP16 no master", "O1")
-    died = {r: [seed for seed in range(5) if recorded("gauss_conv", r, seed).metric < 0.15] for r in recipes}
-    assert died == {"FP32": [4], "BF16": [3, 4], "BF16 no master": [1, 3, 4], "FP16 no master": [1, 4], "O1": [4]}
+    died = {
+        r: [seed for seed in range(5) if recorded("gauss_conv", r, seed).metric < 0.15]
+        for r in recipes
+    }
+    assert died == {
+        "FP32": [4],
+        "BF16": [3, 4],
+        "BF16 no master": [1, 3, 4],
+        "FP16 no master": [1, 4],
+        "O1": [4],
+    }
 
 
 def test_every_task_is_on_record_and_says_where_it_was_made() -> None:
-    for task, recipe, seed in itertools.product(TASKS, ("FP32", "FP16", "O1", "O2", "O3", "BF16"), SEEDS):
+    for task, recipe, seed in itertools.product(
+        TASKS, ("FP32", "FP16", "O1", "O2", "O3", "BF16"), SEEDS
+    ):
         record = recorded(task, recipe, seed)
         assert (record.task, record.recipe, record.seed) == (task, recipe, seed)
-        assert all((record.device, record.versions["torch"], record.fingerprint, record.date)), record
+        assert all((record.device, record.versions["torch"], record.fingerprint, record.date)), (
+            record
+        )
         assert (record.stopped, len(record.steps)) == (False, TASKS[task].steps)
     with pytest.raises(FileNotFoundError, match="labkit compare digits"):
         recorded("digits", "BF16", 99)

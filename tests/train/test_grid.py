@@ -78,7 +78,9 @@ def test_a_killed_race_goes_on_where_it_was(tmp_path: Path, workers: str) -> Non
     whole = {path.name: load(path) for path in (tmp_path / "digits").glob("*.json")}
     assert {f"fp32-seed{seed}.json" for seed in done} <= whole.keys()
     again = train_grid(SHORT, [FP32], sorted(done), tmp_path, workers=1)
-    assert again == [whole[f"fp32-seed{seed}.json"] for seed in sorted(done)], "none was trained twice"
+    assert again == [whole[f"fp32-seed{seed}.json"] for seed in sorted(done)], (
+        "none was trained twice"
+    )
 
 
 def test_a_race_can_be_stopped_and_runs_no_pair_twice(tmp_path: Path) -> None:
@@ -111,8 +113,12 @@ def loss_of_a_notebook(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Te
     return F.cross_entropy(outputs, targets)
 
 
-def test_a_task_typed_into_a_notebook_is_trained_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loss_of_a_notebook, "__module__", "__main__")  # where another process would look in vain
+def test_a_task_typed_into_a_notebook_is_trained_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        loss_of_a_notebook, "__module__", "__main__"
+    )  # where another process would look in vain
     own = replace(SHORT, name="own", loss=loss_of_a_notebook)
     assert len(train_grid(own, [FP32], [0, 1], tmp_path, workers=2)) == 2
 
@@ -153,7 +159,9 @@ def test_every_record_that_travels_with_the_lab_is_still_of_its_task_and_recipe(
     tasks = {**TASKS, **GPU_TASKS}
     records = [load(path) for path in (ROOT / "data").rglob("*-seed*.json")]
     assert len(records) > 300
-    assert [r for r in records if r.fingerprint != fingerprint(tasks[r.task], RECIPES[r.recipe])] == []
+    assert [
+        r for r in records if r.fingerprint != fingerprint(tasks[r.task], RECIPES[r.recipe])
+    ] == []
     # Taken when a recipe's `gradient_format` was called `gradients`.
     assert fingerprint(TASKS["digits"], RECIPES["FP8"]) == "64424e3a4683"
 
@@ -166,7 +174,9 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "gpus", lambda: (CARD,))
 
 
-def test_worked_example_each_device_has_its_folder_and_its_name_on_record(stand_in: None, tmp_path: Path) -> None:
+def test_worked_example_each_device_has_its_folder_and_its_name_on_record(
+    stand_in: None, tmp_path: Path
+) -> None:
     (there,) = train_grid(THIRTEEN_STEPS, [FP32], [0], tmp_path, device=None)
     (here,) = train_grid(THIRTEEN_STEPS, [FP32], [0], tmp_path)
     assert there.device == "Stand-in T4"
@@ -178,13 +188,17 @@ def test_worked_example_each_device_has_its_folder_and_its_name_on_record(stand_
     (tmp_path / "digits").rename(tmp_path / "moved")
     (tmp_path / "stand-in-t4" / "digits").rename(tmp_path / "digits")
     (tmp_path / "moved").rename(tmp_path / "stand-in-t4" / "digits")
-    with pytest.raises(ValueError, match=r"expected a record of Stand-in T4, got one of CPU .* not mixed"):
+    with pytest.raises(
+        ValueError, match=r"expected a record of Stand-in T4, got one of CPU .* not mixed"
+    ):
         train_grid(THIRTEEN_STEPS, [FP32], [0], tmp_path, device="gpu")
     with pytest.raises(ValueError, match=r"expected a record of CPU .*, got one of Stand-in T4"):
         train_grid(THIRTEEN_STEPS, [FP32], [0], tmp_path, device="cpu")
 
 
-def test_what_decides_grades_and_evidence_stays_on_the_cpu_unless_a_device_is_named(stand_in: None) -> None:
+def test_what_decides_grades_and_evidence_stays_on_the_cpu_unless_a_device_is_named(
+    stand_in: None,
+) -> None:
     assert TrainingRun(THIRTEEN_STEPS, FP32).place.emulated
     assert train(THIRTEEN_STEPS, FP32, steps=1).device.startswith("CPU")
     assert train(THIRTEEN_STEPS, FP32, steps=1, device=None).device == "Stand-in T4"
@@ -199,22 +213,33 @@ def test_a_run_says_how_many_steps_a_second_it_made(tmp_path: Path) -> None:
     assert 0 < alone.step_seconds < alone.seconds
     assert alone.steps_per_second == pytest.approx(1 / alone.step_seconds)
     assert load(alone.save(tmp_path / "run.json")).step_seconds == alone.step_seconds
-    assert replace(alone, step_seconds=1.0) == alone, "what a clock said is no part of what a run is"
+    assert replace(alone, step_seconds=1.0) == alone, (
+        "what a clock said is no part of what a run is"
+    )
 
 
 def test_runs_on_a_gpu_are_never_side_by_side(stand_in: None, tmp_path: Path) -> None:
-    assert all(r.step_seconds for r in train_grid(THIRTEEN_STEPS, [FP32, O1], [0], tmp_path, device="gpu"))
+    assert all(
+        r.step_seconds for r in train_grid(THIRTEEN_STEPS, [FP32, O1], [0], tmp_path, device="gpu")
+    )
 
 
 def test_the_command_takes_the_gpu_where_there_is_one_and_says_so(
-    stand_in: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    stand_in: None,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     short = {name: replace(THIRTEEN_STEPS, name=name) for name in ("digits", "digits_gpu")}
     monkeypatch.setattr("labkit.commands.compare.ALL_TASKS", short)
     words = f"compare digits --recipes FP32 O1 --seeds 0 --folder {tmp_path}".split()
     assert cli.main(words) == 0
     said = capsys.readouterr().out
-    for part in ("digits on this GPU: Stand-in T4", "digits_gpu is large enough", "[Stand-in T4, torch"):
+    for part in (
+        "digits on this GPU: Stand-in T4",
+        "digits_gpu is large enough",
+        "[Stand-in T4, torch",
+    ):
         assert part in said
     assert "Steps a second on Stand-in T4: FP32 " in said
     assert record_path(tmp_path / "stand-in-t4", "digits", "O1", 0).exists()
@@ -236,11 +261,22 @@ def test_a_device_that_is_not_there_is_a_question_it_cannot_answer(
 
 def race_of_two_ranks(folder: Path) -> subprocess.CompletedProcess[str]:
     """Run `labkit compare` on two ranks, three runs of the digits."""
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "labkit")
+    torchrun = (
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "labkit",
+    )
     words = "compare digits --recipes FP32 --seeds 0 1 2 --device cpu --folder".split()
     environment, limit = {**os.environ, "PYTHONPATH": str(ROOT)}, 200 * slowness()
     command = [*torchrun, *words, str(folder)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=limit, check=False)
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=limit, check=False
+    )
 
 
 @pytest.mark.slow
@@ -274,7 +310,11 @@ def without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_worked_example_the_gpu_is_first_and_the_cpu_always_there(with_gpu: None) -> None:
-    assert [each.label for each in places()] == ["this GPU: Tesla T4", "this GPU: Tesla T4", "CPU, emulated"]
+    assert [each.label for each in places()] == [
+        "this GPU: Tesla T4",
+        "this GPU: Tesla T4",
+        "CPU, emulated",
+    ]
     assert [each.key for each in places()] == ["gpu", "gpu:1", "cpu"]
     assert place(None) == place() == T4
 
@@ -284,25 +324,40 @@ def test_a_place_is_called_as_the_knob_or_as_torch_calls_it(with_gpu: None) -> N
         assert place(said) == T4, said
     assert place("cuda:1") == place("gpu:1") == SECOND
     assert place("cpu") == place("cpu:0") == place(torch.device("cpu")) == places()[-1]
-    with pytest.raises(ValueError, match=r'expected .*"gpu" \(Tesla T4\), "gpu:1" \(Tesla T4\), "cpu"'):
+    with pytest.raises(
+        ValueError, match=r'expected .*"gpu" \(Tesla T4\), "gpu:1" \(Tesla T4\), "cpu"'
+    ):
         place("cuda:2")
 
 
-def test_without_a_gpu_none_means_the_cpu_and_what_is_not_there_is_refused(without_gpu: None) -> None:
+def test_without_a_gpu_none_means_the_cpu_and_what_is_not_there_is_refused(
+    without_gpu: None,
+) -> None:
     (only,) = places()
     assert place(None) == only
     assert (only.device, only.key, only.emulated) == (torch.device("cpu"), "cpu", True)
     assert "emulated on this CPU" in only.sentence
     for said in ("cuda", "gpu", "cuda:0", torch.device("cuda"), "mps", "GPU please"):
-        with pytest.raises(ValueError, match=rf'expected a device of this machine, "cpu" \(CPU.*got "{said}"'):
+        with pytest.raises(
+            ValueError, match=rf'expected a device of this machine, "cpu" \(CPU.*got "{said}"'
+        ):
             place(said)
     meta = place("meta")  # another device of torch's is taken when it is named, and never offered
-    assert (meta.device, meta.label, meta.emulated) == (torch.device("meta"), "this device: meta", False)
+    assert (meta.device, meta.label, meta.emulated) == (
+        torch.device("meta"),
+        "this device: meta",
+        False,
+    )
     assert places() == (only,)
 
 
-def test_a_gpu_that_this_torch_cannot_use_is_left_out_and_the_reason_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    old, new = SimpleNamespace(name="Tesla V100", major=7, minor=0), SimpleNamespace(name="A10", major=8, minor=6)
+def test_a_gpu_that_this_torch_cannot_use_is_left_out_and_the_reason_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    old, new = (
+        SimpleNamespace(name="Tesla V100", major=7, minor=0),
+        SimpleNamespace(name="A10", major=8, minor=6),
+    )
     for name, answer in {
         "is_available": lambda: True,
         "get_arch_list": lambda: ["sm_75", "sm_80"],
@@ -329,7 +384,10 @@ def test_worked_example_by_a_clock_that_is_given(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(TrainingRun, "step", step)
     monkeypatch.setattr(interleaved_timing.time, "perf_counter", lambda: clock[0])
-    assert steps_per_second(TASKS["digits"], [FP32, O1], steps=2, rounds=3) == {"FP32": 2.0, "O1": 8.0}
+    assert steps_per_second(TASKS["digits"], [FP32, O1], steps=2, rounds=3) == {
+        "FP32": 2.0,
+        "O1": 8.0,
+    }
     assert order == ["FP32", "FP32", "O1", "O1"] * 4
 
 

@@ -15,7 +15,17 @@ from torch.nn import functional as F
 from labkit.amp import RECIPES, static
 from labkit.formats import FP16
 from labkit.instrument import fate, merge, underflow
-from labkit.train import STAGES, TASKS, TrainingRun, bytes_held, gradient_snapshot, load, one_thread, train, watch_step
+from labkit.train import (
+    STAGES,
+    TASKS,
+    TrainingRun,
+    bytes_held,
+    gradient_snapshot,
+    load,
+    one_thread,
+    train,
+    watch_step,
+)
 from labkit.train.stages import summarize
 
 DIGITS = TASKS["digits"]
@@ -48,7 +58,9 @@ def test_scaling_and_master_weights_may_change_on_the_way() -> None:
     with pytest.raises(ValueError, match="Start a new TrainingRun"):
         run.change(RECIPES["FP32"])
     other = TrainingRun(DIGITS, RECIPES["FP16"])
-    with pytest.raises(ValueError, match=r"differs from 'FP16' in .*'FP16 stochastic', which differs in rounding"):
+    with pytest.raises(
+        ValueError, match=r"differs from 'FP16' in .*'FP16 stochastic', which differs in rounding"
+    ):
         other.change(RECIPES["FP16 stochastic"])
 
 
@@ -68,16 +80,26 @@ def test_scaling_brings_the_gradients_back() -> None:
 
 def test_progress_stop_and_record(tmp_path: Path) -> None:
     seen: list[int] = []
-    record = train(DIGITS, RECIPES["O2"], steps=10, progress=lambda s: seen.append(s.step), stop=lambda: len(seen) == 4)
+    record = train(
+        DIGITS,
+        RECIPES["O2"],
+        steps=10,
+        progress=lambda s: seen.append(s.step),
+        stop=lambda: len(seen) == 4,
+    )
     assert seen == [1, 2, 3, 4]
     assert (record.stopped, len(record.steps)) == (True, 4)
     assert record.memory["master weights"] > 0
     assert record.steps[0].swallowed is not None
     kinds = ("activation gradients", "weight gradients")
     watched = train(DIGITS, RECIPES["FP32"], steps=5, watch=kinds, watch_every=2)
-    assert [(s.step, s.kind) for s in watched.snapshots] == [(n, kind) for n in (1, 3, 5) for kind in kinds]
+    assert [(s.step, s.kind) for s in watched.snapshots] == [
+        (n, kind) for n in (1, 3, 5) for kind in kinds
+    ]
     assert watched.snapshots[0] == gradient_snapshot(TrainingRun(DIGITS, RECIPES["FP32"]))
-    assert watched.steps == train(DIGITS, RECIPES["FP32"], steps=5).steps, "watching changes nothing"
+    assert watched.steps == train(DIGITS, RECIPES["FP32"], steps=5).steps, (
+        "watching changes nothing"
+    )
     for each in (record, watched):
         assert load(each.save(tmp_path / "run.json")) == each
     with pytest.raises(ValueError, match="0 or more"):
@@ -87,7 +109,9 @@ def test_progress_stop_and_record(tmp_path: Path) -> None:
 
 
 def batch_norm_and_a_frozen_layer() -> nn.Module:
-    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 10))
+    net = nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 10)
+    )
     net[1].requires_grad_(False)
     return net
 
@@ -99,7 +123,9 @@ def test_a_task_of_ones_own_may_have_batch_norm_and_frozen_layers() -> None:
         frozen = looked.model[1].weight.clone()
         for _ in range(3):
             assert "1.weight" not in looked.next_gradients("weight gradients")
-            assert looked.step().loss == plain.step().loss, "measuring underflow is no forward pass to batch norm"
+            assert looked.step().loss == plain.step().loss, (
+                "measuring underflow is no forward pass to batch norm"
+            )
         before = [buffer.clone() for buffer in looked.model.buffers()]
         assert before[2] == 3, "batches that batch norm has seen"
         looked.evaluate()
@@ -109,7 +135,9 @@ def test_a_task_of_ones_own_may_have_batch_norm_and_frozen_layers() -> None:
 
 
 def with_dropout() -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.Dropout(0.5), nn.ReLU(), nn.Linear(32, 10))
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 32), nn.Dropout(0.5), nn.ReLU(), nn.Linear(32, 10)
+    )
 
 
 DROPOUT = replace(DIGITS, name="dropout", make_model=with_dropout)
@@ -117,7 +145,9 @@ DROPOUT = replace(DIGITS, name="dropout", make_model=with_dropout)
 
 def test_dropout_follows_from_seed_and_step() -> None:
     for recipe in ("FP32", "FP16 dynamic", "O1", "O3", "BF16"):
-        first, again = (TrainingRun(DROPOUT, RECIPES[recipe], 1, measure_every=every) for every in (1, 0))
+        first, again = (
+            TrainingRun(DROPOUT, RECIPES[recipe], 1, measure_every=every) for every in (1, 0)
+        )
         other = TrainingRun(DROPOUT, RECIPES[recipe], 2)
         for _ in range(3):
             torch.rand(7)
@@ -127,16 +157,23 @@ def test_dropout_follows_from_seed_and_step() -> None:
             assert ours.loss != other.step().loss, recipe
         outside = torch.get_rng_state()
         first.step()
-        assert torch.equal(torch.get_rng_state(), outside), "a run takes no number from anybody else"
+        assert torch.equal(torch.get_rng_state(), outside), (
+            "a run takes no number from anybody else"
+        )
 
 
 def test_the_fp32_twin_draws_the_same_mask() -> None:
     # Dropout and ReLU stop three quarters of the first layer's activation gradients; another mask would stop others.
     for recipe in ("FP16 static", "O1", "BF16"):
         run = TrainingRun(DROPOUT, RECIPES[recipe])
-        exact, here = run.fp32_twin().next_gradients()["1"], run.next_gradients(scale=run.scaler.scale)["1"]
+        exact, here = (
+            run.fp32_twin().next_gradients()["1"],
+            run.next_gradients(scale=run.scaler.scale)["1"],
+        )
         assert 0.7 < (exact == 0).float().mean() < 0.8
-        assert ((exact == 0) != (here == 0)).float().mean() < 0.005, "rounding moves a few across ReLU's edge"
+        assert ((exact == 0) != (here == 0)).float().mean() < 0.005, (
+            "rounding moves a few across ReLU's edge"
+        )
         assert run.step().underflow < 0.01, recipe
 
 
@@ -165,7 +202,9 @@ def test_a_fork_repeats_the_run_bit_for_bit_and_leaves_it_alone() -> None:
         run.engine.optimizer.param_groups[0]["lr"] *= 0.75  # as it was changed on the way
         fork, again = run.fork(), run.fork()
         ours = [fork.step() for _ in range(3)]
-        assert [run.step() for _ in range(3)] == ours, recipe  # the fork's steps did not move the run
+        assert [run.step() for _ in range(3)] == ours, (
+            recipe
+        )  # the fork's steps did not move the run
         assert [again.step() for _ in range(3)] == ours, recipe
     scaled = (run := run_of("O2")).fork(replace(RECIPES["O2"], scaler=static(8.0)))
     assert scaled.scaler.scale == 8.0
@@ -190,11 +229,15 @@ def test_swallowed_updates_are_those_of_the_weights_that_outlast_a_step() -> Non
     assert fp32 < 0.01
     assert masters == pytest.approx(fp32, abs=0.01)
     assert 0.2 < fp16 < bf16
-    assert run_of("FP32", 6, "fine_tuning").step().swallowed is None, "step 7 is not measured, step 1 was"
+    assert run_of("FP32", 6, "fine_tuning").step().swallowed is None, (
+        "step 7 is not measured, step 1 was"
+    )
 
 
 def test_bytes_are_those_of_the_formats() -> None:
-    counters = 4 * len(list(CNN.make_model().parameters()))  # Adam keeps its step beside each weight, in FP32
+    counters = 4 * len(
+        list(CNN.make_model().parameters())
+    )  # Adam keeps its step beside each weight, in FP32
     rest = PARAMETERS - NORMS
     for recipe, weights, masters, moments in (
         ("FP32", 4 * PARAMETERS, 0, 4 * PARAMETERS),
@@ -203,7 +246,12 @@ def test_bytes_are_those_of_the_formats() -> None:
         ("O3", 2 * PARAMETERS, 0, 2 * PARAMETERS),
     ):
         held = bytes_held(run_of(recipe, 1).engine)
-        sizes = (held["weights"], held["gradients"], held["master weights"], held["optimizer state"])
+        sizes = (
+            held["weights"],
+            held["gradients"],
+            held["master weights"],
+            held["optimizer state"],
+        )
         assert sizes == (weights, weights, masters, 2 * moments + counters), recipe
 
 
@@ -226,15 +274,24 @@ def at(step, name):
 def test_watching_does_not_change_a_run():
     """Not where a recurrent layer returns a tuple, either: its output is not seen, but its weights are."""
     small = {task: replace(TASKS[task], batch_size=2) for task in ("gpt", "char_lstm")}
-    for task, recipe in (*((SMALL, name) for name in RECIPE_NAMES), *((task, "O1") for task in small.values())):
+    for task, recipe in (
+        *((SMALL, name) for name in RECIPE_NAMES),
+        *((task, "O1") for task in small.values()),
+    ):
         watched, alone = (TrainingRun(task, RECIPES[recipe], measure_every=0) for _ in range(2))
         for _ in range(3 if task is SMALL else 1):
             step, record = watch_step(watched), alone.step()
             assert (step.step, step.loss, step.scale) == (record.step, record.loss, record.scale)
             assert (step.found_inf, step.stepped) == (record.found_inf, record.stepped)
         assert watched.scaler == alone.scaler
-        assert all(map(torch.equal, watched.model.state_dict().values(), alone.model.state_dict().values())), recipe
-        names = {name.rpartition(".")[0] for name, p in watched.model.named_parameters() if p.requires_grad}
+        assert all(
+            map(torch.equal, watched.model.state_dict().values(), alone.model.state_dict().values())
+        ), recipe
+        names = {
+            name.rpartition(".")[0]
+            for name, p in watched.model.named_parameters()
+            if p.requires_grad
+        }
         assert set(at(step, "copy back")) == {f"{name} weights" for name in names}, task
         assert watched.step().loss == alone.step().loss, recipe
 
@@ -248,7 +305,11 @@ def test_gradients_and_updates_are_those_of_plain_torch():
     loss.backward()
     step = watch_step(run)
     assert step.loss == pytest.approx(loss.item(), rel=1e-6)
-    for stage, mark, factor in (("scaled backward", "∇", 1024.0), ("unscale", "∇", 1.0), ("step", "Δ", 0.1)):
+    for stage, mark, factor in (
+        ("scaled backward", "∇", 1024.0),
+        ("unscale", "∇", 1.0),
+        ("step", "Δ", 0.1),
+    ):
         for layer in ("linear1", "linear3"):
             tensor, module = at(step, stage)[f"{mark} {layer} weights"], plain.get_submodule(layer)
             gradient = torch.cat([module.weight.grad.flatten(), module.bias.grad.flatten()])
@@ -269,7 +330,9 @@ def test_the_dtypes_of_each_recipe():
     }.items():
         step = watch_step(stage_run(name))
         stages = ("cast weights", "scaled backward", "unscale", "step", "copy back")
-        assert [{tensor.dtype for tensor in at(step, stage).values()} for stage in stages] == expected, name
+        assert [
+            {tensor.dtype for tensor in at(step, stage).values()} for stage in stages
+        ] == expected, name
         if name == "O1":
             forward, gradients = at(step, "forward"), at(step, "scaled backward")
             assert (forward["linear1 output"].dtype, forward["relu1 output"].dtype) == (half, half)
@@ -285,7 +348,9 @@ def test_a_scale_too_high_is_found_and_skipped():
     assert (step.scale, step.scale_after, run.scaler.scale) == (2.0**40, 2.0**39, 2.0**39)
     assert any(tensor.non_finite for tensor in at(step, "check for inf").values())
     assert all(tensor.zeros == tensor.elements for tensor in at(step, "step").values())
-    assert all(torch.equal(old, new) for old, new in zip(before, run.weights.model_weights, strict=True))
+    assert all(
+        torch.equal(old, new) for old, new in zip(before, run.weights.model_weights, strict=True)
+    )
 
 
 def test_fp16_misses_updates_that_the_master_keeps():
@@ -297,6 +362,11 @@ def test_fp16_misses_updates_that_the_master_keeps():
 
 def test_seen():
     tensor = summarize("x", torch.tensor([0.0, -(2.0**-24), 3.0, math.inf, math.nan]).half())
-    assert (tensor.smallest, tensor.largest, tensor.zeros, tensor.non_finite) == (2.0**-24, 3.0, 1, 2)
+    assert (tensor.smallest, tensor.largest, tensor.zeros, tensor.non_finite) == (
+        2.0**-24,
+        3.0,
+        1,
+        2,
+    )
     nothing = summarize("zeros", torch.zeros(3))
     assert (nothing.smallest, nothing.largest, nothing.zeros) == (0.0, 0.0, 3)

@@ -18,7 +18,9 @@ from labkit.train.tasks import character_accuracy, next_character, r2
 
 
 def test_every_task_takes_a_step_in_every_precision() -> None:
-    for task, recipe in itertools.product(set(TASKS) - {"segmentation", "fine_tuning"}, ("FP16 dynamic", "O1", "TF32")):
+    for task, recipe in itertools.product(
+        set(TASKS) - {"segmentation", "fine_tuning"}, ("FP16 dynamic", "O1", "TF32")
+    ):
         record = train(TASKS[task], RECIPES[recipe], steps=1, measure_every=0)
         assert all(math.isfinite(step.loss) for step in record.steps), (task, recipe)
         assert 0 <= record.metric <= 1, (task, recipe)
@@ -31,11 +33,17 @@ def test_the_data_are_what_they_say() -> None:
     assert first == topics[min(topics)][:16].lower()
     assert torch.equal(windows.train_inputs[:, 1:], windows.train_targets[:, :-1])
     scene = shapes(train=40, test=1)
-    inside, outside = (scene.train_inputs[:, 0][(scene.train_targets > 0) == shape] for shape in (True, False))
+    inside, outside = (
+        scene.train_inputs[:, 0][(scene.train_targets > 0) == shape] for shape in (True, False)
+    )
     assert inside.mean() > 0.6 > 0.1 > outside.mean().abs()
-    assert torch.equal(scene.train_inputs, shapes(train=40, test=2).train_inputs), "a seed gives the same pictures"
+    assert torch.equal(scene.train_inputs, shapes(train=40, test=2).train_inputs), (
+        "a seed gives the same pictures"
+    )
     noisy = noisy_digits(noise=0.3)
-    assert float((noisy.train_inputs.flatten(1) - noisy.train_targets).std()) == pytest.approx(0.3, rel=0.02)
+    assert float((noisy.train_inputs.flatten(1) - noisy.train_targets).std()) == pytest.approx(
+        0.3, rel=0.02
+    )
     assert float(small_targets(size=5e-6).train_targets.std()) == pytest.approx(5e-6, rel=0.1)
 
 
@@ -45,10 +53,14 @@ def test_metrics_r2_and_characters_one_by_one() -> None:
     assert [r2(torch.full((3, 1), guess), targets) for guess in (2.0, 99.0, math.nan)] == [0, 0, 0]
     logits = torch.tensor([[[9.0, 0.0], [0.0, 9.0]]])
     assert character_accuracy(logits, torch.tensor([[0, 0]])) == 0.5
-    assert next_character(logits, torch.tensor([[0, 1]])) == pytest.approx(math.log1p(math.exp(-9)), rel=1e-3)
+    assert next_character(logits, torch.tensor([[0, 1]])) == pytest.approx(
+        math.log1p(math.exp(-9)), rel=1e-3
+    )
 
 
-def test_a_gpu_s_task_is_its_small_task_with_more_work_in_a_step_and_its_network_takes_its_data() -> None:
+def test_a_gpu_s_task_is_its_small_task_with_more_work_in_a_step_and_its_network_takes_its_data() -> (
+    None
+):
     for name, large in GPU_TASKS.items():
         small = TASKS[name.removesuffix("_gpu")]
         assert large.name == name
@@ -61,16 +73,26 @@ def test_a_gpu_s_task_is_its_small_task_with_more_work_in_a_step_and_its_network
         if name in ("digits_gpu", "digits_cnn_gpu", "unet_gpu", "segmentation_gpu"):
             data = large.make_data()
             outputs = nets[0](torch.empty(2, *data.train_inputs.shape[1:], device="meta"))
-            assert large.loss(outputs, torch.empty_like(data.train_targets[:2], device="meta")).shape == (), name
+            assert (
+                large.loss(outputs, torch.empty_like(data.train_targets[:2], device="meta")).shape
+                == ()
+            ), name
 
 
 def idx(array: np.ndarray) -> bytes:
-    return bytes((0, 0, 8, array.ndim)) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
+    return (
+        bytes((0, 0, 8, array.ndim))
+        + struct.pack(f">{array.ndim}I", *array.shape)
+        + array.tobytes()
+    )
 
 
 def write_mnist(folder: Path) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(0)
-    images, labels = rng.integers(0, 256, (5, 28, 28), dtype=np.uint8), rng.integers(0, 10, 5, dtype=np.uint8)
+    images, labels = (
+        rng.integers(0, 256, (5, 28, 28), dtype=np.uint8),
+        rng.integers(0, 10, 5, dtype=np.uint8),
+    )
     (folder / "train-images-idx3-ubyte").write_bytes(idx(images))
     (folder / "train-labels-idx1-ubyte").write_bytes(idx(labels))
     (folder / "t10k-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(images[:2])))
@@ -93,7 +115,9 @@ def test_mnist_plain_and_compressed_and_a_missing_file_is_named(tmp_path: Path) 
     assert torch.equal(data.train_inputs[:, 0], torch.from_numpy(images).float() / 255)
     assert data.test_targets.tolist() == labels[:2].tolist()
     (tmp_path / "t10k-labels-idx1-ubyte.gz").unlink()
-    with pytest.raises(FileNotFoundError, match=r"expected t10k-labels-idx1-ubyte .*got: t10k-images"):
+    with pytest.raises(
+        FileNotFoundError, match=r"expected t10k-labels-idx1-ubyte .*got: t10k-images"
+    ):
         mnist(tmp_path)
     with pytest.raises(FileNotFoundError, match="no such folder"):
         cifar10(tmp_path / "nowhere")
@@ -106,7 +130,10 @@ def test_cifar10_comes_as_red_green_blue_and_damaged_is_refused(tmp_path: Path) 
     assert float(data.train_inputs[1, 2, 0, 5]) == pytest.approx(rows[1, 1 + 2 * 1024 + 5] / 255)
     assert data.train_targets.tolist() == rows[:, 0].tolist() * 5
     whole, rows[1, 0] = rows.tobytes(), 77
-    for content, says in ((whole[:-7], "a whole number of images"), (rows.tobytes(), "labels of 0 to 9 .*, got 77")):
+    for content, says in (
+        (whole[:-7], "a whole number of images"),
+        (rows.tobytes(), "labels of 0 to 9 .*, got 77"),
+    ):
         (tmp_path / "data_batch_3.bin").write_bytes(content)
         with pytest.raises(ValueError, match=says):
             cifar10(tmp_path)
@@ -124,7 +151,11 @@ def test_a_damaged_file_is_refused_by_name(tmp_path: Path) -> None:
         (names[0], whole[names[0]][:10], r"expected an IDX file .* in .*train-images-idx3-ubyte"),
         (names[2], packed[:-9], r"t10k-images-idx3-ubyte.gz cannot be unpacked"),
         (names[2], b"not gzip", r"t10k-images-idx3-ubyte.gz cannot be unpacked"),
-        (names[2], packed[:40] + bytes(20) + packed[60:], r"t10k-images-idx3-ubyte.gz cannot be unpacked"),
+        (
+            names[2],
+            packed[:40] + bytes(20) + packed[60:],
+            r"t10k-images-idx3-ubyte.gz cannot be unpacked",
+        ),
     ):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(ValueError, match=says):

@@ -26,7 +26,11 @@ def _plain(value: Any) -> Any:
         return value
     if "whole" in value:
         return int(value["whole"])
-    return float(value["special"]) if "special" in value else {key: _plain(part) for key, part in value.items()}
+    return (
+        float(value["special"])
+        if "special" in value
+        else {key: _plain(part) for key, part in value.items()}
+    )
 
 
 class Scripts:
@@ -34,11 +38,14 @@ class Scripts:
 
     def __init__(self, browser: Any, *folders: str) -> None:
         self.page = browser.new_page()
-        self.page.add_script_tag(content=script(*folders).replace("\nexport default ", "\nconst widget = "))
+        self.page.add_script_tag(
+            content=script(*folders).replace("\nexport default ", "\nconst widget = ")
+        )
         if "exact" in folders:
             rows = [format_row(row) for row in FORMATS.values()]
             self.page.evaluate(
-                "rows => { globalThis.F = Object.fromEntries(rows.map((r) => [r.name, derived(r)])) }", rows
+                "rows => { globalThis.F = Object.fromEntries(rows.map((r) => [r.name, derived(r)])) }",
+                rows,
             )
 
     def add(self, format: Format) -> None:
@@ -57,7 +64,9 @@ class Page:
         self.page = browser.new_page(viewport={"width": width, "height": 1000})
         self.errors: list[str] = []
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
-        self.page.set_content("<!doctype html><title>widgets</title><body data-jp-theme-light='true'></body>")
+        self.page.set_content(
+            "<!doctype html><title>widgets</title><body data-jp-theme-light='true'></body>"
+        )
 
     def show(self, widget: LabWidget) -> Any:
         """Show a widget; return its root's locator."""
@@ -77,4 +86,7 @@ class Page:
         return self.page.evaluate("name => shown.model.get(name)", name)
 
     def set(self, **traits: Any) -> None:
-        self.page.evaluate("traits => { for (const [n, v] of Object.entries(traits)) shown.model.set(n, v) }", traits)
+        self.page.evaluate(
+            "traits => { for (const [n, v] of Object.entries(traits)) shown.model.set(n, v) }",
+            traits,
+        )

@@ -43,7 +43,9 @@ class Sheets(Scripts):
     """The functions of the page, called as they would be in Python."""
 
     def paper(self, a: str, b: str, format: Format = FP16, operation: str = "add") -> Any:
-        return self.run("(a, b, name, way) => paperOf(a, b, F[name], way)", a, b, format.name, operation)
+        return self.run(
+            "(a, b, name, way) => paperOf(a, b, F[name], way)", a, b, format.name, operation
+        )
 
     def scenes(self, *case: Any) -> Any:
         return self.paper(*case)["scenes"]
@@ -61,7 +63,9 @@ def cells(row):
 
 def bits(row, kinds=("kept", "zero", "rest", "fallen")):
     """Return the bits of a row as written, from left to right."""
-    return "".join(cell.text for cell in sorted(cells(row), key=lambda cell: -cell.place) if cell.kind in kinds)
+    return "".join(
+        cell.text for cell in sorted(cells(row), key=lambda cell: -cell.place) if cell.kind in kinds
+    )
 
 
 def row(scene, name):
@@ -70,7 +74,10 @@ def row(scene, name):
 
 def value(row):
     """Read a row of the paper as a number: its bits, its point and its exponent."""
-    size = sum(int(cell.text) * Fraction(2) ** (cell.place - row["point"] + row["exponent"]) for cell in cells(row))
+    size = sum(
+        int(cell.text) * Fraction(2) ** (cell.place - row["point"] + row["exponent"])
+        for cell in cells(row)
+    )
     return -size if row["sign"] else size
 
 
@@ -79,8 +86,16 @@ def test_worked_example_a_ten_thousandth_is_lost(js):
     found = js.scenes("1", "0.0001")
     assert [scene["title"] for scene in found] == ADD
     a, b = (row(found[0], name) for name in "ab")
-    assert (bits(a), a["exponent"], bits(b), b["exponent"]) == ("10000000000", 0, "11010001110", -14)
-    assert found[0]["sentence"] == "a is 1.0000000000 × 2^0 and b, rounded to FP16, is 1.1010001110 × 2^-14."
+    assert (bits(a), a["exponent"], bits(b), b["exponent"]) == (
+        "10000000000",
+        0,
+        "11010001110",
+        -14,
+    )
+    assert (
+        found[0]["sentence"]
+        == "a is 1.0000000000 × 2^0 and b, rounded to FP16, is 1.1010001110 × 2^-14."
+    )
     before = {cell.key: cell.place for cell in cells(b)}
     aligned = row(found[1], "b")
     after = {cell.key: cell.place for cell in cells(aligned) if cell.key in before}
@@ -89,7 +104,9 @@ def test_worked_example_a_ten_thousandth_is_lost(js):
     assert bits(aligned, ("fallen",)) == "11010001110"
     assert {cell.place for cell in cells(aligned) if cell.kind == "rest"} == {-13}
     assert "all its 11 bits now lie beyond the 11 places that FP16 keeps" in found[1]["sentence"]
-    assert found[4]["sentence"].endswith("sticky 1: less than half of the last place, so round down; b is lost.")
+    assert found[4]["sentence"].endswith(
+        "sticky 1: less than half of the last place, so round down; b is lost."
+    )
     assert value(row(found[5], "result")) == 1
     assert found[5]["sentence"] == (
         "1 + 1.0002e-4 = 1 in FP16. The exact sum is 1.00010001659…, so the error is −0.102 ulp; b left no trace."
@@ -99,27 +116,64 @@ def test_worked_example_a_ten_thousandth_is_lost(js):
 def test_each_station_in_words(js):
     almost, bits = "-0.99951171875", "Guard, round, sticky"
     for a, b, station, words in (
-        ("2048", "1", bits, "exactly half. The last bit kept is 0 (even), so to be even round down; b is lost."),
+        (
+            "2048",
+            "1",
+            bits,
+            "exactly half. The last bit kept is 0 (even), so to be even round down; b is lost.",
+        ),
         ("2050", "1", bits, "exactly half. The last bit kept is 1 (odd), so to be even round up."),
-        ("2048", "1.5", bits, "Guard 1, round 1, sticky 0: more than half of the last place, so round up."),
-        ("2048", "1.0009765625", bits, "Guard 1, round 0, sticky 1: more than half of the last place, so round up."),
-        ("1.5", "1.75", bits, "Guard 0, round 0, sticky 0: nothing lies beyond the places kept, so the result is"),
+        (
+            "2048",
+            "1.5",
+            bits,
+            "Guard 1, round 1, sticky 0: more than half of the last place, so round up.",
+        ),
+        (
+            "2048",
+            "1.0009765625",
+            bits,
+            "Guard 1, round 0, sticky 1: more than half of the last place, so round up.",
+        ),
+        (
+            "1.5",
+            "1.75",
+            bits,
+            "Guard 0, round 0, sticky 0: nothing lies beyond the places kept, so the result is",
+        ),
         ("0.0001", "1", bits, "so round down; a is lost."),
         ("1", "1", "Align", "Both are written with 2^0 already: nothing moves."),
         ("1", "0", "Align", "One of them is 0: there is nothing to align."),
         ("1", "0.5", "Align", "it moves 1 place to the right; only zeros pass beyond"),
-        ("1", almost, "Add", "The signs differ, so one is subtracted: the result is 0.0000000000, and beyond"),
-        ("1", almost, "Normalise", "11 leading bits cancelled: the 11 places move to 2^-11, and zeros fill"),
+        (
+            "1",
+            almost,
+            "Add",
+            "The signs differ, so one is subtracted: the result is 0.0000000000, and beyond",
+        ),
+        (
+            "1",
+            almost,
+            "Normalise",
+            "11 leading bits cancelled: the 11 places move to 2^-11, and zeros fill",
+        ),
         ("1", "-2^-13", "Normalise", "The leading bit cancelled: the 11 places move to 2^-1."),
         ("1.5", "1.75", "Normalise", "begins one place further left, so the 11 places move there"),
         ("1", "-1", "Normalise", "The sum is exactly 0"),
         ("2^-15", "2^-16", "Normalise", "FP16 has no exponent below -14"),
-        ("60000", "40000", "Round", "= inf in FP16: the sum, 100000, is beyond the largest value, 65504."),
+        (
+            "60000",
+            "40000",
+            "Round",
+            "= inf in FP16: the sum, 100000, is beyond the largest value, 65504.",
+        ),
     ):
         assert words in js.said(a, b)[station], (a, b)
     found = js.scenes("inf", "-inf")  # infinities and products have stations of their own
     assert [scene["title"] for scene in found] == ["Write", "Result"]
-    assert found[-1]["sentence"].startswith("inf + −inf = NaN: with an infinity or a NaN a rule decides")
+    assert found[-1]["sentence"].startswith(
+        "inf + −inf = NaN: with an infinity or a NaN a rule decides"
+    )
     found = js.said("1.5", "2^-14", operation="multiply")
     assert list(found) == ["Write", "Multiply", "Normalise", "Guard, round, sticky", "Round"]
     assert "1.1, and the exponents added, 0 + (-14) = -14" in found["Multiply"]
@@ -149,12 +203,16 @@ def test_the_paper_is_right_for_any_two_numbers(js, operation):
         assert exact == (a + b if operation == "add" else a * b)
         assert [value(row(found[0], name)) for name in "ab"] == [a, b]
         total = value(row(found[-2], {"add": "sum", "multiply": "product"}[operation]))
-        assert abs(total - exact) < Fraction(2) ** (window - 12)  # sticky stands for less than the round bit
+        assert abs(total - exact) < Fraction(2) ** (
+            window - 12
+        )  # sticky stands for less than the round bit
         if not np.isfinite(expected):
             assert error is None
             continue
         assert value(row(found[-1], "result")) == Fraction(float(expected))
-        assert Fraction(*error) == (Fraction(float(expected)) - exact) / Fraction(2) ** (window - 10)
+        assert Fraction(*error) == (Fraction(float(expected)) - exact) / Fraction(2) ** (
+            window - 10
+        )
         assert abs(Fraction(*error)) <= Fraction(1, 2)
 
 
@@ -196,7 +254,9 @@ class TestPlayer:
         assert page.trait("sentence") == "1 + 9.7656e-4 = 1.001 in FP16, exactly."
         box.fill("1,5")
         box.press("Tab")
-        assert "Write a decimal point, not a comma: 1.5." in root.get_by_role("alert").text_content()
+        assert (
+            "Write a decimal point, not a comma: 1.5." in root.get_by_role("alert").text_content()
+        )
         assert (box.input_value(), box.get_attribute("aria-invalid")) == ("1,5", "true")
         assert page.trait("b") == "0x1400"
         page.set(a="inf")  # fewer stations never leave the step behind

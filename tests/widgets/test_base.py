@@ -27,7 +27,11 @@ SCRIPTS = {
     if file.name.endswith(".js")
 }
 WIDGETS = sorted(folder for folder, file in SCRIPTS if file == "view.js")
-FOLDERS_OF = {kind.folders[-1]: kind.folders for kind in vars(widgets).values() if getattr(kind, "folders", ())}
+FOLDERS_OF = {
+    kind.folders[-1]: kind.folders
+    for kind in vars(widgets).values()
+    if getattr(kind, "folders", ())
+}
 
 
 def folders(name):
@@ -49,10 +53,16 @@ def test_a_module_is_the_base_then_its_own_files_and_loads_nothing():
             f"{name} has another widget's code"
         )
         assert len(re.findall(r"^export default", text, re.MULTILINE)) == 1, name
-        declared = re.findall(r"^(?:async )?(?:function\*?|const|let|class) (\w+)", text, re.MULTILINE)
-        assert sorted({word for word in declared if declared.count(word) > 1}) == [], f"declared twice in {name}"
+        declared = re.findall(
+            r"^(?:async )?(?:function\*?|const|let|class) (\w+)", text, re.MULTILINE
+        )
+        assert sorted({word for word in declared if declared.count(word) > 1}) == [], (
+            f"declared twice in {name}"
+        )
         text += style(*folders(name))
-        assert not re.findall(r"https?://|@import|\bimport\s*[({\"']|\bfrom\s+[\"']|url\([\"']?//", text), name
+        assert not re.findall(
+            r"https?://|@import|\bimport\s*[({\"']|\bfrom\s+[\"']|url\([\"']?//", text
+        ), name
 
 
 GUIDED: dict[str, Callable[[], LabWidget]] = {
@@ -92,7 +102,9 @@ def test_a_tour_is_short_rings_what_the_page_has_and_ends() -> None:
         for step in steps:
             assert len(step["text"]) < 160
             for word in re.findall(r"\.([\w-]+)", step["ring"]):
-                assert re.search(rf'["\s]{word}["\s]', page), f"no element of {name} has the class {word}"
+                assert re.search(rf'["\s]{word}["\s]', page), (
+                    f"no element of {name} has the class {word}"
+                )
         with pytest.raises(TraitError, match=f"got {len(steps)}"):
             widget.tour_step = len(steps)
         assert widget.tour_step == -1
@@ -144,14 +156,20 @@ def shown(widget: LabWidget) -> dict[str, object]:
     return bundle[0]
 
 
-def test_where_the_server_cannot_draw_them_the_cure_comes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    missing = Finding("widgets", Status.BAD, "no front end for <anywidget> in /hub", "`pip install anywidget`")
+def test_where_the_server_cannot_draw_them_the_cure_comes_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    missing = Finding(
+        "widgets", Status.BAD, "no front end for <anywidget> in /hub", "`pip install anywidget`"
+    )
     monkeypatch.setattr(base, "why_not_shown", lambda: missing)
     for widget in (ScalerTimeline(), pulse(), Slow()):
         bundle = shown(widget)
         assert set(bundle) == {"text/plain", "text/html"}, "nothing that fails to be drawn"
         for kind, what in (("text/plain", "<anywidget>"), ("text/html", "&lt;anywidget&gt;")):
-            assert f"Widgets cannot be shown here: no front end for {what} in /hub." in str(bundle[kind])
+            assert f"Widgets cannot be shown here: no front end for {what} in /hub." in str(
+                bundle[kind]
+            )
             assert "To mend it: `pip install anywidget`." in str(bundle[kind])
     assert "data:image/png;base64,iVBOR" in str(shown(ScalerTimeline())["text/html"])
     assert "interactive widgets do not run here" in str(shown(Slow())["text/plain"])
@@ -180,7 +198,10 @@ class Loop:
     def __init__(self, answered=math.inf):
         self.time, self.due, self.said = 0.0, [], []
         late.expect(
-            lambda: self.time > answered, lambda: self.said.append(self.time), self.call_later, lambda: self.time
+            lambda: self.time > answered,
+            lambda: self.said.append(self.time),
+            self.call_later,
+            lambda: self.time,
         )
 
     def call_later(self, seconds, call):
@@ -199,18 +220,26 @@ def test_a_silent_page_is_reported_once_at_the_deadline():
     assert silent.said_at(late_by - 0.1) == []
     assert silent.said_at(late_by) == silent.said_at(10 * late_by) == [late_by]
     assert (answered.said_at(late_by), answered.due) == ([], [])
-    assert busy.said_at(60.0) == [], "a cell ran for a minute: what the page sent waits behind the deadline"
+    assert busy.said_at(60.0) == [], (
+        "a cell ran for a minute: what the page sent waits behind the deadline"
+    )
     assert busy.said_at(60.0 + late_by) == [60.0 + late_by]
 
 
 def test_the_remedy_for_a_silent_page_depends_on_the_host(monkeypatch):
     monkeypatch.setattr(front_end, "why_not_shown", lambda: None)
-    for hosted, says in ((None, "it with `labkit lab`"), ("VS Code", "widgetScriptSources"), ("Colab", "Colab loads")):
+    for hosted, says in (
+        (None, "it with `labkit lab`"),
+        ("VS Code", "widgetScriptSources"),
+        ("Colab", "Colab loads"),
+    ):
         finding = front_end.silent(15, hosted)
         assert finding.status is Status.BAD
         assert "has not answered for 15 s" in finding.what
         assert says in finding.remedy
-    missing = Finding("widgets", Status.BAD, "no front end for anywidget in /hub", "`pip install anywidget`")
+    missing = Finding(
+        "widgets", Status.BAD, "no front end for anywidget in /hub", "`pip install anywidget`"
+    )
     monkeypatch.setattr(front_end, "why_not_shown", lambda: missing)
     assert front_end.silent(15) is missing, "where the reason is known, it is said"
 
@@ -218,7 +247,9 @@ def test_the_remedy_for_a_silent_page_depends_on_the_host(monkeypatch):
 @pytest.mark.slow  # starts a kernel
 def test_the_verdict_appears_in_the_cells_output_and_goes_when_the_page_answers():
     with jupyter_client.run_kernel() as kernel:
-        kernel.execute("from labkit.widgets.pulse import widget\nwidget.SECONDS, pulse = 0.2, widget.pulse")
+        kernel.execute(
+            "from labkit.widgets.pulse import widget\nwidget.SECONDS, pulse = 0.2, widget.pulse"
+        )
         kernel.execute("w = pulse()\nw", allow_stdin=True)
 
         def said(kind):

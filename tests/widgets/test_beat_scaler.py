@@ -13,7 +13,15 @@ import torch
 from labkit.amp import ScalerState, advance, initial
 from labkit.train import StepRecord, TrainingRun
 from labkit.widgets.beat_scaler import game as rules
-from labkit.widgets.beat_scaler.game import Duel, GameStep, Tally, course, make_run, on_slider, tally
+from labkit.widgets.beat_scaler.game import (
+    Duel,
+    GameStep,
+    Tally,
+    course,
+    make_run,
+    on_slider,
+    tally,
+)
 from labkit.widgets.beat_scaler.widget import BeatTheScaler, static_duel
 from labkit.widgets.driven.controller import Button, Phase
 
@@ -24,7 +32,13 @@ class FakeRun:
     """Steps without training: it overflows above the window, and its loss is a number."""
 
     def __init__(self, task, recipe, seed, weights, device=None):
-        self.recipe, self.scaler, self.weights, self.done, self.looks = recipe, initial(recipe.scaler), weights, 0, 0
+        self.recipe, self.scaler, self.weights, self.done, self.looks = (
+            recipe,
+            initial(recipe.scaler),
+            weights,
+            0,
+            0,
+        )
 
     def window(self):
         self.looks += 1
@@ -142,17 +156,24 @@ def test_underflows_are_reported_only_at_the_end_and_an_error_is_shown():
     assert said(Phase.RUNNING, mine, theirs, steps=480) == (
         "Step 100 of 480: you have skipped 4 steps, the scaler 6. The end adds those that lost gradients."
     )
-    assert said(Phase.PAUSED, mine, theirs).startswith("Paused at step 100 of 100: you have skipped 4 steps, the ")
+    assert said(Phase.PAUSED, mine, theirs).startswith(
+        "Paused at step 100 of 100: you have skipped 4 steps, the "
+    )
     assert said(Phase.FINISHED, mine, theirs).startswith(
         "The scaler wins: 76% of your 100 steps were useful, 91% of the scaler's. You skipped 4 and ran 20 at a scale "
     )
-    assert said(Phase.FINISHED, theirs, mine, in_sight=True).startswith("You win with the window in sight: 91%")
+    assert said(Phase.FINISHED, theirs, mine, in_sight=True).startswith(
+        "You win with the window in sight: 91%"
+    )
     assert said(Phase.FINISHED, mine, mine).startswith("A draw: 76%")
 
     def breaks(*_arguments, **_options):
         raise RuntimeError("no such operator")
 
-    assert "RuntimeError: no such operator. Press Reset" in played(duel(20, make_run=breaks)).sentence()
+    assert (
+        "RuntimeError: no such operator. Press Reset"
+        in played(duel(20, make_run=breaks)).sentence()
+    )
 
 
 def test_the_window_is_secret_until_the_end_and_peeking_is_recorded():
@@ -190,17 +211,24 @@ def test_each_game_that_was_played_to_an_end_has_a_row_of_scores():
 
 def test_every_step_is_written_once_and_json_holds_no_nan():
     widget, frames = BeatTheScaler(steps=30, pace=1e6, device="cpu", make_run=FakeRun), []
-    game, widget.controller.send = widget.duel, lambda content, buffers: frames.append((content, buffers))
+    game, widget.controller.send = (
+        widget.duel,
+        lambda content, buffers: frames.append((content, buffers)),
+    )
     game.post(urgent=True)
     game.handle(Button.START)
     for _ in range(30):
         game.tick()
         game.post(urgent=True)
     assert [content["whole"] for content, _ in frames] == [True, True] + [False] * 29
-    assert [len(buffers[2]) > 0 for _, buffers in frames] == [True] + [False] * 30, "the game on record makes way"
+    assert [len(buffers[2]) > 0 for _, buffers in frames] == [True] + [False] * 30, (
+        "the game on record makes way"
+    )
     assert [bool(content["recorded"]) for content, _ in frames] == [True] + [False] * 30
     for side, steps in ((0, game.yours.steps), (1, game.scalers.steps)):
-        rows = np.concatenate([np.frombuffer(buffers[side], "<f4") for _, buffers in frames]).reshape(-1, 5)
+        rows = np.concatenate(
+            [np.frombuffer(buffers[side], "<f4") for _, buffers in frames]
+        ).reshape(-1, 5)
         assert rows[:, 1].tolist() == [step.scale for step in steps]
         assert rows[:, 3].tolist() == [step.keeps_from for step in steps]
     json.dumps([content for content, _ in frames], allow_nan=False)
@@ -220,7 +248,10 @@ def test_the_widget_plays_a_game_in_its_thread():
         for message in ({"do": "move", "log2_scale": 7}, {"do": "show", "window": True}):
             game.duel.handle(game.command(message))
         assert (game.duel.log2_scale, game.duel.in_sight) == (7, True)
-        for message, words in (({"do": "jump"}, "jump"), ({"do": "move", "log2_scale": 31}, "from -4 to 30")):
+        for message, words in (
+            ({"do": "jump"}, "jump"),
+            ({"do": "move", "log2_scale": 31}, "from -4 to 30"),
+        ):
             with pytest.raises(ValueError, match=words):
                 game.command(message)
         game.move(9)

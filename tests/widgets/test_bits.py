@@ -77,8 +77,14 @@ def beside(value: float, format: Format, step: Any) -> float | None:
 @pytest.mark.parametrize("format", FORMATS.values(), ids=lambda row: row.name)
 def test_codes_values_and_their_text(js: Scripts, format: Format) -> None:
     chance = random.Random(7)
-    codes = range(format.codes) if format.bits <= 8 else sorted({chance.randrange(format.codes) for _ in range(600)})
-    for code, found in zip(codes, js.run(CODES, format.name, [str(code) for code in codes]), strict=True):
+    codes = (
+        range(format.codes)
+        if format.bits <= 8
+        else sorted({chance.randrange(format.codes) for _ in range(600)})
+    )
+    for code, found in zip(
+        codes, js.run(CODES, format.name, [str(code) for code in codes]), strict=True
+    ):
         value = float(decode(code, format))
         assert same(found[0], value), code
         assert found[1] == (None if np.isnan(value) else code)
@@ -88,18 +94,32 @@ def test_codes_values_and_their_text(js: Scripts, format: Format) -> None:
         assert found[5:7] == [exact_text(value), formats.hex_float(value)]
         if np.isfinite(value):
             decimal, spacing, short, cut, for_sentences, written = found[7:]
-            assert (decimal, spacing) == (formats.exact_decimal(value), float(ulp(value, format))), code
+            assert (decimal, spacing) == (
+                formats.exact_decimal(value),
+                float(ulp(value, format)),
+            ), code
             assert (short, written) == (brief(value), number(value)), code
             shown = Context(prec=20, rounding=ROUND_DOWN).create_decimal(decimal)
-            assert (Decimal(cut.replace("…", "")), "…" in cut) == (shown, shown != Decimal(decimal)), code
-            power = abs(value) > 8 and value == math.ldexp(math.copysign(0.5, value), math.frexp(value)[1])
-            assert not power or for_sentences == f"{'-' * (value < 0)}2^{math.frexp(value)[1] - 1} = {short}", code
+            assert (Decimal(cut.replace("…", "")), "…" in cut) == (
+                shown,
+                shown != Decimal(decimal),
+            ), code
+            power = abs(value) > 8 and value == math.ldexp(
+                math.copysign(0.5, value), math.frexp(value)[1]
+            )
+            assert (
+                not power
+                or for_sentences == f"{'-' * (value < 0)}2^{math.frexp(value)[1] - 1} = {short}"
+            ), code
 
 
 @pytest.mark.parametrize("format", FORMATS.values(), ids=lambda row: row.name)
 def test_text_is_read_exactly_and_refused_in_the_same_words(js: Scripts, format: Format) -> None:
     chance = random.Random(7)
-    texts = [*TEXTS, *(repr(chance.uniform(-1, 1) * 2.0 ** chance.randint(-60, 60)) for _ in range(150))]
+    texts = [
+        *TEXTS,
+        *(repr(chance.uniform(-1, 1) * 2.0 ** chance.randint(-60, 60)) for _ in range(150)),
+    ]
     texts += [f"{chance.randint(1, 9999)}/{chance.randint(1, 99999)}" for _ in range(50)]
     for text, found in zip(texts, js.run(PARSE, format.name, texts), strict=True):
         if isinstance(found, str):
@@ -113,13 +133,24 @@ def test_text_is_read_exactly_and_refused_in_the_same_words(js: Scripts, format:
         assert (exact and Fraction(*exact)) == expected.exact, text
 
 
-@pytest.mark.parametrize("format", [row for row in FORMATS.values() if row is not FP64], ids=lambda row: row.name)
+@pytest.mark.parametrize(
+    "format", [row for row in FORMATS.values() if row is not FP64], ids=lambda row: row.name
+)
 def test_every_rounding(js: Scripts, format: Format) -> None:
     chance = random.Random(7)
     low, high = format.emin - format.significand_bits - 3, format.emax + 2
-    numbers = [chance.choice((-1, 1)) * chance.random() * 2.0 ** chance.randint(low, high) for _ in range(200)]
+    numbers = [
+        chance.choice((-1, 1)) * chance.random() * 2.0 ** chance.randint(low, high)
+        for _ in range(200)
+    ]
     held = [float(decode(chance.randrange(format.max_code), format)) for _ in range(60)]
-    numbers += [0.0, -0.0, np.inf, *held, *(value + float(ulp(value, format)) / 2 for value in held)]
+    numbers += [
+        0.0,
+        -0.0,
+        np.inf,
+        *held,
+        *(value + float(ulp(value, format)) / 2 for value in held),
+    ]
     numbers = [number for number in numbers if np.isfinite(number)]
     for mode in (mode for mode in Rounding if mode is not Rounding.STOCHASTIC):
         for x, value in zip(numbers, js.run(ROUND, format.name, mode.name, numbers), strict=True):
@@ -141,14 +172,19 @@ def view(js, text, format, others=()):
 def formula_of(js, text, format):
     """The lines of the formula as one reads them aloud: ^ before what is raised."""
     lines = view(js, text, format)["formula"]
-    return ["".join(f"^{piece[0]}" if piece[2:] == [True] else piece[0] for piece in line) for line in lines]
+    return [
+        "".join(f"^{piece[0]}" if piece[2:] == [True] else piece[0] for piece in line)
+        for line in lines
+    ]
 
 
 def test_each_bit_turned_over_gives_what_numpy_reads():
     explorer = BitExplorer(FP16, 1.0)
     for bit in range(16):
         explorer.flip(bit)
-        np.testing.assert_equal(explorer.value, float(np.uint16(0x3C00 ^ (1 << bit)).view(np.float16)))
+        np.testing.assert_equal(
+            explorer.value, float(np.uint16(0x3C00 ^ (1 << bit)).view(np.float16))
+        )
         explorer.flip(bit)
         assert (explorer.value, explorer.code) == (1.0, 0x3C00)
     explorer.code = 0x7E01  # the bits of a NaN stay as they were set
@@ -187,7 +223,11 @@ class TestFormats:
     def test_the_number_stays_and_the_bits_change(self, page):
         explorer = BitExplorer(FP16, "0.1")
         explorer.format = BF16
-        assert (explorer.text, explorer.value, explorer.code) == ("0.1", float(torch.tensor(0.1).bfloat16()), 0x3DCD)
+        assert (explorer.text, explorer.value, explorer.code) == (
+            "0.1",
+            float(torch.tensor(0.1).bfloat16()),
+            0x3DCD,
+        )
         explorer.format = FP16
         explorer.text = "0x3c01"  # a code is a number in the next format
         explorer.format = FP32
@@ -208,20 +248,32 @@ class TestFormats:
             shown = view(js, text, format, FORMATS.values())
             bits = [str(int(bit["on"])) for field in shown["fields"] for bit in field["bits"]]
             assert len(bits) == format.bits, (format.name, text)
-            assert int("".join(bits), 2) == shown["code"] == parse(text, format).code, (format.name, text)
+            assert int("".join(bits), 2) == shown["code"] == parse(text, format).code, (
+                format.name,
+                text,
+            )
             assert shown["sentence"].endswith("."), (format.name, text)
             assert len(shown["facts"]) == 5, (format.name, text)
 
     def test_side_by_side_the_errors_are_those_of_torch(self, js):
         rows = {row["format"]: row for row in view(js, "0.1", FP16, [FP32, BF16, E4M3])["rows"]}
-        dtypes = {"FP16": torch.float16, "FP32": torch.float32, "BF16": torch.bfloat16, "E4M3": torch.float8_e4m3fn}
+        dtypes = {
+            "FP16": torch.float16,
+            "FP32": torch.float32,
+            "BF16": torch.bfloat16,
+            "E4M3": torch.float8_e4m3fn,
+        }
         assert list(rows) == list(dtypes)
         for name, dtype in dtypes.items():
             held = Fraction(float(torch.tensor(0.1).to(dtype).float()))
             error = held - Fraction(1, 10)
-            assert rows[name]["error"].replace("−", "-") == ("+" if error > 0 else "") + brief(error)
+            assert rows[name]["error"].replace("−", "-") == ("+" if error > 0 else "") + brief(
+                error
+            )
             assert float(rows[name]["value"].rstrip("…")) == pytest.approx(float(held), rel=1e-11)
-        rows = {row["format"]: row for row in view(js, "-70000", FP16, [E4M3, E2M1, E8M0, FP32])["rows"]}
+        rows = {
+            row["format"]: row for row in view(js, "-70000", FP16, [E4M3, E2M1, E8M0, FP32])["rows"]
+        }
         assert (rows["FP16"]["value"], rows["E2M1"]["value"]) == ("minus infinity", "−6")
         told = [rows[name]["error"] for name in ("FP16", "E4M3", "E8M0", "FP32")]
         assert told == ["overflows", "no number", "no number", "exact"]
@@ -247,7 +299,11 @@ def test_the_formula_of_each_kind_of_number(js):
     ):
         assert formula_of(js, code, format) == [said]
     (letters, _, _) = view(js, "1.5", FP16, [])["formula"]
-    assert {piece[0]: piece[1] for piece in letters if piece[1:] and piece[1]} == {"S": "S", "E": "E", "F": "F"}
+    assert {piece[0]: piece[1] for piece in letters if piece[1:] and piece[1]} == {
+        "S": "S",
+        "E": "E",
+        "F": "F",
+    }
 
 
 def test_the_sentence_says_what_became_of_the_number(js):
@@ -256,7 +312,11 @@ def test_the_sentence_says_what_became_of_the_number(js):
         ("-0.1", FP16, "the nearest one is -0.0999755859375, which is 2.44e-5 above it (0.4 ulp)."),
         ("1", FP16, "1 is exact in FP16: a normal number, whose ulp is 2^-10 = 9.77e-4."),
         ("-0", FP16, "-0 is exact in FP16: zero has a code for each sign, and +0 equals -0."),
-        ("2^-24", FP16, "2^-24 is exact in FP16: a subnormal number, whose ulp is 2^-24 = 5.96e-8."),
+        (
+            "2^-24",
+            FP16,
+            "2^-24 is exact in FP16: a subnormal number, whose ulp is 2^-24 = 5.96e-8.",
+        ),
         ("1e-9", FP16, "it becomes 0, since the smallest number above 0 is 2^-24 = 5.96e-8."),
         ("65519", FP16, "65519 is beyond the largest FP16 number, 65504, and becomes that."),
         ("65520", FP16, "65520 is beyond the largest FP16 number, 65504, and becomes infinity."),
@@ -282,13 +342,18 @@ def test_a_page_without_a_kernel_works_and_its_state_is_the_one_python_takes(pag
 
     root.locator(".be-bit[data-bit='15']").click()
     assert state() == ("FP16", 0xBC00, "-1")
-    assert root.locator(".be-bit[tabindex='0']").count() == 1, "one stop for Tab; arrow keys go on from there"
+    assert root.locator(".be-bit[tabindex='0']").count() == 1, (
+        "one stop for Tab; arrow keys go on from there"
+    )
     for keys, code in (("End Enter", 0xBC01), ("ArrowLeft Space", 0xBC03), ("Home Space", 0x3C03)):
         for key in keys.split():
             page.page.keyboard.press(key)
         assert state()[1] == code == int("".join(root.locator(".be-bit b").all_inner_texts()), 2)
     assert root.locator(".be-bit[data-bit='1']").get_attribute("aria-pressed") == "true"
-    assert root.locator(".be-bit[data-bit='0']").get_attribute("aria-label") == "1: significand, bit 0, weight 2^-10"
+    assert (
+        root.locator(".be-bit[data-bit='0']").get_attribute("aria-label")
+        == "1: significand, bit 0, weight 2^-10"
+    )
     box = root.get_by_role("textbox", name="Number")
     for text, code in (("0x3c01", 0x3C01), ("0x1.8p-3", 0x3200), ("0.1", 0x2E66)):
         box.fill("")
@@ -296,7 +361,10 @@ def test_a_page_without_a_kernel_works_and_its_state_is_the_one_python_takes(pag
         assert (box.input_value(), *state()) == (text, "FP16", code, text)
     assert page.trait("sentence") == root.locator(".lk-sentence").get_attribute("data-text")
     box.fill("0,1")
-    assert "Write a decimal point, not a comma: 0.1." in root.locator(".be-hint.lk-error").text_content()
+    assert (
+        "Write a decimal point, not a comma: 0.1."
+        in root.locator(".be-hint.lk-error").text_content()
+    )
     assert (box.input_value(), box.get_attribute("aria-invalid")) == ("0,1", "true")
     assert state() == ("FP16", 0x2E66, "0.1")
     box.fill("0.1")
@@ -306,7 +374,9 @@ def test_a_page_without_a_kernel_works_and_its_state_is_the_one_python_takes(pag
     assert state()[0] == "BF16"
     for bit in (14, 5):  # 0x3DCD, then a NaN with bits of its own
         root.locator(f".be-bit[data-bit='{bit}']").click()
-    explorer.set_state({"format": page.trait("format"), "code": page.trait("code"), "text": page.trait("text")})
+    explorer.set_state(
+        {"format": page.trait("format"), "code": page.trait("code"), "text": page.trait("text")}
+    )
     assert (explorer.format, explorer.code, explorer.text) == (BF16, *state()[1:])
     explorer.set_state({"format": "FP16", "code": "0x7e01", "text": "nan"})
     assert explorer.code == 0x7E01

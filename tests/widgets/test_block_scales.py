@@ -10,7 +10,15 @@ import torch
 from labkit.amp import rotate, round_to_blocks
 from labkit.formats import FP16, Overflow, Rounding, decode, decode_blocks, round_blocks, round_to
 from labkit.widgets import BlockScales
-from labkit.widgets.block_scales.widget import COUNT, FORMATS, choices, night, random_draws, rotation, round_row
+from labkit.widgets.block_scales.widget import (
+    COUNT,
+    FORMATS,
+    choices,
+    night,
+    random_draws,
+    rotation,
+    round_row,
+)
 
 FOLDERS = ("exact", "block_scales")
 ROUND = """(values, row, up, random, matrix) => {
@@ -29,7 +37,10 @@ def blocks() -> list[list[float]]:
         row[generator.integers(COUNT)] *= 30
     ties = np.arange(COUNT) / 8 - 2
     edges = np.where(np.arange(COUNT) % 2, -0.0, FP16.max)
-    return [np.clip(round_to(row, FP16), -FP16.max, FP16.max).tolist() for row in (*rows, ties, edges, np.zeros(COUNT))]
+    return [
+        np.clip(round_to(row, FP16), -FP16.max, FP16.max).tolist()
+        for row in (*rows, ties, edges, np.zeros(COUNT))
+    ]
 
 
 def bits(values: Any) -> bytes:
@@ -38,21 +49,31 @@ def bits(values: Any) -> bytes:
 
 def test_the_page_has_the_same_numbers_to_the_bit(js):
     rows, draws = {row["name"]: row for row in choices([1.0])["formats"]}, random_draws()
-    for (draw, values), name, (up, stochastic, rotated) in product(enumerate(blocks()), FORMATS, SWITCHES):
+    for (draw, values), name, (up, stochastic, rotated) in product(
+        enumerate(blocks()), FORMATS, SWITCHES
+    ):
         random = draws[draw] if stochastic else None
         found = round_row(values, name, scale_up=up, random_bits=random, rotated=rotated)
         sent = None if random is None else random.tolist()
         matrix = rotation().tolist() if rotated else None
-        tensor, scales, becomes, sentence, texts = js.run(ROUND, values, rows[name], up, sent, matrix)
+        tensor, scales, becomes, sentence, texts = js.run(
+            ROUND, values, rows[name], up, sent, matrix
+        )
         case = (draw, name, up, stochastic, rotated)
-        assert bits([tensor, *scales, *becomes]) == bits([found.tensor_scale, *found.scales, *found.values]), case
+        assert bits([tensor, *scales, *becomes]) == bits(
+            [found.tensor_scale, *found.scales, *found.values]
+        ), case
         assert not any("NaN" in text or "undefined" in text for text in (sentence, *texts)), case
 
 
 def test_the_numbers_are_those_of_round_blocks_and_of_the_engine():
     for values, name in product(blocks(), FORMATS):
         numbers, format = np.asarray(values, np.float32), FORMATS[name]
-        tensor = np.float32(2688 / np.abs(numbers).max()) if name == "NVFP4" and numbers.any() else np.float32(1)
+        tensor = (
+            np.float32(2688 / np.abs(numbers).max())
+            if name == "NVFP4" and numbers.any()
+            else np.float32(1)
+        )
         rounded = round_blocks(numbers * tensor, format)
         found = round_row(values, name)
         assert bits(found.scales) == bits(decode(rounded.scales, format.scale))
@@ -87,7 +108,9 @@ def test_stochastic_rounding_takes_its_random_numbers_from_the_draw():
     values = np.round(16 * np.random.default_rng(2).standard_normal(COUNT)) / 16
     found = round_row(values.tolist(), "MXFP4", random_bits=random_draws()[3])
     element, (scale,) = FORMATS["MXFP4"].element, found.scales
-    one = round_to(values / scale, element, Rounding.STOCHASTIC, Overflow.SATURATE, random_draws()[3])
+    one = round_to(
+        values / scale, element, Rounding.STOCHASTIC, Overflow.SATURATE, random_draws()[3]
+    )
     assert bits(found.values) == bits(one * scale)
 
 
@@ -95,7 +118,9 @@ def test_the_sentence_and_the_arithmetic_belong_to_the_numbers(js):
     rows, board = {row["name"]: row for row in choices([1.0])["formats"]}, BlockScales()
     *_, sentence, texts = js.run(ROUND, board.values, rows["MXFP4"], False, None, None)
     values = np.asarray(board.values)
-    error = np.sqrt(np.square(np.asarray(board.rounded.values) - values).sum() / np.square(values).sum())
+    error = np.sqrt(
+        np.square(np.asarray(board.rounded.values) - values).sum() / np.square(values).sum()
+    )
     assert sentence == (
         "13 of 32 numbers become 0. x[11] = 13 makes the scale 2^1. It is cut to 12. "
         f"The error of the whole row is {error:.0%} (root mean square)."
@@ -105,7 +130,10 @@ def test_the_sentence_and_the_arithmetic_belong_to_the_numbers(js):
     assert sentence.startswith(
         "5 of 32 numbers become 0. The scales of the blocks are 448 and 48; x[11] = 13 is in the"
     )
-    assert js.run(ROUND, [0.0] * COUNT, rows["MXFP8"], True, None, None)[3] == "All numbers are 0. Drag one up."
+    assert (
+        js.run(ROUND, [0.0] * COUNT, rows["MXFP8"], True, None, None)[3]
+        == "All numbers are 0. Drag one up."
+    )
 
 
 def test_the_page_follows_keys_the_mouse_and_its_switches_without_a_kernel(page):
@@ -138,8 +166,12 @@ def test_the_page_follows_keys_the_mouse_and_its_switches_without_a_kernel(page)
     assert root.locator(".bs-second").is_visible()
     board.values, board.draw = page.trait("values"), 1
     board.format, board.scale_up, board.stochastic, board.rotated = "NVFP4", True, True, True
-    told = bars.evaluate_all("all => all.map((one) => one.getAttribute('aria-valuetext').split(' becomes ')[1])")
+    told = bars.evaluate_all(
+        "all => all.map((one) => one.getAttribute('aria-valuetext').split(' becomes ')[1])"
+    )
     shown = [float(text.replace("−", "-").rstrip("…")) for text in told]
     assert shown == pytest.approx(board.rounded.values, rel=1e-5)
     root.get_by_text("The same switches on a picture").click()
-    root.locator(".bs-pictures .lk-sentence[data-text*='each row is two blocks']").wait_for(state="attached")
+    root.locator(".bs-pictures .lk-sentence[data-text*='each row is two blocks']").wait_for(
+        state="attached"
+    )

@@ -31,7 +31,11 @@ def gpu(monkeypatch):
 
 def widgets(**options):
     """One of each that trains, at work on little; each is closed when the next is asked for."""
-    for make in (partial(LiveTraining, "digits", "O2"), partial(Workbench, "digits", "O2"), BeatTheScaler):
+    for make in (
+        partial(LiveTraining, "digits", "O2"),
+        partial(Workbench, "digits", "O2"),
+        BeatTheScaler,
+    ):
         widget = make(steps=4, **options)
         yield widget
         widget.close()
@@ -80,7 +84,9 @@ def test_sentence_record_and_page_say_where_it_ran(gpu, tmp_path):
     assert "on this GPU: Tesla T4" in BeatTheScaler(steps=4).state()["place"]["rates"]
 
 
-def test_the_knob_offers_every_place_and_begins_anew_there_and_tasks_for_a_gpu_are_offered_with_one(gpu, monkeypatch):
+def test_the_knob_offers_every_place_and_begins_anew_there_and_tasks_for_a_gpu_are_offered_with_one(
+    gpu, monkeypatch
+):
     live = LiveTraining("digits", "O2", steps=4)
     offers = live._offers["places"]
     assert [place["label"] for place in offers] == ["this GPU: Tesla T4", "CPU, emulated"]
@@ -126,8 +132,12 @@ def test_worked_example_of_a_bar() -> None:
     assert bar.phase == "finished", "a second start does nothing"
     bar = TrainingBar(TASK, RECIPE, steps=1000, device="cpu")
     for step in range(1, 1001):
-        bar._tell(StepRecord(step, math.inf if step > 900 else 1 / step, 1.0, step > 900, step <= 900))
-    assert (len(bar.losses), bar.losses[0], bar.losses[-1]) == (100, 0.1, None), "a hundred points; inf is a gap"
+        bar._tell(
+            StepRecord(step, math.inf if step > 900 else 1 / step, 1.0, step > 900, step <= 900)
+        )
+    assert (len(bar.losses), bar.losses[0], bar.losses[-1]) == (100, 0.1, None), (
+        "a hundred points; inf is a gap"
+    )
 
 
 def test_it_trains_on_the_gpu_where_there_is_one_and_times_fp32_beside_it(gpu) -> None:
@@ -138,7 +148,9 @@ def test_it_trains_on_the_gpu_where_there_is_one_and_times_fp32_beside_it(gpu) -
     assert record is not None
     assert record.device == "Tesla T4"
     assert bar.sentence.endswith("It ran on this GPU: Tesla T4.")
-    assert re.search(r"on Tesla T4: FP32 [\d.,]+, FP16 dynamic [\d.,]+ \([\d.,]+ times FP32\)\.", bar.sentence)
+    assert re.search(
+        r"on Tesla T4: FP32 [\d.,]+, FP16 dynamic [\d.,]+ \([\d.,]+ times FP32\)\.", bar.sentence
+    )
     assert TrainingBar(TASK, RECIPE, device="cpu").place.emulated
 
 

@@ -18,7 +18,9 @@ from labkit.instrument import snapshot
 from labkit.train import TASKS
 
 GRADIENTS = {"conv": torch.linspace(-1, 1, 50) * 2.0**-20, "head": torch.ones(3) * 2.0**-9}
-SHORT = widgets.Trace("made up", "by hand", 0, (0.1, 0.2), (0, 0), "cpu", {"torch": "2"}, "2026-01-01T00:00")
+SHORT = widgets.Trace(
+    "made up", "by hand", 0, (0.1, 0.2), (0, 0), "cpu", {"torch": "2"}, "2026-01-01T00:00"
+)
 
 
 WIDGETS: dict[str, Callable[[], Any]] = {
@@ -38,8 +40,12 @@ WIDGETS: dict[str, Callable[[], Any]] = {
     "scaler_timeline": lambda: widgets.ScalerTimeline(SHORT),
     "step_debugger": lambda: widgets.StepDebugger(TASKS["digits"]),
     "swallowed": widgets.SwallowedUpdates,
-    "training_bar": lambda: widgets.TrainingBar(TASKS["digits"], RECIPES["FP32"], steps=2, device="cpu"),
-    "underflow": lambda: widgets.UnderflowHistogram(snapshot(GRADIENTS, step=0, kind="weight gradients")),
+    "training_bar": lambda: widgets.TrainingBar(
+        TASKS["digits"], RECIPES["FP32"], steps=2, device="cpu"
+    ),
+    "underflow": lambda: widgets.UnderflowHistogram(
+        snapshot(GRADIENTS, step=0, kind="weight gradients")
+    ),
     "workbench": lambda: widgets.Workbench("digits", steps=3, device="cpu"),
     "zoom": lambda: widgets.GradientZoom({0: GRADIENTS}),
 }
@@ -121,7 +127,9 @@ def state(widget: Any) -> dict[str, Any]:
     return {name: value for name, value in widget.get_state().items() if name != "layout"}
 
 
-def test_what_is_sent_is_json_and_what_does_not_exist_is_refused_and_changes_nothing(name: str, widget: Any) -> None:
+def test_what_is_sent_is_json_and_what_does_not_exist_is_refused_and_changes_nothing(
+    name: str, widget: Any
+) -> None:
     before = state(widget)
     json.dumps(before, allow_nan=False, default=lambda part: memoryview(part).nbytes)
     for trait, value, words in REFUSED.get(name, []):
@@ -130,7 +138,9 @@ def test_what_is_sent_is_json_and_what_does_not_exist_is_refused_and_changes_not
         assert state(widget) == before, f"{trait} = {value}"
 
 
-def test_a_page_without_widgets_gets_words_and_where_there_is_one_a_picture(name: str, widget: Any) -> None:
+def test_a_page_without_widgets_gets_words_and_where_there_is_one_a_picture(
+    name: str, widget: Any
+) -> None:
     shown, _ = widget._repr_mimebundle_()
     assert shown["application/vnd.jupyter.widget-view+json"]["model_id"] == widget.model_id
     assert "do not run here" in shown["text/plain"]

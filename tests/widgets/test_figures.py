@@ -26,7 +26,14 @@ from labkit.formats import BF16, FP16, FP32
 from labkit.instrument import snapshot
 from labkit.machine.device import device_report
 from labkit.train import RunRecord, StepRecord, record_path, recorded
-from labkit.widgets import race_figure, recipe_table, roofline_figure, static_underflow, sum_errors_figure, sweep_figure
+from labkit.widgets import (
+    race_figure,
+    recipe_table,
+    roofline_figure,
+    static_underflow,
+    sum_errors_figure,
+    sweep_figure,
+)
 from labkit.widgets.base.figures import THEMED, png
 from labkit.widgets.driven.controller import Button
 from labkit.widgets.scaler_timeline.widget import static_timeline
@@ -46,8 +53,17 @@ def square(n, format, seconds):
     return timed(GemmCase(n, n, n, format, "NT"), seconds)
 
 
-SIZE = record("size", square(64, FP32, 1e-6), square(128, FP32, 4e-6), square(128, BF16, 2e-6), square(128, FP16, 1e-6))
-COPIES = [timed(ElementwiseCase("copy", 1000, format), seconds) for format, seconds in ((FP32, 8e-6), (FP16, 4e-6))]
+SIZE = record(
+    "size",
+    square(64, FP32, 1e-6),
+    square(128, FP32, 4e-6),
+    square(128, BF16, 2e-6),
+    square(128, FP16, 1e-6),
+)
+COPIES = [
+    timed(ElementwiseCase("copy", 1000, format), seconds)
+    for format, seconds in ((FP32, 8e-6), (FP16, 4e-6))
+]
 
 
 @pytest.fixture
@@ -84,19 +100,35 @@ def test_without_records_both_panels_say_so_and_a_record_is_named_with_its_devic
     assert title(right).startswith("Recorded: A CPU")
     assert len(left.lines) == 3, "a line for each format"
     data(replace(SIZE, device="A newer one", date="2026-02-02T00:00:00+00:00"), record("batch"))
-    assert [each.device for each in widgets.recorded_gemm("size", "cuda")] == ["A newer one", "A stand-in"]
+    assert [each.device for each in widgets.recorded_gemm("size", "cuda")] == [
+        "A newer one",
+        "A stand-in",
+    ]
     assert "A newer one" in title(sweep_figure("size").axes[0])
-    assert "Nothing of this sweep could be timed on A stand-in." in words(sweep_figure("batch").axes[0])
-    with pytest.raises(ValueError, match=r"a picture of the sweep 'batch'; `here` is of 'size'. Measure 'batch'."):
+    assert "Nothing of this sweep could be timed on A stand-in." in words(
+        sweep_figure("batch").axes[0]
+    )
+    with pytest.raises(
+        ValueError, match=r"a picture of the sweep 'batch'; `here` is of 'size'. Measure 'batch'."
+    ):
         sweep_figure("batch", SIZE)
 
 
 def test_each_sweep_has_a_sentence_that_a_person_can_check():
     """2 * 128^3 FLOP in 4 microseconds are 1.05 TFLOP/s."""
     case, rows = GemmCase(64, 64, 64, FP16, "NT"), ((1, 2e-6), (256, 5e-6))
-    odd = [(GemmCase(64, 64, k, FP16, "NT"), 1e-6 if k == 64 else 4e-6 * k / 64) for k in range(57, 65)]
-    ops = [timed(ElementwiseCase(op, 1000, FP16), s) for op, s in (("hardswish", 1e-6), ("hardswish by hand", 3e-6))]
-    kernels = [timed(case, 8e-6), timed(replace(case, kernel="slow"), 2e-5), timed(replace(case, kernel="good"), 1e-5)]
+    odd = [
+        (GemmCase(64, 64, k, FP16, "NT"), 1e-6 if k == 64 else 4e-6 * k / 64) for k in range(57, 65)
+    ]
+    ops = [
+        timed(ElementwiseCase(op, 1000, FP16), s)
+        for op, s in (("hardswish", 1e-6), ("hardswish by hand", 3e-6))
+    ]
+    kernels = [
+        timed(case, 8e-6),
+        timed(replace(case, kernel="slow"), 2e-5),
+        timed(replace(case, kernel="good"), 1e-5),
+    ]
     for sweep, runs, said in (
         ("size", SIZE.runs, "a product of 128 x 128 x 128 in FP32 runs at 1.05 TFLOP/s; BF16 2 times as fast, "
          "FP16 4 times as fast."),
@@ -114,7 +146,9 @@ def test_each_sweep_has_a_sentence_that_a_person_can_check():
 
 
 def test_every_sweep_and_the_roof_can_be_drawn_as_measured_here(data):
-    measured = {name: measure(name, "cpu", extent=QUICK, rounds=1) for name in sweeps(device_report("cpu"))}
+    measured = {
+        name: measure(name, "cpu", extent=QUICK, rounds=1) for name in sweeps(device_report("cpu"))
+    }
     for sweep, found in measured.items():
         figure = sweep_figure(sweep, found)
         right = figure.axes[1]
@@ -122,7 +156,9 @@ def test_every_sweep_and_the_roof_can_be_drawn_as_measured_here(data):
         assert right.lines or right.patches, sweep
         assert figure.get_supxlabel(), sweep
         figure.canvas.draw()  # labels that do not fit, or marks that matplotlib does not know, would fail here
-    assert title(roofline_figure(here=[measured["ceilings"], measured["size"]]).axes[1]).startswith("Measured here")
+    assert title(roofline_figure(here=[measured["ceilings"], measured["size"]]).axes[1]).startswith(
+        "Measured here"
+    )
     with pytest.raises(ValueError, match="expected a copy and a product"):
         roofline_figure(here=[measured["size"]])
 
@@ -141,7 +177,9 @@ def test_the_roof_is_drawn_where_copies_and_products_of_one_device_say(data):
     roofs = [line for line in left.lines if line.get_marker() in ("", "None")]
     assert len(roofs) == 3
     heights = roofs[0].get_ydata()
-    assert heights[0] == pytest.approx(0.25e9 / 1e12, rel=0.01), "the slope: bandwidth times intensity"
+    assert heights[0] == pytest.approx(0.25e9 / 1e12, rel=0.01), (
+        "the slope: bandwidth times intensity"
+    )
     points = sum(len(line.get_xdata()) for line in left.lines if line.get_ls() == "None")
     assert points == len(SIZE.runs[1:]) + len(SIZE.runs), "none of the other device"
 
@@ -152,7 +190,9 @@ def test_without_a_gpu_on_record_a_panel_shows_what_is_published_of_the_chosen_c
         assert title(left).startswith("Published by others: V100")
         assert {line.get_marker() for line in left.lines} - {"None", ""} == {"H"}
         assert title(right).startswith("Recorded: ")
-        assert "H" not in {line.get_marker() for line in right.lines}, "the mark of the published is theirs alone"
+        assert "H" not in {line.get_marker() for line in right.lines}, (
+            "the mark of the published is theirs alone"
+        )
     figure = roofline_figure(card="T4")  # its data sheet
     dotted = [line for line in figure.axes[0].lines if line.get_linestyle() == ":"]
     assert sorted(round(max(line.get_ydata())) for line in dotted) == [8, 65]
@@ -179,22 +219,33 @@ def test_a_race_says_what_it_shows_and_where_that_was_made() -> None:
     assert f"FP32 {sum(fp32) / 2:.2f};" in widgets.race_sentence(RECORDS)
     losses, metrics = figure.axes
     assert len(losses.lines) == len(RECORDS), "each run is a line"
-    assert [label.get_text() for label in metrics.get_yticklabels()] == ["FP32", "FP16", "FP16 static too high"]
-    for figures, words in (([RECORDS[0], replace(RECORDS[1], device="another")], "and torch"), ([], "these are none")):
+    assert [label.get_text() for label in metrics.get_yticklabels()] == [
+        "FP32",
+        "FP16",
+        "FP16 static too high",
+    ]
+    for figures, words in (
+        ([RECORDS[0], replace(RECORDS[1], device="another")], "and torch"),
+        ([], "these are none"),
+    ):
         with pytest.raises(ValueError, match=f"one task, device .*{words}"):
             race_figure(figures)
     with pytest.raises(ValueError, match="no records"):
         widgets.race_sentence([])
 
 
-def test_a_race_states_steps_a_second_of_one_device_and_has_a_colour_and_width_for_each_recipe() -> None:
+def test_a_race_states_steps_a_second_of_one_device_and_has_a_colour_and_width_for_each_recipe() -> (
+    None
+):
     timed = [replace(r, step_seconds=0.1 if r.recipe == "FP32" else 0.05) for r in RECORDS]
     told = f"Steps a second on {RECORDS[0].device}: FP32 10, FP16 20 (2 times FP32)"
     assert told in widgets.race_sentence(timed)
     assert told in race_figure(timed).get_supxlabel().replace("\n", " ")
     assert "Steps a second" not in widgets.race_sentence(RECORDS), "nobody timed what is on record"
     elsewhere = [replace(timed[0], device="Tesla T4"), *timed[1:]]
-    assert "Steps a second" not in widgets.race_sentence(elsewhere), "two devices are never on one scale"
+    assert "Steps a second" not in widgets.race_sentence(elsewhere), (
+        "two devices are never on one scale"
+    )
     named = [replace(RECORDS[0], recipe=name) for name in ("FP32", "BF16 no master", "FP8", "O2")]
     lines = race_figure(named).axes[0].lines
     assert len({line.get_color() for line in lines}) == 4
@@ -223,19 +274,31 @@ def put(folder: Path, recipe: str, seed: int, **parts: Any) -> None:
     made.save(record_path(folder, "toy", recipe, seed))
 
 
-def test_each_cell_is_the_verdict_of_its_records_of_all_seeds_or_says_which_command_fills_it(folder: Path) -> None:
+def test_each_cell_is_the_verdict_of_its_records_of_all_seeds_or_says_which_command_fills_it(
+    folder: Path,
+) -> None:
     table = recipe_table(["toy"], ["O1", "O3", "BF16", "O2"], folder=folder)
     assert [table.verdict("toy", r) for r in table.recipes] == ["as good", "worse", "broken", ""]
     assert repr(table).splitlines()[1:3] == ["O1      as good    ", "O3      worse      "]
-    assert recipe_table(["toy"], ["O3"], seeds=(1,), folder=folder).verdict("toy", "O3") == "one seed"
-    assert table.sentence == "Of 3 pairs of recipe and task: 1 as good, 1 worse, 1 broken. 1 are not run yet."
+    assert (
+        recipe_table(["toy"], ["O3"], seeds=(1,), folder=folder).verdict("toy", "O3") == "one seed"
+    )
+    assert (
+        table.sentence
+        == "Of 3 pairs of recipe and task: 1 as good, 1 worse, 1 broken. 1 are not run yet."
+    )
     put(folder, "FP32", 7)
     put(folder, "O1", 7, metric=0.89)
-    found = [recipe_table(["toy"], ["O1"], seeds, folder).difference("toy", "O1") for seeds in (None, (0, 1))]
+    found = [
+        recipe_table(["toy"], ["O1"], seeds, folder).difference("toy", "O1")
+        for seeds in (None, (0, 1))
+    ]
     assert [difference.seeds for difference in found if difference is not None] == [4, 2]
 
 
-def test_the_table_says_its_rule_its_margin_and_what_fp16_loses_without_a_scale(folder: Path) -> None:
+def test_the_table_says_its_rule_its_margin_and_what_fp16_loses_without_a_scale(
+    folder: Path,
+) -> None:
     for seed in range(3):
         put(folder, "O2", seed, metric=0.898 + 0.01 * seed)
     html = recipe_table(["toy"], ["O2"], folder=folder)._repr_html_()
@@ -255,11 +318,16 @@ def test_the_table_says_its_rule_its_margin_and_what_fp16_loses_without_a_scale(
 
 def test_an_empty_cell_says_which_command_fills_it_and_a_full_table_nothing(folder: Path) -> None:
     table = recipe_table(["toy"], ["O1", "FP16 static"], folder=folder)
-    assert table.missing() == f'labkit compare toy --recipes FP32 "FP16 static" --seeds 0 1 2 --folder {folder}'
+    assert (
+        table.missing()
+        == f'labkit compare toy --recipes FP32 "FP16 static" --seeds 0 1 2 --folder {folder}'
+    )
     assert recipe_table(["toy"], ["O1"], folder=folder).missing() == ""
     for seed in range(3):
         record_path(folder, "toy", "FP32", seed).unlink()
-    assert recipe_table(["toy"], ["O1"], folder=folder).verdict("toy", "O1") == "", "nothing to compare with"
+    assert recipe_table(["toy"], ["O1"], folder=folder).verdict("toy", "O1") == "", (
+        "nothing to compare with"
+    )
 
 
 @pytest.fixture
@@ -298,7 +366,9 @@ def test_bars_are_as_tall_as_the_fractions(snap):
         # At 2^30 some of layer head lies beyond the axis, so overflow may be drawn shorter, never taller.
         for name, colour in widgets.FATE_COLOURS.items():
             wanted = pytest.approx(100 * widget.fractions[name])
-            assert drawn[colour] == wanted or (name == "overflowed" and drawn[colour] <= 100 * widget.fractions[name])
+            assert drawn[colour] == wanted or (
+                name == "overflowed" and drawn[colour] <= 100 * widget.fractions[name]
+            )
 
 
 class Images(HTMLParser):
@@ -335,7 +405,10 @@ PAGES = {"white": (1.0, 1.0, 1.0), "#111": to_rgb("#111111")}
 def luminance(colour):
     """Relative luminance (WCAG 2.2)."""
     parts = np.array(to_rgb(colour))
-    return float(np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4) @ (0.2126, 0.7152, 0.0722))
+    return float(
+        np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+        @ (0.2126, 0.7152, 0.0722)
+    )
 
 
 def contrast(one, other):
@@ -358,7 +431,11 @@ def inks(figure):
         if isinstance(artist, Text) and artist.get_text().strip():
             yield f"text {artist.get_text()!r}", artist.get_color()
         elif isinstance(artist, Line2D) and len(artist.get_xdata()):
-            marked = [artist.get_markeredgecolor()] if artist.get_marker() not in ("None", "", None) else []
+            marked = (
+                [artist.get_markeredgecolor()]
+                if artist.get_marker() not in ("None", "", None)
+                else []
+            )
             for colour in [artist.get_color(), *marked]:
                 yield "line", colour
         elif isinstance(artist, LineCollection):
@@ -383,14 +460,18 @@ def stepped(widget):
 
 
 FIGURES = {
-    "race": lambda: race_figure([recorded("segmentation", name, 0) for name in ("FP32", "FP16", "FP16 static")]),
+    "race": lambda: race_figure(
+        [recorded("segmentation", name, 0) for name in ("FP32", "FP16", "FP16 static")]
+    ),
     "roofline": roofline_figure,
     "alignment": lambda: sweep_figure("alignment"),
     "layers": lambda: sweep_figure("layers"),
     "published": widgets.gains_figure,
     "sums": sum_errors_figure,
     "underflow": every_fate,
-    "presets": lambda: (board := widgets.ScalerPresets()) and static_timeline(board.replays, board.trace),
+    "presets": lambda: (
+        (board := widgets.ScalerPresets()) and static_timeline(board.replays, board.trace)
+    ),
     "bench": lambda: stepped(widgets.Workbench("digits", "FP16 static", steps=3, device="cpu")),
     "game": lambda: stepped(widgets.BeatTheScaler(steps=3, device="cpu")),
 }

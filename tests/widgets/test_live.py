@@ -17,7 +17,13 @@ from labkit.widgets import LiveTraining
 from labkit.widgets.bench.bench import MERGE_STEPS, SETTLE_STEPS
 from labkit.widgets.bench.knobs import Knobs, Scaling, knobs_of, recipe_of
 from labkit.widgets.bench.words import sentence, static_bench, who
-from labkit.widgets.driven.controller import FRAME_SECONDS, IN_FLIGHT, UNANSWERED_SECONDS, Button, Phase
+from labkit.widgets.driven.controller import (
+    FRAME_SECONDS,
+    IN_FLIGHT,
+    UNANSWERED_SECONDS,
+    Button,
+    Phase,
+)
 
 TASK = TASKS["segmentation"]
 
@@ -36,9 +42,15 @@ class FakeRun:
         self.done += 1
         if self.done == self.breaks_at and self.recipe.model.name == "FP16":
             raise RuntimeError("no such operator")
-        loss = self.losses.get(self.done, 1 / self.done) if self.recipe.model.name == "FP16" else 0.5 / self.done
+        loss = (
+            self.losses.get(self.done, 1 / self.done)
+            if self.recipe.model.name == "FP16"
+            else 0.5 / self.done
+        )
         measured = self.measure_every and (self.done - 1) % self.measure_every == 0
-        return StepRecord(self.done, loss, self.scaler.scale, False, True, 0.25 if measured else None)
+        return StepRecord(
+            self.done, loss, self.scaler.scale, False, True, 0.25 if measured else None
+        )
 
     def change(self, recipe):
         self.changes.append(recipe)
@@ -98,7 +110,9 @@ def test_reset_keeps_fp32_the_controls_and_the_run_before():
     assert c.previous == before
     ticked(c, 5)
     assert c.run.steps[0].scale == 32.0
-    assert (len(fp32), c.fp32.steps) == (8, fp32), "FP32 goes in lockstep the first time, and is kept for the next"
+    assert (len(fp32), c.fp32.steps) == (8, fp32), (
+        "FP32 goes in lockstep the first time, and is kept for the next"
+    )
     ticked(c, 5)
     assert [s.step for s in c.fp32.steps] == list(range(1, 11))
 
@@ -142,25 +156,42 @@ def test_a_drag_moves_one_mark_and_underflow_is_measured_once_the_hand_rests():
         c.tick()
     c.handle(change(c, log2_scale=20))
     c.tick()
-    assert [(m.step, m.label) for m in c.run.marks] == [(6, "scale 2^13"), (6 + 1 + MERGE_STEPS, "scale 2^20")]
+    assert [(m.step, m.label) for m in c.run.marks] == [
+        (6, "scale 2^13"),
+        (6 + 1 + MERGE_STEPS, "scale 2^20"),
+    ]
     c = ticked(controller(), 3)
-    for masters, labels in (("forgotten", ["master weights forgotten"]), ("kept", [])):  # there and back again
+    for masters, labels in (
+        ("forgotten", ["master weights forgotten"]),
+        ("kept", []),
+    ):  # there and back again
         c.handle(change(c, masters=masters))
         c.tick()
         assert [m.label for m in c.run.marks] == labels
     c = ticked(controller(steps=40), 9)
-    for exponent in (3, 4, 5):  # steps 10, 11 and 12: the hand moves, also over step 11, which had its turn
+    for exponent in (
+        3,
+        4,
+        5,
+    ):  # steps 10, 11 and 12: the hand moves, also over step 11, which had its turn
         c.handle(change(c, scaling=Scaling.STATIC, log2_scale=exponent))
         c.tick()
     for _ in range(10):
         c.tick()
-    assert [s.step for s in c.run.steps if s.underflow is not None] == [1, 12 + SETTLE_STEPS - 1, 21]
+    assert [s.step for s in c.run.steps if s.underflow is not None] == [
+        1,
+        12 + SETTLE_STEPS - 1,
+        21,
+    ]
 
 
 def test_every_recipe_has_its_knobs_and_what_has_none_is_in_the_sentence():
     for name, recipe in RECIPES.items():
         assert recipe_of(knobs_of(recipe, LiveTraining.offered)) == recipe, name
-    assert who(knobs_of(RECIPES["FP8"], LiveTraining.offered)) == "E4M3 by autocast with dynamic scaling"
+    assert (
+        who(knobs_of(RECIPES["FP8"], LiveTraining.offered))
+        == "E4M3 by autocast with dynamic scaling"
+    )
     kahan = "FP16 with a static scale of 2^10 and Kahan rounding, without master weights"
     assert who(knobs_of(RECIPES["FP16 Kahan"], LiveTraining.offered)) == kahan
     for recipe in ("FP16", "FP16 dynamic"):  # a growth interval is that of every dynamic scaling
@@ -183,7 +214,10 @@ def test_what_cannot_be_trained_or_turned_is_refused_with_what_can():
         ({"task": "sorting"}, "'segmentation'.*got 'sorting'"),
         ({"recipe": "FP12"}, "'FP16 static'.*got 'FP12'"),
         ({"growth_interval": 0}, "growth_interval must be a whole number, 1 or more; got 0"),
-        ({"recipe": replace(RECIPES["FP16"], scaler=static_scaler(1000))}, r"'FP16' starts at 1000. Take 2\^10"),
+        (
+            {"recipe": replace(RECIPES["FP16"], scaler=static_scaler(1000))},
+            r"'FP16' starts at 1000. Take 2\^10",
+        ),
     ):
         with pytest.raises(ValueError, match=words):
             LiveTraining(**arguments)
@@ -204,11 +238,15 @@ def test_an_error_and_nan_have_a_sentence_and_reset_begins_again():
     assert "inf" not in sentence(ticked(controller(losses={4: math.inf}), 6)), "this one came back"
 
 
-def moment(phase=Phase.RUNNING, total=250, knobs=None, wanted=None, skipped=0, underflow=None, changes=0):
+def moment(
+    phase=Phase.RUNNING, total=250, knobs=None, wanted=None, skipped=0, underflow=None, changes=0
+):
     """A bench after step 120, the latest of which were skipped."""
     c, knobs = controller(total), knobs or Knobs()
     c.phase, c.run.knobs, c.run.wanted = phase, knobs, wanted or knobs
-    c.run.steps += [StepRecord(n, 0.0252, 1.0, False, n <= 120 - skipped, underflow) for n in range(1, 121)]
+    c.run.steps += [
+        StepRecord(n, 0.0252, 1.0, False, n <= 120 - skipped, underflow) for n in range(1, 121)
+    ]
     c.fp32.steps += [StepRecord(n, 0.0101, 1.0, False, True) for n in range(1, 121)]
     c.run.marks += [None] * changes
     return c
@@ -216,7 +254,9 @@ def moment(phase=Phase.RUNNING, total=250, knobs=None, wanted=None, skipped=0, u
 
 def test_the_sentence_says_what_the_figure_shows():
     numbers = "is at 0.0252, FP32 at 0.0101"
-    scaled, too_high = (Knobs(scaling=Scaling.STATIC, log2_scale=log2_scale) for log2_scale in (10, 30))
+    scaled, too_high = (
+        Knobs(scaling=Scaling.STATIC, log2_scale=log2_scale) for log2_scale in (10, 30)
+    )
     ended = moment(Phase.FINISHED, 120)
     ended.run.metrics[120], ended.fp32.metrics[120] = 0.04, 0.706
     beginning, building = controller(250), controller(250)
@@ -245,7 +285,9 @@ def test_the_sentence_says_what_the_figure_shows():
             c.run.run = c.fp32.run = FakeRun(TASK, RECIPES["FP16"], 0)
         assert sentence(c) == words
     ended.run.seconds, ended.fp32.seconds = [1 / 62.5] * 2, [1 / 41.04] * 2
-    assert sentence(ended).endswith(" On the CPU, emulated, FP32 did 41 steps a second, this run 62.5.")
+    assert sentence(ended).endswith(
+        " On the CPU, emulated, FP32 did 41 steps a second, this run 62.5."
+    )
 
 
 class Post:
@@ -275,7 +317,13 @@ def test_a_newcomer_and_a_reset_get_the_whole_curve_with_nan_in_the_buffer_and_t
     post.box.post(urgent=True)
     content, buffers = post.frames[-1]
     assert content["whole"]
-    assert [len(b) // 4 for b in buffers] == [3, 3, 0, 0, 0]  # FP32 kept, the run before, no records, nothing yet
+    assert [len(b) // 4 for b in buffers] == [
+        3,
+        3,
+        0,
+        0,
+        0,
+    ]  # FP32 kept, the run before, no records, nothing yet
 
 
 def test_runs_on_record_are_shown_until_one_of_the_learner_begins():
@@ -284,18 +332,29 @@ def test_runs_on_record_are_shown_until_one_of_the_learner_begins():
     fp32, run = (recorded("segmentation_small", recipe, 0) for recipe in ("FP32", "FP16"))
     post.box.post(urgent=True)
     state, (_, _, losses, rows, _) = post.frames[0]
-    assert state["recorded"] == f"recorded: {run.device}, torch {run.versions['torch']}, {run.date[:10]}"
-    np.testing.assert_array_equal(np.frombuffer(losses, "<f4"), np.float32([s.loss for s in fp32.steps[:30]]))
-    assert np.frombuffer(rows, "<f4").reshape(-1, 5)[:, 0].tolist() == [np.float32(s.loss) for s in run.steps[:30]]
+    assert (
+        state["recorded"]
+        == f"recorded: {run.device}, torch {run.versions['torch']}, {run.date[:10]}"
+    )
+    np.testing.assert_array_equal(
+        np.frombuffer(losses, "<f4"), np.float32([s.loss for s in fp32.steps[:30]])
+    )
+    assert np.frombuffer(rows, "<f4").reshape(-1, 5)[:, 0].tolist() == [
+        np.float32(s.loss) for s in run.steps[:30]
+    ]
     c.handle(change(c, scaling=Scaling.STATIC))
-    assert c.recorded == (fp32, recorded("segmentation_small", "FP16 static", 0)), "the record of what Start would run"
+    assert c.recorded == (fp32, recorded("segmentation_small", "FP16 static", 0)), (
+        "the record of what Start would run"
+    )
     c.handle(change(c, log2_scale=3))
     assert c.recorded == (fp32, None)
     c.handle(Button.START)
     post.box.post(urgent=True)
     state, buffers = post.frames[-1]
     assert (state["recorded"], state["whole"], buffers[2:4]) == ("", True, [b"", b""])
-    own = LiveTraining(replace(TASKS["digits"], batch_size=7), device="cpu")  # nobody has trained that
+    own = LiveTraining(
+        replace(TASKS["digits"], batch_size=7), device="cpu"
+    )  # nobody has trained that
     assert own.state()["recorded"] == ""
 
 
@@ -315,7 +374,9 @@ def test_a_second_of_quick_steps_is_thirty_frames_and_no_step_is_lost():
     assert sum(map(len, post.rows())) == 200
     # A step every 25 ms: 30 frames a second on average, where a fixed gap would give 20.
     assert 58 <= len(shown(80, 0.025).frames) <= 62
-    assert len(shown(400, 0.005, drawn=False).frames) <= IN_FLIGHT + 2.0 / UNANSWERED_SECONDS + 1, "told less often"
+    assert len(shown(400, 0.005, drawn=False).frames) <= IN_FLIGHT + 2.0 / UNANSWERED_SECONDS + 1, (
+        "told less often"
+    )
 
 
 class Watched:
@@ -332,7 +393,9 @@ class Watched:
 
     def wait(self, condition):
         with self.frame:
-            assert self.frame.wait_for(lambda: self.frames and condition(self.frames[-1]), timeout=20), self.frames[-1:]
+            assert self.frame.wait_for(
+                lambda: self.frames and condition(self.frames[-1]), timeout=20
+            ), self.frames[-1:]
             return self.frames[-1]
 
 
@@ -350,7 +413,11 @@ def test_a_training_in_its_thread_ends_or_fails_and_begins_again(watched, caplog
     w.c.ask(Button.START)
     last = w.wait(lambda f: f["phase"] == "finished")
     assert last["step"] == 30
-    assert (last["metric_name"], last["fp32_metric"], last["branches"][0]["metric"]) == ("Dice", "0.300", "0.300")
+    assert (last["metric_name"], last["fp32_metric"], last["branches"][0]["metric"]) == (
+        "Dice",
+        "0.300",
+        "0.300",
+    )
     w.c.ask(Button.RESET)
     w.wait(lambda f: f["phase"] == "idle")
     w.c.tick = lambda: 1 / 0  # an error of the lab's own
@@ -418,7 +485,9 @@ def test_messages_of_the_browser_are_commands_and_the_standing_figure_survives_l
     rests: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(live.controller, "rest", rests.append)
-        live._handle_msg({"content": {"data": {"method": "custom", "content": {"do": "unseen"}}}, "buffers": []})
+        live._handle_msg(
+            {"content": {"data": {"method": "custom", "content": {"do": "unseen"}}}, "buffers": []}
+        )
     assert rests == ["its picture had left the page. Nothing is lost: press Continue."]
     assert "image/png" not in live.still(), "nothing has run"
     live.bench.handle(Button.STEP)
@@ -446,7 +515,10 @@ def test_a_real_run_is_the_run_that_train_would_do():
     expected = [run.step() for _ in range(4)]
     run.change(replace(recipe, scaler=static_scaler(2.0**12)))
     expected += [run.step() for _ in range(4)]
-    ours, theirs = ([replace(s, underflow=None, swallowed=None) for s in steps] for steps in (c.run.steps, expected))
+    ours, theirs = (
+        [replace(s, underflow=None, swallowed=None) for s in steps]
+        for steps in (c.run.steps, expected)
+    )
     assert ours == theirs
     assert c.phase == "finished"
     assert live.state()["branches"][0]["metric"] == f"{run.evaluate():.3f}"

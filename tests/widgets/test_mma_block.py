@@ -17,7 +17,9 @@ from labkit.widgets.mma_block.widget import PRESETS, choices, results, walk
 from tests.widgets.pages import Scripts
 
 FOLDERS = ("exact", "mma_block")
-EVERY = [(name, knob) for name, preset in PRESETS.items() for knob in range(preset.low, preset.high + 1)]
+EVERY = [
+    (name, knob) for name, preset in PRESETS.items() for knob in range(preset.low, preset.high + 1)
+]
 
 
 BLOCKS = """(terms, gpu, name, specs) => {
@@ -43,7 +45,10 @@ def rows(block: dict[str, Any]) -> dict[str, dict[str, str]]:
 def value_of(row: dict[str, str], top: int, kinds: str = "zk") -> Fraction:
     """Read a row of bits as a number; only columns of these kinds."""
     seen = enumerate(zip(row["bits"], row["kinds"], strict=True))
-    size = sum((Fraction(2) ** (top - i) for i, (bit, kind) in seen if bit == "1" and kind in kinds), Fraction(0))
+    size = sum(
+        (Fraction(2) ** (top - i) for i, (bit, kind) in seen if bit == "1" and kind in kinds),
+        Fraction(0),
+    )
     return -size if row["sign"] else size
 
 
@@ -95,7 +100,11 @@ def test_the_page_follows_its_controls_and_its_tour_without_a_kernel(page):
     root.locator("input[value=H100]").check(force=True)
     assert "more bit than FP16 holds and is rounded down" in page.trait("sentence")
     root.get_by_role("button", name="Tour").click()
-    assert [page.trait(name) for name in ("preset", "gpu", "knob")] == ["1 and small terms", "V100", -22]
+    assert [page.trait(name) for name in ("preset", "gpu", "knob")] == [
+        "1 and small terms",
+        "V100",
+        -22,
+    ]
     root.get_by_role("radio", name="4", exact=True).check(force=True)
     assert "block 4 of 4" in page.trait("sentence")
     assert root.locator("[data-name='a12·b12']").count() == 1
@@ -111,29 +120,45 @@ def test_every_row_is_its_term_and_every_sum_adds_up(js):
         assert [view["result"] for view in views] == [block.result for block in blocks], case
         assert views[-1]["found"] == results(terms, out), case
         for block, view in zip(blocks, views, strict=True):
-            assert {len(row[part]) for row in view["rows"] for part in ("bits", "kinds")} == {view["columns"]}, case
+            assert {len(row[part]) for row in view["rows"] for part in ("bits", "kinds")} == {
+                view["columns"]
+            }, case
             top = block.unit_exponent + view["edge"] - 1
             *added, total, result = view["rows"]
             values = [value_of(row, top) for row in added]
             assert sum(values) == value_of(total, top), case
-            exact, unit = sorted(Fraction(term.value) for term in block.terms), Fraction(2) ** block.unit_exponent
+            exact, unit = (
+                sorted(Fraction(term.value) for term in block.terms),
+                Fraction(2) ** block.unit_exponent,
+            )
             pairs = zip(sorted(values), exact, strict=True)
             assert all(abs(abs(kept) - abs(value)) < unit for kept, value in pairs), case
             if out is FP32 or abs(block.result) >= 2.0**-14:
                 assert abs(value_of(result, top)) == abs(Fraction(block.result)), case
 
 
-def test_what_is_cut_and_dropped_is_what_is_missing_and_sums_of_few_powers_of_two_are_written_as_such(js):
+def test_what_is_cut_and_dropped_is_what_is_missing_and_sums_of_few_powers_of_two_are_written_as_such(
+    js,
+):
     board = MmaBlock("random", "H100", 3)
     (view,) = shown(js, board.terms, "H100")
     top = board.blocks[0].unit_exponent + view["edge"] - 1
     *added, total, result = view["rows"]
     a, b, c = board.terms
-    exact = Fraction(c) + sum((Fraction(x) * Fraction(y) for x, y in zip(a, b, strict=True)), Fraction(0))
+    exact = Fraction(c) + sum(
+        (Fraction(x) * Fraction(y) for x, y in zip(a, b, strict=True)), Fraction(0)
+    )
     assert sum(value_of(row, top, "zkc") for row in added) == exact
     assert value_of(result, top, "kd") == value_of(total, top)
     values = (0.0, 65536.0, 2.0**-30, 2.0**30, -1 - 2.0**-9, 1.5)
-    assert [js.run("shownValue", value) for value in values] == ["0", "65536", "2^-30", "2^30", "-1 - 2^-9", "1.5"]
+    assert [js.run("shownValue", value) for value in values] == [
+        "0",
+        "65536",
+        "2^-30",
+        "2^30",
+        "-1 - 2^-9",
+        "1.5",
+    ]
 
 
 def test_a_preset_begins_where_it_tells_most_and_fewer_blocks_never_leave_the_block_behind():
@@ -146,21 +171,30 @@ def test_a_preset_begins_where_it_tells_most_and_fewer_blocks_never_leave_the_bl
     board.gpu = "H100"
     assert (board.block, len(board.blocks)) == (0, 1)
     board.preset, board.gpu = "random", "A100"
-    assert board.blocks[1].terms[-1].value == board.blocks[0].result, "the next block begins with the last result"
+    assert board.blocks[1].terms[-1].value == board.blocks[0].result, (
+        "the next block begins with the last result"
+    )
 
 
 def test_errors_against_length_are_those_of_other_peoples_sums_and_newer_tensor_cores_are_nearer():
     generator, found = torch.Generator().manual_seed(0), sum_errors([16, 256, 2048])
-    a, b = (torch.rand(17, 2048, generator=generator).half().numpy().astype(np.float64) for _ in range(2))
+    a, b = (
+        torch.rand(17, 2048, generator=generator).half().numpy().astype(np.float64)
+        for _ in range(2)
+    )
     for i, k in enumerate(found.lengths):
         products = (a * b)[:, :k]  # exact, in FP32 too
         exact = np.array([math.fsum(row) for row in products])
         in_fp32 = np.add.accumulate(products.astype(np.float32), axis=1)[:, -1]
         in_fp16 = np.zeros(17, np.float16)
         for term in products.T:
-            in_fp16 = (in_fp16 + term).astype(np.float16)  # one rounding: in_fp16 is widened to FP64 first
+            in_fp16 = (in_fp16 + term).astype(
+                np.float16
+            )  # one rounding: in_fp16 is widened to FP64 first
         for name, sums in (("FP32, one by one", in_fp32), ("FP16, one by one", in_fp16)):
-            assert found.errors[name][i] == pytest.approx(np.median(abs(sums - exact) / exact), rel=1e-6)
+            assert found.errors[name][i] == pytest.approx(
+                np.median(abs(sums - exact) / exact), rel=1e-6
+            )
     last = {name: each[-1] for name, each in found.errors.items()}
     assert sorted(last, key=last.__getitem__) == [
         "FP32, in pairs", "FP32, one by one", "H100", "A100", "V100", "V100, C and D in FP16", "FP16, one by one",

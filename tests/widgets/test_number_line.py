@@ -9,10 +9,30 @@ import pytest
 import torch
 import traitlets
 
-from labkit.formats import BF16, E2M1, E4M3, E8M0, FORMATS, FP16, FP32, FP64, Format, Rounding, round_to
+from labkit.formats import (
+    BF16,
+    E2M1,
+    E4M3,
+    E8M0,
+    FORMATS,
+    FP16,
+    FP32,
+    FP64,
+    Format,
+    Rounding,
+    round_to,
+)
 from labkit.widgets import NumberLine, SwallowedUpdates
 from labkit.widgets.number_line.widget import as_text, whole
-from labkit.widgets.swallowed.curves import METHODS, compensated, curves, moved, random_bits, repeated, stochastic
+from labkit.widgets.swallowed.curves import (
+    METHODS,
+    compensated,
+    curves,
+    moved,
+    random_bits,
+    repeated,
+    stochastic,
+)
 from labkit.widgets.swallowed.widget import UPDATES, WEIGHTS, quarters
 from tests.widgets.pages import Scripts
 
@@ -29,13 +49,20 @@ class Line(Scripts):
     """The functions of the page, called as they would be in Python."""
 
     def outcomes(self, x: float, format: Format, mode: Rounding) -> list[Outcome]:
-        return [Outcome(value, Fraction(n, d)) for value, n, d in self.run(OUTCOMES, x, format.name, mode.name)]
+        return [
+            Outcome(value, Fraction(n, d))
+            for value, n, d in self.run(OUTCOMES, x, format.name, mode.name)
+        ]
 
     def interval(self, x: float, format: Format, mode: Rounding) -> Any:
-        return self.run("(x, name, mode) => intervalOf(x, F[name], mode)", x, format.name, mode.name)
+        return self.run(
+            "(x, name, mode) => intervalOf(x, F[name], mode)", x, format.name, mode.name
+        )
 
     def rounded(self, x: float, format: Format, mode: Rounding) -> Any:
-        return self.run("(x, name, mode) => roundedView(x, F[name], mode)", x, format.name, mode.name)
+        return self.run(
+            "(x, name, mode) => roundedView(x, F[name], mode)", x, format.name, mode.name
+        )
 
     def sentence(self, x: float, format: Format, mode: Rounding) -> Any:
         return self.rounded(x, format, mode)["sentence"]
@@ -47,7 +74,11 @@ FOLDERS, SCRIPTS = ("exact", "number_line", "swallowed"), Line
 def test_worked_example_and_text_moves_x_and_x_writes_the_text(page):
     """2049 is half-way between two FP16 numbers."""
     root = page.show(NumberLine(FP16, 2049.0))
-    for mode, value in (("NEAREST_EVEN", "2048"), ("NEAREST_AWAY", "2050"), ("STOCHASTIC", "2048 or 2050")):
+    for mode, value in (
+        ("NEAREST_EVEN", "2048"),
+        ("NEAREST_AWAY", "2050"),
+        ("STOCHASTIC", "2048 or 2050"),
+    ):
         page.set(rounding=mode)
         assert root.locator(f"label:has(input[value={mode}]) .nl-value").text_content() == value
     assert page.trait("sentence") == (
@@ -74,8 +105,15 @@ class TestOutcomes:
             assert js.sentence(x, format, Rounding.STOCHASTIC).endswith("."), (format.name, x)
             assert sum(o.odds for o in found) == 1, (format.name, x)
             assert all(0 < o.odds <= 1 for o in found), (format.name, x)
-            if len(found) == 2 and np.isfinite([o.value for o in found]).all() and x > format.smallest_normal:
-                assert sum(o.odds * Fraction(o.value) for o in found) == Fraction(x), (format.name, x)
+            if (
+                len(found) == 2
+                and np.isfinite([o.value for o in found]).all()
+                and x > format.smallest_normal
+            ):
+                assert sum(o.odds * Fraction(o.value) for o in found) == Fraction(x), (
+                    format.name,
+                    x,
+                )
 
     def test_the_odds_are_those_of_many_draws(self, js):
         draws = np.random.default_rng(0).integers(2**32, size=20_000)
@@ -95,16 +133,28 @@ class TestOutcomes:
             "NEAREST_EVEN": down, "NEAREST_AWAY": down, "TOWARD_ZERO": down, "TOWARD_POSITIVE": up,
             "TOWARD_NEGATIVE": down, "STOCHASTIC": ("0.0999755859375 or 0.10003662109375", "60% or 40%"),
         }  # fmt: skip
-        assert {row["error"] for row in js.rounded(0.5, FP16, Rounding.STOCHASTIC)["rows"]} == {"exact"}
-        assert js.sentence(0.5, FP16, Rounding.STOCHASTIC) == "0.5 is exact in FP16: every rounding keeps it."
+        assert {row["error"] for row in js.rounded(0.5, FP16, Rounding.STOCHASTIC)["rows"]} == {
+            "exact"
+        }
+        assert (
+            js.sentence(0.5, FP16, Rounding.STOCHASTIC)
+            == "0.5 is exact in FP16: every rounding keeps it."
+        )
 
 
 class TestInterval:
     def test_its_ends_round_as_x_does_and_what_is_beyond_does_not(self, js):
         modes = [mode for mode in Rounding if mode is not Rounding.STOCHASTIC]
-        for case in product([FP16, BF16, E4M3, E2M1, E8M0, FP32], modes, [0.1, -5.3, 2049.0, 448.0, 3e-8, -3e-8, 1.0]):
+        for case in product(
+            [FP16, BF16, E4M3, E2M1, E8M0, FP32],
+            modes,
+            [0.1, -5.3, 2049.0, 448.0, 3e-8, -3e-8, 1.0],
+        ):
             format, rounding, x = case
-            value, ends = js.outcomes(x, format, rounding)[0].value, js.interval(x, format, rounding)
+            value, ends = (
+                js.outcomes(x, format, rounding)[0].value,
+                js.interval(x, format, rounding),
+            )
             if np.isnan(value):
                 assert ends is None, case
                 continue
@@ -116,7 +166,11 @@ class TestInterval:
                 outside = float(round_to(np.nextafter(ends[side], beyond), format, rounding))
                 assert outside != value or format.max == abs(value), case
         ends = {"low": -(2.0**-25), "high": 2.0**-25, "low_in": True, "high_in": True}
-        assert js.interval(1e-9, FP16, Rounding.NEAREST_EVEN) == js.interval(-1e-9, FP16, Rounding.NEAREST_EVEN) == ends
+        assert (
+            js.interval(1e-9, FP16, Rounding.NEAREST_EVEN)
+            == js.interval(-1e-9, FP16, Rounding.NEAREST_EVEN)
+            == ends
+        )
         assert js.interval(1e6, FP16, Rounding.NEAREST_EVEN)["high"] is None
         assert js.interval(-1e6, FP16, Rounding.NEAREST_EVEN)["low"] is None
 
@@ -139,10 +193,22 @@ def test_the_window_stays_when_the_format_changes_and_a_log_scale_begins_above_z
 
 def test_the_sentence_says_where_x_lies_and_what_it_becomes(js):
     for x, format, said in (
-        (0.1, FP16, "0.1 lies between the FP16 numbers 0.0999755859375 and 0.10003662109375, 2^-14 = 6.1e-5"),
-        (70000.0, FP16, "70000 lies beyond the last FP16 number, 65504; to nearest, ties to even, it becomes inf"),
+        (
+            0.1,
+            FP16,
+            "0.1 lies between the FP16 numbers 0.0999755859375 and 0.10003662109375, 2^-14 = 6.1e-5",
+        ),
+        (
+            70000.0,
+            FP16,
+            "70000 lies beyond the last FP16 number, 65504; to nearest, ties to even, it becomes inf",
+        ),
         (-70000.0, FP16, "-70000 lies beyond the last FP16 number, -65504;"),
-        (449.0, E4M3, "449 lies beyond the last E4M3 number, 448; to nearest, ties to even, it becomes 448."),
+        (
+            449.0,
+            E4M3,
+            "449 lies beyond the last E4M3 number, 448; to nearest, ties to even, it becomes 448.",
+        ),
         (-1.0, E8M0, "-1 becomes NaN: E8M0 has no sign, so nothing below 0."),
         (0.0, E8M0, "0 becomes NaN: E8M0 has no zero."),
     ):
@@ -150,7 +216,12 @@ def test_the_sentence_says_where_x_lies_and_what_it_becomes(js):
 
     for x in (0.1, -1e-7, 2049.0, 1e22, 65504.5):
         assert float(as_text(x)) == x
-    for share, text in (((1, 2), "50%"), ((1, 3), "33.3%"), ((1, 10**5), "<0.1%"), ((1, 1), "100%")):
+    for share, text in (
+        ((1, 2), "50%"),
+        ((1, 3), "33.3%"),
+        ((1, 10**5), "<0.1%"),
+        ((1, 1), "100%"),
+    ):
         assert js.run("(n, d) => oddsText(fraction(BigInt(n), BigInt(d)))", *share) == text
 
 
@@ -158,11 +229,15 @@ def test_the_axis_says_where_rounding_leaves_the_numbers(js):
     for format in NARROW:
         facts = js.run("(name) => lineFormat(F[name])", format.name)
         if facts["ends_from"] is not None:
-            assert not np.isfinite(round_to(facts["ends_from"] * (1 + 2.0**-40), format)), format.name
+            assert not np.isfinite(round_to(facts["ends_from"] * (1 + 2.0**-40), format)), (
+                format.name
+            )
             assert round_to(facts["ends_from"] * (1 - 2.0**-40), format) == format.max, format.name
         if format.has_zero:
             assert round_to(facts["zero_to"], format) == 0, format.name
-            assert round_to(facts["zero_to"] * (1 + 2.0**-40), format) == format.smallest_subnormal, format.name
+            assert (
+                round_to(facts["zero_to"] * (1 + 2.0**-40), format) == format.smallest_subnormal
+            ), format.name
 
 
 STEPS = 1000
@@ -186,7 +261,9 @@ def pairs(count, seed=0):
     """Return pairs of a weight and an update: some where the sliders stand, some anywhere."""
     generator = np.random.default_rng(seed)
     draw = generator.uniform
-    on = [(float(generator.choice(WEIGHTS)), float(generator.choice(UPDATES))) for _ in range(count)]
+    on = [
+        (float(generator.choice(WEIGHTS)), float(generator.choice(UPDATES))) for _ in range(count)
+    ]
     anywhere = [(float(2.0 ** draw(-6, 6)), float(2.0 ** draw(-22, -3))) for _ in range(count)]
     return on + anywhere
 
@@ -195,7 +272,11 @@ def test_guessing_ahead_gives_what_the_plain_loops_of_numpy_and_torch_give():
     for weight, update in pairs(40):
         for format, dtype in ((FP16, np.float16), (FP32, np.float32)):
             found = repeated(weight, update, STEPS, format)
-            assert np.array_equal(found, numpy_loop(weight, update, STEPS, dtype)), (weight, update, format.name)
+            assert np.array_equal(found, numpy_loop(weight, update, STEPS, dtype)), (
+                weight,
+                update,
+                format.name,
+            )
     for case in pairs(10):
         assert np.array_equal(repeated(*case, 300, BF16), numpy_loop(*case, 300, bfloat16)), case
     for weight, update in pairs(2, seed=5):  # a master copy is seen as its float16
@@ -219,7 +300,11 @@ class TestStochastic:
             u = float(np.float16(update))
             for before, after in pairwise(w):
                 near = np.float16(before - u)
-                neighbours = [near, np.nextafter(near, np.float16(np.inf)), np.nextafter(near, np.float16(-np.inf))]
+                neighbours = [
+                    near,
+                    np.nextafter(near, np.float16(np.inf)),
+                    np.nextafter(near, np.float16(-np.inf)),
+                ]
                 assert after in [float(x) for x in neighbours]
                 assert abs(after - (before - u)) < float(np.spacing(near)) or after == before - u
 
@@ -244,7 +329,9 @@ def sentence(js, weight, update, steps=STEPS):
 
 def test_the_curves_of_the_page_are_those_of_python(js):
     cases = [*pairs(12, seed=9), (65504.0, 1.0), (2.0**-24, 2.0**-24), (60000.0, 65504.0)]
-    for (weight, update), found in zip(cases, js.run(CURVES, cases, 300, random_bits(300).tolist()), strict=True):
+    for (weight, update), found in zip(
+        cases, js.run(CURVES, cases, 300, random_bits(300).tolist()), strict=True
+    ):
         if update == 65504.0:  # beyond the largest number
             assert found[1][-1] == -np.inf
             continue
@@ -260,7 +347,9 @@ def test_the_page_follows_its_sliders_without_a_kernel(page):
     assert moves == [f"{n:,}" for n in swallowed.moved.values()]
     root.get_by_role("slider").last.fill("0")
     assert page.trait("update") == UPDATES[0]
-    assert page.trait("sentence").startswith("1,000 updates of 2^-20 should take the weight from 1 to 0.999: ")
+    assert page.trait("sentence").startswith(
+        "1,000 updates of 2^-20 should take the weight from 1 to 0.999: "
+    )
     root.get_by_role("button", name="BF16").click()
     assert page.trait("highlight") == "BF16"
     swallowed = SwallowedUpdates(weight=0.3, update=1e-4, steps=50)  # between the sliders' places
@@ -272,7 +361,9 @@ def test_the_page_follows_its_sliders_without_a_kernel(page):
 def test_the_sentence_says_which_go_too_far_and_which_stay_short(js):
     """At 1.5 an update of 0.625 ulp is rounded up to a whole one; from 16 to 8 one of 1.25 ulp is rounded down."""
     said = sentence(js, 1.5, 1.25 * 2.0**-11)
-    assert said.startswith("1,000 updates of 1.25 × 2^-11 should take the weight from 1.5 to 0.8896: ")
+    assert said.startswith(
+        "1,000 updates of 1.25 × 2^-11 should take the weight from 1.5 to 0.8896: "
+    )
     assert said.endswith("BF16 has not moved once, FP16 ends at 0.7617, too far.")
     said = sentence(js, 16.0, 1.25 * 2.0**-7)
     assert "FP16 ends at 8.188, too short a way" in said

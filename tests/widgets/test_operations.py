@@ -32,8 +32,19 @@ def view(board, op):
 
 def test_a_row_and_the_bar_of_its_error(board):
     row = view(board, "exp")
-    assert (row["list"], row["takes"], row["ran"], row["gives"]) == ("deny", ["FP16"], "FP32", "FP32")
-    assert (row["cast"], row["moved"], row["error"], row["bar"], row["flag"]) == (True, False, "exact", 0.0, "")
+    assert (row["list"], row["takes"], row["ran"], row["gives"]) == (
+        "deny",
+        ["FP16"],
+        "FP32",
+        "FP32",
+    )
+    assert (row["cast"], row["moved"], row["error"], row["bar"], row["flag"]) == (
+        True,
+        False,
+        "exact",
+        0.0,
+        "",
+    )
     assert view(board, "sum")["list"] == "deny"  # torch says "set dtype"
     assert view(board, "sum")["why"].startswith("set dtype: ")
     board = CastLedger(scores, torch.rand(8, 8), torch.rand(8, 8))
@@ -52,7 +63,12 @@ class TestMoved:
             "268000. It reaches the last result."
         )
         row = view(board, "exp")
-        assert (row["moved"], row["gives"], row["flag"], row["bar"]) == (True, "FP16", "4 inf or NaN", 1.0)
+        assert (row["moved"], row["gives"], row["flag"], row["bar"]) == (
+            True,
+            "FP16",
+            "4 inf or NaN",
+            1.0,
+        )
         assert row["why"] == "you moved it here; its own list is deny"
 
     def test_back_on_its_own_list_or_in_bf16_it_does_not_overflow(self, board):
@@ -76,10 +92,14 @@ class TestMoved:
             "With matmul on the deny list, all 4 operations run in FP32; the last result equals FP32's "
             "(exact when every operation is on its own list)."
         )
-        board = CastLedger(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)), torch.rand(2, 4))
+        board = CastLedger(
+            nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)), torch.rand(2, 4)
+        )
         board.move("linear", "deny")
         assert board.overrides == {"linear 1": "deny", "linear 2": "deny"}
-        assert board.sentence.startswith("With linear on the deny list, all 3 operations run in FP32")
+        assert board.sentence.startswith(
+            "With linear on the deny list, all 3 operations run in FP32"
+        )
 
     def test_torchs_refusal_is_shown_and_no_networks_is_met(self):
         for name in ("digits_cnn", "char_lstm", "gpt"):
@@ -88,18 +108,28 @@ class TestMoved:
             assert not any(row.problem for row in board.rows), name
             board.overrides = {row.key: "deny" for row in board.rows}
             assert "in FP32; the last result equals FP32's" in board.sentence, name
-        board = CastLedger(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.ReLU()), torch.rand(2, 4))
+        board = CastLedger(
+            nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.ReLU()), torch.rand(2, 4)
+        )
         board.move("linear 2", "keep")
         assert board.sentence.startswith("With linear on the keep list, linear is refused: ")
         assert board.sentence.endswith("Nothing below it was reached.")
         rows = board.get_state()["_rows"]
-        assert [(row["flag"], row["gives"]) for row in rows] == [("", "FP16"), ("refused", ""), ("not reached", "")]
+        assert [(row["flag"], row["gives"]) for row in rows] == [
+            ("", "FP16"),
+            ("refused", ""),
+            ("not reached", ""),
+        ]
 
 
 def test_what_does_not_exist_is_refused(board):
-    with pytest.raises(traitlets.TraitError, match=r"operation: expected one of matmul, exp, sum.*got 'softmax'"):
+    with pytest.raises(
+        traitlets.TraitError, match=r"operation: expected one of matmul, exp, sum.*got 'softmax'"
+    ):
         board.move("softmax", "allow")
-    with pytest.raises(traitlets.TraitError, match="list: expected one of allow, deny, promote, keep, got 'white'"):
+    with pytest.raises(
+        traitlets.TraitError, match="list: expected one of allow, deny, promote, keep, got 'white'"
+    ):
         board.move("exp", "white")
     assert board.overrides == {}
     with pytest.raises(ValueError, match="expected a forward pass that computes floating-point"):
@@ -107,7 +137,10 @@ def test_what_does_not_exist_is_refused(board):
 
 
 def test_details_say_what_came_out_and_what_was_lost(board):
-    assert view(board, "exp")["detail"] == "exp returns 2 × 2, up to 268000 in FP32; the error is 0 ulp of FP16."
+    assert (
+        view(board, "exp")["detail"]
+        == "exp returns 2 × 2, up to 268000 in FP32; the error is 0 ulp of FP16."
+    )
     board.move("exp", "allow")
     assert view(board, "exp")["detail"].endswith("; 4 elements are inf or NaN.")
     lost = CastLedger(lambda x: (x @ x) * 1e-9, torch.full((2, 2), 2.0))
@@ -125,14 +158,36 @@ def test_each_pass_looks_at_each_operation_once_and_says_what_it_does() -> None:
     state, operations = passes.get_state(), len(passes.explanation.rows)
     names = [said.partition(":")[0] for said in state["_said"][1:-1]]
     assert names == [name for name in PASSES for _ in range(operations)][:-1]
-    assert [row["takes"] for row in state["_rows"]] == [[-1], [-2], [1], [0, 2], [3], [4, -1], [5]], "x is read twice"
-    assert [row["op"] for row in state["_rows"]] == ["linear", "linear", "T", "matmul", "softmax", "matmul", "linear"]
+    assert [row["takes"] for row in state["_rows"]] == [
+        [-1],
+        [-2],
+        [1],
+        [0, 2],
+        [3],
+        [4, -1],
+        [5],
+    ], "x is read twice"
+    assert [row["op"] for row in state["_rows"]] == [
+        "linear",
+        "linear",
+        "T",
+        "matmul",
+        "softmax",
+        "matmul",
+        "linear",
+    ]
     for position, said in (
         (0, "A forward pass as it was called. Five passes decide its casts, once."),
         (5, "colour: softmax is on the deny list. Sums or multiplies many elements."),
         (12, "propagate: softmax returns FP32."),
-        (19, "insert: softmax asks for input FP16 → FP32: 0.4 KiB to read and write."),  # 64 numbers, 2 + 4 bytes each
-        (21, "insert: linear asks for weight FP32 → FP16, bias FP32 → FP16: 0.4 KiB to read and write."),  # 68 of 4 + 2
+        (
+            19,
+            "insert: softmax asks for input FP16 → FP32: 0.4 KiB to read and write.",
+        ),  # 64 numbers, 2 + 4 bytes each
+        (
+            21,
+            "insert: linear asks for weight FP32 → FP16, bias FP32 → FP16: 0.4 KiB to read and write.",
+        ),  # 68 of 4 + 2
         (27, "cancel: at matmul, input FP32 → FP16 repeats an existing cast, and goes."),
         (29, "hoist: the weight of linear is cast here, for all its uses; "),
         (30, "hoist: the weight of linear was cast already; "),
@@ -147,14 +202,23 @@ def test_a_page_without_a_kernel_has_what_each_single_move_does(page: Page) -> N
     root = page.show(board)
     root.locator("tr:has(.lg-op:text-is('exp')) input[value=allow]").check(force=True)
     board.move("exp", "allow")
-    assert page.trait("sentence") == root.locator(".lk-sentence").get_attribute("data-text") == board.sentence
-    root.locator("tr:has(.lg-op:text-is('sum')) input[value=keep]").check(force=True)  # one move at a time
+    assert (
+        page.trait("sentence")
+        == root.locator(".lk-sentence").get_attribute("data-text")
+        == board.sentence
+    )
+    root.locator("tr:has(.lg-op:text-is('sum')) input[value=keep]").check(
+        force=True
+    )  # one move at a time
     board.overrides = {"sum": "keep"}
     assert (page.trait("sentence"), page.trait("overrides")) == (board.sentence, board.overrides)
     root.get_by_role("radio", name="BF16").check(force=True)
     board.format_name = "BF16"
     assert page.trait("sentence") == board.sentence
-    for button, overrides in (("All allowed", {"exp": "allow", "sum": "allow"}), ("As the lists say", {})):
+    for button, overrides in (
+        ("All allowed", {"exp": "allow", "sum": "allow"}),
+        ("As the lists say", {}),
+    ):
         root.get_by_role("button", name=button).click()
         board.overrides = overrides
         assert page.trait("sentence") == board.sentence
@@ -167,7 +231,9 @@ def test_a_network_without_a_graph_is_refused_with_the_line() -> None:
 
     with (
         pytest.warns(UserWarning, match="no graph of this network"),
-        pytest.raises(ValueError, match=r"there is no graph: .*test_operations.py:\d+: item tells Python"),
+        pytest.raises(
+            ValueError, match=r"there is no graph: .*test_operations.py:\d+: item tells Python"
+        ),
     ):
         CastPasses(Asks(2, 2), torch.ones(2, 2))
 
@@ -186,7 +252,12 @@ def said(steps):
 
 class TestStages:
     def test_it_begins_before_the_first_step_of_o2_with_the_numbers_of_a_run(self, steps):
-        assert (steps.recipe_name, steps.log2_scale, steps.stage, steps.watched.step) == ("O2", 16, 0, 1)
+        assert (steps.recipe_name, steps.log2_scale, steps.stage, steps.watched.step) == (
+            "O2",
+            16,
+            0,
+            1,
+        )
         assert steps.sentence == "The model computes with FP16 copies of FP32 master weights."
         for number, sentence in enumerate(said(steps).values()):
             steps.stage = number
@@ -196,7 +267,9 @@ class TestStages:
         assert all(f"{number} {name}: " in text for number, name in enumerate(STAGES, 1))
         record = TrainingRun(DIGITS, RECIPES["O2"], measure_every=0).step()
         assert steps.watched.loss == record.loss
-        assert f"The loss is {record.loss:.3g}, in FP32. Times the scale 2^16" in said(steps)["loss"]
+        assert (
+            f"The loss is {record.loss:.3g}, in FP32. Times the scale 2^16" in said(steps)["loss"]
+        )
         assert said(steps)["check for inf"].startswith("All 26,122 gradients are finite")
 
     def test_fp32_o1_which_keeps_the_weights_and_o3_which_has_no_master(self, steps):
@@ -216,7 +289,10 @@ class TestStages:
         assert said(steps)["copy back"].startswith("Nothing to copy")
         assert "of 26,122 FP32 weights" in said(steps)["step"]
         steps.recipe_name = "O3"
-        assert said(steps)["cast weights"] == "The weights are FP16, and there is no FP32 master behind them."
+        assert (
+            said(steps)["cast weights"]
+            == "The weights are FP16, and there is no FP32 master behind them."
+        )
 
     def test_norms_keep_fp32(self):
         steps = StepDebugger(replace(TASKS["segmentation_small"], batch_size=2))
@@ -232,7 +308,9 @@ class TestStages:
         assert not steps.watched.stepped
         assert "gradients overflow" in words["scaled backward"]
         assert words["check for inf"].startswith("found_inf: ")
-        assert words["check for inf"].endswith("The step is skipped, and the scale goes down to 2^39.")
+        assert words["check for inf"].endswith(
+            "The step is skipped, and the scale goes down to 2^39."
+        )
         assert words["step"] == "Skipped: the weights and the optimizer's state stay as they were."
         assert words["copy back"] == "Nothing moved, so nothing changes."
         steps.another_step()
@@ -247,5 +325,7 @@ def test_a_step_whose_gradients_are_all_zero_says_so():
     """A network that died: every output is multiplied by 0."""
     dead = replace(DIGITS, loss=lambda outputs, _targets: (outputs * 0).sum())
     steps = StepDebugger(dead)
-    assert said(steps)["scaled backward"].endswith("of them are zero: no weight will learn from this step.")
+    assert said(steps)["scaled backward"].endswith(
+        "of them are zero: no weight will learn from this step."
+    )
     assert "no finite gradient other than zero is left" in said(steps)["unscale"]

@@ -17,7 +17,9 @@ def wall() -> PatientWall:
 
 
 def test_worked_example_an_error_finds_its_card_which_fails_and_is_cured(wall: PatientWall) -> None:
-    wall.query = "Traceback ...\nRuntimeError: value cannot be converted to type c10::Half without overflow"
+    wall.query = (
+        "Traceback ...\nRuntimeError: value cannot be converted to type c10::Half without overflow"
+    )
     assert wall.shown == ["mask_constant"]
     assert wall.run("mask_constant", "broken")["failed"]
     cured = wall.run("mask_constant", "cured")
@@ -26,7 +28,9 @@ def test_worked_example_an_error_finds_its_card_which_fails_and_is_cured(wall: P
     assert set(wall.outcomes["mask_constant"]) == {"broken", "cured"}
 
 
-def test_every_card_is_there_a_kind_shows_its_own_and_none_says_what_it_is(wall: PatientWall) -> None:
+def test_every_card_is_there_a_kind_shows_its_own_and_none_says_what_it_is(
+    wall: PatientWall,
+) -> None:
     assert wall.shown == list(cards())
     seen = []
     for kind in wall.get_state()["_kinds"][1:]:
@@ -36,7 +40,9 @@ def test_every_card_is_there_a_kind_shows_its_own_and_none_says_what_it_is(wall:
     assert sorted(seen) == sorted(cards())
     wall.kind = "all"
     text = wall.still()["text/plain"]
-    assert all(words in text for words in ("labkit explain", *(card.symptom for card in cards().values())))
+    assert all(
+        words in text for words in ("labkit explain", *(card.symptom for card in cards().values()))
+    )
     for card in wall.get_state()["_cards"]:
         patient = cards()[card["id"]]
         assert set(card) == {"id", "symptom", "errors", "kind", "runs"}
@@ -45,10 +51,18 @@ def test_every_card_is_there_a_kind_shows_its_own_and_none_says_what_it_is(wall:
 
 def test_findings_are_shown() -> None:
     for query, kind, words in (
-        ("no such words anywhere", "all", "No card is known by this message, and none has all of these words."),
+        (
+            "no such words anywhere",
+            "all",
+            "No card is known by this message, and none has all of these words.",
+        ),
         ("IndexError: list index out of range", "all", "No card"),
         ("layernorm", "all", "1 card with this word."),
-        ("Attempting to unscale FP16 gradients.", Kind.NOT_FINITE.value, "2 cards known by this message"),
+        (
+            "Attempting to unscale FP16 gradients.",
+            Kind.NOT_FINITE.value,
+            "2 cards known by this message",
+        ),
     ):
         assert find(cards(), query, kind)[1].startswith(words)
 
@@ -65,10 +79,14 @@ def test_the_outcome_of_a_run_is_shown_with_its_warning_and_valid_json(wall: Pat
     assert "It warned: Detected call of `lr_scheduler.step()`" in seen["sentence"]
 
 
-def test_behind_stand_both_forms_or_the_evidence_of_what_only_a_gpu_shows(wall: PatientWall) -> None:
+def test_behind_stand_both_forms_or_the_evidence_of_what_only_a_gpu_shows(
+    wall: PatientWall,
+) -> None:
     broken, cured = wall.turn("mask_constant")["code"]
     assert [line.strip() for line, differs in broken if differs] == ["lowest = -1000000000.0"]
-    assert [line.strip() for line, differs in cured if differs] == ["lowest = torch.finfo(scores.dtype).min"]
+    assert [line.strip() for line, differs in cured if differs] == [
+        "lowest = torch.finfo(scores.dtype).min"
+    ]
 
     told = dict(wall.turn("emulated_bf16")["told"])
     assert "T4 16GB" in told["Published"]

@@ -106,7 +106,9 @@ def test_stop_ends_the_command_and_what_it_started() -> None:
     assert not process.running, "it ends with the widget"
 
 
-def test_a_part_that_failed_is_named_and_without_a_gpu_it_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_that_failed_is_named_and_without_a_gpu_it_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     lines = "size       failed with status 1; its last lines say why\\ntasks      done"
     widget = measuring(f"print('{lines}'); raise SystemExit(1)")
     widget.start()
@@ -124,7 +126,11 @@ def test_a_part_that_failed_is_named_and_without_a_gpu_it_says_why(monkeypatch: 
     widget = GpuRun(command=program("raise SystemExit(1)"))
     widget.start()
     assert widget.phase == "no gpu"
-    for words in ("expected a device of this machine", "torch reaches no GPU", "labkit gpu --quick"):
+    for words in (
+        "expected a device of this machine",
+        "torch reaches no GPU",
+        "labkit gpu --quick",
+    ):
         assert words in widget.sentence
     assert widget.sentence in widget._repr_mimebundle_()[0]["text/plain"]
 
@@ -136,7 +142,9 @@ def test_only_this_gpu_is_drawn_at_once_and_undrawable_parts_are_reported(folder
     assert len(GpuRun(T4).pictures) == 1
     path = folder / "checks" / "tesla-t4" / "tasks.jsonl"
     path.parent.mkdir(parents=True)
-    path.write_text(json.dumps({"item": "pace gpt", "steps_per_second": {"FP32": 10.0, "O1": 25.0}}) + "\n")
+    path.write_text(
+        json.dumps({"item": "pace gpt", "steps_per_second": {"FP32": 10.0, "O1": 25.0}}) + "\n"
+    )
     assert GpuRun(T4).paces == ["gpt: Steps a second on Tesla T4: FP32 10, O1 25 (2.5 times FP32)."]
     lacking = replace(record("Tesla T4"), sweep="ceilings")  # no copies: no roofline
     (folder / "gemm" / "tesla-t4" / "ceilings.json").write_text(lacking.to_json())
@@ -151,7 +159,17 @@ def test_only_this_gpu_is_drawn_at_once_and_undrawable_parts_are_reported(folder
 def test_the_command_s_own_lines_are_understood() -> None:
     """The door between the two: what `labkit gpu` prints is what the bar follows. A rehearsal on the CPU."""
     where = Place(torch.device("cpu"), device_report("cpu").name, "gpu")
-    rehearsal = (sys.executable, "-m", "labkit", "gpu", "--device", "cpu", "--quick", "--only", "size")
+    rehearsal = (
+        sys.executable,
+        "-m",
+        "labkit",
+        "gpu",
+        "--device",
+        "cpu",
+        "--quick",
+        "--only",
+        "size",
+    )
     widget = GpuRun(where, command=rehearsal)
     widget.start()
     assert widget.wait(200).startswith("Done")
@@ -185,15 +203,27 @@ def trained(workers: Workers, **limit: float) -> str:
 def test_worked_example_a_training_fills_the_lanes_and_states_its_outcome() -> None:
     workers, limit = Workers((sys.executable, "-c", PROGRAM)), {"timeout": 20 * slowness()}
     try:
-        assert trained(workers, **limit).startswith("All ranks stepped or skipped as one. Skipped: 0 of 2.")
+        assert trained(workers, **limit).startswith(
+            "All ranks stepped or skipped as one. Skipped: 0 of 2."
+        )
         shown = workers._lanes
         assert (shown["recorded"], len(shown["steps"]), len(shown["lanes"])) == ("", 2, 2)
         workers.agree = False
         said = trained(workers, **limit)
-        assert "parted in step 2, and no error said so. In the end their steps are 0.75, 1.5" in said
+        assert (
+            "parted in step 2, and no error said so. In the end their steps are 0.75, 1.5" in said
+        )
         assert "Train once" in memory_bars(workers).value
-        step = {"step": 1, "loss": 1.0, "ranks": [[8.0, False, True, 1.0]] * 2, "sent": None, "held": {}}
-        assert verdict([step], WorkerPlan()).startswith("All ranks stepped or skipped as one. Skipped: 1 of 1.")
+        step = {
+            "step": 1,
+            "loss": 1.0,
+            "ranks": [[8.0, False, True, 1.0]] * 2,
+            "sent": None,
+            "held": {},
+        }
+        assert verdict([step], WorkerPlan()).startswith(
+            "All ranks stepped or skipped as one. Skipped: 1 of 1."
+        )
         workers.sharded = False
         trained(workers, **limit)
         assert "4 bytes" in memory_bars(workers).value
@@ -210,20 +240,31 @@ def test_a_recorded_training_is_drawn_until_one_of_the_learner_begins(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workers = Workers((sys.executable, "-c", PROGRAM))
-    assert (workers._lanes["recorded"], workers._lanes["steps"]) == ("", []), "this data folder has none"
+    assert (workers._lanes["recorded"], workers._lanes["steps"]) == ("", []), (
+        "this data folder has none"
+    )
     with pytest.raises(ValueError, match="got none; press Train first"):
         workers.record()
     monkeypatch.delenv("LABKIT_DATA")
     workers = Workers((sys.executable, "-c", PROGRAM))
     assert workers._lanes["recorded"].startswith("recorded: CPU")
-    assert [rank["found"] for rank in workers._lanes["steps"][2]["ranks"]] == [False, False, True, False]
+    assert [rank["found"] for rank in workers._lanes["steps"][2]["ranks"]] == [
+        False,
+        False,
+        True,
+        False,
+    ]
     assert "Drawn faintly, from a record: All ranks" in workers.sentence
     assert memory_bars(workers).value.count("(recorded: CPU") == 2
     trained(workers, timeout=20 * slowness())
     assert (workers._lanes["recorded"], len(workers._lanes["steps"])) == ("", 2)
     assert memory_bars(workers).value.count("(recorded: CPU") == 1
     again = load_workers(workers.record().save(folder / "own.json"))
-    assert (again.plan, len(again.steps), again.device) == (WorkerPlan(), 2, workers.record().device)
+    assert (again.plan, len(again.steps), again.device) == (
+        WorkerPlan(),
+        2,
+        workers.record().device,
+    )
     workers.close()
     with pytest.raises(ValueError, match="is not a record of a training by several"):
         load_workers(Path(__file__))
@@ -233,10 +274,17 @@ def test_a_recorded_training_is_drawn_until_one_of_the_learner_begins(
 def test_four_real_processes_skip_as_one_and_part_where_they_do_not_agree() -> None:
     workers, limit = Workers(), {"timeout": 120 * slowness()}
     try:
-        assert trained(workers, **limit).startswith(f"All ranks stepped or skipped as one. Skipped: 3 of {STEPS}.")
+        assert trained(workers, **limit).startswith(
+            f"All ranks stepped or skipped as one. Skipped: 3 of {STEPS}."
+        )
         agreed = [[rank[:3] for rank in step["ranks"]] for step in workers.steps]
-        kept = [[tuple(rank[:3]) for rank in step["ranks"]] for step in load_workers(RECORDED / "fsdp2.json").steps]
-        assert kept == [[tuple(rank) for rank in ranks] for ranks in agreed], "the record is of this training"
+        kept = [
+            [tuple(rank[:3]) for rank in step["ranks"]]
+            for step in load_workers(RECORDED / "fsdp2.json").steps
+        ]
+        assert kept == [[tuple(rank) for rank in ranks] for ranks in agreed], (
+            "the record is of this training"
+        )
         assert [found for _, _, found in agreed[2]] == [False, False, True, False]
         workers.agree = False
         said = trained(workers, **limit)

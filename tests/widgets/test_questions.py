@@ -58,7 +58,9 @@ SAID = {"less": "So people think.", "near": "Well seen.", "more": "So people fea
 PERCENT = Prediction("How much is lost?", SAID, ruler=Ruler(0.01, 100, "%"))
 
 
-def test_a_number_is_measured_after_the_learner_has_committed_and_answered_with_its_distance() -> None:
+def test_a_number_is_measured_after_the_learner_has_committed_and_answered_with_its_distance() -> (
+    None
+):
     calls = []
     widget = Predict(PERCENT, lambda: calls.append(1) or 24.0)
     assert (calls, widget.truth) == ([], 0.0)
@@ -74,7 +76,11 @@ def test_a_number_is_measured_after_the_learner_has_committed_and_answered_with_
         widget = Predict(PERCENT, lambda: 24.0)
         assert (widget.choices, widget.ruler) == ([], {"low": 0.01, "high": 100, "unit": "%"})
         widget.choice = said
-        assert (widget.answered, widget.right, widget.truth) == (reply, reply.startswith("Yes"), 24.0)
+        assert (widget.answered, widget.right, widget.truth) == (
+            reply,
+            reply.startswith("Yes"),
+            24.0,
+        )
 
 
 def test_a_value_off_the_line_is_refused_or_marks_nothing() -> None:
@@ -85,7 +91,11 @@ def test_a_value_off_the_line_is_refused_or_marks_nothing() -> None:
         widget = Predict(PERCENT, lambda truth=truth: truth if truth != "none" else 1 / 0)
         widget.choice = "1"
         assert (widget.right, widget.truth) == (False, 0.0)
-        said = f"could not be measured: the truth was measured as {truth}" if truth != "none" else "division by zero"
+        said = (
+            f"could not be measured: the truth was measured as {truth}"
+            if truth != "none"
+            else "division by zero"
+        )
         assert said in widget.answered
 
 
@@ -109,8 +119,14 @@ NEEDS = {"autocast.error": ["touch-weights"], "gradients.scale": ["touch-film"]}
 def measured_by_the_lesson(id: str) -> float:
     """Run the cells of a lesson that lead to this question, and return what its `measure` says."""
     asking = f'predict("{id}", '
-    source = next(text for file in LESSONS.glob("*/lesson.py") if asking in (text := file.read_text(encoding="utf-8")))
-    cells = dict(re.findall(r'^# %% id="([^"]+)".*\n((?:(?!# %%).*\n?)*)', source, flags=re.MULTILINE))
+    source = next(
+        text
+        for file in LESSONS.glob("*/lesson.py")
+        if asking in (text := file.read_text(encoding="utf-8"))
+    )
+    cells = dict(
+        re.findall(r'^# %% id="([^"]+)".*\n((?:(?!# %%).*\n?)*)', source, flags=re.MULTILINE)
+    )
     names: dict[str, Any] = {}
     for needed in ("setup", *NEEDS.get(id, [])):
         exec(cells[needed], names)
@@ -131,11 +147,17 @@ def test_a_lesson_measures_the_number_that_it_asks_for(id: str) -> None:
 def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A journal that is not there yet, as if a notebook ran in this folder."""
     for name in ("predict", "quiz"):
-        monkeypatch.setattr(import_module(f"labkit.widgets.{name}.widget"), "current_journal", lambda: tmp_path / NAME)
+        monkeypatch.setattr(
+            import_module(f"labkit.widgets.{name}.widget"),
+            "current_journal",
+            lambda: tmp_path / NAME,
+        )
     return tmp_path / NAME
 
 
-def test_an_answer_is_kept_and_the_next_kernel_shows_it_and_measures_a_number_again(journal: Path) -> None:
+def test_an_answer_is_kept_and_the_next_kernel_shows_it_and_measures_a_number_again(
+    journal: Path,
+) -> None:
     first = predict("scaling.order")
     assert not journal.exists()  # to be asked is no answer
     first.choice = "2^-27"
@@ -151,15 +173,21 @@ def test_an_answer_is_kept_and_the_next_kernel_shows_it_and_measures_a_number_ag
     again = predict("numbers.tenth", lambda: 0.0244)
     assert (again.choice, again.truth) == ("1", 0.0244)
     assert again.answered.startswith("Not quite: you said 1%, it was 0.0244%: 41 times less.")
-    append_answer(journal, "prediction", "numbers.tenth", "50")  # the line ended elsewhere last year
+    append_answer(
+        journal, "prediction", "numbers.tenth", "50"
+    )  # the line ended elsewhere last year
     assert predict("numbers.tenth", lambda: 0.0244).choice == ""
 
 
-def test_where_nothing_can_be_kept_the_reply_says_so(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nothing_can_be_kept_the_reply_says_so(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     widget = predict("scaling.order")
     journal.mkdir()  # a folder stands where the file belongs
     for home in ("HOME", "USERPROFILE"):
-        monkeypatch.setenv(home, str(Path(__file__)))  # and in the home folder nothing can be written
+        monkeypatch.setenv(
+            home, str(Path(__file__))
+        )  # and in the home folder nothing can be written
     widget.choice = "0"
     assert widget.right
     assert "could not be saved" in widget.answered
@@ -180,14 +208,19 @@ def test_numpy_and_torch_give_the_right_answers() -> None:
     assert f"{frozen:.0f}" == RIGHT["frozen"]
     assert f"{np.nextafter(np.float16(1), np.float16(2)):.5f}" in QUESTIONS["frozen"].why
     a, b = np.random.default_rng(0).standard_normal((2, 1000)).astype(np.float16)
-    assert (a.astype(np.float32) * b.astype(np.float32) == a.astype(np.float64) * b.astype(np.float64)).all()
+    assert (
+        a.astype(np.float32) * b.astype(np.float32) == a.astype(np.float64) * b.astype(np.float64)
+    ).all()
     assert np.float16(2048) + np.float16(0.5) == 2048, "an FP16 sum loses small terms"
     assert RIGHT["accumulator"] == "FP32"
     model = torch.nn.Linear(2, 2)
     with torch.autocast("cpu", torch.float16):
         assert (model(torch.ones(1, 2)).dtype, model.weight.dtype) == (torch.float16, torch.float32)
     assert RIGHT["stored"] == "FP32"
-    exponents = {dtype: np.log2(torch.finfo(dtype).smallest_normal) for dtype in (torch.bfloat16, torch.float32)}
+    exponents = {
+        dtype: np.log2(torch.finfo(dtype).smallest_normal)
+        for dtype in (torch.bfloat16, torch.float32)
+    }
     assert exponents[torch.bfloat16] == exponents[torch.float32]
     assert RIGHT["bfloat"] == "It has the exponent range of FP32"
 
@@ -204,19 +237,28 @@ def test_a_scale_of_torch_s_scaler_does_what_the_right_answers_say() -> None:
     scaler.update()
     assert (weight.item(), scaler.get_scale()) == (3.0, 512.0)
     assert RIGHT["overflow"] == "It skips the step and lowers the scale"
-    scale, gradient = 2.0**16, 0.5  # clipped to a norm of 1 while it is scaled, almost nothing is left
+    scale, gradient = (
+        2.0**16,
+        0.5,
+    )  # clipped to a norm of 1 while it is scaled, almost nothing is left
     assert min(1.0, 1.0 / (scale * gradient)) * scale * gradient / scale == 2.0**-16
     assert RIGHT["clip"].startswith("after the gradients are unscaled")
 
 
-def test_ten_questions_of_lessons_whose_answers_have_no_fixed_place_and_are_not_in_the_page() -> None:
+def test_ten_questions_of_lessons_whose_answers_have_no_fixed_place_and_are_not_in_the_page() -> (
+    None
+):
     assert len(QUESTIONS) == 10
     assert {row.lesson for row in QUESTIONS.values()} <= {lesson.name for lesson in lessons()}
     places = [row.choices.index(row.answer) for row in QUESTIONS.values()]
     assert max(map(places.count, range(4))) <= 4
     with pytest.raises(ValueError, match="expected the answer among the choices"):
         QuizQuestion("1 + 1?", ("3", "4"), "2", "", "01_numbers")
-    for sent in (quiz("before").get_state(), quiz("after").get_state(), quiz("before").page_state()):
+    for sent in (
+        quiz("before").get_state(),
+        quiz("after").get_state(),
+        quiz("before").page_state(),
+    ):
         assert not any(row.why in json.dumps(sent, default=str) for row in QUESTIONS.values())
 
 
@@ -224,7 +266,10 @@ def test_answers_are_stored_compared_and_final_and_other_texts_are_none(journal:
     first = quiz("before")
     first.answers = {"odd": "2049"}
     first.answers = {"odd": "2049", "tiny": UNKNOWN}
-    assert [(line["id"], line["answer"]) for line in entries(journal, "before")] == [("odd", "2049"), ("tiny", UNKNOWN)]
+    assert [(line["id"], line["answer"]) for line in entries(journal, "before")] == [
+        ("odd", "2049"),
+        ("tiny", UNKNOWN),
+    ]
     assert first.results == {}
     again = quiz("before")  # the cell is run again, or the notebook opened on another day
     assert again.answers == {"odd": "2049", "tiny": UNKNOWN}
@@ -274,7 +319,10 @@ def test_by_keyboard_all_questions_are_answered_or_skipped_and_then_compared(pag
     rows = list(QUESTIONS.values())
     now = 1 + sum(row.answer == row.choices[1] for row in rows[2:])
     before = sum(row.answer == row.choices[0] for row in rows[1:])
-    assert f"You answered 9 of 10 questions. Right now: {now}. Right before the course: {before}." in root.inner_text()
+    assert (
+        f"You answered 9 of 10 questions. Right now: {now}. Right before the course: {before}."
+        in root.inner_text()
+    )
     cells = root.locator("tbody tr").first.locator("th, td").all_inner_texts()
     assert cells == [QUESTIONS["odd"].question, "✓ 2048", "✓ 2048", "02 rounding"]
     assert root.locator("td[data-right='true']").count() == now + before

@@ -38,13 +38,21 @@ def test_01_exponent_bits_overflow_and_the_codes_behind_the_largest() -> None:
     assert round((2 - 2.0**-11) * 2.0**7) == 256
     says("numbers.exponent_bits", "4", "256")
     says("numbers.exponent_bits", "5", "1 + 5 + 10", "256")
-    assert (torch.finfo(torch.bfloat16).bits, torch.finfo(torch.bfloat16).eps) == (1 + 8 + 7, 2.0**-7)
+    assert (torch.finfo(torch.bfloat16).bits, torch.finfo(torch.bfloat16).eps) == (
+        1 + 8 + 7,
+        2.0**-7,
+    )
     says("numbers.exponent_bits", "8", "8 bits of exponent, and 7 bits are left")
     assert (half(65510), half(65519.99), half(65520)) == (65504, 65504, np.inf)
     assert EVERY[np.isfinite(EVERY)].max() == 65504 == 65536 - 32
     assert right("numbers.overflow") == "65504"
     says("numbers.overflow", "inf", "65536", "65520")
-    assert (EVERY[0x7BFF], EVERY[0x7C00], EVERY[0x8000], np.signbit(EVERY[0x8000])) == (65504, np.inf, 0, True)
+    assert (EVERY[0x7BFF], EVERY[0x7C00], EVERY[0x8000], np.signbit(EVERY[0x8000])) == (
+        65504,
+        np.inf,
+        0,
+        True,
+    )
     assert np.isnan(EVERY[0x7C01])
     says("numbers.next_code", "NaN", "0x7C00 is infinity; 0x7C01 is the first")
 
@@ -53,7 +61,11 @@ def test_01_gradual_underflow_numbers_between_powers_of_two_and_bytes() -> None:
     steps = half(3e-5) / 2.0**-24
     assert (steps, int(steps).bit_length(), f"{half(3e-5):.4g}") == (503, 9, "2.998e-05")
     for choice in ("0", "6.1e-5", "almost 3e-5"):
-        says("numbers.underflow", choice, "503" if choice != "almost 3e-5" else "nine significant bits")
+        says(
+            "numbers.underflow",
+            choice,
+            "503" if choice != "almost 3e-5" else "nine significant bits",
+        )
     for low in (1.0, 1024.0):
         assert sum(low <= value < 2 * low for value in EVERY) == 1024
     assert sorted(EVERY[(EVERY >= 1024) & (EVERY < 2048)]) == list(range(1024, 2048))
@@ -77,11 +89,15 @@ def test_02_ties_go_to_even_and_a_thousand_updates_are_swallowed() -> None:
     says("rounding.stochastic", "about 1 + 2^-11", "half of 2^-10", "1/4")
 
 
-def test_02_the_rule_of_swallowed_updates_holds_for_every_weight_and_an_epsilon_of_1e_8_is_zero() -> None:
+def test_02_the_rule_of_swallowed_updates_holds_for_every_weight_and_an_epsilon_of_1e_8_is_zero() -> (
+    None
+):
     weights = EVERY[(EVERY >= 2.0**-4) & (EVERY < 2.0**11)]
     for sign in (1, -1):
         for ratio, lost in ((2047.9, False), (4096.1, True)):
-            after = (weights + sign * weights / ratio).astype(np.float16)  # numpy rounds a float64 once
+            after = (weights + sign * weights / ratio).astype(
+                np.float16
+            )  # numpy rounds a float64 once
             assert ((after == weights) == lost).all()
         for ratio in (2500.0, 3500.0):
             assert 0 < ((weights + weights / ratio).astype(np.float16) == weights).mean() < 1
@@ -114,9 +130,15 @@ def test_03_a_product_has_22_bits_and_how_far_an_fp32_accumulator_counts() -> No
         assert f"{stop / 1e6:.1f}" == str(millions)
 
 
-def test_03_only_the_h100_finds_sixteen_times_2_to_the_minus_25_and_errors_pile_up_with_blocks() -> None:
+def test_03_only_the_h100_finds_sixteen_times_2_to_the_minus_25_and_errors_pile_up_with_blocks() -> (
+    None
+):
     board = MmaBlock("1 and small terms", "V100", -25)
-    assert {gpu for gpu, value in board.found.items() if value == 1 + 2.0**-21} == {"H100", "H200", "B200"}
+    assert {gpu for gpu, value in board.found.items() if value == 1 + 2.0**-21} == {
+        "H100",
+        "H200",
+        "B200",
+    }
     total = np.float32(1)
     for _ in range(16):
         total += np.float32(2.0**-25)
@@ -136,7 +158,13 @@ def test_03_a_batch_of_16_waits_for_memory_and_one_of_128_does_not() -> None:
     assert round(flop_per_byte(16)) == 16
     assert flop_per_byte(128) > 100 > flop_per_byte(112)
     assert ((2 * 16 * 1024 * 4096) // 10**6, f"{2 * 4096 * 1024 / 1e6:.1f}") == (134, "8.4")
-    says("tensor.bound", "the multipliers", "134 million FLOP", "8.4 million bytes", "16 FLOP for each byte")
+    says(
+        "tensor.bound",
+        "the multipliers",
+        "134 million FLOP",
+        "8.4 million bytes",
+        "16 FLOP for each byte",
+    )
 
 
 def test_05_a_softmax_by_hand_ends_in_nan_and_inf_raises_nothing_in_a_backward_pass() -> None:
@@ -146,7 +174,11 @@ def test_05_a_softmax_by_hand_ends_in_nan_and_inf_raises_nothing_in_a_backward_p
     np.testing.assert_array_equal(by_hand, [np.nan, 0])
     assert right("autocast.softmax") == "(NaN, 0)"
     powers = np.exp([12.0, 0.0])
-    assert [f"{powers[0]:,.0f}", *(f"{p:.6f}" for p in powers / powers.sum())] == ["162,755", "0.999994", "0.000006"]
+    assert [f"{powers[0]:,.0f}", *(f"{p:.6f}" for p in powers / powers.sum())] == [
+        "162,755",
+        "0.999994",
+        "0.000006",
+    ]
     says("autocast.softmax", "(1, 0)", "162,755", "(0.999994, 0.000006)", "65504")
     weight = torch.ones(2, requires_grad=True)
     ((weight.half() * 60000).float().sum() * 2.0**36).backward()

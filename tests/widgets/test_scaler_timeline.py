@@ -10,14 +10,30 @@ from labkit.amp import PRESETS, RECIPES, ScalerConfig, static
 from labkit.instrument import exponent_histogram
 from labkit.train import TASKS, TrainingRun
 from labkit.widgets.scaler_timeline import trace as traces
-from labkit.widgets.scaler_timeline.trace import OVERFLOWS_FROM, Trace, keeps_from, load_trace, measure_trace, replay
+from labkit.widgets.scaler_timeline.trace import (
+    OVERFLOWS_FROM,
+    Trace,
+    keeps_from,
+    load_trace,
+    measure_trace,
+    replay,
+)
 from labkit.widgets.scaler_timeline.widget import ScalerPresets, ScalerTimeline
 from tests.widgets.pages import Scripts
 
 
 def made_up(*largest, keeps=0):
     """A trace of these largest gradients."""
-    return Trace("made up", "by hand", 0, largest, (keeps,) * len(largest), "cpu", {"torch": "2"}, "2026-01-01T00:00")
+    return Trace(
+        "made up",
+        "by hand",
+        0,
+        largest,
+        (keeps,) * len(largest),
+        "cpu",
+        {"torch": "2"},
+        "2026-01-01T00:00",
+    )
 
 
 RECORDED = traces.recorded_trace()
@@ -26,7 +42,9 @@ RECORDED = traces.recorded_trace()
 class Replays(Scripts):
     """The functions of the page, called as they would be in Python."""
 
-    def replay(self, config: ScalerConfig, trace: Trace, steps: int | None = None) -> dict[str, list[float]]:
+    def replay(
+        self, config: ScalerConfig, trace: Trace, steps: int | None = None
+    ) -> dict[str, list[float]]:
         return self.run("replayOf", traces.config_state(config), traces.trace_state(trace, steps))
 
     def sentence(self, config: ScalerConfig, trace: Trace, name: str = "") -> str:
@@ -63,13 +81,21 @@ def test_a_scale_keeps_gradients_from_where_one_in_a_hundred_underflows():
 def test_a_trace_is_kept_whole_and_nothing_else_is_taken_for_one(tmp_path):
     trace = made_up(0.5, 2.0**-20, keeps=3)
     assert load_trace(trace.save(tmp_path / "trace.json")) == trace
-    for text in ("[]", "{}", '{"schema": "labkit.run/1"}', "no JSON", '{"schema": "labkit.trace/1", "task": "x"}'):
+    for text in (
+        "[]",
+        "{}",
+        '{"schema": "labkit.run/1"}',
+        "no JSON",
+        '{"schema": "labkit.trace/1", "task": "x"}',
+    ):
         (tmp_path / "other.json").write_text(text)
         with pytest.raises(ValueError, match="is not a trace of a training"):
             load_trace(tmp_path / "other.json")
 
     too_high = replace(RECIPES["FP16 static"], scaler=static(2.0**40))
-    with pytest.raises(ValueError, match="step 1 of 'segmentation_small' under 'FP16 static' was skipped"):
+    with pytest.raises(
+        ValueError, match="step 1 of 'segmentation_small' under 'FP16 static' was skipped"
+    ):
         measure_trace(TASKS["segmentation_small"], too_high)
     assert len(ScalerTimeline(made_up(0.1, 0.2), steps=400).replay) == 2
     with pytest.raises(ValueError, match="1 or more"):
@@ -103,8 +129,12 @@ def test_a_low_scale_loses_gradients_and_an_unchecked_one_skips_nothing(js):
 
 def test_the_page_replays_as_python_does(js):
     own = [
-        ScalerConfig(init_scale=2.0**27, growth_interval=3, growth_factor=1.25, backoff_factor=1 / 3),
-        ScalerConfig(init_scale=2.0**30, hysteresis=3, consecutive_hysteresis=True, restart_on_inf=False),
+        ScalerConfig(
+            init_scale=2.0**27, growth_interval=3, growth_factor=1.25, backoff_factor=1 / 3
+        ),
+        ScalerConfig(
+            init_scale=2.0**30, hysteresis=3, consecutive_hysteresis=True, restart_on_inf=False
+        ),
         ScalerConfig(init_scale=2.0**26, growth_interval=2, floor=2.0**26, steps_at_floor=True),
         ScalerConfig(init_scale=2.0**120, growth_interval=1, growth_factor=16.0),
         static(2.0**40, skip_on_inf=False),
@@ -128,7 +158,9 @@ def test_each_knob_moves_the_picture_without_a_kernel(page):
         assert page.trait(name) == value
         assert page.trait("sentence") != before
         setattr(timeline, name, value)
-        assert page.trait("sentence").startswith(f"{timeline.replay.skips} of 400 steps are skipped; ")
+        assert page.trait("sentence").startswith(
+            f"{timeline.replay.skips} of 400 steps are skipped; "
+        )
 
 
 def test_what_a_learner_sees_of_the_six_and_hysteresis_is_named_where_it_acts(js, page):
@@ -140,7 +172,9 @@ def test_what_a_learner_sees_of_the_six_and_hysteresis_is_named_where_it_acts(js
     assert skips["apex"] < skips["torch"]  # the cap at 2^24 spares the overflows above
     presets.alike = False
     ends = {name: what.skips for name, what in presets.replays.items()}
-    assert [name for name, count in ends.items() if count] == ["Megatron"]  # it alone starts above the window
+    assert [name for name, count in ends.items() if count] == [
+        "Megatron"
+    ]  # it alone starts above the window
     assert len(presets.replays["torch"]) == 2000
     presets.alike = True
     root = page.show(presets)
@@ -152,7 +186,9 @@ def test_what_a_learner_sees_of_the_six_and_hysteresis_is_named_where_it_acts(js
     assert "it backs off from overflow number 2 on, counted since it last grew" in said
     root.get_by_role("radio", name="torch").check()
     assert "hysteresis" not in page.trait("sentence")
-    assert root.locator("tbody tr td:nth-child(3)").all_text_contents() == [str(count) for count in skips.values()]
+    assert root.locator("tbody tr td:nth-child(3)").all_text_contents() == [
+        str(count) for count in skips.values()
+    ]
     root.get_by_role("radio", name="as shipped").check(force=True)
     trace = made_up(*[2.0**-10] * 3)
     for consecutive, words in ((True, "in a row"), (False, "since it last grew")):

@@ -8,7 +8,15 @@ import pytest
 import torch
 
 from labkit.formats import BF16, E5M2, FP16
-from labkit.instrument import ExponentHistogram, Fate, GradSnapshot, exponent_histogram, fate, shift, snapshot
+from labkit.instrument import (
+    ExponentHistogram,
+    Fate,
+    GradSnapshot,
+    exponent_histogram,
+    fate,
+    shift,
+    snapshot,
+)
 from labkit.widgets import ALL_LAYERS, GradientZoom, UnderflowHistogram
 from labkit.widgets.base.number_words import percent
 from labkit.widgets.underflow.widget import LOG2_SCALES, rows, windows, zeros_counted
@@ -74,8 +82,12 @@ def test_fractions_agree_with_rounding_every_element(gradients):
             sliver = (scaled == 2.0**-25) | ((rounded == 2.0**-14) & (scaled < 2.0**-14))
             sliver |= (scaled >= 65520) & (scaled < 65536)
             slack = sliver.mean() + 1e-12
-            assert widget.fractions["underflowed"] == pytest.approx((rounded == 0).mean(), abs=slack)
-            assert widget.fractions["overflowed"] == pytest.approx(np.isinf(rounded).mean(), abs=slack)
+            assert widget.fractions["underflowed"] == pytest.approx(
+                (rounded == 0).mean(), abs=slack
+            )
+            assert widget.fractions["overflowed"] == pytest.approx(
+                np.isinf(rounded).mean(), abs=slack
+            )
             subnormal = (rounded > 0) & (rounded < 2.0**-14)
             assert widget.fractions["subnormal"] == pytest.approx(subnormal.mean(), abs=slack)
 
@@ -92,7 +104,12 @@ def test_the_page_has_the_shares_of_python(js, gradients):
         for k in LOG2_SCALES:
             widget.log2_scale = k
             assert vars(fate(shift(received, k), FP16)) == widget.fractions
-            shares = js.run("(row, k, limits) => fractions(prepared([row])[0], k, limits)", row, k, sent["_windows"])
+            shares = js.run(
+                "(row, k, limits) => fractions(prepared([row])[0], k, limits)",
+                row,
+                k,
+                sent["_windows"],
+            )
             assert shares == widget.fractions
 
 
@@ -104,9 +121,24 @@ def test_the_sentence_names_layer_and_format_and_warns_of_infinity(js):
         "At scale 2^3, 50% of the activation gradients of layer conv underflow in FP16 and 50% keep full precision."
     )
     for lot, format, k, end in (
-        ((0.0, 0.0, 0.9999, 0.0001), FP16, 30, "0.01% overflow; a single infinity spoils the whole step."),
-        ((1.0, 0.0, 0.0, 0.0), FP16, 0, "gradients underflow in FP16 and none keeps full precision."),
-        ((0.0, 0.0, 1.0, 0.0), BF16, 0, "these activation gradients underflow in BF16 and 100% keep full precision."),
+        (
+            (0.0, 0.0, 0.9999, 0.0001),
+            FP16,
+            30,
+            "0.01% overflow; a single infinity spoils the whole step.",
+        ),
+        (
+            (1.0, 0.0, 0.0, 0.0),
+            FP16,
+            0,
+            "gradients underflow in FP16 and none keeps full precision.",
+        ),
+        (
+            (0.0, 0.0, 1.0, 0.0),
+            BF16,
+            0,
+            "these activation gradients underflow in BF16 and 100% keep full precision.",
+        ),
     ):
         assert sentence(Fate(*lot), format, k).endswith(end)
     nothing = exponent_histogram(torch.zeros(5))
@@ -117,26 +149,48 @@ def test_the_sentence_names_layer_and_format_and_warns_of_infinity(js):
     ]  # fmt: skip
 
 
-def test_the_note_counts_what_is_left_out_and_zeros_counted_inside_the_pass_weigh_by_elements(js, gradients):
+def test_the_note_counts_what_is_left_out_and_zeros_counted_inside_the_pass_weigh_by_elements(
+    js, gradients
+):
     h = exponent_histogram(torch.tensor([0.0, 0.0, 1.0, float("inf"), float("nan")]))
-    found = notes(js, rows(GradSnapshot(1, KIND, {"conv": h, "one": exponent_histogram(torch.ones(1))})))
+    found = notes(
+        js, rows(GradSnapshot(1, KIND, {"conv": h, "one": exponent_histogram(torch.ones(1))}))
+    )
     assert found["conv"] == (
         "40% of all 5 elements of layer conv are exactly zero already in FP32 and are left out. "
         "2 are infinite or NaN already in FP32 and are left out."
     )
     assert found["one"] == "None of the 1 elements of layer one is exactly zero in FP32."
-    layers = {"0": torch.zeros(20), "1": torch.zeros(20), "2": torch.ones(5)}  # the last layer's weights are zero
+    layers = {
+        "0": torch.zeros(20),
+        "1": torch.zeros(20),
+        "2": torch.ones(5),
+    }  # the last layer's weights are zero
     shown = notes(js, rows(snapshot(layers, step=1, kind=KIND)))
-    assert shown[ALL_LAYERS].endswith("are exactly zero already in FP32 and are left out. All zero: 0, 1.")
-    assert shown["0"] == "All 20 elements of layer 0 are exactly zero already in FP32: no gradient arrives here."
+    assert shown[ALL_LAYERS].endswith(
+        "are exactly zero already in FP32 and are left out. All zero: 0, 1."
+    )
+    assert (
+        shown["0"]
+        == "All 20 elements of layer 0 are exactly zero already in FP32: no gradient arrives here."
+    )
     snap = snapshot(gradients, step=0, kind=KIND)
-    found = {row["name"]: row["observed"] for row in rows(snap, {"conv": 0.5, "relu": 0.1, "head": 0.0})}
-    assert found == {ALL_LAYERS: (0.5 * 4000 + 0.1 * 1000) / 5500, "conv": 0.5, "relu": 0.1, "head": 0.0}
+    found = {
+        row["name"]: row["observed"] for row in rows(snap, {"conv": 0.5, "relu": 0.1, "head": 0.0})
+    }
+    assert found == {
+        ALL_LAYERS: (0.5 * 4000 + 0.1 * 1000) / 5500,
+        "conv": 0.5,
+        "relu": 0.1,
+        "head": 0.0,
+    }
     assert {row["observed"] for row in rows(snap)} == {None}
     with pytest.raises(ValueError, match=r"no layers.*backward pass"):
         UnderflowHistogram(GradSnapshot(0, KIND, {}))
     histograms = {"conv": exponent_histogram(torch.ones(2))}
-    with pytest.raises(ValueError, match=r"expected one share for each of the layers \['conv'\], got \['cnov'\]"):
+    with pytest.raises(
+        ValueError, match=r"expected one share for each of the layers \['conv'\], got \['cnov'\]"
+    ):
         zeros_counted({"cnov": 0.5}, histograms)
     with pytest.raises(ValueError, match=r"shares from 0 to 1.*40"):
         zeros_counted({"conv": 40}, histograms)
@@ -147,7 +201,9 @@ def test_windows_are_where_torch_rounds_to_infinity_and_to_zero():
     for format, dtype in ((FP16, torch.float16), (BF16, torch.bfloat16), (E5M2, torch.float8_e5m2)):
         edges = windows(format)
         top, low = torch.tensor(edges["overflows_from"]), 2.0 ** edges["survives_from"]
-        assert torch.isfinite(torch.nextafter(top, torch.tensor(0.0)).to(dtype).float()), format.name
+        assert torch.isfinite(torch.nextafter(top, torch.tensor(0.0)).to(dtype).float()), (
+            format.name
+        )
         assert torch.isinf(top.to(dtype).float()), format.name
         assert torch.tensor(low * 1.01).to(dtype).float() > 0, format.name
         assert torch.tensor(low / 2 * 1.99).to(dtype).float() == 0, format.name
@@ -158,7 +214,9 @@ def zoom() -> GradientZoom:
     """Two steps of two layers; the second step's gradients are 2^-10 times as large."""
     torch.manual_seed(0)
     first = {"conv": torch.randn(2, 3, 4, 5) * 2.0**-12, "head": torch.randn(7) * 2.0**-8}
-    return GradientZoom({0: first, 40: {name: gradient * 2.0**-10 for name, gradient in first.items()}})
+    return GradientZoom(
+        {0: first, 40: {name: gradient * 2.0**-10 for name, gradient in first.items()}}
+    )
 
 
 def test_a_zoom_says_what_is_seen_at_each_distance(page, zoom: GradientZoom) -> None:
@@ -168,7 +226,9 @@ def test_a_zoom_says_what_is_seen_at_each_distance(page, zoom: GradientZoom) -> 
         page.set(**traits)
         return str(page.trait("sentence"))
 
-    assert sentence_at(zoom=0).startswith("At scale 2^0 (no scaling), none of these activation gradients underflow")
+    assert sentence_at(zoom=0).startswith(
+        "At scale 2^0 (no scaling), none of these activation gradients underflow"
+    )
     said = sentence_at(frame=1)
     assert "of these activation gradients underflow in FP16" in said
     assert "none" not in said.split(" underflow")[0]
@@ -185,12 +245,18 @@ def test_a_zoom_says_what_is_seen_at_each_distance(page, zoom: GradientZoom) -> 
     assert (page.trait("row"), page.trait("column")) == (0, 4)
 
 
-def test_times_two_moves_only_the_exponent_of_a_normal_number_and_both_ends_are_named(js: Scripts) -> None:
+def test_times_two_moves_only_the_exponent_of_a_normal_number_and_both_ends_are_named(
+    js: Scripts,
+) -> None:
     for gradient in (1.5 * 2.0**-14, -3e-4, 0.1, 32000.0):
-        once, twice = (int(np.float32(x).astype(np.float16).view(np.uint16)) for x in (gradient, 2 * gradient))
+        once, twice = (
+            int(np.float32(x).astype(np.float16).view(np.uint16)) for x in (gradient, 2 * gradient)
+        )
         assert twice - once == 1 << 10
         fields = [code >> 10 & 31 for code in (once, twice)]
-        assert f"from {fields[0]} to {fields[1]}: the significand stays." in gradient_sentence(js, gradient, 0)
+        assert f"from {fields[0]} to {fields[1]}: the significand stays." in gradient_sentence(
+            js, gradient, 0
+        )
     for gradient, says in (
         (2.0**-26, "Times two, it is 0 as well."),
         (1.5 * 2.0**-26, "Times two, it is rounded up to 2^-24 = 5.96e-8 and is not lost."),
@@ -203,7 +269,9 @@ def test_times_two_moves_only_the_exponent_of_a_normal_number_and_both_ends_are_
         assert says in gradient_sentence(js, gradient * 2.0**-8, 8)
 
 
-def test_a_zoom_opens_on_the_largest_gradient_stays_inside_and_refuses_what_is_no_film(zoom: GradientZoom) -> None:
+def test_a_zoom_opens_on_the_largest_gradient_stays_inside_and_refuses_what_is_no_film(
+    zoom: GradientZoom,
+) -> None:
     gradient = torch.tensor([[1e-9, -3e-3, 0.0], [2e-3, torch.nan, 1e-4]])
     widget = GradientZoom({0: {"a": gradient}})
     assert (widget.row, widget.column, widget.gradient) == (0, 1, pytest.approx(-3e-3))

@@ -15,7 +15,17 @@ from labkit.amp import RECIPES, WeightRounding
 from labkit.train import TASKS, Task, TrainingRun, load, train
 from labkit.widgets.bench import knobs as every
 from labkit.widgets.bench.bench import Bench
-from labkit.widgets.bench.knobs import PRESETS, Knobs, Scaling, changed, knobs_of, lives_on, recipe_of, turn, why_fixed
+from labkit.widgets.bench.knobs import (
+    PRESETS,
+    Knobs,
+    Scaling,
+    changed,
+    knobs_of,
+    lives_on,
+    recipe_of,
+    turn,
+    why_fixed,
+)
 from labkit.widgets.bench.words import names, sentence
 from labkit.widgets.driven.controller import Button, Phase
 from labkit.widgets.workbench.lines import torch_lines
@@ -42,37 +52,81 @@ def losses(steps) -> list[float]:
     return [step.loss for step in steps]
 
 
-def test_every_preset_has_its_position_every_position_is_a_recipe_and_a_format_does_not_live_on() -> None:
+def test_every_preset_has_its_position_every_position_is_a_recipe_and_a_format_does_not_live_on() -> (
+    None
+):
     for name in PRESETS:
         assert recipe_of(knobs_of(RECIPES[name])) == RECIPES[name]
     formats = ("FP32", "FP16", "BF16")
-    for position in product(formats, (False, True), (False,), every.ACCUMULATORS, every.MASTERS, Scaling):
+    for position in product(
+        formats, (False, True), (False,), every.ACCUMULATORS, every.MASTERS, Scaling
+    ):
         recipe_of(Knobs(*position))  # raises where it contradicts itself
     with pytest.raises(ValueError, match="no knob for all of"):
         knobs_of(RECIPES["FP8"])
     before = knobs_of(RECIPES["O2"])
-    stays = {"scaling": Scaling.OFF, "log2_scale": 3, "masters": "forgotten", "log2_lr": 2, "epsilon": 1e-4}
-    begins = {"format": "BF16", "autocast": True, "norms_fp32": False, "accumulator": "FP16", "masters": "none"}
+    stays = {
+        "scaling": Scaling.OFF,
+        "log2_scale": 3,
+        "masters": "forgotten",
+        "log2_lr": 2,
+        "epsilon": 1e-4,
+    }
+    begins = {
+        "format": "BF16",
+        "autocast": True,
+        "norms_fp32": False,
+        "accumulator": "FP16",
+        "masters": "none",
+    }
     for changes, on in ((stays, True), (begins, False)):
         for knob, to in changes.items():
             assert lives_on(before, replace(before, **{knob: to})) is on, knob
 
 
 def test_settings_without_a_knob_come_from_the_recipe_and_are_stated() -> None:
-    for name in ("TF32", "FP16 Kahan", "BF16 stochastic", "FP8 delayed", "MXFP8", "NVFP4", "unit scaled"):
+    for name in (
+        "TF32",
+        "FP16 Kahan",
+        "BF16 stochastic",
+        "FP8 delayed",
+        "MXFP8",
+        "NVFP4",
+        "unit scaled",
+    ):
         knobs, recipe = knobs_of(RECIPES[name]), RECIPES[name]
         assert recipe_of(knobs) == recipe
         scaled = recipe_of(replace(knobs, scaling=Scaling.DYNAMIC))
-        assert (scaled.rounding, scaled.products, scaled.tf32) == (recipe.rounding, recipe.products, recipe.tf32)
-        told = recipe.products.forward.name if recipe.products else "TF32" if recipe.tf32 else recipe.rounding.value
+        assert (scaled.rounding, scaled.products, scaled.tf32) == (
+            recipe.rounding,
+            recipe.products,
+            recipe.tf32,
+        )
+        told = (
+            recipe.products.forward.name
+            if recipe.products
+            else "TF32"
+            if recipe.tf32
+            else recipe.rounding.value
+        )
         assert told in scaled.name
         assert told in torch_lines(knobs, DIGITS)
         elsewhere = recipe_of(replace(knobs, format="FP16", masters="kept"))
-        assert (elsewhere.rounding, elsewhere.products, elsewhere.tf32) == (WeightRounding.NEAREST, None, False), name
+        assert (elsewhere.rounding, elsewhere.products, elsewhere.tf32) == (
+            WeightRounding.NEAREST,
+            None,
+            False,
+        ), name
 
 
 def test_knobs_that_mean_nothing_say_why() -> None:
-    assert set(why_fixed(Knobs("FP32"), DIGITS)) == {"autocast", "norms_fp32", "accumulator", "masters", "epsilon"}
+    assert set(why_fixed(Knobs("FP32"), DIGITS)) == {
+        "autocast",
+        "norms_fp32",
+        "accumulator",
+        "masters",
+        "epsilon",
+    }
     assert set(why_fixed(Knobs(autocast=True), TASKS["gpt"])) == {"norms_fp32", "masters"}
     assert why_fixed(Knobs(), TASKS["gpt"]) == {}
     with pytest.raises(ValueError, match="masters: expected one of kept, forgotten, none"):
@@ -81,12 +135,17 @@ def test_knobs_that_mean_nothing_say_why() -> None:
     assert changed(Knobs(), Knobs("BF16", accumulator="V100")) == "BF16, sums of a V100"
     bench = bench_of("O1")
     bench.handle(partial(bench.turn, {"masters": "forgotten"}))
-    assert bench.notice == "Not done: under autocast the weights are FP32 themselves, and their own master"
+    assert (
+        bench.notice
+        == "Not done: under autocast the weights are FP32 themselves, and their own master"
+    )
     bench.handle(partial(bench.fork_after, 3))
     assert bench.notice.startswith("Not done: a fork needs a run to leave")
 
 
-def test_the_bench_trains_as_train_does_and_a_fork_with_the_same_settings_repeats_it_bit_for_bit() -> None:
+def test_the_bench_trains_as_train_does_and_a_fork_with_the_same_settings_repeats_it_bit_for_bit() -> (
+    None
+):
     bench, task = run_through(bench_of("O2", "small_targets")), TASKS["small_targets"]
     assert losses(bench.run.steps) == losses(train(task, RECIPES["O2"], steps=24).steps)
     assert losses(bench.fp32.steps) == losses(train(task, RECIPES["FP32"], steps=24).steps)
@@ -98,7 +157,9 @@ def test_the_bench_trains_as_train_does_and_a_fork_with_the_same_settings_repeat
     assert f"Up to step {bench.fork.done} every loss is the same, bit for bit." in sentence(bench)
 
 
-def test_a_fork_has_the_knobs_of_its_step_and_with_another_learning_rate_is_what_a_loop_by_hand_gives() -> None:
+def test_a_fork_has_the_knobs_of_its_step_and_with_another_learning_rate_is_what_a_loop_by_hand_gives() -> (
+    None
+):
     bench = run_through(bench_of("FP16 static"), steps=8)
     bench.handle(partial(bench.turn, {"log2_lr": 2}))
     run_through(bench)
@@ -143,7 +204,12 @@ def test_a_run_is_as_it_was_left_when_its_task_is_chosen_again() -> None:
     bench.handle(partial(bench.choose, task=TASKS["small_targets"]))
     run_through(bench, 2)
     bench.handle(partial(bench.choose, task=DIGITS))
-    assert (bench.phase, bench.fork, bench.run.steps, bench.fp32) == (Phase.PAUSED, fork, steps, fp32)
+    assert (bench.phase, bench.fork, bench.run.steps, bench.fp32) == (
+        Phase.PAUSED,
+        fork,
+        steps,
+        fp32,
+    )
     assert bench.notice == "Your run of digits is as you left it, after step 5."
     assert run_through(bench).phase is Phase.FINISHED
     bench.handle(partial(bench.choose, task=TASKS["small_targets"]))
@@ -193,7 +259,10 @@ def test_the_record_of_a_fork_has_the_path_that_led_to_it(tmp_path) -> None:
     assert widget.bench.notice.startswith("The record is in ")
     record = load(tmp_path / "digits-fork-seed0.json")
     assert [s.step for s in record.steps] == list(range(1, 13))
-    assert record.recipe == "FP16 with dynamic scaling and 2 times the learning rate; forked after step 6 from O2"
+    assert (
+        record.recipe
+        == "FP16 with dynamic scaling and 2 times the learning rate; forked after step 6 from O2"
+    )
     assert record.memory["master weights"] > 0
     widget.save("picture")
     assert (tmp_path / "digits-fork-seed0.png").read_bytes().startswith(b"\x89PNG")
@@ -209,14 +278,20 @@ def plain_losses(knobs: Knobs, task: Task, steps: int = 12) -> list[float]:
     return scope["losses"]
 
 
-def test_the_lines_give_the_losses_bit_for_bit_in_fp32_and_else_as_closely_as_kernels_round() -> None:
+def test_the_lines_give_the_losses_bit_for_bit_in_fp32_and_else_as_closely_as_kernels_round() -> (
+    None
+):
     for task in ("digits", "autoencoder"):
         bench = run_through(bench_of("FP32", task, 12))
         assert plain_losses(bench.run.wanted, TASKS[task]) == losses(bench.run.steps), task
     for recipe in ("O1", "O2", "O3", "FP16 static", "FP16 no master", "BF16", "BF16 no master"):
         bench = run_through(bench_of(recipe, "digits", 12))
-        bound = 2.0**-5 if "BF16" in recipe else 2.0**-8  # some ulps of the format, over twelve steps
-        assert plain_losses(bench.run.wanted, DIGITS) == pytest.approx(losses(bench.run.steps), rel=bound), recipe
+        bound = (
+            2.0**-5 if "BF16" in recipe else 2.0**-8
+        )  # some ulps of the format, over twelve steps
+        assert plain_losses(bench.run.wanted, DIGITS) == pytest.approx(
+            losses(bench.run.steps), rel=bound
+        ), recipe
 
 
 class Sluggish(torch.optim.Adam):
@@ -237,7 +312,10 @@ def test_the_lines_name_an_optimizer_where_it_is_and_give_the_same_losses() -> N
         (partial(sluggish, lr=1e-3), "optimizer = sluggish(model.parameters(), lr=0.001)"),
         (torch.optim.Adam, unnamed),  # no options
         (partial(Adam, lr=1e-3), unnamed),
-        (partial(torch.optim.Adam, lr=1e-3, betas=(0.8, 0.9)), "torch.optim.Adam(model.parameters(), lr=0.004, betas="),
+        (
+            partial(torch.optim.Adam, lr=1e-3, betas=(0.8, 0.9)),
+            "torch.optim.Adam(model.parameters(), lr=0.004, betas=",
+        ),
         (partial(Sluggish, lr=np.float64(1e-3)), unnamed),  # an option that cannot be typed
     ):
         task = replace(DIGITS, name="own", make_optimizer=make_optimizer)
@@ -266,10 +344,22 @@ def test_a_code_is_short_and_opens_every_recipe_and_every_position_of_every_knob
         assert again.selected.wanted == knobs_of(RECIPES[recipe])
     for recipe, (knob, there) in product(("O0", "O2"), every.POSITIONS.items()):
         for to in (there[0], there[len(there) // 2], there[-1]):
-            bench = Workbench("digits_cnn", recipe, device="cpu", knobs={"format": "FP16", knob: to})
+            bench = Workbench(
+                "digits_cnn", recipe, device="cpu", knobs={"format": "FP16", knob: to}
+            )
             assert getattr(bench.bench.selected.wanted, knob) == to
-            assert opened_again(bench).selected.wanted == bench.bench.selected.wanted, (recipe, knob, to)
-    to = {"format": "BF16", "autocast": True, "norms_fp32": False, "accumulator": "FP16", "masters": "forgotten"}
+            assert opened_again(bench).selected.wanted == bench.bench.selected.wanted, (
+                recipe,
+                knob,
+                to,
+            )
+    to = {
+        "format": "BF16",
+        "autocast": True,
+        "norms_fp32": False,
+        "accumulator": "FP16",
+        "masters": "forgotten",
+    }
     to |= {"scaling": Scaling.STATIC, "log2_scale": 17, "log2_lr": -3, "epsilon": 1e-4}
     all_at_once = Workbench("digits_cnn", "O1", device="cpu", knobs=to)
     assert opened_again(all_at_once).selected.wanted == turn(knobs_of(RECIPES["O1"]), to)
@@ -294,7 +384,9 @@ def test_a_code_that_says_nothing_is_refused_in_words() -> None:
             Workbench.from_code(code, device="cpu")
     with pytest.raises(TypeError, match="a code: expected a text, got"):
         Workbench.from_code(None)
-    bench = Workbench(replace(TASKS["digits"], name="mine"), "O2", device="cpu")  # which nobody else has
+    bench = Workbench(
+        replace(TASKS["digits"], name="mine"), "O2", device="cpu"
+    )  # which nobody else has
     bench.close()
     with pytest.raises(ValueError, match="of your own has no code"):
         _ = bench.code

@@ -170,8 +170,12 @@ class autocast(LabMode, ContextDecorator):
             _open.cache = CastCache()
         self.cache = _open.cache
         mode = _get_current_function_mode()
-        if not (isinstance(mode, autocast) and mode._origin is self._origin):  # else it is the innermost already
-            mode = copy.copy(self) if self in _open.regions else self  # a mode that is entered twice would act twice
+        if not (
+            isinstance(mode, autocast) and mode._origin is self._origin
+        ):  # else it is the innermost already
+            mode = (
+                copy.copy(self) if self in _open.regions else self
+            )  # a mode that is entered twice would act twice
             super(autocast, mode).__enter__()
         _open.regions = (*_open.regions, mode)
         _set_flag()
@@ -196,14 +200,23 @@ class autocast(LabMode, ContextDecorator):
         return super().__call__(function)
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Any = None,
     ) -> Any:
         kwargs = kwargs or {}
         if type(func) is ATTRIBUTE:
             return self.call_below(func, types, args, kwargs)
         break_graph()
-        if not _open.regions:  # torch has entered the modes of another thread, which this one has not recorded
-            _open.regions = (*_regions_of_torch(), self)  # torch pops a mode while it handles a call
+        if (
+            not _open.regions
+        ):  # torch has entered the modes of another thread, which this one has not recorded
+            _open.regions = (
+                *_regions_of_torch(),
+                self,
+            )  # torch pops a mode while it handles a call
             try:
                 return self.__torch_function__(func, types, args, kwargs)
             finally:
@@ -221,29 +234,42 @@ class autocast(LabMode, ContextDecorator):
             return self._finished(entry, run(func, args, kwargs, self.accumulator))
         return self._finished(entry, self.call_below(func, types, args, kwargs))
 
-    def call(self, function: Callable[..., Any], name: str, entry: Entry, args: Any, kwargs: Any) -> Any:
+    def call(
+        self, function: Callable[..., Any], name: str, entry: Entry, args: Any, kwargs: Any
+    ) -> Any:
         """Call a function that is not an operation of torch by a rule; the lists apply to the operations inside."""
         args, kwargs = self._cast(name, entry, args, kwargs)
         return self._finished(entry, function(*args, **kwargs))
 
-    def _cast(self, name: str, entry: Entry, args: Any, kwargs: Any, types: Iterable[type] = ()) -> tuple[Any, Any]:
+    def _cast(
+        self, name: str, entry: Entry, args: Any, kwargs: Any, types: Iterable[type] = ()
+    ) -> tuple[Any, Any]:
         """Return the arguments, cast by the rule."""
         rule = entry.rule
         if rule is Rule.BANNED:
-            raise RuntimeError(f"{name} is not safe under autocast: {entry.why}, or autocast(enabled=False) around it.")
+            raise RuntimeError(
+                f"{name} is not safe under autocast: {entry.why}, or autocast(enabled=False) around it."
+            )
         with _UNSEEN() if are_plain(types) else nullcontext():
             to, change = self._decide(rule, args, kwargs)
             if self.listen is None:
                 return _changed(args, kwargs, change)
             floats, hits = _floats(args, kwargs), _open.cache.hits
-            input_dtypes, elements = tuple(t.dtype for t in floats), sum(t.numel() for t in floats if t.dtype != to)
+            input_dtypes, elements = (
+                tuple(t.dtype for t in floats),
+                sum(t.numel() for t in floats if t.dtype != to),
+            )
             args, kwargs = _changed(args, kwargs, change)
             cached = _open.cache.hits - hits
         elements = 0 if change is None else elements
-        self.listen(CastEvent(name, rule, entry.why, input_dtypes, to if floats else None, elements, cached))
+        self.listen(
+            CastEvent(name, rule, entry.why, input_dtypes, to if floats else None, elements, cached)
+        )
         return args, kwargs
 
-    def _decide(self, rule: Rule, args: Any, kwargs: Any) -> tuple[torch.dtype | Format | None, _Change | None]:
+    def _decide(
+        self, rule: Rule, args: Any, kwargs: Any
+    ) -> tuple[torch.dtype | Format | None, _Change | None]:
         """Return the format that a rule casts to, and the cast; None for a cast if there is nothing to do."""
         if rule is Rule.ALLOW:
             return self.lower.dtype or self.lower.format, self._lowered
@@ -252,9 +278,17 @@ class autocast(LabMode, ContextDecorator):
             dtype = floats[0].dtype if floats else None
             if all(tensor.dtype is dtype for tensor in floats):
                 return dtype, None
-        elif rule is not Rule.DENY and (kwargs.get("dtype") is not None or torch.dtype in map(type, args)):
-            return None, None  # the call specifies a dtype, by name or by position: x.softmax(-1, torch.float16)
-        return torch.float32, _widened  # FP16 and BF16 together need FP32, too: neither contains the other
+        elif rule is not Rule.DENY and (
+            kwargs.get("dtype") is not None or torch.dtype in map(type, args)
+        ):
+            return (
+                None,
+                None,
+            )  # the call specifies a dtype, by name or by position: x.softmax(-1, torch.float16)
+        return (
+            torch.float32,
+            _widened,
+        )  # FP16 and BF16 together need FP32, too: neither contains the other
 
     def _lowered(self, tensor: Tensor) -> Tensor:
         if tensor.dtype not in CASTABLE:
@@ -266,7 +300,9 @@ class autocast(LabMode, ContextDecorator):
         if self.lower.dtype is not None or entry.rule is not Rule.ALLOW:
             return out
         with _UNSEEN():
-            return mapped(out, lambda tensor: self.lower(tensor) if tensor.dtype is torch.float32 else tensor)
+            return mapped(
+                out, lambda tensor: self.lower(tensor) if tensor.dtype is torch.float32 else tensor
+            )
 
 
 def _set_flag() -> None:
@@ -275,15 +311,23 @@ def _set_flag() -> None:
 
 
 def _widened(tensor: Tensor) -> Tensor:
-    return tensor if tensor.dtype is torch.float32 or tensor.dtype not in CASTABLE else tensor.float()
+    return (
+        tensor if tensor.dtype is torch.float32 or tensor.dtype not in CASTABLE else tensor.float()
+    )
 
 
-def _changed(args: tuple[Any, ...], kwargs: dict[str, Any], change: _Change | None) -> tuple[Any, dict[str, Any]]:
+def _changed(
+    args: tuple[Any, ...], kwargs: dict[str, Any], change: _Change | None
+) -> tuple[Any, dict[str, Any]]:
     """Return arguments with their tensors changed; a fast path, since this runs for each call."""
     if change is None:
         return args, kwargs
-    changed = tuple([change(value) if isinstance(value, Tensor) else mapped(value, change) for value in args])
-    return changed, {key: mapped(value, change) for key, value in kwargs.items()} if kwargs else kwargs
+    changed = tuple(
+        [change(value) if isinstance(value, Tensor) else mapped(value, change) for value in args]
+    )
+    return changed, {
+        key: mapped(value, change) for key, value in kwargs.items()
+    } if kwargs else kwargs
 
 
 def _floats(args: Any, kwargs: Any) -> list[Tensor]:

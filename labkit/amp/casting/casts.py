@@ -50,9 +50,13 @@ class Cast:
     def __post_init__(self) -> None:
         for format in (self.format, self.gradient_format or self.format):
             if not (format.signed and format.has_zero):
-                raise ValueError(f"{format.name} has no zero or no sign: it stores scales. Take E4M3 or E5M2.")
+                raise ValueError(
+                    f"{format.name} has no zero or no sign: it stores scales. Take E4M3 or E5M2."
+                )
             if not FP32.contains(format):
-                raise ValueError(f"{format.name} has numbers that FP32 cannot hold; autocast starts from FP32 or less.")
+                raise ValueError(
+                    f"{format.name} has numbers that FP32 cannot hold; autocast starts from FP32 or less."
+                )
 
     @cached_property
     def dtype(self) -> torch.dtype | None:
@@ -67,7 +71,9 @@ class Cast:
             return tensor
         if cache is None or not keeps(tensor):
             return self._emulated(tensor) if dtype is None else NATIVE[dtype](tensor)
-        identity = dtype or self.format  # the same format may be stored in one region and emulated in another
+        identity = (
+            dtype or self.format
+        )  # the same format may be stored in one region and emulated in another
         values = cache.find(tensor, identity)
         if values is not None:
             return self.linked(tensor, values)
@@ -92,7 +98,9 @@ class Cast:
         """Return the gradient of the original tensor, from that of its cast."""
         if self.dtype is not None:
             return gradient
-        with torch._C.DisableTorchFunction():  # autocast does not apply to the operations of a rounding
+        with (
+            torch._C.DisableTorchFunction()
+        ):  # autocast does not apply to the operations of a rounding
             return Cast(self.gradient_format or self.format, self.format)(gradient)
 
 

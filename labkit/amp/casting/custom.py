@@ -50,7 +50,9 @@ class Registered:
         self.entry = entry
         self.function = None if isinstance(target, str) else target
         name = str(getattr(target, "__name__", type(target).__name__))
-        self.name = target if isinstance(target, str) else name.partition(".")[0]  # mm.default is mm
+        self.name = (
+            target if isinstance(target, str) else name.partition(".")[0]
+        )  # mm.default is mm
         self.holds = True
         if self.function is not None:
             update_wrapper(self, self.function)
@@ -80,7 +82,9 @@ class Registered:
         return region.call(self.function, self.name, self.entry, args, kwargs)
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
-        return self if instance is None else MethodType(self, instance)  # registered inside a class: a method
+        return (
+            self if instance is None else MethodType(self, instance)
+        )  # registered inside a class: a method
 
 
 def register(target: str | Callable[..., Any], rule: Rule, why: str = WHY) -> Registered:
@@ -105,7 +109,9 @@ def register(target: str | Callable[..., Any], rule: Rule, why: str = WHY) -> Re
     if not isinstance(rule, Rule):
         raise TypeError(f"expected one of {', '.join(str(r) for r in Rule)}, got {rule!r}")
     if isinstance(target, Registered):
-        raise TypeError(f"{target.name} is registered already ({target.entry.rule.value}); undo that first")
+        raise TypeError(
+            f"{target.name} is registered already ({target.entry.rule.value}); undo that first"
+        )
     return Registered(target, Entry(rule, why))
 
 
@@ -140,9 +146,13 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 @overload
-def custom_fwd(forward: _Function, *, cast_inputs: Format | torch.dtype | None = None) -> _Function: ...
+def custom_fwd(
+    forward: _Function, *, cast_inputs: Format | torch.dtype | None = None
+) -> _Function: ...
 @overload
-def custom_fwd(*, cast_inputs: Format | torch.dtype | None = None) -> Callable[[_Function], _Function]: ...
+def custom_fwd(
+    *, cast_inputs: Format | torch.dtype | None = None
+) -> Callable[[_Function], _Function]: ...
 def custom_fwd(forward: Any = None, *, cast_inputs: Format | torch.dtype | None = None) -> Any:
     """Decorate the `forward` of a `torch.autograd.Function`, below `@staticmethod`; `custom_bwd` decorates `backward`.
 
@@ -161,10 +171,14 @@ def custom_fwd(forward: Any = None, *, cast_inputs: Format | torch.dtype | None 
     """
     if forward is None:
         return partial(custom_fwd, cast_inputs=cast_inputs)
-    return _forward(forward, dtype_of(cast_inputs) if isinstance(cast_inputs, Format) else cast_inputs)
+    return _forward(
+        forward, dtype_of(cast_inputs) if isinstance(cast_inputs, Format) else cast_inputs
+    )
 
 
-def _forward(forward: Callable[..., Any], dtype: torch.dtype | None, device_type: str | None = None) -> Any:
+def _forward(
+    forward: Callable[..., Any], dtype: torch.dtype | None, device_type: str | None = None
+) -> Any:
     @wraps(forward)
     def decorated(ctx: Any, *args: Any, **kwargs: Any) -> Any:
         ctx._modes = open_modes()
@@ -174,7 +188,11 @@ def _forward(forward: Callable[..., Any], dtype: torch.dtype | None, device_type
         devices = devices & {device_type} or devices
 
         def cast(tensor: Tensor) -> Tensor:
-            return tensor.to(dtype) if tensor.dtype in CASTABLE and tensor.device.type in devices else tensor
+            return (
+                tensor.to(dtype)
+                if tensor.dtype in CASTABLE and tensor.device.type in devices
+                else tensor
+            )
 
         with autocast(enabled=False):
             ctx._modes = open_modes()
@@ -194,9 +212,13 @@ def custom_bwd(backward: _Function) -> _Function:
     @wraps(backward)
     def decorated(ctx: Any, *gradients: Any) -> Any:
         if not hasattr(ctx, "_modes"):
-            raise RuntimeError("backward has custom_bwd, but forward has no custom_fwd: decorate both.")
+            raise RuntimeError(
+                "backward has custom_bwd, but forward has no custom_fwd: decorate both."
+            )
         if current() is not None and not any(isinstance(mode, autocast) for mode in ctx._modes):
-            with autocast(enabled=False):  # backward was called inside a region that was not active in forward
+            with autocast(
+                enabled=False
+            ):  # backward was called inside a region that was not active in forward
                 return backward(ctx, *gradients)
         return under(ctx._modes, backward, ctx, *gradients)
 
@@ -237,10 +259,14 @@ def _following(function: Any) -> Any:
     decorated = _decorated(forward, _codes()[0])
     if decorated is not None:
         known = inspect.getclosurevars(decorated).nonlocals
-        own = {"forward": staticmethod(_forward(forward, known["cast_inputs"], known["device_type"]))}
+        own = {
+            "forward": staticmethod(_forward(forward, known["cast_inputs"], known["device_type"]))
+        }
         if _decorated(backward, _codes()[1]) is not None:
             own["backward"] = staticmethod(custom_bwd(backward))
-        names = {name: getattr(function, name) for name in ("__module__", "__qualname__", "__doc__")}
+        names = {
+            name: getattr(function, name) for name in ("__module__", "__qualname__", "__doc__")
+        }
         twin = type(function)(function.__name__, (function,), {**names, **own})
     function._labkit_following = forward, backward, twin
     return twin

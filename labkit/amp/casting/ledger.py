@@ -35,7 +35,9 @@ from labkit.gemm import half_storage
 from labkit.modes import is_composite
 
 # Operations that move values or return facts, and compute nothing.
-SILENT = frozenset("__get__ __set__ contiguous reshape flatten clone detach requires_grad_ data_ptr".split())
+SILENT = frozenset(
+    "__get__ __set__ contiguous reshape flatten clone detach requires_grad_ data_ptr".split()
+)
 MOVABLE = (Rule.ALLOW, Rule.DENY, Rule.PROMOTE, Rule.KEEP)  # the lists an operation can be put on
 
 
@@ -109,7 +111,11 @@ class Recording(autocast):
         return entry if rule in (None, entry.rule) else Entry(rule, "you moved it here")
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Any = None,
     ) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
@@ -118,7 +124,9 @@ class Recording(autocast):
         entry = self.entry_for(func, name)
         kept = entry.rule is Rule.KEEP
         if kept and is_composite(func) and self._moved_to(name) is None:
-            return super().__torch_function__(func, types, args, kwargs)  # record the operations inside instead
+            return super().__torch_function__(
+                func, types, args, kwargs
+            )  # record the operations inside instead
         inputs = _floats((args, kwargs))
         self.event = None
         if kept or not self.casts:
@@ -144,18 +152,27 @@ class Recording(autocast):
         if not in_place and any(tensor.untyped_storage().data_ptr() == memory for tensor in inputs):
             return
         op, where = _bare(name), self.path[-1] if self.path else ""
-        dtypes, to = tuple(tensor.dtype for tensor in inputs), self.event.to if self.event is not None else None
+        dtypes, to = (
+            tuple(tensor.dtype for tensor in inputs),
+            self.event.to if self.event is not None else None,
+        )
         decided = (entry.rule, entry.why, rule_for(op).rule, dtypes, to)
-        self.rows.append(LedgerRow(self._key(name), op, where, *decided, result.dtype, tuple(result.shape)))
+        self.rows.append(
+            LedgerRow(self._key(name), op, where, *decided, result.dtype, tuple(result.shape))
+        )
         self.outputs.append(result.detach().clone())
         self.counts[op] += 1
 
 
 def recorded(model: Callable[..., Any], inputs: tuple[Any, ...], region: Recording) -> Recording:
     """Run a copy of the model in a region, which is returned; under autocast, an error of an operation ends the run."""
-    inputs = tree_map_only(Tensor, lambda tensor: tensor.detach().clone(), inputs)  # they may come from other layers
+    inputs = tree_map_only(
+        Tensor, lambda tensor: tensor.detach().clone(), inputs
+    )  # they may come from other layers
     model = copy.deepcopy(model)
-    device = next((t.device for t in tree_leaves(inputs) if isinstance(t, Tensor)), torch.device("cpu"))
+    device = next(
+        (t.device for t in tree_leaves(inputs) if isinstance(t, Tensor)), torch.device("cpu")
+    )
     # A copy of a function shares the networks that it calls: restore their buffers.
     named = inspect.getclosurevars(model) if inspect.isfunction(model) else None
     networks = (*named.nonlocals.values(), *named.globals.values()) if named else ()
@@ -164,7 +181,9 @@ def recorded(model: Callable[..., Any], inputs: tuple[Any, ...], region: Recordi
         region.path.pop()
 
     with ExitStack() as stack:
-        for buffer in [b for network in networks if isinstance(network, nn.Module) for b in network.buffers()]:
+        for buffer in [
+            b for network in networks if isinstance(network, nn.Module) for b in network.buffers()
+        ]:
             stack.callback(buffer.copy_, buffer.clone())
         for name, module in model.named_modules() if isinstance(model, nn.Module) else ():
             enter = partial(lambda name, *_: region.path.append(name), name)
@@ -184,7 +203,9 @@ def recorded(model: Callable[..., Any], inputs: tuple[Any, ...], region: Recordi
 
 
 def _floats(tree: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+    return [
+        leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor) and leaf.is_floating_point()
+    ]
 
 
 def _bare(name: str) -> str:
@@ -192,7 +213,10 @@ def _bare(name: str) -> str:
 
 
 def ledger(
-    model: Callable[..., Any], *inputs: Any, format: Format = FP16, overrides: Mapping[str, Rule] | None = None
+    model: Callable[..., Any],
+    *inputs: Any,
+    format: Format = FP16,
+    overrides: Mapping[str, Rule] | None = None,
 ) -> tuple[LedgerRow, ...]:
     """Return one row for each operation of `model(*inputs)` under autocast, with its error against FP32.
 
@@ -217,23 +241,37 @@ def ledger(
     moved = dict(overrides or {})
     wrong = {name: rule for name, rule in moved.items() if rule not in MOVABLE}
     if wrong:
-        raise ValueError(f"expected overrides to {', '.join(r.value for r in MOVABLE)}, got {wrong}")
+        raise ValueError(
+            f"expected overrides to {', '.join(r.value for r in MOVABLE)}, got {wrong}"
+        )
     exact = recorded(model, inputs, Recording(FP16, moved, casts=False))
     known = {name for row in exact.rows for name in (row.key, row.op)}
     if set(moved) - known:
         unknown = ", ".join(sorted(set(moved) - known))
-        raise ValueError(f"this forward pass calls no {unknown}; it calls {', '.join(sorted(known))}")
+        raise ValueError(
+            f"this forward pass calls no {unknown}; it calls {', '.join(sorted(known))}"
+        )
     cast = recorded(model, inputs, Recording(format, moved, casts=True))
     keys, done = [row.key for row in exact.rows], [row.key for row in cast.rows]
     if done != keys[: len(done)] or (not cast.problem and len(done) < len(keys)):
-        raise ValueError("this model calls other operations under autocast than in FP32; a ledger needs the same ones")
+        raise ValueError(
+            "this model calls other operations under autocast than in FP32; a ledger needs the same ones"
+        )
     rows = []
     for number, output in enumerate(exact.outputs):
         finite = output[output.isfinite()]
         largest = float(finite.abs().max()) if finite.numel() else 0.0
         if number < len(done):
             error, overflowed, lost = difference(cast.outputs[number], output)
-            rows.append(replace(cast.rows[number], error=error, largest=largest, overflowed=overflowed, lost=lost))
+            rows.append(
+                replace(
+                    cast.rows[number],
+                    error=error,
+                    largest=largest,
+                    overflowed=overflowed,
+                    lost=lost,
+                )
+            )
         else:  # the operation that failed, and those after it
             problem = cast.problem if number == len(done) else ""
             unreached = replace(exact.rows[number], input_dtypes=(), to=None, result=None)

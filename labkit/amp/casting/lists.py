@@ -52,12 +52,22 @@ _NO_HALF_KERNEL = (
     "special_modified_bessel_k1 special_ndtri special_scaled_modified_bessel_k0 special_scaled_modified_bessel_k1 "
     "special_spherical_bessel_j0 special_zeta linalg_vander special_hermite_polynomial_h special_hermite_polynomial_he "
     "special_laguerre_polynomial_l special_legendre_polynomial_p "
-) + " ".join(f"special_{shifted}chebyshev_polynomial_{kind}" for shifted in ("", "shifted_") for kind in "tuvw")
+) + " ".join(
+    f"special_{shifted}chebyshev_polynomial_{kind}"
+    for shifted in ("", "shifted_")
+    for kind in "tuvw"
+)
 # With FP16 kernels on CUDA, for sizes that are powers of two alone, whose complex numbers no matrix product takes.
 _FEW_HALF_KERNELS = "view_as_complex " + " ".join(
-    f"fft_{inverse}{kind}fft{n}" for inverse in ("", "i") for kind in ("", "h", "r") for n in ("", "2", "n")
+    f"fft_{inverse}{kind}fft{n}"
+    for inverse in ("", "i")
+    for kind in ("", "h", "r")
+    for n in ("", "2", "n")
 )
-NO_HALF_KERNEL, FEW_HALF_KERNELS = frozenset(_NO_HALF_KERNEL.split()), frozenset(_FEW_HALF_KERNELS.split())
+NO_HALF_KERNEL, FEW_HALF_KERNELS = (
+    frozenset(_NO_HALF_KERNEL.split()),
+    frozenset(_FEW_HALF_KERNELS.split()),
+)
 
 _REASONS: tuple[tuple[Rule, str, str], ...] = (
     (
@@ -114,7 +124,11 @@ _REASONS: tuple[tuple[Rule, str, str], ...] = (
     ),
     (Rule.DENY, "no half kernel, on a CPU or on a GPU", _NO_HALF_KERNEL),
     (Rule.DENY, "half kernels on a GPU alone, for powers of two", _FEW_HALF_KERNELS),
-    (Rule.DENY, "a running sum or a sum over many elements", "trapz trapezoid cumulative_trapezoid sum_to_size"),
+    (
+        Rule.DENY,
+        "a running sum or a sum over many elements",
+        "trapz trapezoid cumulative_trapezoid sum_to_size",
+    ),
     (
         Rule.SET_DTYPE,
         "sums or multiplies many elements",
@@ -135,7 +149,9 @@ _REASONS: tuple[tuple[Rule, str, str], ...] = (
     ),
 )
 
-POLICY: dict[str, Entry] = {name: Entry(rule, why) for rule, why, names in _REASONS for name in names.split()}
+POLICY: dict[str, Entry] = {
+    name: Entry(rule, why) for rule, why, names in _REASONS for name in names.split()
+}
 _KEEP = Entry(Rule.KEEP, "safe in either dtype")
 
 
@@ -178,7 +194,9 @@ LISTS = Lists()
 def registered_rules() -> dict[str, str]:
     """Return the names whose rule differs from the policy's, each with its rule."""
     rules = {name: entry.rule for name, entry in LISTS.table.items() if not name.startswith("__")}
-    return {n: rule.value for n, rule in rules.items() if n not in POLICY or POLICY[n].rule is not rule}
+    return {
+        n: rule.value for n, rule in rules.items() if n not in POLICY or POLICY[n].rule is not rule
+    }
 
 
 def rule_for(name: str) -> Entry:

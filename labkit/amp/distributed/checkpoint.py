@@ -47,12 +47,18 @@ def save(folder: str | Path, engine: DistributedEngine, **extra: Any) -> Path:
     state = engine.state_dict()
     path = Path(folder) / f"step-{engine.steps:08d}"
     writing, first = path.with_name(f".{path.name}.writing"), dist.get_rank(engine.group) == 0
-    small = {key: state[key] for key in ("optimizer", "scalers", "recipe", "policy", "steps", "skips_in_a_row")}
+    small = {
+        key: state[key]
+        for key in ("optimizer", "scalers", "recipe", "policy", "steps", "skips_in_a_row")
+    }
     small["plain"] = {  # what optimizers keep beside tensors: the same on all ranks
         i: {field: value for field, value in fields.items() if not isinstance(value, Tensor)}
         for i, fields in state["weights"]["optimizer"]["state"].items()
     }
-    small |= {"groups": state["weights"]["optimizer"]["param_groups"], "names": list(state["weights"]["master"])}
+    small |= {
+        "groups": state["weights"]["optimizer"]["param_groups"],
+        "names": list(state["weights"]["master"]),
+    }
     mine = {"rng": generators(), "generator": state["weights"]["generator"], "extra": extra}
     with raising_rank_lost("while it wrote a checkpoint", engine.group):
         if first:
@@ -63,7 +69,9 @@ def save(folder: str | Path, engine: DistributedEngine, **extra: Any) -> Path:
             {"schema": SCHEMA, "world": engine.world, **small, **mine},
             writing / f"rank-{dist.get_rank(engine.group)}.pt",
         )
-        state_dict_saver.save(_tensors(engine, state), checkpoint_id=writing, process_group=engine.group)
+        state_dict_saver.save(
+            _tensors(engine, state), checkpoint_id=writing, process_group=engine.group
+        )
         dist.barrier(engine.group)
         if first:
             shutil.rmtree(path, ignore_errors=True)
@@ -91,16 +99,23 @@ def load(path: str | Path, engine: DistributedEngine) -> dict[str, Any]:
     path, current = Path(path), engine.state_dict()
     same_rank = path / f"rank-{dist.get_rank(engine.group)}.pt"
     try:
-        stored = torch.load(same_rank if same_rank.exists() else path / "rank-0.pt", weights_only=True)
+        stored = torch.load(
+            same_rank if same_rank.exists() else path / "rank-0.pt", weights_only=True
+        )
         found = filesystem.FileSystemReader(path).read_metadata().state_dict_metadata
     except (OSError, RuntimeError) as error:
         raise ValueError(f"{path} is no whole checkpoint of many processes: {error}") from error
-    weights = {"optimizer": {"param_groups": stored["groups"]}, "master": dict.fromkeys(stored["names"])}
+    weights = {
+        "optimizer": {"param_groups": stored["groups"]},
+        "master": dict.fromkeys(stored["names"]),
+    }
     require_same(current, {**stored, "weights": weights, "model": {}})
     targets = _tensors(engine, current, found)
     with raising_rank_lost("while it read a checkpoint", engine.group):
         state_dict_loader.load(targets, checkpoint_id=path, process_group=engine.group)
-    tensors = {name: t._local_tensor if isinstance(t, DTensor) else t for name, t in targets.items()}
+    tensors = {
+        name: t._local_tensor if isinstance(t, DTensor) else t for name, t in targets.items()
+    }
     masters = {name: tensors[f"master.{name}"] for name in current["weights"]["master"]}
     scalers = [ScalerState(**scaler) for scaler in stored["scalers"]]
     each: dict[int, dict[str, Any]] = {i: dict(fields) for i, fields in stored["plain"].items()}
@@ -113,7 +128,9 @@ def load(path: str | Path, engine: DistributedEngine) -> dict[str, Any]:
     with torch.no_grad():
         for p in engine.weights.model_weights:
             p.data.copy_(masters[engine.weights.names[p]])  # rounding to nearest is exact here
-        engine.weights.load_state_dict({"master": masters, "optimizer": optimizer, "generator": stored["generator"]})
+        engine.weights.load_state_dict(
+            {"master": masters, "optimizer": optimizer, "generator": stored["generator"]}
+        )
     engine.resume_at(scalers, stored["steps"], stored["skips_in_a_row"])
     if stored["world"] == engine.world:
         set_generators(stored["rng"])
@@ -133,7 +150,9 @@ def _tensors(
     owner = {key: key.removeprefix("master.") for key in known}
     each = state["weights"]["optimizer"]["state"]
     for i, name in enumerate(masters):
-        fields = each.get(i, {}) if stored is None else _fields_of(name, masters[name], engine, stored)
+        fields = (
+            each.get(i, {}) if stored is None else _fields_of(name, masters[name], engine, stored)
+        )
         for field, value in fields.items():
             if isinstance(value, Tensor):
                 known[key := f"optimizer.{name}.{field}"] = value
@@ -147,10 +166,17 @@ def _tensors(
     return shared | {f"rest.{name}": tensor for name, tensor in rest.items()}
 
 
-def _fields_of(name: str, master: Tensor, engine: DistributedEngine, stored: Mapping[str, Any]) -> dict[str, Tensor]:
+def _fields_of(
+    name: str, master: Tensor, engine: DistributedEngine, stored: Mapping[str, Any]
+) -> dict[str, Tensor]:
     """Return an empty optimizer state of one parameter, as in a checkpoint; elementwise fields of this rank's part."""
-    prefix, shape = f"optimizer.{name}.", master.shape if engine.parts is None else engine.parts.pairs[name][0].shape
-    found = {key.removeprefix(prefix): value for key, value in stored.items() if key.startswith(prefix)}
+    prefix, shape = (
+        f"optimizer.{name}.",
+        master.shape if engine.parts is None else engine.parts.pairs[name][0].shape,
+    )
+    found = {
+        key.removeprefix(prefix): value for key, value in stored.items() if key.startswith(prefix)
+    }
     return {
         field: torch.empty(master.shape if value.size == shape and field != "step" else value.size,
                            dtype=value.properties.dtype, device="cpu" if field == "step" else master.device)
@@ -164,4 +190,6 @@ def _whole(engine: DistributedEngine, name: str, part: Tensor) -> Tensor:
         return part
     like = engine.parts.pairs[name][0]
     placed = (like.device_mesh, like.placements)
-    return DTensor.from_local(part, *placed, run_check=False, shape=like.shape, stride=like.stride())
+    return DTensor.from_local(
+        part, *placed, run_check=False, shape=like.shape, stride=like.stride()
+    )

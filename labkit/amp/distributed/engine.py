@@ -42,7 +42,9 @@ from labkit.formats import FP16, FP32, Format
 from labkit.interop import dtype_of
 
 
-def shard(model: nn.Module, blocks: Iterable[nn.Module], reduce: torch.dtype, mesh: DeviceMesh) -> None:
+def shard(
+    model: nn.Module, blocks: Iterable[nn.Module], reduce: torch.dtype, mesh: DeviceMesh
+) -> None:
     """Shard the parameters in place, so that each rank keeps its part; rank 0's values are used for all.
 
     Args:
@@ -55,8 +57,12 @@ def shard(model: nn.Module, blocks: Iterable[nn.Module], reduce: torch.dtype, me
         dist.broadcast(tensor.detach(), group_src=0, group=mesh.get_group())
     policy = MixedPrecisionPolicy(reduce_dtype=reduce, cast_forward_inputs=False)
     dtype = next(p.dtype for p in model.parameters())
-    others = [m for m in model.modules() if any(p.dtype != dtype for p in m.parameters(recurse=False))]
-    for module in dict.fromkeys([*others, *blocks, model]):  # torch wants one dtype in a group of parameters
+    others = [
+        m for m in model.modules() if any(p.dtype != dtype for p in m.parameters(recurse=False))
+    ]
+    for module in dict.fromkeys(
+        [*others, *blocks, model]
+    ):  # torch wants one dtype in a group of parameters
         fully_shard(module, mesh=mesh, mp_policy=policy)
 
 
@@ -80,8 +86,13 @@ class OwnParts(nn.Module):
     def grouped(self, groups: Sequence[Group]) -> list[Group]:
         """Return groups of the sharded model's parameters as groups of this rank's parts."""
         parts: dict[Any, nn.Parameter] = dict(self.pairs.values())
-        listed = [[g["params"]] if isinstance(g["params"], Tensor) else list(g["params"]) for g in groups]
-        return [{**g, "params": [parts.get(p, p) for p in ps]} for g, ps in zip(groups, listed, strict=True)]
+        listed = [
+            [g["params"]] if isinstance(g["params"], Tensor) else list(g["params"]) for g in groups
+        ]
+        return [
+            {**g, "params": [parts.get(p, p) for p in ps]}
+            for g, ps in zip(groups, listed, strict=True)
+        ]
 
     def take_gradients(self, divide_by: float = 1.0) -> None:
         """Set each part's gradient to the reduced gradient of its sharded parameter."""
@@ -99,16 +110,26 @@ def _local(tensor: Tensor) -> Tensor:
 
 @torch.no_grad()
 def clip_parts_(
-    gradients: Sequence[Tensor], max_norm: float, norm_type: float, device: torch.device, group: dist.ProcessGroup
+    gradients: Sequence[Tensor],
+    max_norm: float,
+    norm_type: float,
+    device: torch.device,
+    group: dist.ProcessGroup,
 ) -> Tensor:
     """Clip the parts of all ranks to a common norm of at most `max_norm`; return the norm before.
 
     Each rank measures its own parts in FP64, and the lengths are put together as those of several tensors are.
     """
     if not norm_type > 0:
-        raise ValueError(f"expected norm_type > 0 over the parts of several ranks, got {norm_type!r}")
+        raise ValueError(
+            f"expected norm_type > 0 over the parts of several ranks, got {norm_type!r}"
+        )
     own = [g for g in gradients if g.numel()]
-    length = total_norm(own, norm_type).to(device) if own else torch.zeros((), dtype=torch.float64, device=device)
+    length = (
+        total_norm(own, norm_type).to(device)
+        if own
+        else torch.zeros((), dtype=torch.float64, device=device)
+    )
     every = [torch.empty_like(length) for _ in range(dist.get_world_size(group))]
     dist.all_gather(every, length, group=group)
     total: Tensor = torch.linalg.vector_norm(torch.stack(every), norm_type)
@@ -172,7 +193,9 @@ class DistributedEngine(Engine):
         **options: Any,
     ) -> None:
         if recipe.graph:
-            raise ValueError(f"recipe {recipe.name!r} runs a graph, past DDP and FSDP2: take graph=False.")
+            raise ValueError(
+                f"recipe {recipe.name!r} runs a graph, past DDP and FSDP2: take graph=False."
+            )
         if sharded and recipe.products is not None and recipe.products.needs_names:
             raise ValueError(
                 f"recipe {recipe.name!r} knows weights by their names, and FSDP2 puts others in their place while a "
@@ -188,10 +211,16 @@ class DistributedEngine(Engine):
         self.world, self.sharded = dist.get_world_size(self.group), sharded
         self._blocks, self._reduce_dtype = tuple(blocks), dtype_of(reduce)
         self._divisors = divisors(self.world, predivide) if reduce == FP16 else (1, self.world)
-        self._sums_first = sharded and reduce == FP16 and not predivide  # FSDP2 can, but then leaves dividing to us
+        self._sums_first = (
+            sharded and reduce == FP16 and not predivide
+        )  # FSDP2 can, but then leaves dividing to us
         self.parts: OwnParts | None = None
-        self._unreduced: dict[Tensor, Tensor] = {}  # under DDP, what backward left in `no_sync`, added up in FP32
-        self._waits: tuple[int, float] | None = None  # loss and scale of what is here and not reduced
+        self._unreduced: dict[
+            Tensor, Tensor
+        ] = {}  # under DDP, what backward left in `no_sync`, added up in FP32
+        self._waits: tuple[int, float] | None = (
+            None  # loss and scale of what is here and not reduced
+        )
         self._sync = True
         if sharded and (groups := options.get("groups")) is not None:
             if not callable(groups):
@@ -210,7 +239,12 @@ class DistributedEngine(Engine):
             ddp.register_comm_hook(None, lambda _, bucket: self._reduce(bucket))
             self.call = ddp
             return super()._make_weights(model, make, **options)
-        shard(model, self._blocks, self._reduce_dtype, DeviceMesh.from_group(self.group, self.device.type))
+        shard(
+            model,
+            self._blocks,
+            self._reduce_dtype,
+            DeviceMesh.from_group(self.group, self.device.type),
+        )
         for module in model.modules():
             if self._sums_first and isinstance(module, FSDPModule):
                 module.set_gradient_divide_factor(1.0)
@@ -259,7 +293,9 @@ class DistributedEngine(Engine):
             RankLost: another rank ended or hangs.
         """
         if options.get("other_engines"):
-            raise RuntimeError("other_engines is for engines of one process; call backward() of each engine instead.")
+            raise RuntimeError(
+                "other_engines is for engines of one process; call backward() of each engine instead."
+            )
         require_loss_id(loss_id, len(self.scalers))
         here = (loss_id, self.scalers[loss_id].scale)
         if self._waits is not None and self._waits != here:
@@ -285,7 +321,10 @@ class DistributedEngine(Engine):
         """Sum a bucket of gradients over the ranks in the format `reduce`, as a communication hook of DDP."""
         gradients, buffer, (before, after) = bucket.gradients(), bucket.buffer(), self._divisors
         waited = [self._unreduced.pop(p, None) for p in bucket.parameters()]
-        wide = [g.float() if w is None else g.float() + w for g, w in zip(gradients, waited, strict=True)]
+        wide = [
+            g.float() if w is None else g.float() + w
+            for g, w in zip(gradients, waited, strict=True)
+        ]
         flat = (torch.cat([w.reshape(-1) for w in wide]) / before).to(self._reduce_dtype)
         sent: Any = dist.all_reduce(flat, group=self.group, async_op=True)
 
@@ -312,7 +351,9 @@ class DistributedEngine(Engine):
             RankLost: another rank ended or hangs.
         """
         if self._waits is not None:
-            raise RuntimeError("gradients wait since no_sync(): run the last backward before a step outside of it.")
+            raise RuntimeError(
+                "gradients wait since no_sync(): run the last backward before a step outside of it."
+            )
         with raising_rank_lost("in the step", self.group):
             report = super().step(closure)
             if self.products is not None and self.products.format.remembers:
@@ -324,14 +365,20 @@ class DistributedEngine(Engine):
 
     def _agreed(self, found: dict[int, bool]) -> dict[int, bool]:
         """Return loss -> found_inf of any rank; a loss that reached no rank is left out."""
-        answers = largest([float(found.get(i, -1)) for i in range(len(self.scalers))], self.device, self.group)
+        answers = largest(
+            [float(found.get(i, -1)) for i in range(len(self.scalers))], self.device, self.group
+        )
         return {i: answer > 0 for i, answer in enumerate(answers) if answer >= 0}
 
-    def _culprits(self, gradients: Sequence[Tensor | None], known: tuple[str, ...] | None = None) -> tuple[str, ...]:
+    def _culprits(
+        self, gradients: Sequence[Tensor | None], known: tuple[str, ...] | None = None
+    ) -> tuple[str, ...]:
         """Return the names that any rank reported, in the order of the model's parameters."""
         every: list[tuple[str, ...]] = [()] * self.world
         dist.all_gather_object(every, super()._culprits(gradients, known), group=self.group)
-        return tuple(name for name in self.weights.names.values() if any(name in names for names in every))
+        return tuple(
+            name for name in self.weights.names.values() if any(name in names for names in every)
+        )
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Run `Engine.zero_grad` on each rank.
@@ -340,6 +387,8 @@ class DistributedEngine(Engine):
             RuntimeError: a sharded model's gradients wait since no_sync(); torch cannot forget those.
         """
         if self._waits is not None and self.sharded:
-            raise RuntimeError("gradients wait since no_sync(): run a backward outside of it before zero_grad().")
+            raise RuntimeError(
+                "gradients wait since no_sync(): run a backward outside of it before zero_grad()."
+            )
         self._unreduced, self._waits = {}, None
         super().zero_grad(set_to_none)

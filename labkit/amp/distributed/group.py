@@ -45,7 +45,9 @@ def start_group(device: str = "cpu", *, timeout_s: float = 60.0) -> torch.device
         RankLost: another process of the group did not come in time, or ended.
     """
     if device not in BACKENDS:
-        raise ValueError(f'expected device "cpu" or "cuda", got {device!r}; torchrun decides which GPU a rank has')
+        raise ValueError(
+            f'expected device "cpu" or "cuda", got {device!r}; torchrun decides which GPU a rank has'
+        )
     if "RANK" not in os.environ:
         raise RuntimeError(
             "expected a process started by torchrun, got one without a rank. Start it with "
@@ -53,7 +55,10 @@ def start_group(device: str = "cpu", *, timeout_s: float = 60.0) -> torch.device
         )
     own = torch.device(device)
     if device == "cuda":
-        rank, gpus = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count() * torch.cuda.is_available()
+        rank, gpus = (
+            int(os.environ.get("LOCAL_RANK", "0")),
+            torch.cuda.device_count() * torch.cuda.is_available(),
+        )
         if rank >= gpus:
             raise RuntimeError(
                 f"expected a GPU for each rank, got {gpus} for local rank {rank}: start at most as many processes as "
@@ -61,14 +66,18 @@ def start_group(device: str = "cpu", *, timeout_s: float = 60.0) -> torch.device
             )
         own = torch.device("cuda", rank)
         torch.cuda.set_device(own)
-        os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")  # a timeout raises here; else NCCL's watchdog aborts
+        os.environ.setdefault(
+            "TORCH_NCCL_BLOCKING_WAIT", "1"
+        )  # a timeout raises here; else NCCL's watchdog aborts
     with raising_rank_lost("while it joined the group"):
         dist.init_process_group(BACKENDS[device], timeout=timedelta(seconds=timeout_s))
     return own
 
 
 def largest(
-    values: Sequence[float], device: torch.device | str = "cpu", group: dist.ProcessGroup | None = None
+    values: Sequence[float],
+    device: torch.device | str = "cpu",
+    group: dist.ProcessGroup | None = None,
 ) -> list[float]:
     """Return the elementwise maximum of the ranks' values, the same on all of them.
 
@@ -81,7 +90,9 @@ def largest(
     numbers = torch.tensor(values, dtype=torch.float64, device=device)
     with raising_rank_lost("while it agreed with the others on a number", group):
         dist.all_reduce(numbers, dist.ReduceOp.MAX, group=group)
-        return [float(number) for number in numbers.tolist()]  # NCCL raises here: all_reduce only starts
+        return [
+            float(number) for number in numbers.tolist()
+        ]  # NCCL raises here: all_reduce only starts
 
 
 def while_all_have(
@@ -109,11 +120,23 @@ def raising_rank_lost(doing: str, group: dist.ProcessGroup | None = None) -> Ite
         raise
     except RuntimeError as error:  # gloo raises nothing narrower; NCCL's errors are derived from it
         message = str(error)
-        broken = ("onnection", "eset by peer", "imed out", "imeout", "roken pipe", "remote process", "gloo")
+        broken = (
+            "onnection",
+            "eset by peer",
+            "imed out",
+            "imeout",
+            "roken pipe",
+            "remote process",
+            "gloo",
+        )
         if not isinstance(error, dist.DistError) and not any(word in message for word in broken):
             raise
         of_torchrun = os.environ.get("RANK", "?"), os.environ.get("WORLD_SIZE", "?")
-        rank, world = (dist.get_rank(group), dist.get_world_size(group)) if dist.is_initialized() else of_torchrun
+        rank, world = (
+            (dist.get_rank(group), dist.get_world_size(group))
+            if dist.is_initialized()
+            else of_torchrun
+        )
         raise RankLost(
             f"rank {rank} of {world} cannot go on: {doing}, another rank ended or "
             "was silent for longer than the group's timeout. See its output for the cause. Start all of them again: "

@@ -40,7 +40,14 @@ from labkit.gemm.half_storage import HalfStorage
 from labkit.interop import dtype_of
 
 _PLAIN = (bool, int, float, str, list, dict, tuple, type(None))
-_LOOKED_AT = (*_PLAIN, nn.Module, Tensor, FunctionType, ModuleType, type)  # compared elsewhere, or without attributes
+_LOOKED_AT = (
+    *_PLAIN,
+    nn.Module,
+    Tensor,
+    FunctionType,
+    ModuleType,
+    type,
+)  # compared elsewhere, or without attributes
 TRIES = 6  # traces of one kind of call that may differ, before eager autocast goes on for good
 KINDS = 32  # shapes, dtypes and modes that are kept at once
 
@@ -50,29 +57,47 @@ class Guard:
 
     def __init__(self, model: nn.Module) -> None:
         self.names = [(vars(module), name) for name, module in model.named_modules()]
-        objects = [v for attributes, _ in self.names for v in attributes.values() if not isinstance(v, _LOOKED_AT)]
+        objects = [
+            v
+            for attributes, _ in self.names
+            for v in attributes.values()
+            if not isinstance(v, _LOOKED_AT)
+        ]
         self.names += [(vars(v), type(v).__name__) for v in objects if hasattr(v, "__dict__")]
         self.whole = [(now, _copied(now)) for now, _ in self.names]
-        self.parts: list[tuple[dict[str, Any], dict[str, Any]]] = []  # global values of plain kinds, by forward's names
+        self.parts: list[
+            tuple[dict[str, Any], dict[str, Any]]
+        ] = []  # global values of plain kinds, by forward's names
         for kind in {type(module) for module in model.modules()}:
             forward = getattr_static(kind, "forward", None)
             if isinstance(forward, FunctionType) and not forward.__module__.startswith("torch."):
                 known = forward.__globals__
-                keys = [n for n in forward.__code__.co_names if n in known and isinstance(known[n], _PLAIN)]
+                keys = [
+                    n
+                    for n in forward.__code__.co_names
+                    if n in known and isinstance(known[n], _PLAIN)
+                ]
                 self.parts += [(known, {key: _copied(known[key]) for key in keys})] if keys else []
 
     def changed(self) -> str:
         """Name something that has changed; "" if nothing has."""
         try:
-            if all(now == then for now, then in self.whole) and all(t.items() <= now.items() for now, t in self.parts):
+            if all(now == then for now, then in self.whole) and all(
+                t.items() <= now.items() for now, t in self.parts
+            ):
                 return ""
-        except (RuntimeError, ValueError):  # another tensor or array, whose comparison has no truth value
+        except (
+            RuntimeError,
+            ValueError,
+        ):  # another tensor or array, whose comparison has no truth value
             pass
         names = {id(now): name for now, name in self.names}
         for now, then in (*self.whole, *self.parts):
             for key in then.keys() | now.keys() if id(now) in names else then.keys():
                 try:
-                    same = bool([now.get(key)] == [then.get(key)])  # a list compares identical objects by identity
+                    same = bool(
+                        [now.get(key)] == [then.get(key)]
+                    )  # a list compares identical objects by identity
                 except (RuntimeError, ValueError):
                     same = False
                 if not same:
@@ -90,11 +115,20 @@ def described(leaf: Any) -> Any:
 def without_graph(model: nn.Module, inputs: list[Tensor]) -> str:
     """Return why a call runs without a graph: hooks must run each time, and no tensor may have two roles; else ""."""
     for name, module in model.named_modules():
-        if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
+        if (
+            module._forward_hooks
+            or module._forward_pre_hooks
+            or module._backward_hooks
+            or module._backward_pre_hooks
+        ):
             return f"module {name!r} has a hook, which is Python and has to run each time; without it there is a graph"
     own = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
     distinct = own | {id(tensor) for tensor in inputs}
-    return "" if len(distinct) == len(own) + len(inputs) else "an input is passed twice, or is a weight of the network"
+    return (
+        ""
+        if len(distinct) == len(own) + len(inputs)
+        else "an input is passed twice, or is a weight of the network"
+    )
 
 
 def _copied(value: Any) -> Any:
@@ -189,12 +223,20 @@ class CastGraph:
     def _is_applicable(self) -> bool:
         """Return whether the current region is a plain one of this format, and no other mode intercepts operations."""
         region = current()
-        if type(region) is not autocast or region.listen is not None or region.accumulator is not None:
+        if (
+            type(region) is not autocast
+            or region.listen is not None
+            or region.accumulator is not None
+        ):
             return False
         if torch.nn.modules.module._has_any_global_hook():  # Python code that must run each time
             return False
         for mode in _get_current_function_mode_stack():
-            if mode is not region and type(mode) is not HalfStorage and getattr(mode, "intercepts_operations", True):
+            if (
+                mode is not region
+                and type(mode) is not HalfStorage
+                and getattr(mode, "intercepts_operations", True)
+            ):
                 return False
         return region.lower.dtype is dtype_of(self.format)
 
@@ -203,7 +245,12 @@ class CastGraph:
         if self._table is not LISTS.table:  # an operation was registered: decide again
             self._kinds.clear()
             self._table = LISTS.table
-        now = (spec, torch.is_grad_enabled(), torch.is_inference_mode_enabled(), self.model.training)
+        now = (
+            spec,
+            torch.is_grad_enabled(),
+            torch.is_inference_mode_enabled(),
+            self.model.training,
+        )
         key = (*now, *[described(leaf) for leaf in leaves])
         kind = self._kinds.get(key)
         if kind is None:
@@ -230,7 +277,9 @@ class CastGraph:
             )
         return out
 
-    def _decide(self, kind: Decided, last: CallTrace | None, traced: Any, inputs: int, changed: str) -> None:
+    def _decide(
+        self, kind: Decided, last: CallTrace | None, traced: Any, inputs: int, changed: str
+    ) -> None:
         """Build a graph from a trace that equals the last one, or record why there is none."""
         if isinstance(traced, str):
             kind.trace, kind.why = None, traced
@@ -238,7 +287,9 @@ class CastGraph:
         kind.trace, tensors = traced
         kind.tensors, before = _origins(uncompiled(self.model), tensors[inputs:]), kind.tensors
         differ = difference(last, kind.trace)
-        if not differ and [id(owner[name]) for owner, name in before] != [id(t) for t in tensors[inputs:]]:
+        if not differ and [id(owner[name]) for owner, name in before] != [
+            id(t) for t in tensors[inputs:]
+        ]:
             differ = "a tensor comes from elsewhere, another one each time"
         if not changed and last is not None and not differ:
             try:
@@ -250,20 +301,31 @@ class CastGraph:
                 return
             kind.run = self._compiled(kind.graph, module.forward)
         elif kind.tries >= TRIES:
-            kind.why = f"forward changes {changed}" if changed else f"it differs from call to call: {differ}"
+            kind.why = (
+                f"forward changes {changed}"
+                if changed
+                else f"it differs from call to call: {differ}"
+            )
 
     def _compiled(self, graph: fx.Graph, forward: Callable[..., Any]) -> Callable[..., Any]:
         """Return the function that runs a graph; if the network was compiled, compiled with the same options."""
-        in_place = self.model._compiled_call_impl  # a function of torch, whose `self` has the options
+        in_place = (
+            self.model._compiled_call_impl
+        )  # a function of torch, whose `self` has the options
         known = inspect.getclosurevars(in_place).nonlocals if in_place is not None else {}
         options = getattr(self.model, "dynamo_ctx", known.get("self"))
         if options is None:
             return forward
-        own = {node.target for node in graph.nodes if getattr(node.target, "__module__", "").startswith("labkit.")}
+        own = {
+            node.target
+            for node in graph.nodes
+            if getattr(node.target, "__module__", "").startswith("labkit.")
+        }
         function = next((f.__name__ for f in own if getattr(f, "is_custom", False)), None)
         if function is not None:
             warnings.warn(
-                f"the graph runs, but is not compiled: {function} runs under the modes, as in eager.", stacklevel=6
+                f"the graph runs, but is not compiled: {function} runs under the modes, as in eager.",
+                stacklevel=6,
             )
             return forward
         for target in own:  # one operation to torch.compile, which cannot see through it
@@ -290,7 +352,11 @@ def _origins(model: nn.Module, tensors: list[Tensor]) -> list[tuple[dict[str, An
     owned: dict[int, tuple[dict[str, Any], str]] = {}
     for module in model.modules():
         for owner in (vars(module), module._buffers, module._parameters):
-            owned |= {id(value): (owner, name) for name, value in owner.items() if isinstance(value, Tensor)}
+            owned |= {
+                id(value): (owner, name)
+                for name, value in owner.items()
+                if isinstance(value, Tensor)
+            }
     return [owned.get(id(tensor), ({"constant": tensor}, "constant")) for tensor in tensors]
 
 

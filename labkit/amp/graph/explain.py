@@ -88,7 +88,10 @@ class Explanation:
     def sentence(self) -> str:
         """Say how many casts there were and are, and how many bytes a step moves for them."""
         casts = self.casts
-        left, moved = sum(cast.times for cast in casts), sum(cast.times * cast.bytes for cast in casts)
+        left, moved = (
+            sum(cast.times for cast in casts),
+            sum(cast.times * cast.bytes for cast in casts),
+        )
         return (
             f"Autocast makes {len(casts)} casts here, and the graph {left}; they read and write "
             f"{moved / 2**10:,.1f} KiB in each forward pass."
@@ -102,9 +105,21 @@ class Explanation:
             said = ", ".join(cast.name for cast in made) + (f": {made[0].to}" if made else "")
             gone = [f"{cast.fate} {cast.name}" for cast in row.casts if not cast.times]
             kib = f"{sum(cast.bytes for cast in made) / 2**10:.1f}" if made else ""
-            lines.append((row.op, row.rule.value, row.result, "; ".join([said, *gone]).strip("; "), kib, row.why))
+            lines.append(
+                (
+                    row.op,
+                    row.rule.value,
+                    row.result,
+                    "; ".join([said, *gone]).strip("; "),
+                    kib,
+                    row.why,
+                )
+            )
         widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-        table = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]
+        table = [
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+            for line in lines
+        ]
         return "\n".join([*(line.rstrip() for line in table), "", self.sentence])
 
 
@@ -130,20 +145,28 @@ def explain(graph: CastGraph | Engine) -> Explanation:
     """
     decides = graph.call if isinstance(graph, Engine) else graph
     if not isinstance(decides, CastGraph):
-        raise ValueError("this recipe has no graph: autocast decides at each call. Take RECIPES['O1 graph'].")
+        raise ValueError(
+            "this recipe has no graph: autocast decides at each call. Take RECIPES['O1 graph']."
+        )
     known = decides.decided
     if known.run is None or known.trace is None:
         raise ValueError(
             f"there is no graph: {known.why or 'the third forward pass runs as one, and it did not come yet'}."
         )
     numbers = {node: number for number, node in enumerate(known.trace.graph.nodes)}
-    fates = {id(call): "cancelled" for call in known.gone} | {id(call): "hoisted" for call in known.linked}
+    fates = {id(call): "cancelled" for call in known.gone} | {
+        id(call): "hoisted" for call in known.linked
+    }
     sources = [node for node in numbers if node.op == "placeholder"]
     owned = sources[len(sources) - len(known.tensors) :]
     names = {node: name for node, (_, name) in zip(owned, known.tensors, strict=True)}
     inputs = [node for node in sources if not node.meta["source"].weight]
-    origins: dict[fx.Node, int] = {node: -1 - i for i, node in enumerate(inputs)}  # of a tensor: its row
-    hoisted = set[tuple[fx.Node, torch.dtype]]()  # of a weight's casts to a dtype, the first is made, others link to it
+    origins: dict[fx.Node, int] = {
+        node: -1 - i for i, node in enumerate(inputs)
+    }  # of a tensor: its row
+    hoisted = set[
+        tuple[fx.Node, torch.dtype]
+    ]()  # of a weight's casts to a dtype, the first is made, others link to it
     rows: list[GraphRow] = []
     calls = [node for node in numbers if "call" in node.meta]
     for _, group in groupby(calls, key=lambda node: node.meta["call"].number):
@@ -156,7 +179,9 @@ def explain(graph: CastGraph | Engine) -> Explanation:
             if call.cast:
                 (tensor,) = tensors
                 fate = fates.get(id(call), "stays")
-                made = fate == "stays" or (fate == "hoisted" and (tensor, call.dtype) not in hoisted)
+                made = fate == "stays" or (
+                    fate == "hoisted" and (tensor, call.dtype) not in hoisted
+                )
                 hoisted |= {(tensor, call.dtype)} if fate == "hoisted" else set()
                 source = tensor.meta.get("source") or tensor.meta.get("call")
                 casts.append(
@@ -176,7 +201,15 @@ def explain(graph: CastGraph | Engine) -> Explanation:
         if casts or call.op not in _ONLY_CASTS:
             op = last.args[1] if last.target is getattr else call.op.strip("_")
             rows.append(
-                GraphRow(op, call.entry.rule, call.entry.why, call.where, _name(call.dtype), tuple(casts), tuple(takes))
+                GraphRow(
+                    op,
+                    call.entry.rule,
+                    call.entry.why,
+                    call.where,
+                    _name(call.dtype),
+                    tuple(casts),
+                    tuple(takes),
+                )
             )
         else:  # a cast of the network's own: its result comes from where its input does
             origins |= dict.fromkeys(_results(last), next(iter(takes), -1))
@@ -185,7 +218,9 @@ def explain(graph: CastGraph | Engine) -> Explanation:
 
 def _results(node: fx.Node) -> list[fx.Node]:
     """Return the nodes of a call's results: itself, and the parts of the list or tuple that it returns."""
-    parts = [user for user in node.users if user.target is operator.getitem and "call" not in user.meta]
+    parts = [
+        user for user in node.users if user.target is operator.getitem and "call" not in user.meta
+    ]
     return [node, *(result for part in parts for result in _results(part))]
 
 

@@ -19,7 +19,9 @@ from labkit.amp.casting.casts import Cast
 from labkit.amp.graph.trace import METHODS, Call
 from labkit.formats import FP16
 
-_NATIVE = Cast(FP16)  # the gradient of a cast between torch dtypes is not rounded again, whichever the format is
+_NATIVE = Cast(
+    FP16
+)  # the gradient of a cast between torch dtypes is not rounded again, whichever the format is
 
 
 def cancel(graph: fx.Graph) -> list[Call]:
@@ -57,7 +59,11 @@ def hoist(graph: fx.Graph) -> list[Call]:
     weights = [node for node in graph.nodes if node.op == "placeholder"]
     for weight in weights:
         casts = [node for node in weight.users if is_cast(node) and node.meta["call"].cast]
-        if len(casts) < 2 or not weight.meta["source"].weight or any(_writes(user) for user in weight.users):
+        if (
+            len(casts) < 2
+            or not weight.meta["source"].weight
+            or any(_writes(user) for user in weight.users)
+        ):
             continue
         with graph.inserting_before(weights[-1].next):
             values = graph.call_function(values_of, (weight, _dtype(casts[0])))
@@ -83,7 +89,9 @@ def linked(weight: Tensor, values: Tensor) -> Tensor:
 
 def is_cast(node: Any) -> bool:
     """Whether a node changes a dtype and nothing else."""
-    return isinstance(node, fx.Node) and node.op == "call_method" and node.target in METHODS.values()
+    return (
+        isinstance(node, fx.Node) and node.op == "call_method" and node.target in METHODS.values()
+    )
 
 
 def _dtype(node: fx.Node) -> torch.dtype | None:

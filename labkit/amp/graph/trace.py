@@ -39,7 +39,10 @@ from labkit.modes import ATTRIBUTE, mapped, nested_contexts
 METHODS = {dtype: method.__name__ for dtype, method in NATIVE.items()}
 _LABKIT = Path(__file__).parents[2]
 _PACKAGES = ("amp", "frameworks", "gemm", "modes")
-_NOT_THE_USERS = (str(Path(torch.__file__).parent), *(str(_LABKIT / package) for package in _PACKAGES))
+_NOT_THE_USERS = (
+    str(Path(torch.__file__).parent),
+    *(str(_LABKIT / package) for package in _PACKAGES),
+)
 _PLAIN = (int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
 # Their results depend only on the shapes, dtypes and devices of the inputs.
 _FACTS = frozenset(
@@ -96,36 +99,52 @@ class CallRecorder(TorchFunctionMode):
         self.problem, self.paused = "", False
         self.inference, self.grad = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
         self.current: tuple[int, str, Entry] = (0, "", Entry(Rule.KEEP, "outside of autocast"))
-        self._nodes: dict[int, tuple[fx.Node, Tensor]] = {}  # alive until the end, so that no other tensor has its id
+        self._nodes: dict[
+            int, tuple[fx.Node, Tensor]
+        ] = {}  # alive until the end, so that no other tensor has its id
         for tensor in inputs:
             self._source(tensor)
 
-    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
         kwargs = kwargs or {}
         if self.ended:
             return func(*args, **kwargs)
         name, target, arguments = getattr(func, "__name__", ""), func, args
-        if name == "__get__":  # in a graph, an attribute is read by getattr, and a method called by its name
+        if (
+            name == "__get__"
+        ):  # in a graph, an attribute is read by getattr, and a method called by its name
             target, arguments = getattr, (args[0], func.__self__.__name__)
         else:
-            target = next((m for m in (name, f"__{name}__") if getattr(Tensor, m, None) is func), func)
+            target = next(
+                (m for m in (name, f"__{name}__") if getattr(Tensor, m, None) is func), func
+            )
         masked = name == "__getitem__" and _is_masked(args)
-        arguments, keywords = self.to_nodes((arguments, kwargs))  # now: the operation may write in place
+        arguments, keywords = self.to_nodes(
+            (arguments, kwargs)
+        )  # now: the operation may write in place
         out = func(*args, **kwargs)
         if name == "__iter__":
             name, target, out = "unbind", "unbind", list(out)
         if self.ended:
             pass
         elif torch._C._are_functorch_transforms_active():
-            self.refuse(f"{name} is called inside a transform of torch.func, where tensors stand for others")
+            self.refuse(
+                f"{name} is called inside a transform of torch.func, where tensors stand for others"
+            )
         elif torch.is_inference_mode_enabled() != self.inference:
             self.refuse("inference mode is switched in the middle")
         elif name in _DATA_SHAPED or masked:
             self.refuse(f"the shape of what {name} returns depends on the numbers in a tensor")
         elif name == "__setitem__" or any(isinstance(leaf, Tensor) for leaf in tree_leaves(out)):
             self.append(target, arguments, keywords, out)
-        elif name not in _FACTS and any(isinstance(leaf, fx.Node) for leaf in tree_leaves((arguments, keywords))):
-            self.refuse(f"{name} tells Python what is in a tensor, and with other numbers it may go on differently")
+        elif name not in _FACTS and any(
+            isinstance(leaf, fx.Node) for leaf in tree_leaves((arguments, keywords))
+        ):
+            self.refuse(
+                f"{name} tells Python what is in a tensor, and with other numbers it may go on differently"
+            )
         return out if name != "unbind" or func is Tensor.unbind else iter(out)
 
     @property
@@ -151,8 +170,12 @@ class CallRecorder(TorchFunctionMode):
         """Return values with a node for each tensor; end the trace at a value that a graph cannot hold."""
         for leaf in tree_leaves(values):
             parts = (leaf.start, leaf.stop, leaf.step) if isinstance(leaf, slice) else ()
-            numbers = isinstance(leaf, slice) and all(part is None or isinstance(part, int) for part in parts)
-            if not (numbers or leaf is None or leaf is Ellipsis or isinstance(leaf, (Tensor, *_PLAIN))):
+            numbers = isinstance(leaf, slice) and all(
+                part is None or isinstance(part, int) for part in parts
+            )
+            if not (
+                numbers or leaf is None or leaf is Ellipsis or isinstance(leaf, (Tensor, *_PLAIN))
+            ):
                 self.refuse(f"a {type(leaf).__name__} is no value that a graph can hold")
         return mapped(values, self._node)
 
@@ -182,19 +205,27 @@ class CallRecorder(TorchFunctionMode):
         elif isinstance(out, list | tuple):
             for index, part in enumerate(out):
                 if isinstance(part, Tensor | list | tuple):
-                    self._name_results(self.graph.call_function(operator.getitem, (node, index)), part)
+                    self._name_results(
+                        self.graph.call_function(operator.getitem, (node, index)), part
+                    )
 
     def _node(self, tensor: Tensor) -> fx.Node:
         if id(tensor) not in self._nodes:
             with torch._C.DisableTorchFunction():
                 if tensor.grad_fn is not None:
-                    self.refuse("a tensor was made where torch shows no call: in torch.jit, or an extension")
+                    self.refuse(
+                        "a tensor was made where torch shows no call: in torch.jit, or an extension"
+                    )
             self._source(tensor)
         return self._nodes[id(tensor)][0]
 
     def _source(self, tensor: Tensor) -> None:
         if id(tensor) not in self._nodes:
-            with self.graph.inserting_after(self.sources[-1][0]) if self.sources else self.graph.inserting_before():
+            with (
+                self.graph.inserting_after(self.sources[-1][0])
+                if self.sources
+                else self.graph.inserting_before()
+            ):
                 node = self.graph.placeholder(f"source_{len(self.sources)}")
             self._nodes[id(tensor)] = node, tensor
             self.sources.append((node, tensor))
@@ -258,7 +289,12 @@ class CallTrace:
 
 
 def trace(
-    model: Callable[..., Any], format: Format, inputs: list[Tensor], args: Any, kwargs: Any, modes: Sequence[Any] = ()
+    model: Callable[..., Any],
+    format: Format,
+    inputs: list[Tensor],
+    args: Any,
+    kwargs: Any,
+    modes: Sequence[Any] = (),
 ) -> tuple[Any, Any]:
     """Call a model under autocast; return its result, and a (`CallTrace`, source tensors) or why there is none.
 
@@ -267,7 +303,9 @@ def trace(
     recorder = CallRecorder(inputs)
     device = inputs[0].device if inputs else torch.device("cpu")
     drawn, grad = _drawn(), torch.is_grad_enabled()
-    compiled = "torch._dynamo" in sys.modules  # then a part of the network may be: it is traced as it was written
+    compiled = (
+        "torch._dynamo" in sys.modules
+    )  # then a part of the network may be: it is traced as it was written
     plain = torch.compiler.set_stance("force_eager") if compiled else nullcontext()
     recording = (recording_functions(recorder), plain, recorder, half_storage(device))
     with nested_contexts(lambda: (*recording, TracedAutocast(format, recorder), *modes)):
@@ -276,11 +314,15 @@ def trace(
             leaves, spec = tree_flatten(out)
             results = recorder.to_nodes(leaves)
     if drawn != _drawn():
-        recorder.refuse("forward draws from Python's or numpy's random numbers, or sets torch's seed")
+        recorder.refuse(
+            "forward draws from Python's or numpy's random numbers, or sets torch's seed"
+        )
     if recorder.problem:
         return out, recorder.problem
     graph = recorder.finished(results, grad)
-    lines = [(node.target, repr((node.args, node.kwargs)), *node.meta.values()) for node in graph.nodes]
+    lines = [
+        (node.target, repr((node.args, node.kwargs)), *node.meta.values()) for node in graph.nodes
+    ]
     return out, (CallTrace(graph, spec, lines), [tensor for _, tensor in recorder.sources])
 
 
@@ -293,7 +335,9 @@ class TracedAutocast(autocast):
         super().__init__(format, cache=False)
         self.recorder = recorder
 
-    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
         if type(func) is ATTRIBUTE:  # autocast passes these on before it looks at the lists
             self.entry_for(func, func.__name__)
         return super().__torch_function__(func, types, args, kwargs)
@@ -303,7 +347,9 @@ class TracedAutocast(autocast):
         self.recorder.begin(name, entry)
         return entry
 
-    def call(self, function: Callable[..., Any], name: str, entry: Entry, args: Any, kwargs: Any) -> Any:
+    def call(
+        self, function: Callable[..., Any], name: str, entry: Entry, args: Any, kwargs: Any
+    ) -> Any:
         self.recorder.begin(name, entry)
         return super().call(function, name, entry, args, kwargs)
 

@@ -48,7 +48,9 @@ def clip_(gradients: Sequence[Tensor], max_norm: float, norm_type: float = 2.0) 
 
 
 @torch.no_grad()
-def clip_without_waiting_(gradients: Sequence[Tensor], max_norm: float, norm_type: float = 2.0) -> Clipping:
+def clip_without_waiting_(
+    gradients: Sequence[Tensor], max_norm: float, norm_type: float = 2.0
+) -> Clipping:
     """Clip without waiting for the device; `finish_clipping` applies a second factor, which is rarely needed.
 
     For norm types other than 1 to 6 and infinity the host waits for the largest magnitude first.
@@ -90,10 +92,18 @@ def in_fp32_where_held(length: Tensor, value: float) -> Tensor:
 def total_norm(values: Sequence[Tensor], norm_type: float) -> Tensor:
     """Return the total norm of tensors that are not empty, a scalar on the device of the first, in FP64."""
     home = values[0].device
-    wide = torch.float64 if all(v.device.type != "mps" for v in values) else None  # Apple's GPUs have no FP64
-    if norm_type == math.inf or (norm_type in _FP64_HOLDS and all(v.dtype is not torch.float64 for v in values)):
-        norms = torch._foreach_norm(list(values), norm_type, dtype=None if norm_type == math.inf else wide)
-        whole: Tensor = torch.linalg.vector_norm(torch.stack([n.to(home) for n in norms]), norm_type, dtype=wide)
+    wide = (
+        torch.float64 if all(v.device.type != "mps" for v in values) else None
+    )  # Apple's GPUs have no FP64
+    if norm_type == math.inf or (
+        norm_type in _FP64_HOLDS and all(v.dtype is not torch.float64 for v in values)
+    ):
+        norms = torch._foreach_norm(
+            list(values), norm_type, dtype=None if norm_type == math.inf else wide
+        )
+        whole: Tensor = torch.linalg.vector_norm(
+            torch.stack([n.to(home) for n in norms]), norm_type, dtype=wide
+        )
         return whole
     if norm_type <= 0:
         norm: Tensor = torch.nn.utils.get_total_norm(values, norm_type)
@@ -102,6 +112,9 @@ def total_norm(values: Sequence[Tensor], norm_type: float) -> Tensor:
     size = float(largest)
     if not 0 < size < math.inf:
         return largest
-    parts = [torch.linalg.vector_norm(value.to(wide or value.dtype) / size, norm_type) for value in values]
+    parts = [
+        torch.linalg.vector_norm(value.to(wide or value.dtype) / size, norm_type)
+        for value in values
+    ]
     combined: Tensor = torch.linalg.vector_norm(torch.stack([p.to(home) for p in parts]), norm_type)
     return largest * combined

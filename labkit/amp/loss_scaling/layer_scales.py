@@ -21,7 +21,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 _HOLDS_ANY_SCALE = (torch.float32, torch.float64)
-_Inputs = list[tuple[Tensor, int]]  # a layer's inputs in its current call, each with its version at the time
+_Inputs = list[
+    tuple[Tensor, int]
+]  # a layer's inputs in its current call, each with its version at the time
 
 
 @contextmanager
@@ -54,7 +56,10 @@ def layer_scales(model: nn.Module, log2_scales: Mapping[str, int]) -> Iterator[d
             layer = _layer(model, layer_name, log2)
             enter, leave = (partial(torch.mul, other=2.0**k) for k in (log2, -log2))
             inputs: _Inputs = []
-            at_inputs, at_output = partial(_at_inputs, leave, inputs), partial(_at_output, enter, inputs, layer_name)
+            at_inputs, at_output = (
+                partial(_at_inputs, leave, inputs),
+                partial(_at_output, enter, inputs, layer_name),
+            )
             hooks.callback(layer.register_forward_pre_hook(at_inputs, with_kwargs=True).remove)
             hooks.callback(layer.register_forward_hook(at_output).remove)
             for parameter in layer.parameters():
@@ -75,14 +80,23 @@ def _layer(model: nn.Module, name: str, log2: int) -> nn.Module:
             f"got {log2!r}"
         )
     inside = set(layers[name].modules())
-    outside = {id(p) for module in layers.values() if module not in inside for p in module.parameters(recurse=False)}
+    outside = {
+        id(p)
+        for module in layers.values()
+        if module not in inside
+        for p in module.parameters(recurse=False)
+    }
     tied = [p_name for p_name, p in layers[name].named_parameters() if id(p) in outside]
     if tied:
-        raise ValueError(f"{', '.join(tied)} of layer {name!r} is used outside of it as well: scale a layer with both")
+        raise ValueError(
+            f"{', '.join(tied)} of layer {name!r} is used outside of it as well: scale a layer with both"
+        )
     return layers[name]
 
 
-def _at_inputs(hook: Callable[[Tensor], Tensor], inputs: _Inputs, _layer: nn.Module, args: Any, kwargs: Any) -> Any:
+def _at_inputs(
+    hook: Callable[[Tensor], Tensor], inputs: _Inputs, _layer: nn.Module, args: Any, kwargs: Any
+) -> Any:
     """Pass views of the inputs to the layer, so that the hook gets the gradients of this layer only."""
     inputs.clear()
 
@@ -98,11 +112,18 @@ def _at_inputs(hook: Callable[[Tensor], Tensor], inputs: _Inputs, _layer: nn.Mod
 
 
 def _at_output(
-    hook: Callable[[Tensor], Tensor], inputs: _Inputs, name: str, _layer: nn.Module, _args: Any, output: Any
+    hook: Callable[[Tensor], Tensor],
+    inputs: _Inputs,
+    name: str,
+    _layer: nn.Module,
+    _args: Any,
+    output: Any,
 ) -> None:
     if any(view._version != version for view, version in inputs):
         raise RuntimeError(
             f"layer {name!r} changes its input in place, so its gradients cannot be scaled separately. Construct it "
             "with inplace=False, or scale a layer around it that leaves its input unchanged."
         )
-    tree_map_only(Tensor, lambda tensor: tensor.requires_grad and tensor.register_hook(hook), output)
+    tree_map_only(
+        Tensor, lambda tensor: tensor.requires_grad and tensor.register_hook(hook), output
+    )

@@ -27,7 +27,12 @@ def _require(name: str, value: object, valid: bool, expected: str) -> None:
 
 
 def _require_between(name: str, value: object, above: float, below: float, expected: str) -> None:
-    _require(name, value, isinstance(value, int | float) and above < value < below, f"a number, {expected}")
+    _require(
+        name,
+        value,
+        isinstance(value, int | float) and above < value < below,
+        f"a number, {expected}",
+    )
 
 
 def _require_scale(name: str, value: object) -> None:
@@ -85,10 +90,22 @@ class ScalerConfig:
         _require_count("growth_interval", self.growth_interval, 1)
         _require_count("hysteresis", self.hysteresis, 1)
         _require_scale("floor", self.floor)
-        _require("floor", self.floor, self.floor <= self.init_scale, f"at most init_scale, {self.init_scale:g}")
-        _require("cap", self.cap, self.cap >= self.init_scale, f"at least init_scale, {self.init_scale:g}")
+        _require(
+            "floor",
+            self.floor,
+            self.floor <= self.init_scale,
+            f"at most init_scale, {self.init_scale:g}",
+        )
+        _require(
+            "cap",
+            self.cap,
+            self.cap >= self.init_scale,
+            f"at least init_scale, {self.init_scale:g}",
+        )
         if self.dynamic and not self.skip_on_inf:
-            raise ValueError("a dynamic scaler must check for inf: set skip_on_inf=True, or dynamic=False")
+            raise ValueError(
+                "a dynamic scaler must check for inf: set skip_on_inf=True, or dynamic=False"
+            )
 
 
 @dataclass(frozen=True)
@@ -229,7 +246,11 @@ def _after_overflow(state: ScalerState, config: ScalerConfig) -> ScalerState:
 def _after_clean_step(state: ScalerState, config: ScalerConfig) -> ScalerState:
     clean_steps = state.growth_tracker + 1
     if clean_steps < config.growth_interval:
-        return ScalerState(state.scale, clean_steps, 0 if config.consecutive_hysteresis else state.hysteresis_tracker)
+        return ScalerState(
+            state.scale,
+            clean_steps,
+            0 if config.consecutive_hysteresis else state.hysteresis_tracker,
+        )
     higher = _fp32(min(state.scale * config.growth_factor, config.cap))
     return ScalerState(higher if higher <= FP32_MAX else state.scale)
 

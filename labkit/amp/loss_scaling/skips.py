@@ -16,16 +16,26 @@ from labkit.amp.loss_scaling.scaler import Decision, ScalerConfig, StepReport
 FEWEST_SKIPS = 5  # in a row, for a diagnosis
 
 
-def step_report(decision: Decision, culprits: tuple[str, ...] = (), skips_before: int = 0) -> StepReport:
+def step_report(
+    decision: Decision, culprits: tuple[str, ...] = (), skips_before: int = 0
+) -> StepReport:
     """Return the report on a step, from the decision on it and the number of steps skipped just before it.
 
     >>> from labkit.amp.loss_scaling.scaler import DYNAMIC, ScalerState, decide
     >>> step_report(decide(ScalerState(8.0), True, DYNAMIC), culprits=("fc.weight",)).why
     "skipped for inf or NaN in 'fc.weight'; the scale goes from 2^3 to 2^2"
     """
-    where, scale, after = f"inf or NaN in {_format_names(culprits)}", decision.before.scale, decision.after.scale
+    where, scale, after = (
+        f"inf or NaN in {_format_names(culprits)}",
+        decision.before.scale,
+        decision.after.scale,
+    )
     if decision.skip:
-        moves = f"goes from {_format_scale(scale)} to {_format_scale(after)}" if after != scale else "stays"
+        moves = (
+            f"goes from {_format_scale(scale)} to {_format_scale(after)}"
+            if after != scale
+            else "stays"
+        )
         why = f"skipped for {where}; the scale {moves}"
     elif decision.found_inf:
         why = f"taken in spite of {where}: this scaler does not skip"

@@ -24,7 +24,9 @@ _WIDE = (torch.float32, torch.float64)  # may be unscaled in place
 
 
 @torch.no_grad()
-def unscale(gradients: Sequence[Tensor], scale: float, *, in_place: bool = False) -> tuple[list[Tensor], bool]:
+def unscale(
+    gradients: Sequence[Tensor], scale: float, *, in_place: bool = False
+) -> tuple[list[Tensor], bool]:
     """Return the gradients of the unscaled loss, and whether any of them holds inf or NaN.
 
     FP16 and BF16 gradients are returned in FP32, FP32 and FP64 ones in their dtype. Sparse gradients are returned
@@ -78,7 +80,9 @@ def largest_magnitude(values: Tensor, axes: Sequence[int] = ()) -> Tensor:
     NaN counts as the largest. A GPU computes it in one operation, which on a CPU is ten times as slow as these.
     """
     if values.device.type != "cpu":
-        largest: Tensor = torch.linalg.vector_norm(values, math.inf, dim=list(axes) or None, keepdim=bool(axes))
+        largest: Tensor = torch.linalg.vector_norm(
+            values, math.inf, dim=list(axes) or None, keepdim=bool(axes)
+        )
         return largest
     if not axes:
         least, most = torch.aminmax(values)
@@ -98,7 +102,10 @@ def read(scalars: Sequence[Tensor]) -> list[float]:
     home = next((scalar.device for scalar in scalars if not scalar.is_cpu), None)
     if home is None or len(scalars) == 1:
         return [float(scalar.item()) for scalar in scalars]
-    gathered = [scalar if scalar.device == home else scalar.to(home, non_blocking=True) for scalar in scalars]
+    gathered = [
+        scalar if scalar.device == home else scalar.to(home, non_blocking=True)
+        for scalar in scalars
+    ]
     values: list[float] = torch.stack(gathered).tolist()
     return [float(value) for value in values]
 
@@ -112,7 +119,9 @@ def _wide(gradients: Sequence[Tensor], in_place: bool) -> list[Tensor]:
             wide.append(g.detach() if g.requires_grad else g)
             continue
         if not g.is_floating_point() or g.layout not in (torch.strided, torch.sparse_coo):
-            raise TypeError(f"expected a floating-point gradient, dense or sparse COO, got {g.dtype}, {g.layout}")
+            raise TypeError(
+                f"expected a floating-point gradient, dense or sparse COO, got {g.dtype}, {g.layout}"
+            )
         if g.is_sparse:  # FP32 before duplicates are added up; where there are none, coalesce() returns its argument
             own = (g.detach() if g.dtype in _WIDE else g.detach().float()).coalesce()
             wide.append(own.clone() if not in_place and g.dtype in _WIDE else own)
@@ -135,7 +144,9 @@ def by_device_and_dtype(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
     """Return the numbers that tensors store in groups, each of which one kernel takes."""
     groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for tensor in tensors:
-        values = tensor if tensor.layout is torch.strided else stored(tensor)  # a call costs as much as all of this
+        values = (
+            tensor if tensor.layout is torch.strided else stored(tensor)
+        )  # a call costs as much as all of this
         groups.setdefault((tensor.device, tensor.dtype), []).append(values)
     return list(groups.values())
 
@@ -143,7 +154,9 @@ def by_device_and_dtype(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
 def _multiply(group: list[Tensor], scale: float) -> Tensor:
     """Divide tensors of one device and dtype by the scale, in place; return the flag found_inf, on their device."""
     reciprocal = 1.0 / scale  # in FP64
-    separately = group[0].dtype == torch.float64  # the kernel's reciprocal is FP32: only check, and multiply after
+    separately = (
+        group[0].dtype == torch.float64
+    )  # the kernel's reciprocal is FP32: only check, and multiply after
     found = _check_and_multiply(group, 1.0 if separately else reciprocal)
     if separately:
         torch._foreach_mul_(group, reciprocal)
@@ -152,7 +165,9 @@ def _multiply(group: list[Tensor], scale: float) -> Tensor:
     return found
 
 
-def _check_and_multiply(group: list[Tensor], reciprocal: float, found: Tensor | None = None) -> Tensor:
+def _check_and_multiply(
+    group: list[Tensor], reciprocal: float, found: Tensor | None = None
+) -> Tensor:
     """Multiply tensors of one device and dtype, in place, and set a flag if one of them held inf or NaN."""
     found = torch.zeros((), device=group[0].device) if found is None else found
     by = torch.full((), reciprocal, device=group[0].device)
@@ -164,7 +179,9 @@ class Readings:
     """A cache of the values of 1-element tensors, since reading one makes the host wait; edits invalidate it."""
 
     def __init__(self) -> None:
-        self._values: dict[int, tuple[Tensor, int, float]] = {}  # holds the tensor, so that its id is not reused
+        self._values: dict[
+            int, tuple[Tensor, int, float]
+        ] = {}  # holds the tensor, so that its id is not reused
 
     def read(self, tensor: Tensor) -> float:
         """Return the number in a 1-element tensor.

@@ -81,7 +81,9 @@ class ProductFormat:
 
     def __post_init__(self) -> None:
         if not isinstance(self.margin, int) or isinstance(self.margin, bool) or self.margin < 0:
-            raise ValueError(f"margin: expected a whole number of 0 or more, got {self.margin!r}. Take margin=0.")
+            raise ValueError(
+                f"margin: expected a whole number of 0 or more, got {self.margin!r}. Take margin=0."
+            )
         if self.margin and self.scale is not TensorScale.DELAYED:
             raise ValueError(
                 f"margin={self.margin}: expected scale=TensorScale.DELAYED, which alone leaves room for what grows, "
@@ -94,8 +96,14 @@ class ProductFormat:
                     f"margin: expected less than the powers of two that {element.name} spans, got {self.margin}, with "
                     "which every number is written as 0. Take margin=0."
                 )
-            if not (element.signed and element.has_zero) or element.significand_bits > 8 or element.exponent_bits > 5:
-                raise ValueError(f"operands have a sign, a zero and 8 bits or so; {format.name} has not. Take E4M3.")
+            if (
+                not (element.signed and element.has_zero)
+                or element.significand_bits > 8
+                or element.exponent_bits > 5
+            ):
+                raise ValueError(
+                    f"operands have a sign, a zero and 8 bits or so; {format.name} has not. Take E4M3."
+                )
         if isinstance(self.forward, BlockFormat) != isinstance(self.gradient, BlockFormat):
             raise ValueError(
                 f"forward={self.forward.name} and gradient={self.gradient.name}: one is of blocks, the other is not."
@@ -106,7 +114,9 @@ class ProductFormat:
                 f"forward is {self.forward.name}. Take forward=NVFP4."
             )
         if self.history < 1:
-            raise ValueError(f"a delayed scale looks back 1 step or more; history is {self.history}")
+            raise ValueError(
+                f"a delayed scale looks back 1 step or more; history is {self.history}"
+            )
 
     @property
     def remembers(self) -> bool:
@@ -124,7 +134,9 @@ class ProductFormat:
         return isinstance(self.forward, BlockFormat)
 
 
-_NVFP4 = ProductFormat(NVFP4, NVFP4, square_weights=True, stochastic_gradients=True, hadamard=True, last_in_fp32=True)
+_NVFP4 = ProductFormat(
+    NVFP4, NVFP4, square_weights=True, stochastic_gradients=True, hadamard=True, last_in_fp32=True
+)
 PRODUCTS: dict[str, ProductFormat] = {
     "FP8 current": ProductFormat(E4M3, E5M2),
     "FP8 delayed": ProductFormat(E4M3, E5M2, TensorScale.DELAYED),
@@ -134,12 +146,17 @@ PRODUCTS: dict[str, ProductFormat] = {
 }
 
 
-_POINT, _BIAS = 23, 127  # of FP32: where its exponent field begins, and what is added to the exponent there
+_POINT, _BIAS = (
+    23,
+    127,
+)  # of FP32: where its exponent field begins, and what is added to the exponent there
 _EXPONENT, _FRACTION = 0xFF << _POINT, (1 << _POINT) - 1
 _SMALLEST_SCALE = 1 << (_POINT - 1)  # the bits of 2^-127, the smallest number of E8M0
 
 
-def round_saturating(values: Tensor, format: Format, generator: torch.Generator | None = None) -> Tensor:
+def round_saturating(
+    values: Tensor, format: Format, generator: torch.Generator | None = None
+) -> Tensor:
     """Round finite FP32 values to a format of 8 bits or so; a new tensor. A generator: stochastically.
 
     >>> from labkit.formats import E4M3
@@ -150,7 +167,9 @@ def round_saturating(values: Tensor, format: Format, generator: torch.Generator 
     return round_within(limited, format, generator)
 
 
-def round_within(limited: Tensor, format: Format, generator: torch.Generator | None = None) -> Tensor:
+def round_within(
+    limited: Tensor, format: Format, generator: torch.Generator | None = None
+) -> Tensor:
     """Round FP32 values whose rounding is within a format's range; they may be overwritten."""
     if generator is None and format in (E4M3, E5M2) and casts_to_8_bits(limited):
         return limited.to(dtype_of(format)).to(torch.float32)
@@ -168,7 +187,11 @@ def round_within(limited: Tensor, format: Format, generator: torch.Generator | N
 
 
 def round_to_blocks(
-    values: Tensor, format: BlockFormat, tile: tuple[int, int] | None = None, *, scale_up: bool = False
+    values: Tensor,
+    format: BlockFormat,
+    tile: tuple[int, int] | None = None,
+    *,
+    scale_up: bool = False,
 ) -> Tensor:
     """Round finite FP32 matrices [..., rows, columns], each tile of them at a scale of its own; return their values.
 
@@ -203,14 +226,18 @@ def round_tiles(
         scales_fit: no magnitude is so large that its scale would be beyond the scales' format.
         generator: for stochastic rounding.
     """
-    if largest.device.type == "cpu" and not bool(largest.all()):  # zeros at scale 1: subnormal scales are slow there
+    if largest.device.type == "cpu" and not bool(
+        largest.all()
+    ):  # zeros at scale 1: subnormal scales are slow there
         largest = largest.masked_fill(largest == 0, format.element.max)
     if format.scale.significand_bits:
         scale = (largest / format.element.max).clamp_(min=format.scale.smallest_subnormal)
         if format.scale.significand_bits != _POINT:
             scale = (round_within if scales_fit else round_saturating)(scale, format.scale)
         return round_saturating(tiles / scale, format.element, generator).mul_(scale)
-    bits = largest.view(torch.int32)  # of FP32 numbers above 0: scales in E8M0 are whole-number arithmetic on these
+    bits = largest.view(
+        torch.int32
+    )  # of FP32 numbers above 0: scales in E8M0 are whole-number arithmetic on these
     if scale_up:  # one exponent higher where the significand is above that of the largest element
         bits = bits + (int((2 - 2 * math.frexp(format.element.max)[0]) * (_FRACTION + 1)) - 1)
     bits = (bits & _EXPONENT).sub_(format.element.emax << _POINT).clamp_(min=_SMALLEST_SCALE)
@@ -232,7 +259,9 @@ def tiled(values: Tensor, tile: tuple[int, int]) -> Tensor:
     (m, n), (rows, columns) = values.shape[-2:], tile
     more = (0, -n % columns, 0, -m % rows)
     full = F.pad(values, more) if any(more) else values.contiguous()
-    return full.view(*full.shape[:-2], full.shape[-2] // rows, rows, full.shape[-1] // columns, columns)
+    return full.view(
+        *full.shape[:-2], full.shape[-2] // rows, rows, full.shape[-1] // columns, columns
+    )
 
 
 def largest_in(tiles: Tensor) -> Tensor:

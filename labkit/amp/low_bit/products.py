@@ -62,15 +62,23 @@ class ScaleMemory:
         self.steps = steps
         self.loss_size = 0.0  # of UNIT: a gradient times the root of its layer's width, in the first backward pass
         self.generator = torch.Generator(device).manual_seed(seed)
-        self.went_back = False  # a backward pass has come to a layer: the next region begins another step
-        self._history: dict[str, Tensor] = {}  # by weight and operand: the largest magnitudes, the oldest first
-        self._largest: dict[str, tuple[Tensor, float]] = {}  # in this step; and where the format ends
+        self.went_back = (
+            False  # a backward pass has come to a layer: the next region begins another step
+        )
+        self._history: dict[
+            str, Tensor
+        ] = {}  # by weight and operand: the largest magnitudes, the oldest first
+        self._largest: dict[
+            str, tuple[Tensor, float]
+        ] = {}  # in this step; and where the format ends
         self._scales: dict[str, Tensor] = {}  # that follow from the history
 
     def scale(self, key: str, top: float) -> Tensor | float:
         """Return the scale that brings an operand's largest magnitude of earlier steps to `top`; 1 if there is none."""
         if key not in self._scales and key in self._history:
-            size = float(self._history[key].max())  # of a checkpoint: one look, in the first step after it
+            size = float(
+                self._history[key].max()
+            )  # of a checkpoint: one look, in the first step after it
             value = float(np.float32(min(top / size, FP32.max))) if size else 1.0
             self._scales[key] = torch.full((), value, device=self._history[key].device)
         return self._scales.get(key, 1.0)
@@ -96,7 +104,9 @@ class ScaleMemory:
                 now = torch.cat([before, now], 1)[:, -self.steps :]
             earlier = [self.scale(key, top) for key in keys]
             one = torch.ones((), device=device)
-            kept = torch.stack([scale.to(device) if isinstance(scale, Tensor) else one for scale in earlier])
+            kept = torch.stack(
+                [scale.to(device) if isinstance(scale, Tensor) else one for scale in earlier]
+            )
             largest = now.amax(1)
             scales = torch.where(largest > 0, quotient(top, largest), kept)
             for key, row, scale in zip(keys, now, scales, strict=True):
@@ -111,8 +121,14 @@ class ScaleMemory:
     @history.setter
     def history(self, values: Mapping[str, Sequence[float]]) -> None:
         devices = {key: scale.device for key, scale in self._scales.items()}
-        self._history = {k: torch.tensor(list(v), device=devices.get(k, "cpu")) for k, v in values.items() if len(v)}
-        self._scales = {key: scale for key, scale in self._scales.items() if not any(values.get(key, ()))}
+        self._history = {
+            k: torch.tensor(list(v), device=devices.get(k, "cpu"))
+            for k, v in values.items()
+            if len(v)
+        }
+        self._scales = {
+            key: scale for key, scale in self._scales.items() if not any(values.get(key, ()))
+        }
 
     def remembered(self) -> dict[str, Any]:
         """Return the state that processes exchange: the magnitudes of ended steps, and the size of the loss."""
@@ -123,13 +139,22 @@ class ScaleMemory:
         """Replace each step's magnitude by the largest of all processes, so that all have the same state."""
         keys = dict.fromkeys(key for each in every for key in each["history"])
         backward = {key: [each["history"].get(key, ())[::-1] for each in every] for key in keys}
-        self.history = {key: [*map(max, zip_longest(*lists, fillvalue=0.0))][::-1] for key, lists in backward.items()}
+        self.history = {
+            key: [*map(max, zip_longest(*lists, fillvalue=0.0))][::-1]
+            for key, lists in backward.items()
+        }
         self.loss_size = max(each["loss_size"] for each in every)
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
         """Run a forward and a backward pass without a change of the scales' state."""
-        kept = dict(self._history), dict(self._scales), dict(self._largest), self.loss_size, self.went_back
+        kept = (
+            dict(self._history),
+            dict(self._scales),
+            dict(self._largest),
+            self.loss_size,
+            self.went_back,
+        )
         random = self.generator.get_state()
         try:
             yield
@@ -140,14 +165,22 @@ class ScaleMemory:
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the scales, in plain values and tensors."""
         self.end_step()
-        scales = {key: float(scale) for key, scale in self._scales.items() if not self._history[key].any()}
-        kept = {"scales": scales} if scales else {}  # those that do not follow from their history, of zeros
+        scales = {
+            key: float(scale) for key, scale in self._scales.items() if not self._history[key].any()
+        }
+        kept = (
+            {"scales": scales} if scales else {}
+        )  # those that do not follow from their history, of zeros
         return self.remembered() | kept | {"generator": self.generator.get_state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a `state_dict`; an invalid one raises, and changes nothing."""
-        history = {str(key): [float(value) for value in values] for key, values in state["history"].items()}
-        scales = {str(key): torch.tensor(float(value)) for key, value in state.get("scales", {}).items()}
+        history = {
+            str(key): [float(value) for value in values] for key, values in state["history"].items()
+        }
+        scales = {
+            str(key): torch.tensor(float(value)) for key, value in state.get("scales", {}).items()
+        }
         loss_size = float(state["loss_size"])
         restore(self.generator, state["generator"])
         self.history, self.loss_size, self._largest, self.went_back = history, loss_size, {}, False
@@ -185,12 +218,22 @@ class Layer:
     """
 
     def __init__(self, products: LowBitProducts, key: str, weight: Tensor, op: str) -> None:
-        self.format, self.memory, self.recipe, self.key = products.format, products.memory, products.recipe, key
+        self.format, self.memory, self.recipe, self.key = (
+            products.format,
+            products.memory,
+            products.recipe,
+            key,
+        )
         if torch._C._are_functorch_transforms_active():
-            raise RuntimeError(self._unsupported("a plain call", "one inside a transform (grad, vmap, jacrev ...)"))
+            raise RuntimeError(
+                self._unsupported("a plain call", "one inside a transform (grad, vmap, jacrev ...)")
+            )
         self.roles = ("input", "weight") if op == "linear" else ("weight", "input")  # of A and B
         transposed = "transpose" in op
-        self.fan_in, self.width = weight.shape[0] if transposed else weight[0].numel(), weight.shape[int(transposed)]
+        self.fan_in, self.width = (
+            weight.shape[0] if transposed else weight[0].numel(),
+            weight.shape[int(transposed)],
+        )
         self._notes = torch.is_grad_enabled()
 
     def __call__(self, a: Tensor, b: Tensor) -> Tensor:
@@ -202,7 +245,9 @@ class Layer:
         """Refuse a backward pass whose results are to be differentiated: they would be wrong, or lack a part."""
         if torch.is_grad_enabled():
             raise RuntimeError(
-                self._unsupported("first derivatives", "create_graph=True, for derivatives of the gradient")
+                self._unsupported(
+                    "first derivatives", "create_graph=True, for derivatives of the gradient"
+                )
             )
 
     def _unsupported(self, expected: str, got: str) -> str:
@@ -231,13 +276,19 @@ class Layer:
         tensor = rotate(tensor, axis) if rotated else tensor
         if not tensor.numel():
             return Written(tensor, 1.0)
-        random = self.memory.generator if role == "gradient" and self.format.stochastic_gradients else None
+        random = (
+            self.memory.generator
+            if role == "gradient" and self.format.stochastic_gradients
+            else None
+        )
         scale = self._scale(tensor, role, format)
         scaled = tensor if _is_one(scale) else tensor * scale
         if not isinstance(format, BlockFormat):
             return Written(self._found(round_saturating(scaled, format, random), scaled), scale)
         square = role == "weight" and self.format.square_weights
-        along = (1, format.size) if axis == -1 else (format.size, 1)  # the axis that the product sums over
+        along = (
+            (1, format.size) if axis == -1 else (format.size, 1)
+        )  # the axis that the product sums over
         tiles = tiled(scaled, (format.size, format.size) if square else along)
         rounded = round_tiles(
             tiles,
@@ -254,7 +305,9 @@ class Layer:
 
         A current scale has done so already: with an infinite magnitude it is 0, and 0 times inf is NaN.
         """
-        return rounded if self.format.scale is TensorScale.CURRENT else rounded.add_(values, alpha=0)
+        return (
+            rounded if self.format.scale is TensorScale.CURRENT else rounded.add_(values, alpha=0)
+        )
 
     def keeps(self, role: str) -> bool:
         """Return whether an operand is rounded to the same numbers for both axes that it is summed over."""
@@ -268,7 +321,9 @@ class Layer:
         kind = self.format.scale
         if kind is TensorScale.NONE or (kind is TensorScale.UNIT and role == "input"):
             return 1.0
-        if kind is TensorScale.UNIT:  # brings an operand near size 1: a weight is of size fan_in^-1/2, so that
+        if (
+            kind is TensorScale.UNIT
+        ):  # brings an operand near size 1: a weight is of size fan_in^-1/2, so that
             if role == "weight":  # activations keep theirs
                 return 2.0 ** round(math.log2(self.fan_in) / 2)
             # Then a gradient is of size width^-1/2 times one number for the whole network, which the first one tells.
@@ -276,7 +331,9 @@ class Layer:
             if not memory.loss_size:
                 memory.loss_size = float(tensor.square().mean().sqrt()) * root
             return 2.0 ** round(math.log2(root / memory.loss_size)) if memory.loss_size else 1.0
-        top = format.element.max * format.scale.max if isinstance(format, BlockFormat) else format.max
+        top = (
+            format.element.max * format.scale.max if isinstance(format, BlockFormat) else format.max
+        )
         size = largest_magnitude(tensor)
         if kind is TensorScale.CURRENT:
             return quotient(top, size)
@@ -295,7 +352,9 @@ class _LowBitProduct(torch.autograd.Function):
         one, two = layer.write(a, layer.roles[0], -1), layer.write(b, layer.roles[1], -2)
         ctx.layer, ctx.scales = layer, (one.scale, two.scale)
         both = zip(layer.roles, (a, b), (one, two), strict=True)
-        ctx.save_for_backward(*(written.values if layer.keeps(role) else given for role, given, written in both))
+        ctx.save_for_backward(
+            *(written.values if layer.keeps(role) else given for role, given, written in both)
+        )
         return _multiplied(one, two)
 
     @staticmethod
@@ -325,7 +384,9 @@ class _Rewritten(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, layer: Layer, role: str) -> Tensor:
         ctx.layer, ctx.role = layer, role
-        return tensor.view_as(tensor) if role == "gradient" else _read(layer.write(tensor, role, -1))
+        return (
+            tensor.view_as(tensor) if role == "gradient" else _read(layer.write(tensor, role, -1))
+        )
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
@@ -366,13 +427,22 @@ class LowBitProducts(LabMode):
     """
 
     def __init__(
-        self, format: ProductFormat, model: nn.Module, names: Mapping[nn.Parameter, str], seed: int, recipe: str
+        self,
+        format: ProductFormat,
+        model: nn.Module,
+        names: Mapping[nn.Parameter, str],
+        seed: int,
+        recipe: str,
     ) -> None:
         super().__init__()
         self.format, self.names, self.recipe = format, names, recipe
         device = next((p.device for p in names), torch.device("cpu"))
-        self.memory = ScaleMemory(format.history, device if format.stochastic_gradients else "cpu", seed)
-        layers = [part for part in model.modules() if not isinstance(part, nn.Embedding | nn.EmbeddingBag)]
+        self.memory = ScaleMemory(
+            format.history, device if format.stochastic_gradients else "cpu", seed
+        )
+        layers = [
+            part for part in model.modules() if not isinstance(part, nn.Embedding | nn.EmbeddingBag)
+        ]
         weights = [p for part in layers for p in part.parameters(recurse=False) if p.dim() > 1]
         self._last = [names[p] for p in weights[-1:]] if format.last_in_fp32 else []
 
@@ -382,7 +452,11 @@ class LowBitProducts(LabMode):
         return self
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Any = None,
     ) -> Any:
         break_graph()
         kwargs, name = kwargs or {}, getattr(func, "__name__", "")
@@ -393,9 +467,15 @@ class LowBitProducts(LabMode):
                 return func(*args, **kwargs)
             with self:
                 return body_of(func)(*args, **kwargs)
-        given, weight = (args[i] if len(args) > i else kwargs[key] for i, key in enumerate(("input", "weight")))
+        given, weight = (
+            args[i] if len(args) > i else kwargs[key] for i, key in enumerate(("input", "weight"))
+        )
         key = self._key(weight, name)
-        if key in self._last or weight.dim() < 2 or not given.dtype == weight.dtype == torch.float32:
+        if (
+            key in self._last
+            or weight.dim() < 2
+            or not given.dtype == weight.dtype == torch.float32
+        ):
             return func(*args, **kwargs)
         return run(func, args, kwargs, Layer(self, key, weight, name))
 
@@ -406,12 +486,22 @@ class LowBitProducts(LabMode):
 
     def _recurrent(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
         """Call a recurrent layer on written inputs and weights; its outputs' gradient is written on the way back."""
-        weights = next(a for a in args if isinstance(a, list | tuple) and any(isinstance(t, nn.Parameter) for t in a))
+        weights = next(
+            a
+            for a in args
+            if isinstance(a, list | tuple) and any(isinstance(t, nn.Parameter) for t in a)
+        )
         if any(t.dtype != torch.float32 for t in (args[0], *weights)):
             return func(*args, **kwargs)
-        layers = [Layer(self, self._key(w, "recurrent"), w, "recurrent") if w.dim() > 1 else None for w in weights]
+        layers = [
+            Layer(self, self._key(w, "recurrent"), w, "recurrent") if w.dim() > 1 else None
+            for w in weights
+        ]
         first = next(layer for layer in layers if layer is not None)
-        written = [w if at is None else at.rewrite(w, "weight") for at, w in zip(layers, weights, strict=True)]
+        written = [
+            w if at is None else at.rewrite(w, "weight")
+            for at, w in zip(layers, weights, strict=True)
+        ]
         given = [written if a is weights else a for a in args[1:]]
         out, *states = func(first.rewrite(args[0], "input"), *given, **kwargs)
         return (first.rewrite(out, "gradient"), *states)

@@ -24,7 +24,10 @@ from labkit.interop import dtype_of
 
 NORM_LAYERS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 FEWEST_BITS = 5  # of the largest number in a tensor; with fewer, it is rounded by more than 1.5%
-_NO_LAYERS = ("torch.nn.modules.module", "torch.nn.modules.container")  # torch's, and what is in them is the user's
+_NO_LAYERS = (
+    "torch.nn.modules.module",
+    "torch.nn.modules.container",
+)  # torch's, and what is in them is the user's
 
 
 def to_model_format(model: nn.Module, format: Format, *, keep_norms: bool = True) -> nn.Module:
@@ -49,12 +52,16 @@ def to_model_format(model: nn.Module, format: Format, *, keep_norms: bool = True
     (torch.float16, torch.float32)
     """
     dtype = dtype_of(format)
-    done: dict[Tensor, Tensor] = {}  # at first, what is not cast: norms that are kept, wider buffers of the user's own
+    done: dict[
+        Tensor, Tensor
+    ] = {}  # at first, what is not cast: norms that are kept, wider buffers of the user's own
     for module in model.modules():
         kept_norm, home = keep_norms and isinstance(module, NORM_LAYERS), type(module).__module__
         torchs = home.startswith("torch.") and home not in _NO_LAYERS
         done |= {p: p for p in module.parameters(recurse=False) if kept_norm}
-        wide = [b for b in module.buffers(recurse=False) if b.itemsize > dtype.itemsize and not torchs]
+        wide = [
+            b for b in module.buffers(recurse=False) if b.itemsize > dtype.itemsize and not torchs
+        ]
         done |= {b: b for b in (module.buffers(recurse=False) if kept_norm else wide)}
     _require_held(model, format, set(done))
 
@@ -64,7 +71,9 @@ def to_model_format(model: nn.Module, format: Format, *, keep_norms: bool = True
         return done[tensor]  # once each, so that a buffer which two modules share is still shared
 
     for module in model.modules():
-        module._apply(cast, recurse=False)  # torch's own: it knows what else a module keeps, as an LSTM does
+        module._apply(
+            cast, recurse=False
+        )  # torch's own: it knows what else a module keeps, as an LSTM does
     return model
 
 
@@ -72,8 +81,13 @@ def _require_held(model: nn.Module, format: Format, stay: set[Tensor]) -> None:
     """Refuse what would become inf, and warn of what becomes coarse, before anything is cast."""
     dtype, coarse = dtype_of(format), []
     parameters = [(f"parameter {name!r}", p) for name, p in model.named_parameters()]
-    for name, tensor in (*parameters, *((f"buffer {name!r}", b) for name, b in model.named_buffers())):
-        narrows = tensor.is_floating_point() and tensor.itemsize > dtype.itemsize and tensor not in stay
+    for name, tensor in (
+        *parameters,
+        *((f"buffer {name!r}", b) for name, b in model.named_buffers()),
+    ):
+        narrows = (
+            tensor.is_floating_point() and tensor.itemsize > dtype.itemsize and tensor not in stay
+        )
         if narrows and not tensor.is_meta and not nn.parameter.is_lazy(tensor):
             coarse += _coarse(name, tensor, format)
     if coarse:
@@ -105,8 +119,12 @@ def _coarse(name: str, tensor: Tensor, format: Format) -> list[str]:
     if moved.any():
         return [f"{name} holds {tensor[moved][0].item():.7g} and gets {held[moved][0].item():.7g}"]
     few = float(format.smallest_subnormal) * 2**FEWEST_BITS
-    if not tensor.requires_grad and tensor.numel() and 0 < size.max() < few:  # what is trained has a master, and moves
-        return [f"all of {name} lies below {few:.2g}, where fewer than {FEWEST_BITS} significant bits are left"]
+    if (
+        not tensor.requires_grad and tensor.numel() and 0 < size.max() < few
+    ):  # what is trained has a master, and moves
+        return [
+            f"all of {name} lies below {few:.2g}, where fewer than {FEWEST_BITS} significant bits are left"
+        ]
     return []
 
 

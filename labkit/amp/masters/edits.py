@@ -40,26 +40,45 @@ def checksum(tensors: Iterable[Tensor]) -> Checksum:
     for (device, _), (small, large) in groups.items():
         parts = found.setdefault(device, [])
         if small:  # of a single tensor, flattening makes no copy
-            flat = torch._C._nn.flatten_dense_tensors(small) if len(small) > 1 else small[0].reshape(-1).clone()
+            flat = (
+                torch._C._nn.flatten_dense_tensors(small)
+                if len(small) > 1
+                else small[0].reshape(-1).clone()
+            )
             parts += _rows(flat.detach().view(torch.uint8))
-        for tensor in large:  # its memory in one dimension, whatever the order of its own; a view, unless it has gaps
-            reach = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-            dense = tensor.as_strided((reach,), (1,)) if tensor.numel() == reach else tensor.contiguous().view(-1)
+        for tensor in (
+            large
+        ):  # its memory in one dimension, whatever the order of its own; a view, unless it has gaps
+            reach = 1 + sum(
+                (size - 1) * stride
+                for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+            )
+            dense = (
+                tensor.as_strided((reach,), (1,))
+                if tensor.numel() == reach
+                else tensor.contiguous().view(-1)
+            )
             parts += _rows(dense.view(torch.uint8))
     return [torch.cat(parts) if len(parts) > 1 else parts[0] for parts in found.values()]
 
 
 def differences(before: Checksum, after: Checksum) -> list[Tensor] | None:
     """Return flags, one on each device: not 0 where two checksums differ; None if they are of other weights."""
-    if [(part.device, part.shape) for part in before] != [(part.device, part.shape) for part in after]:
+    if [(part.device, part.shape) for part in before] != [
+        (part.device, part.shape) for part in after
+    ]:
         return None
     pairs = [(one, other) for one, other in zip(before, after, strict=True) if one.numel()]
-    return [torch.bitwise_xor(one, other).max() for one, other in pairs]  # ne().any() takes seven times as long
+    return [
+        torch.bitwise_xor(one, other).max() for one, other in pairs
+    ]  # ne().any() takes seven times as long
 
 
 def _rows(content: Tensor) -> tuple[Tensor, ...]:
     if len(content) < 4 * ROW:
         return (content,)
     filled = len(content) - len(content) % ROW
-    numbers = content[:filled].view(torch.int64 if content.storage_offset() % 8 == 0 else torch.uint8)
+    numbers = content[:filled].view(
+        torch.int64 if content.storage_offset() % 8 == 0 else torch.uint8
+    )
     return numbers.view(-1, WIDTH).sum(0, dtype=torch.int64).view(torch.uint8), content[filled:]

@@ -29,7 +29,12 @@ def no_decay_on_norms_and_biases(model: nn.Module, weight_decay: float) -> list[
     >>> [(g["weight_decay"], len(g["params"])) for g in no_decay_on_norms_and_biases(model, 0.01)]
     [(0.01, 1), (0.0, 3)]
     """
-    norms = {p for module in model.modules() if isinstance(module, NORM_LAYERS) for p in module.parameters()}
+    norms = {
+        p
+        for module in model.modules()
+        if isinstance(module, NORM_LAYERS)
+        for p in module.parameters()
+    }
     decays = {p: p not in norms and p.dim() > 1 for p in model.parameters()}
     return [
         {"params": [p for p, does in decays.items() if does], "weight_decay": weight_decay},
@@ -59,7 +64,9 @@ def flatten(
     return flat, masters
 
 
-def flat_gradient(weights: Sequence[nn.Parameter], names: Mapping[nn.Parameter, str]) -> Tensor | None:
+def flat_gradient(
+    weights: Sequence[nn.Parameter], names: Mapping[nn.Parameter, str]
+) -> Tensor | None:
     """Return the gradients of one group's parameters as one tensor; None where there is none.
 
     Raises:
@@ -117,10 +124,19 @@ def join_state(state: State, members: Sequence[Sequence[Tensor]]) -> State:
             )
         if kept:
             joined["state"][index] = {}
-            for name in kept[0]:  # what all parameters share, such as the number of steps, stands there once
+            for name in kept[
+                0
+            ]:  # what all parameters share, such as the number of steps, stands there once
                 values = [s[name] for s in kept]
-                shaped = all(isinstance(v, Tensor) and v.shape == w.shape for v, w in zip(values, weights, strict=True))
-                whole = torch.cat([v.reshape(-1) for v in values]) if shaped and name != "step" else values[0]
+                shaped = all(
+                    isinstance(v, Tensor) and v.shape == w.shape
+                    for v, w in zip(values, weights, strict=True)
+                )
+                whole = (
+                    torch.cat([v.reshape(-1) for v in values])
+                    if shaped and name != "step"
+                    else values[0]
+                )
                 joined["state"][index][name] = whole
         index += bool(weights)
     return joined

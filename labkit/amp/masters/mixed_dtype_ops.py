@@ -31,12 +31,28 @@ from labkit.amp.casting.autocast import FLAGGED_DEVICE
 from labkit.amp.casting.lists import FEW_HALF_KERNELS, LISTS, NO_HALF_KERNEL, Rule, rule_for
 from labkit.amp.loss_scaling.unscale import largest_magnitude, read, stored
 from labkit.gemm.half_storage import HALVES, NORMS
-from labkit.modes import ATTRIBUTE, LabMode, are_plain, break_graph, calls_any, is_composite, mapped, tensors_in
+from labkit.modes import (
+    ATTRIBUTE,
+    LabMode,
+    are_plain,
+    break_graph,
+    calls_any,
+    is_composite,
+    mapped,
+    tensors_in,
+)
 
 # Like the operations on the promote list, these raise an error for two dtypes, but autocast does not list them.
-REFUSE_TOO = frozenset("lerp index_add index_copy scatter scatter_reduce masked_scatter complex".split())
-WRITES = frozenset("__setitem__ index_put_ scatter_add_ addcmul_ addcdiv_".split()) | {f"{n}_" for n in REFUSE_TOO}
-MASKS = {"scaled_dot_product_attention": (3, "attn_mask"), "baddbmm": (0, "input")}  # which operand is one
+REFUSE_TOO = frozenset(
+    "lerp index_add index_copy scatter scatter_reduce masked_scatter complex".split()
+)
+WRITES = frozenset("__setitem__ index_put_ scatter_add_ addcmul_ addcdiv_".split()) | {
+    f"{n}_" for n in REFUSE_TOO
+}
+MASKS = {
+    "scaled_dot_product_attention": (3, "attn_mask"),
+    "baddbmm": (0, "input"),
+}  # which operand is one
 # CUDA's kernels read weights of the input's dtype only: those of half input beside FP32 weights run in FP32 there.
 NORMS_OF_ONE_DTYPE = frozenset(("layer_norm", "group_norm"))
 MOST_PENDING = 256
@@ -136,7 +152,9 @@ class mixed_dtype_ops(LabMode):
 
     def __enter__(self) -> Any:
         self._flag = torch.is_autocast_enabled(FLAGGED_DEVICE)
-        torch.set_autocast_enabled(FLAGGED_DEVICE, True)  # so that nn.LSTM and its kin let FP32 input pass to us
+        torch.set_autocast_enabled(
+            FLAGGED_DEVICE, True
+        )  # so that nn.LSTM and its kin let FP32 input pass to us
         return super().__enter__()
 
     def __exit__(self, *exception: Any) -> None:
@@ -144,7 +162,11 @@ class mixed_dtype_ops(LabMode):
         torch.set_autocast_enabled(FLAGGED_DEVICE, self._flag)
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Any = None,
     ) -> Any:
         kwargs = kwargs or {}
         if type(func) is ATTRIBUTE:
@@ -154,11 +176,19 @@ class mixed_dtype_ops(LabMode):
         rule = rule_for(name).rule
         if name in NORMS_OF_ONE_DTYPE:
             input = _operand(args, kwargs, 0, "input")
-            off_cpu = isinstance(input, Tensor) and input.dtype in HALVES and input.device.type != "cpu"
-            if off_cpu and any(t.dtype is torch.float32 for t in tensors_in((*args, *kwargs.values()))):
-                return self.call_below(func, types, *mapped((args, kwargs), _widened)).to(input.dtype)
+            off_cpu = (
+                isinstance(input, Tensor) and input.dtype in HALVES and input.device.type != "cpu"
+            )
+            if off_cpu and any(
+                t.dtype is torch.float32 for t in tensors_in((*args, *kwargs.values()))
+            ):
+                return self.call_below(func, types, *mapped((args, kwargs), _widened)).to(
+                    input.dtype
+                )
         if rule in _MUST_AGREE or name in _MUST_AGREE_TOO:
-            with torch._C.DisableTorchFunction() if are_plain(types) else nullcontext():  # no mode looks at the casts
+            with (
+                torch._C.DisableTorchFunction() if are_plain(types) else nullcontext()
+            ):  # no mode looks at the casts
                 args, kwargs = self._agreeing(name, rule, args, kwargs)
         elif is_composite(func) and calls_any(func, _looked_for(LISTS.names)):
             return self.inside(func, args, kwargs)
@@ -173,8 +203,12 @@ class mixed_dtype_ops(LabMode):
         half = next((dtype for dtype in found if dtype in HALVES), None)
         if half is None or torch.float32 not in found:
             return args, kwargs
-        if name in NORMS:  # a CPU's kernels, and batch norm's everywhere, take FP32 weights beside a half input
-            return ((_cast(args[0], half), *args[1:]) if args and found[0] is torch.float32 else args), kwargs
+        if (
+            name in NORMS
+        ):  # a CPU's kernels, and batch norm's everywhere, take FP32 weights beside a half input
+            return (
+                (_cast(args[0], half), *args[1:]) if args and found[0] is torch.float32 else args
+            ), kwargs
         to = args[0].dtype if name in WRITES else half if rule is Rule.ALLOW else torch.float32
         mask = _operand(args, kwargs, *MASKS[name]) if name in MASKS else None
         if isinstance(mask, Tensor) and self.ranges.reaches((name, mask.dim()), mask, half):
@@ -185,7 +219,11 @@ class mixed_dtype_ops(LabMode):
                 wide = torch.float32
                 args, kwargs = mapped(
                     (args, kwargs),
-                    lambda t: torch.where(t.isinf(), t, t.clamp(ends.min, ends.max)) if t.dtype is wide else t,
+                    lambda t: (
+                        torch.where(t.isinf(), t, t.clamp(ends.min, ends.max))
+                        if t.dtype is wide
+                        else t
+                    ),
                 )
         return mapped((args, kwargs), partial(_cast, dtype=to))  # type: ignore[no-any-return]
 
@@ -212,7 +250,12 @@ def reaches_beyond(mask: Any, dtype: torch.dtype) -> bool:
     >>> reaches_beyond(torch.tensor([0.0, torch.finfo(torch.float32).min]), torch.float16)
     True
     """
-    if not isinstance(mask, Tensor) or mask.dtype is not torch.float32 or mask.is_meta or not stored(mask).numel():
+    if (
+        not isinstance(mask, Tensor)
+        or mask.dtype is not torch.float32
+        or mask.is_meta
+        or not stored(mask).numel()
+    ):
         return False
     size = float(largest_magnitude(stored(mask.detach())))
     if not math.isfinite(size):
@@ -228,7 +271,9 @@ def infinite_from(dtype: torch.dtype) -> float:
     65520.0
     """
     largest = torch.finfo(dtype).max
-    return largest + math.ldexp(torch.finfo(dtype).eps, math.frexp(largest)[1] - 2)  # half an ulp: a tie goes to even
+    return largest + math.ldexp(
+        torch.finfo(dtype).eps, math.frexp(largest)[1] - 2
+    )  # half an ulp: a tie goes to even
 
 
 @torch.no_grad()

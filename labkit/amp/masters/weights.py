@@ -25,10 +25,15 @@ from labkit.amp.masters.edits import checksum, differences
 from labkit.amp.masters.groups import cut, flat_gradient, flatten, join_state, split_state
 from labkit.amp.masters.without_master import WeightRounding, restore, store_all_rounded
 
-NOT_ELEMENTWISE = (torch.optim.Adafactor, torch.optim.Muon)  # their steps depend on the shapes of tensors
+NOT_ELEMENTWISE = (
+    torch.optim.Adafactor,
+    torch.optim.Muon,
+)  # their steps depend on the shapes of tensors
 
 
-def require_fitting(optimizer: torch.optim.Optimizer, flat: bool, masters: Sequence[Tensor] = ()) -> None:
+def require_fitting(
+    optimizer: torch.optim.Optimizer, flat: bool, masters: Sequence[Tensor] = ()
+) -> None:
     """Raise an error if an optimizer needs a closure, steps other tensors than the masters, or no flat ones."""
     name = type(optimizer).__name__
     closure = inspect.signature(optimizer.step).parameters.get("closure")
@@ -37,14 +42,19 @@ def require_fitting(optimizer: torch.optim.Optimizer, flat: bool, masters: Seque
             f"{name} evaluates the loss several times inside its step, where a scaled loss cannot be unscaled or "
             "skipped. Use an optimizer that steps once (SGD, Adam ...), or train in FP32 with a plain torch loop."
         )
-    stepped, own = {id(p) for group in optimizer.param_groups for p in group["params"]}, {id(p) for p in masters}
+    stepped, own = (
+        {id(p) for group in optimizer.param_groups for p in group["params"]},
+        {id(p) for p in masters},
+    )
     if own - stepped and stepped - own:
         raise ValueError(
             f"expected {name} to step the {len(own)} masters, got {len(stepped - own)} other tensors, "
             f"perhaps the model's. Construct it with the function's argument: lambda weights: {name}(weights, lr=0.1)."
         )
     if flat and isinstance(optimizer, NOT_ELEMENTWISE):
-        raise ValueError(f"{name} uses each parameter's shape, so flat masters change its result. Use flat=False.")
+        raise ValueError(
+            f"{name} uses each parameter's shape, so flat masters change its result. Use flat=False."
+        )
 
 
 Group = Mapping[str, Any]  # "params" and the optimizer's options for them, as torch.optim takes it
@@ -110,13 +120,17 @@ class Weights:
             )
         self.model_weights: list[nn.Parameter] = []  # in the order of the groups
         self.master_weights: list[Tensor] = []  # one for each of them; with flat=True, views
-        self.optimizer_weights: list[nn.Parameter] = []  # what the optimizer steps: master weights, or flat tensors
+        self.optimizer_weights: list[
+            nn.Parameter
+        ] = []  # what the optimizer steps: master weights, or flat tensors
         self._members: list[list[nn.Parameter]] = []  # the model weights of each group
         self._dtypes: list[torch.dtype] = []  # of the model weights
         if groups is None:
             self.optimizer = make_optimizer(self._add({"params": list(self.names)})["params"])
         else:
-            self.optimizer = make_optimizer([self._add(g) for g in (groups(model) if callable(groups) else groups)])
+            self.optimizer = make_optimizer(
+                [self._add(g) for g in (groups(model) if callable(groups) else groups)]
+            )
         self._pair_up()
         grouped = set(self.model_weights)
         left = [name for p, name in self.names.items() if p.requires_grad and p not in grouped]
@@ -157,7 +171,10 @@ class Weights:
             whole, masters = flatten(weights, self.dtype, views=self.views)
             stepped = [whole]
         else:
-            stepped = [p if p.dtype == self.dtype else nn.Parameter(p.detach().to(self.dtype)) for p in weights]
+            stepped = [
+                p if p.dtype == self.dtype else nn.Parameter(p.detach().to(self.dtype))
+                for p in weights
+            ]
             masters = list(stepped)
         self.model_weights += weights
         self.master_weights += masters
@@ -196,7 +213,11 @@ class Weights:
         """
         self.adopt_edits(edited)
         for weight, gradient in zip(self.optimizer_weights, gradients, strict=True):
-            weight.grad = gradient if gradient is None or gradient.dtype is weight.dtype else gradient.to(weight.dtype)
+            weight.grad = (
+                gradient
+                if gradient is None or gradient.dtype is weight.dtype
+                else gradient.to(weight.dtype)
+            )
         self.optimizer.step()
         self.copy_back()
 
@@ -206,7 +227,10 @@ class Weights:
         every = zip(self.model_weights, self.master_weights, self._dtypes, strict=True)
         pairs: list[tuple[Tensor, Tensor]] = []
         pairs += [(w, m) for w, m, dtype in every if w is not m and not self._is_view(dtype)]
-        self._copied, self._masters = [weight for weight, _ in pairs], [master for _, master in pairs]
+        self._copied, self._masters = (
+            [weight for weight, _ in pairs],
+            [master for _, master in pairs],
+        )
         stepped = set(self.model_weights)
         self._frozen = {p: name for p, name in self.names.items() if p not in stepped}
 
@@ -233,7 +257,9 @@ class Weights:
         """
         self.restore_dtypes()
         for weight, master in zip(self._copied, self._masters, strict=True):
-            master.copy_(torch.where(master.to(weight.dtype) == weight, master, weight.to(master.dtype)))
+            master.copy_(
+                torch.where(master.to(weight.dtype) == weight, master, weight.to(master.dtype))
+            )
         self._note()
 
     def adopt_edits(self, edited: bool | None = None) -> None:
@@ -278,7 +304,9 @@ class Weights:
         Raises:
             ValueError: they have another shape.
         """
-        for weight, master, dtype in zip(self.model_weights, self.master_weights, self._dtypes, strict=True):
+        for weight, master, dtype in zip(
+            self.model_weights, self.master_weights, self._dtypes, strict=True
+        ):
             if weight is master and weight.dtype is dtype:
                 continue
             if weight.shape != master.shape:
@@ -314,9 +342,17 @@ class Weights:
         """Become a copy, by copy.deepcopy or pickle, which copy a flat master and the views into it apart."""
         self.__dict__.update(state)
         if self.flat:
-            wholes = zip(self.optimizer_weights, [weights for weights in self._members if weights], strict=True)
-            self.master_weights = [view for whole, weights in wholes for view in cut(whole.detach(), weights)]
-            for weight, master, dtype in zip(self.model_weights, self.master_weights, self._dtypes, strict=True):
+            wholes = zip(
+                self.optimizer_weights,
+                [weights for weights in self._members if weights],
+                strict=True,
+            )
+            self.master_weights = [
+                view for whole, weights in wholes for view in cut(whole.detach(), weights)
+            ]
+            for weight, master, dtype in zip(
+                self.model_weights, self.master_weights, self._dtypes, strict=True
+            ):
                 if self._is_view(dtype):
                     weight.data = master
         self._pair_up()
@@ -329,7 +365,10 @@ class Weights:
     def named_masters(self) -> dict[str, Tensor]:
         """Return parameter name -> master weight, of the parameter's shape; a view where the master is flat."""
         self.adopt_edits()
-        return {name: master.detach() for name, master in zip(self.stepped_names, self.master_weights, strict=True)}
+        return {
+            name: master.detach()
+            for name, master in zip(self.stepped_names, self.master_weights, strict=True)
+        }
 
     def by_name(self, gradients: Sequence[Tensor | None]) -> dict[str, Tensor]:
         """Return parameter name -> gradient, from one gradient for each of `optimizer_weights`."""
@@ -337,7 +376,12 @@ class Weights:
             both = zip(self.model_weights, gradients, strict=True)
             return {self.names[p]: gradient for p, gradient in both if gradient is not None}
         groups = zip([weights for weights in self._members if weights], gradients, strict=True)
-        parts = [(p, part) for ps, g in groups if g is not None for p, part in zip(ps, cut(g, ps), strict=True)]
+        parts = [
+            (p, part)
+            for ps, g in groups
+            if g is not None
+            for p, part in zip(ps, cut(g, ps), strict=True)
+        ]
         return {self.names[p]: part for p, part in parts}
 
     def state_dict(self) -> dict[str, Any]:
@@ -358,16 +402,22 @@ class Weights:
                 has changed.
         """
         own = dict(zip(self.stepped_names, self.master_weights, strict=True))
-        shapes, stored = ({name: m.shape for name, m in masters.items()} for masters in (own, state["master"]))
+        shapes, stored = (
+            {name: m.shape for name, m in masters.items()} for masters in (own, state["master"])
+        )
         if shapes != stored:
             unlike = [name for name in {**shapes, **stored} if shapes.get(name) != stored.get(name)]
-            raise ValueError(f"these master weights are of another network: {unlike[0]!r} differs in name or shape")
+            raise ValueError(
+                f"these master weights are of another network: {unlike[0]!r} differs in name or shape"
+            )
         before = {"state": self.optimizer.state, "param_groups": self.optimizer.param_groups}
         random = self._generator.get_state()
         try:
             restore(self._generator, state["generator"])
             optimizer = state["optimizer"]
-            self.optimizer.load_state_dict(join_state(optimizer, self._members) if self.flat else optimizer)
+            self.optimizer.load_state_dict(
+                join_state(optimizer, self._members) if self.flat else optimizer
+            )
         except Exception:
             self.optimizer.__setstate__(before)
             self._generator.set_state(random)

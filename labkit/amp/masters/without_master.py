@@ -27,7 +27,9 @@ from torch import Tensor
 
 from labkit.interop import format_of, random_bits_like, round_with_bits
 
-TOGETHER = 2**22  # numbers that are rounded at once: a small network's all, with bounded copies of a large one's
+TOGETHER = (
+    2**22
+)  # numbers that are rounded at once: a small network's all, with bounded copies of a large one's
 
 
 class WeightRounding(Enum):
@@ -66,7 +68,9 @@ def store_rounded(
     if rounding is WeightRounding.KAHAN:
         rest = (wide - kept).to(weight.dtype)
         rest = rest.nan_to_num(0.0, 0.0, 0.0)  # of a weight that is inf, nothing was cut off
-        too_far = (kept + rest).to(weight.dtype) != weight  # rounded up to half an ulp: take one code less
+        too_far = (kept + rest).to(
+            weight.dtype
+        ) != weight  # rounded up to half an ulp: take one code less
         rest = (rest.view(torch.int16) - too_far.to(torch.int16)).view(weight.dtype)
         kept = kept + rest
     wide.copy_(kept)
@@ -94,7 +98,9 @@ def store_all_rounded(
         store_rounded(flat, rounded, WeightRounding.NEAREST if exact else rounding, generator)
         sizes = [master.numel() for master in masters]
         for whole, tensors in ((rounded, stored), (flat, masters)):
-            parts = [piece.view(t.shape) for piece, t in zip(whole.split(sizes), tensors, strict=True)]
+            parts = [
+                piece.view(t.shape) for piece, t in zip(whole.split(sizes), tensors, strict=True)
+            ]
             torch._foreach_copy_(tensors, parts)
 
 
@@ -102,7 +108,10 @@ def _pieces(wide: Sequence[Tensor], weights: Sequence[Tensor]) -> Iterator[slice
     """Yield runs of neighbours that may be rounded as one tensor: of the same devices and dtypes, not too many."""
     first, count = 0, 0
     for index, (master, weight) in enumerate(zip(wide, weights, strict=True)):
-        kinds = {(t.device, m.dtype, t.dtype) for m, t in ((wide[first], weights[first]), (master, weight))}
+        kinds = {
+            (t.device, m.dtype, t.dtype)
+            for m, t in ((wide[first], weights[first]), (master, weight))
+        }
         if index > first and (len(kinds) > 1 or count + master.numel() > TOGETHER):
             yield slice(first, index)
             first, count = index, 0
@@ -120,7 +129,10 @@ def stochastic_bf16(values: Tensor, random_bits: Tensor) -> Tensor:
     return torch.where(values.isnan(), values, carried)
 
 
-SIZES = {len(torch.Generator().get_state()): "a CPU", 16: "a GPU"}  # bytes of a state -> whose it is
+SIZES = {
+    len(torch.Generator().get_state()): "a CPU",
+    16: "a GPU",
+}  # bytes of a state -> whose it is
 
 
 def restore(generator: torch.Generator, state: Tensor) -> None:

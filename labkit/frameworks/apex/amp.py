@@ -32,7 +32,12 @@ from torch import Tensor, nn
 from labkit.amp import Rule, ScalerState, autocast, float_function, half_function, promote_function
 from labkit.frameworks.apex.casts import LOG, AmpHandle, AmpState
 from labkit.frameworks.apex.models import Properties, convert, listed_models, properties_of
-from labkit.frameworks.apex.optimizers import LossScaler, Prepared, listed_optimizers, unscaled_after
+from labkit.frameworks.apex.optimizers import (
+    LossScaler,
+    Prepared,
+    listed_optimizers,
+    unscaled_after,
+)
 
 __all__ = [
     "disable_casts", "float_function", "half_function", "init", "initialize", "load_state_dict",
@@ -89,21 +94,36 @@ def initialize(
     LOG.setLevel(logging.WARNING if verbosity else logging.ERROR)
     if not enabled:
         return models if optimizers is None else (models, optimizers)
-    overrides = (cast_model_type, patch_torch_functions, keep_batchnorm_fp32, master_weights, loss_scale)
+    overrides = (
+        cast_model_type,
+        patch_torch_functions,
+        keep_batchnorm_fp32,
+        master_weights,
+        loss_scale,
+    )
     properties = properties_of(opt_level, *overrides)
-    listed = listed_models(models, _amp_state.allow_incoming_model_not_fp32), listed_optimizers(optimizers)
+    listed = (
+        listed_models(models, _amp_state.allow_incoming_model_not_fp32),
+        listed_optimizers(optimizers),
+    )
     if not isinstance(num_losses, int) or num_losses < 1:
         raise ValueError(f"expected num_losses >= 1, got {num_losses!r}")
-    losses = [LossScaler(properties.loss_scale, min_loss_scale, max_loss_scale) for _ in range(num_losses)]
+    losses = [
+        LossScaler(properties.loss_scale, min_loss_scale, max_loss_scale) for _ in range(num_losses)
+    ]
     names: dict[Tensor, str] = {}
     for i, model in enumerate(listed[0]):
         convert(model, properties, cast_model_outputs)
-        names |= {p: f"{i}.{name}" if len(listed[0]) > 1 else name for name, p in model.named_parameters()}
+        names |= {
+            p: f"{i}.{name}" if len(listed[0]) > 1 else name for name, p in model.named_parameters()
+        }
     for optimizer in listed[1]:
         Prepared(optimizer, names, masters=bool(properties.master_weights))
     _amp_state.opt_properties, _amp_state.loss_scalers = properties, losses
     if properties.patch_torch_functions:
-        device = next((p.device for model in listed[0] for p in model.parameters()), torch.device("cpu"))
+        device = next(
+            (p.device for model in listed[0] for p in model.parameters()), torch.device("cpu")
+        )
         _open(device, verbose=verbosity == 2)
     return models if optimizers is None else (models, optimizers)
 
@@ -149,11 +169,16 @@ def scale_loss(
     if not properties.master_weights and not scaler.dynamic and scale == 1.0:
         yield loss.float()
     else:
-        prepared = [_prepared(o) for o in (optimizers if isinstance(optimizers, list | tuple) else [optimizers])]
+        prepared = [
+            _prepared(o)
+            for o in (optimizers if isinstance(optimizers, list | tuple) else [optimizers])
+        ]
         with unscaled_after(prepared, scale, delay_unscale) as found:
             yield loss.float() * scale
         if not (delay_unscale or delay_overflow_check) and scaler.must_skip(any(found)):
-            LOG.warning("Gradient overflow.  Skipping step, reducing loss scale to %s", scaler.loss_scale())
+            LOG.warning(
+                "Gradient overflow.  Skipping step, reducing loss scale to %s", scaler.loss_scale()
+            )
             for optimizer in prepared:
                 optimizer.skips = True
     if _amp_state.handle is not None:
@@ -163,8 +188,14 @@ def scale_loss(
 def _scaler(loss_id: int) -> LossScaler:
     known = len(_amp_state.loss_scalers)
     if loss_id not in range(known):
-        more = f"Give initialize num_losses={loss_id + 1}." if loss_id in range(10**6) else f"Take 0 to {known - 1}."
-        raise IndexError(f"loss_id={loss_id!r}: amp has {known} loss scale(s), counted from 0. {more}")
+        more = (
+            f"Give initialize num_losses={loss_id + 1}."
+            if loss_id in range(10**6)
+            else f"Take 0 to {known - 1}."
+        )
+        raise IndexError(
+            f"loss_id={loss_id!r}: amp has {known} loss scale(s), counted from 0. {more}"
+        )
     return _amp_state.loss_scalers[loss_id]
 
 
@@ -191,7 +222,10 @@ def state_dict(destination: dict[str, Any] | None = None) -> dict[str, Any]:
     """
     destination = {} if destination is None else destination
     for i, scaler in enumerate(_amp_state.loss_scalers):
-        destination[f"loss_scaler{i}"] = {"loss_scale": scaler.loss_scale(), "unskipped": scaler.state.growth_tracker}
+        destination[f"loss_scaler{i}"] = {
+            "loss_scale": scaler.loss_scale(),
+            "unskipped": scaler.state.growth_tracker,
+        }
     return destination
 
 
@@ -205,12 +239,18 @@ def load_state_dict(state_dict: dict[str, Any]) -> None:
         UserWarning: its number of losses differs; the common ones are loaded.
     """
     if _amp_state.opt_properties is None:
-        raise RuntimeError("amp.load_state_dict comes after amp.initialize, which makes the scales that it sets.")
+        raise RuntimeError(
+            "amp.load_state_dict comes after amp.initialize, which makes the scales that it sets."
+        )
     if not _amp_state.opt_properties.enabled:
         return
     scalers = _amp_state.loss_scalers
     if not isinstance(state_dict, Mapping) or any("loss_scaler" not in key for key in state_dict):
-        keys = ", ".join(map(repr, state_dict)) if isinstance(state_dict, Mapping) else repr(state_dict)
+        keys = (
+            ", ".join(map(repr, state_dict))
+            if isinstance(state_dict, Mapping)
+            else repr(state_dict)
+        )
         raise RuntimeError(
             f"Error(s) in loading state_dict. Unexpected key(s) in state_dict: {keys}. "
             "This is no amp.state_dict(): that of the model or the optimizer is loaded by those."
@@ -222,10 +262,15 @@ def load_state_dict(state_dict: dict[str, Any]) -> None:
             stacklevel=2,
         )
     try:
-        states = [ScalerState(float(each["loss_scale"]), int(each["unskipped"])) for each in state_dict.values()]
+        states = [
+            ScalerState(float(each["loss_scale"]), int(each["unskipped"]))
+            for each in state_dict.values()
+        ]
     except (KeyError, TypeError, ValueError) as error:
         wrong = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-        raise RuntimeError(f"Error(s) in loading state_dict: {wrong}. Nothing was loaded.") from None
+        raise RuntimeError(
+            f"Error(s) in loading state_dict: {wrong}. Nothing was loaded."
+        ) from None
     for scaler, state in zip(scalers, states, strict=False):
         scaler.state = state
 
@@ -259,7 +304,9 @@ def _register(module: Any, name: str, rule: Rule) -> None:
     if not hasattr(module, name):
         raise ValueError(f"No function named {name} in module {module}.")
     if _amp_state.handle is not None and _amp_state.handle.is_active():
-        raise RuntimeError(f"{name} comes too late, functions are cast already: register it before amp.initialize.")
+        raise RuntimeError(
+            f"{name} comes too late, functions are cast already: register it before amp.initialize."
+        )
     _amp_state.registrations.append((module, name, rule))
 
 
@@ -278,7 +325,12 @@ def init(
     """
     _deactivate()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    options = {"enabled": enabled, "verbose": verbose, "cache": enable_caching, "allow_banned": allow_banned}
+    options = {
+        "enabled": enabled,
+        "verbose": verbose,
+        "cache": enable_caching,
+        "allow_banned": allow_banned,
+    }
     return _open(device, **options)
 
 

@@ -37,7 +37,9 @@ Registration = tuple[Any, str, Rule]  # module, name of a function in it, and th
 class _ApexCasts(autocast):
     """Autocast with apex's answers to banned functions and to in-place operations."""
 
-    def __init__(self, *, allow_banned: bool, cache: bool, listen: Callable[[CastEvent], None] | None) -> None:
+    def __init__(
+        self, *, allow_banned: bool, cache: bool, listen: Callable[[CastEvent], None] | None
+    ) -> None:
         super().__init__(FP16, cache=cache, listen=listen)
         self.allow_banned = allow_banned
 
@@ -46,14 +48,27 @@ class _ApexCasts(autocast):
         return Entry(Rule.DENY, entry.why) if entry.rule is Rule.BANNED else entry
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Any = None,
     ) -> Any:
         if current() is self:
             name = getattr(func, "__name__", "")
             banned = self.rule_of(name) is Rule.BANNED and not self.allow_banned
-            if banned and any(getattr(t, "dtype", None) is torch.float16 for t in tree_leaves((args, kwargs))):
-                raise NotImplementedError(f"{name} is not safe in FP16 and apex bans it: {rule_for(name).why}.")
-            if name.endswith("_") and not name.endswith("__") and args and isinstance(args[0], Tensor):
+            if banned and any(
+                getattr(t, "dtype", None) is torch.float16 for t in tree_leaves((args, kwargs))
+            ):
+                raise NotImplementedError(
+                    f"{name} is not safe in FP16 and apex bans it: {rule_for(name).why}."
+                )
+            if (
+                name.endswith("_")
+                and not name.endswith("__")
+                and args
+                and isinstance(args[0], Tensor)
+            ):
                 args = self._as_self(name, args)
         return super().__torch_function__(func, types, args, kwargs)
 
@@ -75,7 +90,12 @@ class _ApexCasts(autocast):
             )
         if rule not in (Rule.ALLOW, Rule.PROMOTE) or own not in CASTABLE:
             return args
-        return (args[0], *mapped(args[1:], lambda tensor: tensor.to(own) if tensor.dtype in CASTABLE else tensor))
+        return (
+            args[0],
+            *mapped(
+                args[1:], lambda tensor: tensor.to(own) if tensor.dtype in CASTABLE else tensor
+            ),
+        )
 
 
 class AmpHandle:
@@ -96,7 +116,9 @@ class AmpHandle:
         verbose: bool = False,
     ) -> None:
         self._opened = ExitStack()
-        self._region = _ApexCasts(allow_banned=allow_banned, cache=cache, listen=_tell if verbose else None)
+        self._region = _ApexCasts(
+            allow_banned=allow_banned, cache=cache, listen=_tell if verbose else None
+        )
         self._active = enabled
         if not enabled:
             return
@@ -106,7 +128,11 @@ class AmpHandle:
                 "which ends sooner. Call amp.initialize outside of it; under O1 no autocast is needed."
             )
         with ExitStack() as opened:
-            for module, name, rule in registrations:  # torch's functions by their name, any other where it stands
+            for (
+                module,
+                name,
+                rule,
+            ) in registrations:  # torch's functions by their name, any other where it stands
                 function = getattr(module, name)
                 registered = opened.enter_context(register(function, rule))
                 if not registered.of_torch:
@@ -141,7 +167,9 @@ class AmpHandle:
 
 def _tell(event: CastEvent) -> None:
     if event.to is not None and event.elements:
-        LOG.warning("%s: %s to %s", event.op, [str(dtype) for dtype in event.input_dtypes], event.to)
+        LOG.warning(
+            "%s: %s to %s", event.op, [str(dtype) for dtype in event.input_dtypes], event.to
+        )
 
 
 class AmpState(threading.local):

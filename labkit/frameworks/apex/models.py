@@ -80,15 +80,26 @@ def _read(name: str, value: Any) -> Any:
     """Return an override as a value; a script's command line passes text."""
     if name == "keep_batchnorm_fp32":
         if value not in (True, False, "True", "False"):
-            raise ValueError(f"expected keep_batchnorm_fp32 as a bool, 'True', 'False' or None, got {value!r}")
+            raise ValueError(
+                f"expected keep_batchnorm_fp32 as a bool, 'True', 'False' or None, got {value!r}"
+            )
         return value in (True, "True")
-    if name == "cast_model_type" and value not in (torch.float16, torch.bfloat16, torch.float32, False):
-        raise ValueError(f"expected cast_model_type torch.float16, bfloat16, float32, or False, got {value!r}")
+    if name == "cast_model_type" and value not in (
+        torch.float16,
+        torch.bfloat16,
+        torch.float32,
+        False,
+    ):
+        raise ValueError(
+            f"expected cast_model_type torch.float16, bfloat16, float32, or False, got {value!r}"
+        )
     if name == "loss_scale" and value != "dynamic":
         try:
             return float(value)
         except (TypeError, ValueError):
-            raise ValueError(f"expected loss_scale as a number, such as 128.0, or 'dynamic', got {value!r}") from None
+            raise ValueError(
+                f"expected loss_scale as a number, such as 128.0, or 'dynamic', got {value!r}"
+            ) from None
     return value
 
 
@@ -107,10 +118,14 @@ def _contradiction(opt_level: str, name: str, value: Any) -> str:
     return ""
 
 
-def convert(model: nn.Module, properties: Properties, cast_model_outputs: torch.dtype | None) -> None:
+def convert(
+    model: nn.Module, properties: Properties, cast_model_outputs: torch.dtype | None
+) -> None:
     """Cast a model as its opt level says, and wrap its forward: tensors in and out are cast with it."""
     if not isinstance(cast_model_outputs, torch.dtype | None):
-        raise TypeError(f"expected cast_model_outputs as a dtype, such as torch.float16, got {cast_model_outputs!r}")
+        raise TypeError(
+            f"expected cast_model_outputs as a dtype, such as torch.float16, got {cast_model_outputs!r}"
+        )
     dtype = properties.cast_model_type
     if not isinstance(dtype, torch.dtype):
         if cast_model_outputs is not None:
@@ -126,7 +141,9 @@ def convert(model: nn.Module, properties: Properties, cast_model_outputs: torch.
 class _Forward:  # a class, so that it is copied and pickled with the model
     """A model's forward between two casts, that of its inputs (None: they stay) and that of its outputs."""
 
-    def __init__(self, model: nn.Module, dtype: torch.dtype | None, keep_norms: bool, outputs: torch.dtype) -> None:
+    def __init__(
+        self, model: nn.Module, dtype: torch.dtype | None, keep_norms: bool, outputs: torch.dtype
+    ) -> None:
         self.model, self.dtype, self.keep_norms, self.outputs = model, dtype, keep_norms, outputs
         self.patched = model.__dict__.get("forward")  # somebody else patched it, on this very model
 
@@ -155,7 +172,9 @@ def _cast(values: Any, dtype: torch.dtype) -> Any:
         if isinstance(value, Tensor):
             masks = dtype is not torch.float32 and reaches_beyond(value, dtype)
             return value.to(dtype) if value.is_floating_point() and not masks else value
-        return value.to(dtype) if hasattr(value, "to") and not isinstance(value, nn.Module) else value
+        return (
+            value.to(dtype) if hasattr(value, "to") and not isinstance(value, nn.Module) else value
+        )
 
     return tree_map(cast, values)
 
@@ -164,7 +183,9 @@ def listed_models(models: Any, half_allowed: bool) -> list[nn.Module]:
     """Return models as a list; raise an error for one in FP16, or wrapped for several devices."""
     listed = models if isinstance(models, list) else [models]
     if not listed or not all(isinstance(model, nn.Module) for model in listed):
-        raise TypeError(f"models must be either a single model or a list of models; got {models!r}.")
+        raise TypeError(
+            f"models must be either a single model or a list of models; got {models!r}."
+        )
     for model in listed:
         if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
             raise RuntimeError(
@@ -172,7 +193,10 @@ def listed_models(models: Any, half_allowed: bool) -> list[nn.Module]:
                 "the model(s) AFTER the model(s) have been returned from amp.initialize."
             )
         tensors = [("param", *named) for named in model.named_parameters()]
-        for kind, name, tensor in (*tensors, *(("buffer", *named) for named in model.named_buffers())):
+        for kind, name, tensor in (
+            *tensors,
+            *(("buffer", *named) for named in model.named_buffers()),
+        ):
             if tensor.dtype is torch.float16 and not half_allowed:
                 raise RuntimeError(
                     f"Found {kind} {name} with type {tensor.dtype}, expected torch.float32. When using amp.initialize, "

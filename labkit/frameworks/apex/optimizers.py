@@ -41,7 +41,10 @@ class LossScaler(LossScale):
     """
 
     def __init__(
-        self, loss_scale: float | str, min_loss_scale: float | None = None, max_loss_scale: float = 2.0**24
+        self,
+        loss_scale: float | str,
+        min_loss_scale: float | None = None,
+        max_loss_scale: float = 2.0**24,
     ) -> None:
         try:
             if loss_scale != "dynamic":
@@ -51,7 +54,9 @@ class LossScaler(LossScale):
                 start = min(apex.init_scale, max_loss_scale)
                 rule = replace(apex, init_scale=start, floor=least, cap=max_loss_scale)
         except ValueError as error:
-            raise ValueError(f"{loss_scale=}, {min_loss_scale=}, {max_loss_scale=}: {error}") from None
+            raise ValueError(
+                f"{loss_scale=}, {min_loss_scale=}, {max_loss_scale=}: {error}"
+            ) from None
         super().__init__(rule)
 
     dynamic = property(lambda self: self.rule.dynamic, doc="Whether the scale is dynamic.")
@@ -94,7 +99,10 @@ class Prepared(Steps):
         def step(_: Any, *args: Any, **kwargs: Any) -> Any:
             return self.step(*args, **kwargs)
 
-        optimizer._amp_stash, optimizer.step = self, MethodType(step, optimizer)  # bound, as torch's schedulers expect
+        optimizer._amp_stash, optimizer.step = (
+            self,
+            MethodType(step, optimizer),
+        )  # bound, as torch's schedulers expect
         optimizer.zero_grad = self.zero_grad
         if self._add_param_group is not None:
             optimizer.add_param_group = self.add_param_group
@@ -143,7 +151,9 @@ class Prepared(Steps):
         return result
 
     def _take(self, *args: Any, **kwargs: Any) -> Any:
-        args, kwargs = tree_map_only(callable, as_now, (args, kwargs))  # a closure's forward is cast as any other
+        args, kwargs = tree_map_only(
+            callable, as_now, (args, kwargs)
+        )  # a closure's forward is cast as any other
         with autocast(enabled=False) if current() is not None else nullcontext():
             self.adopt_edits()
             result = self._step(*args, **kwargs)
@@ -153,7 +163,11 @@ class Prepared(Steps):
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """Clear gradients in the model, too, which the optimizer does not reach if it steps masters."""
         self._zero_grad(*args, **kwargs)
-        self._waiting = None if self._waiting is None or self.scaled_by is not None else [None] * len(self._waiting)
+        self._waiting = (
+            None
+            if self._waiting is None or self.scaled_by is not None
+            else [None] * len(self._waiting)
+        )
         self.scaled_by = None
         self.forget(model=True)
 
@@ -185,10 +199,14 @@ def unscaled_after(prepared: list[Prepared], scale: float, delay: bool) -> Itera
 
 def listed_optimizers(optimizers: Any) -> list[Any]:
     """Return optimizers as a list; raise an error for other objects, and for those initialized before."""
-    listed = [] if optimizers is None else optimizers if isinstance(optimizers, list) else [optimizers]
+    listed = (
+        [] if optimizers is None else optimizers if isinstance(optimizers, list) else [optimizers]
+    )
     for optimizer in listed:
         if not (hasattr(optimizer, "param_groups") and hasattr(optimizer, "step")):
-            raise TypeError(f"optimizers must be either a single optimizer or a list of optimizers; got {optimizer!r}.")
+            raise TypeError(
+                f"optimizers must be either a single optimizer or a list of optimizers; got {optimizer!r}."
+            )
         if hasattr(optimizer, "_amp_stash"):
             raise RuntimeError(
                 "A given optimizer should only be passed through amp.initialize once. Make a new one, over "
@@ -199,5 +217,7 @@ def listed_optimizers(optimizers: Any) -> list[Any]:
 
 def __getattr__(name: str) -> Any:
     if name.startswith("Fused"):
-        raise AttributeError(f"{name} is a kernel of apex's for GPUs; torch.optim.SGD, Adam and others step the same.")
+        raise AttributeError(
+            f"{name} is a kernel of apex's for GPUs; torch.optim.SGD, Adam and others step the same."
+        )
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -32,7 +32,11 @@ from labkit.frameworks.fastai.callback.core import (
     CancelValidException,
     TrainEvalCallback,
 )
-from labkit.frameworks.fastai.callback.fp16 import MixedPrecision, ModelToHalf, NonNativeMixedPrecision
+from labkit.frameworks.fastai.callback.fp16 import (
+    MixedPrecision,
+    ModelToHalf,
+    NonNativeMixedPrecision,
+)
 from labkit.frameworks.watching import optimizer_source
 from labkit.instrument import register_source
 
@@ -49,7 +53,12 @@ def SGD(params: Any, lr: float, mom: float = 0.0) -> torch.optim.Optimizer:
 
 
 def Adam(
-    params: Any, lr: float, mom: float = 0.9, sqr_mom: float = 0.99, eps: float = 1e-5, wd: float = 0.01
+    params: Any,
+    lr: float,
+    mom: float = 0.9,
+    sqr_mom: float = 0.99,
+    eps: float = 1e-5,
+    wd: float = 0.01,
 ) -> torch.optim.Optimizer:
     """Return Adam with decoupled weight decay, fastai's default."""
     return torch.optim.AdamW(params, lr=lr, betas=(mom, sqr_mom), eps=eps, weight_decay=wd)
@@ -111,7 +120,13 @@ class Learner:
         lr: float = 0.001,
         cbs: Any = None,
     ) -> None:
-        self.dls, self.model, self.loss_func, self.opt_func, self.lr = dls, model, loss_func, opt_func, lr
+        self.dls, self.model, self.loss_func, self.opt_func, self.lr = (
+            dls,
+            model,
+            loss_func,
+            opt_func,
+            lr,
+        )
         self.opt: Any = None
         self.cbs: list[Callback] = []
         self.training, self.epoch, self.n_epoch, self.iter, self.n_iter = False, 0, 1, 0, 1
@@ -136,7 +151,9 @@ class Learner:
             raise TypeError(f"expected a Callback of fastai.basics or a subclass, got {cb!r}")
         name = callback.name
         if hasattr(Learner, name) or not isinstance(vars(self).get(name, callback), Callback):
-            raise ValueError(f"{type(callback).__name__} would hide learn.{name}, something else: rename the class")
+            raise ValueError(
+                f"{type(callback).__name__} would hide learn.{name}, something else: rename the class"
+            )
         callback.learn = self
         setattr(self, name, callback)
         self.cbs.append(callback)
@@ -144,7 +161,9 @@ class Learner:
 
     def remove_cb(self, cb: Any) -> Learner:
         """Remove a callback, or all of a class."""
-        for callback in [c for c in self.cbs if c is cb or (isinstance(cb, type) and isinstance(c, cb))]:
+        for callback in [
+            c for c in self.cbs if c is cb or (isinstance(cb, type) and isinstance(c, cb))
+        ]:
             self.cbs.remove(callback)
             vars(self).pop(callback.name, None)
         return self
@@ -175,16 +194,22 @@ class Learner:
             TypeError: opt_func is a class of torch's.
         """
         if self.opt_func in vars(torch.optim).values():
-            raise TypeError(f"opt_func={self.opt_func} is torch's: take SGD or Adam of fastai.basics")
+            raise TypeError(
+                f"opt_func={self.opt_func} is torch's: take SGD or Adam of fastai.basics"
+            )
         norms = [m for m in self.model.modules() if isinstance(m, NORM_LAYERS)]
         kept = {p for norm in norms for p in norm.parameters(recurse=False)}
-        kept |= {p for name, p in self.model.named_parameters() if name.rpartition(".")[2] == "bias"}
+        kept |= {
+            p for name, p in self.model.named_parameters() if name.rpartition(".")[2] == "bias"
+        }
         learn = [p for p in self.model.parameters() if p.requires_grad]
         groups: list[dict[str, Any]] = [{"params": [p for p in learn if p not in kept]}]
         groups.append({"params": [p for p in learn if p in kept], "weight_decay": 0.0})
         self.opt = self.opt_func([group for group in groups if group["params"]], lr=self.lr)
 
-    def fit(self, n_epoch: int, lr: float | None = None, cbs: Any = None, reset_opt: bool = False) -> None:
+    def fit(
+        self, n_epoch: int, lr: float | None = None, cbs: Any = None, reset_opt: bool = False
+    ) -> None:
         """Train for some epochs, with more callbacks if they are given, and validate after each."""
         before = list(self.cbs)
         try:

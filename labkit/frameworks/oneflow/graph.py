@@ -78,7 +78,9 @@ class GraphConfig:
             NotImplementedError: mode is True.
         """
         if mode:
-            raise NotImplementedError("ZeRO shards an optimizer's state over devices. A graph here has one: drop it.")
+            raise NotImplementedError(
+                "ZeRO shards an optimizer's state over devices. A graph here has one: drop it."
+            )
 
 
 class Graph:
@@ -120,13 +122,19 @@ class Graph:
 
     def build(self, *args: Any, **kwargs: Any) -> Any:
         """Compute, and call `backward()` of a loss if the graph trains; override this method."""
-        raise NotImplementedError("nn.Graph.build() method must be overridden when subclassing the nn.Graph.")
+        raise NotImplementedError(
+            "nn.Graph.build() method must be overridden when subclassing the nn.Graph."
+        )
 
     training = property(lambda self: self.config.training, doc="Whether it has an optimizer.")
     _optimizers = property(lambda self: [each.optimizer for each in self._steps])
 
     def add_optimizer(
-        self, optim: torch.optim.Optimizer, *, lr_sch: LRScheduler | None = None, is_sparse: bool = False
+        self,
+        optim: torch.optim.Optimizer,
+        *,
+        lr_sch: LRScheduler | None = None,
+        is_sparse: bool = False,
     ) -> None:
         """Let the graph step, clip (`clip_grad_max_norm` of a group) and zero; and step a schedule, skipped or not.
 
@@ -135,11 +143,17 @@ class Graph:
             ValueError: the schedule is another optimizer's, or a step needs a closure.
         """
         if not isinstance(optim, torch.optim.Optimizer):
-            raise TypeError(f"optimizer must be an instance of Optimizer, such as flow.optim.SGD; got {optim!r}")
+            raise TypeError(
+                f"optimizer must be an instance of Optimizer, such as flow.optim.SGD; got {optim!r}"
+            )
         if lr_sch is not None and not isinstance(lr_sch, LRScheduler):
-            raise TypeError(f"expected lr_sch from flow.optim.lr_scheduler, of this optimizer, got {lr_sch!r}")
+            raise TypeError(
+                f"expected lr_sch from flow.optim.lr_scheduler, of this optimizer, got {lr_sch!r}"
+            )
         if lr_sch is not None and lr_sch.optimizer is not optim:
-            raise ValueError("lr_scheduler's optimizer must be the same optimizer in add_optimizer.")
+            raise ValueError(
+                "lr_scheduler's optimizer must be the same optimizer in add_optimizer."
+            )
         require_fitting(optim, flat=False)
         self._steps.append(Steps(optim))
         self._schedules += [] if lr_sch is None else [lr_sch]
@@ -153,7 +167,9 @@ class Graph:
             TypeError: it is not a scaler of `flow.amp`.
         """
         if not isinstance(grad_scaler, GradScaler | StaticGradScaler):
-            raise TypeError(f"expected flow.amp.GradScaler or StaticGradScaler, got {grad_scaler!r}")
+            raise TypeError(
+                f"expected flow.amp.GradScaler or StaticGradScaler, got {grad_scaler!r}"
+            )
         self._scale = LossScale(grad_scaler.config)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -164,24 +180,36 @@ class Graph:
             ValueError: a tensor's first dimension is no multiple of the number of micro-batches.
         """
         if _in_build():
-            raise RuntimeError("nn.Graph cannot be nested: call the other graph's modules in build, not the graph.")
+            raise RuntimeError(
+                "nn.Graph cannot be nested: call the other graph's modules in build, not the graph."
+            )
         self.is_compiled = True
         self._zero_grad()  # gradients of other backward passes have another scale
         for each in self._steps:
             each.before_backward()
-        ran = [self._run(*part) for part in _cut((args, kwargs), self.config.gradient_accumulation_steps)]
+        ran = [
+            self._run(*part)
+            for part in _cut((args, kwargs), self.config.gradient_accumulation_steps)
+        ]
         if self.training:
             if not any(losses for _, losses in ran):
-                raise RuntimeError("expected loss.backward() in build(), since the graph has an optimizer; got none")
+                raise RuntimeError(
+                    "expected loss.backward() in build(), since the graph has an optimizer; got none"
+                )
             self._step()
         return _concatenate([outputs for outputs, _ in ran])
 
     def _run(self, args: Any, kwargs: Any) -> tuple[Any, int]:
         """Run `build` and the backward passes of its losses; return the outputs and the number of losses."""
-        device = next((t.device for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)), torch.device("cpu"))
+        device = next(
+            (t.device for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)),
+            torch.device("cpu"),
+        )
         dtype = self.config.amp_dtype
         with torch.set_grad_enabled(self.training):
-            with replace(RECIPES["O1"], autocast=format_of(dtype) if dtype else None).forward(device):
+            with replace(RECIPES["O1"], autocast=format_of(dtype) if dtype else None).forward(
+                device
+            ):
                 outputs, losses = self._built()(*args, **kwargs)
             for left, loss in zip(reversed(range(len(losses))), losses, strict=True):
                 (loss.float() * self._scale.state.scale).backward(retain_graph=left > 0)
@@ -195,7 +223,11 @@ class Graph:
             for group in optimizer.param_groups:
                 if group.get("clip_grad_max_norm") is not None:
                     gradients = [p.grad for p in group["params"] if p.grad is not None]
-                    clip_(gradients, group["clip_grad_max_norm"], group.get("clip_grad_norm_type", 2.0))
+                    clip_(
+                        gradients,
+                        group["clip_grad_max_norm"],
+                        group.get("clip_grad_norm_type", 2.0),
+                    )
             optimizer.step()
         for schedule in self._schedules:
             schedule.optimizer._opt_called = True  # type: ignore[attr-defined]  # OneFlow counts calls, not steps
@@ -217,7 +249,11 @@ class Graph:
     def state_dict(self) -> dict[str, Any]:
         """Return the state of modules, under their names in the graph, of optimizers, schedules and the scale."""
         steps = [each.state_dict() for each in (*self._optimizers, *self._schedules)]
-        return {**_Built(self).state_dict(), "steps": steps, "scale": tuple(vars(self._scale.state).values())}
+        return {
+            **_Built(self).state_dict(),
+            "steps": steps,
+            "scale": tuple(vars(self._scale.state).values()),
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
         """Load a `state_dict`.
@@ -226,9 +262,15 @@ class Graph:
             RuntimeError: the graph was called already, or (if it is strict) names differ.
         """
         if self.is_compiled:
-            raise RuntimeError("nn.Graph's state dict can only be loaded before the first call of a graph.")
-        _Built(self).load_state_dict({k: v for k, v in state_dict.items() if k not in ("steps", "scale")}, strict)
-        for each, state in zip((*self._optimizers, *self._schedules), state_dict["steps"], strict=True):
+            raise RuntimeError(
+                "nn.Graph's state dict can only be loaded before the first call of a graph."
+            )
+        _Built(self).load_state_dict(
+            {k: v for k, v in state_dict.items() if k not in ("steps", "scale")}, strict
+        )
+        for each, state in zip(
+            (*self._optimizers, *self._schedules), state_dict["steps"], strict=True
+        ):
             each.load_state_dict(state)
         self._scale.state = ScalerState(*state_dict["scale"])
 
@@ -250,11 +292,14 @@ class _Built(nn.Module):
         for name, value in vars(graph).items():
             for path, leaf in tree_flatten_with_path(value)[0] if name != "_decided" else ():
                 if isinstance(leaf, nn.Module | nn.Parameter):
-                    known: dict[str, Any] = self._modules if isinstance(leaf, nn.Module) else self._parameters
+                    known: dict[str, Any] = (
+                        self._modules if isinstance(leaf, nn.Module) else self._parameters
+                    )
                     known[name + keystr(path)] = leaf
 
     training = property(  # there is a graph for each
-        lambda self: tuple(module.training for module in self.modules() if module is not self), lambda *_: None
+        lambda self: tuple(module.training for module in self.modules() if module is not self),
+        lambda *_: None,
     )
 
     def forward(self, *args: Any, **kwargs: Any) -> tuple[Any, list[Tensor]]:
@@ -281,10 +326,14 @@ class _Losses(TorchFunctionMode):
         if func is not Tensor.backward:
             return func(*args, **(kwargs or {}))
         if not self.training:
-            raise RuntimeError("backward() in a graph that steps nothing: call self.add_optimizer(optimizer) first.")
+            raise RuntimeError(
+                "backward() in a graph that steps nothing: call self.add_optimizer(optimizer) first."
+            )
         if args[0].dim() != 0:
             shape = tuple(args[0].shape)
-            raise RuntimeError(f"only a scalar can call backward() in a graph; this is {shape}: mean() it.")
+            raise RuntimeError(
+                f"only a scalar can call backward() in a graph; this is {shape}: mean() it."
+            )
         self.losses.append(args[0])
         return None
 
@@ -295,7 +344,9 @@ def _in_build() -> bool:
 
 def _refuse_in_build(*_: Any) -> None:
     if _in_build():
-        raise RuntimeError("the graph steps its optimizers itself, when build() has returned: leave step() out of it.")
+        raise RuntimeError(
+            "the graph steps its optimizers itself, when build() has returned: leave step() out of it."
+        )
 
 
 def _cut(values: Any, parts: int) -> Iterator[Any]:
@@ -306,7 +357,11 @@ def _cut(values: Any, parts: int) -> Iterator[Any]:
                 f"{tuple(tensor.shape)} is not cut into {parts} micro-batches: take a multiple of {parts}."
             )
     for i in range(parts):
-        yield tree_map_only(Tensor, lambda t: t.tensor_split(parts)[i], values) if parts > 1 else values  # noqa: B023
+        yield (
+            tree_map_only(Tensor, lambda t: t.tensor_split(parts)[i], values)
+            if parts > 1
+            else values
+        )  # noqa: B023
 
 
 def _concatenate(outputs: list[Any]) -> Any:
@@ -315,6 +370,10 @@ def _concatenate(outputs: list[Any]) -> Any:
         return outputs[0]
 
     def one(*each: Any) -> Any:
-        return each[-1] if not isinstance(each[0], Tensor) else (torch.cat if each[0].dim() else torch.stack)(each)
+        return (
+            each[-1]
+            if not isinstance(each[0], Tensor)
+            else (torch.cat if each[0].dim() else torch.stack)(each)
+        )
 
     return tree_map(one, *outputs)

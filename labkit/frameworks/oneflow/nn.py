@@ -16,7 +16,9 @@ class CrossEntropyLoss(torch.nn.CrossEntropyLoss):
     """Cross entropy of input[n,classes] and target[n] or target[n,1]."""
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        classes = input.dim() == 2 and target.shape == (len(input), 1) and not target.is_floating_point()
+        classes = (
+            input.dim() == 2 and target.shape == (len(input), 1) and not target.is_floating_point()
+        )
         return super().forward(input, target[:, 0] if classes else target)
 
 

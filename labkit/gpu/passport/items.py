@@ -43,7 +43,10 @@ def catalogue(job: Job) -> list[Item]:
     facts = [Item("card", "facts", _card), Item("versions", "facts", _versions)]
     if job.part:
         return [*facts, *PARTS[job.part].items(job)]
-    dear = ("unet", "segmentation")  # those with the smallest steps first: the time may end before the last one
+    dear = (
+        "unet",
+        "segmentation",
+    )  # those with the smallest steps first: the time may end before the last one
     tasks = QUICK_TASKS if job.quick else (*(name for name in TASKS if name not in dear), *dear)
     return [
         *facts,
@@ -60,8 +63,14 @@ def _step_items(device: str) -> Iterator[Item]:
         for clip in (False, True):
             what = f"{name}{', clipped' * clip}"
             yield Item(f"waits {what}", "waits", partial(_waits, RECIPES[name], clip))
-    if device == "cuda" and torch.profiler.ProfilerActivity.CUDA in torch.profiler.supported_activities():
-        yield from (Item(f"launches {name}", "launches", partial(_launches, RECIPES[name])) for name in RECIPES)
+    if (
+        device == "cuda"
+        and torch.profiler.ProfilerActivity.CUDA in torch.profiler.supported_activities()
+    ):
+        yield from (
+            Item(f"launches {name}", "launches", partial(_launches, RECIPES[name]))
+            for name in RECIPES
+        )
 
 
 def _timing_items(device: str, quick: bool) -> Iterator[Item]:
@@ -76,11 +85,19 @@ def _timing_items(device: str, quick: bool) -> Iterator[Item]:
 
 def _card(device: str, found: Line) -> None:
     report = device_report(device)
-    found |= {"name": report.name, "device": report.kind, "capability": report.capability, "cores": report.cores}
+    found |= {
+        "name": report.name,
+        "device": report.kind,
+        "capability": report.capability,
+        "cores": report.cores,
+    }
     found |= {"memory": report.memory, "driver": report.driver, "facts": report.facts}
     found |= {"cpu": system.cpu_name(), "cpu_cores": system.usable_cores()}
     if device == "cuda":
-        found |= {"cards": torch.cuda.device_count(), "free_and_total_bytes": list(torch.cuda.mem_get_info())}
+        found |= {
+            "cards": torch.cuda.device_count(),
+            "free_and_total_bytes": list(torch.cuda.mem_get_info()),
+        }
 
 
 def _versions(device: str, found: Line) -> None:
@@ -123,7 +140,9 @@ def _step_of(recipe: Recipe, clip: bool, device: str) -> Callable[[], object]:
     """Return a training step of a small CNN, warm; its batch lies on the device."""
     model, x, target = example("CNN", 64, 8, device)
     engine = Engine(model, torch.optim.AdamW, recipe, device=device)
-    step = engine_step(engine, lambda: nn.functional.cross_entropy(engine(x).float(), target), clip=clip)
+    step = engine_step(
+        engine, lambda: nn.functional.cross_entropy(engine(x).float(), target), clip=clip
+    )
     for _ in range(4):  # a graph is traced, an optimizer makes its state
         step()
     return step
@@ -134,7 +153,11 @@ def _waits(recipe: Recipe, clip: bool, device: str, found: Line) -> None:
     step = _step_of(recipe, clip, device)
     with HostWaits(device) as seen:
         step()
-    found |= {"waits": dict(seen.waits), "copies": dict(seen.copies), "operations": seen.operations.total()}
+    found |= {
+        "waits": dict(seen.waits),
+        "copies": dict(seen.copies),
+        "operations": seen.operations.total(),
+    }
     if device == "cuda":
         found["synchronizations"] = synchronizations(step)
 
@@ -146,7 +169,12 @@ def _launches(recipe: Recipe, device: str, found: Line) -> None:
 
 def _case(case: Case, device: str, found: Line) -> None:
     timed = run_case(case, device, rounds=3)
-    found |= {"seconds_a_call": timed.seconds, "tflops": timed.tflops, "gbps": timed.gbps, "error_ulps": timed.error}
+    found |= {
+        "seconds_a_call": timed.seconds,
+        "tflops": timed.tflops,
+        "gbps": timed.gbps,
+        "error_ulps": timed.error,
+    }
 
 
 def _compiled(recipe: Recipe, device: str, found: Line) -> None:

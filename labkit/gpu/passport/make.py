@@ -23,7 +23,10 @@ from labkit.gpu.worker import Line, WorkerLost, WorkerProcess, why_no_checks
 from labkit.records import now, versions, write_line
 
 SCHEMA = "labkit.passport/1"
-SECONDS, TIMING_SECONDS = 180.0, 120.0  # after which no further item begins: of all but timings, and of those
+SECONDS, TIMING_SECONDS = (
+    180.0,
+    120.0,
+)  # after which no further item begins: of all but timings, and of those
 ITEM_SECONDS = 10.0  # the longest of an item
 
 
@@ -100,7 +103,10 @@ def lines(
         return line
 
     def missing() -> list[str]:
-        there = {json.loads(line)["item"] for line in Path(file.name).read_text(encoding="utf-8").splitlines()}
+        there = {
+            json.loads(line)["item"]
+            for line in Path(file.name).read_text(encoding="utf-8").splitlines()
+        }
         return [name for name, _ in items if name not in there]
 
     def seconds_left(kind: str = TIMING) -> float:
@@ -118,11 +124,21 @@ def lines(
                 say(f"{kind}: {sum(each == kind for _, each in items)} items")
                 before = kind
             worker = WorkerProcess(command) if worker.ended else worker
-            yield write(keep(worker.ask(name, kind, min(item_seconds, max(1.0, seconds_left() + grace)))))
+            yield write(
+                keep(worker.ask(name, kind, min(item_seconds, max(1.0, seconds_left() + grace))))
+            )
         end = "the time was up" if missing() else "complete"
     except WorkerLost as lost:
         end = f"no process for the items could be started: {lost}"
-        yield write({"item": "process", "kind": "facts", "outcome": "failed", "error": str(lost), "said": lost.said})
+        yield write(
+            {
+                "item": "process",
+                "kind": "facts",
+                "outcome": "failed",
+                "error": str(lost),
+                "said": lost.said,
+            }
+        )
     except KeyboardInterrupt:
         say("interrupted; what is done is in the file")
     finally:

@@ -49,7 +49,9 @@ class Refusal:
 
 REFUSALS = tuple(
     Refusal(**row)
-    for row in tomllib.loads(Path(__file__).with_name("refusals.toml").read_text(encoding="utf-8"))["row"]
+    for row in tomllib.loads(Path(__file__).with_name("refusals.toml").read_text(encoding="utf-8"))[
+        "row"
+    ]
 )
 BY_NAME = {row.name: row for row in REFUSALS}
 
@@ -74,7 +76,13 @@ NO_OPERATIONS = {
     "aten::detach", "aten::view", "aten::_unsafe_view", "aten::alias", "aten::empty", "aten::empty_like",
     "aten::empty_strided", "aten::new_empty", "aten::new_empty_strided",
 }  # fmt: skip
-BY_MASK = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_unsafe_index", "aten::_index_put_impl_"}
+BY_MASK = {
+    "aten::index",
+    "aten::index_put",
+    "aten::index_put_",
+    "aten::_unsafe_index",
+    "aten::_index_put_impl_",
+}
 COPIES = {"aten::_to_copy", "aten::copy_"}
 
 
@@ -98,17 +106,27 @@ class HostWaits(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        name, devices = func._schema.name, [tensor.device.type for tensor in _tensors((args, kwargs))]
-        reads, arrives = self.device in devices, any(tensor.device.type == self.device for tensor in _tensors(out))
+        name, devices = (
+            func._schema.name,
+            [tensor.device.type for tensor in _tensors((args, kwargs))],
+        )
+        reads, arrives = (
+            self.device in devices,
+            any(tensor.device.type == self.device for tensor in _tensors(out)),
+        )
         if not (reads or arrives):
             return out
         if not func.is_view and name not in NO_OPERATIONS:
             self.operations[name] += 1
         to_host = reads and name in COPIES and not arrives
-        lifted = name == "aten::lift_fresh" and self.device != "cpu"  # torch.tensor([...], device="cuda")
+        lifted = (
+            name == "aten::lift_fresh" and self.device != "cpu"
+        )  # torch.tensor([...], device="cuda")
         if name in READS or to_host or (reads and _by_mask(name, args)):
             self.waits[f"{name} at {line_of_the_lab()}"] += 1
-        elif arrives and (lifted or (name in COPIES and any(device != self.device for device in devices))):
+        elif arrives and (
+            lifted or (name in COPIES and any(device != self.device for device in devices))
+        ):
             self.copies[f"{name} at {line_of_the_lab()}"] += 1
         return out
 
@@ -119,7 +137,9 @@ def _tensors(values: Any) -> list[Tensor]:
 
 def _by_mask(name: str, args: Any) -> bool:
     """Return whether an operation indexes by a mask and so counts its ones; `x[mask] = number` becomes masked_fill."""
-    if name not in BY_MASK or not any(index.dtype in (torch.bool, torch.uint8) for index in _tensors(args[1])):
+    if name not in BY_MASK or not any(
+        index.dtype in (torch.bool, torch.uint8) for index in _tensors(args[1])
+    ):
         return False
     value, accumulates = args[2] if len(args) > 2 else None, len(args) > 3 and bool(args[3])
     return value is None or accumulates or not (value.numel() == 1 and value.device.type == "cpu")
@@ -127,7 +147,11 @@ def _by_mask(name: str, args: Any) -> bool:
 
 def line_of_the_lab() -> str:
     """Return the innermost line of the lab outside this file; without one, the innermost line outside torch."""
-    stack = [f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_stack() if frame.filename != __file__]
+    stack = [
+        f"{frame.filename}:{frame.lineno}"
+        for frame in traceback.extract_stack()
+        if frame.filename != __file__
+    ]
     own = [place for place in stack if place.startswith(f"{TOP}labkit{os.sep}")]
     others = [place for place in stack if "site-packages" not in place]
     return (own or others or ["torch"])[-1].removeprefix(TOP)
@@ -154,4 +178,8 @@ def launches(step: Callable[[], object]) -> dict[str, int]:
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiled:
         step()
         torch.cuda.synchronize()
-    return {row.key: row.count for row in profiled.key_averages() if row.key.startswith(("cuda", "cuLaunch"))}
+    return {
+        row.key: row.count
+        for row in profiled.key_averages()
+        if row.key.startswith(("cuda", "cuLaunch"))
+    }

@@ -21,7 +21,9 @@ from labkit.gpu.worker import Line
 
 MOST_WAITS, MOST_COPIES = 1, 0  # of the host, in a step of any recipe
 BUDGET = f"Host waits of a step (at most {MOST_WAITS} wait and {MOST_COPIES} copies)"
-ROUNDINGS = 16  # of the recipe's narrowest format, by which a loss on a device may differ from the CPU's
+ROUNDINGS = (
+    16  # of the recipe's narrowest format, by which a loss on a device may differ from the CPU's
+)
 Row = tuple[str, str, str]  # of the table: an item, the expected and the actual result
 WIDTHS = (40, 34)  # of the table's first columns
 KINDS = {
@@ -79,7 +81,9 @@ def parse(content: bytes) -> Passport:
             line = json.loads(row)
         except (ValueError, RecursionError):  # also what is no UTF-8
             line = None
-        texts = isinstance(line, dict) and all(isinstance(line.get(key), str) for key in ("item", "kind"))
+        texts = isinstance(line, dict) and all(
+            isinstance(line.get(key), str) for key in ("item", "kind")
+        )
         if texts and line["kind"] in KINDS:
             lines.append(line)
         elif number == len(rows) and not content.endswith(b"\n"):
@@ -87,9 +91,14 @@ def parse(content: bytes) -> Passport:
         else:
             damage.append(f"line {number} is not a line of a passport")
     if not lines:
-        raise ValueError(f"expected lines of JSON that `labkit gpu --passport` wrote, got {_kind_of(content)}")
+        raise ValueError(
+            f"expected lines of JSON that `labkit gpu --passport` wrote, got {_kind_of(content)}"
+        )
     if lines[0].get("schema") != SCHEMA:
-        damage.insert(0, f"the first line does not say {SCHEMA!r}: the beginning is missing, or of another version")
+        damage.insert(
+            0,
+            f"the first line does not say {SCHEMA!r}: the beginning is missing, or of another version",
+        )
     if lines[-1]["item"] != "end":
         damage.append("the last line, which says how it ended, is missing: the writing was cut off")
     return Passport(tuple(lines), tuple(damage))
@@ -115,8 +124,14 @@ def report(passport: Passport) -> str:
             for title, rows in zip(settled, (_refusals, _budgets), strict=True):
                 settled[title] += rows(line)
         except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
-            damage.append(f"{line['item']}: its line is not what it should be ({type(error).__name__}: {error})")
-    report = [*_head(passport), *(f"DAMAGED: {sentence}" for sentence in damage), *_table(differences)]
+            damage.append(
+                f"{line['item']}: its line is not what it should be ({type(error).__name__}: {error})"
+            )
+    report = [
+        *_head(passport),
+        *(f"DAMAGED: {sentence}" for sentence in damage),
+        *_table(differences),
+    ]
     for title, said in settled.items():
         if said and not passport.rehearsal:
             report += [f"\n{title}:", *(f"  {row}" for row in said)]
@@ -202,7 +217,9 @@ def _differences(line: Line) -> Iterator[Row]:
         as_known = f" (as {known})" if known else ""
         why = f"{line['outcome']}, {line['error'].splitlines()[0][:140]}{as_known}"
         yield line["item"], "no error", why
-        if not line["error"].startswith("AssertionError"):  # of a check, which has found what it was to find
+        if not line["error"].startswith(
+            "AssertionError"
+        ):  # of a check, which has found what it was to find
             return
     judge = JUDGES.get(line["kind"])
     if judge is not None:
@@ -213,7 +230,9 @@ Judged = Iterator[tuple[str, str]]  # expected, found
 
 
 def _judge_training(line: Line) -> Judged:
-    own, cpu, again = ([float.fromhex(loss) for loss in line[key]] for key in ("losses", "cpu", "again"))
+    own, cpu, again = (
+        [float.fromhex(loss) for loss in line[key]] for key in ("losses", "cpu", "again")
+    )
     differ = sum(a.hex() != b.hex() for a, b in zip(own, again, strict=True))
     if differ:
         yield "the same losses twice", f"{differ} of {len(own)} differ"
@@ -223,7 +242,11 @@ def _judge_training(line: Line) -> Judged:
             yield f"step {step}: as on the CPU, {b:.6g}", f"{a:.6g}"
             return
         if math.isfinite(a) and abs(a - b) > allowed * abs(b):
-            found = f"{abs(a - b) / abs(b):.2g} off, {line['ulps'][step - 1]} ulps" if b else f"{a:.6g}, not 0"
+            found = (
+                f"{abs(a - b) / abs(b):.2g} off, {line['ulps'][step - 1]} ulps"
+                if b
+                else f"{a:.6g}, not 0"
+            )
             yield f"step {step}: within {allowed:.2g} of the CPU's", found
             return
 

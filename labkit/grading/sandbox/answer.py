@@ -49,7 +49,9 @@ def answer_case(
     'it changes `x`, an argument: work on a copy, `list(x)`, `sorted(x)` or `x.clone()` for instance'
     """
     expected = arguments if run_by is None else (None,) * (call.count(",") + 1)
-    problem = _call_problem(function, call, expected) or _withheld_problem(_reachable(function), withheld)
+    problem = _call_problem(function, call, expected) or _withheld_problem(
+        _reachable(function), withheld
+    )
     if problem:
         return dump(Failure("call", problem))
     own = arguments if owned else copy.deepcopy(arguments)
@@ -63,8 +65,12 @@ def answer_case(
         raise
     except BaseException as error:  # sys.exit is an answer too
         line = where(error, str(getattr(getattr(function, "__code__", None), "co_filename", "")))
-        if isinstance(error, NotImplementedError) and "raise NotImplementedError" in line:  # torch raises it as well
-            return dump(Failure("unsolved", "not yet answered: the cell still raises NotImplementedError"))
+        if (
+            isinstance(error, NotImplementedError) and "raise NotImplementedError" in line
+        ):  # torch raises it as well
+            return dump(
+                Failure("unsolved", "not yet answered: the cell still raises NotImplementedError")
+            )
         return dump(Failure("error", f"it stopped with {last_line(error)}", line))
 
 
@@ -83,7 +89,9 @@ def where(error: BaseException, filename: str) -> str:
     """Return the last line of this file that led to the error: "line 4: return scale / 0"; "" if there is none."""
     if isinstance(error, SyntaxError):
         return f"line {error.lineno}"
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == filename]
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == filename
+    ]
     return f"line {frames[-1].lineno}: {frames[-1].line}".rstrip(": ") if frames else ""
 
 
@@ -113,14 +121,20 @@ def _snapshot(argument: object) -> object:
         return argument.dtype, argument.shape, argument.tobytes()
     if isinstance(argument, dict):
         return {key: _snapshot(item) for key, item in argument.items()}
-    return [_snapshot(item) for item in argument] if isinstance(argument, (list, tuple)) else argument
+    return (
+        [_snapshot(item) for item in argument] if isinstance(argument, (list, tuple)) else argument
+    )
 
 
-def _changed(call: str, before: Sequence[object], after: Sequence[object], may_change: Sequence[str]) -> str:
+def _changed(
+    call: str, before: Sequence[object], after: Sequence[object], may_change: Sequence[str]
+) -> str:
     """Return a message if an argument differs from its snapshot before the call."""
     names = call[call.index("(") + 1 : -1].split(", ")
     for name, earlier, argument in zip(names, before, after, strict=False):
-        if name not in may_change and [earlier] != [_snapshot(argument)]:  # in a list, a NaN equals itself
+        if name not in may_change and [earlier] != [
+            _snapshot(argument)
+        ]:  # in a list, a NaN equals itself
             copies = f"`list({name})`, `sorted({name})` or `{name}.clone()`"
             return f"it changes `{name}`, an argument: work on a copy, {copies} for instance"
     return ""
@@ -132,7 +146,11 @@ def _withheld_problem(reached: Iterable[object], withheld: Sequence[object]) -> 
         return ""
     names = {id(answer): _full_name(answer) for answer in withheld}
     found = next((names[id(obj)] for obj in reached if id(obj) in names), "")
-    return f"it calls {found}, which is what this exercise asks for: write it yourself" if found else ""
+    return (
+        f"it calls {found}, which is what this exercise asks for: write it yourself"
+        if found
+        else ""
+    )
 
 
 def _full_name(obj: object) -> str:
@@ -158,7 +176,9 @@ def _reachable(function: object) -> Iterator[object]:
             waiting += [obj.func, *obj.args, *obj.keywords.values()]
         inner = getattr(obj, "__func__", obj) if callable(obj) else None
         inner = inner if isinstance(inner, FunctionType) else vars(type(obj)).get("__call__")
-        if isinstance(inner, FunctionType) and (obj is function or inner.__globals__.get("__name__") == "__main__"):
+        if isinstance(inner, FunctionType) and (
+            obj is function or inner.__globals__.get("__name__") == "__main__"
+        ):
             waiting += _named_in(inner)
 
 
@@ -170,9 +190,13 @@ def _named_in(function: FunctionType) -> list[object]:
     found += [sys.modules[name] for name in names if name in sys.modules]
     for _ in range(2):  # labkit.amp.advance: from a module to what is in it, twice
         modules = [obj for obj in found if isinstance(obj, ModuleType)]
-        found += [vars(module)[name] for module in modules for name in names if name in vars(module)]
+        found += [
+            vars(module)[name] for module in modules for name in names if name in vars(module)
+        ]
     texts = [obj for obj in (*function.__code__.co_consts, *found) if isinstance(obj, str)]
-    return found + ([t for text in texts if (t := _numpy_type(text))] if any(obj is np for obj in found) else [])
+    return found + (
+        [t for text in texts if (t := _numpy_type(text))] if any(obj is np for obj in found) else []
+    )
 
 
 def _numpy_type(text: str) -> object:
@@ -195,7 +219,11 @@ def _words(code: CodeType) -> Iterator[str]:
 @contextmanager
 def _calls_to(withheld: Sequence[object]) -> Iterator[list[object]]:
     """Collect the withheld functions that this thread calls meanwhile, directly or not."""
-    codes = {code: answer for answer in withheld if (code := getattr(answer, "__code__", None)) is not None}
+    codes = {
+        code: answer
+        for answer in withheld
+        if (code := getattr(answer, "__code__", None)) is not None
+    }
     caught: list[object] = []
 
     def profile(frame: FrameType, event: str, called: object) -> None:

@@ -85,7 +85,13 @@ def view() -> list[tuple[Path, bool]]:
     The lessons' folders hold references and known mistakes; an empty folder replaces each of them (False).
     """
     paths = sysconfig.get_paths()
-    libraries = [paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"], site.getusersitepackages()]
+    libraries = [
+        paths["stdlib"],
+        paths["platstdlib"],
+        paths["purelib"],
+        paths["platlib"],
+        site.getusersitepackages(),
+    ]
     prefixes = [str(Path(prefix) / "lib") for prefix in (sys.base_prefix, sys.prefix)]
     systems = ["/usr/lib", "/usr/lib64", "/lib", "/lib64", "/usr/local/lib", "/etc/ld.so.cache"]
     own = [str(Path(labkit.__file__).parent), str(data_folder())]
@@ -93,7 +99,11 @@ def view() -> list[tuple[Path, bool]]:
     for path in map(Path, [*systems, *prefixes, *libraries, *own]):
         if path.exists() and not any(path.is_relative_to(folder) for folder in visible):
             visible.append(path)
-    hidden = [folder for folder in _course_folders() if any(folder.is_relative_to(path) for path in visible)]
+    hidden = [
+        folder
+        for folder in _course_folders()
+        if any(folder.is_relative_to(path) for path in visible)
+    ]
     return [*((path, True) for path in visible), *((folder, False) for folder in hidden)]
 
 
@@ -117,13 +127,17 @@ def _probed(runner: Runner, private: Sequence[Path], output: Path) -> tuple[str,
             "variables": [*ENVIRONMENT, "HOME", "TMPDIR", "USER", "CUDA_VISIBLE_DEVICES", "LABKIT_DATA", "LC_CTYPE"],
             "most": runner.limits.processes,
         }  # fmt: skip
-        probe = Request("probe", [inspect.getsource(_probe)], "_probe", "_probe(paths)", [[packed((paths,))]])
+        probe = Request(
+            "probe", [inspect.getsource(_probe)], "_probe", "_probe(paths)", [[packed((paths,))]]
+        )
         limits = replace(runner.limits, seconds=max(20.0, runner.limits.seconds))
         (reply,) = runner.run([probe], limits).values()
     answer = load(json.loads(reply.answers[0])[0]) if reply.answers else None
     if not isinstance(answer, list):
         raise NotStarted(f"the probe of the sandbox does not answer: {reply.note}{answer or ''}")
-    return tuple(str(name) for name in answer) + (() if system.is_running(name) else ("descendants",))
+    return tuple(str(name) for name in answer) + (
+        () if system.is_running(name) else ("descendants",)
+    )
 
 
 def _probe(paths: dict[str, Any]) -> list[str]:
@@ -140,7 +154,15 @@ def _probe(paths: dict[str, Any]) -> list[str]:
     from labkit.records import system
 
     assert colorsys
-    holding = ["references", "submissions", "grades", "memory", "network", "processes", "environment"]
+    holding = [
+        "references",
+        "submissions",
+        "grades",
+        "memory",
+        "network",
+        "processes",
+        "environment",
+    ]
 
     def fails(name: str) -> None:
         if name in holding:

@@ -81,7 +81,12 @@ class Runner:
         limits = limits or self.limits
         if self._control is None:
             start_worker = partial(Spawned, limits=limits, folder=self.folder)
-            supervise(requests, limits, start_worker, lambda reply: replies.update({reply.exercise: reply}))
+            supervise(
+                requests,
+                limits,
+                start_worker,
+                lambda reply: replies.update({reply.exercise: reply}),
+            )
             return replies
         while left := [request for request in requests if request.exercise not in replies]:
             before = len(replies)
@@ -89,19 +94,29 @@ class Runner:
                 replies[reply.exercise] = reply
             if len(replies) == before:  # the supervisor itself was killed at the first request
                 first = left[0].exercise
-                replies[first] = Reply(first, "no answer: the process that supervises the code was killed")
+                replies[first] = Reply(
+                    first, "no answer: the process that supervises the code was killed"
+                )
         return replies
 
-    def _replies(self, control: socket.socket, requests: Sequence[Request], limits: Limits) -> Iterator[Reply]:
+    def _replies(
+        self, control: socket.socket, requests: Sequence[Request], limits: Limits
+    ) -> Iterator[Reply]:
         isolation = self.isolation
-        if isolation.user is not None:  # one that no concurrent submission has: its resource limits are its own
+        if (
+            isolation.user is not None
+        ):  # one that no concurrent submission has: its resource limits are its own
             isolation = replace(isolation, user=isolation.user + next(self._numbers) % USERS)
         ours, theirs = socket.socketpair()
         self._open.add(ours)
         with ours, ours.makefile("rb") as stream:
             with theirs, self._one_at_a_time:
                 try:
-                    socket.send_fds(control, [b"o" if any(map(_optimizes, requests)) else b"."], [theirs.fileno()])
+                    socket.send_fds(
+                        control,
+                        [b"o" if any(map(_optimizes, requests)) else b"."],
+                        [theirs.fileno()],
+                    )
                 except OSError as error:
                     raise NotStarted(f"the sandbox has ended:\n{_errors(self.folder)}") from error
             ours.sendall(packed((requests, limits, isolation)))
@@ -136,7 +151,9 @@ class Runner:
 @contextlib.contextmanager
 def scratch() -> Iterator[Path]:
     """Provide a temporary folder that other users may pass through but not list."""
-    with tempfile.TemporaryDirectory(prefix="labkit-grading-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="labkit-grading-", ignore_cleanup_errors=True
+    ) as folder:
         Path(folder).chmod(0o711)
         yield Path(folder)
 
@@ -154,7 +171,11 @@ def start(folder: Path, *arguments: str, **options: Any) -> subprocess.Popen[byt
     options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, **options}
     with (folder / "errors").open("ab") as errors:
         return system.start_group(
-            [sys.executable, str(SERVER), *arguments], stderr=errors, cwd=folder, env=environment, **options
+            [sys.executable, str(SERVER), *arguments],
+            stderr=errors,
+            cwd=folder,
+            env=environment,
+            **options,
         )
 
 
@@ -185,7 +206,9 @@ class Spawned(Worker):
         return None
 
     def end(self) -> int | None:
-        with contextlib.suppress(subprocess.TimeoutExpired):  # its channel may close just before it ends
+        with contextlib.suppress(
+            subprocess.TimeoutExpired
+        ):  # its channel may close just before it ends
             self._process.wait(timeout=1.0)
         code = self._process.poll()
         system.kill_group(self._process)
@@ -212,7 +235,12 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, obj: object) -> Any:
         if isinstance(obj, ModuleType):
             return importlib.import_module, (obj.__name__,)
-        if type(obj) is torch.Tensor and not obj.requires_grad and obj.is_contiguous() and obj.numel():
+        if (
+            type(obj) is torch.Tensor
+            and not obj.requires_grad
+            and obj.is_contiguous()
+            and obj.numel()
+        ):
             content = obj.reshape(-1).view(torch.uint8).numpy().tobytes()
             return tensor_of, (content, obj.dtype, tuple(obj.shape))
         return NotImplemented

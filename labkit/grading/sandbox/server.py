@@ -35,11 +35,17 @@ def main() -> None:
         import_module(f"labkit.{layer}")
     grading, clinic = import_module("labkit.grading"), import_module("labkit.clinic")
     vars(grading).update({name: getattr(grading, name, None) for name in grading.OF_LESSONS})
-    vars(clinic).update({name: vars(grading)[name] for name in clinic.OF_LESSONS})  # of notebooks before 0.4
-    vars(grading).update(dict.fromkeys(("check", "enter", "show", "hint"), import_module(WORKER).no_check))
+    vars(clinic).update(
+        {name: vars(grading)[name] for name in clinic.OF_LESSONS}
+    )  # of notebooks before 0.4
+    vars(grading).update(
+        dict.fromkeys(("check", "enter", "show", "hint"), import_module(WORKER).no_check)
+    )
     labkit.course.hide()
     os.environ.pop(labkit.course.COURSE, None)
-    (torch.ones(2, 2).half().float() @ torch.ones(2, 2)).sum().item()  # lets torch read the CPU's features from /proc
+    (
+        torch.ones(2, 2).half().float() @ torch.ones(2, 2)
+    ).sum().item()  # lets torch read the CPU's features from /proc
     if len(sys.argv) > 1:
         _serve(socket.socket(fileno=int(sys.argv[1])))
     else:
@@ -49,7 +55,9 @@ def main() -> None:
 def _serve(control: socket.socket) -> None:
     from labkit.grading.sandbox.supervisor import run_job
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all processes; the grader decides
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # a terminal sends it to all processes; the grader decides
     _freeze()
     control.sendall(READY)
     while True:
@@ -58,7 +66,9 @@ def _serve(control: socket.socket) -> None:
             break
         if message == b"o" and "torch._dynamo" not in sys.modules:
             variables = dict(os.environ)
-            import_module("torch._dynamo")  # a second, which each worker that makes an optimizer would take
+            import_module(
+                "torch._dynamo"
+            )  # a second, which each worker that makes an optimizer would take
             os.environ.clear()  # torch._dynamo sets variables
             os.environ.update(variables)
             _freeze()

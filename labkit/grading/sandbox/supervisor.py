@@ -134,7 +134,9 @@ def _read_reply(worker: Worker, unread: bytearray, limits: Limits, reply: Reply)
         elif size > MAX_ANSWERS:
             raise _BrokenWorker(f"no answer: the output has more than {MAX_ANSWERS >> 20} MiB")
         elif worker.memory_left() <= 0:
-            raise _BrokenWorker(f"stopped: its processes took more than {limits.memory >> 20} MiB of memory together")
+            raise _BrokenWorker(
+                f"stopped: its processes took more than {limits.memory >> 20} MiB of memory together"
+            )
         else:
             left = _seconds_left(limits, worker.cpu_seconds() - cpu, time.monotonic() - started)
             more = worker.read(min(left, POLL_SECONDS))
@@ -166,7 +168,9 @@ def _exit_note(code: int | None) -> str:
         return "no answer: the code closed the channel of the answers"
     if code < 0:
         name = signal.Signals(-code).name
-        return f"the code ended its process: {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
+        return f"the code ended its process: {name}" + (
+            " (out of memory?)" if name == "SIGKILL" else ""
+        )
     return f"the code ended its process, with exit code {code}: os._exit?"
 
 
@@ -176,7 +180,9 @@ def _exit_note(code: int | None) -> str:
 def run_job(grader: socket.socket) -> None:
     """Receive a job, isolate this process, and send a line of JSON for each reply. Does not return."""
     with grader.makefile("rb") as stream:
-        requests, limits, isolation = cast("tuple[Sequence[Request], Limits, Isolation]", pickle.load(stream))
+        requests, limits, isolation = cast(
+            "tuple[Sequence[Request], Limits, Isolation]", pickle.load(stream)
+        )
     linux.die_with_parent()
     used = system.address_space()
     group = _ControlGroup(limits)
@@ -192,11 +198,20 @@ def run_job(grader: socket.socket) -> None:
     else:
         linux.adopt_orphans()
     linux.protect_memory()
-    if not isolation.namespaces and isolation.user is None:  # the limit would count the user's other processes
+    if (
+        not isolation.namespaces and isolation.user is None
+    ):  # the limit would count the user's other processes
         limits = replace(limits, processes=0)
-    start = partial(Forked, limits=limits, user=isolation.user, used=used, grader=grader, group=group)
+    start = partial(
+        Forked, limits=limits, user=isolation.user, used=used, grader=grader, group=group
+    )
     try:
-        supervise(requests, limits, start, lambda reply: grader.sendall(json.dumps(asdict(reply)).encode() + b"\n"))
+        supervise(
+            requests,
+            limits,
+            start,
+            lambda reply: grader.sendall(json.dumps(asdict(reply)).encode() + b"\n"),
+        )
     finally:
         group.remove()  # with namespaces, the process outside removes it as well, after this one has ended
     os._exit(0)
@@ -216,7 +231,9 @@ class _ControlGroup:
                 f"labkit/grading-{os.getpid()}", limits.memory + system.resident_memory()
             )
         self._entries = [os.open(file, os.O_WRONLY) for file in files]
-        self._parents = [(os.open(file.parents[1], os.O_RDONLY), file.parent.name) for file in files]
+        self._parents = [
+            (os.open(file.parents[1], os.O_RDONLY), file.parent.name) for file in files
+        ]
 
     def enter(self) -> None:
         """Move this process and its future children into the group, and close the group's files."""
@@ -260,7 +277,9 @@ class Forked(Worker):
         self.life = os.pidfd_open(self.pid)
 
     def read(self, seconds: float) -> bytes | None:
-        ready, _, _ = select.select([self.channel, self.life, self.grader.fileno()], [], [], seconds)
+        ready, _, _ = select.select(
+            [self.channel, self.life, self.grader.fileno()], [], [], seconds
+        )
         if self.grader.fileno() in ready:  # the grader sends nothing more: it closed the connection
             raise SystemExit
         if self.channel in ready:
@@ -277,7 +296,9 @@ class Forked(Worker):
     def end(self) -> int | None:
         if self.pid == 0:
             return None
-        ended, _, _ = select.select([self.life], [], [], 0.2)  # its channel may close just before it ends
+        ended, _, _ = select.select(
+            [self.life], [], [], 0.2
+        )  # its channel may close just before it ends
         code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1]) if ended else None
         linux.kill_children()
         os.close(self.channel)

@@ -87,7 +87,10 @@ def dump(value: object) -> Json:
     try:
         return _dump(value, iter(range(MAX_ITEMS)))
     except (_TooLarge, RecursionError):
-        return ["opaque", f"a value with more than {MAX_ITEMS} elements, or one that contains itself"]
+        return [
+            "opaque",
+            f"a value with more than {MAX_ITEMS} elements, or one that contains itself",
+        ]
 
 
 def load(json: object) -> object:
@@ -101,7 +104,14 @@ def load(json: object) -> object:
     """
     try:
         return _load(cast(Json, json))
-    except (LookupError, TypeError, AttributeError, RuntimeError, RecursionError, ValueError) as error:
+    except (
+        LookupError,
+        TypeError,
+        AttributeError,
+        RuntimeError,
+        RecursionError,
+        ValueError,
+    ) as error:
         raise ValueError(f"this is not an answer written by dump: {str(json)[:80]}") from error
 
 
@@ -111,8 +121,13 @@ def _dump(value: object, budget: Iterator[int]) -> Json:
     kind = type(value)
     if kind is list:
         return ["list", [_dump(item, budget) for item in cast("list[object]", value)]]
-    if kind in (tuple, torch.Size) or (issubclass(kind, tuple) and hasattr(kind, "_fields")):  # a named tuple's items
-        return ["tuple", [_dump(item, budget) for item in tuple.__iter__(cast("tuple[object, ...]", value))]]
+    if kind in (tuple, torch.Size) or (
+        issubclass(kind, tuple) and hasattr(kind, "_fields")
+    ):  # a named tuple's items
+        return [
+            "tuple",
+            [_dump(item, budget) for item in tuple.__iter__(cast("tuple[object, ...]", value))],
+        ]
     if kind in (dict, OrderedDict, defaultdict, Counter):
         pairs = dict.items(cast("dict[object, object]", value))
         return ["dict", [[_dump(key, budget), _dump(item, budget)] for key, item in pairs]]
@@ -125,7 +140,10 @@ def _dump(value: object, budget: Iterator[int]) -> Json:
     if issubclass(kind, Enum) and kind.__module__.startswith(OWN):
         return ["instance", kind.__name__, {"name": ["str", str(cast(Enum, value).name)]}]
     if _is_labkit_dataclass(kind):
-        fields = ((field.name, getattr(value, field.name)) for field in dataclasses.fields(cast(Any, value)))
+        fields = (
+            (field.name, getattr(value, field.name))
+            for field in dataclasses.fields(cast(Any, value))
+        )
         return ["instance", kind.__name__, {name: _dump(item, budget) for name, item in fields}]
     return _dump_scalar(value)
 
@@ -160,7 +178,11 @@ def _description(value: object) -> str:
         return "a function (are its parentheses missing?)"
     if kind is torch.dtype:
         return str(value)
-    return f"the class {value.__name__}" if isinstance(value, type) else f"an object of the class {kind.__name__}"
+    return (
+        f"the class {value.__name__}"
+        if isinstance(value, type)
+        else f"an object of the class {kind.__name__}"
+    )
 
 
 def _is_labkit_dataclass(kind: type) -> bool:
@@ -177,7 +199,9 @@ def _dump_tensor(tensor: torch.Tensor) -> Json:
     if tensor.numel() > MAX_ITEMS:
         raise _TooLarge
     plain = tensor.detach().cpu().resolve_neg()
-    flat = plain.clone(memory_format=torch.contiguous_format).reshape(-1)  # a lone element's stride may be any number
+    flat = plain.clone(memory_format=torch.contiguous_format).reshape(
+        -1
+    )  # a lone element's stride may be any number
     return ["tensor", name, list(tensor.shape), _text(flat.view(torch.uint8).numpy().tobytes())]
 
 
@@ -191,7 +215,12 @@ def _dump_array(array: np.ndarray[Any, Any]) -> Json:
     return ["array", array.dtype.str, list(array.shape), _text(array.tobytes())]
 
 
-_SCALARS: dict[str, Callable[[Any], object]] = {"bool": bool, "int": int, "float": float.fromhex, "str": str}
+_SCALARS: dict[str, Callable[[Any], object]] = {
+    "bool": bool,
+    "int": int,
+    "float": float.fromhex,
+    "str": str,
+}
 
 
 def _load(json: Json) -> object:
@@ -208,7 +237,9 @@ def _load(json: Json) -> object:
         case "dict":
             return {_load(key): _load(item) for key, item in rest[0]}
         case "instance":
-            return Instance(str(rest[0]), {str(name): _load(item) for name, item in rest[1].items()})
+            return Instance(
+                str(rest[0]), {str(name): _load(item) for name, item in rest[1].items()}
+            )
         case "opaque":
             return Opaque(str(rest[0]))
         case "failure":

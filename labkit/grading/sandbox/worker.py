@@ -82,7 +82,9 @@ def answer_all(requests: Sequence[Request], channel: BinaryIO, limits: Limits, u
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)
     # The supervisor measures time; this limit applies if the supervisor was killed.
-    system.limit_process(used + limits.memory, sum(limits.seconds for _ in requests) + 60, limits.processes)
+    system.limit_process(
+        used + limits.memory, sum(limits.seconds for _ in requests) + 60, limits.processes
+    )
     for request in requests:
         _answer(request, channel)
         _write(channel, END, request.exercise)
@@ -94,7 +96,12 @@ def no_check(*_: object) -> None:
 
 
 def _answer(request: Request, channel: BinaryIO) -> None:
-    namespace: dict[str, object] = {"__name__": "__main__", "check": no_check, "hint": no_check, **request.provides}
+    namespace: dict[str, object] = {
+        "__name__": "__main__",
+        "check": no_check,
+        "hint": no_check,
+        **request.provides,
+    }
     *definitions, own = request.program
     for i, source in enumerate(definitions):
         _run(source, f"<another cell, {i}>", namespace)
@@ -106,7 +113,10 @@ def _answer(request: Request, channel: BinaryIO) -> None:
         return
     rules = (request.withheld, request.may_change, request.run_by)
     for cases in request.cases:
-        answers = [answer_case(function, request.call, pickle.loads(case), *rules, owned=True) for case in cases]
+        answers = [
+            answer_case(function, request.call, pickle.loads(case), *rules, owned=True)
+            for case in cases
+        ]
         _write(channel, CHECK, answers)
 
 
@@ -119,7 +129,9 @@ def _run(source: str, name: str, namespace: dict[str, object]) -> str:
     """Run a cell; return the error that stopped it, or ""."""
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     try:
-        code = compile(source, name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)  # as a notebook does
+        code = compile(
+            source, name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+        )  # as a notebook does
         if inspect.iscoroutine(waiting := eval(code, namespace)):
             asyncio.run(waiting)
     except BaseException as error:  # also sys.exit and KeyboardInterrupt

@@ -16,7 +16,10 @@ from pathlib import Path
 from typing import Any
 
 CONFIG = Path(__file__).parent / "config"
-VIEW, STATES = "application/vnd.jupyter.widget-view+json", "application/vnd.jupyter.widget-state+json"
+VIEW, STATES = (
+    "application/vnd.jupyter.widget-view+json",
+    "application/vnd.jupyter.widget-state+json",
+)
 
 
 def with_lab_settings(environment: Mapping[str, str], config: Path = CONFIG) -> dict[str, str]:
@@ -40,7 +43,9 @@ def keep_shown_widgets(model: dict[str, Any], **_: Any) -> None:
     if saved is None:
         return
     outputs = [output for cell in model["content"]["cells"] for output in cell.get("outputs", ())]
-    pending = [output["data"][VIEW]["model_id"] for output in outputs if VIEW in output.get("data", {})]
+    pending = [
+        output["data"][VIEW]["model_id"] for output in outputs if VIEW in output.get("data", {})
+    ]
     shown = set[str]()
     while pending:
         widget = pending.pop()

@@ -11,7 +11,20 @@ from typing import Any
 import numpy as np
 import traitlets
 
-from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, Calculation, Format, add, encode, field_bits, multiply, parse
+from labkit.formats import (
+    BF16,
+    E4M3,
+    E5M2,
+    FP16,
+    FP32,
+    Calculation,
+    Format,
+    add,
+    encode,
+    field_bits,
+    multiply,
+    parse,
+)
 from labkit.widgets.base.figures import still, why_still
 from labkit.widgets.base.number_words import number
 from labkit.widgets.base.widget import LabWidget, limited
@@ -19,7 +32,9 @@ from labkit.widgets.exact.rows import format_row
 
 OFFERED = (FP16, BF16, E4M3, E5M2, FP32)
 OPERATIONS = {"add": (add, 6), "multiply": (multiply, 5)}  # function, stations
-WHY_STATIC = why_still("to play it, or go on in code: player.b = '2^-11'; print(player.value)", "This paper stands")
+WHY_STATIC = why_still(
+    "to play it, or go on in code: player.b = '2^-11'; print(player.value)", "This paper stands"
+)
 
 
 class AdditionPlayer(LabWidget, folders=("exact", "addition")):
@@ -54,10 +69,17 @@ class AdditionPlayer(LabWidget, folders=("exact", "addition")):
     _formats: traitlets.List[dict[str, Any]] = traitlets.List().tag(sync=True)
 
     def __init__(
-        self, a: float | str = 1.0, b: float | str = 0.0001, format: Format = FP16, *, operation: str = "add"
+        self,
+        a: float | str = 1.0,
+        b: float | str = 0.0001,
+        format: Format = FP16,
+        *,
+        operation: str = "add",
     ) -> None:
         if not (format.signed and format.has_zero):
-            raise ValueError(f"{format.name} has no sign or no zero, so it has no sums. Give a format with both.")
+            raise ValueError(
+                f"{format.name} has no sign or no zero, so it has no sums. Give a format with both."
+            )
         self._known = {row.name: row for row in (*OFFERED, format)}
         texts = {}
         for name, x in (("a", a), ("b", b)):  # a number is written so that reading it gives it back

@@ -31,7 +31,12 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's palette, told apart by people who see colours differently; each colour as light or dark as it must be
 # for a contrast of 4:1 on white as on the black of a dark theme, #111.
-FATE_COLOURS = {"underflowed": "#C65800", "subnormal": "#847B0A", "normal": "#1880BA", "overflowed": "#BE538E"}
+FATE_COLOURS = {
+    "underflowed": "#C65800",
+    "subnormal": "#847B0A",
+    "normal": "#1880BA",
+    "overflowed": "#BE538E",
+}
 FATE_HATCHES = {"underflowed": "////", "subnormal": "....", "normal": "", "overflowed": "xxxx"}
 FORMAT_COLOURS = {
     "FP32": "#797979",
@@ -45,7 +50,15 @@ RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 INK, QUIET = "#767676", "#7A7A7A"
 STYLE: dict[Any, Any] = {
     **dict.fromkeys(
-        ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color"), INK
+        (
+            "text.color",
+            "axes.labelcolor",
+            "axes.edgecolor",
+            "xtick.color",
+            "ytick.color",
+            "grid.color",
+        ),
+        INK,
     ),
     **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), "none"),
 }
@@ -136,9 +149,13 @@ def svg(figure: Figure, words: str) -> str:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     file = io.StringIO()
-    salt = hashlib.sha256(words.encode()).hexdigest()  # the names inside of one picture are not those of another
+    salt = hashlib.sha256(
+        words.encode()
+    ).hexdigest()  # the names inside of one picture are not those of another
     with mpl.rc_context({"svg.hashsalt": salt}):
-        FigureCanvasSVG(figure).print_figure(file, format="svg", metadata={"Date": None}, bbox_inches=None)
+        FigureCanvasSVG(figure).print_figure(
+            file, format="svg", metadata={"Date": None}, bbox_inches=None
+        )
     drawn = file.getvalue().partition("</metadata>")[2]
     drawn = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), drawn)
     for colour, (light, dark) in THEMED.items():
@@ -161,7 +178,9 @@ def described(figure: Figure, *sentences: str) -> Figure:
 
 def _as_element(picture: bytes, words: str) -> str:
     """Return a PNG file as an element of a page, with a text alternative."""
-    return f'<img alt="{escape(words, quote=True)}" style="max-width:100%" src="{data_url(picture)}">'
+    return (
+        f'<img alt="{escape(words, quote=True)}" style="max-width:100%" src="{data_url(picture)}">'
+    )
 
 
 def data_url(picture: bytes) -> str:
@@ -169,7 +188,9 @@ def data_url(picture: bytes) -> str:
     return f"data:image/png;base64,{base64.b64encode(picture).decode()}"
 
 
-def captioned(figure: Figure, at: tuple[float, float], words: str, why: str, *, foot: float = 0.02) -> Figure:
+def captioned(
+    figure: Figure, at: tuple[float, float], words: str, why: str, *, foot: float = 0.02
+) -> Figure:
     """Write what a figure shows now at a place in it (shares of its size), and at its foot why it stands still."""
     figure.text(*at, raised(wrapped(words, 118)), fontsize=9.5, va="top", color=INK)
     figure.text(at[0], foot, wrapped(why, 130), fontsize=8.5, color=QUIET)
@@ -233,21 +254,34 @@ HEIGHTS = {"loss": 2.6, "scale": 1.3, "share": 0.9}  # of panels, in inches
 
 
 def steps_figure(
-    panels: Sequence[Panel], total: int, words: str, why: str, marks: Sequence[tuple[float, str]] = ()
+    panels: Sequence[Panel],
+    total: int,
+    words: str,
+    why: str,
+    marks: Sequence[tuple[float, str]] = (),
 ) -> Figure:
     """Draw panels one under another over `total` steps, with a line at each mark, and `words` below them."""
     heights = [HEIGHTS[each.kind] for each in panels]
     size = sum(heights) + 0.4 * len(panels) + 1.5
     figure = new_figure(9, size)
     drawn = figure.subplots(len(panels), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
-    figure.subplots_adjust(left=0.09, right=0.92, top=1 - 0.35 / size, bottom=1.45 / size, hspace=0.45)
+    figure.subplots_adjust(
+        left=0.09, right=0.92, top=1 - 0.35 / size, bottom=1.45 / size, hspace=0.45
+    )
     for axes, each in zip(drawn, panels, strict=True):
         panel(axes, each.title)
         _draw_curves(axes, each)
         for at, label in marks:
             axes.axvline(at, color=QUIET, linewidth=0.8, linestyle="-" if label else ":")
     for at, label in marks:
-        drawn[0].text(at, 0.95, f" {raised(label)}", transform=drawn[0].get_xaxis_transform(), fontsize=8.5, va="top")
+        drawn[0].text(
+            at,
+            0.95,
+            f" {raised(label)}",
+            transform=drawn[0].get_xaxis_transform(),
+            fontsize=8.5,
+            va="top",
+        )
     drawn[-1].set_xlim(0, total)
     drawn[-1].set_xlabel("step", fontsize=9, color=QUIET)
     return captioned(figure, (0.09, 0.95 / size), words, why, foot=0.1 / size)
@@ -257,39 +291,79 @@ def _draw_curves(axes: Axes, panel: Panel) -> None:
     above, below = (np.array([*edge], float) for edge in panel.window or ((), ()))
     if len(above):
         axes.fill_between(
-            range(1, len(above) + 1), above, 40, color=FATE_COLOURS["overflowed"], alpha=0.25, linewidth=0
+            range(1, len(above) + 1),
+            above,
+            40,
+            color=FATE_COLOURS["overflowed"],
+            alpha=0.25,
+            linewidth=0,
         )
         axes.fill_between(
-            range(1, len(below) + 1), -8, below, color=FATE_COLOURS["underflowed"], alpha=0.2, linewidth=0
+            range(1, len(below) + 1),
+            -8,
+            below,
+            color=FATE_COLOURS["underflowed"],
+            alpha=0.2,
+            linewidth=0,
         )
     for i, curve in enumerate(panel.curves):
         values = np.array(curve.values, float)
         steps = curve.origin + np.arange(1, len(values) + 1)
         finite = np.isfinite(values)
-        style: dict[str, Any] = {"color": curve.colour, "linestyle": curve.dash, "linewidth": curve.width}
+        style: dict[str, Any] = {
+            "color": curve.colour,
+            "linestyle": curve.dash,
+            "linewidth": curve.width,
+        }
         if panel.kind == "scale":
             axes.step(steps, values, where="mid", **style)
-            axes.plot(curve.crosses, [values[at - curve.origin - 1] for at in curve.crosses], "x", color=INK)
-        elif panel.kind == "share" and finite.any():  # what was measured stands until it is measured again
+            axes.plot(
+                curve.crosses,
+                [values[at - curve.origin - 1] for at in curve.crosses],
+                "x",
+                color=INK,
+            )
+        elif (
+            panel.kind == "share" and finite.any()
+        ):  # what was measured stands until it is measured again
             at, shares = (
-                np.append(all[finite], last) for all, last in ((steps, steps[-1]), (values, values[finite][-1]))
+                np.append(all[finite], last)
+                for all, last in ((steps, steps[-1]), (values, values[finite][-1]))
             )
             axes.step(at, shares, where="post", marker="o", markersize=3, **style)
         elif panel.kind == "loss" and finite.any():
             axes.plot(steps, np.where(finite & (values > 0), values, np.nan), **style)
-            end, side = (steps[finite][-1], values[finite][-1]), ("bottom", "top")[i % 2]  # two that end alike are read
-            words: dict[str, Any] = {"color": curve.colour, "weight": "bold", "fontsize": 9, "va": side}
+            end, side = (
+                (steps[finite][-1], values[finite][-1]),
+                ("bottom", "top")[i % 2],
+            )  # two that end alike are read
+            words: dict[str, Any] = {
+                "color": curve.colour,
+                "weight": "bold",
+                "fontsize": 9,
+                "va": side,
+            }
             axes.annotate(curve.name, end, (5, 0), textcoords="offset points", **words)
         if panel.kind == "loss" and not finite.all():
             bad = int(np.argmin(finite))
             said = f" {curve.name}: {short(values[bad])} from step {steps[bad]}"
-            axes.text(steps[bad], 0.05, said, transform=axes.get_xaxis_transform(), color=FATE_COLOURS["underflowed"])
+            axes.text(
+                steps[bad],
+                0.05,
+                said,
+                transform=axes.get_xaxis_transform(),
+                color=FATE_COLOURS["underflowed"],
+            )
     if panel.kind == "loss":
         axes.set_yscale("log")
         for axis in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
             axis(lambda value, _: short(value))
     elif panel.kind == "scale":
-        shown = [float(value) for values in (*(curve.values for curve in panel.curves), above) for value in values]
+        shown = [
+            float(value)
+            for values in (*(curve.values for curve in panel.curves), above)
+            for value in values
+        ]
         low, high = min([-0.5, *shown]), max([14.5, *shown]) + 2
         axes.set_ylim(low, high)
         power_ticks(axes.set_yticks, range(8 * math.ceil(low / 8), math.ceil(high), 8))
@@ -312,8 +386,13 @@ def name_ends(axes: Axes, ends: Sequence[End]) -> None:
     One that ends in NaN or beyond the axis is named at its edge.
     """
     limits = axes.get_ylim()
-    values = [min(max(end.value, limits[0]), limits[1]) if end.value == end.value else limits[0] for end in ends]
-    low, high, *places = (float(axes.transScale.transform((1, value))[1]) for value in (*limits, *values))
+    values = [
+        min(max(end.value, limits[0]), limits[1]) if end.value == end.value else limits[0]
+        for end in ends
+    ]
+    low, high, *places = (
+        float(axes.transScale.transform((1, value))[1]) for value in (*limits, *values)
+    )
     heights = spread([(place - low) / (high - low) for place in places], 0.06)
     for end, value, height in zip(ends, values, heights, strict=True):
         axes.annotate(
@@ -324,7 +403,12 @@ def name_ends(axes: Axes, ends: Sequence[End]) -> None:
             color=end.colour,
             fontsize=9,
             va="center",
-            arrowprops={"arrowstyle": "-", "color": end.colour, "linewidth": 0.7, "relpos": (0, 0.5)},
+            arrowprops={
+                "arrowstyle": "-",
+                "color": end.colour,
+                "linewidth": 0.7,
+                "relpos": (0, 0.5),
+            },
             annotation_clip=False,
         )
 
@@ -339,7 +423,10 @@ def spread(heights: list[float], apart: float) -> list[float]:
     groups: list[list[float]] = []  # middle, how many
     for i in order:
         groups.append([heights[i], 1])
-        while len(groups) > 1 and groups[-1][0] - groups[-2][0] < apart * (groups[-1][1] + groups[-2][1]) / 2:
+        while (
+            len(groups) > 1
+            and groups[-1][0] - groups[-2][0] < apart * (groups[-1][1] + groups[-2][1]) / 2
+        ):
             (middle, n), (other, m) = groups.pop(), groups.pop()
             groups.append([(middle * n + other * m) / (n + m), n + m])
     placed = [middle + apart * (k - (n - 1) / 2) for middle, n in groups for k in range(int(n))]

@@ -25,7 +25,11 @@ def brief(number: Fraction | float, digits: int = 3) -> str:
     exact = Fraction(number)
     if exact.denominator == 1 and abs(exact) < 10**7:
         return str(exact.numerator)
-    rounded = Context(prec=digits).divide(Decimal(exact.numerator), Decimal(exact.denominator)).normalize()
+    rounded = (
+        Context(prec=digits)
+        .divide(Decimal(exact.numerator), Decimal(exact.denominator))
+        .normalize()
+    )
     power = rounded.adjusted()
     if -3 <= power < 6:
         return f"{rounded:f}"

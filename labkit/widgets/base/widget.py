@@ -34,7 +34,9 @@ from labkit.widgets.base.figures import as_page, why_still
 
 FOLDERS = files("labkit.widgets")
 LENGTHS = range(5, 9)
-PAGE_TYPE = "application/vnd.labkit.page+json"  # of an output: a widget's folders and its state, for a page
+PAGE_TYPE = (
+    "application/vnd.labkit.page+json"  # of an output: a widget's folders and its state, for a page
+)
 Choices = Callable[[Any], Mapping[str, Collection[Any]]]
 
 
@@ -100,7 +102,9 @@ def script(*names: str) -> str:
 
 def _own_script(*names: str) -> str:
     if not (FOLDERS / names[-1] / "view.js").is_file():
-        raise FileNotFoundError(f"labkit/widgets/{names[-1]}/view.js: every widget's folder has one, which exports it")
+        raise FileNotFoundError(
+            f"labkit/widgets/{names[-1]}/view.js: every widget's folder has one, which exports it"
+        )
     shared = [_joined(folder, ".js", without="view.js") for folder in names[:-1]]
     return "\n".join((*shared, _joined(names[-1], ".js")))
 
@@ -136,10 +140,16 @@ def style(*names: str) -> str:
 
 
 def _joined(folder: str, ending: str, without: str = "") -> str:
-    def order(file: Traversable) -> tuple[int, str]:  # in a folder, base.js is first and view.js last
+    def order(
+        file: Traversable,
+    ) -> tuple[int, str]:  # in a folder, base.js is first and view.js last
         return {"base.js": -1, "view.js": 1}.get(file.name, 0), file.name
 
-    found = [file for file in (FOLDERS / folder).iterdir() if file.name.endswith(ending) and file.name != without]
+    found = [
+        file
+        for file in (FOLDERS / folder).iterdir()
+        if file.name.endswith(ending) and file.name != without
+    ]
     return "\n".join(file.read_text(encoding="utf-8") for file in sorted(found, key=order))
 
 
@@ -153,7 +163,9 @@ def tour_of(folder: str) -> list[dict[str, Any]]:
     steps = tomllib.loads((FOLDERS / folder / "tour.toml").read_text(encoding="utf-8"))["step"]
     sound = [{"text", "ring"} <= step.keys() <= {"text", "ring", "set"} for step in steps]
     if len(steps) not in LENGTHS or not all(sound):
-        raise ValueError(f"{folder}/tour.toml: a tour has 5 to 8 steps, each with text, ring and perhaps set")
+        raise ValueError(
+            f"{folder}/tour.toml: a tour has 5 to 8 steps, each with text, ring and perhaps set"
+        )
     return [{"set": {}, **step} for step in steps]
 
 
@@ -170,9 +182,13 @@ def limited(*names: str) -> Callable[[Choices], Any]:
             if value in known:
                 return value
             if isinstance(known, range):
-                raise traitlets.TraitError(f"{name}: expected {known[0]} to {known[-1]}, got {value!r}")
+                raise traitlets.TraitError(
+                    f"{name}: expected {known[0]} to {known[-1]}, got {value!r}"
+                )
             what = name.removesuffix("_name")
-            raise traitlets.TraitError(f"{what}: expected one of {', '.join(map(repr, known))}, got {value!r}")
+            raise traitlets.TraitError(
+                f"{what}: expected one of {', '.join(map(repr, known))}, got {value!r}"
+            )
 
         return traitlets.validate(*names)(validate)
 
@@ -188,7 +204,9 @@ class LabWidget(anywidget.AnyWidget):
     """
 
     folders: ClassVar[tuple[str, ...]] = ()
-    for_pages: ClassVar[bool] = False  # outputs are for pages without a kernel: they hold the state (labkit.site)
+    for_pages: ClassVar[bool] = (
+        False  # outputs are for pages without a kernel: they hold the state (labkit.site)
+    )
     _assets = traitlets.Instance(Assets).tag(sync=True, **ipywidgets.widget_serialization)
     tour: traitlets.List[dict[str, Any]] = traitlets.List().tag(sync=True)
     tour_step = traitlets.Int(-1).tag(sync=True)
@@ -214,7 +232,9 @@ class LabWidget(anywidget.AnyWidget):
     def _valid_tour_step(self, proposal: dict[str, Any]) -> int:
         step: int = proposal["value"]
         if not -1 <= step < len(self.tour):
-            raise traitlets.TraitError(f"tour_step: expected -1 (no tour) to {len(self.tour) - 1}, got {step}")
+            raise traitlets.TraitError(
+                f"tour_step: expected -1 (no tour) to {len(self.tour) - 1}, got {step}"
+            )
         return step
 
     @traitlets.observe("tour_step")
@@ -232,7 +252,9 @@ class LabWidget(anywidget.AnyWidget):
     def page_state(self) -> dict[str, Any]:
         """Return the state from which `page_script` shows this widget, as JSON; bytes are {"base64": ...}."""
         state = {
-            name: self.get_state(name)[name] for name in self.keys if not name.startswith(("_anywidget", "_view_"))
+            name: self.get_state(name)[name]
+            for name in self.keys
+            if not name.startswith(("_anywidget", "_view_"))
         }
         left_out = {"layout", "_assets", "_esm", "_css"}
         return {name: as_json(value) for name, value in state.items() if name not in left_out}
@@ -241,9 +263,14 @@ class LabWidget(anywidget.AnyWidget):
         """Return what is shown where widgets do not run: MIME type -> content (`labkit.widgets.base.figures.still`)."""
         return {"text/plain": f"{type(self).__name__}: {why_still('to use it', 'This stands')}"}
 
-    def _repr_mimebundle_(self, **kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    def _repr_mimebundle_(
+        self, **kwargs: dict[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]] | None:
         if self.for_pages:
-            return {**self.still(), PAGE_TYPE: {"folders": list(self.folders), "state": self.page_state()}}, {}
+            return {
+                **self.still(),
+                PAGE_TYPE: {"folders": list(self.folders), "state": self.page_state()},
+            }, {}
         if (finding := why_not_shown()) is not None:
             why = f"Widgets cannot be shown here: {finding.what}."
             return as_page(self.still(), why, f"To mend it: {finding.remedy}."), {}

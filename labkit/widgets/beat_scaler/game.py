@@ -31,7 +31,10 @@ from labkit.widgets.driven.controller import Button, Controller, Phase, Points
 from labkit.widgets.scaler_timeline.trace import OVERFLOWS_FROM, keeps_from, recorded_trace, replay
 
 START_LOG2 = 16  # where both scales begin
-LOWEST_WEIGHT, HIGHEST_WEIGHT = -6, 22  # log2; the window goes from about 2^13 ... 2^31 down to 2^-13 ... 2^3
+LOWEST_WEIGHT, HIGHEST_WEIGHT = (
+    -6,
+    22,
+)  # log2; the window goes from about 2^13 ... 2^31 down to 2^-13 ... 2^3
 CALM_STEPS = 40  # before the weight first moves
 CLIP_NORM = 2.0**-20  # below the norm of any step's gradients, whatever their weight
 LEARNING_RATE, EPSILON = 5e-3, 1e-12
@@ -58,7 +61,9 @@ def course(steps: int, seed: int = 0) -> tuple[int, ...]:
         far = [target for target in places if abs(target - at) >= len(places) / 2]
         target = float(generator.choice(far))
         duration = int(generator.choice([1, 20, 40]))  # a jump, a quick slide, a slow one
-        weights += list(np.linspace(at, target, duration + 1)[1:]) + [target] * int(generator.integers(20, 45))
+        weights += list(np.linspace(at, target, duration + 1)[1:]) + [target] * int(
+            generator.integers(20, 45)
+        )
         at = target
     return tuple(round(weight) for weight in weights[:steps])
 
@@ -98,7 +103,9 @@ MakeRun = Callable[..., Any]  # (task, recipe, seed, log2 weights, device=) -> r
 class WeightedRun(TrainingRun):
     """A run whose loss is multiplied by a power of two that changes from step to step."""
 
-    def __init__(self, task: Task, recipe: Recipe, seed: int, weights: Sequence[int], **where: Any) -> None:
+    def __init__(
+        self, task: Task, recipe: Recipe, seed: int, weights: Sequence[int], **where: Any
+    ) -> None:
         super().__init__(task, recipe, seed, measure_every=0, **where)
         self.log2_weights = weights
 
@@ -108,9 +115,16 @@ class WeightedRun(TrainingRun):
     def window(self) -> tuple[float, float]:
         """Return the window of the next step as if its weight were 1: log2 of where it keeps, of where it overflows."""
         twin, weight = self.fp32_twin(), self.log2_weights[self.steps_done]
-        activations, weights = twin.next_gradients("activation gradients"), twin.next_gradients("weight gradients")
-        histogram = merge(snapshot(activations, step=self.steps_done, kind="activation gradients").layers.values())
-        largest = float(torch.stack([g.abs().max() for g in (*activations.values(), *weights.values())]).max())
+        activations, weights = (
+            twin.next_gradients("activation gradients"),
+            twin.next_gradients("weight gradients"),
+        )
+        histogram = merge(
+            snapshot(activations, step=self.steps_done, kind="activation gradients").layers.values()
+        )
+        largest = float(
+            torch.stack([g.abs().max() for g in (*activations.values(), *weights.values())]).max()
+        )
         return keeps_from(shift(histogram, -weight)), math.log2(OVERFLOWS_FROM / largest) + weight
 
 
@@ -118,11 +132,15 @@ class ClippedAdam(torch.optim.Adam):
     """Adam on gradients that are clipped together, to a norm so small that they always are."""
 
     def step(self, closure: Any = None) -> Any:
-        torch.nn.utils.clip_grad_norm_([p for group in self.param_groups for p in group["params"]], CLIP_NORM)
+        torch.nn.utils.clip_grad_norm_(
+            [p for group in self.param_groups for p in group["params"]], CLIP_NORM
+        )
         return super().step(closure)
 
 
-def make_run(task: Task, recipe: Recipe, seed: int, weights: Sequence[int], **where: Any) -> WeightedRun:
+def make_run(
+    task: Task, recipe: Recipe, seed: int, weights: Sequence[int], **where: Any
+) -> WeightedRun:
     """Return a run that trains."""
     clipped = replace(task, make_optimizer=partial(ClippedAdam, lr=LEARNING_RATE, eps=EPSILON))
     return WeightedRun(clipped, recipe, seed, weights, **where)
@@ -176,7 +194,9 @@ def on_slider(log2_scale: int) -> int:
     """
     low, high = LOG2_RANGE
     if not isinstance(log2_scale, int) or not low <= log2_scale <= high:
-        raise ValueError(f"log2_scale: expected a whole number from {low} to {high}, got {log2_scale!r}")
+        raise ValueError(
+            f"log2_scale: expected a whole number from {low} to {high}, got {log2_scale!r}"
+        )
     return log2_scale
 
 
@@ -187,7 +207,10 @@ class Side:
     make: Callable[[], Any]
     run: Any = None
     steps: list[GameStep] = field(default_factory=list)
-    window: tuple[float, float] = (0.0, 0.0)  # of the latest look at it, before the step's weight moves it
+    window: tuple[float, float] = (
+        0.0,
+        0.0,
+    )  # of the latest look at it, before the step's weight moves it
 
     @property
     def done(self) -> int:
@@ -207,7 +230,14 @@ class Side:
         keeps, overflows = (edge - log2_weight for edge in self.window)
         done = self.run.step()
         self.steps.append(
-            GameStep(done.step, done.loss / 2.0**log2_weight, done.scale, not done.stepped, keeps, overflows)
+            GameStep(
+                done.step,
+                done.loss / 2.0**log2_weight,
+                done.scale,
+                not done.stepped,
+                keeps,
+                overflows,
+            )
         )
 
 
@@ -237,9 +267,17 @@ class Duel(Controller):
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
         if steps < 1 or not pace > 0:
-            raise ValueError(f"a game: expected 1 step or more and a positive pace, got {steps} and {pace}")
+            raise ValueError(
+                f"a game: expected 1 step or more and a positive pace, got {steps} and {pace}"
+            )
         super().__init__()
-        self.task, self.seed, self.total, self.pace, self.place = task, seed, steps, pace, place(device)
+        self.task, self.seed, self.total, self.pace, self.place = (
+            task,
+            seed,
+            steps,
+            pace,
+            place(device),
+        )
         self.course = course(steps, seed)
         self.make_run, self._clock, self._wait = make_run, clock, wait
         self.in_sight = self._peeked = self._begun = False
@@ -250,7 +288,9 @@ class Duel(Controller):
     def begin_again(self) -> None:
         self._earlier = self.scores
         self.scalers, self.yours = (
-            Side(partial(self.make_run, self.task, recipe, self.seed, self.course, device=self.place))
+            Side(
+                partial(self.make_run, self.task, recipe, self.seed, self.course, device=self.place)
+            )
             for recipe in (SCALERS, YOURS)
         )
         self.log2_scale = START_LOG2
@@ -310,7 +350,11 @@ class Duel(Controller):
 
     def points(self) -> list[Points]:
         shown: Sequence[GameStep] = () if self.recorded is None else self.recorded.steps
-        sides = ((self.yours.steps, len(self.steps)), (self.scalers.steps, len(self.steps)), (shown, len(shown)))
+        sides = (
+            (self.yours.steps, len(self.steps)),
+            (self.scalers.steps, len(self.steps)),
+            (shown, len(shown)),
+        )
         return [(steps, _columns, count) for steps, count in sides]
 
     @property
@@ -345,8 +389,14 @@ class Duel(Controller):
             won, lost = yours.useful > scaler.useful, yours.useful < scaler.useful
             verdict = "You win" if won else "The scaler wins" if lost else "A draw"
             shares = f"{mine} of your {yours.steps} steps were useful, {theirs} of the scaler's."
-            early = f" You stopped at step {yours.steps} of {self.total}." if yours.steps < self.total else ""
-            lossy = f"You skipped {yours.skipped} and ran {yours.lossy} at a scale that loses gradients"
+            early = (
+                f" You stopped at step {yours.steps} of {self.total}."
+                if yours.steps < self.total
+                else ""
+            )
+            lossy = (
+                f"You skipped {yours.skipped} and ran {yours.lossy} at a scale that loses gradients"
+            )
             end = f"Loss at the end: {short(yours.loss)} against {short(scaler.loss)}."
             return (
                 f"{verdict}{' with the window in sight' * self._peeked}: {shares}{early} {lossy}; the scaler "
@@ -388,13 +438,26 @@ def demonstration(steps: int, seed: int) -> Demonstration:
     weights = course(min(steps, len(trace), len(run.steps)), seed + 1)
     weighted = replace(
         trace,
-        largest=tuple(largest * 2.0**weight for largest, weight in zip(trace.largest, weights, strict=False)),
-        keeps_from=tuple(edge - weight for edge, weight in zip(trace.keeps_from, weights, strict=False)),
+        largest=tuple(
+            largest * 2.0**weight for largest, weight in zip(trace.largest, weights, strict=False)
+        ),
+        keeps_from=tuple(
+            edge - weight for edge, weight in zip(trace.keeps_from, weights, strict=False)
+        ),
     )
     played = replay(SCALERS.scaler, weighted)
-    rows = zip(run.steps, played.scale, played.skipped, weighted.keeps_from, weighted.largest, strict=False)
+    rows = zip(
+        run.steps, played.scale, played.skipped, weighted.keeps_from, weighted.largest, strict=False
+    )
     shown = tuple(
-        GameStep(step.step, step.loss, float(scale), bool(skip), keeps, math.log2(OVERFLOWS_FROM / largest))
+        GameStep(
+            step.step,
+            step.loss,
+            float(scale),
+            bool(skip),
+            keeps,
+            math.log2(OVERFLOWS_FROM / largest),
+        )
         for step, scale, skip, keeps, largest in rows
     )
     where = made_on(trace.device, trace.versions, trace.date)

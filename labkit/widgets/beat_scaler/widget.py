@@ -12,7 +12,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from labkit.train import TASKS, Task
-from labkit.widgets.base.figures import FORMAT_COLOURS, QUIET, Curve, Panel, on_any_page, steps_figure, why_still
+from labkit.widgets.base.figures import (
+    FORMAT_COLOURS,
+    QUIET,
+    Curve,
+    Panel,
+    on_any_page,
+    steps_figure,
+    why_still,
+)
 from labkit.widgets.beat_scaler.game import LOG2_RANGE, TASK, Duel, MakeRun, make_run, on_slider
 from labkit.widgets.driven.controller import Command
 from labkit.widgets.driven.widget import DrivenWidget, on, row_of
@@ -27,16 +35,25 @@ def static_duel(duel: Duel, *, why: str = "") -> Figure:
     sides = [
         (duel.scalers.steps[: len(duel.steps)], QUIET, "scaler"), (duel.steps, FORMAT_COLOURS["FP16"], "you")
     ]  # fmt: skip
-    losses = [Curve([step.loss for step in steps], colour, name, width=1.3) for steps, colour, name in sides]
+    losses = [
+        Curve([step.loss for step in steps], colour, name, width=1.3)
+        for steps, colour, name in sides
+    ]
     scales = [
-        Curve([math.log2(s.scale) for s in steps], colour, crosses=[s.step for s in steps if s.skipped])
+        Curve(
+            [math.log2(s.scale) for s in steps],
+            colour,
+            crosses=[s.step for s in steps if s.skipped],
+        )
         for steps, colour, name in sides
         if name == "you" or duel.revealed
     ]
     window = [step.overflows_at for step in duel.steps], [step.keeps_from for step in duel.steps]
     panels = [
         Panel("Loss of each batch, log scale", "loss", losses),
-        Panel("Loss scale (log2), skipped steps ×", "scale", scales, window if duel.revealed else None),
+        Panel(
+            "Loss scale (log2), skipped steps ×", "scale", scales, window if duel.revealed else None
+        ),
     ]
     return steps_figure(panels, duel.total, duel.sentence(), why)
 
@@ -62,7 +79,9 @@ class BeatTheScaler(DrivenWidget, folders=("driven", "beat_scaler")):
     >>> game.close()
     """
 
-    why_static = why_still('to play, or in code: game.press("start"), game.move(12), game.figure()', "This game stands")
+    why_static = why_still(
+        'to play, or in code: game.press("start"), game.move(12), game.figure()', "This game stands"
+    )
 
     def __init__(
         self,
@@ -74,7 +93,14 @@ class BeatTheScaler(DrivenWidget, folders=("driven", "beat_scaler")):
         device: Any = None,
         make_run: MakeRun = make_run,
     ) -> None:
-        self.duel = Duel(row_of(TASKS, task, "task"), seed, steps=steps, pace=pace, device=device, make_run=make_run)
+        self.duel = Duel(
+            row_of(TASKS, task, "task"),
+            seed,
+            steps=steps,
+            pace=pace,
+            device=device,
+            make_run=make_run,
+        )
         super().__init__(self.duel, range=list(LOG2_RANGE), start=self.duel.log2_scale)
 
     @property
@@ -103,7 +129,11 @@ class BeatTheScaler(DrivenWidget, folders=("driven", "beat_scaler")):
             **super().state(),
             "title": "Beat the scaler",
             "detail": f"{duel.task.name.replace('_', ' ')}, seed {duel.seed}",
-            "place": {"key": duel.place.key, "says": duel.place.sentence, "rates": f"both train on {on(duel.place)}"},
+            "place": {
+                "key": duel.place.key,
+                "says": duel.place.sentence,
+                "rates": f"both train on {on(duel.place)}",
+            },
             "log2_scale": duel.log2_scale,
             "in_sight": duel.in_sight,
             "revealed": duel.revealed,

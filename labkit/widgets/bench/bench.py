@@ -45,7 +45,9 @@ SETTLE_STEPS = 4  # the fourth step under a change measures what it did to under
 MERGE_STEPS = 6  # a knob turned so soon after another (a drag) takes the first one's mark along
 TIMED_STEPS = 30  # steps a second are the median over the latest so many, without those that measured something
 
-MakeRun = Callable[..., Any]  # (task, recipe, seed, device=) -> run; a test brings one that does not train
+MakeRun = Callable[
+    ..., Any
+]  # (task, recipe, seed, device=) -> run; a test brings one that does not train
 Options = list[dict[str, Any]]  # of an optimizer's groups
 SLOWLY = "Its sums are emulated bit by bit: seconds for a step of convolutions or attention. On digits it is quick."
 
@@ -62,7 +64,11 @@ class Mark:
     @property
     def label(self) -> str:
         """What was turned, in few words; an empty text for nothing."""
-        again = f"scale 2^{self.after.log2_scale}" if self.rescaled and self.after.scaling is not Scaling.OFF else ""
+        again = (
+            f"scale 2^{self.after.log2_scale}"
+            if self.rescaled and self.after.scaling is not Scaling.OFF
+            else ""
+        )
         return changed(self.before, self.after) or again
 
 
@@ -113,7 +119,9 @@ class Branch:
     def build(self) -> None:
         if self.run is None:
             self.run = self.begin(recipe_of(self.wanted))
-            self.run.measure_every = 0 if operands(self.wanted) in ("FP32", "TF32") else MEASURE_EVERY
+            self.run.measure_every = (
+                0 if operands(self.wanted) in ("FP32", "TF32") else MEASURE_EVERY
+            )
             self.knobs, self.rescaled = self.wanted, False
             self._set_optimizer()
 
@@ -131,7 +139,9 @@ class Branch:
             self.copies[self.done] = (self.run.fork(), self.wanted)
         every = self.run.measure_every
         self.unsettled = SETTLE_STEPS if changed_now else max(0, self.unsettled - 1)
-        if every and self.unsettled:  # measure when the hand has come to rest, soon; steps before that are quick
+        if (
+            every and self.unsettled
+        ):  # measure when the hand has come to rest, soon; steps before that are quick
             self.run.measure_every = int(self.unsettled == 1)
         began = time.perf_counter()
         try:
@@ -139,7 +149,10 @@ class Branch:
         finally:
             self.run.measure_every = every
         if record.underflow is None and self.steps:  # the first step is slower than the others
-            self.seconds = [*self.seconds[1 - TIMED_STEPS :], max(time.perf_counter() - began, 1e-9)]
+            self.seconds = [
+                *self.seconds[1 - TIMED_STEPS :],
+                max(time.perf_counter() - began, 1e-9),
+            ]
         self.steps.append(record)
         if self.done % max(1, total // MEASUREMENTS) == 0 or self.done == total:
             self.metrics[self.done] = self.run.evaluate()
@@ -152,7 +165,9 @@ class Branch:
         if recipe != self.run.recipe:
             self.run.change(recipe)
         if scaler or self.rescaled:
-            self.run.scaler = initial(recipe.scaler)  # also where a dynamic scale had wandered off and is asked back
+            self.run.scaler = initial(
+                recipe.scaler
+            )  # also where a dynamic scale had wandered off and is asked back
         self.knobs = self.wanted
         self._set_optimizer()
         step = self.done + 1
@@ -169,7 +184,9 @@ class Branch:
         if self.options is None:
             if not self.knobs.log2_lr and self.knobs.epsilon is None:
                 return
-            self.options = [dict(group, params=[]) for group in self.run.engine.optimizer.param_groups]
+            self.options = [
+                dict(group, params=[]) for group in self.run.engine.optimizer.param_groups
+            ]
         for group, own in zip(self.run.engine.optimizer.param_groups, self.options, strict=True):
             group["lr"] = own["lr"] * 2.0**self.knobs.log2_lr
             if has_epsilon(self.run.task) and "eps" in group:
@@ -182,7 +199,9 @@ class Branch:
             ValueError: this branch has not been there.
         """
         if self.run is None or not self.origin <= step <= self.done or self.knobs is None:
-            raise ValueError(f"a fork: expected a step from {self.origin} to {self.done}, got {step}")
+            raise ValueError(
+                f"a fork: expected a step from {self.origin} to {self.done}, got {step}"
+            )
         if step == self.done:
             return self.run.fork(), self.knobs
         copied, knobs = self.copies[max(at for at in self.copies if at <= step)]
@@ -225,7 +244,9 @@ class Bench(Controller):
         super().__init__()
         self.seed, self.asked_steps, self.place = seed, steps, place(device)
         self.offered, self.forkable, self.make_run = offered, forkable, make_run
-        self._left: dict[tuple[str, str], tuple[Any, ...]] = {}  # task, device -> its runs as they were left
+        self._left: dict[
+            tuple[str, str], tuple[Any, ...]
+        ] = {}  # task, device -> its runs as they were left
         self._set_up(task, replace(knobs_of(recipe, offered), growth_interval=growth_interval))
 
     def _set_up(self, task: Task, knobs: Knobs) -> None:
@@ -272,7 +293,9 @@ class Bench(Controller):
         """Keep the steps so far as the run before, and the knobs."""
         self._remember()
         if self.error:
-            self.fp32 = self.fp32.anew(self.fp32.wanted)  # an error may have left it between two steps
+            self.fp32 = self.fp32.anew(
+                self.fp32.wanted
+            )  # an error may have left it between two steps
         self._one_run(self.selected.wanted)
 
     def _remember(self) -> None:
@@ -283,7 +306,9 @@ class Bench(Controller):
         """Put knobs of the branch on show into positions, all of them or none."""
         unknown = [name for name in knobs if name not in self.offered]
         if unknown:
-            raise ValueError(f"there is no knob {unknown[0]!r} here; there are {', '.join(self.offered)}")
+            raise ValueError(
+                f"there is no knob {unknown[0]!r} here; there are {', '.join(self.offered)}"
+            )
         fixed = why_fixed(self.selected.wanted, self.task, self.offered)
         for name in knobs:
             if name in fixed and name != "accumulator":
@@ -305,7 +330,9 @@ class Bench(Controller):
         elif anew or not branch.steps:
             self.branches[self.active] = branch.anew(wanted)
         if anew:
-            where = f"after step {branch.origin}, where it was forked" if branch.origin else "at step 0"
+            where = (
+                f"after step {branch.origin}, where it was forked" if branch.origin else "at step 0"
+            )
             self.notice = f"Another format is another run: this one begins again {where}."
             self.phase = Phase.PAUSED if self.phase is Phase.FINISHED else self.phase
 
@@ -319,14 +346,19 @@ class Bench(Controller):
         if source.steps_done >= self.total:
             raise ValueError(f"after step {self.total} nothing follows. Fork at an earlier step.")
         origin = source.steps_done
-        self.branches = [self.run, Branch(source.fork, knobs, origin, left=knobs, options=self.run.options)]
+        self.branches = [
+            self.run,
+            Branch(source.fork, knobs, origin, left=knobs, options=self.run.options),
+        ]
         self.active = 1
         if self.phase is not Phase.FAILED:
             self.stand(Phase.PAUSED)
         then = "Turn one of its knobs, then press Continue."
         self.notice = f"The fork stands after step {origin} with every digit of the run. {then}"
 
-    def choose(self, task: Task | None = None, recipe: Recipe | None = None, branch: int | None = None) -> None:
+    def choose(
+        self, task: Task | None = None, recipe: Recipe | None = None, branch: int | None = None
+    ) -> None:
         """Take another task or recipe, or the branch that the knobs turn: 0 the run, 1 its fork."""
         if branch is not None:
             self.active = min(branch, len(self.branches) - 1)

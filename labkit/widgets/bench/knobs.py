@@ -32,7 +32,9 @@ PRESETS = (
 )  # fmt: skip
 LOG2_SCALE_RANGE = (0, 30)
 DEFAULT_LOG2_SCALE = 10  # where the slider stands when the recipe has no scale of its own
-GROWTH_INTERVAL = RECIPES["FP16 dynamic"].scaler.growth_interval  # of a scaling that is switched on here
+GROWTH_INTERVAL = RECIPES[
+    "FP16 dynamic"
+].scaler.growth_interval  # of a scaling that is switched on here
 
 
 class Scaling(StrEnum):
@@ -100,7 +102,11 @@ def why_fixed(knobs: Knobs, task: Task, offered: Collection[str] = ALL) -> dict[
     why: dict[str, str] = {}
     if knobs.format == "FP32":
         multiplied = _multiplied(knobs)
-        words = f"layers multiply {multiplied}; all else is FP32" if multiplied else "everything is FP32"
+        words = (
+            f"layers multiply {multiplied}; all else is FP32"
+            if multiplied
+            else "everything is FP32"
+        )
         why |= dict.fromkeys(("autocast", "norms_fp32", "accumulator"), words)
         why["masters"] = "the model itself is FP32 here, so its weights are their own master"
     elif knobs.autocast:
@@ -125,12 +131,16 @@ def describe(knobs: Knobs) -> str:
     """
     emulated, converted = knobs.format != "FP32", knobs.format != "FP32" and not knobs.autocast
     static_scale = f"a static scale of 2^{knobs.log2_scale}"
-    has = {Scaling.OFF: [], Scaling.STATIC: [static_scale], Scaling.DYNAMIC: ["dynamic scaling"]}[knobs.scaling]
+    has = {Scaling.OFF: [], Scaling.STATIC: [static_scale], Scaling.DYNAMIC: ["dynamic scaling"]}[
+        knobs.scaling
+    ]
     an = "an" if knobs.format == "FP16" else "a"
     has += [f"{an} {knobs.format} optimizer"] * (converted and knobs.masters == "none")
     has += [f"norms in {knobs.format}"] * (converted and not knobs.norms_fp32)
     forgets = converted and knobs.masters == "forgotten"
-    has += [f"{knobs.given.rounding.value} rounding"] * (forgets and knobs.given.rounding is not WeightRounding.NEAREST)
+    has += [f"{knobs.given.rounding.value} rounding"] * (
+        forgets and knobs.given.rounding is not WeightRounding.NEAREST
+    )
     has += [f"{_multiplied(knobs)} operands"] if _multiplied(knobs) and not emulated else []
     has += [f"sums of {_sums(knobs.accumulator)}"] * (emulated and knobs.accumulator != "FP32")
     has += [f"{_times(knobs.log2_lr)} the learning rate"] * (knobs.log2_lr != 0)
@@ -168,20 +178,32 @@ def changed(before: Knobs, after: Knobs) -> str:
     >>> changed(Knobs(), Knobs(scaling=Scaling.STATIC, masters="forgotten"))
     'scaling on, 2^10, master weights forgotten'
     """
-    on = {Scaling.OFF: "scaling off", Scaling.STATIC: "scaling on, 2^{}", Scaling.DYNAMIC: "dynamic, from 2^{}"}
-    scale = ("scale 2^{}" if before.scaling is after.scaling else on[after.scaling]).format(after.log2_scale)
+    on = {
+        Scaling.OFF: "scaling off",
+        Scaling.STATIC: "scaling on, 2^{}",
+        Scaling.DYNAMIC: "dynamic, from 2^{}",
+    }
+    scale = ("scale 2^{}" if before.scaling is after.scaling else on[after.scaling]).format(
+        after.log2_scale
+    )
     labels = {
         "scaling": scale,
         "format": after.format,
         "autocast": f"autocast {'on' if after.autocast else 'off'}",
         "norms_fp32": f"norms in {'FP32' if after.norms_fp32 else after.format}",
         "accumulator": f"sums of {_sums(after.accumulator)}",
-        "masters": f"{after.format} optimizer" if after.masters == "none" else f"master weights {after.masters}",
+        "masters": f"{after.format} optimizer"
+        if after.masters == "none"
+        else f"master weights {after.masters}",
         "log2_scale": "" if after.scaling is Scaling.OFF else scale,
         "log2_lr": f"learning rate × {_times(after.log2_lr, '')}",
-        "epsilon": "the task's own epsilon" if after.epsilon is None else f"epsilon {epsilon_text(after.epsilon)}",
+        "epsilon": "the task's own epsilon"
+        if after.epsilon is None
+        else f"epsilon {epsilon_text(after.epsilon)}",
     }
-    turned = [label for name, label in labels.items() if getattr(before, name) != getattr(after, name)]
+    turned = [
+        label for name, label in labels.items() if getattr(before, name) != getattr(after, name)
+    ]
     words = ", ".join(dict.fromkeys(filter(None, turned)))
     return words or (after.given.name if before.given != after.given else "")
 
@@ -191,7 +213,9 @@ def _sums(accumulator: str) -> str:
 
 
 def _times(exponent: int, word: str = " times") -> str:
-    return f"{2**exponent}{word}" if exponent >= 0 else f"1/{2**-exponent}" + (" of" if word else "")
+    return (
+        f"{2**exponent}{word}" if exponent >= 0 else f"1/{2**-exponent}" + (" of" if word else "")
+    )
 
 
 def epsilon_text(epsilon: float) -> str:
@@ -202,7 +226,13 @@ def epsilon_text(epsilon: float) -> str:
 
 def optimizer_name(task: Task) -> str:
     """Return the name of the class of a task's optimizer."""
-    return str(getattr(getattr(task.make_optimizer, "func", task.make_optimizer), "__name__", "its own optimizer"))
+    return str(
+        getattr(
+            getattr(task.make_optimizer, "func", task.make_optimizer),
+            "__name__",
+            "its own optimizer",
+        )
+    )
 
 
 def has_epsilon(task: Task) -> bool:
@@ -251,14 +281,23 @@ def recipe_of(knobs: Knobs) -> Recipe:
     given = knobs.given
     if replace(knobs, log2_lr=0, epsilon=None, growth_interval=GROWTH_INTERVAL) == _read(given):
         return given
-    number, emulated = FORMATS.get(knobs.format, given.autocast or given.model), knobs.format != "FP32"
-    no_bf16 = knobs.accumulator == "V100" and knobs.format == "BF16"  # on its Tensor Cores: `why_fixed` says so
+    number, emulated = (
+        FORMATS.get(knobs.format, given.autocast or given.model),
+        knobs.format != "FP32",
+    )
+    no_bf16 = (
+        knobs.accumulator == "V100" and knobs.format == "BF16"
+    )  # on its Tensor Cores: `why_fixed` says so
     accumulator = None if no_bf16 else ACCUMULATORS.get(knobs.accumulator, given.accumulator)
     converted = emulated and not knobs.autocast
     forgets = converted and knobs.masters == "forgotten"
     scaler, scale = given.scaler, 2.0**knobs.log2_scale  # the scaler keeps what no knob turns
-    if knobs.scaling is not scaling_of(scaler) or (knobs.scaling is not Scaling.OFF and scale != scaler.init_scale):
-        moving = scaler if scaler.dynamic else replace(DYNAMIC, growth_interval=knobs.growth_interval)
+    if knobs.scaling is not scaling_of(scaler) or (
+        knobs.scaling is not Scaling.OFF and scale != scaler.init_scale
+    ):
+        moving = (
+            scaler if scaler.dynamic else replace(DYNAMIC, growth_interval=knobs.growth_interval)
+        )
         scaler = {
             Scaling.OFF: replace(NO_SCALING, skip_on_inf=scaler.skip_on_inf),
             Scaling.STATIC: static(scale, skip_on_inf=scaler.skip_on_inf),
@@ -285,7 +324,9 @@ def recipe_of(knobs: Knobs) -> Recipe:
 
 def preset_of(recipe: Recipe) -> str:
     """Return the name of the preset with a recipe's settings, or ""."""
-    return next((name for name in PRESETS if replace(RECIPES[name], name=recipe.name) == recipe), "")
+    return next(
+        (name for name in PRESETS if replace(RECIPES[name], name=recipe.name) == recipe), ""
+    )
 
 
 def knobs_of(recipe: Recipe, offered: Collection[str] = ALL) -> Knobs:
@@ -307,23 +348,41 @@ def knobs_of(recipe: Recipe, offered: Collection[str] = ALL) -> Knobs:
             f"{scale:g}. Take 2^{near}."
         )
     missing = [name for name in offered if getattr(knobs, name) not in (*POSITIONS[name], None)]
-    beside = {name: getattr(recipe, name) for name in ("name", "scaler", "graph", "rounding", "products", "tf32")}
-    again = replace(recipe_of(replace(knobs, given=RECIPES["FP32"])), **beside)  # but for what `describe` adds
+    beside = {
+        name: getattr(recipe, name)
+        for name in ("name", "scaler", "graph", "rounding", "products", "tf32")
+    }
+    again = replace(
+        recipe_of(replace(knobs, given=RECIPES["FP32"])), **beside
+    )  # but for what `describe` adds
     if missing or ("format" in offered and again != recipe):
-        raise ValueError(f"there is no knob for all of {recipe.name!r}. Take one of {', '.join(PRESETS)}.")
+        raise ValueError(
+            f"there is no knob for all of {recipe.name!r}. Take one of {', '.join(PRESETS)}."
+        )
     return knobs
 
 
 def _read(recipe: Recipe) -> Knobs:
     """Return where the knobs stand, in words of our own where they have no such position."""
-    scaling, accumulators = scaling_of(recipe.scaler), [n for n, v in ACCUMULATORS.items() if v == recipe.accumulator]
-    exponent = int(min(max(math.log2(recipe.scaler.init_scale), LOG2_SCALE_RANGE[0]), LOG2_SCALE_RANGE[1]))
+    scaling, accumulators = (
+        scaling_of(recipe.scaler),
+        [n for n, v in ACCUMULATORS.items() if v == recipe.accumulator],
+    )
+    exponent = int(
+        min(max(math.log2(recipe.scaler.init_scale), LOG2_SCALE_RANGE[0]), LOG2_SCALE_RANGE[1])
+    )
     return Knobs(
         format=(recipe.autocast or recipe.model).name,
         autocast=recipe.autocast is not None,
         norms_fp32=recipe.keep_norms,
-        accumulator=accumulators[0] if accumulators else str(getattr(recipe.accumulator, "name", recipe.accumulator)),
-        masters="none" if recipe.optimizer != FP32 else "kept" if recipe.master_weights else "forgotten",
+        accumulator=accumulators[0]
+        if accumulators
+        else str(getattr(recipe.accumulator, "name", recipe.accumulator)),
+        masters="none"
+        if recipe.optimizer != FP32
+        else "kept"
+        if recipe.master_weights
+        else "forgotten",
         scaling=scaling,
         log2_scale=exponent if scaling is not Scaling.OFF else DEFAULT_LOG2_SCALE,
         given=recipe,
@@ -336,11 +395,21 @@ def scaling_of(scaler: ScalerConfig) -> Scaling:
     >>> scaling_of(DYNAMIC), scaling_of(static(1024.0)), scaling_of(static(1.0))
     (<Scaling.DYNAMIC: 'dynamic'>, <Scaling.STATIC: 'static'>, <Scaling.OFF: 'off'>)
     """
-    return Scaling.DYNAMIC if scaler.dynamic else Scaling.STATIC if scaler.init_scale != 1 else Scaling.OFF
+    return (
+        Scaling.DYNAMIC
+        if scaler.dynamic
+        else Scaling.STATIC
+        if scaler.init_scale != 1
+        else Scaling.OFF
+    )
 
 
 def lives_on(before: Knobs, after: Knobs) -> bool:
     """Say whether a run can go on under the new positions, or has to begin anew because a format changes."""
     old, new = recipe_of(before), recipe_of(after)
     on_the_way = ("name", "scaler", "master_weights")
-    return all(getattr(old, f.name) == getattr(new, f.name) for f in fields(old) if f.name not in on_the_way)
+    return all(
+        getattr(old, f.name) == getattr(new, f.name)
+        for f in fields(old)
+        if f.name not in on_the_way
+    )

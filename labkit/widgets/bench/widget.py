@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from labkit.amp import DYNAMIC, RECIPES, Recipe, ScalerConfig
 from labkit.records import made_on
-from labkit.train import CATEGORIES, GPU_TASKS, TASKS, Place, RunRecord, Task, TrainingRun, bytes_held, places
+from labkit.train import (
+    CATEGORIES,
+    GPU_TASKS,
+    TASKS,
+    Place,
+    RunRecord,
+    Task,
+    TrainingRun,
+    bytes_held,
+    places,
+)
 from labkit.widgets.base.figures import why_still
 from labkit.widgets.bench.bench import Bench, MakeRun
 from labkit.widgets.bench.knobs import (
@@ -40,13 +50,19 @@ def rule(scaler: ScalerConfig) -> str:
     'the scale halves after inf or NaN, and doubles after 25 clean steps'
     """
     if scaler.dynamic:
-        bad = "inf or NaN" if scaler.hysteresis == 1 else f"{scaler.hysteresis} steps with inf or NaN"
+        bad = (
+            "inf or NaN" if scaler.hysteresis == 1 else f"{scaler.hysteresis} steps with inf or NaN"
+        )
         grows = f"{_times(scaler.growth_factor)} after {scaler.growth_interval:,} clean steps"
         return f"the scale {_times(scaler.backoff_factor)} after {bad}, and {grows}"
     skips = "steps whose gradients overflow are " + (
         "skipped" if scaler.skip_on_inf else "applied, since inf is not looked for"
     )
-    stays = "the loss is not multiplied" if scaler.init_scale == 1 else "the scale stays where you put it"
+    stays = (
+        "the loss is not multiplied"
+        if scaler.init_scale == 1
+        else "the scale stays where you put it"
+    )
     return stays if scaler.init_scale == 1 and scaler.skip_on_inf else f"{stays}; {skips}"
 
 
@@ -134,13 +150,24 @@ class LiveTraining(DrivenWidget, folders=("driven", "bench")):
             growth_interval=GROWTH_INTERVAL if growth_interval is None else growth_interval,
             make_run=make_run,
         )
-        ends = {name: [there[0], there[-1]] for name, there in POSITIONS.items() if isinstance(there, range)}
-        named = {name: list(map(str, POSITIONS[name])) for name in ("format", "accumulator", "masters", "scaling")}
+        ends = {
+            name: [there[0], there[-1]]
+            for name, there in POSITIONS.items()
+            if isinstance(there, range)
+        }
+        named = {
+            name: list(map(str, POSITIONS[name]))
+            for name in ("format", "accumulator", "masters", "scaling")
+        }
         epsilons = [epsilon_text(epsilon) for epsilon in EPSILONS]
         super().__init__(self.bench, **named, **ends, epsilon=epsilons, categories=list(CATEGORIES))
 
     def change(
-        self, *, scaling: str | None = None, log2_scale: int | None = None, master_weights: bool | None = None
+        self,
+        *,
+        scaling: str | None = None,
+        log2_scale: int | None = None,
+        master_weights: bool | None = None,
     ) -> None:
         """Change these knobs from the next step on; return at once."""
         asked = {"scaling": scaling, "log2_scale": log2_scale, "masters": master_weights}
@@ -167,11 +194,15 @@ class LiveTraining(DrivenWidget, folders=("driven", "bench")):
         bench, branch = self.bench, self.bench.selected
         steps = [*bench.run.steps[: branch.origin], *branch.steps]
         if branch.run is None or not steps:
-            raise ValueError("nothing has run yet, so there is nothing to record. Press Start first.")
+            raise ValueError(
+                "nothing has run yet, so there is nothing to record. Press Start first."
+            )
         plain = branch.wanted.log2_lr == 0 and branch.wanted.epsilon is None
         changes = [recipe_of(branch.wanted).name if plain else describe(branch.wanted)]
         if branch.origin:
-            changes.append(f"forked after step {branch.origin} from {recipe_of(bench.run.wanted).name}")
+            changes.append(
+                f"forked after step {branch.origin} from {recipe_of(bench.run.wanted).name}"
+            )
         changes += [f"{mark.label} from step {mark.step}" for mark in branch.marks]
         record: RunRecord = branch.run.record(
             steps,
@@ -185,10 +216,17 @@ class LiveTraining(DrivenWidget, folders=("driven", "bench")):
 
     def state(self) -> dict[str, Any]:
         bench, knobs = self.bench, self.bench.selected.wanted
-        plain = {name: getattr(getattr(knobs, name), "value", getattr(knobs, name)) for name in bench.offered}
+        plain = {
+            name: getattr(getattr(knobs, name), "value", getattr(knobs, name))
+            for name in bench.offered
+        }
         if "epsilon" in plain:
-            adams = getattr(bench.task.make_optimizer, "keywords", {}).get("eps", EPSILONS[0])  # the task's, or Adam's
-            plain["epsilon"] = epsilon_text(float(adams) if knobs.epsilon is None else knobs.epsilon)
+            adams = getattr(bench.task.make_optimizer, "keywords", {}).get(
+                "eps", EPSILONS[0]
+            )  # the task's, or Adam's
+            plain["epsilon"] = epsilon_text(
+                float(adams) if knobs.epsilon is None else knobs.epsilon
+            )
         branches = [
             {
                 "name": name,
@@ -203,7 +241,11 @@ class LiveTraining(DrivenWidget, folders=("driven", "bench")):
         return {
             **super().state(),
             "title": f"{self.title}: {bench.task.name.replace('_', ' ')}, seed {bench.seed}",
-            "place": {"key": bench.place.key, "says": bench.place.sentence, "rates": rates_text(bench)},
+            "place": {
+                "key": bench.place.key,
+                "says": bench.place.sentence,
+                "rates": rates_text(bench),
+            },
             "recorded": "" if on_record is None else _made_on(on_record),
             "active": bench.active,
             "knobs": plain,
@@ -224,5 +266,7 @@ class LiveTraining(DrivenWidget, folders=("driven", "bench")):
 
     def command(self, content: Mapping[str, Any]) -> Command:
         if content.get("do") == "turn":
-            return partial(self.bench.turn, {content["knob"]: position(content["knob"], content["to"])})
+            return partial(
+                self.bench.turn, {content["knob"]: position(content["knob"], content["to"])}
+            )
         return super().command(content)

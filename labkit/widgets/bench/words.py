@@ -32,11 +32,15 @@ from labkit.widgets.driven.widget import on
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MANY_SKIPS = 3  # as many skipped steps in a row are a story; one or two are how dynamic scaling works
+MANY_SKIPS = (
+    3  # as many skipped steps in a row are a story; one or two are how dynamic scaling works
+)
 OPT_LEVELS = ("O0", "O1", "O2", "O3")  # names that say something which their description does not
 
 
-def streak(steps: Sequence[StepRecord], holds: Callable[[StepRecord], bool]) -> tuple[int, int | None]:
+def streak(
+    steps: Sequence[StepRecord], holds: Callable[[StepRecord], bool]
+) -> tuple[int, int | None]:
     """Return how many steps at the end fulfil a condition, and the number of the first of them."""
     held = list(takewhile(holds, reversed(steps)))
     return len(held), held[-1].step if held else None
@@ -84,7 +88,11 @@ def who(knobs: Knobs, scale: float | None = None) -> str:
     name, words = recipe_of(knobs).name, describe(knobs)
     if knobs.scaling is Scaling.DYNAMIC and scale is not None:
         words = words.replace("dynamic scaling", f"dynamic scaling (now {power(scale)})")
-    return f"{name} ({words.replace('(', '').replace(')', '')})" if name in OPT_LEVELS and name != words else words
+    return (
+        f"{name} ({words.replace('(', '').replace(')', '')})"
+        if name in OPT_LEVELS and name != words
+        else words
+    )
 
 
 def sentence(bench: Bench) -> str:
@@ -115,23 +123,34 @@ def sentence(bench: Bench) -> str:
         where = f"{'Paused at step' if bench.phase is Phase.PAUSED else 'Step'} {last.step} of {bench.total}: "
     else:
         ended = "Finished at step {}" if last.step >= bench.total else "Stopped at step {} of {}"
-        changes = {0: "", 1: ", after one change"}.get(len(run.marks), f", after {len(run.marks)} changes")
+        changes = {0: "", 1: ", after one change"}.get(
+            len(run.marks), f", after {len(run.marks)} changes"
+        )
         where = f"{ended.format(last.step, bench.total)}{changes}: "
     if bad:
         beside = "" if fp32 is None else f", FP32 at {short(fp32)}"
         trouble = f"has been {short(last.loss)} since step {bad_since}{beside}. Infinity or NaN sits in its weights or"
-        parts = [f"{where}the loss of {name} {trouble} activations, and no loss scale takes it out: press Reset."]
+        parts = [
+            f"{where}the loss of {name} {trouble} activations, and no loss scale takes it out: press Reset."
+        ]
     else:
         parts = [where + _losses(bench, name, fp32)]
-        skipped, in_a_row = sum(not s.stepped for s in steps), streak(steps, lambda s: not s.stepped)[0]
+        skipped, in_a_row = (
+            sum(not s.stepped for s in steps),
+            streak(steps, lambda s: not s.stepped)[0],
+        )
         if in_a_row >= MANY_SKIPS:
-            overflow = f"at scale {power(last.scale)} the gradients overflow, so the weights stand still."
+            overflow = (
+                f"at scale {power(last.scale)} the gradients overflow, so the weights stand still."
+            )
             parts.append(f"The last {in_a_row} steps were skipped: {overflow}")
         elif skipped:
             parts.append(f"{skipped} step{' was' if skipped == 1 else 's were'} skipped.")
     parts.append(_fork(bench))
     if finished and (measured := rates(bench)) is not None:
-        parts.append(f"On {on(bench.place)}, FP32 did {measured[0]:.3g} steps a second, this run {measured[1]:.3g}.")
+        parts.append(
+            f"On {on(bench.place)}, FP32 did {measured[0]:.3g} steps a second, this run {measured[1]:.3g}."
+        )
     if bench.phase is not Phase.RUNNING and run.wanted != in_force:
         parts.append(f"The next {'run' if finished else 'step'} will be {who(run.wanted)}.")
     return " ".join(filter(None, parts))
@@ -163,7 +182,9 @@ def _losses(bench: Bench, name: str, fp32: float | None) -> str:
     if underflow is not None:
         lost = f"; {percent(underflow) if underflow else 'none'} of its gradient elements underflow"
         lost += "" if swallowed is None else f", {percent(swallowed)} of its updates are swallowed"
-    at = max(bench.run.metrics.keys() & bench.fp32.metrics.keys(), default=None)  # the latest step that has both
+    at = max(
+        bench.run.metrics.keys() & bench.fp32.metrics.keys(), default=None
+    )  # the latest step that has both
     if bench.phase is Phase.FINISHED and at is not None:
         ours, theirs = bench.run.metrics[at], bench.fp32.metrics[at]
         when = "" if at == steps[-1].step else f" at step {at}"
@@ -188,8 +209,14 @@ def _fork(bench: Bench) -> str:
     since = streak(fork.steps, lambda s: not math.isfinite(s.loss))[1]
     if since is not None:
         trouble = f" Its loss has been {short(last.loss)} since step {since}, and no loss scale takes that out."
-    same = [s.loss for s in fork.steps] == [s.loss for s in bench.run.steps[fork.origin : fork.done]]
-    equal = f" Up to step {fork.done} every loss is the same, bit for bit." if same and not apart else ""
+    same = [s.loss for s in fork.steps] == [
+        s.loss for s in bench.run.steps[fork.origin : fork.done]
+    ]
+    equal = (
+        f" Up to step {fork.done} every loss is the same, bit for bit."
+        if same and not apart
+        else ""
+    )
     return f"The fork {how} left it after step {fork.origin} and {end}.{equal}{trouble}"
 
 
@@ -219,7 +246,9 @@ def static_bench(bench: Bench, *, why: str = "") -> Figure:
     panels = [
         Panel("Loss of each batch, log scale", "loss", [fp32, *curves(lambda step: step.loss)]),
         Panel(
-            "Loss scale" + f"; {skipped} skipped ×" * bool(skipped), "scale", curves(lambda step: math.log2(step.scale))
+            "Loss scale" + f"; {skipped} skipped ×" * bool(skipped),
+            "scale",
+            curves(lambda step: math.log2(step.scale)),
         ),
     ]
     for what, title in lost.items():

@@ -59,17 +59,24 @@ class BitExplorer(LabWidget, folders=("exact", "bits")):
 
     text = traitlets.Unicode().tag(sync=True)
     code = traitlets.Int().tag(  # as text: a page's numbers end at 2^53
-        sync=True, to_json=lambda code, _widget: hex(code), from_json=lambda text, _widget: int(text, 0)
+        sync=True,
+        to_json=lambda code, _widget: hex(code),
+        from_json=lambda text, _widget: int(text, 0),
     )
     format = traitlets.Instance(Format).tag(
-        sync=True, to_json=lambda row, _widget: row.name, from_json=lambda name, widget: widget._known[name]
+        sync=True,
+        to_json=lambda row, _widget: row.name,
+        from_json=lambda name, widget: widget._known[name],
     )
     sentence = traitlets.Unicode().tag(sync=True)
     _formats: traitlets.List[dict[str, Any]] = traitlets.List().tag(sync=True)
     _compare: traitlets.List[str] = traitlets.List().tag(sync=True)
 
     def __init__(
-        self, format: Format = FP16, value: float | str = 0.1, compare: Iterable[Format] = (FP32, BF16, E4M3)
+        self,
+        format: Format = FP16,
+        value: float | str = 0.1,
+        compare: Iterable[Format] = (FP32, BF16, E4M3),
     ) -> None:
         compared = tuple(compare)
         self._known = {row.name: row for row in (*FORMATS.values(), *compared, format)}
@@ -91,14 +98,18 @@ class BitExplorer(LabWidget, folders=("exact", "bits")):
     def flip(self, bit: int) -> None:
         """Flip one bit; bit 0 is the last one of the significand."""
         if not 0 <= bit < self.format.bits:
-            raise ValueError(f"bit: expected 0 to {self.format.bits - 1} ({self.format.name}), got {bit}")
+            raise ValueError(
+                f"bit: expected 0 to {self.format.bits - 1} ({self.format.name}), got {bit}"
+            )
         self.code ^= 1 << bit
 
     def step(self, direction: int) -> None:
         """Go to the next larger (+1) or next smaller (-1) value."""
         value = float((next_up if direction > 0 else next_down)(self.value, self.format))
         if np.isnan(value) or value == self.value:
-            raise ValueError(f"{self.format.name} has no {'larger' if direction > 0 else 'smaller'} value")
+            raise ValueError(
+                f"{self.format.name} has no {'larger' if direction > 0 else 'smaller'} value"
+            )
         self.code = int(encode(value, self.format))
 
     @traitlets.validate("code")
@@ -158,7 +169,9 @@ class BitExplorer(LabWidget, folders=("exact", "bits")):
     def still(self) -> dict[str, Any]:
         bits = field_bits(self.code, self.format)
         words = f"{self.format.name} {self.code:#x} = {self.value!r}: bits {bits}"
-        return still(words, why_still("to touch it yourself, and run this cell", "These bits stand"))
+        return still(
+            words, why_still("to touch it yourself, and run this cell", "These bits stand")
+        )
 
 
 def _same(a: float, b: float) -> bool:

@@ -22,7 +22,18 @@ import traitlets
 from numpy.typing import NDArray
 
 from labkit.amp import rotate
-from labkit.formats import E8M0, FP16, MXFP4, MXFP8, NVFP4, Overflow, Rounding, decode, round_blocks, round_to
+from labkit.formats import (
+    E8M0,
+    FP16,
+    MXFP4,
+    MXFP8,
+    NVFP4,
+    Overflow,
+    Rounding,
+    decode,
+    round_blocks,
+    round_to,
+)
 from labkit.widgets.base.figures import still, why_still
 from labkit.widgets.base.number_words import brief
 from labkit.widgets.base.widget import LabWidget, limited
@@ -76,10 +87,14 @@ def round_row(
     """
     format, numbers = FORMATS[name], np.asarray(values, np.float64)
     if rotated:
-        numbers = (numbers.reshape(-1, 16) @ rotation().T).ravel()  # exact: FP16 numbers have 41 bits in common
+        numbers = (
+            numbers.reshape(-1, 16) @ rotation().T
+        ).ravel()  # exact: FP16 numbers have 41 bits in common
     numbers = numbers.astype(np.float32)
     largest = np.abs(numbers).max()
-    by_tensor = np.float32(format.scale.max * format.element.max / largest if format is NVFP4 and largest else 1)
+    by_tensor = np.float32(
+        format.scale.max * format.element.max / largest if format is NVFP4 and largest else 1
+    )
     scaled = (numbers * by_tensor).astype(np.float64)
     scales = np.asarray(decode(round_blocks(scaled, format).scales, format.scale))
     blocks = scaled.reshape(-1, format.size)
@@ -88,11 +103,17 @@ def round_row(
         scales = np.asarray(round_to(least, E8M0, Rounding.TOWARD_POSITIVE, Overflow.SATURATE))
     rounding = Rounding.NEAREST_EVEN if random_bits is None else Rounding.STOCHASTIC
     random = None if random_bits is None else np.reshape(random_bits, blocks.shape)
-    elements = round_to(blocks / scales[:, None], format.element, rounding, Overflow.SATURATE, random)
+    elements = round_to(
+        blocks / scales[:, None], format.element, rounding, Overflow.SATURATE, random
+    )
     stored = np.asarray(elements * scales[:, None])
     if rotated:
         stored = stored.reshape(-1, 16) @ rotation()
-    return RoundedRow(float(by_tensor), tuple(scales.tolist()), tuple((stored.ravel() / float(by_tensor)).tolist()))
+    return RoundedRow(
+        float(by_tensor),
+        tuple(scales.tolist()),
+        tuple((stored.ravel() / float(by_tensor)).tolist()),
+    )
 
 
 def beside_an_outlier() -> list[float]:
@@ -114,7 +135,12 @@ def night() -> list[float]:
 def choices(values: Sequence[float]) -> dict[str, Any]:
     """Return formats, the rotation, random numbers, a picture and the end of the axis, as JSON."""
     formats = [
-        {"name": row.name, "size": row.size, "element": format_row(row.element), "scale": format_row(row.scale)}
+        {
+            "name": row.name,
+            "size": row.size,
+            "element": format_row(row.element),
+            "scale": format_row(row.scale),
+        }
         | {"tensor_top": row.scale.max * row.element.max if row is NVFP4 else None}
         for row in FORMATS.values()
     ]
@@ -172,7 +198,9 @@ class BlockScales(LabWidget, folders=("exact", "block_scales")):
         rotated: bool = False,
     ) -> None:
         first = beside_an_outlier() if values is None else [float(value) for value in values]
-        super().__init__(values=first, format=format, scale_up=scale_up, stochastic=stochastic, rotated=rotated)
+        super().__init__(
+            values=first, format=format, scale_up=scale_up, stochastic=stochastic, rotated=rotated
+        )
         self.selected = int(np.argmax(np.abs(self.values)))
         self._choices = choices(self.values)
 
@@ -180,7 +208,13 @@ class BlockScales(LabWidget, folders=("exact", "block_scales")):
     def rounded(self) -> RoundedRow:
         """The numbers as the format has them, and its scales."""
         random = random_draws()[self.draw] if self.stochastic else None
-        return round_row(self.values, self.format, scale_up=self.scale_up, random_bits=random, rotated=self.rotated)
+        return round_row(
+            self.values,
+            self.format,
+            scale_up=self.scale_up,
+            random_bits=random,
+            rotated=self.rotated,
+        )
 
     @limited("format", "draw", "selected")
     def _names(self) -> Mapping[str, Collection[Any]]:
@@ -200,4 +234,7 @@ class BlockScales(LabWidget, folders=("exact", "block_scales")):
         pairs = enumerate(zip(self.values, found.values, strict=True))
         rows = [f"x[{i}]  {brief(x)} -> {brief(y)}" for i, (x, y) in pairs]
         scales = ", ".join(brief(scale) for scale in found.scales)
-        return still("\n".join([f"{self.format}, scale {scales}", *rows, ""]), why_still(HOW, "These numbers stand"))
+        return still(
+            "\n".join([f"{self.format}, scale {scales}", *rows, ""]),
+            why_still(HOW, "These numbers stand"),
+        )

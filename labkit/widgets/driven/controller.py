@@ -28,7 +28,9 @@ import numpy as np
 from labkit.train import Place, Task
 
 FRAME_SECONDS = 1 / 30
-UNANSWERED_SECONDS = 1 / 4  # pace towards a browser that does not answer: hidden, gone, or behind a busy kernel
+UNANSWERED_SECONDS = (
+    1 / 4
+)  # pace towards a browser that does not answer: hidden, gone, or behind a busy kernel
 IN_FLIGHT = 12  # frames on their way before we wait for an answer; the browser answers every quarter of a second
 
 NAME = "labkit live training"
@@ -56,9 +58,15 @@ class Button(StrEnum):
     RESET = "reset"
 
 
-AFTER: dict[Phase, dict[Button, Phase]] = {  # a button that is not here changes nothing in that phase
+AFTER: dict[
+    Phase, dict[Button, Phase]
+] = {  # a button that is not here changes nothing in that phase
     Phase.IDLE: {Button.START: Phase.RUNNING, Button.STEP: Phase.PAUSED},
-    Phase.RUNNING: {Button.PAUSE: Phase.PAUSED, Button.STOP: Phase.FINISHED, Button.RESET: Phase.IDLE},
+    Phase.RUNNING: {
+        Button.PAUSE: Phase.PAUSED,
+        Button.STOP: Phase.FINISHED,
+        Button.RESET: Phase.IDLE,
+    },
     Phase.PAUSED: {
         Button.START: Phase.RUNNING,
         Button.STEP: Phase.PAUSED,
@@ -69,7 +77,9 @@ AFTER: dict[Phase, dict[Button, Phase]] = {  # a button that is not here changes
     Phase.FAILED: {Button.START: Phase.RUNNING, Button.RESET: Phase.IDLE},
 }
 
-Command = Button | Callable[[], object]  # a ValueError or TypeError that it raises becomes the notice
+Command = (
+    Button | Callable[[], object]
+)  # a ValueError or TypeError that it raises becomes the notice
 Points = tuple[
     Sequence[Any], Callable[[Any], tuple[float, ...]], int
 ]  # steps, what is drawn of one, how many are drawn
@@ -91,7 +101,9 @@ class Controller(ABC):
     total: int  # planned steps
     place: Place  # where they train
 
-    _driving: ClassVar[weakref.ref[Controller] | None] = None  # one training at a time: two would share one core's time
+    _driving: ClassVar[weakref.ref[Controller] | None] = (
+        None  # one training at a time: two would share one core's time
+    )
     _turn: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self) -> None:
@@ -106,9 +118,13 @@ class Controller(ABC):
         self._resting = False  # its thread ends, or has ended; the next command starts another
         self._closed = self._at_once = False
         self._answered = 0  # number of the browser's latest command that was carried out
-        self._number = self._drawn = 0  # of the latest frame, and of the latest one that the browser has drawn
+        self._number = self._drawn = (
+            0  # of the latest frame, and of the latest one that the browser has drawn
+        )
         self._due = self._last = -1.0
-        self._sent: list[tuple[Sequence[Any], int]] = []  # which points the browser has: a list of steps, and how many
+        self._sent: list[
+            tuple[Sequence[Any], int]
+        ] = []  # which points the browser has: a list of steps, and how many
 
     @property
     @abstractmethod
@@ -210,7 +226,9 @@ class Controller(ABC):
     def _guard(self, work: Callable[[], object]) -> object:
         try:
             return work()
-        except Exception as error:  # whatever went wrong in the learner's task, the figure has to say it
+        except (
+            Exception
+        ) as error:  # whatever went wrong in the learner's task, the figure has to say it
             self._fail(error)
         return None
 
@@ -232,15 +250,21 @@ class Controller(ABC):
         """Send a frame if it is time for one, or in any case if it is urgent; return whether it was sent."""
         now = self.clock()
         waiting = self._number - self._drawn
-        if not urgent and (now < self._due or (waiting >= IN_FLIGHT and now - self._last < UNANSWERED_SECONDS)):
+        if not urgent and (
+            now < self._due or (waiting >= IN_FLIGHT and now - self._last < UNANSWERED_SECONDS)
+        ):
             return False
-        self._due = max(self._due + FRAME_SECONDS, now)  # the average counts: steps and frames do not share a beat
+        self._due = max(
+            self._due + FRAME_SECONDS, now
+        )  # the average counts: steps and frames do not share a beat
         self._last = now
         self._number += 1
         points = self.points()
         whole = [id(steps) for steps, _ in self._sent] != [id(steps) for steps, _, _ in points]
         begins = [0] * len(points) if whole else [count for _, count in self._sent]
-        rows = [map(row, steps[at:end]) for at, (steps, row, end) in zip(begins, points, strict=True)]
+        rows = [
+            map(row, steps[at:end]) for at, (steps, row, end) in zip(begins, points, strict=True)
+        ]
         self._sent = [(steps, end) for steps, _, end in points]
         head = {"kind": "frame", "number": self._number, "answered": self._answered}
         self.send({**head, "whole": whole, **self.state()}, [pack(list(each)) for each in rows])
@@ -273,7 +297,9 @@ class Controller(ABC):
             self._inbox.put(work)
             if self._thread is None or self._resting:
                 before, self._resting = self._thread, False
-                self._thread = threading.Thread(target=self._loop, args=(before,), name=NAME, daemon=True)
+                self._thread = threading.Thread(
+                    target=self._loop, args=(before,), name=NAME, daemon=True
+                )
                 self._thread.start()
 
     def rest(self, why: str) -> None:

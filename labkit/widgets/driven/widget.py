@@ -67,7 +67,9 @@ def _listen(loop: asyncio.AbstractEventLoop, act: weakref.WeakMethod[Callable[[]
 class _InterruptHandler:
     """What handles SIGINT between cells: the event loop calls each of the methods."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, act: weakref.WeakMethod[Callable[[], Any]]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, act: weakref.WeakMethod[Callable[[], Any]]
+    ) -> None:
         self.loop, self.acts = loop, {act}
 
     def __call__(self, *_: object) -> None:
@@ -86,7 +88,9 @@ class DrivenWidget(LabWidget):
         self.controller = controller
         controller.send, controller.state = self._send_frame, self.state
         offered = dict.fromkeys((*places(), controller.place))
-        super().__init__(_offers={**offers, "places": [{"key": one.key, "label": one.label} for one in offered]})
+        super().__init__(
+            _offers={**offers, "places": [{"key": one.key, "label": one.label} for one in offered]}
+        )
         self.on_msg(self._receive)
         atexit.register(controller.close)
         between_cells(controller.interrupt)
@@ -139,7 +143,9 @@ class DrivenWidget(LabWidget):
             case {"do": "press", "button": button}:
                 return Button(button)
             case {"do": "choose", "place": key}:
-                return partial(self.controller.train_on, self.place if key == self.place.key else place(key))
+                return partial(
+                    self.controller.train_on, self.place if key == self.place.key else place(key)
+                )
         raise ValueError(f"the page asked for {content!r}, which this widget does not know")
 
     @property
@@ -166,7 +172,9 @@ class DrivenWidget(LabWidget):
 
     def close(self) -> None:
         """End the training's thread and take the widget down."""
-        if hasattr(self, "controller"):  # ipywidgets closes a widget too whose arguments were refused
+        if hasattr(
+            self, "controller"
+        ):  # ipywidgets closes a widget too whose arguments were refused
             atexit.unregister(self.controller.close)
             self.controller.close()
         super().close()
@@ -187,7 +195,9 @@ class DrivenWidget(LabWidget):
                 self.controller.ask(self.command(content), int(content.get("number", 0)))
 
     def still(self) -> dict[str, Any]:
-        return still(self.sentence, self.why_static, self.figure(self.why_static) if self.history else None)
+        return still(
+            self.sentence, self.why_static, self.figure(self.why_static) if self.history else None
+        )
 
 
 def row_of(table: Mapping[str, Row], wanted: Row | str, what: str) -> Row:

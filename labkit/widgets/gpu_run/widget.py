@@ -30,7 +30,9 @@ from labkit.widgets.results.gemm import recorded_gemm, roofline_figure, sweep_fi
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-BEGINNING = re.compile(r"^--- (?P<number>\d+) of (?P<of>\d+), (?P<name>\w+): (?P<about>.*), (?P<seconds>\d+) s$")
+BEGINNING = re.compile(
+    r"^--- (?P<number>\d+) of (?P<of>\d+), (?P<name>\w+): (?P<about>.*), (?P<seconds>\d+) s$"
+)
 OUTCOME = re.compile(r"^(?P<name>\w+) +(?P<how>(failed|stopped after|not begun).*)$")
 FIGURES: dict[str, Callable[[], Figure]] = {
     "ceilings": roofline_figure,
@@ -54,7 +56,9 @@ class BackgroundProcess:
         OSError: the command cannot be started.
     """
 
-    def __init__(self, command: Sequence[str], on_line: Callable[[str], None], on_end: Callable[[int], None]) -> None:
+    def __init__(
+        self, command: Sequence[str], on_line: Callable[[str], None], on_end: Callable[[int], None]
+    ) -> None:
         self._process = system.start_group(
             command,
             stdin=subprocess.PIPE,  # which ends with this process, however that one ends
@@ -143,13 +147,19 @@ def ended(where: Place, status: int, lines: list[str], *, stopped: bool) -> str:
     if status == 0:
         return f"Done: {where.name} is measured. Run the cells below (again) to see it in their figures."
     missing = "; ".join(failed_parts(lines)) or f"it ended with status {status}"
-    return f"Not all of it was done: {missing}. What it printed says why; the rest is kept and drawn."
+    return (
+        f"Not all of it was done: {missing}. What it printed says why; the rest is kept and drawn."
+    )
 
 
 def measured(where: Place) -> dict[str, str]:
     """Return sweep -> date of its record on this device, for those that have one and a figure."""
     newest = {sweep: recorded_gemm(sweep, where.device.type)[:1] for sweep in FIGURES}
-    return {sweep: found[0].date for sweep, found in newest.items() if found and found[0].device == where.name}
+    return {
+        sweep: found[0].date
+        for sweep, found in newest.items()
+        if found and found[0].device == where.name
+    }
 
 
 def pictures(where: Place) -> list[dict[str, str]]:
@@ -184,7 +194,9 @@ class GpuRun(LabWidget, folders=("gpu_run",)):
         command: what measures it; None is `labkit gpu --quick`.
     """
 
-    phase = traitlets.Unicode("ready").tag(sync=True)  # no gpu, ready, running, done, stopped, failed
+    phase = traitlets.Unicode("ready").tag(
+        sync=True
+    )  # no gpu, ready, running, done, stopped, failed
     part = traitlets.Int(0).tag(sync=True)  # which part runs, from 1
     parts = traitlets.Int(1).tag(sync=True)
     sentence = traitlets.Unicode().tag(sync=True)
@@ -203,7 +215,9 @@ class GpuRun(LabWidget, folders=("gpu_run",)):
             self.phase, self.sentence = "no gpu", no_gpu()
         else:
             meanwhile = "The kernel stays free meanwhile, but what you train on the same GPU disturbs the measurement."
-            self.sentence = f"Ready to measure {self.where.name}: five parts, 3 minutes at most. {meanwhile}"
+            self.sentence = (
+                f"Ready to measure {self.where.name}: five parts, 3 minutes at most. {meanwhile}"
+            )
             self._draw()
         self.on_msg(self._on_message)
 
@@ -255,8 +269,15 @@ class GpuRun(LabWidget, folders=("gpu_run",)):
     def _draw(self) -> None:
         try:
             self.pictures, self.paces = pictures(self.where), paces(self.where)
-        except (OSError, ValueError, KeyError) as error:  # a record that was damaged: the others' cells say so, too
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+        ) as error:  # a record that was damaged: the others' cells say so, too
             self.sentence = f"{self.sentence} What was measured could not be drawn: {error}"
 
     def still(self) -> dict[str, Any]:
-        return still(self.sentence, "(Widgets do not run here: `labkit gpu --quick` in a terminal does the same.)")
+        return still(
+            self.sentence,
+            "(Widgets do not run here: `labkit gpu --quick` in a terminal does the same.)",
+        )

@@ -32,14 +32,18 @@ PASSES = {
     "hoist": "which weights are cast once for several uses?",
 }
 WHY_STATIC = why_still(
-    "to play the passes, or go on in code: passes.position = 7; print(passes.sentence)", "This graph stands"
+    "to play the passes, or go on in code: passes.position = 7; print(passes.sentence)",
+    "This graph stands",
 )
 
 
 def row_view(row: GraphRow) -> dict[str, Any]:
     """Return what the browser needs to draw an operation."""
     fields = ("to", "fate", "times", "tensor", "origin")
-    casts = [{"text": _text(cast), **{name: getattr(cast, name) for name in fields}} for cast in row.casts]
+    casts = [
+        {"text": _text(cast), **{name: getattr(cast, name) for name in fields}}
+        for cast in row.casts
+    ]
     head = {"op": row.op, "list": list_of(row.rule), "why": row.why, "result": row.result}
     return {**head, "casts": casts, "takes": list(row.takes)}
 
@@ -47,7 +51,11 @@ def row_view(row: GraphRow) -> dict[str, Any]:
 def explained_lines(explanation: Explanation) -> list[str]:
     """Return a sentence for each look of each pass at an operation, the one before the first and the one at the end."""
     between = [f"{name}: {_look(name, row)}" for name in PASSES for row in explanation.rows]
-    return ["A forward pass as it was called. Five passes decide its casts, once.", *between[:-1], explanation.sentence]
+    return [
+        "A forward pass as it was called. Five passes decide its casts, once.",
+        *between[:-1],
+        explanation.sentence,
+    ]
 
 
 def _text(cast: GraphCast) -> str:
@@ -58,7 +66,9 @@ def _look(name: str, row: GraphRow) -> str:
     """Say what a pass finds at an operation."""
     match name:
         case "colour":
-            return f"{row.op} is on the {list_of(row.rule)} list. {row.why[:1].upper()}{row.why[1:]}."
+            return (
+                f"{row.op} is on the {list_of(row.rule)} list. {row.why[:1].upper()}{row.why[1:]}."
+            )
         case "propagate":
             return f"{row.op} returns {row.result or 'no floating-point numbers'}."
         case "insert" if not row.casts:
@@ -119,14 +129,25 @@ class CastPasses(LabWidget, folders=("ledger", "graph")):
     def __init__(self, model: nn.Module | None = None, *inputs: Any, format: Format = FP16) -> None:
         given = (torch.ones(8, 16), torch.ones(8, 16)) if model is None else inputs
         model = TwoScores() if model is None else model
-        graph, device = CastGraph(model, format), next((p.device for p in model.parameters()), torch.device("cpu"))
+        graph, device = (
+            CastGraph(model, format),
+            next((p.device for p in model.parameters()), torch.device("cpu")),
+        )
         with one_thread(), preserve_rng(device):
             for _ in range(2):  # traced, then run
                 with half_storage(device), autocast(format):
                     graph(*given)
         self.explanation = explain(graph)
-        rows, said = [row_view(row) for row in self.explanation.rows], explained_lines(self.explanation)
-        super().__init__(_rows=rows, _said=said, _passes=[list(row) for row in PASSES.items()], position=len(said) - 1)
+        rows, said = (
+            [row_view(row) for row in self.explanation.rows],
+            explained_lines(self.explanation),
+        )
+        super().__init__(
+            _rows=rows,
+            _said=said,
+            _passes=[list(row) for row in PASSES.items()],
+            position=len(said) - 1,
+        )
 
     @property
     def sentence(self) -> str:

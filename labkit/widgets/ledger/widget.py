@@ -29,9 +29,12 @@ from labkit.widgets.base.widget import LabWidget, limited
 
 BAR = 24  # the error bar goes from 2^-24, where FP32 itself rounds, to 1
 LISTS = {"allow": Rule.ALLOW, "deny": Rule.DENY, "promote": Rule.PROMOTE, "keep": Rule.KEEP}
-_SHOWN_AS = {rule: "deny" for rule in Rule if rule.value in ("set dtype", "append dtype")}  # both mean: in FP32
+_SHOWN_AS = {
+    rule: "deny" for rule in Rule if rule.value in ("set dtype", "append dtype")
+}  # both mean: in FP32
 WHY_STATIC = why_still(
-    'to move operations, or go on in code: board.move("exp", "allow"); print(board.sentence)', "This ledger stands"
+    'to move operations, or go on in code: board.move("exp", "allow"); print(board.sentence)',
+    "This ledger stands",
 )
 
 
@@ -62,7 +65,11 @@ def mark(format: Format) -> dict[str, Any]:
     >>> mark(FP16)["text"]
     '2^-11'
     """
-    return {"at": _length(format.epsilon / 2), "text": f"2^-{format.precision}", "format": format.name}
+    return {
+        "at": _length(format.epsilon / 2),
+        "text": f"2^-{format.precision}",
+        "format": format.name,
+    }
 
 
 def ran_in(row: LedgerRow) -> str:
@@ -114,9 +121,13 @@ def sentence(rows: Sequence[LedgerRow], before: float, format: Format) -> str:
     broken = next((row for row in rows if row.overflowed), None)
     if broken is not None:
         size = math.prod(broken.shape)
-        which = f"{broken.overflowed:,} of its {size:,} results are" if size > 1 else "its result is"
+        which = (
+            f"{broken.overflowed:,} of its {size:,} results are" if size > 1 else "its result is"
+        )
         after = (
-            " It reaches the last result." if last.overflowed else f" The last result survives and {_away(last.error)}."
+            " It reaches the last result."
+            if last.overflowed
+            else f" The last result survives and {_away(last.error)}."
         )
         where = f"where FP32 has up to {brief(broken.largest)}.{'' if broken is last else after}"
         return f"{moved}{broken.op} overflows: {which} inf or NaN, {where}"
@@ -131,9 +142,19 @@ def as_text(rows: Sequence[LedgerRow]) -> str:
     cells = [head]
     for row in rows:
         view = row_view(row)
-        cells.append((view["op"], " ".join(view["takes"]), view["list"], view["gives"], view["flag"] or view["error"]))
+        cells.append(
+            (
+                view["op"],
+                " ".join(view["takes"]),
+                view["list"],
+                view["gives"],
+                view["flag"] or view["error"],
+            )
+        )
     widths = [max(len(line[i]) for line in cells) for i in range(len(head))]
-    return "\n".join("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in cells)
+    return "\n".join(
+        "  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in cells
+    )
 
 
 def _counts(rows: Sequence[LedgerRow], format: Format) -> str:
@@ -150,7 +171,11 @@ def _first_line(problem: str) -> str:
 
 
 def _away(error: float) -> str:
-    return "equals FP32's" if error == 0 else f"is {relative(error).replace('<', 'less than ')} away from FP32's"
+    return (
+        "equals FP32's"
+        if error == 0
+        else f"is {relative(error).replace('<', 'less than ')} away from FP32's"
+    )
 
 
 def _length(error: float) -> float:
@@ -220,7 +245,9 @@ class CastLedger(LabWidget, folders=("ledger",)):
         self._plain: dict[str, tuple[LedgerRow, ...]] = {}
         self._formats = {row.name: row for row in (FP16, BF16, format)}
         if not self._usual(format):
-            raise ValueError("expected a forward pass that computes floating-point tensors; check its inputs")
+            raise ValueError(
+                "expected a forward pass that computes floating-point tensors; check its inputs"
+            )
         about = {"title": title, "lists": list(LISTS), "formats": list(self._formats)}
         super().__init__(_about=about, format_name=format.name)
         self._calculate()
@@ -296,7 +323,9 @@ class CastLedger(LabWidget, folders=("ledger",)):
                 moved = {key: to for key, to in sorted(chosen.items()) if to != homes[key]}
                 key = ";".join([name, *(f"{operation}={to}" for operation, to in moved.items())])
                 if key not in states:
-                    rows = self._run(format, {operation: LISTS[to] for operation, to in moved.items()})
+                    rows = self._run(
+                        format, {operation: LISTS[to] for operation, to in moved.items()}
+                    )
                     states[key] = self._traits_of(rows, format)
         return {**super().page_state(), "_states": states}
 

@@ -17,7 +17,15 @@ import torch
 
 from labkit.formats import FP16
 from labkit.gemm import PAIRWISE_FP32, SEQUENTIAL_FP16, SEQUENTIAL_FP32, SPECS, accumulate
-from labkit.widgets.base.figures import FATE_COLOURS, FORMAT_COLOURS, INK, described, new_figure, on_any_page, wrapped
+from labkit.widgets.base.figures import (
+    FATE_COLOURS,
+    FORMAT_COLOURS,
+    INK,
+    described,
+    new_figure,
+    on_any_page,
+    wrapped,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,7 +34,9 @@ if TYPE_CHECKING:
 
 LENGTHS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 ROWS = 17  # odd: the median is one of them
-WHO: dict[str, tuple[AnyAccumulator, str, str]] = {  # accumulator, and its colour and style: never by colour alone
+WHO: dict[
+    str, tuple[AnyAccumulator, str, str]
+] = {  # accumulator, and its colour and style: never by colour alone
     "FP16, one by one": (SEQUENTIAL_FP16, FORMAT_COLOURS["FP16"], "s-"),
     "V100, C and D in FP16": (replace(SPECS["V100"], result=FP16), FORMAT_COLOURS["FP16"], "v--"),
     "V100": (SPECS["V100"], FATE_COLOURS["underflowed"], "v-"),

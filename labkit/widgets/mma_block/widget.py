@@ -25,7 +25,8 @@ Terms = tuple[list[float], list[float], float]
 PRODUCTS = 16
 RESULTS = {format.name: format for format in (FP32, FP16)}
 WHY_STATIC = why_still(
-    "to turn it, or go on in code: board.gpu = 'H100'; board.knob = -25; print(board.value)", "This sheet stands"
+    "to turn it, or go on in code: board.gpu = 'H100'; board.knob = -25; print(board.value)",
+    "This sheet stands",
 )
 
 
@@ -83,7 +84,9 @@ def ones(exponent: int) -> Terms:
 
 def drawn(seed: int) -> Terms:
     """Return 16 products and C of normally distributed FP16 numbers."""
-    values = np.asarray(round_to(np.random.default_rng(seed).standard_normal(2 * PRODUCTS + 1), FP16))
+    values = np.asarray(
+        round_to(np.random.default_rng(seed).standard_normal(2 * PRODUCTS + 1), FP16)
+    )
     return values[:PRODUCTS].tolist(), values[PRODUCTS:-1].tolist(), float(values[-1])
 
 
@@ -125,7 +128,10 @@ def choices() -> dict[str, Any]:
     """Return presets with their terms for each position of the knob, specifications and formats, as JSON."""
     presets = [
         {
-            **{name: getattr(preset, name) for name in ("name", "knob", "low", "high", "start", "result")},
+            **{
+                name: getattr(preset, name)
+                for name in ("name", "knob", "low", "high", "start", "result")
+            },
             "power": preset.make is not drawn,
             "terms": {knob: preset.make(knob) for knob in range(preset.low, preset.high + 1)},
         }
@@ -133,7 +139,11 @@ def choices() -> dict[str, Any]:
     ]
     names = ("name", "block_length", "fraction_bits", "result_significand_bits")
     specs = [{name: getattr(spec, name) for name in names} for spec in SPECS.values()]
-    return {"presets": presets, "specs": specs, "formats": [format_row(row) for row in (FP16, *RESULTS.values())]}
+    return {
+        "presets": presets,
+        "specs": specs,
+        "formats": [format_row(row) for row in (FP16, *RESULTS.values())],
+    }
 
 
 class MmaBlock(LabWidget, folders=("exact", "mma_block")):

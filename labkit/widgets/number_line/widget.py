@@ -15,7 +15,9 @@ from labkit.widgets.base.figures import still, why_still
 from labkit.widgets.base.widget import LabWidget
 from labkit.widgets.exact.rows import format_row
 
-LINES = {row.name: row for row in FORMATS.values() if row is not FP64}  # FP64 carries x: nothing would be rounded
+LINES = {
+    row.name: row for row in FORMATS.values() if row is not FP64
+}  # FP64 carries x: nothing would be rounded
 
 
 def as_text(x: float) -> str:
@@ -65,10 +67,14 @@ class NumberLine(LabWidget, folders=("exact", "number_line")):
     """
 
     format = traitlets.Instance(Format).tag(
-        sync=True, to_json=lambda row, _widget: row.name, from_json=lambda name, widget: widget._known[name]
+        sync=True,
+        to_json=lambda row, _widget: row.name,
+        from_json=lambda name, widget: widget._known[name],
     )
     rounding = traitlets.Instance(Rounding).tag(
-        sync=True, to_json=lambda mode, _widget: mode.name, from_json=lambda name, _widget: Rounding[name]
+        sync=True,
+        to_json=lambda mode, _widget: mode.name,
+        from_json=lambda name, _widget: Rounding[name],
     )
     x = traitlets.CFloat().tag(sync=True)
     scale = traitlets.Enum(["log", "linear"]).tag(sync=True)
@@ -121,7 +127,9 @@ class NumberLine(LabWidget, folders=("exact", "number_line")):
         low, high = proposal["value"]
         if not (np.isfinite(high - low) and low < high and (self.scale == "linear" or low > 0)):
             least = " above 0 (the scale is log)" if self.scale == "log" else ""
-            raise traitlets.TraitError(f"window: expected a number{least} and a larger one, got {low}, {high}")
+            raise traitlets.TraitError(
+                f"window: expected a number{least} and a larger one, got {low}, {high}"
+            )
         return low, high
 
     @traitlets.observe("scale")
@@ -132,4 +140,6 @@ class NumberLine(LabWidget, folders=("exact", "number_line")):
     def still(self) -> dict[str, Any]:
         nearest = float(round_to(self.x, self.format))
         words = f"{as_text(self.x)} becomes {as_text(nearest)} in {self.format.name}, rounded to nearest."
-        return still(words, why_still("to touch it yourself, and run this cell", "This line stands"))
+        return still(
+            words, why_still("to touch it yourself, and run this cell", "This line stands")
+        )

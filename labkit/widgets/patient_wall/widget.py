@@ -20,7 +20,17 @@ from typing import Any
 
 import traitlets
 
-from labkit.faults import FAULTS, Fault, GpuCard, Kind, TrainingOutcome, cards, code_of, explain, run
+from labkit.faults import (
+    FAULTS,
+    Fault,
+    GpuCard,
+    Kind,
+    TrainingOutcome,
+    cards,
+    code_of,
+    explain,
+    run,
+)
 from labkit.faults.catalogue import plain
 from labkit.faults.fault import address
 from labkit.widgets.base.figures import still
@@ -36,7 +46,12 @@ WHY_STATIC = (
 
 def front(patient: Fault | GpuCard) -> dict[str, Any]:
     """Return what is seen before a card is turned: the symptom and, where there is one, the error's own words."""
-    seen = {"id": patient.id, "symptom": patient.symptom, "errors": list(patient.errors), "kind": patient.kind.value}
+    seen = {
+        "id": patient.id,
+        "symptom": patient.symptom,
+        "errors": list(patient.errors),
+        "kind": patient.kind.value,
+    }
     return {**seen, "runs": isinstance(patient, Fault)}
 
 
@@ -46,13 +61,21 @@ def behind(patient: Fault | GpuCard) -> dict[str, Any]:
     if isinstance(patient, Fault) and patient.where:
         told["Where"] = patient.where
     if isinstance(patient, GpuCard):
-        shown = "\n".join(patient.published()) or "In the threads; no row of data/published.csv shows it."
-        told |= {"Published": shown, "Here": "Not run here. `labkit gpu --only cards` runs it on a machine with a GPU."}
+        shown = (
+            "\n".join(patient.published())
+            or "In the threads; no row of data/published.csv shows it."
+        )
+        told |= {
+            "Published": shown,
+            "Here": "Not run here. `labkit gpu --only cards` runs it on a machine with a GPU.",
+        }
     return {
         "title": patient.title,
         "told": [[name, text] for name, text in told.items()],
         "threads": [{"name": thread, "address": address(thread)} for thread in patient.threads],
-        "code": compared(code_of(patient.function, fixed=False), code_of(patient.function, fixed=True)),
+        "code": compared(
+            code_of(patient.function, fixed=False), code_of(patient.function, fixed=True)
+        ),
     }
 
 
@@ -92,14 +115,22 @@ def find(cards: Mapping[str, Fault | GpuCard], query: str, kind: str) -> tuple[l
     """
     shown = [card for card in cards.values() if kind in (ALL, card.kind.value)]
     if not query.strip():
-        return [card.id for card in shown], f"{_cards(len(shown))}. Paste the error message that you have, or a word."
+        return [
+            card.id for card in shown
+        ], f"{_cards(len(shown))}. Paste the error message that you have, or a word."
     if known := [card.id for card in explain(query) if card.id in cards]:
         return known, f"{_cards(len(known))} known by this message, among all kinds of symptoms."
     words = plain(query).split()
-    texts = {c.id: plain(" ".join((c.id, c.title, c.symptom, c.cause, c.repair, *c.errors))) for c in shown}
+    texts = {
+        c.id: plain(" ".join((c.id, c.title, c.symptom, c.cause, c.repair, *c.errors)))
+        for c in shown
+    }
     found = [id for id, text in texts.items() if all(word in text for word in words)]
     if found:
-        return found, f"{_cards(len(found))} with {'these words' if len(words) > 1 else 'this word'}."
+        return (
+            found,
+            f"{_cards(len(found))} with {'these words' if len(words) > 1 else 'this word'}.",
+        )
     return [], "No card is known by this message, and none has all of these words."
 
 
@@ -134,15 +165,21 @@ class PatientWall(LabWidget, folders=("patient_wall",)):
     kind = traitlets.Enum([ALL, *(kind.value for kind in Kind)], ALL).tag(sync=True)
     shown = traitlets.List(traitlets.Unicode()).tag(sync=True)
     sentence = traitlets.Unicode().tag(sync=True)
-    outcomes: traitlets.Dict[str, dict[str, Any]] = traitlets.Dict().tag(sync=True)  # id -> form -> what came of it
+    outcomes: traitlets.Dict[str, dict[str, Any]] = traitlets.Dict().tag(
+        sync=True
+    )  # id -> form -> what came of it
     _cards: traitlets.List[dict[str, Any]] = traitlets.List().tag(sync=True)
     _kinds: traitlets.List[str] = traitlets.List().tag(sync=True)
-    _behind = traitlets.Dict().tag(sync=True)  # id -> what a turned card shows; of those that were turned
+    _behind = traitlets.Dict().tag(
+        sync=True
+    )  # id -> what a turned card shows; of those that were turned
 
     def __init__(self, without: Iterable[str] = ()) -> None:
         without = set(without)
         if unknown := sorted(without - cards().keys()):
-            raise ValueError(f"there is no card {', '.join(unknown)} to leave out; there are {', '.join(cards())}")
+            raise ValueError(
+                f"there is no card {', '.join(unknown)} to leave out; there are {', '.join(cards())}"
+            )
         self._known = {id: card for id, card in cards().items() if id not in without}
         self._cell: asyncio.AbstractEventLoop | None = None
         with suppress(RuntimeError):  # outside of a notebook
@@ -182,14 +219,21 @@ class PatientWall(LabWidget, folders=("patient_wall",)):
         if "turn" in content:
             self.turn(content["turn"])
         elif self._cell is not None:
-            self._cell.call_soon_threadsafe(self.run, content["run"], content["form"])  # not beside a cell
+            self._cell.call_soon_threadsafe(
+                self.run, content["run"], content["form"]
+            )  # not beside a cell
         else:
             self.run(content["run"], content["form"])
 
     def page_state(self) -> dict[str, Any]:
         """Add what stands behind every card: a page has no kernel to turn one."""
-        return {**super().page_state(), "_behind": {id: behind(card) for id, card in self._known.items()}}
+        return {
+            **super().page_state(),
+            "_behind": {id: behind(card) for id, card in self._known.items()},
+        }
 
     def still(self) -> dict[str, Any]:
-        cards = [f"- {self._known[id].symptom}\n  {id}: {self._known[id].title}" for id in self.shown]
+        cards = [
+            f"- {self._known[id].symptom}\n  {id}: {self._known[id].title}" for id in self.shown
+        ]
         return still("\n".join([self.sentence, *cards]), WHY_STATIC)

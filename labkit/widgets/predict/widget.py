@@ -56,7 +56,9 @@ class Ruler:
         except ValueError:
             number = math.nan
         if not self.low <= number <= self.high:
-            raise ValueError(f"{said!r} is no number from {short(self.low)} to {short(self.high)}{self.unit}")
+            raise ValueError(
+                f"{said!r} is no number from {short(self.low)} to {short(self.high)}{self.unit}"
+            )
         return number
 
     def side(self, guess: float, truth: float) -> str:
@@ -110,9 +112,13 @@ class Prediction:
 
     def __post_init__(self) -> None:
         if self.answer not in self.choices:
-            raise ValueError(f"the answer {self.answer!r} is none of the choices {list(self.choices)}")
+            raise ValueError(
+                f"the answer {self.answer!r} is none of the choices {list(self.choices)}"
+            )
         if self.ruler and (tuple(self.choices), self.answer) != (SIDES, "near"):
-            raise ValueError(f"a number has the replies {list(SIDES)} and is right when near; these are {self.choices}")
+            raise ValueError(
+                f"a number has the replies {list(SIDES)} and is right when near; these are {self.choices}"
+            )
 
 
 def reply(prediction: Prediction, choice: str) -> str:
@@ -139,9 +145,13 @@ def reply_to_number(prediction: Prediction, choice: str, truth: float) -> str:
     """
     ruler = prediction.ruler
     if ruler is None:
-        raise TypeError(f"this prediction asks for one of {list(prediction.choices)}, not for a number")
+        raise TypeError(
+            f"this prediction asks for one of {list(prediction.choices)}, not for a number"
+        )
     if not 0 < truth < math.inf:
-        raise ValueError(f"the truth was measured as {truth}: on a logarithmic line there is no such number")
+        raise ValueError(
+            f"the truth was measured as {truth}: on a logarithmic line there is no such number"
+        )
     guess = ruler.read(choice)
     side = ruler.side(guess, truth)
     verdict = "Yes" if side == "near" else "Not quite"
@@ -155,8 +165,12 @@ class Predict(LabWidget, folders=("predict",)):
     """
 
     question = traitlets.Unicode().tag(sync=True)
-    choices = traitlets.List(traitlets.Unicode()).tag(sync=True)  # empty where a number is asked for
-    ruler = traitlets.Dict().tag(sync=True)  # low, high and unit of its line; {} where there are choices
+    choices = traitlets.List(traitlets.Unicode()).tag(
+        sync=True
+    )  # empty where a number is asked for
+    ruler = traitlets.Dict().tag(
+        sync=True
+    )  # low, high and unit of its line; {} where there are choices
     choice = traitlets.Unicode("").tag(sync=True)  # "" until the learner commits
     answered = traitlets.Unicode("").tag(sync=True)  # the reply, "" until then
     right = traitlets.Bool(False).tag(sync=True)
@@ -166,10 +180,16 @@ class Predict(LabWidget, folders=("predict",)):
         ruler = prediction.ruler
         if (ruler is None) != (measure is None):
             wanted = "a number: write predict(id, measure), where measure() returns it"
-            raise TypeError(f"this prediction asks for {wanted if ruler else 'a choice: write predict(id) alone'}")
+            raise TypeError(
+                f"this prediction asks for {wanted if ruler else 'a choice: write predict(id) alone'}"
+            )
         self._prediction, self._measure = prediction, measure
         shown = {"low": ruler.low, "high": ruler.high, "unit": ruler.unit} if ruler else {}
-        super().__init__(question=prediction.question, choices=[] if ruler else list(prediction.choices), ruler=shown)
+        super().__init__(
+            question=prediction.question,
+            choices=[] if ruler else list(prediction.choices),
+            ruler=shown,
+        )
 
     def accepts(self, choice: str) -> bool:
         """Return whether this is one of the choices, or a number on the ruler."""
@@ -183,15 +203,23 @@ class Predict(LabWidget, folders=("predict",)):
     def _commit(self, change: Mapping[str, Any]) -> None:
         choice, ruler = change["new"], self._prediction.ruler
         if ruler is None or self._measure is None:
-            self.right, self.answered = choice == self._prediction.answer, reply(self._prediction, choice)
+            self.right, self.answered = (
+                choice == self._prediction.answer,
+                reply(self._prediction, choice),
+            )
             return
         guess = ruler.read(choice)
         try:
             truth = float(self._measure())
             said = reply_to_number(self._prediction, choice, truth)
-        except Exception as error:  # a lesson's own code: an error out of a message of the browser is not seen
+        except (
+            Exception
+        ) as error:  # a lesson's own code: an error out of a message of the browser is not seen
             lost = f"The true one could not be measured: {error}."
-            self.right, self.answered = False, f"Noted. {lost} Run the cells above, then this one again."
+            self.right, self.answered = (
+                False,
+                f"Noted. {lost} Run the cells above, then this one again.",
+            )
             return
         self.truth = truth
         self.right, self.answered = ruler.side(guess, truth) == "near", said
@@ -201,7 +229,10 @@ class Predict(LabWidget, folders=("predict",)):
         ruler, choices = self._prediction.ruler, self._prediction.choices
         if ruler is None or self._measure is None:
             texts = {choice: reply(self._prediction, choice) for choice in choices}
-            return {**super().page_state(), "_replies": {"choices": texts, "answer": self._prediction.answer}}
+            return {
+                **super().page_state(),
+                "_replies": {"choices": texts, "answer": self._prediction.answer},
+            }
         try:
             truth = float(self._measure())
         except Exception:  # a lesson's own code
@@ -211,13 +242,20 @@ class Predict(LabWidget, folders=("predict",)):
             **choices,
             "lost": "Noted. The number was not measured when this page was written; the lab measures it.",
         }
-        return {**super().page_state(), "_replies": {"choices": texts, "near": ruler.near, "truth": known}}
+        return {
+            **super().page_state(),
+            "_replies": {"choices": texts, "near": ruler.near, "truth": known},
+        }
 
     def still(self) -> dict[str, Any]:
         lines = "\n".join(f"  ( ) {choice}" for choice in self.choices)
         if ruler := self._prediction.ruler:
-            lines = f"  ____{ruler.unit}   (a number from {short(ruler.low)} to {short(ruler.high)})"
-        return still(f"{self.question}\n{lines}", "(Widgets do not run here: note your answer, then go on.)")
+            lines = (
+                f"  ____{ruler.unit}   (a number from {short(ruler.low)} to {short(ruler.high)})"
+            )
+        return still(
+            f"{self.question}\n{lines}", "(Widgets do not run here: note your answer, then go on.)"
+        )
 
 
 def predictions() -> dict[str, Prediction]:
@@ -246,7 +284,9 @@ def predict(id: str, measure: Callable[[], float] | None = None) -> Predict:
         widget.choice = earlier
 
     def committed(change: Mapping[str, Any]) -> None:
-        with warnings.catch_warnings(record=True) as said:  # a warning out of a message of the browser is not seen
+        with warnings.catch_warnings(
+            record=True
+        ) as said:  # a warning out of a message of the browser is not seen
             warnings.simplefilter("always")
             save_answer(journal, "prediction", id, change["new"])
         widget.answered += "".join(f" ({warning.message})" for warning in said)

@@ -22,7 +22,9 @@ from labkit.records.findings import Report
 from labkit.widgets.base.widget import LabWidget
 
 SECONDS = 15.0
-BUSY = 1.0  # seconds after the deadline: the event loop came to it so late because a cell was running
+BUSY = (
+    1.0  # seconds after the deadline: the event loop came to it so late because a cell was running
+)
 WHAT_TO_DO = (
     "Widgets do not run here, so the lessons show still pictures instead.",
     "In JupyterLab: run this cell again. If these words stay, stop JupyterLab, start it with `make lab` and reload.",
@@ -89,7 +91,9 @@ class Pulse(LabWidget, folders=("pulse",)):
             self._withdraw()
         self.answered = True
 
-    def _repr_mimebundle_(self, **kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    def _repr_mimebundle_(
+        self, **kwargs: dict[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]] | None:
         if not self.answered and self._withdraw is None:
             self._withdraw = verdict_below(lambda: self.answered)
         return super()._repr_mimebundle_(**kwargs)

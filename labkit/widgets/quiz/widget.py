@@ -30,19 +30,28 @@ class Quiz(LabWidget, folders=("quiz",)):
     questions = traitlets.List(traitlets.Dict()).tag(sync=True)  # id, question and choices of each
     answers = traitlets.Dict().tag(sync=True)  # id -> choice
     earlier = traitlets.Dict().tag(sync=True)  # the answers of the first time; {} while that lasts
-    results = traitlets.Dict().tag(sync=True)  # after: id -> answer, why and lesson, of what was committed
+    results = traitlets.Dict().tag(
+        sync=True
+    )  # after: id -> answer, why and lesson, of what was committed
 
     def __init__(self, phase: str, answers: Mapping[str, str], earlier: Mapping[str, str]) -> None:
         self._questions = quiz_questions()
         rows = self._questions.items()
-        asked = [{"id": id, "question": row.question, "choices": list(row.all_choices)} for id, row in rows]
+        asked = [
+            {"id": id, "question": row.question, "choices": list(row.all_choices)}
+            for id, row in rows
+        ]
         super().__init__(phase=phase, questions=asked, earlier=self._known(earlier))
         self.answers = dict(answers)
 
     def _known(self, answers: Mapping[str, object]) -> dict[str, object]:
         """Return the answers that are one of the choices of their question."""
         questions = self._questions
-        return {id: choice for id, choice in answers.items() if id in questions and choice in questions[id].all_choices}
+        return {
+            id: choice
+            for id, choice in answers.items()
+            if id in questions and choice in questions[id].all_choices
+        }
 
     @traitlets.validate("answers")
     def _committed_answers_stay(self, proposal: Mapping[str, Any]) -> dict[str, object]:
@@ -55,7 +64,10 @@ class Quiz(LabWidget, folders=("quiz",)):
 
     def _results(self, ids: Mapping[str, object]) -> dict[str, dict[str, str]]:
         rows = {id: self._questions[id] for id in ids}
-        return {id: {"answer": row.answer, "why": row.why, "lesson": row.lesson} for id, row in rows.items()}
+        return {
+            id: {"answer": row.answer, "why": row.why, "lesson": row.lesson}
+            for id, row in rows.items()
+        }
 
     def page_state(self) -> dict[str, Any]:
         """Add the right answers of the second time: a page has no kernel to ask."""
@@ -63,7 +75,9 @@ class Quiz(LabWidget, folders=("quiz",)):
         return {**super().page_state(), "results": known, "_on_page": True}
 
     def still(self) -> dict[str, Any]:
-        lines = "\n".join(f"{number}. {row['question']}" for number, row in enumerate(self.questions, 1))
+        lines = "\n".join(
+            f"{number}. {row['question']}" for number, row in enumerate(self.questions, 1)
+        )
         return still(lines, "(Widgets do not run here: note your answers, then go on.)")
 
 

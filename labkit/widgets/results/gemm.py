@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from labkit.bench import ElementwiseCase, GemmCase, GemmRecord, GemmRun, Roofline, from_json, intensity, roofline
+from labkit.bench import (
+    ElementwiseCase,
+    GemmCase,
+    GemmRecord,
+    GemmRun,
+    Roofline,
+    from_json,
+    intensity,
+    roofline,
+)
 from labkit.formats import Format
 from labkit.records import recorded_files
 from labkit.widgets.base.figures import FORMAT_COLOURS, QUIET, described, new_figure, on_any_page
@@ -46,7 +55,9 @@ def recorded_gemm(sweep: str, kind: str | None = None) -> list[GemmRecord]:
     """
     files = recorded_files(f"gemm/*/{sweep}.json").values()
     records = (from_json(file.read_text(encoding="utf-8")) for file in files)
-    return sorted((r for r in records if kind in (None, r.kind)), key=lambda r: r.date, reverse=True)
+    return sorted(
+        (r for r in records if kind in (None, r.kind)), key=lambda r: r.date, reverse=True
+    )
 
 
 def made_where(record: GemmRecord, *, here: bool = False) -> str:
@@ -54,7 +65,9 @@ def made_where(record: GemmRecord, *, here: bool = False) -> str:
     if here:
         return f"Measured here: {record.device}, torch {record.versions['torch']}"
     driver = f", driver {record.versions['driver']}" if "driver" in record.versions else ""
-    return f"Recorded: {record.device}, torch {record.versions['torch']}{driver}, {record.date[:10]}"
+    return (
+        f"Recorded: {record.device}, torch {record.versions['torch']}{driver}, {record.date[:10]}"
+    )
 
 
 def products(record: GemmRecord) -> list[tuple[GemmCase, GemmRun]]:
@@ -102,7 +115,10 @@ def _say_size(record: GemmRecord) -> str:
     if "FP32" not in same:
         return _say_extremes(record)
     base = same.pop("FP32")
-    ratios = ", ".join(f"{name} {two_digits(base.seconds / run.seconds)} times as fast" for name, run in same.items())
+    ratios = ", ".join(
+        f"{name} {two_digits(base.seconds / run.seconds)} times as fast"
+        for name, run in same.items()
+    )
     return f"a product of {size} x {size} x {size} in FP32 runs at {speed(base)}; {ratios}"
 
 
@@ -133,14 +149,22 @@ def _say_bandwidth(record: GemmRecord) -> str:
     """Compare copies by format, and the fused activation with the one by hand."""
     seconds = {(run.case.op, run.case.format.name): run.seconds for run in record.runs
                if isinstance(run.case, ElementwiseCase)}  # fmt: skip
-    gains = {name: seconds["copy", "FP32"] / taken for (op, name), taken in seconds.items() if op == "copy"}
+    gains = {
+        name: seconds["copy", "FP32"] / taken
+        for (op, name), taken in seconds.items()
+        if op == "copy"
+    }
     parts = [
-        f"{name} copies {two_digits(gain)} times as fast as FP32" for name, gain in gains.items() if name != "FP32"
+        f"{name} copies {two_digits(gain)} times as fast as FP32"
+        for name, gain in gains.items()
+        if name != "FP32"
     ]
     for (op, name), taken in seconds.items():
         if op == "hardswish" and ("hardswish by hand", name) in seconds:
             ratio = seconds["hardswish by hand", name] / taken
-            parts.append(f"in {name} one kernel is {two_digits(ratio)} times as fast as the same by hand in four")
+            parts.append(
+                f"in {name} one kernel is {two_digits(ratio)} times as fast as the same by hand in four"
+            )
     return "; ".join(parts) or _say_extremes(record)
 
 
@@ -152,7 +176,9 @@ def _say_kernel(record: GemmRecord) -> str:
         torch_s = [run for kernel, run in same if not kernel]
         ours = sorted(((run.seconds, kernel) for kernel, run in same if kernel))
         if torch_s and ours:
-            parts.append(f"{torch_s[0].seconds / ours[0][0]:.0%} of cuBLAS at {size} (tiles {ours[0][1]})")
+            parts.append(
+                f"{torch_s[0].seconds / ours[0][0]:.0%} of cuBLAS at {size} (tiles {ours[0][1]})"
+            )
     return f"our own kernel reaches {', '.join(parts)}" if parts else _say_extremes(record)
 
 
@@ -187,10 +213,17 @@ def sweep_figure(sweep: str, here: GemmRecord | None = None, card: str = CARD) -
         ValueError: `here` is another sweep, or there is no such card.
     """
     if here is not None and here.sweep != sweep:
-        raise ValueError(f"this is a picture of the sweep {sweep!r}; `here` is of {here.sweep!r}. Measure {sweep!r}.")
+        raise ValueError(
+            f"this is a picture of the sweep {sweep!r}; `here` is of {here.sweep!r}. Measure {sweep!r}."
+        )
     right = here or next(iter(recorded_gemm(sweep, "cpu")), None)
-    shown, is_here = [next(iter(recorded_gemm(sweep, "cuda")), None), right], [False, here is not None]
-    bars = 0 if sweep in DRAWINGS else max((len(record.runs) for record in shown if record), default=0)
+    shown, is_here = (
+        [next(iter(recorded_gemm(sweep, "cuda")), None), right],
+        [False, here is not None],
+    )
+    bars = (
+        0 if sweep in DRAWINGS else max((len(record.runs) for record in shown if record), default=0)
+    )
     figure, panels = _two_panels(height=max(4.4, 1.6 + 0.15 * bars))
     words = [] if shown[0] else [draw_published(panels[0], sweep, card)]
     for axes, record, measured in zip(panels, shown, is_here, strict=True):
@@ -202,7 +235,9 @@ def sweep_figure(sweep: str, here: GemmRecord | None = None, card: str = CARD) -
         DRAWINGS.get(sweep, _bars)(axes, record)
         axes.set_title(fill(made_where(record, here=measured), 44), fontsize=9, loc="left")
     words += [sweep_sentence(record) for record in shown if record is not None]
-    return _finished(figure, [said for said in words if said] or [f"The sweep {sweep!r} was {NOT_RECORDED}."])
+    return _finished(
+        figure, [said for said in words if said] or [f"The sweep {sweep!r} was {NOT_RECORDED}."]
+    )
 
 
 @on_any_page
@@ -233,22 +268,32 @@ def roofline_figure(
             continue
         runs = [run for record in records for run in record.runs]
         roof = roofline(runs)
-        counted = [r for r in runs if not isinstance(r.case, ElementwiseCase) and r.case.format in roof.peaks]
+        counted = [
+            r
+            for r in runs
+            if not isinstance(r.case, ElementwiseCase) and r.case.format in roof.peaks
+        ]
         _draw_roof(axes, roof, counted)
         axes.set_title(fill(made_where(records[0], here=is_here), 44), fontsize=9, loc="left")
-        ridges = ", ".join(f"{format.name} {two_digits(roof.ridge(format))}" for format in roof.peaks)
+        ridges = ", ".join(
+            f"{format.name} {two_digits(roof.ridge(format))}" for format in roof.peaks
+        )
         waiting = sum(roof.bound(run.case) == "bandwidth" for run in counted)
         sentences.append(
             f"{records[0].device} copies {two_digits(roof.bandwidth / 1e9)} GB/s; below so many FLOP a byte a case "
             f"waits for memory: {ridges}. So do {waiting} of these {len(counted)} cases."
         )
-    return _finished(figure, [said for said in sentences if said] or [f"A roofline was {NOT_RECORDED}."])
+    return _finished(
+        figure, [said for said in sentences if said] or [f"A roofline was {NOT_RECORDED}."]
+    )
 
 
 def _of_newest_device(sweeps: Sequence[str], kind: str) -> list[GemmRecord]:
     """Return the records of several sweeps by the device whose ceilings were recorded last."""
     newest = recorded_gemm("ceilings", kind)[:1]
-    return [r for s in sweeps for r in recorded_gemm(s, kind) if newest and r.device == newest[0].device]
+    return [
+        r for s in sweeps for r in recorded_gemm(s, kind) if newest and r.device == newest[0].device
+    ]
 
 
 def _two_panels(height: float = 4.4) -> tuple[Figure, Sequence[Axes]]:
@@ -268,11 +313,22 @@ def _say_nothing(axes: Axes, record: GemmRecord | None) -> None:
     """Fill a panel with the words that nothing was recorded."""
     axes.set_axis_off()
     words = NOT_RECORDED if record is None else sweep_sentence(record)
-    axes.text(0.5, 0.5, fill(words, 34), ha="center", va="center", fontsize=11, color=QUIET, transform=axes.transAxes)
+    axes.text(
+        0.5,
+        0.5,
+        fill(words, 34),
+        ha="center",
+        va="center",
+        fontsize=11,
+        color=QUIET,
+        transform=axes.transAxes,
+    )
     axes.set_title("A GPU", fontsize=9, loc="left")
 
 
-def _lines(axes: Axes, points: Mapping[Format, Sequence[tuple[float, float]]], **style: Any) -> None:
+def _lines(
+    axes: Axes, points: Mapping[Format, Sequence[tuple[float, float]]], **style: Any
+) -> None:
     for format, each in points.items():
         xs, ys = zip(*sorted(each), strict=True)
         axes.plot(xs, ys, label=format.name, ms=4, lw=1.4, **{**STYLES[format.name], **style})
@@ -290,7 +346,10 @@ def _log_speed(axes: Axes, unit: str) -> None:
 
 def _size(axes: Axes, record: GemmRecord) -> None:
     factor, unit = _unit(record.runs)
-    speeds = {format: [(case.m, factor * run.tflops) for case, run in own] for format, own in by_format(record).items()}
+    speeds = {
+        format: [(case.m, factor * run.tflops) for case, run in own]
+        for format, own in by_format(record).items()
+    }
     _lines(axes, speeds)
     _log_speed(axes, unit)
     axes.set(xlabel="m = n = k")
@@ -310,13 +369,21 @@ def _alignment(axes: Axes, record: GemmRecord) -> None:
     handles, labels = axes.get_legend_handles_labels()
     half = len(handles) // 2
     axes.legend(handles[:half], labels[:half], frameon=False, fontsize=8)
-    axes.set(xlabel=f"k (full) or n (hollow), the other sides {base}", ylabel=f"speed; at {base} it is 1")
+    axes.set(
+        xlabel=f"k (full) or n (hollow), the other sides {base}", ylabel=f"speed; at {base} it is 1"
+    )
     axes.set_xticks(range(base - 7, base + 1))
     axes.set_ylim(bottom=0)
 
 
 def _batch(axes: Axes, record: GemmRecord) -> None:
-    _lines(axes, {f: [(case.m, 1000 * run.seconds) for case, run in own] for f, own in by_format(record).items()})
+    _lines(
+        axes,
+        {
+            f: [(case.m, 1000 * run.seconds) for case, run in own]
+            for f, own in by_format(record).items()
+        },
+    )
     base = max(case.k for case, _ in products(record))
     axes.set(xlabel=f"rows of the batch m (n = k = {base})", ylabel="milliseconds")
     axes.set_ylim(bottom=0)
@@ -331,7 +398,9 @@ def _bars(axes: Axes, record: GemmRecord) -> None:
         values, unit = [run.gbps for run in runs], "GB/s (of the bytes that must at least be moved)"
     else:
         values = [factor * run.tflops for run in runs]
-    axes.barh(range(len(runs)), values, color=[STYLES[run.case.format.name]["color"] for run in runs])
+    axes.barh(
+        range(len(runs)), values, color=[STYLES[run.case.format.name]["color"] for run in runs]
+    )
     for row, value in enumerate(values):
         axes.text(value, row, f" {value:.3g}", va="center", fontsize=7)
     axes.set_yticks(range(len(runs)), [fill(run.case.label, 46) for run in runs], fontsize=7)
@@ -348,7 +417,11 @@ def _draw_roof(axes: Axes, roof: Roofline, counted: Sequence[GemmRun]) -> None:
         look = STYLES[format.name]
         heights = [factor * roof.ceiling(x, format) / 1e12 for x in xs]
         axes.plot(xs, heights, lw=1.2, label=format.name, color=look["color"], ls=look["ls"])
-        own = [(intensity(run.case), factor * run.tflops) for run in counted if run.case.format == format]
+        own = [
+            (intensity(run.case), factor * run.tflops)
+            for run in counted
+            if run.case.format == format
+        ]
         axes.plot(*zip(*own, strict=True), look["marker"], color=look["color"], ms=4)
     _log_speed(axes, unit)
     axes.set(xlabel="arithmetic intensity, FLOP for each byte")

@@ -16,7 +16,14 @@ import numpy as np
 
 from labkit.bench import Published, data_sheet, gains, published
 from labkit.formats import FP16, FP32
-from labkit.widgets.base.figures import FORMAT_COLOURS, QUIET, described, new_figure, on_any_page, wrapped
+from labkit.widgets.base.figures import (
+    FORMAT_COLOURS,
+    QUIET,
+    described,
+    new_figure,
+    on_any_page,
+    wrapped,
+)
 from labkit.widgets.base.number_words import two_digits
 
 if TYPE_CHECKING:
@@ -41,7 +48,11 @@ def draw_published(axes: Axes, figure: str, card: str) -> str:
     if figure not in DRAWINGS or not published(card=card):
         return ""
     sentence = DRAWINGS[figure](axes, card)
-    axes.set_title(f"Published by others: {card}\n(sources and dates: data/published.csv)", fontsize=9, loc="left")
+    axes.set_title(
+        f"Published by others: {card}\n(sources and dates: data/published.csv)",
+        fontsize=9,
+        loc="left",
+    )
     return sentence
 
 
@@ -52,7 +63,11 @@ def gains_figure(card: str = CARD) -> Figure:
     Raises:
         ValueError: there is no such card; the message lists those there are.
     """
-    told = [(kind, reference, ratios) for kind in KINDS for reference, ratios in gains(kind, card).items()]
+    told = [
+        (kind, reference, ratios)
+        for kind in KINDS
+        for reference, ratios in gains(kind, card).items()
+    ]
     shown = new_figure(9, 1.6 + 0.55 * len(told), layout="constrained")
     axes = shown.subplots()
     axes.spines[["top", "right"]].set_visible(False)
@@ -62,14 +77,27 @@ def gains_figure(card: str = CARD) -> Figure:
         axes.plot([median(ratios)] * 2, [row - 0.4, row + 0.4], color=COLOURS["FP32"], lw=2)
     for name, promise in _promises(card).items():
         axes.axvline(promise, color=COLOURS[name], **PROMISED)
-        axes.text(promise, -0.6, f" data sheet, over {name}: {two_digits(promise)}", fontsize=8, color=QUIET)
+        axes.text(
+            promise,
+            -0.6,
+            f" data sheet, over {name}: {two_digits(promise)}",
+            fontsize=8,
+            color=QUIET,
+        )
     axes.axvline(1, color=QUIET, lw=0.8)
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.set_yticks(range(len(told)), [f"{KINDS[kind]}\nover {wide} ({len(ratios)})" for kind, wide, ratios in told])
+    axes.set_yticks(
+        range(len(told)),
+        [f"{KINDS[kind]}\nover {wide} ({len(ratios)})" for kind, wide, ratios in told],
+    )
     axes.set_ylim(len(told) - 0.4, -0.9)
     axes.set(xlabel="times as fast in FP16 (bar: the middle one)")
-    axes.set_title(f"Published by others: {card}. A hexagon is one number with its source", fontsize=9, loc="left")
+    axes.set_title(
+        f"Published by others: {card}. A hexagon is one number with its source",
+        fontsize=9,
+        loc="left",
+    )
     words = gains_sentence(card)
     shown.supxlabel(wrapped(words, 115), fontsize=9.5)
     return described(shown, words)
@@ -81,7 +109,11 @@ def gains_sentence(card: str) -> str:
     >>> gains_sentence("RTX 4090")[:75]
     'On the RTX 4090 others measured FP16 in products 3.1 to 3.2 times (3.2 in t'
     """
-    found = [(name, wide, ratios) for kind, name in KINDS.items() for wide, ratios in gains(kind, card).items()]
+    found = [
+        (name, wide, ratios)
+        for kind, name in KINDS.items()
+        for wide, ratios in gains(kind, card).items()
+    ]
     parts = [f"{name} {_range(ratios)} as fast as {wide}" for name, wide, ratios in found]
     promised = [f"{two_digits(value)} over {name}" for name, value in _promises(card).items()]
     sheet = f". Its data sheet promises {' and '.join(promised)}" if promised else ""
@@ -117,7 +149,11 @@ def _by_format(rows: Sequence[Published]) -> dict[str, list[Published]]:
 
 def _mark(name: str) -> dict[str, Any]:
     """Return the mark of a format; TF32 has FP32's colour, so its hexagon is half filled."""
-    half = {"fillstyle": "left", "mfc": COLOURS[name], "markerfacecoloralt": "none"} if name == "TF32" else {}
+    half = (
+        {"fillstyle": "left", "mfc": COLOURS[name], "markerfacecoloralt": "none"}
+        if name == "TF32"
+        else {}
+    )
     return {**MARK, "color": COLOURS[name], **half}
 
 
@@ -155,7 +191,9 @@ def _size(axes: Axes, card: str) -> str:
         axes.axhline(peak / 1e12, color=COLOURS[format.name], **PROMISED)
     _speeds(axes, "side of the product, (m n k)^(1/3); a line: the best of these sides")
     best, over = max(row.value for row in rows if row.format == "FP16"), gains("product", card)
-    parts = "; ".join(f"{_range(ratios)} as fast as {wide} in the same source" for wide, ratios in over.items())
+    parts = "; ".join(
+        f"{_range(ratios)} as fast as {wide} in the same source" for wide, ratios in over.items()
+    )
     return f"Of the {card} products in FP16 were published with up to {best:.3g} TFLOP/s, {parts}."
 
 
@@ -173,7 +211,9 @@ def _roofline(axes: Axes, card: str) -> str:
     xs = np.geomspace(0.25, 2 * furthest, 200)
     for format in roof.peaks:
         heights = [roof.ceiling(x, format) / 1e12 for x in xs]
-        axes.plot(xs, heights, color=COLOURS[format.name], label=f"{format.name}, data sheet", **PROMISED)
+        axes.plot(
+            xs, heights, color=COLOURS[format.name], label=f"{format.name}, data sheet", **PROMISED
+        )
     _speeds(axes, "arithmetic intensity, FLOP for each byte")
     return (
         f"By its data sheet the {card} moves {roof.bandwidth / 1e9:,.0f} GB/s, so its ridge is at "
@@ -183,7 +223,10 @@ def _roofline(axes: Axes, card: str) -> str:
 
 def _bandwidth(axes: Axes, card: str) -> str:
     """Draw every card's bandwidth by data sheet, the chosen one filled."""
-    rows = sorted((row for row in published("data sheet") if row.format == "memory"), key=lambda row: row.value)
+    rows = sorted(
+        (row for row in published("data sheet") if row.format == "memory"),
+        key=lambda row: row.value,
+    )
     for place, row in enumerate(rows):
         axes.plot([0, row.value], [place, place], color=QUIET, **PROMISED)
         face = {"mfc": COLOURS["FP16"]} if row.card == card else {}
@@ -195,7 +238,9 @@ def _bandwidth(axes: Axes, card: str) -> str:
     own = next((row.value for row in rows if row.card == card), None)
     if own is None:
         return f"Of the {card} no bandwidth is on file."
-    numbers = f"{own / 4:,.0f} thousand million numbers in FP32, {own / 2:,.0f} in FP16, twice as many"
+    numbers = (
+        f"{own / 4:,.0f} thousand million numbers in FP32, {own / 2:,.0f} in FP16, twice as many"
+    )
     return f"The {card} moves {own:,.0f} GB a second by its data sheet: {numbers}."
 
 

@@ -39,7 +39,9 @@ TINTS = {
     "one seed": "transparent",
     "": "transparent",
 }
-CELL = "padding:3px 6px;text-align:center;border:1px solid rgba(128,128,128,0.35);white-space:nowrap"
+CELL = (
+    "padding:3px 6px;text-align:center;border:1px solid rgba(128,128,128,0.35);white-space:nowrap"
+)
 SEEDS = (0, 1, 2)  # what the command for empty cells asks for
 UNSCALED = "FP16"  # the recipe without scaling: what it loses says what there is to lose
 
@@ -79,7 +81,9 @@ class RecipeTable:
         quoted = " ".join(f'"{r}"' if " " in r else r for r in ("FP32", *recipes))
         seeds = " ".join(map(str, self.seeds))
         folder = f'"{self.folder}"' if " " in str(self.folder) else self.folder
-        return f"labkit compare {' '.join(tasks)} --recipes {quoted} --seeds {seeds} --folder {folder}"
+        return (
+            f"labkit compare {' '.join(tasks)} --recipes {quoted} --seeds {seeds} --folder {folder}"
+        )
 
     def lost(self, task: str) -> float | None:
         """Return which share of the activation gradients FP16 loses without scaling: the mean of all measured steps."""
@@ -97,7 +101,9 @@ class RecipeTable:
         counts = {v: known.count(v) for v in (*VERDICTS, "broken") if v in known}
         words = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
         empty = len(verdicts) - len(known)
-        return f"Of {len(known)} pairs of recipe and task: {words}." + (f" {empty} are not run yet." if empty else "")
+        return f"Of {len(known)} pairs of recipe and task: {words}." + (
+            f" {empty} are not run yet." if empty else ""
+        )
 
     @property
     def rule(self) -> str:
@@ -112,9 +118,12 @@ class RecipeTable:
     def __str__(self) -> str:
         wide = max(len(r) for r in ("recipe", *self.recipes))
         widths = {task: max(len(task), *map(len, TINTS)) for task in self.records}
-        head = f"{'recipe':<{wide}}  " + "  ".join(f"{task:<{width}}" for task, width in widths.items())
+        head = f"{'recipe':<{wide}}  " + "  ".join(
+            f"{task:<{width}}" for task, width in widths.items()
+        )
         rows = [
-            f"{r:<{wide}}  " + "  ".join(f"{self.verdict(t, r) or '?':<{width}}" for t, width in widths.items())
+            f"{r:<{wide}}  "
+            + "  ".join(f"{self.verdict(t, r) or '?':<{width}}" for t, width in widths.items())
             for r in self.recipes
         ]
         return "\n".join((head, *rows, self.sentence))
@@ -123,10 +132,16 @@ class RecipeTable:
 
     def _repr_html_(self) -> str:
         names = ("", "FP32", *self.recipes, "lost without a scale")
-        head = "".join(f"<th style='{CELL};white-space:normal'>{html.escape(name)}</th>" for name in names)
+        head = "".join(
+            f"<th style='{CELL};white-space:normal'>{html.escape(name)}</th>" for name in names
+        )
         rows = "".join(self._row(task) for task in self.records)
         command = self.missing()
-        fill = f"<p>To fill the empty cells: <code>{html.escape(command)}</code></p>" if command else ""
+        fill = (
+            f"<p>To fill the empty cells: <code>{html.escape(command)}</code></p>"
+            if command
+            else ""
+        )
         return (
             f"<table style='border-collapse:collapse;font-size:12px'><tr>{head}</tr>{rows}</table>"
             f"<p>{html.escape(self.sentence)} {html.escape(self.rule)} {html.escape(self._where())}</p>{fill}"
@@ -138,7 +153,12 @@ class RecipeTable:
         first = ("?", "", "not run yet", "transparent")
         if metrics:
             name = f"{self.records[task][0].metric_name}, margin {margin_of(task):g}"
-            first = (f"{min(metrics):.2f} to {max(metrics):.2f}", name, f"{len(metrics)} seeds", "transparent")
+            first = (
+                f"{min(metrics):.2f} to {max(metrics):.2f}",
+                name,
+                f"{len(metrics)} seeds",
+                "transparent",
+            )
         last = ("?" if lost is None else percent(lost), "", "", "transparent")
         cells = [first, *(self._cell(task, recipe) for recipe in self.recipes), last]
         made = "".join(
@@ -154,16 +174,26 @@ class RecipeTable:
         if difference is None:
             return "?", "", "not run yet", TINTS[""]
         runs = f"{difference.broken} of {difference.seeds}"
-        return verdict, runs if verdict == "broken" else signed(difference.mean, 2), str(difference), TINTS[verdict]
+        return (
+            verdict,
+            runs if verdict == "broken" else signed(difference.mean, 2),
+            str(difference),
+            TINTS[verdict],
+        )
 
     def _where(self) -> str:
-        places = sorted({(r.device, r.versions["torch"]) for runs in self.records.values() for r in runs})
+        places = sorted(
+            {(r.device, r.versions["torch"]) for runs in self.records.values() for r in runs}
+        )
         said = "; ".join(f"Recorded on {device} with torch {version}" for device, version in places)
         return said + "." * bool(places)
 
 
 def recipe_table(
-    tasks: Iterable[str], recipes: Iterable[str], seeds: Iterable[int] | None = None, folder: Path | str | None = None
+    tasks: Iterable[str],
+    recipes: Iterable[str],
+    seeds: Iterable[int] | None = None,
+    folder: Path | str | None = None,
 ) -> RecipeTable:
     """Read what is on record of these tasks under these recipes (FP32 is read besides) and judge each pair.
 
@@ -184,11 +214,21 @@ def recipe_table(
     records = {}
     for task in tasks:
         pattern = "*-seed*.json"
-        found = recorded_files(f"runs/{task}/{pattern}").values() if folder is None else (place / task).glob(pattern)
+        found = (
+            recorded_files(f"runs/{task}/{pattern}").values()
+            if folder is None
+            else (place / task).glob(pattern)
+        )
         files = {path.name: path for path in found}
-        own = sorted({int(Path(name).stem.rpartition("seed")[2]) for name in files}) if given is None else given
+        own = (
+            sorted({int(Path(name).stem.rpartition("seed")[2]) for name in files})
+            if given is None
+            else given
+        )
         recorded = dict.fromkeys(("FP32", *chosen, UNSCALED))
-        names = [record_path(Path(), task, recipe, seed).name for recipe in recorded for seed in own]
+        names = [
+            record_path(Path(), task, recipe, seed).name for recipe in recorded for seed in own
+        ]
         records[task] = tuple(load_for_device(files[name]) for name in names if name in files)
     return RecipeTable(chosen, records, SEEDS if given is None else given, place)
 

@@ -70,7 +70,9 @@ def race_figure(records: Sequence[RunRecord]) -> Figure:
 
     tasks = sorted({(r.task, r.device, r.versions["torch"]) for r in records})
     if len(tasks) != 1:
-        raise ValueError(f"race_figure draws runs of one task, device and torch; these are {tasks or 'none'}")
+        raise ValueError(
+            f"race_figure draws runs of one task, device and torch; these are {tasks or 'none'}"
+        )
     recipes = list(dict.fromkeys(r.recipe for r in records))
     figure = new_figure(11, 4, layout="constrained")
     losses, metrics = figure.subplots(1, 2, width_ratios=(3, 2))
@@ -134,18 +136,40 @@ def _draw_losses(axes: Axes, runs: Sequence[RunRecord], row: int) -> End:
         ends += [*smooth[np.isfinite(smooth)][-1:]]
         # What lies under another line keeps its rim in sight.
         wide, order = (BROAD, 1.5) if recipe == "FP32" else (max(2.0 - 0.25 * row, 0.8), 2)
-        axes.plot(steps, smooth, color=_colour(recipe), ls=DASHES[row % len(DASHES)], lw=wide, zorder=order)
+        axes.plot(
+            steps,
+            smooth,
+            color=_colour(recipe),
+            ls=DASHES[row % len(DASHES)],
+            lw=wide,
+            zorder=order,
+        )
     return End(recipe, float(np.median(ends or [np.nan])), _colour(recipe))
 
 
 def _draw_metrics(axes: Axes, runs: Sequence[RunRecord], row: int) -> None:
     values = [r.metric for r in runs]
     colour = _colour(runs[0].recipe)
-    axes.plot(values, [row] * len(values), MARKERS[row % len(MARKERS)], color=colour, mfc="none", ms=8, mew=1.5)
+    axes.plot(
+        values,
+        [row] * len(values),
+        MARKERS[row % len(MARKERS)],
+        color=colour,
+        mfc="none",
+        ms=8,
+        mew=1.5,
+    )
     skipped = [r.skipped for r in runs]
     if any(skipped):
         text = f"{', '.join(map(str, skipped))} steps skipped"
-        axes.annotate(text, (max(values), row), xytext=(12, 0), textcoords="offset points", va="center", fontsize=9)
+        axes.annotate(
+            text,
+            (max(values), row),
+            xytext=(12, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=9,
+        )
 
 
 @on_any_page
@@ -192,8 +216,17 @@ def _draw_treatment(axes: Axes, losses: np.ndarray[tuple[int], np.dtype[np.float
     (bad,) = np.nonzero(~finite)
     if len(bad):
         top = 1.05 * losses[finite].max() if finite.any() else 1.0
-        axes.plot(bad, np.full(len(bad), top), "x", color=FATE_COLOURS["overflowed"], ms=5, clip_on=False)
-        axes.annotate("inf or NaN", (bad[0], top), xytext=(0, 6), textcoords="offset points", fontsize=8.5, color=INK)
+        axes.plot(
+            bad, np.full(len(bad), top), "x", color=FATE_COLOURS["overflowed"], ms=5, clip_on=False
+        )
+        axes.annotate(
+            "inf or NaN",
+            (bad[0], top),
+            xytext=(0, 6),
+            textcoords="offset points",
+            fontsize=8.5,
+            color=INK,
+        )
     axes.margins(y=0.2)
 
 

@@ -22,12 +22,22 @@ from numpy.typing import NDArray
 from labkit.amp import RECIPES, Recipe, ScalerConfig, decide, initial
 from labkit.formats import FP16
 from labkit.instrument import ExponentHistogram, fate, merge, shift, snapshot
-from labkit.records import data_folder, device_name, made_on, now, parse_record, versions, write_atomic
+from labkit.records import (
+    data_folder,
+    device_name,
+    made_on,
+    now,
+    parse_record,
+    versions,
+    write_atomic,
+)
 from labkit.train import Task, TrainingRun
 
 SCHEMA = "labkit.trace/1"
 LOST = 0.01  # a scale loses gradients where more than this share of the activation gradients' elements underflow
-OVERFLOWS_FROM = float(FP16.max) + 2.0 ** (FP16.emax - FP16.significand_bits - 1)  # 65520 rounds to inf
+OVERFLOWS_FROM = float(FP16.max) + 2.0 ** (
+    FP16.emax - FP16.significand_bits - 1
+)  # 65520 rounds to inf
 Column = NDArray[np.float64]
 
 
@@ -51,14 +61,18 @@ class Trace:
     def __post_init__(self) -> None:
         if not self.largest or len(self.largest) != len(self.keeps_from):
             got = f"{len(self.largest)} of largest and {len(self.keeps_from)} of keeps_from"
-            raise ValueError(f"a trace: expected one number of each kind for each step, at least one, got {got}")
+            raise ValueError(
+                f"a trace: expected one number of each kind for each step, at least one, got {got}"
+            )
 
     def __len__(self) -> int:
         return len(self.largest)
 
     def save(self, path: str | Path) -> Path:
         """Write the trace as JSON; return the path."""
-        return write_atomic(Path(path), json.dumps({"schema": SCHEMA, **asdict(self)}, allow_nan=False).encode())
+        return write_atomic(
+            Path(path), json.dumps({"schema": SCHEMA, **asdict(self)}, allow_nan=False).encode()
+        )
 
 
 def keeps_from(histogram: ExponentHistogram) -> int:
@@ -95,8 +109,13 @@ def measure_trace(
     largest, lowest = [], []
     for number in range(1, 1 + (task.steps if steps is None else steps)):
         twin = run.fp32_twin()
-        activations, weights = twin.next_gradients("activation gradients"), twin.next_gradients("weight gradients")
-        largest.append(max(float(g.abs().max()) for g in (*activations.values(), *weights.values())))
+        activations, weights = (
+            twin.next_gradients("activation gradients"),
+            twin.next_gradients("weight gradients"),
+        )
+        largest.append(
+            max(float(g.abs().max()) for g in (*activations.values(), *weights.values()))
+        )
         histograms = snapshot(activations, step=number, kind="activation gradients").layers.values()
         lowest.append(keeps_from(merge(histograms)))
         if not (run.step().stepped and np.isfinite(largest[-1])):
@@ -118,9 +137,13 @@ def load_trace(path: str | Path) -> Trace:
     """
 
     def make(row: dict[str, Any]) -> Trace:
-        return Trace(**{**row, "largest": tuple(row["largest"]), "keeps_from": tuple(row["keeps_from"])})
+        return Trace(
+            **{**row, "largest": tuple(row["largest"]), "keeps_from": tuple(row["keeps_from"])}
+        )
 
-    return parse_record(Path(path).read_bytes(), SCHEMA, make, f"{path} is not a trace of a training")
+    return parse_record(
+        Path(path).read_bytes(), SCHEMA, make, f"{path} is not a trace of a training"
+    )
 
 
 def recorded_trace() -> Trace:

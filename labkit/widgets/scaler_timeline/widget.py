@@ -15,7 +15,15 @@ import numpy as np
 import traitlets
 
 from labkit.amp import PRESETS, ScalerConfig
-from labkit.widgets.base.figures import FORMAT_COLOURS, Curve, Panel, on_any_page, steps_figure, still, why_still
+from labkit.widgets.base.figures import (
+    FORMAT_COLOURS,
+    Curve,
+    Panel,
+    on_any_page,
+    steps_figure,
+    still,
+    why_still,
+)
 from labkit.widgets.base.widget import LabWidget
 from labkit.widgets.scaler_timeline.trace import (
     OVERFLOWS_FROM,
@@ -31,7 +39,9 @@ from labkit.widgets.scaler_timeline.trace import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-WHY_STATIC = why_still("to turn its knobs, or set them in code (growth_interval, ...; alike) and display it again")
+WHY_STATIC = why_still(
+    "to turn its knobs, or set them in code (growth_interval, ...; alike) and display it again"
+)
 STEPS = 400  # of the recorded trace: what a picture has room for
 LOG2_SCALES = range(33)
 KNOBS = ("init_log2_scale", "growth_factor", "backoff_factor", "growth_interval")
@@ -41,7 +51,9 @@ ALIKE_INTERVAL = 20
 
 
 @on_any_page
-def static_timeline(replays: Mapping[str, Replay], trace: Trace, *, why: str = WHY_STATIC) -> Figure:
+def static_timeline(
+    replays: Mapping[str, Replay], trace: Trace, *, why: str = WHY_STATIC
+) -> Figure:
     """Draw one or more scalers on a trace, name -> replay, one under another."""
     steps = max(map(len, replays.values()))
     window = np.log2(OVERFLOWS_FROM / np.array(trace.largest[:steps])), trace.keeps_from[:steps]
@@ -51,7 +63,10 @@ def static_timeline(replays: Mapping[str, Replay], trace: Trace, *, why: str = W
         title = f"{name}: {what.skips} skipped" if name else f"Loss scale, {what.skips} skipped ×"
         panels.append(
             Panel(
-                title, "scale", [Curve(np.log2(what.scale).tolist(), FORMAT_COLOURS["FP16"], crosses=crosses)], window
+                title,
+                "scale",
+                [Curve(np.log2(what.scale).tolist(), FORMAT_COLOURS["FP16"], crosses=crosses)],
+                window,
             )
         )
     return steps_figure(panels, steps, source(trace), why)
@@ -106,7 +121,11 @@ class ScalerTimeline(LabWidget, folders=("exact", "scaler_timeline")):
             backoff_factor=backoff_factor,
             growth_interval=growth_interval,
             _trace=trace_state(self.trace, self.steps),
-            _about={"steps": self.steps, "source": source(self.trace), "config": config_state(ScalerConfig())},
+            _about={
+                "steps": self.steps,
+                "source": source(self.trace),
+                "config": config_state(ScalerConfig()),
+            },
         )
 
     @property
@@ -140,9 +159,13 @@ class ScalerTimeline(LabWidget, folders=("exact", "scaler_timeline")):
         return still(words, WHY_STATIC, static_timeline({"": found}, self.trace))
 
 
-def _config(init_log2_scale: int, growth_factor: float, backoff_factor: float, growth_interval: int) -> ScalerConfig:
+def _config(
+    init_log2_scale: int, growth_factor: float, backoff_factor: float, growth_interval: int
+) -> ScalerConfig:
     if init_log2_scale not in LOG2_SCALES:
-        raise ValueError(f"init_log2_scale: expected 0 to {LOG2_SCALES[-1]}, got {init_log2_scale!r}")
+        raise ValueError(
+            f"init_log2_scale: expected 0 to {LOG2_SCALES[-1]}, got {init_log2_scale!r}"
+        )
     return ScalerConfig(2.0**init_log2_scale, growth_factor, backoff_factor, growth_interval)
 
 
@@ -171,15 +194,23 @@ class ScalerPresets(LabWidget, folders=("exact", "scaler_timeline")):
     _trace = traitlets.Dict().tag(sync=True)
     _about = traitlets.Dict().tag(sync=True)
 
-    def __init__(self, trace: Trace | None = None, presets: Mapping[str, ScalerConfig] | None = None) -> None:
+    def __init__(
+        self, trace: Trace | None = None, presets: Mapping[str, ScalerConfig] | None = None
+    ) -> None:
         self.presets = dict(PRESETS if presets is None else presets)
         if not self.presets:
-            raise ValueError("there is no preset to show; leave presets out for those of labkit.amp.PRESETS")
+            raise ValueError(
+                "there is no preset to show; leave presets out for those of labkit.amp.PRESETS"
+            )
         self.trace = recorded_trace() if trace is None else trace
         self._steps = {"alike": min(ALIKE_STEPS, len(self.trace)), "shipped": len(self.trace)}
-        self._configs = {"alike": {name: alike(row) for name, row in self.presets.items()}, "shipped": self.presets}
+        self._configs = {
+            "alike": {name: alike(row) for name, row in self.presets.items()},
+            "shipped": self.presets,
+        }
         configs = {
-            mode: {name: config_state(row) for name, row in rows.items()} for mode, rows in self._configs.items()
+            mode: {name: config_state(row) for name, row in rows.items()}
+            for mode, rows in self._configs.items()
         }
         super().__init__(
             selected=next(iter(self.presets)),
@@ -191,17 +222,26 @@ class ScalerPresets(LabWidget, folders=("exact", "scaler_timeline")):
     def replays(self) -> dict[str, Replay]:
         """What each scaler does, with the same start and interval where `alike` is set."""
         mode = "alike" if self.alike else "shipped"
-        return {name: replay(row, self.trace, self._steps[mode]) for name, row in self._configs[mode].items()}
+        return {
+            name: replay(row, self.trace, self._steps[mode])
+            for name, row in self._configs[mode].items()
+        }
 
     @traitlets.validate("selected")
     def _valid_selected(self, proposal: dict[str, Any]) -> Any:
         if (name := proposal["value"]) not in self.presets:
-            raise traitlets.TraitError(f"selected: expected one of {', '.join(self.presets)}, got {name!r}")
+            raise traitlets.TraitError(
+                f"selected: expected one of {', '.join(self.presets)}, got {name!r}"
+            )
         return name
 
     def still(self) -> dict[str, Any]:
         found = self.replays
-        words = "Skipped steps: " + ", ".join(f"{name} {what.skips}" for name, what in found.items()) + "."
+        words = (
+            "Skipped steps: "
+            + ", ".join(f"{name} {what.skips}" for name, what in found.items())
+            + "."
+        )
         return still(words, WHY_STATIC, static_timeline(found, self.trace))
 
 

@@ -30,13 +30,18 @@ TICKS = range(-40, 17, 8)
 OFFERED = tuple(RECIPES[name] for name in ("FP32", "O1", "O2", "O3"))
 MOST_LOG2_SCALE = 40
 WHY_STATIC = why_still(
-    "to walk through them, or go on in code: steps.log2_scale = 30; print(steps.sentence)", "These stages stand"
+    "to walk through them, or go on in code: steps.log2_scale = 30; print(steps.sentence)",
+    "These stages stand",
 )
 
 
 def window() -> dict[str, Any]:
     """Return where FP16's zones begin on the axis, 0 to 1, and where its ticks are."""
-    edges = {"subnormal": FP16.emin - FP16.significand_bits - 1, "normal": FP16.emin, "overflowed": FP16.emax + 1}
+    edges = {
+        "subnormal": FP16.emin - FP16.significand_bits - 1,
+        "normal": FP16.emin,
+        "overflowed": FP16.emax + 1,
+    }
     return {
         "edges": {name: place(2.0**exponent) for name, exponent in edges.items()},
         "ticks": [[exponent, place(2.0**exponent)] for exponent in TICKS],
@@ -77,14 +82,25 @@ def sentences(step: StagedStep, recipe: Recipe) -> list[str]:
     >>> sentences(step, RECIPES["FP32"])[7]
     'Nothing to copy: the model computes with the very weights that were stepped.'
     """
-    says = (_cast, _forward, _loss, _backward, _unscale, _check, _step, _copy_back)  # in the order of STAGES
+    says = (
+        _cast,
+        _forward,
+        _loss,
+        _backward,
+        _unscale,
+        _check,
+        _step,
+        _copy_back,
+    )  # in the order of STAGES
     return [say(step, recipe, stage) for say, stage in zip(says, step.stages, strict=True)]
 
 
 def as_text(step: StagedStep, recipe: Recipe) -> str:
     """Write all stages with their tensors as text."""
     lines = []
-    for number, (stage, sentence) in enumerate(zip(step.stages, sentences(step, recipe), strict=True), 1):
+    for number, (stage, sentence) in enumerate(
+        zip(step.stages, sentences(step, recipe), strict=True), 1
+    ):
         lines.append(f"{number} {stage.name}: {sentence}")
         for tensor in stage.tensors:
             view = tensor_view(tensor)
@@ -105,7 +121,9 @@ def _cast(_step: StagedStep, recipe: Recipe, stage: StepStage) -> str:
     kept = len(stage.tensors) - low
     norms = f"; {kept} normalisation layer{'s keep' if kept > 1 else ' keeps'} FP32" if kept else ""
     if not recipe.master_weights:
-        return f"The weights are {recipe.model.name}{norms}, and there is no FP32 master behind them."
+        return (
+            f"The weights are {recipe.model.name}{norms}, and there is no FP32 master behind them."
+        )
     return f"The model computes with {recipe.model.name} copies of FP32 master weights{norms}."
 
 
@@ -131,10 +149,16 @@ def _loss(step: StagedStep, _recipe: Recipe, stage: StepStage) -> str:
 
 
 def _backward(step: StagedStep, _recipe: Recipe, stage: StepStage) -> str:
-    bad, zeros, total = (sum(getattr(t, what) for t in stage.tensors) for what in ("non_finite", "zeros", "elements"))
+    bad, zeros, total = (
+        sum(getattr(t, what) for t in stage.tensors) for what in ("non_finite", "zeros", "elements")
+    )
     if bad:
         return f"At scale {power(step.scale)} gradients overflow: {bad:,} of {total:,} numbers are inf or NaN."
-    times = "Nothing is scaled" if step.scale == 1 else f"Every gradient is {power(step.scale)} times that of the loss"
+    times = (
+        "Nothing is scaled"
+        if step.scale == 1
+        else f"Every gradient is {power(step.scale)} times that of the loss"
+    )
     if zeros == total:
         return f"{times}, and all {total:,} of them are zero: no weight will learn from this step."
     low = min(tensor.smallest for tensor in stage.tensors if tensor.smallest)
@@ -150,7 +174,11 @@ def _unscale(step: StagedStep, _recipe: Recipe, stage: StepStage) -> str:
     low = min(tensor.smallest for tensor in there)
     small = low < FP16.smallest_subnormal / 2
     why = "which FP16 would have rounded to 0" if small else "which FP16 could hold too"
-    how = f"In {dtype}, divided by 1" if step.scale == 1 else f"First to {dtype}, then divided by {power(step.scale)}"
+    how = (
+        f"In {dtype}, divided by 1"
+        if step.scale == 1
+        else f"First to {dtype}, then divided by {power(step.scale)}"
+    )
     return f"{how}. The smallest weight gradient is {brief(low)}, {why}."
 
 
@@ -158,7 +186,11 @@ def _check(step: StagedStep, recipe: Recipe, stage: StepStage) -> str:
     total = sum(tensor.elements for tensor in stage.tensors)
     bad = sum(tensor.non_finite for tensor in stage.tensors)
     if not step.found_inf:
-        grown = f" The scale becomes {power(step.scale_after)}." if step.scale_after != step.scale else ""
+        grown = (
+            f" The scale becomes {power(step.scale_after)}."
+            if step.scale_after != step.scale
+            else ""
+        )
         return f"All {total:,} gradients are finite: the step may happen.{grown}"
     first = next((tensor.name for tensor in stage.tensors if tensor.non_finite), "a gradient")
     found = f"found_inf: {bad:,} of {total:,} gradients are inf or NaN, first in {first}."
@@ -188,7 +220,11 @@ def _copy_back(step: StagedStep, recipe: Recipe, stage: StepStage) -> str:
         return "Nothing moved, so nothing changes."
     stayed = step.moved - step.model_moved
     fate = "stays in the master" if recipe.master_weights else "is forgotten"
-    missed = f"for {stayed:,} the update was less than half an ulp, and {fate}" if stayed > 0 else "none was missed"
+    missed = (
+        f"for {stayed:,} the update was less than half an ulp, and {fate}"
+        if stayed > 0
+        else "none was missed"
+    )
     moved = f"{step.model_moved:,} of {step.weights:,} weights change"
     return f"Rounded into the model's {recipe.model.name}, {moved}; {missed}."
 
@@ -229,15 +265,27 @@ class StepDebugger(LabWidget, folders=("step_debugger",)):
     _about = traitlets.Dict().tag(sync=True)
 
     def __init__(
-        self, task: Task, recipe: Recipe = RECIPES["O2"], recipes: Sequence[Recipe] = OFFERED, *, seed: int = 0
+        self,
+        task: Task,
+        recipe: Recipe = RECIPES["O2"],
+        recipes: Sequence[Recipe] = OFFERED,
+        *,
+        seed: int = 0,
     ) -> None:
         self._task, self._seed = task, seed
         self._recipes = {row.name: row for row in (*recipes, recipe)}
         self._following = False
-        about = {"stages": STAGES, "recipes": list(self._recipes), "most": MOST_LOG2_SCALE, "task": task.name}
+        about = {
+            "stages": STAGES,
+            "recipes": list(self._recipes),
+            "most": MOST_LOG2_SCALE,
+            "task": task.name,
+        }
         super().__init__(_about=about | window(), recipe_name=recipe.name)
         self.reset()
-        self.on_msg(lambda _, content, __: self.another_step() if content["do"] == "step" else self.reset())
+        self.on_msg(
+            lambda _, content, __: self.another_step() if content["do"] == "step" else self.reset()
+        )
 
     @property
     def recipe(self) -> Recipe:
@@ -256,7 +304,11 @@ class StepDebugger(LabWidget, folders=("step_debugger",)):
     @limited("stage", "log2_scale", "recipe_name")
     def _places(self) -> dict[str, Collection[Any]]:
         log2_scales = range(MOST_LOG2_SCALE + 1)
-        return {"stage": range(len(STAGES)), "log2_scale": log2_scales, "recipe_name": self._recipes}
+        return {
+            "stage": range(len(STAGES)),
+            "log2_scale": log2_scales,
+            "recipe_name": self._recipes,
+        }
 
     @traitlets.observe("recipe_name", "log2_scale", "stage")
     def _follow(self, change: dict[str, Any]) -> None:
@@ -291,7 +343,9 @@ class StepDebugger(LabWidget, folders=("step_debugger",)):
         run.scaler = replace(run.scaler, scale=self._scale)
         self._watched = watch_step(run)
         self._sentences = sentences(self._watched, self.recipe)
-        views = [[tensor_view(tensor) for tensor in stage.tensors] for stage in self._watched.stages]
+        views = [
+            [tensor_view(tensor) for tensor in stage.tensors] for stage in self._watched.stages
+        ]
         with self.hold_sync():
             step = {"step": self._watched.step, "stepped": self._watched.stepped}
             self._view = {"stages": views, "sentences": self._sentences, **step}

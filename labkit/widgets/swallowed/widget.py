@@ -17,7 +17,8 @@ from labkit.widgets.base.widget import LabWidget
 from labkit.widgets.swallowed.curves import METHODS, Curve, curves, moved, random_bits
 
 WHY_STATIC = why_still(
-    "to slide, or go on in code: swallowed.update = 2**-11; print(swallowed.ends)", "This weight stands"
+    "to slide, or go on in code: swallowed.update = 2**-11; print(swallowed.ends)",
+    "This weight stands",
 )
 # Four positions in each binade; all of them are exact in FP32, FP16 and BF16, so every method starts from the same.
 WEIGHTS = tuple((1 + i % 4 / 4) * 2.0 ** (i // 4 - 4) for i in range(33))  # 2^-4 to 2^4
@@ -101,7 +102,9 @@ class SwallowedUpdates(LabWidget, folders=("exact", "swallowed")):
         value: float = proposal["value"]
         name = proposal["trait"].name
         if not FP16.smallest_subnormal <= value <= FP16.max:
-            raise traitlets.TraitError(f"{name}: expected a number that FP16 holds, 2^-24 to 65504, got {value}")
+            raise traitlets.TraitError(
+                f"{name}: expected a number that FP16 holds, 2^-24 to 65504, got {value}"
+            )
         return value
 
     @traitlets.validate("highlight")

@@ -15,7 +15,16 @@ import torch
 import traitlets
 
 from labkit.amp import RECIPES, Recipe
-from labkit.train import Place, RunRecord, StepRecord, Task, place, steps_per_second, throughput_sentence, train
+from labkit.train import (
+    Place,
+    RunRecord,
+    StepRecord,
+    Task,
+    place,
+    steps_per_second,
+    throughput_sentence,
+    train,
+)
 from labkit.widgets.base.figures import still
 from labkit.widgets.base.widget import LabWidget
 from labkit.widgets.driven.widget import between_cells, on
@@ -39,7 +48,9 @@ class TrainingBar(LabWidget, folders=("training_bar",)):
     total = traitlets.Int().tag(sync=True)
     phase = traitlets.Unicode("ready").tag(sync=True)  # ready, running, finished, stopped, failed
     sentence = traitlets.Unicode().tag(sync=True)
-    losses: traitlets.List[float | None] = traitlets.List().tag(sync=True)  # about POINTS; None: not finite
+    losses: traitlets.List[float | None] = traitlets.List().tag(
+        sync=True
+    )  # about POINTS; None: not finite
     wanted = traitlets.Unicode("").tag(sync=True)  # what the browser asks for: start, stop
 
     def __init__(
@@ -60,7 +71,9 @@ class TrainingBar(LabWidget, folders=("training_bar",)):
         self._thread = threading.Thread(target=self._run, daemon=True)
         total = task.steps if steps is None else steps
         name = f"{task.name.replace('_', ' ')} under {recipe.name}, seed {seed}"
-        super().__init__(total=total, sentence=f"Ready to train {name}: {total} steps on {on(self.place)}.")
+        super().__init__(
+            total=total, sentence=f"Ready to train {name}: {total} steps on {on(self.place)}."
+        )
         self.on_msg(lambda _, content, __: self._leave() if content.get("do") == "unseen" else None)
         between_cells(self._leave)
 
@@ -85,7 +98,10 @@ class TrainingBar(LabWidget, folders=("training_bar",)):
         return self.record
 
     def still(self) -> dict[str, Any]:
-        return still(self.sentence, "(Widgets do not run here: call .start(), then .wait(), and look at .record.)")
+        return still(
+            self.sentence,
+            "(Widgets do not run here: call .start(), then .wait(), and look at .record.)",
+        )
 
     @traitlets.observe("wanted")
     def _start_or_stop(self, change: dict[str, Any]) -> None:
@@ -95,12 +111,16 @@ class TrainingBar(LabWidget, folders=("training_bar",)):
     def _run(self) -> None:
         try:
             stop = self._stop.is_set
-            self.record = train(*self._what, steps=self.total, progress=self._tell, stop=stop, **self._options)
+            self.record = train(
+                *self._what, steps=self.total, progress=self._tell, stop=stop, **self._options
+            )
             self.sentence = verdict(self.record)
             recipes = dict.fromkeys((RECIPES["FP32"], self._what[1]))
             paces: dict[str, float] = {}
             if not self.record.stopped:  # time a few steps more, in turns with FP32's
-                paces = steps_per_second(self._what[0], recipes, device=self.place, steps=2, stop=stop)
+                paces = steps_per_second(
+                    self._what[0], recipes, device=self.place, steps=2, stop=stop
+                )
         except Exception as error:  # a thread has nobody above it to tell
             self.sentence = f"It failed: {type(error).__name__}: {error}"
             self.phase = "failed"

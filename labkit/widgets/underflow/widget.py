@@ -47,7 +47,9 @@ def with_total(snapshot: GradSnapshot) -> dict[str, ExponentHistogram]:
     return {ALL_LAYERS: merge(snapshot.layers.values()), **snapshot.layers}
 
 
-def zeros_counted(observed: Mapping[str, float], histograms: Mapping[str, ExponentHistogram]) -> dict[str, float]:
+def zeros_counted(
+    observed: Mapping[str, float], histograms: Mapping[str, ExponentHistogram]
+) -> dict[str, float]:
     """Return layer -> share of zeros counted inside the FP16 pass, completed by that of all layers together.
 
     Each share is of all elements of its layer, so layers weigh as much as they have elements.
@@ -58,16 +60,24 @@ def zeros_counted(observed: Mapping[str, float], histograms: Mapping[str, Expone
     layers = [layer for layer in histograms if layer != ALL_LAYERS]
     got = [layer for layer in observed if layer != ALL_LAYERS]
     if sorted(got) != sorted(layers):
-        raise ValueError(f"observed_zeros: expected one share for each of the layers {layers}, got {got}")
+        raise ValueError(
+            f"observed_zeros: expected one share for each of the layers {layers}, got {got}"
+        )
     wrong = {layer: share for layer, share in observed.items() if not 0 <= share <= 1}
     if wrong:
-        raise ValueError(f"observed_zeros: expected shares from 0 to 1 (0.004 is 0.4%), got {wrong}")
+        raise ValueError(
+            f"observed_zeros: expected shares from 0 to 1 (0.004 is 0.4%), got {wrong}"
+        )
     elements = {layer: histograms[layer].total for layer in layers}
-    total = sum(observed[layer] * n for layer, n in elements.items()) / max(sum(elements.values()), 1)
+    total = sum(observed[layer] * n for layer, n in elements.items()) / max(
+        sum(elements.values()), 1
+    )
     return {ALL_LAYERS: total, **observed}
 
 
-def rows(snapshot: GradSnapshot, observed_zeros: Mapping[str, float] | None = None) -> list[dict[str, Any]]:
+def rows(
+    snapshot: GradSnapshot, observed_zeros: Mapping[str, float] | None = None
+) -> list[dict[str, Any]]:
     """Return the counts of each layer as JSON, those of all layers together first.
 
     name, lo, counts as in ExponentHistogram, without empty bins at its ends; elements, zeros, non_finite;
@@ -80,7 +90,11 @@ def rows(snapshot: GradSnapshot, observed_zeros: Mapping[str, float] | None = No
         occupied = np.flatnonzero(histogram.counts)
         first, last = (int(occupied[0]), int(occupied[-1])) if len(occupied) else (0, -1)
         counts = {"lo": histogram.lo + first, "counts": histogram.counts[first : last + 1].tolist()}
-        left_out = {"elements": histogram.total, "zeros": histogram.zeros, "non_finite": histogram.non_finite}
+        left_out = {
+            "elements": histogram.total,
+            "zeros": histogram.zeros,
+            "non_finite": histogram.non_finite,
+        }
         found.append({"name": name, **counts, **left_out, "observed": observed.get(name)})
     return found
 
@@ -94,7 +108,11 @@ def windows(format: Format) -> dict[str, Any]:
     """
     below_ulp = format.significand_bits + 1
     edges = {"survives_from": format.emin - below_ulp, "emin": format.emin, "emax": format.emax}
-    return {"format": format.name, **edges, "overflows_from": float(format.max) + 2.0 ** (format.emax - below_ulp)}
+    return {
+        "format": format.name,
+        **edges,
+        "overflows_from": float(format.max) + 2.0 ** (format.emax - below_ulp),
+    }
 
 
 @on_any_page
@@ -117,16 +135,31 @@ def static_underflow(
     title = f"{snapshot.kind[:1].upper()}{snapshot.kind[1:]}, step {snapshot.step}: {layer}"
     axes.set_title(title, loc="left", fontsize=11, color=INK, pad=22)
     exponents, limits = np.arange(*AXIS), windows(format)
-    heights = np.array([histogram.count(int(e), int(e)) for e in exponents]) * 100 / max(histogram.finite_non_zero, 1)
-    edges = np.clip([AXIS[0], limits["survives_from"], limits["emin"], limits["emax"] + 1, AXIS[1]], *AXIS)
+    heights = (
+        np.array([histogram.count(int(e), int(e)) for e in exponents])
+        * 100
+        / max(histogram.finite_non_zero, 1)
+    )
+    edges = np.clip(
+        [AXIS[0], limits["survives_from"], limits["emin"], limits["emax"] + 1, AXIS[1]], *AXIS
+    )
     above = axes.get_xaxis_transform()
-    for (name, colour), left, right in zip(FATE_COLOURS.items(), edges[:-1], edges[1:], strict=True):
+    for (name, colour), left, right in zip(
+        FATE_COLOURS.items(), edges[:-1], edges[1:], strict=True
+    ):
         if right == left:
             continue
         axes.axvspan(left, right, color=colour, alpha=0.12, linewidth=0)
-        axes.text((left + right) / 2, 1.02, name, transform=above, ha="center", fontsize=9, color=INK)
+        axes.text(
+            (left + right) / 2, 1.02, name, transform=above, ha="center", fontsize=9, color=INK
+        )
         own = (exponents >= left) & (exponents < right) & (heights > 0)
-        style: dict[str, Any] = {"color": colour, "hatch": FATE_HATCHES[name], "edgecolor": INK, "linewidth": 0.5}
+        style: dict[str, Any] = {
+            "color": colour,
+            "hatch": FATE_HATCHES[name],
+            "edgecolor": INK,
+            "linewidth": 0.5,
+        }
         axes.bar(exponents[own] + 0.5, heights[own], width=0.86, **style)
     for edge in edges[1:-1]:
         axes.axvline(edge, color=QUIET, linewidth=0.8, linestyle=(0, (3, 3)))
@@ -134,7 +167,9 @@ def static_underflow(
     axes.set_xlim(*AXIS)
     power_ticks(axes.set_xticks, range(*AXIS, 8))
     axes.set_ylabel("% of non-zero elements", fontsize=8.5, color=QUIET)
-    shares = "     ".join(f"{name} {percent(share)}" for name, share in vars(fate(histogram, format)).items())
+    shares = "     ".join(
+        f"{name} {percent(share)}" for name, share in vars(fate(histogram, format)).items()
+    )
     figure.text(0.07, 0.205, shares, fontsize=11, color=INK, weight="bold")
     words = f"{snapshot.kind} of {layer}, at scale 2^{log2_scale} in {format.name}."
     return captioned(figure, (0.07, 0.15), words[0].upper() + words[1:], why, foot=0.01)
@@ -217,4 +252,8 @@ class UnderflowHistogram(LabWidget, folders=("underflow",)):
     def still(self) -> dict[str, Any]:
         shares = ", ".join(f"{percent(share)} {name}" for name, share in self.fractions.items())
         words = f"{self.snapshot.kind}, {self.layer}, at scale 2^{self.log2_scale} in {self.format.name}: {shares}."
-        return still(words, WHY_STATIC, static_underflow(self.snapshot, self.format, self.log2_scale, layer=self.layer))
+        return still(
+            words,
+            WHY_STATIC,
+            static_underflow(self.snapshot, self.format, self.log2_scale, layer=self.layer),
+        )

@@ -18,10 +18,22 @@ import torch
 
 from labkit.amp import DYNAMIC, WeightRounding
 from labkit.train import Task
-from labkit.widgets.bench.knobs import Knobs, Scaling, epsilon_text, has_epsilon, optimizer_name, recipe_of
+from labkit.widgets.bench.knobs import (
+    Knobs,
+    Scaling,
+    epsilon_text,
+    has_epsilon,
+    optimizer_name,
+    recipe_of,
+)
 
 DTYPES = {"FP16": "torch.float16", "BF16": "torch.bfloat16"}
-TORCH_HAS = ("init_scale", "growth_factor", "backoff_factor", "growth_interval")  # of a scaler's knobs
+TORCH_HAS = (
+    "init_scale",
+    "growth_factor",
+    "backoff_factor",
+    "growth_interval",
+)  # of a scaler's knobs
 
 
 def torch_lines(knobs: Knobs, task: Task) -> str:
@@ -52,22 +64,38 @@ def torch_lines(knobs: Knobs, task: Task) -> str:
     head = ["import torch", *imports, "", *_cannot(knobs, refused)]
     if converted:
         head.append(f"model.to({dtype})")
-        norms = ["for layer in model.modules():", '    if "Norm" in type(layer).__name__:', "        layer.float()"]
+        norms = [
+            "for layer in model.modules():",
+            '    if "Norm" in type(layer).__name__:',
+            "        layer.float()",
+        ]
         head += norms if knobs.norms_fp32 else []
     if masters:
         head.append("masters = [p.detach().float().clone() for p in model.parameters()]")
     head += optimizer
     if scaling is Scaling.DYNAMIC:
         own = {name: getattr(scaler, name) for name in ("growth_factor", "backoff_factor")}
-        changed = [f"{name}={value:g}" for name, value in own.items() if value != getattr(DYNAMIC, name)]
-        options = ", ".join([f"init_scale={scale}", *changed, f"growth_interval={scaler.growth_interval}"])
-        head.append(f"scaler = torch.amp.GradScaler(next(model.parameters()).device.type, {options})")
+        changed = [
+            f"{name}={value:g}" for name, value in own.items() if value != getattr(DYNAMIC, name)
+        ]
+        options = ", ".join(
+            [f"init_scale={scale}", *changed, f"growth_interval={scaler.growth_interval}"]
+        )
+        head.append(
+            f"scaler = torch.amp.GradScaler(next(model.parameters()).device.type, {options})"
+        )
 
-    inputs = f"inputs.to({dtype}) if inputs.is_floating_point() else inputs" if converted else "inputs"
+    inputs = (
+        f"inputs.to({dtype}) if inputs.is_floating_point() else inputs" if converted else "inputs"
+    )
     body = [f"loss = loss_of(model({inputs}){'.float()' * (knobs.format != 'FP32')}, targets)"]
     if knobs.format != "FP32" and knobs.autocast:
         body = [f"with torch.autocast(inputs.device.type, {dtype}):", f"    {body[0]}"]
-    scaled = {Scaling.OFF: "loss", Scaling.STATIC: f"(loss * {scale})", Scaling.DYNAMIC: "scaler.scale(loss)"}[scaling]
+    scaled = {
+        Scaling.OFF: "loss",
+        Scaling.STATIC: f"(loss * {scale})",
+        Scaling.DYNAMIC: "scaler.scale(loss)",
+    }[scaling]
     body.append(f"{scaled}.backward()")
     divided = f" / {scale}" if scaling is Scaling.STATIC else ""
     if masters:
@@ -84,9 +112,13 @@ def torch_lines(knobs: Knobs, task: Task) -> str:
     body.append("optimizer.zero_grad()")
     if masters:
         body += ["for p, master in zip(model.parameters(), masters):", "    p.data.copy_(master)"]
-        body += ["    master.data.copy_(p)  # forgets what 16 bits do not hold"] * (knobs.masters == "forgotten")
+        body += ["    master.data.copy_(p)  # forgets what 16 bits do not hold"] * (
+            knobs.masters == "forgotten"
+        )
     body.append("losses.append(loss.item())")
-    return "\n".join([*head, "losses = []", "for inputs, targets in batches:", *("    " + line for line in body)])
+    return "\n".join(
+        [*head, "losses = []", "for inputs, targets in batches:", *("    " + line for line in body)]
+    )
 
 
 def _cannot(knobs: Knobs, refused: bool) -> list[str]:
@@ -94,18 +126,34 @@ def _cannot(knobs: Knobs, refused: bool) -> list[str]:
     lines, recipe = [], recipe_of(knobs)
     if knobs.given.tf32 and knobs.format == "FP32":
         switches = ("cuda.matmul", "cudnn.conv", "cudnn.rnn")
-        lines.append("# on a GPU from Ampere on; elsewhere the operands of products were rounded to TF32 here")
+        lines.append(
+            "# on a GPU from Ampere on; elsewhere the operands of products were rounded to TF32 here"
+        )
         lines += [f'torch.backends.{name}.fp32_precision = "tf32"' for name in switches]
     if knobs.accumulator != "FP32" and knobs.format != "FP32":
-        lines.append(f"# plain torch cannot choose what products add up in; here it was {knobs.accumulator}")
+        lines.append(
+            f"# plain torch cannot choose what products add up in; here it was {knobs.accumulator}"
+        )
     if recipe.products is not None:
-        lines.append(f"# plain torch multiplies FP32 numbers; here layers multiplied {recipe.products.forward.name}")
+        lines.append(
+            f"# plain torch multiplies FP32 numbers; here layers multiplied {recipe.products.forward.name}"
+        )
     if recipe.rounding is not WeightRounding.NEAREST:
-        lines.append(f"# plain torch rounds weights to nearest; here the rounding was {recipe.rounding.value}")
-    ours = {f.name: getattr(recipe.scaler, f.name) for f in fields(recipe.scaler) if f.name not in TORCH_HAS}
-    beyond = [f"{name}={value:g}" for name, value in ours.items() if value != getattr(DYNAMIC, name)]
+        lines.append(
+            f"# plain torch rounds weights to nearest; here the rounding was {recipe.rounding.value}"
+        )
+    ours = {
+        f.name: getattr(recipe.scaler, f.name)
+        for f in fields(recipe.scaler)
+        if f.name not in TORCH_HAS
+    }
+    beyond = [
+        f"{name}={value:g}" for name, value in ours.items() if value != getattr(DYNAMIC, name)
+    ]
     if beyond and knobs.scaling is Scaling.DYNAMIC and not refused:
-        lines.append(f"# torch's GradScaler has no such knobs; here they stood at {', '.join(beyond)}")
+        lines.append(
+            f"# torch's GradScaler has no such knobs; here they stood at {', '.join(beyond)}"
+        )
     if refused:
         lines.append("# torch's GradScaler refuses 16-bit gradients, so the scale stands still")
     return lines
@@ -122,16 +170,25 @@ def _optimizer(knobs: Knobs, task: Task, weights: str) -> tuple[list[str], list[
     options = made.keywords if isinstance(made, partial) and not made.args else {}
     typed = {key: repr(value) for key, value in options.items()}
     try:
-        plain = [ast.literal_eval(text) for text in typed.values()] == list(options.values()) and "lr" in typed
+        plain = [ast.literal_eval(text) for text in typed.values()] == list(
+            options.values()
+        ) and "lr" in typed
     except (SyntaxError, ValueError):  # a tensor, a number of numpy's, infinity
         plain = False
-    epsilon = {"eps": epsilon_text(knobs.epsilon)} if has_epsilon(task) and knobs.epsilon is not None else {}
+    epsilon = (
+        {"eps": epsilon_text(knobs.epsilon)}
+        if has_epsilon(task) and knobs.epsilon is not None
+        else {}
+    )
     if plain and getattr(torch.optim, name, None) is maker:
         typed |= {"lr": f"{float(options['lr']) * 2.0**knobs.log2_lr:g}"} | epsilon
         return [], [f"optimizer = torch.optim.{name}({_arguments(weights, typed)})"]
     module = getattr(maker, "__module__", None) or "__main__"
     if plain and module != "__main__" and getattr(sys.modules.get(module), name, None) is maker:
-        imports, lines = [f"from {module} import {name}"], [f"optimizer = {name}({_arguments(weights, typed)})"]
+        imports, lines = (
+            [f"from {module} import {name}"],
+            [f"optimizer = {name}({_arguments(weights, typed)})"],
+        )
     else:
         imports, lines = [], [f"optimizer = make_optimizer({weights})  # the task's own: {name}"]
     turns = [f'    group["lr"] *= 2.0**{knobs.log2_lr}'] if knobs.log2_lr else []

@@ -39,7 +39,9 @@ def opened(code: str) -> dict[str, Any]:
     """
     if not isinstance(code, str):
         raise TypeError(f"a code: expected a text, got {code!r}. ({FORM})")
-    task, recipe, *rest = [part.strip() for part in code.split(";")] if code.count(";") else (code.strip(), "")
+    task, recipe, *rest = (
+        [part.strip() for part in code.split(";")] if code.count(";") else (code.strip(), "")
+    )
     for name, known in ((task, tasks(places())), (recipe, RECIPES)):
         if name not in known:
             raise ValueError(f"there is no {name!r} here; there are {', '.join(known)}. ({FORM})")
@@ -143,8 +145,13 @@ class Workbench(LiveTraining, folders=("driven", "bench", "workbench")):
             ValueError: task or recipe are none of the lab's.
         """
         bench, knobs = self.bench, self.bench.selected.wanted
-        if tasks(places()).get(bench.task.name) is not bench.task or RECIPES.get(knobs.given.name) != knobs.given:
-            raise ValueError("a task or recipe of your own has no code: hand over the lines that make it")
+        if (
+            tasks(places()).get(bench.task.name) is not bench.task
+            or RECIPES.get(knobs.given.name) != knobs.given
+        ):
+            raise ValueError(
+                "a task or recipe of your own has no code: hand over the lines that make it"
+            )
         first = knobs_of(knobs.given)
         differing = [name for name in POSITIONS if getattr(knobs, name) != getattr(first, name)]
         steps = [] if bench.asked_steps is None else [f"steps={bench.asked_steps}"]
@@ -158,7 +165,9 @@ class Workbench(LiveTraining, folders=("driven", "bench", "workbench")):
 
     def turn(self, **knobs: Any) -> None:
         """Put knobs into positions, by their names in `Knobs`; returns at once."""
-        self.bench.ask(partial(self.bench.turn, {knob: position(knob, to) for knob, to in knobs.items()}))
+        self.bench.ask(
+            partial(self.bench.turn, {knob: position(knob, to) for knob, to in knobs.items()})
+        )
 
     def fork(self, step: int) -> None:
         """Let a second run leave the first after a step; its knobs are then on show. Returns at once."""
@@ -215,7 +224,10 @@ class Workbench(LiveTraining, folders=("driven", "bench", "workbench")):
             case "fork":
                 return partial(self.bench.fork_after, int(content["step"]))
             case "choose" if "place" not in content:
-                task, recipe = tasks(places()).get(content.get("task", "")), RECIPES.get(content.get("recipe", ""))
+                task, recipe = (
+                    tasks(places()).get(content.get("task", "")),
+                    RECIPES.get(content.get("recipe", "")),
+                )
                 return partial(self.bench.choose, task, recipe, content.get("branch"))
             case "save":
                 return partial(self._save_and_say, content["what"])

@@ -31,11 +31,30 @@ from labkit.widgets.gpu_run.widget import BackgroundProcess
 
 WORLD = 4
 READY = f"{WORLD} processes train one layer together. Press Train."
-STARTING = f"torchrun starts {WORLD} processes. Each of them imports torch, which takes some seconds."
+STARTING = (
+    f"torchrun starts {WORLD} processes. Each of them imports torch, which takes some seconds."
+)
 STOPPING = "The processes are ending. Those that still import torch do so first."
-COMMAND = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(WORLD), "-m")
-WAYS = {"FP32": ("FP32", True), "FP16, divided before": ("FP16", True), "FP16, divided after": ("FP16", False)}
-PARTS = {"model weights": "fp16", "gradients": "underflowed", "master weights": "fp32", "momentum": "bf16"}
+COMMAND = (
+    sys.executable,
+    "-m",
+    "torch.distributed.run",
+    "--standalone",
+    "--nproc-per-node",
+    str(WORLD),
+    "-m",
+)
+WAYS = {
+    "FP32": ("FP32", True),
+    "FP16, divided before": ("FP16", True),
+    "FP16, divided after": ("FP16", False),
+}
+PARTS = {
+    "model weights": "fp16",
+    "gradients": "underflowed",
+    "master weights": "fp32",
+    "momentum": "bf16",
+}
 BAR = "display: inline-block; height: 1.1em; vertical-align: middle; background: var(--lk-{}); width: {:.2f}em"
 
 
@@ -69,7 +88,14 @@ def verdict(steps: Sequence[dict[str, Any]], plan: WorkerPlan) -> str:
     >>> verdict([{"step": 1, "loss": 0.5, "ranks": [rank] * 2, "sent": 2048, "held": {}}], WorkerPlan())
     'All ranks stepped or skipped as one. Skipped: 0 of 1. The loss ended at 0.5. A rank sent 2 KiB a step.'
     """
-    apart = next((s["step"] for s in steps if len({(scale, stepped) for scale, stepped, *_ in s["ranks"]}) > 1), None)
+    apart = next(
+        (
+            s["step"]
+            for s in steps
+            if len({(scale, stepped) for scale, stepped, *_ in s["ranks"]}) > 1
+        ),
+        None,
+    )
     scales = [scale for scale, *_ in steps[-1]["ranks"]]
     lengths = ", ".join(f"{sum(scales) / len(scales) / scale:g}" for scale in scales)
     skipped = sum(not any(stepped for _, stepped, *_ in s["ranks"]) for s in steps)
@@ -96,7 +122,13 @@ def memory_bars(workers: Workers) -> ipywidgets.HTML:
         if sharded in workers.held_by:
             shown.append((name, workers.held_by[sharded], ""))
         elif record is not None:
-            shown.append((name, record.steps[-1]["held"], made_on(record.device, record.versions, record.date)))
+            shown.append(
+                (
+                    name,
+                    record.steps[-1]["held"],
+                    made_on(record.device, record.versions, record.date),
+                )
+            )
     most, rows = max((sum(parts.values()) for _, parts, _ in shown), default=1), ""
     for name, parts, made in shown:
         bar = "".join(
@@ -106,10 +138,14 @@ def memory_bars(workers: Workers) -> ipywidgets.HTML:
         words = f"{sum(parts.values()):,} bytes" + f" (recorded: {escape(made)})" * bool(made)
         faint = ' style="opacity: 0.5"' * bool(made)
         rows += f"<tr><th scope='row'>{name}</th><td{faint}>{bar}</td><td>{words}</td></tr>"
-    key = " ".join(f'<span style="{BAR.format(colour, 1)}"></span> {part}' for part, colour in PARTS.items())
+    key = " ".join(
+        f'<span style="{BAR.format(colour, 1)}"></span> {part}' for part, colour in PARTS.items()
+    )
     missing = any(made for *_, made in shown) or len(shown) < 2
     again = "<p>Train once with each rank holding a part, and once with each holding all; then run this cell again.</p>"
-    table = f'<table class="lk-table" style="width: auto">{rows}</table><p class="lk-quiet">{key}</p>'
+    table = (
+        f'<table class="lk-table" style="width: auto">{rows}</table><p class="lk-quiet">{key}</p>'
+    )
     return ipywidgets.HTML(f'<div class="labkit">{again * missing}{table}</div>')
 
 
@@ -190,7 +226,9 @@ class Workers(LabWidget, folders=("workers",)):
     def page_state(self) -> dict[str, Any]:
         """Describe the training on record: a page has no processes to start."""
         record = _on_record(sharded=True)
-        said = f"{WORLD} processes train one layer together. " + (verdict(record.steps, record.plan) if record else "")
+        said = f"{WORLD} processes train one layer together. " + (
+            verdict(record.steps, record.plan) if record else ""
+        )
         return {**super().page_state(), "sentence": said}
 
     def still(self) -> dict[str, Any]:
@@ -219,7 +257,10 @@ class Workers(LabWidget, folders=("workers",)):
             self.phase = "ready"
 
     def _on_end(self, _: int) -> None:
-        why = next((s for s in reversed(self._said) if "Error" in s or "RankLost" in s), "torchrun said nothing")
+        why = next(
+            (s for s in reversed(self._said) if "Error" in s or "RankLost" in s),
+            "torchrun said nothing",
+        )
         stopped = "Stopped: no process is left. Train starts them again."
         self.sentence = stopped if self._stopped else f"The processes ended by themselves: {why}"
         self.phase = "ready"

@@ -56,24 +56,44 @@ class GradientZoom(LabWidget, folders=("exact", "bits", "underflow", "zoom")):
     log2_scale = traitlets.Int(0, min=0, max=LOG2_SCALES[-1]).tag(sync=True)
     sentence = traitlets.Unicode().tag(sync=True)
     _film: traitlets.List[dict[str, Any]] = traitlets.List().tag(sync=True)
-    _cells = traitlets.Bytes().tag(sync=True)  # float32: frame after frame, layer after layer, row after row
+    _cells = traitlets.Bytes().tag(
+        sync=True
+    )  # float32: frame after frame, layer after layer, row after row
     _windows = traitlets.Dict().tag(sync=True)
     _about = traitlets.Dict().tag(sync=True)
     _format = traitlets.Dict(format_row(FP16)).tag(sync=True)
 
-    def __init__(self, film: Mapping[int, Mapping[str, Tensor]], kind: str = "activation gradients") -> None:
-        if not isinstance(film, Mapping) or not all(isinstance(layers, Mapping) for layers in film.values()):
-            raise TypeError(f"film: expected a dict of step -> a dict of layer -> gradient, got {film!r:.80}")
+    def __init__(
+        self, film: Mapping[int, Mapping[str, Tensor]], kind: str = "activation gradients"
+    ) -> None:
+        if not isinstance(film, Mapping) or not all(
+            isinstance(layers, Mapping) for layers in film.values()
+        ):
+            raise TypeError(
+                f"film: expected a dict of step -> a dict of layer -> gradient, got {film!r:.80}"
+            )
         self.snapshots = [snapshot(layers, step=step, kind=kind) for step, layers in film.items()]
-        shapes = [{name: tuple(gradient.shape) or (1,) for name, gradient in each.items()} for each in film.values()]
+        shapes = [
+            {name: tuple(gradient.shape) or (1,) for name, gradient in each.items()}
+            for each in film.values()
+        ]
         if not shapes or not shapes[0] or any(0 in shape for shape in shapes[0].values()):
-            raise ValueError("a film has at least one step, with at least one layer whose gradient is not empty")
+            raise ValueError(
+                "a film has at least one step, with at least one layer whose gradient is not empty"
+            )
         if any(one != shapes[0] for one in shapes):
-            raise ValueError("all steps of a film have the same layers, and their gradients the same shapes")
+            raise ValueError(
+                "all steps of a film have the same layers, and their gradients the same shapes"
+            )
         self._shapes = shapes[0]  # layer -> shape
-        self._tables = [{name: _table(gradient) for name, gradient in layers.items()} for layers in film.values()]
+        self._tables = [
+            {name: _table(gradient) for name, gradient in layers.items()}
+            for layers in film.values()
+        ]
         first = next(iter(self._tables[0].values()))
-        row, column = np.unravel_index(np.abs(np.nan_to_num(first)).argmax(), first.shape)  # the largest one
+        row, column = np.unravel_index(
+            np.abs(np.nan_to_num(first)).argmax(), first.shape
+        )  # the largest one
         cells = [table.ravel() for tables in self._tables for table in tables.values()]
         super().__init__(
             layer=next(iter(self._shapes)),

@@ -30,16 +30,38 @@ def _normal(random: Random) -> list[Case]:
 
 def _subnormal(random: Random) -> list[Case]:
     """Exponent field 0: both zeros, the smallest, the largest, and some between."""
-    return [(0x0000,), (0x8000,), (0x0001,), (0x03FF,), (0x83FF,), *_codes(random, 0x0002, 0x03FF, 6)]
+    return [
+        (0x0000,),
+        (0x8000,),
+        (0x0001,),
+        (0x03FF,),
+        (0x83FF,),
+        *_codes(random, 0x0002, 0x03FF, 6),
+    ]
 
 
 def _special(random: Random) -> list[Case]:
     """Exponent field 31."""
-    return [(0x7C00,), (0xFC00,), (0x7E00,), (0x7FFF,), (0xFFFF,), *_codes(random, 0x7C01, 0x8000, 4)]
+    return [
+        (0x7C00,),
+        (0xFC00,),
+        (0x7E00,),
+        (0x7FFF,),
+        (0xFFFF,),
+        *_codes(random, 0x7C01, 0x8000, 4),
+    ]
 
 
 def _all_kinds(random: Random) -> list[Case]:
-    return [(0x0400,), (0x7BFF,), (0xFBFF,), (0x8001,), (0xFC00,), (0x7C01,), *_codes(random, 0x0002, 0x7C00, 60)]
+    return [
+        (0x0400,),
+        (0x7BFF,),
+        (0xFBFF,),
+        (0x8001,),
+        (0xFC00,),
+        (0x7C01,),
+        *_codes(random, 0x0002, 0x7C00, 60),
+    ]
 
 
 # fmt: off
@@ -107,7 +129,12 @@ def _at_powers_of_two(random: Random) -> list[Case]:
 
 def _between(random: Random) -> list[Case]:
     """Above and below 1, where a logarithm changes its sign."""
-    return _values([random.randrange(low + 1, low + 0x0400) for low in (0x3C00, 0x3800, 0x2C00, 0x5000, 0x7800)])
+    return _values(
+        [
+            random.randrange(low + 1, low + 0x0400)
+            for low in (0x3C00, 0x3800, 0x2C00, 0x5000, 0x7800)
+        ]
+    )
 
 
 def _below_zero(random: Random) -> list[Case]:
@@ -116,11 +143,16 @@ def _below_zero(random: Random) -> list[Case]:
 
 def _small(random: Random) -> list[Case]:
     """Zero, the smallest normal number and subnormal ones."""
-    return _values([0x0000, 0x8000, 0x0400, 0x0001, *(random.randrange(0x0002, 0x0400) for _ in range(4))])
+    return _values(
+        [0x0000, 0x8000, 0x0400, 0x0001, *(random.randrange(0x0002, 0x0400) for _ in range(4))]
+    )
 
 
 def _anywhere(random: Random) -> list[Case]:
-    return _values([random.choice((0, 0x8000)) | random.randrange(0x7C00) for _ in range(40)] + [0x7BFF, 0x8001])
+    return _values(
+        [random.choice((0, 0x8000)) | random.randrange(0x7C00) for _ in range(40)]
+        + [0x7BFF, 0x8001]
+    )
 
 
 # fmt: off
@@ -167,7 +199,11 @@ ULP = Exercise(
 def _wide(random: Random) -> list[Case]:
     """Formats that get gaps before they end: long before, or in their last binade."""
     last = [(3, 2), (4, 6), (5, 14)]
-    return [*((random.randrange(6, 11), random.randrange(1, 12)) for _ in range(8)), *last, (11, 52)]
+    return [
+        *((random.randrange(6, 11), random.randrange(1, 12)) for _ in range(8)),
+        *last,
+        (11, 52),
+    ]
 
 
 def _short(random: Random) -> list[Case]:
@@ -219,7 +255,13 @@ def _positive(random: Random) -> list[Case]:
 
 def _across(random: Random) -> list[Case]:
     """The last code of a binade, the last subnormal, and zero."""
-    return [(0x3BFF,), (0x03FF,), (0x0000,), (0x0001,), *((random.randrange(2, 30) << 10 | 0x3FF,) for _ in range(3))]
+    return [
+        (0x3BFF,),
+        (0x03FF,),
+        (0x0000,),
+        (0x0001,),
+        *((random.randrange(2, 30) << 10 | 0x3FF,) for _ in range(3)),
+    ]
 
 
 def _negative(random: Random) -> list[Case]:
@@ -234,7 +276,9 @@ _EDGES: list[Case] = [(0x8000,), (0x7BFF,), (0x7BFE,), (0x7C00,), (0xFC00,), (0x
 
 def _in_bits(code: int) -> Rows:
     rows = (("that is", code), ("next is", solution.my_next_up(code)))
-    return tuple((name, f"{bits_of_code(c)}  {show_number(float(decode(c, FP16)))}") for name, c in rows)
+    return tuple(
+        (name, f"{bits_of_code(c)}  {show_number(float(decode(c, FP16)))}") for name, c in rows
+    )
 
 
 # fmt: off
@@ -291,13 +335,23 @@ def _shape(random: Random, dimensions: int) -> tuple[int, ...]:
 
 def _usual(random: Random) -> list[Case]:
     """Of one to four dimensions; last, one of more bytes than 32 bits count."""
-    drawn = [(_shape(random, dimensions), bits) for dimensions, bits in ((1, 16), (2, 16), (2, 32), (3, 32), (4, 16))]
+    drawn = [
+        (_shape(random, dimensions), bits)
+        for dimensions, bits in ((1, 16), (2, 16), (2, 32), (3, 32), (4, 16))
+    ]
     return [*drawn, ((65537, random.randrange(40_001, 60_001, 2)), 16)]
 
 
 def _edges(random: Random) -> list[Case]:
     """A single number has the shape (); a tensor may be empty."""
-    return [((), 16), ((), 32), ((*_shape(random, 1), 0), 16), ((0, *_shape(random, 1)), 32), ((1, 1, 1), 16), ((), 4)]
+    return [
+        ((), 16),
+        ((), 32),
+        ((*_shape(random, 1), 0), 16),
+        ((0, *_shape(random, 1)), 32),
+        ((1, 1, 1), 16),
+        ((), 4),
+    ]
 
 
 def _narrow(random: Random) -> list[Case]:

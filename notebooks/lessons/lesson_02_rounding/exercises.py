@@ -41,28 +41,58 @@ def _nearer(random: Random) -> list[Case]:
 def _half_way(random: Random) -> list[Case]:
     """Half-way above an even and above an odd significand, of either sign."""
     codes = [_code(random) & ~1 | odd for odd in (0, 1, 0, 1)]
-    return [(1 + 2.0**-11,), *(_beside(code, 0.5, sign) for code, sign in zip(codes, (1, 1, -1, -1), strict=True))]
+    return [
+        (1 + 2.0**-11,),
+        *(_beside(code, 0.5, sign) for code, sign in zip(codes, (1, 1, -1, -1), strict=True)),
+    ]
 
 
 def _small(random: Random) -> list[Case]:
     """Zero, half of the smallest number and a bit more, and subnormal numbers."""
     half = 2.0**-25
     codes = [random.randrange(2, 0x0300) & ~1 | odd for odd in (0, 1)]
-    between = [_beside(random.randrange(2, 0x03F0), part, sign) for part, sign in ((0.3, 1), (0.8, -1), (0.6, 1))]
-    ends = [0.0, -0.0, half, half * 1.01, -half, -half * 1.01, 5e-324, -1e-300, 2.0**-14 - half, 2.0**-14 - half / 2]
+    between = [
+        _beside(random.randrange(2, 0x03F0), part, sign)
+        for part, sign in ((0.3, 1), (0.8, -1), (0.6, 1))
+    ]
+    ends = [
+        0.0,
+        -0.0,
+        half,
+        half * 1.01,
+        -half,
+        -half * 1.01,
+        5e-324,
+        -1e-300,
+        2.0**-14 - half,
+        2.0**-14 - half / 2,
+    ]
     return [*((x,) for x in ends), *(_beside(code, 0.5) for code in codes), *between]
 
 
 def _large(random: Random) -> list[Case]:
     """Up to 65520 belongs to 65504; from there on it is infinity, and so is infinity itself."""
-    ends = [65504.0, 65519.9, 65520.0, -65519.0, -65520.0, random.uniform(7e4, 1e5), -1e6, 1e308, math.inf, -math.inf]
+    ends = [
+        65504.0,
+        65519.9,
+        65520.0,
+        -65519.0,
+        -65520.0,
+        random.uniform(7e4, 1e5),
+        -1e6,
+        1e308,
+        math.inf,
+        -math.inf,
+    ]
     return [(x,) for x in ends]
 
 
 def _just_beside_half_way(random: Random) -> list[Case]:
     """2^-30 of a spacing off half-way: a rounding to FP32 on the way hides that."""
     kinds = [(odd, side, sign) for odd in (0, 1) for side in (-1, 1) for sign in (-1, 1)]
-    return [_beside(_code(random) & ~1 | odd, 0.5 + side * 2.0**-30, sign) for odd, side, sign in kinds]
+    return [
+        _beside(_code(random) & ~1 | odd, 0.5 + side * 2.0**-30, sign) for odd, side, sign in kinds
+    ]
 
 
 def _neighbours(x: float) -> Rows:
@@ -134,11 +164,16 @@ def _weights(codes: list[int]) -> list[Case]:
 
 def _with_last_bit(random: Random, last: int) -> list[Case]:
     """Normal weights below 2,048 whose last significand bit is this, and which are no powers of two."""
-    return _weights([random.randrange(2, 26) << 10 | random.randrange(1, 511) << 1 | last for _ in range(4)])
+    return _weights(
+        [random.randrange(2, 26) << 10 | random.randrange(1, 511) << 1 | last for _ in range(4)]
+    )
 
 
 def _powers_of_two(random: Random) -> list[Case]:
-    return [(np.float16(1.0),), *((np.float16(2.0 ** random.randrange(-12, 11)),) for _ in range(3))]
+    return [
+        (np.float16(1.0),),
+        *((np.float16(2.0 ** random.randrange(-12, 11)),) for _ in range(3)),
+    ]
 
 
 def _subnormal(random: Random) -> list[Case]:
@@ -146,7 +181,16 @@ def _subnormal(random: Random) -> list[Case]:
 
 
 def _anywhere(random: Random) -> list[Case]:
-    return _weights([0x03FF, 0x0400, 0x0800, 0x67FE, 0x67FF, *(random.randrange(1, 26 << 10) for _ in range(12))])
+    return _weights(
+        [
+            0x03FF,
+            0x0400,
+            0x0800,
+            0x67FE,
+            0x67FF,
+            *(random.randrange(1, 26 << 10) for _ in range(12)),
+        ]
+    )
 
 
 # fmt: off
@@ -209,7 +253,17 @@ def _number(random: Random, sign: int, eighths: int) -> tuple[float, float]:
 
 def _of_sign(random: Random, sign: int) -> list[Case]:
     """Random numbers just below and just above the part, and far from it; a quarter is no half."""
-    pairs = ((2, 0.1), (2, 0.3), (2, 0.6), (6, 0.1), (6, 0.4), (6, 0.7), (6, 0.8), (5, 0.99), (1, 0.01))
+    pairs = (
+        (2, 0.1),
+        (2, 0.3),
+        (2, 0.6),
+        (6, 0.1),
+        (6, 0.4),
+        (6, 0.7),
+        (6, 0.8),
+        (5, 0.99),
+        (1, 0.01),
+    )
     shaken = [(eighths, part + random.uniform(0, 0.009)) for eighths, part in pairs]
     wide = [(sign * 13.0, 8.0, part) for part in (0.1, 0.37, 0.38, 0.62, 0.63, 0.9)]
     below = 2.0 ** random.randrange(-24, -2)  # a spacing, of which x is less than one
@@ -219,7 +273,10 @@ def _of_sign(random: Random, sign: int) -> list[Case]:
 
 def _exact(random: Random) -> list[Case]:
     """A number of the format stays, even if the random number is 0; and so do multiples of 5, but not 7."""
-    drawn = [(*_number(random, sign, 0), part) for sign, part in ((1, 0.0), (1, 0.9), (-1, 0.0), (1, 0.3))]
+    drawn = [
+        (*_number(random, sign, 0), part)
+        for sign, part in ((1, 0.0), (1, 0.9), (-1, 0.0), (1, 0.3))
+    ]
     fives = [(x, 5.0, part) for x in (15.0, 7.0, -7.0) for part in (0.2, 0.5, 0.8)]
     return [*drawn, (0.0, 0.25, 0.0), (-24.0, 8.0, 0.0), *fives]
 
@@ -283,7 +340,10 @@ def _once(values: Halves) -> np.float16:
 def _small_ones(random: Random) -> list[Case]:
     """A large number, then many that are a quarter of its spacing: one after another, each is swallowed."""
     exponents = [random.randrange(6, 10) for _ in range(2)]
-    return [(np.array([2.0**e] + [2.0 ** (e - 12)] * random.randrange(40, 80), np.float16),) for e in exponents]
+    return [
+        (np.array([2.0**e] + [2.0 ** (e - 12)] * random.randrange(40, 80), np.float16),)
+        for e in exponents
+    ]
 
 
 def _positive(random: Random) -> list[Case]:
@@ -375,12 +435,18 @@ def _ordinary(random: Random) -> list[Case]:
 
 def _small_numbers(random: Random) -> list[Case]:
     """From 6e-5 to 1e-3, where the squares are subnormal in FP16 or 0; and a few times 2^-24, where the root is too."""
-    return [(_wholes(random, low, high, unit),) for low, high, unit in ((100, 1024, -20), (2, 9, -24), (1, 30, -24))]
+    return [
+        (_wholes(random, low, high, unit),)
+        for low, high, unit in ((100, 1024, -20), (2, 9, -24), (1, 30, -24))
+    ]
 
 
 def _large_numbers(random: Random) -> list[Case]:
     """From 3,200 to 32,000: their squares are beyond 65504."""
-    return [*((_wholes(random, 100, 1000, 5),) for _ in range(2)), (torch.tensor([65504.0, -65504.0, 1000.0]).half(),)]
+    return [
+        *((_wholes(random, 100, 1000, 5),) for _ in range(2)),
+        (torch.tensor([65504.0, -65504.0, 1000.0]).half(),),
+    ]
 
 
 def _one_small(random: Random) -> list[Case]:

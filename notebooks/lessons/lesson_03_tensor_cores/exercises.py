@@ -38,7 +38,12 @@ def _others(random: Random) -> list[Case]:
 
 def _huge(random: Random) -> list[Case]:
     """Products of more than half the last spacing: the sum grows until it is inf, at once or after some thousand."""
-    return [(4.0, 8.0), (16.0 + random.randrange(1, 9) / 8, 1.0), (-256.0, 200.0 + random.randrange(9)), (256.0, 256.0)]
+    return [
+        (4.0, 8.0),
+        (16.0 + random.randrange(1, 9) / 8, 1.0),
+        (-256.0, 200.0 + random.randrange(9)),
+        (256.0, 256.0),
+    ]
 
 
 def _long_products(random: Random) -> list[Case]:
@@ -119,7 +124,9 @@ def _signed(random: Random, count: int, low: int = 1024) -> list[float]:
 
 def _exact(random: Random) -> list[Case]:
     """Few bits, all of them kept."""
-    return [(*([random.randrange(1, 32) / 8 for _ in range(n)] for _ in "ab"), 1.5, 23) for n in (4, 8)]
+    return [
+        (*([random.randrange(1, 32) / 8 for _ in range(n)] for _ in "ab"), 1.5, 23) for n in (4, 8)
+    ]
 
 
 def _zeros(random: Random) -> list[Case]:
@@ -143,7 +150,9 @@ def _small_beside_large(random: Random) -> list[Case]:
     cases: list[Case] = [([2.0**-12] * 16, [2.0**-12] * 16, 1.0, bits) for bits in (23, 24)]
     cases += [_beside_c(random, 1, bits) for bits in (23, 25)]
     a, b = ([x * scale for x in _magnitudes(random, 14)] for scale in (1.0, 2.0**-13))
-    cases.append(([2.0, *a], [1.0, *b], 4.0 + random.randrange(1, 8) / 8, 23))  # C is the largest, by little
+    cases.append(
+        ([2.0, *a], [1.0, *b], 4.0 + random.randrange(1, 8) / 8, 23)
+    )  # C is the largest, by little
     return [*cases, ([32.0, *a], [32.0, *(1024 * x for x in b)], 1.0, 23)]  # a product is
 
 
@@ -233,7 +242,10 @@ def _linear(random: Random, n: int, inputs: int, outputs: int) -> Case:
 
 
 def _odd(random: Random) -> list[Case]:
-    return [_linear(random, *(8 * random.randrange(3) + random.randrange(1, 7) for _ in range(3))) for _ in range(2)]
+    return [
+        _linear(random, *(8 * random.randrange(3) + random.randrange(1, 7) for _ in range(3)))
+        for _ in range(2)
+    ]
 
 
 def _classes(random: Random) -> list[Case]:
@@ -242,7 +254,10 @@ def _classes(random: Random) -> list[Case]:
 
 
 def _ones(random: Random) -> list[Case]:
-    large = torch.full((3, 10), 128.0).half(), torch.full((5, 10), -128.0).half()  # y is beyond FP16
+    large = (
+        torch.full((3, 10), 128.0).half(),
+        torch.full((5, 10), -128.0).half(),
+    )  # y is beyond FP16
     return [_linear(random, 1, 1, 1), _linear(random, 7, 9, 17), _linear(random, 2, 70, 3), large]
 
 
@@ -291,11 +306,17 @@ def _size(random: Random, low: int, high: int) -> int:
 
 def _layers(random: Random) -> list[Case]:
     """Large batches: far above the ridge."""
-    return [(_size(random, 2048, 4096), _size(random, 2048, 4096), _size(random, 512, 1024), 2, 50.0) for _ in range(3)]
+    return [
+        (_size(random, 2048, 4096), _size(random, 2048, 4096), _size(random, 512, 1024), 2, 50.0)
+        for _ in range(3)
+    ]
 
 
 def _small_batches(random: Random) -> list[Case]:
-    drawn = [(batch, _size(random, 1024, 4096), _size(random, 512, 1000), 2, 100.0) for batch in (1, 16, 64)]
+    drawn = [
+        (batch, _size(random, 1024, 4096), _size(random, 512, 1000), 2, 100.0)
+        for batch in (1, 16, 64)
+    ]
     return [*drawn, (1, 1, 1, 4, 100.0), (1, 1, 1, 2, 0.25), (16, 1024, 1024, 1, 30.0)]
 
 
@@ -312,7 +333,9 @@ def _beside_the_ridge(random: Random) -> list[Case]:
     while True:
         batch, inputs, outputs = (_size(random, 64, 512) for _ in range(3))
         flops, moved, _ = solution.my_layer(batch, inputs, outputs, 2, 1.0)
-        if 64 * flops % moved == 0 and flops % moved:  # no whole number: to round it is to change it
+        if (
+            64 * flops % moved == 0 and flops % moved
+        ):  # no whole number: to round it is to change it
             parts = (1.01, 1 + 2.0**-30, 1.0, 1 - 2.0**-30, 0.99)
             return [(batch, inputs, outputs, 2, flops / moved * part) for part in parts]
 
@@ -355,7 +378,10 @@ INTENSITY = Exercise(
 
 def _layer(random: Random, batch: int, inputs: int, outputs: int) -> Case:
     """Whole numbers whose sums FP32 holds exactly, and FP16 does not."""
-    return tuple(whole(random, shape, 16, 128) for shape in ((batch, inputs), (outputs, inputs), (batch, outputs)))
+    return tuple(
+        whole(random, shape, 16, 128)
+        for shape in ((batch, inputs), (outputs, inputs), (batch, outputs))
+    )
 
 
 def _rectangles(random: Random) -> list[Case]:
@@ -413,7 +439,10 @@ def _matrices(random: Random, m: int, k: int, n: int, exponent: int = 0) -> tupl
     """Return FP32 matrices with all 24 bits; no sum cancels, so that errors stay relative to the result."""
 
     def full(rows: int, columns: int, sign: int) -> Tensor:
-        odd = [[sign * (2**23 + 2 * random.randrange(2**22) + 1) for _ in range(columns)] for _ in range(rows)]
+        odd = [
+            [sign * (2**23 + 2 * random.randrange(2**22) + 1) for _ in range(columns)]
+            for _ in range(rows)
+        ]
         return torch.tensor(odd, dtype=torch.float32) * 2.0 ** (exponent - 23)
 
     return full(m, k, random.choice((-1, 1))), full(k, n, 1)
@@ -432,7 +461,10 @@ def _split_cases(products: int) -> Callable[[Random], list[Case]]:
 
 def _few_bits(random: Random) -> list[Case]:
     """Numbers that BF16 holds, for which one product is enough; zeros; a number whose middle part is 0."""
-    a, b = (torch.tensor([[float(random.randrange(1, 200)) for _ in range(3)] for _ in range(3)]) for _ in range(2))
+    a, b = (
+        torch.tensor([[float(random.randrange(1, 200)) for _ in range(3)] for _ in range(3)])
+        for _ in range(2)
+    )
     gap = torch.tensor([[1 + 2.0**-20, 3.0]])
     return [
         *((a, b, products) for products in (1, 3, 6)),

@@ -24,7 +24,9 @@ def _numbers(random: Random, count: int, low: int = 1024) -> list[float]:
 
 def _one(random: Random) -> list[Case]:
     """One product and none: nothing is added, so nothing but the end is rounded."""
-    cases: list[Case] = [(_numbers(random, 1), _numbers(random, 1), precision) for precision in (11, 24)]
+    cases: list[Case] = [
+        (_numbers(random, 1), _numbers(random, 1), precision) for precision in (11, 24)
+    ]
     return [*cases, ([], [], 24)]
 
 
@@ -45,10 +47,20 @@ def _cancelling(random: Random) -> list[Case]:
 
 def _fp32(random: Random) -> list[Case]:
     """Long sums in FP32: mostly one number, or two."""
-    cases: list[Case] = [(_numbers(random, count), _numbers(random, count), 24) for count in (64, 300, 1000)]
+    cases: list[Case] = [
+        (_numbers(random, count), _numbers(random, count), 24) for count in (64, 300, 1000)
+    ]
     # the exact sum is just below the middle of two FP16 numbers: only the additions' error reaches across
-    near = [([1.0] * 7 + [2.0**-8, -gap], [1.0] * 6 + [0.5 + 2.0**-9, 1.0, 1.0], 24) for gap in (2.0**-20, 2.0**-16)]
-    return [*cases, *near, *(_beside_a_middle(random, sign) for sign in (1, -1)), _before_a_middle(random)]
+    near = [
+        ([1.0] * 7 + [2.0**-8, -gap], [1.0] * 6 + [0.5 + 2.0**-9, 1.0, 1.0], 24)
+        for gap in (2.0**-20, 2.0**-16)
+    ]
+    return [
+        *cases,
+        *near,
+        *(_beside_a_middle(random, sign) for sign in (1, -1)),
+        _before_a_middle(random),
+    ]
 
 
 def _beside_a_middle(random: Random, sign: int) -> Case:

@@ -28,12 +28,18 @@ def _inside(random: Random) -> list[Case]:
     """No powers of two, many in one binade, some alone; FP32's ends; and equal numbers, of which each counts."""
     ends = [_number(random, at, at + 1) for at in (-149 + 10, -127, -126, 126, 127)]
     x = _number(random)
-    return [*(([_number(random, -k, k) for _ in range(12)],) for k in (1, 3, 8)), (ends,), ([x, 3.0, x, x, -x, 3.0],)]
+    return [
+        *(([_number(random, -k, k) for _ in range(12)],) for k in (1, 3, 8)),
+        (ends,),
+        ([x, 3.0, x, x, -x, 3.0],),
+    ]
 
 
 def _powers(random: Random) -> list[Case]:
     """Powers of two open a binade; the FP32 number before each ends the one below."""
-    powers = [2.0**k for k in (*random.sample(range(-24, 16), 6), -29, -31)]  # of these two, log(x, 2) is rounded down
+    powers = [
+        2.0**k for k in (*random.sample(range(-24, 16), 6), -29, -31)
+    ]  # of these two, log(x, 2) is rounded down
     return [(powers,), ([p * (1 - 2.0**-24) for p in powers],)]
 
 
@@ -45,7 +51,13 @@ def _signs(random: Random) -> list[Case]:
 def _without(random: Random) -> list[Case]:
     """Zeros of both signs, infinities and NaN are in no binade; of an empty list nothing is."""
     some = [_number(random) for _ in range(3)]
-    return [([0.0, *some, -0.0],), ([math.inf, *some],), ([-math.inf, *some],), ([math.nan, *some],), ([],)]
+    return [
+        ([0.0, *some, -0.0],),
+        ([math.inf, *some],),
+        ([-math.inf, *some],),
+        ([math.nan, *some],),
+        ([],),
+    ]
 
 
 # fmt: off
@@ -179,7 +191,13 @@ def _several(random: Random) -> list[Case]:
     number = torch.tensor(2.0**-30), torch.tensor(0.0).half()
     return [
         _case(_pair(random, 3, 2, 2), _pair(random, 20, 4, 1), _pair(random, 5, 0, 0)),
-        _case(_pair(random, 2, 1, 0), (matrix[0], matrix[1]), _pair(random, 6, 1, 6), number, _pair(random, 0, 0, 0)),
+        _case(
+            _pair(random, 2, 1, 0),
+            (matrix[0], matrix[1]),
+            _pair(random, 6, 1, 6),
+            number,
+            _pair(random, 0, 0, 0),
+        ),
     ]
 
 
@@ -191,15 +209,29 @@ def _other_zeros(random: Random) -> list[Case]:
     tiny = torch.tensor([2.0**-30, -(2.0**-27), 2.0**-10, 2.0**-40])
     arrived = torch.tensor([2.0**-24, -(2.0**-24), 0.0, -0.0]).half()
     appeared = torch.tensor([0.0, 0.0, 1.0]), torch.tensor([2.0**-20, 0.0, -1.0]).half()
-    smallest = torch.tensor([2.0**-149, -(2.0**-140), 2.0**-149, 2.0**-126])  # times FP16's smallest, these are 0
+    smallest = torch.tensor(
+        [2.0**-149, -(2.0**-140), 2.0**-149, 2.0**-126]
+    )  # times FP16's smallest, these are 0
     reached = torch.tensor([2.0**-24, 2.0**-24, 0.0, -(2.0**-24)]).half()
-    spoiled = torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([math.inf, -math.inf, math.nan, 0.0]).half()
-    return [_case((tiny, arrived)), _case(appeared, _pair(random, 5, 1, 2)), _case((smallest, reached)), _case(spoiled)]
+    spoiled = (
+        torch.tensor([1.0, 2.0, 3.0, 4.0]),
+        torch.tensor([math.inf, -math.inf, math.nan, 0.0]).half(),
+    )
+    return [
+        _case((tiny, arrived)),
+        _case(appeared, _pair(random, 5, 1, 2)),
+        _case((smallest, reached)),
+        _case(spoiled),
+    ]
 
 
 def _nothing(_: Random) -> list[Case]:
     zeros = torch.zeros(3)
-    return [_case((zeros, zeros.half())), _case((zeros, torch.tensor([0.0, 1.0, 0.0]).half())), ([], [])]
+    return [
+        _case((zeros, zeros.half())),
+        _case((zeros, torch.tensor([0.0, 1.0, 0.0]).half())),
+        ([], []),
+    ]
 
 
 # fmt: off
@@ -256,14 +288,22 @@ def _low_end(random: Random) -> list[Case]:
 def _high_end(random: Random) -> list[Case]:
     """The largest lands on 65504, between it and 65520, on 65520, and on 65536, at some scale."""
     e = random.randrange(4, 14)
-    return [(2.0**-30, top * 2.0**-e) for top in (65504.0, 65519.0, 65519.5, 65520.0, 65530.0, 65536.0, 32768.0)]
+    return [
+        (2.0**-30, top * 2.0**-e)
+        for top in (65504.0, 65519.0, 65519.5, 65520.0, 65530.0, 65536.0, 32768.0)
+    ]
 
 
 def _narrow(random: Random) -> list[Case]:
     """One scale, or none: the distance is what FP16 can hold, or a little more."""
     e = random.randrange(-20, 0)
     smallest, largest = 2.0**e, 2.0 ** (e + 40)
-    return [(smallest * 1.5, largest), (smallest, largest), (smallest * 1.5, largest * 2), (smallest, 2.0**30 + e)]
+    return [
+        (smallest * 1.5, largest),
+        (smallest, largest),
+        (smallest * 1.5, largest * 2),
+        (smallest, 2.0**30 + e),
+    ]
 
 
 def _ends(random: Random) -> list[Case]:
@@ -340,7 +380,10 @@ def _spoiled(random: Random, at: int, *elements: float) -> Tensors:
     found = _healthy(random)
     flat = found[at][1].view(-1)
     flat[random.sample(range(len(flat)), len(elements))] = torch.tensor(elements).half()
-    return [*found[: at + 1], *((name, torch.full_like(tensor, math.nan)) for name, tensor in found[at + 1 :])]
+    return [
+        *found[: at + 1],
+        *((name, torch.full_like(tensor, math.nan)) for name, tensor in found[at + 1 :]),
+    ]
 
 
 def _not_a_number(random: Random) -> list[Case]:
@@ -360,11 +403,21 @@ def _first_or_none(random: Random) -> list[Case]:
     largest = [("shared", tensor.fill_(65504)) for _, tensor in _healthy(random)[:1]]
     twice = [*largest, *_healthy(random)[1:3], ("shared", torch.tensor([-3.0]).half()), loss]
     again = _spoiled(random, 4, math.inf)
-    again[1] = again[4][0], again[1][1]  # the name of the tensor that is spoiled, earlier, and all is well
+    again[1] = (
+        again[4][0],
+        again[1][1],
+    )  # the name of the tensor that is spoiled, earlier, and all is well
     later = [*_spoiled(random, 2, -math.inf)[:4], _healthy(random)[2]]  # and later, and all is well
     doubled = [("conv1", _healthy(random)[3][1]), *_spoiled(random, 0, math.nan)]
     named = [(again,), (later,), (doubled,)]
-    return [(_spoiled(random, 0, math.inf),), (_healthy(random),), (_healthy(random)[:1],), ([],), (twice,), *named]
+    return [
+        (_spoiled(random, 0, math.inf),),
+        (_healthy(random),),
+        (_healthy(random)[:1],),
+        ([],),
+        (twice,),
+        *named,
+    ]
 
 
 # fmt: off

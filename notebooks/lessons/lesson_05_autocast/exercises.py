@@ -97,7 +97,11 @@ def _program(random: Random, rules: str) -> Case:
     names, steps = list(given), []
     for number, rule in enumerate(rules, 1):
         latest = names[-1] if number > 1 else "x"
-        operands = (latest,) if rule in "kd" else (latest, random.choice([n for n in names if n != latest]))
+        operands = (
+            (latest,)
+            if rule in "kd"
+            else (latest, random.choice([n for n in names if n != latest]))
+        )
         steps.append((f"h{number}", RULES[rule], operands))
         names.append(f"h{number}")
     return steps, given
@@ -111,10 +115,23 @@ def _programs(*programs: str) -> Callable[[Random], list[Case]]:
 def _again() -> list[Case]:
     """A value that is used when later ones are there, and a name that is assigned once more."""
     older = [("h", "allow", ("x", "w")), ("z", "keep", ("x",)), ("y", "keep", ("h",))]
-    twice = [("h", "allow", ("x", "w")), ("h", "deny", ("h",)), ("y", "keep", ("h",)), ("h", "allow", ("h", "w"))]
-    named_x = [("x", "allow", ("x", "w")), ("y", "keep", ("x",)), ("w", "promote", ("y", "x")), ("z", "keep", ("w",))]
+    twice = [
+        ("h", "allow", ("x", "w")),
+        ("h", "deny", ("h",)),
+        ("y", "keep", ("h",)),
+        ("h", "allow", ("h", "w")),
+    ]
+    named_x = [
+        ("x", "allow", ("x", "w")),
+        ("y", "keep", ("x",)),
+        ("w", "promote", ("y", "x")),
+        ("z", "keep", ("w",)),
+    ]
     programs = (older, twice, named_x)  # the last one names results like inputs
-    return [*((steps, {"x": x, "w": "FP32"}) for steps in programs for x in WIDEST_FIRST), ([], {"x": "FP16"})]
+    return [
+        *((steps, {"x": x, "w": "FP32"}) for steps in programs for x in WIDEST_FIRST),
+        ([], {"x": "FP16"}),
+    ]
 
 
 # a residual connection: x, and what the block adds in FP16
@@ -184,7 +201,9 @@ def _beyond(random: Random) -> list[Case]:
     """
     (x, weight, bias, grad_y), large = _layer(random), 2.0**17
     x, weight, grad_y = x.abs(), weight.abs(), grad_y.abs()
-    results: list[Case] = [(sign * x * 256, weight * 256, bias, sign * grad_y * 256) for sign in (1, -1)]
+    results: list[Case] = [
+        (sign * x * 256, weight * 256, bias, sign * grad_y * 256) for sign in (1, -1)
+    ]
     mixed = (x * 256, -weight * 256, bias, grad_y * 256)
     operands = [(x, weight * large, bias, grad_y), (x * large, weight / 16, bias, grad_y)]
     others = [(x, weight, bias * large, grad_y), (x, weight / 16, bias, grad_y / 0)]
@@ -221,7 +240,9 @@ def _underflowing(random: Random) -> list[Case]:
 
 
 @mistake
-def accumulates_in_FP16(x: Tensor, weight: Tensor, bias: Tensor, grad_y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def accumulates_in_FP16(
+    x: Tensor, weight: Tensor, bias: Tensor, grad_y: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """This is what an FP16 accumulator gives: every addition rounds to 11 bits."""
 
     def matmul(a: Tensor, b: Tensor, total: Tensor) -> Tensor:
@@ -230,7 +251,11 @@ def accumulates_in_FP16(x: Tensor, weight: Tensor, bias: Tensor, grad_y: Tensor)
         return total
 
     zero = torch.zeros(1).half()
-    return matmul(x, weight.T, bias.half()), matmul(grad_y, weight, zero).float(), matmul(grad_y.T, x, zero).float()
+    return (
+        matmul(x, weight.T, bias.half()),
+        matmul(grad_y, weight, zero).float(),
+        matmul(grad_y.T, x, zero).float(),
+    )
 
 
 # fmt: off
@@ -292,26 +317,41 @@ def _settled(logits: Tensor) -> bool:
 
 def _logits(random: Random, low: float, high: float, rows: int = 3, columns: int = 6) -> Tensor:
     while True:
-        logits = torch.tensor([[random.uniform(low, high) for _ in range(columns)] for _ in range(rows)]).half()
+        logits = torch.tensor(
+            [[random.uniform(low, high) for _ in range(columns)] for _ in range(rows)]
+        ).half()
         if _settled(logits):
             return logits
 
 
 def _ordinary(random: Random) -> list[Case]:
     usual = [_logits(random, -2, 2) for _ in range(3)]
-    return [(one,) for one in (*usual, _logits(random, -2, 2, columns=1), _logits(random, -16, 0, rows=6))]
+    return [
+        (one,)
+        for one in (*usual, _logits(random, -2, 2, columns=1), _logits(random, -16, 0, rows=6))
+    ]
 
 
 def _above_ninety(random: Random) -> list[Case]:
-    ends = [[65504.0, 65504.0, -65504.0], [-65504.0, -65504.0, -65472.0], [65504.0, 65472.0, 20000.0]]
-    return [(_logits(random, 100, 103),), (_logits(random, 6000, 6001),), (torch.tensor(ends).half(),)]
+    ends = [
+        [65504.0, 65504.0, -65504.0],
+        [-65504.0, -65504.0, -65472.0],
+        [65504.0, 65472.0, 20000.0],
+    ]
+    return [
+        (_logits(random, 100, 103),),
+        (_logits(random, 6000, 6001),),
+        (torch.tensor(ends).half(),),
+    ]
 
 
 def _masked(random: Random) -> list[Case]:
     while True:
         logits = _logits(random, -2, 2)
         logits[:, 2] = logits[0, 0] = -torch.inf
-        ends = torch.full((6, 6), -torch.inf).half()  # row by row, all but one masked, or the others
+        ends = torch.full(
+            (6, 6), -torch.inf
+        ).half()  # row by row, all but one masked, or the others
         ends.fill_diagonal_(random.uniform(-2, 2))
         lowest = torch.full((1, 6), -65504.0).half()
         lowest[0, random.randrange(6)] = -torch.inf
@@ -383,12 +423,21 @@ SOFTMAX = Exercise(
 def _weights(random: Random) -> dict[str, Tensor]:
     """Return FP32 weights that FP16 must round, some of them among its subnormal numbers."""
     sizes = (1.0, 1.0, 2.0**-20, 2.0**-22, 2.0**-24)
-    return {name: torch.tensor([random.randrange(1, 999) / 7 * s for s in sizes]) for name in ("w1", "w2")}
+    return {
+        name: torch.tensor([random.randrange(1, 999) / 7 * s for s in sizes])
+        for name in ("w1", "w2")
+    }
 
 
 def _events(random: Random, *lines: str) -> list[Case]:
     """Events in short: "1" uses w1, "e1" edits it, "c" closes the autocast region."""
-    named = {"1": ("use", "w1"), "2": ("use", "w2"), "e1": ("edit", "w1"), "e2": ("edit", "w2"), "c": ("close", "")}
+    named = {
+        "1": ("use", "w1"),
+        "2": ("use", "w2"),
+        "e1": ("edit", "w1"),
+        "e2": ("edit", "w2"),
+        "c": ("close", ""),
+    }
     return [(_weights(random), [named[word] for word in line.split()]) for line in lines]
 
 
@@ -396,7 +445,10 @@ def _used_again(random: Random) -> list[Case]:
     """Two weights; none used; and nine, which are all kept."""
     names = [f"layer{i}.weight" for i in range(9)]
     nine = {name: _weights(random)["w1"] for name in names}
-    return [*_events(random, "1 1 1", "1 2 1 2 2 1", ""), (nine, [("use", name) for name in names * 2])]
+    return [
+        *_events(random, "1 1 1", "1 2 1 2 2 1", ""),
+        (nine, [("use", name) for name in names * 2]),
+    ]
 
 
 def _mixtures(random: Random) -> list[Case]:

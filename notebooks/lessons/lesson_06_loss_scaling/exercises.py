@@ -28,20 +28,31 @@ def _ordinary_steps(random: Random) -> list[Case]:
     cases: list[Case] = []
     for _ in range(4):
         weight, backward = whole(random, (4,), 0, 1024) / 2**10, _backward(random, 65, 1024, 2**11)
-        cases.append((weight, backward, 2.0 ** random.randrange(4, 12), random.choice((0.5, 0.25, 0.125))))
+        cases.append(
+            (weight, backward, 2.0 ** random.randrange(4, 12), random.choice((0.5, 0.25, 0.125)))
+        )
     return cases
 
 
 def _large_steps(random: Random) -> list[Case]:
     """Elements of 32,768 and more once they are scaled, all of one sign: each is finite, their FP16 sum is not."""
-    weight, gradient = whole(random, (4,), 0, 1024) / 2**10, whole(random, (4,), 512, 1024).abs() / 2**11
+    weight, gradient = (
+        whole(random, (4,), 0, 1024) / 2**10,
+        whole(random, (4,), 512, 1024).abs() / 2**11,
+    )
     largest, zeros = torch.full((4,), 2047 / 2**12), torch.zeros(4)  # 65504, once it is scaled
-    return [(weight, ScaledBackward(drawn), 2.0**17, 0.5) for drawn in (gradient, -gradient, largest, zeros)]
+    return [
+        (weight, ScaledBackward(drawn), 2.0**17, 0.5)
+        for drawn in (gradient, -gradient, largest, zeros)
+    ]
 
 
 def _tiny_steps(random: Random) -> list[Case]:
     """Gradients n / 2^36 below 2^-26: without a scale FP16 rounds them to 0, with 2^22 or more it holds them."""
-    return [(torch.zeros(4), _backward(random, 1, 1024, 2**36), 2.0 ** random.randrange(22, 27), 0.5) for _ in range(4)]
+    return [
+        (torch.zeros(4), _backward(random, 1, 1024, 2**36), 2.0 ** random.randrange(22, 27), 0.5)
+        for _ in range(4)
+    ]
 
 
 def _spoiled_steps(random: Random, element: Callable[[], float]) -> list[Case]:
@@ -63,7 +74,12 @@ def _overflowing_steps(random: Random) -> list[Case]:
 def _short_steps(random: Random) -> list[Case]:
     """Weights from 8 to 16, where FP16's spacing is 2^-7, and steps below 2^-9."""
     return [
-        (8 + whole(random, (4,), 1, 512).abs() / 2**6, _backward(random, 1, 64, 2**14), 2.0**10, 0.125)
+        (
+            8 + whole(random, (4,), 1, 512).abs() / 2**6,
+            _backward(random, 1, 64, 2**14),
+            2.0**10,
+            0.125,
+        )
         for _ in range(4)
     ]
 
@@ -207,7 +223,9 @@ UNSCALE = Exercise(
 def _config(random: Random, low: int, high: int) -> ScalerConfig:
     """Return a configuration whose growth factor and backoff factor do not undo each other."""
     growth, backoff = random.choice(((2.0, 0.25), (4.0, 0.5), (3.0, 0.25), (1.5, 0.125)))
-    return ScalerConfig(growth_factor=growth, backoff_factor=backoff, growth_interval=random.randrange(low, high))
+    return ScalerConfig(
+        growth_factor=growth, backoff_factor=backoff, growth_interval=random.randrange(low, high)
+    )
 
 
 def _state(random: Random, tracker: int = 0) -> ScalerState:
@@ -229,7 +247,13 @@ def _growing(random: Random) -> list[Case]:
     for before in (1, 2, 1, 2):
         config = _config(random, 3, 100)
         cases.append((_state(random, config.growth_interval - before), False, config))
-    return [*cases, *((ScalerState(2.0**k, 6), False, ScalerConfig(growth_interval=7)) for k in (24, 32, 40, 60))]
+    return [
+        *cases,
+        *(
+            (ScalerState(2.0**k, 6), False, ScalerConfig(growth_interval=7))
+            for k in (24, 32, 40, 60)
+        ),
+    ]
 
 
 def _backing_off(random: Random) -> list[Case]:
@@ -239,7 +263,13 @@ def _backing_off(random: Random) -> list[Case]:
         config = _config(random, 10, 100)
         scale = _state(random).scale
         cases.append((ScalerState(scale, random.randrange(1, 9)), True, config))
-    return [*cases, *((ScalerState(scale, 3), True, ScalerConfig(growth_interval=9)) for scale in (1.0, 2.0**-6))]
+    return [
+        *cases,
+        *(
+            (ScalerState(scale, 3), True, ScalerConfig(growth_interval=9))
+            for scale in (1.0, 2.0**-6)
+        ),
+    ]
 
 
 def _in_a_row(random: Random) -> list[Case]:
@@ -325,7 +355,10 @@ def _scaled(random: Random, low: int, high: int, log2_unit: int) -> list[Tensor]
 
 def _long(random: Random) -> list[Case]:
     """Elements from 1 to 8, so norms from 3 to 24."""
-    return [(_scaled(random, 128, 1024, k - 7), 2.0**k, random.choice((0.5, 1.0, 2.0))) for k in (4, 6, 8)]
+    return [
+        (_scaled(random, 128, 1024, k - 7), 2.0**k, random.choice((0.5, 1.0, 2.0)))
+        for k in (4, 6, 8)
+    ]
 
 
 def _long_or_one(random: Random) -> list[Case]:
@@ -337,7 +370,9 @@ def _long_or_one(random: Random) -> list[Case]:
 
 def _short(random: Random) -> list[Case]:
     """Elements below 2, so norms below 6."""
-    return [(_scaled(random, 16, 1024, k - 9), 2.0**k, random.choice((10.0, 20.0))) for k in (4, 6, 8)]
+    return [
+        (_scaled(random, 16, 1024, k - 9), 2.0**k, random.choice((10.0, 20.0))) for k in (4, 6, 8)
+    ]
 
 
 def _near(random: Random) -> list[Case]:
@@ -423,7 +458,9 @@ CLIP = Exercise(
 # --- scaling.order ---
 
 
-def _loop(random: Random, batches: int = 1, max_norm: float = 1000.0, tracker: int = 0, scale: float = 0.0) -> Case:
+def _loop(
+    random: Random, batches: int = 1, max_norm: float = 1000.0, tracker: int = 0, scale: float = 0.0
+) -> Case:
     """Return a step in the middle of training: the last step's gradient is still there."""
     master = whole(random, (4,), 16, 64) / 16
     loop = Loop(

@@ -20,14 +20,22 @@ Training = tuple[Tensor, list[Tensor], float, float]
 def _training(random: Random, steps: int, lr: float = 0.125) -> Training:
     """Return a master between 0.5 and 1.5, gradients n / 2^9 below 1, scaled, the scale and the learning rate."""
     master, scale = (1024 + whole(random, (4,), 1, 512)) / 2**10, 2.0**6
-    return master, [(whole(random, (4,), 64, 512) / 2**9 * scale).half() for _ in range(steps)], scale, lr
+    return (
+        master,
+        [(whole(random, (4,), 64, 512) / 2**9 * scale).half() for _ in range(steps)],
+        scale,
+        lr,
+    )
 
 
 def _between(random: Random) -> list[Case]:
     """A master that FP16 does not hold, from the start; then no gradient at all, and gradients of 0."""
     (first, grads, scale, lr), (second, *_) = _training(random, 2), _training(random, 0)
     none: list[list[Tensor]] = [[], [torch.zeros(4).half()] * 2]
-    return [(first + 2.0**-14, grads, scale, lr), *((second + 2.0**-14, zeros, scale, lr) for zeros in none)]
+    return [
+        (first + 2.0**-14, grads, scale, lr),
+        *((second + 2.0**-14, zeros, scale, lr) for zeros in none),
+    ]
 
 
 def _spoiled(random: Random) -> list[Case]:
@@ -171,7 +179,14 @@ def _alone(random: Random) -> list[Case]:
         [("ln.bias", (n,))],
         [("scale", ())],
         [],
-        [("row", (1, n)), ("column", (n, 1)), ("one", (1, 1)), ("single", (1,)), ("none", (n, 0)), ("empty", (0,))],
+        [
+            ("row", (1, n)),
+            ("column", (n, 1)),
+            ("one", (1, 1)),
+            ("single", (1,)),
+            ("none", (n, 0)),
+            ("empty", (0,)),
+        ],
         [("bias_table.weight", (n, n)), ("norm.bias", (n, 1, 1)), ("fc.weight", (n,))],
     ]
     trained: list[Case] = [([(name, shape, True) for name, shape in model],) for model in models]
@@ -219,9 +234,16 @@ GROUPS = Exercise(
 
 
 def _flat(random: Random, *shapes: tuple[int, ...]) -> tuple[Tensor, list[Tensor], float, float]:
-    flat = whole(random, (sum(math.prod(shape) for shape in shapes),), 1024, 2048) / 2**10 + 2.0**-14
+    flat = (
+        whole(random, (sum(math.prod(shape) for shape in shapes),), 1024, 2048) / 2**10 + 2.0**-14
+    )
     scale = 2.0 ** random.randrange(4, 8)
-    return flat, [(whole(random, shape, 16, 64) / 2**6 * scale).half() for shape in shapes], scale, 0.125
+    return (
+        flat,
+        [(whole(random, shape, 16, 64) / 2**6 * scale).half() for shape in shapes],
+        scale,
+        0.125,
+    )
 
 
 def _shapes(random: Random) -> list[Case]:
@@ -301,7 +323,10 @@ def _skipped(random: Random) -> list[Case]:
 
 # the parts of an average in FP16
 START, WEIGHT = ("history[0][0]", "history[0][0].half()"), ("* master", "* master.half()")
-ROUNDED = ("decay * average + (1 - decay) * master", "(decay * average.float() + (1 - decay) * master).half()")
+ROUNDED = (
+    "decay * average + (1 - decay) * master",
+    "(decay * average.float() + (1 - decay) * master).half()",
+)
 CAST = ("return average", "return average.float()")
 
 # fmt: off
@@ -383,14 +408,23 @@ def _small(random: Random) -> list[Case]:
     """Sizes below FP16's smallest normal number, and at it; below everybody's."""
     few, many = random.randrange(2, 256), random.randrange(257, 2000)
     sizes = [2.0**-14, 2.0**-14 * (1 - 2.0**-20), random.uniform(1, 9) * 2.0**-30]
-    return [*((count, size) for count in (few, many) for size in sizes), (few, 2.0**-126), (few, 2.0**-127)]
+    return [
+        *((count, size) for count in (few, many) for size in sizes),
+        (few, 2.0**-126),
+        (few, 2.0**-127),
+    ]
 
 
 def _large(random: Random) -> list[Case]:
     """Sums at FP16's largest number, and beyond it; numbers that fit while their sum does not."""
     few, many = 2 ** random.randrange(2, 8), 2 ** random.randrange(9, 11)
     cases = [(count, 65504.0 / count * part) for count in (few, many) for part in (1, 1 + 2.0**-20)]
-    return [*cases, (few, random.uniform(0.5, 0.9) * 65504), (many, random.uniform(0.5, 0.9) * 65504), (1, 65505.0)]
+    return [
+        *cases,
+        (few, random.uniform(0.5, 0.9) * 65504),
+        (many, random.uniform(0.5, 0.9) * 65504),
+        (1, 65505.0),
+    ]
 
 
 def _huge(random: Random) -> list[Case]:

@@ -78,7 +78,12 @@ LEVELS = Exercise(
 # --- recipes.which ---
 
 WIDE, HALF = torch.float32, torch.float16
-ROWS: tuple[Case, ...] = ((WIDE,) * 4, (WIDE, WIDE, WIDE, HALF), (HALF, WIDE, WIDE, HALF), (HALF,) * 4)  # O0 to O3
+ROWS: tuple[Case, ...] = (
+    (WIDE,) * 4,
+    (WIDE, WIDE, WIDE, HALF),
+    (HALF, WIDE, WIDE, HALF),
+    (HALF,) * 4,
+)  # O0 to O3
 
 
 def _others(random: Random) -> list[Case]:
@@ -92,7 +97,9 @@ def _other_formats(random: Random) -> list[Case]:
     half, others = torch.bfloat16, (torch.bfloat16, torch.float64, torch.float8_e4m3fn)
     levels: list[Case] = [(half, WIDE, WIDE, half), (WIDE, WIDE, WIDE, half), (half,) * 4]
     places = [(row, place) for row in ROWS for place in random.sample(range(4), 2)]
-    return levels + [(*row[:place], random.choice(others), *row[place + 1 :]) for row, place in places]
+    return levels + [
+        (*row[:place], random.choice(others), *row[place + 1 :]) for row, place in places
+    ]
 
 
 def _shuffled(random: Random) -> list[Case]:
@@ -228,7 +235,9 @@ def _fp16(value: float) -> float:
 
 def _power(random: Random, low: int, high: int) -> float:
     """Return an FP16 number of either sign, with an exponent from low to below high."""
-    return _fp16(random.choice((-1.0, 1.0)) * random.uniform(1.1, 1.9) * 2.0 ** random.randrange(low, high))
+    return _fp16(
+        random.choice((-1.0, 1.0)) * random.uniform(1.1, 1.9) * 2.0 ** random.randrange(low, high)
+    )
 
 
 def _held(random: Random) -> list[Case]:
@@ -236,17 +245,31 @@ def _held(random: Random) -> list[Case]:
 
     And one so large that v is inf: a step of 0 is finite.
     """
-    return [(_power(random, *ends), epsilon) for ends, epsilon in (((-6, 0), 1e-8), ((-6, 0), 1e-4), ((14, 15), 1e-8))]
+    return [
+        (_power(random, *ends), epsilon)
+        for ends, epsilon in (((-6, 0), 1e-8), ((-6, 0), 1e-4), ((14, 15), 1e-8))
+    ]
 
 
 def _at_the_end(random: Random) -> list[Case]:
     """FP16 ends at 2^-24, and rounds to it what is above 2^-25: an epsilon there, and v from there to 2^-24."""
     small = _power(random, -20, -14)
     epsilons = (2.0**-25, 2.0**-25 * (1 + 2.0**-20), random.uniform(3.2e-8, 5.8e-8), 2.0**-24)
-    parts = ((4.5e-3, 5.4e-3), (5.44e-3, 5.455e-3), (5.465e-3, 5.48e-3), (5.6e-3, 7.6e-3))  # v is 2^-25 at 5.4592e-3
+    parts = (
+        (4.5e-3, 5.4e-3),
+        (5.44e-3, 5.455e-3),
+        (5.465e-3, 5.48e-3),
+        (5.6e-3, 7.6e-3),
+    )  # v is 2^-25 at 5.4592e-3
     gradients = [_fp16(random.uniform(*part)) for part in parts]
-    gradients += [0.00545501708984375, 0.005458831787109375]  # 0.001, or 0.001 g, in FP16 would make 2^-24 of v
-    return [*((small, epsilon) for epsilon in epsilons), *((gradient, 1e-8) for gradient in gradients)]
+    gradients += [
+        0.00545501708984375,
+        0.005458831787109375,
+    ]  # 0.001, or 0.001 g, in FP16 would make 2^-24 of v
+    return [
+        *((small, epsilon) for epsilon in epsilons),
+        *((gradient, 1e-8) for gradient in gradients),
+    ]
 
 
 # fmt: off
@@ -304,8 +327,12 @@ def _runs(random: Random, shift: float, scatter: float, noise: float, seeds: int
 
 def _alike(random: Random) -> list[Case]:
     """Differences that are small and steady: the interval lies inside the margin; last, beyond FP32's range too."""
-    within = [_runs(random, shift, 0.05, 0.004, n) for shift in (-0.004, 0.0, 0.004) for n in (3, 5)]
-    return within + [_runs(random, shift, 0.004, 0.001, n) for shift in (-0.012, 0.012) for n in (3, 5)]
+    within = [
+        _runs(random, shift, 0.05, 0.004, n) for shift in (-0.004, 0.0, 0.004) for n in (3, 5)
+    ]
+    return within + [
+        _runs(random, shift, 0.004, 0.001, n) for shift in (-0.012, 0.012) for n in (3, 5)
+    ]
 
 
 def _noisy(random: Random) -> list[Case]:
@@ -326,10 +353,17 @@ def _beside(random: Random, seeds: int, noise: float, part: float, near: bool = 
         error = statistics.stdev(apart) / math.sqrt(seeds)
         limit = MARGIN - t_90 * error if near else max(max(fp32) - min(fp32), t_95 * error)
         mean = random.choice((-1, 1)) * part * limit
-        other = [round(a + d + mean - statistics.fmean(apart), 4) for a, d in zip(fp32, apart, strict=True)]
-        wider = statistics.stdev(other) / statistics.stdev([b - a for a, b in zip(fp32, other, strict=True)])
+        other = [
+            round(a + d + mean - statistics.fmean(apart), 4)
+            for a, d in zip(fp32, apart, strict=True)
+        ]
+        wider = statistics.stdev(other) / statistics.stdev(
+            [b - a for a, b in zip(fp32, other, strict=True)]
+        )
         alone = solution.my_verdict(fp32, other, MARGIN, wider * t_90, wider * t_95)
-        if limit > 0.005 and (noise < 0.05 or alone != solution.my_verdict(fp32, other, MARGIN, t_90, t_95)):
+        if limit > 0.005 and (
+            noise < 0.05 or alone != solution.my_verdict(fp32, other, MARGIN, t_90, t_95)
+        ):
             return fp32, other, MARGIN, t_90, t_95
 
 
@@ -338,12 +372,24 @@ def _at_the_limits(random: Random) -> list[Case]:
 
     Last, differences that are all the margin, all FP32's range, and 2^-12 to either side: exact, however it is written.
     """
-    far = [_beside(random, n, noise, part) for n, noise in ((3, 0.05), (5, 0.05), (4, 0.003)) for part in (0.96, 1.04)]
+    far = [
+        _beside(random, n, noise, part)
+        for n, noise in ((3, 0.05), (5, 0.05), (4, 0.003))
+        for part in (0.96, 1.04)
+    ]
     near = [_beside(random, n, 0.008, part, near=True) for n in (4, 5) for part in (0.9, 1.1)]
     fp32 = [random.randrange(28, 34) / 64 + d / 64 for d in (0, 1, 2)]
     margin, sign = 1 / 64, random.choice((-1, 1))
-    apart = [limit + side for limit in (margin, max(fp32) - min(fp32)) for side in (-(2.0**-12), 0.0, 2.0**-12)]
-    return [*far, *near, *((fp32, [a + sign * d for a in fp32], margin, T_90[3], T_95[3]) for d in apart)]
+    apart = [
+        limit + side
+        for limit in (margin, max(fp32) - min(fp32))
+        for side in (-(2.0**-12), 0.0, 2.0**-12)
+    ]
+    return [
+        *far,
+        *near,
+        *((fp32, [a + sign * d for a in fp32], margin, T_90[3], T_95[3]) for d in apart),
+    ]
 
 
 def _ended_in_nan(random: Random) -> list[Case]:
@@ -417,7 +463,9 @@ def _candidates(random: Random, fp32: list[float], shifts: list[float]) -> Candi
     names = random.sample(NAMES, len(shifts))
     sizes = sorted(random.sample(range(6, 20), len(shifts)), reverse=True)
     near = [[round(m + shift + random.uniform(-0.004, 0.004), 3) for m in fp32] for shift in shifts]
-    made = [(name, 1000 * size, metrics) for name, size, metrics in zip(names, sizes, near, strict=True)]
+    made = [
+        (name, 1000 * size, metrics) for name, size, metrics in zip(names, sizes, near, strict=True)
+    ]
     random.shuffle(made)
     return made
 
@@ -437,20 +485,39 @@ def _behind(random: Random) -> list[Case]:
     Last, beside one that passes, a cheaper one: just at the lowest mean that does, and 2^-10 below; then it alone.
     """
     fp32 = _fp32(random)
-    drawn = [(fp32, _cheapest_gets(_candidates(random, fp32, [0.01, -0.025, -0.3]), 0, max(fp32))) for _ in range(2)]
-    middle, step = random.randrange(40, 56) / 64, random.randrange(1, 4) / 64  # exact, however a mean is taken
-    fp32, lowest = [middle - step, middle + 2 * step, middle - step], middle - 3 * step  # middle is its mean alone
+    drawn = [
+        (fp32, _cheapest_gets(_candidates(random, fp32, [0.01, -0.025, -0.3]), 0, max(fp32)))
+        for _ in range(2)
+    ]
+    middle, step = (
+        random.randrange(40, 56) / 64,
+        random.randrange(1, 4) / 64,
+    )  # exact, however a mean is taken
+    fp32, lowest = (
+        [middle - step, middle + 2 * step, middle - step],
+        middle - 3 * step,
+    )  # middle is its mean alone
     small, large = random.sample(NAMES, 2)
     at, below = (small, 6000, [lowest] * 3), (small, 6000, [lowest - 2.0**-10] * 3)
-    uneven = (small, 6000, [lowest + d / 64 for d in (-1, 2, -1)])  # its mean passes, its median would not
-    return [*drawn, *((fp32, [(large, 9000, fp32), one]) for one in (at, below, uneven)), (fp32, [at]), (fp32, [below])]
+    uneven = (
+        small,
+        6000,
+        [lowest + d / 64 for d in (-1, 2, -1)],
+    )  # its mean passes, its median would not
+    return [
+        *drawn,
+        *((fp32, [(large, 9000, fp32), one]) for one in (at, below, uneven)),
+        (fp32, [at]),
+        (fp32, [below]),
+    ]
 
 
 def _cheapest_gets(candidates: Candidates, seed: int, metric: float) -> Candidates:
     """Replace the metric of one seed of the candidate with the fewest bytes."""
     cheapest = min(size for _, size, _ in candidates)
     return [
-        (name, size, [*m[:seed], metric, *m[seed + 1 :]] if size == cheapest else m) for name, size, m in candidates
+        (name, size, [*m[:seed], metric, *m[seed + 1 :]] if size == cheapest else m)
+        for name, size, m in candidates
     ]
 
 
@@ -462,7 +529,10 @@ def _none(random: Random) -> list[Case]:
 def _broken(random: Random) -> list[Case]:
     """One seed of the cheapest ended in NaN; once where FP32 scatters so much that even a 0 for it would pass."""
     near, far = _fp32(random), [round(random.uniform(0.5, 0.6) + d, 3) for d in (0.0, 0.2, -0.2)]
-    return [(fp32, _cheapest_gets(_candidates(random, fp32, [0.016, 0.008, 0.0]), 2, math.nan)) for fp32 in (near, far)]
+    return [
+        (fp32, _cheapest_gets(_candidates(random, fp32, [0.016, 0.008, 0.0]), 2, math.nan))
+        for fp32 in (near, far)
+    ]
 
 
 # fmt: off

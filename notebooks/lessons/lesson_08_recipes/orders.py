@@ -29,13 +29,17 @@ class AnyOrder:
         found = [str(line) for line in answer]
         if not all(_is_before(found, a, b) for a, b in self.needs):
             return answer
-        rounds = [(-found[at:].count(line), self.lines.index(line)) for at, line in enumerate(found)]
+        rounds = [
+            (-found[at:].count(line), self.lines.index(line)) for at, line in enumerate(found)
+        ]
         return [self.lines[place] for _, place in sorted(rounds)]
 
 
 def _is_before(lines: Sequence[object], first: str, second: str) -> bool:
     """Return whether a line comes before another, at each occurrence."""
-    ones, others = ([place for place, line in enumerate(lines) if line == name] for name in (first, second))
+    ones, others = (
+        [place for place, line in enumerate(lines) if line == name] for name in (first, second)
+    )
     if len(ones) == len(others):
         return all(one < other for one, other in zip(ones, others, strict=True))
     return max(ones, default=-1) < min(others, default=len(lines))

@@ -21,8 +21,13 @@ def trainings(random: Random, factors: tuple[float, ...], max_norm: float) -> li
     FP16 must round every number. At a scale of 2^16 a factor of 1 overflows nowhere, and one of 500 everywhere.
     """
     weight = whole(random, (3, 4), 1, 700) / 1401
-    pairs = [(whole(random, (8, 4), 1, 1000) / 1001, whole(random, (8, 3), 1, 1000) / 1001) for _ in factors]
-    return [(weight, [(x, factor * y) for factor, (x, y) in zip(factors, pairs, strict=True)], max_norm)]
+    pairs = [
+        (whole(random, (8, 4), 1, 1000) / 1001, whole(random, (8, 3), 1, 1000) / 1001)
+        for _ in factors
+    ]
+    return [
+        (weight, [(x, factor * y) for factor, (x, y) in zip(factors, pairs, strict=True)], max_norm)
+    ]
 
 
 def several(random: Random) -> list[Case]:
@@ -32,7 +37,10 @@ def several(random: Random) -> list[Case]:
 
 def overflowing(random: Random) -> list[Case]:
     """Return trainings in which one step overflows, or two in a row."""
-    return [*trainings(random, (1.0, 500.0, 1.0), 1000.0), *trainings(random, (500.0, 500.0, 1.0, 1.0), 1000.0)]
+    return [
+        *trainings(random, (1.0, 500.0, 1.0), 1000.0),
+        *trainings(random, (500.0, 500.0, 1.0, 1.0), 1000.0),
+    ]
 
 
 def clipped(random: Random) -> list[Case]:
@@ -158,7 +166,8 @@ OVERFLOWS = 65520.0
 def _gradients(random: Random, steps: int, top: int, spread: int) -> list[float]:
     """Return largest magnitudes of gradients, from 2^(top - spread) to 2^(top + spread)."""
     return [
-        random.randrange(1025, 2047) / 1024 * 2.0 ** random.randint(top - spread, top + spread) for _ in range(steps)
+        random.randrange(1025, 2047) / 1024 * 2.0 ** random.randint(top - spread, top + spread)
+        for _ in range(steps)
     ]
 
 
@@ -177,7 +186,10 @@ def _limit(random: Random) -> list[Case]:
     """65520 at the present scale, what is just below, and inf."""
     at = OVERFLOWS / 2.0**16
     below, rule = math.nextafter(at, 0), replace(PRESETS["torch"], growth_interval=50)
-    return [([below, at, at, below / 2, math.inf, at * 4, 0.0], rule), ([below, below, math.inf] * 3, rule)]
+    return [
+        ([below, at, at, below / 2, math.inf, at * 4, 0.0], rule),
+        ([below, below, math.inf] * 3, rule),
+    ]
 
 
 def _hysteresis(random: Random) -> list[Case]:
@@ -192,17 +204,28 @@ def _high(random: Random) -> list[Case]:
 
 def _floor(random: Random) -> list[Case]:
     """Large gradients: the scale comes down to its floor, and overflows go on there; 16 cannot be halved down to 6."""
-    rules = [_rule(name, random, init_scale=16.0, growth_interval=3) for name in ("OneFlow", "fastai")]
+    rules = [
+        _rule(name, random, init_scale=16.0, growth_interval=3) for name in ("OneFlow", "fastai")
+    ]
     drawn: list[Case] = [(_gradients(random, 20, 16, 2), rule) for rule in rules for _ in range(2)]
     infinite = [math.inf] * random.randrange(6, 9)  # at the floor this rule does not see even these
     drawn.append((infinite, replace(rules[1], init_scale=2.0)))
-    return [*drawn, ([9000.0] * 5, replace(rules[0], floor=6.0, growth_interval=50)), *_ends(random, floor=True)]
+    return [
+        *drawn,
+        ([9000.0] * 5, replace(rules[0], floor=6.0, growth_interval=50)),
+        *_ends(random, floor=True),
+    ]
 
 
 def _cap(random: Random) -> list[Case]:
     """Small gradients: at apex's cap, 2^24, none overflows, and at 2^25 all do."""
-    rules = [_rule("apex", random, init_scale=2.0**22, growth_interval=2), _rule("torch", random, init_scale=2.0**22)]
-    between = ScalerConfig(init_scale=48.0, growth_interval=1, floor=1.0, cap=64.0)  # 48 doubles up to 64
+    rules = [
+        _rule("apex", random, init_scale=2.0**22, growth_interval=2),
+        _rule("torch", random, init_scale=2.0**22),
+    ]
+    between = ScalerConfig(
+        init_scale=48.0, growth_interval=1, floor=1.0, cap=64.0
+    )  # 48 doubles up to 64
     return [
         *((_gradients(random, 24, -9, 0), rule) for rule in rules),
         ([1100.0] * 6, between),
@@ -294,15 +317,21 @@ def _six(*lines: str) -> Case:
 
 def _worked(_: Random) -> list[Case]:
     return [
-        _six("a allow x w1", "b keep a", "c allow b w2", "d promote c x", "e deny d", "f allow e w1"),
-        _six("a allow x w1", "b deny a", "c keep b", "d allow c w2", "e promote d mask", "f deny e"),
+        _six(
+            "a allow x w1", "b keep a", "c allow b w2", "d promote c x", "e deny d", "f allow e w1"
+        ),
+        _six(
+            "a allow x w1", "b deny a", "c keep b", "d allow c w2", "e promote d mask", "f deny e"
+        ),
     ]
 
 
 def _shared(_: Random) -> list[Case]:
     """A tensor that several need; in both formats; and twice in one operation."""
     return [
-        _six("a allow x w1", "b allow x w1", "c deny a", "d deny a", "e promote c b", "f allow x x"),
+        _six(
+            "a allow x w1", "b allow x w1", "c deny a", "d deny a", "e promote c b", "f allow x x"
+        ),
         _six(
             "a allow x x",
             "b deny mask mask",
@@ -311,16 +340,44 @@ def _shared(_: Random) -> list[Case]:
             "e allow b b",
             "f deny a a",
         ),
-        _six("a deny mask", "b promote mask x", "c allow a w2", "d allow b w2", "e promote a c", "f deny mask c"),
+        _six(
+            "a deny mask",
+            "b promote mask x",
+            "c allow a w2",
+            "d allow b w2",
+            "e promote a c",
+            "f deny mask c",
+        ),
     ]
 
 
 def _narrow(_: Random) -> list[Case]:
     """Promote where all are FP16, where all are FP32, and the last of three; keep of either, and of both."""
     return [
-        _six("a allow x w1", "b promote a mask w2", "c allow b w2", "d promote a mask c", "e deny d", "f keep d"),
-        _six("a allow x w1", "b promote a mask", "c keep mask x", "d promote x w1", "e keep x mask", "f promote c e"),
-        _six("a promote x mask", "b keep a", "c promote mask mask", "d keep c", "e deny d", "f promote d b"),
+        _six(
+            "a allow x w1",
+            "b promote a mask w2",
+            "c allow b w2",
+            "d promote a mask c",
+            "e deny d",
+            "f keep d",
+        ),
+        _six(
+            "a allow x w1",
+            "b promote a mask",
+            "c keep mask x",
+            "d promote x w1",
+            "e keep x mask",
+            "f promote c e",
+        ),
+        _six(
+            "a promote x mask",
+            "b keep a",
+            "c promote mask mask",
+            "d keep c",
+            "e deny d",
+            "f promote d b",
+        ),
     ]
 
 

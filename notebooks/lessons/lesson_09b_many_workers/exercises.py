@@ -48,7 +48,13 @@ def _with_an_empty_part(random: Random) -> tuple[list[Tensor], list[Tensor], flo
 def _spoiled(random: Random, bad: float) -> list[Case]:
     """One element, the first or another, of one rank; the first rank, the last, and one between; a scale of 1, too."""
     cases: list[Case] = []
-    for world, rank, place in ((4, 0, 1), (4, 3, 0), (4, random.randint(1, 2), 1), (1, 0, 1), (6, 5, 1)):
+    for world, rank, place in (
+        (4, 0, 1),
+        (4, 3, 0),
+        (4, random.randint(1, 2), 1),
+        (1, 0, 1),
+        (6, 5, 1),
+    ):
         parts, gradients, scale, lr = _ranks(random, world)
         gradients[rank][-place, place] = bad
         cases.append((parts, gradients, 1.0 if world == 6 else scale, lr))
@@ -126,7 +132,9 @@ Oracle in the tests: one process that holds all parts in one tensor, and torch's
 # --- workers.predivide ---
 
 
-def _draw(random: Random, world: int, low: float, high: float, sign: int = 0, elements: int = 4) -> list[Tensor]:
+def _draw(
+    random: Random, world: int, low: float, high: float, sign: int = 0, elements: int = 4
+) -> list[Tensor]:
     """Return FP16 gradients for each rank; of one sign, where one is given."""
     signs = [[sign or random.choice((-1, 1)) for _ in range(elements)] for _ in range(world)]
     return [torch.tensor([s * random.uniform(low, high) for s in row]).half() for row in signs]
@@ -139,7 +147,9 @@ def _ordinary(random: Random) -> list[Case]:
 
 def _large(random: Random) -> list[Case]:
     """Sums beyond 65504, and means within: divided before by 2 or by all."""
-    return [(_draw(random, 4, 20_000, 30_000, sign), before) for sign in (-1, 1) for before in (2, 4)]
+    return [
+        (_draw(random, 4, 20_000, 30_000, sign), before) for sign in (-1, 1) for before in (2, 4)
+    ]
 
 
 def _small(random: Random) -> list[Case]:
@@ -150,14 +160,32 @@ def _small(random: Random) -> list[Case]:
 def _overflowing(random: Random) -> list[Case]:
     """Nothing before: then the sum is inf, and that is the answer; inf or NaN of one rank stays, inf - inf is NaN."""
     spoiled = _draw(random, 4, 1, 2)
-    spoiled[2][1], spoiled[1][2], spoiled[0][3], spoiled[3][3] = torch.inf, torch.nan, torch.inf, -torch.inf
+    spoiled[2][1], spoiled[1][2], spoiled[0][3], spoiled[3][3] = (
+        torch.inf,
+        torch.nan,
+        torch.inf,
+        -torch.inf,
+    )
     ranks = [_draw(random, 6, 1, 2) for _ in range(3)]
-    for gradients in ranks:  # inf of one sign on several ranks, on all of them, and of both signs: inf, inf, NaN
+    for gradients in (
+        ranks
+    ):  # inf of one sign on several ranks, on all of them, and of both signs: inf, inf, NaN
         for rank, gradient in enumerate(gradients):
-            gradient[:3] = torch.tensor([torch.inf if rank % 2 else 1.0, -torch.inf, (-1) ** rank * torch.inf])
-    back = [torch.tensor([x]).half() for x in (60_000.0, 50_000.0, -60_000.0, -50_000.0)]  # beyond FP16, and back
+            gradient[:3] = torch.tensor(
+                [torch.inf if rank % 2 else 1.0, -torch.inf, (-1) ** rank * torch.inf]
+            )
+    back = [
+        torch.tensor([x]).half() for x in (60_000.0, 50_000.0, -60_000.0, -50_000.0)
+    ]  # beyond FP16, and back
     ends = [(gradients, before) for gradients, before in zip(ranks, (1, 2, 6), strict=True)]
-    return [(_draw(random, 4, 30_000, 60_000, 1), 1), (spoiled, 4), (spoiled, 1), *ends, (back, 1), (back[::-1], 1)]
+    return [
+        (_draw(random, 4, 30_000, 60_000, 1), 1),
+        (spoiled, 4),
+        (spoiled, 1),
+        *ends,
+        (back, 1),
+        (back[::-1], 1),
+    ]
 
 
 # fmt: off
@@ -209,12 +237,27 @@ def _even(random: Random) -> list[Case]:
 
 def _uneven(random: Random) -> list[Case]:
     """A last part that is shorter; every rank holds something, and floor and fair shares differ from it."""
-    return [(11, 4), (7, 4), (14, 3), (random.randint(2, 9) * 8 - 1, 8), (random.randint(500, 999) * 8 - 3, 8)]
+    return [
+        (11, 4),
+        (7, 4),
+        (14, 3),
+        (random.randint(2, 9) * 8 - 1, 8),
+        (random.randint(500, 999) * 8 - 3, 8),
+    ]
 
 
 def _empty(random: Random) -> list[Case]:
     """Ranks that hold nothing: one row, fewer rows than ranks, and the case that people do not expect."""
-    return [(1, 4), (3, 8), (5, 4), (9, 8), (random.choice((17, 18)), 8), (20, 16), (3, 64), (129, 128)]
+    return [
+        (1, 4),
+        (3, 8),
+        (5, 4),
+        (9, 8),
+        (random.choice((17, 18)), 8),
+        (20, 16),
+        (3, 64),
+        (129, 128),
+    ]
 
 
 PART = "(min(rank * each, rows), min(rank * each + each, rows))"

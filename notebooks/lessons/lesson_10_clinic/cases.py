@@ -44,7 +44,13 @@ def _normed() -> nn.Module:
 
 def _with_batch_norm() -> nn.Module:
     conv, norm = nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8)
-    named = {"conv": conv, "norm": norm, "relu": nn.ReLU(), "flatten": nn.Flatten(), "linear": nn.Linear(512, 10)}
+    named = {
+        "conv": conv,
+        "norm": norm,
+        "relu": nn.ReLU(),
+        "flatten": nn.Flatten(),
+        "linear": nn.Linear(512, 10),
+    }
     return nn.Sequential(OrderedDict(named))
 
 
@@ -65,7 +71,9 @@ def normalised(model: Any, inputs: Tensor) -> Any:
 
 
 def _attention() -> nn.Module:
-    return nn.ModuleDict({"embed": nn.Linear(8, 32), "mix": nn.Linear(32, 96), "head": nn.Linear(32, 10)})
+    return nn.ModuleDict(
+        {"embed": nn.Linear(8, 32), "mix": nn.Linear(32, 96), "head": nn.Linear(32, 10)}
+    )
 
 
 def _softmax(scores: Tensor) -> Tensor:
@@ -86,7 +94,9 @@ def odd_step(seed: int) -> int:
 
 def _one_broken_picture(steps: int, seed: int) -> list[Batch]:
     """Return batches in one of which one picture is three million times too bright."""
-    given: list[Batch] = [(inputs.clone(), targets) for inputs, targets in batches(steps, seed=seed)]
+    given: list[Batch] = [
+        (inputs.clone(), targets) for inputs, targets in batches(steps, seed=seed)
+    ]
     for inputs, _ in given[odd_step(seed) : odd_step(seed) + 1]:
         inputs[0] *= 3e6
     return given
@@ -121,7 +131,9 @@ CONSULTATIONS: dict[str, Consultation] = {
     "region": replace(_digits, skips=2),  # an epsilon that FP16 has is a cure, too
     "penalty": replace(_digits, steps=30),
     "schedule": replace(_digits, steps=64, skips=24),
-    "mask": Consultation(_attention, _padded, steps=40, limit=0.25, score=partial(_reached, call=attended)),
+    "mask": Consultation(
+        _attention, _padded, steps=40, limit=0.25, score=partial(_reached, call=attended)
+    ),
     "function": Consultation(
         _body_and_last,
         _of_digits,
@@ -142,7 +154,9 @@ CONSULTATIONS: dict[str, Consultation] = {
         format="bfloat16",
     ),
     "eval": Consultation(_with_batch_norm, _one_broken_picture, 30, 0.6, _reached, skips=1),
-    "overflow": Consultation(_body_and_head, _of_digits, 40, 0.6, partial(_reached, call=normalised), skips=1),
+    "overflow": Consultation(
+        _body_and_head, _of_digits, 40, 0.6, partial(_reached, call=normalised), skips=1
+    ),
 }
 
 

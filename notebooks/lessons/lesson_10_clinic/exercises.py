@@ -27,7 +27,12 @@ FIRST_LOOK = 2  # batches: enough to see the diagnosis
 
 
 def _consultation(
-    word: str, notes: str, places: str, as_it_came: tuple[Edit, ...], fp32: tuple[Edit, ...], *own: Mistake
+    word: str,
+    notes: str,
+    places: str,
+    as_it_came: tuple[Edit, ...],
+    fp32: tuple[Edit, ...],
+    *own: Mistake,
 ) -> Exercise:
     """Return the exercise of a consultation.
 
@@ -35,7 +40,9 @@ def _consultation(
     as_it_came  edits that take the repair away
     fp32        edits that take the 16 bits away
     """
-    (returned,) = re.findall(r"^    return losses, (.*)$", solution.source(f"clinic.{word}"), re.MULTILINE)
+    (returned,) = re.findall(
+        r"^    return losses, (.*)$", solution.source(f"clinic.{word}"), re.MULTILINE
+    )
     train: Callable[..., Any] = getattr(solution, f"my_{word}_training")
     return Exercise(
         id=f"clinic.{word}",
@@ -90,7 +97,10 @@ IN_BF16 = (
 )
 MASK_LINE = "            scores = scores.masked_fill(padding[:, None], LOWEST)\n"
 TWO_MASKS = (
-    (MASK_LINE, "            mask = padding[:, None].half() * LOWEST\n            scores = scores + mask + mask\n"),
+    (
+        MASK_LINE,
+        "            mask = padding[:, None].half() * LOWEST\n            scores = scores + mask + mask\n",
+    ),
 )
 UNCLAMPED = (("inputs.clamp(0, 1)", "inputs"),)
 DECIDED = """\

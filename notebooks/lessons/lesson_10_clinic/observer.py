@@ -23,7 +23,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from labkit.instrument.stream import tap
 
-PRODUCTS = {"mm": 0, "addmm": 1, "bmm": 0, "baddbmm": 1, "convolution": 0, "convolution_backward": 0}  # name -> operand
+PRODUCTS = {
+    "mm": 0,
+    "addmm": 1,
+    "bmm": 0,
+    "baddbmm": 1,
+    "convolution": 0,
+    "convolution_backward": 0,
+}  # name -> operand
 # Read at the first import: afterwards the sandbox hides the lessons' folders, also from the copy that `unpatched` makes
 SOURCE: bytes = globals().get("SOURCE") or Path(__file__).read_bytes()
 MOST_STATES = 256  # of a training's weights; no consultation has more than 64 steps
@@ -70,12 +77,19 @@ def observed(model: nn.Module) -> Iterator[Observations]:
 
     def before_module(module: nn.Module, inputs: Any) -> None:
         weights()
-        examples = len(inputs[0]) if inputs and isinstance(inputs[0], Tensor) and inputs[0].dim() else 0
+        examples = (
+            len(inputs[0]) if inputs and isinstance(inputs[0], Tensor) and inputs[0].dim() else 0
+        )
         seen.examples[id(module)] = seen.examples.get(id(module), 0) + examples
 
     def before_step(optimizer: Any, *_: Any) -> None:
         weights()
-        gradients = [p.grad.float().norm() for g in optimizer.param_groups for p in g["params"] if p.grad is not None]
+        gradients = [
+            p.grad.float().norm()
+            for g in optimizer.param_groups
+            for p in g["params"]
+            if p.grad is not None
+        ]
         seen.rates.append(float(optimizer.param_groups[0]["lr"]))
         seen.norms.append(float(torch.stack(gradients).norm()) if gradients else 0.0)
 
@@ -92,7 +106,9 @@ def observed(model: nn.Module) -> Iterator[Observations]:
     class Products(TorchDispatchMode):
         """Observer of each operation below autocast, in the dtype in which it is computed."""
 
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             if (operand := PRODUCTS.get(func.overloadpacket.__name__)) is not None:
                 dtype = str(args[operand].dtype).removeprefix("torch.")
                 seen.products[dtype] = seen.products.get(dtype, 0) + 1

@@ -129,7 +129,11 @@ def replay(name: str, seed: int, states: Tensor, losses: Sequence[float]) -> Rep
     model = copy.deepcopy(first)
     parameters = list(model.parameters())
     found.begins = bool(torch.equal(states[0], _flat(parameters)))
-    if text.bfloat16 and len(states) > 1 and bool(((states[1] - states[0]).abs() <= 2.0**-8 * states[0].abs()).all()):
+    if (
+        text.bfloat16
+        and len(states) > 1
+        and bool(((states[1] - states[0]).abs() <= 2.0**-8 * states[0].abs()).all())
+    ):
         states = states[1:]  # they were rounded, and no step was taken
     optimizer, in_fp16, moved, at = _Steps(text), _Steps(text), _Moves(model), 0
     path = states[0].clone()  # where the replay's steps lead, from the first weights on
@@ -141,9 +145,16 @@ def replay(name: str, seed: int, states: Tensor, losses: Sequence[float]) -> Rep
         change = states[at + 1] - states[at] if at + 1 < len(states) else None
         step = None if change is None else optimizer.step(gradients[0], change)
         off = math.inf if change is None or step is None else _apart(change, step)
-        if SURE < off < STEP and not text.bfloat16 and change is not None and number + 1 < len(losses):
+        if (
+            SURE < off < STEP
+            and not text.bfloat16
+            and change is not None
+            and number + 1 < len(losses)
+        ):
             # Adam's steps resemble one another: was this one skipped, and is the change that of the next batch?
-            after = optimizer.step(_reading(text, model, batches[number + 1], losses[number + 1])[1][0], change)
+            after = optimizer.step(
+                _reading(text, model, batches[number + 1], losses[number + 1])[1][0], change
+            )
             off = math.inf if _apart(change, after) < off else off
         taken = off < STEP or (text.bfloat16 and change is not None)
         if abs(loss - losses[number]) <= LOSS_ULPS * U * max(1.0, abs(loss)):
@@ -158,8 +169,12 @@ def replay(name: str, seed: int, states: Tensor, losses: Sequence[float]) -> Rep
         found.lengths.append(float(change @ step / (step @ step)))
         if text.clip and float(gradients[0].norm()) > (1 + LENGTH) * text.clip:
             found.clipped.append(found.lengths[-1])
-        live = gradients[0].abs() > U * gradients[0].square().mean().sqrt()  # below it a gradient is rounding alone
-        found.noises.append(float((change - step)[live].abs().median() / step[live].abs().median()) / U)
+        live = (
+            gradients[0].abs() > U * gradients[0].square().mean().sqrt()
+        )  # below it a gradient is rounding alone
+        found.noises.append(
+            float((change - step)[live].abs().median() / step[live].abs().median()) / U
+        )
         rounded = _rounded(text, model, batch, reading, otherwise=gradients[0])
         apart, theirs = (change - step)[live], (in_fp16.step(rounded, change) - step)[live]
         found.alike.append(float(apart @ theirs / (apart.norm() * theirs.norm()).clamp(min=1e-30)))
@@ -172,7 +187,9 @@ def replay(name: str, seed: int, states: Tensor, losses: Sequence[float]) -> Rep
         optimizer.take(gradients[0])
         path += step
         at += 1
-        apart, way = (states[at] - path, path - states[0]) if text.bfloat16 else (change - step, step)
+        apart, way = (
+            (states[at] - path, path - states[0]) if text.bfloat16 else (change - step, step)
+        )
         moved.add(apart * live, way * live, states[at] * live)
     found.lost = len(states) - 1 - at
     found.partly = moved.otherwise(text.bfloat16)
@@ -198,7 +215,10 @@ class _Steps:
         if not self.text.adam:
             return -self.text.rate * gradient
         mean, square = self._after(gradient)
-        mean, square = mean / (1 - 0.9 ** (self.count + 1)), square / (1 - 0.999 ** (self.count + 1))
+        mean, square = (
+            mean / (1 - 0.9 ** (self.count + 1)),
+            square / (1 - 0.999 ** (self.count + 1)),
+        )
         return -self.text.rate * mean / (square.sqrt() + 1e-8)
 
     def take(self, gradient: Tensor) -> None:
@@ -231,7 +251,10 @@ class _Moves:
             if bfloat16:  # of a weight, half the distance to the next number is lost at most, and now and then a step
                 wrong = any(off > 0.3 * way + 2.0**-8 * weight for off, way, weight in lengths)
             else:
-                wrong = bool(lengths) and statistics.median(off / max(way, 1e-30) for off, way, _ in lengths) > STEP
+                wrong = (
+                    bool(lengths)
+                    and statistics.median(off / max(way, 1e-30) for off, way, _ in lengths) > STEP
+                )
             if wrong:
                 found.append(name)
         return found
@@ -256,7 +279,9 @@ def bent(numbers: Sequence[float]) -> float:
     return max(abs(number - first - fall * place / most) for place, number in enumerate(numbers))
 
 
-def _reading(text: Text, model: Any, batch: Batch, returned: float) -> tuple[float, list[Tensor], Loss]:
+def _reading(
+    text: Text, model: Any, batch: Batch, returned: float
+) -> tuple[float, list[Tensor], Loss]:
     """Return the loss nearest to the returned one; gradients with the penalty, and without it; and which reading."""
     parameters = list(model.parameters())
     losses = [(reading(model, batch), reading) for reading in text.readings]
@@ -303,7 +328,9 @@ def _divergence(model: Any, batch: Batch, epsilon: float = 1e-8) -> Tensor:
 
 def _squared_slope(model: Any, batch: Batch) -> Tensor:
     inputs = batch[0].clone().requires_grad_()
-    (gradient,) = torch.autograd.grad(F.cross_entropy(model(inputs), batch[1]), inputs, create_graph=True)
+    (gradient,) = torch.autograd.grad(
+        F.cross_entropy(model(inputs), batch[1]), inputs, create_graph=True
+    )
     penalty: Tensor = gradient.flatten(1).norm(dim=1).square().mean()
     return penalty
 

@@ -60,7 +60,11 @@ class StoredDiagnosis:
     def opened(self, key: bytes) -> Diagnosis | None:
         """Return the right diagnosis; None where this key does not open it."""
         sealed = self.sealed.get(hashlib.sha256(b"name" + key).hexdigest())
-        return None if sealed is None else cast(Diagnosis, ast.literal_eval(_masked(sealed, key).decode().strip()))
+        return (
+            None
+            if sealed is None
+            else cast(Diagnosis, ast.literal_eval(_masked(sealed, key).decode().strip()))
+        )
 
 
 def stored_diagnosis(
@@ -71,11 +75,17 @@ def stored_diagnosis(
     stored = StoredDiagnosis(salt, {}, cost or COST)
     sizes: list[object] = [amount]
     if isinstance(amount, float) and amount:
-        at, above = (math.floor(EIGHTHS * math.log2(share * abs(amount))) for share in (1 - NEAR, 1 + NEAR))
-        sizes = [math.copysign(2.0 ** ((n + 0.5) / EIGHTHS), amount) for n in range(at - 1, above + 2)]
+        at, above = (
+            math.floor(EIGHTHS * math.log2(share * abs(amount))) for share in (1 - NEAR, 1 + NEAR)
+        )
+        sizes = [
+            math.copysign(2.0 ** ((n + 0.5) / EIGHTHS), amount) for n in range(at - 1, above + 2)
+        ]
     for size in sizes:
         key = stored.key(places, (place, size))
-        stored.sealed[hashlib.sha256(b"name" + key).hexdigest()] = _masked(repr(right).encode().ljust(64), key)
+        stored.sealed[hashlib.sha256(b"name" + key).hexdigest()] = _masked(
+            repr(right).encode().ljust(64), key
+        )
     return stored
 
 
@@ -102,11 +112,15 @@ class Diagnosed:
             key = self.right.key(self.places, said)
             opened = self.right.opened(key)
             fits = opened is not None and _fits(opened, said)
-            known_by = hashlib.sha256(key + repr(known_by).encode()).hexdigest()  # as slow to guess as the right one
+            known_by = hashlib.sha256(
+                key + repr(known_by).encode()
+            ).hexdigest()  # as slow to guess as the right one
         else:
             fits = _fits(self.right, said)
         wrong = "does not fit, in one part or in both; look at the run again"
-        return Outcome(fits, f"{show(said)} {'fits' if fits else wrong}", () if fits else (known_by,))
+        return Outcome(
+            fits, f"{show(said)} {'fits' if fits else wrong}", () if fits else (known_by,)
+        )
 
     def sealed(self, salt: bytes) -> Diagnosed:
         """Return the outcome for learners, which does not say which diagnosis is right (labkit.classroom.release)."""
@@ -153,7 +167,9 @@ def _exactly(amount: object) -> str:
 def _read(amount: object) -> str:
     """Write a number with three digits; what is none, in a way that no number is written."""
     try:
-        return f"{amount + 0.0:.2e}" if isinstance(amount, float | int) else "none"  # -0.0 + 0.0 is 0.0
+        return (
+            f"{amount + 0.0:.2e}" if isinstance(amount, float | int) else "none"
+        )  # -0.0 + 0.0 is 0.0
     except OverflowError:
         return "inf"
 
@@ -183,12 +199,18 @@ def _of_returned(name: str, seen: Treatment) -> dict[str, str]:
     asked = CONSULTATIONS[name]
     given = sum(len(batch[0]) for batch in asked.batches(asked.steps, 0))
     broken = next((step for step, loss in enumerate(seen.losses) if not math.isfinite(loss)), None)
-    narrow = seen.states is not None and bool((seen.states[-1].half().float() == seen.states[-1]).all())
+    narrow = seen.states is not None and bool(
+        (seen.states[-1].half().float() == seen.states[-1]).all()
+    )
     first, _ = beginning(name, asked.steps, 0)
-    size, kept = sum(p.numel() for p in first.parameters()), [buffer.shape for buffer in first.buffers()]
+    size, kept = (
+        sum(p.numel() for p in first.parameters()),
+        [buffer.shape for buffer in first.buffers()],
+    )
     wrong_form = seen.states is None or seen.states.dim() != 2 or seen.states.shape[1] != size
     problems = {
-        "finite losses": broken is not None and f"the loss is no finite number, first in step {broken}",
+        "finite losses": broken is not None
+        and f"the loss is no finite number, first in step {broken}",
         "number of losses": len(seen.losses) != asked.steps
         and f"it returns {len(seen.losses)} losses of {asked.steps} steps",
         "parameters": (wrong_form or [buffer.shape for buffer in seen.buffers] != kept)
@@ -197,7 +219,9 @@ def _of_returned(name: str, seen: Treatment) -> dict[str, str]:
         and f"{given - seen.examples} of {given} examples never went through the model: leave none out",
         "format of products": seen.half < asked.half
         and f"{seen.half:.0%} of its products are computed in {asked.format}: repair the fault, and leave the rest",
-        "format of weights": (not set(seen.weights) <= set(asked.weights) or (narrow and "float32" in seen.weights))
+        "format of weights": (
+            not set(seen.weights) <= set(asked.weights) or (narrow and "float32" in seen.weights)
+        )
         and f"its weights are {' and '.join(seen.weights)} in the end"
         + (", and each is a number of FP16" if narrow else ""),
         "autograd function": bool(asked.decided)
@@ -214,7 +238,12 @@ def _of_replay(name: str, run: Replay, losses: int) -> dict[str, str]:
     least, most = text.noise
     length = quantile(run.lengths, 0.5)
     rates, ends = run.rates, (run.rates[:1] + run.rates[-1:]) or [0.0, 0.0]
-    falls = bool(rates) and rates[0] >= 0.99 * RATES[0] and rates[-1] <= 1.01 * RATES[1] and bent(rates) <= 0.02
+    falls = (
+        bool(rates)
+        and rates[0] >= 0.99 * RATES[0]
+        and rates[-1] <= 1.01 * RATES[1]
+        and bent(rates) <= 0.02
+    )
     step, got, right = run.wrong_losses[0] if run.wrong_losses else (0, 0.0, 0.0)
     taken = len(run.taken)
     problems = {

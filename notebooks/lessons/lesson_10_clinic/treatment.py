@@ -24,7 +24,9 @@ from labkit.train import one_thread
 
 from .observer import unpatched
 
-one_at_a_time = threading.RLock()  # trainings share torch's random state, and the hooks of torch's classes
+one_at_a_time = (
+    threading.RLock()
+)  # trainings share torch's random state, and the hooks of torch's classes
 Work = Callable[[Any, Any], object]  # (model, batches) -> (losses, diagnosis)
 Batch = tuple[Tensor, ...]
 
@@ -121,11 +123,15 @@ def treatment(case: Consultation, work: Work, seed: int = 0, steps: int | None =
     after, sizes = dict(model.named_parameters()), [p.numel() for p in before.values()]
     first = dict(zip(before, seen.states[0].split(sizes), strict=True))
     still = (
-        name for name, was in first.items() if name in after and torch.equal(was.to(after[name].dtype), after[name])
+        name
+        for name, was in first.items()
+        if name in after and torch.equal(was.to(after[name].dtype), after[name])
     )
     products = sum(seen.products.values())
     return Treatment(
-        losses=tuple(loss.item() if isinstance(loss, Tensor) else float(loss) for loss in answer[0]),
+        losses=tuple(
+            loss.item() if isinstance(loss, Tensor) else float(loss) for loss in answer[0]
+        ),
         diagnosis=answer[1],
         score=score,
         products=products,
@@ -138,6 +144,8 @@ def treatment(case: Consultation, work: Work, seed: int = 0, steps: int | None =
         scales=tuple(seen.scales),
         weights=tuple(sorted({str(p.dtype).removeprefix("torch.") for p in after.values()})),
         still=tuple(still),
-        states=torch.stack(seen.states) if len({state.shape for state in seen.states}) == 1 else None,
+        states=torch.stack(seen.states)
+        if len({state.shape for state in seen.states}) == 1
+        else None,
         buffers=tuple(buffer.detach().clone() for buffer in model.buffers()),
     )

@@ -24,7 +24,9 @@ def _moving(random: Random, moves: dict[str, list[float]], weight: float) -> tup
     """
     weights, updates = {}, {}
     for name, parts in moves.items():
-        elements = [random.choice((-1, 1)) * weight * (1 + random.randrange(1, 60) * 2.0**-7) for _ in parts]
+        elements = [
+            random.choice((-1, 1)) * weight * (1 + random.randrange(1, 60) * 2.0**-7) for _ in parts
+        ]
         weights[name] = torch.tensor(elements).bfloat16()
         updates[name] = torch.tensor([part * weight * 2.0**-7 for part in parts])
     return weights, dict(reversed(updates.items()))
@@ -38,10 +40,25 @@ def _clear(random: Random) -> list[Case]:
     zero = torch.zeros(2).bfloat16()
     updates = {"stays": torch.zeros(2), "moves": torch.tensor([0.0, -(2.0**-60)])}
     ends = {"minus zero": -zero, "to inf": zero, "inf": zero, "nan": zero}
-    sums = [torch.tensor([0.0, x]) for x in (0.0, torch.finfo(torch.float32).max, torch.inf, torch.nan)]
-    parts = {"a": [0.1, -0.2, 0.0], "b": [1.0, 2.0, -1.0], "c": [0.3, 0.3, 0.3], "both ways": [1.0, -1.0]}
-    numbers = {"number": torch.tensor(weight).bfloat16(), "none": torch.zeros(0).bfloat16(), "moved": zero[0]}
-    added = {"number": torch.tensor(weight * 2.0**-12), "none": torch.zeros(0), "moved": torch.tensor(weight)}
+    sums = [
+        torch.tensor([0.0, x]) for x in (0.0, torch.finfo(torch.float32).max, torch.inf, torch.nan)
+    ]
+    parts = {
+        "a": [0.1, -0.2, 0.0],
+        "b": [1.0, 2.0, -1.0],
+        "c": [0.3, 0.3, 0.3],
+        "both ways": [1.0, -1.0],
+    }
+    numbers = {
+        "number": torch.tensor(weight).bfloat16(),
+        "none": torch.zeros(0).bfloat16(),
+        "moved": zero[0],
+    }
+    added = {
+        "number": torch.tensor(weight * 2.0**-12),
+        "none": torch.zeros(0),
+        "moved": torch.tensor(weight),
+    }
     others = (numbers, added), (ends, dict(zip(ends, sums, strict=True)))
     return [_moving(random, parts, weight), (dict.fromkeys(updates, zero), updates), *others]
 
@@ -53,8 +70,13 @@ def _one_of_many(random: Random) -> list[Case]:
     moving[random.randrange(1, 6)] = random.choice((-1.0, 1.0)) * 0.9
     weight = 2.0 ** random.randrange(-6, 6)
     named = _moving(random, {"still": parts, "moving": moving}, weight)
-    matrices = tuple({name: tensor.reshape(2, 3) for name, tensor in part.items()} for part in named)
-    vectors = [_moving(random, moves, weight) for moves in ({"first": moving, "second": parts}, {"only": moving})]
+    matrices = tuple(
+        {name: tensor.reshape(2, 3) for name, tensor in part.items()} for part in named
+    )
+    vectors = [
+        _moving(random, moves, weight)
+        for moves in ({"first": moving, "second": parts}, {"only": moving})
+    ]
     return [*vectors, matrices]
 
 
@@ -63,21 +85,45 @@ def _near(random: Random) -> list[Case]:
     even neighbour is taken, so a weight that is even stays, and an odd one moves.
     """
     below, above = 0.5 - random.uniform(1, 2) * 2.0**-16, 0.5 + random.uniform(1, 2) * 2.0**-16
-    parts = {"below": [below, -below], "above": [above, below], "fp16": [0.2, 0.1], "fp32": [0.03, 0.02]}
-    near = [_moving(random, parts, 2.0 ** random.randrange(*powers)) for powers in ((-3, 3), (-15, -12), (-24, -20))]
+    parts = {
+        "below": [below, -below],
+        "above": [above, below],
+        "fp16": [0.2, 0.1],
+        "fp32": [0.03, 0.02],
+    }
+    near = [
+        _moving(random, parts, 2.0 ** random.randrange(*powers))
+        for powers in ((-3, 3), (-15, -12), (-24, -20))
+    ]
     unit = 2.0 ** random.randrange(-6, 6)
     even, odd = (unit * (1 + (2 * random.randrange(1, 30) + i) * 2.0**-7) for i in (0, 1))
-    named = {"even": [even, -even], "odd": [odd, odd], "minus odd": [-odd, even], "zero": [even, 0.0]}
+    named = {
+        "even": [even, -even],
+        "odd": [odd, odd],
+        "minus odd": [-odd, even],
+        "zero": [even, 0.0],
+    }
     half = torch.tensor([0.5, -0.5]) * unit * 2.0**-7
     updates = {name: half if name != "zero" else half * torch.tensor([1.0, 0.0]) for name in named}
-    return [*near, ({name: torch.tensor(elements).bfloat16() for name, elements in named.items()}, updates)]
+    return [
+        *near,
+        ({name: torch.tensor(elements).bfloat16() for name, elements in named.items()}, updates),
+    ]
 
 
 def _around_one(_: Random) -> list[Case]:
     """At 1.0 exactly: upwards numbers are 2^-7 apart, downwards 2^-8."""
     one = torch.ones(2).bfloat16()
-    names = {"up": [0.003, 0.0035], "down": [-0.003, -0.0035], "little": [-0.0015, 0.003], "none": [0.0, 0.0]}
-    return [(dict.fromkeys(names, one), {name: torch.tensor(parts) for name, parts in names.items()}), ({}, {})]
+    names = {
+        "up": [0.003, 0.0035],
+        "down": [-0.003, -0.0035],
+        "little": [-0.0015, 0.003],
+        "none": [0.0, 0.0],
+    }
+    return [
+        (dict.fromkeys(names, one), {name: torch.tensor(parts) for name, parts in names.items()}),
+        ({}, {}),
+    ]
 
 
 # fmt: off
@@ -138,7 +184,17 @@ def _texts(random: Random, means: list[float], low: float, high: float) -> list[
 
 def _published(random: Random) -> list[Case]:
     """Both sides of each limit, and what lies between the two."""
-    means = [0.0, 1e-4, -2.9e-4, -3.1e-4, -3.5e-4, 3.5e-4, 3.9e-4, 4.1e-4, random.uniform(1e-3, 1e-2)]
+    means = [
+        0.0,
+        1e-4,
+        -2.9e-4,
+        -3.1e-4,
+        -3.5e-4,
+        3.5e-4,
+        3.9e-4,
+        4.1e-4,
+        random.uniform(1e-3, 1e-2),
+    ]
     return _texts(random, means, LOW, HIGH) + _texts(random, [-x for x in means], HIGH, LOW)
 
 
@@ -151,7 +207,11 @@ def _equal(random: Random) -> list[Case]:
     """Equal log-probabilities: the ratio is 1, which no limit of 0 clips; a text twice; and no texts at all."""
     text = [random.uniform(-4, -0.1) for _ in range(4)]
     far = [x - 0.01 for x in text]
-    return [([text, text], [text, text], 0.0, 0.0), ([text] * 3, [far, text, far], LOW, HIGH), ([], [], LOW, HIGH)]
+    return [
+        ([text, text], [text, text], 0.0, 0.0),
+        ([text] * 3, [far, text, far], LOW, HIGH),
+        ([], [], LOW, HIGH),
+    ]
 
 
 # fmt: off
@@ -188,13 +248,15 @@ CLIPPED = Exercise(
 # --- beyond.rescue ---
 
 
-def _model(random: Random, largest: list[float], limit: float, inputs: int = 3, outputs: int = 2) -> Case:
+def _model(
+    random: Random, largest: list[float], limit: float, inputs: int = 3, outputs: int = 2
+) -> Case:
     """Return weights of a block with hidden numbers of these largest magnitudes."""
 
     def weights(rows: int, columns: int) -> Tensor:
-        return torch.tensor([[random.uniform(-2, 2) for _ in range(columns)] for _ in range(rows)]).reshape(
-            rows, columns
-        )
+        return torch.tensor(
+            [[random.uniform(-2, 2) for _ in range(columns)] for _ in range(rows)]
+        ).reshape(rows, columns)
 
     return weights(len(largest), inputs), weights(outputs, len(largest)), largest, limit
 
@@ -229,7 +291,10 @@ def _exactly(random: Random) -> list[Case]:
 
 def _nothing_to_move(random: Random) -> list[Case]:
     """Channels that are small, zero, or at the limit; a block without any."""
-    return [_model(random, [0.0, random.uniform(1, 9) * 2.0**-30, 65504.0], 65504.0), _model(random, [], 65504.0)]
+    return [
+        _model(random, [0.0, random.uniform(1, 9) * 2.0**-30, 65504.0], 65504.0),
+        _model(random, [], 65504.0),
+    ]
 
 
 # fmt: off

@@ -48,7 +48,10 @@ def _after(x: float) -> float:
 def _at_the_limit(random: Random) -> list[Case]:
     """Exactly top times a power of two, and the number after it; last, where logarithms make it seem more."""
     limits = [(top, top * 2.0 ** random.randrange(-40, 40)) for top in (6.0, 448.0, 57344.0)]
-    fits = [(top, top * 2.0**k) for top, k in ((448.0, 9), (448.0, 14), (57344.0, 3), (57344.0, 12), (6.0, 14))]
+    fits = [
+        (top, top * 2.0**k)
+        for top, k in ((448.0, 9), (448.0, 14), (57344.0, 3), (57344.0, 12), (6.0, 14))
+    ]
     numbers = [*((top, x) for top, at in limits for x in (at, _after(at))), *fits]
     return [(_block(random, x), top) for top, x in numbers]
 
@@ -203,7 +206,11 @@ def _ends(random: Random) -> list[Case]:
     scale = 2.0 ** random.randrange(-9, 9)
     return [
         ([scale * g for g in GRID], scale, [0.0] * 8),
-        ([scale * 6.5, -scale * 100, scale * 6, scale * 7, math.inf], scale, [0.0, 0.5, 0.0, 0.99, 0.5]),
+        (
+            [scale * 6.5, -scale * 100, scale * 6, scale * 7, math.inf],
+            scale,
+            [0.0, 0.5, 0.0, 0.99, 0.5],
+        ),
         ([], scale, []),
         ([scale * 2.0**-12, -scale * 2.0**-20, scale * 2.0**-12], scale, [0.0, 0.0, 2.0**-12]),
         ([2.5 * 2.0**40], 2.0**40, [0.25]),
@@ -246,7 +253,19 @@ BLOCK = Exercise(
 
 # --- beyond.unit ---
 
-SIZES = (9, 27, 64, 100, 144, 256, 784, 1000, 1024, 3000, 4096)  # the log2 of no root is near a half
+SIZES = (
+    9,
+    27,
+    64,
+    100,
+    144,
+    256,
+    784,
+    1000,
+    1024,
+    3000,
+    4096,
+)  # the log2 of no root is near a half
 
 
 def _layer(random: Random, fan_in: int, width: int, log2_size: int) -> Case:
@@ -268,7 +287,10 @@ def _shapes(random: Random) -> list[Case]:
 
 def _losses(random: Random) -> list[Case]:
     """A loss that was divided by much, or multiplied; last, a factor of 1.46 times a power of two."""
-    return [*(_layer(random, 1000, 64, log2) for log2 in (-20, -8, -1, 1, 8)), (1000, 64, 8.0 / (1.46 * 2.0**-4))]
+    return [
+        *(_layer(random, 1000, 64, log2) for log2 in (-20, -8, -1, 1, 8)),
+        (1000, 64, 8.0 / (1.46 * 2.0**-4)),
+    ]
 
 
 # fmt: off

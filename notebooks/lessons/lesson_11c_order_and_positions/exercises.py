@@ -16,13 +16,19 @@ solution = Solutions(__file__)
 
 
 def _numbers(random: Random, count: int, spread: int) -> list[float]:
-    return [float(np.float32(random.uniform(-1, 1) * 2.0 ** random.randrange(spread))) for _ in range(count)]
+    return [
+        float(np.float32(random.uniform(-1, 1) * 2.0 ** random.randrange(spread)))
+        for _ in range(count)
+    ]
 
 
 def _odd(random: Random) -> list[Case]:
     """An odd number of numbers: the rest is one longer; in the first, two small ones there make up for each other."""
     large = 2.0 ** random.randrange(10, 40)
-    return [([large, large * 2.0**-24, large * 2.0**-24],), *((_numbers(random, count, 16),) for count in (41, 99))]
+    return [
+        ([large, large * 2.0**-24, large * 2.0**-24],),
+        *((_numbers(random, count, 16),) for count in (41, 99)),
+    ]
 
 
 def _swallowed(random: Random) -> list[Case]:
@@ -81,8 +87,16 @@ def _parts(random: Random, kind: str, numbers: list[float]) -> list[Case]:
 
 
 def _count(random: Random) -> list[Case]:
-    far = [float(random.randrange(2, 200)), float(random.randrange(300, 2000)), 2048.0, 4096.0, 65536.0]
-    return _parts(random, "counts", far) + _parts(random, "counts", [0.0, 255.0, 256.0, 257.0, 258.0])
+    far = [
+        float(random.randrange(2, 200)),
+        float(random.randrange(300, 2000)),
+        2048.0,
+        4096.0,
+        65536.0,
+    ]
+    return _parts(random, "counts", far) + _parts(
+        random, "counts", [0.0, 255.0, 256.0, 257.0, 258.0]
+    )
 
 
 def _change(random: Random) -> list[Case]:
@@ -94,10 +108,19 @@ def _change(random: Random) -> list[Case]:
 
 def _both(random: Random) -> list[Case]:
     """A training: some of each kind, in two orders; a change of 300 is no count, and a count of 1 no change."""
-    numbers = [("counts", 1.0), ("changes", 300.0), ("counts", 50257.0), ("changes", 1e-5), ("counts", 12.0)]
+    numbers = [
+        ("counts", 1.0),
+        ("changes", 300.0),
+        ("counts", 50257.0),
+        ("changes", 1e-5),
+        ("counts", 12.0),
+    ]
     drawn = random.sample(numbers, 5)
     orders = (drawn, drawn[::-1])
-    return [*(([(f"{kind} {i}", kind, x) for i, (kind, x) in enumerate(order)],) for order in orders), ([],)]
+    return [
+        *(([(f"{kind} {i}", kind, x) for i, (kind, x) in enumerate(order)],) for order in orders),
+        ([],),
+    ]
 
 
 # fmt: off

@@ -79,7 +79,11 @@ PROJECT_TASKS: dict[str, Task] = {
         steps=100,
     ),
 }
-FAILING: dict[str, Recipe] = {"targets": RECIPES["FP16"], "drift": RECIPES["FP16 no master"], "digits": RECIPES["O3"]}
+FAILING: dict[str, Recipe] = {
+    "targets": RECIPES["FP16"],
+    "drift": RECIPES["FP16 no master"],
+    "digits": RECIPES["O3"],
+}
 
 
 @dataclass(frozen=True)

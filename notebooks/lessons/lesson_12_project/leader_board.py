@@ -50,20 +50,32 @@ class LeaderBoard:
 
     def _rows(self) -> list[tuple[str, ...]]:
         pairs = zip(self.places, self.entrants, strict=True)
-        return [(str(place), e.name, f"{e.points} of {e.out_of}", f"{e.bytes:,}") for place, e in pairs]
+        return [
+            (str(place), e.name, f"{e.points} of {e.out_of}", f"{e.bytes:,}") for place, e in pairs
+        ]
 
     def __str__(self) -> str:
         if not self.entrants:
             return "\n".join(["This board has no entries yet.", *self.damaged])
-        lines = [f"{p:<7}{name:<42}{points:<12}{size:>14}" for p, name, points, size in (_HEAD, *self._rows())]
+        lines = [
+            f"{p:<7}{name:<42}{points:<12}{size:>14}"
+            for p, name, points, size in (_HEAD, *self._rows())
+        ]
         return "\n".join([*lines, *self.damaged])
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        rows = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in self._rows())
+        rows = "".join(
+            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
+            for row in self._rows()
+        )
         head = "".join(f"<th>{name}</th>" for name in _HEAD)
-        table = f"<table><tr>{head}</tr>{rows}</table>" if rows else "<p>This board has no entries yet.</p>"
+        table = (
+            f"<table><tr>{head}</tr>{rows}</table>"
+            if rows
+            else "<p>This board has no entries yet.</p>"
+        )
         return table + "".join(f"<p>{escape(line)}</p>" for line in self.damaged)
 
 
@@ -81,7 +93,9 @@ def enter(folder: Path | str, name: str, grades: Sequence[Grade]) -> Path:
             f"names a file; got {name!r}"
         )
     if not grades:
-        raise ValueError('expected the grades of your projects: [check("project.targets", my_recipe), ...]')
+        raise ValueError(
+            'expected the grades of your projects: [check("project.targets", my_recipe), ...]'
+        )
     points, out_of = sum(grade.points for grade in grades), sum(grade.out_of for grade in grades)
     entrant = Entrant(name, points, out_of, sum(grade.bytes for grade in grades))
     text = json.dumps({"schema": SCHEMA, **asdict(entrant)}, indent=1)
@@ -97,7 +111,9 @@ def show(folder: Path | str) -> LeaderBoard:
         try:
             found.append(_read(path))
         except (OSError, ValueError, RecursionError) as error:
-            damaged.append(f"{path.name} is left out: {str(error)[:120]}. Its owner can enter again.")
+            damaged.append(
+                f"{path.name} is left out: {str(error)[:120]}. Its owner can enter again."
+            )
     in_order = sorted(found, key=lambda entrant: (*_rank(entrant), entrant.name))
     return LeaderBoard(tuple(in_order), tuple(damaged))
 
@@ -121,7 +137,9 @@ def _read(path: Path) -> Entrant:
     if not isinstance(stored, dict) or stored.pop("schema", None) != SCHEMA:
         raise ValueError(f"its schema is not {SCHEMA}")
     whole = {"points", "out_of", "bytes"}
-    right = stored.keys() == whole | {"name"} and all(type(stored[k]) is int and stored[k] >= 0 for k in whole)
+    right = stored.keys() == whole | {"name"} and all(
+        type(stored[k]) is int and stored[k] >= 0 for k in whole
+    )
     if not right or not _NAME.fullmatch(str(stored["name"])) or stored["points"] > stored["out_of"]:
         raise ValueError("invalid name, points, out_of or bytes")
     return Entrant(str(stored["name"]), stored["points"], stored["out_of"], stored["bytes"])

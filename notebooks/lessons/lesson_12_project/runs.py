@@ -50,10 +50,16 @@ def recipe_of(answer: object) -> Recipe:
     fields = dict(answer.fields)
     if fields.get("accumulator") is not None:
         raise ValueError("leave accumulator=None here: an emulated one takes minutes a run")
-    fields |= {part: _format(part, fields.get(part)) for part in ("model", "autocast", "optimizer", "gradient_format")}
+    fields |= {
+        part: _format(part, fields.get(part))
+        for part in ("model", "autocast", "optimizer", "gradient_format")
+    }
     try:
         scaler, rounding = cast(Instance, fields["scaler"]), cast(Instance, fields["rounding"])
-        parts = {"scaler": ScalerConfig(**scaler.fields), "rounding": WeightRounding[str(rounding.fields["name"])]}  # type: ignore[arg-type]
+        parts = {
+            "scaler": ScalerConfig(**scaler.fields),
+            "rounding": WeightRounding[str(rounding.fields["name"])],
+        }  # type: ignore[arg-type]
         return Recipe(**{**fields, **parts, "name": "yours"})  # type: ignore[arg-type]
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"this recipe cannot be read: {error}") from error
@@ -64,7 +70,9 @@ def _format(part: str, value: object) -> Format | None:
         return None
     found = _FORMATS.get(repr(value))
     if found is None:
-        raise ValueError(f"{part}: expected a format of the lab ({', '.join(f.name for f in _FORMATS.values())})")
+        raise ValueError(
+            f"{part}: expected a format of the lab ({', '.join(f.name for f in _FORMATS.values())})"
+        )
     return found
 
 
@@ -89,7 +97,9 @@ def trained(task: str) -> Trained:
 
     Those of known mistakes run when the first wrong answer is compared with them.
     """
-    return Trained(run, ProjectRun, partial(_needed, task), RESULTS, replace(RECIPES["FP32"], name="yours"))
+    return Trained(
+        run, ProjectRun, partial(_needed, task), RESULTS, replace(RECIPES["FP32"], name="yours")
+    )
 
 
 def _needed(task: str, cases: Sequence[Sequence[Case]], answers: list[list[Json]]) -> list[Key]:
@@ -98,7 +108,11 @@ def _needed(task: str, cases: Sequence[Sequence[Case]], answers: list[list[Json]
         for case, answer in zip(group, group_answers, strict=False):
             with suppress(ValueError, RuntimeError):
                 needed.append((recipe_of(load(answer)), cast("tuple[int, ...]", case[0])))
-    return list(dict.fromkeys((task, replace(each, name="yours"), seed) for each, seeds in needed for seed in seeds))
+    return list(
+        dict.fromkeys(
+            (task, replace(each, name="yours"), seed) for each, seeds in needed for seed in seeds
+        )
+    )
 
 
 def spread(task: str) -> float:
@@ -139,16 +153,27 @@ def keeps(task: str, recipe: Recipe, seeds: tuple[int, ...], limit: int) -> Outc
     total = sum(per_weight.values())
     bill = " + ".join(f"{size:.0f} {part}" for part, size in per_weight.items() if size >= 0.5)
     facts = tuple(round(size) for size in per_weight.values())
-    return Outcome(total < limit + 0.5, f"{total:.0f} bytes a weight: {bill}", facts, sum(memory.values()))
+    return Outcome(
+        total < limit + 0.5, f"{total:.0f} bytes a weight: {bill}", facts, sum(memory.values())
+    )
 
 
 def project_checks(task: str, limit: int) -> tuple[Check, ...]:
     """Return the checks of a task's recipe: 8 points."""
-    visible, good, within = always((VISIBLE,)), partial(_outcome, reaches, task), partial(keeps, limit=limit)
+    visible, good, within = (
+        always((VISIBLE,)),
+        partial(_outcome, reaches, task),
+        partial(keeps, limit=limit),
+    )
     return (
         Check("every loss is a finite number", 1, visible, outcome=partial(_outcome, finite, task)),
         Check("it reaches what FP32 reaches, within FP32's spread", 3, visible, outcome=good),
-        Check(f"it keeps at most {limit} bytes a weight", 2, visible, outcome=partial(_outcome, within, task)),
+        Check(
+            f"it keeps at most {limit} bytes a weight",
+            2,
+            visible,
+            outcome=partial(_outcome, within, task),
+        ),
         Check("it reaches what FP32 reaches, on other seeds", 2, _draw, hidden=True, outcome=good),
     )
 

@@ -48,9 +48,15 @@ def start(case: str, world: int, folder: Path, **told: str) -> list[ForkServerPr
     context.set_forkserver_preload([__name__])
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": str(world)}
+        place = {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free.getsockname()[1]),
+            "WORLD_SIZE": str(world),
+        }
     processes = [
-        context.Process(target=run, args=(case, folder, {**place, "RANK": str(r), "LOCAL_RANK": str(r), **told}))
+        context.Process(
+            target=run, args=(case, folder, {**place, "RANK": str(r), "LOCAL_RANK": str(r), **told})
+        )
         for r in range(world)
     ]
     for process in processes:
@@ -133,10 +139,16 @@ def own_rows(batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
 def loss_of(engine: Engine, x: Tensor, y: Tensor) -> Tensor:
     """Return a loss whose gradient is exact: a mean over the rows, a power of two."""
     with engine.forward():
-        return ((engine(x.to(engine.device)) - y.to(engine.device)) * y.to(engine.device)).sum(1).mean()
+        return (
+            ((engine(x.to(engine.device)) - y.to(engine.device)) * y.to(engine.device))
+            .sum(1)
+            .mean()
+        )
 
 
-def train(engine: Engine, batches: list[tuple[Tensor, Tensor]], *, parts: int = 1, clip: float = 0.0) -> list[Any]:
+def train(
+    engine: Engine, batches: list[tuple[Tensor, Tensor]], *, parts: int = 1, clip: float = 0.0
+) -> list[Any]:
     reports = []
     for x, y in batches:
         engine.zero_grad()
@@ -147,7 +159,9 @@ def train(engine: Engine, batches: list[tuple[Tensor, Tensor]], *, parts: int = 
         if clip:
             engine.clip(clip)
         report = engine.step()
-        reports.append((report.stepped, report.scale, report.culprits, engine.scaler.growth_tracker))
+        reports.append(
+            (report.stepped, report.scale, report.culprits, engine.scaler.growth_tracker)
+        )
     return reports
 
 
@@ -155,12 +169,18 @@ def whole_masters(engine: DistributedEngine) -> dict[str, Tensor]:
     masters = {name: master.clone() for name, master in engine.weights.named_masters().items()}
     if not engine.sharded:
         return masters
-    return {name: whole(masters[name], sharded) for name, (sharded, _) in engine.parts.pairs.items()}
+    return {
+        name: whole(masters[name], sharded) for name, (sharded, _) in engine.parts.pairs.items()
+    }
 
 
 def whole(part: Tensor, like: DTensor) -> Tensor:
     shape: dict[str, Any] = {"shape": like.shape, "stride": like.stride()}
-    return DTensor.from_local(part, like.device_mesh, like.placements, run_check=False, **shape).full_tensor().clone()
+    return (
+        DTensor.from_local(part, like.device_mesh, like.placements, run_check=False, **shape)
+        .full_tensor()
+        .clone()
+    )
 
 
 def distributed(recipe: Recipe, sharded: bool, **options: Any) -> DistributedEngine:
@@ -194,7 +214,11 @@ def scaled_products() -> dict[str, Any]:
         refused = ""
     except ValueError as error:
         refused = str(error)
-    return {"delayed": engine.products.memory.history, "MXFP8 sharded": whole_masters(sharded), "refused": refused}
+    return {
+        "delayed": engine.products.memory.history,
+        "MXFP8 sharded": whole_masters(sharded),
+        "refused": refused,
+    }
 
 
 class Forking(nn.Module):
@@ -219,7 +243,9 @@ def unused() -> Any:
         with engine.forward():
             loss = engine(torch.ones(2, 4)).sum(1).mean()
         engine.backward(loss)
-        steps.append(({name: g.clone() for name, g in engine.gradients().items()}, engine.step().stepped))
+        steps.append(
+            ({name: g.clone() for name, g in engine.gradients().items()}, engine.step().stepped)
+        )
     return steps
 
 
@@ -246,9 +272,16 @@ def on_its_device() -> Any:
             engine = distributed(RECIPES["FP16 static"], sharded, reduce=reduce, device=device)
             train(engine, [own_rows(b) for b in exact_batches(1)])
             masters, expected = whole_masters(engine), one.weights.named_masters()
-            apart = [name for name, master in expected.items() if not torch.equal(master, masters[name])]
-            stepped = [report[0] for report in overflow_on_the_last_rank(sharded, reduce=reduce, device=device)[0]]
-            skipped = "all skipped as one" if stepped == [True, False, True] else f"stepped: {stepped}"
+            apart = [
+                name for name, master in expected.items() if not torch.equal(master, masters[name])
+            ]
+            stepped = [
+                report[0]
+                for report in overflow_on_the_last_rank(sharded, reduce=reduce, device=device)[0]
+            ]
+            skipped = (
+                "all skipped as one" if stepped == [True, False, True] else f"stepped: {stepped}"
+            )
             way = f"{'FSDP2' if sharded else 'DDP'}, {reduce.name}, {dist.get_backend()}"
             found[way] = f"{'differs in ' + ', '.join(apart) if apart else 'equal'}; {skipped}"
     return found
@@ -263,7 +296,9 @@ def all_ways() -> Any:
         engine = distributed(RECIPES[recipe], sharded, flat=flat)
         if engine.recipe.scaler.dynamic:
             engine.scaler = ScalerState(1024.0)
-        reports = train(engine, [own_rows(b) for b in exact_batches(exact_steps(recipe))], parts=parts)
+        reports = train(
+            engine, [own_rows(b) for b in exact_batches(exact_steps(recipe))], parts=parts
+        )
         ways[recipe, sharded, flat, parts] = (reports, whole_masters(engine))
     for sharded in (False, True):
         engine = distributed(RECIPES["FP16 static"], sharded, reduce=FP16)
@@ -280,7 +315,11 @@ def optimizer_of(engine: DistributedEngine) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     for i, fields in state["optimizer"]["state"].items():
         for field, value in fields.items():
-            like = engine.parts.pairs[masters[i]][0] if engine.parts is not None and field != "step" else None
+            like = (
+                engine.parts.pairs[masters[i]][0]
+                if engine.parts is not None and field != "step"
+                else None
+            )
             found[f"{masters[i]}.{field}"] = value.clone() if like is None else whole(value, like)
     return found
 
@@ -292,7 +331,9 @@ def write() -> Any:
         engine = DistributedEngine(exact_network(), adam, RECIPES["FP16 dynamic"], sharded=sharded)
         engine.scaler = ScalerState(1024.0)
         train(engine, [own_rows(b) for b in exact_batches()])
-        save(Path(os.environ["FOLDER"]) / f"sharded-{sharded}", engine, epoch=3, rank=dist.get_rank())
+        save(
+            Path(os.environ["FOLDER"]) / f"sharded-{sharded}", engine, epoch=3, rank=dist.get_rank()
+        )
         found[sharded] = (whole_masters(engine), optimizer_of(engine), engine.scaler)
     return found
 
@@ -301,12 +342,18 @@ def write() -> Any:
 def read() -> Any:
     found: dict[Any, Any] = {}
     for written, sharded, flat in product((False, True), repeat=3):
-        engine = DistributedEngine(exact_network(), adam, RECIPES["FP16 dynamic"], sharded=sharded, flat=flat)
+        engine = DistributedEngine(
+            exact_network(), adam, RECIPES["FP16 dynamic"], sharded=sharded, flat=flat
+        )
         path = latest(Path(os.environ["WRITTEN"]) / f"sharded-{written}")
         assert path is not None
         extra = load(path, engine)
         state = (whole_masters(engine), optimizer_of(engine), engine.scaler)
-        found[written, sharded, flat] = (extra, *state, train(engine, [own_rows(b) for b in exact_batches()]))
+        found[written, sharded, flat] = (
+            extra,
+            *state,
+            train(engine, [own_rows(b) for b in exact_batches()]),
+        )
     return found
 
 
@@ -318,7 +365,9 @@ def long_run() -> Any:
     """Train with dropout, and a checkpoint after each step; go on from the last one that is there."""
     torch.manual_seed(dist.get_rank())
     net = nn.Sequential(nn.Linear(4, 5), nn.Dropout(0.5), nn.ReLU(), nn.Linear(5, 3))
-    engine = DistributedEngine(net, adam, RECIPES["FP16 dynamic"], sharded=os.environ["SHARDED"] == "True")
+    engine = DistributedEngine(
+        net, adam, RECIPES["FP16 dynamic"], sharded=os.environ["SHARDED"] == "True"
+    )
     folder = Path(os.environ["FOLDER"]) / "checkpoints"
     losses: list[float] = []
     if (path := latest(folder)) is not None:
@@ -385,11 +434,16 @@ def watched_apart() -> Any:
     """Let the last rank overflow where nobody agrees, and let only rank 0 watch in the end."""
     rank = dist.get_rank()
     weight = nn.Linear(1, 1, bias=False)
-    optimizer, scaler = torch.optim.SGD(weight.parameters(), lr=0.5), torch.amp.GradScaler("cpu", init_scale=8.0)
+    optimizer, scaler = (
+        torch.optim.SGD(weight.parameters(), lr=0.5),
+        torch.amp.GradScaler("cpu", init_scale=8.0),
+    )
     with watch(weight, every=1, group=dist.group.WORLD) as w:
         for step in range(3):
             optimizer.zero_grad()
-            scaler.scale(weight(torch.full((1, 1), torch.inf if (rank, step) == (1, 1) else 1.0)).sum()).backward()
+            scaler.scale(
+                weight(torch.full((1, 1), torch.inf if (rank, step) == (1, 1) else 1.0)).sum()
+            ).backward()
             scaler.step(optimizer)
             scaler.update()
     report, only = w.report(), None
@@ -419,14 +473,20 @@ def reductions() -> Any:
     ways: tuple[dict[str, Any], ...] = ({}, {"reduce": FP16}, {"reduce": FP16, "predivide": False})
     for sharded, options in product((False, True), ways):
         halved, whole = (
-            DistributedEngine(nn.Linear(1, 1, bias=False), sgd, RECIPES[recipe], sharded=sharded, **options)
+            DistributedEngine(
+                nn.Linear(1, 1, bias=False), sgd, RECIPES[recipe], sharded=sharded, **options
+            )
             for recipe in ("FP16 static", "FP32")
         )
         with halved.forward():
             loss = 20.0 * halved(torch.ones(1, 1)).sum()  # times the scale of 2^10: 20480
         halved.backward(loss)
         whole.backward(whole(torch.full((1, 1), 1 + dist.get_rank() / 1024)).sum())
-        found[sharded, len(options)] = (halved.gradients(), halved.step(), whole.gradients()["weight"].sum().item())
+        found[sharded, len(options)] = (
+            halved.gradients(),
+            halved.step(),
+            whole.gradients()["weight"].sum().item(),
+        )
     return found
 
 
@@ -436,7 +496,10 @@ def scalers() -> Any:
     from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler as Torchs
 
     kinds: dict[str, Any] = {"torch": Torchs, "ours": ShardedGradScaler, "alone": GradScaler}
-    return {name: own_weights(kind("cpu", init_scale=1024.0, growth_interval=2)) for name, kind in kinds.items()}
+    return {
+        name: own_weights(kind("cpu", init_scale=1024.0, growth_interval=2))
+        for name, kind in kinds.items()
+    }
 
 
 def own_weights(scaler: Any) -> Any:
@@ -451,5 +514,7 @@ def own_weights(scaler: Any) -> Any:
             scaler.unscale_(optimizer)
         scaler.step(optimizer)
         scaler.update()
-        path.append((scaler.get_scale(), scaler.state_dict()["_growth_tracker"], weight.detach().clone()))
+        path.append(
+            (scaler.get_scale(), scaler.state_dict()["_growth_tracker"], weight.detach().clone())
+        )
     return path

@@ -20,7 +20,9 @@ from tests.amp.distributed import ranks
 from tests.slowness import slowness
 
 
-def one_process(recipe: str, steps: int | None = None, **how: Any) -> tuple[list[Any], dict[str, torch.Tensor]]:
+def one_process(
+    recipe: str, steps: int | None = None, **how: Any
+) -> tuple[list[Any], dict[str, torch.Tensor]]:
     """Train the same network with whole batches in this process."""
     engine = Engine(ranks.exact_network(), ranks.sgd, RECIPES[recipe])
     if engine.recipe.scaler.dynamic:
@@ -31,7 +33,9 @@ def one_process(recipe: str, steps: int | None = None, **how: Any) -> tuple[list
 
 
 def equal(these: dict[str, torch.Tensor], those: dict[str, torch.Tensor]) -> bool:
-    return these.keys() == those.keys() and all(torch.equal(these[name], those[name]) for name in these)
+    return these.keys() == those.keys() and all(
+        torch.equal(these[name], those[name]) for name in these
+    )
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +54,11 @@ def test_two_processes_train_as_one_and_skip_as_one(two: list[Any]) -> None:
             assert found["exact", sharded][0] == reports
             assert equal(found["exact", sharded][1], masters)
             overflowed, after = found["overflow", sharded]
-            assert [step[:2] for step in overflowed] == [(True, 1024.0), (False, 1024.0), (True, 512.0)]
+            assert [step[:2] for step in overflowed] == [
+                (True, 1024.0),
+                (False, 1024.0),
+                (True, 512.0),
+            ]
             assert [step[3] for step in overflowed] == [4, 0, 1]
             assert overflowed == two[0]["overflow", False][0]  # the culprits' names too
             assert equal(after, two[0]["overflow", False][1])
@@ -60,7 +68,9 @@ def test_two_processes_train_as_one_and_skip_as_one(two: list[Any]) -> None:
 @pytest.mark.slow
 def test_each_rank_trains_on_its_device(tmp_path: Path) -> None:
     """By gloo what `labkit gpu --only many` asks of all GPUs by NCCL."""
-    ways = dict.fromkeys(f"{way}, {reduce}, gloo" for way in ("DDP", "FSDP2") for reduce in ("FP32", "FP16"))
+    ways = dict.fromkeys(
+        f"{way}, {reduce}, gloo" for way in ("DDP", "FSDP2") for reduce in ("FP32", "FP16")
+    )
     equal = dict.fromkeys(ways, "equal; all skipped as one")
     assert ranks.launch("on_its_device", 2, tmp_path, DEVICE="cpu") == [equal, equal]
 
@@ -83,10 +93,15 @@ def test_delayed_scales_follow_from_the_largest_magnitude_of_any_rank(two: list[
     engine = Engine(ranks.exact_network(), ranks.sgd, RECIPES["FP8 delayed"])
     ranks.train(engine, ranks.exact_batches())
     alone = engine.products.memory.remembered()["history"]
-    wanted = {key: [(1 + ("gradient" in key)) * largest for largest in sizes] for key, sizes in alone.items()}
+    wanted = {
+        key: [(1 + ("gradient" in key)) * largest for largest in sizes]
+        for key, sizes in alone.items()
+    }
     assert {len(sizes) for sizes in wanted.values()} == {2}
     for rank in two:
-        assert rank["delayed"] == {key: pytest.approx(sizes, rel=1e-6) for key, sizes in wanted.items()}
+        assert rank["delayed"] == {
+            key: pytest.approx(sizes, rel=1e-6) for key, sizes in wanted.items()
+        }
         assert equal(rank["MXFP8 sharded"], one_process("MXFP8", 1)[1])
         assert "take sharded=False, or 'FP8 current' or 'MXFP8'" in rank["refused"]
     assert two[0]["delayed"] == two[1]["delayed"]
@@ -104,13 +119,18 @@ def test_two_ranks_count_what_one_process_counts(two: list[Any]) -> None:
         assert [w.moves for w in together.watched] == [w.moves for w in expected[by].watched]
         own = together.histograms("activations")
         assert own == expected[by].histograms("activations")
-        halves = [alone.histograms("activations") for alone in (first[by, sharded][0], second[by, sharded][0])]
+        halves = [
+            alone.histograms("activations")
+            for alone in (first[by, sharded][0], second[by, sharded][0])
+        ]
         assert all(own[name].total == sum(half[name].total for half in halves) for name in own)
         assert not together.findings
     watched_apart(apart, apart_2)
 
 
-def test_parameters_that_a_step_does_not_use_get_the_mean_over_those_that_do(two: list[Any]) -> None:
+def test_parameters_that_a_step_does_not_use_get_the_mean_over_those_that_do(
+    two: list[Any],
+) -> None:
     """Rank 0's loss has a gradient of 1 at the second layer, and the other rank's has none: the mean is a half."""
     for found in two:
         for gradients, stepped in found["unused"]:
@@ -121,18 +141,24 @@ def test_parameters_that_a_step_does_not_use_get_the_mean_over_those_that_do(two
 
 
 def test_an_engine_that_is_built_before_its_group_says_what_comes_first() -> None:
-    with pytest.raises(RuntimeError, match=r"start_group\(\) first, in a script that torchrun starts"):
+    with pytest.raises(
+        RuntimeError, match=r"start_group\(\) first, in a script that torchrun starts"
+    ):
         DistributedEngine(ranks.exact_network(), ranks.sgd, RECIPES["O2"])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("world", [2, 4])
-def test_every_way_of_training_together_is_bit_equal_to_one_process(tmp_path: Path, world: int) -> None:
+def test_every_way_of_training_together_is_bit_equal_to_one_process(
+    tmp_path: Path, world: int
+) -> None:
     started = ranks.launch("all_ways", world, tmp_path)
     assert len(started[0]) == 6 * 8 + 4
     clipped = one_process("FP32", steps=1, clip=0.25)
     for way, (reports, masters) in started[0].items():
-        assert all(other[way][0] == reports and equal(other[way][1], masters) for other in started), way
+        assert all(
+            other[way][0] == reports and equal(other[way][1], masters) for other in started
+        ), way
         if way[0] == "clipped":  # the length in FP64 of parts, or in FP32 of all: an ulp of 1/2
             for name, master in masters.items():
                 torch.testing.assert_close(master, clipped[1][name], rtol=0, atol=2.0**-24)
@@ -158,12 +184,17 @@ def test_a_sum_that_fp16_cannot_hold_overflows_unless_it_is_divided_before(tmp_p
         for (sharded, options), (gradients, report, mean) in found.items():
             overflows = options == 2  # in FP16, and not divided before
             assert (report.stepped, report.found_inf) == (not overflows, overflows), sharded
-            assert overflows or gradients["weight"].sum().item() in (20.0, 0.0)  # 0: of a rank that holds no part
+            assert overflows or gradients["weight"].sum().item() in (
+                20.0,
+                0.0,
+            )  # 0: of a rank that holds no part
             assert mean == 0.0 or (mean == 1 + 1.5 / 1024) == (options == 0), (sharded, options)
 
 
 @pytest.mark.slow
-def test_ranks_with_different_numbers_of_batches_stop_together_or_name_the_missing_rank(tmp_path: Path) -> None:
+def test_ranks_with_different_numbers_of_batches_stop_together_or_name_the_missing_rank(
+    tmp_path: Path,
+) -> None:
     assert ranks.launch("batch_counts", 4, tmp_path, TOGETHER="True") == [2, 2, 2, 2]
     ended = ranks.wait(ranks.start("batch_counts", 2, tmp_path, TOGETHER="False", TIMEOUT_S="5"))
     assert None not in ended
@@ -173,7 +204,9 @@ def test_ranks_with_different_numbers_of_batches_stop_together_or_name_the_missi
 
 @pytest.mark.slow
 @pytest.mark.parametrize("readers", [1, 2, 4])
-def test_another_number_of_ranks_goes_on_sharded_or_not_flat_or_not(tmp_path: Path, readers: int) -> None:
+def test_another_number_of_ranks_goes_on_sharded_or_not_flat_or_not(
+    tmp_path: Path, readers: int
+) -> None:
     (tmp_path / "written").mkdir()
     (tmp_path / "read").mkdir()
     written = ranks.launch("write", 2, tmp_path / "written")
@@ -207,10 +240,13 @@ def test_twelve_ranks_that_are_killed_anywhere_cost_no_step(tmp_path: Path, shar
         written = latest(broken / "checkpoints")
         for mark in broken.glob("began-*"):
             mark.unlink()
-        started = ranks.start("long_run", 2, broken, SHARDED=str(sharded), TIMEOUT_S=str(10 * slowness()))
+        started = ranks.start(
+            "long_run", 2, broken, SHARDED=str(sharded), TIMEOUT_S=str(10 * slowness())
+        )
         victim = generator.randrange(2)
         while started[victim].is_alive() and not (
-            (broken / f"began-{victim}").exists() and (hits % 2 == 0 or latest(broken / "checkpoints") != written)
+            (broken / f"began-{victim}").exists()
+            and (hits % 2 == 0 or latest(broken / "checkpoints") != written)
         ):
             started[victim].join(0.01)
         span = (steps[-1] - steps[-3]) if hits % 2 else steps[2] - began
@@ -228,7 +264,9 @@ def test_twelve_ranks_that_are_killed_anywhere_cost_no_step(tmp_path: Path, shar
         hits += 1
         assert len(list((broken / "checkpoints").glob("step-*"))) <= KEPT + 1
     resumed = ranks.launch("long_run", 2, broken, SHARDED=str(sharded))
-    for (losses, masters, scaler, _), (losses_2, masters_2, scaler_2, _) in zip(expected, resumed, strict=True):
+    for (losses, masters, scaler, _), (losses_2, masters_2, scaler_2, _) in zip(
+        expected, resumed, strict=True
+    ):
         assert losses == losses_2
         assert len(losses) == ranks.RUN_STEPS
         assert equal(masters, masters_2)
@@ -240,20 +278,36 @@ def test_twelve_ranks_that_are_killed_anywhere_cost_no_step(tmp_path: Path, shar
 def step(number: int, scale: float, **histograms: list[float]) -> WatchedStep:
     """Return a sampled step that counted these numbers, of a layer called "a"."""
     counted = {
-        kind.replace("_", " "): {"a": trimmed(exponent_histogram(torch.tensor(n)))} for kind, n in histograms.items()
+        kind.replace("_", " "): {"a": trimmed(exponent_histogram(torch.tensor(n)))}
+        for kind, n in histograms.items()
     }
-    return WatchedStep(number, scale, counted, {"a": (2, 1)}, {"weights": 8}, {"float32 to float16": (1, 4)})
+    return WatchedStep(
+        number, scale, counted, {"a": (2, 1)}, {"weights": 8}, {"float32 to float16": (1, 4)}
+    )
 
 
 def test_worked_example_what_is_a_ranks_own_is_added_and_what_all_hold_is_counted_once() -> None:
-    ours = Report(model="Net", steps=1, watched=(step(0, 8.0, weights=[1.0, 2.0], activations=[1.0]),))
-    theirs = Report(model="Net", steps=1, watched=(step(0, 8.0, weights=[1.0, 2.0], activations=[2.0, 0.0]),))
+    ours = Report(
+        model="Net", steps=1, watched=(step(0, 8.0, weights=[1.0, 2.0], activations=[1.0]),)
+    )
+    theirs = Report(
+        model="Net", steps=1, watched=(step(0, 8.0, weights=[1.0, 2.0], activations=[2.0, 0.0]),)
+    )
     together = merge_reports([ours, theirs])
-    assert (together.histograms("weights")["a"].total, together.histograms("activations")["a"].total) == (2, 3)
-    assert (together.watched[0].moves, together.watched[0].memory) == ({"a": (2, 1)}, {"weights": 8})
+    assert (
+        together.histograms("weights")["a"].total,
+        together.histograms("activations")["a"].total,
+    ) == (2, 3)
+    assert (together.watched[0].moves, together.watched[0].memory) == (
+        {"a": (2, 1)},
+        {"weights": 8},
+    )
     assert together.watched[0].casts == {"float32 to float16": (2, 8)}
     sharded = merge_reports([ours, theirs], frozenset("a"))
-    assert (sharded.histograms("weights")["a"].total, sharded.watched[0].moves) == (4, {"a": (4, 2)})
+    assert (sharded.histograms("weights")["a"].total, sharded.watched[0].moves) == (
+        4,
+        {"a": (4, 2)},
+    )
     assert merge_reports([ours]).watched == ours.watched
     assert not together.findings
     (parted,) = merge_reports([ours, replace(theirs, watched=(step(0, 4.0),))]).findings

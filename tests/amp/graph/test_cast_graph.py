@@ -17,7 +17,18 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from labkit.amp import RECIPES, CastGraph, Engine, Explanation, Recipe, Rule, autocast, explain, ledger, register
+from labkit.amp import (
+    RECIPES,
+    CastGraph,
+    Engine,
+    Explanation,
+    Recipe,
+    Rule,
+    autocast,
+    explain,
+    ledger,
+    register,
+)
 from labkit.formats import BF16, E4M3, FP16, Format
 from labkit.gemm import half_storage
 from labkit.train import networks
@@ -57,12 +68,16 @@ class AsksForDtype(nn.GRUCell):
         for row in x.view(x.shape[0], 2, 16).transpose(0, 1):
             h = super().forward(row, h)
         low = torch.finfo(h.dtype).min
-        return 1 / (1 + h.masked_fill(h.abs() < 1e-3, low).softmax(-1) ** 2) - 2 ** (x.T @ x)[:4, :1]
+        return (
+            1 / (1 + h.masked_fill(h.abs() < 1e-3, low).softmax(-1) ** 2) - 2 ** (x.T @ x)[:4, :1]
+        )
 
 
 def discriminator() -> nn.Module:
     conv = torch.nn.utils.parametrizations.spectral_norm(nn.Conv2d(1, 4, 3, 2, 1))
-    return nn.Sequential(conv, nn.LeakyReLU(0.2), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(64, 1))
+    return nn.Sequential(
+        conv, nn.LeakyReLU(0.2), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(64, 1)
+    )
 
 
 IMAGES = (4, 1, 8, 8)
@@ -70,7 +85,10 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
     "CNN with batch norm": (networks.batch_norm_cnn, lambda: torch.rand(IMAGES)),
     "UNet": (networks.Unet, lambda: torch.rand(2, 1, 16, 16)),
     "LSTM": (lambda: networks.CharLstm(12, 16), lambda: torch.randint(12, (4, 6))),
-    "transformer": (lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), lambda: torch.randn(4, 5, 8)),
+    "transformer": (
+        lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True),
+        lambda: torch.randn(4, 5, 8),
+    ),
     "GPT": (lambda: networks.Gpt(12, 6), lambda: torch.randint(12, (4, 6))),
     "VAE": (Vae, lambda: torch.rand(8, 16)),
     "GAN's discriminator": (discriminator, lambda: torch.rand(IMAGES)),
@@ -83,7 +101,9 @@ def leaves(out: Any) -> list[Tensor]:
     return [leaf for leaf in torch.utils._pytree.tree_leaves(out) if isinstance(leaf, Tensor)]
 
 
-def steps(call: Callable[..., Any], model: nn.Module, batches: list[Tensor], format: Format) -> list[list[Tensor]]:
+def steps(
+    call: Callable[..., Any], model: nn.Module, batches: list[Tensor], format: Format
+) -> list[list[Tensor]]:
     """Outputs, loss, gradients and buffers of each of some training steps."""
     optimizer, seen = torch.optim.SGD(model.parameters(), lr=1e-3), []
     for number, batch in enumerate(batches):
@@ -95,13 +115,22 @@ def steps(call: Callable[..., Any], model: nn.Module, batches: list[Tensor], for
         (loss * 64).backward()
         optimizer.step()
         gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
-        seen.append([*(o.detach() for o in outputs), loss.detach(), *gradients, *(b.clone() for b in model.buffers())])
+        seen.append(
+            [
+                *(o.detach() for o in outputs),
+                loss.detach(),
+                *gradients,
+                *(b.clone() for b in model.buffers()),
+            ]
+        )
     return seen
 
 
 def assert_same(these: list[list[Tensor]], those: list[list[Tensor]]) -> None:
     for one, other in zip(these, those, strict=True):
-        assert all(a.dtype is b.dtype and torch.equal(a, b) for a, b in zip(one, other, strict=True))
+        assert all(
+            a.dtype is b.dtype and torch.equal(a, b) for a, b in zip(one, other, strict=True)
+        )
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -114,7 +143,10 @@ def test_a_graph_is_bit_equal_to_eager_autocast(name: str) -> None:
         graph = CastGraph(other, format)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            eager, decided = steps(model, model, batches, format), steps(graph, other, batches, format)
+            eager, decided = (
+                steps(model, model, batches, format),
+                steps(graph, other, batches, format),
+            )
         assert graph.why == ""
         assert graph.decided.run is not None
         assert all(t.isfinite().all() for t in eager[-1])
@@ -142,7 +174,9 @@ def test_worked_example_of_a_linear_layer_and_a_softmax() -> None:
     ]  # fmt: skip
     assert [cast.name for cast in told.casts] == ["input", "weight", "bias", "input"]
     assert [cast.bytes for cast in told.casts] == [48, 72, 18, 36]  # 4 and 2 bytes for each element
-    assert told.sentence.startswith("Autocast makes 4 casts here, and the graph 4; they read and write 0.2 KiB")
+    assert told.sentence.startswith(
+        "Autocast makes 4 casts here, and the graph 4; they read and write 0.2 KiB"
+    )
 
 
 class Written(nn.Linear):
@@ -166,12 +200,27 @@ def test_worked_examples_of_casts_that_a_graph_leaves_out() -> None:
         (True, "hoisted", 0),
     )
     for forward, inputs, expected in (
-        (lambda layer, x: layer(layer(layer(x))), (x,), [cast, hoisted, at_hand, at_hand]),  # a weight is cast once
+        (
+            lambda layer, x: layer(layer(layer(x))),
+            (x,),
+            [cast, hoisted, at_hand, at_hand],
+        ),  # a weight is cast once
         (lambda layer, x: layer(layer(x).float()), (x,), [cast, hoisted, again, at_hand]),
-        (lambda _, x, y: x @ y + x @ y.T, (x, y), [cast, cast, again, cast]),  # y and y.T are two tensors
-        (lambda _, x, y: x @ y + x @ y.T, (with_gradient, y), [cast] * 4),  # a gradient comes back through each
+        (
+            lambda _, x, y: x @ y + x @ y.T,
+            (x, y),
+            [cast, cast, again, cast],
+        ),  # y and y.T are two tensors
+        (
+            lambda _, x, y: x @ y + x @ y.T,
+            (with_gradient, y),
+            [cast] * 4,
+        ),  # a gradient comes back through each
     ):
-        told = [(cast.weight, cast.fate, cast.times) for cast in explained(Written(3, forward), *inputs).casts]
+        told = [
+            (cast.weight, cast.fate, cast.times)
+            for cast in explained(Written(3, forward), *inputs).casts
+        ]
         assert told == expected
 
 
@@ -181,17 +230,26 @@ def test_a_graph_makes_the_casts_of_eager_autocast_and_no_other() -> None:
     class Casts(TorchDispatchMode):
         count = 0
 
-        def __torch_dispatch__(self, func: object, types: object, args: tuple = (), kwargs: object = None) -> object:
+        def __torch_dispatch__(
+            self, func: object, types: object, args: tuple = (), kwargs: object = None
+        ) -> object:
             self.count += func is torch.ops.aten._to_copy.default
             return func(*args, **(kwargs or {}))
 
-    model, counts = nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Conv2d(4, 2, 3)), []
+    model, counts = (
+        nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Conv2d(4, 2, 3)),
+        [],
+    )
     graph = CastGraph(model, FP16)
     for _ in range(3):
         with Casts() as casts, half_storage("cpu"), autocast():
             graph(torch.ones(2, 1, 8, 8))
         counts.append(casts.count)
-    assert counts == [15, 15, 15]  # of six operands there and back, of two results, and of the norm's input
+    assert counts == [
+        15,
+        15,
+        15,
+    ]  # of six operands there and back, of two results, and of the norm's input
     assert len(explain(graph).casts) == 7
     assert [row.op for row in explain(graph).rows] == ["conv2d", "group_norm", "relu", "conv2d"]
 
@@ -199,10 +257,14 @@ def test_a_graph_makes_the_casts_of_eager_autocast_and_no_other() -> None:
 def test_where_there_is_no_graph_it_says_why() -> None:
     with pytest.raises(ValueError, match=r"this recipe has no graph.*RECIPES\['O1 graph'\]"):
         explain(Engine(nn.Linear(1, 1), SGD, RECIPES["O1"]))
-    with pytest.raises(ValueError, match="the third forward pass runs as one, and it did not come yet"):
+    with pytest.raises(
+        ValueError, match="the third forward pass runs as one, and it did not come yet"
+    ):
         explain(Engine(nn.Linear(1, 1), SGD, RECIPES["O1 graph"]))
     for wrong in ({}, {"autocast": E4M3}, {"autocast": FP16, "gradient_format": BF16}):
-        with pytest.raises(ValueError, match=r"a graph holds casts to FP16 or BF16. Take autocast=FP16"):
+        with pytest.raises(
+            ValueError, match=r"a graph holds casts to FP16 or BF16. Take autocast=FP16"
+        ):
             Recipe("mine", graph=True, **wrong)
 
 
@@ -215,7 +277,12 @@ class Custom(nn.Module):
 
     def __init__(self, forward: Forward) -> None:
         super().__init__()
-        self.linear, self.norm, self.drop, self.own = nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), forward
+        self.linear, self.norm, self.drop, self.own = (
+            nn.Linear(8, 8),
+            nn.BatchNorm1d(8),
+            nn.Dropout(0.5),
+            forward,
+        )
         self.scale, self.list, self.settings = 1.0, [1.0], SimpleNamespace(scale=1.0)
         self.count, self.kept, self.plain = 0, None, torch.ones(8)
 
@@ -237,7 +304,12 @@ def step(call: Callable[[Tensor], Tensor], model: nn.Module, x: Tensor, seed: in
     with half_storage("cpu"), autocast():
         y = call(x)
     y.float().sum().backward()
-    return [y.detach(), x, *(p.grad for p in model.parameters() if p.grad is not None), *(b for b in model.buffers())]
+    return [
+        y.detach(),
+        x,
+        *(p.grad for p in model.parameters() if p.grad is not None),
+        *(b for b in model.buffers()),
+    ]
 
 
 def require_equal(
@@ -278,13 +350,19 @@ EDITS: dict[str, Callable[[int, nn.Module], object]] = {
     "a list, where it stands": at(4, lambda model: model.list.__setitem__(0, 0.5)),
     "an object's attribute": at(4, lambda model: setattr(model.settings, "scale", 0.5)),
     "a global value": at(4, lambda _: SETTINGS.update(scale=0.5)),
-    "a tensor that is no buffer": at(4, lambda model: setattr(model, "plain", torch.full((8,), 2.0))),
+    "a tensor that is no buffer": at(
+        4, lambda model: setattr(model, "plain", torch.full((8,), 2.0))
+    ),
     "the same, where it stands": at(4, lambda model: model.plain.fill_(2.0)),
-    "a parameter": at(4, lambda model: setattr(model.linear, "weight", nn.Parameter(torch.ones(8, 8)))),
+    "a parameter": at(
+        4, lambda model: setattr(model.linear, "weight", nn.Parameter(torch.ones(8, 8)))
+    ),
     "a layer": at(4, lambda model: setattr(model, "drop", nn.Identity())),
     "a weight through .data": lambda call, model: model.linear.weight.data.fill_(call / 8),
     "a frozen weight": at(4, lambda model: model.linear.weight.requires_grad_(False)),
-    "forward itself": at(4, lambda model: setattr(model, "own", lambda model, x: model.linear(x).relu())),
+    "forward itself": at(
+        4, lambda model: setattr(model, "own", lambda model, x: model.linear(x).relu())
+    ),
     "a hook, for a while": hooked,
 }
 
@@ -353,7 +431,9 @@ REFUSED: dict[Forward, str] = {
 
 
 @pytest.mark.parametrize("forward", REFUSED, ids=lambda forward: forward.__name__)
-def test_data_dependent_control_flow_is_reported_with_its_line_and_runs_eagerly(forward: Forward) -> None:
+def test_data_dependent_control_flow_is_reported_with_its_line_and_runs_eagerly(
+    forward: Forward,
+) -> None:
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         graph = require_equal(Custom(forward))
@@ -376,7 +456,9 @@ def test_what_differs_from_call_to_call_is_found_by_comparing_two_traces() -> No
     def edit(call: int, _: nn.Module) -> None:
         Anneals.steps = call + 1
 
-    with pytest.warns(UserWarning, match=r"it differs from call to call: .*test_cast_graph.py:\d+, in .*div"):
+    with pytest.warns(
+        UserWarning, match=r"it differs from call to call: .*test_cast_graph.py:\d+, in .*div"
+    ):
         require_equal(Anneals(8, 8), edit=edit)
 
 
@@ -389,7 +471,9 @@ def test_what_is_written_into_an_input_is_written() -> None:
     assert require_equal(Custom(doubles)).decided.run is not None
 
 
-def test_outside_of_a_region_and_where_somebody_intercepts_operations_the_network_is_called() -> None:
+def test_outside_of_a_region_and_where_somebody_intercepts_operations_the_network_is_called() -> (
+    None
+):
     model = nn.Linear(8, 8)
     graph, x = CastGraph(model, FP16), torch.ones(2, 8)
     for number in range(3):
@@ -406,7 +490,9 @@ def test_under_a_mode_that_does_not_look_on_there_is_a_graph() -> None:
     class Scales(TorchFunctionMode):
         """Changes a loss on its way into backward, and nothing that a network calls."""
 
-        def __torch_function__(self, func: object, types: object, args: tuple = (), kwargs: object = None) -> object:
+        def __torch_function__(
+            self, func: object, types: object, args: tuple = (), kwargs: object = None
+        ) -> object:
             args = (args[0] * 8, *args[1:]) if func is Tensor.backward else args
             return func(*args, **(kwargs or {}))
 
@@ -421,11 +507,15 @@ def test_under_a_mode_that_does_not_look_on_there_is_a_graph() -> None:
         assert (graph.decided.run is not None) is not intercepts_operations
 
 
-def trained(model: nn.Module, steps: int = 4, in_place: bool = False, **compile: Any) -> list[list[Tensor]]:
+def trained(
+    model: nn.Module, steps: int = 4, in_place: bool = False, **compile: Any
+) -> list[list[Tensor]]:
     """Output, loss and gradients of some steps under "O1 graph"; compiled in one piece, or not at all."""
     torch._dynamo.reset()
     model, seen = copy.deepcopy(model), []
-    compiled = torch.compile(model, fullgraph=True, **compile) if compile and not in_place else model
+    compiled = (
+        torch.compile(model, fullgraph=True, **compile) if compile and not in_place else model
+    )
     if in_place:
         model.compile(fullgraph=True, **compile)
     engine = Engine(compiled, partial(torch.optim.SGD, lr=0.1), RECIPES["O1 graph"])
@@ -483,7 +573,9 @@ def test_a_custom_function_is_not_compiled_and_reported() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor writes C++, and there is no compiler for it here")
+@pytest.mark.skipif(
+    shutil.which("g++") is None, reason="inductor writes C++, and there is no compiler for it here"
+)
 def test_inductor_is_bit_equal_if_it_leaves_no_round_trip_out() -> None:
     """Else it leaves out FP32 -> FP16 -> FP32 between two operations of one kernel: relu(half(x)).float()."""
     torch.manual_seed(0)

@@ -66,8 +66,12 @@ def around_every_code(format) -> np.ndarray:
     """Every finite value, every tie between two, and what lies one FP32 step beside them."""
     values = np.unique(decode(np.arange(format.codes), format))
     values = values[np.isfinite(values)].astype(np.float32)
-    points = np.concatenate([values, (values[1:] + values[:-1]) / 2, [np.float32(3e38), np.float32(-1e9)]])
-    return np.concatenate([points, *(np.nextafter(points, np.float32(way)) for way in (-np.inf, np.inf))])
+    points = np.concatenate(
+        [values, (values[1:] + values[:-1]) / 2, [np.float32(3e38), np.float32(-1e9)]]
+    )
+    return np.concatenate(
+        [points, *(np.nextafter(points, np.float32(way)) for way in (-np.inf, np.inf))]
+    )
 
 
 def blocks_of(count: int, size: int, seed: int) -> np.ndarray:
@@ -82,39 +86,57 @@ def test_every_code_and_every_tie_as_gfloat_and_ml_dtypes() -> None:
     for format, (row, dtype) in ELEMENTS.items():
         points = around_every_code(format)
         ours = round_saturating(torch.from_numpy(points), format).numpy()
-        theirs = gfloat.round_ndarray(row, points.astype(np.float64), gfloat.RoundMode.TiesToEven, sat=True)
+        theirs = gfloat.round_ndarray(
+            row, points.astype(np.float64), gfloat.RoundMode.TiesToEven, sat=True
+        )
         assert np.array_equal(ours, theirs), format
         inside = np.abs(points) <= format.max
         assert np.array_equal(ours[inside], points[inside].astype(dtype).astype(np.float32)), format
 
 
-@pytest.mark.parametrize("seeds", [range(1), pytest.param(range(1, 4), marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize(
+    "seeds", [range(1), pytest.param(range(1, 4), marks=pytest.mark.slow)], ids=str
+)
 def test_blocks_are_those_of_round_blocks(seeds) -> None:
     for seed, format in itertools.product(seeds, BLOCK_FORMATS.values()):
         values = blocks_of(10**4, format.size, seed)
         ours = round_to_blocks(torch.from_numpy(values), format).numpy()
-        assert np.array_equal(ours, decode_blocks(round_blocks(values, format)).astype(np.float32)), (format.name, seed)
+        assert np.array_equal(
+            ours, decode_blocks(round_blocks(values, format)).astype(np.float32)
+        ), (format.name, seed)
 
 
 def test_stochastic_rounding_goes_to_a_neighbour_as_often_as_the_distance_says() -> None:
     for format in ELEMENTS:
         values = torch.from_numpy(around_every_code(format)).clamp(-format.max, format.max)
         generator = torch.Generator().manual_seed(1)
-        drawn = torch.stack([round_saturating(values, format, generator) for _ in range(400)]).double()
+        drawn = torch.stack(
+            [round_saturating(values, format, generator) for _ in range(400)]
+        ).double()
         codes = torch.from_numpy(np.unique(decode(np.arange(format.codes), format)))
         codes = codes[codes.isfinite()]
         place = torch.searchsorted(codes, values.double(), right=True).clamp(max=len(codes) - 1)
         below, above = codes[place - 1], codes[place]
-        assert bool(((drawn == below) | (drawn == above) | (drawn == values.double())).all()), format
+        assert bool(((drawn == below) | (drawn == above) | (drawn == values.double())).all()), (
+            format
+        )
         # The mean of 400 draws is the value, within 5 standard deviations of at most half a step each.
-        assert bool(((drawn.mean(0) - values.double()).abs() <= 5 * (above - below) / 2 / 20).all()), format
+        assert bool(
+            ((drawn.mean(0) - values.double()).abs() <= 5 * (above - below) / 2 / 20).all()
+        ), format
 
 
-def engine_with(format: ProductFormat | None, model: nn.Module, seed: int = 0, lr: float = 0.1) -> Engine:
-    return Engine(model, partial(torch.optim.SGD, lr=lr), Recipe("mine", products=format), seed=seed)
+def engine_with(
+    format: ProductFormat | None, model: nn.Module, seed: int = 0, lr: float = 0.1
+) -> Engine:
+    return Engine(
+        model, partial(torch.optim.SGD, lr=lr), Recipe("mine", products=format), seed=seed
+    )
 
 
-def products_of(format: ProductFormat, x: torch.Tensor, w: torch.Tensor, d: torch.Tensor) -> list[np.ndarray]:
+def products_of(
+    format: ProductFormat, x: torch.Tensor, w: torch.Tensor, d: torch.Tensor
+) -> list[np.ndarray]:
     """y, dx and dw of y = x w^T under a format, for the gradient d of y."""
     layer = nn.Linear(w.shape[1], w.shape[0], bias=False)
     layer.weight.data.copy_(w)
@@ -151,11 +173,15 @@ def reference_block(block: list[float], name: str, up: bool) -> list[float]:
     return [nearest(f32(value) / f32(scale), element) * scale for value in block]
 
 
-def reference_operand(t: np.ndarray, format: ProductFormat, role: str, unit: float) -> tuple[np.ndarray, float]:
+def reference_operand(
+    t: np.ndarray, format: ProductFormat, role: str, unit: float
+) -> tuple[np.ndarray, float]:
     """Rows of numbers, whose products are summed along the row: their values, and the scale of all of them."""
     row = format.gradient if role == "gradient" else format.forward
     largest = f32(np.abs(t).max())
-    scale = {"MXFP8": 1.0, "MXFP4": 1.0, "128": 1.0, "NVFP4": f32(2688) / largest}.get(row.name, unit)
+    scale = {"MXFP8": 1.0, "MXFP4": 1.0, "128": 1.0, "NVFP4": f32(2688) / largest}.get(
+        row.name, unit
+    )
     if format.scale is TensorScale.CURRENT and not format.blocks:
         scale = f32({"E4M3": 448, "E5M2": 57344}[row.name]) / largest
     t = (t.astype(f32) * f32(scale)).astype(np.float64)
@@ -200,17 +226,24 @@ def reference_products(
     ):
         one, two = (reference_rotation(t) if rotated else t for t in (one, two))
         (a, a_scale), (b, b_scale) = (
-            reference_operand(t, format, role, units[role]) for t, role in ((one, role_1), (two, role_2))
+            reference_operand(t, format, role, units[role])
+            for t, role in ((one, role_1), (two, role_2))
         )
         found.append((a @ b.T / (a_scale * b_scale), np.abs(a) @ np.abs(b).T / (a_scale * b_scale)))
     return found
 
 
-@pytest.mark.parametrize("shape", [(5, 7, 40), pytest.param((40, 60, 800), marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(5, 7, 40), pytest.param((40, 60, 800), marks=pytest.mark.slow)], ids=str
+)
 def test_the_three_products_are_those_of_the_reference(shape: tuple[int, int, int]) -> None:
     m, n, k = shape
     torch.manual_seed(0)
-    x, w, d = torch.randn(m, k) * torch.rand(m, k) ** 4, torch.randn(n, k) / 8, torch.randn(m, n) * 2.0**-9
+    x, w, d = (
+        torch.randn(m, k) * torch.rand(m, k) ** 4,
+        torch.randn(n, k) / 8,
+        torch.randn(m, n) * 2.0**-9,
+    )
     x[0] = 0
     inputs = [t.double().numpy() for t in (x, w, d)]
     for name, format in REFERENCED.items():
@@ -219,13 +252,19 @@ def test_the_three_products_are_those_of_the_reference(shape: tuple[int, int, in
             # FP32 adds `length` products, in any order: Higham, theorem 3.1; rotated operands may differ in their last
             # bit, and then by a step of E2M1 where that is a tie, so a handful of elements may.
             off = np.abs(product - exact) > (length + 3) * 2.0**-24 * size
-            assert off.mean() <= (0.02 if format.hadamard and length == m else 0), f"{name}: {off.sum()}"
+            assert off.mean() <= (0.02 if format.hadamard and length == m else 0), (
+                f"{name}: {off.sum()}"
+            )
 
 
 def test_a_convolution_is_the_product_of_its_patches() -> None:
     torch.manual_seed(0)
     format = RECIPES["MXFP8"].products
-    conv, x, d = nn.Conv2d(3, 8, 3, padding=1, bias=False), torch.randn(2, 3, 6, 6), torch.randn(2, 8, 6, 6)
+    conv, x, d = (
+        nn.Conv2d(3, 8, 3, padding=1, bias=False),
+        torch.randn(2, 3, 6, 6),
+        torch.randn(2, 8, 6, 6),
+    )
     with engine_with(format, conv).forward():
         y = conv(x)
     y.backward(d)
@@ -251,12 +290,19 @@ def test_a_delayed_scale_is_that_of_the_steps_before() -> None:
     layer.weight.data.fill_(1.0)
     engine = engine_with(ProductFormat(E4M3, E5M2, TensorScale.DELAYED, history=2), layer, lr=0.0)
     x = torch.tensor([[1000.0, 0.0005]])
-    assert step(engine, x).item() == 448.0  # the first step has a scale of 1: 1000 saturates, 0.0005 is zero
+    assert (
+        step(engine, x).item() == 448.0
+    )  # the first step has a scale of 1: 1000 saturates, 0.0005 is zero
     assert step(engine, x).item() == pytest.approx(1000.0, rel=1e-5)
-    assert step(engine, 10 * x).item() == pytest.approx(1000.0, rel=1e-5)  # 10,000 is cut to the range of before
+    assert step(engine, 10 * x).item() == pytest.approx(
+        1000.0, rel=1e-5
+    )  # 10,000 is cut to the range of before
     assert step(engine, 10 * x).item() == pytest.approx(10000.0, rel=1e-5)
     step(engine, x), step(engine, x)
-    assert engine.products.memory.state_dict()["history"]["weight:input"] == [1000.0, 1000.0]  # two steps, no more
+    assert engine.products.memory.state_dict()["history"]["weight:input"] == [
+        1000.0,
+        1000.0,
+    ]  # two steps, no more
 
 
 def test_a_margin_leaves_powers_of_two_above_the_largest_magnitude() -> None:
@@ -269,7 +315,9 @@ def test_a_margin_leaves_powers_of_two_above_the_largest_magnitude() -> None:
         step(engine, x), step(engine, x)
         scale = engine.products.memory.scale("weight:input", 448.0 / 2**margin)
         assert scale.item() == 1024.0 / 2**margin
-        assert step(engine, 2**5 * x).item() == 0.4375 * 2 ** min(5, margin), "what is beyond it saturates"
+        assert step(engine, 2**5 * x).item() == 0.4375 * 2 ** min(5, margin), (
+            "what is beyond it saturates"
+        )
     assert "margin=6" in repr(engine.recipe)
     state = copy.deepcopy(engine.state_dict())
     with pytest.raises(ValueError, match=r"products.margin 6, now 0"):
@@ -317,16 +365,28 @@ def test_attention_norms_and_the_layer_that_multiplies_last_stay_fp32() -> None:
     """Also where its weight is the embedding's, or where a table of places is declared after it."""
     q, x = torch.randn(1, 4, 8), torch.randn(3, 24)
     for tied in (True, False):
-        model = nn.ModuleDict({"tokens": nn.Embedding(20, 24), "body": nn.Linear(24, 24), "norm": nn.LayerNorm(24)})
+        model = nn.ModuleDict(
+            {"tokens": nn.Embedding(20, 24), "body": nn.Linear(24, 24), "norm": nn.LayerNorm(24)}
+        )
         model["head"] = nn.Linear(24, 20)
         if tied:
             model["head"].weight = model["tokens"].weight
         else:
             model["places"] = nn.Embedding(6, 24)
-        run = lambda m=model: (F.scaled_dot_product_attention(q, q, q), m["norm"](x), m["head"](x), m["body"](x))  # noqa: E731
+        run = lambda m=model: (
+            F.scaled_dot_product_attention(q, q, q),
+            m["norm"](x),
+            m["head"](x),
+            m["body"](x),
+        )  # noqa: E731
         with engine_with(RECIPES["NVFP4"].products, model).forward():
             found = run()
-        assert [torch.equal(a, b) for a, b in zip(found, run(), strict=True)] == [True, True, True, False], tied
+        assert [torch.equal(a, b) for a, b in zip(found, run(), strict=True)] == [
+            True,
+            True,
+            True,
+            False,
+        ], tied
 
 
 def test_inf_reaches_the_step_which_is_skipped_under_a_loss_scale() -> None:
@@ -362,11 +422,20 @@ def test_a_contradiction_is_refused_with_its_reason() -> None:
         (lambda: ProductFormat(MXFP8, E5M2), "one is of blocks, the other is not"),
         (lambda: ProductFormat(E4M3, E5M2, square_weights=True), "for formats of blocks"),
         (lambda: ProductFormat(E4M3, E5M2, history=0), "looks back 1 step or more"),
-        (lambda: ProductFormat(E4M3, E5M2, margin=1), "margin=1: expected scale=TensorScale.DELAYED"),
+        (
+            lambda: ProductFormat(E4M3, E5M2, margin=1),
+            "margin=1: expected scale=TensorScale.DELAYED",
+        ),
         (lambda: replace(DELAYED, margin=-1), "expected a whole number of 0 or more, got -1"),
         (lambda: replace(DELAYED, margin=0.5), "expected a whole number of 0 or more, got 0.5"),
-        (lambda: replace(DELAYED, margin=18), "every number is written as 0"),  # E4M3: from 2^-9 to below 2^9
-        (lambda: replace(RECIPES["MXFP8"], autocast=BF16), "Take model=FP32, autocast=None, or products=None"),
+        (
+            lambda: replace(DELAYED, margin=18),
+            "every number is written as 0",
+        ),  # E4M3: from 2^-9 to below 2^9
+        (
+            lambda: replace(RECIPES["MXFP8"], autocast=BF16),
+            "Take model=FP32, autocast=None, or products=None",
+        ),
         (lambda: replace(RECIPES["BF16"], products=ProductFormat(NVFP4, NVFP4)), "Take model=FP32"),
     ):
         with pytest.raises(ValueError, match=said):
@@ -405,16 +474,24 @@ def test_tiny_operands_have_a_product() -> None:
 
 def test_a_history_of_zeros_keeps_the_scale() -> None:
     """As Transformer Engine does: an operand that was zero for long has not become large."""
-    for history, zeros in ((2, 4), (1, 1)):  # in the second, it is all zeros only when the last step joins it
+    for history, zeros in (
+        (2, 4),
+        (1, 1),
+    ):  # in the second, it is all zeros only when the last step joins it
         format = replace(RECIPES["FP8 delayed"].products, history=history)
-        engine, loaded, shared = (engine_with(format, nn.Linear(4, 2, bias=False)) for _ in range(3))
+        engine, loaded, shared = (
+            engine_with(format, nn.Linear(4, 2, bias=False)) for _ in range(3)
+        )
         for size in (8.0, *[0.0] * zeros):
             for each in (engine, shared):
                 step(each, torch.full((3, 4), size))
             memory = shared.products.memory  # ranks exchange their histories after each step
             memory.take_largest([memory.remembered()] * 2)
         loaded.load_state_dict(engine.state_dict())
-        scales = [float(each.products.memory.scale("weight:input", 448.0)) for each in (engine, loaded, shared)]
+        scales = [
+            float(each.products.memory.scale("weight:input", 448.0))
+            for each in (engine, loaded, shared)
+        ]
         assert scales == [448 / 8] * 3, history
 
 
@@ -423,9 +500,14 @@ def test_other_derivatives_are_refused_by_the_recipe_s_name() -> None:
     x = torch.randn(3, 4, requires_grad=True)
     for name in SCALED:
         net = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
-        engine, weights = Engine(net, SGD, RECIPES[name]), {key: p.detach() for key, p in net.named_parameters()}
+        engine, weights = (
+            Engine(net, SGD, RECIPES[name]),
+            {key: p.detach() for key, p in net.named_parameters()},
+        )
 
-        def output(weights: dict[str, torch.Tensor], row: torch.Tensor, net: nn.Module = net) -> torch.Tensor:
+        def output(
+            weights: dict[str, torch.Tensor], row: torch.Tensor, net: nn.Module = net
+        ) -> torch.Tensor:
             return functional_call(net, weights, row[None]).sum()
 
         for way in (
@@ -434,5 +516,8 @@ def test_other_derivatives_are_refused_by_the_recipe_s_name() -> None:
             lambda of=output, w=weights: torch.func.vmap(torch.func.grad(of), (None, 0))(w, x),
             lambda of=output, w=weights: torch.func.jacrev(of)(w, x[0]),
         ):
-            with engine.forward(), pytest.raises(RuntimeError, match=rf"recipe '{name}': expected .*, got .* 'O1'"):
+            with (
+                engine.forward(),
+                pytest.raises(RuntimeError, match=rf"recipe '{name}': expected .*, got .* 'O1'"),
+            ):
                 way()

@@ -72,7 +72,11 @@ class Instruction:
 
     def runs_on(self, capability: tuple[int, int] | None) -> bool:
         """Say whether a GPU has it as one instruction."""
-        return capability is not None and self.first <= capability and (self.last is None or capability <= self.last)
+        return (
+            capability is not None
+            and self.first <= capability
+            and (self.last is None or capability <= self.last)
+        )
 
 
 INSTRUCTIONS = (
@@ -97,7 +101,9 @@ def kernel(instruction: Instruction) -> str:
     kind = "f32" if instruction.result is FP32 else "b32"
     # The oldest PTX version that knows the instruction, and the oldest target that has it.
     version = {(7, 5): "6.5", (8, 0): "7.0", (8, 9): "8.4", (9, 0): "8.0"}[instruction.first]
-    target = "sm_{}{}".format(*instruction.first) + "a" * (instruction.first == (9, 0))  # wgmma: a feature of 9.0 alone
+    target = "sm_{}{}".format(*instruction.first) + "a" * (
+        instruction.first == (9, 0)
+    )  # wgmma: a feature of 9.0 alone
     multiply = _wgmma(instruction) if instruction.grouped else _mma_sync(instruction, a, b, d)
     lines = [
         f".version {version}",
@@ -183,11 +189,16 @@ def launch(ptx: str, blocks: int, threads: int, tensors: list[torch.Tensor]) -> 
     driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     addresses = [ctypes.c_uint64(tensor.data_ptr()) for tensor in tensors]
-    pointers = (ctypes.c_void_p * len(addresses))(*(ctypes.addressof(address) for address in addresses))
+    pointers = (ctypes.c_void_p * len(addresses))(
+        *(ctypes.addressof(address) for address in addresses)
+    )
     stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
     _check(driver, driver.cuModuleLoadData(ctypes.byref(module), ptx.encode() + b"\0"))
     _check(driver, driver.cuModuleGetFunction(ctypes.byref(function), module, b"one_mma"))
-    _check(driver, driver.cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, 0, stream, pointers, None))
+    _check(
+        driver,
+        driver.cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, 0, stream, pointers, None),
+    )
     torch.cuda.synchronize()
     _check(driver, driver.cuModuleUnload(module))
 

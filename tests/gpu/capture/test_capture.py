@@ -45,15 +45,25 @@ def c_of(i):
 
 
 def test_a_b_and_c_lie_in_registers_as_the_manual_says():
-    for kind, each, words in (("16 bits", 2, 8), ("16 bits", 2, 4), ("tf32", 1, 8), ("8 bits", 4, 8)):
+    for kind, each, words in (
+        ("16 bits", 2, 8),
+        ("16 bits", 2, 4),
+        ("tf32", 1, 8),
+        ("8 bits", 4, 8),
+    ):
         row, column = A_OF[kind](np.arange(words // 2) * each)
-        assert np.array_equal(a_registers(numbered(16, words))[0], row * 1000 + column // each), (kind, words)
+        assert np.array_equal(a_registers(numbered(16, words))[0], row * 1000 + column // each), (
+            kind,
+            words,
+        )
         k, column = B_OF[kind](np.arange(2) * each)
         assert np.array_equal(b_registers(numbered(8, 8), WARP)[0], column * 1000 + k // each), kind
     row, column = c_of(np.arange(4))
     assert np.array_equal(c_registers(numbered(16, 8))[0], row * 1000 + column)
     row, column = c_of(np.arange(0, 4, 2))
-    assert np.array_equal(c_registers(numbered(16, 4))[0], row * 1000 + column // 2), "two FP16 results in a register"
+    assert np.array_equal(c_registers(numbered(16, 4))[0], row * 1000 + column // 2), (
+        "two FP16 results in a register"
+    )
 
 
 def test_warps_take_sixteen_rows_each_and_wgmma_has_b_in_shared_memory():
@@ -77,7 +87,9 @@ def test_a_kernel_is_one_instruction_and_loads_what_the_host_laid_out():
         (line,) = [line for line in lines if line.startswith(("mma.", "wgmma.mma_async"))]
         assert f"m{row.m}n8k{row.k}." in line
         assert sum(line.startswith("st.v") for line in lines) == 1
-        capability = tuple(int(digit) for digit in lines[1].removeprefix(".target sm_").removesuffix("a"))
+        capability = tuple(
+            int(digit) for digit in lines[1].removeprefix(".target sm_").removesuffix("a")
+        )
         assert capability == row.first, row.name
         a, b, c = draw_tiles("normal", row, 2, 0)
         laid_out = {"a": a_registers(a), "c": c_registers(c), "d": c_registers(c)}
@@ -96,8 +108,14 @@ def test_every_generation_since_turing_reports_its_features():
     for generation in GENERATIONS[1:]:
         for capability in generation.capabilities:
             asked = {row.operands.name for row in INSTRUCTIONS if row.runs_on(capability)}
-            eight_bits = {"E4M3", "E5M2"} & set(generation.formats) if generation.name in ("Ada", "Hopper") else set()
-            assert asked == {"FP16", "BF16", "TF32"} & set(generation.formats) | eight_bits, generation.name
+            eight_bits = (
+                {"E4M3", "E5M2"} & set(generation.formats)
+                if generation.name in ("Ada", "Hopper")
+                else set()
+            )
+            assert asked == {"FP16", "BF16", "TF32"} & set(generation.formats) | eight_bits, (
+                generation.name
+            )
     assert not any(row.runs_on((7, 0)) or row.runs_on(None) for row in INSTRUCTIONS)
 
 
@@ -110,8 +128,14 @@ def test_questions_have_the_shape_of_the_instruction_and_come_again():
         for family in (*families(row), "whole numbers"):
             words, again = (draw_tiles(family, row, 3, seed=1) for _ in range(2))
             assert [part.shape for part in words] == shapes, (row.name, family)
-            assert all(np.array_equal(*pair) for pair in zip(words, again, strict=True)), (row.name, family)
-            assert not np.array_equal(words[0], draw_tiles(family, row, 3, seed=2)[0]), (row.name, family)
+            assert all(np.array_equal(*pair) for pair in zip(words, again, strict=True)), (
+                row.name,
+                family,
+            )
+            assert not np.array_equal(words[0], draw_tiles(family, row, 3, seed=2)[0]), (
+                row.name,
+                family,
+            )
 
 
 def test_families_ask_what_their_names_say_and_what_the_generations_answer_differently():
@@ -126,10 +150,14 @@ def test_families_ask_what_their_names_say_and_what_the_generations_answer_diffe
     a, b, c = values["cancel"]
     exact = a @ b.transpose(0, 2, 1)
     cancelled = np.abs(exact + c) <= np.abs(exact) * 2.0**-24
-    assert 0.4 < cancelled.mean() < 0.6, "in half of the sums, C takes all back but what FP32 rounds away"
+    assert 0.4 < cancelled.mean() < 0.6, (
+        "in half of the sums, C takes all back but what FP32 rounds away"
+    )
     for family in ("normal", "near", "cancel"):
         a, b, c = values[family]
-        volta, ampere, hopper = (emulate(a, b.transpose(0, 2, 1), c, SPECS[name]) for name in ("V100", "A100", "H100"))
+        volta, ampere, hopper = (
+            emulate(a, b.transpose(0, 2, 1), c, SPECS[name]) for name in ("V100", "A100", "H100")
+        )
         assert (volta != ampere).any(), family
         assert (ampere != hopper).any(), family
 
@@ -142,10 +170,14 @@ def stand_in(spec, wrong=()):
 
     def answer(row, a, b, c):
         operands = tiles.stored_as(row.operands)
-        kind = np.float32 if row.operands is TF32 else np.float64  # FP32 numbers, of which TF32 is cut
+        kind = (
+            np.float32 if row.operands is TF32 else np.float64
+        )  # FP32 numbers, of which TF32 is cut
         a, b = (tiles.from_words(words, operands).astype(kind) for words in (a, b))
         matrices = a, b.transpose(0, 2, 1), tiles.from_words(c, row.result)
-        words = emulate(*matrices, spec.for_operands(row.operands), out=row.result).view("<u4").copy()
+        words = (
+            emulate(*matrices, spec.for_operands(row.operands), out=row.result).view("<u4").copy()
+        )
         for tile in wrong:
             if tile < len(words):
                 words[tile, 0, 0] ^= 1
@@ -179,12 +211,16 @@ def test_answers_as_the_emulator_gives_them_match_and_travel(hopper, tmp_path):
         assert sum(again.mismatches(other).values()) > 0, f"{row.name}: one bit less must show"
 
 
-def test_a_wrong_bit_is_counted_in_its_family_and_no_answer_is_kept_where_whole_numbers_are_wrong(hopper):
+def test_a_wrong_bit_is_counted_in_its_family_and_no_answer_is_kept_where_whole_numbers_are_wrong(
+    hopper,
+):
     hopper(wrong=(5,))  # whole numbers come as 4 tiles: none of those is wrong
     counted = tiles.ask(INSTRUCTIONS[0], tiles=4).mismatches(SPECS["H100"])
     assert counted == {**dict.fromkeys(families(INSTRUCTIONS[0]), 0), "near": 1}
     hopper(wrong=(0,))
-    with pytest.raises(RuntimeError, match="multiplied small whole numbers wrong; its answers are not kept"):
+    with pytest.raises(
+        RuntimeError, match="multiplied small whole numbers wrong; its answers are not kept"
+    ):
         tiles.ask(INSTRUCTIONS[0], tiles=1)
 
 
@@ -203,6 +239,8 @@ def test_what_real_tensor_cores_answered_is_what_the_emulator_says_and_no_gpu_is
         if answers.spec:  # a row of SPECS models this GPU
             spec = SPECS[answers.spec].for_operands(answers.instruction.operands)
             assert answers.mismatches(spec) == dict.fromkeys(families(answers.instruction), 0), path
-    recorded = {file.parent.name for kind in ("gemm", "checks") for file in (DATA / kind).glob("*/*.json*")}
+    recorded = {
+        file.parent.name for kind in ("gemm", "checks") for file in (DATA / kind).glob("*/*.json*")
+    }
     gpus = {name for name in recorded if not name.startswith("cpu")}
     assert gpus <= {file.parent.name for file in (DATA / "mma").glob("*/*.npz")}

@@ -42,7 +42,9 @@ def capture(instruction: Instruction, a: Words, b: Words, c: Words) -> Words:
     The words of A[tile, m, k] and C[tile, m, 8] go row by row, those of B column by column.
     """
     if not torch.cuda.is_available():
-        raise RuntimeError("a Tensor Core is asked for, and torch reaches no GPU here. `emulate` answers without one.")
+        raise RuntimeError(
+            "a Tensor Core is asked for, and torch reaches no GPU here. `emulate` answers without one."
+        )
     registers = (a_registers(a), b_registers(b, instruction), c_registers(c))
     asked = [torch.from_numpy(part.view(np.int32)).cuda() for part in registers]
     answer = torch.zeros_like(asked[2])
@@ -56,7 +58,9 @@ def a_registers(a: Words) -> Words:
     Each 16 rows belong to a warp. Its thread 4g + t holds words t and t + 4 of rows g and g + 8.
     """
     tiles, m, words = a.shape
-    parts = a.reshape(tiles, m // 16, 2, 8, words // 4, 4)  # tile, warp, upper or lower rows, g, word // 4, t
+    parts = a.reshape(
+        tiles, m // 16, 2, 8, words // 4, 4
+    )  # tile, warp, upper or lower rows, g, word // 4, t
     return np.ascontiguousarray(parts.transpose(0, 1, 3, 5, 4, 2)).reshape(tiles, 2 * m, words // 2)
 
 
@@ -79,7 +83,9 @@ def c_registers(c: Words) -> Words:
     Thread 4g + t holds columns 2t and 2t + 1 of rows g and g + 8: two FP32 words, or one word of two FP16 numbers.
     """
     tiles, m, words = c.shape
-    parts = c.reshape(tiles, m // 16, 2, 8, 4, words // 4)  # tile, warp, upper or lower rows, g, t, word of the pair
+    parts = c.reshape(
+        tiles, m // 16, 2, 8, 4, words // 4
+    )  # tile, warp, upper or lower rows, g, t, word of the pair
     return np.ascontiguousarray(parts.transpose(0, 1, 3, 4, 2, 5)).reshape(tiles, 2 * m, words // 2)
 
 
@@ -87,7 +93,9 @@ def from_registers(d: Words) -> Words:
     """Undo `c_registers`."""
     tiles, threads, registers = d.shape
     parts = d.reshape(tiles, threads // 32, 8, 4, 2, registers // 2)
-    return np.ascontiguousarray(parts.transpose(0, 1, 4, 2, 3, 5)).reshape(tiles, threads // 2, 2 * registers)
+    return np.ascontiguousarray(parts.transpose(0, 1, 4, 2, 3, 5)).reshape(
+        tiles, threads // 2, 2 * registers
+    )
 
 
 SCHEMA = "labkit.mma/1"
@@ -120,7 +128,10 @@ class MmaCapture:
         head = {
             "schema": SCHEMA,
             "instruction": {**vars(row), "operands": row.operands.name, "result": row.result.name},
-            **{name: getattr(self, name) for name in ("family", "spec", "device", "versions", "date")},
+            **{
+                name: getattr(self, name)
+                for name in ("family", "spec", "device", "versions", "date")
+            },
         }
         file = io.BytesIO()
         arrays = {name: getattr(self, name) for name in "abcd"}
@@ -139,7 +150,10 @@ class MmaCapture:
         d = emulate(*self.matrices(), spec, out=self.instruction.result)
         answers = self.d.view(self.instruction.result.code_dtype)
         differs = (d.view(answers.dtype) != answers).sum(axis=(1, 2))
-        return {family: int(differs[np.array(self.family) == family].sum()) for family in dict.fromkeys(self.family)}
+        return {
+            family: int(differs[np.array(self.family) == family].sum())
+            for family in dict.fromkeys(self.family)
+        }
 
 
 def load_capture(path: str | Path) -> MmaCapture:
@@ -150,7 +164,11 @@ def load_capture(path: str | Path) -> MmaCapture:
         names = {name: FORMATS[row[name]] for name in ("operands", "result")}
         ends = {name: tuple(row[name]) if row[name] else None for name in ("first", "last")}
         arrays = {name: stored[name] for name in "abcd"}
-    return MmaCapture(Instruction(**{**row, **names, **ends}), **arrays, **{**head, "family": tuple(head["family"])})
+    return MmaCapture(
+        Instruction(**{**row, **names, **ends}),
+        **arrays,
+        **{**head, "family": tuple(head["family"])},
+    )
 
 
 def ask(instruction: Instruction, tiles: int = 32, seed: int = 0) -> MmaCapture:
@@ -161,9 +179,13 @@ def ask(instruction: Instruction, tiles: int = 32, seed: int = 0) -> MmaCapture:
     """
     whole = a, b, c = draw_tiles("whole numbers", instruction, 4, seed)
     operands, result = stored_as(instruction.operands), instruction.result
-    product = from_words(a, operands) @ from_words(b, operands).transpose(0, 2, 1) + from_words(c, result)
+    product = from_words(a, operands) @ from_words(b, operands).transpose(0, 2, 1) + from_words(
+        c, result
+    )
     if not np.array_equal(from_words(capture(instruction, *whole), result), product):
-        raise RuntimeError(f"{instruction.name} multiplied small whole numbers wrong; its answers are not kept.")
+        raise RuntimeError(
+            f"{instruction.name} multiplied small whole numbers wrong; its answers are not kept."
+        )
     asked = families(instruction)
     parts = [draw_tiles(family, instruction, tiles, seed) for family in asked]
     a, b, c = (np.concatenate(words) for words in zip(*parts, strict=True))
@@ -173,7 +195,9 @@ def ask(instruction: Instruction, tiles: int = 32, seed: int = 0) -> MmaCapture:
     return MmaCapture(instruction, a, b, c, capture(instruction, a, b, c), family, *origin)
 
 
-def draw_tiles(family: str, instruction: Instruction, tiles: int, seed: int) -> tuple[Words, Words, Words]:
+def draw_tiles(
+    family: str, instruction: Instruction, tiles: int, seed: int
+) -> tuple[Words, Words, Words]:
     """Return the words of A, B and C for some tiles of a family; see FAMILIES, and "whole numbers"."""
     generator = np.random.default_rng([seed, instruction.k, instruction.m, *family.encode()])
     operands, result = stored_as(instruction.operands), instruction.result
@@ -187,7 +211,9 @@ def draw_tiles(family: str, instruction: Instruction, tiles: int, seed: int) -> 
     return to_words(a, operands), to_words(b, operands), to_words(c, result)
 
 
-def _draw(family: str, shape: tuple[int, ...], format: Format, generator: np.random.Generator) -> Values:
+def _draw(
+    family: str, shape: tuple[int, ...], format: Format, generator: np.random.Generator
+) -> Values:
     sign = generator.choice([-1.0, 1.0], shape)
     if family == "whole numbers":
         return np.asarray(generator.integers(-3, 4, shape), np.float64)
@@ -196,16 +222,29 @@ def _draw(family: str, shape: tuple[int, ...], format: Format, generator: np.ran
     elif family in ("near", "cancel"):
         values = sign * generator.uniform(1, 2, shape) * 2.0 ** generator.integers(-4, 5, shape)
     elif family == "tiny":
-        exponents = generator.integers(format.emin - format.significand_bits, format.emin + 4, shape)
+        exponents = generator.integers(
+            format.emin - format.significand_bits, format.emin + 4, shape
+        )
         values = sign * generator.uniform(1, 2, shape) * 2.0**exponents
     else:
-        values = decode(generator.integers(0, format.codes, shape).astype(format.code_dtype), format)
+        values = decode(
+            generator.integers(0, format.codes, shape).astype(format.code_dtype), format
+        )
         if family == "any":
             values = np.where(np.isfinite(values), values, 1.0)
         else:  # few of them, or every sum would be NaN
-            codes = [0, format.sign_mask, 1, format.max_code, format.nan_code or 0, format.infinity_code or 0]
+            codes = [
+                0,
+                format.sign_mask,
+                1,
+                format.max_code,
+                format.nan_code or 0,
+                format.infinity_code or 0,
+            ]
             rare = decode(generator.choice(np.array(codes, format.code_dtype), shape), format)
-            values = np.where(generator.random(shape) < 0.1, sign * rare, generator.normal(size=shape))
+            values = np.where(
+                generator.random(shape) < 0.1, sign * rare, generator.normal(size=shape)
+            )
     return np.asarray(round_to(values, format), np.float64)
 
 

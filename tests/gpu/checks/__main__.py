@@ -42,16 +42,22 @@ class Served:
         """Serve in place of running: timings are last."""
         items = [*self.others, *(self.item(test) for test in session.items if self.is_asked(test))]
         items.sort(key=lambda item: item.kind == TIMING)
-        serve([item for item in items if not self.only or item.name in self.only], self.asked.device)
+        serve(
+            [item for item in items if not self.only or item.name in self.only], self.asked.device
+        )
         return True
 
     def is_asked(self, test: Any) -> bool:
         mark = test.get_closest_marker("check")
-        in_part = mark is not None and (mark.args[0] == self.part if self.part else mark.args[0] != "many")
+        in_part = mark is not None and (
+            mark.args[0] == self.part if self.part else mark.args[0] != "many"
+        )
         return in_part and not any(skip.args[0] for skip in test.iter_markers("skipif"))
 
     def item(self, test: Any) -> Item:
-        return Item(test.callspec.id, test.get_closest_marker("check").args[1], partial(self.run, test))
+        return Item(
+            test.callspec.id, test.get_closest_marker("check").args[1], partial(self.run, test)
+        )
 
     def run(self, test: Any, device: str, found: Line) -> None:
         self.raised, self.asked.found = None, found

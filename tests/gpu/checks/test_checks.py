@@ -27,18 +27,26 @@ CAPABILITY = device_report("cuda").capability if HAS_GPU else None
 WITHOUT_TRITON = bool(why_unavailable("cuda" if HAS_GPU else "cpu"))
 # before compute capability 8.0, Triton's compiler may end the process at a product of BF16
 WITHOUT_BF16 = WITHOUT_TRITON or (CAPABILITY or (8, 0)) < (8, 0)
-SHAPES = ((129, 257, 65), (300, 500, 700), (4096, 4096, 4096))  # each compiles anew: a second or two
+SHAPES = (
+    (129, 257, 65),
+    (300, 500, 700),
+    (4096, 4096, 4096),
+)  # each compiles anew: a second or two
 pytestmark = [pytest.mark.gpu]
 
 
 def named(name: str, *values: Any, skip: bool = False) -> Any:
-    return pytest.param(*values, id=name, marks=pytest.mark.skipif(skip, reason="this device does not have it"))
+    return pytest.param(
+        *values, id=name, marks=pytest.mark.skipif(skip, reason="this device does not have it")
+    )
 
 
 def check_unlike(asked: Asked, how: dict[str, str]) -> None:
     """Leave how many calls there were and which were unlike torch's; fail where torch did not refuse it itself."""
     unlike = {call: said for call, said in how.items() if said != against_torch.EQUAL}
-    wrong = {call: said for call, said in unlike.items() if not said.startswith(against_torch.UNUSABLE)}
+    wrong = {
+        call: said for call, said in unlike.items() if not said.startswith(against_torch.UNUSABLE)
+    }
     asked.found |= {"calls": len(how), "unlike": unlike}
     counts = f"{len(how) - len(unlike)} equal to torch's bit for bit, {len(wrong)} not"
     asked.found["summary"] = f"{counts}, {len(unlike) - len(wrong)} that torch itself refuses"
@@ -46,14 +54,20 @@ def check_unlike(asked: Asked, how: dict[str, str]) -> None:
 
 
 @pytest.mark.check("amp", "autocast")
-@pytest.mark.parametrize("group", [named(f"autocast {group}", group) for group in against_torch.groups()])
+@pytest.mark.parametrize(
+    "group", [named(f"autocast {group}", group) for group in against_torch.groups()]
+)
 def test_each_call_of_torchs_autocast_lists(asked: Asked, group: str) -> None:
     with against_torch.repeatable():
-        check_unlike(asked, against_torch.lists(group, asked.device, *against_torch.pairs(asked.device)))
+        check_unlike(
+            asked, against_torch.lists(group, asked.device, *against_torch.pairs(asked.device))
+        )
 
 
 @pytest.mark.check("amp", "autocast")
-@pytest.mark.parametrize("layer", [named(f"autocast {layer}", layer) for layer in against_torch.RECURRENT])
+@pytest.mark.parametrize(
+    "layer", [named(f"autocast {layer}", layer) for layer in against_torch.RECURRENT]
+)
 def test_recurrent_layers_forward_and_backward(asked: Asked, layer: str) -> None:
     """No list names them: they ask torch's own autocast."""
     theirs, ours = (region for region, _ in against_torch.pairs(asked.device))
@@ -69,11 +83,16 @@ def test_recurrent_layers_forward_and_backward(asked: Asked, layer: str) -> None
 
 
 @pytest.mark.check("amp", "autocast")
-@pytest.mark.parametrize("network", [named(f"torch.amp {name}", name) for name in against_torch.TRAINED])
+@pytest.mark.parametrize(
+    "network", [named(f"torch.amp {name}", name) for name in against_torch.TRAINED]
+)
 def test_training_has_the_losses_scales_and_trackers_of_torchs(asked: Asked, network: str) -> None:
     width, steps = (256, 30) if asked.thorough else (64, 12)
     pairs = against_torch.pairs(asked.device)
-    check_unlike(asked, {network: against_torch.compare_training(network, *pairs, asked.device, width, steps)})
+    check_unlike(
+        asked,
+        {network: against_torch.compare_training(network, *pairs, asked.device, width, steps)},
+    )
 
 
 @pytest.mark.check("mma", "capture")
@@ -81,7 +100,9 @@ def test_training_has_the_losses_scales_and_trackers_of_torchs(asked: Asked, net
     "row",
     [
         named(f"capture {row.name}", row, skip=not row.runs_on(CAPABILITY))
-        for row in sorted(INSTRUCTIONS, key=lambda row: row.grouped)  # one that fails may end the process
+        for row in sorted(
+            INSTRUCTIONS, key=lambda row: row.grouped
+        )  # one that fails may end the process
     ],
 )
 def test_a_real_tensor_core_answers_as_the_emulator_does(asked: Asked, row: Instruction) -> None:
@@ -92,11 +113,16 @@ def test_a_real_tensor_core_answers_as_the_emulator_does(asked: Asked, row: Inst
     if not answers.spec:
         return
     spec, counts = SPECS[answers.spec].for_operands(row.operands), Counter[str]()
-    for each in (answers, *(capture.ask(row, tiles, seed) for seed in range(1, seeds))):  # those are not kept
+    for each in (
+        answers,
+        *(capture.ask(row, tiles, seed) for seed in range(1, seeds)),
+    ):  # those are not kept
         counts.update(each.mismatches(spec))
     wrong = asked.found["mismatches"] = {family: count for family, count in counts.items() if count}
     sums = seeds * len(answers.a) * row.m * COLUMNS
-    said = asked.found["summary"] = f"{sum(wrong.values())} of {sums} sums differ from the emulator's"
+    said = asked.found["summary"] = (
+        f"{sum(wrong.values())} of {sums} sums differ from the emulator's"
+    )
     assert not wrong, f"{said}: {wrong}"
 
 
@@ -116,14 +142,22 @@ def wrong_products(tile: Tile, dtype: torch.dtype, m: int, n: int, k: int, devic
 @pytest.mark.parametrize(
     ("tile", "dtype"),
     [
-        *(named(f"kernel {tile.name} FP16", tile, "float16", skip=WITHOUT_TRITON) for tile in TILES),
+        *(
+            named(f"kernel {tile.name} FP16", tile, "float16", skip=WITHOUT_TRITON)
+            for tile in TILES
+        ),
         named(f"kernel {TILES[0].name} BF16", TILES[0], "bfloat16", skip=WITHOUT_BF16),
     ],
 )
 def test_our_own_kernel_is_exact(asked: Asked, tile: Tile, dtype: str) -> None:
     products = SHAPES if asked.thorough else SHAPES[:1]
-    wrong = [wrong_products(tile, getattr(torch, dtype), *shape, asked.device) for shape in products]
-    asked.found |= {"wrong": sum(wrong), "summary": f"{len(wrong)} products, {sum(wrong)} elements wrong"}
+    wrong = [
+        wrong_products(tile, getattr(torch, dtype), *shape, asked.device) for shape in products
+    ]
+    asked.found |= {
+        "wrong": sum(wrong),
+        "summary": f"{len(wrong)} products, {sum(wrong)} elements wrong",
+    }
     assert not any(wrong), asked.found["summary"]
 
 

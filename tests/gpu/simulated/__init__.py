@@ -42,7 +42,9 @@ def environment(card: str, base: Mapping[str, str] = os.environ) -> dict[str, st
     }
 
 
-Call = Callable[..., Any] | tuple[Any, ...]  # a function of a module's top level, or one and its arguments (JSON)
+Call = (
+    Callable[..., Any] | tuple[Any, ...]
+)  # a function of a module's top level, or one and its arguments (JSON)
 
 
 class Outcomes:
@@ -54,11 +56,15 @@ class Outcomes:
     def __getitem__(self, function: Callable[..., Any]) -> Any:
         result, failure = self.found[function.__name__]
         if failure:
-            raise AssertionError(f"{function.__name__} failed in a process with a simulated {self.card}\n{failure}")
+            raise AssertionError(
+                f"{function.__name__} failed in a process with a simulated {self.card}\n{failure}"
+            )
         return result
 
 
-def run(card: str, code: Callable[..., Any] | list[Call], *arguments: Any, timeout: float = 200) -> Any:
+def run(
+    card: str, code: Callable[..., Any] | list[Call], *arguments: Any, timeout: float = 200
+) -> Any:
     """Run code in a process with the card and return its answer.
 
     `code` is a function of a module's top level, called with `arguments` (what JSON holds) in the process, whose result
@@ -68,7 +74,9 @@ def run(card: str, code: Callable[..., Any] | list[Call], *arguments: Any, timeo
     if callable(code):
         return run(card, [(code, *arguments)], timeout=timeout)[code]
     calls = [call if isinstance(call, tuple) else (call,) for call in code]
-    words = json.dumps([[_module_of(function), function.__name__, rest] for function, *rest in calls])
+    words = json.dumps(
+        [[_module_of(function), function.__name__, rest] for function, *rest in calls]
+    )
     done = subprocess.run(
         [sys.executable, "-c", _CALLS, words],
         env=environment(card), cwd=ROOT, capture_output=True, text=True, timeout=timeout,

@@ -8,7 +8,9 @@ from tests.gpu.simulated import environment
 from tests.gpu.simulated.build import reason_against
 from tests.gpu.simulated.cards import CARDS
 
-USAGE = f"usage: python -m tests.gpu.simulated CARD -- COMMAND ...; the cards are {', '.join(CARDS)}"
+USAGE = (
+    f"usage: python -m tests.gpu.simulated CARD -- COMMAND ...; the cards are {', '.join(CARDS)}"
+)
 
 
 def main(words: list[str]) -> int:
@@ -22,10 +24,17 @@ def main(words: list[str]) -> int:
     if (reason := reason_against()) is not None:
         print(reason, file=sys.stderr)
         return 1
-    beside = os.path.join(os.path.dirname(sys.executable), command[0])  # labkit and python are this environment's
-    program = beside if os.sep not in command[0] and os.path.exists(beside) else shutil.which(command[0])
+    beside = os.path.join(
+        os.path.dirname(sys.executable), command[0]
+    )  # labkit and python are this environment's
+    program = (
+        beside if os.sep not in command[0] and os.path.exists(beside) else shutil.which(command[0])
+    )
     if program is None:
-        print(f"expected a command that can be run, got {command[0]!r}, which is not found", file=sys.stderr)
+        print(
+            f"expected a command that can be run, got {command[0]!r}, which is not found",
+            file=sys.stderr,
+        )
         return 127
     return os.execve(program, [program, *command[1:]], environment(card))
 

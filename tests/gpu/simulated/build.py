@@ -20,7 +20,9 @@ SOURCES = Path(__file__).with_name("cpp")
 CACHE = Path(sys.prefix) / "simulated-cuda"
 FLAGS = ("-O1", "-std=c++20", "-fPIC", "-fvisibility=hidden", "-w", "-DAT_PER_OPERATOR_HEADERS")
 LIBRARIES = ("torch", "torch_cpu", "torch_python", "c10")
-FINDS_TORCH_FROM = "$ORIGIN"  # relative to the library itself: an environment may be moved, or reached by a link
+FINDS_TORCH_FROM = (
+    "$ORIGIN"  # relative to the library itself: an environment may be moved, or reached by a link
+)
 
 
 def torch_folder() -> Path:
@@ -49,7 +51,9 @@ def reason_against() -> str | None:
 
 def library_path() -> Path:
     """Return where the library of this torch, this Python and these sources lies, or will lie."""
-    digest = hashlib.sha256(repr((version("torch"), sys.version, FLAGS, FINDS_TORCH_FROM, _torch_from_here())).encode())
+    digest = hashlib.sha256(
+        repr((version("torch"), sys.version, FLAGS, FINDS_TORCH_FROM, _torch_from_here())).encode()
+    )
     for source in sorted(SOURCES.iterdir()):
         digest.update(source.name.encode() + source.read_bytes())
     return CACHE / f"{digest.hexdigest()[:20]}.so"
@@ -75,10 +79,16 @@ def library() -> Path:
 def _compile(path: Path) -> None:
     """Compile all sources as one, since most of the time goes into torch's headers."""
     torch = torch_folder()
-    includes = [torch / "include", torch / "include/torch/csrc/api/include", Path(sysconfig.get_paths()["include"])]
+    includes = [
+        torch / "include",
+        torch / "include/torch/csrc/api/include",
+        Path(sysconfig.get_paths()["include"]),
+    ]
     with tempfile.TemporaryDirectory(dir=CACHE) as folder:
         together, linked = Path(folder, "all.cpp"), Path(folder, path.name)
-        together.write_text("".join(f'#include "{source}"\n' for source in sorted(SOURCES.glob("*.cpp"))))
+        together.write_text(
+            "".join(f'#include "{source}"\n' for source in sorted(SOURCES.glob("*.cpp")))
+        )
         _run(
             "g++", *FLAGS, *(f"-I{path}" for path in includes), "-shared", together, "-o", linked,
             f"-L{torch / 'lib'}", *(f"-l{name}" for name in LIBRARIES),

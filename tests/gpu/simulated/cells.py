@@ -14,7 +14,11 @@ def _gates(tensor: Tensor, bias: Tensor | None) -> tuple[Tensor, ...]:
 
 
 def lstm_cell(
-    input_gates: Tensor, hidden_gates: Tensor, cx: Tensor, input_bias: Tensor | None, hidden_bias: Tensor | None
+    input_gates: Tensor,
+    hidden_gates: Tensor,
+    cx: Tensor,
+    input_bias: Tensor | None,
+    hidden_bias: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return hy, cy and the four gates after their activations, which the backward pass reads."""
     pairs = zip(_gates(input_gates, input_bias), _gates(hidden_gates, hidden_bias), strict=True)
@@ -26,7 +30,12 @@ def lstm_cell(
 
 
 def lstm_cell_backward(
-    grad_hy: Tensor | None, grad_cy: Tensor | None, cx: Tensor, cy: Tensor, workspace: Tensor, has_bias: bool
+    grad_hy: Tensor | None,
+    grad_cy: Tensor | None,
+    cx: Tensor,
+    cy: Tensor,
+    workspace: Tensor,
+    has_bias: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of the gates, of cx and of the bias."""
     i, f, c, o = workspace.float().chunk(4, 1)
@@ -34,7 +43,12 @@ def lstm_cell_backward(
     gh = torch.zeros_like(t) if grad_hy is None else grad_hy.float()
     gc = torch.zeros_like(t) if grad_cy is None else grad_cy.float()
     gc = gc + gh * o * (1 - t * t)
-    parts = gc * c * i * (1 - i), gc * cx.float() * f * (1 - f), gc * i * (1 - c * c), gh * t * o * (1 - o)
+    parts = (
+        gc * c * i * (1 - i),
+        gc * cx.float() * f * (1 - f),
+        gc * i * (1 - c * c),
+        gh * t * o * (1 - o),
+    )
     gates = torch.cat(parts, 1).to(cx.dtype)
     return gates, (gc * f).to(cx.dtype), gates.sum(0) if has_bias else gates.new_empty(0)
 

@@ -48,11 +48,19 @@ def _memory_statistics(device: int) -> dict[str, Any]:
     now = simulated_cuda.memory()
 
     def over_pools(kind: str) -> dict[str, dict[str, int]]:
-        row = {"current": kind, "peak": f"peak_{kind}", "allocated": f"allocated_{kind}", "freed": f"freed_{kind}"}
+        row = {
+            "current": kind,
+            "peak": f"peak_{kind}",
+            "allocated": f"allocated_{kind}",
+            "freed": f"freed_{kind}",
+        }
         return {"all": {name: now[key] for name, key in row.items()}}
 
     return {
-        **{name: over_pools("bytes") for name in ("allocated_bytes", "reserved_bytes", "active_bytes")},
+        **{
+            name: over_pools("bytes")
+            for name in ("allocated_bytes", "reserved_bytes", "active_bytes")
+        },
         **{name: over_pools("blocks") for name in ("allocation", "segment", "active")},
         "num_ooms": now["out_of_memory"],
     }
@@ -95,7 +103,9 @@ def _streams_and_events(torch_c: Any) -> dict[str, Any]:
     """Return the bases of torch.cuda.Stream, torch's generic one on the card, and of torch.cuda.Event."""
 
     class _CudaStreamBase(torch_c.Stream):  # type: ignore[misc]
-        def __new__(cls, priority: int = 0, stream_id: int = 0, device_index: int = 0, **kind: Any) -> Any:
+        def __new__(
+            cls, priority: int = 0, stream_id: int = 0, device_index: int = 0, **kind: Any
+        ) -> Any:
             if kind.get("device_type"):
                 return super().__new__(cls, stream_id=stream_id, device_index=device_index, **kind)
             return super().__new__(cls, device="cuda", priority=priority)
@@ -124,7 +134,9 @@ def _absent(name: str) -> type:
 
 def _check_ordinal(device: int) -> None:
     if device > 0:
-        raise RuntimeError("CUDA error: invalid device ordinal (this simulated machine has one card, cuda:0)")
+        raise RuntimeError(
+            "CUDA error: invalid device ordinal (this simulated machine has one card, cuda:0)"
+        )
 
 
 def _exchange_device(device: int) -> int:
@@ -146,7 +158,9 @@ def _initialize(card: Card) -> Callable[[], None]:
 
         simulated_cuda.initialize()
         torch.cuda.default_generators = (simulated_cuda.default_generator(),)
-        properties = Properties(card.device_name, *card.capability, card.memory, card.multiprocessors, card.l2_cache)
+        properties = Properties(
+            card.device_name, *card.capability, card.memory, card.multiprocessors, card.l2_cache
+        )
         torch.cuda._get_device_properties = lambda device: properties  # type: ignore[attr-defined]
         cells.register()
 
@@ -163,7 +177,11 @@ def _make_storages() -> None:
         import torch
 
         if device is None or torch.device(device).type != "cuda":
-            return on_host(cls, *words, **rest) if device is None else on_host(cls, *words, device=device, **rest)
+            return (
+                on_host(cls, *words, **rest)
+                if device is None
+                else on_host(cls, *words, device=device, **rest)
+            )
         _check_ordinal(torch.device(device).index or 0)
         size = words[0] if words else 0
         return torch.empty(size, dtype=torch.uint8, device=device).untyped_storage()
@@ -173,7 +191,9 @@ def _make_storages() -> None:
 
 def install(name: str) -> None:
     """Fill in `torch._C`. Called when torch.cuda is about to be imported."""
-    assert simulated_cuda.hooks_are_ours(), "torch asked for CUDA's hooks before the simulated card was loaded"
+    assert simulated_cuda.hooks_are_ours(), (
+        "torch asked for CUDA's hooks before the simulated card was loaded"
+    )
     card = CARDS[name]
     torch_c: Any = sys.modules["torch._C"]
     simulated_cuda.limit_memory(card.memory)
@@ -191,7 +211,10 @@ def install(name: str) -> None:
         set_cudnn_benchmark_limit set_sync_debug_mode""".split()
     functions: dict[str, Any] = {
         **{f"_cuda_{name}": none for name in nothing},
-        **{f"_cuda_{name}": lambda *_: 0 for name in ("getDevice", "get_sync_debug_mode", "getCurrentRawStream")},
+        **{
+            f"_cuda_{name}": lambda *_: 0
+            for name in ("getDevice", "get_sync_debug_mode", "getCurrentRawStream")
+        },
         "_has_cuda": True,
         "_has_cudnn": True,
         "_cudnn": SimpleNamespace(
@@ -215,14 +238,18 @@ def install(name: str) -> None:
         "_cuda_synchronize": lambda: _wait("torch.cuda.synchronize"),
         "_cuda_getCurrentStream": lambda device: tuple(simulated_cuda.current_stream()),
         "_cuda_getDefaultStream": lambda device: (0, 0, simulated_cuda.current_stream()[2]),
-        "_cuda_setStream": lambda stream_id, device_index, device_type: simulated_cuda.set_current_stream(stream_id),
+        "_cuda_setStream": lambda stream_id, device_index, device_type: (
+            simulated_cuda.set_current_stream(stream_id)
+        ),
         "_cuda_isCurrentStreamCapturing": lambda: False,
         **{name: _absent(name) for name in ("_CUDAGraph", "_graph_pool_handle")},
         "_cuda_getAllocatorBackend": lambda: "native",
         "_cuda_memoryStats": _memory_statistics,
         "_cuda_resetPeakMemoryStats": lambda device: simulated_cuda.reset_peak_memory(),
         "_cuda_getMemoryFraction": lambda device: simulated_cuda.memory()["limit"] / card.memory,
-        "_cuda_setMemoryFraction": lambda part, device: simulated_cuda.limit_memory(int(part * card.memory)),
+        "_cuda_setMemoryFraction": lambda part, device: simulated_cuda.limit_memory(
+            int(part * card.memory)
+        ),
         "_cuda_memorySnapshot": lambda *_: {"segments": [], "device_traces": []},
         "_cuda_get_cudnn_benchmark_limit": lambda: 10,
     }

@@ -76,13 +76,20 @@ class Callback:
         super().__init_subclass__(**kwargs)
         for name in vars(cls):
             if name.startswith(("begin_", "before_", "after_")) and name not in EVENTS:
-                near = get_close_matches(name.replace("begin", "before"), sorted(EVENTS), 1, cutoff=0.0)[0]
-                warnings.warn(f"{cls.__name__}.{name}: there is no such event, did you mean {near}?", stacklevel=2)
+                near = get_close_matches(
+                    name.replace("begin", "before"), sorted(EVENTS), 1, cutoff=0.0
+                )[0]
+                warnings.warn(
+                    f"{cls.__name__}.{name}: there is no such event, did you mean {near}?",
+                    stacklevel=2,
+                )
 
     def __init__(self, **functions: Any) -> None:
         unknown = sorted(set(functions) - EVENTS)
         if unknown:
-            raise ValueError(f"Passed unknown events: {unknown}. There are: {', '.join(sorted(EVENTS))}.")
+            raise ValueError(
+                f"Passed unknown events: {unknown}. There are: {', '.join(sorted(EVENTS))}."
+            )
         for name, function in functions.items():
             setattr(self, name, MethodType(function, self))
 
@@ -94,7 +101,9 @@ class Callback:
 
     def __getattr__(self, name: str) -> Any:
         if name in EVENTS or name.startswith("__") or self.learn is None:
-            raise AttributeError(f"{type(self).__name__} has no {name!r}, and no learner has it for it")
+            raise AttributeError(
+                f"{type(self).__name__} has no {name!r}, and no learner has it for it"
+            )
         return getattr(self.learn, name)
 
     def __call__(self, event: str) -> None:

@@ -23,7 +23,11 @@ from torch.utils._pytree import tree_map_only
 from labkit.amp import RECIPES, ScalerConfig, static, to_fp32, to_model_format
 from labkit.amp.loss_scaling.clip import clip_
 from labkit.formats import FP16
-from labkit.frameworks.fastai.callback.core import Callback, CancelBatchException, CancelStepException
+from labkit.frameworks.fastai.callback.core import (
+    Callback,
+    CancelBatchException,
+    CancelStepException,
+)
 from labkit.frameworks.steps import LossScale, Steps
 from labkit.frameworks.torch_amp import GradScaler, autocast
 
@@ -138,11 +142,17 @@ class NonNativeMixedPrecision(Callback):
         clip: float | None = None,
     ) -> None:
         super().__init__()
-        given = f"{loss_scale=}, {dynamic=}, {max_loss_scale=}, {div_factor=}, {scale_wait=}, {clip=}"
+        given = (
+            f"{loss_scale=}, {dynamic=}, {max_loss_scale=}, {div_factor=}, {scale_wait=}, {clip=}"
+        )
         if not (div_factor > 1 and (clip is None or clip > 0)):
-            raise ValueError(f"div_factor is more than 1, and clip a length above 0 or None; given: {given}")
+            raise ValueError(
+                f"div_factor is more than 1, and clip a length above 0 or None; given: {given}"
+            )
         try:
-            rule = ScalerConfig(max_loss_scale, div_factor, 1 / div_factor, scale_wait, restart_on_inf=False)
+            rule = ScalerConfig(
+                max_loss_scale, div_factor, 1 / div_factor, scale_wait, restart_on_inf=False
+            )
             self.config = rule if dynamic else static(loss_scale, skip_on_inf=False)
         except ValueError as error:
             raise ValueError(f"{given}: {error}") from None

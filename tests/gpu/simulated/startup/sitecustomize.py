@@ -19,7 +19,9 @@ class BeforeTorch:
             # before torch's own libraries: whoever asks first for CUDA's hooks decides which ones there are
             library = os.environ["LABKIT_SIMULATED_GPU_LIBRARY"]
             loader = ExtensionFileLoader("simulated_cuda", library)
-            module = module_from_spec(spec_from_file_location("simulated_cuda", library, loader=loader))
+            module = module_from_spec(
+                spec_from_file_location("simulated_cuda", library, loader=loader)
+            )
             loader.exec_module(module)
             sys.modules["simulated_cuda"] = module
         elif name == "torch.cuda":
