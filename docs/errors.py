@@ -72,17 +72,19 @@ def _where(card: Fault | GpuCard) -> str:
 def _section(card: Fault | GpuCard) -> str:
     threads = ", ".join(f"[{thread}]({address(thread)})" for thread in card.threads)
     shown = "runs it" if isinstance(card, Fault) else "shows it; it needs a GPU"
-    return "\n".join([
-        f'<a id="{card.id}"></a>',
-        f"### {card.title}\n",
-        *(f"    {words}" for words in card.errors),
-        f"\n{card.symptom}\n",
-        f"**Why.** {card.cause}\n",
-        f"**Instruments.** {card.reading}\n",
-        f"**Repair.** {card.repair}\n",
-        *([f"**Where.**{_where(card)}\n"] if _where(card) else []),
-        f"`labkit explain {card.id}` {shown}. Reported in {threads}.\n",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f'<a id="{card.id}"></a>',
+            f"### {card.title}\n",
+            *(f"    {words}" for words in card.errors),
+            f"\n{card.symptom}\n",
+            f"**Why.** {card.cause}\n",
+            f"**Instruments.** {card.reading}\n",
+            f"**Repair.** {card.repair}\n",
+            *([f"**Where.**{_where(card)}\n"] if _where(card) else []),
+            f"`labkit explain {card.id}` {shown}. Reported in {threads}.\n",
+        ]
+    )
 
 
 if __name__ == "__main__":

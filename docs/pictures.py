@@ -157,9 +157,14 @@ def main() -> None:
             page.locator("#check .site-html").screenshot(path=IMAGES / f"check-{theme}.png")
             first, *others = frames(page)
             first[0].save(
-                IMAGES / f"slider-{theme}.webp", save_all=True, append_images=[picture for picture, _ in others],
-                duration=[first[1], *(ms for _, ms in others)], loop=0, quality=70, method=6,
-            )  # fmt: skip
+                IMAGES / f"slider-{theme}.webp",
+                save_all=True,
+                append_images=[picture for picture, _ in others],
+                duration=[first[1], *(ms for _, ms in others)],
+                loop=0,
+                quality=70,
+                method=6,
+            )
             for name, path, height in (
                 ("class", folder / "class.html", 645),
                 ("watch", watch_page, 785),

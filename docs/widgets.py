@@ -44,83 +44,213 @@ class Widget:
 
 
 WIDGETS = (
-    Widget("predict", "00_start", "A question that is answered before the lesson shows what happens.",
-           'predict("start.warm_up")'),
-    Widget("quiz", "00_start", "Ten questions, before the course and after it, and a table that compares both times.",
-           'quiz("before")'),
-    Widget("BitExplorer", "01_numbers", "The bits of one number: click a bit, and see what the number becomes.",
-           "from labkit.formats import FP16\nBitExplorer(FP16, value=0.1)"),
-    Widget("NumberLine", "01_numbers", "The numbers that a format has, and where each rounding mode takes a number.",
-           "from labkit.formats import FP16\nNumberLine(FP16)"),
-    Widget("AdditionPlayer", "02_rounding", "An addition as hardware does it: align, add, round, bit by bit.",
-           "AdditionPlayer(1.0, 0.0001)"),
-    Widget("SwallowedUpdates", "02_rounding", "A weight that small updates never move, and three cures for it.",
-           "SwallowedUpdates(weight=1.0, update=2**-12)"),
-    Widget("MmaBlock", "03_tensor_cores", "One block of a Tensor Core's sum, with the bits that each GPU cuts off.",
-           'MmaBlock("1 and small terms", "V100")'),
-    Widget("sum_errors_figure", "03_tensor_cores", "The error of long sums, for each kind of accumulator.",
-           "sum_errors_figure()"),
-    Widget("roofline_figure", "03_tensor_cores", "Which layers wait for memory, and which for arithmetic.",
-           "roofline_figure()"),
-    Widget("sweep_figure", "03_tensor_cores", "The speed of matrix products against their size, as recorded.",
-           'sweep_figure("size")'),
-    Widget("gains_figure", "03_tensor_cores", "How much faster trainings became in 16 bits, as others published.",
-           'gains_figure("A100")'),
-    Widget("UnderflowHistogram", "06_loss_scaling", "The gradients of a real step, and what FP16 loses at each scale.",
-           'from labkit.amp import RECIPES\nfrom labkit.train import TASKS, TrainingRun, gradient_snapshot\n'
-           'run = TrainingRun(TASKS["segmentation_small"], RECIPES["FP16"])\n'
-           'UnderflowHistogram(gradient_snapshot(run), log2_scale=0)'),
-    Widget("GradientZoom", "04_seeing_gradients",
-           "One movement from all layers of a network to the bits of one gradient.",
-           'from labkit.amp import RECIPES\nfrom labkit.train import TASKS, TrainingRun\n'
-           'run = TrainingRun(TASKS["segmentation_small"], RECIPES["FP32"], measure_every=0)\n'
-           'GradientZoom({0: run.next_gradients()})'),
-    Widget("CastLedger", "05_autocast", "Each operation of a forward pass, with its list, its casts and its error.",
-           'import torch\nfrom torch import nn\nfrom torch.nn.functional import cross_entropy\n\n\n'
-           'class Classifier(nn.Sequential):\n    def forward(self, inputs, targets):\n'
-           '        return cross_entropy(super().forward(inputs), targets)\n\n\n'
-           'model = Classifier(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))\n'
-           'CastLedger(model, torch.rand(16, 64), torch.arange(16) % 10)'),
-    Widget("StepDebugger", "05_autocast", "One training step, stage by stage, with what each stage changed.",
-           'from labkit.train import TASKS\nStepDebugger(TASKS["segmentation_small"])'),
-    Widget("ScalerTimeline", "06_loss_scaling", "The loss scale beside its window over 400 steps, for each setting.",
-           "ScalerTimeline(growth_interval=20)"),
-    Widget("ScalerPresets", "06_loss_scaling", "The scalers of six frameworks on the same steps.", "ScalerPresets()"),
-    Widget("LiveTraining", "06_loss_scaling", "A training that runs beside FP32, with its knobs in your hand.",
-           'from labkit.amp import RECIPES\nfrom labkit.train import TASKS\n'
-           'LiveTraining(TASKS["segmentation_small"], RECIPES["FP16"], seed=0)'),
-    Widget("TrainingBar", "06_loss_scaling", "A whole training with a progress bar; its record can be drawn.",
-           'from labkit.amp import RECIPES\nfrom labkit.train import TASKS\n'
-           'TrainingBar(TASKS["segmentation"], RECIPES["FP16 dynamic"], seed=7)', still=False),
-    Widget("race_figure", "06_loss_scaling", "Recorded trainings of one task under several recipes.",
-           'from labkit.train import recorded\n'
-           'race_figure([recorded("segmentation", recipe, seed) for recipe in ("FP32", "FP16") for seed in (0, 1)])'),
-    Widget("BeatTheScaler", "06_loss_scaling", "A game: choose the loss scale better than a dynamic scaler does.",
-           "BeatTheScaler(seed=0)"),
-    Widget("Workbench", "08_recipes", "Every knob of a recipe on a live training, which can be forked at any step.",
-           'Workbench("segmentation_small", "FP16 static")'),
-    Widget("recipe_table", "08_recipes", "All recipes on all tasks: which ones train as well as FP32.",
-           'from labkit.amp import RECIPES\nfrom labkit.train import TASKS\nrecipe_table(TASKS, RECIPES)'),
-    Widget("CastPasses", "09_frameworks", "The casts of a network as a graph, pass by pass.", "CastPasses()"),
-    Widget("Workers", "09b_many_workers", "Four processes that train one model, and what they must agree on.",
-           "Workers()"),
-    Widget("memory_bars", "09b_many_workers", "The memory of a rank, with the optimizer's state split or not.",
-           "memory_bars(Workers())", still=False),
-    Widget("treatment_figure", "10_clinic", "How a training of the clinic went: losses, scales, skipped steps.",
-           'import torch\nfrom labkit.grading import look\nfrom torch.nn.functional import cross_entropy\n\n\n'
-           'def training(model, batches):\n    optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.5), []\n'
-           '    for inputs, targets in batches:\n        optimizer.zero_grad()\n'
-           '        loss = cross_entropy(model(inputs), targets)\n        loss.backward()\n        optimizer.step()\n'
-           '        losses.append(loss.item())\n    return losses, None\n\n\ntreatment_figure(look("clip", training))'),
-    Widget("PatientWall", "10_clinic", "All known faults as cards: symptom, cause, repair, and a run of each.",
-           "PatientWall()", still=False),
-    Widget("BlockScales", "11b_eight_and_four_bits",
-           "Numbers that share a scale, as bars: drag one up, and its neighbours become 0.", "BlockScales()"),
-    Widget("GpuRun", "03_tensor_cores", "A button that measures your own GPU, and what it found.",
-           "GpuRun()", still=False),
-    Widget("pulse", "00_start", "Whether widgets of this page reach their Python, and what to do if they do not.",
-           "pulse()", still=False),
-)  # fmt: skip
+    Widget(
+        "predict",
+        "00_start",
+        "A question that is answered before the lesson shows what happens.",
+        'predict("start.warm_up")',
+    ),
+    Widget(
+        "quiz",
+        "00_start",
+        "Ten questions, before the course and after it, and a table that compares both times.",
+        'quiz("before")',
+    ),
+    Widget(
+        "BitExplorer",
+        "01_numbers",
+        "The bits of one number: click a bit, and see what the number becomes.",
+        "from labkit.formats import FP16\nBitExplorer(FP16, value=0.1)",
+    ),
+    Widget(
+        "NumberLine",
+        "01_numbers",
+        "The numbers that a format has, and where each rounding mode takes a number.",
+        "from labkit.formats import FP16\nNumberLine(FP16)",
+    ),
+    Widget(
+        "AdditionPlayer",
+        "02_rounding",
+        "An addition as hardware does it: align, add, round, bit by bit.",
+        "AdditionPlayer(1.0, 0.0001)",
+    ),
+    Widget(
+        "SwallowedUpdates",
+        "02_rounding",
+        "A weight that small updates never move, and three cures for it.",
+        "SwallowedUpdates(weight=1.0, update=2**-12)",
+    ),
+    Widget(
+        "MmaBlock",
+        "03_tensor_cores",
+        "One block of a Tensor Core's sum, with the bits that each GPU cuts off.",
+        'MmaBlock("1 and small terms", "V100")',
+    ),
+    Widget(
+        "sum_errors_figure",
+        "03_tensor_cores",
+        "The error of long sums, for each kind of accumulator.",
+        "sum_errors_figure()",
+    ),
+    Widget(
+        "roofline_figure",
+        "03_tensor_cores",
+        "Which layers wait for memory, and which for arithmetic.",
+        "roofline_figure()",
+    ),
+    Widget(
+        "sweep_figure",
+        "03_tensor_cores",
+        "The speed of matrix products against their size, as recorded.",
+        'sweep_figure("size")',
+    ),
+    Widget(
+        "gains_figure",
+        "03_tensor_cores",
+        "How much faster trainings became in 16 bits, as others published.",
+        'gains_figure("A100")',
+    ),
+    Widget(
+        "UnderflowHistogram",
+        "06_loss_scaling",
+        "The gradients of a real step, and what FP16 loses at each scale.",
+        "from labkit.amp import RECIPES\nfrom labkit.train import TASKS, TrainingRun, gradient_snapshot\n"
+        'run = TrainingRun(TASKS["segmentation_small"], RECIPES["FP16"])\n'
+        "UnderflowHistogram(gradient_snapshot(run), log2_scale=0)",
+    ),
+    Widget(
+        "GradientZoom",
+        "04_seeing_gradients",
+        "One movement from all layers of a network to the bits of one gradient.",
+        "from labkit.amp import RECIPES\nfrom labkit.train import TASKS, TrainingRun\n"
+        'run = TrainingRun(TASKS["segmentation_small"], RECIPES["FP32"], measure_every=0)\n'
+        "GradientZoom({0: run.next_gradients()})",
+    ),
+    Widget(
+        "CastLedger",
+        "05_autocast",
+        "Each operation of a forward pass, with its list, its casts and its error.",
+        "import torch\nfrom torch import nn\nfrom torch.nn.functional import cross_entropy\n\n\n"
+        "class Classifier(nn.Sequential):\n    def forward(self, inputs, targets):\n"
+        "        return cross_entropy(super().forward(inputs), targets)\n\n\n"
+        "model = Classifier(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))\n"
+        "CastLedger(model, torch.rand(16, 64), torch.arange(16) % 10)",
+    ),
+    Widget(
+        "StepDebugger",
+        "05_autocast",
+        "One training step, stage by stage, with what each stage changed.",
+        'from labkit.train import TASKS\nStepDebugger(TASKS["segmentation_small"])',
+    ),
+    Widget(
+        "ScalerTimeline",
+        "06_loss_scaling",
+        "The loss scale beside its window over 400 steps, for each setting.",
+        "ScalerTimeline(growth_interval=20)",
+    ),
+    Widget(
+        "ScalerPresets",
+        "06_loss_scaling",
+        "The scalers of six frameworks on the same steps.",
+        "ScalerPresets()",
+    ),
+    Widget(
+        "LiveTraining",
+        "06_loss_scaling",
+        "A training that runs beside FP32, with its knobs in your hand.",
+        "from labkit.amp import RECIPES\nfrom labkit.train import TASKS\n"
+        'LiveTraining(TASKS["segmentation_small"], RECIPES["FP16"], seed=0)',
+    ),
+    Widget(
+        "TrainingBar",
+        "06_loss_scaling",
+        "A whole training with a progress bar; its record can be drawn.",
+        "from labkit.amp import RECIPES\nfrom labkit.train import TASKS\n"
+        'TrainingBar(TASKS["segmentation"], RECIPES["FP16 dynamic"], seed=7)',
+        still=False,
+    ),
+    Widget(
+        "race_figure",
+        "06_loss_scaling",
+        "Recorded trainings of one task under several recipes.",
+        "from labkit.train import recorded\n"
+        'race_figure([recorded("segmentation", recipe, seed) for recipe in ("FP32", "FP16") for seed in (0, 1)])',
+    ),
+    Widget(
+        "BeatTheScaler",
+        "06_loss_scaling",
+        "A game: choose the loss scale better than a dynamic scaler does.",
+        "BeatTheScaler(seed=0)",
+    ),
+    Widget(
+        "Workbench",
+        "08_recipes",
+        "Every knob of a recipe on a live training, which can be forked at any step.",
+        'Workbench("segmentation_small", "FP16 static")',
+    ),
+    Widget(
+        "recipe_table",
+        "08_recipes",
+        "All recipes on all tasks: which ones train as well as FP32.",
+        "from labkit.amp import RECIPES\nfrom labkit.train import TASKS\nrecipe_table(TASKS, RECIPES)",
+    ),
+    Widget(
+        "CastPasses",
+        "09_frameworks",
+        "The casts of a network as a graph, pass by pass.",
+        "CastPasses()",
+    ),
+    Widget(
+        "Workers",
+        "09b_many_workers",
+        "Four processes that train one model, and what they must agree on.",
+        "Workers()",
+    ),
+    Widget(
+        "memory_bars",
+        "09b_many_workers",
+        "The memory of a rank, with the optimizer's state split or not.",
+        "memory_bars(Workers())",
+        still=False,
+    ),
+    Widget(
+        "treatment_figure",
+        "10_clinic",
+        "How a training of the clinic went: losses, scales, skipped steps.",
+        "import torch\nfrom labkit.grading import look\nfrom torch.nn.functional import cross_entropy\n\n\n"
+        "def training(model, batches):\n    optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.5), []\n"
+        "    for inputs, targets in batches:\n        optimizer.zero_grad()\n"
+        "        loss = cross_entropy(model(inputs), targets)\n        loss.backward()\n        optimizer.step()\n"
+        '        losses.append(loss.item())\n    return losses, None\n\n\ntreatment_figure(look("clip", training))',
+    ),
+    Widget(
+        "PatientWall",
+        "10_clinic",
+        "All known faults as cards: symptom, cause, repair, and a run of each.",
+        "PatientWall()",
+        still=False,
+    ),
+    Widget(
+        "BlockScales",
+        "11b_eight_and_four_bits",
+        "Numbers that share a scale, as bars: drag one up, and its neighbours become 0.",
+        "BlockScales()",
+    ),
+    Widget(
+        "GpuRun",
+        "03_tensor_cores",
+        "A button that measures your own GPU, and what it found.",
+        "GpuRun()",
+        still=False,
+    ),
+    Widget(
+        "pulse",
+        "00_start",
+        "Whether widgets of this page reach their Python, and what to do if they do not.",
+        "pulse()",
+        still=False,
+    ),
+)
 
 
 def opening(widget: Widget) -> str:

@@ -42,9 +42,8 @@ def to_html(notebook: Path) -> Path:
     from nbconvert import HTMLExporter
 
     document = nbformat.read(notebook, as_version=4)  # type: ignore[no-untyped-call]
-    document.metadata.pop(
-        "widgets", None
-    )  # what draws them would come from the network; their pictures do not
+    # what draws them would come from the network; their pictures do not
+    document.metadata.pop("widgets", None)
     for cell in document.cells:
         if cell.cell_type == "markdown":
             cell.source = typeset(cell.source)

@@ -28,13 +28,10 @@ _E4M3_ENDS = (
     464.0  # half-way between 448 and the next number; a tie rounds to 448, whose last bit is 0
 )
 _FORMATS = {dtype: format for format, dtype in _DTYPES.items()}
-_CARRIERS = {
-    torch.float64: torch.int64,
-    torch.float32: torch.int32,
-}  # dtypes for rounding, and integers of their size
-MKL_PARALLEL_FROM = (
-    2**11
-)  # above this, MKL, which torch uses to round, starts threads of its own (observed at 2^12)
+# dtypes for rounding, and integers of their size
+_CARRIERS = {torch.float64: torch.int64, torch.float32: torch.int32}
+# above this, MKL, which torch uses to round, starts threads of its own (observed at 2^12)
+MKL_PARALLEL_FROM = 2**11
 PARALLEL_FROM = 2**15  # operations on more elements use torch's threads (at::internal::GRAIN_SIZE)
 _WHOLE: dict[Rounding, Callable[[torch.Tensor], torch.Tensor]] = {
     Rounding.NEAREST_EVEN: torch.Tensor.round_,
@@ -96,17 +93,15 @@ def round_tensor(
             "torch.no_grad(), or in a torch.autograd.Function that defines a gradient."
         )
     target = common_format(format_of(tensor.dtype), format)
-    values = (
-        tensor.detach() if tensor.dtype in _CARRIERS else tensor.float()
-    )  # exact: FP32 holds both
+    # exact: FP32 holds both
+    values = tensor.detach() if tensor.dtype in _CARRIERS else tensor.float()
     if target.nan_code is None and values.isnan().any():
         raise no_nan(target)
     _check_random_bits(random_bits, rounding, values.shape)
     plain = rounding is Rounding.NEAREST_EVEN and overflow is Overflow.TO_INFINITY
     if plain and target in (FP16, BF16) and values.dtype == torch.float32:
-        rounded = _one_nan(
-            values.to(_DTYPES[target]).to(torch.float32)
-        )  # torch's cast: equal for all 2^32 inputs
+        # torch's cast: equal for all 2^32 inputs
+        rounded = _one_nan(values.to(_DTYPES[target]).to(torch.float32))
     else:
         rounded = _in_pieces(values, target, rounding, overflow, random_bits)
     return rounded.to(tensor.dtype)
@@ -124,9 +119,8 @@ def round_keeping_infinity(values: torch.Tensor, format: Format) -> torch.Tensor
         return values.to(torch.float8_e5m2).to(torch.float32)
     if format is E4M3 and casts_to_8_bits(values):
         size, rounded = values.abs(), values.to(torch.float8_e4m3fn).to(torch.float32)
-        rounded.masked_fill_(
-            size > _E4M3_ENDS, math.nan
-        )  # beyond, casts differ between devices and versions of torch
+        # beyond, casts differ between devices and versions of torch
+        rounded.masked_fill_(size > _E4M3_ENDS, math.nan)
         return torch.where(size == math.inf, values, rounded)
     rounded = round_tensor(values, format)
     return (
@@ -186,9 +180,8 @@ def _round(
     """Round in a carrier dtype with an unbounded exponent."""
     bits = _CARRIERS[values.dtype]
     exponent_mask = torch.tensor(float("inf"), dtype=values.dtype).view(bits).item()
-    spacing = (values.view(bits) & exponent_mask).view(
-        values.dtype
-    )  # 2^exponent; 0 for the carrier's subnormals
+    # 2^exponent; 0 for the carrier's subnormals
+    spacing = (values.view(bits) & exponent_mask).view(values.dtype)
     spacing = spacing.clamp_(ldexp(1.0, format.emin), ldexp(1.0, format.emax)).mul_(format.epsilon)
     return _to_whole(values / spacing, rounding, random_bits).mul_(spacing)
 
@@ -227,19 +220,16 @@ def _limit(
 ) -> torch.Tensor:
     """Replace, in place, values that the format does not represent: beyond its max, or negative without a sign."""
     above, below, infinity = overflow_values(format, rounding, overflow)
-    end = format.max + ldexp(
-        1.0, format.emax - format.significand_bits
-    )  # the first value beyond the format
-    end = (
-        end if end <= torch.finfo(values.dtype).max else float("inf")
-    )  # the carrier overflows first
+    # the first value beyond the format
+    end = format.max + ldexp(1.0, format.emax - format.significand_bits)
+    # the carrier overflows first
+    end = end if end <= torch.finfo(values.dtype).max else float("inf")
     torch.threshold_(
         rounded, -end, below
     ).neg_()  # in place: filling a mask would take longer than these four passes
     torch.threshold_(rounded, -end, -above).neg_()
-    if (
-        infinity != format.max in (above, -below)
-    ):  # directed: finite numbers stop at max, infinities do not
+    # directed: finite numbers stop at max, infinities do not
+    if infinity != format.max in (above, -below):
         rounded.masked_fill_(values == float("inf"), infinity).masked_fill_(
             values == float("-inf"), -infinity
         )

@@ -41,13 +41,19 @@ if importlib.util.find_spec("labkit") is None:
         done.check_returncode()
     importlib.invalidate_caches()"""
 BADGES = {  # what it opens, its picture, the address it leads to
-    "Colab": ("https://colab.research.google.com/assets/colab-badge.svg",
-              "https://colab.research.google.com/github/{place}/blob/{revision}/notebooks/{lesson}.ipynb"),
-    "Kaggle": ("https://kaggle.com/static/images/open-in-kaggle.svg",
-               "https://kaggle.com/kernels/welcome?src={address}/blob/{revision}/notebooks/{lesson}.ipynb"),
-    "Binder": ("https://mybinder.org/badge_logo.svg",
-               "https://mybinder.org/v2/gh/{place}/{revision}?labpath=notebooks/{lesson}.ipynb"),
-}  # fmt: skip
+    "Colab": (
+        "https://colab.research.google.com/assets/colab-badge.svg",
+        "https://colab.research.google.com/github/{place}/blob/{revision}/notebooks/{lesson}.ipynb",
+    ),
+    "Kaggle": (
+        "https://kaggle.com/static/images/open-in-kaggle.svg",
+        "https://kaggle.com/kernels/welcome?src={address}/blob/{revision}/notebooks/{lesson}.ipynb",
+    ),
+    "Binder": (
+        "https://mybinder.org/badge_logo.svg",
+        "https://mybinder.org/v2/gh/{place}/{revision}?labpath=notebooks/{lesson}.ipynb",
+    ),
+}
 
 GITHUB = "https://github.com/"
 GLOSSARY = "glossary.ipynb"
@@ -92,9 +98,8 @@ def for_hosts(cells: list[dict[str, Any]], lesson: str, setting: str) -> list[di
         )
     address, _, revision = setting.partition("@")
     if address.startswith(GITHUB):
-        address = address.removesuffix("/").removesuffix(
-            ".git"
-        )  # `git clone` takes both, a page's address has neither
+        # `git clone` takes both, a page's address has neither
+        address = address.removesuffix("/").removesuffix(".git")
     revision, place = revision or "main", address.removeprefix(GITHUB)
     names = {"address": address, "place": place, "revision": revision, "lesson": lesson}
     badges = [

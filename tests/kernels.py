@@ -19,8 +19,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-IMPORTED = ("torch", "ipykernel.kernelapp", "matplotlib.pyplot", "matplotlib_inline.backend_inline", "labkit.grading",
-            "labkit.widgets", "labkit.frameworks", "labkit.train", "labkit.clinic")  # fmt: skip
+IMPORTED = (
+    "torch",
+    "ipykernel.kernelapp",
+    "matplotlib.pyplot",
+    "matplotlib_inline.backend_inline",
+    "labkit.grading",
+    "labkit.widgets",
+    "labkit.frameworks",
+    "labkit.train",
+    "labkit.clinic",
+)
 
 
 @contextmanager

@@ -138,9 +138,8 @@ def strings(value: object) -> Iterator[str]:
 
 def sentences(text: str) -> list[str]:
     """Split a passage at its full stops, its blank lines and its lists."""
-    text = re.sub(
-        r"(?m)^ *[\w.*]+(, [\w.*]+)* {2,}", "\n\n", text
-    )  # a row of a table: its first column
+    # a row of a table: its first column
+    text = re.sub(r"(?m)^ *[\w.*]+(, [\w.*]+)* {2,}", "\n\n", text)
     parts = re.split(
         r"(?<=[.?!])[\"')*_`]*\s+(?=[\"'(*_`A-Z0-9])|\n\s*\n|\n\s*[-*] |\n(?= {4})|: *(?=\n)", text
     )

@@ -85,10 +85,14 @@ def imports() -> Iterator[str]:
 
 def commands() -> dict[str, list[str]]:
     return {
-        name: sorted(word for action in parser_of(name)._actions for word in action.option_strings or [action.dest]
-                     if word not in ("-h", "--help"))
+        name: sorted(
+            word
+            for action in parser_of(name)._actions
+            for word in action.option_strings or [action.dest]
+            if word not in ("-h", "--help")
+        )
         for name in (*COMMANDS, *ALIASES)
-    }  # fmt: skip
+    }
 
 
 def answers(exercise_id: str, mistakes: bool = True) -> dict[str, list[Any]]:
@@ -167,9 +171,8 @@ def main() -> None:
         },
     }
     text = json.dumps(found, indent=1, ensure_ascii=False, sort_keys=True)
-    text = re.sub(
-        r"\[\s+(\"\w{12}\"),\s+([^\s\]]+)\s+\]", r"[\1, \2]", text
-    )  # a sketch stands on one line
+    # a sketch stands on one line
+    text = re.sub(r"\[\s+(\"\w{12}\"),\s+([^\s\]]+)\s+\]", r"[\1, \2]", text)
     FILE.write_text(text + "\n", encoding="utf-8")
 
 

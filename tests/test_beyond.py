@@ -117,10 +117,13 @@ def test_autocast_rounds_positions_and_angles() -> None:
     rows = {
         name: [round(right(start, **formats), 2) for start in starts]
         for name, formats in {
-            "FP32": {}, "rotation": {"rotation": BF16}, "ids": {"ids": BF16},
-            "angles": {"angles_in": BF16}, "autocast": {"by_product_in": BF16},
+            "FP32": {},
+            "rotation": {"rotation": BF16},
+            "ids": {"ids": BF16},
+            "angles": {"angles_in": BF16},
+            "autocast": {"by_product_in": BF16},
         }.items()
-    }  # fmt: skip
+    }
     assert rows["FP32"] == rows["rotation"] == [1.0] * 7
     assert rows["angles"] == [1.0, 1.0, 1.0, 1.0, 0.97, 0.74, 0.42]
     assert rows["autocast"] == rows["ids"] == [1.0, 1.0, 0.55, 0.26, 0.1, 0.06, 0.03]

@@ -35,9 +35,8 @@ def test_python_dash_m_is_the_same_command_and_a_closed_pipe_is_no_error():
     assert done.stdout.startswith(f"labkit {labkit.__version__} ")
     if os.name == "nt":
         return
-    reads, writes = (
-        os.pipe()
-    )  # `labkit version | head -0`: the pipe is closed before a word is written
+    # `labkit version | head -0`: the pipe is closed before a word is written
+    reads, writes = os.pipe()
     os.close(reads)
     done = subprocess.run(
         command, stdout=writes, stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False
@@ -227,8 +226,10 @@ def test_check_says_which_packages_cannot_be_imported_and_what_to_do(
         )
     )
     assert [(finding.name, finding.status) for finding in found] == [
-        ("labkit", Status.OK), ("anywidget", Status.BAD), ("numpy", Status.OK),
-    ]  # fmt: skip
+        ("labkit", Status.OK),
+        ("anywidget", Status.BAD),
+        ("numpy", Status.OK),
+    ]
     assert "cannot be imported: ImportError: libcudart" in found[1].what
     command, without_torch = (
         [sys.executable, "-m", "labkit", "check"],
@@ -246,12 +247,33 @@ def test_check_says_which_packages_cannot_be_imported_and_what_to_do(
 def test_compare_reports_what_begins_and_when_interrupted_what_is_kept(
     tmp_path: Path, workers: str
 ) -> None:
-    command = [sys.executable, "-m", "labkit", "compare", "digits", "--recipes", "FP32", "--seeds",
-               *map(str, range(200)), "--folder", str(tmp_path), "--device", "cpu", "--workers", workers]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "labkit",
+        "compare",
+        "digits",
+        "--recipes",
+        "FP32",
+        "--seeds",
+        *map(str, range(200)),
+        "--folder",
+        str(tmp_path),
+        "--device",
+        "cpu",
+        "--workers",
+        workers,
+    ]
     process = subprocess.Popen(
-        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # a background job's parent may ignore it
-    )  # fmt: skip
+        command,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # a background job's parent may ignore it
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+    )
     assert process.stdout is not None
     lines = []
     for line in process.stdout:

@@ -42,10 +42,19 @@ GITHUB = "https://github.com/ada/fp16-lab"
 def test_an_address_as_git_writes_it_leads_to_the_same_page_and_what_no_host_can_clone_is_refused() -> (
     None
 ):
-    made = {written: build.for_hosts(CELLS, "06_loss_scaling", written) for written in (
-        "", GITHUB, f"{GITHUB}.git", f"{GITHUB}/", f"{GITHUB}.git@main", f"{GITHUB}@main", f"{GITHUB}@v0.2.0",
-        "https://git.example.org/ada/lab",
-    )}  # fmt: skip
+    made = {
+        written: build.for_hosts(CELLS, "06_loss_scaling", written)
+        for written in (
+            "",
+            GITHUB,
+            f"{GITHUB}.git",
+            f"{GITHUB}/",
+            f"{GITHUB}.git@main",
+            f"{GITHUB}@main",
+            f"{GITHUB}@v0.2.0",
+            "https://git.example.org/ada/lab",
+        )
+    }
     assert (made[""], build.repository()) == (CELLS, ""), (
         "the address is that of the lab's publisher"
     )
@@ -189,14 +198,16 @@ print(labkit.__file__, torch.__version__ == version)
         for name, value in os.environ.items()
         if name not in ("PYTHONPATH", "LABKIT_DATA")
     }
-    offline = {
-        "PIP_NO_BUILD_ISOLATION": "false",
-        "PIP_NO_INDEX": "1",
-    }  # setuptools is here; nothing else is asked for
+    # setuptools is here; nothing else is asked for
+    offline = {"PIP_NO_BUILD_ISOLATION": "false", "PIP_NO_INDEX": "1"}
     done = subprocess.run(
-        [str(python), "-c", program], cwd=tmp_path, env=kept | offline, capture_output=True, text=True,
+        [str(python), "-c", program],
+        cwd=tmp_path,
+        env=kept | offline,
+        capture_output=True,
+        text=True,
         timeout=300 * slowness(),
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("The lab is ready. Kept as they were: fp16-lab ") == 1
     assert done.stdout.strip().endswith("True")

@@ -205,10 +205,8 @@ def test_what_cannot_be_rounded_is_explained():
         (Rounding.STOCHASTIC, torch.zeros(2, dtype=torch.int64)),
         (Rounding.STOCHASTIC, torch.zeros(3)),
         (Rounding.STOCHASTIC, torch.zeros(3, dtype=torch.bool)),
-        (
-            Rounding.STOCHASTIC,
-            torch.tensor([0, 1, -1], dtype=torch.int32),
-        ),  # int32 holds only half of them
+        # int32 holds only half of them
+        (Rounding.STOCHASTIC, torch.tensor([0, 1, -1], dtype=torch.int32)),
         (Rounding.STOCHASTIC, torch.tensor([0, 1, 2**32])),
         (Rounding.NEAREST_EVEN, torch.zeros(3, dtype=torch.int64)),
     ]:

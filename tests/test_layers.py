@@ -47,10 +47,8 @@ TO_THE_LEFT: dict[str, tuple[str, ...]] = {
     "export": ("records",),
     "site": ("records", "export", "widgets"),
     "commands": ("formats", "checkout", "export", "site", "testing", "gpu", *BELOW_COMMANDS),
-    "cli": (
-        "commands",
-        "course",
-    ),  # it names the functions of its commands, and imports the one that runs
+    # it names the functions of its commands, and imports the one that runs
+    "cli": ("commands", "course"),
     "__main__": ("cli",),
     "__init__": (),
 }
@@ -141,9 +139,8 @@ def notebook_offences(lessons: Path) -> list[str]:
             names = [alias.name for alias in node.names]
             for module in names if isinstance(node, ast.Import) else [node.module or ""]:
                 top, *below = module.split(".")
-                script = below[:1] == [
-                    "frameworks"
-                ]  # its faces are imported as the scripts of others import them
+                # its faces are imported as the scripts of others import them
+                script = below[:1] == ["frameworks"]
                 if "*" in names or (
                     top == "labkit" and not script and (len(below) != 1 or below[0] not in LAYERS)
                 ):
@@ -193,9 +190,8 @@ def test_a_package_loads_nothing_that_it_can_do_without():
     unwanted = {
         "labkit.formats": ("torch",),
         "labkit.amp": ("ipywidgets", "anywidget", "matplotlib", "IPython", "numba"),
-        "labkit.widgets": (
-            "matplotlib",
-        ),  # a second of every kernel's start; loaded when a figure is drawn
+        # a second of every kernel's start; loaded when a figure is drawn
+        "labkit.widgets": ("matplotlib",),
     }
     program = f"""
 import importlib, sys

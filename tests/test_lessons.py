@@ -197,8 +197,11 @@ def test_lesson_07_bf16_loses_half_of_2048_micro_batches_in_turn_and_little_in_p
         return float((add(parts[:count], dtype) - exact[count]).norm() / exact[count].norm())
 
     assert {name: round(error(name, 2048), 3) for name in names["WAYS"]} == {
-        "BF16": 0.468, "FP16": 0.006, "FP32": 0.0, "BF16 in pairs": 0.003,
-    }  # fmt: skip
+        "BF16": 0.468,
+        "FP16": 0.006,
+        "FP32": 0.0,
+        "BF16 in pairs": 0.003,
+    }
     assert [round(error("BF16", count), 3) for count in (8, 512)] == [0.003, 0.040]
     assert predictions()["master.micro"].answer == "almost half of it is lost"
 
@@ -209,9 +212,8 @@ def test_lesson_07_bf16_loses_half_of_2048_micro_batches_in_turn_and_little_in_p
 def test_the_start_says_how_to_go_on_and_answers_no_prediction_of_lesson_one() -> None:
     """How many bits the exponent has, and that there are numbers below the smallest normal one."""
     text = " ".join(texts()["00_start"].split())
-    assert (
-        "`Error displaying widget: model not found`" in text
-    )  # JupyterLab's words, which people search for
+    # JupyterLab's words, which people search for
+    assert "`Error displaying widget: model not found`" in text
     assert "*Run > Run All Cells* makes the widget anew" in text
     assert "Run **one cell at a time**. Answer each question before you run the next cell" in text
     for words in (

@@ -115,7 +115,10 @@ def test_a_new_lesson_is_found_from_the_map_and_from_its_neighbours(house: Path)
     assert rows == ["| **02** | [New](02_new.ipynb) | 5 | a new thing |", "| 03 | *to come* | | |"]
     ends = ["".join(build.learners(source)["cells"][-1]["source"]) for source in build.sources()]
     assert [re.findall(r"\((\w+)\.ipynb\)", end) for end in ends] == [
-        ["01_lesson"], ["00_start", "02_new"], ["01_lesson", "00_start"]]  # fmt: skip
+        ["01_lesson"],
+        ["00_start", "02_new"],
+        ["01_lesson", "00_start"],
+    ]
 
 
 def test_check_tells_what_differs_and_writing_mends_it(
@@ -189,9 +192,13 @@ def test_every_exercise_has_one_cell_found_by_tag_and_by_id() -> None:
 
 # What a lesson measures on a CPU, it measures in small cases.
 SMALL = {
-    "cell_type": "code", "id": "small", "metadata": {}, "outputs": [], "execution_count": None,
+    "cell_type": "code",
+    "id": "small",
+    "metadata": {},
+    "outputs": [],
+    "execution_count": None,
     "source": ["from labkit.bench import cases\n", "\n", "cases.CPU = cases.QUICK"],
-}  # fmt: skip
+}
 
 
 def answered_later(source: Lesson) -> dict[str, Any]:

@@ -59,9 +59,8 @@ def test_constraints_pin_one_version_of_each_package_inside_its_range_and_conda_
         assert pinned(requirement.name) in requirement.specifier, requirement.name
     assert str(PINS["torch"]) == "torch==2.13.0"  # "+cpu" would shut out everybody with a GPU
     assert not [name for name in PINS if name.startswith(("nvidia-", "cuda-"))]
-    assert (
-        pinned("triton") == "3.7.1"
-    )  # asked for by the metadata of this torch; another could not stand beside it
+    # asked for by the metadata of this torch; another could not stand beside it
+    assert pinned("triton") == "3.7.1"
     python, *others = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
     assert python.removeprefix("python=") in SpecifierSet(PROJECT["requires-python"])
     assert others == ["pip", {"pip": ["--constraint constraints.txt", "--editable .[lab,test]"]}]
@@ -267,8 +266,12 @@ def test_no_file_names_a_registry_or_a_place_on_somebody_s_machine():
         assert REGISTRY.search(words)
     for words in ("open('/home" + "/ada/lab.ipynb')", "see file:" + "///opt/wheels"):
         assert MACHINE_PATH.search(words)
-    lines = [(name, line.strip()[:100]) for name, text in texts().items() for line in text.splitlines()
-             if REGISTRY.search(line) or MACHINE_PATH.search(line)]  # fmt: skip
+    lines = [
+        (name, line.strip()[:100])
+        for name, text in texts().items()
+        for line in text.splitlines()
+        if REGISTRY.search(line) or MACHINE_PATH.search(line)
+    ]
     assert lines == []
 
 

@@ -82,12 +82,10 @@ def call(command: list[str], folder: Path, programs: Path | None = None) -> str:
     environment = {
         key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "LABKIT_DATA")
     }
-    environment["JUPYTER_PATH"] = str(
-        Path(sys.prefix, "share", "jupyter")
-    )  # the front ends that pip would bring
-    environment |= dict.fromkeys(
-        ("HOME", "USERPROFILE"), str(folder)
-    )  # what is written there is looked at here
+    # the front ends that pip would bring
+    environment["JUPYTER_PATH"] = str(Path(sys.prefix, "share", "jupyter"))
+    # what is written there is looked at here
+    environment |= dict.fromkeys(("HOME", "USERPROFILE"), str(folder))
     environment["PATH"] = os.pathsep.join(
         [*([str(programs)] if programs else []), environment["PATH"]]
     )
@@ -134,9 +132,8 @@ print([step.loss for step in train(TASKS["digits"], RECIPES["O2"], steps=20).ste
     assert trained == str(here), "the very losses of the checkout"
     assert here[-1] < here[0]
     settings = installed.folder / "venv" / "share" / "jupyter" / "lab" / "settings"
-    overrides, error = _get_overrides(
-        str(settings)
-    )  # what any JupyterLab of this environment reads
+    # what any JupyterLab of this environment reads
+    overrides, error = _get_overrides(str(settings))
     assert (overrides["@jupyter-widgets/jupyterlab-manager:plugin"]["saveState"], error) == (
         True,
         "",

@@ -306,9 +306,8 @@ class Engine:
             return self._omitted(
                 "no gradient: call engine.backward() on a loss of this model first"
             )
-        if (
-            inspection.beyond_range
-        ):  # finite numbers were cast to infinity: the scale is not at fault, and stays
+        # finite numbers were cast to infinity: the scale is not at fault, and stays
+        if inspection.beyond_range:
             reported = self._omitted(
                 f"left out: an FP32 input or mask holds finite numbers beyond {self.recipe.model.name}, and was cast "
                 "to it, since earlier ones held none. From the next step on it stays FP32."
@@ -462,9 +461,8 @@ class Engine:
         by_weight: dict[Tensor, Tensor] = {
             p: values[name] for p, name in weights.names.items() if name in values
         }
-        stored = uncompiled(self.model).state_dict(
-            keep_vars=True
-        )  # a tied weight is listed under each of its names
+        # a tied weight is listed under each of its names
+        stored = uncompiled(self.model).state_dict(keep_vars=True)
         full = {
             k: by_weight.get(v, v).detach() if isinstance(v, Tensor) else v
             for k, v in stored.items()

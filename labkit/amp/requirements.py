@@ -208,9 +208,8 @@ def require_same(current: Mapping[str, Any], state: Mapping[str, Any]) -> None:
         for s in (state, current)
     ]
     names = [list(s["weights"]["master"]) for s in (state, current)]
-    if (
-        groups[0] != groups[1] or names[0] != names[1]
-    ):  # optimizers index their state by the order of parameters
+    # optimizers index their state by the order of parameters
+    if groups[0] != groups[1] or names[0] != names[1]:
         unlike = sorted(set(names[0]) ^ set(names[1])) or [
             "the same ones in other groups or in another order"
         ]
@@ -221,9 +220,8 @@ def require_same(current: Mapping[str, Any], state: Mapping[str, Any]) -> None:
 
 
 def _differences(stored: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
-    keys = sorted(
-        (stored.keys() | current.keys()) - {"name", "fields", "graph"}
-    )  # these do not affect the numbers
+    # these do not affect the numbers
+    keys = sorted((stored.keys() | current.keys()) - {"name", "fields", "graph"})
     different: list[str] = []
     for k, was, now in ((k, stored.get(k), current.get(k)) for k in keys):
         if isinstance(was, Mapping) and isinstance(now, Mapping):

@@ -126,9 +126,8 @@ class StepGradients:
         for parameter, layout in self.zeros.items():
             parameter.grad = torch.zeros_like(parameter, layout=layout)
             created.append((parameter, parameter.grad, parameter.grad._version))
-        self._created = (
-            _ModelGradients(0, 1.0, created) if created else None
-        )  # until the first backward
+        # until the first backward
+        self._created = _ModelGradients(0, 1.0, created) if created else None
         self._reached = list(self.zeros.items())
         self.stage = Stage.SCALED
         self.found: dict[int, bool] = {}

@@ -48,9 +48,8 @@ def engine_source(listeners: Listeners) -> Iterator[None]:
 
 def _forward(observers: Listeners, engine: Engine, gradients: Gradients, event: StepEvent) -> None:
     """Forward an event of a step to the observers; collect the gradients in `gradients`."""
-    weights = (
-        engine.weights
-    )  # a master is what the optimizer steps for a parameter, or a view of it
+    # a master is what the optimizer steps for a parameter, or a view of it
+    weights = engine.weights
     masters = dict(zip(weights.stepped_names, weights.master_weights, strict=True))
     if event.moment is Moment.UNSCALED:
         gradients.update(event.gradients)

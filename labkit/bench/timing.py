@@ -150,9 +150,8 @@ def _one(device: torch.device) -> Tensor:
 def caller(case: Case, sets: list[tuple[Tensor, ...]]) -> Callable[[int], Tensor]:
     """Return the function that computes a case on its i-th operands, counted in a ring."""
     compute, first = computation(case), sets[0][0]
-    shape = (
-        (case.m, case.n) if isinstance(case, GemmCase) else first.shape
-    )  # a convolution makes its own result
+    # a convolution makes its own result
+    shape = (case.m, case.n) if isinstance(case, GemmCase) else first.shape
     out = torch.empty(shape, dtype=_dtype(output_format(case.format)), device=first.device)
     return lambda i: compute(*sets[i % len(sets)], out=out)
 
@@ -349,9 +348,8 @@ class _PreparedCase:
         low, middle, high = (
             quantiles(seconds, n=4, method="inclusive") if len(seconds) > 1 else seconds * 3
         )
-        middle, low, high, error = (
-            float(f"{x:.5g}") for x in (middle, low, high, self.error)
-        )  # more digits are noise
+        # more digits are noise
+        middle, low, high, error = (float(f"{x:.5g}") for x in (middle, low, high, self.error))
         return GemmRun(self.case, middle, low, high, self.group * len(seconds), error)
 
 

@@ -59,14 +59,24 @@ TOGETHER = 8  # rows of tiles that are worked on together: their panels of B are
 
 
 def tile_of_d(
-    a: tl.tensor, b: tl.tensor, d: tl.tensor,  # where A[m,k], B[k,n] and D[m,n] begin
-    m: tl.tensor, n: tl.tensor, k: tl.tensor,
-    a_row: tl.tensor, a_column: tl.tensor,  # strides: from one element to the next row's, and to the next column's
-    b_row: tl.tensor, b_column: tl.tensor,
-    d_row: tl.tensor, d_column: tl.tensor,
-    TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr,
-    TOGETHER: tl.constexpr, WHOLE_PANELS: tl.constexpr,
-) -> None:  # fmt: skip
+    a: tl.tensor,
+    b: tl.tensor,
+    d: tl.tensor,  # where A[m,k], B[k,n] and D[m,n] begin
+    m: tl.tensor,
+    n: tl.tensor,
+    k: tl.tensor,
+    a_row: tl.tensor,
+    a_column: tl.tensor,  # strides: from one element to the next row's, and to the next column's
+    b_row: tl.tensor,
+    b_column: tl.tensor,
+    d_row: tl.tensor,
+    d_column: tl.tensor,
+    TILE_M: tl.constexpr,
+    TILE_N: tl.constexpr,
+    TILE_K: tl.constexpr,
+    TOGETHER: tl.constexpr,
+    WHOLE_PANELS: tl.constexpr,
+) -> None:
     """Compute one tile of D = A @ B, as one program of the GPU."""
     # Which tile is mine? Programs count down a column of TOGETHER tiles, then the next column, ...
     tiles_down, tiles_across = tl.cdiv(m, TILE_M), tl.cdiv(n, TILE_N)
@@ -134,10 +144,23 @@ def matmul(a: Tensor, b: Tensor, tile: Tile = TILES[0], out: Tensor | None = Non
     programs = triton.cdiv(m, tile.m) * triton.cdiv(n, tile.n)
     try:
         _kernel()[(programs,)](
-            a, b, d, m, n, k, *a.stride(), *b.stride(), *d.stride(),
-            TILE_M=tile.m, TILE_N=tile.n, TILE_K=tile.k, TOGETHER=TOGETHER, WHOLE_PANELS=k % tile.k == 0,
-            num_warps=tile.warps, num_stages=tile.ahead,
-        )  # fmt: skip
+            a,
+            b,
+            d,
+            m,
+            n,
+            k,
+            *a.stride(),
+            *b.stride(),
+            *d.stride(),
+            TILE_M=tile.m,
+            TILE_N=tile.n,
+            TILE_K=tile.k,
+            TOGETHER=TOGETHER,
+            WHOLE_PANELS=k % tile.k == 0,
+            num_warps=tile.warps,
+            num_stages=tile.ahead,
+        )
     except (
         triton.TritonError
     ) as error:  # its own base class: too little fast memory, or it does not compile

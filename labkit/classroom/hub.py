@@ -145,7 +145,10 @@ def describe_isolation(classroom: Classroom, solutions: Sequence[Path]) -> str:
     solutions   files that no learner may read
     """
     if os.geteuid() != 0:
-        return "isolation of learners: none. They all run as your user, since this is not root; use it for a trial only."
+        return (
+            "isolation of learners: none. They all run as your user, since this is not root; "
+            "use it for a trial only."
+        )
     tried = {
         "files separated": _is_isolated(classroom),
         "memory and CPU limited": bool(groups_of(classroom, "probe")),

@@ -58,9 +58,8 @@ def configure(c: Any, folder: str) -> None:
     c.JupyterHub.spawner_class = GroupSpawner if os.geteuid() == 0 else SimpleLocalProcessSpawner
     c.SimpleLocalProcessSpawner.home_dir_template = str(Path(folder) / "homes" / "{username}")
     c.JupyterHub.bind_url = f"http://127.0.0.1:{classroom.port}"
-    c.JupyterHub.hub_port = (
-        classroom.port + 1
-    )  # the same at each start: servers that outlive the hub know it
+    # the same at each start: servers that outlive the hub know it
+    c.JupyterHub.hub_port = classroom.port + 1
     c.ConfigurableHTTPProxy.api_url = f"http://127.0.0.1:{classroom.port + 2}"
     c.ConfigurableHTTPProxy.pid_file = str(own / "proxy.pid")
     c.JupyterHub.db_url = f"sqlite:///{own / 'hub.sqlite'}"

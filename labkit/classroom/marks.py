@@ -278,10 +278,15 @@ def write_gradebook(path: Path, marks: Sequence[Mark], roster: Roster | None) ->
             id(lines[0]): own[s] for s, lines in roster.assigned(own).items() if len(lines) == 1
         }
         rows = [
-            line | {_column(line, name): value for name, value in _columns(
-                roster.kind, line, found.get(id(line), []), graded).items()}
+            line
+            | {
+                _column(line, name): value
+                for name, value in _columns(
+                    roster.kind, line, found.get(id(line), []), graded
+                ).items()
+            }
             for line in roster.lines
-        ]  # fmt: skip
+        ]
     write_table(
         path,
         list(dict.fromkeys(name for row in rows for name in row)),

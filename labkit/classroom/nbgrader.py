@@ -84,5 +84,12 @@ def _with_tests(
 def _words(
     grade_id: str, *, grade: bool = False, solution: bool = False, locked: bool = False
 ) -> dict[str, object]:
-    return {"grade_id": grade_id, "grade": grade, "solution": solution, "locked": locked, "task": False,
-            "cell_type": "code", "schema_version": 3}  # fmt: skip
+    return {
+        "grade_id": grade_id,
+        "grade": grade,
+        "solution": solution,
+        "locked": locked,
+        "task": False,
+        "cell_type": "code",
+        "schema_version": 3,
+    }

@@ -70,9 +70,8 @@ def write_table(
     guarded   escape texts that a spreadsheet would take for formulas: for tables of ours
     """
     text = io.StringIO(newline="")
-    separators = set("".join(columns)) & set(
-        ";\t"
-    )  # of other tables: quoted, they are not taken for that
+    # of other tables: quoted, they are not taken for that
+    separators = set("".join(columns)) & set(";\t")
     csv.writer(text, quoting=csv.QUOTE_ALL if separators else csv.QUOTE_MINIMAL).writerow(columns)
     cells = ([row.get(name, "") for name in columns] for row in rows)
     csv.writer(text).writerows(

@@ -24,13 +24,8 @@ MOVED: dict[str, tuple[str, Any]] = {
 for _name in ("Card", "GpuCard", "Kind", "TrainingOutcome", "Training", "cards", "explain"):
     MOVED[_name] = (f"labkit.faults.{_name}", getattr(faults, _name))
 
-OF_LESSONS = (
-    "CONSULTATIONS",
-    "Consultation",
-    "Treatment",
-    "look",
-    "treat",
-)  # now in labkit.grading
+# now in labkit.grading
+OF_LESSONS = ("CONSULTATIONS", "Consultation", "Treatment", "look", "treat")
 
 
 def __getattr__(name: str) -> Any:

@@ -173,9 +173,8 @@ def constants_of(step: Callable[..., Any], model: nn.Module | None) -> list[Cons
     for thing, names in _reachable(
         [step, *({type(m) for m in model.modules()} if model is not None else ())]
     ):
-        with suppress(
-            OSError, TypeError, SyntaxError
-        ):  # code without a source: typed in, compiled, a lambda
+        # code without a source: typed in, compiled, a lambda
+        with suppress(OSError, TypeError, SyntaxError):
             lines, first = inspect.getsourcelines(thing)
             text = textwrap.dedent("".join(lines))
             for constant in constants_in(text, inspect.getsourcefile(thing) or "", first, names):

@@ -59,10 +59,18 @@ HARMLESS_IF_MASKED = {
 }
 
 RAISING = (  # faults that raise an error, which labkit.faults explains
-    "bce_on_probabilities", "first_steps_refused", "function_without_custom_fwd", "gradcheck_in_fp32",
-    "half_weights_unscaled", "inference_tensors", "linear_algebra", "mask_constant", "no_gradients_this_turn",
-    "recomputed_otherwise", "unscaled_twice",
-)  # fmt: skip
+    "bce_on_probabilities",
+    "first_steps_refused",
+    "function_without_custom_fwd",
+    "gradcheck_in_fp32",
+    "half_weights_unscaled",
+    "inference_tensors",
+    "linear_algebra",
+    "mask_constant",
+    "no_gradients_this_turn",
+    "recomputed_otherwise",
+    "unscaled_twice",
+)
 
 
 def claims() -> dict[str, set[str]]:
@@ -206,9 +214,8 @@ class Diagnosis(TrainingObserver):
         else:
             self.watches.enter_context(watching)
         self.models[prefix] = model, watching
-        if (
-            self.scaled
-        ):  # a script's model is found in its first backward pass, after the loss was scaled
+        # a script's model is found in its first backward pass, after the loss was scaled
+        if self.scaled:
             watching.scaled_by(self._scale)
         mine = {prefix + n: p for n, p in model.named_parameters() if p.requires_grad}
         self.parameters |= mine
@@ -249,9 +256,8 @@ class Diagnosis(TrainingObserver):
         ]
         found += self._notes({each.line for each in found})
         found += [*self._failures(), self._summary()]
-        found.sort(
-            key=lambda each: (list(reversed(Status)).index(each.status), each.step or 0)
-        )  # a cause comes first
+        # a cause comes first
+        found.sort(key=lambda each: (list(reversed(Status)).index(each.status), each.step or 0))
         watched = next(
             (watch.report() for _, watch in self.models.values()),
             Report(model="", steps=self.steps),
@@ -279,11 +285,15 @@ class Diagnosis(TrainingObserver):
         more = f"; and {len(mine) - NOTES} more" * (len(mine) > NOTES)
         return [
             Finding(
-                "in the source", Status.OK, each.says + more * (each is mine[:NOTES][-1]), UNTIL_IT_IS_HALF, each.where,
+                "in the source",
+                Status.OK,
+                each.says + more * (each is mine[:NOTES][-1]),
+                UNTIL_IT_IS_HALF,
+                each.where,
                 faults=("log_of_epsilon",) if abs(each.value) < 1 else ("mask_constant",),
             )
             for each in mine[:NOTES]
-        ]  # fmt: skip
+        ]
 
     def _is_harmful(self, event: Finding) -> bool:
         """Return whether an event does harm: not if it was masked, or if a scaler only searches for its scale."""

@@ -31,9 +31,8 @@ from labkit.instrument.symptoms import finding
 from labkit.instrument.user_code import line_of_user
 from labkit.records.findings import Finding
 
-SURELY_SCALED = (
-    2.0**8
-)  # the smallest power of two that is taken for a loss scale, and not for a weight
+# the smallest power of two that is taken for a loss scale, and not for a weight
+SURELY_SCALED = 2.0**8
 HALF = (torch.float16, torch.bfloat16)
 NON_FINITE_KINDS = {  # kind of event -> the operations in which inf or NaN begins
     "log of 0": {"log", "log2", "log10", "log1p", "log_"},
@@ -63,14 +62,30 @@ WITH_CONSTANT = {
     "where",
 }
 CASTS = {"_to_copy", "copy_"}
-VIEWS = {"view", "_unsafe_view", "t", "transpose", "permute", "expand", "squeeze", "unsqueeze", "detach", "alias",
-         "slice", "select", "split", "unbind", "as_strided", "clone", *CASTS}  # fmt: skip
+VIEWS = {
+    "view",
+    "_unsafe_view",
+    "t",
+    "transpose",
+    "permute",
+    "expand",
+    "squeeze",
+    "unsqueeze",
+    "detach",
+    "alias",
+    "slice",
+    "select",
+    "split",
+    "unbind",
+    "as_strided",
+    "clone",
+    *CASTS,
+}
 SQUARES = {"pow", "norm", "linalg_vector_norm", "square"}
 NORMS = {"norm", "linalg_vector_norm", "_foreach_norm"}
 COMPARED = 8  # gradients of a scaled loss that are compared with those of the step
-ALMOST_LOWEST = (
-    -60_000
-)  # masks in FP16 are at or below it: two of them add up to -inf, which is harmless
+# masks in FP16 are at or below it: two of them add up to -inf, which is harmless
+ALMOST_LOWEST = -60_000
 
 
 @dataclass
@@ -129,7 +144,10 @@ class TrainingObserver(Listener):
         held = {id(p) for p in self.optimized_parameters()}
         for parameter, line in self.new_parameters:
             if parameter.grad is not None and id(parameter) not in held:
-                seen = f"a parameter of shape {tuple(parameter.shape)} was created in the step, and no optimizer holds it"
+                seen = (
+                    f"a parameter of shape {tuple(parameter.shape)} was created in the step, "
+                    "and no optimizer holds it"
+                )
                 self.events.append(finding("layer made in the step", "", self.step, seen, line))
         self.new_parameters, self.scaled_gradients, self.modules.running = [], [], []
 

@@ -47,10 +47,17 @@ def run(args: Namespace) -> int:
         printed: list[RunRecord] = []
         try:
             found = compare(
-                ALL_TASKS[task], recipes, args.seeds, folder, device=where, workers=args.workers,
-                begins=lambda task, recipe, seed: _print(f"{task}  {recipe:<22} seed {seed}  begins\n"),
+                ALL_TASKS[task],
+                recipes,
+                args.seeds,
+                folder,
+                device=where,
+                workers=args.workers,
+                begins=lambda task, recipe, seed: _print(
+                    f"{task}  {recipe:<22} seed {seed}  begins\n"
+                ),
                 progress=partial(_print_record, printed),
-            )  # fmt: skip
+            )
         except KeyboardInterrupt:
             saved = f"{len(printed)} of {len(recipes) * len(args.seeds)} runs of {task} are saved in {folder}"
             _print(f"interrupted: {saved}; the same command resumes\n")

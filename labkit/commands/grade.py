@@ -142,11 +142,17 @@ def _grade_class(args: Namespace, submissions: Sequence[Submission]) -> list[Gra
             with one_thread(), _interruptible():
                 rounds = [
                     batch.grade(
-                        attempt, seed, Limits(args.seconds, args.memory << 20), lesson=args.lesson,
-                        workers=args.workers, progress=_print, log=log, output=args.csv.parent,
+                        attempt,
+                        seed,
+                        Limits(args.seconds, args.memory << 20),
+                        lesson=args.lesson,
+                        workers=args.workers,
+                        progress=_print,
+                        log=log,
+                        output=args.csv.parent,
                     )
                     for attempt in attempts(submissions, args.take, args.due)
-                ]  # fmt: skip
+                ]
                 rows = best_of(rounds)
         except KeyboardInterrupt:
             rows = log.all_rows(log.rows)

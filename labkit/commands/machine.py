@@ -56,10 +56,8 @@ def test(arguments: Namespace) -> int:
 
 def setup(arguments: Namespace) -> int:
     if arguments.here:
-        from labkit.machine.check import (
-            installed_version,
-            requirements,
-        )  # a checkout may have no torch yet
+        # a checkout may have no torch yet
+        from labkit.machine.check import installed_version, requirements
 
         return complete(requirements() or {}, installed_version)
     return set_up(require_checkout(), test=arguments.test)

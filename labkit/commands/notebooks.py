@@ -25,15 +25,8 @@ from labkit.records import checkout, notebooks_folder, write_atomic
 from labkit.records.notebook_copies import copy_notebooks
 
 FIRST_LESSON = "00_start.ipynb"
-HIDDEN = (
-    "lessons",
-    "tests",
-    "__pycache__",
-    "*.pyc",
-    "*.pyo",
-    ".DS_Store",
-    "*~",
-)  # in the checkout's file browser
+# in the checkout's file browser
+HIDDEN = ("lessons", "tests", "__pycache__", "*.pyc", "*.pyo", ".DS_Store", "*~")
 LESSONS_FOLDER = "fp16-lab"  # where lessons are copied to by default
 
 

@@ -30,9 +30,8 @@ def watch(arguments: Namespace) -> int:
         raise CommandError(f"there is no script at {arguments.script}")
     _warn_of_own_options(arguments.arguments, ("--every", "--folder"), arguments.script, "watch")
     status, reports = watched(arguments.script, arguments.arguments, arguments.every)
-    is_first_rank = (
-        os.environ.get("RANK", "0") == "0"
-    )  # the report of torchrun's first rank covers all ranks
+    # the report of torchrun's first rank covers all ranks
+    is_first_rank = os.environ.get("RANK", "0") == "0"
     for report in reports if is_first_rank else ():
         print(report, file=sys.stderr)
         try:
@@ -61,9 +60,8 @@ def free_folder(folder: Path) -> Path:
 def diagnose(arguments: Namespace) -> int:
     from labkit.clinic.diagnose import diagnose_script
 
-    if arguments.arguments[:1] == [
-        "--steps"
-    ]:  # argparse passes all that follows the script to the script
+    # argparse passes all that follows the script to the script
+    if arguments.arguments[:1] == ["--steps"]:
         own = ArgumentParser(prog="labkit diagnose", add_help=False)
         own.add_argument("--steps", type=int)
         arguments.steps = own.parse_args(arguments.arguments[:2]).steps

@@ -113,7 +113,7 @@ def _unpack_learners_lab(top: Path, folder: Path, names: list[str]) -> None:
 
     learners, _ = write_release(
         top, folder / "hub" / "release", lessons_named(names), progress_bar(sys.stderr), print
-    )  # fmt: skip
+    )
     shutil.rmtree(folder / "lab.part", ignore_errors=True)
     with zipfile.ZipFile(next(learners.glob("*.whl"))) as wheel:
         wheel.extractall(folder / "lab.part")

@@ -15,7 +15,24 @@ from labkit.course.quiz import UNKNOWN, QuizQuestion, quiz_questions
 from labkit.course.text import Cell, Question, cells_of, questions, solution_of, starter_of
 
 __all__ = [
-    "COURSE", "NOT_FOR_LEARNERS", "UNKNOWN", "Cell", "CourseError", "Lesson", "Question", "QuizQuestion", "add_folders",
-    "cells_of", "hide", "learners_notebook", "lessons", "lessons_folder", "notebook_of", "questions", "quiz_questions",
-    "solution_of", "starter_of", "text_of",
-]  # fmt: skip
+    "COURSE",
+    "NOT_FOR_LEARNERS",
+    "UNKNOWN",
+    "Cell",
+    "CourseError",
+    "Lesson",
+    "Question",
+    "QuizQuestion",
+    "add_folders",
+    "cells_of",
+    "hide",
+    "learners_notebook",
+    "lessons",
+    "lessons_folder",
+    "notebook_of",
+    "questions",
+    "quiz_questions",
+    "solution_of",
+    "starter_of",
+    "text_of",
+]

@@ -100,9 +100,13 @@ def questions(path: Path) -> dict[str, Question]:
             require_marks(cell.source, f"{path}: exercise {id}")
             title, dots = heading["title"], heading["dots"]
             found[id] = Question(
-                id, title[:1].upper() + title[1:], dots.count("●"), int(heading["minutes"]),
-                _entry(cell.source, f"{path}: exercise {id}"), place,
-            )  # fmt: skip
+                id,
+                title[:1].upper() + title[1:],
+                dots.count("●"),
+                int(heading["minutes"]),
+                _entry(cell.source, f"{path}: exercise {id}"),
+                place,
+            )
             heading = None
     return found
 

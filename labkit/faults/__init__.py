@@ -22,4 +22,4 @@ __all__ = [
     "explain",
     "run",
     "snippet",
-]  # fmt: skip
+]

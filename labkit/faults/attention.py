@@ -56,9 +56,8 @@ def positions_in_half(fixed):
 
     def step(start):
         positions = torch.arange(start, start + 32)
-        scores = (
-            rotated(query, positions) @ rotated(query, positions + 1).t()
-        )  # each looks for the one before it
+        # each looks for the one before it
+        scores = rotated(query, positions) @ rotated(query, positions + 1).t()
         found = scores.tril(-1)[1:].argmax(1)
         right_ones.append((found == torch.arange(31)).float().mean().item())
 
@@ -90,9 +89,8 @@ def row_all_masked(fixed):
             chance = scores.masked_fill(padding[:, None], float("-inf")).softmax(-1)
             chance = chance.masked_fill(padding.all(1)[:, None, None], 0.0)
         else:
-            mask = (
-                padding[:, None].half() * lowest
-            )  # once for the padding, once for the future: their sum is -inf
+            # once for the padding, once for the future: their sum is -inf
+            mask = padding[:, None].half() * lowest
             chance = (scores.half() + mask + mask).float().softmax(-1)
         return head((hidden + chance @ value).mean(1))
 

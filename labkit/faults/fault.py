@@ -153,9 +153,8 @@ class Fault(Card):
 
 def random_state_kept() -> AbstractContextManager[None]:
     """Return a context that puts back the random states of the CPU and of every GPU, all of which manual_seed sets."""
-    usable = (
-        torch.cuda.is_available() and not torch.cuda._is_in_bad_fork()
-    )  # where it is not, no GPU is seeded
+    # where it is not, no GPU is seeded
+    usable = torch.cuda.is_available() and not torch.cuda._is_in_bad_fork()
     return torch.random.fork_rng(devices=range(torch.cuda.device_count()) if usable else ())
 
 

@@ -213,9 +213,8 @@ def _bit_length(significand: Wholes) -> NDArray[np.int64]:
         return np.asarray(np.frompyfunc(int.bit_length, 1, 1)(significand), np.int64)
     _, length = np.frexp(significand.astype(np.float64))
     length = np.asarray(length, np.int64)
-    too_long = (length > 0) & (
-        _shift(significand, 1 - length) == 0
-    )  # float64 had rounded up to a power of two
+    # float64 had rounded up to a power of two
+    too_long = (length > 0) & (_shift(significand, 1 - length) == 0)
     return np.asarray(length - too_long, np.int64)
 
 
@@ -253,9 +252,8 @@ class Sum:
 
     value: NDArray[np.float64]
     additions: tuple[Calculation, ...]
-    totals: tuple[
-        NDArray[np.float64], ...
-    ]  # running totals; for a pairwise sum, the shrinking list after each round
+    # running totals; for a pairwise sum, the shrinking list after each round
+    totals: tuple[NDArray[np.float64], ...]
 
 
 def add(

@@ -49,9 +49,8 @@ MXFP8_E5M2 = BlockFormat("MXFP8_E5M2", E5M2, E8M0, 32)
 MXFP6 = BlockFormat("MXFP6", E2M3, E8M0, 32)
 MXFP6_E3M2 = BlockFormat("MXFP6_E3M2", E3M2, E8M0, 32)
 MXFP4 = BlockFormat("MXFP4", E2M1, E8M0, 32)
-NVFP4 = BlockFormat(
-    "NVFP4", E2M1, E4M3, 16
-)  # the block level; the FP32 scale of the tensor is applied by the caller
+# the block level; the FP32 scale of the tensor is applied by the caller
+NVFP4 = BlockFormat("NVFP4", E2M1, E4M3, 16)
 
 BLOCK_FORMATS: dict[str, BlockFormat] = {
     row.name: row for row in (MXFP8, MXFP8_E5M2, MXFP6, MXFP6_E3M2, MXFP4, NVFP4)

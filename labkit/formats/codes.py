@@ -91,9 +91,8 @@ def decode(codes: ArrayLike, format: Format = FP16) -> NDArray[np.float64]:
     magnitude_code = as_codes(codes, format) & format.code_dtype.type(
         format.codes - 1 - format.sign_mask
     )
-    with np.errstate(
-        over="ignore"
-    ):  # the specials of FP64 lie beyond float64; they are replaced at once
+    # the specials of FP64 lie beyond float64; they are replaced at once
+    with np.errstate(over="ignore"):
         magnitude = np.ldexp(whole.astype(np.float64), power)
     special = magnitude_code > format.max_code
     infinite = magnitude_code == (format.infinity_code if format.infinity_code is not None else -1)
@@ -117,9 +116,8 @@ def encode(values: ArrayLike, format: Format = FP16) -> CodeArray:
     check_exact(exact, format)
     magnitude = np.where(np.isfinite(exact), np.abs(exact), 0.0)
     exponent = binade(magnitude, format)
-    significand = np.ldexp(magnitude, format.significand_bits - exponent).astype(
-        np.int64
-    )  # hidden bit included
+    # hidden bit included
+    significand = np.ldexp(magnitude, format.significand_bits - exponent).astype(np.int64)
     # Codes count up through a binade into the next, so the hidden bit of a normal number is the step out of the first.
     first = 0 if format.has_zero else 1 << format.significand_bits
     codes = ((exponent - format.emin) << format.significand_bits) + significand - first
@@ -267,9 +265,8 @@ def rounding_interval(
 
     def comes_here(points: NDArray[np.float64]) -> NDArray[np.bool_]:
         draws: list[ArrayLike | None] = [None]
-        if (
-            rounding is Rounding.STOCHASTIC
-        ):  # the two extremes: away from zero whenever it can, and never
+        # the two extremes: away from zero whenever it can, and never
+        if rounding is Rounding.STOCHASTIC:
             draws = [np.zeros(points.shape, int), np.full(points.shape, 2**RANDOM_BITS - 1)]
         real = points + 0.0  # the real number 0 has no sign: +0
         rounded = [round_to(real, format, rounding, overflow, draw) for draw in draws]
@@ -299,13 +296,11 @@ def _step(values: ArrayLike, format: Format, direction: int) -> NDArray[np.float
     codes = encode(values, format)
     negative = (codes & format.sign_mask) != 0
     magnitude = (codes & (format.codes - 1 - format.sign_mask)).astype(np.int64)
-    place = (
-        np.where(negative, -magnitude, magnitude) + direction
-    )  # on the line of values, counted from zero
+    # on the line of values, counted from zero
+    place = np.where(negative, -magnitude, magnitude) + direction
     negative = np.where(place == 0, negative, place < 0)
-    last = format.max_code + (
-        format.specials is not Specials.NONE
-    )  # infinity, or the NaN that follows max in E4M3
+    # infinity, or the NaN that follows max in E4M3
+    last = format.max_code + (format.specials is not Specials.NONE)
     stepped = np.minimum(np.abs(place), last).astype(np.uint64)
     stepped |= np.where(negative, np.uint64(format.sign_mask), np.uint64(0))
     known = ~np.isnan(decode(codes, format)) & ~((place < 0) & (not format.signed))

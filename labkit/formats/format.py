@@ -196,9 +196,8 @@ E4M3 = Format("E4M3", 4, 3, Specials.FN)
 E3M2 = Format("E3M2", 3, 2, Specials.NONE)
 E2M3 = Format("E2M3", 2, 3, Specials.NONE)
 E2M1 = Format("E2M1", 2, 1, Specials.NONE)
-E8M0 = Format(
-    "E8M0", 8, 0, Specials.FN, signed=False, has_zero=False
-)  # powers of two: the scale of MX blocks
+# powers of two: the scale of MX blocks
+E8M0 = Format("E8M0", 8, 0, Specials.FN, signed=False, has_zero=False)
 
 FORMATS: dict[str, Format] = {
     row.name: row for row in (FP64, FP32, TF32, FP16, BF16, E5M2, E4M3, E3M2, E2M3, E2M1, E8M0)

@@ -116,9 +116,8 @@ def ulp(values: ArrayLike, format: Format) -> NDArray[np.float64]:
     """
     exact = widen(values)
     exponent = binade(exact, format) - format.significand_bits
-    spacing = np.ldexp(
-        1.0, exponent.astype(np.intc)
-    )  # C's int is what ldexp takes; wider ones are slow
+    # C's int is what ldexp takes; wider ones are slow
+    spacing = np.ldexp(1.0, exponent.astype(np.intc))
     return np.where(np.isnan(exact), np.nan, spacing)
 
 

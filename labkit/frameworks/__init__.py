@@ -15,8 +15,14 @@ from labkit.frameworks.torch_scaler import ShardedGradScaler
 from labkit.instrument import register_source, scaler_source
 
 __all__ = [
-    "GradScaler", "ShardedGradScaler", "autocast", "custom_bwd", "custom_fwd", "from_state_dict", "is_autocast_enabled",
+    "GradScaler",
+    "ShardedGradScaler",
+    "autocast",
+    "custom_bwd",
+    "custom_fwd",
+    "from_state_dict",
+    "is_autocast_enabled",
     "state_dict",
-]  # fmt: skip
+]
 
 register_source(partial(scaler_source, scaler_class=GradScaler))

@@ -28,9 +28,8 @@ class FP16Mixed(MixedPrecision):
 
     def __init__(self, device: str = "cpu", **knobs: Any) -> None:
         super().__init__("16-mixed", device, GradScaler(device, **knobs))
-        self.stepped: set[int] = (
-            set()
-        )  # ids of the optimizers that stepped since their schedule did
+        # ids of the optimizers that stepped since their schedule did
+        self.stepped: set[int] = set()
 
     def autocast_context_manager(self) -> Any:
         """Return the region in which a step runs."""

@@ -160,9 +160,8 @@ class Steps:
     def forget(self, *, model: bool = False) -> None:
         """Clear the gradients of masters, which `model.zero_grad()` does not reach, and optionally the model's."""
         for weights in self._weights or ():
-            both = set(weights.model_weights) & set(
-                weights.optimizer_weights
-            )  # FP32 ones have no other master
+            # FP32 ones have no other master
+            both = set(weights.model_weights) & set(weights.optimizer_weights)
             for p in (*weights.optimizer_weights, *(weights.model_weights if model else ())):
                 p.grad = p.grad if p in both else None
 

@@ -49,9 +49,15 @@ from labkit.interop import format_of
 from labkit.modes import body_of
 
 __all__ = [
-    "GradScaler", "autocast", "custom_bwd", "custom_fwd", "from_state_dict", "is_autocast_available",
-    "is_autocast_enabled", "state_dict",
-]  # fmt: skip
+    "GradScaler",
+    "autocast",
+    "custom_bwd",
+    "custom_fwd",
+    "from_state_dict",
+    "is_autocast_available",
+    "is_autocast_enabled",
+    "state_dict",
+]
 
 _NONE, _MEAN, _SUM = 0, 1, 2  # torch's at::Reduction
 _nn: Any = torch._C._nn  # its stubs name a reduction by a string
@@ -138,9 +144,8 @@ COMPOSITES: dict[str, Callable[..., Any]] = {
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _LOW = (torch.bfloat16, torch.float16)
 _KEPT = Entry(Rule.KEEP, "CUDA has it in half, for powers of two")
-_thread = (
-    threading.local()
-)  # .open: this thread's open regions and what closes them, the innermost last
+# .open: this thread's open regions and what closes them, the innermost last
+_thread = threading.local()
 
 
 class autocast(ContextDecorator):

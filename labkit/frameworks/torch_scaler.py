@@ -99,9 +99,8 @@ def gradients_of(optimizer: torch.optim.Optimizer, allow_fp16: bool) -> Iterator
                 "the weights in FP32 and let autocast cast them, or step FP32 master weights (labkit.amp.Weights)."
             )
         if gradient.is_sparse and gradient.dtype == torch.float16:
-            gradient = parameter.grad = (
-                gradient.coalesce()
-            )  # adds up duplicates, which may overflow: check after that
+            # adds up duplicates, which may overflow: check after that
+            gradient = parameter.grad = gradient.coalesce()
         yield gradient._values() if gradient.is_sparse else gradient
 
 
@@ -302,9 +301,8 @@ class GradScaler:
                 torch._amp_foreach_non_finite_check_and_unscale_(
                     gradients, found[device], inv_scale.to(device=device, non_blocking=True)
                 )
-        return found or {
-            found_inf.device: found_inf.clone()
-        }  # without gradients, nothing overflowed
+        # without gradients, nothing overflowed
+        return found or {found_inf.device: found_inf.clone()}
 
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
         """Divide an optimizer's gradients by the scale, in place, before clipping or inspecting them.
@@ -328,9 +326,8 @@ class GradScaler:
             )
         inverse = torch.full_like(scale, 1.0 / self.get_scale())  # an FP64 reciprocal, rounded once
         found = self._unscale_grads_(optimizer, inverse, torch.zeros_like(scale), False)
-        if (
-            self.get_scale() < 1
-        ):  # the kernel checks before it multiplies, which may overflow with a factor above 1
+        # the kernel checks before it multiplies, which may overflow with a factor above 1
+        if self.get_scale() < 1:
             again = self._unscale_grads_(
                 optimizer, torch.ones_like(scale), torch.zeros_like(scale), False
             )
@@ -395,9 +392,8 @@ class GradScaler:
             return cast("float | None", optimizer.step(*args, **{**kwargs, "grad_scaler": self}))
         scale, _ = self._check_scale_growth_tracker("step")
         if record["stage"] is OptState.READY and self.get_scale() < 1:
-            self.unscale_(
-                optimizer
-            )  # the optimizer's kernel does not check the results of its division
+            # the optimizer's kernel does not check the results of its division
+            self.unscale_(optimizer)
         if record["stage"] is OptState.READY:
             self._check_inf_per_device(optimizer)
         found = [

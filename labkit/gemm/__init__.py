@@ -17,7 +17,28 @@ from labkit.gemm.product import matmul
 from labkit.gemm.tf32 import fp32_precision, has_tf32, is_ieee_on_cpu, tf32_products
 
 __all__ = [
-    "ACCUMULATORS", "EXACT", "GEMMS", "PAIRWISE_FP32", "ROWS", "SEQUENTIAL_FP16", "SEQUENTIAL_FP32", "SPECS",
-    "TURING_4", "Accumulator", "AlignedTerm", "BlockSum", "MmaSpec", "accumulate", "emulate", "emulator", "explain",
-    "fp32_precision", "half_storage", "has_tf32", "is_ieee_on_cpu", "matmul", "rounds_once", "tf32_products",
-]  # fmt: skip
+    "ACCUMULATORS",
+    "EXACT",
+    "GEMMS",
+    "PAIRWISE_FP32",
+    "ROWS",
+    "SEQUENTIAL_FP16",
+    "SEQUENTIAL_FP32",
+    "SPECS",
+    "TURING_4",
+    "Accumulator",
+    "AlignedTerm",
+    "BlockSum",
+    "MmaSpec",
+    "accumulate",
+    "emulate",
+    "emulator",
+    "explain",
+    "fp32_precision",
+    "half_storage",
+    "has_tf32",
+    "is_ieee_on_cpu",
+    "matmul",
+    "rounds_once",
+    "tf32_products",
+]

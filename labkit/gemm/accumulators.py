@@ -57,15 +57,18 @@ EXACT = Accumulator("exact", SumOrder.EXACT, None)
 ACCUMULATORS: dict[str, Accumulator] = {
     row.name: row for row in (SEQUENTIAL_FP16, SEQUENTIAL_FP32, PAIRWISE_FP32, EXACT)
 }
-AnyAccumulator: TypeAlias = (
-    Accumulator | MmaSpec | Callable[[Tensor, Tensor], Tensor]
-)  # or a function that multiplies
+# or a function that multiplies
+AnyAccumulator: TypeAlias = Accumulator | MmaSpec | Callable[[Tensor, Tensor], Tensor]
 
 
 def accumulate(
-    A: Tensor, B: Tensor, C: Tensor | None = None, accumulator: AnyAccumulator = EXACT, out: Format = FP32,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor | None = None,
+    accumulator: AnyAccumulator = EXACT,
+    out: Format = FP32,
     operands: tuple[Format, Format] | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Return D[..., m, n] = A[..., m, k] @ B[..., k, n] + C[..., m, n], computed by an accumulator.
 
     The accumulator's result is rounded to `out`, nearest even, as by a kernel that stores it; `EXACT` rounds only then.

@@ -52,10 +52,8 @@ Floats: TypeAlias = NDArray[np.floating[Any]]
 VARIABLE = "LABKIT_EMULATOR"
 PIECE = 2**12  # elements of D for each thread, at least
 TILE = 2**16  # aligned terms in one block of work, which fit into a core's cache
-_BIAS, _POINT = (
-    1023,
-    52,
-)  # of FP64: its exponent field begins at bit 52 and holds the exponent plus 1023
+# of FP64: its exponent field begins at bit 52 and holds the exponent plus 1023
+_BIAS, _POINT = (1023, 52)
 
 
 @dataclass(frozen=True)
@@ -108,9 +106,8 @@ def emulator() -> str:
 
 def blocks(a: Floats, b: Floats, c: Floats, spec: MmaSpec, result: Format) -> Floats:
     """Return D[g,m,n] for A[g,m,k], B[g,k,n] and C[g,m,n], tile by tile, in torch's number of threads."""
-    if (
-        a.shape[1] > b.shape[2]
-    ):  # the last dimension, which is the fastest, should be the longer one
+    # the last dimension, which is the fastest, should be the longer one
+    if a.shape[1] > b.shape[2]:
         return blocks(
             b.swapaxes(1, 2), a.swapaxes(1, 2), c.swapaxes(1, 2), spec.transposed(), result
         ).swapaxes(1, 2)
@@ -118,10 +115,8 @@ def blocks(a: Floats, b: Floats, c: Floats, spec: MmaSpec, result: Format) -> Fl
     if emulator() != "numpy" and spec.block_length % 4 == 0 and b.shape[2] > 1:
         return _compiled(a, b, c, spec, result)
     width = width_for(a, b, c, spec)
-    a, b = (
-        a.transpose(2, 0, 1)[..., None],
-        b.transpose(1, 0, 2)[:, :, None],
-    )  # [k, g, m, 1] and [k, g, 1, n]
+    # [k, g, m, 1] and [k, g, 1, n]
+    a, b = (a.transpose(2, 0, 1)[..., None], b.transpose(1, 0, 2)[:, :, None])
     a, b, c = (np.ascontiguousarray(each, width.floats) for each in (a, b, c))
     powers_a, powers_b = _powers(a, spec.operands, width), _powers(b, spec.right, width)
     d = np.empty(c.shape, np.float32)
@@ -142,9 +137,8 @@ def _compiled(a: Floats, b: Floats, c: Floats, spec: MmaSpec, result: Format) ->
 
     if more := -a.shape[2] % spec.block_length:
         a, b = np.pad(a, ((0, 0), (0, 0), (0, more))), np.pad(b, ((0, 0), (0, more), (0, 0)))
-    a, b = (
-        np.require(each, np.float32, ("C", "W")) for each in (a, b)
-    )  # the array type that is compiled
+    # the array type that is compiled
+    a, b = (np.require(each, np.float32, ("C", "W")) for each in (a, b))
     operands = a, _powers(a, spec.operands, NARROW), b, _powers(b, spec.right, NARROW)
     d = np.array(c, np.float32, order="C")
     kept = -1 << (_POINT - spec.result_significand_bits)
@@ -237,9 +231,8 @@ def _tile(
     for k in range(0, len(a), length):
         block = slice(k, k + length)
         size = len(a[block])
-        np.multiply(
-            powers[0][block], powers[1][block], out=terms[:size]
-        )  # exponents are added by multiplication
+        # exponents are added by multiplication
+        np.multiply(powers[0][block], powers[1][block], out=terms[:size])
         unit = _unit(terms[:size].max(axis=0), d, spec, result, width)
         scale = (width.bits(2 * width.bias << width.point) - unit).view(width.floats)
         np.multiply(a[block], b[block], out=terms[:size])
@@ -295,9 +288,8 @@ def to_half(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """
     field = values.view(np.int64) & (0x7FF << _POINT)
     np.maximum(field, (FP16.emin + _BIAS) << _POINT, out=field)
-    field += (_POINT - FP16.significand_bits << _POINT) + (
-        1 << (_POINT - 1)
-    )  # 2^e becomes 1.5 * 2^(e + 42)
+    # 2^e becomes 1.5 * 2^(e + 42)
+    field += (_POINT - FP16.significand_bits << _POINT) + (1 << (_POINT - 1))
     anchor = field.view(np.float64)
     rounded = values + anchor
     rounded -= anchor
@@ -377,10 +369,8 @@ def operand(matrix: Tensor | NDArray[Any], format: Format, name: str) -> Floats:
         raise TypeError(
             f"expected a torch tensor or a numpy array of floats for {name}, got {type(matrix)}"
         )
-    if (format, stored) == (
-        TF32,
-        FP32,
-    ):  # by bits: a NaN whose only ones are among the last 13 becomes an infinity
+    # by bits: a NaN whose only ones are among the last 13 becomes an infinity
+    if (format, stored) == (TF32, FP32):
         with np.errstate(invalid="ignore"):  # a signalling NaN stays one
             return (np.asarray(matrix).view(np.int32) & _TF32_BITS).view(np.float32)
     if stored == format:

@@ -115,9 +115,18 @@ def units(power: Doubles, scale: Doubles, n: int, fraction_bits: int) -> None:
 
 @_jit
 def add_row(
-    row: Singles, a: Singles, a_powers: Singles, b: Singles, b_powers: Singles, wide: Doubles, wide_powers: Doubles,
-    buffers: tuple[Singles, Whole, Doubles, Doubles, Doubles], narrow: bool, fraction_bits: int, least: float,
-) -> None:  # fmt: skip
+    row: Singles,
+    a: Singles,
+    a_powers: Singles,
+    b: Singles,
+    b_powers: Singles,
+    wide: Doubles,
+    wide_powers: Doubles,
+    buffers: tuple[Singles, Whole, Doubles, Doubles, Doubles],
+    narrow: bool,
+    fraction_bits: int,
+    least: float,
+) -> None:
     """Write the exact sum of C, `row`, and a block's products, all cut, into the last of `buffers`."""
     short, whole, power, scale, total = buffers
     n = len(row)
@@ -161,9 +170,20 @@ def round_sum(
 
 @_jit
 def add_blocks(
-    a: Singles, a_powers: Singles, b: Singles, b_powers: Singles, d: Singles, tile: tuple[int, int, int, int, int, int],
-    narrow: bool, length: int, fraction_bits: int, least: float, kept: int, half: bool, subnormals: bool,
-) -> None:  # fmt: skip
+    a: Singles,
+    a_powers: Singles,
+    b: Singles,
+    b_powers: Singles,
+    d: Singles,
+    tile: tuple[int, int, int, int, int, int],
+    narrow: bool,
+    length: int,
+    fraction_bits: int,
+    least: float,
+    kept: int,
+    half: bool,
+    subnormals: bool,
+) -> None:
     """Add A[g,m,k] @ B[g,k,n] to one tile of D[g,m,n], block after block; k is a multiple of their `length`.
 
     a_powers, b_powers  the powers of two of operands; `least` is that of C's subnormals
@@ -197,8 +217,18 @@ def add_blocks(
                         a_powers[g, i, k:end],
                     )
                     add_row(
-                        row, left, left_powers, terms, powers, wide, wide_powers, buffers, narrow, fraction_bits, least
-                    )  # fmt: skip
+                        row,
+                        left,
+                        left_powers,
+                        terms,
+                        powers,
+                        wide,
+                        wide_powers,
+                        buffers,
+                        narrow,
+                        fraction_bits,
+                        least,
+                    )
                     round_sum(total, scale, last - first, kept, half, subnormals)
                     for j in range(last - first):
                         row[j] = total[j]

@@ -145,13 +145,11 @@ def explain(a: Numbers, b: Numbers, c: float, spec: MmaSpec, out: Format | None 
             _significand(x, spec.operands),
             _significand(y, spec.right),
         )
-        whole.append(
-            (f"a{i}*b{i}", x * y, of_x * of_y, power_x + power_y, bits)
-        )  # exact, and not normalised
+        # exact, and not normalised
+        whole.append((f"a{i}*b{i}", x * y, of_x * of_y, power_x + power_y, bits))
     whole.append(("C", start, *_significand(start, format), format.significand_bits))
-    exponent = max(
-        [ZERO_EXPONENT, *(e for _, value, _, e, _ in whole if value)]
-    )  # zeros align nothing
+    # zeros align nothing
+    exponent = max([ZERO_EXPONENT, *(e for _, value, _, e, _ in whole if value)])
     terms: list[AlignedTerm] = []
     for name, value, significand, power, bits in whole:
         shift = exponent - power if value else 0
@@ -206,6 +204,15 @@ def _finish(
     size = math.ldexp(kept + up, result_exponent - bits)
     result = math.copysign(size if size <= format.max else math.inf, total)
     return BlockSum(
-        spec, format, terms, exponent, total, _with_point(abs(total), spec.fraction_bits),
-        result_exponent, _with_point(kept, bits, 1), f"{rest:0{places}b}".rstrip("0") if rest else "", up, result,
-    )  # fmt: skip
+        spec,
+        format,
+        terms,
+        exponent,
+        total,
+        _with_point(abs(total), spec.fraction_bits),
+        result_exponent,
+        _with_point(kept, bits, 1),
+        f"{rest:0{places}b}".rstrip("0") if rest else "",
+        up,
+        result,
+    )

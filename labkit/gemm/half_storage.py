@@ -35,9 +35,8 @@ GEMMS = frozenset(
 )
 # Normalisation layers: a GPU kernel reads FP16, computes in FP32 with FP32 weights and writes FP16.
 NORMS = frozenset("batch_norm group_norm layer_norm instance_norm".split())
-STATEFUL = frozenset(
-    "batch_norm instance_norm".split()
-)  # of these, those that update running statistics in place
+# of these, those that update running statistics in place
+STATEFUL = frozenset("batch_norm instance_norm".split())
 
 # Operations with an FP16 kernel on CUDA and none on a CPU, by torch's OpInfo (a test compares). Fourier
 # transforms use complex numbers of two FP16 numbers each, and do not exist in BF16.
@@ -58,6 +57,11 @@ UPCAST = {
 }
 
 
+def _upcast(tensor: Tensor) -> Tensor:
+    wide = torch.float32 if tensor.dtype in HALVES else UPCAST.get(tensor.dtype, tensor.dtype)
+    return tensor.to(wide)
+
+
 def rounds_once(
     func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], dtype: torch.dtype
 ) -> Any:
@@ -67,10 +71,7 @@ def rounds_once(
     >>> rounds_once(torch.matmul, (a, b), {}, torch.float16)  # an FP16 accumulator would have stopped at 2048
     tensor([[4096.]], dtype=torch.float16)
     """
-    up = lambda t: (
-        t.float() if t.dtype in HALVES else t.to(UPCAST[t.dtype]) if t.dtype in UPCAST else t
-    )  # noqa: E731
-    wide_args, wide_kwargs = mapped(args, up), mapped(kwargs, up)
+    wide_args, wide_kwargs = mapped(args, _upcast), mapped(kwargs, _upcast)
     result = func(*wide_args, **wide_kwargs)
     name = getattr(func, "__name__", "")
     if name in STATEFUL:
@@ -130,10 +131,8 @@ class HalfStorage(LabMode):
             )
         elif name in ON_CUDA_ONLY or name in TRANSFORMS:
             found = {*_dtypes(args, kwargs, complex_too=True)}
-            pairs = name in TRANSFORMS and found <= {
-                torch.float16,
-                torch.complex32,
-            }  # of FP16 numbers; BF16 has none
+            # of FP16 numbers; BF16 has none
+            pairs = name in TRANSFORMS and found <= {torch.float16, torch.complex32}
             alone = name not in TRANSFORMS and len(found) == 1 and found <= {*HALVES}
             if found and (pairs or alone) and kwargs.get("out") is None:
                 return rounds_once(func, args, kwargs, torch.float16 if pairs else found.pop())

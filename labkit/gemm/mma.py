@@ -21,13 +21,10 @@ from dataclasses import dataclass, replace
 
 from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, TF32, Format, Rounding
 
-RESULT_ROUNDING = {
-    FP32: Rounding.TOWARD_ZERO,
-    FP16: Rounding.NEAREST_EVEN,
-}  # rounding of a block's sum to D
-ZERO_EXPONENT = (
-    FP32.emin
-)  # a zero C counts with this exponent, so nothing is aligned to less than 2^-126
+# rounding of a block's sum to D
+RESULT_ROUNDING = {FP32: Rounding.TOWARD_ZERO, FP16: Rounding.NEAREST_EVEN}
+# a zero C counts with this exponent, so nothing is aligned to less than 2^-126
+ZERO_EXPONENT = FP32.emin
 _PRODUCT_LIMIT = 4  # products of significands below 2 stay as they are: 1.1 * 1.1 (binary) is 10.01, not 1.001 * 2
 
 
@@ -165,30 +162,44 @@ _WIDE = (
 _B200 = "An early MATLAB-tensor-core took 32 products (two interleaved 16s) for FP16; its current model takes 16."
 
 
-def _rows(name: str, instruction: str, source: str, *kinds: tuple[Format, tuple[int, int, int], int, int, str]) -> (
-    tuple[MmaSpec, ...]
-):  # fmt: skip
+def _rows(
+    name: str,
+    instruction: str,
+    source: str,
+    *kinds: tuple[Format, tuple[int, int, int], int, int, str],
+) -> tuple[MmaSpec, ...]:
     """Rows of one GPU from (operands, shape, block length, fraction bits, note)."""
     return tuple(
         MmaSpec(
-            name, operands, instruction, *shape, length, bits, source, note=note,
+            name,
+            operands,
+            instruction,
+            *shape,
+            length,
+            bits,
+            source,
+            note=note,
             result_significand_bits=min(bits, FP32.significand_bits),
         )
         for operands, shape, length, bits, note in kinds
-    )  # fmt: skip
+    )
 
 
 ROWS: tuple[MmaSpec, ...] = (
     *_rows("V100", "mma.sync", _BOTH, (FP16, (8, 8, 4), 4, 23, _V100_BITS)),
     *_rows("T4", "mma.sync", _PAPER, (FP16, (16, 8, 8), 8, 24, _TURING)),
     *_rows(
-        "A100", "mma.sync", _BOTH,
+        "A100",
+        "mma.sync",
+        _BOTH,
         (FP16, (16, 8, 16), 8, 24, ""),
         (BF16, (16, 8, 16), 8, 24, _WIDE),
         (TF32, (16, 8, 8), 4, 24, _WIDE),
     ),
     *_rows(
-        "Ada", "mma.sync", _BOTH,
+        "Ada",
+        "mma.sync",
+        _BOTH,
         (FP16, (16, 8, 16), 8, 24, ""),
         (BF16, (16, 8, 16), 8, 24, _WIDE),
         (TF32, (16, 8, 8), 4, 24, _WIDE),
@@ -200,30 +211,38 @@ ROWS: tuple[MmaSpec, ...] = (
         for name in ("H100", "H200")
         for row in (
             *_rows(
-                name, "wgmma.mma_async", _BOTH,
+                name,
+                "wgmma.mma_async",
+                _BOTH,
                 (FP16, (64, 256, 16), 16, 25, ""),
                 (BF16, (64, 256, 16), 16, 25, _WIDE),
                 (TF32, (64, 256, 8), 8, 25, _WIDE),
             ),
             *_rows(
-                name, "wgmma.mma_async", _WGMMA_FP8,
+                name,
+                "wgmma.mma_async",
+                _WGMMA_FP8,
                 (E4M3, (64, 256, 32), 32, 13, _HOPPER_FP8),
                 (E5M2, (64, 256, 32), 32, 13, _HOPPER_FP8),
             ),
         )
     ),
     *_rows(
-        "B200", "tcgen05.mma", _BOTH,
+        "B200",
+        "tcgen05.mma",
+        _BOTH,
         (FP16, (128, 256, 16), 16, 25, _B200),
         (BF16, (128, 256, 16), 16, 25, _WIDE),
         (TF32, (128, 256, 8), 8, 25, _WIDE),
     ),
     *_rows(
-        "B200", "tcgen05.mma", _TCGEN05_FP8,
+        "B200",
+        "tcgen05.mma",
+        _TCGEN05_FP8,
         (E4M3, (128, 256, 32), 32, 25, _BLACKWELL_FP8),
         (E5M2, (128, 256, 32), 32, 25, _BLACKWELL_FP8),
     ),
-)  # fmt: skip
+)
 
 SPECS: dict[str, MmaSpec] = {row.name: row for row in ROWS if row.operands == FP16}
 """A GPU's instruction for FP16 operands by its name; `.for_operands` leads to the others."""

@@ -117,9 +117,14 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, a: Tensor, b: Tensor, accumulator: AnyAccumulator, format: Format, of_gradient: Format,
+        ctx: Any,
+        a: Tensor,
+        b: Tensor,
+        accumulator: AnyAccumulator,
+        format: Format,
+        of_gradient: Format,
         result: torch.dtype,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         ctx.save_for_backward(a, b)
         ctx.accumulator, ctx.formats = accumulator, (format, of_gradient)
         return accumulate(
@@ -212,9 +217,16 @@ def _added(
 
 
 def _convolution(
-    dimensions: int, accumulator: AnyAccumulator, input: Tensor, weight: Tensor, bias: Tensor | None = None,
-    stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1,
-) -> Tensor:  # fmt: skip
+    dimensions: int,
+    accumulator: AnyAccumulator,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Tensor:
     """conv1d, 2d or 3d as one product per group: weights [out, in*window] @ patches [in*window, batch*places].
 
     Patches are FP32 copies of the image, so their gradients meet again in FP32 and are rounded as one.
@@ -231,9 +243,8 @@ def _convolution(
         around = [(n // 2, n - n // 2) for n in total]
     else:
         around = [(n, n) for n in _each(0 if padding == "valid" else padding, dimensions)]
-    image = F.pad(
-        image, [n for pair in around[::-1] for n in pair]
-    )  # (before, after), the last dimension first
+    # (before, after), the last dimension first
+    image = F.pad(image, [n for pair in around[::-1] for n in pair])
     batch, channels = image.shape[:2]
     if channels != weight.shape[1] * groups or out % groups:
         raise RuntimeError(
@@ -243,9 +254,8 @@ def _convolution(
     for axis, (width, step, hole) in enumerate(zip(window, steps, holes, strict=True), 2):
         image = image.unfold(axis, hole * (width - 1) + 1, step)[..., ::hole]
     places = image.shape[2 : 2 + n]
-    patches = image.permute(
-        1, *range(2 + n, 2 + 2 * n), 0, *range(2, 2 + n)
-    )  # of [batch, channels, *places, *window]
+    # of [batch, channels, *places, *window]
+    patches = image.permute(1, *range(2 + n, 2 + 2 * n), 0, *range(2, 2 + n))
     patches = patches.reshape(
         groups, channels // groups * math.prod(window), batch * math.prod(places)
     )
@@ -256,9 +266,17 @@ def _convolution(
 
 
 def _transposed_convolution(
-    dimensions: int, accumulator: AnyAccumulator, input: Tensor, weight: Tensor, bias: Tensor | None = None,
-    stride: Any = 1, padding: Any = 0, output_padding: Any = 0, groups: int = 1, dilation: Any = 1,
-) -> Tensor:  # fmt: skip
+    dimensions: int,
+    accumulator: AnyAccumulator,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Tensor:
     """conv_transpose1d, 2d or 3d as one product per group: weights^T [out*window, in] @ image [in, batch*places].
 
     Each product is then added, in FP32, to the place in the result that its window reaches.
@@ -350,9 +368,17 @@ def _each(value: Any, dimensions: int) -> tuple[int, ...]:
 
 
 def _attention(
-    accumulator: AnyAccumulator, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
-) -> Tensor:  # fmt: skip
+    accumulator: AnyAccumulator,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
     """softmax(scale * Q K^T + mask) V: two products; the scores and their softmax stay in FP32 until V."""
     if enable_gqa:
         share = query.shape[-3] // key.shape[-3]

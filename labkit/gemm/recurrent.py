@@ -87,9 +87,17 @@ def _lstm_slopes(gates: Tensor, squashed: Tensor, before: Tensor) -> State:
 
 
 def _lstm_back(
-    dh: Tensor, dc: Tensor, to_ifg: Tensor, to_o: Tensor, by_c: Tensor, o_by_h: Tensor, c_by_h: Tensor, c_by_c: Tensor,
-    to_h: Tensor, to_c: Tensor,
-) -> None:  # fmt: skip
+    dh: Tensor,
+    dc: Tensor,
+    to_ifg: Tensor,
+    to_o: Tensor,
+    by_c: Tensor,
+    o_by_h: Tensor,
+    c_by_h: Tensor,
+    c_by_c: Tensor,
+    to_h: Tensor,
+    to_c: Tensor,
+) -> None:
     dc.addcmul_(dh, c_by_h)
     torch.mul(dc, by_c, out=to_ifg)
     torch.mul(dh, o_by_h, out=to_o)
@@ -149,18 +157,39 @@ def _simple(squash: Callable[[Tensor], Tensor], slope: Callable[[Tensor], Tensor
 
 _CELLS = {
     "lstm": _Cell(
-        4, True, 1,
-        lambda gates, squashed, before: (gates[:, :2], *gates.unbind(1), squashed[:, 0], before[:, 1]), _lstm,
-        _lstm_slopes, lambda of_x, _: of_x.split([3, 1], 1), _lstm_back,
+        4,
+        True,
+        1,
+        lambda gates, squashed, before: (
+            gates[:, :2],
+            *gates.unbind(1),
+            squashed[:, 0],
+            before[:, 1],
+        ),
+        _lstm,
+        _lstm_slopes,
+        lambda of_x, _: of_x.split([3, 1], 1),
+        _lstm_back,
     ),
     "gru": _Cell(
-        3, False, 3,
-        lambda gates, of_h, before: (gates[:, :2], *gates.unbind(1), of_h[:, :2], of_h[:, 2], before[:, 0]), _gru,
-        _gru_slopes, lambda of_x, of_h: (of_x, of_h), _gru_back,
+        3,
+        False,
+        3,
+        lambda gates, of_h, before: (
+            gates[:, :2],
+            *gates.unbind(1),
+            of_h[:, :2],
+            of_h[:, 2],
+            before[:, 0],
+        ),
+        _gru,
+        _gru_slopes,
+        lambda of_x, of_h: (of_x, of_h),
+        _gru_back,
     ),
     "rnn_tanh": _simple(torch.tanh_, lambda h: 1 - h * h),
     "rnn_relu": _simple(torch.relu_, lambda h: (h > 0).float()),
-}  # fmt: skip
+}
 RECURRENT = frozenset(_CELLS)
 
 
@@ -174,9 +203,17 @@ class _OverTime(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, cell: _Cell, sizes: list[int], backwards: bool, data: Tensor, w_ih: Tensor, w_hh: Tensor,
-        b_ih: Tensor | None, b_hh: Tensor | None, *state: Tensor,
-    ) -> tuple[Tensor, ...]:  # fmt: skip
+        ctx: Any,
+        cell: _Cell,
+        sizes: list[int],
+        backwards: bool,
+        data: Tensor,
+        w_ih: Tensor,
+        w_hh: Tensor,
+        b_ih: Tensor | None,
+        b_hh: Tensor | None,
+        *state: Tensor,
+    ) -> tuple[Tensor, ...]:
         ctx.cell, ctx.sizes, ctx.biased = cell, sizes, b_ih is not None
         ctx.order = range(len(sizes))[::-1] if backwards else range(len(sizes))
         stored, across = torch.stack(state, 1), w_hh.float().T.contiguous()
@@ -306,9 +343,8 @@ def over_layers(one: Callable[..., tuple[Tensor, ...]], *args: Any) -> tuple[Ten
         data = data.transpose(0, 1) if batch_first[0] else data
         shape = data.shape[:2]
         data, sizes = data.flatten(0, 1), [shape[1]] * shape[0]
-    each = (4 if biased else 2) + _is_projected(
-        first
-    )  # torch hands over all layers' and directions' weights in a row
+    # torch hands over all layers' and directions' weights in a row
+    each = (4 if biased else 2) + _is_projected(first)
     last = list[State]()
     for layer in range(layers):
         data = F.dropout(data, dropout) if layer and dropout and train else data

@@ -51,10 +51,8 @@ Precision = Literal["ieee", "tf32"]
 BACKENDS = ("cuda", "mkldnn")  # cuBLAS and cuDNN; oneDNN, which a CPU computes with
 OPERATIONS = ("matmul", "conv", "rnn")
 _GENERIC = ("generic", "all")
-_LEGACY_MATMUL, _LEGACY_CUDNN = (
-    ("legacy", "matmul"),
-    ("legacy", "cudnn"),
-)  # torch's older API keeps values of its own
+# torch's older API keeps values of its own
+_LEGACY_MATMUL, _LEGACY_CUDNN = (("legacy", "matmul"), ("legacy", "cudnn"))
 _Switches = dict[tuple[str, str], str]
 
 _condition = threading.Condition()
@@ -126,9 +124,8 @@ def _acquire(precision: Precision) -> None:
                 lambda: _waiting[0] is ticket and (not _open or _open[0] == precision)
             )
             if not _open:
-                _found.update(
-                    _read()
-                )  # those of the legacy API agree, so that reading them does not raise
+                # those of the legacy API agree, so that reading them does not raise
+                _found.update(_read())
                 _set.update({_LEGACY_MATMUL: "high" if precision == "tf32" else "highest"})
                 _set.update({_LEGACY_CUDNN: str(precision == "tf32")})
                 _set.update(
@@ -223,9 +220,8 @@ def _write(switches: _Switches) -> None:
 # The operand that is added and not multiplied: its position and name. It is added after the product.
 BIASES = {"bilinear": 3} | dict.fromkeys(("linear", "conv_tbc", "convolution", "_convolution"), 2)
 BIASES |= {f"conv{kind}{n}d": 2 for kind in ("", "_transpose") for n in (1, 2, 3)}
-ADDENDS = frozenset(
-    "addmm addbmm addmv addr baddbmm".split()
-)  # input, and two operands; beta and alpha by name
+# input, and two operands; beta and alpha by name
+ADDENDS = frozenset("addmm addbmm addmv addr baddbmm".split())
 CELLS = frozenset("lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell".split())
 
 
@@ -278,9 +274,8 @@ class Tf32Products(LabMode):
             return new if len(new) > 1 else new[0]
         if name == "scaled_dot_product_attention":
             return run(func, args, kwargs, lambda a, b: _product(torch.matmul, (a, b), {}))
-        if (
-            name in ADDENDS
-        ):  # beta * input + alpha * product; with beta 0 the input is not read, even if it is NaN
+        # beta * input + alpha * product; with beta 0 the input is not read, even if it is NaN
+        if name in ADDENDS:
             input: Tensor = args[0] if args else kwargs["input"]
             beta, alpha = kwargs.get("beta", 1), kwargs.get("alpha", 1)
             rest = {
@@ -389,10 +384,8 @@ def _over_time(
     w_hr = weights.pop() if len(weights) % 2 else None
     (w_ih, w_hh), (b_ih, b_hh) = weights[:2], weights[2:] or (None, None)
     steps = list(F.linear(data, w_ih, b_ih).split(sizes))
-    state, outputs = (
-        tuple(begin),
-        list[Tensor](),
-    )  # of every sequence, also of those that have ended or not begun
+    # of every sequence, also of those that have ended or not begun
+    state, outputs = (tuple(begin), list[Tensor]())
     for x in steps[::-1] if backwards else steps:
         rows = len(x)
         new = _stepped(name, x, tuple(part[:rows] for part in state), w_hh, b_hh, w_hr)

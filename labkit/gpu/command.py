@@ -120,9 +120,8 @@ def _readable(line: Line) -> str:
 
 
 def _write_passport(arguments: Namespace) -> int:
-    if (
-        arguments.device == "cuda" and not torch.cuda.is_available()
-    ):  # queries the driver, and starts nothing on a GPU
+    # queries the driver, and starts nothing on a GPU
+    if arguments.device == "cuda" and not torch.cuda.is_available():
         return _refuse(
             f"{NO_GPU}for a dry run: labkit gpu --device cpu --quick --passport /tmp/rehearsal.jsonl"
         )

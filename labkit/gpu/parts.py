@@ -227,10 +227,11 @@ CHECKED = {  # the parts that have checks -> "" or what the device has where suc
     "kernel": "no Triton to run our kernel",
     "many": "no NCCL, which needs a GPU",
 }
+# on a GPU
 QUICK_PARTS: dict[str, float] = {
     "ceilings": 20,
     "size": 35,
     "layers": 35,
     "alignment": 40,
     "tasks": 40,
-}  # on a GPU
+}

@@ -74,9 +74,8 @@ def answer(item: Item, device: str) -> Line:
             "traceback": short_traceback(error),
         }
     found["seconds"] = round(time.monotonic() - began, 3)
-    if (
-        found["outcome"] != "done"
-    ):  # give memory back, and try the device: its context may refuse everything now
+    # give memory back, and try the device: its context may refuse everything now
+    if found["outcome"] != "done":
         try:
             release_memory()
             synchronize(device)
@@ -131,9 +130,8 @@ def serve(items: Sequence[Item], device: str) -> None:
     if sys.platform == "linux":
         linux.die_with_parent()
     if device == "cpu":
-        torch.set_num_threads(
-            1
-        )  # a dry run is small: a second thread would cost more than it saves
+        # a dry run is small: a second thread would cost more than it saves
+        torch.set_num_threads(1)
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     faulthandler.enable()
@@ -146,9 +144,8 @@ def serve(items: Sequence[Item], device: str) -> None:
     send({"items": [[item.name, item.kind] for item in items]})
     for line in sys.stdin:
         request = json.loads(line)
-        faulthandler.dump_traceback_later(
-            0.9 * request["seconds"]
-        )  # what hangs says where, before it is ended
+        # what hangs says where, before it is ended
+        faulthandler.dump_traceback_later(0.9 * request["seconds"])
         found = answer(by_name[request["item"]], device)
         faulthandler.cancel_dump_traceback_later()
         send(found)

@@ -11,13 +11,31 @@ from labkit.grading.judge import check, earned, judge
 
 # What a lesson's cases.py has for its notebook.
 OF_LESSONS = (
-    "CONSULTATIONS", "FAILING", "PROJECT_TASKS", "SIX", "Consultation", "Treatment", "enter", "look", "show",
-    "six_operands", "treat",
-)  # fmt: skip
+    "CONSULTATIONS",
+    "FAILING",
+    "PROJECT_TASKS",
+    "SIX",
+    "Consultation",
+    "Treatment",
+    "enter",
+    "look",
+    "show",
+    "six_operands",
+    "treat",
+)
 
 __all__ = [
-    "EXERCISES", "Exercise", "Grade", "Mistake", "check", "earned", "hint", "judge", "progress", *OF_LESSONS,
-]  # fmt: skip
+    "EXERCISES",
+    "Exercise",
+    "Grade",
+    "Mistake",
+    "check",
+    "earned",
+    "hint",
+    "judge",
+    "progress",
+    *OF_LESSONS,
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -278,9 +278,16 @@ def request_of(cases: CaseSet, program: list[str]) -> Request:
     """Return the request to run a program on cases."""
     exercise = cases.exercise
     return Request(
-        exercise.id, program, exercise.entry, exercise.call, _packed_cases(cases), dict(exercise.provides),
-        exercise.withheld, exercise.may_change, exercise.run_by,
-    )  # fmt: skip
+        exercise.id,
+        program,
+        exercise.entry,
+        exercise.call,
+        _packed_cases(cases),
+        dict(exercise.provides),
+        exercise.withheld,
+        exercise.may_change,
+        exercise.run_by,
+    )
 
 
 @lru_cache(maxsize=256)

@@ -21,9 +21,13 @@ from labkit.grading.sandbox.wire import Failure, Instance, Opaque
 SHOWN = 6
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _NAMES = {
-    torch.float16: "FP16", torch.bfloat16: "BF16", torch.float32: "FP32", torch.float64: "FP64",
-    torch.float8_e4m3fn: "E4M3", torch.float8_e5m2: "E5M2",
-}  # fmt: skip
+    torch.float16: "FP16",
+    torch.bfloat16: "BF16",
+    torch.float32: "FP32",
+    torch.float64: "FP64",
+    torch.float8_e4m3fn: "E4M3",
+    torch.float8_e5m2: "E5M2",
+}
 
 
 def difference(expected: object, got: object, ulps: int = 0, two_zeros: bool = False) -> str | None:

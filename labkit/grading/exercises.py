@@ -92,8 +92,11 @@ def exercises_of(lesson: Lesson) -> tuple[Exercise, ...]:
 def _joined(exercise: Exercise, lesson: str, question: Question, solutions: Solutions) -> Exercise:
     return replace(
         exercise,
-        lesson=lesson, title=question.title, entry=question.entry,
-        difficulty=question.difficulty, minutes=question.minutes,
+        lesson=lesson,
+        title=question.title,
+        entry=question.entry,
+        difficulty=question.difficulty,
+        minutes=question.minutes,
         reference=solutions.function(exercise.id),
         mistakes=tuple(
             replace(known, answer=solutions.edited(exercise.id, known.name, known.edits), edits=())
@@ -101,7 +104,7 @@ def _joined(exercise: Exercise, lesson: str, question: Question, solutions: Solu
             else known
             for known in exercise.mistakes
         ),
-    )  # fmt: skip
+    )
 
 
 @lru_cache(maxsize=8)

@@ -169,10 +169,15 @@ def as_text(grade: Grade) -> str:
 def as_json(grade: Grade) -> dict[str, Any]:
     """Return the grade as plain data for the learner's page; of a hidden check only its name and points."""
     checks = [
-        {"name": verdict.check.name, "points": verdict.points, "out_of": verdict.check.points, "mark": _mark(verdict),
-         "rows": [] if verdict.check.hidden or grade.unsolved else _rows(grade, verdict)}
+        {
+            "name": verdict.check.name,
+            "points": verdict.points,
+            "out_of": verdict.check.points,
+            "mark": _mark(verdict),
+            "rows": [] if verdict.check.hidden or grade.unsolved else _rows(grade, verdict),
+        }
         for verdict in grade.verdicts
-    ]  # fmt: skip
+    ]
     known = (
         {"name": grade.mistake.name, "sentence": grade.mistake.sentence} if grade.mistake else None
     )

@@ -225,10 +225,8 @@ def known_answers(case_set: CaseSet, function: Callable[..., object]) -> list[li
     """Return the answers of a reference or a known mistake, computed once."""
     if isinstance(function, StoredAnswers):
         return [[[] for _ in cases] for cases in case_set.cases]  # only their outcomes are stored
-    with (
-        _one_at_a_time,
-        warnings.catch_warnings(action="ignore"),
-    ):  # overflows in it do not concern the learner
+    # overflows in it do not concern the learner
+    with _one_at_a_time, warnings.catch_warnings(action="ignore"):
         return answers_of(case_set, function)
 
 
@@ -280,9 +278,8 @@ def _counter_example(
     exercise: Exercise, check: Check, case: Case, right: object, answer: object, mismatch: str
 ) -> CounterExample:
     values = [] if exercise.run_by else [_text(exercise, load(dump(argument))) for argument in case]
-    expected = (
-        check.name if isinstance(right, Outcome) else _text(exercise, right)
-    )  # reveals no right answer
+    # reveals no right answer
+    expected = check.name if isinstance(right, Outcome) else _text(exercise, right)
     got = _text(exercise, answer)
     if exercise.codes and type(right) is type(answer) is int:
         mismatch = f"expected {expected}, got {got}"

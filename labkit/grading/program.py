@@ -47,9 +47,8 @@ def get_ipython():
     return Shell()""",
 }
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-MAX_TRANSFORMED = (
-    256 << 10
-)  # characters of one cell that IPython may read; it reads the cell again for each magic
+# characters of one cell that IPython may read; it reads the cell again for each magic
+MAX_TRANSFORMED = 256 << 10
 
 
 class Unreadable(Exception):
@@ -159,12 +158,8 @@ def bare(source: str) -> str:
             ):
                 node.body = node.body[1:] or [ast.Pass()]
         return ast.unparse(tree)
-    except (
-        SyntaxError,
-        ValueError,
-        RecursionError,
-        MemoryError,
-    ):  # no Python, or too deep to be written
+    # no Python, or too deep to be written
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return source
 
 
@@ -263,9 +258,8 @@ def _needed(
     taken |= _closure(wished - needed, light[:early], light[early:], bound)
     used = needed | wished | frozenset[str]().union(*(others[i].uses for i in taken))
     if used - bound - builtin - frozenset[str]().union(*(others[i].binds for i in taken)):
-        taken |= {
-            i for i, statement in enumerate(others) if statement.is_star
-        }  # any of them may bind the rest
+        # any of them may bind the rest
+        taken |= {i for i, statement in enumerate(others) if statement.is_star}
     stand_ins = [text for name, text in _STAND_INS.items() if name in used]
     return stand_ins + [others[i].source for i in sorted(taken)]
 
@@ -322,12 +316,14 @@ def _statements(source: str) -> list[Statement]:
 def _statement(node: ast.stmt, text: str) -> Statement:
     binds, uses = frozenset(_bound(node)), _used(node, text)
     return Statement(
-        text, binds, uses,
+        text,
+        binds,
+        uses,
         replaces=binds if isinstance(node, _DEFINITIONS) else binds - uses,
         is_light=_is_light(node),
         is_starter=any(_raises_not_implemented(each) for each in getattr(node, "body", ())),
         is_star=isinstance(node, ast.ImportFrom) and node.names[0].name == "*",
-    )  # fmt: skip
+    )
 
 
 def _texts(source: str, body: Sequence[ast.stmt]) -> Iterator[str]:
@@ -338,9 +334,8 @@ def _texts(source: str, body: Sequence[ast.stmt]) -> Iterator[str]:
         start, end = first.lineno - 1, (node.end_lineno or node.lineno) - 1
         rows = lines[start : end + 1]
         rows[-1] = rows[-1][: node.end_col_offset]
-        rows[0] = rows[0][
-            0 if first is not node else node.col_offset :
-        ]  # a decorator's node begins after the @
+        # a decorator's node begins after the @
+        rows[0] = rows[0][0 if first is not node else node.col_offset :]
         yield b"".join(rows).decode().lstrip()
 
 
@@ -400,9 +395,8 @@ def _used(statement: ast.stmt, text: str) -> frozenset[str]:
                 if (s.is_referenced() if is_top else s.is_global())
             }
         return frozenset(names)
-    except (
-        Exception
-    ):  # an await in a comprehension at the top level, or deeper than the compiler goes
+    # an await in a comprehension at the top level, or deeper than the compiler goes
+    except Exception:
         return frozenset(node.id for node in ast.walk(statement) if isinstance(node, ast.Name))
 
 

@@ -26,9 +26,8 @@ from labkit.records import write_atomic
 from labkit.records.journal import append_line, read_lines
 
 SCHEMA = "labkit.grades/2"
-_FORMULA = re.compile(
-    r"'*[=+\-@＝＋－＠\t\r\n]"
-)  # the start of a formula, escaped any number of times
+# the start of a formula, escaped any number of times
+_FORMULA = re.compile(r"'*[=+\-@＝＋－＠\t\r\n]")
 
 
 @dataclass(frozen=True)
@@ -172,10 +171,8 @@ def visible(text: str) -> str:
     >>> visible("a\x1b[31m\n b\u202e")
     'a\\x1b[31m b\\u202e'
     """
-    control, joiners = (
-        ("Cc", "Cf", "Cs", "Zl", "Zp"),
-        "\u200c\u200d",
-    )  # which are part of some scripts and pictures
+    # which are part of some scripts and pictures
+    control, joiners = (("Cc", "Cf", "Cs", "Zl", "Zp"), "\u200c\u200d")
     return "".join(
         letter.encode("unicode_escape").decode()
         if unicodedata.category(letter) in control and letter not in joiners

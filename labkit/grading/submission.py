@@ -103,9 +103,8 @@ def find(paths: Iterable[Path], refused: Mapping[Path, str] | None = None) -> li
         for file, why in inside.items():
             student, name = learner_in(file.parts[0])
             found.append(Submission(student, "/".join(file.parts[1:]) or name, None, refused=why))
-    handed_in = {
-        one.student for one in found if one.path or one.refused
-    }  # an empty folder beside it is ignored
+    # an empty folder beside it is ignored
+    handed_in = {one.student for one in found if one.path or one.refused}
     return [one for one in found if one.path or one.refused or one.student not in handed_in]
 
 

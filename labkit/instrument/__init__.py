@@ -11,7 +11,7 @@ from labkit.instrument.probe import (
     swallowed,
     underflow,
     zeros_inside,
-)  # fmt: skip
+)
 from labkit.instrument.records import AgainstFP32, NonFinite, Skip, WatchedStep, Window
 from labkit.instrument.report import Report
 from labkit.instrument.script import watched
@@ -20,8 +20,31 @@ from labkit.instrument.watch import Watch, watch
 from labkit.records.findings import Finding
 
 __all__ = [
-    "AgainstFP32", "ExponentHistogram", "Fate", "Finding", "GradSnapshot", "Listener", "NonFinite", "Probe", "Report",
-    "Skip", "Watch", "WatchedStep", "Window", "exponent_histogram", "fate", "layer_outputs", "merge", "probe",
-    "register_source", "scaler_source", "shift", "snapshot", "swallowed", "underflow", "watch", "watched",
+    "AgainstFP32",
+    "ExponentHistogram",
+    "Fate",
+    "Finding",
+    "GradSnapshot",
+    "Listener",
+    "NonFinite",
+    "Probe",
+    "Report",
+    "Skip",
+    "Watch",
+    "WatchedStep",
+    "Window",
+    "exponent_histogram",
+    "fate",
+    "layer_outputs",
+    "merge",
+    "probe",
+    "register_source",
+    "scaler_source",
+    "shift",
+    "snapshot",
+    "swallowed",
+    "underflow",
+    "watch",
+    "watched",
     "zeros_inside",
-]  # fmt: skip
+]

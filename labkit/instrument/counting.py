@@ -46,9 +46,8 @@ def count_on_cpu(bits: Tensor, format: Format) -> tuple[int, Counts, Counts]:
             (values[start : start + PIECE] << 1) >> 1
         ) - 1  # a zero becomes the largest number there is
         small = below[below < (1 << point) - 1].astype(np.float32) + 1
-        subnormals += np.bincount(
-            np.frexp(small)[1] - 1, minlength=point
-        )  # exponents of significands: whole numbers
+        # exponents of significands: whole numbers
+        subnormals += np.bincount(np.frexp(small)[1] - 1, minlength=point)
     return int(fields[0] - subnormals.sum()), subnormals, fields
 
 

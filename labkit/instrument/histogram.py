@@ -89,9 +89,8 @@ def exponent_histogram(tensor: Tensor) -> ExponentHistogram:
     counts = np.zeros(FP32_HIGHEST_EXPONENT - FP32_LOWEST_EXPONENT + 1, dtype=np.int64)
     first_normal = format.emin - FP32_LOWEST_EXPONENT
     counts[first_normal - len(subnormals) : first_normal] = subnormals
-    counts[first_normal : first_normal + len(fields) - 2] = fields[
-        1:-1
-    ]  # the last field: infinities and NaNs
+    # the last field: infinities and NaNs
+    counts[first_normal : first_normal + len(fields) - 2] = fields[1:-1]
     return ExponentHistogram(counts, FP32_LOWEST_EXPONENT, int(zeros), int(fields[-1]))
 
 

@@ -183,9 +183,8 @@ def _unmoved(tensor: Tensor, factor: float) -> float:
 def faults(report: Report, never_moved: Iterable[str]) -> Iterator[Finding]:
     """Yield the findings that follow from the counts, each with the first step that shows it."""
     found: dict[tuple[str, str], Finding] = {}
-    settled = (
-        bool(report.skips) and report.skips[-1].step < report.steps - 1
-    )  # steps were taken after the last skip
+    # steps were taken after the last skip
+    settled = bool(report.skips) and report.skips[-1].step < report.steps - 1
     for bad in report.non_finite:
         what = "scale too high" if bad.by_scale else f"first {bad.value}"
         each = finding(what, bad.layer, bad.step, str(bad), bad.line)

@@ -297,8 +297,10 @@ def _histograms(report: Results) -> str:
             parts.append(
                 _fold(kind, len(rows), table, kind == GRADIENTS[0] and len(rows) <= MANY_ROWS)
             )
-    note = "One bar for each power of two, from small to large; its height is the logarithm of the count. Gradients are "
-    note += "at the last scale in use."
+    note = (
+        "One bar for each power of two, from small to large; its height is the logarithm of the "
+        "count. Gradients are at the last scale in use."
+    )
     more = "<span><i class=outline></i>the same gradients in FP32</span>" * bool(
         report.against_fp32
     )
@@ -419,7 +421,8 @@ def _zones() -> list[tuple[str, str]]:
 
 
 def _legend(zones: Iterable[tuple[str, str]], more: str = "") -> str:
-    return f'<div class="legend">{"".join(f"<span><i class={zone}></i>{word}</span>" for zone, word in zones)}{more}</div>'
+    entries = "".join(f"<span><i class={zone}></i>{word}</span>" for zone, word in zones)
+    return f'<div class="legend">{entries}{more}</div>'
 
 
 def _round_numbers(low: int, high: int, steps: Iterable[int] = (1, 2, 5, 10, 20, 50)) -> list[int]:

@@ -62,9 +62,8 @@ def after_backward(outputs: list[Tensor], then: Callable[[], None], failed: Fail
     safe = guarded(then, failed)
     for output in outputs:
         if output.requires_grad:
-            output.register_hook(
-                lambda _: queue(lambda: queue(safe))
-            )  # the second runs after all that wait
+            # the second runs after all that wait
+            output.register_hook(lambda _: queue(lambda: queue(safe)))
 
 
 class Ranks:
@@ -79,9 +78,8 @@ class Ranks:
         )
         self._store = dist.distributed_c10d._get_default_store()
         key = f"labkit.watch/{group.group_name}/{name}"
-        number = self._store.add(
-            f"{key}/{self.rank}/opened", 1
-        )  # a model may be watched several times
+        # a model may be watched several times
+        number = self._store.add(f"{key}/{self.rank}/opened", 1)
         self._keys = [f"{key}/{rank}/{number}" for rank in range(self.world)]
         self._published = False
 

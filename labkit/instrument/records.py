@@ -19,9 +19,8 @@ from labkit.instrument.histogram import ExponentHistogram
 
 NOISE = 20  # binades: a gradient so far below the largest is rounding errors
 KINDS = ("weights", "activations", "activation gradients", "weight gradients", "updates")
-Histograms = Mapping[
-    str, Mapping[str, ExponentHistogram]
-]  # kind -> name of a layer or parameter -> histogram
+# kind -> name of a layer or parameter -> histogram
+Histograms = Mapping[str, Mapping[str, ExponentHistogram]]
 
 
 def trimmed(histogram: ExponentHistogram) -> ExponentHistogram:

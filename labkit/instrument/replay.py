@@ -49,9 +49,8 @@ class Call:
     random: list[Tensor]
     autocast: list[tuple[str, bool, torch.dtype]]
     modes: tuple[LabMode, ...]
-    attributes: list[
-        tuple[nn.Module, dict[str, Any]]
-    ]  # of modules with counters or settings, before the call
+    # of modules with counters or settings, before the call
+    attributes: list[tuple[nn.Module, dict[str, Any]]]
     seeds: dict[int, Tensor] = field(default_factory=dict)
     differentiated: bool = False  # its gradients were, too: create_graph
 

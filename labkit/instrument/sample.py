@@ -271,13 +271,11 @@ class Sample:
     @contextmanager
     def inside(self, parameters: Callable[[], Iterable[Tensor]]) -> Iterator[None]:
         """Measure the tensors that a forward pass saves for backward, and count its casts."""
-        sharded = any(
-            hasattr(p, "to_local") for p in parameters()
-        )  # then they are gathered for a while
+        # then they are gathered for a while
+        sharded = any(hasattr(p, "to_local") for p in parameters())
         weights = {local_part(p).untyped_storage().data_ptr() for p in parameters()}
-        top = torch._C._autograd._top_saved_tensors_default_hooks(
-            True
-        )  # of the user, as for offloading
+        # of the user, as for offloading
+        top = torch._C._autograd._top_saved_tensors_default_hooks(True)
         pack, unpack = top if top is not None else (lambda t: t, lambda t: t)
 
         def note(tensor: Tensor) -> None:

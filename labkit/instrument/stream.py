@@ -371,9 +371,16 @@ TAPPED: dict[str, tuple[tuple[Any, str], ...]] = {
     "autocast_ends": ((torch.amp.autocast_mode.autocast, "__exit__"),),
 }
 OF_SOURCES = (
-    "scaled_by", "before_unscale", "before_optimizer", "after_optimizer", "before_step", "after_step", "skipped",
-    "step_by_scaler", "step_by_engine",
-)  # fmt: skip
+    "scaled_by",
+    "before_unscale",
+    "before_optimizer",
+    "after_optimizer",
+    "before_step",
+    "after_step",
+    "skipped",
+    "step_by_scaler",
+    "step_by_engine",
+)
 
 
 class Stream(Listeners):
@@ -407,9 +414,8 @@ class Stream(Listeners):
         finally:
             with self._lock:
                 others = tuple(each for each in self.listeners if each is not listener)
-                self._open_for(
-                    others
-                )  # a source that fails to close reports it to the listener, too
+                # a source that fails to close reports it to the listener, too
+                self._open_for(others)
                 self.listeners = others
 
     def _open_for(self, listeners: tuple[Any, ...]) -> None:

@@ -18,9 +18,15 @@ INTERNAL_FILES = tuple(
     str(LAB / "instrument" / f"{name}.py") for name in ("replay", "sample", "histogram", "probe")
 )
 LIBRARY_FILES = (
-    "<", copy.__file__, str(Path(torch.__file__).parent), str(LAB / "instrument"), str(LAB / "modes"), str(LAB / "amp"),
-    str(LAB / "frameworks"), *(str(LAB / "clinic" / f"{name}.py") for name in ("diagnose", "events")),
-)  # fmt: skip
+    "<",
+    copy.__file__,
+    str(Path(torch.__file__).parent),
+    str(LAB / "instrument"),
+    str(LAB / "modes"),
+    str(LAB / "amp"),
+    str(LAB / "frameworks"),
+    *(str(LAB / "clinic" / f"{name}.py") for name in ("diagnose", "events")),
+)
 
 
 def line_of_user(frame: Any) -> str | None:

@@ -40,7 +40,7 @@ from labkit.instrument.sample import (
     in_transform,
     length,
     local_part,
-)  # fmt: skip
+)
 from labkit.instrument.stream import STREAM, Gradients, Listener, in_backward, no_scale, tap
 from labkit.instrument.symptoms import finding
 from labkit.instrument.user_code import line_of_user
@@ -340,9 +340,8 @@ class Watch(Listener):
 
     def scaled_by(self, scale: Callable[[], float]) -> None:
         super().scaled_by(scale)
-        if (
-            self._sample is None or not self._sample.norms
-        ):  # else this step counted with the known one
+        # else this step counted with the known one
+        if self._sample is None or not self._sample.norms:
             self._known_scale = None
 
     def observes_optimizer(self, optimizer: Any) -> bool:
@@ -383,9 +382,8 @@ class Watch(Listener):
 
     def after_optimizer(self, optimizer: Any, *_: Any) -> None:
         if not self._by_engine and self.observes_optimizer(optimizer):
-            skipped = getattr(
-                optimizer, "found_inf", None
-            )  # of a fused optimizer, which skips by itself
+            # of a fused optimizer, which skips by itself
+            skipped = getattr(optimizer, "found_inf", None)
             held = self._held_by(optimizer) if self._sample is not None or skipped else {}
             if skipped:
                 self.skipped(optimizer, {name: p.grad for name, p in held.items()})

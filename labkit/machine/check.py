@@ -177,9 +177,8 @@ def requirements() -> dict[str, str] | None:
         asked = importlib.metadata.requires(DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:
         return None
-    found = (
-        re.match(r"([\w.-]+)[^;]*>=\s*([\d.]+)[^;]*$", line) for line in asked
-    )  # "torch<3,>=2.10"; no extras
+    # "torch<3,>=2.10"; no extras
+    found = (re.match(r"([\w.-]+)[^;]*>=\s*([\d.]+)[^;]*$", line) for line in asked)
     return {match[1]: match[2] for match in found if match}
 
 

@@ -53,9 +53,8 @@ GENERATIONS = (
     ),
     Generation("Blackwell", ((11, 0), (12, 0), (12, 1)), ("FP16", "BF16", "TF32", "E4M3", "E5M2")),
 )
-WITHOUT_CORES = re.compile(
-    r"GTX 16|\bMX[45]50\b|\bT(400|500|550|600|1000|1200|2000)\b"
-)  # TU116 and TU117, though 7.5
+# TU116 and TU117, though 7.5
+WITHOUT_CORES = re.compile(r"GTX 16|\bMX[45]50\b|\bT(400|500|550|600|1000|1200|2000)\b")
 
 
 @dataclass(frozen=True)

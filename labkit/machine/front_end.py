@@ -18,10 +18,8 @@ from pathlib import Path
 from labkit.records import system
 from labkit.records.findings import Finding, Status
 
-EXTENSIONS = {
-    "@jupyter-widgets/jupyterlab-manager": "jupyterlab_widgets",
-    "anywidget": "anywidget",
-}  # folder: package
+# folder: package
+EXTENSIONS = {"@jupyter-widgets/jupyterlab-manager": "jupyterlab_widgets", "anywidget": "anywidget"}
 PLACE = Path("share", "jupyter", "labextensions")
 # A variable that a host sets -> its name; these show widgets by a manager of their own, loaded from the network.
 HOSTS = {"COLAB_RELEASE_TAG": "Colab", "KAGGLE_KERNEL_RUN_TYPE": "Kaggle", "VSCODE_PID": "VS Code"}
@@ -60,9 +58,8 @@ def front_end(
         return Finding("widgets", Status.OK, f"{hosted} shows widgets by a manager of its own")
     prefix, places = Path(sys.prefix), list(folders)
     if server is not None and _differ(server, prefix):
-        own = [
-            folder for folder in folders if not folder.is_relative_to(prefix)
-        ]  # the user's and the system's: shared
+        # the user's and the system's: shared
+        own = [folder for folder in folders if not folder.is_relative_to(prefix)]
         prefix, places = server, [server / PLACE, *own]
     if off := switched_off(prefix):
         what = f"the front end of {' and '.join(off)} is switched off in the server that shows this page"

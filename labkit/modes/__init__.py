@@ -19,6 +19,19 @@ from labkit.modes.mode import (
 )
 
 __all__ = [
-    "ATTRIBUTE", "LabMode", "are_plain", "as_now", "body_of", "break_graph", "calls_any", "is_composite", "mapped",
-    "mapped_anywhere", "nested_contexts", "open_modes", "require_one_device", "tensors_in", "under",
-]  # fmt: skip
+    "ATTRIBUTE",
+    "LabMode",
+    "are_plain",
+    "as_now",
+    "body_of",
+    "break_graph",
+    "calls_any",
+    "is_composite",
+    "mapped",
+    "mapped_anywhere",
+    "nested_contexts",
+    "open_modes",
+    "require_one_device",
+    "tensors_in",
+    "under",
+]

@@ -17,11 +17,8 @@ from typing import Any
 
 from torch import Tensor
 
-MODULES = (
-    "torch.nn.functional",
-    "torch.functional",
-    "torch.autograd",
-)  # most methods of Tensor check and recurse
+# most methods of Tensor check and recurse
+MODULES = ("torch.nn.functional", "torch.functional", "torch.autograd")
 FORWARD_MODULES = MODULES[:2]
 MODE_CHECKS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
 
@@ -61,9 +58,8 @@ def calls_any(func: Callable[..., Any], names: frozenset[str]) -> bool:
         mentioned = _names_in(func.__code__)
         if not names.isdisjoint(mentioned):
             return True
-        called = (
-            func.__globals__.get(name) for name in mentioned
-        )  # functions of other modules check arguments
+        # functions of other modules check arguments
+        called = (func.__globals__.get(name) for name in mentioned)
         pending += [
             f
             for f in called

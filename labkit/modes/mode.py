@@ -110,11 +110,9 @@ def as_now(function: Callable[..., Any]) -> Callable[..., Any]:
     (1, 0)
     """
     modes = open_modes()
-    return (
-        wraps(function)(lambda *args, **kwargs: under(modes, function, *args, **kwargs))
-        if modes
-        else function
-    )
+    if not modes:
+        return function
+    return wraps(function)(lambda *args, **kwargs: under(modes, function, *args, **kwargs))
 
 
 @cache

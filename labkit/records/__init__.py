@@ -15,7 +15,19 @@ from labkit.records.files import (
 from labkit.records.provenance import arithmetic_settings, device_name, made_on, now, versions
 
 __all__ = [
-    "arithmetic_settings", "checkout", "data_folder", "device_name", "exclusive_lock", "made_on", "notebooks_folder",
-    "now", "parse_record", "recorded_files", "refuse_simulated", "results_folder", "versions", "write_atomic",
+    "arithmetic_settings",
+    "checkout",
+    "data_folder",
+    "device_name",
+    "exclusive_lock",
+    "made_on",
+    "notebooks_folder",
+    "now",
+    "parse_record",
+    "recorded_files",
+    "refuse_simulated",
+    "results_folder",
+    "versions",
+    "write_atomic",
     "write_line",
-]  # fmt: skip
+]

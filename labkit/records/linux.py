@@ -172,9 +172,8 @@ def memory_of(process: int) -> int:
     with contextlib.suppress(OSError, IndexError, ValueError):
         rollup = Path(f"/proc/{process}/smaps_rollup").read_text()
         return int(rollup.split("\nPss:")[1].split()[0]) << 10
-    with contextlib.suppress(
-        OSError, IndexError, ValueError
-    ):  # a protected process: memory without shared pages
+    # a protected process: memory without shared pages
+    with contextlib.suppress(OSError, IndexError, ValueError):
         resident, shared = Path(f"/proc/{process}/statm").read_text().split()[1:3]
         return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
     return 0
@@ -215,9 +214,8 @@ def cpu_seconds(process: int) -> float:
     """Return the CPU time of a process and its ended children; 0.0 if it has ended. Source: proc(5)."""
     with contextlib.suppress(OSError):
         after_name = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
-        return sum(map(int, after_name[11:15])) / os.sysconf(
-            "SC_CLK_TCK"
-        )  # utime, stime, cutime, cstime
+        # utime, stime, cutime, cstime
+        return sum(map(int, after_name[11:15])) / os.sysconf("SC_CLK_TCK")
     with contextlib.suppress(OSError):  # the clock id of clock_getcpuclockid(3)
         return time.clock_gettime((~process << 3) | 2)
     return 0.0
@@ -227,9 +225,8 @@ def _children() -> list[int]:
     try:
         text = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
     except OSError:
-        return (
-            [-1] if os.getpid() == 1 else []
-        )  # the first process of a namespace can kill all others at once
+        # the first process of a namespace can kill all others at once
+        return [-1] if os.getpid() == 1 else []
     return [int(word) for word in text.split()]
 
 

@@ -27,9 +27,8 @@ MEMORY_QUOTAS = [  # limit and use, in bytes: version 2, then version 1
     ("memory.max", "memory.current"),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
 ]
-DRIVER = Path(
-    "/proc/driver/nvidia/version"
-)  # NVRM version: NVIDIA UNIX ... Kernel Module  580.95.05 ...
+# NVRM version: NVIDIA UNIX ... Kernel Module  580.95.05 ...
+DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def usable_cores(cgroup: Path = CGROUP) -> int:
@@ -80,9 +79,8 @@ def available_memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = CGROU
 def container_memory(cgroup: Path = CGROUP) -> int | None:
     """Return the memory limit of this process's container in bytes, or None without one."""
     limits = [_first_numbers(cgroup / limit) for limit, _ in MEMORY_QUOTAS]
-    return next(
-        (each[0] for each in limits if each and each[0] < 2**60), None
-    )  # version 1 writes "none" as 2^63
+    # version 1 writes "none" as 2^63
+    return next((each[0] for each in limits if each and each[0] < 2**60), None)
 
 
 def server_prefix(proc: Path = Path("/proc")) -> Path | None:

@@ -136,8 +136,14 @@ def arithmetic(
 
 
 def sum_error(
-    how: Arithmetic, terms: int, size: Floats, *, extra: int = 0, grid: float = 0.0, gain: float = 1.0
-) -> Floats:  # fmt: skip
+    how: Arithmetic,
+    terms: int,
+    size: Floats,
+    *,
+    extra: int = 0,
+    grid: float = 0.0,
+    gain: float = 1.0,
+) -> Floats:
     """Return the bound e of the module's text for sums of `terms` terms: a S + b, with numbers a and b.
 
     Args:

@@ -159,9 +159,14 @@ def _describe(element: Element, out: Format) -> list[str]:
 
 
 def compare(
-    got: Array, operation: Operation, *, out: Format | None = None, accumulator: AnyArithmetic = FP32,
-    rounding: Rounding = Rounding.NEAREST_EVEN, overflow: Overflow = Overflow.TO_INFINITY,
-) -> Verdict:  # fmt: skip
+    got: Array,
+    operation: Operation,
+    *,
+    out: Format | None = None,
+    accumulator: AnyArithmetic = FP32,
+    rounding: Rounding = Rounding.NEAREST_EVEN,
+    overflow: Overflow = Overflow.TO_INFINITY,
+) -> Verdict:
     """Return the verdict on the result of a kernel.
 
     Args:
@@ -199,9 +204,14 @@ def compare(
 
 
 def assert_explained(
-    got: Array, a: Array | Operation, b: Array | None = None, *, out: Format | None = None,
-    accumulator: AnyArithmetic = FP32, **settings: Any,
-) -> Verdict:  # fmt: skip
+    got: Array,
+    a: Array | Operation,
+    b: Array | None = None,
+    *,
+    out: Format | None = None,
+    accumulator: AnyArithmetic = FP32,
+    **settings: Any,
+) -> Verdict:
     """Assert that rounding explains a result, and return the verdict.
 
     Args:
@@ -266,8 +276,10 @@ class _Judge:
         differing, unbounded = int((~same).sum()), np.isinf(bound)
         unjudged = []
         if unbounded.any():
-            unjudged.append(f"{int(unbounded.sum()):,} elements whose bound is infinite: the accumulator may overflow, "
-                            "or the sum is too long for it")  # fmt: skip
+            unjudged.append(
+                f"{int(unbounded.sum()):,} elements whose bound is infinite: the accumulator may overflow, "
+                "or the sum is too long for it"
+            )
         if not differing:
             return Verdict(
                 VerdictKind.EQUAL, name, self.out, self.got.size, 0, unjudged=tuple(unjudged)
@@ -292,9 +304,17 @@ class _Judge:
                     self.out,
                 )
             return Verdict(
-                kind, name, self.out, self.got.size, differing, worst, float(share[at]), suspects=clues,
-                unjudged=tuple(unjudged), **more,
-            )  # fmt: skip
+                kind,
+                name,
+                self.out,
+                self.got.size,
+                differing,
+                worst,
+                float(share[at]),
+                suspects=clues,
+                unjudged=tuple(unjudged),
+                **more,
+            )
 
         if outside.size:
             return found(VerdictKind.IMPOSSIBLE, int(outside[np.argmax(share[outside])]))
@@ -352,9 +372,8 @@ class _Judge:
         got, exact, e = self.got[places], self.exact[places], bound[places]
         low, high = self.stored(exact - e), self.stored(exact + e)
         within = (low <= got) & (got <= high) | np.isnan(got) & (np.isnan(low) | np.isnan(high))
-        within |= np.isnan(high) & (low <= got) | np.isnan(low) & (
-            got <= high
-        )  # a format without infinities overflows
+        # a format without infinities overflows
+        within |= np.isnan(high) & (low <= got) | np.isnan(low) & (got <= high)
         finite = ~np.isnan(exact)
         return places[~np.where(finite, within, np.isnan(got))]
 

@@ -103,9 +103,13 @@ def operand(array: Array, name: str, operands: Format | None = None) -> tuple[Fl
 
 
 def matmul(
-    a: Array, b: Array, *, bias: Array | None = None, scale: Array | float | None = None,
+    a: Array,
+    b: Array,
+    *,
+    bias: Array | None = None,
+    scale: Array | float | None = None,
     operands: Format | None = None,
-) -> Operation:  # fmt: skip
+) -> Operation:
     """Return the product a @ b by torch.matmul's rules for shapes, times `scale`, plus `bias`.
 
     Args:
@@ -165,9 +169,15 @@ def dot(a: Array, b: Array) -> Operation:
 
 
 def convolution(
-    x: Array, weight: Array, bias: Array | None = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
-    groups: int = 1, operands: Format | None = None,
-) -> Operation:  # fmt: skip
+    x: Array,
+    weight: Array,
+    bias: Array | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    operands: Format | None = None,
+) -> Operation:
     """Return the convolution of x [batch, channels, ...] with weight, as torch's conv1d, conv2d and conv3d.
 
     Winograd's and Fourier's methods add other terms; this bound is not theirs.
@@ -195,9 +205,8 @@ def convolution(
     shape, axes = multiply(image, filters).shape, tuple(range(2, n + 2))
     padded = np.pad(image, [(0, 0), (0, 0), *((width, width) for width in around)])
     reach = [(size - 1) * hole + 1 for size, hole in zip(filters.shape[2:], holes, strict=True)]
-    windows = np.lib.stride_tricks.sliding_window_view(
-        padded, reach, axes
-    )  # [batch, channels, *places, *reach]
+    # [batch, channels, *places, *reach]
+    windows = np.lib.stride_tricks.sliding_window_view(padded, reach, axes)
     windows = windows[:, :, *(slice(None, None, each) for each in (*steps, *holes))]
     grouped = windows.reshape(len(image), groups, -1, *windows.shape[2:])
 
@@ -228,10 +237,16 @@ def _gemm(a: Floats, b: Floats) -> Floats:
 
 
 def _products(
-    name: str, shape: tuple[int, ...], terms: int, both: tuple[tuple[Floats, Format], tuple[Floats, Format]],
-    multiply: Callable[[Floats, Floats], Floats], pairs: Pairs, operands: Format | None, bias: Array | None,
+    name: str,
+    shape: tuple[int, ...],
+    terms: int,
+    both: tuple[tuple[Floats, Format], tuple[Floats, Format]],
+    multiply: Callable[[Floats, Floats], Floats],
+    pairs: Pairs,
+    operands: Format | None,
+    bias: Array | None,
     scale: Array | float | None,
-) -> Operation:  # fmt: skip
+) -> Operation:
     """Return sums of products, one for each element, times `scale`, plus `bias`.
 
     Args:
@@ -329,9 +344,13 @@ def amax(x: Array, dim: int | Sequence[int] | None = None) -> Operation:
         raise ValueError("expected a number or more to take the largest of, got an empty dimension")
     value = rows.max(-1)
     return Operation(
-        f"amax {list(x.shape)}", value, 1, (format,), lambda how: np.zeros_like(value),
+        f"amax {list(x.shape)}",
+        value,
+        1,
+        (format,),
+        lambda how: np.zeros_like(value),
         lambda how, places: value.reshape(1, -1)[:, places],
-    )  # fmt: skip
+    )
 
 
 def _reduction(

@@ -26,8 +26,14 @@ Stored = Callable[[Floats], Floats]
 
 
 def suspects(
-    got: Floats, exact: Floats, bound: Floats, operation: Operation, how: Arithmetic, stored: Stored, out: Format
-) -> tuple[str, ...]:  # fmt: skip
+    got: Floats,
+    exact: Floats,
+    bound: Floats,
+    operation: Operation,
+    how: Arithmetic,
+    stored: Stored,
+    out: Format,
+) -> tuple[str, ...]:
     """Return what would explain a result, the most likely first; flattened results and bounds."""
     shape = operation.value.shape
     with np.errstate(all="ignore"):
@@ -166,8 +172,9 @@ def _of_accumulators(
     own = np.sqrt(((got - exact) ** 2).mean())
     others = {
         f"sums in {format.name} instead of {how.format.name}": Arithmetic("", format)
-        for format in (FP16, BF16) if format.precision < how.format.precision
-    }  # fmt: skip
+        for format in (FP16, BF16)
+        if format.precision < how.format.precision
+    }
     if how.spec is None:
         zero = Arithmetic("", how.format, Rounding.TOWARD_ZERO)
         others[f"additions that round toward zero in {how.format.name}"] = zero

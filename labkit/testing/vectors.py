@@ -42,7 +42,7 @@ from labkit.formats import (
     encode,
     round_blocks,
     round_to,
-)  # fmt: skip
+)
 from labkit.gemm import SPECS, MmaSpec, emulate
 from labkit.records import write_atomic
 from labkit.testing.bound import Arithmetic
@@ -125,9 +125,13 @@ def check(answers: Mapping[str, NDArray[Any]]) -> list[str]:
             found.append(f"{rule}: {counts}; {_example(table, answers, key, int(rows[0]))}")
     if found:
         known = [
-            name for name, other in _mistakes(table).items()
-            if all(_same(answers[key], values, _format(table, key)).all() for key, values in other.items())
-        ]  # fmt: skip
+            name
+            for name, other in _mistakes(table).items()
+            if all(
+                _same(answers[key], values, _format(table, key)).all()
+                for key, values in other.items()
+            )
+        ]
         found += [f"these answers are those of a known mistake: {name}" for name in known]
     return found
 
@@ -235,10 +239,14 @@ def _of_blocks(format: BlockFormat) -> Table:
     ]
     of_values += ["values of codes"] * (count - 4)
     table = {
-        "rule": np.array([rule for rule, _ in rows]), "x": x, "scales": blocks.scales[:, 0],
-        "elements": blocks.elements[:, 0], "rule_of_values": np.array(of_values), "given_scales": scales,
+        "rule": np.array([rule for rule, _ in rows]),
+        "x": x,
+        "scales": blocks.scales[:, 0],
+        "elements": blocks.elements[:, 0],
+        "rule_of_values": np.array(of_values),
+        "given_scales": scales,
         "given_elements": given,
-    }  # fmt: skip
+    }
     with np.errstate(invalid="ignore", over="ignore"):
         table["values"] = decode_blocks(Blocks(format, scales[:, None], given[:, None])).astype(
             np.float32
@@ -364,8 +372,10 @@ def _mistakes(table: Table) -> dict[str, Table]:
             np.column_stack([c, a]).T.astype(np.float64),
             np.column_stack([np.ones_like(c), b]).T.astype(np.float64),
         )
-        ways = {"FP32 additions one by one": (Arithmetic("FP32"), "one by one"), "an exact sum, rounded once": (
-            Arithmetic("FP64", FP64), "pairwise")}  # fmt: skip
+        ways = {
+            "FP32 additions one by one": (Arithmetic("FP32"), "one by one"),
+            "an exact sum, rounded once": (Arithmetic("FP64", FP64), "pairwise"),
+        }
         found |= {
             way: {"d": next(sums(x, y, how, order)).astype(np.float32)}
             for way, (how, order) in ways.items()
@@ -385,17 +395,25 @@ def _mistakes(table: Table) -> dict[str, Table]:
                 ),
             }
             for way, (exact, rounding) in ratio.items():
-                scale = np.asarray(round_to(np.maximum(exact, block.scale.smallest_subnormal), block.scale, rounding,
-                                            Overflow.SATURATE), np.float64)  # fmt: skip
+                scale = np.asarray(
+                    round_to(
+                        np.maximum(exact, block.scale.smallest_subnormal),
+                        block.scale,
+                        rounding,
+                        Overflow.SATURATE,
+                    ),
+                    np.float64,
+                )
                 found[way] = _elements(x, scale, block, Rounding.NEAREST_EVEN)
             right = decode(table["scales"], block.scale)
-            for way, rounding in (("elements rounded toward zero", Rounding.TOWARD_ZERO),
-                                  ("ties of elements away from zero", Rounding.NEAREST_AWAY)):  # fmt: skip
+            for way, rounding in (
+                ("elements rounded toward zero", Rounding.TOWARD_ZERO),
+                ("ties of elements away from zero", Rounding.NEAREST_AWAY),
+            ):
                 found[way] = _elements(x, right, block, rounding)
         powers = block.scale.significand_bits == 0
-        number = (
-            block.scale.max * 2 if powers else block.scale.max + 2.0 ** (block.scale.emax - 3)
-        )  # the next code
+        # the next code
+        number = block.scale.max * 2 if powers else block.scale.max + 2.0 ** (block.scale.emax - 3)
         with np.errstate(over="ignore"):
             read = (decode(table["given_elements"], block.element) * number).astype(np.float32)
         isnan = (table["given_scales"] == block.scale.nan_code)[:, None]
@@ -404,10 +422,12 @@ def _mistakes(table: Table) -> dict[str, Table]:
         }
     else:
         x, format = table["x"], ROUNDED[name.removesuffix(SATURATING)]
-        found = {"toward zero": {"codes": _codes(x, name, Rounding.TOWARD_ZERO)},
-                 "ties away from zero": {"codes": _codes(x, name, Rounding.NEAREST_AWAY)},
-                 "saturates": {"codes": _codes(x, name, saturate=True)},
-                 "overflows to infinity or NaN": {"codes": _codes(x, name, saturate=False)}}  # fmt: skip
+        found = {
+            "toward zero": {"codes": _codes(x, name, Rounding.TOWARD_ZERO)},
+            "ties away from zero": {"codes": _codes(x, name, Rounding.NEAREST_AWAY)},
+            "saturates": {"codes": _codes(x, name, saturate=True)},
+            "overflows to infinity or NaN": {"codes": _codes(x, name, saturate=False)},
+        }
         flushed = np.where(np.abs(x) < format.smallest_normal, np.copysign(np.float32(0), x), x)
         found["subnormal numbers are zero"] = {"codes": _codes(flushed, name)}
         for first in (FP16, BF16):

@@ -60,9 +60,8 @@ def deterministic_cudnn() -> Iterator[None]:
 
 
 def _set_cudnn(*, deterministic: bool, benchmark: bool) -> None:
-    torch._C._set_cudnn_deterministic(
-        deterministic
-    )  # torch's tests freeze the setters of torch.backends
+    # torch's tests freeze the setters of torch.backends
+    torch._C._set_cudnn_deterministic(deterministic)
     torch._C._set_cudnn_benchmark(benchmark)
 
 

@@ -153,9 +153,8 @@ _TEXT = ("task", "recipe", "metric_name", "device", "versions", "date", "fingerp
 
 
 def _pack(value: Any) -> Any:
-    return (
-        str(value) if isinstance(value, float) and not math.isfinite(value) else value
-    )  # JSON has no inf and NaN
+    # JSON has no inf and NaN
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _unpack(value: Any) -> Any:

@@ -94,9 +94,8 @@ class TrainingRun:
         self.task, self.seed, self.measure_every = task, seed, measure_every
         self.place = place(device)
         self.device = self.place.device
-        self.data = task.make_data().to(
-            self.device
-        )  # once: copying each batch would synchronize each step
+        # once: copying each batch would synchronize each step
+        self.data = task.make_data().to(self.device)
         with one_thread(), arithmetic(recipe, self.device), preserve_rng(self.device):
             seed_generators(self.device, seed)
             self.engine = Engine(

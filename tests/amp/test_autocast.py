@@ -68,10 +68,8 @@ def test_as_a_decorator_it_may_call_itself() -> None:
     def later() -> Iterator[int]:
         yield 1
 
-    assert power(torch.eye(2), 250).tolist() == [
-        [1, 0],
-        [0, 1],
-    ]  # each level inside 250 regions, and cast once
+    # each level inside 250 regions, and cast once
+    assert power(torch.eye(2), 250).tolist() == [[1, 0], [0, 1]]
     assert (power(torch.ones(2, 2), 4).dtype, power.__doc__) == (torch.float16, "a to the n.")
     with pytest.raises(TypeError, match="runs after its call has returned"):
         autocast()(later)
@@ -108,9 +106,13 @@ def test_an_explicit_dtype_is_honoured_by_name_and_position() -> None:
         assert x.norm(dtype=torch.float16).dtype == torch.float16
         assert (x.sum().dtype, x.norm().dtype) == (torch.float32, torch.float32)
     assert [(e.op, e.to, e.elements) for e in events] == [
-        ("softmax", None, 0), ("softmax", None, 0), ("sum", None, 0), ("norm", None, 0),
-        ("sum", torch.float32, 6), ("norm", torch.float32, 6),
-    ]  # fmt: skip
+        ("softmax", None, 0),
+        ("softmax", None, 0),
+        ("sum", None, 0),
+        ("norm", None, 0),
+        ("sum", torch.float32, 6),
+        ("norm", torch.float32, 6),
+    ]
 
 
 def test_what_is_not_floating_point_is_left_alone() -> None:
@@ -256,9 +258,11 @@ def test_an_emulated_format_equals_rounding_written_out() -> None:
         assert torch.equal(y, z), (format, gradients)
         assert all(map(torch.equal, ours, want)), (format, gradients)
         assert [(e.op, e.to, e.elements) for e in events] == [
-            ("linear", format, 24 + 48 + 8), ("linear", format, 32 + 24 + 3),
-            ("softmax", torch.float32, 0), ("mse_loss", torch.float32, 0),
-        ]  # fmt: skip
+            ("linear", format, 24 + 48 + 8),
+            ("linear", format, 32 + 24 + 3),
+            ("softmax", torch.float32, 0),
+            ("mse_loss", torch.float32, 0),
+        ]
 
 
 def test_a_mask_of_infinities_masks_in_a_format_that_has_none() -> None:
@@ -408,10 +412,8 @@ def test_a_weight_used_twice_has_the_same_gradient_with_and_without_a_cache() ->
 
 def test_a_cast_from_under_no_grad_serves_a_use_with_gradients() -> None:
     """In torch, once, a cast that was cached without history was reused with gradients on, and the weight got none."""
-    for without in (
-        torch.no_grad,
-        torch.inference_mode,
-    ):  # and a cast from the latter does not leave it
+    # and a cast from the latter does not leave it
+    for without in (torch.no_grad, torch.inference_mode):
         w, x = nn.Parameter(torch.ones(2, 2)), torch.ones(1, 2, requires_grad=True)
         with autocast() as region:
             with without():
@@ -445,9 +447,8 @@ def test_a_new_weight_where_an_old_one_was_is_another() -> None:
     cache, place, places = CastCache(), np.zeros(1, np.float32), set()
     numbers = torch.from_numpy(place)
     for value in range(50):
-        w = nn.Parameter(
-            numbers
-        )  # Python gives it the address of the last, dead one; its numbers have theirs
+        # Python gives it the address of the last, dead one; its numbers have theirs
+        w = nn.Parameter(numbers)
         place[0] = value
         places.add((id(w), w.data_ptr(), w._version))
         assert cache.find(w, torch.float16) is None
@@ -459,13 +460,8 @@ def test_a_new_weight_where_an_old_one_was_is_another() -> None:
 
 def test_one_weight_in_nested_regions_native_and_emulated() -> None:
     """FP16 with gradients in BF16 is emulated, in FP32 tensors: what is kept of it is no operand for native FP16."""
-    formats = [
-        (FP16, None),
-        (FP16, BF16),
-        (BF16, None),
-        (E4M3, None),
-        (E4M3, E5M2),
-    ]  # of values, and of gradients
+    # of values, and of gradients
+    formats = [(FP16, None), (FP16, BF16), (BF16, None), (E4M3, None), (E4M3, E5M2)]
     for outer, inner in itertools.product(formats, formats):
         results = []
         for cache in (True, False):
@@ -492,11 +488,17 @@ def o1() -> AbstractContextManager[Any]:
 
 
 OPTIONS: list[tuple[Any, dict[str, Any]]] = [
-    *((kind, options) for kind in (nn.LSTM, nn.GRU, nn.RNN) for options in (
-        {}, {"batch_first": True, "bias": False}, {"bidirectional": True, "num_layers": 2},
-    )),
+    *(
+        (kind, options)
+        for kind in (nn.LSTM, nn.GRU, nn.RNN)
+        for options in (
+            {},
+            {"batch_first": True, "bias": False},
+            {"bidirectional": True, "num_layers": 2},
+        )
+    ),
     (nn.LSTM, {"proj_size": 3}),
-]  # fmt: skip
+]
 
 
 def grown(*shape: int, seed: int = 0) -> Tensor:

@@ -165,13 +165,15 @@ def test_a_change_of_any_one_number_by_one_code_shows() -> None:
 
 def test_rows_that_change_places_show_and_no_order_of_dimensions_hides_a_change() -> None:
     torch.manual_seed(0)
-    for number, tensor in enumerate((
-        torch.randn(500, 512).half(),
-        torch.randn(512, 500).half().t(),
-        torch.randn(64, 32, 3, 3).half().contiguous(memory_format=torch.channels_last),
-        torch.randn(1000, 600).half()[:, ::2],
-        torch.randn(70_001).half()[1:],
-    )):  # fmt: skip
+    for number, tensor in enumerate(
+        (
+            torch.randn(500, 512).half(),
+            torch.randn(512, 500).half().t(),
+            torch.randn(64, 32, 3, 3).half().contiguous(memory_format=torch.channels_last),
+            torch.randn(1000, 600).half()[:, ::2],
+            torch.randn(70_001).half()[1:],
+        )
+    ):
         before = checksum([tensor])
         tensor[[0, -1]] = tensor[[-1, 0]].clone()
         assert not same(before, checksum([tensor])), number
@@ -332,9 +334,8 @@ def test_equal_to_torch_s_own_average_of_the_masters() -> None:
     ema = Ema(engine, decay=0.99)
     for _ in range(10):
         engine.weights.step([torch.randn_like(m) for m in masters])
-        ema.update(
-            StepReport(stepped=False, found_inf=True, scale=1.0, why="skipped")
-        )  # which is not followed
+        # which is not followed
+        ema.update(StepReport(stepped=False, found_inf=True, scale=1.0, why="skipped"))
         ema.update(StepReport(stepped=True, found_inf=False, scale=1.0, why="taken"))
         rule(theirs, masters, torch.tensor(1))
     assert all(torch.equal(a, b) for a, b in zip(ema.averages.values(), theirs, strict=True))

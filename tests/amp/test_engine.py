@@ -80,9 +80,8 @@ def test_o2_is_bit_equal_to_a_plain_loop() -> None:
 
     plain = net()
     masters = [p.detach() for p in plain.parameters()]
-    masters = [
-        m if i in (2, 3) else m.half().float() for i, m in enumerate(masters)
-    ]  # 2 and 3 are the norm's
+    # 2 and 3 are the norm's
+    masters = [m if i in (2, 3) else m.half().float() for i, m in enumerate(masters)]
     masters = [m.clone().requires_grad_() for m in masters]
     optimizer = torch.optim.Adam(masters, lr=1e-2)
     scale, clean, skipped = 2.0**18, 0, 0
@@ -146,10 +145,8 @@ def test_two_losses_have_a_scale_each() -> None:
     engine = Engine(net(), SGD, O2, losses=2)
     before = [m.clone() for m in engine.weights.master_weights]
     engine.backward(loss_of(engine, 0), loss_id=0)
-    for step, factor in (
-        (1, 1e8),
-        (2, 1.0),
-    ):  # inf in any of a loss's gradients counts, whatever comes later
+    # inf in any of a loss's gradients counts, whatever comes later
+    for step, factor in ((1, 1e8), (2, 1.0)):
         engine.backward(loss_of(engine, step) * factor, loss_id=1)
         engine.scalers[1] = replace(engine.scalers[1], scale=2.0)
     assert not engine.step().stepped
@@ -178,10 +175,8 @@ def test_two_engines_share_a_loss_and_step_each_on_its_own() -> None:
         Engine(nn.Linear(4, 4), SGD, O2),
         Engine(nn.Linear(4, 1), SGD, Recipe("FP32", scaler=DYNAMIC)),
     )
-    for overflow in (
-        1.0,
-        1e5,
-    ):  # the second overflows the first engine's FP16 gradients; FP32 ones stay finite
+    # the second overflows the first engine's FP16 gradients; FP32 ones stay finite
+    for overflow in (1.0, 1e5):
         for engine in (first, second):
             engine.zero_grad()
         with first.forward():
@@ -330,9 +325,8 @@ def test_gradients_are_set_to_none_or_to_zeros_as_torch_does() -> None:
                 not p.grad.any() if zeros else p.grad is None for p in engine.model.parameters()
             )
             engine.state_dict()  # no gradient waits for a step
-    flat = Engine(
-        TwoHeads(), make, RECIPES["O2"], flat=True
-    )  # which wants all gradients of its group
+    # which wants all gradients of its group
+    flat = Engine(TwoHeads(), make, RECIPES["O2"], flat=True)
     for heads in ((0, 1), (0,)):
         flat.zero_grad(set_to_none=False)
         flat.backward(sum(flat(batches[0], head).mean() for head in heads))
@@ -483,8 +477,10 @@ def test_a_model_that_cannot_be_trained_is_refused_in_words() -> None:
         with pytest.raises(ValueError, match=expected):
             Engine(model, SGD, RECIPES[recipe])
     for make_optimizer, recipe, losses in (
-        (SGD(net().parameters()), RECIPES["O2"], 1), (SGD, "O2", 1), (SGD, RECIPES["O2"], 0),
-    ):  # fmt: skip
+        (SGD(net().parameters()), RECIPES["O2"], 1),
+        (SGD, "O2", 1),
+        (SGD, RECIPES["O2"], 0),
+    ):
         with pytest.raises(ValueError, match="For example: Engine"):
             Engine(net(), make_optimizer, recipe, losses=losses)
 

@@ -86,13 +86,8 @@ def test_what_has_no_half_kernel_runs_in_fp32() -> None:
     """torch's OpInfo says which; a Fourier transform has one for a GPU and powers of two."""
     opinfo = pytest.importorskip("torch.testing._internal.common_methods_invocations")
     half, seen = torch.float16, set[str]()
-    others = {
-        "broadcast_shapes",
-        "norm",
-        "sparse.sampled_addmm",
-        "svd_lowrank",
-        "pca_lowrank",
-    }  # these two: products
+    # these two: products
+    others = {"broadcast_shapes", "norm", "sparse.sampled_addmm", "svd_lowrank", "pca_lowrank"}
     for op in opinfo.op_db:
         without = half not in op.dtypes and (
             half not in op.dtypesIfCUDA or op.name.startswith("fft.")
@@ -192,9 +187,8 @@ def test_inside_a_registered_function_or_method_the_lists_hold_as_everywhere() -
         @float_function
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             assert x.dtype == torch.float32
-            return (
-                x @ x
-            )  # still a matrix product: apex's meaning, and not that of custom_fwd(cast_inputs=...)
+            # still a matrix product: apex's meaning, and not that of custom_fwd(cast_inputs=...)
+            return x @ x
 
     with autocast():
         assert Layer()(torch.ones(2, 2).half()).dtype == torch.float16
@@ -289,9 +283,8 @@ def test_every_operation_torch_knows_returns_the_dtypes_of_cuda_autocast(
     given: torch.dtype, caplog: pytest.LogCaptureFixture
 ) -> None:
     op_db = pytest.importorskip("torch.testing._internal.common_methods_invocations").op_db
-    caplog.set_level(
-        logging.CRITICAL + 1, "torch._subclasses.fake_tensor"
-    )  # what it refuses, it logs at length
+    # what it refuses, it logs at length
+    caplog.set_level(logging.CRITICAL + 1, "torch._subclasses.fake_tensor")
     differ: dict[tuple[str, torch.dtype], set[Any]] = {}
     compared = 0
     for op in op_db:
@@ -385,9 +378,8 @@ def test_errors_and_overflows_are_those_that_numpy_finds(operands):
         found, true = found.astype(np.float64), true.astype(np.float64)
         return np.linalg.norm(found - true) / np.linalg.norm(true)
 
-    assert matmul.error == pytest.approx(
-        relative(half, exact), rel=1e-3
-    )  # FP32 sums may differ in their last bit
+    # FP32 sums may differ in their last bit
+    assert matmul.error == pytest.approx(relative(half, exact), rel=1e-3)
     assert exp.error == pytest.approx(relative(powers, np.exp(exact)), rel=1e-3)
     assert matmul.largest == pytest.approx(np.abs(exact).max(), rel=1e-6)
     assert matmul.ulps == matmul.error * 1024

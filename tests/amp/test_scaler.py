@@ -208,9 +208,8 @@ def test_a_failing_run_is_reported_when_its_scale_reaches_1() -> None:
         config = PRESETS[name]
         told = [diagnosis(report, config) is not None for report in reports([True] * 40, config)]
         assert told.index(True) == skips - 1, name
-    far_above = ScalerConfig(
-        init_scale=1.0
-    )  # a scale that grew far above its start may come all the way down
+    # a scale that grew far above its start may come all the way down
+    far_above = ScalerConfig(init_scale=1.0)
     assert diagnosis(StepReport(False, True, 2.0**8, "", (), 12), far_above) is None
     names = tuple(f"w{i}" for i in range(9))
     said = diagnosis(StepReport(False, True, 1.0, "", names, 20), far_above) or ""

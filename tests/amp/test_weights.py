@@ -314,13 +314,8 @@ def test_stochastic_rounding_follows_from_its_seed() -> None:
 def test_stochastic_rounding_to_bf16_is_that_of_the_numpy_rounding() -> None:
     numbers = np.random.default_rng(0)
     codes = numbers.integers(0, 2**32, 10**5, dtype=np.uint32)
-    codes[:5] = (
-        0x7FFFFFFF,
-        0x7F800000,
-        0xFF7FFFFF,
-        0x00000001,
-        0x80000000,
-    )  # a NaN that would carry into the sign, ...
+    # a NaN that would carry into the sign, ...
+    codes[:5] = (0x7FFFFFFF, 0x7F800000, 0xFF7FFFFF, 0x00000001, 0x80000000)
     values, bits = codes.view(np.float32), numbers.integers(0, 2**32, codes.size)
     ours = stochastic_bf16(torch.from_numpy(values), torch.from_numpy(bits)).numpy()
     assert np.array_equal(
@@ -354,10 +349,15 @@ def test_what_survives_fits_the_model_s_format() -> None:
 
 
 NORMS = {
-    "BatchNorm1d": nn.BatchNorm1d(4), "BatchNorm2d": nn.BatchNorm2d(4), "BatchNorm3d": nn.BatchNorm3d(4),
-    "SyncBatchNorm": nn.SyncBatchNorm(4), "InstanceNorm2d": nn.InstanceNorm2d(4, affine=True),
-    "GroupNorm": nn.GroupNorm(2, 4), "LayerNorm": nn.LayerNorm(4), "RMSNorm": nn.RMSNorm(4),
-}  # fmt: skip
+    "BatchNorm1d": nn.BatchNorm1d(4),
+    "BatchNorm2d": nn.BatchNorm2d(4),
+    "BatchNorm3d": nn.BatchNorm3d(4),
+    "SyncBatchNorm": nn.SyncBatchNorm(4),
+    "InstanceNorm2d": nn.InstanceNorm2d(4, affine=True),
+    "GroupNorm": nn.GroupNorm(2, 4),
+    "LayerNorm": nn.LayerNorm(4),
+    "RMSNorm": nn.RMSNorm(4),
+}
 
 
 def test_every_normalisation_layer_stays_fp32_by_default() -> None:

@@ -54,9 +54,8 @@ def test_a_run_is_measured_by_the_peak_and_by_its_own_ceiling():
     assert roof.bound(one) == "bandwidth"
     assert roof.bound(GemmCase(100, 1000, 1000, FP32)) == "compute"
     assert roof.of_ceiling(LARGE) == roof.of_ceiling(COPY) == 1.0
-    assert roof.of_ceiling(timed(one, 0.008016)) == pytest.approx(
-        0.5
-    )  # 4,008,000 bytes at half the bandwidth
+    # 4,008,000 bytes at half the bandwidth
+    assert roof.of_ceiling(timed(one, 0.008016)) == pytest.approx(0.5)
     fused = timed(ElementwiseCase("hardswish", 10**9, FP32), 16.0)
     assert roof.of_ceiling(fused) == 0.5, (
         "its few operations need no Tensor Core: bytes are what counts"

@@ -212,11 +212,8 @@ def test_worked_example_of_a_run():
 def test_cases_take_turns_and_the_median_counts(told):
     turns, seconds = told
     warm = [0.02] * 3  # one call each, to see how long it takes
-    rounds = [
-        [0.01, 0.02, 0.03],
-        [0.09, 0.02, 0.03],
-        [0.01, 0.08, 0.04],
-    ]  # a machine that is disturbed twice
+    # a machine that is disturbed twice
+    rounds = [[0.01, 0.02, 0.03], [0.09, 0.02, 0.03], [0.01, 0.08, 0.04]]
     seconds += warm + [second for each in rounds for second in each]
     runs = run_cases(SMALL, rounds=3)
     shapes = [(case.m, case.n) for case in SMALL]
@@ -312,9 +309,8 @@ def test_a_record_says_what_was_measured_where_and_comes_back_from_its_file():
             from_json(text)
     with pytest.raises(ValueError, match=r"expected a sweep of ceilings, size.*got 'sise'"):
         measure("sise", "cpu")
-    record = measure(
-        "size", "cpu", extent=QUICK, seconds=0
-    )  # when they are over, the rest is named
+    # when they are over, the rest is named
+    record = measure("size", "cpu", extent=QUICK, seconds=0)
     assert (record.runs, len(record.left_out), record.left_out[0][-15:]) == (
         (),
         8,

@@ -13,10 +13,8 @@ from labkit.bench import GemmCase, run_case, timing, triton_gemm
 from labkit.bench.triton_gemm import TILES, matmul, why_unavailable
 from labkit.formats import FP16
 
-BUILT_FOR_THIS = (platform.system(), platform.machine()) == (
-    "Linux",
-    "x86_64",
-)  # as the test extra in pyproject.toml
+# as the test extra in pyproject.toml
+BUILT_FOR_THIS = (platform.system(), platform.machine()) == ("Linux", "x86_64")
 PROGRAM = """
 import torch
 from labkit.bench.triton_gemm import TILES, Tile, matmul

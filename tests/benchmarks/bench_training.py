@@ -121,9 +121,15 @@ def norm(layer: Any, x: Tensor) -> Tensor:
 
 
 BY_HAND = {
-    nn.Linear: linear, nn.Conv2d: conv, nn.ConvTranspose2d: conv, nn.BatchNorm2d: batch_norm, nn.LSTM: lstm,
-    networks._Attention: attention, nn.LayerNorm: norm, nn.GroupNorm: norm,
-}  # fmt: skip
+    nn.Linear: linear,
+    nn.Conv2d: conv,
+    nn.ConvTranspose2d: conv,
+    nn.BatchNorm2d: batch_norm,
+    nn.LSTM: lstm,
+    networks._Attention: attention,
+    nn.LayerNorm: norm,
+    nn.GroupNorm: norm,
+}
 
 
 # --- steps -----------------------------------------------------------------------------------------------------------

@@ -60,9 +60,8 @@ def main() -> None:
     seconds = options(__doc__, seconds=6.0).seconds
     for name, (make, shape) in CASES.items():
         model, step = stepper(make, shape)
-        block = max(
-            1, round(0.02 / watched_seconds(step, nullcontext(), 5))
-        )  # so that a step of 1% more can be seen
+        # so that a step of 1% more can be seen
+        block = max(1, round(0.02 / watched_seconds(step, nullcontext(), 5)))
         kinds = {"plain": None, "not sampled": (NEVER, 0), "sampled": (1, 0), "with FP32": (1, 1)}
         taken, end = {kind: list[float]() for kind in kinds}, time.perf_counter() + seconds
         while time.perf_counter() < end:

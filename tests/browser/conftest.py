@@ -37,9 +37,8 @@ SERVER_OPTIONS = {
 }
 SETTINGS = {
     "docmanager-extension/plugin": {"autosave": False},
-    "notebook-extension/tracker": {
-        "windowingMode": "none"
-    },  # every cell is in the page, whatever is scrolled to
+    # every cell is in the page, whatever is scrolled to
+    "notebook-extension/tracker": {"windowingMode": "none"},
 }
 PATIENCE_MS = (
     90_000  # for what the page shall show; a busy machine is slow, and a limit ends only what hangs
@@ -125,9 +124,16 @@ class Notebook:
         self.page.wait_for_function(f"() => {{ const d = {data}; return {condition}; }}")
 
     def pixels(
-        self, kind: str, colour: str, left: float = 0, right: float = 1, below: float = 1, *, canvas: int = 0,
+        self,
+        kind: str,
+        colour: str,
+        left: float = 0,
+        right: float = 1,
+        below: float = 1,
+        *,
+        canvas: int = 0,
         tolerance: int = 24,
-    ) -> int:  # fmt: skip
+    ) -> int:
         """Count the pixels near a colour of the theme in a part of a widget's canvas, once it is drawn."""
         self.page.evaluate(NEXT_FRAME)
         element = self.widget(kind).locator("canvas").nth(canvas).element_handle()
@@ -210,9 +216,8 @@ class Lab:
         client.wait_for_ready(timeout=60)
         self.opened.append(Notebook(page, kernel_id, client, errors))
         if page.evaluate("document.body.dataset.jpThemeName") != "JupyterLab Light":
-            self.opened[-1].theme(
-                "JupyterLab Light"
-            )  # the server remembers what an earlier test chose
+            # the server remembers what an earlier test chose
+            self.opened[-1].theme("JupyterLab Light")
         return self.opened[-1]
 
     @contextmanager

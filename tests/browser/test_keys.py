@@ -129,9 +129,8 @@ def test_ctrl_s_saves_and_the_focus_stays(notebook, lab, page):
     press(page, "Control+s")
     page.wait_for_function("() => !jupyterapp.shell.currentWidget.context.model.dirty")
     assert nbformat.read(saved, 4).metadata["by_key"] == "control s"
-    page.wait_for_function(
-        "() => window.pageKept === true"
-    )  # the browser does not save the page as well
+    # the browser does not save the page as well
+    page.wait_for_function("() => window.pageKept === true")
     at(page, f"widget {BITS} command")
 
 

@@ -101,9 +101,8 @@ def test_a_page_that_is_loaded_again_shows_the_whole_run_and_the_theme(live):
     live.choose("dynamic")
     live.notebook.theme("JupyterLab Dark")
     live.until("d.phase === 'finished'")
-    assert (
-        live.pixels("fp16", 0.06, 0.2) > 50
-    )  # the first steps, which this page has never seen happen
+    # the first steps, which this page has never seen happen
+    assert live.pixels("fp16", 0.06, 0.2) > 50
 
 
 BENCH = "from labkit.widgets import Workbench\nbench = Workbench('segmentation_small', 'FP16 static', steps=60)\nbench"
@@ -137,9 +136,8 @@ def test_a_learner_forks_a_live_run_and_sees_two_curves_part(bench):
 
     end = bench.data()
     assert (int(end["step"]), int(end["fork"]), int(end["origin"])) == (60, 50, 10)
-    assert float(end["forkLoss"]) > 1.1 * float(
-        end["loss"]
-    )  # without a scale it loses its gradients
+    # without a scale it loses its gradients
+    assert float(end["forkLoss"]) > 1.1 * float(end["loss"])
     assert bench.pixels("fp16", 0.2, 0.9, 0.45) > 1.4 * one_curve
     assert "The fork (scaling off) left it after step 10" in bench.notebook.said("workbench")
     run, fork = bench.notebook.python(
@@ -274,9 +272,8 @@ CURE = "To mend it: `jupyter labextension enable anywidget`, then restart Jupyte
 def test_each_widget_says_why_and_the_cure(browser, tmp_path):
     config = tmp_path / "labconfig" / "page_config.json"
     config.parent.mkdir()
-    config.write_text(
-        json.dumps({"disabledExtensions": {"anywidget": True}})
-    )  # as `jupyter labextension disable` does
+    # as `jupyter labextension disable` does
+    config.write_text(json.dumps({"disabledExtensions": {"anywidget": True}}))
     with (
         serving(tmp_path) as server,
         Lab(server, browser).shown(EACH_KIND, "div[role=note]") as notebook,
@@ -286,7 +283,6 @@ def test_each_widget_says_why_and_the_cure(browser, tmp_path):
         assert [note.split("\n\n") for note in notes] == [[WHY, CURE]] * 3
         picture = page.locator("div[role=note] + img")
         assert picture.evaluate("img => img.complete && img.naturalWidth > 400")
-        assert (
-            "switched off in the server" in page.locator(".jp-OutputArea").first.inner_text()
-        )  # the doctor's line
+        # the doctor's line
+        assert "switched off in the server" in page.locator(".jp-OutputArea").first.inner_text()
         assert page.locator("text=Error displaying widget").count() == 0

@@ -75,9 +75,8 @@ def test_a_number_is_typed_or_slid_and_compared_with_the_true_one(lab):
         assert typed.get_by_role("alert").inner_text() == "Write a number from 1 to 1e12."
         assert commit.is_disabled()
         field.fill("1,024")
-        assert (
-            typed.get_by_role("slider").get_attribute("aria-valuetext") == "1,000"
-        )  # the line has two digits
+        # the line has two digits
+        assert typed.get_by_role("slider").get_attribute("aria-valuetext") == "1,000"
         field.press("Enter")
         typed.locator(
             ".lk-reply:text-matches('^Not quite: you said 1,024, it was 4,190,000: ')"

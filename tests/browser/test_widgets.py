@@ -52,53 +52,97 @@ class Widget:
 
 
 WIDGETS = {
-    "addition": Widget("AdditionPlayer(1.0, 0.0001)", ".ad-stations input:checked", "ArrowRight", "w.step == 2"),
+    "addition": Widget(
+        "AdditionPlayer(1.0, 0.0001)", ".ad-stations input:checked", "ArrowRight", "w.step == 2"
+    ),
     "beat_scaler": Widget(
-        "BeatTheScaler(steps=3, pace=1000, **CPU)", "[data-button=start]", "Enter", "w.phase == 'finished'"
+        "BeatTheScaler(steps=3, pace=1000, **CPU)",
+        "[data-button=start]",
+        "Enter",
+        "w.phase == 'finished'",
     ),
     "bits": Widget("BitExplorer()", ".be-bit[data-bit='0']", "Space", "w.code & 1"),
-    "block_scales": Widget("BlockScales()", "[role=slider][tabindex='0']", "End ArrowLeft", "w.selected == 10"),
+    "block_scales": Widget(
+        "BlockScales()", "[role=slider][tabindex='0']", "End ArrowLeft", "w.selected == 10"
+    ),
     "gpu_run": Widget(
-        "GpuRun(Place(torch.device('cpu'), 'Tesla T4', 'gpu'), command=measure)", "button", "Enter", "w.phase == 'done'"
+        "GpuRun(Place(torch.device('cpu'), 'Tesla T4', 'gpu'), command=measure)",
+        "button",
+        "Enter",
+        "w.phase == 'done'",
     ),
     "graph": Widget("CastPasses()", "input[type=range]", "ArrowLeft", "w.position == 34"),
     "ledger": Widget(
         "CastLedger(scores, torch.full((2, 2), 2.5), torch.full((2, 2), 2.5))",
-        "tr[data-key='exp 1'] input:checked", "ArrowLeft", "w.overrides == {'exp 1': 'allow'}",
+        "tr[data-key='exp 1'] input:checked",
+        "ArrowLeft",
+        "w.overrides == {'exp 1': 'allow'}",
     ),
-    "live": Widget("LiveTraining('digits', steps=9, **CPU)", "[data-button=step]", "Enter", "len(w.history) == 1"),
+    "live": Widget(
+        "LiveTraining('digits', steps=9, **CPU)",
+        "[data-button=step]",
+        "Enter",
+        "len(w.history) == 1",
+    ),
     "mma_block": Widget("MmaBlock()", ".mm-gpus input:checked", "ArrowRight", "w.gpu == 'T4'"),
     "number_line": Widget("NumberLine(x=0.1)", ".nl-handle", "ArrowRight", "w.x > 0.1"),
     "patient_wall": Widget(
-        "PatientWall()", "input[type=text]", "Tab Enter Shift+Tab m a s k", "len(w.outcomes) == 1 and len(w.shown) == 2"
+        "PatientWall()",
+        "input[type=text]",
+        "Tab Enter Shift+Tab m a s k",
+        "len(w.outcomes) == 1 and len(w.shown) == 2",
     ),
     "predict": Widget(
-        "predict('start.warm_up')", "input[type=radio]", "Space Tab Enter", "w.answered",
-        ".lk-reply:focus", "w.answered",
+        "predict('start.warm_up')",
+        "input[type=radio]",
+        "Space Tab Enter",
+        "w.answered",
+        ".lk-reply:focus",
+        "w.answered",
     ),
-    "scaler_presets": Widget("ScalerPresets()", "tr input:checked", "ArrowDown", "w.selected == 'apex'"),
+    "scaler_presets": Widget(
+        "ScalerPresets()", "tr input:checked", "ArrowDown", "w.selected == 'apex'"
+    ),
     "scaler_timeline": Widget(
         "ScalerTimeline()", "[data-knob=growth_interval] input", "End", "w.growth_interval == 2000"
     ),
-    "step_debugger": Widget("StepDebugger(DIGITS)", ".sd-strip input:checked", "ArrowRight", "w.stage == 1"),
+    "step_debugger": Widget(
+        "StepDebugger(DIGITS)", ".sd-strip input:checked", "ArrowRight", "w.stage == 1"
+    ),
     "swallowed": Widget(
-        "SwallowedUpdates(1.0, 2.0**-12)", "input[type=range] >> nth=1", "End", "w.update == 2.0**-6"
+        "SwallowedUpdates(1.0, 2.0**-12)",
+        "input[type=range] >> nth=1",
+        "End",
+        "w.update == 2.0**-6",
     ),
     "training_bar": Widget(
-        "TrainingBar(DIGITS, RECIPES['FP32'], steps=3, **CPU)", "button", "Enter", "w.phase == 'finished'"
+        "TrainingBar(DIGITS, RECIPES['FP32'], steps=3, **CPU)",
+        "button",
+        "Enter",
+        "w.phase == 'finished'",
     ),
     "underflow": Widget(
         "UnderflowHistogram(snapshot(gradients, step=0, kind='weight gradients'))",
-        "input[type=range]", "PageUp", "w.log2_scale == 5",
+        "input[type=range]",
+        "PageUp",
+        "w.log2_scale == 5",
     ),
-    "workbench": Widget("Workbench('digits', steps=9, **CPU)", "[data-button=step]", "Enter", "len(w.history) == 1"),
+    "workbench": Widget(
+        "Workbench('digits', steps=9, **CPU)", "[data-button=step]", "Enter", "len(w.history) == 1"
+    ),
     "workers": Widget(
-        "Workers((sys.executable, '-c', TRAINING))", ".lk-segments input:checked",
+        "Workers((sys.executable, '-c', TRAINING))",
+        ".lk-segments input:checked",
         "ArrowRight Tab ArrowRight Tab Space" + 4 * " Shift+Tab" + " Enter",
         "(w.sharded, w.way, w.agree, len(w.steps), w.phase) == (False, 'FP16, divided before', False, 1, 'ready')",
     ),
-    "zoom": Widget("GradientZoom({0: gradients})", "input[type=range] >> nth=2", "ArrowRight", "w.log2_scale == 1"),
-}  # fmt: skip
+    "zoom": Widget(
+        "GradientZoom({0: gradients})",
+        "input[type=range] >> nth=2",
+        "ArrowRight",
+        "w.log2_scale == 1",
+    ),
+}
 ORDER = list(WIDGETS)
 
 HAS_FOCUS = "i => document.activeElement === jupyterapp.shell.currentWidget.content.widgets[i].node"

@@ -133,9 +133,11 @@ def test_a_second_release_puts_the_first_aside_with_what_somebody_wrote_into_it(
     assert [path.name for path in notebooks.iterdir() if path.name != "01.ipynb"] == ["00.ipynb"]
     found = {path.name: path.read_text() for path in (tmp_path / "earlier").iterdir()}
     assert found == {
-        "01.ipynb": "changed", "011.ipynb": "changed again", "06.ipynb": "of another lesson",
+        "01.ipynb": "changed",
+        "011.ipynb": "changed again",
+        "06.ipynb": "of another lesson",
         "fp16_lab-0.1-py3-none-any.whl": "old",
-    }  # fmt: skip
+    }
 
 
 # --- kill -9 ---

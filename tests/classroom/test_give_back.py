@@ -282,23 +282,41 @@ def test_a_plain_roster_with_semicolons_is_found_by_any_cell_and_two_of_a_name_b
 
 def test_archives_of_canvas_moodle_macos_and_learners_become_learners(tmp_path: Path) -> None:
     inner = archive({f"work/{NOTEBOOK}": WORK})
-    canvas = put(tmp_path / "canvas.zip", archive({
-        "muellerzoe_77_901_06_loss_scaling.ipynb": WORK, "carlc_LATE_78_902_06_loss_scaling-1.ipynb": WORK,
-        "__MACOSX/._x.ipynb": b"", "../evil.ipynb": WORK,
-    }))  # fmt: skip
-    moodle = put(tmp_path / "moodle.zip", archive({
-        f"Zoë Müller_1_assignsubmission_file_/{NOTEBOOK}": WORK,
-        "Ada_2_assignsubmission_file_/all.zip": inner, "Eve_3_assignsubmission_file_/broken.zip": b"PK no",
-    }))  # fmt: skip
+    canvas = put(
+        tmp_path / "canvas.zip",
+        archive(
+            {
+                "muellerzoe_77_901_06_loss_scaling.ipynb": WORK,
+                "carlc_LATE_78_902_06_loss_scaling-1.ipynb": WORK,
+                "__MACOSX/._x.ipynb": b"",
+                "../evil.ipynb": WORK,
+            }
+        ),
+    )
+    moodle = put(
+        tmp_path / "moodle.zip",
+        archive(
+            {
+                f"Zoë Müller_1_assignsubmission_file_/{NOTEBOOK}": WORK,
+                "Ada_2_assignsubmission_file_/all.zip": inner,
+                "Eve_3_assignsubmission_file_/broken.zip": b"PK no",
+            }
+        ),
+    )
     around = put(
         tmp_path / "class.zip", archive({"class/dan/x.ipynb": WORK, "class/fay.ipynb": WORK})
     )
     found = find(*unpack_archives([canvas, moodle, around], tmp_path / "out"))
     assert {(one.student, Path(one.notebook).name) for one in found} == {
-        ("muellerzoe_77", NOTEBOOK), ("carlc_78", "06_loss_scaling-1.ipynb"),
-        ("Zoë Müller_1", NOTEBOOK), ("Ada_2", NOTEBOOK), ("Eve_3", "broken"),
-        ("dan", "x.ipynb"), ("fay", "fay.ipynb"), ("evil", "evil.ipynb"),
-    }  # fmt: skip
+        ("muellerzoe_77", NOTEBOOK),
+        ("carlc_78", "06_loss_scaling-1.ipynb"),
+        ("Zoë Müller_1", NOTEBOOK),
+        ("Ada_2", NOTEBOOK),
+        ("Eve_3", "broken"),
+        ("dan", "x.ipynb"),
+        ("fay", "fay.ipynb"),
+        ("evil", "evil.ipynb"),
+    }
     assert not list(tmp_path.glob("**/evil*"))
     refused = {one.student: one.problem for one in found if one.problem}
     assert "leads out of the archive" in refused["evil"]
@@ -311,16 +329,26 @@ def test_archives_of_canvas_moodle_macos_and_learners_become_learners(tmp_path: 
 
 def test_an_archive_of_one_learner_names_no_other(tmp_path: Path) -> None:
     """What Moodle gave to one learner is that learner's; an export that lies beside the folders is a class."""
-    put(tmp_path / "class" / "Moodle export.zip", archive({
-        f"Course-9/Ada Ö_12_assignsubmission_file_/deep/er/{NOTEBOOK}": WORK,
-        "Course-9/Bob_13_assignsubmission_file_/": b"",
-    }))  # fmt: skip
+    put(
+        tmp_path / "class" / "Moodle export.zip",
+        archive(
+            {
+                f"Course-9/Ada Ö_12_assignsubmission_file_/deep/er/{NOTEBOOK}": WORK,
+                "Course-9/Bob_13_assignsubmission_file_/": b"",
+            }
+        ),
+    )
     put(tmp_path / "class" / "dan" / "work.zip", archive({"a_1_2_b.ipynb": WORK}))
     put(tmp_path / "class" / "Ada_11" / NOTEBOOK, WORK)
-    put(tmp_path / "class" / "bob.zip", archive({
-        f"Ada_11_assignsubmission_file_/{NOTEBOOK}": WORK,
-        f"Eve_13_assignsubmission_file_/{NOTEBOOK}": WORK,
-    }))  # fmt: skip
+    put(
+        tmp_path / "class" / "bob.zip",
+        archive(
+            {
+                f"Ada_11_assignsubmission_file_/{NOTEBOOK}": WORK,
+                f"Eve_13_assignsubmission_file_/{NOTEBOOK}": WORK,
+            }
+        ),
+    )
     put(
         tmp_path / "class" / "carl.zip",
         archive({f"Carl_12_assignsubmission_file_/{NOTEBOOK}": WORK}),
@@ -447,8 +475,10 @@ PAIRS = [("Ann", "ann"), ("Straße", "STRASSE"), ("Zoë", "Zoe\u0308"), ("=A", "
 def test_two_whose_names_hardly_differ_both_get_their_marks(tmp_path: Path) -> None:
     for one, other in PAIRS:
         write_table(tmp_path / "r.csv", ["name"], [{"name": one}, {"name": other}])
-        lines = [{"student": name, "exercise": ID, "points": str(n), "comment": ""}
-                 for n, name in enumerate((one, other), start=1)]  # fmt: skip
+        lines = [
+            {"student": name, "exercise": ID, "points": str(n), "comment": ""}
+            for n, name in enumerate((one, other), start=1)
+        ]
         write_table(tmp_path / "m.csv", list(lines[0]), lines)
         rows = [GradeRow(name, "x.ipynb", ID, 8, 8, "") for name in (one, other)]
         roster, said = read_roster(tmp_path / "r.csv"), read_comments(tmp_path / "m.csv")
@@ -485,9 +515,8 @@ def test_a_table_that_would_lose_something_is_refused_and_empty_columns_as_excel
         (tmp_path / "r.csv").write_text(text, encoding="utf-8")
         with pytest.raises(ValueError, match=says):
             read_table(tmp_path / "r.csv")
-    write_table(
-        tmp_path / "r.csv", ["two\nlines"], [{"two\nlines": "a\tb"}]
-    )  # whose separator is no tab
+    # whose separator is no tab
+    write_table(tmp_path / "r.csv", ["two\nlines"], [{"two\nlines": "a\tb"}])
     assert read_table(tmp_path / "r.csv") == [{"two\nlines": "a\tb"}]
     (tmp_path / "r.csv").write_text("name;note;;\nada;x;;\n\nbob;;;\n", encoding="utf-8")
     assert read_table(tmp_path / "r.csv") == [

@@ -74,12 +74,8 @@ def test_the_lesson_of_the_guide_is_graded_released_and_listed(
         .splitlines()[1]
         .startswith("ada,20_powers.ipynb,powers.floor,2,2,")
     )
-    for copy in (
-        "lesson.ipynb",
-        "lesson.py~",
-        "exercises_old.py",
-        "solved.ipynb",
-    ):  # what lies about beside a text
+    # what lies about beside a text
+    for copy in ("lesson.ipynb", "lesson.py~", "exercises_old.py", "solved.ipynb"):
         (folder / copy).write_text(text, encoding="utf-8")
     assert main(["release", str(tmp_path / "out"), "--lessons", "20", "--course", str(folder)]) == 0
     with zipfile.ZipFile(next((tmp_path / "out" / "learners").glob("*.whl"))) as wheel:

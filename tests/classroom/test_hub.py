@@ -291,14 +291,19 @@ KNOWN = {
     "hub": {"config": dict},
     "singleuser": {
         "image": {"name": str, "tag": str},
-        "uid": int, "fsGid": int, "defaultUrl": str, "startTimeout": int, "extraEnv": dict, "extraFiles": dict,
+        "uid": int,
+        "fsGid": int,
+        "defaultUrl": str,
+        "startTimeout": int,
+        "extraEnv": dict,
+        "extraFiles": dict,
         "cmd": list,
         "memory": {"limit": str, "guarantee": str},
         "cpu": {"limit": float, "guarantee": float},
         "storage": {"type": str, "homeMountPath": str, "capacity": str},
     },
     "cull": {"enabled": bool, "timeout": int, "every": int},
-}  # fmt: skip
+}
 
 
 def unknown(values: dict[str, Any], known: dict[str, Any]) -> Iterator[str]:

@@ -419,9 +419,14 @@ class Nbgrader:
         }
         environment["PATH"] = os.pathsep.join([str(Path(self.python).parent), environment["PATH"]])
         done = subprocess.run(
-            [self.python, "-m", "nbgrader", *words], cwd=self.folder / "teacher" / "nbgrader", env=environment,
-            capture_output=True, text=True, timeout=1500 * slowness(), check=False,
-        )  # fmt: skip
+            [self.python, "-m", "nbgrader", *words],
+            cwd=self.folder / "teacher" / "nbgrader",
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=1500 * slowness(),
+            check=False,
+        )
         assert done.returncode == 0, f"{words}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
         return done.stdout + done.stderr
 

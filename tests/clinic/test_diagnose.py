@@ -24,10 +24,19 @@ WAITS = {
     "softmax_by_hand": 45,
 }
 FAST = {
-    "mask_constant", "stale_cast", "decay_is_lost", "optimizer_made_before",  # faults
-    "accumulation", "averaged_model", "gradient_penalty", "two_backward_passes",  # healthy
-    "lora_in_half", "attention_mask_constant", "one_region_for_all", "schedule_runs_ahead",  # broken
-}  # fmt: skip
+    "mask_constant",
+    "stale_cast",
+    "decay_is_lost",
+    "optimizer_made_before",  # faults
+    "accumulation",
+    "averaged_model",
+    "gradient_penalty",
+    "two_backward_passes",  # healthy
+    "lora_in_half",
+    "attention_mask_constant",
+    "one_region_for_all",
+    "schedule_runs_ahead",  # broken
+}
 
 
 def of_each(names: Iterable[str]) -> pytest.MarkDecorator:

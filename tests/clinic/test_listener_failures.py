@@ -42,27 +42,45 @@ for _ in range(4):
 ROWS: list[list[tuple[Any, str]]] = [
     [
         *((ScriptDiagnosis, name) for name in ("before_module", "backward_begins")),
-        *((TrainingObserver, name) for name in ("parameter_registered", "before_optimizer", "before_grad")),
+        *(
+            (TrainingObserver, name)
+            for name in ("parameter_registered", "before_optimizer", "before_grad")
+        ),
         *((TrainingObserver, name) for name in ("scaled_by", "autocast_begins")),
         (TrainingObserver, "report_non_finite"),
     ],
     [
-        *((TrainingObserver, name) for name in ("after_module", "after_optimizer", "before_unscale")),
-        *((TrainingObserver, name) for name in ("autocast_ends", "before_backward", "end_step", "before_schedule")),
-        (Diagnosis, "_final_checks"), (TrainingObserver, "report_merged_integers"), (events, "loss_scale"),
+        *(
+            (TrainingObserver, name)
+            for name in ("after_module", "after_optimizer", "before_unscale")
+        ),
+        *(
+            (TrainingObserver, name)
+            for name in ("autocast_ends", "before_backward", "end_step", "before_schedule")
+        ),
+        (Diagnosis, "_final_checks"),
+        (TrainingObserver, "report_merged_integers"),
+        (events, "loss_scale"),
     ],
     [
-        (ScriptDiagnosis, "next_step"), (TrainingObserver, "step_by_scaler"),
+        (ScriptDiagnosis, "next_step"),
+        (TrainingObserver, "step_by_scaler"),
         (TrainingObserver, "scaled_parameter_gradients"),
-        (Diagnosis, "add_model"), (Diagnosis, "_watch_findings"),
+        (Diagnosis, "add_model"),
+        (Diagnosis, "_watch_findings"),
     ],
     [
-        *((TrainingObserver, name) for name in ("optimized_parameters", "forward_begins", "step_begins")),
-        (Diagnosis, "finish_step"), (TrainingObserver, "report_misuse"), (diagnose, "model_of"),
+        *(
+            (TrainingObserver, name)
+            for name in ("optimized_parameters", "forward_begins", "step_begins")
+        ),
+        (Diagnosis, "finish_step"),
+        (TrainingObserver, "report_misuse"),
+        (diagnose, "model_of"),
     ],
     [(events, "_worst"), (events, "floats"), (events, "finite"), (Watch, "_around_call")],
     [(events, "tree_leaves"), (diagnose, "leaves")],
-]  # fmt: skip
+]
 ONE_BY_ONE = [[plant] for row in ROWS for plant in row]
 
 

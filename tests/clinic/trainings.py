@@ -133,10 +133,17 @@ def mlp_one_cycle() -> Case:
 
 def cnn_sgd() -> Case:
     net = nn.Sequential(
-        nn.Conv2d(1, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU(inplace=True), nn.MaxPool2d(2),
-        nn.Conv2d(16, 32, 3, padding=1, bias=False), nn.BatchNorm2d(32), nn.ReLU(inplace=True),
-        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 2),
-    ).to(memory_format=torch.channels_last)  # fmt: skip
+        nn.Conv2d(1, 16, 3, padding=1, bias=False),
+        nn.BatchNorm2d(16),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1, bias=False),
+        nn.BatchNorm2d(32),
+        nn.ReLU(inplace=True),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(32, 2),
+    ).to(memory_format=torch.channels_last)
     opt = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, nesterov=True, weight_decay=5e-4)
 
     def loss_of(batch: Any) -> Tensor:
@@ -153,9 +160,15 @@ def cnn_sgd() -> Case:
 
 def segmentation_dice() -> Case:
     net = nn.Sequential(
-        nn.Conv2d(1, 8, 3, padding=1), nn.GroupNorm(4, 8), nn.SiLU(), nn.MaxPool2d(2),
-        nn.Conv2d(8, 16, 3, padding=1), nn.LeakyReLU(0.1), nn.Upsample(scale_factor=2), nn.Conv2d(16, 1, 1),
-    )  # fmt: skip
+        nn.Conv2d(1, 8, 3, padding=1),
+        nn.GroupNorm(4, 8),
+        nn.SiLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(8, 16, 3, padding=1),
+        nn.LeakyReLU(0.1),
+        nn.Upsample(scale_factor=2),
+        nn.Conv2d(16, 1, 1),
+    )
     opt = torch.optim.RMSprop(net.parameters(), lr=1e-3, weight_decay=1e-8, momentum=0.9)
     bce = nn.BCEWithLogitsLoss(pos_weight=torch.tensor(2.0))
 
@@ -240,9 +253,8 @@ class TinyGPT(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         t = ids.shape[1]
         causal = torch.ones(t, t, dtype=torch.bool, device=ids.device).tril()
-        keep = causal & (ids != 0)[:, None, :] | torch.eye(
-            t, dtype=torch.bool
-        )  # padding sees itself, no row is empty
+        # padding sees itself, no row is empty
+        keep = causal & (ids != 0)[:, None, :] | torch.eye(t, dtype=torch.bool)
         x = self.tokens(ids) + self.positions(torch.arange(t, device=ids.device))
         x = x + self.attention(self.norm1(x), keep)
         x = x + self.mlp(self.norm2(x))
@@ -423,10 +435,20 @@ def two_backward_passes() -> Case:
 HEALTHY: dict[str, Callable[[], Case]] = {
     case.__name__: case
     for case in (
-        mlp_one_cycle, cnn_sgd, segmentation_dice, lstm_tbptt, transformer_masked, gan, gan_of_one_scaler,
-        averaged_model, accumulation, lora, gradient_penalty, two_backward_passes,
+        mlp_one_cycle,
+        cnn_sgd,
+        segmentation_dice,
+        lstm_tbptt,
+        transformer_masked,
+        gan,
+        gan_of_one_scaler,
+        averaged_model,
+        accumulation,
+        lora,
+        gradient_penalty,
+        two_backward_passes,
     )
-}  # fmt: skip
+}
 
 
 # --- ten broken ones ---

@@ -151,19 +151,54 @@ EDIT = '("a > b", "a < b")'
 @pytest.mark.parametrize(
     ("file", "old", "new", "says"),
     [
-        ("exercises.py", "", None, r"exercises.py is missing; lesson.py has the exercises posits.largest"),
+        (
+            "exercises.py",
+            "",
+            None,
+            r"exercises.py is missing; lesson.py has the exercises posits.largest",
+        ),
         ("lesson.py", "", None, r"lesson_20_posits has no lesson.py"),
-        ("lesson.py", "exercise-posits.largest", "exercise-posits.other", r"exercise posits.largest: lesson.py has no"),
+        (
+            "lesson.py",
+            "exercise-posits.largest",
+            "exercise-posits.other",
+            r"exercise posits.largest: lesson.py has no",
+        ),
         ("lesson.py", "  ●○○  3 min", "", r"posits.largest: expected a heading such as"),
         ("lesson.py", "    ### END SOLUTION\n", "", r"posits.largest: a solution begins with"),
-        ("exercises.py", EDIT, '("return", "1")', r"posits.largest, 'the smaller one': .*it 2 times"),
-        ("exercises.py", EDIT, '("a > b", "(a > b)")', r"posits.largest, 'the smaller one': .*equals the"),
-        ("exercises.py", EDIT, '("a > b", "a >")', r"posits.largest, 'the smaller one': .*is not Python"),
-        ("exercises.py", EXERCISE, "EXERCISES = ()\n", r"the exercise posits.largest, which EXERCISES lacks"),
+        (
+            "exercises.py",
+            EDIT,
+            '("return", "1")',
+            r"posits.largest, 'the smaller one': .*it 2 times",
+        ),
+        (
+            "exercises.py",
+            EDIT,
+            '("a > b", "(a > b)")',
+            r"posits.largest, 'the smaller one': .*equals the",
+        ),
+        (
+            "exercises.py",
+            EDIT,
+            '("a > b", "a >")',
+            r"posits.largest, 'the smaller one': .*is not Python",
+        ),
+        (
+            "exercises.py",
+            EXERCISE,
+            "EXERCISES = ()\n",
+            r"the exercise posits.largest, which EXERCISES lacks",
+        ),
         ("hints.toml", " = [", " = ", r"hints.toml: "),
-        ("exercises.py", "EXERCISES = (", "EXERCISES = ((", r"exercises.py does not run: SyntaxError"),
+        (
+            "exercises.py",
+            "EXERCISES = (",
+            "EXERCISES = ((",
+            r"exercises.py does not run: SyntaxError",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_folder_that_is_not_as_it_should_be_says_which_file_and_exercise(
     own: Path, file: str, old: str, new: str | None, says: str
 ) -> None:

@@ -15,11 +15,28 @@ from labkit.widgets.patient_wall.widget import behind
 ROOT = Path(__file__).parents[2]
 # Half a second each and more: adding them up would cost a minute.
 LONG = {
-    "average_in_bf16", "clip_before_unscale", "dice_overflows", "layer_made_in_forward", "log_of_epsilon",
-    "nan_only_in_eval", "norm_squared_in_half", "penalty_from_scaled", "row_all_masked", "scale_changes_between",
-    "scale_falls_to_zero", "softmax_by_hand", "stale_cast", "switched_off_but_half", "forward_overflow",
-    "gains_in_bf16", "halves_by_hand", "adam_in_half", "validation_sum", "ranks_part", "first_steps_refused",
-}  # fmt: skip
+    "average_in_bf16",
+    "clip_before_unscale",
+    "dice_overflows",
+    "layer_made_in_forward",
+    "log_of_epsilon",
+    "nan_only_in_eval",
+    "norm_squared_in_half",
+    "penalty_from_scaled",
+    "row_all_masked",
+    "scale_changes_between",
+    "scale_falls_to_zero",
+    "softmax_by_hand",
+    "stale_cast",
+    "switched_off_but_half",
+    "forward_overflow",
+    "gains_in_bf16",
+    "halves_by_hand",
+    "adam_in_half",
+    "validation_sum",
+    "ranks_part",
+    "first_steps_refused",
+}
 QUICK = {"bce_on_probabilities", "gradcheck_in_fp32", "inference_tensors", "mse_underflows"}
 slow = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -82,9 +82,8 @@ def test_one_plus_a_ten_thousandth_is_lost_step_by_step():
     assert align.a.significand == 0b10000000000  # 1.0 = 1024 * 2^-10
     assert (align.b.significand, align.b.exponent) == (0b11010001110, -24)  # 0.0001 = 1678 * 2^-24
     assert align.shift == 14
-    assert (
-        align.aligned_a.significand == 0b10000000000_000
-    )  # three places more: guard, round, sticky
+    # three places more: guard, round, sticky
+    assert align.aligned_a.significand == 0b10000000000_000
     assert (align.aligned_b.significand, align.cut) == (0b1, True)  # all of it fell off, and stuck
     assert plus.total.significand == 0b10000000000_001
     assert (cut.guard, cut.round, cut.sticky) == (False, False, True)
@@ -98,9 +97,8 @@ def test_a_carry_through_all_ones():
 
 
 def test_a_sum_of_56_ones_is_not_taken_for_a_power_of_two():
-    sum = add(
-        2 - 2.0**-52, 7 * 2.0**-55, FP64, Rounding.TOWARD_ZERO
-    )  # float64 would make its significand 2^56
+    # float64 would make its significand 2^56
+    sum = add(2 - 2.0**-52, 7 * 2.0**-55, FP64, Rounding.TOWARD_ZERO)
     assert sum.steps[1].total.significand == 2**56 - 1
     assert sum.value == 2 - 2.0**-52
 
@@ -122,9 +120,8 @@ def test_the_steps_add_up_for_random_pairs():
     exact = ~align.cut
     magnitude = np.ldexp(plus.total.significand.astype(float), plus.total.exponent)
     total = np.where(plus.total.negative, -magnitude, magnitude)
-    assert np.array_equal(
-        total[exact], (a + b)[exact]
-    )  # the sum of two FP16 numbers is exact in float64
+    # the sum of two FP16 numbers is exact in float64
+    assert np.array_equal(total[exact], (a + b)[exact])
     cut_off = cut.dropped >= 0
     put_together = (cut.kept.significand << np.maximum(cut.dropped, 0)) + cut.rest
     assert np.array_equal(put_together[cut_off], plus.total.significand[cut_off])
@@ -142,9 +139,8 @@ def test_all_pairs_of_eight_bit_numbers(gfloat_round, assert_same_bits):
             & (np.signbit(a) != np.signbit(b))
             & (rounding is Rounding.TOWARD_NEGATIVE)
         )
-        exact_sum = np.where(
-            zero, -0.0, exact_sum
-        )  # the machine adds in its own mode, nearest-even
+        # the machine adds in its own mode, nearest-even
+        exact_sum = np.where(zero, -0.0, exact_sum)
         for operation, exact in ((add, exact_sum), (multiply, exact_product)):
             wanted = gfloat_round(exact, format, rounding)
             assert_same_bits(
@@ -205,9 +201,8 @@ def test_special_operands_follow_the_table_of_ieee_754(assert_same_bits):
         assert_same_bits(multiply(a, b, FP16).value, (a * b).astype(np.float16).astype(float), a)
     assert np.isnan(fused_multiply_add(np.inf, 0.0, 1.0, FP16).value)
     huge = FP64.max
-    assert (
-        fused_multiply_add(huge, huge, -np.inf, FP64).value == -np.inf
-    )  # the product is large, but finite
+    # the product is large, but finite
+    assert fused_multiply_add(huge, huge, -np.inf, FP64).value == -np.inf
 
 
 def test_results_overflow_as_rounding_does():

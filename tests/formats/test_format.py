@@ -96,9 +96,17 @@ def test_impossible_rows_are_refused_with_the_reason():
 
 def test_holds_means_every_value_of_the_other(dtype_of):
     for outer, inner, held in (
-        (FP32, FP16, True), (FP64, FP32, True), (FP16, BF16, False), (BF16, FP16, False), (FP16, FP16, True),
-        (FP16, E5M2, True), (FP16, E4M3, True), (BF16, E8M0, True), (FP32, TF32, True), (E8M0, E2M1, False),
-    ):  # fmt: skip
+        (FP32, FP16, True),
+        (FP64, FP32, True),
+        (FP16, BF16, False),
+        (BF16, FP16, False),
+        (FP16, FP16, True),
+        (FP16, E5M2, True),
+        (FP16, E4M3, True),
+        (BF16, E8M0, True),
+        (FP32, TF32, True),
+        (E8M0, E2M1, False),
+    ):
         assert outer.contains(inner) is held, (outer, inner)
         if inner.bits <= 16:
             with np.errstate(over="ignore", invalid="ignore"):
@@ -163,8 +171,13 @@ def test_nvfp4_as_ml_dtypes(dtype_of):
 def test_blocks_of_every_format():
     bits = {row.name: row.bits_per_value for row in BLOCK_FORMATS.values()}
     assert bits == {
-        "MXFP8": 8.25, "MXFP8_E5M2": 8.25, "MXFP6": 6.25, "MXFP6_E3M2": 6.25, "MXFP4": 4.25, "NVFP4": 4.5
-    }  # fmt: skip
+        "MXFP8": 8.25,
+        "MXFP8_E5M2": 8.25,
+        "MXFP6": 6.25,
+        "MXFP6_E3M2": 6.25,
+        "MXFP4": 4.25,
+        "NVFP4": 4.5,
+    }
     for format in BLOCK_FORMATS.values():
         largest = format.scale.max * format.element.max
         for value, wanted in ((0.0, 0.0), (2.0**-300, 0.0), (2.0**300, largest)):
@@ -287,9 +300,8 @@ def test_decode_and_join_refuse_what_is_no_code():
         join(0, 32, 0, FP16)
 
 
-FLAT = Format(
-    "flat", exponent_bits=3, significand_bits=0, specials=E4M3.specials
-)  # powers of two and zero
+# powers of two and zero
+FLAT = Format("flat", exponent_bits=3, significand_bits=0, specials=E4M3.specials)
 DETERMINISTIC = [mode for mode in Rounding if mode is not Rounding.STOCHASTIC]
 
 
@@ -364,10 +376,8 @@ def test_the_ends_of_an_interval_round_as_it_says():
             return (rounded == value) & (np.signbit(rounded) == np.signbit(value))
 
         filled = low < high
-        real = {
-            "low": (low != 0) | ~np.signbit(value),
-            "high": (high != 0) | ~np.signbit(value),
-        }  # 0 is +0's number
+        # 0 is +0's number
+        real = {"low": (low != 0) | ~np.signbit(value), "high": (high != 0) | ~np.signbit(value)}
         right = {
             "the low end": (rounds_to_it(low) == low_in) | ~(filled & real["low"]),
             "the high end": (rounds_to_it(high) == high_in) | ~(filled & real["high"]),

@@ -61,11 +61,8 @@ def test_each_mode_on_one_tie():
     }
     assert round_to(-tie, FP16, Rounding.TOWARD_NEGATIVE) == -(1 + 2**-10)
     powers = Format("powers", exponent_bits=4, significand_bits=0, specials=Specials.FN)
-    assert round_to([1.5, 3.0, -6.0], powers).tolist() == [
-        2,
-        4,
-        -8,
-    ]  # neither neighbour is even: IEEE 754-2019, 4.3.1
+    # neither neighbour is even: IEEE 754-2019, 4.3.1
+    assert round_to([1.5, 3.0, -6.0], powers).tolist() == [2, 4, -8]
 
 
 def test_all_midpoints_and_their_neighbours_as_gfloat(gfloat_round, assert_same_bits):
@@ -100,18 +97,16 @@ def test_any_format_a_learner_makes_as_gfloat(gfloat_row, gfloat_round, assert_s
 def test_random_midpoints_of_wide_formats_as_gfloat(gfloat_round, assert_same_bits):
     for format, rounding in product((FP32, FP64), DETERMINISTIC):
         codes = np.random.default_rng(64).integers(format.max_code, size=100_000, dtype=np.uint64)
-        middles = (
-            decode(codes, format) + ulp(decode(codes, format), format) / 2
-        )  # in FP64 the half is lost again
+        # in FP64 the half is lost again
+        middles = decode(codes, format) + ulp(decode(codes, format), format) / 2
         values = np.concatenate([middles, -np.nextafter(middles, 0), np.nextafter(middles, np.inf)])
         wanted = gfloat_round(values, format, rounding)
         assert_same_bits(round_to(values, format, rounding), wanted, values, format, rounding)
 
 
 def test_powers_of_two_as_ml_dtypes(dtype_of, assert_same_bits):
-    codes = np.random.default_rng(16).integers(
-        2**31, size=100_000, dtype=np.uint32
-    )  # uniform, so over exponents
+    # uniform, so over exponents
+    codes = np.random.default_rng(16).integers(2**31, size=100_000, dtype=np.uint32)
     values = np.concatenate(
         [codes.view(np.float32), np.float32([0, -0.0, -1, np.inf, np.nan, 1.5, 3, 2.0**-140])]
     )
@@ -291,9 +286,8 @@ def test_fractions_round_as_pythons_division_does():
     rng = np.random.default_rng(14)
     for top, bottom in rng.integers(1, 10**15, size=(500, 2)):
         exact = Fraction(int(top), int(bottom))
-        assert round_fraction(exact, FP64) == int(top) / int(
-            bottom
-        )  # correctly rounded, says Python
+        # correctly rounded, says Python
+        assert round_fraction(exact, FP64) == int(top) / int(bottom)
         assert round_fraction(-exact, FP64) == -(int(top) / int(bottom))
 
 

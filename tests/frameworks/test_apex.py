@@ -93,13 +93,28 @@ def test_what_each_level_is():
 def test_the_signatures_are_apexs():
     given = inspect.signature(amp.initialize).parameters
     assert {name: p.default for name, p in given.items() if name != "models"} == {
-        "optimizers": None, "enabled": True, "opt_level": "O1", "cast_model_type": None, "patch_torch_functions": None,
-        "keep_batchnorm_fp32": None, "master_weights": None, "loss_scale": None, "cast_model_outputs": None,
-        "num_losses": 1, "verbosity": 1, "min_loss_scale": None, "max_loss_scale": 2.0**24,
-    }  # fmt: skip
+        "optimizers": None,
+        "enabled": True,
+        "opt_level": "O1",
+        "cast_model_type": None,
+        "patch_torch_functions": None,
+        "keep_batchnorm_fp32": None,
+        "master_weights": None,
+        "loss_scale": None,
+        "cast_model_outputs": None,
+        "num_losses": 1,
+        "verbosity": 1,
+        "min_loss_scale": None,
+        "max_loss_scale": 2.0**24,
+    }
     assert list(inspect.signature(amp.scale_loss).parameters) == [
-        "loss", "optimizers", "loss_id", "model", "delay_unscale", "delay_overflow_check"
-    ]  # fmt: skip
+        "loss",
+        "optimizers",
+        "loss_id",
+        "model",
+        "delay_unscale",
+        "delay_overflow_check",
+    ]
 
 
 def test_overrides_take_a_levels_properties_place_and_the_scale_stays_between_its_bounds():
@@ -132,37 +147,133 @@ def test_what_comes_back_is_listed_as_it_was_given_and_disabled_nothing_is_there
 
 
 MISUSES = {
-    "zero one": (lambda m, o: amp.initialize(m, o, opt_level="01"), RuntimeError, "letter, not the number"),
-    "half model": (lambda m, o: amp.initialize(m.half(), o), RuntimeError, "do not need to call .half"),
-    "half buffer": (lambda m, o: amp.initialize(_half_buffer(m), o), RuntimeError, "Found buffer 1.running_mean"),
+    "zero one": (
+        lambda m, o: amp.initialize(m, o, opt_level="01"),
+        RuntimeError,
+        "letter, not the number",
+    ),
+    "half model": (
+        lambda m, o: amp.initialize(m.half(), o),
+        RuntimeError,
+        "do not need to call .half",
+    ),
+    "half buffer": (
+        lambda m, o: amp.initialize(_half_buffer(m), o),
+        RuntimeError,
+        "Found buffer 1.running_mean",
+    ),
     "parameters": (lambda m, o: amp.initialize(m, m.parameters()), TypeError, "list of optimizers"),
     "wrapped": (lambda m, o: amp.initialize(nn.DataParallel(m), o), RuntimeError, "AFTER"),
-    "twice": (lambda m, o: [amp.initialize(m, o, opt_level="O0") for _ in range(2)], RuntimeError, "only be passed"),
-    "O1 cast": (lambda m, o: amp.initialize(m, o, cast_model_type=HALF), RuntimeError, "take 'O2' or 'O3'"),
-    "O1 norms": (lambda m, o: amp.initialize(m, o, keep_batchnorm_fp32=True), RuntimeError, "Leave it out"),
-    "O1 masters": (lambda m, o: amp.initialize(m, o, master_weights=True), RuntimeError, "need no master"),
-    "O2 patch": (lambda m, o: amp.initialize(m, o, opt_level="O2", patch_torch_functions=True), RuntimeError, "O1"),
-    "cast to int8": (lambda m, o: amp.initialize(m, opt_level="O2", cast_model_type=torch.int8), ValueError, "float16"),
+    "twice": (
+        lambda m, o: [amp.initialize(m, o, opt_level="O0") for _ in range(2)],
+        RuntimeError,
+        "only be passed",
+    ),
+    "O1 cast": (
+        lambda m, o: amp.initialize(m, o, cast_model_type=HALF),
+        RuntimeError,
+        "take 'O2' or 'O3'",
+    ),
+    "O1 norms": (
+        lambda m, o: amp.initialize(m, o, keep_batchnorm_fp32=True),
+        RuntimeError,
+        "Leave it out",
+    ),
+    "O1 masters": (
+        lambda m, o: amp.initialize(m, o, master_weights=True),
+        RuntimeError,
+        "need no master",
+    ),
+    "O2 patch": (
+        lambda m, o: amp.initialize(m, o, opt_level="O2", patch_torch_functions=True),
+        RuntimeError,
+        "O1",
+    ),
+    "cast to int8": (
+        lambda m, o: amp.initialize(m, opt_level="O2", cast_model_type=torch.int8),
+        ValueError,
+        "float16",
+    ),
     "scale": (lambda m, o: amp.initialize(m, o, loss_scale="big"), ValueError, "128.0"),
-    "scale below 0": (lambda m, o: amp.initialize(m, o, loss_scale=-8), ValueError, "loss_scale=-8"),
-    "bounds": (lambda m, o: amp.initialize(m, min_loss_scale=8.0, max_loss_scale=4.0), ValueError, "min_loss_scale=8"),
-    "no losses": (lambda m, o: amp.initialize(m, o, num_losses=0), ValueError, "expected num_losses >= 1"),
-    "third loss": (lambda m, o: _scale(*amp.initialize(m, o), loss_id=2), IndexError, "num_losses=3"),
-    "loss -1": (lambda m, o: _scale(*amp.initialize(m, o), loss_id=-1), IndexError, "counted from 0. Take 0 to 0"),
-    "in another": (lambda m, o: _nested(*amp.initialize(m, o)), RuntimeError, "End the first one before"),
+    "scale below 0": (
+        lambda m, o: amp.initialize(m, o, loss_scale=-8),
+        ValueError,
+        "loss_scale=-8",
+    ),
+    "bounds": (
+        lambda m, o: amp.initialize(m, min_loss_scale=8.0, max_loss_scale=4.0),
+        ValueError,
+        "min_loss_scale=8",
+    ),
+    "no losses": (
+        lambda m, o: amp.initialize(m, o, num_losses=0),
+        ValueError,
+        "expected num_losses >= 1",
+    ),
+    "third loss": (
+        lambda m, o: _scale(*amp.initialize(m, o), loss_id=2),
+        IndexError,
+        "num_losses=3",
+    ),
+    "loss -1": (
+        lambda m, o: _scale(*amp.initialize(m, o), loss_id=-1),
+        IndexError,
+        "counted from 0. Take 0 to 0",
+    ),
+    "in another": (
+        lambda m, o: _nested(*amp.initialize(m, o)),
+        RuntimeError,
+        "End the first one before",
+    ),
     "a number": (lambda m, o: _scale(*amp.initialize(m, o), loss=1.0), TypeError, "item"),
-    "stranger": (lambda m, o: _scale(amp.initialize(m), o), RuntimeError, "that amp.initialize returned"),
-    "no function": (lambda m, o: amp.register_half_function(torch, "sigmoida"), ValueError, "No function named"),
-    "too late": (lambda m, o: [amp.initialize(m), amp.register_float_function(torch, "sigmoid")], RuntimeError, "late"),
-    "wrong state": (lambda m, o: [amp.initialize(m), amp.load_state_dict(m.state_dict())], RuntimeError, "Unexpected"),
-    "half a state": (lambda m, o: [amp.initialize(m), _load(unskipped=3)], RuntimeError, "no 'loss_scale'"),
-    "a scale of -1": (lambda m, o: [amp.initialize(m), _load(loss_scale=-1, unskipped=0)], RuntimeError, "Nothing was"),
+    "stranger": (
+        lambda m, o: _scale(amp.initialize(m), o),
+        RuntimeError,
+        "that amp.initialize returned",
+    ),
+    "no function": (
+        lambda m, o: amp.register_half_function(torch, "sigmoida"),
+        ValueError,
+        "No function named",
+    ),
+    "too late": (
+        lambda m, o: [amp.initialize(m), amp.register_float_function(torch, "sigmoid")],
+        RuntimeError,
+        "late",
+    ),
+    "wrong state": (
+        lambda m, o: [amp.initialize(m), amp.load_state_dict(m.state_dict())],
+        RuntimeError,
+        "Unexpected",
+    ),
+    "half a state": (
+        lambda m, o: [amp.initialize(m), _load(unskipped=3)],
+        RuntimeError,
+        "no 'loss_scale'",
+    ),
+    "a scale of -1": (
+        lambda m, o: [amp.initialize(m), _load(loss_scale=-1, unskipped=0)],
+        RuntimeError,
+        "Nothing was",
+    ),
     "fused": (lambda m, o: optimizers.FusedAdam(m.parameters()), AttributeError, "torch.optim"),
     "the rest of apex": (lambda m, o: apex.parallel, AttributeError, "DistributedDataParallel"),
-    "a closure": (lambda m, o: amp.initialize(m, o, opt_level="O2")[1].step(lambda: None), RuntimeError, "closure"),
-    "a region": (lambda m, o: _inside(amp.disable_casts(), amp.init), RuntimeError, "outside of it"),
-    "old style": (lambda m, o: amp.init().scale_loss(m(torch.ones(4, 4)).sum(), o), RuntimeError, "no longer"),
-}  # fmt: skip
+    "a closure": (
+        lambda m, o: amp.initialize(m, o, opt_level="O2")[1].step(lambda: None),
+        RuntimeError,
+        "closure",
+    ),
+    "a region": (
+        lambda m, o: _inside(amp.disable_casts(), amp.init),
+        RuntimeError,
+        "outside of it",
+    ),
+    "old style": (
+        lambda m, o: amp.init().scale_loss(m(torch.ones(4, 4)).sum(), o),
+        RuntimeError,
+        "no longer",
+    ),
+}
 
 
 def _inside(region, call):
@@ -314,8 +425,10 @@ def test_registered_functions_hold_from_initialize_until_the_next():
 
 
 def test_decorated_functions_do_nothing_outside():
-    half, wide, widest = (decorate(lambda a, b: a + b) for decorate in
-                          (amp.half_function, amp.float_function, amp.promote_function))  # fmt: skip
+    half, wide, widest = (
+        decorate(lambda a, b: a + b)
+        for decorate in (amp.half_function, amp.float_function, amp.promote_function)
+    )
     assert half(x, x).dtype == FLOAT
     amp.init()
     assert [f(x.half(), x.half()).dtype for f in (half, wide, widest)] == [HALF, FLOAT, HALF]

@@ -125,9 +125,8 @@ def test_an_inf_in_each_place_costs_the_steps_that_it_would_cost_in_fp32(setup, 
         skipped = (
             set() if inject is None else {(1, o) for o in reached(losses, optimizers, inject[1])}
         )
-        stepped = (
-            torch.float32 if level == "O2" else torch.float16
-        )  # the dtype of what is stepped for weight16
+        # the dtype of what is stepped for weight16
+        stepped = torch.float32 if level == "O2" else torch.float16
         expected = without_amp(losses, optimizers, 3, skipped, stepped)
         models, made = under_amp(losses, optimizers, 3, level, inject, scalers, how)
         weights = [p for model in models for p in model.parameters()]

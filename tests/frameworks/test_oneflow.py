@@ -132,10 +132,8 @@ def test_an_inf_costs_a_step_and_half_the_scale_but_no_call_of_the_schedule(recw
 
 
 def test_gradients_from_elsewhere_do_not_count():
-    for scaler in (
-        None,
-        flow.amp.StaticGradScaler(8.0),
-    ):  # without a dynamic one, nothing is checked
+    # without a dynamic one, nothing is checked
+    for scaler in (None, flow.amp.StaticGradScaler(8.0)):
         graph = line(scaler=scaler)
         graph(torch.full((4, 1), math.inf))
         assert not math.isfinite(graph.model.weight.item())
@@ -294,21 +292,40 @@ def test_a_bare_parameter_is_trained_and_what_is_no_tensor_comes_back_as_it_is()
 # --- what it refuses --------------------------------------------------------------------------------------------------
 
 MISUSES = {
-    "backoff": (lambda: flow.amp.GradScaler(growth_factor=4.0), ValueError, r"with growth_factor=4.0 it is 0.25"),
+    "backoff": (
+        lambda: flow.amp.GradScaler(growth_factor=4.0),
+        ValueError,
+        r"with growth_factor=4.0 it is 0.25",
+    ),
     "scale of 0": (lambda: flow.amp.StaticGradScaler(0.0), ValueError, "must > 0.0"),
     "ZeRO": (lambda: line().config.enable_zero(True, stage=1), NotImplementedError, "drop it"),
-    "a closure": (lambda: line().add_optimizer(flow.optim.LBFGS(_sgd().param_groups[0]["params"])), ValueError, "Adam"),
+    "a closure": (
+        lambda: line().add_optimizer(flow.optim.LBFGS(_sgd().param_groups[0]["params"])),
+        ValueError,
+        "Adam",
+    ),
     "step in build": (lambda: _stepping()(torch.ones(2, 1)), RuntimeError, "leave step"),
     "amp maybe": (lambda: line().config.enable_amp(1), TypeError, r"enable_amp\(True\)"),
     "no schedule": (lambda: line().add_optimizer(_sgd(), lr_sch=1), TypeError, "lr_scheduler"),
     "another's schedule": (
-        lambda: line().add_optimizer(_sgd(), lr_sch=flow.optim.lr_scheduler.StepLR(_sgd(), 1)), ValueError, "same"),
-    "torch's scaler": (lambda: line().set_grad_scaler(torch.amp.GradScaler("cpu")), TypeError, "flow.amp.GradScaler"),
+        lambda: line().add_optimizer(_sgd(), lr_sch=flow.optim.lr_scheduler.StepLR(_sgd(), 1)),
+        ValueError,
+        "same",
+    ),
+    "torch's scaler": (
+        lambda: line().set_grad_scaler(torch.amp.GradScaler("cpu")),
+        TypeError,
+        "flow.amp.GradScaler",
+    ),
     "no build": (lambda: nn.Graph()(), NotImplementedError, "overridden"),
-    "no backward": (lambda: line(calls_backward=False)(torch.ones(1, 1)), RuntimeError, "expected loss.backward"),
+    "no backward": (
+        lambda: line(calls_backward=False)(torch.ones(1, 1)),
+        RuntimeError,
+        "expected loss.backward",
+    ),
     "no step": (lambda: line(optimizers=0)(torch.ones(1, 1)), RuntimeError, "add_optimizer"),
     "nested": (lambda: _nested()(torch.ones(2, 1)), RuntimeError, "cannot be nested"),
-}  # fmt: skip
+}
 
 
 def _sgd():

@@ -143,10 +143,12 @@ def test_a_dtype_that_is_not_16_bits_wide_or_a_device_that_is_not_there_is_left_
 ):
     monkeypatch.setattr(torch.cuda.amp.common, "amp_definitely_not_available", lambda: True)
     for words, message in (
-        *((("cpu", dtype), "the target dtype is not supported. Disabling autocast")
-          for dtype in (torch.float32, torch.int8, torch.float8_e5m2)),
+        *(
+            (("cpu", dtype), "the target dtype is not supported. Disabling autocast")
+            for dtype in (torch.float32, torch.int8, torch.float8_e5m2)
+        ),
         (("cuda",), "CUDA is not available or torch_xla is imported. Disabling autocast."),
-    ):  # fmt: skip
+    ):
         said = []
         for make in (torch.autocast, autocast):
             with pytest.warns(UserWarning, match=message) as seen:
@@ -228,9 +230,8 @@ def differentiable(module, cast_inputs, device_type="cpu"):
         @backward_as(device_type=device_type)
         def backward(ctx, gradient):
             a, b = ctx.saved_tensors
-            seen.append(
-                (gradient.float() @ b.t().float()).dtype
-            )  # cast again, if the region of forward is open
+            # cast again, if the region of forward is open
+            seen.append((gradient.float() @ b.t().float()).dtype)
             return (gradient @ b.t()).to(a.dtype), (a.t() @ gradient).to(b.dtype)
 
     seen = []

@@ -328,9 +328,8 @@ def wander(scaler_class, steps, seed, lowest, fused):
     for step in range(steps):
         used = draw.choice([(0,), (1,), (0, 1), (1, 0)])
         for index in used:
-            weights[index].grad = scaler.scale(
-                gradients[step, index]
-            )  # inf by itself where the scale is at the top
+            # inf by itself where the scale is at the top
+            weights[index].grad = scaler.scale(gradients[step, index])
             if draw.random() < 0.2:
                 weights[index].grad[draw.randrange(4)] = draw.choice(
                     [math.inf, -math.inf, math.nan]
@@ -569,9 +568,12 @@ def test_what_cannot_work_is_refused_whole():
                 ours.update(new_scale)
         assert ours.get_scale() == 2.0**16, "and the old one stays"
     for key, *values in (
-        ("growth_factor", 0.5, math.nan), ("backoff_factor", 2.0, 0.0), ("growth_interval", 0, -5), ("scale", 0.0),
+        ("growth_factor", 0.5, math.nan),
+        ("backoff_factor", 2.0, 0.0),
+        ("growth_interval", 0, -5),
+        ("scale", 0.0),
         ("_growth_tracker", -1),
-    ):  # fmt: skip
+    ):
         for value in values:
             theirs, ours = TORCHS("cpu"), GradScaler("cpu")
             stored = {**TORCHS("cpu", growth_interval=7).state_dict(), key: value}

@@ -157,9 +157,8 @@ def test_exact_is_not_a_sum_in_fp64() -> None:
 
 def test_exact_over_a_long_sum_that_cancels() -> None:
     # 1000 products of 24-bit numbers, less the FP32 number nearest to their sum: only an exact sum has the rest.
-    a, b = (
-        torch.rand(2, 4, 1000, generator=torch.Generator().manual_seed(SEED)) / 2 + 0.5
-    )  # sums as large as can be
+    # sums as large as can be
+    a, b = torch.rand(2, 4, 1000, generator=torch.Generator().manual_seed(SEED)) / 2 + 0.5
     near = [
         exactly(*case, 0.0, "FP32")
         for case in zip(a.double().tolist(), b.double().tolist(), strict=True)

@@ -40,8 +40,9 @@ def test_worked_example_four_generations_four_answers() -> None:
     # 1 + 16 * 2^-25: one place further; only Hopper and Blackwell keep it.
     seed = {gpu: one(spec, 1.0, [0.5] * 16, [2.0**-24] * 16) for gpu, spec in SPECS.items()}
     assert seed == {
-        **dict.fromkeys(("V100", "T4", "A100", "Ada"), 1.0), **dict.fromkeys(("H100", "H200", "B200"), 1 + 2.0**-21)
-    }  # fmt: skip
+        **dict.fromkeys(("V100", "T4", "A100", "Ada"), 1.0),
+        **dict.fromkeys(("H100", "H200", "B200"), 1 + 2.0**-21),
+    }
     # 2^16 + x - 2^16: what is left of x says how many bits stand behind the point: 23, 24, 25.
     large, places = [2.0**8, 2.0**-4, -(2.0**8)], range(-10, -5)
     last = {
@@ -111,9 +112,8 @@ def assert_same_as_the_reference(
     )
     each = zip(*(side.tolist() for side in numbers), strict=True)
     theirs = np.array([mma_reference.dot(*case, *row, operands_b=spec.right.name) for case in each])
-    equal = (ours == theirs) & (
-        np.signbit(ours) == np.signbit(theirs)
-    )  # any NaN is as good as another
+    # any NaN is as good as another
+    equal = (ours == theirs) & (np.signbit(ours) == np.signbit(theirs))
     wrong = np.flatnonzero(~(equal | np.isnan(ours) & np.isnan(theirs)))
     first = [side[wrong[:1]].tolist() for side in numbers]
     told = f"{spec.name} {spec.operands.name} to {result.name}: {len(wrong)} of {len(ours)} differ"
@@ -153,8 +153,13 @@ def test_whole_matrices_of_any_shape(monkeypatch: pytest.MonkeyPatch) -> None:
             for size in ((m, k), (k, n), (m, n))
         )
         a, b, c = round_to(a, FP16), round_to(b, FP16), round_to(c, FP32)
-        wanted = [[mma_reference.dot(a[i].tolist(), b[:, j].tolist(), float(c[i, j]), "FP16", 8, 24) for j in range(n)]
-                  for i in range(m)]  # fmt: skip
+        wanted = [
+            [
+                mma_reference.dot(a[i].tolist(), b[:, j].tolist(), float(c[i, j]), "FP16", 8, 24)
+                for j in range(n)
+            ]
+            for i in range(m)
+        ]
         for tile in (1, 64, 2**17):
             monkeypatch.setattr(blocks, "TILE", tile)
             assert emulate(a, b, c, SPECS["A100"]).tolist() == wanted, (m, n, k, tile)

@@ -197,10 +197,8 @@ def test_dropout_between_layers_draws_as_in_training_only() -> None:
 
 def test_the_accumulator_is_a_choice() -> None:
     ones, x = torch.ones(1, 4096).half(), torch.arange(4.0).half()
-    for device in (
-        "cpu",
-        "cuda",
-    ):  # a GPU has its own accumulator, so that one is chosen must not be lost
+    # a GPU has its own accumulator, so that one is chosen must not be lost
+    for device in ("cpu", "cuda"):
         with half_storage(device, SEQUENTIAL_FP16):
             assert (ones @ ones.T).item() == 2048  # 2048 + 1 is no FP16 number
     with half_storage("cpu", SEQUENTIAL_FP16):

@@ -101,19 +101,42 @@ for d in (1, 2, 3):
         "groups": 2,
     }
     CALLS |= {
-        f"conv{d}d": (forward, (wholes(2, 4, *image), wholes(6, 4, *kernel), wholes(6)), {"padding": "valid"}),
-        f"conv{d}d, everything": (forward, (wholes(2, 4, *image), wholes(6, 2, *kernel), wholes(6)), all_of_it),
-        f"conv{d}d, depthwise": (forward, (wholes(1, 4, *image), wholes(4, 1, *kernel)), {"groups": 4, "padding": 1}),
-        f"conv{d}d, unbatched, same": (
-            forward, (wholes(4, *image), wholes(6, 4, *kernel)), {"padding": "same", "dilation": 2}
+        f"conv{d}d": (
+            forward,
+            (wholes(2, 4, *image), wholes(6, 4, *kernel), wholes(6)),
+            {"padding": "valid"},
         ),
-        f"conv_transpose{d}d": (transposed, (wholes(2, 4, *image), wholes(4, 3, *kernel), wholes(3)), {"stride": 2}),
+        f"conv{d}d, everything": (
+            forward,
+            (wholes(2, 4, *image), wholes(6, 2, *kernel), wholes(6)),
+            all_of_it,
+        ),
+        f"conv{d}d, depthwise": (
+            forward,
+            (wholes(1, 4, *image), wholes(4, 1, *kernel)),
+            {"groups": 4, "padding": 1},
+        ),
+        f"conv{d}d, unbatched, same": (
+            forward,
+            (wholes(4, *image), wholes(6, 4, *kernel)),
+            {"padding": "same", "dilation": 2},
+        ),
+        f"conv_transpose{d}d": (
+            transposed,
+            (wholes(2, 4, *image), wholes(4, 3, *kernel), wholes(3)),
+            {"stride": 2},
+        ),
         f"conv_transpose{d}d, everything": (
-            transposed, (wholes(2, 4, *image), wholes(4, 3, *kernel), wholes(6)),
+            transposed,
+            (wholes(2, 4, *image), wholes(4, 3, *kernel), wholes(6)),
             all_of_it | {"output_padding": (1, 0, 1)[:d]},
         ),
-        f"conv_transpose{d}d, unbatched": (transposed, (wholes(4, *image), wholes(4, 3, *kernel)), {"padding": 1}),
-    }  # fmt: skip
+        f"conv_transpose{d}d, unbatched": (
+            transposed,
+            (wholes(4, *image), wholes(4, 3, *kernel)),
+            {"padding": 1},
+        ),
+    }
 
 
 def outcome(
@@ -202,9 +225,8 @@ def test_the_result_may_stay_in_fp32_and_its_gradient_is_then_rounded_to_the_ope
     a, b = torch.ones(1, 1).half().requires_grad_(), torch.ones(1, 1).half()
     y = matmul(a, b, SEQUENTIAL_FP32, torch.float32)
     assert y.dtype == torch.float32
-    y.backward(
-        torch.full((1, 1), 1 + 2.0**-11 + 2.0**-20)
-    )  # no FP16 number: hardware multiplies 1 + 2^-10
+    # no FP16 number: hardware multiplies 1 + 2^-10
+    y.backward(torch.full((1, 1), 1 + 2.0**-11 + 2.0**-20))
     assert a.grad is not None
     assert a.grad.item() == 1 + 2.0**-10
 
@@ -221,9 +243,8 @@ def test_a_convolution_over_many_channels_swamps_in_an_fp16_accumulator() -> Non
         ones = [1] * int(func.__name__[-2])
         x = torch.ones(1, 4096, *ones).half()
         w = torch.ones(*((4096, 1) if "transpose" in func.__name__ else (1, 4096)), *ones).half()
-        assert run(func, (x, w), {}, SEQUENTIAL_FP16).item() == 2048, (
-            func
-        )  # 2048 + 1 is no FP16 number
+        # 2048 + 1 is no FP16 number
+        assert run(func, (x, w), {}, SEQUENTIAL_FP16).item() == 2048, func
         assert run(func, (x, w), {}, SPECS["A100"]).item() == 4096, func
 
 

@@ -86,8 +86,14 @@ CALLS: dict[str, Any] = {
     ),
     "conv_tbc": (torch.conv_tbc, (draw(6, 2, 4), draw(3, 4, 5), draw(5), 1)),
 }
-NOT_MULTIPLIED = {"linear with a bias": (2,), "conv2d with a bias and a stride": (2,), "conv1d without a batch": (2,),
-                  "conv_transpose2d": (2,), "convolution": (2,), "conv_tbc": (2,)}  # fmt: skip
+NOT_MULTIPLIED = {
+    "linear with a bias": (2,),
+    "conv2d with a bias and a stride": (2,),
+    "conv1d without a batch": (2,),
+    "conv_transpose2d": (2,),
+    "convolution": (2,),
+    "conv_tbc": (2,),
+}
 
 
 def test_operands_are_rounded_and_biases_are_not() -> None:
@@ -268,9 +274,8 @@ def test_worked_example_torchs_default_is_tf32_for_convolutions() -> None:
 
 def old_api() -> None:
     torch.set_float32_matmul_precision("medium")
-    torch._C._set_cudnn_allow_tf32(
-        False
-    )  # torch.backends.cudnn.allow_tf32, which torch's own tests freeze
+    # torch.backends.cudnn.allow_tf32, which torch's own tests freeze
+    torch._C._set_cudnn_allow_tf32(False)
 
 
 def new_api() -> None:
@@ -285,9 +290,8 @@ def both_apis() -> None:
 
 
 def inherited() -> None:
-    torch._C._set_fp32_precision_setter(
-        "generic", "all", "tf32"
-    )  # torch.backends.fp32_precision, frozen as well
+    # torch.backends.fp32_precision, frozen as well
+    torch._C._set_fp32_precision_setter("generic", "all", "tf32")
     torch.backends.cudnn.conv.fp32_precision = "none"
 
 

@@ -310,9 +310,8 @@ def composites() -> dict[str, Any]:
 
 # --- what `labkit gpu` asks of a card: the calls of torch's own lists, recurrent layers, trainings ---
 
-Pair = tuple[
-    Callable[[], Any], Callable[..., Any]
-]  # what opens an autocast region, and what makes a scaler
+# what opens an autocast region, and what makes a scaler
+Pair = tuple[Callable[[], Any], Callable[..., Any]]
 
 
 def pairs(device: str) -> tuple[Pair, Pair]:
@@ -337,9 +336,8 @@ def listed_calls(device: str) -> dict[str, list[Any]]:
     if "expecttest" not in sys.modules:
         try:
             import expecttest  # noqa: F401
-        except (
-            ImportError
-        ):  # the lists need no more of it than a base class for tests that nobody runs here
+        # the lists need no more of it than a base class for tests that nobody runs here
+        except ImportError:
             sys.modules["expecttest"] = types.ModuleType("expecttest")
             sys.modules["expecttest"].TestCase = unittest.TestCase
     from torch.testing._internal.autocast_test_lists import AutocastTestLists

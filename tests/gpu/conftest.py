@@ -7,9 +7,8 @@ from typing import Any, NoReturn
 import pytest
 import torch
 
-collect_ignore = [
-    "simulated"
-]  # no tests: what they import exists in a process with a simulated card alone
+# no tests: what they import exists in a process with a simulated card alone
+collect_ignore = ["simulated"]
 
 
 @dataclass

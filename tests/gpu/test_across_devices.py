@@ -32,11 +32,8 @@ from labkit.train import TASKS, TrainingRun, train
 from tests.gpu.simulated import Outcomes
 from tests.slowness import slowness
 
-DRAWING = {
-    "FP16 stochastic",
-    "BF16 stochastic",
-    "NVFP4",
-}  # their random numbers are the device's own
+# their random numbers are the device's own
+DRAWING = {"FP16 stochastic", "BF16 stochastic", "NVFP4"}
 FLAT_TOO = {"O2", "BF16", "FP16 Kahan", "FP16 stochastic"}
 ADAM = partial(torch.optim.AdamW, lr=1e-2)
 
@@ -234,8 +231,13 @@ def with_an_emulated_accumulator(device: str) -> Any:
 
 
 SAME: tuple[Callable[[str], Any], ...] = (
-    with_flat_masters_and_groups, averaged, instrumented, several_losses, sparse, with_an_emulated_accumulator,
-)  # fmt: skip
+    with_flat_masters_and_groups,
+    averaged,
+    instrumented,
+    several_losses,
+    sparse,
+    with_an_emulated_accumulator,
+)
 
 
 def the_card_gives_what_the_cpu_gives() -> dict[str, str]:
@@ -324,9 +326,8 @@ def a_card_that_is_full_in_a_step() -> None:
                 ended_in.add("optimizer" if in_optimizer else "elsewhere")
                 again = steps(trained, 2, seed=1)
                 assert finite(again), (recipe, size)
-                if (
-                    not in_optimizer and "without_master.py" not in files[-1]
-                ):  # which draws random numbers
+                # which draws random numbers
+                if not in_optimizer and "without_master.py" not in files[-1]:
                     assert again == expected, (recipe, size, files[-3:])
         assert {"elsewhere", "nowhere"} <= ended_in, (recipe, ended_in)
 
@@ -334,11 +335,14 @@ def a_card_that_is_full_in_a_step() -> None:
 # ---- the tests
 
 ON_CARD = (
-    checkpoints_go_on_on_the_other_device, checkpoints_and_copies_go_on_on_the_card_bit_for_bit,
-    forks_and_twins_of_a_run, the_card_gives_what_the_cpu_gives,
+    checkpoints_go_on_on_the_other_device,
+    checkpoints_and_copies_go_on_on_the_card_bit_for_bit,
+    forks_and_twins_of_a_run,
+    the_card_gives_what_the_cpu_gives,
     the_doctor_in_a_script_that_trains_on_the_card,
-    what_is_on_another_device_is_refused_and_the_engine_goes_on, a_card_that_is_full_in_a_step,
-)  # fmt: skip
+    what_is_on_another_device_is_refused_and_the_engine_goes_on,
+    a_card_that_is_full_in_a_step,
+)
 
 
 @pytest.fixture(scope="module")

@@ -29,11 +29,16 @@ OPERATIONS = {
     "float32": {"cov": KEPT_IN_FP32, "corrcoef": KEPT_IN_FP32, **FACTORS},
     "float16": {
         "cov": "torch rounds what it multiplies to FP16; ours is FP16 throughout, as without autocast",
-        "norm": REFUSED_BY_TORCH, "linalg.norm": REFUSED_BY_TORCH, "linalg.matrix_norm": REFUSED_BY_TORCH,
-        "trapz": EARLIER, "trapezoid": EARLIER, "cumulative_trapezoid": EARLIER,
-        "sum_to_size": "torch returns its input where there is nothing to sum; ours is FP32 always", **FACTORS,
+        "norm": REFUSED_BY_TORCH,
+        "linalg.norm": REFUSED_BY_TORCH,
+        "linalg.matrix_norm": REFUSED_BY_TORCH,
+        "trapz": EARLIER,
+        "trapezoid": EARLIER,
+        "cumulative_trapezoid": EARLIER,
+        "sum_to_size": "torch returns its input where there is nothing to sum; ours is FP32 always",
+        **FACTORS,
     },
-}  # fmt: skip
+}
 STEP_BY_STEP = "gradients differ in FP16's last bit: torch runs it step by step, for want of cuDNN on this card"
 MODULES = {"nn.LSTM": STEP_BY_STEP, "nn.RNN": STEP_BY_STEP}
 UNWRITTEN = {"linalg.lstsq"}  # returns memory that nobody wrote to, which differs from call to call

@@ -28,14 +28,31 @@ from tests.gpu.simulated import Outcomes
 # Operations of a step, at most, as a multiple of torch.amp's.
 SGD = partial(torch.optim.SGD, lr=0.1)
 BUDGET = {
-    "FP32": 0.65, "O0": 0.65,
+    "FP32": 0.65,
+    "O0": 0.65,
     "TF32": 3.0,  # on a T4, which has none, so that operands are rounded; 0.65 from an A100 on
-    "FP16": 1.05, "FP16 static": 1.05, "FP16 static too high": 1.05, "FP16 dynamic": 1.05, "O2": 1.05, "BF16": 1.05,
-    "FP16 no master": 1.4, "BF16 no master": 1.4, "O3": 1.4,
-    "FP16 stochastic": 2.0, "FP16 Kahan": 2.0, "BF16 stochastic": 2.0, "BF16 Kahan": 2.0,
-    "O1": 0.95, "O1 graph": 0.95,
-    "FP8": 3.0, "FP8 current": 3.0, "FP8 delayed": 3.0, "unit scaled": 3.0, "MXFP8": 5.0, "NVFP4": 5.0,
-}  # fmt: skip
+    "FP16": 1.05,
+    "FP16 static": 1.05,
+    "FP16 static too high": 1.05,
+    "FP16 dynamic": 1.05,
+    "O2": 1.05,
+    "BF16": 1.05,
+    "FP16 no master": 1.4,
+    "BF16 no master": 1.4,
+    "O3": 1.4,
+    "FP16 stochastic": 2.0,
+    "FP16 Kahan": 2.0,
+    "BF16 stochastic": 2.0,
+    "BF16 Kahan": 2.0,
+    "O1": 0.95,
+    "O1 graph": 0.95,
+    "FP8": 3.0,
+    "FP8 current": 3.0,
+    "FP8 delayed": 3.0,
+    "unit scaled": 3.0,
+    "MXFP8": 5.0,
+    "NVFP4": 5.0,
+}
 CLIPPING = 10  # operations more, at most
 WARM_UP = 7  # steps: a graph is recorded, scales have a history, a scale that is too high has been skipped often
 
@@ -43,10 +60,18 @@ WARM_UP = 7  # steps: a graph is recorded, scales have a history, a scale that i
 def convolutions() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
     """A network of 12 parameters with batch norm, and a batch."""
     layers = [
-        nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(),
-        nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(),
-        nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(256, 128), nn.ReLU(), nn.Linear(128, 10),
-    ]  # fmt: skip
+        nn.Conv2d(3, 16, 3, padding=1),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.Conv2d(16, 16, 3, padding=1),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(4),
+        nn.Flatten(),
+        nn.Linear(256, 128),
+        nn.ReLU(),
+        nn.Linear(128, 10),
+    ]
     return nn.Sequential(*layers), torch.randn(8, 3, 16, 16), torch.randint(0, 10, (8,))
 
 

@@ -174,9 +174,8 @@ def test_a_cells_widget_trains_on_the_gpu_by_default(simulated_gpu: Any, tmp_pat
         kind for kind in LIVE if any(kind in "".join(cell[1:]) for cell in cells().values())
     } == LIVE
     for name, found in where.items():
-        on_cpu = any(
-            kind in cells()[name][2] for kind in ("StepDebugger", "CastPasses")
-        )  # of numbers, not of speed
+        # of numbers, not of speed
+        on_cpu = any(kind in cells()[name][2] for kind in ("StepDebugger", "CastPasses"))
         assert found == ("cpu" if on_cpu else "cuda"), f"{name}: {found}"
 
 

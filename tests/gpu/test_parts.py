@@ -270,10 +270,8 @@ def test_a_training_is_on_record_apart_from_those_of_other_devices_unless_it_was
         replace(TASKS["segmentation"], steps=2), RECIPES["FP32"]
     ), "a shorter task"
     assert str(path) in said
-    for name in (
-        "Tesla T4",
-        "NVIDIA GeForce RTX 4060 Laptop GPU",
-    ):  # where a race looks for a GPU's runs
+    # where a race looks for a GPU's runs
+    for name in ("Tesla T4", "NVIDIA GeForce RTX 4060 Laptop GPU"):
         report = replace(HOPPER, name=name)
         assert (
             device_folder(tmp_path, Place(torch.device("cuda"), name, "gpu"))
@@ -446,9 +444,8 @@ def test_a_case_that_fails_in_its_turn_is_left_out_and_the_others_are_timed(monk
 
     def seconds(ready):
         seen.append(ready.case)
-        if (
-            ready.case == cases[1] and seen.count(cases[1]) > 2
-        ):  # in the first round after the warm-up
+        # in the first round after the warm-up
+        if ready.case == cases[1] and seen.count(cases[1]) > 2:
             planted()
         return turns(ready)
 

@@ -125,8 +125,14 @@ def test_worked_example_each_item_has_its_line_before_the_next_begins_and_says_h
     assert (end, [*lines], lines["end"]["missing"]) == ("complete", ["start", *names, "end"], [])
     assert lines["start"]["schema"] == "labkit.passport/1"
     assert [line.get("outcome") for line in lines.values()][1:-1] == [
-        "done", "failed", "out of memory", "process lost", "process lost", "failed", "done"
-    ]  # fmt: skip
+        "done",
+        "failed",
+        "out of memory",
+        "process lost",
+        "process lost",
+        "failed",
+        "done",
+    ]
     assert lines["prints"]["ok"]
     assert (lines["fails"]["by then"], lines["lines_before"]["lines"]) == (3, 7)
     assert lines["fails"]["error"] == "ValueError: expected an even number, got 3"
@@ -269,9 +275,8 @@ def test_a_damaged_passport_is_read_as_far_as_it_goes(
     status, said = read(path, capsys)
     assert status == 1
     assert "DAMAGED: line 6 is not a line of a passport" in said
-    assert (
-        len(passport.parse(path.read_bytes()).lines) == len(rows) - 2
-    )  # that one, and what follows the last newline
+    # that one, and what follows the last newline
+    assert len(passport.parse(path.read_bytes()).lines) == len(rows) - 2
 
 
 def test_no_value_in_a_line_keeps_the_rest_from_being_read() -> None:
@@ -402,8 +407,20 @@ REFUSED, CAPTURED = (
     "refusal layer_norm of Half with weights of Float",
     "capture mma.sync.m16n8k8.f32.f16.f16.f32",
 )
-ON_T4 = ("card", "versions", "flags", REFUSED, "train digits O1", "train gpt FP16", "waits O1", "autocast torch_fp16",
-         "autocast LSTM", "torch.amp CNN", CAPTURED, "pace digits")  # fmt: skip
+ON_T4 = (
+    "card",
+    "versions",
+    "flags",
+    REFUSED,
+    "train digits O1",
+    "train gpt FP16",
+    "waits O1",
+    "autocast torch_fp16",
+    "autocast LSTM",
+    "torch.amp CNN",
+    CAPTURED,
+    "pace digits",
+)
 
 
 def on_the_card(path: str) -> Any:

@@ -131,11 +131,13 @@ def fails() -> None:
 
 
 ON_CARD = (
-    a_tensor_says_cuda_and_computes_as_the_cpu_does, the_fused_cell_agrees_with_the_cpus_own_way,
+    a_tensor_says_cuda_and_computes_as_the_cpu_does,
+    the_fused_cell_agrees_with_the_cpus_own_way,
     what_does_not_fit_raises_and_the_process_goes_on,
-    random_numbers_are_the_cards_own_with_a_state_of_16_bytes, operations_waits_and_copies_are_counted,
+    random_numbers_are_the_cards_own_with_a_state_of_16_bytes,
+    operations_waits_and_copies_are_counted,
     nothing_simulated_is_written_into_the_labs_data,
-)  # fmt: skip
+)
 
 
 @pytest.fixture(scope="module")
@@ -195,6 +197,9 @@ def test_the_cpu_takes_it_and_the_card_refuses_in_torchs_words(simulated_gpu: An
     assert {row.name: said for row in REFUSALS if (said := outcome(row, "cpu"))} == {}
     for card in ("T4", "H100"):
         said = simulated_gpu(card, refusals)
-        wrong = {row.name: said[row.name] for row in REFUSALS
-                 if (row.words in said[row.name]) != row.holds_for(CARDS[card].capability)}  # fmt: skip
+        wrong = {
+            row.name: said[row.name]
+            for row in REFUSALS
+            if (row.words in said[row.name]) != row.holds_for(CARDS[card].capability)
+        }
         assert wrong == {}, card

@@ -68,9 +68,13 @@ def my_repaired_step(scale, tracker, grads, growth_interval):
 check("scaling.repair", my_repaired_step)
 """
 SOLUTIONS = {
-    "scaling.static_step": STATIC_STEP, "scaling.unscale": UNSCALE, "scaling.advance": ADVANCE,
-    "scaling.clip": CLIP, "scaling.order": ORDER, "scaling.repair": REPAIR,
-}  # fmt: skip
+    "scaling.static_step": STATIC_STEP,
+    "scaling.unscale": UNSCALE,
+    "scaling.advance": ADVANCE,
+    "scaling.clip": CLIP,
+    "scaling.order": ORDER,
+    "scaling.repair": REPAIR,
+}
 RIGHT = ADVANCE.partition("\ncheck(")[0]
 WRONG = "\ndef my_advance(state, found_inf, config):\n    return state\n"
 

@@ -59,12 +59,13 @@ def ask(folder: Path, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr("IPython.core.getipython.get_ipython", lambda: shell)
         names: dict[str, object] = {"check": check}
         program = cell.replace(CHECK, f"grade = {CHECK}")
+        # as IPython does
         linecache.cache["<cell>"] = (
             len(program),
             None,
             program.splitlines(keepends=True),
             "<cell>",
-        )  # as IPython does
+        )
         exec(compile(program, "<cell>", "exec"), names)
         return names["grade"]
 

@@ -45,12 +45,13 @@ STEP: dict[str, tuple[str, str]] = dict.fromkeys(
     NAMES, (f"        {SCALER_STEP}\n", "")
 ) | dict.fromkeys(("function", "mask", "gains"), ("        optimizer.step()\n", ""))
 RATE = ("lr=", "lr=0.6 * ")
+# of the size of what FP16 rounds away
 NOISE = (
     "    for inputs",
     "    for p in model.parameters():\n"
     "        p.register_hook(lambda g: g * (1 + 2.0**-11 * torch.randn_like(g)))\n"
     "    for inputs",
-)  # of the size of what FP16 rounds away
+)
 
 # A learner's cell that replaces what it can reach of the modules that look on.
 WITNESS = """
@@ -148,7 +149,10 @@ def falsified(name: str, program: list[str]) -> dict[str, tuple[list[str], set[s
         "made-up losses, untreated": (edited(right, *fault, FALLING), broken),
         "other format": (edited(right, *narrow), {"format of steps"}),
         "FP32": (edited(right, *fp32), {"format of steps"}),
-        "FP32, witness and score patched": (edited(right, *fp32, before=WITNESS), {"format of steps"}),
+        "FP32, witness and score patched": (
+            edited(right, *fp32, before=WITNESS),
+            {"format of steps"},
+        ),
         "untreated, witness and score patched": (edited(right, *fault, before=WITNESS), broken),
         "no step": (edited(right, STEP[name]), {"steps", "error"}),
         "another learning rate": (edited(right, RATE), {"learning rate", "schedule", "updates"}),
@@ -157,10 +161,12 @@ def falsified(name: str, program: list[str]) -> dict[str, tuple[list[str], set[s
             {"updates", "steps", "all parameters"},
         ),
         "every other batch twice": (
-            edited(right, ("in batches:", "in [batches[n // 2 * 2] for n in range(len(batches))]:")),
+            edited(
+                right, ("in batches:", "in [batches[n // 2 * 2] for n in range(len(batches))]:")
+            ),
             {"losses"},
         ),
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("name", NAMES)

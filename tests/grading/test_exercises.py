@@ -173,8 +173,7 @@ def test_a_solved_cell_earns_the_same_in_the_notebook_and_by_labkit_grade(
         paper, reply = grading_cases(exercise, DAY), replies[exercise.id]
         here = answers_of(paper, function_of(exercise, programs[exercise.id]), exercise.withheld)
         assert (answers_in(reply), reply.note) == (here, ""), exercise.id
-        if not exercise.id.startswith(
-            "project."
-        ):  # trains for its marks: tests/test_notebooks.py waits for that
+        # trains for its marks: tests/test_notebooks.py waits for that
+        if not exercise.id.startswith("project."):
             grade = judge(paper, answers_in(reply))
             assert (grade.points, grade.mistake) == (exercise.points, None), exercise.id

@@ -146,10 +146,8 @@ def test_a_counter_example_shows_bits_where_bits_are_the_point() -> None:
 def test_flops_and_bytes_are_torchs() -> None:
     answers = set()
     for batch, inputs, outputs, bytes_each, ridge in cases("tensor.intensity"):
-        with (
-            torch.device("meta"),
-            FlopCounterMode(display=False) as counter,
-        ):  # shapes only: nothing is computed
+        # shapes only: nothing is computed
+        with torch.device("meta"), FlopCounterMode(display=False) as counter:
             x, layer = torch.empty(batch, inputs), nn.Linear(inputs, outputs, bias=False)
             y = layer(x)
         flops, moved, bound = reference("tensor.intensity")(

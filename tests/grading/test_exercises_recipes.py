@@ -84,9 +84,8 @@ def test_the_choice_is_the_best_of_all_that_could_be_named() -> None:
     for fp32, candidates in cases("recipes.cheapest"):
         floor = np.mean(fp32) - np.ptp(fp32)
         chosen = reference("recipes.cheapest")(fp32, candidates)
-        passing = {
-            name: size for name, size, metrics in candidates if np.mean(metrics) >= floor
-        }  # NaN is not
+        # NaN is not
+        passing = {name: size for name, size, metrics in candidates if np.mean(metrics) >= floor}
         assert chosen == (min(passing, key=passing.__getitem__) if passing else "FP32")
 
 

@@ -34,9 +34,8 @@ def test_the_lists_are_those_of_torchs_header() -> None:
     )
     assert "matmul" in lower
     for (op,) in cases("autocast.lists", range(20)):
-        name = {"cross_entropy": "nll_loss", "einsum": "matmul"}.get(
-            op, op
-        )  # what the two are made of
+        # what the two are made of
+        name = {"cross_entropy": "nll_loss", "einsum": "matmul"}.get(op, op)
         if name in lower:
             expected = "allow"
         elif name in fp32 | set_dtype:
@@ -67,9 +66,8 @@ def test_the_dtypes_are_those_that_flow_when_the_program_is_run() -> None:
 
 def test_the_linear_layer_is_torchs_autograd_through_casts() -> None:
     for x, weight, bias, grad_y in cases("autocast.linear"):
-        x, weight = (
-            t.clone().requires_grad_() for t in (x, weight)
-        )  # two cases may share a tensor
+        # two cases may share a tensor
+        x, weight = (t.clone().requires_grad_() for t in (x, weight))
         wide = nn.functional.linear(x.half().float(), weight.half().float(), bias.half().float())
         y = wide.half()
         y.backward(grad_y)

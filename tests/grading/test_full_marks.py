@@ -71,108 +71,708 @@ def its_own(answer: Answer) -> Change:
 
 
 ROWS: list[tuple[str, str, str, Change]] = [
-    ("recipes.verdict", "differences that anybody sees", "a constant", its_own(lambda *_: "cannot tell")),
-    ("recipes.verdict", "runs that ended in NaN", "worse if any broke", but(lambda a, b, *_: any(map(math.isnan, b)), lambda *_: "worse")),
-    ("rounding.stochastic", "positive numbers", "flushes what is small", but(lambda x, spacing, _: abs(x) < spacing, lambda *_: 0.0)),
-    ("autocast.linear", "operands that FP16 must round", "a bias in FP32", then(lambda found, x, w, bias, _: ((x.half().float() @ w.half().float().T + bias).half(), *found[1:]))),
-    ("gradients.fate", "at other scales", "scales up to 2^16", of_other(lambda counts, k: (counts, min(k, 16)))),
-    ("beyond.frozen", "updates far from the limit", "vectors only", but(lambda w, _: any(t.dim() != 1 for t in w.values()), lambda *_: None)),
-    ("beyond.frozen", "updates near half the distance, and there", "rounds half up", its_own(lambda w, u: [
-         n for n, t in w.items()
-         if ((t.float() + u[n]).view(torch.int32) + 0x8000 >> 16 << 16).view(torch.float32).equal(t.float())])),
-    ("beyond.frozen", "updates far from the limit", "in the order of updates", then(lambda found, w, u: [n for n in u if n in found])),
-    ("beyond.history", "one outlier", "never below 1", then(lambda found, *_: [max(1.0, scale) for scale in found])),
-    ("beyond.mx_scale", "blocks whose largest number is positive", "takes tiny for zero", of_other(lambda block, top: ([x if abs(x) > 1e-30 else 0.0 for x in block], top))),
-    ("beyond.keep", "a training with both", "what changes first", then(lambda found, parts: (sorted(found, key=lambda name: (name, "changes") not in {part[:2] for part in parts})))),
-    ("numbers.first_gap", "any format with room above", "ends a binade early", its_own(lambda e, s: min(2 ** (s + 1) + 1, 2 ** (s + 1) if 2 ** (e - 1) - 1 == s + 1 else 2 ** 2 ** (e - 1)))),
-    ("numbers.first_gap", "any format with room above", "in a float", its_own(lambda e, s: int(min(2.0 ** (s + 1) + 1, 2.0 ** min(2 ** (e - 1), 1000))))),
-    ("numbers.bytes", "formats of 8, 6 and 4 bits, and of any", "by a table of formats", its_own(lambda shape, bits: math.ceil(math.prod(shape) * {4: 0.5, 6: 0.75, 8: 1, 16: 2}.get(bits, 4)))),
-    ("numbers.bytes", "tensors in 16 and in 32 bits", "counts in 32 bits", its_own(lambda shape, bits: int(np.ceil(np.prod(shape, dtype=np.int32) * bits / 8)))),
-    ("numbers.bytes", "a single number, and an empty tensor", "an empty tensor has a byte", but(lambda shape, _: 0 in shape[:1], lambda *_: 1)),
-    ("numbers.bytes", "a single number, and an empty tensor", "a number has two bytes", but(lambda shape, _: not shape, lambda found, *_: max(2, found))),
-    ("start.smallest", "any format", "not below 2^-200", then(lambda found, *_: max(2.0**-200, found))),
-    ("start.smallest", "any format", "three exponent bits at least", of_other(lambda e, s: (max(3, e), s))),
-    ("rounding.nearest_even", "at the upper end", "inf without its sign", but(math.isinf, lambda *_: math.inf)),
-    ("rounding.nearest_even", "among the subnormal numbers", "the last subnormal number stays one", but(lambda x: 2.0**-14 - 2.0**-24 < x < 2.0**-14, lambda *_: 2.0**-14 - 2.0**-24)),
-    ("tensor.block", "sums of which nothing is cut, and terms of 0", "all zeros are nan", but(lambda a, b, c, _: not c and not any(x * y for x, y in zip(a, b, strict=True)), lambda *_: math.nan)),
-    ("tensor.intensity", "close to the ridge", "to three digits", then(lambda found, *case: (*found[:2], "bandwidth" if round(found[0] / found[1], 3) < round(case[-1], 3) else "compute"))),
-    ("tensor.intensity", "small batches", "never compute at a batch of one", but(lambda n, *_: n == 1, lambda found, *_: (*found[:2], "bandwidth"))),
-    ("tensor.standstill", "other products, and those that end at inf", "inf has no sign", but(lambda a, b: abs(a * b) > 8, lambda found, *_: (found[0], abs(found[1]) if math.isinf(found[1]) else found[1]))),
-    ("tensor.standstill", "tiny products", "counts products of zero", but(lambda a, b: a * b == 0, lambda *_: (1, 0.0))),
-    ("gradients.binades", "numbers between two powers of two", "counts equal values once", of_other(lambda values: (list(dict.fromkeys(values)),))),
-    ("gradients.lost", "element by element, by what arrived", "asks the product", of_other(lambda a, b: (a, [x * y.float() for x, y in zip(a, b, strict=True)]))),
-    ("gradients.lost", "element by element, by what arrived", "takes inf and nan for lost", of_other(lambda a, b: (a, [half.nan_to_num(0, 0, 0) for half in b]))),
-    ("autocast.dtypes", "older values, and names that are assigned again", "one dtype for each name", but(lambda steps, _: not steps, lambda found, _, given: [given["x"]])),
-    ("scaling.clip", "long gradients are shortened to max_norm, all by the same factor", "allows one percent more", of_other(lambda g, scale, m: (g, scale, math.inf if norm_of(g, scale) < 1.01 * m else m))),
-    ("scaling.clip", "short gradients stay as they are", "clips one percent early", of_other(lambda g, scale, m: (g, scale, 0.99 * m if 0.99 * m < norm_of(g, scale) <= m else m))),
-    ("scaling.clip", "long gradients are shortened to max_norm, all by the same factor", "leaves empty tensors out", of_other(lambda grads, *rest: ([g for g in grads if g.numel()], *rest))),
-    ("scaling.unscale", "the gradients of the loss, in FP32", "scales of 1 at least", of_other(lambda grads, scale: (grads, max(1.0, scale)))),
-    ("scaling.repair", "clean steps are counted, and the interval grows the scale", "what is empty is bad", but(lambda scale, tracker, grads, _: not all(g.numel() for g in grads), lambda _, scale, *rest: (scale / 2, 0, False))),
-    ("scaling.repair", "clean steps are counted, and the interval grows the scale", "waits two steps at least", of_other(lambda scale, tracker, grads, interval: (scale, tracker, grads, max(2, interval)))),
-    ("master.step", "a master that FP16 does not hold", "needs a gradient", but(lambda master, grads, *_: not grads, lambda *_: None)),
-    ("master.step", "a step with inf or NaN is left out, the next one is not", "never looks at the first", of_other(lambda m, grads, scale, lr: (m - lr * (grads[0].float() / scale) if grads else m, grads[1:], scale, lr))),
-    ("master.memory", "a model with master weights", "an FP32 model is its own master", of_other(lambda n, bits, master, moments: (n, bits, master and bits == 16, moments))),
-    ("master.groups", "an empty group, sizes of 1, names that mislead", "leaves empty groups out", then(lambda found, _: {name: names for name, names in found.items() if names})),
-    ("master.groups", "an empty group, sizes of 1, names that mislead", "asks the name too", of_other(lambda rows: ([(n, (1,) if "bias" in n else shape, trained) for n, shape, trained in rows],))),
-    ("master.groups", "an empty group, sizes of 1, names that mislead", "without elements no group", of_other(lambda rows: ([row for row in rows if math.prod(row[1])],))),
-    ("recipes.which", "BF16, and other formats", "takes what is not BF16 for FP32", of_other(lambda *d: (x if x in (torch.float16, torch.bfloat16) else torch.float32 for x in d))),
-    ("recipes.levels", "O1, by operation", "only one knob is turned", of_other(lambda level, changed: (level, dict(list(changed.items())[:1])))),
-    ("autocast.lists", "several operands that must agree", "knows addcmul alone", but(lambda op: op != "addcmul", lambda found, _: "keep" if found == "promote" else found)),
-    ("workers.agree", "clean gradients, on 1 to 5 ranks", "who holds nothing overflows", but(lambda parts, grads, *_: not all(g.numel() for g in grads), lambda _, parts, grads, scale, lr: (list(parts), scale / 2))),
-    ("workers.predivide", "inf where nothing helps", "many infs are one nan", then(lambda found, grads, _: torch.where(torch.stack(grads).isinf().sum(0) > 2, math.nan, found))),
-    ("workers.predivide", "inf where nothing helps", "in the order of size", of_other(lambda grads, before: (sorted(grads, key=lambda g: -float(g[0])) if len(grads[0]) == 1 else grads, before))),
-    ("beyond.keep", "numbers that change", "what never changes may be short", then(lambda found, parts: [name for name in found if (name, "changes", 0.0) not in parts])),
-    ("rounding.stochastic", "positive numbers", "spacings up to 1", of_other(lambda x, spacing, random: (x, min(spacing, 1.0), random))),
-    ("rounding.stochastic", "multiples of the spacing stay", "0 moves", but(lambda x, *_: x == 0, lambda _, x, spacing, random: spacing)),
-    ("rounding.kahan", "numbers of either sign", "flushes subnormal numbers", of_other(lambda v: (np.where(np.abs(v) < 2.0**-14, 0, v).astype(np.float16),))),
-    ("tensor.padding", "one row, one input, one output; and 7, 9, 17", "y ends at 65504", then(lambda found, *_: (*found[:2], found[2].clamp(-65504, 65504)))),
-    ("tensor.backward", "one row, one input, one output", "a single number", but(lambda x, w, g: x.numel() == w.numel() == 1, lambda found, x, w, g: (g, g, found[2]))),
-    ("gradients.fate", "at other scales", "no scale below 2^-8", of_other(lambda c, k: (c, max(k, -8)))),
-    ("gradients.window", "k from -40 to 60", "one gradient alone has no window", but(lambda a, b: a == b, lambda *_: None)),
-    ("gradients.window", "k from -40 to 60", "goes on below -40", but(lambda a, b: b > 2.0**56, lambda *_: (-42, -42))),
-    ("autocast.softmax", "small logits", "flushes subnormal probabilities", then(lambda found, _: torch.where(found < 2.0**-14, 0.0, found.float()).half())),
-    ("autocast.cache", "a weight that is used again is not cast again", "nothing was used", but(lambda w, events: not events, lambda *_: (None, 0))),
-    ("scaling.static_step", "large gradients that are finite are no reason to skip", "65504 is an overflow", but(lambda w, g, s, lr: g(s).abs().max() >= 65504, lambda _, w, *rest: w)),
-    ("scaling.static_step", "ordinary gradients move the weight by lr times the gradient", "no scale of 1", but(lambda w, g, scale, lr: scale == 1, lambda _, w, *rest: w)),
-    ("master.flat", "filters, a single number, one tensor alone", "leaves empty tensors out", of_other(lambda flat, grads, scale, lr: (flat, [g for g in grads if g.numel()], scale, lr))),
-    ("master.flat", "filters, a single number, one tensor alone", "as it lies in memory", of_other(lambda flat, grads, *rest: (flat, [g if g.is_contiguous() else g.T.reshape(g.shape) for g in grads], *rest))),
-    ("master.ema", "before the first step", "all steps were skipped", but(lambda h, _: len(h) > 1 and not any(s for _, s in h[1:]), lambda found, h, _: found * 0)),
-    ("master.ema", "a few large steps", "a decay of 1", but(lambda h, d: d == 1, lambda _, h, d: h[-1][0])),
-    ("recipes.cheapest", "a cheap one that fails, two that pass", "as many seeds as FP32", of_other(lambda fp32, c: (fp32, [(name, size, m[: len(fp32)]) for name, size, m in c]))),
-    ("beyond.history", "a run shorter than its history", "equal magnitudes", but(lambda largest, *_: len(set(largest)) == 1, lambda found, *_: [1.0] * len(found))),
-    ("beyond.mx_scale", "blocks whose largest number is positive", "formats by name", of_other(lambda block, top: (block, top if top in (6.0, 448.0, 57344.0) else 6.0))),
-    ("beyond.block", "numbers of the format, and beyond its end", "small numbers are 0", then(lambda found, block, scale, _: [0.0 if abs(x) < scale / 1024 else y for x, y in zip(block, found, strict=True)])),
-    ("beyond.unit", "layers as wide as what comes in", "a whole root", of_other(lambda fan_in, width, size: (math.isqrt(fan_in) ** 2, width, size))),
-    ("rounding.stochastic", "multiples of the spacing stay", "spacings that are powers of two", of_other(lambda x, spacing, random: (x, 2.0 ** (math.frexp(spacing)[1] - 1), random))),
-    ("rounding.kahan", "sums that FP16 alone cannot get quite right", "from the last to the first", of_other(lambda v: (v[::-1],))),
-    ("tensor.intensity", "small batches", "two bytes or four", of_other(lambda n, i, o, each, ridge: (n, i, o, 2 if each < 4 else 4, ridge))),
-    ("gradients.binades", "a power of two opens its binade", "a quotient of logarithms", its_own(lambda values: dict(Counter(math.floor(math.log(abs(x), 2)) for x in values if x and math.isfinite(x))))),
-    ("gradients.lost", "all tensors together", "a mean of each tensor", its_own(lambda a, b: sum(float(((h == 0) & (t != 0)).float().mean()) * t.numel() for t, h in zip(a, b, strict=True))
-     / max(1, sum(int(t.count_nonzero()) for t in a)))),
-    ("gradients.culprit", "the first inf", "the first row", its_own(lambda tensors: next(((name, float(tensors[i - 1][1].abs().max()) if i else 0.0)
-                           for i, (name, t) in enumerate(tensors) if not t.flatten()[:3].isfinite().all()), None))),
-    ("autocast.lists", "exponentials, reductions and losses", "losses by name", but(lambda op: op.endswith("_loss"), lambda *_: "keep")),
-    ("autocast.linear", "operands that FP16 must round", "gradients end at -65504", then(lambda found, *_: (found[0], *(g.clamp(min=-65504) for g in found[1:])))),
-    ("autocast.linear", "operands that FP16 must round", "x ends at 65504", of_other(lambda x, *rest: (x.clamp(-65504, 65504), *rest))),
-    ("autocast.linear", "operands that FP16 must round", "a bias ends at 65504", of_other(lambda x, w, bias, g: (x, w, bias.clamp(-65504, 65504), g))),
-    ("autocast.linear", "operands that FP16 must round", "an inf that arrives is 65504", of_other(lambda x, w, bias, g: (x, w, bias, g.nan_to_num()))),
-    ("autocast.linear", "gradients that underflow, underflow", "flushes subnormal operands", of_other(lambda x, *rest: (torch.where(x.abs() < 2.0**-14, 0.0, x), *rest))),
-    ("autocast.softmax", "a masked logit of -inf", "a mask of -65504", of_other(lambda x: (x.clamp(min=-65504),))),
-    ("scaling.advance", "inf or NaN backs off and starts the count again", "a floor of 1", but(lambda state, found_inf, _: found_inf and state.scale <= 1, lambda _, state, *rest: (replace(state, growth_tracker=0)))),
-    *[("scaling.clip", f"{what} skips the step", "never looks at first elements",
-       of_other(lambda grads, *rest: (
-           [torch.cat([g.flatten()[:1].nan_to_num(0, 0, 0), g.flatten()[1:]]).reshape(g.shape) for g in grads], *rest)))
-      for what in ("inf", "NaN")],
-    ("master.ema", "skipped steps do not count", "starts with the first step that was taken", of_other(lambda history, decay: ([row for row in history if row[1]] or history[:1], decay))),
-    ("recipes.epsilon", "gradients whose square FP16 holds", "a v of inf", but(lambda g, _: 0.001 * g * g >= 65520, lambda *_: "inf")),
-    ("recipes.which", "mixtures of FP16 that have no name", "any norm in O1", but(lambda w, n, s, o: (w, s, o) == (torch.float32, torch.float32, torch.float16), lambda *_: "O1")),
-    ("recipes.which", "mixtures of FP16 that have no name", "any norm in O0", but(lambda w, n, s, o: (w, s, o) == (torch.float32,) * 3 and n != torch.bfloat16, lambda *_: "O0")),
-    ("recipes.cheapest", "a cheap one that fails, two that pass", "no more seeds than FP32", of_other(lambda fp32, c: (fp32, [row for row in c if len(row[2]) <= len(fp32)]))),
-    ("workers.parts", "ranks that hold nothing", "rounds up from 0.01 on", its_own(lambda rows, world: [(min(i * each, rows), min((i + 1) * each, rows)) for each in [round(rows / world + 0.49)] for i in range(world)])),
-    ("beyond.frozen", "updates far from the limit", "compares bits", its_own(lambda w, u: [n for n in w if (w[n] + u[n]).bfloat16().view(torch.int16).equal(w[n].view(torch.int16))])),
-    ("beyond.clipped", "equal programs, and no texts", "looks up a text's place", then(lambda found, learner, *_: [learner.index(learner[i]) for i in found])),
-    ("beyond.block", "numbers of the format, and beyond its end", "inf stays", then(lambda found, block, *_: [x if math.isinf(x) else y for x, y in zip(block, found, strict=True)])),
-]  # fmt: skip
+    (
+        "recipes.verdict",
+        "differences that anybody sees",
+        "a constant",
+        its_own(lambda *_: "cannot tell"),
+    ),
+    (
+        "recipes.verdict",
+        "runs that ended in NaN",
+        "worse if any broke",
+        but(lambda a, b, *_: any(map(math.isnan, b)), lambda *_: "worse"),
+    ),
+    (
+        "rounding.stochastic",
+        "positive numbers",
+        "flushes what is small",
+        but(lambda x, spacing, _: abs(x) < spacing, lambda *_: 0.0),
+    ),
+    (
+        "autocast.linear",
+        "operands that FP16 must round",
+        "a bias in FP32",
+        then(
+            lambda found, x, w, bias, _: (
+                (x.half().float() @ w.half().float().T + bias).half(),
+                *found[1:],
+            )
+        ),
+    ),
+    (
+        "gradients.fate",
+        "at other scales",
+        "scales up to 2^16",
+        of_other(lambda counts, k: (counts, min(k, 16))),
+    ),
+    (
+        "beyond.frozen",
+        "updates far from the limit",
+        "vectors only",
+        but(lambda w, _: any(t.dim() != 1 for t in w.values()), lambda *_: None),
+    ),
+    (
+        "beyond.frozen",
+        "updates near half the distance, and there",
+        "rounds half up",
+        its_own(
+            lambda w, u: [
+                n
+                for n, t in w.items()
+                if ((t.float() + u[n]).view(torch.int32) + 0x8000 >> 16 << 16)
+                .view(torch.float32)
+                .equal(t.float())
+            ]
+        ),
+    ),
+    (
+        "beyond.frozen",
+        "updates far from the limit",
+        "in the order of updates",
+        then(lambda found, w, u: [n for n in u if n in found]),
+    ),
+    (
+        "beyond.history",
+        "one outlier",
+        "never below 1",
+        then(lambda found, *_: [max(1.0, scale) for scale in found]),
+    ),
+    (
+        "beyond.mx_scale",
+        "blocks whose largest number is positive",
+        "takes tiny for zero",
+        of_other(lambda block, top: ([x if abs(x) > 1e-30 else 0.0 for x in block], top)),
+    ),
+    (
+        "beyond.keep",
+        "a training with both",
+        "what changes first",
+        then(
+            lambda found, parts: sorted(
+                found, key=lambda name: (name, "changes") not in {part[:2] for part in parts}
+            )
+        ),
+    ),
+    (
+        "numbers.first_gap",
+        "any format with room above",
+        "ends a binade early",
+        its_own(
+            lambda e, s: min(
+                2 ** (s + 1) + 1, 2 ** (s + 1) if 2 ** (e - 1) - 1 == s + 1 else 2**2 ** (e - 1)
+            )
+        ),
+    ),
+    (
+        "numbers.first_gap",
+        "any format with room above",
+        "in a float",
+        its_own(lambda e, s: int(min(2.0 ** (s + 1) + 1, 2.0 ** min(2 ** (e - 1), 1000)))),
+    ),
+    (
+        "numbers.bytes",
+        "formats of 8, 6 and 4 bits, and of any",
+        "by a table of formats",
+        its_own(
+            lambda shape, bits: math.ceil(
+                math.prod(shape) * {4: 0.5, 6: 0.75, 8: 1, 16: 2}.get(bits, 4)
+            )
+        ),
+    ),
+    (
+        "numbers.bytes",
+        "tensors in 16 and in 32 bits",
+        "counts in 32 bits",
+        its_own(lambda shape, bits: int(np.ceil(np.prod(shape, dtype=np.int32) * bits / 8))),
+    ),
+    (
+        "numbers.bytes",
+        "a single number, and an empty tensor",
+        "an empty tensor has a byte",
+        but(lambda shape, _: 0 in shape[:1], lambda *_: 1),
+    ),
+    (
+        "numbers.bytes",
+        "a single number, and an empty tensor",
+        "a number has two bytes",
+        but(lambda shape, _: not shape, lambda found, *_: max(2, found)),
+    ),
+    (
+        "start.smallest",
+        "any format",
+        "not below 2^-200",
+        then(lambda found, *_: max(2.0**-200, found)),
+    ),
+    (
+        "start.smallest",
+        "any format",
+        "three exponent bits at least",
+        of_other(lambda e, s: (max(3, e), s)),
+    ),
+    (
+        "rounding.nearest_even",
+        "at the upper end",
+        "inf without its sign",
+        but(math.isinf, lambda *_: math.inf),
+    ),
+    (
+        "rounding.nearest_even",
+        "among the subnormal numbers",
+        "the last subnormal number stays one",
+        but(lambda x: 2.0**-14 - 2.0**-24 < x < 2.0**-14, lambda *_: 2.0**-14 - 2.0**-24),
+    ),
+    (
+        "tensor.block",
+        "sums of which nothing is cut, and terms of 0",
+        "all zeros are nan",
+        but(
+            lambda a, b, c, _: not c and not any(x * y for x, y in zip(a, b, strict=True)),
+            lambda *_: math.nan,
+        ),
+    ),
+    (
+        "tensor.intensity",
+        "close to the ridge",
+        "to three digits",
+        then(
+            lambda found, *case: (
+                *found[:2],
+                "bandwidth" if round(found[0] / found[1], 3) < round(case[-1], 3) else "compute",
+            )
+        ),
+    ),
+    (
+        "tensor.intensity",
+        "small batches",
+        "never compute at a batch of one",
+        but(lambda n, *_: n == 1, lambda found, *_: (*found[:2], "bandwidth")),
+    ),
+    (
+        "tensor.standstill",
+        "other products, and those that end at inf",
+        "inf has no sign",
+        but(
+            lambda a, b: abs(a * b) > 8,
+            lambda found, *_: (found[0], abs(found[1]) if math.isinf(found[1]) else found[1]),
+        ),
+    ),
+    (
+        "tensor.standstill",
+        "tiny products",
+        "counts products of zero",
+        but(lambda a, b: a * b == 0, lambda *_: (1, 0.0)),
+    ),
+    (
+        "gradients.binades",
+        "numbers between two powers of two",
+        "counts equal values once",
+        of_other(lambda values: (list(dict.fromkeys(values)),)),
+    ),
+    (
+        "gradients.lost",
+        "element by element, by what arrived",
+        "asks the product",
+        of_other(lambda a, b: (a, [x * y.float() for x, y in zip(a, b, strict=True)])),
+    ),
+    (
+        "gradients.lost",
+        "element by element, by what arrived",
+        "takes inf and nan for lost",
+        of_other(lambda a, b: (a, [half.nan_to_num(0, 0, 0) for half in b])),
+    ),
+    (
+        "autocast.dtypes",
+        "older values, and names that are assigned again",
+        "one dtype for each name",
+        but(lambda steps, _: not steps, lambda found, _, given: [given["x"]]),
+    ),
+    (
+        "scaling.clip",
+        "long gradients are shortened to max_norm, all by the same factor",
+        "allows one percent more",
+        of_other(lambda g, scale, m: (g, scale, math.inf if norm_of(g, scale) < 1.01 * m else m)),
+    ),
+    (
+        "scaling.clip",
+        "short gradients stay as they are",
+        "clips one percent early",
+        of_other(
+            lambda g, scale, m: (g, scale, 0.99 * m if 0.99 * m < norm_of(g, scale) <= m else m)
+        ),
+    ),
+    (
+        "scaling.clip",
+        "long gradients are shortened to max_norm, all by the same factor",
+        "leaves empty tensors out",
+        of_other(lambda grads, *rest: ([g for g in grads if g.numel()], *rest)),
+    ),
+    (
+        "scaling.unscale",
+        "the gradients of the loss, in FP32",
+        "scales of 1 at least",
+        of_other(lambda grads, scale: (grads, max(1.0, scale))),
+    ),
+    (
+        "scaling.repair",
+        "clean steps are counted, and the interval grows the scale",
+        "what is empty is bad",
+        but(
+            lambda scale, tracker, grads, _: not all(g.numel() for g in grads),
+            lambda _, scale, *rest: (scale / 2, 0, False),
+        ),
+    ),
+    (
+        "scaling.repair",
+        "clean steps are counted, and the interval grows the scale",
+        "waits two steps at least",
+        of_other(lambda scale, tracker, grads, interval: (scale, tracker, grads, max(2, interval))),
+    ),
+    (
+        "master.step",
+        "a master that FP16 does not hold",
+        "needs a gradient",
+        but(lambda master, grads, *_: not grads, lambda *_: None),
+    ),
+    (
+        "master.step",
+        "a step with inf or NaN is left out, the next one is not",
+        "never looks at the first",
+        of_other(
+            lambda m, grads, scale, lr: (
+                m - lr * (grads[0].float() / scale) if grads else m,
+                grads[1:],
+                scale,
+                lr,
+            )
+        ),
+    ),
+    (
+        "master.memory",
+        "a model with master weights",
+        "an FP32 model is its own master",
+        of_other(lambda n, bits, master, moments: (n, bits, master and bits == 16, moments)),
+    ),
+    (
+        "master.groups",
+        "an empty group, sizes of 1, names that mislead",
+        "leaves empty groups out",
+        then(lambda found, _: {name: names for name, names in found.items() if names}),
+    ),
+    (
+        "master.groups",
+        "an empty group, sizes of 1, names that mislead",
+        "asks the name too",
+        of_other(
+            lambda rows: (
+                [(n, (1,) if "bias" in n else shape, trained) for n, shape, trained in rows],
+            )
+        ),
+    ),
+    (
+        "master.groups",
+        "an empty group, sizes of 1, names that mislead",
+        "without elements no group",
+        of_other(lambda rows: ([row for row in rows if math.prod(row[1])],)),
+    ),
+    (
+        "recipes.which",
+        "BF16, and other formats",
+        "takes what is not BF16 for FP32",
+        of_other(
+            lambda *d: (x if x in (torch.float16, torch.bfloat16) else torch.float32 for x in d)
+        ),
+    ),
+    (
+        "recipes.levels",
+        "O1, by operation",
+        "only one knob is turned",
+        of_other(lambda level, changed: (level, dict(list(changed.items())[:1]))),
+    ),
+    (
+        "autocast.lists",
+        "several operands that must agree",
+        "knows addcmul alone",
+        but(lambda op: op != "addcmul", lambda found, _: "keep" if found == "promote" else found),
+    ),
+    (
+        "workers.agree",
+        "clean gradients, on 1 to 5 ranks",
+        "who holds nothing overflows",
+        but(
+            lambda parts, grads, *_: not all(g.numel() for g in grads),
+            lambda _, parts, grads, scale, lr: (list(parts), scale / 2),
+        ),
+    ),
+    (
+        "workers.predivide",
+        "inf where nothing helps",
+        "many infs are one nan",
+        then(
+            lambda found, grads, _: torch.where(
+                torch.stack(grads).isinf().sum(0) > 2, math.nan, found
+            )
+        ),
+    ),
+    (
+        "workers.predivide",
+        "inf where nothing helps",
+        "in the order of size",
+        of_other(
+            lambda grads, before: (
+                sorted(grads, key=lambda g: -float(g[0])) if len(grads[0]) == 1 else grads,
+                before,
+            )
+        ),
+    ),
+    (
+        "beyond.keep",
+        "numbers that change",
+        "what never changes may be short",
+        then(lambda found, parts: [name for name in found if (name, "changes", 0.0) not in parts]),
+    ),
+    (
+        "rounding.stochastic",
+        "positive numbers",
+        "spacings up to 1",
+        of_other(lambda x, spacing, random: (x, min(spacing, 1.0), random)),
+    ),
+    (
+        "rounding.stochastic",
+        "multiples of the spacing stay",
+        "0 moves",
+        but(lambda x, *_: x == 0, lambda _, x, spacing, random: spacing),
+    ),
+    (
+        "rounding.kahan",
+        "numbers of either sign",
+        "flushes subnormal numbers",
+        of_other(lambda v: (np.where(np.abs(v) < 2.0**-14, 0, v).astype(np.float16),)),
+    ),
+    (
+        "tensor.padding",
+        "one row, one input, one output; and 7, 9, 17",
+        "y ends at 65504",
+        then(lambda found, *_: (*found[:2], found[2].clamp(-65504, 65504))),
+    ),
+    (
+        "tensor.backward",
+        "one row, one input, one output",
+        "a single number",
+        but(lambda x, w, g: x.numel() == w.numel() == 1, lambda found, x, w, g: (g, g, found[2])),
+    ),
+    (
+        "gradients.fate",
+        "at other scales",
+        "no scale below 2^-8",
+        of_other(lambda c, k: (c, max(k, -8))),
+    ),
+    (
+        "gradients.window",
+        "k from -40 to 60",
+        "one gradient alone has no window",
+        but(lambda a, b: a == b, lambda *_: None),
+    ),
+    (
+        "gradients.window",
+        "k from -40 to 60",
+        "goes on below -40",
+        but(lambda a, b: b > 2.0**56, lambda *_: (-42, -42)),
+    ),
+    (
+        "autocast.softmax",
+        "small logits",
+        "flushes subnormal probabilities",
+        then(lambda found, _: torch.where(found < 2.0**-14, 0.0, found.float()).half()),
+    ),
+    (
+        "autocast.cache",
+        "a weight that is used again is not cast again",
+        "nothing was used",
+        but(lambda w, events: not events, lambda *_: (None, 0)),
+    ),
+    (
+        "scaling.static_step",
+        "large gradients that are finite are no reason to skip",
+        "65504 is an overflow",
+        but(lambda w, g, s, lr: g(s).abs().max() >= 65504, lambda _, w, *rest: w),
+    ),
+    (
+        "scaling.static_step",
+        "ordinary gradients move the weight by lr times the gradient",
+        "no scale of 1",
+        but(lambda w, g, scale, lr: scale == 1, lambda _, w, *rest: w),
+    ),
+    (
+        "master.flat",
+        "filters, a single number, one tensor alone",
+        "leaves empty tensors out",
+        of_other(lambda flat, grads, scale, lr: (flat, [g for g in grads if g.numel()], scale, lr)),
+    ),
+    (
+        "master.flat",
+        "filters, a single number, one tensor alone",
+        "as it lies in memory",
+        of_other(
+            lambda flat, grads, *rest: (
+                flat,
+                [g if g.is_contiguous() else g.T.reshape(g.shape) for g in grads],
+                *rest,
+            )
+        ),
+    ),
+    (
+        "master.ema",
+        "before the first step",
+        "all steps were skipped",
+        but(
+            lambda h, _: len(h) > 1 and not any(s for _, s in h[1:]), lambda found, h, _: found * 0
+        ),
+    ),
+    (
+        "master.ema",
+        "a few large steps",
+        "a decay of 1",
+        but(lambda h, d: d == 1, lambda _, h, d: h[-1][0]),
+    ),
+    (
+        "recipes.cheapest",
+        "a cheap one that fails, two that pass",
+        "as many seeds as FP32",
+        of_other(lambda fp32, c: (fp32, [(name, size, m[: len(fp32)]) for name, size, m in c])),
+    ),
+    (
+        "beyond.history",
+        "a run shorter than its history",
+        "equal magnitudes",
+        but(lambda largest, *_: len(set(largest)) == 1, lambda found, *_: [1.0] * len(found)),
+    ),
+    (
+        "beyond.mx_scale",
+        "blocks whose largest number is positive",
+        "formats by name",
+        of_other(lambda block, top: (block, top if top in (6.0, 448.0, 57344.0) else 6.0)),
+    ),
+    (
+        "beyond.block",
+        "numbers of the format, and beyond its end",
+        "small numbers are 0",
+        then(
+            lambda found, block, scale, _: [
+                0.0 if abs(x) < scale / 1024 else y for x, y in zip(block, found, strict=True)
+            ]
+        ),
+    ),
+    (
+        "beyond.unit",
+        "layers as wide as what comes in",
+        "a whole root",
+        of_other(lambda fan_in, width, size: (math.isqrt(fan_in) ** 2, width, size)),
+    ),
+    (
+        "rounding.stochastic",
+        "multiples of the spacing stay",
+        "spacings that are powers of two",
+        of_other(lambda x, spacing, random: (x, 2.0 ** (math.frexp(spacing)[1] - 1), random)),
+    ),
+    (
+        "rounding.kahan",
+        "sums that FP16 alone cannot get quite right",
+        "from the last to the first",
+        of_other(lambda v: (v[::-1],)),
+    ),
+    (
+        "tensor.intensity",
+        "small batches",
+        "two bytes or four",
+        of_other(lambda n, i, o, each, ridge: (n, i, o, 2 if each < 4 else 4, ridge)),
+    ),
+    (
+        "gradients.binades",
+        "a power of two opens its binade",
+        "a quotient of logarithms",
+        its_own(
+            lambda values: dict(
+                Counter(math.floor(math.log(abs(x), 2)) for x in values if x and math.isfinite(x))
+            )
+        ),
+    ),
+    (
+        "gradients.lost",
+        "all tensors together",
+        "a mean of each tensor",
+        its_own(
+            lambda a, b: (
+                sum(
+                    float(((h == 0) & (t != 0)).float().mean()) * t.numel()
+                    for t, h in zip(a, b, strict=True)
+                )
+                / max(1, sum(int(t.count_nonzero()) for t in a))
+            )
+        ),
+    ),
+    (
+        "gradients.culprit",
+        "the first inf",
+        "the first row",
+        its_own(
+            lambda tensors: next(
+                (
+                    (name, float(tensors[i - 1][1].abs().max()) if i else 0.0)
+                    for i, (name, t) in enumerate(tensors)
+                    if not t.flatten()[:3].isfinite().all()
+                ),
+                None,
+            )
+        ),
+    ),
+    (
+        "autocast.lists",
+        "exponentials, reductions and losses",
+        "losses by name",
+        but(lambda op: op.endswith("_loss"), lambda *_: "keep"),
+    ),
+    (
+        "autocast.linear",
+        "operands that FP16 must round",
+        "gradients end at -65504",
+        then(lambda found, *_: (found[0], *(g.clamp(min=-65504) for g in found[1:]))),
+    ),
+    (
+        "autocast.linear",
+        "operands that FP16 must round",
+        "x ends at 65504",
+        of_other(lambda x, *rest: (x.clamp(-65504, 65504), *rest)),
+    ),
+    (
+        "autocast.linear",
+        "operands that FP16 must round",
+        "a bias ends at 65504",
+        of_other(lambda x, w, bias, g: (x, w, bias.clamp(-65504, 65504), g)),
+    ),
+    (
+        "autocast.linear",
+        "operands that FP16 must round",
+        "an inf that arrives is 65504",
+        of_other(lambda x, w, bias, g: (x, w, bias, g.nan_to_num())),
+    ),
+    (
+        "autocast.linear",
+        "gradients that underflow, underflow",
+        "flushes subnormal operands",
+        of_other(lambda x, *rest: (torch.where(x.abs() < 2.0**-14, 0.0, x), *rest)),
+    ),
+    (
+        "autocast.softmax",
+        "a masked logit of -inf",
+        "a mask of -65504",
+        of_other(lambda x: (x.clamp(min=-65504),)),
+    ),
+    (
+        "scaling.advance",
+        "inf or NaN backs off and starts the count again",
+        "a floor of 1",
+        but(
+            lambda state, found_inf, _: found_inf and state.scale <= 1,
+            lambda _, state, *rest: replace(state, growth_tracker=0),
+        ),
+    ),
+    *[
+        (
+            "scaling.clip",
+            f"{what} skips the step",
+            "never looks at first elements",
+            of_other(
+                lambda grads, *rest: (
+                    [
+                        torch.cat([g.flatten()[:1].nan_to_num(0, 0, 0), g.flatten()[1:]]).reshape(
+                            g.shape
+                        )
+                        for g in grads
+                    ],
+                    *rest,
+                )
+            ),
+        )
+        for what in ("inf", "NaN")
+    ],
+    (
+        "master.ema",
+        "skipped steps do not count",
+        "starts with the first step that was taken",
+        of_other(lambda history, decay: ([row for row in history if row[1]] or history[:1], decay)),
+    ),
+    (
+        "recipes.epsilon",
+        "gradients whose square FP16 holds",
+        "a v of inf",
+        but(lambda g, _: 0.001 * g * g >= 65520, lambda *_: "inf"),
+    ),
+    (
+        "recipes.which",
+        "mixtures of FP16 that have no name",
+        "any norm in O1",
+        but(
+            lambda w, n, s, o: (w, s, o) == (torch.float32, torch.float32, torch.float16),
+            lambda *_: "O1",
+        ),
+    ),
+    (
+        "recipes.which",
+        "mixtures of FP16 that have no name",
+        "any norm in O0",
+        but(
+            lambda w, n, s, o: (w, s, o) == (torch.float32,) * 3 and n != torch.bfloat16,
+            lambda *_: "O0",
+        ),
+    ),
+    (
+        "recipes.cheapest",
+        "a cheap one that fails, two that pass",
+        "no more seeds than FP32",
+        of_other(lambda fp32, c: (fp32, [row for row in c if len(row[2]) <= len(fp32)])),
+    ),
+    (
+        "workers.parts",
+        "ranks that hold nothing",
+        "rounds up from 0.01 on",
+        its_own(
+            lambda rows, world: [
+                (min(i * each, rows), min((i + 1) * each, rows))
+                for each in [round(rows / world + 0.49)]
+                for i in range(world)
+            ]
+        ),
+    ),
+    (
+        "beyond.frozen",
+        "updates far from the limit",
+        "compares bits",
+        its_own(
+            lambda w, u: [
+                n
+                for n in w
+                if (w[n] + u[n]).bfloat16().view(torch.int16).equal(w[n].view(torch.int16))
+            ]
+        ),
+    ),
+    (
+        "beyond.clipped",
+        "equal programs, and no texts",
+        "looks up a text's place",
+        then(lambda found, learner, *_: [learner.index(learner[i]) for i in found]),
+    ),
+    (
+        "beyond.block",
+        "numbers of the format, and beyond its end",
+        "inf stays",
+        then(
+            lambda found, block, *_: [
+                x if math.isinf(x) else y for x, y in zip(block, found, strict=True)
+            ]
+        ),
+    ),
+]
 
 
 @pytest.mark.parametrize("exercise_id", dict.fromkeys(id for id, *_ in ROWS))
@@ -205,53 +805,253 @@ def has(value: Any, of: Callable[[Any], Any]) -> bool:
 
 
 CLAIMS: list[tuple[str, str, str, Callable[..., Any]]] = [
-    ("start.smallest", "with this many bits of exponent and of significand", "any format", lambda e, s: e == 11 and s == 52),
-    ("numbers.decode", "code` is an integer of 16 bits", "codes of every kind", lambda c: c == 0xFBFF),
-    ("numbers.decode", "Infinity is `math.inf`, NaN is `math.nan`", "infinities and NaN", lambda c: c == 0xFC00),
+    (
+        "start.smallest",
+        "with this many bits of exponent and of significand",
+        "any format",
+        lambda e, s: e == 11 and s == 52,
+    ),
+    (
+        "numbers.decode",
+        "code` is an integer of 16 bits",
+        "codes of every kind",
+        lambda c: c == 0xFBFF,
+    ),
+    (
+        "numbers.decode",
+        "Infinity is `math.inf`, NaN is `math.nan`",
+        "infinities and NaN",
+        lambda c: c == 0xFC00,
+    ),
     ("numbers.decode", "my_decode(0x3C00) is 1.0", "normal numbers", lambda c: c == 0x3C00),
-    ("numbers.first_gap", "odd numbers are missing", "any format with room above", lambda e, s: (e, s) == (5, 14)),
-    ("numbers.next_up", "+inf stays +inf", "-0, the largest number and the infinities", lambda c: c == 0x7C00),
-    ("numbers.next_up", "Be careful around zero and at both infinities", "-0, the largest number and the infinities", lambda c: c == 0x8000),
-    ("numbers.bytes", "Formats of 6 and 4 bits exist too", "formats of 8, 6 and 4 bits, and of any", lambda s, b: b == 6),
-    ("rounding.nearest_even", "ties to even", "half-way to the even one", lambda x: x == 1 + 2.0**-11),
-    ("rounding.nearest_even", "from 65520 on there is infinity", "at the upper end", lambda x: x == 65520),
-    ("rounding.smallest_update", "The weight is positive and below 2048", "powers of two", lambda w: w == 1),
+    (
+        "numbers.first_gap",
+        "odd numbers are missing",
+        "any format with room above",
+        lambda e, s: (e, s) == (5, 14),
+    ),
+    (
+        "numbers.next_up",
+        "+inf stays +inf",
+        "-0, the largest number and the infinities",
+        lambda c: c == 0x7C00,
+    ),
+    (
+        "numbers.next_up",
+        "Be careful around zero and at both infinities",
+        "-0, the largest number and the infinities",
+        lambda c: c == 0x8000,
+    ),
+    (
+        "numbers.bytes",
+        "Formats of 6 and 4 bits exist too",
+        "formats of 8, 6 and 4 bits, and of any",
+        lambda s, b: b == 6,
+    ),
+    (
+        "rounding.nearest_even",
+        "ties to even",
+        "half-way to the even one",
+        lambda x: x == 1 + 2.0**-11,
+    ),
+    (
+        "rounding.nearest_even",
+        "from 65520 on there is infinity",
+        "at the upper end",
+        lambda x: x == 65520,
+    ),
+    (
+        "rounding.smallest_update",
+        "The weight is positive and below 2048",
+        "powers of two",
+        lambda w: w == 1,
+    ),
     ("rounding.kahan", "0 if it is empty", "one number, and none", lambda values: len(values) == 0),
-    ("rounding.epsilon", "Keep the formula and the 1e-8", "zeros stay zeros", lambda x: not x.any()),
-    ("tensor.standstill", "If the sum overflows, it stays at inf", "other products, and those that end at inf", lambda a, b: abs(a * b) > 65504),
-    ("tensor.block", "A term of 0 has no exponent", "sums of which nothing is cut, and terms of 0", lambda a, b, c, n: 0 in a and 1024 in b),
-    ("tensor.intensity", 'At the ridge itself, say "compute"', "close to the ridge", lambda n, i, o, b, r: r * b * (n * i + i * o + n * o) == 2 * n * i * o),
-    ("kernels.allowed", "An empty sum is 0.", "one product, or none", lambda a, b, precision: a == []),
-    ("kernels.allowed", "they may be subnormal, or inf after an overflow", "subnormal results, and those beyond 65504", lambda a, b, precision: sum(map(lambda x, y: x * y, a, b)) > 65504),
-    ("tensor.padding", "y has its own size", "only the number of classes does not fit", lambda x, w: len(w) == 10),
-    ("gradients.binades", "zeros, infinities and NaN are in no binade", "zeros, infinities and NaN are in no binade", lambda v: any(x != x for x in v)),
-    ("gradients.window", "at 2^-25 itself it becomes 0", "2^-25 and what is next to it", lambda s, _: math.log2(s) % 1 == 0),
+    (
+        "rounding.epsilon",
+        "Keep the formula and the 1e-8",
+        "zeros stay zeros",
+        lambda x: not x.any(),
+    ),
+    (
+        "tensor.standstill",
+        "If the sum overflows, it stays at inf",
+        "other products, and those that end at inf",
+        lambda a, b: abs(a * b) > 65504,
+    ),
+    (
+        "tensor.block",
+        "A term of 0 has no exponent",
+        "sums of which nothing is cut, and terms of 0",
+        lambda a, b, c, n: 0 in a and 1024 in b,
+    ),
+    (
+        "tensor.intensity",
+        'At the ridge itself, say "compute"',
+        "close to the ridge",
+        lambda n, i, o, b, r: r * b * (n * i + i * o + n * o) == 2 * n * i * o,
+    ),
+    (
+        "kernels.allowed",
+        "An empty sum is 0.",
+        "one product, or none",
+        lambda a, b, precision: a == [],
+    ),
+    (
+        "kernels.allowed",
+        "they may be subnormal, or inf after an overflow",
+        "subnormal results, and those beyond 65504",
+        lambda a, b, precision: sum(map(lambda x, y: x * y, a, b)) > 65504,
+    ),
+    (
+        "tensor.padding",
+        "y has its own size",
+        "only the number of classes does not fit",
+        lambda x, w: len(w) == 10,
+    ),
+    (
+        "gradients.binades",
+        "zeros, infinities and NaN are in no binade",
+        "zeros, infinities and NaN are in no binade",
+        lambda v: any(x != x for x in v),
+    ),
+    (
+        "gradients.window",
+        "at 2^-25 itself it becomes 0",
+        "2^-25 and what is next to it",
+        lambda s, _: math.log2(s) % 1 == 0,
+    ),
     ("gradients.window", "k goes from -40 to 60", "k from -40 to 60", lambda s, g: g < 2.0**-49),
-    ("gradients.window", "None if there is no such k", "one scale, or none", lambda s, g: g / s > 2.0**41),
+    (
+        "gradients.window",
+        "None if there is no such k",
+        "one scale, or none",
+        lambda s, g: g / s > 2.0**41,
+    ),
     ("gradients.culprit", "None if all are finite", "the first tensor, or none", lambda t: t == []),
-    ("autocast.softmax", "It should work for logits of 6,000 and of -500", "one row far below another", lambda x: (x < -499).any()),
-    ("autocast.softmax", "It should work for logits of 6,000 and of -500", "logits above 89, where exp leaves FP32", lambda x: (x >= 6000).all()),
-    ("scaling.unscale", "*any* element of *any* tensor is inf or NaN", "NaN is found, in whichever tensor", lambda g, _: has(g[1:], torch.isnan)),
-    ("master.step", "If one holds inf or NaN, its step is left out", "a step with inf or NaN is left out, the next one is not", lambda m, g, *_: has(g, torch.isnan)),
-    ("master.memory", "0 for SGD, 1 with momentum, 2 for Adam", "FP32 training: SGD, with momentum, Adam", lambda n, b, m, k: k == 0),
-    ("master.groups", "Frozen parameters belong to neither", "frozen parameters are in no group", lambda p: any(not t for *_, t in p)),
-    ("master.flat", "Each weight has its gradient's shape", "filters, a single number, one tensor alone", lambda f, g, *_: any(t.dim() == 4 for t in g)),
-    ("master.ema", "It starts as the first weights", "before the first step", lambda h, _: len(h) == 1),
-    ("recipes.epsilon", "A step whose denominator is not 0 is finite", "a gradient of zero", lambda g, e: g == 0 and e == 1e-4),
+    (
+        "autocast.softmax",
+        "It should work for logits of 6,000 and of -500",
+        "one row far below another",
+        lambda x: (x < -499).any(),
+    ),
+    (
+        "autocast.softmax",
+        "It should work for logits of 6,000 and of -500",
+        "logits above 89, where exp leaves FP32",
+        lambda x: (x >= 6000).all(),
+    ),
+    (
+        "scaling.unscale",
+        "*any* element of *any* tensor is inf or NaN",
+        "NaN is found, in whichever tensor",
+        lambda g, _: has(g[1:], torch.isnan),
+    ),
+    (
+        "master.step",
+        "If one holds inf or NaN, its step is left out",
+        "a step with inf or NaN is left out, the next one is not",
+        lambda m, g, *_: has(g, torch.isnan),
+    ),
+    (
+        "master.memory",
+        "0 for SGD, 1 with momentum, 2 for Adam",
+        "FP32 training: SGD, with momentum, Adam",
+        lambda n, b, m, k: k == 0,
+    ),
+    (
+        "master.groups",
+        "Frozen parameters belong to neither",
+        "frozen parameters are in no group",
+        lambda p: any(not t for *_, t in p),
+    ),
+    (
+        "master.flat",
+        "Each weight has its gradient's shape",
+        "filters, a single number, one tensor alone",
+        lambda f, g, *_: any(t.dim() == 4 for t in g),
+    ),
+    (
+        "master.ema",
+        "It starts as the first weights",
+        "before the first step",
+        lambda h, _: len(h) == 1,
+    ),
+    (
+        "recipes.epsilon",
+        "A step whose denominator is not 0 is finite",
+        "a gradient of zero",
+        lambda g, e: g == 0 and e == 1e-4,
+    ),
     ("recipes.cheapest", 'if none does, "FP32"', "none that passes", lambda a, c: c == []),
-    ("frameworks.translate", "as `apex_training` does", "an overflow skips its step and halves the scale", lambda w, b, n: len(b) == 4),
-    ("frameworks.callback", "skip, move the scale", "an overflow skips its step and halves the scale", lambda w, b, n: len(b) == 3),
-    ("frameworks.casts", "else all are FP16", "promote and keep", lambda g, n: any(row[1:] == ("promote", ["mask", "mask"]) for row in n)),
-    ("tensor.split", "the first one, the first three, or the first six", "numbers with few bits, and zeros", lambda a, b, products: products == 3),
-    ("master.accumulator", "`count` is at most $2^b$", "few numbers and many", lambda count, size: count == 2**11),
-    ("beyond.rescue", "divided by $2^k$ is at most `limit`", "magnitudes at the limit, and around it", lambda up, down, largest, limit: limit in largest),
-    ("beyond.rescue", "the smallest whole number, from 0 on", "channels that fit already", lambda up, down, largest, limit: 0.0 in largest),
-    ("beyond.mx_scale", "from -127 on", "blocks of zeros, and of next to nothing", lambda block, _: not any(block)),
-    ("beyond.block", "A number of the grid stays", "numbers of the format, and beyond its end", lambda b, s, r: r == [0.0] * 8),
+    (
+        "frameworks.translate",
+        "as `apex_training` does",
+        "an overflow skips its step and halves the scale",
+        lambda w, b, n: len(b) == 4,
+    ),
+    (
+        "frameworks.callback",
+        "skip, move the scale",
+        "an overflow skips its step and halves the scale",
+        lambda w, b, n: len(b) == 3,
+    ),
+    (
+        "frameworks.casts",
+        "else all are FP16",
+        "promote and keep",
+        lambda g, n: any(row[1:] == ("promote", ["mask", "mask"]) for row in n),
+    ),
+    (
+        "tensor.split",
+        "the first one, the first three, or the first six",
+        "numbers with few bits, and zeros",
+        lambda a, b, products: products == 3,
+    ),
+    (
+        "master.accumulator",
+        "`count` is at most $2^b$",
+        "few numbers and many",
+        lambda count, size: count == 2**11,
+    ),
+    (
+        "beyond.rescue",
+        "divided by $2^k$ is at most `limit`",
+        "magnitudes at the limit, and around it",
+        lambda up, down, largest, limit: limit in largest,
+    ),
+    (
+        "beyond.rescue",
+        "the smallest whole number, from 0 on",
+        "channels that fit already",
+        lambda up, down, largest, limit: 0.0 in largest,
+    ),
+    (
+        "beyond.mx_scale",
+        "from -127 on",
+        "blocks of zeros, and of next to nothing",
+        lambda block, _: not any(block),
+    ),
+    (
+        "beyond.block",
+        "A number of the grid stays",
+        "numbers of the format, and beyond its end",
+        lambda b, s, r: r == [0.0] * 8,
+    ),
     ("beyond.orders", "an empty sum is 0", "small numbers after a large one", lambda n: n == []),
-    ("beyond.orders", "The first half of 41 numbers has 20", "an odd number of them", lambda n: len(n) == 41),
-    ("beyond.unit", "one number for the whole network", "losses of any size", lambda f, w, size: size > 16),
-]  # fmt: skip
+    (
+        "beyond.orders",
+        "The first half of 41 numbers has 20",
+        "an odd number of them",
+        lambda n: len(n) == 41,
+    ),
+    (
+        "beyond.unit",
+        "one number for the whole network",
+        "losses of any size",
+        lambda f, w, size: size > 16,
+    ),
+]
 
 
 def plain(text: str) -> str:
@@ -372,16 +1172,42 @@ def decode_in_fractions(code: int) -> Any:
 
 
 RIGHT += [
-    ("gradients.binades", lambda values: Counter(math.frexp(x)[1] - 1 for x in values if x and math.isfinite(x))),
-    ("gradients.fate", lambda counts, k: 1 - (
-        sum(n / sum(counts.values()) for e, n in counts.items() if e + k >= -25) if sum(counts.values()) else 1.0)),
-    ("beyond.frozen", lambda weights, updates: tuple(
-        name for name, weight in weights.items() if not bool((weight.clone().add_(updates[name]) != weight).any()))),
-    ("beyond.mx_scale", lambda block, top: (
-        max(-127, math.ceil(math.log2(max(map(abs, block)) / top))) if any(block) else -127)),
-    ("beyond.mx_scale", lambda block, top: next(  # in FP32, as the numbers are
-        k for k in range(-127, 129) if torch.tensor(block).abs().max() <= top * 2.0**k)),
-]  # fmt: skip
+    (
+        "gradients.binades",
+        lambda values: Counter(math.frexp(x)[1] - 1 for x in values if x and math.isfinite(x)),
+    ),
+    (
+        "gradients.fate",
+        lambda counts, k: (
+            1
+            - (
+                sum(n / sum(counts.values()) for e, n in counts.items() if e + k >= -25)
+                if sum(counts.values())
+                else 1.0
+            )
+        ),
+    ),
+    (
+        "beyond.frozen",
+        lambda weights, updates: tuple(
+            name
+            for name, weight in weights.items()
+            if not bool((weight.clone().add_(updates[name]) != weight).any())
+        ),
+    ),
+    (
+        "beyond.mx_scale",
+        lambda block, top: (
+            max(-127, math.ceil(math.log2(max(map(abs, block)) / top))) if any(block) else -127
+        ),
+    ),
+    (
+        "beyond.mx_scale",
+        lambda block, top: next(  # in FP32, as the numbers are
+            k for k in range(-127, 129) if torch.tensor(block).abs().max() <= top * 2.0**k
+        ),
+    ),
+]
 
 
 def test_a_right_answer_earns_everything_whatever_its_style() -> None:

@@ -39,7 +39,7 @@ from tests.grading.hand_ins import (
     put,
     solved,
     starter,
-)  # fmt: skip
+)
 
 Write = Callable[[Path, str], object]
 Says = Mapping[str, str]
@@ -76,9 +76,8 @@ def link(target: str, file: str = "", **others: str | bytes) -> Write:
 
 
 def from_the_far_future(folder: Path, name: str) -> None:
-    os.utime(
-        put(folder / f"{name}.ipynb", GOOD), (10.0**15, 10.0**15)
-    )  # seconds since 1970; no calendar has it
+    # seconds since 1970; no calendar has it
+    os.utime(put(folder / f"{name}.ipynb", GOOD), (10.0**15, 10.0**15))
 
 
 def a_file_of_eve(folder: Path, name: str) -> None:
@@ -145,10 +144,12 @@ NO_NOTEBOOK, NOWHERE = "no notebook in this student's folder", "a link that lead
 GOOD, UNHELPFUL, NOTES = answered(), answered(answer=WRONG), notebook(code("x = 1"))
 STARTERS = notebook(code(SETUP), *(code(starter(id), id) for id in ALL))
 CELLS = [
-    code(SETUP), code(ADVANCE, ID), code(starter(), ID),
+    code(SETUP),
+    code(ADVANCE, ID),
+    code(starter(), ID),
     code(CLIP.replace("my_clip_step", "clip_of_mine"), "scaling.clip"),
     code(UNSCALE.replace(":", "", 1), "scaling.unscale"),
-]  # fmt: skip
+]
 LOST = {
     "scaling.static_step": "its cell was deleted: no code cell has the tag exercise-scaling.static_step",
     "scaling.clip": "its cell no longer defines my_clip_step(scaled_grads, scale, max_norm)",
@@ -170,9 +171,15 @@ CLASS: dict[str, tuple[Write, Iterable[str], Says]] = {
     "two notebooks": (inside(answered(answer=starter()), **{"copy.ipynb": GOOD}), ONE, {}),
     "far future": (from_the_far_future, ONE, {}),
     **{name: (flat(GOOD), ONE, {}) for name in [*NAMES, "x" * 249]},
-    **{f"journal {name}": (inside(GOOD, **{JOURNAL: lines}), ONE, {}) for name, lines in JOURNALS.items()},
+    **{
+        f"journal {name}": (inside(GOOD, **{JOURNAL: lines}), ONE, {})
+        for name, lines in JOURNALS.items()
+    },
     **{f"beside {name}": (flat(answered(source)), ONE, {}) for name, source in BROKEN.items()},
-    **{f"before {name}": (flat(answered(answer=f"{source}\n{ADVANCE}")), ONE, {}) for name, source in HARMLESS.items()},
+    **{
+        f"before {name}": (flat(answered(answer=f"{source}\n{ADVANCE}")), ONE, {})
+        for name, source in HARMLESS.items()
+    },
     # links and archives: to one's own work, to somebody else's, and to none
     "ann": (inside(GOOD, **{"copy.zip": archive({"other/notes.txt": "mine"})}), ONE, {}),
     "eve": (link("final.ipynb", NOTEBOOK, **{"final.ipynb": GOOD}), ONE, {}),
@@ -185,7 +192,11 @@ CLASS: dict[str, tuple[Write, Iterable[str], Says]] = {
     "dan": (link(f"ann/{NOTEBOOK}", ".ipynb"), NOTHING, {ID: OUTSIDE}),
     "fay": (link("../work of ann.zip", "work.zip"), NOTHING, {ID: OUTSIDE}),
     "hal": (link("/dev/zero", NOTEBOOK), NOTHING, {}),
-    "dots": (inside(archive({f"../../ada/{NOTEBOOK}": UNHELPFUL, f"../{NOTEBOOK}": GOOD}), "all.zip"), NOTHING, {}),
+    "dots": (
+        inside(archive({f"../../ada/{NOTEBOOK}": UNHELPFUL, f"../{NOTEBOOK}": GOOD}), "all.zip"),
+        NOTHING,
+        {},
+    ),
     "circle": (link("circle.ipynb", ".ipynb"), NOTHING, {ID: NOWHERE}),
     "archive": (flat(b"PK\x03\x04 no archive", ".zip"), NOTHING, {ID: "cannot be unpacked"}),
     "broken zip": (inside(archive({NOTEBOOK: GOOD})[:-30], "all.zip"), NOTHING, {}),
@@ -197,15 +208,26 @@ CLASS: dict[str, tuple[Write, Iterable[str], Says]] = {
     "notes": (inside(NOTES, "my notes.ipynb"), NOTHING, {}),
     "empty": (flat(notebook()), NOTHING, each("empty notebook")),
     "not json": (flat("I could not export it, sorry"), NOTHING, each("its text is not JSON")),
-    "odd json": (flat(json.dumps({"cells": [None, 3, {"cell_type": "code", "source": {"a": 1}}]})), NOTHING, {}),
+    "odd json": (
+        flat(json.dumps({"cells": [None, 3, {"cell_type": "code", "source": {"a": 1}}]})),
+        NOTHING,
+        {},
+    ),
     "not a notebook": (flat("[1, 2, 3]"), NOTHING, each("it has no list of cells")),
     "only a pdf": (inside(b"%PDF-1.4", "homework.pdf"), NOTHING, each(NO_NOTEBOOK)),
     "pipe": (lambda folder, name: os.mkfifo(folder / f"{name}.ipynb"), NOTHING, {ID: "not a file"}),
     "folder": (lambda folder, name: (folder / f"{name}.ipynb").mkdir(), NOTHING, {ID: NO_NOTEBOOK}),
     "deep": (deep, NOTHING, {ID: NO_NOTEBOOK}),
-    "much": (flat(answered("# " + "x" * (1 << 20))), NOTHING, {ID: "more code than a lesson takes"}),
-    **{f"before {name}": (flat(answered(answer=f"{text}\n{ADVANCE}")), NOTHING, {}) for name, text in BROKEN.items()},
-}  # fmt: skip
+    "much": (
+        flat(answered("# " + "x" * (1 << 20))),
+        NOTHING,
+        {ID: "more code than a lesson takes"},
+    ),
+    **{
+        f"before {name}": (flat(answered(answer=f"{text}\n{ADVANCE}")), NOTHING, {})
+        for name, text in BROKEN.items()
+    },
+}
 
 
 @pytest.fixture(scope="module")
@@ -246,9 +268,8 @@ def out(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         with redirect_stderr(io.StringIO()) as said:
             graded(folder, out, *options, "--due", "2026-11-30")
     finally:
-        subprocess.run(
-            ["rm", "-rf", folder / "deep"], check=True
-        )  # deeper than pytest and shutil can tidy up
+        # deeper than pytest and shutil can tidy up
+        subprocess.run(["rm", "-rf", folder / "deep"], check=True)
     put(out / "said.txt", said.getvalue())
     return out
 

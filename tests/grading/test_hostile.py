@@ -27,11 +27,23 @@ from tests.slowness import slowness
 
 ROOT = Path(__file__).parents[2]
 ANYWHERE = (
-    "os._exit in the cell", "os._exit in the call", "os._exit at the third check", "a segmentation fault",
-    "loops in the cell", "loops at the third check", "sys.exit after the answer", "sys.exit in the call", "eats memory",
-    "prints without end", "200 MB into the channel", "a forged verdict", "equals everything", "replaces the comparison",
-    "calls what is withheld", "imports the list",
-)  # fmt: skip
+    "os._exit in the cell",
+    "os._exit in the call",
+    "os._exit at the third check",
+    "a segmentation fault",
+    "loops in the cell",
+    "loops at the third check",
+    "sys.exit after the answer",
+    "sys.exit in the call",
+    "eats memory",
+    "prints without end",
+    "200 MB into the channel",
+    "a forged verdict",
+    "equals everything",
+    "replaces the comparison",
+    "calls what is withheld",
+    "imports the list",
+)
 SECONDS = 2.0
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="walls are Linux's")
 
@@ -204,9 +216,8 @@ def no_fork_server(monkeypatch: pytest.MonkeyPatch) -> None:
             "the code ended its process, with exit code 7",
             marks=pytest.mark.slow,
         ),
-        pytest.param(
-            "while True: pass", "it waits for something", marks=pytest.mark.slow
-        ),  # by the clock on the wall
+        # by the clock on the wall
+        pytest.param("while True: pass", "it waits for something", marks=pytest.mark.slow),
         pytest.param(FORGES, "wrote into the channel", marks=pytest.mark.slow),
     ],
 )

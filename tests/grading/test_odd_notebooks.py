@@ -95,49 +95,83 @@ ODD: dict[str, Odd] = {
     **{f"ONE: {name}": helper(source) for name, source in CONSTANTS.items()},
     **{f"before: {name}": line(before=source) for name, source in BEFORE.items()},
     **{f"after: {name}": line(after=source) for name, source in AFTER.items()},
-    **{f"ONE, by running: {name}": helper(source) for name, source in TEXTS["bound by running"].items()},
-    **{f"one(): {name}": helpers_of_a_call(source) for name, source in TEXTS["bound by effect"].items()},
+    **{
+        f"ONE, by running: {name}": helper(source)
+        for name, source in TEXTS["bound by running"].items()
+    },
+    **{
+        f"one(): {name}": helpers_of_a_call(source)
+        for name, source in TEXTS["bound by effect"].items()
+    },
     "a helper behind it": Odd(lesson(HELPED, cell("ONE = 1"))),
     "a helper with a name of Python's own": Odd(
-        lesson(cell("def abs(x):\n    return 1"), cell(PLAIN.replace("+ 1", "+ abs(7)"), "advance"), cell("max = 3"))
+        lesson(
+            cell("def abs(x):\n    return 1"),
+            cell(PLAIN.replace("+ 1", "+ abs(7)"), "advance"),
+            cell("max = 3"),
+        )
     ),
     "a helper before and another behind it": Odd(lesson(cell("ONE = 1"), HELPED, cell("ONE = 7"))),
     "a long run elsewhere": Odd(lesson(SLOW_RUN, cell(PLAIN + "print(run)\n" + CHECK, "advance"))),
     "a local name that is a long run elsewhere": Odd(lesson(SLOW_RUN, UNSCALED), "unscale"),
-    "helpers of helpers": Odd(lesson(cell("a = 0"), cell("def b():\n    return a + 1"), cell("ONE = b()"), HELPED)),
-    "an alias of the answer": Odd(lesson(cell(PLAIN.replace("my_advance", "f") + "my_advance = f\n", "advance"))),
+    "helpers of helpers": Odd(
+        lesson(cell("a = 0"), cell("def b():\n    return a + 1"), cell("ONE = b()"), HELPED)
+    ),
+    "an alias of the answer": Odd(
+        lesson(cell(PLAIN.replace("my_advance", "f") + "my_advance = f\n", "advance"))
+    ),
     "a lambda for an answer": Odd(lesson(cell(BY_LAMBDA, "unscale")), "unscale"),
     "copied as it is": Odd(lesson(SOLVED, SOLVED)),
     "copied, the first one solved": Odd(lesson(SOLVED, OPEN)),
     "copied, the second one solved": Odd(lesson(OPEN, SOLVED)),
     "copied and improved": Odd(lesson(cell(PLAIN.replace("1", "2"), "advance"), SOLVED)),
-    "copied, an attempt that is no Python": Odd(lesson(cell("def my_advance(:", "advance"), SOLVED)),
+    "copied, an attempt that is no Python": Odd(
+        lesson(cell("def my_advance(:", "advance"), SOLVED)
+    ),
     "split behind the helper": Odd(lesson(cell("ONE = 1\n", "advance"), HELPED)),
     "split before the check": Odd(lesson(SOLVED, cell(CHECK, "advance"))),
     "split, the tag gone": Odd(lesson(cell("# Exercise", "advance"), cell(PLAIN), cell(CHECK))),
-    "the answer in the next cell": Odd(lesson(cell(STARTER + CHECK, "advance"), cell(PLAIN + CHECK))),
+    "the answer in the next cell": Odd(
+        lesson(cell(STARTER + CHECK, "advance"), cell(PLAIN + CHECK))
+    ),
     "the answer in the cell before": Odd(lesson(cell(PLAIN), cell(CHECK, "advance"))),
     "its cell deleted, the answer elsewhere": Odd(lesson(cell(PLAIN), UNSCALED), "advance unscale"),
     "its id, no tag": Odd(lesson(cell(PLAIN, id="exercise-scaling-advance"))),
-    "both in one cell": Odd(lesson(cell(PLAIN + UNSCALE, "advance"), cell("# above", "unscale")), "advance unscale"),
-    "pasted into another lesson": Odd(lesson(BY_BYTES, cell("x = 1"), SOLVED, name=LESSON_01), "bytes advance"),
-    "an earlier lesson's cell in this one": Odd(lesson(EARLIER, SOLVED, UNSCALED), "smallest advance unscale"),
+    "both in one cell": Odd(
+        lesson(cell(PLAIN + UNSCALE, "advance"), cell("# above", "unscale")), "advance unscale"
+    ),
+    "pasted into another lesson": Odd(
+        lesson(BY_BYTES, cell("x = 1"), SOLVED, name=LESSON_01), "bytes advance"
+    ),
+    "an earlier lesson's cell in this one": Odd(
+        lesson(EARLIER, SOLVED, UNSCALED), "smallest advance unscale"
+    ),
     "two lessons, one answer pasted into the other": Odd(
         lesson(OPEN, UNSCALED) | lesson(BY_BYTES, SOLVED, name=LESSON_01), "advance unscale bytes"
     ),
-    "01, not 06": Odd({LESSON_01: notebook(BY_BYTES)}, "bytes", "no notebook of lesson 06_loss_scaling was handed in"),
+    "01, not 06": Odd(
+        {LESSON_01: notebook(BY_BYTES)},
+        "bytes",
+        "no notebook of lesson 06_loss_scaling was handed in",
+    ),
     "a byte order mark": Odd({NOTEBOOK: "\ufeff" + notebook(cell(SETUP), SOLVED)}),
     "Windows' line ends": Odd(lesson(cell(PLAIN.replace("\n", "\r\n"), "advance"))),
     "tabs": Odd(lesson(cell(PLAIN.replace("    ", "\t"), "advance"))),
-    "indented as a whole": Odd(lesson(cell("    " + PLAIN.rstrip().replace("\n", "\n    "), "advance"))),
+    "indented as a whole": Odd(
+        lesson(cell("    " + PLAIN.rstrip().replace("\n", "\n    "), "advance"))
+    ),
     "another name for the file": Odd(lesson(SOLVED, name="homework (1).ipynb")),
-    "twice, the later one solved": Odd(lesson(OPEN, name=f"1/{NOTEBOOK}") | lesson(SOLVED, name=f"2/{NOTEBOOK}")),
+    "twice, the later one solved": Odd(
+        lesson(OPEN, name=f"1/{NOTEBOOK}") | lesson(SOLVED, name=f"2/{NOTEBOOK}")
+    ),
     "a copy that is the starter": Odd(lesson(SOLVED) | {f"z/{NOTEBOOK}": notebook(OPEN)}),
     "notes beside it": Odd({**lesson(SOLVED), "notes.ipynb": notebook(cell("x = 1"))}),
     "nothing but the starter": Odd(lesson(OPEN), "", "unsolved"),
     "no cell of it": Odd(lesson(UNSCALED), "unscale", "its cell was deleted"),
-    "an import that this machine lacks": Odd(lesson(cell("import cupy"), cell("cupy.zeros(1)\n"), SOLVED)),
-}  # fmt: skip
+    "an import that this machine lacks": Odd(
+        lesson(cell("import cupy"), cell("cupy.zeros(1)\n"), SOLVED)
+    ),
+}
 
 
 def hand_in(folder: Path, students: dict[str, Odd]) -> None:

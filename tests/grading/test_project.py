@@ -44,10 +44,17 @@ def off_the_wire(value: object) -> object:
 
 def test_a_recipe_comes_back_as_it_was() -> None:
     for recipe in (
-        RECIPES["FP32"], RECIPES["O1"], RECIPES["FP8"], RECIPES["FP16 Kahan"],
+        RECIPES["FP32"],
+        RECIPES["O1"],
+        RECIPES["FP8"],
+        RECIPES["FP16 Kahan"],
         Recipe("mine", model=BF16, master_weights=False, rounding=WeightRounding.STOCHASTIC),
-        Recipe("mine", autocast=FP16, scaler=ScalerConfig(init_scale=2.0**5, growth_interval=7, hysteresis=2)),
-    ):  # fmt: skip
+        Recipe(
+            "mine",
+            autocast=FP16,
+            scaler=ScalerConfig(init_scale=2.0**5, growth_interval=7, hysteresis=2),
+        ),
+    ):
         assert recipe_of(off_the_wire(recipe)) == replace(recipe, name="yours")
 
 
@@ -159,9 +166,8 @@ def test_feedback_says_what_the_run_did_and_there_is_more_than_one_way() -> None
     assert "it keeps at most 8 bytes a weight" in grade.reason
     assert grade.mistake is not None
     assert grade.mistake.name == "FP32 between steps"
-    pure = Recipe(
-        "pure BF16", model=BF16, master_weights=False, optimizer=BF16
-    )  # small gradients need no scale
+    # small gradients need no scale
+    pure = Recipe("pure BF16", model=BF16, master_weights=False, optimizer=BF16)
     grade = check("project.targets", lambda seeds: pure)
     assert all(verdict.passed for verdict in grade.verdicts)
     assert "4 bytes a weight: 2 weights + 2 gradients" in str(grade)

@@ -120,16 +120,92 @@ def test_a_lesson_is_recognised_by_its_exercises_or_its_file(tmp_path: Path) -> 
 IN_LESSON = {exercise.id for exercise in EXERCISES.values() if exercise.lesson == LESSON}
 GOOD = answered()
 PIECES = [
-    "\n", "\r", "\f", "\\\n", "\t", "    ", " ", "(", ")", "[", "]", "{", "}", "+", "-", "**", ";", ":", ",", "# ", "@",
-    "x", "my_advance", "state", " = ", "=", "1", "0x" + "f" * 4000, "9" * 4301, ".a", "()", "'", '"', "'''", "f'{",
-    "b'\\xff'", "?", "??", "!ls\n", "%", "%%", "%time ", "%%time\n", "%%bash\n", "x = %time ", "x = !ls\n", "/f 1\n",
-    ",f a\n", ">>> ", "In [1]: ", "...: ", "\0", "\ud800", "\ufeff", "\u2028", "\u202e", "\x1b[31m", "é", "ﬁ", "𝔵",
-    "if x:\n", "elif x:\n", "else:\n", "try:\n", "except* E:\n", "while True: pass\n", "match x:\n    case _: pass\n",
-    "def my_advance(state, found_inf, config):\n", "return state\n", "yield", "lambda: ", "class A:\n",
-    "async def f():\n", "await x", "global my_advance\n", "nonlocal x\n", "del x\n", "my_advance = 5\n",
-    "import torch\n", "from math import *\n", "import os; os._exit(1)\n", "raise NotImplementedError\n",
-    "with open('/etc/passwd') as f: pass\n", hand_ins.ADVANCE, SETUP,
-]  # fmt: skip
+    "\n",
+    "\r",
+    "\f",
+    "\\\n",
+    "\t",
+    "    ",
+    " ",
+    "(",
+    ")",
+    "[",
+    "]",
+    "{",
+    "}",
+    "+",
+    "-",
+    "**",
+    ";",
+    ":",
+    ",",
+    "# ",
+    "@",
+    "x",
+    "my_advance",
+    "state",
+    " = ",
+    "=",
+    "1",
+    "0x" + "f" * 4000,
+    "9" * 4301,
+    ".a",
+    "()",
+    "'",
+    '"',
+    "'''",
+    "f'{",
+    "b'\\xff'",
+    "?",
+    "??",
+    "!ls\n",
+    "%",
+    "%%",
+    "%time ",
+    "%%time\n",
+    "%%bash\n",
+    "x = %time ",
+    "x = !ls\n",
+    "/f 1\n",
+    ",f a\n",
+    ">>> ",
+    "In [1]: ",
+    "...: ",
+    "\0",
+    "\ud800",
+    "\ufeff",
+    "\u2028",
+    "\u202e",
+    "\x1b[31m",
+    "é",
+    "ﬁ",
+    "𝔵",
+    "if x:\n",
+    "elif x:\n",
+    "else:\n",
+    "try:\n",
+    "except* E:\n",
+    "while True: pass\n",
+    "match x:\n    case _: pass\n",
+    "def my_advance(state, found_inf, config):\n",
+    "return state\n",
+    "yield",
+    "lambda: ",
+    "class A:\n",
+    "async def f():\n",
+    "await x",
+    "global my_advance\n",
+    "nonlocal x\n",
+    "del x\n",
+    "my_advance = 5\n",
+    "import torch\n",
+    "from math import *\n",
+    "import os; os._exit(1)\n",
+    "raise NotImplementedError\n",
+    "with open('/etc/passwd') as f: pass\n",
+    hand_ins.ADVANCE,
+    SETUP,
+]
 
 
 def repeated(before: str, piece: str, after: str, times: int) -> str:
@@ -172,12 +248,14 @@ JSON = st.recursive(
     max_leaves=4,
 )
 TAGS = st.one_of(st.just(["exercise-scaling.advance"]), st.just([]), JSON)
-CELL = JSON | st.fixed_dictionaries({
-    "cell_type": st.just("code"),
-    "id": st.just("exercise-scaling-advance") | st.text(max_size=4),
-    "metadata": st.fixed_dictionaries({"tags": TAGS}),
-    "source": SOURCE | SOURCE.map(lambda source: source.splitlines(True)),
-})  # fmt: skip
+CELL = JSON | st.fixed_dictionaries(
+    {
+        "cell_type": st.just("code"),
+        "id": st.just("exercise-scaling-advance") | st.text(max_size=4),
+        "metadata": st.fixed_dictionaries({"tags": TAGS}),
+        "source": SOURCE | SOURCE.map(lambda source: source.splitlines(True)),
+    }
+)
 
 
 def dumped(content: object) -> bytes:
@@ -207,16 +285,20 @@ CONTENT = st.one_of(
     ),
 )
 LINE = st.one_of(
-    st.fixed_dictionaries({
-        "kind": st.sampled_from(["prediction", "exercise", "hint"]),
-        "id": st.sampled_from(["scaling.advance", "scaling.lost", ""]),
-        "answer": st.text(max_size=5),
-        "points": JSON,
-        "when": st.datetimes().map(str) | st.text(max_size=5) | st.just("2026-01-01T00:00+00:00"),
-    }).map(dumped),
+    st.fixed_dictionaries(
+        {
+            "kind": st.sampled_from(["prediction", "exercise", "hint"]),
+            "id": st.sampled_from(["scaling.advance", "scaling.lost", ""]),
+            "answer": st.text(max_size=5),
+            "points": JSON,
+            "when": st.datetimes().map(str)
+            | st.text(max_size=5)
+            | st.just("2026-01-01T00:00+00:00"),
+        }
+    ).map(dumped),
     JSON.map(dumped),
     st.sampled_from([b"[" * 100_000, b'{"a":' * 50_000, b"9" * 5000, b"\xff"]),
-)  # fmt: skip
+)
 LINES = st.lists(LINE, max_size=4).map(b"\n".join)
 
 

@@ -157,11 +157,8 @@ def test_what_is_forgiven() -> None:
 
 def test_what_is_not_forgiven() -> None:
     for expected, got, says in (
-        (
-            torch.ones(1),
-            torch.tensor([1 - 2.0**-24]),
-            "[0]: expected 1, got 0.99999994",
-        ),  # until they differ
+        # until they differ
+        (torch.ones(1), torch.tensor([1 - 2.0**-24]), "[0]: expected 1, got 0.99999994"),
         (1.0, None, "it returned None: did you forget `return`?"),
         (1, True, "expected an int (1), got True"),
         (1.0, 2**1024, f"expected 1, got {2**1024}"),  # an int that no float holds
@@ -191,10 +188,8 @@ def test_what_is_not_forgiven() -> None:
         ),
     ):
         assert says in (difference(expected, got) or "")
-    for value in (
-        Opaque("anything"),
-        Failure("error", "it stopped"),
-    ):  # which equal not even themselves
+    # which equal not even themselves
+    for value in (Opaque("anything"), Failure("error", "it stopped")):
         assert difference(value, value) is not None
 
 

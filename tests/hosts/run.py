@@ -30,8 +30,19 @@ HOSTS: dict[str, dict[str, Any]] = tomllib.loads(
     Path(__file__).with_name("hosts.toml").read_text(encoding="utf-8")
 )
 TABLE = ROOT / "data" / "hosts.md"
-TESTERS = ["pytest>=8.2", "pytest-timeout", "pytest-xdist", "nbclient", "nbconvert", "nbformat",
-           "jupytext", "gfloat", "ml_dtypes", "expecttest", "pyyaml"]  # fmt: skip
+TESTERS = [
+    "pytest>=8.2",
+    "pytest-timeout",
+    "pytest-xdist",
+    "nbclient",
+    "nbconvert",
+    "nbformat",
+    "jupytext",
+    "gfloat",
+    "ml_dtypes",
+    "expecttest",
+    "pyyaml",
+]
 LESSONS = ["00", "01", "05", "06"]
 # What asks most of versions comes first; then the other rooms. Browser tests need more than a host's packages.
 FIRST = ["records", "clinic", "frameworks", "instrument", "amp", "modes", "formats"]

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 lightning = pytest.importorskip("lightning.pytorch")
 
 from labkit.frameworks.lightning import FP16Mixed, Watch  # noqa: E402
-from tests.hosts.training import (
+from tests.hosts.training import (  # noqa: E402
     BATCH,
     DECAY,
     OVERFLOWS,
@@ -19,7 +19,7 @@ from tests.hosts.training import (
     network,
     own_loop,
     points,
-)  # noqa: E402
+)
 
 pytestmark = [pytest.mark.filterwarnings("ignore")]  # Lightning's, about logging and workers
 
@@ -53,9 +53,15 @@ class Network(lightning.LightningModule):
 
 def fit(module, folder, epochs=1, checkpoint=None, **options):
     trainer = lightning.Trainer(
-        max_epochs=epochs, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
-        enable_checkpointing=False, default_root_dir=folder, **options,
-    )  # fmt: skip
+        max_epochs=epochs,
+        accelerator="cpu",
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+        default_root_dir=folder,
+        **options,
+    )
     trainer.fit(module, DataLoader(points(), batch_size=BATCH), ckpt_path=checkpoint)
     return trainer
 

@@ -30,9 +30,17 @@ class Network(nn.Module):
 def fit(model, folder, *callbacks):
     rows = [{"inputs": x, "labels": y} for x, y in points(overflow=False)]
     given = transformers.TrainingArguments(
-        output_dir=str(folder), num_train_epochs=2, per_device_train_batch_size=BATCH, use_cpu=True, report_to=[],
-        save_strategy="no", disable_tqdm=True, learning_rate=RATE, max_grad_norm=0, seed=0,
-    )  # fmt: skip
+        output_dir=str(folder),
+        num_train_epochs=2,
+        per_device_train_batch_size=BATCH,
+        use_cpu=True,
+        report_to=[],
+        save_strategy="no",
+        disable_tqdm=True,
+        learning_rate=RATE,
+        max_grad_norm=0,
+        seed=0,
+    )
     optimizers = torch.optim.SGD(model.parameters(), lr=RATE), None
     transformers.Trainer(
         model, given, train_dataset=rows, callbacks=list(callbacks), optimizers=optimizers

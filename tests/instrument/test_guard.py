@@ -50,20 +50,51 @@ def by_scaler(model: nn.Module, scaler_class: Any = torch.amp.GradScaler) -> lis
 
 
 PLANTS: list[tuple[type | ModuleType, str]] = [
-    *((Watch, name) for name in (
-        "before_optimizer", "after_optimizer", "before_unscale", "before_step", "after_step", "skipped", "scaled_by",
-        "observes_optimizer", "step_by_scaler",
-    )),
-    *((sample.Sample, name) for name in (
-        "after_module", "add", "gradient", "inside", "before_step_sample", "after_step_sample", "measure",
-    )),
-    *((sample, name) for name in ("count", "length", "local_part", "swallowed_counts", "saved_tensors_hooks", "dense")),
+    *(
+        (Watch, name)
+        for name in (
+            "before_optimizer",
+            "after_optimizer",
+            "before_unscale",
+            "before_step",
+            "after_step",
+            "skipped",
+            "scaled_by",
+            "observes_optimizer",
+            "step_by_scaler",
+        )
+    ),
+    *(
+        (sample.Sample, name)
+        for name in (
+            "after_module",
+            "add",
+            "gradient",
+            "inside",
+            "before_step_sample",
+            "after_step_sample",
+            "measure",
+        )
+    ),
+    *(
+        (sample, name)
+        for name in (
+            "count",
+            "length",
+            "local_part",
+            "swallowed_counts",
+            "saved_tensors_hooks",
+            "dense",
+        )
+    ),
     *((watch_module, name) for name in ("note_call", "floats", "in_backward")),
     *((log.Log, name) for name in ("record_checksums", "record_moves")),
     *((log, name) for name in ("faults", "checksum")),
     *((watch_module, name) for name in ("against_fp32", "culprit")),
-    (replay.Call, "hook_outputs"), (watch_module, "state_faults"), (sample, "open_cast_sources"),
-]  # fmt: skip
+    (replay.Call, "hook_outputs"),
+    (watch_module, "state_faults"),
+    (sample, "open_cast_sources"),
+]
 
 
 def planted(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[str]:

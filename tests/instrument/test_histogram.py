@@ -14,9 +14,8 @@ from labkit.instrument.counting import LARGE, count_on_cpu, count_on_device
 from labkit.instrument.probe import probe, swallowed, underflow, zeros_inside
 from labkit.interop import format_of
 
-SUBNORMAL = torch.arange(1, 2**17, dtype=torch.int32).view(
-    torch.float32
-)  # 1 to 131,071 times 2^-149
+# 1 to 131,071 times 2^-149
+SUBNORMAL = torch.arange(1, 2**17, dtype=torch.int32).view(torch.float32)
 
 
 def test_scaling_by_a_power_of_two_is_a_shift_and_merging_is_counting_everything_at_once() -> None:
@@ -81,9 +80,8 @@ def test_subnormals_are_counted_where_arithmetic_takes_them_for_zero() -> None:
 
 def test_many_numbers_are_counted_in_pairs_and_by_a_device_alike() -> None:
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
-        values = (
-            torch.arange(LARGE + 3) % 2 * 1.5 + 0.25
-        )  # 0.25, 1.75, 0.25 ... and a rest that is counted one by one
+        # 0.25, 1.75, 0.25 ... and a rest that is counted one by one
+        values = torch.arange(LARGE + 3) % 2 * 1.5 + 0.25
         values[:4] = torch.tensor([0.0, float("inf"), 2.0**-24, 2.0**-140])
         values = values.to(dtype)
         h = exponent_histogram(values)
@@ -111,11 +109,8 @@ def test_a_sparse_tensor_is_answered_and_can_be_counted_as_the_message_says() ->
     table = torch.nn.Embedding(10, 4, sparse=True)
     table(torch.tensor([1, 1, 3])).sum().backward()
     h = exponent_histogram(table.weight.grad.coalesce().values())
-    assert (h.count(1, 1), h.count(0, 0), h.zeros) == (
-        4,
-        4,
-        0,
-    )  # row 1 came twice: its gradient is 2
+    # row 1 came twice: its gradient is 2
+    assert (h.count(1, 1), h.count(0, 0), h.zeros) == (4, 4, 0)
 
 
 def test_bad_input_is_answered() -> None:
@@ -166,10 +161,8 @@ def test_the_three_slivers_are_as_stated() -> None:
 
 def test_other_formats_have_their_own_ranges_and_one_without_a_sign_or_a_zero_is_refused() -> None:
     h = exponent_histogram(torch.tensor([2.0**-12, 2.0**-8, 1.0, 512.0]))
-    assert (fate(h, E4M3).underflowed, fate(h, E4M3).overflowed) == (
-        0.25,
-        0.25,
-    )  # below half of 2^-9; above 448
+    # below half of 2^-9; above 448
+    assert (fate(h, E4M3).underflowed, fate(h, E4M3).overflowed) == (0.25, 0.25)
     assert fate(h, BF16).normal == 1.0
     for values in (torch.zeros(5), torch.tensor([math.inf, math.nan])):  # of which nothing is lost
         f = fate(exponent_histogram(values), FP16)

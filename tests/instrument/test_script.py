@@ -63,12 +63,8 @@ def test_a_script_is_itself_and_each_of_its_models_has_a_report(script, tmp_path
     assert "7 steps" in printed.err
     report, other = Report.load(tmp_path / "seen"), Report.load(tmp_path / "seen-2")
     assert (report.model, other.model) == ("Net", "Sequential")
-    assert [step.step for step in report.watched] == [
-        0,
-        1,
-        3,
-        6,
-    ]  # found in step 0, so 1 is the first seen whole
+    # found in step 0, so 1 is the first seen whole
+    assert [step.step for step in report.watched] == [0, 1, 3, 6]
     assert set(report.watched[0].histograms) == {"weights", "weight gradients", "updates"}
     assert set(report.watched[1].histograms) >= {"activations", "activation gradients"}
     assert report.histograms("weights").keys() == {"layer.weight", "layer.bias"}

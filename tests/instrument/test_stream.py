@@ -15,9 +15,14 @@ from labkit.instrument.stream import STREAM
 
 Autocast = torch.amp.autocast_mode.autocast
 PLACES = [
-    (torch.autograd, "backward"), (torch.autograd, "grad"), (nn.utils, "clip_grad_norm_"), (LRScheduler, "step"),
-    (Autocast, "__enter__"), (Autocast, "__exit__"), (torch.amp.GradScaler, "step"),
-]  # fmt: skip
+    (torch.autograd, "backward"),
+    (torch.autograd, "grad"),
+    (nn.utils, "clip_grad_norm_"),
+    (LRScheduler, "step"),
+    (Autocast, "__enter__"),
+    (Autocast, "__exit__"),
+    (torch.amp.GradScaler, "step"),
+]
 
 
 def tapped() -> list[bool]:
@@ -60,10 +65,24 @@ def test_the_events_of_a_step_in_their_order() -> None:
         train()
     assert tapped() == [False] * len(PLACES)
     assert got == [
-        "parameter_registered", "parameter_registered", "before_schedule", "autocast_begins", "before_module",
-        "after_module", "autocast_ends", "before_grad", "after_grad", "scaled_by", "before_backward", "before_unscale",
-        "before_clip", "scaled_by", "before_optimizer", "after_optimizer", "before_schedule",
-    ]  # fmt: skip
+        "parameter_registered",
+        "parameter_registered",
+        "before_schedule",
+        "autocast_begins",
+        "before_module",
+        "after_module",
+        "autocast_ends",
+        "before_grad",
+        "after_grad",
+        "scaled_by",
+        "before_backward",
+        "before_unscale",
+        "before_clip",
+        "scaled_by",
+        "before_optimizer",
+        "after_optimizer",
+        "before_schedule",
+    ]
 
 
 def test_a_tap_is_open_while_a_listener_observes_its_event_in_whatever_order_they_leave() -> None:
@@ -112,9 +131,8 @@ def test_a_source_sends_events_by_their_names(monkeypatch: pytest.MonkeyPatch) -
         register_source(source)
         with STREAM.subscribed(recorder()[0]):
             seen[0].scaled_by(lambda: 2.0)
-            seen[0].those("observes_optimizer", None).skipped(
-                None, {}
-            )  # of an optimizer that it does not observe
+            # of an optimizer that it does not observe
+            seen[0].those("observes_optimizer", None).skipped(None, {})
             with pytest.raises(
                 AttributeError, match=r"expected one of the events scaled_by, .*; got 'skip'"
             ):

@@ -159,10 +159,8 @@ def test_worked_example_counted_by_hand():
     assert [seen["weights"].count(e, e) for e in (-1, 0)] == [1, 1]  # 0.5 and 1
     assert seen["activations"].count(1, 1) == 1  # 3 is in [2, 4)
     assert seen["activation gradients"].count(0, 0) == 1  # 1
-    assert (seen["weight gradients"].count(1, 1), seen["weight gradients"].zeros) == (
-        1,
-        1,
-    )  # 3 and 0
+    # 3 and 0
+    assert (seen["weight gradients"].count(1, 1), seen["weight gradients"].zeros) == (1, 1)
     assert seen["updates"].zeros == 2  # 3 * 2^-30 is less than half an ulp of 1
     assert step.moves == {"weight": (1, 1)}
     found = {(f.name, f.layer, f.step) for f in w.report().findings}
@@ -188,8 +186,12 @@ def test_a_run_that_is_watched_is_the_run_that_would_be(loop):
     report = w.report()
     assert [step.step for step in report.watched] == [0, 2, 4]
     assert set(report.watched[0].histograms) == {
-        "weights", "activations", "activation gradients", "weight gradients", "updates"
-    }  # fmt: skip
+        "weights",
+        "activations",
+        "activation gradients",
+        "weight gradients",
+        "updates",
+    }
     assert len(report.against_fp32) == (0 if loop == "LBFGS" else 3)
     assert report.steps == 5
 
@@ -397,10 +399,8 @@ def test_tensorboard_and_wandb_get_unscaled_histograms_under_the_names_that_peop
     written = {call.args[0]: call.kwargs for call in writer.add_histogram_raw.call_args_list}
     (logged,), _ = run.log.call_args
     of_gradients = written["gradients/weight"]
-    assert (of_gradients["bucket_limits"], of_gradients["bucket_counts"]) == (
-        [2.0, 4.0],
-        [1, 1],
-    )  # 0, and 3 of [2, 4)
+    # 0, and 3 of [2, 4)
+    assert (of_gradients["bucket_limits"], of_gradients["bucket_counts"]) == ([2.0, 4.0], [1, 1])
     assert (of_gradients["num"], of_gradients["global_step"], run.log.call_args.kwargs) == (
         2,
         0,

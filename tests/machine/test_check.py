@@ -44,16 +44,11 @@ def test_worked_example_of_a_report():
         with pytest.raises(ValueError, match="has no remedy"):
             Finding("memory", status, "little")
     shown = Report((Finding("disk", Status.BAD, "<full>", "free & try"),))._repr_html_()
-    for words in (
-        "&lt;full&gt;",
-        "free &amp; try",
-        "✗ bad",
-        "var(--jp-error-color1",
-    ):  # not by colour alone
+    # not by colour alone
+    for words in ("&lt;full&gt;", "free &amp; try", "✗ bad", "var(--jp-error-color1"):
         assert words in shown
-    assert not re.search(
-        r"background|color: (black|white|#)", shown
-    )  # would vanish in one of the two themes
+    # would vanish in one of the two themes
+    assert not re.search(r"background|color: (black|white|#)", shown)
 
 
 def test_this_machine_is_ready_and_a_check_that_fails_is_a_finding_while_the_others_still_run(
@@ -159,9 +154,8 @@ def test_data_that_is_not_there_and_a_folder_that_cannot_be_written_or_has_littl
     hold(check.data(), Status.BAD, str(tmp_path / "nowhere"))
     file = tmp_path / "a-file"
     file.touch()
-    hold(
-        check.disk(file), Status.BAD, str(file)
-    )  # nobody, not even root, can make a file inside a file
+    # nobody, not even root, can make a file inside a file
+    hold(check.disk(file), Status.BAD, str(file))
     monkeypatch.setattr(check.shutil, "disk_usage", lambda folder: SimpleNamespace(free=10 * 2**20))
     assert check.disk(tmp_path).status is Status.WARN
 
@@ -431,11 +425,8 @@ def test_other_devices_are_refused_and_a_gpu_counts_only_with_programs_for_it(mo
     for capability, built, runs in (
         ((8, 6), ["sm_80"], True),  # a program of the same generation, not newer
         ((8, 0), ["sm_86"], False),
-        (
-            (7, 0),
-            ["sm_75", "sm_80", "sm_90", "compute_120"],
-            False,
-        ),  # a V100 before torch for CUDA 13
+        # a V100 before torch for CUDA 13
+        ((7, 0), ["sm_75", "sm_80", "sm_90", "compute_120"], False),
         ((12, 0), ["sm_90", "compute_90"], True),  # translated for what came later
         ((10, 0), ["sm_100a"], True),
         ((9, 0), [], True),  # nobody says

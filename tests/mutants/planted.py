@@ -19,22 +19,49 @@ Answer = Callable[..., object]
 Change = Callable[[Any], Any]
 
 COMPARED: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
-    ast.Gt: (ast.GtE, ast.Lt), ast.GtE: (ast.Gt, ast.Lt), ast.Lt: (ast.LtE, ast.Gt), ast.LtE: (ast.Lt, ast.Gt),
-    ast.Eq: (ast.NotEq,), ast.NotEq: (ast.Eq,), ast.In: (ast.NotIn,), ast.NotIn: (ast.In,),
-    ast.Is: (ast.IsNot,), ast.IsNot: (ast.Is,),
-}  # fmt: skip
+    ast.Gt: (ast.GtE, ast.Lt),
+    ast.GtE: (ast.Gt, ast.Lt),
+    ast.Lt: (ast.LtE, ast.Gt),
+    ast.LtE: (ast.Lt, ast.Gt),
+    ast.Eq: (ast.NotEq,),
+    ast.NotEq: (ast.Eq,),
+    ast.In: (ast.NotIn,),
+    ast.NotIn: (ast.In,),
+    ast.Is: (ast.IsNot,),
+    ast.IsNot: (ast.Is,),
+}
 COMPUTED: dict[type[ast.operator], type[ast.operator]] = {
-    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Div, ast.Pow: ast.Mult,
-    ast.Mod: ast.FloorDiv, ast.LShift: ast.RShift, ast.RShift: ast.LShift, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Div,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Div,
+    ast.Pow: ast.Mult,
+    ast.Mod: ast.FloorDiv,
+    ast.LShift: ast.RShift,
+    ast.RShift: ast.LShift,
+    ast.BitAnd: ast.BitOr,
+    ast.BitOr: ast.BitAnd,
     ast.MatMult: ast.Mult,
-}  # fmt: skip
+}
 ONE_WAY = (ast.Sub, ast.Div, ast.Pow, ast.FloorDiv, ast.Mod, ast.MatMult)  # a - b is not b - a
 NAMED = {
-    "min": ("max",), "max": ("min",), "all": ("any",), "any": ("all",), "range": ("reversed_range",),
-    "floor": ("ceil", "trunc"), "ceil": ("floor", "trunc"), "trunc": ("floor",), "stdev": ("pstdev",),
-    "isfinite": ("isnan", "isinf"), "isnan": ("isinf", "isfinite"), "isinf": ("isnan",),
-    "float32": ("float16", "float64"), "float16": ("float32", "bfloat16"), "bfloat16": ("float16",),
-}  # fmt: skip
+    "min": ("max",),
+    "max": ("min",),
+    "all": ("any",),
+    "any": ("all",),
+    "range": ("reversed_range",),
+    "floor": ("ceil", "trunc"),
+    "ceil": ("floor", "trunc"),
+    "trunc": ("floor",),
+    "stdev": ("pstdev",),
+    "isfinite": ("isnan", "isinf"),
+    "isnan": ("isinf", "isfinite"),
+    "isinf": ("isnan",),
+    "float32": ("float16", "float64"),
+    "float16": ("float32", "bfloat16"),
+    "bfloat16": ("float16",),
+}
 DROPPED = {"float", "half", "abs", "bool", "clone", "round"}
 
 
@@ -44,9 +71,8 @@ DROPPED = {"float", "half", "abs", "bool", "clone", "round"}
 def in_code(source: str) -> Iterator[tuple[str, str]]:
     """Yield (what is changed, the changed source) for every place of every function in a source."""
     tree = ast.parse(source)
-    tree.body = [
-        statement for statement in tree.body if not isinstance(statement, ast.Expr)
-    ]  # not the check
+    # not the check
+    tree.body = [statement for statement in tree.body if not isinstance(statement, ast.Expr)]
     for parent in list(ast.walk(tree)):
         for field, value in list(ast.iter_fields(parent)):
             nodes = value if isinstance(value, list) else [value]

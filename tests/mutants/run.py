@@ -59,12 +59,8 @@ def copied(folder: Path) -> Path:
         shutil.copytree(source, folder / name, ignore=ignore) if source.is_dir() else shutil.copy(
             source, folder
         )
-    for name in (
-        "data",
-        "docs",
-        "notebooks",
-        "CONTRIBUTING.md",
-    ):  # by which labkit knows a checkout
+    # by which labkit knows a checkout
+    for name in ("data", "docs", "notebooks", "CONTRIBUTING.md"):
         (folder / name).symlink_to(ROOT / name)
     return folder
 

@@ -156,6 +156,12 @@ def specials(
 
 
 MAKERS = (
-    gaussian, any_code, around_the_cut, cancelled_at_the_cut,
-    unnormalised, ends, subnormal_results, specials,
-)  # fmt: skip
+    gaussian,
+    any_code,
+    around_the_cut,
+    cancelled_at_the_cut,
+    unnormalised,
+    ends,
+    subnormal_results,
+    specials,
+)

@@ -33,9 +33,16 @@ def exponent_of(value: int, emin: int) -> int:
 
 
 def dot(
-    a: Sequence[float], b: Sequence[float], c: float, operands: str, block_length: int, fraction_bits: int,
-    result: str = "FP32", result_bits: int = 23, operands_b: str = "",
-) -> float:  # fmt: skip
+    a: Sequence[float],
+    b: Sequence[float],
+    c: float,
+    operands: str,
+    block_length: int,
+    fraction_bits: int,
+    result: str = "FP32",
+    result_bits: int = 23,
+    operands_b: str = "",
+) -> float:
     """D = C + sum of a[i] * b[i], block after block; `operands_b` names the format of b where it is another one."""
     for first in range(0, len(a), block_length):
         part = slice(first, first + block_length)
@@ -45,9 +52,14 @@ def dot(
 
 
 def block(
-    a: Sequence[float], b: Sequence[float], c: float, operands: tuple[str, str], fraction_bits: int,
-    result: str, result_bits: int,
-) -> float:  # fmt: skip
+    a: Sequence[float],
+    b: Sequence[float],
+    c: float,
+    operands: tuple[str, str],
+    fraction_bits: int,
+    result: str,
+    result_bits: int,
+) -> float:
     special = special_sum(a, b, c)
     if special is not None:
         return special
@@ -60,9 +72,8 @@ def block(
     largest = max([exponent for value, exponent in terms if value], default=-126)
     largest = max(largest, -126)  # a zero C has the exponent of FP32's zero
     unit = 1 << (GRID + largest - fraction_bits)
-    total = (
-        sum(abs(value) // unit * (1 if value >= 0 else -1) for value, _ in terms) * unit
-    )  # the rest is cut off
+    # the rest is cut off
+    total = sum(abs(value) // unit * (1 if value >= 0 else -1) for value, _ in terms) * unit
     return to_format(total, result, result_bits, nearest=result == "FP16")  # FP32 truncates
 
 
@@ -74,9 +85,8 @@ def to_format(total: int, result: str, bits: int = 52, nearest: bool = True) -> 
     if nearest:
         units += 2 * rest + units % 2 > place
     size = units * place
-    magnitude = (
-        math.inf if size > LARGEST[result] << GRID else size / (1 << GRID)
-    )  # int / int is correctly rounded
+    # int / int is correctly rounded
+    magnitude = math.inf if size > LARGEST[result] << GRID else size / (1 << GRID)
     return -magnitude if total < 0 else magnitude
 
 

@@ -72,9 +72,15 @@ def test_what_a_killed_process_left_is_deleted_and_nothing_else(tmp_path: Path) 
         writer.kill()
         writer.communicate()
     assert len(list(tmp_path.iterdir())) == 3
-    others = [tmp_path / name for name in (
-        ".[a] run.pt.notes.part", ".other.0123abcd.part", "[a] run.pt.0123abcd.part", ".[a] run.pt.0123abcd.part.bak"
-    )]  # fmt: skip
+    others = [
+        tmp_path / name
+        for name in (
+            ".[a] run.pt.notes.part",
+            ".other.0123abcd.part",
+            "[a] run.pt.0123abcd.part",
+            ".[a] run.pt.0123abcd.part.bak",
+        )
+    ]
     for other in others:
         other.write_bytes(b"kept")
     folder = tmp_path / ".[a] run.pt.89abcdef.part"

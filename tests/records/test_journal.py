@@ -64,9 +64,8 @@ def test_a_damaged_line_costs_no_other(journal: Path) -> None:
     ):
         journal.unlink(missing_ok=True)
         append_answer(journal, "prediction", "scaling.order", "0")
-        journal.write_bytes(
-            damage + b"\n" + journal.read_bytes() + damage
-        )  # the last line without its end
+        # the last line without its end
+        journal.write_bytes(damage + b"\n" + journal.read_bytes() + damage)
         append_answer(journal, "prediction", "straße", 'both "2⁻²⁴"\nand\u2028\\')
         answers = last_answers(journal, "prediction")
         assert answers == {"scaling.order": "0", "straße": 'both "2⁻²⁴"\nand\u2028\\'}, damage
@@ -228,9 +227,7 @@ def test_runs_are_recorded_there_and_a_command_that_names_the_folder_can_be_type
     (made,) = train_grid(short, [RECIPES["FP32"]], [0], folder, workers=1)
     (read,) = train_grid(short, [RECIPES["FP32"]], [0], folder, workers=1)
     assert read == made
-    if not set(folder.name) & {
-        "'",
-        "\\",
-    }:  # what a shell reads differently, on one system or another
+    # what a shell reads differently, on one system or another
+    if not set(folder.name) & {"'", "\\"}:
         command = recipe_table(["small_targets"], ["FP16"], folder=folder).missing()
         assert shlex.split(command)[-1] == str(folder)

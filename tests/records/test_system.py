@@ -166,6 +166,9 @@ def test_the_old_names_of_a_findings_fields_answer_with_a_warning_and_those_of_v
     }
     (found,) = from_plain({"model": "Net", "steps": 4, "findings": [old]}).findings
     assert (found.name, found.status, found.what, found.where) == (
-        "clipped while scaled", Status.BAD, "too long", "train.py:12",
-    )  # fmt: skip
+        "clipped while scaled",
+        Status.BAD,
+        "too long",
+        "train.py:12",
+    )
     assert "unscale_" in found.remedy

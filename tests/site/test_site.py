@@ -366,8 +366,23 @@ def test_every_lesson_can_be_read_and_its_widgets_answer(tmp_path: Path, browser
                 answering |= set(page.evaluate(found))
         assert "never run" not in (folder / f"{lesson.name}.html").read_text()
     assert answering >= {
-        "addition", "beat_scaler", "bench", "bits", "block_scales", "graph", "ledger", "mma_block", "number_line",
-        "patient_wall", "predict", "scaler_timeline", "step_debugger", "swallowed", "underflow", "workbench", "workers",
+        "addition",
+        "beat_scaler",
+        "bench",
+        "bits",
+        "block_scales",
+        "graph",
+        "ledger",
+        "mma_block",
+        "number_line",
+        "patient_wall",
+        "predict",
+        "scaler_timeline",
+        "step_debugger",
+        "swallowed",
+        "underflow",
+        "workbench",
+        "workers",
         "zoom",
-    }  # fmt: skip
+    }
     assert not [file for file in folder.rglob("*.html") if str(Path.cwd()) in file.read_text()]

@@ -149,16 +149,14 @@ CASES: dict[str, Callable[[], Case]] = {
     "layer norm fp32": lambda: _of(
         layer_norm, normal(20, 40, 250) + 0.5, normal(21, 250), normal(22, 250)
     ),
-    "layer norm far": lambda: _of(
-        layer_norm, normal(23, 40, 256) + 300
-    ),  # a mean of 300 standard deviations
+    # a mean of 300 standard deviations
+    "layer norm far": lambda: _of(layer_norm, normal(23, 40, 256) + 300),
     "layer norm small": lambda: _of(layer_norm, (normal(24, 40, 256) * 2**-9).half()),
     "rms norm": lambda: _of(
         rms_norm, (normal(25, 40, 2880) + 0.25).bfloat16(), normal(26, 2880).bfloat16()
     ),
-    "rms norm small": lambda: _of(
-        rms_norm, (normal(27, 40, 640) * 0.014).half()
-    ),  # mean squares near 2e-4
+    # mean squares near 2e-4
+    "rms norm small": lambda: _of(rms_norm, (normal(27, 40, 640) * 0.014).half()),
     "sum": lambda: _along_rows(sum_over, normal(28, 60, 180)),
     "mean": lambda: _along_rows(mean, normal(28, 60, 180)),
     "long sum": lambda: _along_rows(sum_over, normal(29, 16, 20_000).abs().half()),
@@ -294,8 +292,13 @@ def _unfolded(x: Tensor, w: Tensor, padding: int) -> Tensor:
 
 def _by_taps(x: Tensor, w: Tensor) -> Tensor:
     wide, (height, width) = F.pad(x.float(), (1, 1, 1, 1)), x.shape[2:]
-    taps = [torch.einsum("nchw,oc->nohw", wide[:, :, i : i + height, j : j + width], w[:, :, i, j].float())
-            for i in range(3) for j in range(3)]  # fmt: skip
+    taps = [
+        torch.einsum(
+            "nchw,oc->nohw", wide[:, :, i : i + height, j : j + width], w[:, :, i, j].float()
+        )
+        for i in range(3)
+        for j in range(3)
+    ]
     return torch.stack(taps).sum(0)
 
 
@@ -327,8 +330,14 @@ _SHUFFLED = torch.randperm(500, generator=torch.Generator().manual_seed(31))
 
 RIGHT: tuple[Kernel, ...] = (
     Kernel("torch, fp16", "", "fp16", torch.matmul),
-    *(Kernel(f"through FP32, {n}", "", n, lambda a, b, to=dtype: full(a, b).to(to)) for n, dtype in _NARROW),
-    *(Kernel(f"split-K in 4, {n}", "", n, lambda a, b, to=dtype: slices(a, b, 4).to(to)) for n, dtype in _NARROW),
+    *(
+        Kernel(f"through FP32, {n}", "", n, lambda a, b, to=dtype: full(a, b).to(to))
+        for n, dtype in _NARROW
+    ),
+    *(
+        Kernel(f"split-K in 4, {n}", "", n, lambda a, b, to=dtype: slices(a, b, 4).to(to))
+        for n, dtype in _NARROW
+    ),
     Kernel("one by one", "", "fp16", lambda a, b: in_turn(a, b).half()),
     Kernel("FP64 inside", "", "fp16", lambda a, b: (a.double() @ b.double()).float().half()),
     Kernel("tiles of 32", "", "fp16", lambda a, b: chunked(a, b, 32, torch.float32).half()),
@@ -336,55 +345,110 @@ RIGHT: tuple[Kernel, ...] = (
     Kernel("fused, FP32 out", "", "fp16 to fp32", _fused),
     Kernel("backwards", "", "fp16 to fp32", lambda a, b: in_turn(a, b, torch.arange(499, -1, -1))),
     Kernel("shuffled", "", "fp16 to fp32", lambda a, b: in_turn(a, b, _SHUFFLED)),
-    *(Kernel(f"split-K in {n}", "", "fp16 to fp32", lambda a, b, n=n: slices(a, b, n)) for n in (8, 32)),
-    Kernel("Kahan", "", "fp16 to fp32", lambda a, b: _kahan(a.float().T[:, :, None] * b.float()[:, None])),
-    Kernel("pairwise", "", "fp16 to fp32", lambda a, b: _tree(a.float().T[:, :, None] * b.float()[:, None])),
+    *(
+        Kernel(f"split-K in {n}", "", "fp16 to fp32", lambda a, b, n=n: slices(a, b, n))
+        for n in (8, 32)
+    ),
+    Kernel(
+        "Kahan",
+        "",
+        "fp16 to fp32",
+        lambda a, b: _kahan(a.float().T[:, :, None] * b.float()[:, None]),
+    ),
+    Kernel(
+        "pairwise",
+        "",
+        "fp16 to fp32",
+        lambda a, b: _tree(a.float().T[:, :, None] * b.float()[:, None]),
+    ),
     Kernel("FP64, rounded", "", "fp16 to fp32", lambda a, b: (a.double() @ b.double()).float()),
     Kernel("an IEEE unit is allowed where an H100 is", "", "H100", in_turn),
     Kernel("positive, one by one", "", "positive", in_turn),
     Kernel("positive, split-K", "", "positive", lambda a, b: slices(a, b, 4).half()),
     *(Kernel(name, "", name, _card(name)) for name in ("V100", "T4", "A100", "H100", "B200")),
     Kernel("H100, FP16 stored", "", "H100", _card("H100", torch.float16)),
-    Kernel("A100, split-K", "", "A100",
-           lambda a, b: sum(emulate(a[:, part], b[part], None, SPECS["A100"])
-                            for part in (slice(0, 256), slice(256, 500)))),
+    Kernel(
+        "A100, split-K",
+        "",
+        "A100",
+        lambda a, b: sum(
+            emulate(a[:, part], b[part], None, SPECS["A100"])
+            for part in (slice(0, 256), slice(256, 500))
+        ),
+    ),
     Kernel("FP32, torch", "", "fp32", torch.matmul),
     Kernel("FP32, fused", "", "fp32", _fused),
     Kernel("FP32, split-K", "", "fp32", lambda a, b: slices(a, b, 5)),
-    Kernel("FP32, numpy", "", "fp32",
-           lambda a, b: torch.from_numpy(np.einsum("ik,kj->ij", a.numpy(), b.numpy()))),
-    Kernel("TF32 where it is allowed", "", "tf32 allowed",
-           lambda a, b: emulate(a, b, None, SPECS["A100"].for_operands(TF32))),
-    Kernel("BF16 operands where they are allowed", "", "bf16 allowed", lambda a, b: full(a.bfloat16(), b.bfloat16())),
+    Kernel(
+        "FP32, numpy",
+        "",
+        "fp32",
+        lambda a, b: torch.from_numpy(np.einsum("ik,kj->ij", a.numpy(), b.numpy())),
+    ),
+    Kernel(
+        "TF32 where it is allowed",
+        "",
+        "tf32 allowed",
+        lambda a, b: emulate(a, b, None, SPECS["A100"].for_operands(TF32)),
+    ),
+    Kernel(
+        "BF16 operands where they are allowed",
+        "",
+        "bf16 allowed",
+        lambda a, b: full(a.bfloat16(), b.bfloat16()),
+    ),
     Kernel("bias in the epilogue", "", "bias", lambda a, b, bias: (full(a, b) + bias).half()),
-    Kernel("bias first", "", "bias", lambda a, b, bias: torch.addmm(bias, a.float(), b.float()).half()),
+    Kernel(
+        "bias first", "", "bias", lambda a, b, bias: torch.addmm(bias, a.float(), b.float()).half()
+    ),
     Kernel("alpha in the epilogue", "", "alpha", lambda a, b, alpha: (full(a, b) * alpha).half()),
     Kernel("batched", "", "batch", torch.bmm),
-    Kernel("scales multiplied first", "", "fp8", lambda a, b, of_a, of_b: (full(a, b) * (of_a * of_b)).bfloat16()),
+    Kernel(
+        "scales multiplied first",
+        "",
+        "fp8",
+        lambda a, b, of_a, of_b: (full(a, b) * (of_a * of_b)).bfloat16(),
+    ),
     Kernel("FP8 with promotion", "", "fp8 H100", _promoted),
-    Kernel("block scales", "", "blocks", lambda parts, scales, y: block_scaled(parts, scales, y).bfloat16()),
+    Kernel(
+        "block scales",
+        "",
+        "blocks",
+        lambda parts, scales, y: block_scaled(parts, scales, y).bfloat16(),
+    ),
     Kernel("convolution, torch", "", "conv", lambda x, w: F.conv2d(x, w, padding=1)),
     Kernel("convolution, unfolded", "", "conv", lambda x, w: _unfolded(x, w, 1).half()),
     Kernel("convolution, tap by tap", "", "conv", lambda x, w: _by_taps(x, w).half()),
-    Kernel("convolution, dilated", "", "conv dilated",
-           lambda x, w: F.conv2d(x.float(), w.float(), padding=2, dilation=2).half()),
+    Kernel(
+        "convolution, dilated",
+        "",
+        "conv dilated",
+        lambda x, w: F.conv2d(x.float(), w.float(), padding=2, dilation=2).half(),
+    ),
     Kernel("convolution, groups", "", "conv groups", lambda x, w: F.conv2d(x, w, groups=2)),
     Kernel("softmax, torch", "", "softmax", lambda x: torch.softmax(x, 1)),
     Kernel("softmax, online", "", "softmax", lambda x: online(x, 50, rescale).half()),
     Kernel("softmax, base 2", "", "softmax", lambda x: _base_two(x).half()),
     Kernel("softmax, FP32 out", "", "softmax low", lambda x: online(x, 16, rescale)),
-    Kernel("layer norm, torch", "", "layer norm fp32", lambda x, w, b: F.layer_norm(x, (250,), w, b)),
+    Kernel(
+        "layer norm, torch", "", "layer norm fp32", lambda x, w, b: F.layer_norm(x, (250,), w, b)
+    ),
     Kernel("layer norm, Welford", "", "layer norm", lambda x, w, b: _welford(x, w, b).half()),
     Kernel("layer norm, shifted", "", "layer norm fp32", _shifted),
     Kernel("layer norm, two passes, far", "", "layer norm far", lambda x: norm(x)),
     Kernel("RMS norm", "", "rms norm", lambda x, w: rms(x, w).bfloat16()),
-    Kernel("RMS norm, small", "", "rms norm small", lambda x: F.rms_norm(x.float(), (640,), eps=1e-6).half()),
+    Kernel(
+        "RMS norm, small",
+        "",
+        "rms norm small",
+        lambda x: F.rms_norm(x.float(), (640,), eps=1e-6).half(),
+    ),
     Kernel("sum, pairwise", "", "sum", lambda x: _tree(x.T)),
     Kernel("sum, Kahan", "", "sum", lambda x: _kahan(x.T)),
     Kernel("long sum", "", "long sum", lambda x: x.float().sum(1)),
     Kernel("mean, times 1 / n", "", "mean", lambda x: x.sum(1) * (1 / 180)),
     Kernel("mean, shares", "", "mean", lambda x: (x / 180).sum(1)),
-)  # fmt: skip
+)
 
 
 # ---- kernels with a fault
@@ -431,10 +495,26 @@ def _swapped_blocks(y: Tensor) -> Tensor:
 
 def _winograd(image: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
     """F(4x4, 3x3) with its transformed operands in a dtype."""
-    bt = torch.tensor([[4.0, 0, -5, 0, 1, 0], [0, -4, -4, 1, 1, 0], [0, 4, -4, -1, 1, 0], [0, -2, -1, 2, 1, 0],
-                       [0, 2, -1, -2, 1, 0], [0, 4, 0, -5, 0, 1]])  # fmt: skip
-    g = torch.tensor([[1 / 4, 0, 0], [-1 / 6, -1 / 6, -1 / 6], [-1 / 6, 1 / 6, -1 / 6], [1 / 24, 1 / 12, 1 / 6],
-                      [1 / 24, -1 / 12, 1 / 6], [0, 0, 1]])  # fmt: skip
+    bt = torch.tensor(
+        [
+            [4.0, 0, -5, 0, 1, 0],
+            [0, -4, -4, 1, 1, 0],
+            [0, 4, -4, -1, 1, 0],
+            [0, -2, -1, 2, 1, 0],
+            [0, 2, -1, -2, 1, 0],
+            [0, 4, 0, -5, 0, 1],
+        ]
+    )
+    g = torch.tensor(
+        [
+            [1 / 4, 0, 0],
+            [-1 / 6, -1 / 6, -1 / 6],
+            [-1 / 6, 1 / 6, -1 / 6],
+            [1 / 24, 1 / 12, 1 / 6],
+            [1 / 24, -1 / 12, 1 / 6],
+            [0, 0, 1],
+        ]
+    )
     at = torch.tensor(
         [[1.0, 1, 1, 1, 1, 0], [0, 1, -1, 2, -2, 0], [0, 1, 1, 4, 4, 0], [0, 1, -1, 8, -8, 1]]
     )
@@ -468,114 +548,355 @@ _B = torch.bfloat16
 
 WRONG: tuple[Kernel, ...] = (
     # products: terms that are missing, wrong or counted twice
-    Kernel("drops K behind the last full tile", f"{_T}#630", "fp16", lambda a, b: full(a[:, :448], b[:448]).half()),
-    Kernel("drops the last term", "dmlc/minerva#40", "fp16", lambda a, b: full(a[:, :-1], b[:-1]).half()),
-    Kernel("reads wrapped rows in the last tile", f"{_T}#1760", "fp16", lambda a, b: _wrapped(a, b).half()),
-    Kernel("no mask: the tile before in shared memory", "gpu-mode/lectures#51", "fp16",
-           lambda a, b: _stale_tile(a, b).half()),
-    Kernel("copy is late: one tile twice, another never", f"{_T}#5990", "bf16", lambda a, b: _race(a, b).bfloat16()),
-    Kernel("split-K: workspace holds an old slice", "ROCm/composable_kernel#2697", "fp16",
-           lambda a, b: (full(a, b) + full(a[:, :125], b[:125])).half()),
-    Kernel("split-K: an empty slice adds its old accumulator", "NVIDIA/TensorRT-LLM#18369", "fp16",
-           lambda a, b: (full(a, b) + 0.25).half()),
-    Kernel("split-K: the last slice wins", "microsoft/ark#199", "fp16", lambda a, b: full(a[:, 375:], b[375:]).half()),
-    Kernel("split-K: slices land in the output", "NVIDIA/cutlass#3538", "fp16",
-           lambda a, b: full(a[:, :125], b[:125]).half()),
-    Kernel("edge tile of the output is not written", "facebookexperimental/triton#3401", "fp16",
-           lambda a, b: F.pad(full(a, b)[:, :32], (0, 16)).half()),
-    Kernel("tiles of the output are swapped", "flagos-ai/FlagGems#989", "fp16",
-           lambda a, b: _swapped_blocks(full(a, b)).half()),
+    Kernel(
+        "drops K behind the last full tile",
+        f"{_T}#630",
+        "fp16",
+        lambda a, b: full(a[:, :448], b[:448]).half(),
+    ),
+    Kernel(
+        "drops the last term",
+        "dmlc/minerva#40",
+        "fp16",
+        lambda a, b: full(a[:, :-1], b[:-1]).half(),
+    ),
+    Kernel(
+        "reads wrapped rows in the last tile",
+        f"{_T}#1760",
+        "fp16",
+        lambda a, b: _wrapped(a, b).half(),
+    ),
+    Kernel(
+        "no mask: the tile before in shared memory",
+        "gpu-mode/lectures#51",
+        "fp16",
+        lambda a, b: _stale_tile(a, b).half(),
+    ),
+    Kernel(
+        "copy is late: one tile twice, another never",
+        f"{_T}#5990",
+        "bf16",
+        lambda a, b: _race(a, b).bfloat16(),
+    ),
+    Kernel(
+        "split-K: workspace holds an old slice",
+        "ROCm/composable_kernel#2697",
+        "fp16",
+        lambda a, b: (full(a, b) + full(a[:, :125], b[:125])).half(),
+    ),
+    Kernel(
+        "split-K: an empty slice adds its old accumulator",
+        "NVIDIA/TensorRT-LLM#18369",
+        "fp16",
+        lambda a, b: (full(a, b) + 0.25).half(),
+    ),
+    Kernel(
+        "split-K: the last slice wins",
+        "microsoft/ark#199",
+        "fp16",
+        lambda a, b: full(a[:, 375:], b[375:]).half(),
+    ),
+    Kernel(
+        "split-K: slices land in the output",
+        "NVIDIA/cutlass#3538",
+        "fp16",
+        lambda a, b: full(a[:, :125], b[:125]).half(),
+    ),
+    Kernel(
+        "edge tile of the output is not written",
+        "facebookexperimental/triton#3401",
+        "fp16",
+        lambda a, b: F.pad(full(a, b)[:, :32], (0, 16)).half(),
+    ),
+    Kernel(
+        "tiles of the output are swapped",
+        "flagos-ai/FlagGems#989",
+        "fp16",
+        lambda a, b: _swapped_blocks(full(a, b)).half(),
+    ),
     Kernel("transposed B", f"{_T}#187", "square", lambda a, b: full(a, b.T).half()),
     # products: formats and rounding
-    Kernel("FP16 accumulator", "sonos/tract#2588", "fp16",
-           lambda a, b: accumulate(a, b, None, SEQUENTIAL_FP16, FP16)),
-    Kernel("FP16 accumulator of the destination register", f"{_TT}#8449", "positive",
-           lambda a, b: chunked(a, b, 32, _F)),
-    Kernel("FP16 C and D in a Tensor Core", "ROCm/rocm-libraries#2739", "H100",
-           lambda a, b: emulate(a, b, None, SPECS["H100"], FP16)),
+    Kernel(
+        "FP16 accumulator",
+        "sonos/tract#2588",
+        "fp16",
+        lambda a, b: accumulate(a, b, None, SEQUENTIAL_FP16, FP16),
+    ),
+    Kernel(
+        "FP16 accumulator of the destination register",
+        f"{_TT}#8449",
+        "positive",
+        lambda a, b: chunked(a, b, 32, _F),
+    ),
+    Kernel(
+        "FP16 C and D in a Tensor Core",
+        "ROCm/rocm-libraries#2739",
+        "H100",
+        lambda a, b: emulate(a, b, None, SPECS["H100"], FP16),
+    ),
     Kernel("BF16 partial sums", "ROCm/aiter#5031", "bf16", lambda a, b: chunked(a, b, 64, _B)),
-    Kernel("FP16 partial sums of split-K", "uxlfoundation/oneDNN#3332", "fp16", lambda a, b: chunked(a, b, 125, _F)),
-    Kernel("cuts the result to BF16", "stillwater-sc/universal#1133", "bf16", lambda a, b: _to_zero(full(a, b), _B)),
-    Kernel("cuts the result to FP16", f"{_TT}#57408", "fp16", lambda a, b: _to_zero(full(a, b), _F)),
-    Kernel("rounds FP32 sums toward zero", f"{_TT}#19882", "positive", lambda a, b: _truncated_sum(a, b)),
-    Kernel("TF32 where FP32 was promised", "ml-explore/mlx#3860", "fp32",
-           lambda a, b: full(round_tensor(a, TF32), round_tensor(b, TF32))),
-    Kernel("TF32 operands cut, not rounded", "tile-ai/tilelang#493", "fp32",
-           lambda a, b: full(*(round_tensor(each, TF32, Rounding.TOWARD_ZERO) for each in (a, b)))),
-    Kernel("BF16 operands where FP32 was promised", "vllm-project/vllm#55131", "fp32",
-           lambda a, b: full(a.bfloat16(), b.bfloat16())),
+    Kernel(
+        "FP16 partial sums of split-K",
+        "uxlfoundation/oneDNN#3332",
+        "fp16",
+        lambda a, b: chunked(a, b, 125, _F),
+    ),
+    Kernel(
+        "cuts the result to BF16",
+        "stillwater-sc/universal#1133",
+        "bf16",
+        lambda a, b: _to_zero(full(a, b), _B),
+    ),
+    Kernel(
+        "cuts the result to FP16", f"{_TT}#57408", "fp16", lambda a, b: _to_zero(full(a, b), _F)
+    ),
+    Kernel(
+        "rounds FP32 sums toward zero",
+        f"{_TT}#19882",
+        "positive",
+        lambda a, b: _truncated_sum(a, b),
+    ),
+    Kernel(
+        "TF32 where FP32 was promised",
+        "ml-explore/mlx#3860",
+        "fp32",
+        lambda a, b: full(round_tensor(a, TF32), round_tensor(b, TF32)),
+    ),
+    Kernel(
+        "TF32 operands cut, not rounded",
+        "tile-ai/tilelang#493",
+        "fp32",
+        lambda a, b: full(*(round_tensor(each, TF32, Rounding.TOWARD_ZERO) for each in (a, b))),
+    ),
+    Kernel(
+        "BF16 operands where FP32 was promised",
+        "vllm-project/vllm#55131",
+        "fp32",
+        lambda a, b: full(a.bfloat16(), b.bfloat16()),
+    ),
     # scales and biases
     Kernel("bias is not added", "pytorch/helion#795", "bias", lambda a, b, bias: full(a, b).half()),
-    Kernel("bias missing where tiles are aggregated", "ROCm/tritonBLAS#67", "bias",
-           lambda a, b, bias: torch.cat([full(a, b)[:32] + bias, full(a, b)[32:]]).half()),
-    Kernel("bias along the wrong axis", "openxla/xla#46897", "bias",
-           lambda a, b, bias: (full(a, b) + F.pad(bias, (0, 16))[:, None]).half()),
-    Kernel("bias in every slice of K", "trymirai/uzu#481", "bias", lambda a, b, bias: (full(a, b) + 2 * bias).half()),
-    Kernel("sum is stored before alpha is applied", "NVIDIA/cutlass#423", "alpha",
-           lambda a, b, alpha: (full(a, b).half().float() * alpha).half()),
-    Kernel("scale of A is missing", "ml-explore/mlx#3762", "fp8",
-           lambda a, b, of_a, of_b: (full(a, b) * of_b).bfloat16()),
-    Kernel("scale is applied twice", "meta-pytorch/tritonbench#1145", "fp8",
-           lambda a, b, of_a, of_b: (full(a, b) * of_a * of_b * of_b).bfloat16()),
-    Kernel("one scale of the tensor for all rows", "paiml/aprender#2810", "fp8",
-           lambda a, b, of_a, of_b: (full(a, b) * of_a.amax() * of_b).bfloat16()),
-    Kernel("scale rounded to a power of two afterwards", "sgl-project/sglang#28418", "fp8",
-           lambda a, b, of_a, of_b: (full(a, b) * torch.exp2(torch.log2(of_a).ceil()) * of_b).bfloat16()),
-    Kernel("scale after the cast", "huggingface/transformers#46763", "fp8",
-           lambda a, b, of_a, of_b: (full(a, b).bfloat16() * (of_a * of_b).bfloat16())),
-    Kernel("first block's scale for all blocks", "mlc-ai/TIRx-kernels#5", "blocks",
-           lambda parts, scales, y: block_scaled(parts, scales[:1].expand(2), y).bfloat16()),
+    Kernel(
+        "bias missing where tiles are aggregated",
+        "ROCm/tritonBLAS#67",
+        "bias",
+        lambda a, b, bias: torch.cat([full(a, b)[:32] + bias, full(a, b)[32:]]).half(),
+    ),
+    Kernel(
+        "bias along the wrong axis",
+        "openxla/xla#46897",
+        "bias",
+        lambda a, b, bias: (full(a, b) + F.pad(bias, (0, 16))[:, None]).half(),
+    ),
+    Kernel(
+        "bias in every slice of K",
+        "trymirai/uzu#481",
+        "bias",
+        lambda a, b, bias: (full(a, b) + 2 * bias).half(),
+    ),
+    Kernel(
+        "sum is stored before alpha is applied",
+        "NVIDIA/cutlass#423",
+        "alpha",
+        lambda a, b, alpha: (full(a, b).half().float() * alpha).half(),
+    ),
+    Kernel(
+        "scale of A is missing",
+        "ml-explore/mlx#3762",
+        "fp8",
+        lambda a, b, of_a, of_b: (full(a, b) * of_b).bfloat16(),
+    ),
+    Kernel(
+        "scale is applied twice",
+        "meta-pytorch/tritonbench#1145",
+        "fp8",
+        lambda a, b, of_a, of_b: (full(a, b) * of_a * of_b * of_b).bfloat16(),
+    ),
+    Kernel(
+        "one scale of the tensor for all rows",
+        "paiml/aprender#2810",
+        "fp8",
+        lambda a, b, of_a, of_b: (full(a, b) * of_a.amax() * of_b).bfloat16(),
+    ),
+    Kernel(
+        "scale rounded to a power of two afterwards",
+        "sgl-project/sglang#28418",
+        "fp8",
+        lambda a, b, of_a, of_b: (
+            full(a, b) * torch.exp2(torch.log2(of_a).ceil()) * of_b
+        ).bfloat16(),
+    ),
+    Kernel(
+        "scale after the cast",
+        "huggingface/transformers#46763",
+        "fp8",
+        lambda a, b, of_a, of_b: full(a, b).bfloat16() * (of_a * of_b).bfloat16(),
+    ),
+    Kernel(
+        "first block's scale for all blocks",
+        "mlc-ai/TIRx-kernels#5",
+        "blocks",
+        lambda parts, scales, y: block_scaled(parts, scales[:1].expand(2), y).bfloat16(),
+    ),
     # convolutions
-    Kernel("dilation is ignored in the padding", "AlexeyAB/darknet#4836", "conv dilated",
-           lambda x, w: F.conv2d(F.pad(x.float(), (1, 3, 1, 3)), w.float(), dilation=2).half()),
-    Kernel("padding of height and width swapped", "AlexeyAB/darknet#4836", "conv rectangle",
-           lambda x, w: F.pad(F.conv2d(x, w, padding=(2, 1)), (1, 1))[:, :, 1:-1]),
-    Kernel("window flipped", "ml-explore/mlx#2038", "conv",
-           lambda x, w: F.conv2d(x.float(), w.float().flip(2, 3), padding=1).half()),
-    Kernel("gap between taps off by one", "Tencent/ncnn#75", "conv dilated",
-           lambda x, w: F.conv2d(x.float(), w.float(), padding=1).half()),
-    Kernel("first group's channels for all groups", "ROCm/MIOpen#951", "conv groups",
-           lambda x, w: F.conv2d(torch.cat([x[:, :4]] * 2, 1), w, groups=2)),
-    Kernel("Winograd in FP16", "pytorch/pytorch#35655", "sparse conv", lambda x, w: _winograd(x, w, _F).half()),
+    Kernel(
+        "dilation is ignored in the padding",
+        "AlexeyAB/darknet#4836",
+        "conv dilated",
+        lambda x, w: F.conv2d(F.pad(x.float(), (1, 3, 1, 3)), w.float(), dilation=2).half(),
+    ),
+    Kernel(
+        "padding of height and width swapped",
+        "AlexeyAB/darknet#4836",
+        "conv rectangle",
+        lambda x, w: F.pad(F.conv2d(x, w, padding=(2, 1)), (1, 1))[:, :, 1:-1],
+    ),
+    Kernel(
+        "window flipped",
+        "ml-explore/mlx#2038",
+        "conv",
+        lambda x, w: F.conv2d(x.float(), w.float().flip(2, 3), padding=1).half(),
+    ),
+    Kernel(
+        "gap between taps off by one",
+        "Tencent/ncnn#75",
+        "conv dilated",
+        lambda x, w: F.conv2d(x.float(), w.float(), padding=1).half(),
+    ),
+    Kernel(
+        "first group's channels for all groups",
+        "ROCm/MIOpen#951",
+        "conv groups",
+        lambda x, w: F.conv2d(torch.cat([x[:, :4]] * 2, 1), w, groups=2),
+    ),
+    Kernel(
+        "Winograd in FP16",
+        "pytorch/pytorch#35655",
+        "sparse conv",
+        lambda x, w: _winograd(x, w, _F).half(),
+    ),
     # softmax
-    Kernel("padded places count in the sum", "tensorflow/tensorflow#108244", "softmax",
-           lambda x: _softmax(x, lambda p: p.sum(1, keepdim=True) + 6 * torch.exp(-x.float().amax(1, keepdim=True))
-                              ).half()),
-    Kernel("misses index 0 in the sum", "dmlc/minerva#40", "softmax",
-           lambda x: _softmax(x, lambda p: p[:, 1:].sum(1, keepdim=True)).half()),
-    Kernel("last tile without the maximum", f"{_TT}#51278", "softmax",
-           lambda x: _softmax(x, lambda p: p[:, :224].sum(1, keepdim=True)
-                              + torch.exp(x[:, 224:].float()).sum(1, keepdim=True)).half()),
-    Kernel("inverse correction", "Dao-AILab/flash-attention#991", "softmax",
-           lambda x: online(x, 50, lambda old, new: torch.exp((new - old).clamp(max=80))).half()),
-    Kernel("no correction", "tile-ai/tilelang#1148", "softmax",
-           lambda x: online(x, 50, lambda old, new: torch.ones_like(new)).half()),
-    Kernel("maximum of a masked block is 0", "Dao-AILab/flash-attention#2082", "softmax low",
-           lambda x: online(x, 64, rescale, first=0.0)),
+    Kernel(
+        "padded places count in the sum",
+        "tensorflow/tensorflow#108244",
+        "softmax",
+        lambda x: _softmax(
+            x, lambda p: p.sum(1, keepdim=True) + 6 * torch.exp(-x.float().amax(1, keepdim=True))
+        ).half(),
+    ),
+    Kernel(
+        "misses index 0 in the sum",
+        "dmlc/minerva#40",
+        "softmax",
+        lambda x: _softmax(x, lambda p: p[:, 1:].sum(1, keepdim=True)).half(),
+    ),
+    Kernel(
+        "last tile without the maximum",
+        f"{_TT}#51278",
+        "softmax",
+        lambda x: _softmax(
+            x,
+            lambda p: (
+                p[:, :224].sum(1, keepdim=True) + torch.exp(x[:, 224:].float()).sum(1, keepdim=True)
+            ),
+        ).half(),
+    ),
+    Kernel(
+        "inverse correction",
+        "Dao-AILab/flash-attention#991",
+        "softmax",
+        lambda x: online(x, 50, lambda old, new: torch.exp((new - old).clamp(max=80))).half(),
+    ),
+    Kernel(
+        "no correction",
+        "tile-ai/tilelang#1148",
+        "softmax",
+        lambda x: online(x, 50, lambda old, new: torch.ones_like(new)).half(),
+    ),
+    Kernel(
+        "maximum of a masked block is 0",
+        "Dao-AILab/flash-attention#2082",
+        "softmax low",
+        lambda x: online(x, 64, rescale, first=0.0),
+    ),
     # norms
-    Kernel("eps added to the count", "xlite-dev/LeetCUDA#309", "layer norm small",
-           lambda x: norm(x, rstd=lambda v: torch.rsqrt(v * 256 / (256 + 1e-5))).half()),
-    Kernel("eps outside of the root", "tile-ai/tilelang#1243", "layer norm small",
-           lambda x: norm(x, rstd=lambda v: 1 / (v.sqrt() + 1e-5)).half()),
-    Kernel("variance over padded zeros", f"{_T}#9838", "layer norm",
-           lambda x, w, b: norm(x, w, b, variance=lambda d: ((d * d).sum(1, keepdim=True)
-                                 + 6 * (x.float() - d).mean(1, keepdim=True) ** 2) / 250).half()),
-    Kernel("variance divided by n - 1", "FluxML/Flux.jl#529", "layer norm",
-           lambda x, w, b: norm(x, w, b, variance=lambda d: (d * d).sum(1, keepdim=True) / 249).half()),
-    Kernel("mean of squares minus square of mean", "pytorch/pytorch#55044", "layer norm far", _one_pass),
-    Kernel("partial warp is left out of the squares", "flashinfer-ai/flashinfer#3879", "rms norm",
-           lambda x, w: rms(x, w, squares=lambda x: (x[:, :2560] ** 2).sum(1, keepdim=True) / 2880).bfloat16()),
-    Kernel("variance in place of mean of squares", "keras-team/keras#22393", "rms norm",
-           lambda x, w: rms(x, w, squares=lambda x: x.var(1, keepdim=True, correction=0)).bfloat16()),
-    Kernel("eps of 1e-4", "nntrainer/nntrainer#4318", "rms norm small", lambda x: rms(x, eps=1e-4).half()),
-    Kernel("eps of 1e-5", "NVIDIA/cutlass#1112", "rms norm small", lambda x: rms(x, eps=1e-5).half()),
-    Kernel("reciprocal in BF16", "amd/IRON#139", "rms norm",
-           lambda x, w: rms(x, w, rstd=lambda s: torch.rsqrt(s + 1e-6).bfloat16().float()).bfloat16()),
+    Kernel(
+        "eps added to the count",
+        "xlite-dev/LeetCUDA#309",
+        "layer norm small",
+        lambda x: norm(x, rstd=lambda v: torch.rsqrt(v * 256 / (256 + 1e-5))).half(),
+    ),
+    Kernel(
+        "eps outside of the root",
+        "tile-ai/tilelang#1243",
+        "layer norm small",
+        lambda x: norm(x, rstd=lambda v: 1 / (v.sqrt() + 1e-5)).half(),
+    ),
+    Kernel(
+        "variance over padded zeros",
+        f"{_T}#9838",
+        "layer norm",
+        lambda x, w, b: norm(
+            x,
+            w,
+            b,
+            variance=lambda d: (
+                ((d * d).sum(1, keepdim=True) + 6 * (x.float() - d).mean(1, keepdim=True) ** 2)
+                / 250
+            ),
+        ).half(),
+    ),
+    Kernel(
+        "variance divided by n - 1",
+        "FluxML/Flux.jl#529",
+        "layer norm",
+        lambda x, w, b: norm(x, w, b, variance=lambda d: (d * d).sum(1, keepdim=True) / 249).half(),
+    ),
+    Kernel(
+        "mean of squares minus square of mean", "pytorch/pytorch#55044", "layer norm far", _one_pass
+    ),
+    Kernel(
+        "partial warp is left out of the squares",
+        "flashinfer-ai/flashinfer#3879",
+        "rms norm",
+        lambda x, w: rms(
+            x, w, squares=lambda x: (x[:, :2560] ** 2).sum(1, keepdim=True) / 2880
+        ).bfloat16(),
+    ),
+    Kernel(
+        "variance in place of mean of squares",
+        "keras-team/keras#22393",
+        "rms norm",
+        lambda x, w: rms(x, w, squares=lambda x: x.var(1, keepdim=True, correction=0)).bfloat16(),
+    ),
+    Kernel(
+        "eps of 1e-4",
+        "nntrainer/nntrainer#4318",
+        "rms norm small",
+        lambda x: rms(x, eps=1e-4).half(),
+    ),
+    Kernel(
+        "eps of 1e-5", "NVIDIA/cutlass#1112", "rms norm small", lambda x: rms(x, eps=1e-5).half()
+    ),
+    Kernel(
+        "reciprocal in BF16",
+        "amd/IRON#139",
+        "rms norm",
+        lambda x, w: rms(x, w, rstd=lambda s: torch.rsqrt(s + 1e-6).bfloat16().float()).bfloat16(),
+    ),
     # reductions
-    Kernel("partial warp counted beyond its lanes", "flashinfer-ai/flashinfer#3880", "sum",
-           lambda x: x.sum(1) + x[:, 168:].sum(1)),
+    Kernel(
+        "partial warp counted beyond its lanes",
+        "flashinfer-ai/flashinfer#3880",
+        "sum",
+        lambda x: x.sum(1) + x[:, 168:].sum(1),
+    ),
     Kernel("partial warp left out", "bytedance/lightseq#166", "sum", lambda x: x[:, :160].sum(1)),
-    Kernel("garbage in padded places", "torch-spyre/torch-spyre#4390", "mean",
-           lambda x: (x.sum(1) + x[:, :12].sum(1)) / 180),
+    Kernel(
+        "garbage in padded places",
+        "torch-spyre/torch-spyre#4390",
+        "mean",
+        lambda x: (x.sum(1) + x[:, :12].sum(1)) / 180,
+    ),
     Kernel("maximum begins at 0", f"{_TT}#12662", "max", lambda x: F.pad(x, (0, 28)).amax(1)),
-)  # fmt: skip
+)

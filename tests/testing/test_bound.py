@@ -39,10 +39,18 @@ IEEE = [
     (FP16, Arithmetic("FP16 cut", FP16, Rounding.TOWARD_ZERO)),
     (FP32, Arithmetic("TF32 operands", FP32, operands=TF32)),
 ]
-CARDS = [(format, arithmetic(name, (format, format)))
-         for name, formats in {"V100": (FP16,), "T4": (FP16,), "A100": (FP16, BF16, TF32), "Ada": (E4M3, E5M2),
-                               "H100": (FP16, BF16, TF32, E4M3, E5M2), "B200": (FP16, E4M3)}.items()
-         for format in formats]  # fmt: skip
+CARDS = [
+    (format, arithmetic(name, (format, format)))
+    for name, formats in {
+        "V100": (FP16,),
+        "T4": (FP16,),
+        "A100": (FP16, BF16, TF32),
+        "Ada": (E4M3, E5M2),
+        "H100": (FP16, BF16, TF32, E4M3, E5M2),
+        "B200": (FP16, E4M3),
+    }.items()
+    for format in formats
+]
 ALL = [*IEEE, *CARDS]
 
 
@@ -98,8 +106,10 @@ def exceeded(
         )
         operation = matmul(np.float32(x.T[:, None]), np.float32(y.T[:, :, None]), operands=format)
         bound = operation.error(how)[:, 0, 0]
-        exact = [sum((Fraction(p) * Fraction(q) for p, q in zip(*pair, strict=True)), Fraction(0))
-                 for pair in zip(x.T.tolist(), y.T.tolist(), strict=True)]  # fmt: skip
+        exact = [
+            sum((Fraction(p) * Fraction(q) for p, q in zip(*pair, strict=True)), Fraction(0))
+            for pair in zip(x.T.tolist(), y.T.tolist(), strict=True)
+        ]
         limits = [Fraction(each) if np.isfinite(each) else None for each in bound.tolist()]
         for order, found in enumerate(found_sums(x, y, how)):
             for j, value in enumerate(found.tolist()):

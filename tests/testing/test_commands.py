@@ -43,10 +43,17 @@ def test_the_tolerance_of_the_issue_s_line() -> None:
 
 def test_every_operation_has_a_tolerance_that_holds() -> None:
     for text in (
-        "sum K=100 fp16 accumulate=fp16", "mean K=100 bf16", "dot K=64 e4m3 out=bf16 accumulate=H100", "K=1",
-        "softmax K=512 fp16", "layer_norm K=64 fp32", "rms_norm K=64 bf16", "matmul K=128 e2m1 out=bf16",
-        "matmul K=64 tf32 out=fp32 accumulate=A100", "matmul K=512 fp16 out=fp16 accumulate=fp32",
-    ):  # fmt: skip
+        "sum K=100 fp16 accumulate=fp16",
+        "mean K=100 bf16",
+        "dot K=64 e4m3 out=bf16 accumulate=H100",
+        "K=1",
+        "softmax K=512 fp16",
+        "layer_norm K=64 fp32",
+        "rms_norm K=64 bf16",
+        "matmul K=128 e2m1 out=bf16",
+        "matmul K=64 tf32 out=fp32 accumulate=A100",
+        "matmul K=512 fp16 out=fp16 accumulate=fp32",
+    ):
         found = tolerance(text)
         assert "assert_explained(got, " in found
         (rtol, atol) = map(float, re.search(r"rtol=(\S+), atol=(\S+)\)", found).groups())  # type: ignore[union-attr]
@@ -59,13 +66,16 @@ def test_every_operation_has_a_tolerance_that_holds() -> None:
         )
 
 
-@pytest.mark.parametrize(("text", "message"), [
-    ("matmul", "expected K, the number of terms, from 1 to 1,000,000, got 0"),
-    ("matmul K=2000000", "got 2,000,000"),
-    ("attention K=4", "expected an operation .* got 'attention'"),
-    ("matmul K=4 accumulate=H1000", "expected an accumulator"),
-    ("matmul K=4 bf16 accumulate=V100", "V100 Tensor Cores take FP16"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("matmul", "expected K, the number of terms, from 1 to 1,000,000, got 0"),
+        ("matmul K=2000000", "got 2,000,000"),
+        ("attention K=4", "expected an operation .* got 'attention'"),
+        ("matmul K=4 accumulate=H1000", "expected an accumulator"),
+        ("matmul K=4 bf16 accumulate=V100", "V100 Tensor Cores take FP16"),
+    ],
+)
 def test_a_line_that_is_not_understood_is_refused(
     text: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -77,8 +87,12 @@ def test_a_line_that_is_not_understood_is_refused(
 
 def test_vectors_are_what_independent_libraries_compute() -> None:
     """numpy and torch for FP16, ml_dtypes for the others; FP32 inputs, so that they round once."""
-    for name, dtype in {"FP16": np.float16, "BF16": ml_dtypes.bfloat16, "E5M2": ml_dtypes.float8_e5m2,
-                        "E4M3": ml_dtypes.float8_e4m3fn}.items():  # fmt: skip
+    for name, dtype in {
+        "FP16": np.float16,
+        "BF16": ml_dtypes.bfloat16,
+        "E5M2": ml_dtypes.float8_e5m2,
+        "E4M3": ml_dtypes.float8_e4m3fn,
+    }.items():
         table = vectors(name)
         with np.errstate(over="ignore"):
             codes = table["x"].astype(dtype).view(np.uint8 if name.startswith("E") else np.uint16)
@@ -116,7 +130,7 @@ BROKEN = (
     ("MXFP8", "NaN of E8M0 read as a number", {"NaN of E8M0"}),
     ("MXFP4", "scale rounded up", {"rounding of the scale", "saturation of elements"}),
     ("NVFP4", "scale rounded up", {"rounding of the scale", "subnormal scale"}),
-)  # fmt: skip
+)
 
 
 def test_the_rule_that_is_broken_is_named() -> None:
@@ -141,9 +155,12 @@ def test_vectors_in_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str
     np.savez(tmp_path / "mine.npz", **table)
     assert cli.main(["vectors", "--check", str(tmp_path / "mine.npz")]) == 1
     assert "rounding of the scale: " in capsys.readouterr().out
-    for wrong, message in (({"codes": table["x"]}, 'expected "name" in the file'),
-                           ({"name": "FP16", "codes": table["x"]}, "expected 'codes' of shape"),
-                           ({"name": "FP16"}, "got none"), ({"name": "FP17"}, "expected one of FP16")):  # fmt: skip
+    for wrong, message in (
+        ({"codes": table["x"]}, 'expected "name" in the file'),
+        ({"name": "FP16", "codes": table["x"]}, "expected 'codes' of shape"),
+        ({"name": "FP16"}, "got none"),
+        ({"name": "FP17"}, "expected one of FP16"),
+    ):
         np.savez(path, **wrong)
         assert cli.main(["vectors", "--check", str(path)]) == 2
         assert message in capsys.readouterr().err
@@ -224,8 +241,10 @@ def test_the_six_kernels_are_as_the_lesson_says() -> None:
     assert {largest[name] for name in "ABCEF"} <= {0.5, 1.0, 2.0}
     assert 3000 <= many["D"] <= 3100
     assert all(10 < many[name] < 100 for name in "ABCEF")
-    verdicts = {name: compare(kernel(a, b), product, accumulator="H100" if name == "F" else "FP32").kind
-                for name, kernel in SIX.items()}  # fmt: skip
+    verdicts = {
+        name: compare(kernel(a, b), product, accumulator="H100" if name == "F" else "FP32").kind
+        for name, kernel in SIX.items()
+    }
     assert [name for name, kind in verdicts.items() if kind is not VerdictKind.ROUNDING] == ["D"]
     assert verdicts["D"] is VerdictKind.IMPOSSIBLE
 

@@ -117,9 +117,8 @@ def test_a_worked_example_of_each_verdict() -> None:
         compare(accumulate(A, B, None, SEQUENTIAL_FP16, FP16), matmul(A, B)).kind
         is VerdictKind.IMPOSSIBLE
     )
-    wide = EXACT.float() * (
-        1 + 2.0**-18
-    )  # within the bound of every element, and the same everywhere
+    # within the bound of every element, and the same everywhere
+    wide = EXACT.float() * (1 + 2.0**-18)
     verdict = compare(wide, matmul(A, B))
     assert verdict.kind is VerdictKind.LARGER
     assert verdict.reached is not None
@@ -141,9 +140,15 @@ def test_the_assertion_of_the_readme() -> None:
 
 
 SHAPES = [
-    ((5,), (5,)), ((5,), (5, 3)), ((4, 5), (5,)), ((2, 4, 5), (5, 3)), ((4, 5), (2, 5, 3)), ((7, 1, 4, 5), (2, 5, 3)),
-    ((2, 0, 5), (5, 3)), ((2, 3, 0), (0, 4)),
-]  # fmt: skip
+    ((5,), (5,)),
+    ((5,), (5, 3)),
+    ((4, 5), (5,)),
+    ((2, 4, 5), (5, 3)),
+    ((4, 5), (2, 5, 3)),
+    ((7, 1, 4, 5), (2, 5, 3)),
+    ((2, 0, 5), (5, 3)),
+    ((2, 3, 0), (0, 4)),
+]
 
 
 @pytest.mark.parametrize("shapes", SHAPES)
@@ -163,9 +168,12 @@ def test_shapes_are_those_of_torch(shapes: tuple[tuple[int, ...], tuple[int, ...
 def test_dimensions_are_those_of_torch() -> None:
     x = normal(4, 30, 7)
     for got, operation in (
-        *((torch.softmax(x, dim), softmax(x, dim)) for dim in (0, 1)), (x.amax((1, 2)), testing.amax(x, (1, 2))),
-        (x.sum(), sum_over(x)), (x.sum((0, 2)), sum_over(x, (0, 2))), (x.mean(-1), testing.mean(x, -1)),
-    ):  # fmt: skip
+        *((torch.softmax(x, dim), softmax(x, dim)) for dim in (0, 1)),
+        (x.amax((1, 2)), testing.amax(x, (1, 2))),
+        (x.sum(), sum_over(x)),
+        (x.sum((0, 2)), sum_over(x, (0, 2))),
+        (x.mean(-1), testing.mean(x, -1)),
+    ):
         assert compare(got, operation)
         assert not compare(got + 1e-3, operation)
 
@@ -206,9 +214,8 @@ def test_special_values_are_compared_by_place_and_kind() -> None:
 
 def test_overflow_to_infinity_is_rounding_where_the_sum_reaches_it() -> None:
     a, b = torch.tensor([[65504.0, 15.9, 0.0]]).half(), torch.ones(3, 1).half()
-    assert (
-        compare(torch.tensor([[math.inf]]).half(), matmul(a, b)).kind is VerdictKind.IMPOSSIBLE
-    )  # 65519.9
+    # 65519.9
+    assert compare(torch.tensor([[math.inf]]).half(), matmul(a, b)).kind is VerdictKind.IMPOSSIBLE
     assert compare(torch.tensor([[65504.0]]).half(), matmul(a, b)).kind is VerdictKind.EQUAL
     a[0, 2] = 20.0
     assert compare(torch.tensor([[math.inf]]).half(), matmul(a, b)).kind is VerdictKind.EQUAL
@@ -257,22 +264,56 @@ def test_what_cannot_be_judged_is_reported() -> None:
     assert not compare(long.float().sum() * 1.2, sum_over(long))
 
 
-@pytest.mark.parametrize(("error", "message", "call"), [
-    (ValueError, r"b\[..., k, n\] with one k, got \[24, 200\] and \[24, 200\]", lambda: matmul(A, A)),
-    (ValueError, r"result of shape \[24, 16\], got \[16, 24\]", lambda: compare(EXACT.T, matmul(A, B))),
-    (TypeError, "expected floats in a, got torch.int64", lambda: matmul(A.long(), B)),
-    (TypeError, "float16, float32 or float64 in got, got int64", lambda: compare(np.arange(4), matmul(A, B))),
-    (ValueError, "expected values of FP16", lambda: compare(EXACT.float(), matmul(A, B), out=FP16)),
-    (ValueError, "an accumulator of FP64.*H100", lambda: compare(EXACT.half(), matmul(A, B), accumulator="H1")),
-    (ValueError, "FP16, BF16, FP32 or FP64, got E4M3", lambda: compare(EXACT.half(), matmul(A, B), accumulator=E4M3)),
-    (ValueError, "V100 Tensor Cores take FP16", lambda: compare(EXACT.half(), matmul(A.bfloat16(), B.bfloat16()),
-                                                              accumulator="V100")),
-    (ValueError, "bias to broadcast", lambda: matmul(A, B, bias=torch.ones(7))),
-    (ValueError, "two vectors", lambda: testing.dot(A, B)),
-    (ValueError, "dim within the 2 dimensions", lambda: sum_over(A, 5)),
-    (ValueError, "expected E4M3 values in a", lambda: matmul(A.float(), B.float(), operands=E4M3)),
-    (TypeError, "an operation alone", lambda: assert_explained(EXACT, matmul(A, B), B)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("error", "message", "call"),
+    [
+        (
+            ValueError,
+            r"b\[..., k, n\] with one k, got \[24, 200\] and \[24, 200\]",
+            lambda: matmul(A, A),
+        ),
+        (
+            ValueError,
+            r"result of shape \[24, 16\], got \[16, 24\]",
+            lambda: compare(EXACT.T, matmul(A, B)),
+        ),
+        (TypeError, "expected floats in a, got torch.int64", lambda: matmul(A.long(), B)),
+        (
+            TypeError,
+            "float16, float32 or float64 in got, got int64",
+            lambda: compare(np.arange(4), matmul(A, B)),
+        ),
+        (
+            ValueError,
+            "expected values of FP16",
+            lambda: compare(EXACT.float(), matmul(A, B), out=FP16),
+        ),
+        (
+            ValueError,
+            "an accumulator of FP64.*H100",
+            lambda: compare(EXACT.half(), matmul(A, B), accumulator="H1"),
+        ),
+        (
+            ValueError,
+            "FP16, BF16, FP32 or FP64, got E4M3",
+            lambda: compare(EXACT.half(), matmul(A, B), accumulator=E4M3),
+        ),
+        (
+            ValueError,
+            "V100 Tensor Cores take FP16",
+            lambda: compare(EXACT.half(), matmul(A.bfloat16(), B.bfloat16()), accumulator="V100"),
+        ),
+        (ValueError, "bias to broadcast", lambda: matmul(A, B, bias=torch.ones(7))),
+        (ValueError, "two vectors", lambda: testing.dot(A, B)),
+        (ValueError, "dim within the 2 dimensions", lambda: sum_over(A, 5)),
+        (
+            ValueError,
+            "expected E4M3 values in a",
+            lambda: matmul(A.float(), B.float(), operands=E4M3),
+        ),
+        (TypeError, "an operation alone", lambda: assert_explained(EXACT, matmul(A, B), B)),
+    ],
+)
 def test_bad_input_is_refused_with_what_was_expected(
     error: type[Exception], message: str, call: Callable[[], object]
 ) -> None:
@@ -283,9 +324,8 @@ def test_bad_input_is_refused_with_what_was_expected(
 @pytest.mark.parametrize("name", SPECS)
 def test_a_gpu_s_name_is_its_instruction_for_the_operands(name: str) -> None:
     assert_explained(accumulate(A, B, None, SPECS[name], FP32), A, B, accumulator=name)
-    assert_explained(
-        A.float() @ B.float(), A.float(), B.float(), accumulator=name
-    )  # FP32 operands: FP32 units
+    # FP32 operands: FP32 units
+    assert_explained(A.float() @ B.float(), A.float(), B.float(), accumulator=name)
     if name != "V100" and name != "T4":
         a, b = A.bfloat16(), B.bfloat16()
         assert_explained(accumulate(a, b, None, SPECS[name], BF16), a, b, accumulator=name)
@@ -307,11 +347,15 @@ def draw(random: np.random.Generator, kind: str, rows: int, columns: int) -> Ten
     shape = rows, columns
     x = random.standard_normal(shape)
     x = {
-        "normal": x, "positive": np.abs(x), "rows of all sizes": x * np.exp(3 * random.standard_normal((rows, 1))),
-        "wide": x * 2.0 ** random.integers(-8, 8, shape), "constant": np.full(shape, 0.1),
-        "whole": random.integers(-3, 4, shape).astype(float), "far from 0": x + 100,
+        "normal": x,
+        "positive": np.abs(x),
+        "rows of all sizes": x * np.exp(3 * random.standard_normal((rows, 1))),
+        "wide": x * 2.0 ** random.integers(-8, 8, shape),
+        "constant": np.full(shape, 0.1),
+        "whole": random.integers(-3, 4, shape).astype(float),
+        "far from 0": x + 100,
         "sparse": np.where(random.random(shape) < 0.95, 0.0, x),
-    }[kind]  # fmt: skip
+    }[kind]
     return torch.from_numpy(x).float()
 
 

@@ -50,9 +50,8 @@ class AtEachProduct(TorchDispatchMode):
 @pytest.fixture
 def session() -> Iterator[None]:
     """A user's session with BF16 products on the CPU and timing of cuDNN's algorithms; torch's defaults else."""
-    torch._C._set_cudnn_benchmark(
-        True
-    )  # torch.backends.cudnn.benchmark, which torch's own tests freeze
+    # torch.backends.cudnn.benchmark, which torch's own tests freeze
+    torch._C._set_cudnn_benchmark(True)
     torch.backends.mkldnn.matmul.fp32_precision = "bf16"
     yield
     torch.backends.mkldnn.matmul.fp32_precision = "none"
@@ -178,12 +177,18 @@ def test_on_a_gpu_cuda_cudnn_driver_and_flags_are_recorded(
     monkeypatch.setattr("labkit.records.system.gpu_driver", lambda: "570.86")
     found = versions(gpu)
     assert {name: found[name] for name in ("cuda", "cudnn", "driver")} == {
-        "cuda": "12.8", "cudnn": "91002", "driver": "570.86",
-    }  # fmt: skip
+        "cuda": "12.8",
+        "cudnn": "91002",
+        "driver": "570.86",
+    }
     assert arithmetic_settings(gpu) == {
-        "deterministic algorithms": "no", "FP32 matmul": "ieee", "FP32 conv": "tf32", "FP32 rnn": "tf32",
-        "cuDNN deterministic": "no", "cuDNN benchmark": "yes",
-    }  # fmt: skip
+        "deterministic algorithms": "no",
+        "FP32 matmul": "ieee",
+        "FP32 conv": "tf32",
+        "FP32 rnn": "tf32",
+        "cuDNN deterministic": "no",
+        "cuDNN benchmark": "yes",
+    }
     monkeypatch.setattr("labkit.records.system.gpu_driver", lambda: None)
     assert "driver" not in versions(gpu), "what cannot be asked for is not made up"
 

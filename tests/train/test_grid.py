@@ -116,9 +116,8 @@ def loss_of_a_notebook(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Te
 def test_a_task_typed_into_a_notebook_is_trained_where_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        loss_of_a_notebook, "__module__", "__main__"
-    )  # where another process would look in vain
+    # where another process would look in vain
+    monkeypatch.setattr(loss_of_a_notebook, "__module__", "__main__")
     own = replace(SHORT, name="own", loss=loss_of_a_notebook)
     assert len(train_grid(own, [FP32], [0, 1], tmp_path, workers=2)) == 2
 
@@ -130,11 +129,19 @@ def test_every_nested_value_counts() -> None:
     weights = torch.ones(2000)
     weights[1000] += 2.0**-20  # its repr shows three numbers of each end, with four digits
     different = (
-        {}, {"of": F.mse_loss}, {"of": F.l1_loss}, {"of": partial(F.mse_loss, reduction="sum")}, {"of": [F.mse_loss]},
-        {"of": {"one": F.mse_loss}}, {"of": torch.ones(2000)}, {"of": weights}, {"of": loss_of_a_notebook},
-        {"of": torch.nn.CrossEntropyLoss()}, {"of": torch.nn.CrossEntropyLoss(label_smoothing=0.1)},
+        {},
+        {"of": F.mse_loss},
+        {"of": F.l1_loss},
+        {"of": partial(F.mse_loss, reduction="sum")},
+        {"of": [F.mse_loss]},
+        {"of": {"one": F.mse_loss}},
+        {"of": torch.ones(2000)},
+        {"of": weights},
+        {"of": loss_of_a_notebook},
+        {"of": torch.nn.CrossEntropyLoss()},
+        {"of": torch.nn.CrossEntropyLoss(label_smoothing=0.1)},
         {"of": torch.nn.CrossEntropyLoss(torch.ones(2))},
-    )  # fmt: skip
+    )
     assert len({of(**keywords) for keywords in different}) == len(different)
 
 

@@ -202,9 +202,8 @@ def test_a_fork_repeats_the_run_bit_for_bit_and_leaves_it_alone() -> None:
         run.engine.optimizer.param_groups[0]["lr"] *= 0.75  # as it was changed on the way
         fork, again = run.fork(), run.fork()
         ours = [fork.step() for _ in range(3)]
-        assert [run.step() for _ in range(3)] == ours, (
-            recipe
-        )  # the fork's steps did not move the run
+        # the fork's steps did not move the run
+        assert [run.step() for _ in range(3)] == ours, recipe
         assert [again.step() for _ in range(3)] == ours, recipe
     scaled = (run := run_of("O2")).fork(replace(RECIPES["O2"], scaler=static(8.0)))
     assert scaled.scaler.scale == 8.0
@@ -235,9 +234,8 @@ def test_swallowed_updates_are_those_of_the_weights_that_outlast_a_step() -> Non
 
 
 def test_bytes_are_those_of_the_formats() -> None:
-    counters = 4 * len(
-        list(CNN.make_model().parameters())
-    )  # Adam keeps its step beside each weight, in FP32
+    # Adam keeps its step beside each weight, in FP32
+    counters = 4 * len(list(CNN.make_model().parameters()))
     rest = PARAMETERS - NORMS
     for recipe, weights, masters, moments in (
         ("FP32", 4 * PARAMETERS, 0, 4 * PARAMETERS),

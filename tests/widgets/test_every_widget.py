@@ -58,14 +58,20 @@ REFUSED: dict[str, list[tuple[str, object, str | None]]] = {
         ("b", "1,5", "Write a decimal point, not a comma: 1.5."),
     ],
     "bits": [
-        *(("text", wrong, None) for wrong in ("0,1", "abc", "", "1/0", "0x10000", "1e99999", "--1")),
+        *(
+            ("text", wrong, None)
+            for wrong in ("0,1", "abc", "", "1/0", "0x10000", "1e99999", "--1")
+        ),
         *(("code", wrong, "expected 0 to 0xffff") for wrong in (-1, 0x10000)),
     ],
     "block_scales": [
         ("format", "MXFP6", "format: expected one of 'MXFP8', 'MXFP4', 'NVFP4', got 'MXFP6'"),
         ("draw", 20, "draw: expected 0 to 19, got 20"),
         ("selected", 32, "selected: expected 0 to 31, got 32"),
-        *(("values", wrong, "values: expected 32 numbers of at most 65504") for wrong in ([], [math.nan] * 32, [1.0])),
+        *(
+            ("values", wrong, "values: expected 32 numbers of at most 65504")
+            for wrong in ([], [math.nan] * 32, [1.0])
+        ),
     ],
     "graph": [("position", 36, "position: expected 0 to 35, got 36")],
     "ledger": [("format_name", "FP8", "format: expected one of 'FP16', 'BF16', got 'FP8'")],
@@ -78,7 +84,10 @@ REFUSED: dict[str, list[tuple[str, object, str | None]]] = {
     ],
     "number_line": [
         ("window", (-1.0, 1.0), "above 0"),
-        *(("window", ends, None) for ends in ((1.0, 1.0), (2.0, 1.0), (1.0, math.inf), (math.nan, 1.0))),
+        *(
+            ("window", ends, None)
+            for ends in ((1.0, 1.0), (2.0, 1.0), (1.0, math.inf), (math.nan, 1.0))
+        ),
         ("x", math.inf, "finite"),
         ("x", math.nan, "finite"),
     ],
@@ -96,8 +105,14 @@ REFUSED: dict[str, list[tuple[str, object, str | None]]] = {
         ("recipe_name", "O4", "recipe: expected one of 'FP32', 'O1', 'O2', 'O3', got 'O4'"),
     ],
     "swallowed": [
-        *(("weight", wrong, "weight: expected a number") for wrong in (0.0, -1.0, math.nan, math.inf, 1e9)),
-        *(("update", wrong, "update: expected a number") for wrong in (0.0, -1.0, math.nan, math.inf, 1e9)),
+        *(
+            ("weight", wrong, "weight: expected a number")
+            for wrong in (0.0, -1.0, math.nan, math.inf, 1e9)
+        ),
+        *(
+            ("update", wrong, "update: expected a number")
+            for wrong in (0.0, -1.0, math.nan, math.inf, 1e9)
+        ),
         ("highlight", "FP17", "got 'FP17'"),
     ],
     "underflow": [
@@ -105,10 +120,14 @@ REFUSED: dict[str, list[tuple[str, object, str | None]]] = {
         ("layer", "cnov", "got 'cnov'"),
     ],
     "zoom": [
-        ("frame", 1, None), ("layer", "tail", None), ("row", 24, None), ("column", -1, None), ("zoom", 4, None),
+        ("frame", 1, None),
+        ("layer", "tail", None),
+        ("row", 24, None),
+        ("column", -1, None),
+        ("zoom", 4, None),
         ("log2_scale", 31, None),
     ],
-}  # fmt: skip
+}
 
 
 @pytest.fixture(params=WIDGETS)

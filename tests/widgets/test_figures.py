@@ -130,18 +130,37 @@ def test_each_sweep_has_a_sentence_that_a_person_can_check():
         timed(replace(case, kernel="good"), 1e-5),
     ]
     for sweep, runs, said in (
-        ("size", SIZE.runs, "a product of 128 x 128 x 128 in FP32 runs at 1.05 TFLOP/s; BF16 2 times as fast, "
-         "FP16 4 times as fast."),
-        ("alignment", [timed(*each) for each in odd], "sizes that are no multiple of 8 run, in the middle, FP16 at 25% "
-         "of the speed of those that are."),
-        ("batch", [timed(GemmCase(m, 64, 64, FP16, "NT"), seconds) for m, seconds in rows], "256 rows take so many "
-         "times as long as 1 row takes: 2.5 in FP16."),
-        ("bandwidth", [*COPIES, *ops], "FP16 copies 2 times as fast as FP32; in FP16 one kernel is 3 times as fast as "
-         "the same by hand in four."),
+        (
+            "size",
+            SIZE.runs,
+            "a product of 128 x 128 x 128 in FP32 runs at 1.05 TFLOP/s; BF16 2 times as fast, "
+            "FP16 4 times as fast.",
+        ),
+        (
+            "alignment",
+            [timed(*each) for each in odd],
+            "sizes that are no multiple of 8 run, in the middle, FP16 at 25% "
+            "of the speed of those that are.",
+        ),
+        (
+            "batch",
+            [timed(GemmCase(m, 64, 64, FP16, "NT"), seconds) for m, seconds in rows],
+            "256 rows take so many times as long as 1 row takes: 2.5 in FP16.",
+        ),
+        (
+            "bandwidth",
+            [*COPIES, *ops],
+            "FP16 copies 2 times as fast as FP32; in FP16 one kernel is 3 times as fast as "
+            "the same by hand in four.",
+        ),
         ("kernel", kernels, "our own kernel reaches 80% of cuBLAS at 64 (tiles good)."),
-        ("layers", [square(64, FP16, 1e-6), square(64, FP32, 2e-6)], "the fastest is FP16 NT 64x64x64 with 524 "
-         "GFLOP/s, the slowest FP32 NT 64x64x64 with 262 GFLOP/s."),
-    ):  # fmt: skip
+        (
+            "layers",
+            [square(64, FP16, 1e-6), square(64, FP32, 2e-6)],
+            "the fastest is FP16 NT 64x64x64 with 524 "
+            "GFLOP/s, the slowest FP32 NT 64x64x64 with 262 GFLOP/s.",
+        ),
+    ):
         assert widgets.sweep_sentence(record(sweep, *runs)) == f"On A stand-in, {said}"
 
 

@@ -161,19 +161,14 @@ def test_a_drag_moves_one_mark_and_underflow_is_measured_once_the_hand_rests():
         (6 + 1 + MERGE_STEPS, "scale 2^20"),
     ]
     c = ticked(controller(), 3)
-    for masters, labels in (
-        ("forgotten", ["master weights forgotten"]),
-        ("kept", []),
-    ):  # there and back again
+    # there and back again
+    for masters, labels in (("forgotten", ["master weights forgotten"]), ("kept", [])):
         c.handle(change(c, masters=masters))
         c.tick()
         assert [m.label for m in c.run.marks] == labels
     c = ticked(controller(steps=40), 9)
-    for exponent in (
-        3,
-        4,
-        5,
-    ):  # steps 10, 11 and 12: the hand moves, also over step 11, which had its turn
+    # steps 10, 11 and 12: the hand moves, also over step 11, which had its turn
+    for exponent in (3, 4, 5):
         c.handle(change(c, scaling=Scaling.STATIC, log2_scale=exponent))
         c.tick()
     for _ in range(10):
@@ -263,24 +258,37 @@ def test_the_sentence_says_what_the_figure_shows():
     beginning.handle(change(beginning, masters="forgotten"))
     building.phase = Phase.RUNNING
     for c, words in (
-        (moment(underflow=0.82),
-         f"Step 120 of 250: FP16 without scaling {numbers}; 82% of its gradient elements underflow."),
-        (moment(Phase.PAUSED, knobs=scaled, underflow=0.0),
-         f"Paused at step 120 of 250: FP16 with a static scale of 2^10 {numbers}; none of its gradient elements "
-         "underflow."),
-        (ended, "Finished at step 120: FP16 without scaling has Dice 0.040, FP32 0.706; losses 0.0252 and 0.0101."),
-        (moment(Phase.FINISHED, changes=2, wanted=Knobs(scaling=Scaling.DYNAMIC)),
-         f"Stopped at step 120 of 250, after 2 changes: FP16 without scaling {numbers}. The next run will be FP16 with "
-         "dynamic scaling."),
-        (moment(knobs=too_high, skipped=7),
-         f"Step 120 of 250: FP16 with a static scale of 2^30 {numbers}. The last 7 steps were skipped: at scale 2^0 "
-         "the gradients overflow, so the weights stand still."),
-        (beginning,
-         "Nothing has run yet. Press Start: FP16 without scaling or master weights trains beside FP32 on the CPU, "
-         "emulated, with the same first weights and the same batches, for 250 steps. Drawn faintly, from records: FP32 "
-         "reached Dice 0.677 in 250 steps."),
+        (
+            moment(underflow=0.82),
+            f"Step 120 of 250: FP16 without scaling {numbers}; 82% of its gradient elements underflow.",
+        ),
+        (
+            moment(Phase.PAUSED, knobs=scaled, underflow=0.0),
+            f"Paused at step 120 of 250: FP16 with a static scale of 2^10 {numbers}; none of its gradient elements "
+            "underflow.",
+        ),
+        (
+            ended,
+            "Finished at step 120: FP16 without scaling has Dice 0.040, FP32 0.706; losses 0.0252 and 0.0101.",
+        ),
+        (
+            moment(Phase.FINISHED, changes=2, wanted=Knobs(scaling=Scaling.DYNAMIC)),
+            f"Stopped at step 120 of 250, after 2 changes: FP16 without scaling {numbers}. "
+            "The next run will be FP16 with dynamic scaling.",
+        ),
+        (
+            moment(knobs=too_high, skipped=7),
+            f"Step 120 of 250: FP16 with a static scale of 2^30 {numbers}. The last 7 steps were skipped: at scale 2^0 "
+            "the gradients overflow, so the weights stand still.",
+        ),
+        (
+            beginning,
+            "Nothing has run yet. Press Start: FP16 without scaling or master weights trains beside FP32 on the CPU, "
+            "emulated, with the same first weights and the same batches, for 250 steps. "
+            "Drawn faintly, from records: FP32 reached Dice 0.677 in 250 steps.",
+        ),
         (building, "Getting ready: the data, and networks with the same first weights."),
-    ):  # fmt: skip
+    ):
         if c not in (beginning, building):
             c.run.run = c.fp32.run = FakeRun(TASK, RECIPES["FP16"], 0)
         assert sentence(c) == words
@@ -317,13 +325,8 @@ def test_a_newcomer_and_a_reset_get_the_whole_curve_with_nan_in_the_buffer_and_t
     post.box.post(urgent=True)
     content, buffers = post.frames[-1]
     assert content["whole"]
-    assert [len(b) // 4 for b in buffers] == [
-        3,
-        3,
-        0,
-        0,
-        0,
-    ]  # FP32 kept, the run before, no records, nothing yet
+    # FP32 kept, the run before, no records, nothing yet
+    assert [len(b) // 4 for b in buffers] == [3, 3, 0, 0, 0]
 
 
 def test_runs_on_record_are_shown_until_one_of_the_learner_begins():
@@ -352,9 +355,8 @@ def test_runs_on_record_are_shown_until_one_of_the_learner_begins():
     post.box.post(urgent=True)
     state, buffers = post.frames[-1]
     assert (state["recorded"], state["whole"], buffers[2:4]) == ("", True, [b"", b""])
-    own = LiveTraining(
-        replace(TASKS["digits"], batch_size=7), device="cpu"
-    )  # nobody has trained that
+    # nobody has trained that
+    own = LiveTraining(replace(TASKS["digits"], batch_size=7), device="cpu")
     assert own.state()["recorded"] == ""
 
 

@@ -188,17 +188,22 @@ def test_errors_against_length_are_those_of_other_peoples_sums_and_newer_tensor_
         in_fp32 = np.add.accumulate(products.astype(np.float32), axis=1)[:, -1]
         in_fp16 = np.zeros(17, np.float16)
         for term in products.T:
-            in_fp16 = (in_fp16 + term).astype(
-                np.float16
-            )  # one rounding: in_fp16 is widened to FP64 first
+            # one rounding: in_fp16 is widened to FP64 first
+            in_fp16 = (in_fp16 + term).astype(np.float16)
         for name, sums in (("FP32, one by one", in_fp32), ("FP16, one by one", in_fp16)):
             assert found.errors[name][i] == pytest.approx(
                 np.median(abs(sums - exact) / exact), rel=1e-6
             )
     last = {name: each[-1] for name, each in found.errors.items()}
     assert sorted(last, key=last.__getitem__) == [
-        "FP32, in pairs", "FP32, one by one", "H100", "A100", "V100", "V100, C and D in FP16", "FP16, one by one",
-    ]  # fmt: skip
+        "FP32, in pairs",
+        "FP32, one by one",
+        "H100",
+        "A100",
+        "V100",
+        "V100, C and D in FP16",
+        "FP16, one by one",
+    ]
     words = sum_errors_sentence(found)
     assert words.startswith("At K = 2,048 the same sums are off by ")
     figure = sum_errors_figure(found)

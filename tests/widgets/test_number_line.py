@@ -130,9 +130,13 @@ class TestOutcomes:
         rows = {one["mode"]: (one["value"], one["error"]) for one in found}
         down, up = ("0.0999755859375", "-2.44e-5"), ("0.10003662109375", "+3.66e-5")
         assert rows == {
-            "NEAREST_EVEN": down, "NEAREST_AWAY": down, "TOWARD_ZERO": down, "TOWARD_POSITIVE": up,
-            "TOWARD_NEGATIVE": down, "STOCHASTIC": ("0.0999755859375 or 0.10003662109375", "60% or 40%"),
-        }  # fmt: skip
+            "NEAREST_EVEN": down,
+            "NEAREST_AWAY": down,
+            "TOWARD_ZERO": down,
+            "TOWARD_POSITIVE": up,
+            "TOWARD_NEGATIVE": down,
+            "STOCHASTIC": ("0.0999755859375 or 0.10003662109375", "60% or 40%"),
+        }
         assert {row["error"] for row in js.rounded(0.5, FP16, Rounding.STOCHASTIC)["rows"]} == {
             "exact"
         }

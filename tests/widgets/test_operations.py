@@ -180,14 +180,13 @@ def test_each_pass_looks_at_each_operation_once_and_says_what_it_does() -> None:
         (0, "A forward pass as it was called. Five passes decide its casts, once."),
         (5, "colour: softmax is on the deny list. Sums or multiplies many elements."),
         (12, "propagate: softmax returns FP32."),
-        (
-            19,
-            "insert: softmax asks for input FP16 → FP32: 0.4 KiB to read and write.",
-        ),  # 64 numbers, 2 + 4 bytes each
+        # 64 numbers, 2 + 4 bytes each
+        (19, "insert: softmax asks for input FP16 → FP32: 0.4 KiB to read and write."),
+        # 68 of 4 + 2
         (
             21,
             "insert: linear asks for weight FP32 → FP16, bias FP32 → FP16: 0.4 KiB to read and write.",
-        ),  # 68 of 4 + 2
+        ),
         (27, "cancel: at matmul, input FP32 → FP16 repeats an existing cast, and goes."),
         (29, "hoist: the weight of linear is cast here, for all its uses; "),
         (30, "hoist: the weight of linear was cast already; "),
@@ -207,9 +206,8 @@ def test_a_page_without_a_kernel_has_what_each_single_move_does(page: Page) -> N
         == root.locator(".lk-sentence").get_attribute("data-text")
         == board.sentence
     )
-    root.locator("tr:has(.lg-op:text-is('sum')) input[value=keep]").check(
-        force=True
-    )  # one move at a time
+    # one move at a time
+    root.locator("tr:has(.lg-op:text-is('sum')) input[value=keep]").check(force=True)
     board.overrides = {"sum": "keep"}
     assert (page.trait("sentence"), page.trait("overrides")) == (board.sentence, board.overrides)
     root.get_by_role("radio", name="BF16").check(force=True)

@@ -173,9 +173,8 @@ def test_an_answer_is_kept_and_the_next_kernel_shows_it_and_measures_a_number_ag
     again = predict("numbers.tenth", lambda: 0.0244)
     assert (again.choice, again.truth) == ("1", 0.0244)
     assert again.answered.startswith("Not quite: you said 1%, it was 0.0244%: 41 times less.")
-    append_answer(
-        journal, "prediction", "numbers.tenth", "50"
-    )  # the line ended elsewhere last year
+    # the line ended elsewhere last year
+    append_answer(journal, "prediction", "numbers.tenth", "50")
     assert predict("numbers.tenth", lambda: 0.0244).choice == ""
 
 
@@ -185,9 +184,8 @@ def test_where_nothing_can_be_kept_the_reply_says_so(
     widget = predict("scaling.order")
     journal.mkdir()  # a folder stands where the file belongs
     for home in ("HOME", "USERPROFILE"):
-        monkeypatch.setenv(
-            home, str(Path(__file__))
-        )  # and in the home folder nothing can be written
+        # and in the home folder nothing can be written
+        monkeypatch.setenv(home, str(Path(__file__)))
     widget.choice = "0"
     assert widget.right
     assert "could not be saved" in widget.answered
@@ -237,10 +235,8 @@ def test_a_scale_of_torch_s_scaler_does_what_the_right_answers_say() -> None:
     scaler.update()
     assert (weight.item(), scaler.get_scale()) == (3.0, 512.0)
     assert RIGHT["overflow"] == "It skips the step and lowers the scale"
-    scale, gradient = (
-        2.0**16,
-        0.5,
-    )  # clipped to a norm of 1 while it is scaled, almost nothing is left
+    # clipped to a norm of 1 while it is scaled, almost nothing is left
+    scale, gradient = (2.0**16, 0.5)
     assert min(1.0, 1.0 / (scale * gradient)) * scale * gradient / scale == 2.0**-16
     assert RIGHT["clip"].startswith("after the gradients are unscaled")
 

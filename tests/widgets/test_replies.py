@@ -95,9 +95,8 @@ def test_02_the_rule_of_swallowed_updates_holds_for_every_weight_and_an_epsilon_
     weights = EVERY[(EVERY >= 2.0**-4) & (EVERY < 2.0**11)]
     for sign in (1, -1):
         for ratio, lost in ((2047.9, False), (4096.1, True)):
-            after = (weights + sign * weights / ratio).astype(
-                np.float16
-            )  # numpy rounds a float64 once
+            # numpy rounds a float64 once
+            after = (weights + sign * weights / ratio).astype(np.float16)
             assert ((after == weights) == lost).all()
         for ratio in (2500.0, 3500.0):
             assert 0 < ((weights + weights / ratio).astype(np.float16) == weights).mean() < 1

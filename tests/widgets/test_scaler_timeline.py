@@ -151,8 +151,11 @@ def test_each_knob_moves_the_picture_without_a_kernel(page):
     timeline = ScalerTimeline()
     root = page.show(timeline)
     for name, place, value in (
-        ("init_log2_scale", 30, 30), ("growth_factor", 4, 4.0), ("backoff_factor", 2, 0.25), ("growth_interval", 3, 5),
-    ):  # fmt: skip
+        ("init_log2_scale", 30, 30),
+        ("growth_factor", 4, 4.0),
+        ("backoff_factor", 2, 0.25),
+        ("growth_interval", 3, 5),
+    ):
         before = page.trait("sentence")
         root.locator(f"[data-knob={name}] input").fill(str(place))
         assert page.trait(name) == value
@@ -172,9 +175,8 @@ def test_what_a_learner_sees_of_the_six_and_hysteresis_is_named_where_it_acts(js
     assert skips["apex"] < skips["torch"]  # the cap at 2^24 spares the overflows above
     presets.alike = False
     ends = {name: what.skips for name, what in presets.replays.items()}
-    assert [name for name, count in ends.items() if count] == [
-        "Megatron"
-    ]  # it alone starts above the window
+    # it alone starts above the window
+    assert [name for name, count in ends.items() if count] == ["Megatron"]
     assert len(presets.replays["torch"]) == 2000
     presets.alike = True
     root = page.show(presets)

@@ -144,9 +144,20 @@ def test_the_sentence_names_layer_and_format_and_warns_of_infinity(js):
     nothing = exponent_histogram(torch.zeros(5))
     assert "all of them are zero already in FP32" in sentence(fate(nothing, FP16), FP16, 4)
     shares = [0.125, 0.00999, 0.0949, 0.0996, 0.9899, 0.998, 0.9999999, 1e-9]
-    assert [js.run("percent", share) for share in shares] == [percent(share) for share in shares] == [
-        "13%", "1.00%", "9.5%", "10%", "99%", "99.8%", ">99.9%", "<0.01%",
-    ]  # fmt: skip
+    assert (
+        [js.run("percent", share) for share in shares]
+        == [percent(share) for share in shares]
+        == [
+            "13%",
+            "1.00%",
+            "9.5%",
+            "10%",
+            "99%",
+            "99.8%",
+            ">99.9%",
+            "<0.01%",
+        ]
+    )
 
 
 def test_the_note_counts_what_is_left_out_and_zeros_counted_inside_the_pass_weigh_by_elements(
@@ -161,11 +172,8 @@ def test_the_note_counts_what_is_left_out_and_zeros_counted_inside_the_pass_weig
         "2 are infinite or NaN already in FP32 and are left out."
     )
     assert found["one"] == "None of the 1 elements of layer one is exactly zero in FP32."
-    layers = {
-        "0": torch.zeros(20),
-        "1": torch.zeros(20),
-        "2": torch.ones(5),
-    }  # the last layer's weights are zero
+    # the last layer's weights are zero
+    layers = {"0": torch.zeros(20), "1": torch.zeros(20), "2": torch.ones(5)}
     shown = notes(js, rows(snapshot(layers, step=1, kind=KIND)))
     assert shown[ALL_LAYERS].endswith(
         "are exactly zero already in FP32 and are left out. All zero: 0, 1."

@@ -286,9 +286,8 @@ def test_the_lines_give_the_losses_bit_for_bit_in_fp32_and_else_as_closely_as_ke
         assert plain_losses(bench.run.wanted, TASKS[task]) == losses(bench.run.steps), task
     for recipe in ("O1", "O2", "O3", "FP16 static", "FP16 no master", "BF16", "BF16 no master"):
         bench = run_through(bench_of(recipe, "digits", 12))
-        bound = (
-            2.0**-5 if "BF16" in recipe else 2.0**-8
-        )  # some ulps of the format, over twelve steps
+        # some ulps of the format, over twelve steps
+        bound = 2.0**-5 if "BF16" in recipe else 2.0**-8
         assert plain_losses(bench.run.wanted, DIGITS) == pytest.approx(
             losses(bench.run.steps), rel=bound
         ), recipe
@@ -384,9 +383,8 @@ def test_a_code_that_says_nothing_is_refused_in_words() -> None:
             Workbench.from_code(code, device="cpu")
     with pytest.raises(TypeError, match="a code: expected a text, got"):
         Workbench.from_code(None)
-    bench = Workbench(
-        replace(TASKS["digits"], name="mine"), "O2", device="cpu"
-    )  # which nobody else has
+    # which nobody else has
+    bench = Workbench(replace(TASKS["digits"], name="mine"), "O2", device="cpu")
     bench.close()
     with pytest.raises(ValueError, match="of your own has no code"):
         _ = bench.code

@@ -170,12 +170,10 @@ class autocast(LabMode, ContextDecorator):
             _open.cache = CastCache()
         self.cache = _open.cache
         mode = _get_current_function_mode()
-        if not (
-            isinstance(mode, autocast) and mode._origin is self._origin
-        ):  # else it is the innermost already
-            mode = (
-                copy.copy(self) if self in _open.regions else self
-            )  # a mode that is entered twice would act twice
+        # else it is the innermost already
+        if not (isinstance(mode, autocast) and mode._origin is self._origin):
+            # a mode that is entered twice would act twice
+            mode = copy.copy(self) if self in _open.regions else self
             super(autocast, mode).__enter__()
         _open.regions = (*_open.regions, mode)
         _set_flag()
@@ -210,13 +208,10 @@ class autocast(LabMode, ContextDecorator):
         if type(func) is ATTRIBUTE:
             return self.call_below(func, types, args, kwargs)
         break_graph()
-        if (
-            not _open.regions
-        ):  # torch has entered the modes of another thread, which this one has not recorded
-            _open.regions = (
-                *_regions_of_torch(),
-                self,
-            )  # torch pops a mode while it handles a call
+        # torch has entered the modes of another thread, which this one has not recorded
+        if not _open.regions:
+            # torch pops a mode while it handles a call
+            _open.regions = (*_regions_of_torch(), self)
             try:
                 return self.__torch_function__(func, types, args, kwargs)
             finally:
@@ -281,14 +276,10 @@ class autocast(LabMode, ContextDecorator):
         elif rule is not Rule.DENY and (
             kwargs.get("dtype") is not None or torch.dtype in map(type, args)
         ):
-            return (
-                None,
-                None,
-            )  # the call specifies a dtype, by name or by position: x.softmax(-1, torch.float16)
-        return (
-            torch.float32,
-            _widened,
-        )  # FP16 and BF16 together need FP32, too: neither contains the other
+            # the call specifies a dtype, by name or by position: x.softmax(-1, torch.float16)
+            return (None, None)
+        # FP16 and BF16 together need FP32, too: neither contains the other
+        return (torch.float32, _widened)
 
     def _lowered(self, tensor: Tensor) -> Tensor:
         if tensor.dtype not in CASTABLE:

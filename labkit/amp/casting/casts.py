@@ -71,9 +71,8 @@ class Cast:
             return tensor
         if cache is None or not keeps(tensor):
             return self._emulated(tensor) if dtype is None else NATIVE[dtype](tensor)
-        identity = (
-            dtype or self.format
-        )  # the same format may be stored in one region and emulated in another
+        # the same format may be stored in one region and emulated in another
+        identity = dtype or self.format
         values = cache.find(tensor, identity)
         if values is not None:
             return self.linked(tensor, values)
@@ -98,9 +97,8 @@ class Cast:
         """Return the gradient of the original tensor, from that of its cast."""
         if self.dtype is not None:
             return gradient
-        with (
-            torch._C.DisableTorchFunction()
-        ):  # autocast does not apply to the operations of a rounding
+        # autocast does not apply to the operations of a rounding
+        with torch._C.DisableTorchFunction():
             return Cast(self.gradient_format or self.format, self.format)(gradient)
 
 

@@ -50,9 +50,8 @@ class Registered:
         self.entry = entry
         self.function = None if isinstance(target, str) else target
         name = str(getattr(target, "__name__", type(target).__name__))
-        self.name = (
-            target if isinstance(target, str) else name.partition(".")[0]
-        )  # mm.default is mm
+        # mm.default is mm
+        self.name = target if isinstance(target, str) else name.partition(".")[0]
         self.holds = True
         if self.function is not None:
             update_wrapper(self, self.function)
@@ -82,9 +81,8 @@ class Registered:
         return region.call(self.function, self.name, self.entry, args, kwargs)
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
-        return (
-            self if instance is None else MethodType(self, instance)
-        )  # registered inside a class: a method
+        # registered inside a class: a method
+        return self if instance is None else MethodType(self, instance)
 
 
 def register(target: str | Callable[..., Any], rule: Rule, why: str = WHY) -> Registered:
@@ -216,9 +214,8 @@ def custom_bwd(backward: _Function) -> _Function:
                 "backward has custom_bwd, but forward has no custom_fwd: decorate both."
             )
         if current() is not None and not any(isinstance(mode, autocast) for mode in ctx._modes):
-            with autocast(
-                enabled=False
-            ):  # backward was called inside a region that was not active in forward
+            # backward was called inside a region that was not active in forward
+            with autocast(enabled=False):
                 return backward(ctx, *gradients)
         return under(ctx._modes, backward, ctx, *gradients)
 

@@ -124,9 +124,8 @@ class Recording(autocast):
         entry = self.entry_for(func, name)
         kept = entry.rule is Rule.KEEP
         if kept and is_composite(func) and self._moved_to(name) is None:
-            return super().__torch_function__(
-                func, types, args, kwargs
-            )  # record the operations inside instead
+            # record the operations inside instead
+            return super().__torch_function__(func, types, args, kwargs)
         inputs = _floats((args, kwargs))
         self.event = None
         if kept or not self.casts:
@@ -166,9 +165,8 @@ class Recording(autocast):
 
 def recorded(model: Callable[..., Any], inputs: tuple[Any, ...], region: Recording) -> Recording:
     """Run a copy of the model in a region, which is returned; under autocast, an error of an operation ends the run."""
-    inputs = tree_map_only(
-        Tensor, lambda tensor: tensor.detach().clone(), inputs
-    )  # they may come from other layers
+    # they may come from other layers
+    inputs = tree_map_only(Tensor, lambda tensor: tensor.detach().clone(), inputs)
     model = copy.deepcopy(model)
     device = next(
         (t.device for t in tree_leaves(inputs) if isinstance(t, Tensor)), torch.device("cpu")

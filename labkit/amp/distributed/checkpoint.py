@@ -178,10 +178,14 @@ def _fields_of(
         key.removeprefix(prefix): value for key, value in stored.items() if key.startswith(prefix)
     }
     return {
-        field: torch.empty(master.shape if value.size == shape and field != "step" else value.size,
-                           dtype=value.properties.dtype, device="cpu" if field == "step" else master.device)
-        for field, value in found.items() if "." not in field
-    }  # fmt: skip
+        field: torch.empty(
+            master.shape if value.size == shape and field != "step" else value.size,
+            dtype=value.properties.dtype,
+            device="cpu" if field == "step" else master.device,
+        )
+        for field, value in found.items()
+        if "." not in field
+    }
 
 
 def _whole(engine: DistributedEngine, name: str, part: Tensor) -> Tensor:

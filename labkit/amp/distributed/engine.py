@@ -60,9 +60,8 @@ def shard(
     others = [
         m for m in model.modules() if any(p.dtype != dtype for p in m.parameters(recurse=False))
     ]
-    for module in dict.fromkeys(
-        [*others, *blocks, model]
-    ):  # torch wants one dtype in a group of parameters
+    # torch wants one dtype in a group of parameters
+    for module in dict.fromkeys([*others, *blocks, model]):
         fully_shard(module, mesh=mesh, mp_policy=policy)
 
 
@@ -211,9 +210,8 @@ class DistributedEngine(Engine):
         self.world, self.sharded = dist.get_world_size(self.group), sharded
         self._blocks, self._reduce_dtype = tuple(blocks), dtype_of(reduce)
         self._divisors = divisors(self.world, predivide) if reduce == FP16 else (1, self.world)
-        self._sums_first = (
-            sharded and reduce == FP16 and not predivide
-        )  # FSDP2 can, but then leaves dividing to us
+        # FSDP2 can, but then leaves dividing to us
+        self._sums_first = sharded and reduce == FP16 and not predivide
         self.parts: OwnParts | None = None
         self._unreduced: dict[
             Tensor, Tensor

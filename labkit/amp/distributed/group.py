@@ -66,9 +66,8 @@ def start_group(device: str = "cpu", *, timeout_s: float = 60.0) -> torch.device
             )
         own = torch.device("cuda", rank)
         torch.cuda.set_device(own)
-        os.environ.setdefault(
-            "TORCH_NCCL_BLOCKING_WAIT", "1"
-        )  # a timeout raises here; else NCCL's watchdog aborts
+        # a timeout raises here; else NCCL's watchdog aborts
+        os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")
     with raising_rank_lost("while it joined the group"):
         dist.init_process_group(BACKENDS[device], timeout=timedelta(seconds=timeout_s))
     return own
@@ -90,9 +89,8 @@ def largest(
     numbers = torch.tensor(values, dtype=torch.float64, device=device)
     with raising_rank_lost("while it agreed with the others on a number", group):
         dist.all_reduce(numbers, dist.ReduceOp.MAX, group=group)
-        return [
-            float(number) for number in numbers.tolist()
-        ]  # NCCL raises here: all_reduce only starts
+        # NCCL raises here: all_reduce only starts
+        return [float(number) for number in numbers.tolist()]
 
 
 def while_all_have(

@@ -40,14 +40,8 @@ from labkit.gemm.half_storage import HalfStorage
 from labkit.interop import dtype_of
 
 _PLAIN = (bool, int, float, str, list, dict, tuple, type(None))
-_LOOKED_AT = (
-    *_PLAIN,
-    nn.Module,
-    Tensor,
-    FunctionType,
-    ModuleType,
-    type,
-)  # compared elsewhere, or without attributes
+# compared elsewhere, or without attributes
+_LOOKED_AT = (*_PLAIN, nn.Module, Tensor, FunctionType, ModuleType, type)
 TRIES = 6  # traces of one kind of call that may differ, before eager autocast goes on for good
 KINDS = 32  # shapes, dtypes and modes that are kept at once
 
@@ -86,18 +80,15 @@ class Guard:
                 t.items() <= now.items() for now, t in self.parts
             ):
                 return ""
-        except (
-            RuntimeError,
-            ValueError,
-        ):  # another tensor or array, whose comparison has no truth value
+        # another tensor or array, whose comparison has no truth value
+        except (RuntimeError, ValueError):
             pass
         names = {id(now): name for now, name in self.names}
         for now, then in (*self.whole, *self.parts):
             for key in then.keys() | now.keys() if id(now) in names else then.keys():
                 try:
-                    same = bool(
-                        [now.get(key)] == [then.get(key)]
-                    )  # a list compares identical objects by identity
+                    # a list compares identical objects by identity
+                    same = bool([now.get(key)] == [then.get(key)])
                 except (RuntimeError, ValueError):
                     same = False
                 if not same:
@@ -309,9 +300,8 @@ class CastGraph:
 
     def _compiled(self, graph: fx.Graph, forward: Callable[..., Any]) -> Callable[..., Any]:
         """Return the function that runs a graph; if the network was compiled, compiled with the same options."""
-        in_place = (
-            self.model._compiled_call_impl
-        )  # a function of torch, whose `self` has the options
+        # a function of torch, whose `self` has the options
+        in_place = self.model._compiled_call_impl
         known = inspect.getclosurevars(in_place).nonlocals if in_place is not None else {}
         options = getattr(self.model, "dynamo_ctx", known.get("self"))
         if options is None:

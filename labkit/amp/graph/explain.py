@@ -161,12 +161,12 @@ def explain(graph: CastGraph | Engine) -> Explanation:
     owned = sources[len(sources) - len(known.tensors) :]
     names = {node: name for node, (_, name) in zip(owned, known.tensors, strict=True)}
     inputs = [node for node in sources if not node.meta["source"].weight]
-    origins: dict[fx.Node, int] = {
-        node: -1 - i for i, node in enumerate(inputs)
-    }  # of a tensor: its row
+    # of a tensor: its row
+    origins: dict[fx.Node, int] = {node: -1 - i for i, node in enumerate(inputs)}
     hoisted = set[
         tuple[fx.Node, torch.dtype]
-    ]()  # of a weight's casts to a dtype, the first is made, others link to it
+        # of a weight's casts to a dtype, the first is made, others link to it
+    ]()
     rows: list[GraphRow] = []
     calls = [node for node in numbers if "call" in node.meta]
     for _, group in groupby(calls, key=lambda node: node.meta["call"].number):

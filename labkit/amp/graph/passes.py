@@ -19,9 +19,8 @@ from labkit.amp.casting.casts import Cast
 from labkit.amp.graph.trace import METHODS, Call
 from labkit.formats import FP16
 
-_NATIVE = Cast(
-    FP16
-)  # the gradient of a cast between torch dtypes is not rounded again, whichever the format is
+# the gradient of a cast between torch dtypes is not rounded again, whichever the format is
+_NATIVE = Cast(FP16)
 
 
 def cancel(graph: fx.Graph) -> list[Call]:

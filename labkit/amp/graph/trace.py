@@ -112,18 +112,16 @@ class CallRecorder(TorchFunctionMode):
         if self.ended:
             return func(*args, **kwargs)
         name, target, arguments = getattr(func, "__name__", ""), func, args
-        if (
-            name == "__get__"
-        ):  # in a graph, an attribute is read by getattr, and a method called by its name
+        # in a graph, an attribute is read by getattr, and a method called by its name
+        if name == "__get__":
             target, arguments = getattr, (args[0], func.__self__.__name__)
         else:
             target = next(
                 (m for m in (name, f"__{name}__") if getattr(Tensor, m, None) is func), func
             )
         masked = name == "__getitem__" and _is_masked(args)
-        arguments, keywords = self.to_nodes(
-            (arguments, kwargs)
-        )  # now: the operation may write in place
+        # now: the operation may write in place
+        arguments, keywords = self.to_nodes((arguments, kwargs))
         out = func(*args, **kwargs)
         if name == "__iter__":
             name, target, out = "unbind", "unbind", list(out)
@@ -303,9 +301,8 @@ def trace(
     recorder = CallRecorder(inputs)
     device = inputs[0].device if inputs else torch.device("cpu")
     drawn, grad = _drawn(), torch.is_grad_enabled()
-    compiled = (
-        "torch._dynamo" in sys.modules
-    )  # then a part of the network may be: it is traced as it was written
+    # then a part of the network may be: it is traced as it was written
+    compiled = "torch._dynamo" in sys.modules
     plain = torch.compiler.set_stance("force_eager") if compiled else nullcontext()
     recording = (recording_functions(recorder), plain, recorder, half_storage(device))
     with nested_contexts(lambda: (*recording, TracedAutocast(format, recorder), *modes)):

@@ -92,9 +92,8 @@ def in_fp32_where_held(length: Tensor, value: float) -> Tensor:
 def total_norm(values: Sequence[Tensor], norm_type: float) -> Tensor:
     """Return the total norm of tensors that are not empty, a scalar on the device of the first, in FP64."""
     home = values[0].device
-    wide = (
-        torch.float64 if all(v.device.type != "mps" for v in values) else None
-    )  # Apple's GPUs have no FP64
+    # Apple's GPUs have no FP64
+    wide = torch.float64 if all(v.device.type != "mps" for v in values) else None
     if norm_type == math.inf or (
         norm_type in _FP64_HOLDS and all(v.dtype is not torch.float64 for v in values)
     ):

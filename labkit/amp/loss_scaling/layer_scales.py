@@ -21,9 +21,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 _HOLDS_ANY_SCALE = (torch.float32, torch.float64)
-_Inputs = list[
-    tuple[Tensor, int]
-]  # a layer's inputs in its current call, each with its version at the time
+# a layer's inputs in its current call, each with its version at the time
+_Inputs = list[tuple[Tensor, int]]
 
 
 @contextmanager

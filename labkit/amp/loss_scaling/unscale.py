@@ -144,9 +144,8 @@ def by_device_and_dtype(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
     """Return the numbers that tensors store in groups, each of which one kernel takes."""
     groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for tensor in tensors:
-        values = (
-            tensor if tensor.layout is torch.strided else stored(tensor)
-        )  # a call costs as much as all of this
+        # a call costs as much as all of this
+        values = tensor if tensor.layout is torch.strided else stored(tensor)
         groups.setdefault((tensor.device, tensor.dtype), []).append(values)
     return list(groups.values())
 
@@ -154,9 +153,8 @@ def by_device_and_dtype(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
 def _multiply(group: list[Tensor], scale: float) -> Tensor:
     """Divide tensors of one device and dtype by the scale, in place; return the flag found_inf, on their device."""
     reciprocal = 1.0 / scale  # in FP64
-    separately = (
-        group[0].dtype == torch.float64
-    )  # the kernel's reciprocal is FP32: only check, and multiply after
+    # the kernel's reciprocal is FP32: only check, and multiply after
+    separately = group[0].dtype == torch.float64
     found = _check_and_multiply(group, 1.0 if separately else reciprocal)
     if separately:
         torch._foreach_mul_(group, reciprocal)

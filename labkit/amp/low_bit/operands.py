@@ -146,10 +146,8 @@ PRODUCTS: dict[str, ProductFormat] = {
 }
 
 
-_POINT, _BIAS = (
-    23,
-    127,
-)  # of FP32: where its exponent field begins, and what is added to the exponent there
+# of FP32: where its exponent field begins, and what is added to the exponent there
+_POINT, _BIAS = (23, 127)
 _EXPONENT, _FRACTION = 0xFF << _POINT, (1 << _POINT) - 1
 _SMALLEST_SCALE = 1 << (_POINT - 1)  # the bits of 2^-127, the smallest number of E8M0
 
@@ -226,18 +224,16 @@ def round_tiles(
         scales_fit: no magnitude is so large that its scale would be beyond the scales' format.
         generator: for stochastic rounding.
     """
-    if largest.device.type == "cpu" and not bool(
-        largest.all()
-    ):  # zeros at scale 1: subnormal scales are slow there
+    # zeros at scale 1: subnormal scales are slow there
+    if largest.device.type == "cpu" and not bool(largest.all()):
         largest = largest.masked_fill(largest == 0, format.element.max)
     if format.scale.significand_bits:
         scale = (largest / format.element.max).clamp_(min=format.scale.smallest_subnormal)
         if format.scale.significand_bits != _POINT:
             scale = (round_within if scales_fit else round_saturating)(scale, format.scale)
         return round_saturating(tiles / scale, format.element, generator).mul_(scale)
-    bits = largest.view(
-        torch.int32
-    )  # of FP32 numbers above 0: scales in E8M0 are whole-number arithmetic on these
+    # of FP32 numbers above 0: scales in E8M0 are whole-number arithmetic on these
+    bits = largest.view(torch.int32)
     if scale_up:  # one exponent higher where the significand is above that of the largest element
         bits = bits + (int((2 - 2 * math.frexp(format.element.max)[0]) * (_FRACTION + 1)) - 1)
     bits = (bits & _EXPONENT).sub_(format.element.emax << _POINT).clamp_(min=_SMALLEST_SCALE)

@@ -76,9 +76,8 @@ class ScaleMemory:
     def scale(self, key: str, top: float) -> Tensor | float:
         """Return the scale that brings an operand's largest magnitude of earlier steps to `top`; 1 if there is none."""
         if key not in self._scales and key in self._history:
-            size = float(
-                self._history[key].max()
-            )  # of a checkpoint: one look, in the first step after it
+            # of a checkpoint: one look, in the first step after it
+            size = float(self._history[key].max())
             value = float(np.float32(min(top / size, FP32.max))) if size else 1.0
             self._scales[key] = torch.full((), value, device=self._history[key].device)
         return self._scales.get(key, 1.0)
@@ -168,9 +167,8 @@ class ScaleMemory:
         scales = {
             key: float(scale) for key, scale in self._scales.items() if not self._history[key].any()
         }
-        kept = (
-            {"scales": scales} if scales else {}
-        )  # those that do not follow from their history, of zeros
+        # those that do not follow from their history, of zeros
+        kept = {"scales": scales} if scales else {}
         return self.remembered() | kept | {"generator": self.generator.get_state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -286,9 +284,8 @@ class Layer:
         if not isinstance(format, BlockFormat):
             return Written(self._found(round_saturating(scaled, format, random), scaled), scale)
         square = role == "weight" and self.format.square_weights
-        along = (
-            (1, format.size) if axis == -1 else (format.size, 1)
-        )  # the axis that the product sums over
+        # the axis that the product sums over
+        along = (1, format.size) if axis == -1 else (format.size, 1)
         tiles = tiled(scaled, (format.size, format.size) if square else along)
         rounded = round_tiles(
             tiles,
@@ -321,9 +318,8 @@ class Layer:
         kind = self.format.scale
         if kind is TensorScale.NONE or (kind is TensorScale.UNIT and role == "input"):
             return 1.0
-        if (
-            kind is TensorScale.UNIT
-        ):  # brings an operand near size 1: a weight is of size fan_in^-1/2, so that
+        # brings an operand near size 1: a weight is of size fan_in^-1/2, so that
+        if kind is TensorScale.UNIT:
             if role == "weight":  # activations keep theirs
                 return 2.0 ** round(math.log2(self.fan_in) / 2)
             # Then a gradient is of size width^-1/2 times one number for the whole network, which the first one tells.

@@ -24,10 +24,8 @@ from labkit.interop import dtype_of
 
 NORM_LAYERS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 FEWEST_BITS = 5  # of the largest number in a tensor; with fewer, it is rounded by more than 1.5%
-_NO_LAYERS = (
-    "torch.nn.modules.module",
-    "torch.nn.modules.container",
-)  # torch's, and what is in them is the user's
+# torch's, and what is in them is the user's
+_NO_LAYERS = ("torch.nn.modules.module", "torch.nn.modules.container")
 
 
 def to_model_format(model: nn.Module, format: Format, *, keep_norms: bool = True) -> nn.Module:
@@ -71,9 +69,8 @@ def to_model_format(model: nn.Module, format: Format, *, keep_norms: bool = True
         return done[tensor]  # once each, so that a buffer which two modules share is still shared
 
     for module in model.modules():
-        module._apply(
-            cast, recurse=False
-        )  # torch's own: it knows what else a module keeps, as an LSTM does
+        # torch's own: it knows what else a module keeps, as an LSTM does
+        module._apply(cast, recurse=False)
     return model
 
 
@@ -119,9 +116,8 @@ def _coarse(name: str, tensor: Tensor, format: Format) -> list[str]:
     if moved.any():
         return [f"{name} holds {tensor[moved][0].item():.7g} and gets {held[moved][0].item():.7g}"]
     few = float(format.smallest_subnormal) * 2**FEWEST_BITS
-    if (
-        not tensor.requires_grad and tensor.numel() and 0 < size.max() < few
-    ):  # what is trained has a master, and moves
+    # what is trained has a master, and moves
+    if not tensor.requires_grad and tensor.numel() and 0 < size.max() < few:
         return [
             f"all of {name} lies below {few:.2g}, where fewer than {FEWEST_BITS} significant bits are left"
         ]

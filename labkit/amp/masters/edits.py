@@ -46,9 +46,8 @@ def checksum(tensors: Iterable[Tensor]) -> Checksum:
                 else small[0].reshape(-1).clone()
             )
             parts += _rows(flat.detach().view(torch.uint8))
-        for tensor in (
-            large
-        ):  # its memory in one dimension, whatever the order of its own; a view, unless it has gaps
+        # its memory in one dimension, whatever the order of its own; a view, unless it has gaps
+        for tensor in large:
             reach = 1 + sum(
                 (size - 1) * stride
                 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
@@ -69,9 +68,8 @@ def differences(before: Checksum, after: Checksum) -> list[Tensor] | None:
     ]:
         return None
     pairs = [(one, other) for one, other in zip(before, after, strict=True) if one.numel()]
-    return [
-        torch.bitwise_xor(one, other).max() for one, other in pairs
-    ]  # ne().any() takes seven times as long
+    # ne().any() takes seven times as long
+    return [torch.bitwise_xor(one, other).max() for one, other in pairs]
 
 
 def _rows(content: Tensor) -> tuple[Tensor, ...]:

@@ -124,9 +124,8 @@ def join_state(state: State, members: Sequence[Sequence[Tensor]]) -> State:
             )
         if kept:
             joined["state"][index] = {}
-            for name in kept[
-                0
-            ]:  # what all parameters share, such as the number of steps, stands there once
+            # what all parameters share, such as the number of steps, stands there once
+            for name in kept[0]:
                 values = [s[name] for s in kept]
                 shaped = all(
                     isinstance(v, Tensor) and v.shape == w.shape

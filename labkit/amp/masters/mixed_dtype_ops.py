@@ -49,10 +49,8 @@ REFUSE_TOO = frozenset(
 WRITES = frozenset("__setitem__ index_put_ scatter_add_ addcmul_ addcdiv_".split()) | {
     f"{n}_" for n in REFUSE_TOO
 }
-MASKS = {
-    "scaled_dot_product_attention": (3, "attn_mask"),
-    "baddbmm": (0, "input"),
-}  # which operand is one
+# which operand is one
+MASKS = {"scaled_dot_product_attention": (3, "attn_mask"), "baddbmm": (0, "input")}
 # CUDA's kernels read weights of the input's dtype only: those of half input beside FP32 weights run in FP32 there.
 NORMS_OF_ONE_DTYPE = frozenset(("layer_norm", "group_norm"))
 MOST_PENDING = 256
@@ -152,9 +150,8 @@ class mixed_dtype_ops(LabMode):
 
     def __enter__(self) -> Any:
         self._flag = torch.is_autocast_enabled(FLAGGED_DEVICE)
-        torch.set_autocast_enabled(
-            FLAGGED_DEVICE, True
-        )  # so that nn.LSTM and its kin let FP32 input pass to us
+        # so that nn.LSTM and its kin let FP32 input pass to us
+        torch.set_autocast_enabled(FLAGGED_DEVICE, True)
         return super().__enter__()
 
     def __exit__(self, *exception: Any) -> None:
@@ -186,9 +183,8 @@ class mixed_dtype_ops(LabMode):
                     input.dtype
                 )
         if rule in _MUST_AGREE or name in _MUST_AGREE_TOO:
-            with (
-                torch._C.DisableTorchFunction() if are_plain(types) else nullcontext()
-            ):  # no mode looks at the casts
+            # no mode looks at the casts
+            with torch._C.DisableTorchFunction() if are_plain(types) else nullcontext():
                 args, kwargs = self._agreeing(name, rule, args, kwargs)
         elif is_composite(func) and calls_any(func, _looked_for(LISTS.names)):
             return self.inside(func, args, kwargs)
@@ -203,9 +199,8 @@ class mixed_dtype_ops(LabMode):
         half = next((dtype for dtype in found if dtype in HALVES), None)
         if half is None or torch.float32 not in found:
             return args, kwargs
-        if (
-            name in NORMS
-        ):  # a CPU's kernels, and batch norm's everywhere, take FP32 weights beside a half input
+        # a CPU's kernels, and batch norm's everywhere, take FP32 weights beside a half input
+        if name in NORMS:
             return (
                 (_cast(args[0], half), *args[1:]) if args and found[0] is torch.float32 else args
             ), kwargs
@@ -271,9 +266,8 @@ def infinite_from(dtype: torch.dtype) -> float:
     65520.0
     """
     largest = torch.finfo(dtype).max
-    return largest + math.ldexp(
-        torch.finfo(dtype).eps, math.frexp(largest)[1] - 2
-    )  # half an ulp: a tie goes to even
+    # half an ulp: a tie goes to even
+    return largest + math.ldexp(torch.finfo(dtype).eps, math.frexp(largest)[1] - 2)
 
 
 @torch.no_grad()

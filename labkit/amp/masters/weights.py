@@ -25,10 +25,8 @@ from labkit.amp.masters.edits import checksum, differences
 from labkit.amp.masters.groups import cut, flat_gradient, flatten, join_state, split_state
 from labkit.amp.masters.without_master import WeightRounding, restore, store_all_rounded
 
-NOT_ELEMENTWISE = (
-    torch.optim.Adafactor,
-    torch.optim.Muon,
-)  # their steps depend on the shapes of tensors
+# their steps depend on the shapes of tensors
+NOT_ELEMENTWISE = (torch.optim.Adafactor, torch.optim.Muon)
 
 
 def require_fitting(
@@ -213,11 +211,7 @@ class Weights:
         """
         self.adopt_edits(edited)
         for weight, gradient in zip(self.optimizer_weights, gradients, strict=True):
-            weight.grad = (
-                gradient
-                if gradient is None or gradient.dtype is weight.dtype
-                else gradient.to(weight.dtype)
-            )
+            weight.grad = None if gradient is None else gradient.to(weight.dtype)
         self.optimizer.step()
         self.copy_back()
 

@@ -27,9 +27,8 @@ from torch import Tensor
 
 from labkit.interop import format_of, random_bits_like, round_with_bits
 
-TOGETHER = (
-    2**22
-)  # numbers that are rounded at once: a small network's all, with bounded copies of a large one's
+# numbers that are rounded at once: a small network's all, with bounded copies of a large one's
+TOGETHER = 2**22
 
 
 class WeightRounding(Enum):
@@ -129,10 +128,8 @@ def stochastic_bf16(values: Tensor, random_bits: Tensor) -> Tensor:
     return torch.where(values.isnan(), values, carried)
 
 
-SIZES = {
-    len(torch.Generator().get_state()): "a CPU",
-    16: "a GPU",
-}  # bytes of a state -> whose it is
+# bytes of a state -> whose it is
+SIZES = {len(torch.Generator().get_state()): "a CPU", 16: "a GPU"}
 
 
 def restore(generator: torch.Generator, state: Tensor) -> None:

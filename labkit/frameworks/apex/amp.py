@@ -40,10 +40,20 @@ from labkit.frameworks.apex.optimizers import (
 )
 
 __all__ = [
-    "disable_casts", "float_function", "half_function", "init", "initialize", "load_state_dict",
-    "master_params", "promote_function", "register_float_function", "register_half_function",
-    "register_promote_function", "scale_loss", "state_dict",
-]  # fmt: skip
+    "disable_casts",
+    "float_function",
+    "half_function",
+    "init",
+    "initialize",
+    "load_state_dict",
+    "master_params",
+    "promote_function",
+    "register_float_function",
+    "register_half_function",
+    "register_promote_function",
+    "scale_loss",
+    "state_dict",
+]
 
 
 _amp_state = AmpState()

@@ -99,10 +99,8 @@ class Prepared(Steps):
         def step(_: Any, *args: Any, **kwargs: Any) -> Any:
             return self.step(*args, **kwargs)
 
-        optimizer._amp_stash, optimizer.step = (
-            self,
-            MethodType(step, optimizer),
-        )  # bound, as torch's schedulers expect
+        # bound, as torch's schedulers expect
+        optimizer._amp_stash, optimizer.step = (self, MethodType(step, optimizer))
         optimizer.zero_grad = self.zero_grad
         if self._add_param_group is not None:
             optimizer.add_param_group = self.add_param_group
@@ -151,9 +149,8 @@ class Prepared(Steps):
         return result
 
     def _take(self, *args: Any, **kwargs: Any) -> Any:
-        args, kwargs = tree_map_only(
-            callable, as_now, (args, kwargs)
-        )  # a closure's forward is cast as any other
+        # a closure's forward is cast as any other
+        args, kwargs = tree_map_only(callable, as_now, (args, kwargs))
         with autocast(enabled=False) if current() is not None else nullcontext():
             self.adopt_edits()
             result = self._step(*args, **kwargs)

@@ -41,10 +41,27 @@ from labkit.frameworks.watching import optimizer_source
 from labkit.instrument import register_source
 
 __all__ = [
-    "SGD", "Adam", "Callback", "CancelBackwardException", "CancelBatchException", "CancelEpochException",
-    "CancelFitException", "CancelStepException", "CancelTrainException", "CancelValidException", "DataLoaders", "F",
-    "Learner", "Recorder", "Tensor", "TrainEvalCallback", "nn", "partial", "tensor", "torch",
-]  # fmt: skip
+    "SGD",
+    "Adam",
+    "Callback",
+    "CancelBackwardException",
+    "CancelBatchException",
+    "CancelEpochException",
+    "CancelFitException",
+    "CancelStepException",
+    "CancelTrainException",
+    "CancelValidException",
+    "DataLoaders",
+    "F",
+    "Learner",
+    "Recorder",
+    "Tensor",
+    "TrainEvalCallback",
+    "nn",
+    "partial",
+    "tensor",
+    "torch",
+]
 
 
 def SGD(params: Any, lr: float, mom: float = 0.0) -> torch.optim.Optimizer:

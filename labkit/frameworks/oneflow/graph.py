@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -356,12 +357,15 @@ def _cut(values: Any, parts: int) -> Iterator[Any]:
             raise ValueError(
                 f"{tuple(tensor.shape)} is not cut into {parts} micro-batches: take a multiple of {parts}."
             )
-    for i in range(parts):
-        yield (
-            tree_map_only(Tensor, lambda t: t.tensor_split(parts)[i], values)
-            if parts > 1
-            else values
-        )  # noqa: B023
+    if parts == 1:
+        yield values
+        return
+    for index in range(parts):
+        yield tree_map_only(Tensor, partial(_part, index=index, parts=parts), values)
+
+
+def _part(tensor: Tensor, index: int, parts: int) -> Tensor:
+    return tensor.tensor_split(parts)[index]
 
 
 def _concatenate(outputs: list[Any]) -> Any:

@@ -43,10 +43,8 @@ def catalogue(job: Job) -> list[Item]:
     facts = [Item("card", "facts", _card), Item("versions", "facts", _versions)]
     if job.part:
         return [*facts, *PARTS[job.part].items(job)]
-    dear = (
-        "unet",
-        "segmentation",
-    )  # those with the smallest steps first: the time may end before the last one
+    # those with the smallest steps first: the time may end before the last one
+    dear = ("unet", "segmentation")
     tasks = QUICK_TASKS if job.quick else (*(name for name in TASKS if name not in dear), *dear)
     return [
         *facts,

@@ -23,10 +23,8 @@ from labkit.gpu.worker import Line, WorkerLost, WorkerProcess, why_no_checks
 from labkit.records import now, versions, write_line
 
 SCHEMA = "labkit.passport/1"
-SECONDS, TIMING_SECONDS = (
-    180.0,
-    120.0,
-)  # after which no further item begins: of all but timings, and of those
+# after which no further item begins: of all but timings, and of those
+SECONDS, TIMING_SECONDS = (180.0, 120.0)
 ITEM_SECONDS = 10.0  # the longest of an item
 
 
@@ -144,6 +142,13 @@ def lines(
     finally:
         if worker is not None:
             worker.close()
-        last = write({"item": "end", "kind": "facts", "outcome": end, "missing": missing(),
-                      "seconds": round(time.monotonic() - began, 1)})  # fmt: skip
+        last = write(
+            {
+                "item": "end",
+                "kind": "facts",
+                "outcome": end,
+                "missing": missing(),
+                "seconds": round(time.monotonic() - began, 1),
+            }
+        )
     yield last

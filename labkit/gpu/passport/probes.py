@@ -68,14 +68,29 @@ def reason_of(message: str) -> str:
 TOP = f"{Path(__file__).parents[3]}{os.sep}"
 # Operations whose result has a shape that depends on values, or is the host's: each waits.
 READS = {
-    "aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal", "aten::nonzero", "aten::masked_select",
-    "aten::bincount", "aten::_unique", "aten::_unique2", "aten::unique_dim", "aten::unique_consecutive",
+    "aten::_local_scalar_dense",
+    "aten::is_nonzero",
+    "aten::equal",
+    "aten::nonzero",
+    "aten::masked_select",
+    "aten::bincount",
+    "aten::_unique",
+    "aten::_unique2",
+    "aten::unique_dim",
+    "aten::unique_consecutive",
     "aten::repeat_interleave",
-}  # fmt: skip
+}
 NO_OPERATIONS = {
-    "aten::detach", "aten::view", "aten::_unsafe_view", "aten::alias", "aten::empty", "aten::empty_like",
-    "aten::empty_strided", "aten::new_empty", "aten::new_empty_strided",
-}  # fmt: skip
+    "aten::detach",
+    "aten::view",
+    "aten::_unsafe_view",
+    "aten::alias",
+    "aten::empty",
+    "aten::empty_like",
+    "aten::empty_strided",
+    "aten::new_empty",
+    "aten::new_empty_strided",
+}
 BY_MASK = {
     "aten::index",
     "aten::index_put",
@@ -119,9 +134,8 @@ class HostWaits(TorchDispatchMode):
         if not func.is_view and name not in NO_OPERATIONS:
             self.operations[name] += 1
         to_host = reads and name in COPIES and not arrives
-        lifted = (
-            name == "aten::lift_fresh" and self.device != "cpu"
-        )  # torch.tensor([...], device="cuda")
+        # torch.tensor([...], device="cuda")
+        lifted = name == "aten::lift_fresh" and self.device != "cpu"
         if name in READS or to_host or (reads and _by_mask(name, args)):
             self.waits[f"{name} at {line_of_the_lab()}"] += 1
         elif arrives and (

@@ -217,9 +217,8 @@ def _differences(line: Line) -> Iterator[Row]:
         as_known = f" (as {known})" if known else ""
         why = f"{line['outcome']}, {line['error'].splitlines()[0][:140]}{as_known}"
         yield line["item"], "no error", why
-        if not line["error"].startswith(
-            "AssertionError"
-        ):  # of a check, which has found what it was to find
+        # of a check, which has found what it was to find
+        if not line["error"].startswith("AssertionError"):
             return
     judge = JUDGES.get(line["kind"])
     if judge is not None:

@@ -65,9 +65,8 @@ def answer_case(
         raise
     except BaseException as error:  # sys.exit is an answer too
         line = where(error, str(getattr(getattr(function, "__code__", None), "co_filename", "")))
-        if (
-            isinstance(error, NotImplementedError) and "raise NotImplementedError" in line
-        ):  # torch raises it as well
+        # torch raises it as well
+        if isinstance(error, NotImplementedError) and "raise NotImplementedError" in line:
             return dump(
                 Failure("unsolved", "not yet answered: the cell still raises NotImplementedError")
             )
@@ -132,9 +131,8 @@ def _changed(
     """Return a message if an argument differs from its snapshot before the call."""
     names = call[call.index("(") + 1 : -1].split(", ")
     for name, earlier, argument in zip(names, before, after, strict=False):
-        if name not in may_change and [earlier] != [
-            _snapshot(argument)
-        ]:  # in a list, a NaN equals itself
+        # in a list, a NaN equals itself
+        if name not in may_change and [earlier] != [_snapshot(argument)]:
             copies = f"`list({name})`, `sorted({name})` or `{name}.clone()`"
             return f"it changes `{name}`, an argument: work on a copy, {copies} for instance"
     return ""

@@ -119,14 +119,29 @@ def _probed(runner: Runner, private: Sequence[Path], output: Path) -> tuple[str,
     name = f"probe{secrets.token_hex(4)}"
     with socket.create_server(("127.0.0.1", 0)) as server:
         paths = {
-            "references": [str(p) for folder in _course_folders() for p in (folder, *sorted(folder.rglob("*.py")))],
+            "references": [
+                str(p)
+                for folder in _course_folders()
+                for p in (folder, *sorted(folder.rglob("*.py")))
+            ],
             "lessons": [lesson.folder.name for lesson in lessons()],
-            "submissions": [os.path.realpath(path) for path in private],  # the probe has another working directory
-            "output": str(output.resolve()), "memory": system.memory_paths(os.getpid()),
-            "port": server.getsockname()[1], "name": name,
-            "variables": [*ENVIRONMENT, "HOME", "TMPDIR", "USER", "CUDA_VISIBLE_DEVICES", "LABKIT_DATA", "LC_CTYPE"],
+            # the probe has another working directory
+            "submissions": [os.path.realpath(path) for path in private],
+            "output": str(output.resolve()),
+            "memory": system.memory_paths(os.getpid()),
+            "port": server.getsockname()[1],
+            "name": name,
+            "variables": [
+                *ENVIRONMENT,
+                "HOME",
+                "TMPDIR",
+                "USER",
+                "CUDA_VISIBLE_DEVICES",
+                "LABKIT_DATA",
+                "LC_CTYPE",
+            ],
             "most": runner.limits.processes,
-        }  # fmt: skip
+        }
         probe = Request(
             "probe", [inspect.getsource(_probe)], "_probe", "_probe(paths)", [[packed((paths,))]]
         )
@@ -193,8 +208,11 @@ def _probe(paths: dict[str, Any]) -> list[str]:
         fails("network")
     if not 0 < system.process_limit() <= paths["most"]:
         fails("processes")
-    if any(name not in paths["variables"] and not name.startswith(("PYTHON", "OMP_", "MKL_", "OPENBLAS_"))
-           for name in os.environ):  # fmt: skip
+    if any(
+        name not in paths["variables"]
+        and not name.startswith(("PYTHON", "OMP_", "MKL_", "OPENBLAS_"))
+        for name in os.environ
+    ):
         fails("environment")
     if hasattr(os, "fork") and os.fork() == 0:  # a process without a parent, found by its name
         os.setsid()

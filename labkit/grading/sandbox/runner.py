@@ -103,9 +103,8 @@ class Runner:
         self, control: socket.socket, requests: Sequence[Request], limits: Limits
     ) -> Iterator[Reply]:
         isolation = self.isolation
-        if (
-            isolation.user is not None
-        ):  # one that no concurrent submission has: its resource limits are its own
+        # one that no concurrent submission has: its resource limits are its own
+        if isolation.user is not None:
             isolation = replace(isolation, user=isolation.user + next(self._numbers) % USERS)
         ours, theirs = socket.socketpair()
         self._open.add(ours)
@@ -163,11 +162,17 @@ def start(folder: Path, *arguments: str, **options: Any) -> subprocess.Popen[byt
     root = str(Path(__file__).parents[3])
     environment = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ} | {
         "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")])),
-        "PYTHONUSERBASE": site.getuserbase(), "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1",
-        "HOME": str(folder), "CUDA_VISIBLE_DEVICES": "", "LABKIT_DATA": str(data_folder()),
+        "PYTHONUSERBASE": site.getuserbase(),
+        "PYTHONSAFEPATH": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "HOME": str(folder),
+        "CUDA_VISIBLE_DEVICES": "",
+        "LABKIT_DATA": str(data_folder()),
         COURSE: os.environ.get(COURSE, ""),
-        "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
-    }  # fmt: skip
+        "OMP_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+    }
     options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, **options}
     with (folder / "errors").open("ab") as errors:
         return system.start_group(
@@ -206,9 +211,8 @@ class Spawned(Worker):
         return None
 
     def end(self) -> int | None:
-        with contextlib.suppress(
-            subprocess.TimeoutExpired
-        ):  # its channel may close just before it ends
+        # its channel may close just before it ends
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=1.0)
         code = self._process.poll()
         system.kill_group(self._process)

@@ -35,9 +35,8 @@ def main() -> None:
         import_module(f"labkit.{layer}")
     grading, clinic = import_module("labkit.grading"), import_module("labkit.clinic")
     vars(grading).update({name: getattr(grading, name, None) for name in grading.OF_LESSONS})
-    vars(clinic).update(
-        {name: vars(grading)[name] for name in clinic.OF_LESSONS}
-    )  # of notebooks before 0.4
+    # of notebooks before 0.4
+    vars(clinic).update({name: vars(grading)[name] for name in clinic.OF_LESSONS})
     vars(grading).update(
         dict.fromkeys(("check", "enter", "show", "hint"), import_module(WORKER).no_check)
     )
@@ -55,9 +54,8 @@ def main() -> None:
 def _serve(control: socket.socket) -> None:
     from labkit.grading.sandbox.supervisor import run_job
 
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # a terminal sends it to all processes; the grader decides
+    # a terminal sends it to all processes; the grader decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     _freeze()
     control.sendall(READY)
     while True:
@@ -66,9 +64,8 @@ def _serve(control: socket.socket) -> None:
             break
         if message == b"o" and "torch._dynamo" not in sys.modules:
             variables = dict(os.environ)
-            import_module(
-                "torch._dynamo"
-            )  # a second, which each worker that makes an optimizer would take
+            # a second, which each worker that makes an optimizer would take
+            import_module("torch._dynamo")
             os.environ.clear()  # torch._dynamo sets variables
             os.environ.update(variables)
             _freeze()

@@ -198,9 +198,8 @@ def run_job(grader: socket.socket) -> None:
     else:
         linux.adopt_orphans()
     linux.protect_memory()
-    if (
-        not isolation.namespaces and isolation.user is None
-    ):  # the limit would count the user's other processes
+    # the limit would count the user's other processes
+    if not isolation.namespaces and isolation.user is None:
         limits = replace(limits, processes=0)
     start = partial(
         Forked, limits=limits, user=isolation.user, used=used, grader=grader, group=group
@@ -296,9 +295,8 @@ class Forked(Worker):
     def end(self) -> int | None:
         if self.pid == 0:
             return None
-        ended, _, _ = select.select(
-            [self.life], [], [], 0.2
-        )  # its channel may close just before it ends
+        # its channel may close just before it ends
+        ended, _, _ = select.select([self.life], [], [], 0.2)
         code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1]) if ended else None
         linux.kill_children()
         os.close(self.channel)

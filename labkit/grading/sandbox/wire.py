@@ -32,10 +32,20 @@ MAX_ITEMS = 1 << 20
 DTYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (
-        torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.float8_e4m3fn, torch.float8_e5m2,
-        torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
+        torch.float16,
+        torch.bfloat16,
+        torch.float32,
+        torch.float64,
+        torch.float8_e4m3fn,
+        torch.float8_e5m2,
+        torch.bool,
+        torch.uint8,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
     )
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -121,9 +131,8 @@ def _dump(value: object, budget: Iterator[int]) -> Json:
     kind = type(value)
     if kind is list:
         return ["list", [_dump(item, budget) for item in cast("list[object]", value)]]
-    if kind in (tuple, torch.Size) or (
-        issubclass(kind, tuple) and hasattr(kind, "_fields")
-    ):  # a named tuple's items
+    # a named tuple's items
+    if kind in (tuple, torch.Size) or (issubclass(kind, tuple) and hasattr(kind, "_fields")):
         return [
             "tuple",
             [_dump(item, budget) for item in tuple.__iter__(cast("tuple[object, ...]", value))],
@@ -199,9 +208,8 @@ def _dump_tensor(tensor: torch.Tensor) -> Json:
     if tensor.numel() > MAX_ITEMS:
         raise _TooLarge
     plain = tensor.detach().cpu().resolve_neg()
-    flat = plain.clone(memory_format=torch.contiguous_format).reshape(
-        -1
-    )  # a lone element's stride may be any number
+    # a lone element's stride may be any number
+    flat = plain.clone(memory_format=torch.contiguous_format).reshape(-1)
     return ["tensor", name, list(tensor.shape), _text(flat.view(torch.uint8).numpy().tobytes())]
 
 

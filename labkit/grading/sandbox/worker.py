@@ -129,9 +129,8 @@ def _run(source: str, name: str, namespace: dict[str, object]) -> str:
     """Run a cell; return the error that stopped it, or ""."""
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     try:
-        code = compile(
-            source, name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-        )  # as a notebook does
+        # as a notebook does
+        code = compile(source, name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         if inspect.iscoroutine(waiting := eval(code, namespace)):
             asyncio.run(waiting)
     except BaseException as error:  # also sys.exit and KeyboardInterrupt

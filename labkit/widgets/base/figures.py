@@ -323,9 +323,8 @@ def _draw_curves(axes: Axes, panel: Panel) -> None:
                 "x",
                 color=INK,
             )
-        elif (
-            panel.kind == "share" and finite.any()
-        ):  # what was measured stands until it is measured again
+        # what was measured stands until it is measured again
+        elif panel.kind == "share" and finite.any():
             at, shares = (
                 np.append(all[finite], last)
                 for all, last in ((steps, steps[-1]), (values, values[finite][-1]))
@@ -333,10 +332,8 @@ def _draw_curves(axes: Axes, panel: Panel) -> None:
             axes.step(at, shares, where="post", marker="o", markersize=3, **style)
         elif panel.kind == "loss" and finite.any():
             axes.plot(steps, np.where(finite & (values > 0), values, np.nan), **style)
-            end, side = (
-                (steps[finite][-1], values[finite][-1]),
-                ("bottom", "top")[i % 2],
-            )  # two that end alike are read
+            # two that end alike are read
+            end, side = ((steps[finite][-1], values[finite][-1]), ("bottom", "top")[i % 2])
             words: dict[str, Any] = {
                 "color": curve.colour,
                 "weight": "bold",

@@ -31,10 +31,8 @@ from labkit.widgets.driven.controller import Button, Controller, Phase, Points
 from labkit.widgets.scaler_timeline.trace import OVERFLOWS_FROM, keeps_from, recorded_trace, replay
 
 START_LOG2 = 16  # where both scales begin
-LOWEST_WEIGHT, HIGHEST_WEIGHT = (
-    -6,
-    22,
-)  # log2; the window goes from about 2^13 ... 2^31 down to 2^-13 ... 2^3
+# log2; the window goes from about 2^13 ... 2^31 down to 2^-13 ... 2^3
+LOWEST_WEIGHT, HIGHEST_WEIGHT = (-6, 22)
 CALM_STEPS = 40  # before the weight first moves
 CLIP_NORM = 2.0**-20  # below the norm of any step's gradients, whatever their weight
 LEARNING_RATE, EPSILON = 5e-3, 1e-12
@@ -207,10 +205,8 @@ class Side:
     make: Callable[[], Any]
     run: Any = None
     steps: list[GameStep] = field(default_factory=list)
-    window: tuple[float, float] = (
-        0.0,
-        0.0,
-    )  # of the latest look at it, before the step's weight moves it
+    # of the latest look at it, before the step's weight moves it
+    window: tuple[float, float] = (0.0, 0.0)
 
     @property
     def done(self) -> int:

@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 def static_duel(duel: Duel, *, why: str = "") -> Figure:
     """Draw the game so far."""
     sides = [
-        (duel.scalers.steps[: len(duel.steps)], QUIET, "scaler"), (duel.steps, FORMAT_COLOURS["FP16"], "you")
-    ]  # fmt: skip
+        (duel.scalers.steps[: len(duel.steps)], QUIET, "scaler"),
+        (duel.steps, FORMAT_COLOURS["FP16"], "you"),
+    ]
     losses = [
         Curve([step.loss for step in steps], colour, name, width=1.3)
         for steps, colour, name in sides

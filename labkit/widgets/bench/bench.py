@@ -45,9 +45,8 @@ SETTLE_STEPS = 4  # the fourth step under a change measures what it did to under
 MERGE_STEPS = 6  # a knob turned so soon after another (a drag) takes the first one's mark along
 TIMED_STEPS = 30  # steps a second are the median over the latest so many, without those that measured something
 
-MakeRun = Callable[
-    ..., Any
-]  # (task, recipe, seed, device=) -> run; a test brings one that does not train
+# (task, recipe, seed, device=) -> run; a test brings one that does not train
+MakeRun = Callable[..., Any]
 Options = list[dict[str, Any]]  # of an optimizer's groups
 SLOWLY = "Its sums are emulated bit by bit: seconds for a step of convolutions or attention. On digits it is quick."
 
@@ -139,9 +138,8 @@ class Branch:
             self.copies[self.done] = (self.run.fork(), self.wanted)
         every = self.run.measure_every
         self.unsettled = SETTLE_STEPS if changed_now else max(0, self.unsettled - 1)
-        if (
-            every and self.unsettled
-        ):  # measure when the hand has come to rest, soon; steps before that are quick
+        # measure when the hand has come to rest, soon; steps before that are quick
+        if every and self.unsettled:
             self.run.measure_every = int(self.unsettled == 1)
         began = time.perf_counter()
         try:
@@ -165,9 +163,8 @@ class Branch:
         if recipe != self.run.recipe:
             self.run.change(recipe)
         if scaler or self.rescaled:
-            self.run.scaler = initial(
-                recipe.scaler
-            )  # also where a dynamic scale had wandered off and is asked back
+            # also where a dynamic scale had wandered off and is asked back
+            self.run.scaler = initial(recipe.scaler)
         self.knobs = self.wanted
         self._set_optimizer()
         step = self.done + 1
@@ -293,9 +290,8 @@ class Bench(Controller):
         """Keep the steps so far as the run before, and the knobs."""
         self._remember()
         if self.error:
-            self.fp32 = self.fp32.anew(
-                self.fp32.wanted
-            )  # an error may have left it between two steps
+            # an error may have left it between two steps
+            self.fp32 = self.fp32.anew(self.fp32.wanted)
         self._one_run(self.selected.wanted)
 
     def _remember(self) -> None:

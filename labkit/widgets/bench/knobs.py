@@ -27,9 +27,24 @@ MASTERS = ("kept", "forgotten", "none")
 EPSILONS = (1e-8, 1e-6, 1e-4)
 LR_RANGE = (-6, 6)
 PRESETS = (
-    "O0", "TF32", "O1", "O2", "O3", "FP16", "FP16 static", "FP16 no master", "BF16", "BF16 no master",
-    "BF16 stochastic", "BF16 Kahan", "FP8 current", "FP8 delayed", "MXFP8", "NVFP4", "unit scaled",
-)  # fmt: skip
+    "O0",
+    "TF32",
+    "O1",
+    "O2",
+    "O3",
+    "FP16",
+    "FP16 static",
+    "FP16 no master",
+    "BF16",
+    "BF16 no master",
+    "BF16 stochastic",
+    "BF16 Kahan",
+    "FP8 current",
+    "FP8 delayed",
+    "MXFP8",
+    "NVFP4",
+    "unit scaled",
+)
 LOG2_SCALE_RANGE = (0, 30)
 DEFAULT_LOG2_SCALE = 10  # where the slider stands when the recipe has no scale of its own
 GROWTH_INTERVAL = RECIPES[
@@ -285,9 +300,8 @@ def recipe_of(knobs: Knobs) -> Recipe:
         FORMATS.get(knobs.format, given.autocast or given.model),
         knobs.format != "FP32",
     )
-    no_bf16 = (
-        knobs.accumulator == "V100" and knobs.format == "BF16"
-    )  # on its Tensor Cores: `why_fixed` says so
+    # on its Tensor Cores: `why_fixed` says so
+    no_bf16 = knobs.accumulator == "V100" and knobs.format == "BF16"
     accumulator = None if no_bf16 else ACCUMULATORS.get(knobs.accumulator, given.accumulator)
     converted = emulated and not knobs.autocast
     forgets = converted and knobs.masters == "forgotten"
@@ -295,9 +309,9 @@ def recipe_of(knobs: Knobs) -> Recipe:
     if knobs.scaling is not scaling_of(scaler) or (
         knobs.scaling is not Scaling.OFF and scale != scaler.init_scale
     ):
-        moving = (
-            scaler if scaler.dynamic else replace(DYNAMIC, growth_interval=knobs.growth_interval)
-        )
+        moving = scaler
+        if not scaler.dynamic:
+            moving = replace(DYNAMIC, growth_interval=knobs.growth_interval)
         scaler = {
             Scaling.OFF: replace(NO_SCALING, skip_on_inf=scaler.skip_on_inf),
             Scaling.STATIC: static(scale, skip_on_inf=scaler.skip_on_inf),
@@ -352,9 +366,8 @@ def knobs_of(recipe: Recipe, offered: Collection[str] = ALL) -> Knobs:
         name: getattr(recipe, name)
         for name in ("name", "scaler", "graph", "rounding", "products", "tf32")
     }
-    again = replace(
-        recipe_of(replace(knobs, given=RECIPES["FP32"])), **beside
-    )  # but for what `describe` adds
+    # but for what `describe` adds
+    again = replace(recipe_of(replace(knobs, given=RECIPES["FP32"])), **beside)
     if missing or ("format" in offered and again != recipe):
         raise ValueError(
             f"there is no knob for all of {recipe.name!r}. Take one of {', '.join(PRESETS)}."

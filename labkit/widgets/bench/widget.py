@@ -221,9 +221,8 @@ class LiveTraining(DrivenWidget, folders=("driven", "bench")):
             for name in bench.offered
         }
         if "epsilon" in plain:
-            adams = getattr(bench.task.make_optimizer, "keywords", {}).get(
-                "eps", EPSILONS[0]
-            )  # the task's, or Adam's
+            # the task's, or Adam's
+            adams = getattr(bench.task.make_optimizer, "keywords", {}).get("eps", EPSILONS[0])
             plain["epsilon"] = epsilon_text(
                 float(adams) if knobs.epsilon is None else knobs.epsilon
             )

@@ -182,9 +182,8 @@ def _losses(bench: Bench, name: str, fp32: float | None) -> str:
     if underflow is not None:
         lost = f"; {percent(underflow) if underflow else 'none'} of its gradient elements underflow"
         lost += "" if swallowed is None else f", {percent(swallowed)} of its updates are swallowed"
-    at = max(
-        bench.run.metrics.keys() & bench.fp32.metrics.keys(), default=None
-    )  # the latest step that has both
+    # the latest step that has both
+    at = max(bench.run.metrics.keys() & bench.fp32.metrics.keys(), default=None)
     if bench.phase is Phase.FINISHED and at is not None:
         ours, theirs = bench.run.metrics[at], bench.fp32.metrics[at]
         when = "" if at == steps[-1].step else f" at step {at}"

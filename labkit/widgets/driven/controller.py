@@ -28,9 +28,8 @@ import numpy as np
 from labkit.train import Place, Task
 
 FRAME_SECONDS = 1 / 30
-UNANSWERED_SECONDS = (
-    1 / 4
-)  # pace towards a browser that does not answer: hidden, gone, or behind a busy kernel
+# pace towards a browser that does not answer: hidden, gone, or behind a busy kernel
+UNANSWERED_SECONDS = 1 / 4
 IN_FLIGHT = 12  # frames on their way before we wait for an answer; the browser answers every quarter of a second
 
 NAME = "labkit live training"
@@ -77,12 +76,10 @@ AFTER: dict[
     Phase.FAILED: {Button.START: Phase.RUNNING, Button.RESET: Phase.IDLE},
 }
 
-Command = (
-    Button | Callable[[], object]
-)  # a ValueError or TypeError that it raises becomes the notice
-Points = tuple[
-    Sequence[Any], Callable[[Any], tuple[float, ...]], int
-]  # steps, what is drawn of one, how many are drawn
+# a ValueError or TypeError that it raises becomes the notice
+Command = Button | Callable[[], object]
+# steps, what is drawn of one, how many are drawn
+Points = tuple[Sequence[Any], Callable[[Any], tuple[float, ...]], int]
 
 
 class Controller(ABC):
@@ -254,9 +251,8 @@ class Controller(ABC):
             now < self._due or (waiting >= IN_FLIGHT and now - self._last < UNANSWERED_SECONDS)
         ):
             return False
-        self._due = max(
-            self._due + FRAME_SECONDS, now
-        )  # the average counts: steps and frames do not share a beat
+        # the average counts: steps and frames do not share a beat
+        self._due = max(self._due + FRAME_SECONDS, now)
         self._last = now
         self._number += 1
         points = self.points()

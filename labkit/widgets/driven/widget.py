@@ -172,9 +172,8 @@ class DrivenWidget(LabWidget):
 
     def close(self) -> None:
         """End the training's thread and take the widget down."""
-        if hasattr(
-            self, "controller"
-        ):  # ipywidgets closes a widget too whose arguments were refused
+        # ipywidgets closes a widget too whose arguments were refused
+        if hasattr(self, "controller"):
             atexit.unregister(self.controller.close)
             self.controller.close()
         super().close()

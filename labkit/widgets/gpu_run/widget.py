@@ -194,9 +194,8 @@ class GpuRun(LabWidget, folders=("gpu_run",)):
         command: what measures it; None is `labkit gpu --quick`.
     """
 
-    phase = traitlets.Unicode("ready").tag(
-        sync=True
-    )  # no gpu, ready, running, done, stopped, failed
+    # no gpu, ready, running, done, stopped, failed
+    phase = traitlets.Unicode("ready").tag(sync=True)
     part = traitlets.Int(0).tag(sync=True)  # which part runs, from 1
     parts = traitlets.Int(1).tag(sync=True)
     sentence = traitlets.Unicode().tag(sync=True)

@@ -29,9 +29,8 @@ from labkit.widgets.base.widget import LabWidget, limited
 
 BAR = 24  # the error bar goes from 2^-24, where FP32 itself rounds, to 1
 LISTS = {"allow": Rule.ALLOW, "deny": Rule.DENY, "promote": Rule.PROMOTE, "keep": Rule.KEEP}
-_SHOWN_AS = {
-    rule: "deny" for rule in Rule if rule.value in ("set dtype", "append dtype")
-}  # both mean: in FP32
+# both mean: in FP32
+_SHOWN_AS = {rule: "deny" for rule in Rule if rule.value in ("set dtype", "append dtype")}
 WHY_STATIC = why_still(
     'to move operations, or go on in code: board.move("exp", "allow"); print(board.sentence)',
     "This ledger stands",

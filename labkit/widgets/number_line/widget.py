@@ -15,9 +15,8 @@ from labkit.widgets.base.figures import still, why_still
 from labkit.widgets.base.widget import LabWidget
 from labkit.widgets.exact.rows import format_row
 
-LINES = {
-    row.name: row for row in FORMATS.values() if row is not FP64
-}  # FP64 carries x: nothing would be rounded
+# FP64 carries x: nothing would be rounded
+LINES = {row.name: row for row in FORMATS.values() if row is not FP64}
 
 
 def as_text(x: float) -> str:

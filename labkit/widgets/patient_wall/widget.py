@@ -165,14 +165,12 @@ class PatientWall(LabWidget, folders=("patient_wall",)):
     kind = traitlets.Enum([ALL, *(kind.value for kind in Kind)], ALL).tag(sync=True)
     shown = traitlets.List(traitlets.Unicode()).tag(sync=True)
     sentence = traitlets.Unicode().tag(sync=True)
-    outcomes: traitlets.Dict[str, dict[str, Any]] = traitlets.Dict().tag(
-        sync=True
-    )  # id -> form -> what came of it
+    # id -> form -> what came of it
+    outcomes: traitlets.Dict[str, dict[str, Any]] = traitlets.Dict().tag(sync=True)
     _cards: traitlets.List[dict[str, Any]] = traitlets.List().tag(sync=True)
     _kinds: traitlets.List[str] = traitlets.List().tag(sync=True)
-    _behind = traitlets.Dict().tag(
-        sync=True
-    )  # id -> what a turned card shows; of those that were turned
+    # id -> what a turned card shows; of those that were turned
+    _behind = traitlets.Dict().tag(sync=True)
 
     def __init__(self, without: Iterable[str] = ()) -> None:
         without = set(without)
@@ -219,9 +217,8 @@ class PatientWall(LabWidget, folders=("patient_wall",)):
         if "turn" in content:
             self.turn(content["turn"])
         elif self._cell is not None:
-            self._cell.call_soon_threadsafe(
-                self.run, content["run"], content["form"]
-            )  # not beside a cell
+            # not beside a cell
+            self._cell.call_soon_threadsafe(self.run, content["run"], content["form"])
         else:
             self.run(content["run"], content["form"])
 

@@ -165,12 +165,10 @@ class Predict(LabWidget, folders=("predict",)):
     """
 
     question = traitlets.Unicode().tag(sync=True)
-    choices = traitlets.List(traitlets.Unicode()).tag(
-        sync=True
-    )  # empty where a number is asked for
-    ruler = traitlets.Dict().tag(
-        sync=True
-    )  # low, high and unit of its line; {} where there are choices
+    # empty where a number is asked for
+    choices = traitlets.List(traitlets.Unicode()).tag(sync=True)
+    # low, high and unit of its line; {} where there are choices
+    ruler = traitlets.Dict().tag(sync=True)
     choice = traitlets.Unicode("").tag(sync=True)  # "" until the learner commits
     answered = traitlets.Unicode("").tag(sync=True)  # the reply, "" until then
     right = traitlets.Bool(False).tag(sync=True)

@@ -30,9 +30,8 @@ class Quiz(LabWidget, folders=("quiz",)):
     questions = traitlets.List(traitlets.Dict()).tag(sync=True)  # id, question and choices of each
     answers = traitlets.Dict().tag(sync=True)  # id -> choice
     earlier = traitlets.Dict().tag(sync=True)  # the answers of the first time; {} while that lasts
-    results = traitlets.Dict().tag(
-        sync=True
-    )  # after: id -> answer, why and lesson, of what was committed
+    # after: id -> answer, why and lesson, of what was committed
+    results = traitlets.Dict().tag(sync=True)
 
     def __init__(self, phase: str, answers: Mapping[str, str], earlier: Mapping[str, str]) -> None:
         self._questions = quiz_questions()

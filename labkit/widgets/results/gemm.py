@@ -147,8 +147,11 @@ def _say_batch(record: GemmRecord) -> str:
 
 def _say_bandwidth(record: GemmRecord) -> str:
     """Compare copies by format, and the fused activation with the one by hand."""
-    seconds = {(run.case.op, run.case.format.name): run.seconds for run in record.runs
-               if isinstance(run.case, ElementwiseCase)}  # fmt: skip
+    seconds = {
+        (run.case.op, run.case.format.name): run.seconds
+        for run in record.runs
+        if isinstance(run.case, ElementwiseCase)
+    }
     gains = {
         name: seconds["copy", "FP32"] / taken
         for (op, name), taken in seconds.items()
@@ -363,8 +366,11 @@ def _alignment(axes: Axes, record: GemmRecord) -> None:
         for format, runs in by_format(record).items():
             own = {(case.n, case.k): run.tflops for case, run in runs}
             if whole := own.get((base, base)):
-                points[format] = [(float(n if side == "n" else k), value / whole) for (n, k), value in own.items()
-                                  if (k if side == "n" else n) == base]  # fmt: skip
+                points[format] = [
+                    (float(n if side == "n" else k), value / whole)
+                    for (n, k), value in own.items()
+                    if (k if side == "n" else n) == base
+                ]
         _lines(axes, points, **look)
     handles, labels = axes.get_legend_handles_labels()
     half = len(handles) // 2

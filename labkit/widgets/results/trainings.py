@@ -35,8 +35,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMAT_OF = {  # a recipe's first word; FP16 otherwise
-    "FP32": "FP32", "O0": "FP32", "BF16": "BF16", **dict.fromkeys(("FP8", "MXFP8", "NVFP4", "unit"), "E4M3")
-}  # fmt: skip
+    "FP32": "FP32",
+    "O0": "FP32",
+    "BF16": "BF16",
+    **dict.fromkeys(("FP8", "MXFP8", "NVFP4", "unit"), "E4M3"),
+}
 # FP32 is broad and the next line whole; the others have gaps, so that what lies under them is seen.
 DASHES = ("-", "-", (0, (6, 5)), (0, (2, 5)), (0, (1, 2)), (0, (6, 3, 1, 3)))
 MARKERS = "os^DvP"

@@ -35,9 +35,8 @@ from labkit.train import Task, TrainingRun
 
 SCHEMA = "labkit.trace/1"
 LOST = 0.01  # a scale loses gradients where more than this share of the activation gradients' elements underflow
-OVERFLOWS_FROM = float(FP16.max) + 2.0 ** (
-    FP16.emax - FP16.significand_bits - 1
-)  # 65520 rounds to inf
+# 65520 rounds to inf
+OVERFLOWS_FROM = float(FP16.max) + 2.0 ** (FP16.emax - FP16.significand_bits - 1)
 Column = NDArray[np.float64]
 
 

@@ -82,16 +82,8 @@ def sentences(step: StagedStep, recipe: Recipe) -> list[str]:
     >>> sentences(step, RECIPES["FP32"])[7]
     'Nothing to copy: the model computes with the very weights that were stepped.'
     """
-    says = (
-        _cast,
-        _forward,
-        _loss,
-        _backward,
-        _unscale,
-        _check,
-        _step,
-        _copy_back,
-    )  # in the order of STAGES
+    # in the order of STAGES
+    says = (_cast, _forward, _loss, _backward, _unscale, _check, _step, _copy_back)
     return [say(step, recipe, stage) for say, stage in zip(says, step.stages, strict=True)]
 
 

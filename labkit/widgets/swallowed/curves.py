@@ -64,9 +64,8 @@ def repeated(weight: float, update: float, steps: int, format: Format) -> Curve:
         guess = now + stride * np.arange(steps - done + 1)
         true = round_to(guess[:-1] - minus, format)
         wrong = np.flatnonzero(true != guess[1:])
-        right = (
-            int(wrong[0]) + 1 if len(wrong) else steps - done
-        )  # where the guess first fails, `true` is still right
+        # where the guess first fails, `true` is still right
+        right = int(wrong[0]) + 1 if len(wrong) else steps - done
         found[done + 1 : done + right + 1] = true[:right]
         done += right
     return found

@@ -48,9 +48,8 @@ class TrainingBar(LabWidget, folders=("training_bar",)):
     total = traitlets.Int().tag(sync=True)
     phase = traitlets.Unicode("ready").tag(sync=True)  # ready, running, finished, stopped, failed
     sentence = traitlets.Unicode().tag(sync=True)
-    losses: traitlets.List[float | None] = traitlets.List().tag(
-        sync=True
-    )  # about POINTS; None: not finite
+    # about POINTS; None: not finite
+    losses: traitlets.List[float | None] = traitlets.List().tag(sync=True)
     wanted = traitlets.Unicode("").tag(sync=True)  # what the browser asks for: start, stop
 
     def __init__(

@@ -28,12 +28,8 @@ from labkit.widgets.bench.knobs import (
 )
 
 DTYPES = {"FP16": "torch.float16", "BF16": "torch.bfloat16"}
-TORCH_HAS = (
-    "init_scale",
-    "growth_factor",
-    "backoff_factor",
-    "growth_interval",
-)  # of a scaler's knobs
+# of a scaler's knobs
+TORCH_HAS = ("init_scale", "growth_factor", "backoff_factor", "growth_interval")
 
 
 def torch_lines(knobs: Knobs, task: Task) -> str:

@@ -56,9 +56,8 @@ class GradientZoom(LabWidget, folders=("exact", "bits", "underflow", "zoom")):
     log2_scale = traitlets.Int(0, min=0, max=LOG2_SCALES[-1]).tag(sync=True)
     sentence = traitlets.Unicode().tag(sync=True)
     _film: traitlets.List[dict[str, Any]] = traitlets.List().tag(sync=True)
-    _cells = traitlets.Bytes().tag(
-        sync=True
-    )  # float32: frame after frame, layer after layer, row after row
+    # float32: frame after frame, layer after layer, row after row
+    _cells = traitlets.Bytes().tag(sync=True)
     _windows = traitlets.Dict().tag(sync=True)
     _about = traitlets.Dict().tag(sync=True)
     _format = traitlets.Dict(format_row(FP16)).tag(sync=True)
@@ -91,9 +90,8 @@ class GradientZoom(LabWidget, folders=("exact", "bits", "underflow", "zoom")):
             for layers in film.values()
         ]
         first = next(iter(self._tables[0].values()))
-        row, column = np.unravel_index(
-            np.abs(np.nan_to_num(first)).argmax(), first.shape
-        )  # the largest one
+        # the largest one
+        row, column = np.unravel_index(np.abs(np.nan_to_num(first)).argmax(), first.shape)
         cells = [table.ravel() for tables in self._tables for table in tables.values()]
         super().__init__(
             layer=next(iter(self._shapes)),

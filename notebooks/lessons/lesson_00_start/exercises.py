@@ -22,7 +22,6 @@ def _any(random: Random) -> list[Case]:
     return [*((random.randrange(3, 9), random.randrange(1, 20)) for _ in range(12)), *ends]
 
 
-# fmt: off
 SMALLEST = Exercise(
     id="start.smallest",
     notes="""Where a number format ends. The warm-up: a line of arithmetic, and a first look at a counter-example.""",
@@ -31,20 +30,40 @@ SMALLEST = Exercise(
         Check("any format", 1, _any),
     ),
     mistakes=(
-        wrong("smallest normal", "this is the smallest normal number. Below it the format counts on, in "
-              "2^significand_bits steps.", replace=(" - significand_bits", "")),
-        wrong("epsilon", "this is the spacing at 1, called epsilon. The smallest number lies much further down.",
-              replace=("1 - bias - significand_bits", "-significand_bits")),
-        wrong("forgets that the lowest exponent field is 1", "this is what taking -bias for the lowest exponent gives. "
-              "It is 1 - bias: exponent field 0 shares it.", replace=("1 - bias", "-bias")),
-        wrong("has the bias of FP16", "this is what a bias of 15 gives, which is FP16's. It follows from "
-              "exponent_bits.", replace=("2 ** (exponent_bits - 1) - 1", "15")),
-        wrong("divides by the steps twice", "this divides by the number of steps twice.",
-              replace=("- significand_bits", "- 2 * significand_bits")),
-        wrong("answers for FP16", "this is the answer for FP16, whatever the arguments are. Compute it from "
-              "exponent_bits and significand_bits.", replace=("1 - bias - significand_bits", "-24")),
+        wrong(
+            "smallest normal",
+            "this is the smallest normal number. Below it the format counts on, in "
+            "2^significand_bits steps.",
+            replace=(" - significand_bits", ""),
+        ),
+        wrong(
+            "epsilon",
+            "this is the spacing at 1, called epsilon. The smallest number lies much further down.",
+            replace=("1 - bias - significand_bits", "-significand_bits"),
+        ),
+        wrong(
+            "forgets that the lowest exponent field is 1",
+            "this is what taking -bias for the lowest exponent gives. "
+            "It is 1 - bias: exponent field 0 shares it.",
+            replace=("1 - bias", "-bias"),
+        ),
+        wrong(
+            "has the bias of FP16",
+            "this is what a bias of 15 gives, which is FP16's. It follows from exponent_bits.",
+            replace=("2 ** (exponent_bits - 1) - 1", "15"),
+        ),
+        wrong(
+            "divides by the steps twice",
+            "this divides by the number of steps twice.",
+            replace=("- significand_bits", "- 2 * significand_bits"),
+        ),
+        wrong(
+            "answers for FP16",
+            "this is the answer for FP16, whatever the arguments are. Compute it from "
+            "exponent_bits and significand_bits.",
+            replace=("1 - bias - significand_bits", "-24"),
+        ),
     ),
 )
-# fmt: on
 
 EXERCISES = (SMALLEST,)

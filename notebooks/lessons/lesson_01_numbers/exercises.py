@@ -64,7 +64,6 @@ def _all_kinds(random: Random) -> list[Case]:
     ]
 
 
-# fmt: off
 DECODE = Exercise(
     id="numbers.decode",
     notes="""The sixteen bits of an FP16 number, read by hand.
@@ -78,43 +77,95 @@ DECODE = Exercise(
         Check("codes of every kind", 2, _all_kinds),
     ),
     mistakes=(
-        wrong("forgets the hidden 1", "this is what forgetting the hidden 1 gives. A normal number is 1.F, and the 1 "
-              "is not stored.", replace=("1 + significand", "significand")),
-        wrong("forgets subnormals", "this is what reading exponent field 0 like the others gives. There the hidden 1 "
-              "is gone, so that zero can be written.",
-              replace=("2.0**-14 * (significand / 1024)", "2.0**-15 * (1 + significand / 1024)")),
-        wrong("subnormals one binade too low", "this is what 2^(0 - 15) gives for exponent field 0. It shares the "
-              "exponent of field 1, which is -14.", replace=("2.0**-14", "2.0**-15")),
-        wrong("has a bias of 16", "this is what a bias of 16, half of 32, gives. It is 15: one less than half.",
-              replace=("exponent - 15", "exponent - 16")),
-        wrong("has the bias of FP32", "this is what a bias of 127 gives, which is FP32's. With five exponent bits it "
-              "is 15.", replace=("exponent - 15", "exponent - 127")),
-        wrong("divides by 1023", "this is what dividing the significand by 1023, its largest value, gives. Ten bits "
-              "make 1024 steps.", replace=(("(significand / 1024)", "(significand / 1023)"),
-                                           ("1 + significand / 1024", "1 + significand / 1023"))),
-        wrong("ignores the sign", "this is what leaving out the sign bit gives: it is the highest of the sixteen, code "
-              ">> 15.", replace=("-1.0 if sign else 1.0", "1.0")),
-        wrong("reads a signed integer", "this is what reading the code as a signed integer first gives. Integers work "
-              "like that; here the sign bit changes the sign and nothing else.",
-              lambda code: -solution.my_decode(0x10000 - code) if code > 0x8000 else solution.my_decode(code)),
-        wrong("reads BF16", "this is what eight exponent bits and seven significand bits give. That is BF16; FP16 has "
-              "five and ten.", lambda code: float(np.array(code << 16, np.uint32).view(np.float32))),
-        wrong("knows no infinity", "this is what reading exponent field 31 like the others gives: numbers beyond "
-              "65504. It is kept for infinity and NaN.", replace=("exponent == 31", "exponent == 32")),
-        wrong("knows no NaN", "this is what taking all of exponent field 31 for infinity gives. With any significand "
-              "bit set it is NaN.", replace=("math.nan if significand else ", "")),
-        wrong("infinity without a sign", "this is what forgetting the sign of infinity gives: 0xFC00 is -inf.",
-              replace=("direction * math.inf", "math.inf")),
-        wrong("swaps infinity and NaN", "this is what swapping infinity and NaN gives. Infinity is the one with a "
-              "significand of 0.",
-              replace=("math.nan if significand else direction * math.inf", "math.inf if significand else math.nan")),
+        wrong(
+            "forgets the hidden 1",
+            "this is what forgetting the hidden 1 gives. A normal number is 1.F, and the 1 "
+            "is not stored.",
+            replace=("1 + significand", "significand"),
+        ),
+        wrong(
+            "forgets subnormals",
+            "this is what reading exponent field 0 like the others gives. There the hidden 1 "
+            "is gone, so that zero can be written.",
+            replace=("2.0**-14 * (significand / 1024)", "2.0**-15 * (1 + significand / 1024)"),
+        ),
+        wrong(
+            "subnormals one binade too low",
+            "this is what 2^(0 - 15) gives for exponent field 0. It shares the "
+            "exponent of field 1, which is -14.",
+            replace=("2.0**-14", "2.0**-15"),
+        ),
+        wrong(
+            "has a bias of 16",
+            "this is what a bias of 16, half of 32, gives. It is 15: one less than half.",
+            replace=("exponent - 15", "exponent - 16"),
+        ),
+        wrong(
+            "has the bias of FP32",
+            "this is what a bias of 127 gives, which is FP32's. With five exponent bits it is 15.",
+            replace=("exponent - 15", "exponent - 127"),
+        ),
+        wrong(
+            "divides by 1023",
+            "this is what dividing the significand by 1023, its largest value, gives. Ten bits "
+            "make 1024 steps.",
+            replace=(
+                ("(significand / 1024)", "(significand / 1023)"),
+                ("1 + significand / 1024", "1 + significand / 1023"),
+            ),
+        ),
+        wrong(
+            "ignores the sign",
+            "this is what leaving out the sign bit gives: it is the highest of the sixteen, code "
+            ">> 15.",
+            replace=("-1.0 if sign else 1.0", "1.0"),
+        ),
+        wrong(
+            "reads a signed integer",
+            "this is what reading the code as a signed integer first gives. Integers work "
+            "like that; here the sign bit changes the sign and nothing else.",
+            lambda code: (
+                -solution.my_decode(0x10000 - code) if code > 0x8000 else solution.my_decode(code)
+            ),
+        ),
+        wrong(
+            "reads BF16",
+            "this is what eight exponent bits and seven significand bits give. That is BF16; FP16 has "
+            "five and ten.",
+            lambda code: float(np.array(code << 16, np.uint32).view(np.float32)),
+        ),
+        wrong(
+            "knows no infinity",
+            "this is what reading exponent field 31 like the others gives: numbers beyond "
+            "65504. It is kept for infinity and NaN.",
+            replace=("exponent == 31", "exponent == 32"),
+        ),
+        wrong(
+            "knows no NaN",
+            "this is what taking all of exponent field 31 for infinity gives. With any significand "
+            "bit set it is NaN.",
+            replace=("math.nan if significand else ", ""),
+        ),
+        wrong(
+            "infinity without a sign",
+            "this is what forgetting the sign of infinity gives: 0xFC00 is -inf.",
+            replace=("direction * math.inf", "math.inf"),
+        ),
+        wrong(
+            "swaps infinity and NaN",
+            "this is what swapping infinity and NaN gives. Infinity is the one with a "
+            "significand of 0.",
+            replace=(
+                "math.nan if significand else direction * math.inf",
+                "math.inf if significand else math.nan",
+            ),
+        ),
     ),
     two_zeros=True,
     codes=True,
     withheld=(decode, *CASTS_TO_FP16, struct.unpack),
     aside=lambda code: (("in bits", bits_of_code(code)),),
 )
-# fmt: on
 
 # --- numbers.ulp ---
 
@@ -155,7 +206,6 @@ def _anywhere(random: Random) -> list[Case]:
     )
 
 
-# fmt: off
 ULP = Exercise(
     id="numbers.ulp",
     notes="""How far FP16's numbers are apart.
@@ -170,28 +220,62 @@ ULP = Exercise(
         Check("anywhere", 1, _anywhere),
     ),
     mistakes=(
-        wrong("the same everywhere", "this is the spacing between 1 and 2, called epsilon. It doubles with every power "
-              "of two.", replace=("max(exponent, -14) - 10", "-10")),
-        wrong("proportional to x", "this is x times 2^-10. The spacing does not grow with x smoothly: it stays, then "
-              "doubles at the next power of two.", lambda x: abs(x) * 2.0**-10),
-        wrong("one binade too high", "this is twice the spacing. math.frexp, for instance, gives an exponent that is "
-              "one higher than that of 1.F x 2^e.", replace=("math.floor(math.log2(abs(x)))", "math.frexp(x)[1]")),
-        wrong("counts the hidden bit", "this is half the spacing: what counting the hidden bit gives. Ten bits are "
-              "stored behind the point.", replace=("- 10", "- 11")),
-        wrong("forgets subnormals", "this is what letting the exponent fall below -14 gives. From there down to zero "
-              "the spacing stays 2^-24.", replace=("max(exponent, -14)", "exponent")),
-        wrong("stops one binade too low", "this is what a lowest exponent of 0 - 15 gives. Exponent field 0 shares "
-              "that of field 1, which is -14.", replace=("max(exponent, -14)", "max(exponent, -15)")),
-        wrong("forgets the sign", "this is what the logarithm of a negative number gives. Take abs(x) first.",
-              replace=("abs(x)", "x")),
-        wrong("truncates the logarithm", "this is what int(log2(x)) gives. Below 1 the logarithm is negative, and int "
-              "cuts towards zero: floor it.", replace=("math.floor", "int")),
-        wrong("rounds the logarithm up", "this is what rounding the logarithm up gives. It is right at powers of two, "
-              "and one too high between.", replace=("math.floor", "math.ceil")),
+        wrong(
+            "the same everywhere",
+            "this is the spacing between 1 and 2, called epsilon. It doubles with every power "
+            "of two.",
+            replace=("max(exponent, -14) - 10", "-10"),
+        ),
+        wrong(
+            "proportional to x",
+            "this is x times 2^-10. The spacing does not grow with x smoothly: it stays, then "
+            "doubles at the next power of two.",
+            lambda x: abs(x) * 2.0**-10,
+        ),
+        wrong(
+            "one binade too high",
+            "this is twice the spacing. math.frexp, for instance, gives an exponent that is "
+            "one higher than that of 1.F x 2^e.",
+            replace=("math.floor(math.log2(abs(x)))", "math.frexp(x)[1]"),
+        ),
+        wrong(
+            "counts the hidden bit",
+            "this is half the spacing: what counting the hidden bit gives. Ten bits are "
+            "stored behind the point.",
+            replace=("- 10", "- 11"),
+        ),
+        wrong(
+            "forgets subnormals",
+            "this is what letting the exponent fall below -14 gives. From there down to zero "
+            "the spacing stays 2^-24.",
+            replace=("max(exponent, -14)", "exponent"),
+        ),
+        wrong(
+            "stops one binade too low",
+            "this is what a lowest exponent of 0 - 15 gives. Exponent field 0 shares "
+            "that of field 1, which is -14.",
+            replace=("max(exponent, -14)", "max(exponent, -15)"),
+        ),
+        wrong(
+            "forgets the sign",
+            "this is what the logarithm of a negative number gives. Take abs(x) first.",
+            replace=("abs(x)", "x"),
+        ),
+        wrong(
+            "truncates the logarithm",
+            "this is what int(log2(x)) gives. Below 1 the logarithm is negative, and int "
+            "cuts towards zero: floor it.",
+            replace=("math.floor", "int"),
+        ),
+        wrong(
+            "rounds the logarithm up",
+            "this is what rounding the logarithm up gives. It is right at powers of two, "
+            "and one too high between.",
+            replace=("math.floor", "math.ceil"),
+        ),
     ),
     withheld=(ulp, np.spacing),
 )
-# fmt: on
 
 # --- numbers.first_gap ---
 
@@ -212,7 +296,6 @@ def _short(random: Random) -> list[Case]:
     return [*((e, random.randrange(low, 20)) for e, low in ((3, 3), (4, 7), (3, 3), (2, 2))), *just]
 
 
-# fmt: off
 FIRST_GAP = Exercise(
     id="numbers.first_gap",
     notes="""The whole number from which on a format has gaps.
@@ -220,31 +303,60 @@ FIRST_GAP = Exercise(
     The point: significand_bits + 1 bits count without a gap up to 2 to that power, and some formats end before.
     Oracles in the tests: numpy, ml_dtypes and gfloat, asked number by number.""",
     checks=(
-        Check("the formats that people use", 2,
-              always(*((f.exponent_bits, f.significand_bits) for f in (FP16, BF16, E5M2, FP32)))),
+        Check(
+            "the formats that people use",
+            2,
+            always(*((f.exponent_bits, f.significand_bits) for f in (FP16, BF16, E5M2, FP32))),
+        ),
         Check("any format with room above", 1, _wide),
         Check("formats that end before they get gaps", 1, _short),
     ),
     mistakes=(
-        wrong("forgets the hidden bit", "this is what counting only the stored bits gives. The hidden 1 is a bit too.",
-              replace=("min(first_odd, beyond_the_end)", "2**significand_bits + 1")),
-        wrong("the last before the gap", "this is the last number before the gap: a power of two, and so it is held.",
-              replace=("min(first_odd, beyond_the_end)", "first_odd - 1")),
-        wrong("the largest that fits the significand", "this is all ones in the significand. It is held, and so is the "
-              "next one, a power of two.", replace=("min(first_odd, beyond_the_end)", "first_odd - 2")),
-        wrong("the next that is held", "this one is held again: beyond the gap the even numbers go on. The one before "
-              "it is missing.", replace=("min(first_odd, beyond_the_end)", "first_odd + 1")),
-        wrong("counts the sign", "this is what counting the sign as one more bit gives. It makes no number finer.",
-              replace=("min(first_odd, beyond_the_end)", "2 ** (significand_bits + 2) + 1")),
-        wrong("where it overflows", "this is where the format ends. Long before, its numbers are more than 1 apart.",
-              replace=("min(first_odd, beyond_the_end)", "beyond_the_end")),
-        wrong("never overflows", "this is right for formats with room above. Three exponent bits end before 16, "
-              "however many significand bits there are.", replace=("min(first_odd, beyond_the_end)", "first_odd")),
-        wrong("answers for FP16", "this is the answer for FP16, whatever the widths are. Compute it from the two "
-              "widths.", replace=("min(first_odd, beyond_the_end)", "2049")),
+        wrong(
+            "forgets the hidden bit",
+            "this is what counting only the stored bits gives. The hidden 1 is a bit too.",
+            replace=("min(first_odd, beyond_the_end)", "2**significand_bits + 1"),
+        ),
+        wrong(
+            "the last before the gap",
+            "this is the last number before the gap: a power of two, and so it is held.",
+            replace=("min(first_odd, beyond_the_end)", "first_odd - 1"),
+        ),
+        wrong(
+            "the largest that fits the significand",
+            "this is all ones in the significand. It is held, and so is the "
+            "next one, a power of two.",
+            replace=("min(first_odd, beyond_the_end)", "first_odd - 2"),
+        ),
+        wrong(
+            "the next that is held",
+            "this one is held again: beyond the gap the even numbers go on. The one before "
+            "it is missing.",
+            replace=("min(first_odd, beyond_the_end)", "first_odd + 1"),
+        ),
+        wrong(
+            "counts the sign",
+            "this is what counting the sign as one more bit gives. It makes no number finer.",
+            replace=("min(first_odd, beyond_the_end)", "2 ** (significand_bits + 2) + 1"),
+        ),
+        wrong(
+            "where it overflows",
+            "this is where the format ends. Long before, its numbers are more than 1 apart.",
+            replace=("min(first_odd, beyond_the_end)", "beyond_the_end"),
+        ),
+        wrong(
+            "never overflows",
+            "this is right for formats with room above. Three exponent bits end before 16, "
+            "however many significand bits there are.",
+            replace=("min(first_odd, beyond_the_end)", "first_odd"),
+        ),
+        wrong(
+            "answers for FP16",
+            "this is the answer for FP16, whatever the widths are. Compute it from the two widths.",
+            replace=("min(first_odd, beyond_the_end)", "2049"),
+        ),
     ),
 )
-# fmt: on
 
 # --- numbers.next_up ---
 
@@ -281,7 +393,6 @@ def _in_bits(code: int) -> Rows:
     )
 
 
-# fmt: off
 NEXT_UP = Exercise(
     id="numbers.next_up",
     notes="""From one FP16 number to the next.
@@ -297,34 +408,67 @@ NEXT_UP = Exercise(
         Check("codes anywhere", 2, lambda random: _EDGES + _codes(random, 2, 0x7C00, 30)),
     ),
     mistakes=(
-        wrong("always adds 1", "this is what code + 1 gives for every code. For a negative number that is the next one "
-              "down.", lambda code: code + 1),
-        wrong("always subtracts 1", "this is what code - 1 gives. For a positive number that is the next one down.",
-              replace=("code - 1 if code & 0x8000 else code + 1", "code - 1 if code else 1")),
-        wrong("falls off minus zero", "this is what 0x8000 - 1 gives: 0x7FFF, a NaN. Minus zero is zero, and the next "
-              "number is 2^-24.", replace=("return 0x0001", "return 0x8000 - 1")),
-        wrong("takes the zeros for two numbers", "this is what stepping from -0 to +0 gives. They are the same number: "
-              "the next larger one is 2^-24.", replace=("return 0x0001", "return 0x0000")),
-        wrong("stops at the largest number", "this is what stopping at 65504 gives. After it comes infinity.",
-              replace=("code == 0x7C00", "code in (0x7BFF, 0x7C00)")),
-        wrong("goes beyond infinity", "this is what 0x7C00 + 1 gives: 0x7C01, a NaN. Nothing is larger than infinity, "
-              "so it stays.", replace=("return code\n", "return code + 1\n")),
-        wrong("stays at minus infinity", "this is what leaving both infinities alone gives. Above -inf comes -65504.",
-              replace=("code == 0x7C00", "code in (0x7C00, 0xFC00)")),
-        wrong("loses the carry", "this is what adding 1 to the significand field alone gives. Let it carry into the "
-              "exponent: the next binade begins there.",
-              replace=("else code + 1", "else code & 0xFC00 | (code + 1) & 0x03FF")),
-        wrong("skips the subnormals", "this is what stepping from zero to the smallest normal number gives. 1,023 "
-              "subnormal ones lie between.",
-              lambda code: 0x0400 if (code & 0x7FFF) < 0x0400 else solution.my_next_up(code)),
-        wrong("returns the value", "this is the value of the next number. Return its code.",
-              lambda code: float(decode(solution.my_next_up(code), FP16))),
+        wrong(
+            "always adds 1",
+            "this is what code + 1 gives for every code. For a negative number that is the next one "
+            "down.",
+            lambda code: code + 1,
+        ),
+        wrong(
+            "always subtracts 1",
+            "this is what code - 1 gives. For a positive number that is the next one down.",
+            replace=("code - 1 if code & 0x8000 else code + 1", "code - 1 if code else 1"),
+        ),
+        wrong(
+            "falls off minus zero",
+            "this is what 0x8000 - 1 gives: 0x7FFF, a NaN. Minus zero is zero, and the next "
+            "number is 2^-24.",
+            replace=("return 0x0001", "return 0x8000 - 1"),
+        ),
+        wrong(
+            "takes the zeros for two numbers",
+            "this is what stepping from -0 to +0 gives. They are the same number: "
+            "the next larger one is 2^-24.",
+            replace=("return 0x0001", "return 0x0000"),
+        ),
+        wrong(
+            "stops at the largest number",
+            "this is what stopping at 65504 gives. After it comes infinity.",
+            replace=("code == 0x7C00", "code in (0x7BFF, 0x7C00)"),
+        ),
+        wrong(
+            "goes beyond infinity",
+            "this is what 0x7C00 + 1 gives: 0x7C01, a NaN. Nothing is larger than infinity, "
+            "so it stays.",
+            replace=("return code\n", "return code + 1\n"),
+        ),
+        wrong(
+            "stays at minus infinity",
+            "this is what leaving both infinities alone gives. Above -inf comes -65504.",
+            replace=("code == 0x7C00", "code in (0x7C00, 0xFC00)"),
+        ),
+        wrong(
+            "loses the carry",
+            "this is what adding 1 to the significand field alone gives. Let it carry into the "
+            "exponent: the next binade begins there.",
+            replace=("else code + 1", "else code & 0xFC00 | (code + 1) & 0x03FF"),
+        ),
+        wrong(
+            "skips the subnormals",
+            "this is what stepping from zero to the smallest normal number gives. 1,023 "
+            "subnormal ones lie between.",
+            lambda code: 0x0400 if (code & 0x7FFF) < 0x0400 else solution.my_next_up(code),
+        ),
+        wrong(
+            "returns the value",
+            "this is the value of the next number. Return its code.",
+            lambda code: float(decode(solution.my_next_up(code), FP16)),
+        ),
     ),
     codes=True,
     withheld=(next_up, np.nextafter),
     aside=_in_bits,
 )
-# fmt: on
 
 # --- numbers.bytes ---
 
@@ -361,7 +505,6 @@ def _narrow(random: Random) -> list[Case]:
     return [(_shape(random, 2), 8), ((odd,), 4), ((odd, 3), 6), *others]
 
 
-# fmt: off
 BYTES = Exercise(
     id="numbers.bytes",
     notes="""How many bytes a tensor takes.
@@ -374,22 +517,40 @@ BYTES = Exercise(
         Check("formats of 8, 6 and 4 bits, and of any", 1, _narrow),
     ),
     mistakes=(
-        wrong("adds the dimensions", "this is what adding the dimensions gives. A 3 x 5 tensor has 15 elements.",
-              replace=("math.prod", "sum")),
+        wrong(
+            "adds the dimensions",
+            "this is what adding the dimensions gives. A 3 x 5 tensor has 15 elements.",
+            replace=("math.prod", "sum"),
+        ),
         wrong("counts bits", "this is the number of bits. A byte has eight.", replace=(" / 8", "")),
         wrong("counts elements", "this is the number of elements.", replace=(" * bits / 8", "")),
-        wrong("counts the first dimension", "this is what len(tensor) counts: the first dimension only.",
-              replace=("math.prod(shape)", "math.prod(shape[:1])")),
-        wrong("a single number is nothing", "this is what starting the product at 0, or special-casing (), gives. A "
-              "shape without dimensions is one number.", replace=("bits / 8)", "bits / 8) if shape else 0")),
-        wrong("always FP16", "this is two bytes an element, whatever the format. Use `bits`.",
-              replace=("bits / 8", "2")),
-        wrong("a byte an element at least", "this is what whole bytes for each element give. Packed, two 4-bit "
-              "elements share one.", replace=("math.ceil(math.prod(shape) * ", "math.prod(shape) * math.ceil(")),
-        wrong("drops the last byte", "this is what rounding down gives. Half a byte at the end still takes one.",
-              replace=("math.ceil", "math.floor")),
+        wrong(
+            "counts the first dimension",
+            "this is what len(tensor) counts: the first dimension only.",
+            replace=("math.prod(shape)", "math.prod(shape[:1])"),
+        ),
+        wrong(
+            "a single number is nothing",
+            "this is what starting the product at 0, or special-casing (), gives. A "
+            "shape without dimensions is one number.",
+            replace=("bits / 8)", "bits / 8) if shape else 0"),
+        ),
+        wrong(
+            "always FP16",
+            "this is two bytes an element, whatever the format. Use `bits`.",
+            replace=("bits / 8", "2"),
+        ),
+        wrong(
+            "a byte an element at least",
+            "this is what whole bytes for each element give. Packed, two 4-bit elements share one.",
+            replace=("math.ceil(math.prod(shape) * ", "math.prod(shape) * math.ceil("),
+        ),
+        wrong(
+            "drops the last byte",
+            "this is what rounding down gives. Half a byte at the end still takes one.",
+            replace=("math.ceil", "math.floor"),
+        ),
     ),
 )
-# fmt: on
 
 EXERCISES = (DECODE, ULP, FIRST_GAP, NEXT_UP, BYTES)

@@ -101,7 +101,6 @@ def _neighbours(x: float) -> Rows:
     return tuple((name, f"{bits(value)}  {show_number(value, 9)}") for name, value in ends)
 
 
-# fmt: off
 NEAREST_EVEN = Exercise(
     id="rounding.nearest_even",
     notes="""A real number is rounded to FP16.
@@ -116,44 +115,94 @@ NEAREST_EVEN = Exercise(
         Check("a hair's breadth beside half-way", 1, _just_beside_half_way),
     ),
     mistakes=(
-        wrong("truncates", "this is what cutting off gives (int does that). The result should be the *nearer* "
-              "neighbour.", replace=("round", "math.trunc")),
-        wrong("rounds down", "this is what rounding down gives: always to the lower neighbour, even where the upper "
-              "one is nearer.", replace=("round", "math.floor")),
-        wrong("half way away from zero", "this is what rounding half-way cases away from zero gives, as taught at "
-              "school. IEEE 754 takes the even one.",
-              replace=("round(x / spacing)", "math.copysign(math.floor(abs(x) / spacing + 0.5), x)")),
-        wrong("half way up", "this is what floor(x + 0.5) gives: half-way cases go up. They should go to the even "
-              "one.", replace=("round(x / spacing)", "math.floor(x / spacing + 0.5)")),
-        wrong("half way towards zero", "this is what rounding half-way cases towards zero gives. They should go to the "
-              "even one.", replace=("round(x / spacing)", "math.copysign(math.ceil(abs(x) / spacing - 0.5), x)")),
-        wrong("half way to the odd one", "this is what rounding half-way cases to the odd neighbour gives. They should "
-              "go to the even one, whose last bit is 0.",
-              replace=("round(x / spacing)",
-                       "(math.floor(x / spacing) | 1 if x / spacing % 1 == 0.5 else round(x / spacing))")),
-        wrong("forgets subnormals", "this is what a spacing that shrinks without end gives. Below 2^-14 it stays "
-              "2^-24.",
-              replace=("max(exponent, -14)", "max(exponent, -40)")),
-        wrong("flushes subnormals", "this is what putting 0 for everything below 2^-14 gives. Some hardware does; FP16 "
-              "goes on to 2^-24.", replace=(" * spacing", " * spacing if exponent >= -14 else 0.0")),
-        wrong("keeps ten bits", "this is what a spacing twice too wide gives: ten significant bits. FP16 has eleven, "
-              "one of them hidden.", replace=("- 10", "- 9")),
-        wrong("never overflows", "this is what rounding without an upper end gives. FP16 ends at 65504; from 65520 on "
-              "it is infinity.", replace=("65520", "math.inf")),
-        wrong("saturates", "this is what stopping at 65504 gives. Some conversions of FP8 do; FP16 goes to infinity.",
-              replace=("math.inf", "65504.0")),
-        wrong("overflows at 65504", "this is what infinity for everything above 65504 gives. Up to 65520, half a "
-              "spacing further, 65504 is the nearest.", replace=(">= 65520", "> 65504")),
-        wrong("loses the sign of infinity", "this is what +inf on both sides gives. Below -65520 it is -inf.",
-              replace=("math.copysign(math.inf, x)", "math.inf")),
-        wrong("rounds twice", "this is what rounding to FP32 first gives: it moves numbers onto the half-way point, "
-              "and the second rounding takes them the wrong way. Round once.",
-              lambda x: solution.my_round(torch.tensor(x, dtype=torch.float32).item())),
+        wrong(
+            "truncates",
+            "this is what cutting off gives (int does that). The result should be the *nearer* "
+            "neighbour.",
+            replace=("round", "math.trunc"),
+        ),
+        wrong(
+            "rounds down",
+            "this is what rounding down gives: always to the lower neighbour, even where the upper "
+            "one is nearer.",
+            replace=("round", "math.floor"),
+        ),
+        wrong(
+            "half way away from zero",
+            "this is what rounding half-way cases away from zero gives, as taught at "
+            "school. IEEE 754 takes the even one.",
+            replace=("round(x / spacing)", "math.copysign(math.floor(abs(x) / spacing + 0.5), x)"),
+        ),
+        wrong(
+            "half way up",
+            "this is what floor(x + 0.5) gives: half-way cases go up. They should go to the even "
+            "one.",
+            replace=("round(x / spacing)", "math.floor(x / spacing + 0.5)"),
+        ),
+        wrong(
+            "half way towards zero",
+            "this is what rounding half-way cases towards zero gives. They should go to the "
+            "even one.",
+            replace=("round(x / spacing)", "math.copysign(math.ceil(abs(x) / spacing - 0.5), x)"),
+        ),
+        wrong(
+            "half way to the odd one",
+            "this is what rounding half-way cases to the odd neighbour gives. They should "
+            "go to the even one, whose last bit is 0.",
+            replace=(
+                "round(x / spacing)",
+                "(math.floor(x / spacing) | 1 if x / spacing % 1 == 0.5 else round(x / spacing))",
+            ),
+        ),
+        wrong(
+            "forgets subnormals",
+            "this is what a spacing that shrinks without end gives. Below 2^-14 it stays 2^-24.",
+            replace=("max(exponent, -14)", "max(exponent, -40)"),
+        ),
+        wrong(
+            "flushes subnormals",
+            "this is what putting 0 for everything below 2^-14 gives. Some hardware does; FP16 "
+            "goes on to 2^-24.",
+            replace=(" * spacing", " * spacing if exponent >= -14 else 0.0"),
+        ),
+        wrong(
+            "keeps ten bits",
+            "this is what a spacing twice too wide gives: ten significant bits. FP16 has eleven, "
+            "one of them hidden.",
+            replace=("- 10", "- 9"),
+        ),
+        wrong(
+            "never overflows",
+            "this is what rounding without an upper end gives. FP16 ends at 65504; from 65520 on "
+            "it is infinity.",
+            replace=("65520", "math.inf"),
+        ),
+        wrong(
+            "saturates",
+            "this is what stopping at 65504 gives. Some conversions of FP8 do; FP16 goes to infinity.",
+            replace=("math.inf", "65504.0"),
+        ),
+        wrong(
+            "overflows at 65504",
+            "this is what infinity for everything above 65504 gives. Up to 65520, half a "
+            "spacing further, 65504 is the nearest.",
+            replace=(">= 65520", "> 65504"),
+        ),
+        wrong(
+            "loses the sign of infinity",
+            "this is what +inf on both sides gives. Below -65520 it is -inf.",
+            replace=("math.copysign(math.inf, x)", "math.inf"),
+        ),
+        wrong(
+            "rounds twice",
+            "this is what rounding to FP32 first gives: it moves numbers onto the half-way point, "
+            "and the second rounding takes them the wrong way. Round once.",
+            lambda x: solution.my_round(torch.tensor(x, dtype=torch.float32).item()),
+        ),
     ),
     withheld=(round_to, encode, *CASTS_TO_FP16, struct.pack),
     aside=_neighbours,
 )
-# fmt: on
 
 # --- rounding.smallest_update ---
 
@@ -193,7 +242,6 @@ def _anywhere(random: Random) -> list[Case]:
     )
 
 
-# fmt: off
 SMALLEST_UPDATE = Exercise(
     id="rounding.smallest_update",
     notes="""The smallest update that moves an FP16 weight.
@@ -209,38 +257,77 @@ SMALLEST_UPDATE = Exercise(
         Check("a dozen weights anywhere", 1, _anywhere),
     ),
     mistakes=(
-        wrong("half the spacing", "this is half the spacing, which moves a weight only if its last bit is 1. Half-way "
-              "goes to the even neighbour, and that may be the weight itself.",
-              replace=("weight + updates != weight", "updates >= np.spacing(weight) / 2")),
-        wrong("always more than half", "this is the first number above half the spacing. A weight whose last bit is 1 "
-              "moves at exactly half: the even neighbour is the other one.",
-              replace=("weight + updates != weight", "updates > np.spacing(weight) / 2")),
-        wrong("a whole spacing", "this is the spacing at the weight. It moves the weight for sure, and so does a "
-              "little more than half.", replace=("weight + updates != weight", "updates >= np.spacing(weight)")),
-        wrong("powers of two only", "this is what doubling the update until the weight moves gives: the smallest "
-              "*power of two*. Try all FP16 numbers, one by one.",
-              replace=("np.arange(1, 0x7800, dtype=np.uint16).view(np.float16)",
-                       "np.float16(2) ** np.arange(-24, 16, dtype=np.float16)")),
-        wrong("the same for every weight", "this is the spacing between 1 and 2, whatever the weight.",
-              lambda weight: np.float16(2.0**-10)),
-        wrong("divides the weight by 1024", "this is the weight times 2^-10. Updates of half that size still arrive, "
-              "and the limit grows in steps, not in proportion.", lambda weight: weight / np.float16(1024)),
-        wrong("divides the weight by 2048", "this is the weight divided by 2048, a rule of thumb. The limit jumps at "
-              "powers of two and stays between.", lambda weight: weight / np.float16(2048)),
-        wrong("adds outside FP16", "this is what adding in FP32 or FP64 gives: there every update moves the weight. "
-              "Round the sum to FP16 before you compare.",
-              replace=("weight + updates", "np.float64(weight) + updates")),
-        wrong("forgets subnormals", "this is what half the spacing gives for small weights when it is rounded to FP16: "
-              "0, and 0 moves nothing.", replace=("[0]", "[0] if weight >= 2**-13 else np.float16(0)")),
-        wrong("one too early", "this is the largest update that does *not* move the weight. The next one does.",
-              lambda weight: np.nextafter(solution.my_smallest_update(weight), np.float16(0))),
-        wrong("goes down", "this is the answer for weight - update. Below a power of two the spacing is half as wide, "
-              "so less is enough there.", replace=("weight + updates", "weight - updates")),
+        wrong(
+            "half the spacing",
+            "this is half the spacing, which moves a weight only if its last bit is 1. Half-way "
+            "goes to the even neighbour, and that may be the weight itself.",
+            replace=("weight + updates != weight", "updates >= np.spacing(weight) / 2"),
+        ),
+        wrong(
+            "always more than half",
+            "this is the first number above half the spacing. A weight whose last bit is 1 "
+            "moves at exactly half: the even neighbour is the other one.",
+            replace=("weight + updates != weight", "updates > np.spacing(weight) / 2"),
+        ),
+        wrong(
+            "a whole spacing",
+            "this is the spacing at the weight. It moves the weight for sure, and so does a "
+            "little more than half.",
+            replace=("weight + updates != weight", "updates >= np.spacing(weight)"),
+        ),
+        wrong(
+            "powers of two only",
+            "this is what doubling the update until the weight moves gives: the smallest "
+            "*power of two*. Try all FP16 numbers, one by one.",
+            replace=(
+                "np.arange(1, 0x7800, dtype=np.uint16).view(np.float16)",
+                "np.float16(2) ** np.arange(-24, 16, dtype=np.float16)",
+            ),
+        ),
+        wrong(
+            "the same for every weight",
+            "this is the spacing between 1 and 2, whatever the weight.",
+            lambda weight: np.float16(2.0**-10),
+        ),
+        wrong(
+            "divides the weight by 1024",
+            "this is the weight times 2^-10. Updates of half that size still arrive, "
+            "and the limit grows in steps, not in proportion.",
+            lambda weight: weight / np.float16(1024),
+        ),
+        wrong(
+            "divides the weight by 2048",
+            "this is the weight divided by 2048, a rule of thumb. The limit jumps at "
+            "powers of two and stays between.",
+            lambda weight: weight / np.float16(2048),
+        ),
+        wrong(
+            "adds outside FP16",
+            "this is what adding in FP32 or FP64 gives: there every update moves the weight. "
+            "Round the sum to FP16 before you compare.",
+            replace=("weight + updates", "np.float64(weight) + updates"),
+        ),
+        wrong(
+            "forgets subnormals",
+            "this is what half the spacing gives for small weights when it is rounded to FP16: "
+            "0, and 0 moves nothing.",
+            replace=("[0]", "[0] if weight >= 2**-13 else np.float16(0)"),
+        ),
+        wrong(
+            "one too early",
+            "this is the largest update that does *not* move the weight. The next one does.",
+            lambda weight: np.nextafter(solution.my_smallest_update(weight), np.float16(0)),
+        ),
+        wrong(
+            "goes down",
+            "this is the answer for weight - update. Below a power of two the spacing is half as wide, "
+            "so less is enough there.",
+            replace=("weight + updates", "weight - updates"),
+        ),
     ),
     provides={"np": np},
     aside=lambda weight: (("in bits", bits(weight)),),
 )
-# fmt: on
 
 # --- rounding.stochastic ---
 
@@ -287,7 +374,6 @@ def _many(random: Random) -> list[Case]:
     return [(*number, (2 * i + 1) / 200) for number in numbers for i in range(100)]
 
 
-# fmt: off
 STOCHASTIC = Exercise(
     id="rounding.stochastic",
     notes="""A rounding whose mean is right.
@@ -301,31 +387,68 @@ STOCHASTIC = Exercise(
         Check("a hundred random numbers for one x", 1, _many),
     ),
     mistakes=(
-        wrong("rounds to nearest", "this is round to nearest: the random number changes nothing, and small updates are "
-              "swallowed again.", lambda x, spacing, random: round(x / spacing) * spacing),
-        wrong("tosses a coin", "this is what up or down with probability 1/2 gives. The nearer neighbour has to be "
-              "taken more often.", replace=("random < (x - lower) / spacing", "x > lower and random < 0.5")),
-        wrong("turned round", "this is what going up where random is *above* the part gives: the farther neighbour is "
-              "taken more often.", replace=("random <", "random >=")),
-        wrong("from the other end", "this is what floor(x / spacing + random) gives: right in the mean, but it goes up "
-              "for large random numbers. Here it is up where random is below the part.",
-              lambda x, spacing, random: math.floor(x / spacing + random) * spacing),
-        wrong("truncates", "this is what int(x / spacing) gives: below zero it cuts upwards, and the part becomes "
-              "negative. Take math.floor.", replace=("math.floor", "int")),
-        wrong("away from zero", "this is what rounding |x| and putting the sign back gives: right in the mean, but "
-              "below zero it goes down where it should go up.",
-              lambda x, spacing, random: math.copysign(solution.my_stochastic(abs(x), spacing, random), x)),
-        wrong("forgets to divide by the spacing", "this is what comparing random with x - lower gives. That is a "
-              "length; divide it by the spacing.", replace=("(x - lower) / spacing", "x - lower")),
-        wrong("moves what is exact", "this is what random <= part gives: with random = 0 a number that needs no "
-              "rounding moves. Take <.", replace=("random <", "random <=")),
-        wrong("adds noise then rounds to nearest", "this is what round(x / spacing + random) gives: half a spacing too "
-              "high in the mean.", lambda x, spacing, random: round(x / spacing + random) * spacing),
-        wrong("counts spacings", "this is how many spacings the result is. Multiply by the spacing.",
-              lambda x, spacing, random: solution.my_stochastic(x, spacing, random) / spacing),
+        wrong(
+            "rounds to nearest",
+            "this is round to nearest: the random number changes nothing, and small updates are "
+            "swallowed again.",
+            lambda x, spacing, random: round(x / spacing) * spacing,
+        ),
+        wrong(
+            "tosses a coin",
+            "this is what up or down with probability 1/2 gives. The nearer neighbour has to be "
+            "taken more often.",
+            replace=("random < (x - lower) / spacing", "x > lower and random < 0.5"),
+        ),
+        wrong(
+            "turned round",
+            "this is what going up where random is *above* the part gives: the farther neighbour is "
+            "taken more often.",
+            replace=("random <", "random >="),
+        ),
+        wrong(
+            "from the other end",
+            "this is what floor(x / spacing + random) gives: right in the mean, but it goes up "
+            "for large random numbers. Here it is up where random is below the part.",
+            lambda x, spacing, random: math.floor(x / spacing + random) * spacing,
+        ),
+        wrong(
+            "truncates",
+            "this is what int(x / spacing) gives: below zero it cuts upwards, and the part becomes "
+            "negative. Take math.floor.",
+            replace=("math.floor", "int"),
+        ),
+        wrong(
+            "away from zero",
+            "this is what rounding |x| and putting the sign back gives: right in the mean, but "
+            "below zero it goes down where it should go up.",
+            lambda x, spacing, random: math.copysign(
+                solution.my_stochastic(abs(x), spacing, random), x
+            ),
+        ),
+        wrong(
+            "forgets to divide by the spacing",
+            "this is what comparing random with x - lower gives. That is a "
+            "length; divide it by the spacing.",
+            replace=("(x - lower) / spacing", "x - lower"),
+        ),
+        wrong(
+            "moves what is exact",
+            "this is what random <= part gives: with random = 0 a number that needs no "
+            "rounding moves. Take <.",
+            replace=("random <", "random <="),
+        ),
+        wrong(
+            "adds noise then rounds to nearest",
+            "this is what round(x / spacing + random) gives: half a spacing too high in the mean.",
+            lambda x, spacing, random: round(x / spacing + random) * spacing,
+        ),
+        wrong(
+            "counts spacings",
+            "this is how many spacings the result is. Multiply by the spacing.",
+            lambda x, spacing, random: solution.my_stochastic(x, spacing, random) / spacing,
+        ),
     ),
 )
-# fmt: on
 
 # --- rounding.kahan ---
 
@@ -379,7 +502,6 @@ def _in_pairs(values: Halves) -> np.float16:
     return _in_pairs(values[:middle]) + _in_pairs(values[middle:]) if middle else _once(values)
 
 
-# fmt: off
 KAHAN = Exercise(
     id="rounding.kahan",
     notes="""A sum that carries along what each addition loses.
@@ -396,29 +518,65 @@ KAHAN = Exercise(
         Check("sums that FP16 alone cannot get quite right", 1, _not_once),
     ),
     mistakes=(
-        wrong("one after another", "this is what total = total + x gives: what each addition loses is gone. (So is it "
-              "with lost = t - (total + y), which is always 0.)", replace=("x - lost", "x")),
-        wrong("adds the loss", "this is what y = x + lost gives: what was too much is added once more. (t - total) - y "
-              "is arrived minus meant, so it has to be subtracted.", replace=("x - lost", "x + lost")),
-        wrong("forgets what it corrected", "this is what (t - total) - x gives. It was y that was added; with x the "
-              "earlier loss is counted as new.", replace=("(t - total) - y", "(t - total) - x")),
-        wrong("moves the total too early", "this is what total = t before computing the loss gives: t - total is then "
-              "0. Compute lost first.",
-              replace=("lost = (t - total) - y\n        total = t", "total = t\n        lost = (t - total) - y")),
-        wrong("counts the first number twice", "this is what starting with values[0] and then running over all values "
-              "gives: the first counts twice.",
-              lambda values: solution.my_kahan(np.concatenate([values[:1], values]))),
-        wrong("sorts first", "this is what adding from small to large gives: better than before, but each addition "
-              "still loses.", replace=(("in values", "in sorted(values, key=abs)"), ("x - lost", "x"))),
-        wrong("adds in pairs", "this is what adding in pairs gives: a good sum as well, but not Kahan's.", _in_pairs),
-        wrong("returns the loss", "this is the last loss. Return the total.", replace=("return total", "return lost")),
-        wrong("sums in FP32", "this is what a wider sum, rounded once, gives (values.sum() does that inside). It is "
-              "better, and what hardware does where it can; here use FP16 only.", _once),
+        wrong(
+            "one after another",
+            "this is what total = total + x gives: what each addition loses is gone. (So is it "
+            "with lost = t - (total + y), which is always 0.)",
+            replace=("x - lost", "x"),
+        ),
+        wrong(
+            "adds the loss",
+            "this is what y = x + lost gives: what was too much is added once more. (t - total) - y "
+            "is arrived minus meant, so it has to be subtracted.",
+            replace=("x - lost", "x + lost"),
+        ),
+        wrong(
+            "forgets what it corrected",
+            "this is what (t - total) - x gives. It was y that was added; with x the "
+            "earlier loss is counted as new.",
+            replace=("(t - total) - y", "(t - total) - x"),
+        ),
+        wrong(
+            "moves the total too early",
+            "this is what total = t before computing the loss gives: t - total is then "
+            "0. Compute lost first.",
+            replace=(
+                "lost = (t - total) - y\n        total = t",
+                "total = t\n        lost = (t - total) - y",
+            ),
+        ),
+        wrong(
+            "counts the first number twice",
+            "this is what starting with values[0] and then running over all values "
+            "gives: the first counts twice.",
+            lambda values: solution.my_kahan(np.concatenate([values[:1], values])),
+        ),
+        wrong(
+            "sorts first",
+            "this is what adding from small to large gives: better than before, but each addition "
+            "still loses.",
+            replace=(("in values", "in sorted(values, key=abs)"), ("x - lost", "x")),
+        ),
+        wrong(
+            "adds in pairs",
+            "this is what adding in pairs gives: a good sum as well, but not Kahan's.",
+            _in_pairs,
+        ),
+        wrong(
+            "returns the loss",
+            "this is the last loss. Return the total.",
+            replace=("return total", "return lost"),
+        ),
+        wrong(
+            "sums in FP32",
+            "this is what a wider sum, rounded once, gives (values.sum() does that inside). It is "
+            "better, and what hardware does where it can; here use FP16 only.",
+            _once,
+        ),
     ),
     provides={"np": np},
     withheld=(sum_compensated,),
 )
-# fmt: on
 
 # --- rounding.epsilon ---
 
@@ -456,7 +614,6 @@ def _one_small(random: Random) -> list[Case]:
     return [(alone,), (beside,)]
 
 
-# fmt: off
 EPSILON = Exercise(
     id="rounding.epsilon",
     notes="""An epsilon that FP16 rounds to zero is repaired.
@@ -474,34 +631,75 @@ EPSILON = Exercise(
         Check("one number that differs from the rest", 1, _one_small),
     ),
     mistakes=(
-        wrong("as it was", "this is the code as it was: in FP16 1e-8 is 0, small squares underflow, and large ones "
-              "overflow.", replace=("x.float()", "x")),
-        wrong("a larger epsilon", "this is what an epsilon of 1e-4 in FP16 gives: no NaN for zeros, but the squares "
-              "still underflow and overflow, and small numbers are shrunk.",
-              replace=(("x.float()", "x"), ("1e-8", "1e-4"))),
-        wrong("FP32 and a larger epsilon", "this is right but for the epsilon: 1e-4 is larger than the small numbers. "
-              "In FP32 1e-8 is fine.", replace=("1e-8", "1e-4")),
-        wrong("no epsilon", "this is what leaving the epsilon out gives: 0 / 0 is NaN in any precision.",
-              replace=(" + 1e-8", "")),
-        wrong("squares in FP16", "this is what casting after squaring gives: the squares had already gone to 0 or inf. "
-              "Cast x first.", replace=("wide.pow(2)", "x.pow(2).float()")),
-        wrong("widens the root only", "this is what casting after the root gives: the squares were FP16, and had gone "
-              "to 0 or inf.", lambda x: x / (x.pow(2).mean().sqrt().float() + 1e-8)),
-        wrong("divides in FP16", "this is what going back to FP16 before dividing gives: the epsilon becomes 0 again. "
-              "Divide, then cast.", replace=(("(wide / (wide", "x / (wide"), (")).half()", ").half()"))),
-        wrong("forgets to return FP16", "this is FP32. Compute in it, but return FP16, as the rest of the network "
-              "expects.", replace=(".half()", "")),
-        wrong("epsilon inside the root", "this is what adding the epsilon under the root gives. Later models do that, "
-              "but it is another formula: there 1e-8 counts as 1e-4.", replace=(".sqrt() + 1e-8)", " + 1e-8).sqrt()")),
-        wrong("sum for mean", "this is what the sum of squares gives. RMS is root of the *mean* square.",
-              replace=("mean()", "sum()")),
-        wrong("clears away NaN", "this is what nan_to_num on the old code gives: zeros where an answer should be. The "
-              "symptom is gone, and the small numbers with it.",
-              replace=(("x.float()", "x"), (".half()", ".nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)"))),
+        wrong(
+            "as it was",
+            "this is the code as it was: in FP16 1e-8 is 0, small squares underflow, and large ones "
+            "overflow.",
+            replace=("x.float()", "x"),
+        ),
+        wrong(
+            "a larger epsilon",
+            "this is what an epsilon of 1e-4 in FP16 gives: no NaN for zeros, but the squares "
+            "still underflow and overflow, and small numbers are shrunk.",
+            replace=(("x.float()", "x"), ("1e-8", "1e-4")),
+        ),
+        wrong(
+            "FP32 and a larger epsilon",
+            "this is right but for the epsilon: 1e-4 is larger than the small numbers. "
+            "In FP32 1e-8 is fine.",
+            replace=("1e-8", "1e-4"),
+        ),
+        wrong(
+            "no epsilon",
+            "this is what leaving the epsilon out gives: 0 / 0 is NaN in any precision.",
+            replace=(" + 1e-8", ""),
+        ),
+        wrong(
+            "squares in FP16",
+            "this is what casting after squaring gives: the squares had already gone to 0 or inf. "
+            "Cast x first.",
+            replace=("wide.pow(2)", "x.pow(2).float()"),
+        ),
+        wrong(
+            "widens the root only",
+            "this is what casting after the root gives: the squares were FP16, and had gone "
+            "to 0 or inf.",
+            lambda x: x / (x.pow(2).mean().sqrt().float() + 1e-8),
+        ),
+        wrong(
+            "divides in FP16",
+            "this is what going back to FP16 before dividing gives: the epsilon becomes 0 again. "
+            "Divide, then cast.",
+            replace=(("(wide / (wide", "x / (wide"), (")).half()", ").half()")),
+        ),
+        wrong(
+            "forgets to return FP16",
+            "this is FP32. Compute in it, but return FP16, as the rest of the network expects.",
+            replace=(".half()", ""),
+        ),
+        wrong(
+            "epsilon inside the root",
+            "this is what adding the epsilon under the root gives. Later models do that, "
+            "but it is another formula: there 1e-8 counts as 1e-4.",
+            replace=(".sqrt() + 1e-8)", " + 1e-8).sqrt()"),
+        ),
+        wrong(
+            "sum for mean",
+            "this is what the sum of squares gives. RMS is root of the *mean* square.",
+            replace=("mean()", "sum()"),
+        ),
+        wrong(
+            "clears away NaN",
+            "this is what nan_to_num on the old code gives: zeros where an answer should be. The "
+            "symptom is gone, and the small numbers with it.",
+            replace=(
+                ("x.float()", "x"),
+                (".half()", ".nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)"),
+            ),
+        ),
     ),
     ulps=1,
     provides={"torch": torch},
 )
-# fmt: on
 
 EXERCISES = (NEAREST_EVEN, SMALLEST_UPDATE, STOCHASTIC, KAHAN, EPSILON)

@@ -66,11 +66,14 @@ def _just_above_one(random: Random) -> Case:
 
 
 _TINY: list[Case] = [
-    (2.0**-13, 2.0**-12), (2.0**-14, 2.0**-14), (2.0**-12, 2.0**-11 * 1.5), (2.0**-10, 2.0**-10), (0.0, 5.0),
-]  # fmt: skip
+    (2.0**-13, 2.0**-12),
+    (2.0**-14, 2.0**-14),
+    (2.0**-12, 2.0**-11 * 1.5),
+    (2.0**-10, 2.0**-10),
+    (0.0, 5.0),
+]
 """Products that round to 0, or that FP16 holds as subnormals."""
 
-# fmt: off
 STANDSTILL = Exercise(
     id="tensor.standstill",
     notes="""Where an FP16 accumulator stops counting.
@@ -80,34 +83,60 @@ STANDSTILL = Exercise(
     Oracles in the tests: numpy's float16 running sum, and gfloat's rounding.""",
     checks=(
         Check("powers of two", 1, _powers),
-        Check("other products, and those that end at inf", 1, lambda random: _others(random) + _huge(random)),
+        Check(
+            "other products, and those that end at inf",
+            1,
+            lambda random: _others(random) + _huge(random),
+        ),
         Check("products longer than FP16: added first, rounded once", 2, _long_products),
         Check("tiny products", 1, always(*_TINY)),
     ),
     mistakes=(
-        wrong("always 2048", "this is 2048 of them whatever they are. That is the answer for powers of two; others go "
-              "on past it.", lambda a, b: (2048, float(round_to(2048 * a * b, FP16)))),
-        wrong("counts the lost one", "this is one too many: the product that changed nothing was not counted.",
-              replace=("return k,", "return k + 1,")),
-        wrong("the exact total", "this is k * a * b. The accumulator rounded after each addition, and stands "
-              "elsewhere.", replace=("return k, float(total)", "return k, k * a * b")),
-        wrong("rounds the products first", "this is what rounding a * b to FP16 before adding gives. The product is "
-              "exact; only the sum is rounded.", replace=("float(total) + a * b", "total + np.float16(a * b)")),
-        wrong("rounds to FP32 on the way", "this is what a sum in FP32, then rounded to FP16, gives. The first "
-              "rounding can end in the middle of two FP16 numbers, and the second then goes the wrong way. torch's "
-              "half() of FP64 does this, np.float16 rounds once.",
-              replace=("float(total) + a * b", "np.float32(float(total) + a * b)")),
-        wrong("waits for 65504", "this is where FP16 ends. The accumulator stops growing long before, where its "
-              "spacing is too wide.",
-              lambda a, b: (int(65504 / abs(a * b)) if a * b else 0, math.copysign(65504, a * b))),
-        wrong("a whole spacing", "this is what stopping below a whole spacing gives. Down to half a spacing the sum is "
-              "still rounded up.",
-              replace=("longer == total", "longer == total or abs(a * b) < np.spacing(abs(total))")),
+        wrong(
+            "always 2048",
+            "this is 2048 of them whatever they are. That is the answer for powers of two; others go "
+            "on past it.",
+            lambda a, b: (2048, float(round_to(2048 * a * b, FP16))),
+        ),
+        wrong(
+            "counts the lost one",
+            "this is one too many: the product that changed nothing was not counted.",
+            replace=("return k,", "return k + 1,"),
+        ),
+        wrong(
+            "the exact total",
+            "this is k * a * b. The accumulator rounded after each addition, and stands elsewhere.",
+            replace=("return k, float(total)", "return k, k * a * b"),
+        ),
+        wrong(
+            "rounds the products first",
+            "this is what rounding a * b to FP16 before adding gives. The product is "
+            "exact; only the sum is rounded.",
+            replace=("float(total) + a * b", "total + np.float16(a * b)"),
+        ),
+        wrong(
+            "rounds to FP32 on the way",
+            "this is what a sum in FP32, then rounded to FP16, gives. The first "
+            "rounding can end in the middle of two FP16 numbers, and the second then goes the wrong way. torch's "
+            "half() of FP64 does this, np.float16 rounds once.",
+            replace=("float(total) + a * b", "np.float32(float(total) + a * b)"),
+        ),
+        wrong(
+            "waits for 65504",
+            "this is where FP16 ends. The accumulator stops growing long before, where its "
+            "spacing is too wide.",
+            lambda a, b: (int(65504 / abs(a * b)) if a * b else 0, math.copysign(65504, a * b)),
+        ),
+        wrong(
+            "a whole spacing",
+            "this is what stopping below a whole spacing gives. Down to half a spacing the sum is "
+            "still rounded up.",
+            replace=("longer == total", "longer == total or abs(a * b) < np.spacing(abs(total))"),
+        ),
     ),
     provides={"np": np},
     withheld=(accumulate,),
 )
-# fmt: on
 
 # --- tensor.block ---
 
@@ -150,9 +179,8 @@ def _small_beside_large(random: Random) -> list[Case]:
     cases: list[Case] = [([2.0**-12] * 16, [2.0**-12] * 16, 1.0, bits) for bits in (23, 24)]
     cases += [_beside_c(random, 1, bits) for bits in (23, 25)]
     a, b = ([x * scale for x in _magnitudes(random, 14)] for scale in (1.0, 2.0**-13))
-    cases.append(
-        ([2.0, *a], [1.0, *b], 4.0 + random.randrange(1, 8) / 8, 23)
-    )  # C is the largest, by little
+    # C is the largest, by little
+    cases.append(([2.0, *a], [1.0, *b], 4.0 + random.randrange(1, 8) / 8, 23))
     return [*cases, ([32.0, *a], [32.0, *(1024 * x for x in b)], 1.0, 23)]  # a product is
 
 
@@ -177,13 +205,15 @@ def _long_sums(random: Random) -> list[Case]:
 
 def _any_block(random: Random) -> list[Case]:
     return [
-        (*([x * 2.0 ** random.randrange(-6, 6) for x in _signed(random, n)] for _ in "ab"),
-         float(np.float32(random.gauss(0, 50))), bits)
+        (
+            *([x * 2.0 ** random.randrange(-6, 6) for x in _signed(random, n)] for _ in "ab"),
+            float(np.float32(random.gauss(0, 50))),
+            bits,
+        )
         for n, bits in ((4, 23), (8, 24), (16, 25), (16, 23), (16, 24))
-    ]  # fmt: skip
+    ]
 
 
-# fmt: off
 BLOCK = Exercise(
     id="tensor.block",
     notes="""One block is added up as a Tensor Core does it, to the bit.
@@ -192,42 +222,85 @@ BLOCK = Exercise(
     then is it cut to FP32.
     Oracles in the tests: Python's decimal numbers for the sum, gfloat for the last rounding.""",
     checks=(
-        Check("sums of which nothing is cut, and terms of 0", 1, lambda random: _exact(random) + _zeros(random)),
+        Check(
+            "sums of which nothing is cut, and terms of 0",
+            1,
+            lambda random: _exact(random) + _zeros(random),
+        ),
         Check("small terms beside a large one", 2, _small_beside_large),
-        Check("negative terms are cut toward zero", 1,
-              lambda random: [_beside_c(random, -1, bits) for bits in (23, 24)]),
+        Check(
+            "negative terms are cut toward zero",
+            1,
+            lambda random: [_beside_c(random, -1, bits) for bits in (23, 24)],
+        ),
         Check("products are not normalised", 2, _not_normalised),
         Check("the sum is cut to FP32, not rounded", 1, _long_sums),
         Check("any block, to the bit", 2, _any_block),
     ),
     mistakes=(
-        wrong("adds in FP32 one by one", "this is a loop in FP32, one rounding for each addition. A Tensor Core cuts "
-              "all terms first, then adds exactly.",
-              lambda a, b, c, fraction_bits: float(np.cumsum([c, *np.multiply(a, b)], dtype=np.float32)[-1])),
-        wrong("cuts nothing", "this is the exact sum, cut to FP32 at its end. Each term loses what lies behind "
-              "`fraction_bits` first.", replace=("largest - fraction_bits", "largest - 48")),
-        wrong("rounds the terms", "this is what rounding the aligned terms gives. They are cut: what lies behind the "
-              "last place is dropped.", replace=("sum(math.trunc(", "sum(round(")),
-        wrong("cuts downwards", "this is what `floor`, or `//`, gives: negative terms go the wrong way. `math.trunc` "
-              "cuts toward zero.", replace=("sum(math.trunc(", "sum(math.floor(")),
-        wrong("normalises the products", "this is what the exponent of the product itself gives. 1.5 * 1.5 counts with "
-              "exponent 0: those of its operands, added up.",
-              replace=("exponent(x) + exponent(y)", "exponent(x * y)")),
-        wrong("leaves C out of the alignment", "this is what aligning to the largest product gives. C is a term like "
-              "the others.", replace=("in terms if value", "in terms[:-1] if value")),
-        wrong("aligns to C", "this is what aligning everything to C gives. The largest exponent decides, whichever "
-              "term has it.", replace=("max((e for value, e in terms if value), default=0)", "exponent(c)")),
-        wrong("counts the leading bit", "this is one bit too few: `fraction_bits` are behind the point, the leading "
-              "bit comes on top.", replace=("largest - fraction_bits", "largest - (fraction_bits - 1)")),
-        wrong("rounds the result", "this is what rounding the sum to the nearest FP32 number gives. It is cut, too.",
-              replace=("math.trunc(total", "round(total")),
-        wrong("leaves the sum too long", "this is the sum before it becomes FP32: it has more than 24 significant "
-              "bits.", replace=("math.trunc(total / 2**spare) * 2**spare", "total")),
+        wrong(
+            "adds in FP32 one by one",
+            "this is a loop in FP32, one rounding for each addition. A Tensor Core cuts "
+            "all terms first, then adds exactly.",
+            lambda a, b, c, fraction_bits: float(
+                np.cumsum([c, *np.multiply(a, b)], dtype=np.float32)[-1]
+            ),
+        ),
+        wrong(
+            "cuts nothing",
+            "this is the exact sum, cut to FP32 at its end. Each term loses what lies behind "
+            "`fraction_bits` first.",
+            replace=("largest - fraction_bits", "largest - 48"),
+        ),
+        wrong(
+            "rounds the terms",
+            "this is what rounding the aligned terms gives. They are cut: what lies behind the "
+            "last place is dropped.",
+            replace=("sum(math.trunc(", "sum(round("),
+        ),
+        wrong(
+            "cuts downwards",
+            "this is what `floor`, or `//`, gives: negative terms go the wrong way. `math.trunc` "
+            "cuts toward zero.",
+            replace=("sum(math.trunc(", "sum(math.floor("),
+        ),
+        wrong(
+            "normalises the products",
+            "this is what the exponent of the product itself gives. 1.5 * 1.5 counts with "
+            "exponent 0: those of its operands, added up.",
+            replace=("exponent(x) + exponent(y)", "exponent(x * y)"),
+        ),
+        wrong(
+            "leaves C out of the alignment",
+            "this is what aligning to the largest product gives. C is a term like the others.",
+            replace=("in terms if value", "in terms[:-1] if value"),
+        ),
+        wrong(
+            "aligns to C",
+            "this is what aligning everything to C gives. The largest exponent decides, whichever "
+            "term has it.",
+            replace=("max((e for value, e in terms if value), default=0)", "exponent(c)"),
+        ),
+        wrong(
+            "counts the leading bit",
+            "this is one bit too few: `fraction_bits` are behind the point, the leading "
+            "bit comes on top.",
+            replace=("largest - fraction_bits", "largest - (fraction_bits - 1)"),
+        ),
+        wrong(
+            "rounds the result",
+            "this is what rounding the sum to the nearest FP32 number gives. It is cut, too.",
+            replace=("math.trunc(total", "round(total"),
+        ),
+        wrong(
+            "leaves the sum too long",
+            "this is the sum before it becomes FP32: it has more than 24 significant bits.",
+            replace=("math.trunc(total / 2**spare) * 2**spare", "total"),
+        ),
     ),
     provides={"math": math, "np": np},
     withheld=(explain, emulate, accumulate),
 )
-# fmt: on
 
 # --- tensor.padding ---
 
@@ -254,14 +327,11 @@ def _classes(random: Random) -> list[Case]:
 
 
 def _ones(random: Random) -> list[Case]:
-    large = (
-        torch.full((3, 10), 128.0).half(),
-        torch.full((5, 10), -128.0).half(),
-    )  # y is beyond FP16
+    # y is beyond FP16
+    large = (torch.full((3, 10), 128.0).half(), torch.full((5, 10), -128.0).half())
     return [_linear(random, 1, 1, 1), _linear(random, 7, 9, 17), _linear(random, 2, 70, 3), large]
 
 
-# fmt: off
 PADDING = Exercise(
     id="tensor.padding",
     notes="""A layer gets sizes that Tensor Cores like, and its result back.
@@ -271,31 +341,66 @@ PADDING = Exercise(
     checks=(
         Check("sizes that fit nowhere", 1, _odd),
         Check("only the number of classes does not fit", 1, _classes),
-        Check("sizes that fit already", 1, lambda random: [_linear(random, 8, 16, 24), _linear(random, 16, 8, 8)]),
+        Check(
+            "sizes that fit already",
+            1,
+            lambda random: [_linear(random, 8, 16, 24), _linear(random, 16, 8, 8)],
+        ),
         Check("one row, one input, one output; and 7, 9, 17", 2, _ones),
     ),
     mistakes=(
-        wrong("leaves the result padded", "this is y with the padding still on it. Cut it back: the next layer expects "
-              "the layer's own sizes.", replace=("y[:n, :outputs]", "y")),
-        wrong("pads with ones", "this is what padding with something other than 0 gives: padded inputs join every "
-              "sum.", replace=(("more_n))", "more_n), value=1.0)"), ("more_outputs))", "more_outputs), value=1.0)"))),
-        wrong("pads in front", "this is zeros in front. The old numbers belong into the first rows and columns.",
-              replace=(("(0, more_inputs, 0, more_n)", "(more_inputs, 0, more_n, 0)"),
-                       ("(0, more_inputs, 0, more_outputs)", "(more_inputs, 0, more_outputs, 0)"))),
-        wrong("pads the inputs only", "this is padding of the inputs alone. All three sizes of the product count: "
-              "rows, inputs and outputs.", replace=((", 0, more_n", ""), (", 0, more_outputs", ""))),
-        wrong("always adds some", "this is 8 more even where the size is a multiple of 8 already.",
-              replace=("-size % 8", "8 - size % 8")),
-        wrong("to a power of two", "this is the next power of two: 1025 would become 2048. The next multiple of 8 is "
-              "enough.", replace=("-size % 8", "max(8, 1 << (size - 1).bit_length()) - size")),
-        wrong("cuts down", "this is what rounding the sizes down gives: inputs and classes are cut off.",
-              replace=(("-size % 8", "max(8, size // 8 * 8) - size"), ("y[:n, :outputs]", "y"))),
-        wrong("pads in FP32", "this is FP32 padding. torch.zeros makes FP32 unless you pass a dtype.",
-              replace=("return wide, tall,", "return wide.float(), tall.float(),")),
+        wrong(
+            "leaves the result padded",
+            "this is y with the padding still on it. Cut it back: the next layer expects "
+            "the layer's own sizes.",
+            replace=("y[:n, :outputs]", "y"),
+        ),
+        wrong(
+            "pads with ones",
+            "this is what padding with something other than 0 gives: padded inputs join every sum.",
+            replace=(
+                ("more_n))", "more_n), value=1.0)"),
+                ("more_outputs))", "more_outputs), value=1.0)"),
+            ),
+        ),
+        wrong(
+            "pads in front",
+            "this is zeros in front. The old numbers belong into the first rows and columns.",
+            replace=(
+                ("(0, more_inputs, 0, more_n)", "(more_inputs, 0, more_n, 0)"),
+                ("(0, more_inputs, 0, more_outputs)", "(more_inputs, 0, more_outputs, 0)"),
+            ),
+        ),
+        wrong(
+            "pads the inputs only",
+            "this is padding of the inputs alone. All three sizes of the product count: "
+            "rows, inputs and outputs.",
+            replace=((", 0, more_n", ""), (", 0, more_outputs", "")),
+        ),
+        wrong(
+            "always adds some",
+            "this is 8 more even where the size is a multiple of 8 already.",
+            replace=("-size % 8", "8 - size % 8"),
+        ),
+        wrong(
+            "to a power of two",
+            "this is the next power of two: 1025 would become 2048. The next multiple of 8 is "
+            "enough.",
+            replace=("-size % 8", "max(8, 1 << (size - 1).bit_length()) - size"),
+        ),
+        wrong(
+            "cuts down",
+            "this is what rounding the sizes down gives: inputs and classes are cut off.",
+            replace=(("-size % 8", "max(8, size // 8 * 8) - size"), ("y[:n, :outputs]", "y")),
+        ),
+        wrong(
+            "pads in FP32",
+            "this is FP32 padding. torch.zeros makes FP32 unless you pass a dtype.",
+            replace=("return wide, tall,", "return wide.float(), tall.float(),"),
+        ),
     ),
     provides={"torch": torch},
 )
-# fmt: on
 
 # --- tensor.intensity ---
 
@@ -333,14 +438,12 @@ def _beside_the_ridge(random: Random) -> list[Case]:
     while True:
         batch, inputs, outputs = (_size(random, 64, 512) for _ in range(3))
         flops, moved, _ = solution.my_layer(batch, inputs, outputs, 2, 1.0)
-        if (
-            64 * flops % moved == 0 and flops % moved
-        ):  # no whole number: to round it is to change it
+        # no whole number: to round it is to change it
+        if 64 * flops % moved == 0 and flops % moved:
             parts = (1.01, 1 + 2.0**-30, 1.0, 1 - 2.0**-30, 0.99)
             return [(batch, inputs, outputs, 2, flops / moved * part) for part in parts]
 
 
-# fmt: off
 INTENSITY = Exercise(
     id="tensor.intensity",
     notes="""What limits a linear layer, before anything is timed.
@@ -355,23 +458,47 @@ INTENSITY = Exercise(
         Check("close to the ridge", 2, _beside_the_ridge),
     ),
     mistakes=(
-        wrong("one FLOP for each product", "this is one FLOP for each product. A product is multiplied and added: "
-              "two.", replace=("2 * batch", "batch")),
-        wrong("forgets the weight", "this is without the weight, which is read too; with a small batch it is nearly "
-              "all there is to move.", replace=(" + inputs * outputs", "")),
-        wrong("forgets the result", "this is without Y, which is written.", replace=(" + batch * outputs", "")),
-        wrong("two bytes always", "this is two bytes for every element. FP32 has four: `bytes_each` says how many.",
-              replace=("bytes_each *", "2 *")),
-        wrong("elements for bytes", "this is the number of elements. Each has `bytes_each` bytes.",
-              replace=("bytes_each * ", "")),
-        wrong("the bounds the wrong way round", "this is the wrong way round: few FLOPs for each byte means that the "
-              "memory is the limit.", replace=("< ridge", ">= ridge")),
-        wrong("compares FLOPs with the ridge", "this is what comparing FLOPs with the ridge gives. The ridge is FLOPs "
-              "for each byte: divide first.", replace=("flops / moved", "flops")),
+        wrong(
+            "one FLOP for each product",
+            "this is one FLOP for each product. A product is multiplied and added: two.",
+            replace=("2 * batch", "batch"),
+        ),
+        wrong(
+            "forgets the weight",
+            "this is without the weight, which is read too; with a small batch it is nearly "
+            "all there is to move.",
+            replace=(" + inputs * outputs", ""),
+        ),
+        wrong(
+            "forgets the result",
+            "this is without Y, which is written.",
+            replace=(" + batch * outputs", ""),
+        ),
+        wrong(
+            "two bytes always",
+            "this is two bytes for every element. FP32 has four: `bytes_each` says how many.",
+            replace=("bytes_each *", "2 *"),
+        ),
+        wrong(
+            "elements for bytes",
+            "this is the number of elements. Each has `bytes_each` bytes.",
+            replace=("bytes_each * ", ""),
+        ),
+        wrong(
+            "the bounds the wrong way round",
+            "this is the wrong way round: few FLOPs for each byte means that the "
+            "memory is the limit.",
+            replace=("< ridge", ">= ridge"),
+        ),
+        wrong(
+            "compares FLOPs with the ridge",
+            "this is what comparing FLOPs with the ridge gives. The ridge is FLOPs "
+            "for each byte: divide first.",
+            replace=("flops / moved", "flops"),
+        ),
     ),
     withheld=(intensity,),
 )
-# fmt: on
 
 # --- tensor.backward ---
 
@@ -395,7 +522,6 @@ def _thin(random: Random) -> list[Case]:
     return [_layer(random, *sizes) for sizes in ((1, p, q), (p, 1, q), (p, q, 1), (1, 1, 1))]
 
 
-# fmt: off
 BACKWARD = Exercise(
     id="tensor.backward",
     notes="""The backward pass of a linear layer is the two matrix products that it is.
@@ -409,27 +535,54 @@ BACKWARD = Exercise(
         Check("one row, one input, one output", 2, _thin),
     ),
     mistakes=(
-        wrong("transposes the gradient of the weight", "this is the gradient of W^T. torch stores W as [outputs, "
-              "inputs], and its gradient has the same shape.", replace=("grad_y.T @ x", "x.T @ grad_y")),
-        wrong("weight as books write it", "this is what books write for a weight of [inputs, outputs]. torch's layer "
-              "computes X W^T: transpose back.",
-              replace=("grad_y @ weight, grad_y.T @ x", "grad_y @ weight.T, x.T @ grad_y")),
-        wrong("the two swapped", "this is the weight's gradient first, and x's second.",
-              replace=("grad_y @ weight, grad_y.T @ x", "grad_y.T @ x, grad_y @ weight")),
-        wrong("the mean over the batch", "this is divided by the batch. If the loss is a mean, that is in grad_y "
-              "already; here rows are added up.", replace=("grad_y.T @ x", "grad_y.T @ x / batch")),
-        wrong("sizes of the forward product", "this is (m, n, k) of the forward product. k is what is summed over: "
-              "outputs for dX, the batch for dW.",
-              replace=("[(batch, inputs, outputs), (outputs, inputs, batch)]", "2 * [(batch, outputs, inputs)]")),
-        wrong("n and k swapped", "this is (m, k, n). The result is m by n, and k is what is summed over.",
-              replace=("[(batch, inputs, outputs), (outputs, inputs, batch)]",
-                       "[(batch, outputs, inputs), (outputs, batch, inputs)]")),
-        wrong("multiplies by y", "this is what y gives. What comes back from the loss is grad_y.",
-              lambda x, weight, grad_y: solution.my_backward(x, weight, x @ weight.T)),
+        wrong(
+            "transposes the gradient of the weight",
+            "this is the gradient of W^T. torch stores W as [outputs, "
+            "inputs], and its gradient has the same shape.",
+            replace=("grad_y.T @ x", "x.T @ grad_y"),
+        ),
+        wrong(
+            "weight as books write it",
+            "this is what books write for a weight of [inputs, outputs]. torch's layer "
+            "computes X W^T: transpose back.",
+            replace=("grad_y @ weight, grad_y.T @ x", "grad_y @ weight.T, x.T @ grad_y"),
+        ),
+        wrong(
+            "the two swapped",
+            "this is the weight's gradient first, and x's second.",
+            replace=("grad_y @ weight, grad_y.T @ x", "grad_y.T @ x, grad_y @ weight"),
+        ),
+        wrong(
+            "the mean over the batch",
+            "this is divided by the batch. If the loss is a mean, that is in grad_y "
+            "already; here rows are added up.",
+            replace=("grad_y.T @ x", "grad_y.T @ x / batch"),
+        ),
+        wrong(
+            "sizes of the forward product",
+            "this is (m, n, k) of the forward product. k is what is summed over: "
+            "outputs for dX, the batch for dW.",
+            replace=(
+                "[(batch, inputs, outputs), (outputs, inputs, batch)]",
+                "2 * [(batch, outputs, inputs)]",
+            ),
+        ),
+        wrong(
+            "n and k swapped",
+            "this is (m, k, n). The result is m by n, and k is what is summed over.",
+            replace=(
+                "[(batch, inputs, outputs), (outputs, inputs, batch)]",
+                "[(batch, outputs, inputs), (outputs, batch, inputs)]",
+            ),
+        ),
+        wrong(
+            "multiplies by y",
+            "this is what y gives. What comes back from the loss is grad_y.",
+            lambda x, weight, grad_y: solution.my_backward(x, weight, x @ weight.T),
+        ),
     ),
     provides={"torch": torch},
 )
-# fmt: on
 
 
 # --- tensor.split ---
@@ -474,7 +627,6 @@ def _few_bits(random: Random) -> list[Case]:
     ]
 
 
-# fmt: off
 SPLIT = Exercise(
     id="tensor.split",
     notes="""Each part is the rounding of what the parts before it leave. Products of BF16 numbers are exact in FP32.
@@ -486,27 +638,54 @@ SPLIT = Exercise(
         Check("numbers with few bits, and zeros", 1, _few_bits),
     ),
     mistakes=(
-        wrong("the same part three times", "this is what rounding x three times gives. The second part is the "
-              "rounding of what the first one leaves.", replace=("x = x - found[-1]", "pass")),
-        wrong("one product always", "this is the product of the high parts alone, in BF16's accuracy.",
-              replace=("[:products]", "[:1]")),
-        wrong("parts in FP16", "this is what parts in FP16 give: 11 bits each, and a smaller range.",
-              replace=(".bfloat16()", ".half()")),
-        wrong("the diagonal", "this is high·high, middle·middle and low·low. The product high·middle is larger "
-              "than the second of these.",
-              replace=("(0, 1), (1, 0), (1, 1), (0, 2), (2, 0)", "(1, 1), (2, 2), (0, 1), (1, 0), (0, 2)")),
-        wrong("splits one side", "this is a split of a alone, with b rounded to BF16. Both matrices have three parts.",
-              replace=("second[j]", "second[0]")),
-        wrong("rounds the products", "this is what rounding each product to BF16 gives. The sums stay in FP32.",
-              replace=("first[i] @ second[j]", "(first[i] @ second[j]).bfloat16().float()")),
-        wrong("plain FP32", "this is the product of the whole matrices. Multiply their BF16 parts.",
-              lambda a, b, products: a @ b),
-        wrong("subtracts", "this is what subtracting the small products gives.",
-              replace=("first[i] @ second[j]", "(first[i] @ second[j]) * (1 if i == j == 0 else -1)")),
+        wrong(
+            "the same part three times",
+            "this is what rounding x three times gives. The second part is the "
+            "rounding of what the first one leaves.",
+            replace=("x = x - found[-1]", "pass"),
+        ),
+        wrong(
+            "one product always",
+            "this is the product of the high parts alone, in BF16's accuracy.",
+            replace=("[:products]", "[:1]"),
+        ),
+        wrong(
+            "parts in FP16",
+            "this is what parts in FP16 give: 11 bits each, and a smaller range.",
+            replace=(".bfloat16()", ".half()"),
+        ),
+        wrong(
+            "the diagonal",
+            "this is high·high, middle·middle and low·low. The product high·middle is larger "
+            "than the second of these.",
+            replace=(
+                "(0, 1), (1, 0), (1, 1), (0, 2), (2, 0)",
+                "(1, 1), (2, 2), (0, 1), (1, 0), (0, 2)",
+            ),
+        ),
+        wrong(
+            "splits one side",
+            "this is a split of a alone, with b rounded to BF16. Both matrices have three parts.",
+            replace=("second[j]", "second[0]"),
+        ),
+        wrong(
+            "rounds the products",
+            "this is what rounding each product to BF16 gives. The sums stay in FP32.",
+            replace=("first[i] @ second[j]", "(first[i] @ second[j]).bfloat16().float()"),
+        ),
+        wrong(
+            "plain FP32",
+            "this is the product of the whole matrices. Multiply their BF16 parts.",
+            lambda a, b, products: a @ b,
+        ),
+        wrong(
+            "subtracts",
+            "this is what subtracting the small products gives.",
+            replace=("first[i] @ second[j]", "(first[i] @ second[j]) * (1 if i == j == 0 else -1)"),
+        ),
     ),
     ulps=16,
     provides={"torch": torch},
 )
-# fmt: on
 
 EXERCISES = (STANDSTILL, BLOCK, PADDING, INTENSITY, BACKWARD, SPLIT)

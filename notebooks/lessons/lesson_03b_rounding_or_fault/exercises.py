@@ -88,7 +88,6 @@ def _ends(random: Random) -> list[Case]:
 
 
 EXACT = "exact, size = math.fsum(products), math.fsum(map(abs, products))"
-# fmt: off
 ALLOWED = Exercise(
     id="kernels.allowed",
     notes="""\
@@ -105,41 +104,82 @@ Oracle in the tests: fractions, and the accumulators of labkit.gemm, none of whi
         Check("subnormal results, and those beyond 65504", 1, _ends),
     ),
     mistakes=(
-        wrong("the magnitude of the sum", "this takes the magnitude of the sum. Where terms cancel, the sum is small "
-              "and its error is not: take the sum of magnitudes.", replace=(EXACT, "exact = math.fsum(products); "
-              "size = abs(exact)")),
-        wrong("as many additions as products", "this counts K additions. K products need K - 1.",
-              replace=("max(0, len(products) - 1)", "len(products)")),
-        wrong("a whole unit in the last place", "this takes 2^(1 - p), the spacing next to 1. Rounding to nearest is "
-              "off by half of it.", replace=("2.0**-precision", "2.0 ** (1 - precision)")),
-        wrong("the usual error", "this grows with the square root of K, as errors usually do. A bound holds for the "
-              "worst order, too.",
-              replace=("((1 + 2.0**-precision) ** max(0, len(products) - 1) - 1)",
-                       "2.0**-precision * math.sqrt(max(0, len(products) - 1))")),
-        wrong("one rounding", "this allows for one rounding only. Every addition rounds.",
-              replace=("max(0, len(products) - 1)", "1")),
-        wrong("no rounding at the end", "this gives the ends as they are. What is stored is a number of FP16: round "
-              "both ends.",
-              replace=("float(np.float16(exact - error)), float(np.float16(exact + error))",
-                       "exact - error, exact + error")),
-        wrong("rounds before it adds the bound", "this rounds the exact sum and then adds the bound. The bound comes "
-              "first, the rounding last.",
-              replace=("float(np.float16(exact - error)), float(np.float16(exact + error))",
-                       "float(np.float16(exact)) - error, float(np.float16(exact)) + error")),
-        wrong("rounds the ends twice", "this rounds the ends to FP32 and then to FP16. The first rounding can end in "
-              "the middle of two FP16 numbers, and the second one then goes the wrong way. torch's half() of FP64 "
-              "does this, np.float16 rounds once.",
-              replace=(("np.float16(exact - error)", "np.float16(np.float32(exact - error))"),
-                       ("np.float16(exact + error)", "np.float16(np.float32(exact + error))"))),
-        wrong("rounds the sum to FP32", "this rounds the sum to FP32 before it takes the bound off. The bound is "
-              "around the exact sum.",
-              replace=("math.fsum(products), math.fsum", "float(np.float32(math.fsum(products))), math.fsum")),
-        wrong("only the exact result", "this allows the exact result only, rounded once. Another order of the "
-              "additions may store another number.", replace=(" - 1) * size", " - 1) * 0")),
+        wrong(
+            "the magnitude of the sum",
+            "this takes the magnitude of the sum. Where terms cancel, the sum is small "
+            "and its error is not: take the sum of magnitudes.",
+            replace=(EXACT, "exact = math.fsum(products); size = abs(exact)"),
+        ),
+        wrong(
+            "as many additions as products",
+            "this counts K additions. K products need K - 1.",
+            replace=("max(0, len(products) - 1)", "len(products)"),
+        ),
+        wrong(
+            "a whole unit in the last place",
+            "this takes 2^(1 - p), the spacing next to 1. Rounding to nearest is "
+            "off by half of it.",
+            replace=("2.0**-precision", "2.0 ** (1 - precision)"),
+        ),
+        wrong(
+            "the usual error",
+            "this grows with the square root of K, as errors usually do. A bound holds for the "
+            "worst order, too.",
+            replace=(
+                "((1 + 2.0**-precision) ** max(0, len(products) - 1) - 1)",
+                "2.0**-precision * math.sqrt(max(0, len(products) - 1))",
+            ),
+        ),
+        wrong(
+            "one rounding",
+            "this allows for one rounding only. Every addition rounds.",
+            replace=("max(0, len(products) - 1)", "1"),
+        ),
+        wrong(
+            "no rounding at the end",
+            "this gives the ends as they are. What is stored is a number of FP16: round both ends.",
+            replace=(
+                "float(np.float16(exact - error)), float(np.float16(exact + error))",
+                "exact - error, exact + error",
+            ),
+        ),
+        wrong(
+            "rounds before it adds the bound",
+            "this rounds the exact sum and then adds the bound. The bound comes "
+            "first, the rounding last.",
+            replace=(
+                "float(np.float16(exact - error)), float(np.float16(exact + error))",
+                "float(np.float16(exact)) - error, float(np.float16(exact)) + error",
+            ),
+        ),
+        wrong(
+            "rounds the ends twice",
+            "this rounds the ends to FP32 and then to FP16. The first rounding can end in "
+            "the middle of two FP16 numbers, and the second one then goes the wrong way. torch's half() of FP64 "
+            "does this, np.float16 rounds once.",
+            replace=(
+                ("np.float16(exact - error)", "np.float16(np.float32(exact - error))"),
+                ("np.float16(exact + error)", "np.float16(np.float32(exact + error))"),
+            ),
+        ),
+        wrong(
+            "rounds the sum to FP32",
+            "this rounds the sum to FP32 before it takes the bound off. The bound is "
+            "around the exact sum.",
+            replace=(
+                "math.fsum(products), math.fsum",
+                "float(np.float32(math.fsum(products))), math.fsum",
+            ),
+        ),
+        wrong(
+            "only the exact result",
+            "this allows the exact result only, rounded once. Another order of the "
+            "additions may store another number.",
+            replace=(" - 1) * size", " - 1) * 0"),
+        ),
     ),
     provides={"np": np, "math": math},
     withheld=(compare,),
 )
-# fmt: on
 
 EXERCISES = (ALLOWED,)

@@ -37,9 +37,8 @@ def _inside(random: Random) -> list[Case]:
 
 def _powers(random: Random) -> list[Case]:
     """Powers of two open a binade; the FP32 number before each ends the one below."""
-    powers = [
-        2.0**k for k in (*random.sample(range(-24, 16), 6), -29, -31)
-    ]  # of these two, log(x, 2) is rounded down
+    # of these two, log(x, 2) is rounded down
+    powers = [2.0**k for k in (*random.sample(range(-24, 16), 6), -29, -31)]
     return [(powers,), ([p * (1 - 2.0**-24) for p in powers],)]
 
 
@@ -60,7 +59,6 @@ def _without(random: Random) -> list[Case]:
     ]
 
 
-# fmt: off
 BINADES = Exercise(
     id="gradients.binades",
     notes="""The histogram that every picture of this lesson is made of: the exponent of |x|, and what has none.
@@ -74,27 +72,54 @@ BINADES = Exercise(
         Check("zeros, infinities and NaN are in no binade", 1, _without),
     ),
     mistakes=(
-        wrong("takes frexp s exponent", "this is frexp's exponent as it is: frexp gives a fraction from 0.5 to 1. "
-              "Subtract 1.", replace=(" - 1", "")),
-        wrong("cuts the logarithm", "this is what int() makes of the logarithm: it cuts towards zero, so numbers below "
-              "1 land one too high. Take floor.", replace=("math.frexp(x)[1] - 1", "int(math.log2(abs(x)))")),
-        wrong("rounds the logarithm", "this is the power of two that is nearest. A binade goes from one power up to "
-              "the next: round down.", replace=("math.frexp(x)[1] - 1", "round(math.log2(abs(x)))")),
-        wrong("closes binades above", "this puts a power of two into the binade that ends there. It opens one: 2^e <= "
-              "|x|.", replace=("math.frexp(x)[1]", "math.ceil(math.log2(abs(x)))")),
-        wrong("leaves negative numbers out", "this counts positive numbers only. A magnitude has no sign: take "
-              "abs(x).", replace=("x != 0", "x > 0")),
-        wrong("counts zeros", "this is frexp's exponent of 0, which is 0: zero lies in no binade. Leave it out.",
-              replace=("x != 0 and ", "")),
-        wrong("counts infinities", "this is frexp's exponent of inf and NaN, which means nothing. Leave out what "
-              "math.isfinite denies.", replace=(" and math.isfinite(x)", "")),
-        wrong("counts each binade once", "this says which binades are used. How many numbers are in each? Add 1 for "
-              "every number.", replace=("counts.get(exponent, 0) + 1", "1")),
+        wrong(
+            "takes frexp s exponent",
+            "this is frexp's exponent as it is: frexp gives a fraction from 0.5 to 1. Subtract 1.",
+            replace=(" - 1", ""),
+        ),
+        wrong(
+            "cuts the logarithm",
+            "this is what int() makes of the logarithm: it cuts towards zero, so numbers below "
+            "1 land one too high. Take floor.",
+            replace=("math.frexp(x)[1] - 1", "int(math.log2(abs(x)))"),
+        ),
+        wrong(
+            "rounds the logarithm",
+            "this is the power of two that is nearest. A binade goes from one power up to "
+            "the next: round down.",
+            replace=("math.frexp(x)[1] - 1", "round(math.log2(abs(x)))"),
+        ),
+        wrong(
+            "closes binades above",
+            "this puts a power of two into the binade that ends there. It opens one: 2^e <= |x|.",
+            replace=("math.frexp(x)[1]", "math.ceil(math.log2(abs(x)))"),
+        ),
+        wrong(
+            "leaves negative numbers out",
+            "this counts positive numbers only. A magnitude has no sign: take abs(x).",
+            replace=("x != 0", "x > 0"),
+        ),
+        wrong(
+            "counts zeros",
+            "this is frexp's exponent of 0, which is 0: zero lies in no binade. Leave it out.",
+            replace=("x != 0 and ", ""),
+        ),
+        wrong(
+            "counts infinities",
+            "this is frexp's exponent of inf and NaN, which means nothing. Leave out what "
+            "math.isfinite denies.",
+            replace=(" and math.isfinite(x)", ""),
+        ),
+        wrong(
+            "counts each binade once",
+            "this says which binades are used. How many numbers are in each? Add 1 for "
+            "every number.",
+            replace=("counts.get(exponent, 0) + 1", "1"),
+        ),
     ),
     provides={"math": math},
     withheld=(exponent_histogram,),
 )
-# fmt: on
 
 # --- gradients.fate ---
 
@@ -129,7 +154,6 @@ def _edges(random: Random) -> list[Case]:
     ]
 
 
-# fmt: off
 FATE = Exercise(
     id="gradients.fate",
     notes="""The counterfactual: scaling by 2^k adds k to every exponent, so no tensor is looked at again; and FP16
@@ -143,30 +167,62 @@ FATE = Exercise(
         Check("of nothing, nothing is lost", 1, always(({}, 0), ({}, 8), ({-3: 0, -30: 0}, 0))),
     ),
     mistakes=(
-        wrong("forgets the scale", "this is what is lost without a scale. Times 2^log2_scale adds log2_scale to each "
-              "exponent.", replace=(" + log2_scale", "")),
-        wrong("scales down", "this subtracts log2_scale: it divides. A product adds exponents.",
-              replace=("+ log2_scale", "- log2_scale")),
-        wrong("multiplies exponents", "this multiplies exponents. 2^e times 2^k is 2^(e + k).",
-              replace=("+ log2_scale", "* 2**log2_scale")),
-        wrong("loses subnormal numbers too", "this counts subnormal numbers as lost. They keep fewer bits, but they "
-              "are not zero: what is lost lies below 2^-25.", replace=("-25", "-14")),
-        wrong("ends at the smallest number", "this loses all below 2^-24, the smallest number. From half of it on, "
-              "2^-25, numbers are rounded up to it.", replace=("-25", "-24")),
-        wrong("ends a binade too low", "this keeps the binade below 2^-25. All its numbers are nearer to zero than to "
-              "2^-24.", replace=("-25", "-26")),
-        wrong("counts binades", "this is the share of the binades. A binade counts as often as it has numbers.",
-              replace=(("counts.values()", "n > 0 for n in counts.values()"), ("sum(n for", "sum(n > 0 for"))),
-        wrong("counts numbers", "this is how many are lost. Divide by how many there are.",
-              replace=("lost / total if total else 0.0", "float(lost)")),
+        wrong(
+            "forgets the scale",
+            "this is what is lost without a scale. Times 2^log2_scale adds log2_scale to each "
+            "exponent.",
+            replace=(" + log2_scale", ""),
+        ),
+        wrong(
+            "scales down",
+            "this subtracts log2_scale: it divides. A product adds exponents.",
+            replace=("+ log2_scale", "- log2_scale"),
+        ),
+        wrong(
+            "multiplies exponents",
+            "this multiplies exponents. 2^e times 2^k is 2^(e + k).",
+            replace=("+ log2_scale", "* 2**log2_scale"),
+        ),
+        wrong(
+            "loses subnormal numbers too",
+            "this counts subnormal numbers as lost. They keep fewer bits, but they "
+            "are not zero: what is lost lies below 2^-25.",
+            replace=("-25", "-14"),
+        ),
+        wrong(
+            "ends at the smallest number",
+            "this loses all below 2^-24, the smallest number. From half of it on, "
+            "2^-25, numbers are rounded up to it.",
+            replace=("-25", "-24"),
+        ),
+        wrong(
+            "ends a binade too low",
+            "this keeps the binade below 2^-25. All its numbers are nearer to zero than to 2^-24.",
+            replace=("-25", "-26"),
+        ),
+        wrong(
+            "counts binades",
+            "this is the share of the binades. A binade counts as often as it has numbers.",
+            replace=(
+                ("counts.values()", "n > 0 for n in counts.values()"),
+                ("sum(n for", "sum(n > 0 for"),
+            ),
+        ),
+        wrong(
+            "counts numbers",
+            "this is how many are lost. Divide by how many there are.",
+            replace=("lost / total if total else 0.0", "float(lost)"),
+        ),
         wrong("says what is kept", "this is the share that is kept.", replace=("<", ">=")),
-        wrong("divides by zero", "this divides by 0 where nothing was counted. The share is then 0.",
-              replace=(" if total else 0.0", "")),
+        wrong(
+            "divides by zero",
+            "this divides by 0 where nothing was counted. The share is then 0.",
+            replace=(" if total else 0.0", ""),
+        ),
     ),
     ulps=2**30,  # a share may be had in FP32, or as 1 minus the rest
     withheld=(fate,),
 )
-# fmt: on
 
 # --- gradients.lost ---
 
@@ -209,9 +265,8 @@ def _other_zeros(random: Random) -> list[Case]:
     tiny = torch.tensor([2.0**-30, -(2.0**-27), 2.0**-10, 2.0**-40])
     arrived = torch.tensor([2.0**-24, -(2.0**-24), 0.0, -0.0]).half()
     appeared = torch.tensor([0.0, 0.0, 1.0]), torch.tensor([2.0**-20, 0.0, -1.0]).half()
-    smallest = torch.tensor(
-        [2.0**-149, -(2.0**-140), 2.0**-149, 2.0**-126]
-    )  # times FP16's smallest, these are 0
+    # times FP16's smallest, these are 0
+    smallest = torch.tensor([2.0**-149, -(2.0**-140), 2.0**-149, 2.0**-126])
     reached = torch.tensor([2.0**-24, 2.0**-24, 0.0, -(2.0**-24)]).half()
     spoiled = (
         torch.tensor([1.0, 2.0, 3.0, 4.0]),
@@ -234,7 +289,6 @@ def _nothing(_: Random) -> list[Case]:
     ]
 
 
-# fmt: off
 LOST = Exercise(
     id="gradients.lost",
     notes="""A zero inside an FP16 pass may have been a zero in FP32 (a ReLU made it). Lost is what is non-zero in FP32
@@ -242,39 +296,73 @@ LOST = Exercise(
 
     Oracle in the tests: numpy, on one long array.""",
     checks=(
-        Check("the share of one tensor", 1, lambda random: [_case(_pair(random, 8, 0, lost)) for lost in (2, 0, 8)]),
-        Check("what is zero in FP32 cannot be lost", 2, lambda random: [
-            _case(_pair(random, 8, zeros, 3)) for zeros in (2, 5, 24)]),
+        Check(
+            "the share of one tensor",
+            1,
+            lambda random: [_case(_pair(random, 8, 0, lost)) for lost in (2, 0, 8)],
+        ),
+        Check(
+            "what is zero in FP32 cannot be lost",
+            2,
+            lambda random: [_case(_pair(random, 8, zeros, 3)) for zeros in (2, 5, 24)],
+        ),
         Check("all tensors together", 1, _several),
         Check("element by element, by what arrived", 1, _other_zeros),
         Check("where nothing is non-zero, nothing is lost", 1, _nothing),
     ),
     mistakes=(
-        wrong("counts zeros inside", "this is the share of zeros inside the FP16 pass: it counts what was zero in FP32 "
-              "too.", replace=(("int((exact != 0).sum())", "half.numel()"), ("(exact != 0) & ", ""))),
-        wrong("divides by all", "this divides by all elements. Only what is non-zero in FP32 can be lost.",
-              replace=("int((exact != 0).sum())", "exact.numel()")),
-        wrong("subtracts the counts", "this subtracts two numbers of zeros. A gradient that appeared in FP16 then "
-              "hides one that was lost: compare element by element.",
-              replace=("((exact != 0) & (half == 0)).sum()", "(half == 0).sum() - (exact == 0).sum()")),
-        wrong("averages the tensors", "this is the mean of the tensors' shares: a small tensor then counts as much as "
-              "a large one. Add up the counts first.",
-              lambda in_fp32, in_fp16: sum(
-                  solution.my_lost([exact], [half]) for exact, half in zip(in_fp32, in_fp16, strict=True)
-              ) / max(1, len(in_fp32))),
-        wrong("looks at the first tensor", "this is the first tensor's share alone.",
-              replace=("in_fp32, in_fp16, strict", "in_fp32[:1], in_fp16[:1], strict")),
-        wrong("rounds the fp32 gradients", "this rounds the FP32 gradients and looks at what becomes zero. An FP16 "
-              "pass loses more than that: what was zero further up stays zero. Look at the FP16 gradients themselves.",
-              replace=("half == 0", "exact.half() == 0")),
-        wrong("says what survived", "this is the share that survived.",
-              replace=("lost / alive if alive else 0.0", "1 - (lost / alive if alive else 0.0)")),
+        wrong(
+            "counts zeros inside",
+            "this is the share of zeros inside the FP16 pass: it counts what was zero in FP32 too.",
+            replace=(("int((exact != 0).sum())", "half.numel()"), ("(exact != 0) & ", "")),
+        ),
+        wrong(
+            "divides by all",
+            "this divides by all elements. Only what is non-zero in FP32 can be lost.",
+            replace=("int((exact != 0).sum())", "exact.numel()"),
+        ),
+        wrong(
+            "subtracts the counts",
+            "this subtracts two numbers of zeros. A gradient that appeared in FP16 then "
+            "hides one that was lost: compare element by element.",
+            replace=(
+                "((exact != 0) & (half == 0)).sum()",
+                "(half == 0).sum() - (exact == 0).sum()",
+            ),
+        ),
+        wrong(
+            "averages the tensors",
+            "this is the mean of the tensors' shares: a small tensor then counts as much as "
+            "a large one. Add up the counts first.",
+            lambda in_fp32, in_fp16: (
+                sum(
+                    solution.my_lost([exact], [half])
+                    for exact, half in zip(in_fp32, in_fp16, strict=True)
+                )
+                / max(1, len(in_fp32))
+            ),
+        ),
+        wrong(
+            "looks at the first tensor",
+            "this is the first tensor's share alone.",
+            replace=("in_fp32, in_fp16, strict", "in_fp32[:1], in_fp16[:1], strict"),
+        ),
+        wrong(
+            "rounds the fp32 gradients",
+            "this rounds the FP32 gradients and looks at what becomes zero. An FP16 "
+            "pass loses more than that: what was zero further up stays zero. Look at the FP16 gradients themselves.",
+            replace=("half == 0", "exact.half() == 0"),
+        ),
+        wrong(
+            "says what survived",
+            "this is the share that survived.",
+            replace=("lost / alive if alive else 0.0", "1 - (lost / alive if alive else 0.0)"),
+        ),
     ),
     provides={"torch": torch},
     ulps=2**30,  # a share may be had in FP32
     withheld=(underflow, zeros_inside),
 )
-# fmt: on
 
 # --- gradients.window ---
 
@@ -317,7 +405,6 @@ def _ends(random: Random) -> list[Case]:
     ]
 
 
-# fmt: off
 WINDOW = Exercise(
     id="gradients.window",
     notes="""Both ends, to the number: what is rounded to zero is 2^-25 and below (the tie goes to zero), what is
@@ -326,40 +413,82 @@ WINDOW = Exercise(
     Magnitudes are floats of few digits and scales powers of two, so every product is exact. Oracle in the tests:
     numpy's float16.""",
     checks=(
-        Check("both ends", 1, lambda random: [(_number(random, -36, -26), _number(random, -16, 0)) for _ in range(3)]),
+        Check(
+            "both ends",
+            1,
+            lambda random: [(_number(random, -36, -26), _number(random, -16, 0)) for _ in range(3)],
+        ),
         Check("2^-25 and what is next to it", 2, _low_end),
         Check("65504, 65520 and what is next to them", 2, _high_end),
         Check("one scale, or none", 1, _narrow),
         # gradients so large that only a scale below 1 will do
-        Check("scales below 1", 1, lambda random: [
-            (_number(random, -4, 0), _number(random, 18, 24)), (2.0**-2, 2.0**30)]),
+        Check(
+            "scales below 1",
+            1,
+            lambda random: [(_number(random, -4, 0), _number(random, 18, 24)), (2.0**-2, 2.0**30)],
+        ),
         Check("k from -40 to 60", 1, _ends),
     ),
     mistakes=(
-        wrong("keeps the tie", "this keeps 2^-25 itself. It lies half-way to 2^-24 and goes to the even neighbour, "
-              "which is 0: more than 2^-25 is needed.", replace=("> 2.0**-25", ">= 2.0**-25")),
-        wrong("asks for the smallest number", "this asks for 2^-24, FP16's smallest number. What is above half of it "
-              "is rounded up to it, and not lost.", replace=("> 2.0**-25", ">= 2.0**-24")),
-        wrong("asks for normal numbers", "this asks for full precision, 2^-14. A subnormal number is not lost.",
-              replace=("> 2.0**-25", ">= 2.0**-14")),
-        wrong("ends at 65504", "this ends at 65504, the largest number. Up to 65520, half-way to 65536, numbers are "
-              "rounded down to it.", replace=("65520", "65504")),
-        wrong("keeps 65520", "this keeps 65520 itself: the first number that becomes inf.",
-              replace=("< 65520", "<= 65520")),
-        wrong("ends at 65536", "this ends at 65536. Infinity begins half-way from 65504, at 65520.",
-              replace=("65520", "65536")),
-        wrong("never says None", "this gives two numbers where no scale will do, the lower above the higher. Return "
-              "None there.", replace=((" and largest", "]\n    fits = [k for k in range(-40, 61) if largest"),
-                                      ("good[-1]) if good else None", "fits[-1])"))),
-        wrong("never scales down", "this begins at 2^0. Large gradients need a scale below 1: k may be negative.",
-              replace=("range(-40, 61)", "range(61)")),
-        wrong("gives the scales", "this gives the scales. Return their exponents: k, not 2^k.",
-              replace=("good[0], good[-1]", "2.0 ** good[0], 2.0 ** good[-1]")),
-        wrong("turns the ends round", "this has the two ends in the wrong order: the lowest first.",
-              replace=("good[0], good[-1]", "good[-1], good[0]")),
+        wrong(
+            "keeps the tie",
+            "this keeps 2^-25 itself. It lies half-way to 2^-24 and goes to the even neighbour, "
+            "which is 0: more than 2^-25 is needed.",
+            replace=("> 2.0**-25", ">= 2.0**-25"),
+        ),
+        wrong(
+            "asks for the smallest number",
+            "this asks for 2^-24, FP16's smallest number. What is above half of it "
+            "is rounded up to it, and not lost.",
+            replace=("> 2.0**-25", ">= 2.0**-24"),
+        ),
+        wrong(
+            "asks for normal numbers",
+            "this asks for full precision, 2^-14. A subnormal number is not lost.",
+            replace=("> 2.0**-25", ">= 2.0**-14"),
+        ),
+        wrong(
+            "ends at 65504",
+            "this ends at 65504, the largest number. Up to 65520, half-way to 65536, numbers are "
+            "rounded down to it.",
+            replace=("65520", "65504"),
+        ),
+        wrong(
+            "keeps 65520",
+            "this keeps 65520 itself: the first number that becomes inf.",
+            replace=("< 65520", "<= 65520"),
+        ),
+        wrong(
+            "ends at 65536",
+            "this ends at 65536. Infinity begins half-way from 65504, at 65520.",
+            replace=("65520", "65536"),
+        ),
+        wrong(
+            "never says None",
+            "this gives two numbers where no scale will do, the lower above the higher. Return "
+            "None there.",
+            replace=(
+                (" and largest", "]\n    fits = [k for k in range(-40, 61) if largest"),
+                ("good[-1]) if good else None", "fits[-1])"),
+            ),
+        ),
+        wrong(
+            "never scales down",
+            "this begins at 2^0. Large gradients need a scale below 1: k may be negative.",
+            replace=("range(-40, 61)", "range(61)"),
+        ),
+        wrong(
+            "gives the scales",
+            "this gives the scales. Return their exponents: k, not 2^k.",
+            replace=("good[0], good[-1]", "2.0 ** good[0], 2.0 ** good[-1]"),
+        ),
+        wrong(
+            "turns the ends round",
+            "this has the two ends in the wrong order: the lowest first.",
+            replace=("good[0], good[-1]", "good[-1], good[0]"),
+        ),
     ),
 )
-# fmt: on
 
 # --- gradients.culprit ---
 
@@ -403,10 +532,8 @@ def _first_or_none(random: Random) -> list[Case]:
     largest = [("shared", tensor.fill_(65504)) for _, tensor in _healthy(random)[:1]]
     twice = [*largest, *_healthy(random)[1:3], ("shared", torch.tensor([-3.0]).half()), loss]
     again = _spoiled(random, 4, math.inf)
-    again[1] = (
-        again[4][0],
-        again[1][1],
-    )  # the name of the tensor that is spoiled, earlier, and all is well
+    # the name of the tensor that is spoiled, earlier, and all is well
+    again[1] = (again[4][0], again[1][1])
     later = [*_spoiled(random, 2, -math.inf)[:4], _healthy(random)[2]]  # and later, and all is well
     doubled = [("conv1", _healthy(random)[3][1]), *_spoiled(random, 0, math.nan)]
     named = [(again,), (later,), (doubled,)]
@@ -420,7 +547,6 @@ def _first_or_none(random: Random) -> list[Case]:
     ]
 
 
-# fmt: off
 CULPRIT = Exercise(
     id="gradients.culprit",
     notes="""What comes later is a consequence. The first tensor that is not finite is the place to repair, and how
@@ -428,38 +554,78 @@ CULPRIT = Exercise(
 
     Oracle in the tests: numpy, backwards from the last tensor.""",
     checks=(
-        Check("the first inf", 2, lambda random: [
-            (_spoiled(random, at, sign * math.inf),) for at, sign in ((1, 1), (3, -1), (5, 1))]),
+        Check(
+            "the first inf",
+            2,
+            lambda random: [
+                (_spoiled(random, at, sign * math.inf),) for at, sign in ((1, 1), (3, -1), (5, 1))
+            ],
+        ),
         Check("the first NaN", 1, _not_a_number),
         Check("inf and -inf do not cancel, and large numbers are no alarm", 1, _cancelling),
         Check("the first tensor, or none", 1, _first_or_none),
     ),
     mistakes=(
-        wrong("looks for inf alone", "this looks for inf alone. 0 / 0 and inf - inf give NaN, with no inf in the "
-              "tensor.", replace=("not torch.isfinite(tensor).all()", "torch.isinf(tensor).any()")),
-        wrong("looks for NaN alone", "this looks for NaN alone, and so finds the consequence: an overflow is inf "
-              "first.", replace=("not torch.isfinite(tensor).all()", "torch.isnan(tensor).any()")),
-        wrong("names the last", "this is the last tensor that is not finite. The first one is the cause.", replace=(
-              ("before = 0.0", "found, before = None, 0.0"), ("return name", "found = name"),
-              ("return None", "return found"))),
-        wrong("names the one before", "this names the last tensor that was finite. Name the one after it.", replace=(
-              ("before = 0.0", "last, before = None, 0.0"), ("return name", "return last or name"),
-              ("before = float(", "last, before = name, float("))),
-        wrong("takes the largest of all", "this is the largest magnitude of all tensors before. Only the one just "
-              "before says how near the overflow was.",
-              replace=("float(tensor.abs().max())", "max(before, float(tensor.abs().max()))")),
-        wrong("forgets the sign", "this is the largest number. -2048 is larger in magnitude than 511: take abs first.",
-              replace=(".abs()", "")),
-        wrong("looks at the last row", "this is the largest magnitude of the last row. Look at all elements.",
-              replace=("tensor.abs()", "tensor[-1:].abs()")),
-        wrong("looks into the bad tensor", "this is the largest finite magnitude of the tensor that is spoiled. Look "
-              "at the one before it.",
-              replace=("name, before", "name, float(torch.nan_to_num(tensor, 0.0, 0.0, 0.0).abs().max())")),
-        wrong("tests the sum", "this tests the FP16 sum: finite numbers that add up beyond 65504 raise a false alarm.",
-              replace=("torch.isfinite(tensor).all()", "torch.isfinite(tensor.sum())")),
+        wrong(
+            "looks for inf alone",
+            "this looks for inf alone. 0 / 0 and inf - inf give NaN, with no inf in the tensor.",
+            replace=("not torch.isfinite(tensor).all()", "torch.isinf(tensor).any()"),
+        ),
+        wrong(
+            "looks for NaN alone",
+            "this looks for NaN alone, and so finds the consequence: an overflow is inf first.",
+            replace=("not torch.isfinite(tensor).all()", "torch.isnan(tensor).any()"),
+        ),
+        wrong(
+            "names the last",
+            "this is the last tensor that is not finite. The first one is the cause.",
+            replace=(
+                ("before = 0.0", "found, before = None, 0.0"),
+                ("return name", "found = name"),
+                ("return None", "return found"),
+            ),
+        ),
+        wrong(
+            "names the one before",
+            "this names the last tensor that was finite. Name the one after it.",
+            replace=(
+                ("before = 0.0", "last, before = None, 0.0"),
+                ("return name", "return last or name"),
+                ("before = float(", "last, before = name, float("),
+            ),
+        ),
+        wrong(
+            "takes the largest of all",
+            "this is the largest magnitude of all tensors before. Only the one just "
+            "before says how near the overflow was.",
+            replace=("float(tensor.abs().max())", "max(before, float(tensor.abs().max()))"),
+        ),
+        wrong(
+            "forgets the sign",
+            "this is the largest number. -2048 is larger in magnitude than 511: take abs first.",
+            replace=(".abs()", ""),
+        ),
+        wrong(
+            "looks at the last row",
+            "this is the largest magnitude of the last row. Look at all elements.",
+            replace=("tensor.abs()", "tensor[-1:].abs()"),
+        ),
+        wrong(
+            "looks into the bad tensor",
+            "this is the largest finite magnitude of the tensor that is spoiled. Look "
+            "at the one before it.",
+            replace=(
+                "name, before",
+                "name, float(torch.nan_to_num(tensor, 0.0, 0.0, 0.0).abs().max())",
+            ),
+        ),
+        wrong(
+            "tests the sum",
+            "this tests the FP16 sum: finite numbers that add up beyond 65504 raise a false alarm.",
+            replace=("torch.isfinite(tensor).all()", "torch.isfinite(tensor.sum())"),
+        ),
     ),
     provides={"torch": torch},
 )
-# fmt: on
 
 EXERCISES = (BINADES, FATE, LOST, WINDOW, CULPRIT)

@@ -31,7 +31,6 @@ def _drawn(each: str, all_but_one_of: str = "") -> Callable[[Random], list[Case]
     return draw
 
 
-# fmt: off
 LISTS = Exercise(
     id="autocast.lists",
     notes="""Matrix products run in FP16, what sums many terms or leaves FP16's range runs in FP32, several operands are
@@ -41,49 +40,107 @@ LISTS = Exercise(
     is not enough.
     Oracle in the tests: the policy in torch's shipped headers.""",
     checks=(
-        Check("matrix products and convolutions", 1, _drawn("linear matmul bmm addmm conv1d conv2d conv3d einsum")),
-        Check("exponentials, reductions and losses", 1, _drawn(
-            "exp softmax cross_entropy mse_loss", "log_softmax log pow sum prod nll_loss")),
+        Check(
+            "matrix products and convolutions",
+            1,
+            _drawn("linear matmul bmm addmm conv1d conv2d conv3d einsum"),
+        ),
+        Check(
+            "exponentials, reductions and losses",
+            1,
+            _drawn("exp softmax cross_entropy mse_loss", "log_softmax log pow sum prod nll_loss"),
+        ),
         Check("several operands that must agree", 1, _drawn("addcmul addcdiv cross atan2")),
         Check("normalisation layers", 1, _drawn("layer_norm group_norm batch_norm")),
         Check("activations and shapes", 1, _drawn("relu dropout max_pool2d avg_pool2d reshape")),
     ),
     mistakes=(
-        wrong("all allowed", "this is plain FP16: every operation in the low-precision format.", lambda op: "allow"),
-        wrong("all but products denied", "this is what denying everything but the products gives. It is safe, and "
-              "moves twice the bytes: relu is as good in FP16.",
-              replace=(('"keep"', '"deny"'), ('"promote"', '"deny"'))),
-        wrong("keeps einsum", "this is what leaving einsum off the lists gives. It is a matrix product in other words, "
-              "and gains as much.",
-              replace=((', "einsum"', ""), ('"batch_norm"', '"batch_norm", "einsum"'))),
-        wrong("denies einsum", "this is what denying einsum gives. It is a matrix product in other words, and gains as "
-              "much.", replace=(', "einsum"', "")),
-        wrong("allows softmax", "this is what allowing softmax gives: exponentials, summed, in FP16.",
-              replace=('"einsum"', '"einsum", "softmax"')),
-        wrong("keeps softmax", "this is what leaving softmax off the lists gives: after a linear layer its input is "
-              "FP16, and so its sum.", replace=('"batch_norm"', '"batch_norm", "softmax"')),
-        wrong("keeps exp", "this is what leaving exp off the lists gives: beyond 11.09 it is inf in FP16.",
-              replace=('"batch_norm"', '"batch_norm", "exp"')),
-        wrong("keeps the loss", "this is what leaving the loss off the lists gives: a mean over many elements, in "
-              "FP16.", replace=('"batch_norm"', '"batch_norm", "cross_entropy"')),
-        wrong("keeps addcmul", "this is what leaving addcmul off the lists gives: its three operands may arrive in "
-              "different dtypes.", replace=('"batch_norm"', '"batch_norm", "addcmul"')),
-        wrong("allows addcmul", "this is what casting its operands to FP16 gives: an FP32 operand loses digits for no "
-              "gain. Promote.", replace=('"einsum"', '"einsum", "addcmul"')),
-        wrong("denies batch norm", "this is what denying batch_norm gives. It is on no list: its kernel reads FP16, "
-              "computes in FP32 with FP32 weights, and writes FP16.", replace=(', "batch_norm"', "")),
-        wrong("keeps bmm", "this is what leaving bmm off the lists gives. It is a product of matrices, many at a time.",
-              replace=(('"bmm", ', ""), ('"batch_norm"', '"batch_norm", "bmm"'))),
-        wrong("denies pooling", "this is what denying avg_pool2d gives. Its sums are short: keep.",
-              replace=(', "avg_pool2d"', "")),
-        wrong("keeps layer norm", "this is what treating layer_norm as batch_norm gives. layer_norm is on the FP32 "
-              "list.", replace=('"batch_norm"', '"batch_norm", "layer_norm"')),
-        wrong("denies relu", "this is what denying relu gives. It is exact in any format: keep.",
-              replace=('"relu", ', "")),
+        wrong(
+            "all allowed",
+            "this is plain FP16: every operation in the low-precision format.",
+            lambda op: "allow",
+        ),
+        wrong(
+            "all but products denied",
+            "this is what denying everything but the products gives. It is safe, and "
+            "moves twice the bytes: relu is as good in FP16.",
+            replace=(('"keep"', '"deny"'), ('"promote"', '"deny"')),
+        ),
+        wrong(
+            "keeps einsum",
+            "this is what leaving einsum off the lists gives. It is a matrix product in other words, "
+            "and gains as much.",
+            replace=((', "einsum"', ""), ('"batch_norm"', '"batch_norm", "einsum"')),
+        ),
+        wrong(
+            "denies einsum",
+            "this is what denying einsum gives. It is a matrix product in other words, and gains as "
+            "much.",
+            replace=(', "einsum"', ""),
+        ),
+        wrong(
+            "allows softmax",
+            "this is what allowing softmax gives: exponentials, summed, in FP16.",
+            replace=('"einsum"', '"einsum", "softmax"'),
+        ),
+        wrong(
+            "keeps softmax",
+            "this is what leaving softmax off the lists gives: after a linear layer its input is "
+            "FP16, and so its sum.",
+            replace=('"batch_norm"', '"batch_norm", "softmax"'),
+        ),
+        wrong(
+            "keeps exp",
+            "this is what leaving exp off the lists gives: beyond 11.09 it is inf in FP16.",
+            replace=('"batch_norm"', '"batch_norm", "exp"'),
+        ),
+        wrong(
+            "keeps the loss",
+            "this is what leaving the loss off the lists gives: a mean over many elements, in "
+            "FP16.",
+            replace=('"batch_norm"', '"batch_norm", "cross_entropy"'),
+        ),
+        wrong(
+            "keeps addcmul",
+            "this is what leaving addcmul off the lists gives: its three operands may arrive in "
+            "different dtypes.",
+            replace=('"batch_norm"', '"batch_norm", "addcmul"'),
+        ),
+        wrong(
+            "allows addcmul",
+            "this is what casting its operands to FP16 gives: an FP32 operand loses digits for no "
+            "gain. Promote.",
+            replace=('"einsum"', '"einsum", "addcmul"'),
+        ),
+        wrong(
+            "denies batch norm",
+            "this is what denying batch_norm gives. It is on no list: its kernel reads FP16, "
+            "computes in FP32 with FP32 weights, and writes FP16.",
+            replace=(', "batch_norm"', ""),
+        ),
+        wrong(
+            "keeps bmm",
+            "this is what leaving bmm off the lists gives. It is a product of matrices, many at a time.",
+            replace=(('"bmm", ', ""), ('"batch_norm"', '"batch_norm", "bmm"')),
+        ),
+        wrong(
+            "denies pooling",
+            "this is what denying avg_pool2d gives. Its sums are short: keep.",
+            replace=(', "avg_pool2d"', ""),
+        ),
+        wrong(
+            "keeps layer norm",
+            "this is what treating layer_norm as batch_norm gives. layer_norm is on the FP32 list.",
+            replace=('"batch_norm"', '"batch_norm", "layer_norm"'),
+        ),
+        wrong(
+            "denies relu",
+            "this is what denying relu gives. It is exact in any format: keep.",
+            replace=('"relu", ', ""),
+        ),
     ),
     withheld=(rule_for,),
 )
-# fmt: on
 
 # --- autocast.dtypes ---
 
@@ -137,7 +194,6 @@ def _again() -> list[Case]:
 # a residual connection: x, and what the block adds in FP16
 RESIDUAL = [("h1", "allow", ("x", "w")), ("h2", "keep", ("h1",)), ("y", "promote", ("h2", "x"))]
 
-# fmt: off
 DTYPES = Exercise(
     id="autocast.dtypes",
     notes="""Each operation's rule decides from the dtypes that *arrive*, and those are what earlier operations decided.
@@ -146,36 +202,79 @@ DTYPES = Exercise(
     checks=(
         Check("one operation after another", 1, _programs("ak", "ad", "da", "dk", "adk", "kak")),
         # two operands and three, with FP32 in every place and in none
-        Check("operations of several operands", 1, always(*(
-            ([("y", "promote", operands)], {"a": "FP16", "b": "FP32"})
-            for operands in (*product("ab", repeat=2), *product("ab", repeat=3))))),
-        Check("a residual connection", 1, always(*((RESIDUAL, {"x": x, "w": "FP32"}) for x in WIDEST_FIRST))),
+        Check(
+            "operations of several operands",
+            1,
+            always(
+                *(
+                    ([("y", "promote", operands)], {"a": "FP16", "b": "FP32"})
+                    for operands in (*product("ab", repeat=2), *product("ab", repeat=3))
+                )
+            ),
+        ),
+        Check(
+            "a residual connection",
+            1,
+            always(*((RESIDUAL, {"x": x, "w": "FP32"}) for x in WIDEST_FIRST)),
+        ),
         Check("older values, and names that are assigned again", 1, always(*_again())),
         Check("longer programs", 3, _programs("akdkpak", "kdapkdak", "dkakpdkp", "pkpadkap")),
     ),
     mistakes=(
-        wrong("keep means FP16", "this is what casting on `keep` gives. It leaves what arrives: FP32 stays FP32.",
-              replace=('rule == "allow"', 'rule in ("allow", "keep")')),
-        wrong("keep means FP32", "this is what casting on `keep` gives. It leaves what arrives: FP16 stays FP16.",
-              replace=('rule == "deny"', 'rule in ("deny", "keep")')),
-        wrong("promote means FP32", "this is what promoting to FP32 whatever arrives gives. Two FP16 operands stay "
-              "FP16.", replace=('rule == "deny"', 'rule in ("deny", "promote")')),
-        wrong("promotes to the first", "this is what taking the first operand's dtype gives. The widest wins, wherever "
-              "it stands.", replace=('"FP32" if "FP32" in arriving else "FP16"', "arriving[0]")),
-        wrong("promotes to the last", "this is what taking the last operand's dtype gives. The widest wins, wherever "
-              "it stands.", replace=('"FP32" if "FP32" in arriving else "FP16"', "arriving[-1]")),
-        wrong("promotes to the narrowest", "this is what taking the narrowest dtype gives: the FP32 operand would lose "
-              "digits.", replace=('"FP32" if "FP32" in arriving else "FP16"',
-                                  '"FP16" if "FP16" in arriving else "FP32"')),
-        wrong("allow needs FP16 operands", "this is what treating `allow` as `promote` gives. FP32 weights are cast "
-              "down: that is the whole point.", replace=('= "FP16"', '= "FP32" if "FP32" in arriving else "FP16"')),
-        wrong("deny gives back FP16", "this is what casting the result of a denied operation back gives. It stays "
-              "FP32.", replace=('= "FP32"\n', "= arriving[0]\n")),
-        wrong("forgets earlier results", "this is what taking every intermediate result for FP32 gives. Look up what "
-              "earlier operations returned.", replace=("known[name]", 'given.get(name, "FP32")')),
+        wrong(
+            "keep means FP16",
+            "this is what casting on `keep` gives. It leaves what arrives: FP32 stays FP32.",
+            replace=('rule == "allow"', 'rule in ("allow", "keep")'),
+        ),
+        wrong(
+            "keep means FP32",
+            "this is what casting on `keep` gives. It leaves what arrives: FP16 stays FP16.",
+            replace=('rule == "deny"', 'rule in ("deny", "keep")'),
+        ),
+        wrong(
+            "promote means FP32",
+            "this is what promoting to FP32 whatever arrives gives. Two FP16 operands stay FP16.",
+            replace=('rule == "deny"', 'rule in ("deny", "promote")'),
+        ),
+        wrong(
+            "promotes to the first",
+            "this is what taking the first operand's dtype gives. The widest wins, wherever "
+            "it stands.",
+            replace=('"FP32" if "FP32" in arriving else "FP16"', "arriving[0]"),
+        ),
+        wrong(
+            "promotes to the last",
+            "this is what taking the last operand's dtype gives. The widest wins, wherever "
+            "it stands.",
+            replace=('"FP32" if "FP32" in arriving else "FP16"', "arriving[-1]"),
+        ),
+        wrong(
+            "promotes to the narrowest",
+            "this is what taking the narrowest dtype gives: the FP32 operand would lose digits.",
+            replace=(
+                '"FP32" if "FP32" in arriving else "FP16"',
+                '"FP16" if "FP16" in arriving else "FP32"',
+            ),
+        ),
+        wrong(
+            "allow needs FP16 operands",
+            "this is what treating `allow` as `promote` gives. FP32 weights are cast "
+            "down: that is the whole point.",
+            replace=('= "FP16"', '= "FP32" if "FP32" in arriving else "FP16"'),
+        ),
+        wrong(
+            "deny gives back FP16",
+            "this is what casting the result of a denied operation back gives. It stays FP32.",
+            replace=('= "FP32"\n', "= arriving[0]\n"),
+        ),
+        wrong(
+            "forgets earlier results",
+            "this is what taking every intermediate result for FP32 gives. Look up what "
+            "earlier operations returned.",
+            replace=("known[name]", 'given.get(name, "FP32")'),
+        ),
     ),
 )
-# fmt: on
 
 # --- autocast.linear ---
 
@@ -258,7 +357,6 @@ def accumulates_in_FP16(
     )
 
 
-# fmt: off
 LINEAR = Exercise(
     id="autocast.linear",
     notes="""Operands are rounded to FP16, each of the three products is accumulated in FP32 and rounded once, and a
@@ -268,45 +366,90 @@ LINEAR = Exercise(
     Inputs are small whole numbers over powers of two, so every product and FP32 sum is exact in any order, and answers
     are compared bit for bit. Oracle in the tests: torch's autograd through explicit casts.""",
     checks=(
-        Check("numbers that FP16 holds", 1, lambda random: [_layer(random), _layer(random, n=1, k=2, m=3)]),
+        Check(
+            "numbers that FP16 holds",
+            1,
+            lambda random: [_layer(random), _layer(random, n=1, k=2, m=3)],
+        ),
         Check("operands that FP16 must round", 2, _rounded),
         # a sum over 64 products of 10 bits: its FP32 value has more bits than FP16 holds
-        Check("long sums: accumulate in FP32, round once", 2, lambda random: [
-            _layer(random, k=64, n=2), _layer(random, n=64)]),
+        Check(
+            "long sums: accumulate in FP32, round once",
+            2,
+            lambda random: [_layer(random, k=64, n=2), _layer(random, n=64)],
+        ),
         Check("the bias belongs into the FP32 sum", 2, _swamped),
         Check("gradients that underflow, underflow", 1, _underflowing),
     ),
     mistakes=(
-        wrong("stays in FP32", "this is the FP32 layer. autocast rounds the operands to FP16 first.",
-              lambda x, weight, bias, grad_y: (x @ weight.T + bias, grad_y.float() @ weight, grad_y.float().T @ x)),
-        wrong("rounds the results only", "this is what rounding the results alone gives. A Tensor Core takes FP16 "
-              "operands.", replace=("x.half(), weight.half(), bias.half()", "x, weight, bias")),
-        wrong("answers in FP32", "this is y in FP32. It leaves the layer as FP16, half the bytes to move.",
-              replace=("return y,", "return y.float(),")),
-        wrong("gradients stay FP16", "this is what forgetting the backward of the casts gives: x and weight are FP32, "
-              "and so are their gradients.", replace=("grad_x, grad_weight", "grad_x.half(), grad_weight.half()")),
-        wrong("gradients are never rounded", "this is what FP32 gradients give. The backward products write FP16 too, "
-              "then the cast widens them: here gradients underflow.", replace=(
-                  ("@ w16.float()).half().float()", "@ w16.float())"),
-                  ("@ x16.float()).half().float()", "@ x16.float())"))),
-        wrong("gradients from unrounded operands", "this is what using the FP32 x and weight in the backward pass "
-              "gives. Autograd saved their FP16 casts.",
-              replace=(("@ w16.float())", "@ weight)"), ("@ x16.float())", "@ x)"))),
-        wrong("rounds before the bias", "this is what rounding the product and then adding the bias gives: two "
-              "roundings. The bias joins the FP32 sum.", replace=(".T + b16.float()).half()", ".T).half() + b16")),
-        wrong("forgets the bias", "this is the layer without its bias.", replace=(" + b16.float()", "")),
+        wrong(
+            "stays in FP32",
+            "this is the FP32 layer. autocast rounds the operands to FP16 first.",
+            lambda x, weight, bias, grad_y: (
+                x @ weight.T + bias,
+                grad_y.float() @ weight,
+                grad_y.float().T @ x,
+            ),
+        ),
+        wrong(
+            "rounds the results only",
+            "this is what rounding the results alone gives. A Tensor Core takes FP16 operands.",
+            replace=("x.half(), weight.half(), bias.half()", "x, weight, bias"),
+        ),
+        wrong(
+            "answers in FP32",
+            "this is y in FP32. It leaves the layer as FP16, half the bytes to move.",
+            replace=("return y,", "return y.float(),"),
+        ),
+        wrong(
+            "gradients stay FP16",
+            "this is what forgetting the backward of the casts gives: x and weight are FP32, "
+            "and so are their gradients.",
+            replace=("grad_x, grad_weight", "grad_x.half(), grad_weight.half()"),
+        ),
+        wrong(
+            "gradients are never rounded",
+            "this is what FP32 gradients give. The backward products write FP16 too, "
+            "then the cast widens them: here gradients underflow.",
+            replace=(
+                ("@ w16.float()).half().float()", "@ w16.float())"),
+                ("@ x16.float()).half().float()", "@ x16.float())"),
+            ),
+        ),
+        wrong(
+            "gradients from unrounded operands",
+            "this is what using the FP32 x and weight in the backward pass "
+            "gives. Autograd saved their FP16 casts.",
+            replace=(("@ w16.float())", "@ weight)"), ("@ x16.float())", "@ x)")),
+        ),
+        wrong(
+            "rounds before the bias",
+            "this is what rounding the product and then adding the bias gives: two "
+            "roundings. The bias joins the FP32 sum.",
+            replace=(".T + b16.float()).half()", ".T).half() + b16"),
+        ),
+        wrong(
+            "forgets the bias",
+            "this is the layer without its bias.",
+            replace=(" + b16.float()", ""),
+        ),
         accumulates_in_FP16,
     ),
     provides={"torch": torch},
 )
-# fmt: on
 
 # --- autocast.softmax ---
 
 TORCHS_OWN = (
-    torch.softmax, torch.special.softmax, torch.Tensor.softmax, torch.nn.functional.softmax,
-    torch.log_softmax, torch.special.log_softmax, torch.Tensor.log_softmax, torch.nn.functional.log_softmax,
-)  # fmt: skip
+    torch.softmax,
+    torch.special.softmax,
+    torch.Tensor.softmax,
+    torch.nn.functional.softmax,
+    torch.log_softmax,
+    torch.special.log_softmax,
+    torch.Tensor.log_softmax,
+    torch.nn.functional.log_softmax,
+)
 
 
 def _settled(logits: Tensor) -> bool:
@@ -360,7 +503,6 @@ def _masked(random: Random) -> list[Case]:
             return [(one,) for one in (logits, ends, others, lowest)]
 
 
-# fmt: off
 SOFTMAX = Exercise(
     id="autocast.softmax",
     notes="""exp(x) is inf in FP16 from 11.1 on and in FP32 from 88.8 on, so subtract the largest logit of the *row*
@@ -371,51 +513,112 @@ SOFTMAX = Exercise(
     checks=(
         Check("small logits", 1, _ordinary),
         # from 12 to 14: exp is above 65520, so inf in FP16, and fine in FP32
-        Check("logits above 11, where exp leaves FP16", 1, lambda random: [
-            (_logits(random, 12, 14),) for _ in range(2)]),
+        Check(
+            "logits above 11, where exp leaves FP16",
+            1,
+            lambda random: [(_logits(random, 12, 14),) for _ in range(2)],
+        ),
         Check("logits above 89, where exp leaves FP32", 2, _above_ninety),
-        Check("one row far below another", 1, lambda random: [
-            (torch.cat([_logits(random, 0, 2, rows=1), _logits(random, -502, -500, rows=1)]),)]),
+        Check(
+            "one row far below another",
+            1,
+            lambda random: [
+                (torch.cat([_logits(random, 0, 2, rows=1), _logits(random, -502, -500, rows=1)]),)
+            ],
+        ),
         Check("a masked logit of -inf", 1, _masked),
         # each probability is about 2^-12, and their FP16 sum, term by term, would stop growing at 2048
-        Check("4,096 logits, summed in FP32", 2, lambda random: [
-            (_logits(random, -0.5, 0.5, rows=1, columns=8).repeat(1, 512),)]),
+        Check(
+            "4,096 logits, summed in FP32",
+            2,
+            lambda random: [(_logits(random, -0.5, 0.5, rows=1, columns=8).repeat(1, 512),)],
+        ),
     ),
     mistakes=(
-        wrong("naive in FP16", "this is exp(x) / sum(exp(x)) in FP16: inf / inf from x = 11.1 on.",
-              replace=("wide - wide.max(dim=1, keepdim=True).values", "logits")),
-        wrong("naive in FP32", "this is exp(x) / sum(exp(x)) in FP32: that only moves the cliff from 11 to 88.7.",
-              replace=(" - wide.max(dim=1, keepdim=True).values", "")),
-        wrong("one maximum for all", "this is what subtracting the largest logit of all rows gives: a row far below it "
-              "becomes 0 / 0.", replace=("wide.max(dim=1, keepdim=True).values", "wide.max()")),
-        wrong("subtracts the mean", "this is what subtracting the mean gives. Only after subtracting the maximum is "
-              "every exponent at most 0.",
-              replace=("max(dim=1, keepdim=True).values", "mean(dim=1, keepdim=True)")),
-        wrong("clamps the logits", "this is what clamping the logits gives: everything above the clamp becomes equally "
-              "likely.", replace=("logits.float()", "logits.clamp(max=11.0).float()")),
-        wrong("replaces inf by 65504", "this is what replacing inf by 65504 gives: no NaN, and wrong probabilities. "
-              "That is worse.", replace=("torch.exp(wide - wide.max(dim=1, keepdim=True).values)",
-                                         "torch.nan_to_num(torch.exp(logits), posinf=65504.0)")),
-        wrong("subtracts a logarithm", "this is what exp(x - logsumexp(x)) gives. For large logits FP32 has few digits "
-              "left for the logarithm of the sum. Subtract the maximum, and divide by the sum.",
-              replace=(("wide.max(dim=1, keepdim=True).values", "torch.logsumexp(wide, dim=1, keepdim=True)"),
-                       ("powers / powers.sum(dim=1, keepdim=True)", "powers"))),
-        wrong("over the columns", "this is the softmax of the columns. Each row is one example: dim=1.",
-              replace=(("max(dim=1", "max(dim=0"), ("sum(dim=1", "sum(dim=0"))),
-        wrong("answers in FP32", "this is right, in FP32. The next layer is to get FP16: round at the end.",
-              replace=("keepdim=True)).half()", "keepdim=True))")),
-        wrong("computes in FP16", "this is what computing in FP16 gives: exp, sum and quotient are each rounded. Cast "
-              "first, round at the end.", replace=("logits.float()", "logits")),
-        wrong("rounds the sum to FP16", "this is what rounding the sum to FP16 gives: each probability is off by as "
-              "much. Round at the end only.", replace=("keepdim=True)).half()", "keepdim=True).half()).half()")),
-        wrong("sums in FP16", "this is what an FP16 sum gives: it loses digits with each term, and stops growing long "
-              "before the end.", replace=(("logits.float()", "logits"), (
-                  "powers.sum(dim=1, keepdim=True)", "sum(powers.split(1, dim=1))"))),
+        wrong(
+            "naive in FP16",
+            "this is exp(x) / sum(exp(x)) in FP16: inf / inf from x = 11.1 on.",
+            replace=("wide - wide.max(dim=1, keepdim=True).values", "logits"),
+        ),
+        wrong(
+            "naive in FP32",
+            "this is exp(x) / sum(exp(x)) in FP32: that only moves the cliff from 11 to 88.7.",
+            replace=(" - wide.max(dim=1, keepdim=True).values", ""),
+        ),
+        wrong(
+            "one maximum for all",
+            "this is what subtracting the largest logit of all rows gives: a row far below it "
+            "becomes 0 / 0.",
+            replace=("wide.max(dim=1, keepdim=True).values", "wide.max()"),
+        ),
+        wrong(
+            "subtracts the mean",
+            "this is what subtracting the mean gives. Only after subtracting the maximum is "
+            "every exponent at most 0.",
+            replace=("max(dim=1, keepdim=True).values", "mean(dim=1, keepdim=True)"),
+        ),
+        wrong(
+            "clamps the logits",
+            "this is what clamping the logits gives: everything above the clamp becomes equally "
+            "likely.",
+            replace=("logits.float()", "logits.clamp(max=11.0).float()"),
+        ),
+        wrong(
+            "replaces inf by 65504",
+            "this is what replacing inf by 65504 gives: no NaN, and wrong probabilities. "
+            "That is worse.",
+            replace=(
+                "torch.exp(wide - wide.max(dim=1, keepdim=True).values)",
+                "torch.nan_to_num(torch.exp(logits), posinf=65504.0)",
+            ),
+        ),
+        wrong(
+            "subtracts a logarithm",
+            "this is what exp(x - logsumexp(x)) gives. For large logits FP32 has few digits "
+            "left for the logarithm of the sum. Subtract the maximum, and divide by the sum.",
+            replace=(
+                (
+                    "wide.max(dim=1, keepdim=True).values",
+                    "torch.logsumexp(wide, dim=1, keepdim=True)",
+                ),
+                ("powers / powers.sum(dim=1, keepdim=True)", "powers"),
+            ),
+        ),
+        wrong(
+            "over the columns",
+            "this is the softmax of the columns. Each row is one example: dim=1.",
+            replace=(("max(dim=1", "max(dim=0"), ("sum(dim=1", "sum(dim=0")),
+        ),
+        wrong(
+            "answers in FP32",
+            "this is right, in FP32. The next layer is to get FP16: round at the end.",
+            replace=("keepdim=True)).half()", "keepdim=True))"),
+        ),
+        wrong(
+            "computes in FP16",
+            "this is what computing in FP16 gives: exp, sum and quotient are each rounded. Cast "
+            "first, round at the end.",
+            replace=("logits.float()", "logits"),
+        ),
+        wrong(
+            "rounds the sum to FP16",
+            "this is what rounding the sum to FP16 gives: each probability is off by as "
+            "much. Round at the end only.",
+            replace=("keepdim=True)).half()", "keepdim=True).half()).half()"),
+        ),
+        wrong(
+            "sums in FP16",
+            "this is what an FP16 sum gives: it loses digits with each term, and stops growing long "
+            "before the end.",
+            replace=(
+                ("logits.float()", "logits"),
+                ("powers.sum(dim=1, keepdim=True)", "sum(powers.split(1, dim=1))"),
+            ),
+        ),
     ),
     provides={"torch": torch},
     withheld=TORCHS_OWN,
 )
-# fmt: on
 
 # --- autocast.cache ---
 
@@ -456,7 +659,6 @@ def _mixtures(random: Random) -> list[Case]:
     return _events(random, *(" ".join(random.choice(words) for _ in range(30)) for _ in range(3)))
 
 
-# fmt: off
 CACHE = Exercise(
     id="autocast.cache",
     notes="""A weight that is used twice in a forward pass needs one cast, and an in-place edit in between makes it
@@ -465,30 +667,63 @@ CACHE = Exercise(
     Oracle in the tests: casting anew every time, which must give the same tensors.""",
     checks=(
         Check("a weight that is used again is not cast again", 1, _used_again),
-        Check("an edited weight is cast anew, the other one is not", 2, lambda random: _events(
-            random, "1 1 e1 1 1", "1 2 e1 1 2", "e1 1 2 e2 e2 1 2")),
-        Check("closing the region empties the cache", 1, lambda random: _events(random, "1 1 c 1 1", "1 2 c e1 1 2 1")),
+        Check(
+            "an edited weight is cast anew, the other one is not",
+            2,
+            lambda random: _events(random, "1 1 e1 1 1", "1 2 e1 1 2", "e1 1 2 e2 e2 1 2"),
+        ),
+        Check(
+            "closing the region empties the cache",
+            1,
+            lambda random: _events(random, "1 1 c 1 1", "1 2 c e1 1 2 1"),
+        ),
         Check("long mixtures", 2, _mixtures),
     ),
     mistakes=(
-        wrong("never looks again", "this is a cache that does not see edits, as torch's does not: after an edit the "
-              "layer computes with the old weight.", replace=(" or cache[name][0] != weight._version", "")),
-        wrong("casts every time", "this is no cache: a cast for every use.",
-              replace=("name not in cache or cache[name][0] != weight._version", "True")),
-        wrong("forgets everything at an edit", "this is what emptying the cache at every edit gives: weights that did "
-              "not change are cast again.", replace=("mul_(0.5)", "mul_(0.5)\n            cache.clear()")),
-        wrong("one place for all", "this is what keeping one cast for all weights gives: the second weight is computed "
-              "with the first.", replace=((" or cache[name][0] != weight._version", ""), (
-                  "weight = weights[name]", 'weight, name = weights[name], "the weight"'))),
-        wrong("keyed on the version alone", "this is what a key without the weight gives: two weights of the same "
-              "version share a cast.",
-              replace=("weight = weights[name]", "weight = weights[name]\n            name = weight._version")),
-        wrong("never closes", "this is what keeping casts beyond the region gives: they hold memory until the end of "
-              "the run.", replace=("cache.clear()", "pass")),
+        wrong(
+            "never looks again",
+            "this is a cache that does not see edits, as torch's does not: after an edit the "
+            "layer computes with the old weight.",
+            replace=(" or cache[name][0] != weight._version", ""),
+        ),
+        wrong(
+            "casts every time",
+            "this is no cache: a cast for every use.",
+            replace=("name not in cache or cache[name][0] != weight._version", "True"),
+        ),
+        wrong(
+            "forgets everything at an edit",
+            "this is what emptying the cache at every edit gives: weights that did "
+            "not change are cast again.",
+            replace=("mul_(0.5)", "mul_(0.5)\n            cache.clear()"),
+        ),
+        wrong(
+            "one place for all",
+            "this is what keeping one cast for all weights gives: the second weight is computed "
+            "with the first.",
+            replace=(
+                (" or cache[name][0] != weight._version", ""),
+                ("weight = weights[name]", 'weight, name = weights[name], "the weight"'),
+            ),
+        ),
+        wrong(
+            "keyed on the version alone",
+            "this is what a key without the weight gives: two weights of the same "
+            "version share a cast.",
+            replace=(
+                "weight = weights[name]",
+                "weight = weights[name]\n            name = weight._version",
+            ),
+        ),
+        wrong(
+            "never closes",
+            "this is what keeping casts beyond the region gives: they hold memory until the end of "
+            "the run.",
+            replace=("cache.clear()", "pass"),
+        ),
     ),
     may_change=("weights",),
     provides={"torch": torch},
 )
-# fmt: on
 
 EXERCISES = (LISTS, DTYPES, LINEAR, SOFTMAX, CACHE)

@@ -84,7 +84,6 @@ def _short_steps(random: Random) -> list[Case]:
     ]
 
 
-# fmt: off
 STATIC_STEP = Exercise(
     id="scaling.static_step",
     notes="""The gradient is cast to FP32 before it is unscaled, because FP16 loses the small gradients once more; and
@@ -93,8 +92,14 @@ STATIC_STEP = Exercise(
     Weights, gradients and learning rates are such that every sum fits FP32's 24 bits and every factor is a power of
     two. The result is exact in whatever order it is written, so answers are compared bit for bit.""",
     checks=(
-        Check("ordinary gradients move the weight by lr times the gradient", 2, lambda random: [
-            *_ordinary_steps(random), (torch.zeros(4), _backward(random, 65, 1024, 2**11), 1.0, 0.5)]),
+        Check(
+            "ordinary gradients move the weight by lr times the gradient",
+            2,
+            lambda random: [
+                *_ordinary_steps(random),
+                (torch.zeros(4), _backward(random, 65, 1024, 2**11), 1.0, 0.5),
+            ],
+        ),
         Check("gradients too small for FP16 arrive", 2, _tiny_steps),
         Check("large gradients that are finite are no reason to skip", 1, _large_steps),
         Check("inf skips the step", 1, _overflowing_steps),
@@ -102,41 +107,90 @@ STATIC_STEP = Exercise(
         Check("steps too small for an FP16 weight arrive", 2, _short_steps),
     ),
     mistakes=(
-        wrong("forgets to unscale", "this is what forgetting to unscale gives: the step is `scale` times too long.",
-              replace=(" / scale", "")),
-        wrong("unscales in FP16", "this is what dividing in FP16 gives: what the scale had saved underflows again. "
-              "Cast to FP32 first, then divide.",
-              replace=("gradient_of(scale).float() / scale", "(gradient_of(scale) / scale).float()")),
-        wrong("multiplies by the scale again", "this is what multiplying by the scale once more gives. The loss was "
-              "multiplied; to undo it, divide.", replace=(" / scale", " * scale")),
-        wrong("divides the learning rate as well", "this is what unscaling twice gives: the gradient and the learning "
-              "rate were both divided by the scale.", replace=("lr * gradient", "lr / scale * gradient")),
-        wrong("never skips", "this is what stepping with inf or NaN gives: one such step and the weight never "
-              "recovers.", replace=("    if not torch.isfinite(gradient).all():\n        return weight\n", "")),
-        wrong("asks the sum in FP16", "this is what asking the FP16 sum gives: it overflows although every element is "
-              "finite. Ask every element.",
-              replace=("torch.isfinite(gradient).all()", "torch.isfinite(gradient_of(scale).sum())")),
-        wrong("skips on NaN only", "this is what looking for NaN alone gives. An overflow makes inf first; NaN comes "
-              "later, from inf - inf.", replace=("not torch.isfinite(gradient).all()", "gradient.isnan().any()")),
-        wrong("skips on inf only", "this is what looking for inf alone gives. Where two infs met in the backward pass "
-              "there is NaN.", replace=("not torch.isfinite(gradient).all()", "gradient.isinf().any()")),
-        wrong("overlooks minus inf", "this is what comparing with +inf gives: gradients overflow downwards as well.",
-              replace=("not torch.isfinite(gradient).all()", "(gradient.isnan() | (gradient == torch.inf)).any()")),
-        wrong("puts 0 for inf", "this is what replacing inf by 0 gives: the other elements still step, in a wrong "
-              "direction. Skip the whole step.",
-              replace=("gradient_of(scale).float()", "torch.nan_to_num(gradient_of(scale).float(), 0.0, 0.0, 0.0)")),
-        wrong("steps in FP16", "this is what an FP16 weight gives: steps below its spacing are rounded away. Keep the "
-              "weight in FP32.",
-              replace=("weight - lr * gradient", "(weight.half() - (lr * gradient).half()).float()")),
-        wrong("forgets to scale", "this is what a scale of 1 gives: the small gradients underflow in the backward "
-              "pass, and nothing brings them back.",
-              replace=("gradient_of(scale).float() / scale", "gradient_of(1.0).float()")),
-        wrong("climbs", "this is what adding the gradient gives: the loss goes up. Subtract.",
-              replace=("weight - lr", "weight + lr")),
+        wrong(
+            "forgets to unscale",
+            "this is what forgetting to unscale gives: the step is `scale` times too long.",
+            replace=(" / scale", ""),
+        ),
+        wrong(
+            "unscales in FP16",
+            "this is what dividing in FP16 gives: what the scale had saved underflows again. "
+            "Cast to FP32 first, then divide.",
+            replace=("gradient_of(scale).float() / scale", "(gradient_of(scale) / scale).float()"),
+        ),
+        wrong(
+            "multiplies by the scale again",
+            "this is what multiplying by the scale once more gives. The loss was "
+            "multiplied; to undo it, divide.",
+            replace=(" / scale", " * scale"),
+        ),
+        wrong(
+            "divides the learning rate as well",
+            "this is what unscaling twice gives: the gradient and the learning "
+            "rate were both divided by the scale.",
+            replace=("lr * gradient", "lr / scale * gradient"),
+        ),
+        wrong(
+            "never skips",
+            "this is what stepping with inf or NaN gives: one such step and the weight never "
+            "recovers.",
+            replace=("    if not torch.isfinite(gradient).all():\n        return weight\n", ""),
+        ),
+        wrong(
+            "asks the sum in FP16",
+            "this is what asking the FP16 sum gives: it overflows although every element is "
+            "finite. Ask every element.",
+            replace=("torch.isfinite(gradient).all()", "torch.isfinite(gradient_of(scale).sum())"),
+        ),
+        wrong(
+            "skips on NaN only",
+            "this is what looking for NaN alone gives. An overflow makes inf first; NaN comes "
+            "later, from inf - inf.",
+            replace=("not torch.isfinite(gradient).all()", "gradient.isnan().any()"),
+        ),
+        wrong(
+            "skips on inf only",
+            "this is what looking for inf alone gives. Where two infs met in the backward pass "
+            "there is NaN.",
+            replace=("not torch.isfinite(gradient).all()", "gradient.isinf().any()"),
+        ),
+        wrong(
+            "overlooks minus inf",
+            "this is what comparing with +inf gives: gradients overflow downwards as well.",
+            replace=(
+                "not torch.isfinite(gradient).all()",
+                "(gradient.isnan() | (gradient == torch.inf)).any()",
+            ),
+        ),
+        wrong(
+            "puts 0 for inf",
+            "this is what replacing inf by 0 gives: the other elements still step, in a wrong "
+            "direction. Skip the whole step.",
+            replace=(
+                "gradient_of(scale).float()",
+                "torch.nan_to_num(gradient_of(scale).float(), 0.0, 0.0, 0.0)",
+            ),
+        ),
+        wrong(
+            "steps in FP16",
+            "this is what an FP16 weight gives: steps below its spacing are rounded away. Keep the "
+            "weight in FP32.",
+            replace=("weight - lr * gradient", "(weight.half() - (lr * gradient).half()).float()"),
+        ),
+        wrong(
+            "forgets to scale",
+            "this is what a scale of 1 gives: the small gradients underflow in the backward "
+            "pass, and nothing brings them back.",
+            replace=("gradient_of(scale).float() / scale", "gradient_of(1.0).float()"),
+        ),
+        wrong(
+            "climbs",
+            "this is what adding the gradient gives: the loss goes up. Subtract.",
+            replace=("weight - lr", "weight + lr"),
+        ),
     ),
     provides={"torch": torch},
 )
-# fmt: on
 
 # --- scaling.unscale ---
 
@@ -166,7 +220,6 @@ def _spoiled_gradients(random: Random, element: float, first: float | None = Non
     return cases
 
 
-# fmt: off
 UNSCALE = Exercise(
     id="scaling.unscale",
     notes="""The gradients are cast to FP32 before they are divided, and every element of every tensor is looked at, for
@@ -177,45 +230,114 @@ UNSCALE = Exercise(
     checks=(
         Check("the gradients of the loss, in FP32", 1, _ordinary_gradients),
         # quotients below 2^-26, which FP16 has no numbers for
-        Check("gradients too small for FP16 arrive", 1, lambda random: [
-            ([g * 2.0**-8 for g in _gradients(random, 1, 256)], 2.0**k) for k in (26, 28, 30)]),
-        Check("inf is found, in whichever tensor", 1, lambda random: _spoiled_gradients(
-            random, random.choice((-1, 1)) * torch.inf)),
-        Check("NaN is found, in whichever tensor", 1, lambda random: _spoiled_gradients(random, torch.nan)),
+        Check(
+            "gradients too small for FP16 arrive",
+            1,
+            lambda random: [
+                ([g * 2.0**-8 for g in _gradients(random, 1, 256)], 2.0**k) for k in (26, 28, 30)
+            ],
+        ),
+        Check(
+            "inf is found, in whichever tensor",
+            1,
+            lambda random: _spoiled_gradients(random, random.choice((-1, 1)) * torch.inf),
+        ),
+        Check(
+            "NaN is found, in whichever tensor",
+            1,
+            lambda random: _spoiled_gradients(random, torch.nan),
+        ),
         # finite elements of one sign, three of which add up to more than 65504
-        Check("large but finite gradients are no reason to skip", 1, lambda random: [
-            ([g.abs() * 32 for g in _gradients(random, 900, 1024)], 2.0**k) for k in (8, 12)]),
-        Check("inf and -inf do not cancel", 1, lambda random: _spoiled_gradients(random, torch.inf, -torch.inf)),
+        Check(
+            "large but finite gradients are no reason to skip",
+            1,
+            lambda random: [
+                ([g.abs() * 32 for g in _gradients(random, 900, 1024)], 2.0**k) for k in (8, 12)
+            ],
+        ),
+        Check(
+            "inf and -inf do not cancel",
+            1,
+            lambda random: _spoiled_gradients(random, torch.inf, -torch.inf),
+        ),
     ),
     mistakes=(
-        wrong("divides in FP16", "this is what dividing before casting gives: FP16 rounds the small quotients to 0. "
-              "Cast first.", replace=("grad.float() / scale", "(grad / scale).float()")),
-        wrong("stays in FP16", "this is what never casting gives: the master weights need FP32 gradients.",
-              replace=("grad.float() / scale", "grad / scale")),
-        wrong("multiplies", "this is what scaling a second time gives: divide.", replace=(" / scale", " * scale")),
-        wrong("keeps the scale", "this is the scaled gradient, cast: divide by the scale.", replace=(" / scale", "")),
-        wrong("tests the sum in FP16", "this is what testing the FP16 sum gives: it overflows at 65520 although every "
-              "term is finite, and a clean step is thrown away. Sum in FP32, or ask torch.isfinite for every element.",
-              replace=("isfinite(grad).all()) for grad in grads", "isfinite(grad.sum())) for grad in scaled_grads")),
-        wrong("looks for inf alone", "this is what looking for inf alone gives, or comparing magnitudes with 65504: "
-              "every comparison with NaN is False, and inf - inf or 0 x inf inside the backward pass makes NaN.",
-              replace=("not all(bool(torch.isfinite(grad).all())", "any(bool(torch.isinf(grad).any())")),
-        wrong("looks for NaN alone", "this is what looking for NaN alone gives: a gradient beyond 65504 arrives as "
-              "inf.", replace=("not all(bool(torch.isfinite(grad).all())", "any(bool(torch.isnan(grad).any())")),
-        wrong("looks at the first tensor", "this is what looking at the first tensor alone gives. One bad tensor "
-              "spoils the step.", replace=("for grad in grads)", "for grad in grads[:1])")),
-        wrong("looks at the last tensor", "this is what overwriting found_inf in the loop gives: only the last tensor "
-              "counts. Use `or`.", replace=("for grad in grads)", "for grad in grads[-1:])")),
-        wrong("says the opposite", "this is whether all are finite. found_inf is True where some element is not.",
-              replace=("not all(", "all(")),
-        wrong("repairs the gradients", "this is what replacing inf and NaN by 0 gives: the scaler does not learn that "
-              "the scale is too high. Report it.",
-              replace=("grad.float() / scale", "torch.nan_to_num(grad.float() / scale, 0.0, 0.0, 0.0)")),
+        wrong(
+            "divides in FP16",
+            "this is what dividing before casting gives: FP16 rounds the small quotients to 0. "
+            "Cast first.",
+            replace=("grad.float() / scale", "(grad / scale).float()"),
+        ),
+        wrong(
+            "stays in FP16",
+            "this is what never casting gives: the master weights need FP32 gradients.",
+            replace=("grad.float() / scale", "grad / scale"),
+        ),
+        wrong(
+            "multiplies",
+            "this is what scaling a second time gives: divide.",
+            replace=(" / scale", " * scale"),
+        ),
+        wrong(
+            "keeps the scale",
+            "this is the scaled gradient, cast: divide by the scale.",
+            replace=(" / scale", ""),
+        ),
+        wrong(
+            "tests the sum in FP16",
+            "this is what testing the FP16 sum gives: it overflows at 65520 although every "
+            "term is finite, and a clean step is thrown away. Sum in FP32, or ask torch.isfinite for every element.",
+            replace=(
+                "isfinite(grad).all()) for grad in grads",
+                "isfinite(grad.sum())) for grad in scaled_grads",
+            ),
+        ),
+        wrong(
+            "looks for inf alone",
+            "this is what looking for inf alone gives, or comparing magnitudes with 65504: "
+            "every comparison with NaN is False, and inf - inf or 0 x inf inside the backward pass makes NaN.",
+            replace=(
+                "not all(bool(torch.isfinite(grad).all())",
+                "any(bool(torch.isinf(grad).any())",
+            ),
+        ),
+        wrong(
+            "looks for NaN alone",
+            "this is what looking for NaN alone gives: a gradient beyond 65504 arrives as inf.",
+            replace=(
+                "not all(bool(torch.isfinite(grad).all())",
+                "any(bool(torch.isnan(grad).any())",
+            ),
+        ),
+        wrong(
+            "looks at the first tensor",
+            "this is what looking at the first tensor alone gives. One bad tensor spoils the step.",
+            replace=("for grad in grads)", "for grad in grads[:1])"),
+        ),
+        wrong(
+            "looks at the last tensor",
+            "this is what overwriting found_inf in the loop gives: only the last tensor "
+            "counts. Use `or`.",
+            replace=("for grad in grads)", "for grad in grads[-1:])"),
+        ),
+        wrong(
+            "says the opposite",
+            "this is whether all are finite. found_inf is True where some element is not.",
+            replace=("not all(", "all("),
+        ),
+        wrong(
+            "repairs the gradients",
+            "this is what replacing inf and NaN by 0 gives: the scaler does not learn that "
+            "the scale is too high. Report it.",
+            replace=(
+                "grad.float() / scale",
+                "torch.nan_to_num(grad.float() / scale, 0.0, 0.0, 0.0)",
+            ),
+        ),
     ),
     provides={"torch": torch},
     withheld=(unscale,),
 )
-# fmt: on
 
 # --- scaling.advance ---
 
@@ -286,7 +408,6 @@ def _in_a_row(random: Random) -> list[Case]:
     return cases
 
 
-# fmt: off
 ADVANCE = Exercise(
     id="scaling.advance",
     notes="""The rule is torch.amp.GradScaler's: inf or NaN multiplies the scale by the backoff factor and starts the
@@ -304,44 +425,102 @@ ADVANCE = Exercise(
         Check("the clean step that completes the interval grows the scale", 2, _growing),
         Check("inf or NaN backs off and starts the count again", 2, _backing_off),
         Check("sixty steps in a row", 2, _in_a_row),
-        Check("an interval of one step", 1, lambda random: [
-            (_state(random), found_inf, _config(random, 1, 2)) for found_inf in (False, True, False)]),
+        Check(
+            "an interval of one step",
+            1,
+            lambda random: [
+                (_state(random), found_inf, _config(random, 1, 2))
+                for found_inf in (False, True, False)
+            ],
+        ),
     ),
     mistakes=(
-        wrong("keeps the count at overflow", "this is what keeping the tracker at an overflow gives: the scale grows "
-              "again too soon. Clean steps must be in a row.",
-              replace=("backoff_factor, growth_tracker=0", "backoff_factor, growth_tracker=state.growth_tracker")),
-        wrong("counts the overflow", "this is what counting a skipped step as a clean one gives.",
-              replace=("backoff_factor, growth_tracker=0", "backoff_factor, growth_tracker=state.growth_tracker + 1")),
-        wrong("grows one step late", "this is what comparing the tracker before counting this step gives, or > where "
-              ">= is meant.", replace=(">=", ">")),
-        wrong("grows one step early", "this is what growing one clean step too early gives: this step completes the "
-              "interval only if the count, with it, reaches growth_interval.",
-              replace=("config.growth_interval:", "config.growth_interval - 1:")),
-        wrong("grows at every clean step", "this is what growing without waiting for the interval gives: every second "
-              "step or so overflows.", replace=("state.growth_tracker + 1 >= config.growth_interval", "True")),
-        wrong("forgets to start again after growth", "this is what not resetting the tracker after growth gives: the "
-              "count runs past the interval.",
-              replace=("growth_factor, growth_tracker=0", "growth_factor, growth_tracker=state.growth_tracker + 1")),
-        wrong("never counts", "this is what not counting clean steps gives: the tracker stays at 0 and the scale never "
-              "grows.", replace=("growth_tracker=state.growth_tracker + 1", "growth_tracker=0")),
-        wrong("grows on overflow", "this is what multiplying by the growth factor at an overflow gives: inf calls for "
-              "a smaller scale, not a larger one.", replace=("config.backoff_factor", "config.growth_factor")),
-        wrong("divides by the backoff factor", "this is what dividing by the backoff factor gives. It is below 1: "
-              "multiply by it.", replace=("* config.backoff_factor", "/ config.backoff_factor")),
-        wrong("never backs off", "this is what leaving the scale at an overflow gives: the next step overflows just "
-              "the same.", replace=(" * config.backoff_factor", "")),
-        wrong("never looks for inf", "this is what not looking at found_inf gives: an overflow counts as a clean "
-              "step.", replace=("if found_inf", "if False")),
-        wrong("has factors of its own", "this is what writing 2 and 0.5 into the code gives. Take them from config.",
-              replace=(("config.backoff_factor", "0.5"), ("config.growth_factor", "2"))),
-        wrong("has an interval of its own", "this is what writing 2000 into the code gives. Take it from config.",
-              replace=("config.growth_interval", "2000")),
+        wrong(
+            "keeps the count at overflow",
+            "this is what keeping the tracker at an overflow gives: the scale grows "
+            "again too soon. Clean steps must be in a row.",
+            replace=(
+                "backoff_factor, growth_tracker=0",
+                "backoff_factor, growth_tracker=state.growth_tracker",
+            ),
+        ),
+        wrong(
+            "counts the overflow",
+            "this is what counting a skipped step as a clean one gives.",
+            replace=(
+                "backoff_factor, growth_tracker=0",
+                "backoff_factor, growth_tracker=state.growth_tracker + 1",
+            ),
+        ),
+        wrong(
+            "grows one step late",
+            "this is what comparing the tracker before counting this step gives, or > where "
+            ">= is meant.",
+            replace=(">=", ">"),
+        ),
+        wrong(
+            "grows one step early",
+            "this is what growing one clean step too early gives: this step completes the "
+            "interval only if the count, with it, reaches growth_interval.",
+            replace=("config.growth_interval:", "config.growth_interval - 1:"),
+        ),
+        wrong(
+            "grows at every clean step",
+            "this is what growing without waiting for the interval gives: every second "
+            "step or so overflows.",
+            replace=("state.growth_tracker + 1 >= config.growth_interval", "True"),
+        ),
+        wrong(
+            "forgets to start again after growth",
+            "this is what not resetting the tracker after growth gives: the "
+            "count runs past the interval.",
+            replace=(
+                "growth_factor, growth_tracker=0",
+                "growth_factor, growth_tracker=state.growth_tracker + 1",
+            ),
+        ),
+        wrong(
+            "never counts",
+            "this is what not counting clean steps gives: the tracker stays at 0 and the scale never "
+            "grows.",
+            replace=("growth_tracker=state.growth_tracker + 1", "growth_tracker=0"),
+        ),
+        wrong(
+            "grows on overflow",
+            "this is what multiplying by the growth factor at an overflow gives: inf calls for "
+            "a smaller scale, not a larger one.",
+            replace=("config.backoff_factor", "config.growth_factor"),
+        ),
+        wrong(
+            "divides by the backoff factor",
+            "this is what dividing by the backoff factor gives. It is below 1: multiply by it.",
+            replace=("* config.backoff_factor", "/ config.backoff_factor"),
+        ),
+        wrong(
+            "never backs off",
+            "this is what leaving the scale at an overflow gives: the next step overflows just "
+            "the same.",
+            replace=(" * config.backoff_factor", ""),
+        ),
+        wrong(
+            "never looks for inf",
+            "this is what not looking at found_inf gives: an overflow counts as a clean step.",
+            replace=("if found_inf", "if False"),
+        ),
+        wrong(
+            "has factors of its own",
+            "this is what writing 2 and 0.5 into the code gives. Take them from config.",
+            replace=(("config.backoff_factor", "0.5"), ("config.growth_factor", "2")),
+        ),
+        wrong(
+            "has an interval of its own",
+            "this is what writing 2000 into the code gives. Take it from config.",
+            replace=("config.growth_interval", "2000"),
+        ),
     ),
     provides={"torch": torch, "ScalerState": ScalerState, "ScalerConfig": ScalerConfig},
     withheld=(advance,),
 )
-# fmt: on
 
 # --- scaling.clip ---
 
@@ -392,7 +571,6 @@ def _spoiled(random: Random, *elements: float) -> list[Case]:
     return cases
 
 
-# fmt: off
 CLIP = Exercise(
     id="scaling.clip",
     notes="""`max_norm` is about the gradient of the loss, so unscale first (in FP32), then measure one norm over all
@@ -403,57 +581,132 @@ CLIP = Exercise(
     by fewer than 9: 64 ulps accept both. The nearest mistake, a norm rounded to FP16, is up to 2^12 ulps away.""",
     checks=(
         Check("long gradients are shortened to max_norm, all by the same factor", 2, _long_or_one),
-        Check("short gradients stay as they are", 1, lambda random: _short(random) + _near(random)[:2]),
+        Check(
+            "short gradients stay as they are", 1, lambda random: _short(random) + _near(random)[:2]
+        ),
         # elements below 2^-26, which FP16 would round to 0 if it unscaled them
-        Check("gradients too small for FP16 arrive", 1, lambda random: [
-            (_scaled(random, 1, 1024, k - 36), 2.0**k, 1.0) for k in (22, 23, 24)]),
+        Check(
+            "gradients too small for FP16 arrive",
+            1,
+            lambda random: [(_scaled(random, 1, 1024, k - 36), 2.0**k, 1.0) for k in (22, 23, 24)],
+        ),
         Check("inf skips the step", 1, lambda random: _spoiled(random, torch.inf, -torch.inf)),
         Check("NaN skips the step", 1, lambda random: _spoiled(random, torch.nan, torch.nan)),
         # elements from 1/2 to 5/8: by Pythagoras all together are longer than max_norm
-        Check("no tensor is too long by itself, but all together are", 1, lambda random: [
-            (_scaled(random, 512, 640, k - 10), 2.0**k, 1.3) for k in (4, 6, 8)]),
+        Check(
+            "no tensor is too long by itself, but all together are",
+            1,
+            lambda random: [(_scaled(random, 512, 640, k - 10), 2.0**k, 1.3) for k in (4, 6, 8)],
+        ),
         # scaled elements from 28,800 to 32,736: finite each, but the norm of the nine is above 86,400
-        Check("the norm of large scaled gradients", 2, lambda random: [
-            (_scaled(random, 900, 1024, 5), 2.0**k, 1.0) for k in (10, 11, 12)]),
-        Check("gradients of zero stay zero", 1, lambda random: [
-            ([torch.zeros(shape).half() for shape in CLIP_SHAPES], 2.0 ** random.randrange(4, 9), 1.0)]),
+        Check(
+            "the norm of large scaled gradients",
+            2,
+            lambda random: [(_scaled(random, 900, 1024, 5), 2.0**k, 1.0) for k in (10, 11, 12)],
+        ),
+        Check(
+            "gradients of zero stay zero",
+            1,
+            lambda random: [
+                (
+                    [torch.zeros(shape).half() for shape in CLIP_SHAPES],
+                    2.0 ** random.randrange(4, 9),
+                    1.0,
+                )
+            ],
+        ),
     ),
     mistakes=(
-        wrong("clips before unscaling", "this is what clipping before unscaling gives: max_norm was applied to "
-              "gradients `scale` times too long, and then they were divided as well.",
-              replace=((" / scale", ""), ("grad * factor", "grad * factor / scale"))),
-        wrong("forgets to unscale", "this is what forgetting to unscale gives: the scaled gradients were clipped and "
-              "returned.", replace=(" / scale", "")),
-        wrong("unscales in FP16", "this is what dividing in FP16 gives: small gradients underflow. Cast to FP32 first, "
-              "then divide.", replace=("grad.float() / scale", "(grad / scale).float()")),
-        wrong("measures the norm in FP16", "this is what a norm in FP16 gives: it rounds to 11 bits, and beyond 65504 "
-              "it is inf.", replace=(
-                  ("torch.sqrt(sum((grad**2).sum() for grad in grads))",
-                   "torch.stack([grad.norm() for grad in scaled_grads]).norm()"),
-                  ("float(norm)", "float(norm) / scale"))),
-        wrong("clips each tensor by itself", "this is what clipping tensor by tensor gives: each gets a factor of its "
-              "own, and the direction of the step changes.",
-              replace=("grad * factor", "grad * min(1.0, max_norm / (float(grad.norm()) + 1e-6))")),
-        wrong("clamps the elements", "this is what clamping each element gives: the direction of the step changes.",
-              replace=("grad * factor", "grad.clamp(-max_norm, max_norm)")),
-        wrong("adds the norms", "this is what adding up the tensors' norms gives. It is their squares that add up.",
-              replace=("torch.sqrt(sum((grad**2).sum() for grad in grads))", "sum(grad.norm() for grad in grads)")),
-        wrong("forgets the square root", "this is what forgetting the square root gives.", replace=("torch.sqrt", "")),
-        wrong("lengthens short gradients", "this is what forgetting min(1, ...) gives: short gradients are stretched "
-              "to max_norm.", replace=("min(1.0, max_norm / (float(norm) + 1e-6))", "max_norm / (float(norm) + 1e-6)")),
-        wrong("scales the limit as well", "this is what comparing unscaled gradients with max_norm x scale gives: next "
-              "to nothing is clipped.", replace=("max_norm /", "max_norm * scale /")),
-        wrong("never skips", "this is what clipping inf gives: a factor of 0, and inf x 0 is NaN.", replace=(
-              "    if not all(torch.isfinite(grad).all() for grad in grads):\n        return None\n", "")),
-        wrong("skips on inf only", "this is what looking for inf alone gives: a NaN makes the norm NaN, and with it "
-              "every weight.", replace=("not all(torch.isfinite(grad).all()", "any(torch.isinf(grad).any()")),
-        wrong("skips on NaN only", "this is what looking for NaN alone gives. An overflow makes inf.",
-              replace=("not all(torch.isfinite(grad).all()", "any(torch.isnan(grad).any()")),
+        wrong(
+            "clips before unscaling",
+            "this is what clipping before unscaling gives: max_norm was applied to "
+            "gradients `scale` times too long, and then they were divided as well.",
+            replace=((" / scale", ""), ("grad * factor", "grad * factor / scale")),
+        ),
+        wrong(
+            "forgets to unscale",
+            "this is what forgetting to unscale gives: the scaled gradients were clipped and "
+            "returned.",
+            replace=(" / scale", ""),
+        ),
+        wrong(
+            "unscales in FP16",
+            "this is what dividing in FP16 gives: small gradients underflow. Cast to FP32 first, "
+            "then divide.",
+            replace=("grad.float() / scale", "(grad / scale).float()"),
+        ),
+        wrong(
+            "measures the norm in FP16",
+            "this is what a norm in FP16 gives: it rounds to 11 bits, and beyond 65504 it is inf.",
+            replace=(
+                (
+                    "torch.sqrt(sum((grad**2).sum() for grad in grads))",
+                    "torch.stack([grad.norm() for grad in scaled_grads]).norm()",
+                ),
+                ("float(norm)", "float(norm) / scale"),
+            ),
+        ),
+        wrong(
+            "clips each tensor by itself",
+            "this is what clipping tensor by tensor gives: each gets a factor of its "
+            "own, and the direction of the step changes.",
+            replace=("grad * factor", "grad * min(1.0, max_norm / (float(grad.norm()) + 1e-6))"),
+        ),
+        wrong(
+            "clamps the elements",
+            "this is what clamping each element gives: the direction of the step changes.",
+            replace=("grad * factor", "grad.clamp(-max_norm, max_norm)"),
+        ),
+        wrong(
+            "adds the norms",
+            "this is what adding up the tensors' norms gives. It is their squares that add up.",
+            replace=(
+                "torch.sqrt(sum((grad**2).sum() for grad in grads))",
+                "sum(grad.norm() for grad in grads)",
+            ),
+        ),
+        wrong(
+            "forgets the square root",
+            "this is what forgetting the square root gives.",
+            replace=("torch.sqrt", ""),
+        ),
+        wrong(
+            "lengthens short gradients",
+            "this is what forgetting min(1, ...) gives: short gradients are stretched to max_norm.",
+            replace=(
+                "min(1.0, max_norm / (float(norm) + 1e-6))",
+                "max_norm / (float(norm) + 1e-6)",
+            ),
+        ),
+        wrong(
+            "scales the limit as well",
+            "this is what comparing unscaled gradients with max_norm x scale gives: next "
+            "to nothing is clipped.",
+            replace=("max_norm /", "max_norm * scale /"),
+        ),
+        wrong(
+            "never skips",
+            "this is what clipping inf gives: a factor of 0, and inf x 0 is NaN.",
+            replace=(
+                "    if not all(torch.isfinite(grad).all() for grad in grads):\n        return None\n",
+                "",
+            ),
+        ),
+        wrong(
+            "skips on inf only",
+            "this is what looking for inf alone gives: a NaN makes the norm NaN, and with it "
+            "every weight.",
+            replace=("not all(torch.isfinite(grad).all()", "any(torch.isinf(grad).any()"),
+        ),
+        wrong(
+            "skips on NaN only",
+            "this is what looking for NaN alone gives. An overflow makes inf.",
+            replace=("not all(torch.isfinite(grad).all()", "any(torch.isnan(grad).any()"),
+        ),
     ),
     ulps=64,
     provides={"torch": torch},
 )
-# fmt: on
 
 # --- scaling.order ---
 
@@ -475,7 +728,6 @@ def _loop(
     return (loop,)
 
 
-# fmt: off
 ORDER = Exercise(
     id="scaling.order",
     notes="""A training step is taken apart into seven calls, each of which does what its name says to whatever stands
@@ -486,55 +738,135 @@ ORDER = Exercise(
     own consequence in some case.""",
     checks=(
         Check("one batch", 2, lambda random: [_loop(random) for _ in range(3)]),
-        Check("several batches, accumulated", 1, lambda random: [_loop(random, batches=n) for n in (2, 4)]),
-        Check("a gradient longer than max_norm", 1, lambda random: [_loop(random, max_norm=n) for n in (0.5, 0.25)]),
+        Check(
+            "several batches, accumulated",
+            1,
+            lambda random: [_loop(random, batches=n) for n in (2, 4)],
+        ),
+        Check(
+            "a gradient longer than max_norm",
+            1,
+            lambda random: [_loop(random, max_norm=n) for n in (0.5, 0.25)],
+        ),
         # elements from 1 up, times 2^17: inf in FP16
-        Check("a step that overflows", 2, lambda random: [_loop(random, scale=2.0**17, batches=n) for n in (1, 2)]),
+        Check(
+            "a step that overflows",
+            2,
+            lambda random: [_loop(random, scale=2.0**17, batches=n) for n in (1, 2)],
+        ),
         # the third clean step: the scale doubles, and must not do so before it has been divided by
-        Check("a step after which the scale grows", 2, lambda random: [
-            _loop(random, tracker=2, batches=n, max_norm=m) for n, m in ((1, 1000.0), (2, 0.5))]),
+        Check(
+            "a step after which the scale grows",
+            2,
+            lambda random: [
+                _loop(random, tracker=2, batches=n, max_norm=m) for n, m in ((1, 1000.0), (2, 0.5))
+            ],
+        ),
     ),
     mistakes=(
-        wrong("clips before unscaling", "this is what clipping before unscaling gives: max_norm was compared with a "
-              "gradient `scale` times too long.",
-              replace=("loop.unscale()\n    loop.clip()", "loop.clip()\n    loop.unscale()")),
-        wrong("never unscales", "this is what stepping with the scaled gradient gives; and no line looked for inf.",
-              replace=("    loop.unscale()\n", "")),
-        wrong("steps before unscaling", "this is what stepping before unscaling gives: the step is `scale` times too "
-              "long, and no line had looked for inf.",
-              replace=(("    loop.step()\n", ""), ("loop.unscale()", "loop.step()\n    loop.unscale()"))),
-        wrong("updates the scale first", "this is what moving the scale before unscaling gives: the gradient is "
-              "divided by another scale than it was multiplied by, or an old found_inf moves it.",
-              replace=(("    loop.update()\n", ""), ("loop.unscale()", "loop.update()\n    loop.unscale()"))),
-        wrong("updates before the step", "this is what update() before step() gives: what unscale() found is "
-              "forgotten, and inf reaches the weights.",
-              replace=(("    loop.update()\n", ""), ("loop.step()", "loop.update()\n    loop.step()"))),
-        wrong("never updates the scale", "this is what forgetting update() gives: a scale that is too high skips every "
-              "step from now on.", replace=("    loop.update()\n", "")),
-        wrong("zeroes after the backward pass", "this is what zero_grad() after backward() gives: the gradient is gone "
-              "before it was used.",
-              replace=(("    loop.zero_grad()\n", ""), ("loop.unscale()", "loop.zero_grad()\n    loop.unscale()"))),
-        wrong("never zeroes", "this is what forgetting zero_grad() gives: the last step's gradient is still in the "
-              "sum.", replace=("    loop.zero_grad()\n", "")),
-        wrong("unscales after every batch", "this is what unscaling after every batch gives: what was accumulated is "
-              "divided again each time. Unscale once, after the last batch.",
-              replace=("    loop.unscale()", "        loop.unscale()")),
-        wrong("steps after every batch", "this is what a step after every batch gives. Accumulation means one step for "
-              "all of them.", replace=[(f"    loop.{call}()", f"        loop.{call}()")
-                                       for call in ("unscale", "clip", "step", "copy_back", "update")]),
-        wrong("updates after every batch", "this is what update() after every batch gives: batches of one step are "
-              "added under different scales.",
-              replace=(("    loop.update()\n", ""), ("(batch)\n", "(batch)\n        loop.update()\n"))),
-        wrong("uses the first batch only", "this is what using one batch gives: run backward for each of "
-              "loop.batches.", replace=("in loop.batches", "in loop.batches[:1]")),
-        wrong("never copies back", "this is what forgetting copy_back() gives, or calling it before step(): the master "
-              "moves, and the model computes with old weights.", replace=("    loop.copy_back()\n", "")),
-        wrong("never clips", "this is what forgetting clip() gives.", replace=("    loop.clip()\n", "")),
+        wrong(
+            "clips before unscaling",
+            "this is what clipping before unscaling gives: max_norm was compared with a "
+            "gradient `scale` times too long.",
+            replace=("loop.unscale()\n    loop.clip()", "loop.clip()\n    loop.unscale()"),
+        ),
+        wrong(
+            "never unscales",
+            "this is what stepping with the scaled gradient gives; and no line looked for inf.",
+            replace=("    loop.unscale()\n", ""),
+        ),
+        wrong(
+            "steps before unscaling",
+            "this is what stepping before unscaling gives: the step is `scale` times too "
+            "long, and no line had looked for inf.",
+            replace=(
+                ("    loop.step()\n", ""),
+                ("loop.unscale()", "loop.step()\n    loop.unscale()"),
+            ),
+        ),
+        wrong(
+            "updates the scale first",
+            "this is what moving the scale before unscaling gives: the gradient is "
+            "divided by another scale than it was multiplied by, or an old found_inf moves it.",
+            replace=(
+                ("    loop.update()\n", ""),
+                ("loop.unscale()", "loop.update()\n    loop.unscale()"),
+            ),
+        ),
+        wrong(
+            "updates before the step",
+            "this is what update() before step() gives: what unscale() found is "
+            "forgotten, and inf reaches the weights.",
+            replace=(
+                ("    loop.update()\n", ""),
+                ("loop.step()", "loop.update()\n    loop.step()"),
+            ),
+        ),
+        wrong(
+            "never updates the scale",
+            "this is what forgetting update() gives: a scale that is too high skips every "
+            "step from now on.",
+            replace=("    loop.update()\n", ""),
+        ),
+        wrong(
+            "zeroes after the backward pass",
+            "this is what zero_grad() after backward() gives: the gradient is gone "
+            "before it was used.",
+            replace=(
+                ("    loop.zero_grad()\n", ""),
+                ("loop.unscale()", "loop.zero_grad()\n    loop.unscale()"),
+            ),
+        ),
+        wrong(
+            "never zeroes",
+            "this is what forgetting zero_grad() gives: the last step's gradient is still in the "
+            "sum.",
+            replace=("    loop.zero_grad()\n", ""),
+        ),
+        wrong(
+            "unscales after every batch",
+            "this is what unscaling after every batch gives: what was accumulated is "
+            "divided again each time. Unscale once, after the last batch.",
+            replace=("    loop.unscale()", "        loop.unscale()"),
+        ),
+        wrong(
+            "steps after every batch",
+            "this is what a step after every batch gives. Accumulation means one step for "
+            "all of them.",
+            replace=[
+                (f"    loop.{call}()", f"        loop.{call}()")
+                for call in ("unscale", "clip", "step", "copy_back", "update")
+            ],
+        ),
+        wrong(
+            "updates after every batch",
+            "this is what update() after every batch gives: batches of one step are "
+            "added under different scales.",
+            replace=(
+                ("    loop.update()\n", ""),
+                ("(batch)\n", "(batch)\n        loop.update()\n"),
+            ),
+        ),
+        wrong(
+            "uses the first batch only",
+            "this is what using one batch gives: run backward for each of loop.batches.",
+            replace=("in loop.batches", "in loop.batches[:1]"),
+        ),
+        wrong(
+            "never copies back",
+            "this is what forgetting copy_back() gives, or calling it before step(): the master "
+            "moves, and the model computes with old weights.",
+            replace=("    loop.copy_back()\n", ""),
+        ),
+        wrong(
+            "never clips",
+            "this is what forgetting clip() gives.",
+            replace=("    loop.clip()\n", ""),
+        ),
     ),
     may_change=("loop",),
     provides={"torch": torch},
 )
-# fmt: on
 
 # --- scaling.repair ---
 
@@ -583,7 +915,6 @@ def _at_the_floor(random: Random) -> list[Case]:
 SUMS, EQUALS = ("torch.isfinite(grad).all()", "torch.isfinite(grad.sum())"), (">=", "==")
 SINKS = ("max(scale * 0.5, 1.0)", "scale * 0.5")
 
-# fmt: off
 REPAIR = Exercise(
     id="scaling.repair",
     notes="""The scaler of the lesson is short, plausible and wrong in three places: it asks the FP16 sum of the
@@ -600,46 +931,103 @@ REPAIR = Exercise(
         Check("clean steps are counted, and the interval grows the scale", 1, _clean),
         Check("inf and NaN skip the step and halve the scale", 1, _not_finite),
         # finite elements whose FP16 sum is inf
-        Check("large but finite gradients are no reason to skip", 2, lambda random: [
-            (_scale(random), 3, _grads(random, 900, 1024, 32.0), 10) for _ in range(2)]),
+        Check(
+            "large but finite gradients are no reason to skip",
+            2,
+            lambda random: [
+                (_scale(random), 3, _grads(random, 900, 1024, 32.0), 10) for _ in range(2)
+            ],
+        ),
         # the interval was 2,000 when the count began; since then it was made shorter
-        Check("an interval lowered below the count", 2, lambda random: [
-            (_scale(random), tracker, _grads(random), interval) for tracker, interval in ((700, 100), (50, 10))]),
+        Check(
+            "an interval lowered below the count",
+            2,
+            lambda random: [
+                (_scale(random), tracker, _grads(random), interval)
+                for tracker, interval in ((700, 100), (50, 10))
+            ],
+        ),
         Check("the scale never falls below 1", 2, _at_the_floor),
-        Check("from 1 the scale grows again", 1, lambda random: [
-            (1.0, tracker, _grads(random), 10) for tracker in (3, 9, 25)]),
+        Check(
+            "from 1 the scale grows again",
+            1,
+            lambda random: [(1.0, tracker, _grads(random), 10) for tracker in (3, 9, 25)],
+        ),
     ),
     mistakes=(
-        wrong("not repaired", "this is the faulty scaler as it was.", replace=(SUMS, EQUALS, SINKS)),
-        wrong("only the floor is repaired", "this still has a sum that overflows in FP16 although every term is "
-              "finite, and a count compared with ==, so a lowered interval is never met and growth stops.",
-              replace=(SUMS, EQUALS)),
-        wrong("only the comparison is repaired", "this still has a sum that overflows in FP16 although every term is "
-              "finite, and a scale that sinks without a floor: after enough skipped steps it is 0, and 1 / 0 is inf.",
-              replace=(SUMS, SINKS)),
-        wrong("only the sum is repaired", "this still has a count compared with ==, so a lowered interval is never met "
-              "and growth stops. It also has a scale that sinks without a floor: after enough skipped steps it is 0, "
-              "and 1 / 0 is inf.", replace=(EQUALS, SINKS)),
-        wrong("the sum is left", "this still has a sum that overflows in FP16 although every term is finite.",
-              replace=SUMS),
-        wrong("the comparison is left", "this still has a count compared with ==, so a lowered interval is never met "
-              "and growth stops.", replace=EQUALS),
-        wrong("the floor is left", "this still has a scale that sinks without a floor: after enough skipped steps it "
-              "is 0, and 1 / 0 is inf.", replace=SINKS),
-        wrong("looks for inf alone", "this is what a repair with isinf gives: the sum found NaN too. torch.isfinite "
-              "finds both.", replace=("all(bool(torch.isfinite(grad).all())", "not any(bool(torch.isinf(grad).any())")),
-        wrong("stuck at the floor", "this is what refusing to move at the floor gives: the scale could never grow "
-              "again.", replace=("return scale * 2.0", "return scale if scale == 1.0 else scale * 2.0")),
-        wrong("stays above the floor", "this halves the scale only where the half is still allowed: 1.5 stays 1.5. It "
-              "goes down to the floor.", replace=("max(scale * 0.5, 1.0)", "(scale * 0.5 if scale >= 2.0 else scale)")),
-        wrong("gives up at the floor", "this is what stepping at the floor whatever was found gives: inf reaches the "
-              "weights.", replace=("0, False", "0, scale <= 1.0")),
-        wrong("grows one step late", "this is what > gives where >= was needed: the step that completes the interval "
-              "grows the scale.", replace=(">=", ">")),
+        wrong(
+            "not repaired", "this is the faulty scaler as it was.", replace=(SUMS, EQUALS, SINKS)
+        ),
+        wrong(
+            "only the floor is repaired",
+            "this still has a sum that overflows in FP16 although every term is "
+            "finite, and a count compared with ==, so a lowered interval is never met and growth stops.",
+            replace=(SUMS, EQUALS),
+        ),
+        wrong(
+            "only the comparison is repaired",
+            "this still has a sum that overflows in FP16 although every term is "
+            "finite, and a scale that sinks without a floor: after enough skipped steps it is 0, and 1 / 0 is inf.",
+            replace=(SUMS, SINKS),
+        ),
+        wrong(
+            "only the sum is repaired",
+            "this still has a count compared with ==, so a lowered interval is never met "
+            "and growth stops. It also has a scale that sinks without a floor: after enough skipped steps it is 0, "
+            "and 1 / 0 is inf.",
+            replace=(EQUALS, SINKS),
+        ),
+        wrong(
+            "the sum is left",
+            "this still has a sum that overflows in FP16 although every term is finite.",
+            replace=SUMS,
+        ),
+        wrong(
+            "the comparison is left",
+            "this still has a count compared with ==, so a lowered interval is never met "
+            "and growth stops.",
+            replace=EQUALS,
+        ),
+        wrong(
+            "the floor is left",
+            "this still has a scale that sinks without a floor: after enough skipped steps it "
+            "is 0, and 1 / 0 is inf.",
+            replace=SINKS,
+        ),
+        wrong(
+            "looks for inf alone",
+            "this is what a repair with isinf gives: the sum found NaN too. torch.isfinite "
+            "finds both.",
+            replace=(
+                "all(bool(torch.isfinite(grad).all())",
+                "not any(bool(torch.isinf(grad).any())",
+            ),
+        ),
+        wrong(
+            "stuck at the floor",
+            "this is what refusing to move at the floor gives: the scale could never grow again.",
+            replace=("return scale * 2.0", "return scale if scale == 1.0 else scale * 2.0"),
+        ),
+        wrong(
+            "stays above the floor",
+            "this halves the scale only where the half is still allowed: 1.5 stays 1.5. It "
+            "goes down to the floor.",
+            replace=("max(scale * 0.5, 1.0)", "(scale * 0.5 if scale >= 2.0 else scale)"),
+        ),
+        wrong(
+            "gives up at the floor",
+            "this is what stepping at the floor whatever was found gives: inf reaches the weights.",
+            replace=("0, False", "0, scale <= 1.0"),
+        ),
+        wrong(
+            "grows one step late",
+            "this is what > gives where >= was needed: the step that completes the interval "
+            "grows the scale.",
+            replace=(">=", ">"),
+        ),
     ),
     provides={"torch": torch},
     withheld=(advance,),
 )
-# fmt: on
 
 EXERCISES = (STATIC_STEP, UNSCALE, ADVANCE, CLIP, ORDER, REPAIR)

@@ -39,7 +39,6 @@ def _another(random: Random, knob: str) -> object:
     return random.choice((16, 32)) if knob == "model_bits" else random.random() < 0.5
 
 
-# fmt: off
 LEVELS = Exercise(
     id="recipes.levels",
     notes="""apex named four mixtures in 2018, and each is five answers: what the model is in, whether operations are
@@ -53,37 +52,68 @@ LEVELS = Exercise(
         Check("O0, none of it", 1, _level("O0")),
     ),
     mistakes=(
-        wrong("O1 casts the model", "this is O1 with a 16-bit model. Its weights stay in FP32; autocast casts a copy "
-              "for each operation.", replace=('"O1": (32', '"O1": (16')),
-        wrong("O1 keeps masters", "this is O1 with masters beside weights that are FP32 already: they are their own "
-              "masters.", replace=("(32, True, True, False, True)", "(32, True, True, True, True)")),
-        wrong("O2 without masters", "this is O2 without masters; it would swallow every update below half an ulp.",
-              replace=("(16, False, True, True, True)", "(16, False, True, False, True)")),
-        wrong("O2 casts the norms", "this is O2 with norms in 16 bits. They are what the 'nearly' in 'nearly all' is "
-              "about.", replace=("(16, False, True, True, True)", "(16, False, False, True, True)")),
-        wrong("O2 casts by operation", "this is O2 with casts by operation on top. Its model is cast once, and "
-              "computes in what it is.", replace=("(16, False, True, True, True)", "(16, True, True, True, True)")),
-        wrong("O3 keeps the norms", "this is O3 with norms in FP32. In pure FP16 nothing stays behind.",
-              replace=("(16, False, False, False, False)", "(16, False, True, False, False)")),
-        wrong("O3 scales", "this is O3 with dynamic scaling. It is the speed baseline: no safety at all.",
-              replace=("(16, False, False, False, False)", "(16, False, False, False, True)")),
-        wrong("O0 scales", "this is O0 with scaling. FP32 has no need of it.",
-              replace=("(32, False, True, False, False)", "(32, False, True, False, True)")),
-        wrong("leaves the level as it is", "this is the level as it is. A knob in `changed` is set as it says.",
-              replace=(" | changed", "")),
+        wrong(
+            "O1 casts the model",
+            "this is O1 with a 16-bit model. Its weights stay in FP32; autocast casts a copy "
+            "for each operation.",
+            replace=('"O1": (32', '"O1": (16'),
+        ),
+        wrong(
+            "O1 keeps masters",
+            "this is O1 with masters beside weights that are FP32 already: they are their own "
+            "masters.",
+            replace=("(32, True, True, False, True)", "(32, True, True, True, True)"),
+        ),
+        wrong(
+            "O2 without masters",
+            "this is O2 without masters; it would swallow every update below half an ulp.",
+            replace=("(16, False, True, True, True)", "(16, False, True, False, True)"),
+        ),
+        wrong(
+            "O2 casts the norms",
+            "this is O2 with norms in 16 bits. They are what the 'nearly' in 'nearly all' is "
+            "about.",
+            replace=("(16, False, True, True, True)", "(16, False, False, True, True)"),
+        ),
+        wrong(
+            "O2 casts by operation",
+            "this is O2 with casts by operation on top. Its model is cast once, and "
+            "computes in what it is.",
+            replace=("(16, False, True, True, True)", "(16, True, True, True, True)"),
+        ),
+        wrong(
+            "O3 keeps the norms",
+            "this is O3 with norms in FP32. In pure FP16 nothing stays behind.",
+            replace=("(16, False, False, False, False)", "(16, False, True, False, False)"),
+        ),
+        wrong(
+            "O3 scales",
+            "this is O3 with dynamic scaling. It is the speed baseline: no safety at all.",
+            replace=("(16, False, False, False, False)", "(16, False, False, False, True)"),
+        ),
+        wrong(
+            "O0 scales",
+            "this is O0 with scaling. FP32 has no need of it.",
+            replace=("(32, False, True, False, False)", "(32, False, True, False, True)"),
+        ),
+        wrong(
+            "leaves the level as it is",
+            "this is the level as it is. A knob in `changed` is set as it says.",
+            replace=(" | changed", ""),
+        ),
     ),
 )
-# fmt: on
 
 # --- recipes.which ---
 
 WIDE, HALF = torch.float32, torch.float16
+# O0 to O3
 ROWS: tuple[Case, ...] = (
     (WIDE,) * 4,
     (WIDE, WIDE, WIDE, HALF),
     (HALF, WIDE, WIDE, HALF),
     (HALF,) * 4,
-)  # O0 to O3
+)
 
 
 def _others(random: Random) -> list[Case]:
@@ -108,7 +138,6 @@ def _shuffled(random: Random) -> list[Case]:
     return rows
 
 
-# fmt: off
 WHICH = Exercise(
     id="recipes.which",
     notes="""Four probes decide it: a weight of a linear layer, a weight of a norm, what the optimizer steps, and what
@@ -120,32 +149,65 @@ WHICH = Exercise(
         Check("BF16, and other formats", 1, _other_formats),
     ),
     mistakes=(
-        wrong("asks the output alone", "this is what weight and output alone tell. What the optimizer steps, and the "
-              "norms, tell O2 from O3.",
-              lambda weight, norm, stepped, output: "O0" if output == WIDE else "O3" if weight == HALF else "O1"),
-        wrong("never asks the output", "this is what weights alone tell: O0 and O1 have the same ones. Ask what comes "
-              "out of a layer.",
-              lambda weight, norm, stepped, output: "O0" if weight == WIDE else "O2" if stepped == WIDE else "O3"),
-        wrong("never asks the norm", "this calls an FP16 norm beside masters O2; in O2 the norms stay in FP32.",
-              replace=("return", 'return "O2" if weight == half and stepped == wide else')),
-        wrong("never asks the optimizer", "this calls a run without masters O2. Masters are what the optimizer steps "
-              "there.", replace=("return", 'return "O2" if weight == half and norm == wide else')),
-        wrong("swaps O1 and O2", "this is O1 and O2 the other way round: O1 casts by operation and keeps FP32 weights, "
-              "O2 casts them.", replace=(('(half, wide, wide, half): "O2"', '(half, wide, wide, half): "O1"'),
-                                         ('(wide, wide, wide, half): "O1"', '(wide, wide, wide, half): "O2"'))),
-        wrong("takes BF16 for FP16", "this takes any 16 bits for FP16. BF16 needs no scaling, so it is no O-level.",
-              lambda *dtypes: solution.my_level(*(HALF if dtype == torch.bfloat16 else dtype for dtype in dtypes))),
+        wrong(
+            "asks the output alone",
+            "this is what weight and output alone tell. What the optimizer steps, and the "
+            "norms, tell O2 from O3.",
+            lambda weight, norm, stepped, output: (
+                "O0" if output == WIDE else "O3" if weight == HALF else "O1"
+            ),
+        ),
+        wrong(
+            "never asks the output",
+            "this is what weights alone tell: O0 and O1 have the same ones. Ask what comes "
+            "out of a layer.",
+            lambda weight, norm, stepped, output: (
+                "O0" if weight == WIDE else "O2" if stepped == WIDE else "O3"
+            ),
+        ),
+        wrong(
+            "never asks the norm",
+            "this calls an FP16 norm beside masters O2; in O2 the norms stay in FP32.",
+            replace=("return", 'return "O2" if weight == half and stepped == wide else'),
+        ),
+        wrong(
+            "never asks the optimizer",
+            "this calls a run without masters O2. Masters are what the optimizer steps there.",
+            replace=("return", 'return "O2" if weight == half and norm == wide else'),
+        ),
+        wrong(
+            "swaps O1 and O2",
+            "this is O1 and O2 the other way round: O1 casts by operation and keeps FP32 weights, "
+            "O2 casts them.",
+            replace=(
+                ('(half, wide, wide, half): "O2"', '(half, wide, wide, half): "O1"'),
+                ('(wide, wide, wide, half): "O1"', '(wide, wide, wide, half): "O2"'),
+            ),
+        ),
+        wrong(
+            "takes BF16 for FP16",
+            "this takes any 16 bits for FP16. BF16 needs no scaling, so it is no O-level.",
+            lambda *dtypes: solution.my_level(
+                *(HALF if dtype == torch.bfloat16 else dtype for dtype in dtypes)
+            ),
+        ),
     ),
     provides={"torch": torch},
 )
-# fmt: on
 
 # --- recipes.lines ---
 
 ORDER = (
-    "forward", "scale loss", "backward",
-    "gradients to masters", "unscale", "look for inf", "step", "masters to model", "update scale",
-)  # fmt: skip
+    "forward",
+    "scale loss",
+    "backward",
+    "gradients to masters",
+    "unscale",
+    "look for inf",
+    "step",
+    "masters to model",
+    "update scale",
+)
 NEEDS = (
     ("forward", "scale loss"),
     ("forward", "backward"),
@@ -171,7 +233,6 @@ def _lines(name: str, points: int, masters: bool, scaling: bool) -> Check:
     return Check(name, points, draw, outcome=AnyOrder(ORDER, NEEDS))
 
 
-# fmt: off
 LINES = Exercise(
     id="recipes.lines",
     notes="""FP32 is three lines: forward, backward, step. Masters add two, scaling adds four, and those of a batch are
@@ -185,46 +246,101 @@ LINES = Exercise(
         _lines("masters alone, as BF16 takes them", 1, True, False),
     ),
     mistakes=(
-        wrong("unscales in FP16", "this unscales before the gradients are FP32: in FP16 they underflow again, and "
-              "scaling was for nothing.",
-              replace=('["gradients to masters"] * masters + ["unscale", "look for inf"] * scaling',
-                       '["unscale"] * scaling + ["gradients to masters"] * masters + ["look for inf"] * scaling')),
-        wrong("unscales and looks in FP16", "this unscales before the gradients are copied to the masters: in FP16 "
-              "they underflow again. Copy first, which makes them FP32; then unscale.",
-              replace=('["gradients to masters"] * masters + ["unscale", "look for inf"] * scaling',
-                       '["unscale", "look for inf"] * scaling + ["gradients to masters"] * masters')),
-        wrong("looks and unscales in FP16", "this unscales before the gradients are copied to the masters: in FP16 "
-              "they underflow again. Looking for inf there is sound; unscaling is not.",
-              replace=('["gradients to masters"] * masters + ["unscale", "look for inf"] * scaling',
-                       '["look for inf", "unscale"] * scaling + ["gradients to masters"] * masters')),
-        wrong("looks after the step", "this steps before anyone has looked: one overflow, and inf is in the weights.",
-              replace=('"look for inf"] * scaling + ["step"]', '] * scaling + ["step"] + ["look for inf"] * scaling')),
-        wrong("updates the scale first", "this moves the scale before unscaling, so gradients are divided by another "
-              "scale than they had.",
-              replace=(('"unscale"', '"update scale", "unscale"'), (' + ["update scale"] * scaling', ""))),
-        wrong("copies back before the step", "this copies the masters back before they have stepped: the model "
-              "computes with the weights of last time.",
-              replace=((' + ["masters to model"] * masters', ""),
-                       ('["step"]', '["masters to model"] * masters + ["step"]'))),
-        wrong("never copies back", "this never copies back: the masters move and the model does not.",
-              replace=(' + ["masters to model"] * masters', "")),
-        wrong("never unscales", "this never unscales: steps are as many times too long as the scale says.",
-              replace=('"unscale", ', "")),
-        wrong("never hands gradients over", "this never hands the gradients to the masters, so the optimizer steps "
-              "weights that have none.", replace=('["gradients to masters"] * masters + ', "")),
-        wrong("scales after the backward pass", "this scales the loss after the backward pass, when it is too late for "
-              "the gradients.",
-              replace=('["scale loss"] * scaling + ["backward"]', '["backward"] + ["scale loss"] * scaling')),
-        wrong("steps after each batch", "this takes a step for each batch. The gradients of all of them are added up "
-              "first.", lambda masters, scaling, batches: solution.my_lines(masters, scaling, 1) * batches),
-        wrong("unscales after each batch", "this unscales after each batch: what the first one added is divided again "
-              "with every other.",
-              replace=(('"unscale", ', ""), ('["backward"]', '["backward"] + ["unscale"] * scaling'))),
-        wrong("one batch alone", "this is the step of a single batch. The first lines are repeated for each.",
-              replace=(" * batches", "")),
+        wrong(
+            "unscales in FP16",
+            "this unscales before the gradients are FP32: in FP16 they underflow again, and "
+            "scaling was for nothing.",
+            replace=(
+                '["gradients to masters"] * masters + ["unscale", "look for inf"] * scaling',
+                '["unscale"] * scaling + ["gradients to masters"] * masters + ["look for inf"] * scaling',
+            ),
+        ),
+        wrong(
+            "unscales and looks in FP16",
+            "this unscales before the gradients are copied to the masters: in FP16 "
+            "they underflow again. Copy first, which makes them FP32; then unscale.",
+            replace=(
+                '["gradients to masters"] * masters + ["unscale", "look for inf"] * scaling',
+                '["unscale", "look for inf"] * scaling + ["gradients to masters"] * masters',
+            ),
+        ),
+        wrong(
+            "looks and unscales in FP16",
+            "this unscales before the gradients are copied to the masters: in FP16 "
+            "they underflow again. Looking for inf there is sound; unscaling is not.",
+            replace=(
+                '["gradients to masters"] * masters + ["unscale", "look for inf"] * scaling',
+                '["look for inf", "unscale"] * scaling + ["gradients to masters"] * masters',
+            ),
+        ),
+        wrong(
+            "looks after the step",
+            "this steps before anyone has looked: one overflow, and inf is in the weights.",
+            replace=(
+                '"look for inf"] * scaling + ["step"]',
+                '] * scaling + ["step"] + ["look for inf"] * scaling',
+            ),
+        ),
+        wrong(
+            "updates the scale first",
+            "this moves the scale before unscaling, so gradients are divided by another "
+            "scale than they had.",
+            replace=(
+                ('"unscale"', '"update scale", "unscale"'),
+                (' + ["update scale"] * scaling', ""),
+            ),
+        ),
+        wrong(
+            "copies back before the step",
+            "this copies the masters back before they have stepped: the model "
+            "computes with the weights of last time.",
+            replace=(
+                (' + ["masters to model"] * masters', ""),
+                ('["step"]', '["masters to model"] * masters + ["step"]'),
+            ),
+        ),
+        wrong(
+            "never copies back",
+            "this never copies back: the masters move and the model does not.",
+            replace=(' + ["masters to model"] * masters', ""),
+        ),
+        wrong(
+            "never unscales",
+            "this never unscales: steps are as many times too long as the scale says.",
+            replace=('"unscale", ', ""),
+        ),
+        wrong(
+            "never hands gradients over",
+            "this never hands the gradients to the masters, so the optimizer steps "
+            "weights that have none.",
+            replace=('["gradients to masters"] * masters + ', ""),
+        ),
+        wrong(
+            "scales after the backward pass",
+            "this scales the loss after the backward pass, when it is too late for the gradients.",
+            replace=(
+                '["scale loss"] * scaling + ["backward"]',
+                '["backward"] + ["scale loss"] * scaling',
+            ),
+        ),
+        wrong(
+            "steps after each batch",
+            "this takes a step for each batch. The gradients of all of them are added up first.",
+            lambda masters, scaling, batches: solution.my_lines(masters, scaling, 1) * batches,
+        ),
+        wrong(
+            "unscales after each batch",
+            "this unscales after each batch: what the first one added is divided again "
+            "with every other.",
+            replace=(('"unscale", ', ""), ('["backward"]', '["backward"] + ["unscale"] * scaling')),
+        ),
+        wrong(
+            "one batch alone",
+            "this is the step of a single batch. The first lines are repeated for each.",
+            replace=(" * batches", ""),
+        ),
     ),
 )
-# fmt: on
 
 # --- recipes.epsilon ---
 
@@ -255,24 +371,17 @@ def _at_the_end(random: Random) -> list[Case]:
     """FP16 ends at 2^-24, and rounds to it what is above 2^-25: an epsilon there, and v from there to 2^-24."""
     small = _power(random, -20, -14)
     epsilons = (2.0**-25, 2.0**-25 * (1 + 2.0**-20), random.uniform(3.2e-8, 5.8e-8), 2.0**-24)
-    parts = (
-        (4.5e-3, 5.4e-3),
-        (5.44e-3, 5.455e-3),
-        (5.465e-3, 5.48e-3),
-        (5.6e-3, 7.6e-3),
-    )  # v is 2^-25 at 5.4592e-3
+    # v is 2^-25 at 5.4592e-3
+    parts = ((4.5e-3, 5.4e-3), (5.44e-3, 5.455e-3), (5.465e-3, 5.48e-3), (5.6e-3, 7.6e-3))
     gradients = [_fp16(random.uniform(*part)) for part in parts]
-    gradients += [
-        0.00545501708984375,
-        0.005458831787109375,
-    ]  # 0.001, or 0.001 g, in FP16 would make 2^-24 of v
+    # 0.001, or 0.001 g, in FP16 would make 2^-24 of v
+    gradients += [0.00545501708984375, 0.005458831787109375]
     return [
         *((small, epsilon) for epsilon in epsilons),
         *((gradient, 1e-8) for gradient in gradients),
     ]
 
 
-# fmt: off
 EPSILON = Exercise(
     id="recipes.epsilon",
     notes="""The step divides by sqrt(v) + epsilon. At the first step v is 0.001 g^2, which FP16 loses for gradients
@@ -281,32 +390,64 @@ EPSILON = Exercise(
     Oracle in the tests: torch.optim.Adam stepping an FP16 parameter.""",
     checks=(
         Check("gradients whose square FP16 holds", 1, _held),
-        Check("small gradients and the usual epsilon", 2,
-              lambda random: [(_power(random, *ends), 1e-8) for ends in ((-11, -9), (-11, -9), (-20, -14))]),
+        Check(
+            "small gradients and the usual epsilon",
+            2,
+            lambda random: [
+                (_power(random, *ends), 1e-8) for ends in ((-11, -9), (-11, -9), (-20, -14))
+            ],
+        ),
         Check("a gradient of zero", 1, always((0.0, 1e-8), (0.0, 1e-4))),
-        Check("small gradients and a larger epsilon", 1,
-              lambda random: [(_power(random, -20, -10), epsilon) for epsilon in (1e-4, 1e-7)]),
+        Check(
+            "small gradients and a larger epsilon",
+            1,
+            lambda random: [(_power(random, -20, -10), epsilon) for epsilon in (1e-4, 1e-7)],
+        ),
         Check("where FP16 ends", 1, _at_the_end),
     ),
     mistakes=(
-        wrong("epsilon in FP32", "this keeps epsilon in FP32. In an FP16 step it is rounded to FP16 too, and 1e-8 "
-              "becomes 0.", replace=("float(round_to(epsilon, FP16))", "epsilon")),
-        wrong("v in FP32", "this keeps v in FP32. In an FP16 step v is stored in FP16, where 0.001 g^2 is soon 0.",
-              replace=("float(round_to(0.001 * gradient**2, FP16))", "0.001 * gradient**2")),
-        wrong("forgets the thousandth", "this asks whether g^2 survives. What is stored after the first step is 0.001 "
-              "g^2, a thousand times less.", replace=("0.001 * ", "")),
-        wrong("subnormals are zero", "this takes every subnormal for zero. FP16 holds numbers down to 2^-24; 1e-7 is 2 "
-              "of those.", replace=("float(round_to(epsilon, FP16))", "epsilon if epsilon >= 2.0**-14 else 0.0")),
-        wrong("always inf", "this is inf even where the gradient is 0, but 0 / 0 is NaN.",
-              replace=('"nan" if gradient == 0 else "inf"', '"inf"')),
-        wrong("always NaN", "this is NaN everywhere, but a number other than 0, divided by 0, is inf. NaN comes one "
-              "step later.", replace=('"nan" if gradient == 0 else "inf"', '"nan"')),
-        wrong("epsilon decides alone", "this asks epsilon alone. Where v survives, it needs no help.",
-              replace=("v != 0 or ", "")),
+        wrong(
+            "epsilon in FP32",
+            "this keeps epsilon in FP32. In an FP16 step it is rounded to FP16 too, and 1e-8 "
+            "becomes 0.",
+            replace=("float(round_to(epsilon, FP16))", "epsilon"),
+        ),
+        wrong(
+            "v in FP32",
+            "this keeps v in FP32. In an FP16 step v is stored in FP16, where 0.001 g^2 is soon 0.",
+            replace=("float(round_to(0.001 * gradient**2, FP16))", "0.001 * gradient**2"),
+        ),
+        wrong(
+            "forgets the thousandth",
+            "this asks whether g^2 survives. What is stored after the first step is 0.001 "
+            "g^2, a thousand times less.",
+            replace=("0.001 * ", ""),
+        ),
+        wrong(
+            "subnormals are zero",
+            "this takes every subnormal for zero. FP16 holds numbers down to 2^-24; 1e-7 is 2 "
+            "of those.",
+            replace=("float(round_to(epsilon, FP16))", "epsilon if epsilon >= 2.0**-14 else 0.0"),
+        ),
+        wrong(
+            "always inf",
+            "this is inf even where the gradient is 0, but 0 / 0 is NaN.",
+            replace=('"nan" if gradient == 0 else "inf"', '"inf"'),
+        ),
+        wrong(
+            "always NaN",
+            "this is NaN everywhere, but a number other than 0, divided by 0, is inf. NaN comes one "
+            "step later.",
+            replace=('"nan" if gradient == 0 else "inf"', '"nan"'),
+        ),
+        wrong(
+            "epsilon decides alone",
+            "this asks epsilon alone. Where v survives, it needs no help.",
+            replace=("v != 0 or ", ""),
+        ),
     ),
     provides={"round_to": round_to, "FP16": FP16},
 )
-# fmt: on
 
 # --- recipes.verdict ---
 
@@ -400,7 +541,6 @@ def _ended_in_nan(random: Random) -> list[Case]:
     return [(fp32, other, MARGIN, T_90[5], T_95[5]) for other in ([math.nan] * 5, one)]
 
 
-# fmt: off
 VERDICT = Exercise(
     id="recipes.verdict",
     notes="""Runs of one seed share first weights and batches, so they are pairs, and their differences count. *As good*
@@ -408,43 +548,94 @@ VERDICT = Exercise(
     the range of FP32's own seeds and the half width of its 95% interval. Else the runs cannot tell.
     Oracle in the tests: numpy, and Student's t from an independent table.""",
     checks=(
-        Check("differences that anybody sees", 1,
-              lambda random: [_runs(random, shift, 0.05, 0.01, n) for shift in (-0.3, 0.12) for n in (3, 5)]),
+        Check(
+            "differences that anybody sees",
+            1,
+            lambda random: [
+                _runs(random, shift, 0.05, 0.01, n) for shift in (-0.3, 0.12) for n in (3, 5)
+            ],
+        ),
         Check("differences that do not matter", 1, _alike),
-        Check("differences smaller than what seeds do", 1,  # steady, and larger than the margin
-              lambda random: [_runs(random, shift, 0.08, 0.001, n) for shift in (-0.03, 0.03) for n in (3, 5)]),
+        Check(
+            "differences smaller than what seeds do",
+            1,  # steady, and larger than the margin
+            lambda random: [
+                _runs(random, shift, 0.08, 0.001, n) for shift in (-0.03, 0.03) for n in (3, 5)
+            ],
+        ),
         Check("differences that vary too much from seed to seed", 2, _noisy),
         Check("differences just inside and just beyond a limit", 2, _at_the_limits),
         Check("runs that ended in NaN", 1, _ended_in_nan),
     ),
     mistakes=(
-        wrong("any difference", "this calls every difference of means one. Two seeds of the same recipe differ too.",
-              replace=("max(max(fp32) - min(fp32), t_95 * error)", "0")),
-        wrong("what is not shown is as good", 'this says "as good" wherever no difference was shown. As good has to '
-              "be shown too; else the runs cannot tell.", replace=('"cannot tell"', '"as good"')),
-        wrong("a small mean is as good", 'this says "as good" if the mean is inside the margin. The whole 90% '
-              "interval has to be.", replace=(" + t_90 * error", "")),
-        wrong("the interval alone", "this asks the interval alone. A difference can be certain and still smaller than "
-              "what another seed does.", replace=("max(max(fp32) - min(fp32), t_95 * error)", "t_95 * error")),
-        wrong("the range alone", "this asks FP32's range alone. A few pairs that vary as much as this say nothing "
-              "about their mean.", replace=("max(max(fp32) - min(fp32), t_95 * error)", "max(fp32) - min(fp32)")),
-        wrong("forgets the root", "this divides by n instead of its square root, so the intervals are too narrow.",
-              replace=("math.sqrt(len(d))", "len(d)")),
-        wrong("never divides by the root", "this is the deviation of one pair, not of their mean: divide by the square "
-              "root of n.", replace=(" / math.sqrt(len(d))", "")),
-        wrong("deviation of the population", "this divides by n inside the deviation (`pstdev`), so the intervals are "
-              "too narrow. Divide by n - 1 here.", replace=("stdev", "pstdev")),
-        wrong("one seed", "this looks at one seed. One pair says nothing about a difference.",
-              lambda fp32, other, *_: "worse" if other[0] < fp32[0] else "better"),
-        wrong("the wrong way round", "this is FP32 minus the other: worse and better have changed places.",
-              replace=("(0.0 if math.isnan(b) else b) - a", "a - (0.0 if math.isnan(b) else b)")),
-        wrong("leaves NaN in", "this lets NaN into the mean, where no comparison is true. A run that broke counts as "
-              "metric 0.", lambda fp32, other, *limits: "cannot tell" if any(map(math.isnan, other))
-              else solution.my_verdict(fp32, other, *limits)),
+        wrong(
+            "any difference",
+            "this calls every difference of means one. Two seeds of the same recipe differ too.",
+            replace=("max(max(fp32) - min(fp32), t_95 * error)", "0"),
+        ),
+        wrong(
+            "what is not shown is as good",
+            'this says "as good" wherever no difference was shown. As good has to '
+            "be shown too; else the runs cannot tell.",
+            replace=('"cannot tell"', '"as good"'),
+        ),
+        wrong(
+            "a small mean is as good",
+            'this says "as good" if the mean is inside the margin. The whole 90% '
+            "interval has to be.",
+            replace=(" + t_90 * error", ""),
+        ),
+        wrong(
+            "the interval alone",
+            "this asks the interval alone. A difference can be certain and still smaller than "
+            "what another seed does.",
+            replace=("max(max(fp32) - min(fp32), t_95 * error)", "t_95 * error"),
+        ),
+        wrong(
+            "the range alone",
+            "this asks FP32's range alone. A few pairs that vary as much as this say nothing "
+            "about their mean.",
+            replace=("max(max(fp32) - min(fp32), t_95 * error)", "max(fp32) - min(fp32)"),
+        ),
+        wrong(
+            "forgets the root",
+            "this divides by n instead of its square root, so the intervals are too narrow.",
+            replace=("math.sqrt(len(d))", "len(d)"),
+        ),
+        wrong(
+            "never divides by the root",
+            "this is the deviation of one pair, not of their mean: divide by the square root of n.",
+            replace=(" / math.sqrt(len(d))", ""),
+        ),
+        wrong(
+            "deviation of the population",
+            "this divides by n inside the deviation (`pstdev`), so the intervals are "
+            "too narrow. Divide by n - 1 here.",
+            replace=("stdev", "pstdev"),
+        ),
+        wrong(
+            "one seed",
+            "this looks at one seed. One pair says nothing about a difference.",
+            lambda fp32, other, *_: "worse" if other[0] < fp32[0] else "better",
+        ),
+        wrong(
+            "the wrong way round",
+            "this is FP32 minus the other: worse and better have changed places.",
+            replace=("(0.0 if math.isnan(b) else b) - a", "a - (0.0 if math.isnan(b) else b)"),
+        ),
+        wrong(
+            "leaves NaN in",
+            "this lets NaN into the mean, where no comparison is true. A run that broke counts as "
+            "metric 0.",
+            lambda fp32, other, *limits: (
+                "cannot tell"
+                if any(map(math.isnan, other))
+                else solution.my_verdict(fp32, other, *limits)
+            ),
+        ),
     ),
     provides={"math": math, "statistics": statistics},
 )
-# fmt: on
 
 # --- recipes.cheapest ---
 
@@ -489,21 +680,14 @@ def _behind(random: Random) -> list[Case]:
         (fp32, _cheapest_gets(_candidates(random, fp32, [0.01, -0.025, -0.3]), 0, max(fp32)))
         for _ in range(2)
     ]
-    middle, step = (
-        random.randrange(40, 56) / 64,
-        random.randrange(1, 4) / 64,
-    )  # exact, however a mean is taken
-    fp32, lowest = (
-        [middle - step, middle + 2 * step, middle - step],
-        middle - 3 * step,
-    )  # middle is its mean alone
+    # exact, however a mean is taken
+    middle, step = (random.randrange(40, 56) / 64, random.randrange(1, 4) / 64)
+    # middle is its mean alone
+    fp32, lowest = ([middle - step, middle + 2 * step, middle - step], middle - 3 * step)
     small, large = random.sample(NAMES, 2)
     at, below = (small, 6000, [lowest] * 3), (small, 6000, [lowest - 2.0**-10] * 3)
-    uneven = (
-        small,
-        6000,
-        [lowest + d / 64 for d in (-1, 2, -1)],
-    )  # its mean passes, its median would not
+    # its mean passes, its median would not
+    uneven = (small, 6000, [lowest + d / 64 for d in (-1, 2, -1)])
     return [
         *drawn,
         *((fp32, [(large, 9000, fp32), one]) for one in (at, below, uneven)),
@@ -535,7 +719,6 @@ def _broken(random: Random) -> list[Case]:
     ]
 
 
-# fmt: off
 CHEAPEST = Exercise(
     id="recipes.cheapest",
     notes="""Memory is counted, the metric is measured on the same seeds, and a recipe passes if its mean falls short of
@@ -547,27 +730,61 @@ CHEAPEST = Exercise(
         Check("one whose last seed broke", 1, _broken),
     ),
     mistakes=(
-        wrong("the cheapest", "this is the cheapest of all, whether it learns or not.",
-              replace=("if not any(map(math.isnan, metrics)) and statistics.mean(metrics) >= floor", "")),
-        wrong("the best", "this is the one with the best metric. Among those that pass, bytes decide.",
-              replace=("(size, name)", "(-statistics.mean(metrics), name)")),
-        wrong("must reach the mean of FP32", "this asks for FP32's own mean. Another seed of FP32 would fail it half "
-              "of the time: allow its spread.", replace=(" - (max(fp32) - min(fp32))", "")),
-        wrong("one good seed is enough", "this lets the best seed speak for all of them.",
-              replace=("not any(map(math.isnan, metrics)) and statistics.mean(metrics)",
-                       "max(m for m in metrics if not math.isnan(m))")),
-        wrong("counts NaN as 0", "this counts a seed that broke as 0, which a wide spread forgives. A recipe with a "
-              "broken run does not pass.",
-              replace=("not any(map(math.isnan, metrics)) and statistics.mean(metrics)",
-                       "statistics.mean(0.0 if math.isnan(m) else m for m in metrics)")),
-        wrong("leaves NaN out", "this leaves out the seed that broke. A recipe that breaks one run in three does not "
-              "pass.", replace=("not any(map(math.isnan, metrics)) and statistics.mean(metrics)",
-                                "statistics.mean(m for m in metrics if not math.isnan(m))")),
-        wrong("always chooses one", "this chooses one of the candidates even where none passes; then FP32 it is.",
-              replace=('"FP32"', "max(candidates, key=lambda candidate: statistics.mean(candidate[2]))[0]")),
+        wrong(
+            "the cheapest",
+            "this is the cheapest of all, whether it learns or not.",
+            replace=(
+                "if not any(map(math.isnan, metrics)) and statistics.mean(metrics) >= floor",
+                "",
+            ),
+        ),
+        wrong(
+            "the best",
+            "this is the one with the best metric. Among those that pass, bytes decide.",
+            replace=("(size, name)", "(-statistics.mean(metrics), name)"),
+        ),
+        wrong(
+            "must reach the mean of FP32",
+            "this asks for FP32's own mean. Another seed of FP32 would fail it half "
+            "of the time: allow its spread.",
+            replace=(" - (max(fp32) - min(fp32))", ""),
+        ),
+        wrong(
+            "one good seed is enough",
+            "this lets the best seed speak for all of them.",
+            replace=(
+                "not any(map(math.isnan, metrics)) and statistics.mean(metrics)",
+                "max(m for m in metrics if not math.isnan(m))",
+            ),
+        ),
+        wrong(
+            "counts NaN as 0",
+            "this counts a seed that broke as 0, which a wide spread forgives. A recipe with a "
+            "broken run does not pass.",
+            replace=(
+                "not any(map(math.isnan, metrics)) and statistics.mean(metrics)",
+                "statistics.mean(0.0 if math.isnan(m) else m for m in metrics)",
+            ),
+        ),
+        wrong(
+            "leaves NaN out",
+            "this leaves out the seed that broke. A recipe that breaks one run in three does not "
+            "pass.",
+            replace=(
+                "not any(map(math.isnan, metrics)) and statistics.mean(metrics)",
+                "statistics.mean(m for m in metrics if not math.isnan(m))",
+            ),
+        ),
+        wrong(
+            "always chooses one",
+            "this chooses one of the candidates even where none passes; then FP32 it is.",
+            replace=(
+                '"FP32"',
+                "max(candidates, key=lambda candidate: statistics.mean(candidate[2]))[0]",
+            ),
+        ),
     ),
     provides={"math": math, "statistics": statistics},
 )
-# fmt: on
 
 EXERCISES = (LEVELS, WHICH, LINES, EPSILON, VERDICT, CHEAPEST)

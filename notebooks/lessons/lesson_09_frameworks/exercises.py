@@ -54,7 +54,6 @@ CHECKS = (
     Check("gradients that are too long are shortened", 2, clipped),
 )
 
-# fmt: off
 TRANSLATE = Exercise(
     id="frameworks.translate",
     notes="""\
@@ -65,31 +64,57 @@ Invariant: where the two rules agree, and they do until a scale of 2^24, so do a
 Oracle in the tests: numpy, with a layer, a gradient and a scale of its own.""",
     checks=CHECKS,
     mistakes=(
-        wrong("clips scaled gradients", "this clips the scaled gradients, which are 65,536 times too long. apex has "
-              "unscaled them at the end of its block; in torch it takes `scaler.unscale_(optimizer)` before clipping.",
-              replace=("        scaler.unscale_(optimizer)\n", "")),
-        wrong("steps past the scaler", "this steps by `optimizer.step()`. apex had patched it to skip; torch's is "
-              "not patched, and inf reaches the weights. Say `scaler.step(optimizer)`.",
-              replace=("scaler.step(optimizer)", "optimizer.step()")),
-        wrong("never casts", "this trains in FP32. `amp.initialize` had patched torch's functions; here a region of "
-              "`autocast` does it.", replace=("torch.float16)", "torch.float16, enabled=False)")),
-        wrong("never scales", "this calls backward of the loss as it is, and then divides by the scale: the steps "
-              "are 65,536 times too short.",
-              replace=("scaler.scale(loss).backward()", "scaler.scale(loss)\n        loss.backward()")),
-        wrong("never clips", "this forgets `clip_grad_norm_`, which the script has.",
-              replace=("        nn.utils.clip_grad_norm_(layer.parameters(), max_norm)\n", "")),
-        wrong("adds up all gradients", "this forgets `zero_grad()`: gradients of earlier batches are still in the "
-              "sum.", replace=("        optimizer.zero_grad()\n", "")),
-        wrong("begins a new scaler each step", "this makes a new GradScaler for each batch, and it remembers "
-              "nothing: make one, before the loop.",
-              replace=("        scaler.update()\n", '        scaler.update()\n        scaler = GradScaler("cpu")\n')),
+        wrong(
+            "clips scaled gradients",
+            "this clips the scaled gradients, which are 65,536 times too long. apex has "
+            "unscaled them at the end of its block; in torch it takes `scaler.unscale_(optimizer)` before clipping.",
+            replace=("        scaler.unscale_(optimizer)\n", ""),
+        ),
+        wrong(
+            "steps past the scaler",
+            "this steps by `optimizer.step()`. apex had patched it to skip; torch's is "
+            "not patched, and inf reaches the weights. Say `scaler.step(optimizer)`.",
+            replace=("scaler.step(optimizer)", "optimizer.step()"),
+        ),
+        wrong(
+            "never casts",
+            "this trains in FP32. `amp.initialize` had patched torch's functions; here a region of "
+            "`autocast` does it.",
+            replace=("torch.float16)", "torch.float16, enabled=False)"),
+        ),
+        wrong(
+            "never scales",
+            "this calls backward of the loss as it is, and then divides by the scale: the steps "
+            "are 65,536 times too short.",
+            replace=(
+                "scaler.scale(loss).backward()",
+                "scaler.scale(loss)\n        loss.backward()",
+            ),
+        ),
+        wrong(
+            "never clips",
+            "this forgets `clip_grad_norm_`, which the script has.",
+            replace=("        nn.utils.clip_grad_norm_(layer.parameters(), max_norm)\n", ""),
+        ),
+        wrong(
+            "adds up all gradients",
+            "this forgets `zero_grad()`: gradients of earlier batches are still in the sum.",
+            replace=("        optimizer.zero_grad()\n", ""),
+        ),
+        wrong(
+            "begins a new scaler each step",
+            "this makes a new GradScaler for each batch, and it remembers "
+            "nothing: make one, before the loop.",
+            replace=(
+                "        scaler.update()\n",
+                '        scaler.update()\n        scaler = GradScaler("cpu")\n',
+            ),
+        ),
     ),
     provides={"torch": torch},
 )
-# fmt: on
 
 CLIP = "nn.utils.clip_grad_norm_(model.parameters(), max_norm)\n"
-# fmt: off
 REPAIR = Exercise(
     id="frameworks.repair",
     notes="""\
@@ -99,33 +124,53 @@ model; after it they are unscaled, and the masters'. Two of the three faults rai
 Oracle in the tests: numpy, with FP32 masters and a half model of its own.""",
     checks=CHECKS,
     mistakes=(
-        wrong("steps in the block", "this still steps in the block. There the masters have no gradients yet: nothing "
-              "is learnt, and no error says so.",
-              replace=(
-                  ("scaled_loss.backward()\n", "scaled_loss.backward()\n            optimizer.step()\n"),
-                  ("max_norm)\n        optimizer.step()", "max_norm)"),
-              )),
-        wrong("clips in the block", "this still clips in the block, where gradients are scaled, and so 65,536 times "
-              "too long.",
-              replace=(
-                  ("scaled_loss.backward()\n", f"scaled_loss.backward()\n            {CLIP}"),
-                  ("        nn.utils.clip_grad_norm_(amp.master_params(optimizer), max_norm)\n", ""),
-              )),
-        wrong("clips the models gradients", "this clips `model.parameters()`. Under O2 the optimizer steps FP32 "
-              "masters, and those have been unscaled already: clip `amp.master_params(optimizer)`.",
-              replace=("amp.master_params(optimizer), max_norm", "model.parameters(), max_norm")),
-        wrong("never scales", "this calls `loss.backward()`; what the block yields is `scaled_loss`, and that is "
-              "what it unscales.", replace=("scaled_loss.backward()", "loss.backward()")),
-        wrong("gives the models weight", "this is the model's weight, in FP16. Return the master weight.",
-              replace=("master.detach()", "model.weight.detach()")),
-        wrong("takes another level", "this is O0: all in FP32. The script says O2, a half model with FP32 masters.",
-              replace=('"O2"', '"O0"')),
+        wrong(
+            "steps in the block",
+            "this still steps in the block. There the masters have no gradients yet: nothing "
+            "is learnt, and no error says so.",
+            replace=(
+                (
+                    "scaled_loss.backward()\n",
+                    "scaled_loss.backward()\n            optimizer.step()\n",
+                ),
+                ("max_norm)\n        optimizer.step()", "max_norm)"),
+            ),
+        ),
+        wrong(
+            "clips in the block",
+            "this still clips in the block, where gradients are scaled, and so 65,536 times "
+            "too long.",
+            replace=(
+                ("scaled_loss.backward()\n", f"scaled_loss.backward()\n            {CLIP}"),
+                ("        nn.utils.clip_grad_norm_(amp.master_params(optimizer), max_norm)\n", ""),
+            ),
+        ),
+        wrong(
+            "clips the models gradients",
+            "this clips `model.parameters()`. Under O2 the optimizer steps FP32 "
+            "masters, and those have been unscaled already: clip `amp.master_params(optimizer)`.",
+            replace=("amp.master_params(optimizer), max_norm", "model.parameters(), max_norm"),
+        ),
+        wrong(
+            "never scales",
+            "this calls `loss.backward()`; what the block yields is `scaled_loss`, and that is "
+            "what it unscales.",
+            replace=("scaled_loss.backward()", "loss.backward()"),
+        ),
+        wrong(
+            "gives the models weight",
+            "this is the model's weight, in FP16. Return the master weight.",
+            replace=("master.detach()", "model.weight.detach()"),
+        ),
+        wrong(
+            "takes another level",
+            "this is O0: all in FP32. The script says O2, a half model with FP32 masters.",
+            replace=('"O2"', '"O0"'),
+        ),
     ),
     provides={"torch": torch},
 )
-# fmt: on
 
-# fmt: off
 CALLBACK = Exercise(
     id="frameworks.callback",
     notes="""\
@@ -135,28 +180,52 @@ it. So the scaler steps before_step, cancels the loop's own step, and moves its 
 Oracle in the tests: numpy, as for frameworks.translate, whose numbers these are.""",
     checks=CHECKS,
     mistakes=(
-        wrong("steps twice", "this steps, and then the loop steps too, inf or not: raise CancelStepException at the "
-              "end of before_step.", replace=("            raise CancelStepException\n", "")),
-        wrong("lets the loop step", "this unscales, and lets the loop step, which looks for no inf: call "
-              "`scaler.step(self.opt)` and cancel the loop's.",
-              replace=("            scaler.step(self.opt)\n            raise CancelStepException\n", "")),
-        wrong("clips scaled gradients", "this clips the scaled gradients: `scaler.unscale_(self.opt)` comes before.",
-              replace=("            scaler.unscale_(self.opt)\n", "")),
-        wrong("never clips", "this does not clip. Between unscaling and the step is the place.",
-              replace=("            nn.utils.clip_grad_norm_(self.model.parameters(), max_norm)\n", "")),
-        wrong("never scales", "this leaves `learn.loss_grad` as it is, and that is what the loop calls backward of. "
-              "(`learn.loss` is a copy, to be looked at.)",
-              replace=("self.learn.loss_grad = scaler.scale", "scaler.scale")),
-        wrong("forgets the scale", "this makes a new GradScaler for each batch, and it remembers nothing: make one, "
-              "before the training.",
-              replace=(
-                  "            scaler.update()\n",
-                  '            nonlocal scaler\n            scaler.update()\n            scaler = GradScaler("cpu")\n',
-              )),
+        wrong(
+            "steps twice",
+            "this steps, and then the loop steps too, inf or not: raise CancelStepException at the "
+            "end of before_step.",
+            replace=("            raise CancelStepException\n", ""),
+        ),
+        wrong(
+            "lets the loop step",
+            "this unscales, and lets the loop step, which looks for no inf: call "
+            "`scaler.step(self.opt)` and cancel the loop's.",
+            replace=(
+                "            scaler.step(self.opt)\n            raise CancelStepException\n",
+                "",
+            ),
+        ),
+        wrong(
+            "clips scaled gradients",
+            "this clips the scaled gradients: `scaler.unscale_(self.opt)` comes before.",
+            replace=("            scaler.unscale_(self.opt)\n", ""),
+        ),
+        wrong(
+            "never clips",
+            "this does not clip. Between unscaling and the step is the place.",
+            replace=(
+                "            nn.utils.clip_grad_norm_(self.model.parameters(), max_norm)\n",
+                "",
+            ),
+        ),
+        wrong(
+            "never scales",
+            "this leaves `learn.loss_grad` as it is, and that is what the loop calls backward of. "
+            "(`learn.loss` is a copy, to be looked at.)",
+            replace=("self.learn.loss_grad = scaler.scale", "scaler.scale"),
+        ),
+        wrong(
+            "forgets the scale",
+            "this makes a new GradScaler for each batch, and it remembers nothing: make one, "
+            "before the training.",
+            replace=(
+                "            scaler.update()\n",
+                '            nonlocal scaler\n            scaler.update()\n            scaler = GradScaler("cpu")\n',
+            ),
+        ),
     ),
     provides={"torch": torch},
 )
-# fmt: on
 
 # --- frameworks.skips ---
 
@@ -223,9 +292,8 @@ def _cap(random: Random) -> list[Case]:
         _rule("apex", random, init_scale=2.0**22, growth_interval=2),
         _rule("torch", random, init_scale=2.0**22),
     ]
-    between = ScalerConfig(
-        init_scale=48.0, growth_interval=1, floor=1.0, cap=64.0
-    )  # 48 doubles up to 64
+    # 48 doubles up to 64
+    between = ScalerConfig(init_scale=48.0, growth_interval=1, floor=1.0, cap=64.0)
     return [
         *((_gradients(random, 24, -9, 0), rule) for rule in rules),
         ([1100.0] * 6, between),
@@ -243,14 +311,17 @@ def _ends(random: Random, floor: bool) -> list[Case]:
         for blind in (False, True):
             low, high = random.choice((1.0, 3.0, 8.0)), random.choice((64.0, 96.0, 32.0))
             rule = ScalerConfig(
-                init_scale=low if floor else high, growth_interval=random.randint(1, 3), hysteresis=hysteresis,
-                floor=low, cap=high, steps_at_floor=blind,
-            )  # fmt: skip
+                init_scale=low if floor else high,
+                growth_interval=random.randint(1, 3),
+                hysteresis=hysteresis,
+                floor=low,
+                cap=high,
+                steps_at_floor=blind,
+            )
             cases.append((_gradients(random, 40, 13 if floor else 10, 2), rule))
     return cases
 
 
-# fmt: off
 SKIPS = Exercise(
     id="frameworks.skips",
     notes="""\
@@ -268,39 +339,78 @@ Oracle in the tests: each framework's own rule, written from its source, without
         Check("at the cap, and without one", 1, _cap),
     ),
     mistakes=(
-        wrong("knows no hysteresis", "this halves the scale at every overflow. With hysteresis 2 the first one since "
-              "the scale last grew only skips its step.", replace=(">= config.hysteresis", ">= 1")),
-        wrong("halves one overflow too late", "this lets one overflow too many pass: with hysteresis 2 the second "
-              "one halves the scale.", replace=(">= config.hysteresis", "> config.hysteresis")),
-        wrong("never forgives again", "this lets overflows pass once and for all. When the scale grows, it begins "
-              "anew.",
-              replace=(
-                  "scale, clean, overflows = min(scale * 2, config.cap), 0, 0",
-                  "scale, clean = min(scale * 2, config.cap), 0",
-              )),
-        wrong("forgives only in a row", "this forgets an overflow at the next clean step. It is remembered until the "
-              "scale grows.", replace=("clean += 1", "clean, overflows = clean + 1, 0")),
-        wrong("knows no floor", "this backs off below the floor.",
-              replace=(
-                  ("max(scale / 2, config.floor)", "scale / 2"),
-                  ("not config.steps_at_floor or scale > config.floor", "True"),
-              )),
-        wrong("knows no cap", "this grows beyond the cap.", replace=("min(scale * 2, config.cap)", "scale * 2")),
-        wrong("looks for inf at the floor", "this skips at the floor too, where `steps_at_floor` turns the check "
-              "off: there an overflow is a clean step.",
-              replace=("not config.steps_at_floor or scale > config.floor", "True")),
-        wrong("skips inf at the floor", "this skips a gradient of inf at the floor. `steps_at_floor` turns the check "
-              "off there: the scaler does not look at all.",
-              replace=("if looks and scale * gradient >= 65520",
-                       'if gradient == float("inf") or (looks and scale * gradient >= 65520)')),
-        wrong("goes on counting", "this goes on counting clean steps after an overflow. The count starts again.",
-              replace=("clean, overflows = 0, overflows + 1", "overflows = overflows + 1")),
-        wrong("overflows at 65536", "this lets 65520 pass, which FP16 rounds to inf.", replace=("65520", "65536")),
-        wrong("counts from zero", "this counts steps from 0; the first one is step 1.", replace=("start=1", "start=0")),
+        wrong(
+            "knows no hysteresis",
+            "this halves the scale at every overflow. With hysteresis 2 the first one since "
+            "the scale last grew only skips its step.",
+            replace=(">= config.hysteresis", ">= 1"),
+        ),
+        wrong(
+            "halves one overflow too late",
+            "this lets one overflow too many pass: with hysteresis 2 the second "
+            "one halves the scale.",
+            replace=(">= config.hysteresis", "> config.hysteresis"),
+        ),
+        wrong(
+            "never forgives again",
+            "this lets overflows pass once and for all. When the scale grows, it begins anew.",
+            replace=(
+                "scale, clean, overflows = min(scale * 2, config.cap), 0, 0",
+                "scale, clean = min(scale * 2, config.cap), 0",
+            ),
+        ),
+        wrong(
+            "forgives only in a row",
+            "this forgets an overflow at the next clean step. It is remembered until the "
+            "scale grows.",
+            replace=("clean += 1", "clean, overflows = clean + 1, 0"),
+        ),
+        wrong(
+            "knows no floor",
+            "this backs off below the floor.",
+            replace=(
+                ("max(scale / 2, config.floor)", "scale / 2"),
+                ("not config.steps_at_floor or scale > config.floor", "True"),
+            ),
+        ),
+        wrong(
+            "knows no cap",
+            "this grows beyond the cap.",
+            replace=("min(scale * 2, config.cap)", "scale * 2"),
+        ),
+        wrong(
+            "looks for inf at the floor",
+            "this skips at the floor too, where `steps_at_floor` turns the check "
+            "off: there an overflow is a clean step.",
+            replace=("not config.steps_at_floor or scale > config.floor", "True"),
+        ),
+        wrong(
+            "skips inf at the floor",
+            "this skips a gradient of inf at the floor. `steps_at_floor` turns the check "
+            "off there: the scaler does not look at all.",
+            replace=(
+                "if looks and scale * gradient >= 65520",
+                'if gradient == float("inf") or (looks and scale * gradient >= 65520)',
+            ),
+        ),
+        wrong(
+            "goes on counting",
+            "this goes on counting clean steps after an overflow. The count starts again.",
+            replace=("clean, overflows = 0, overflows + 1", "overflows = overflows + 1"),
+        ),
+        wrong(
+            "overflows at 65536",
+            "this lets 65520 pass, which FP16 rounds to inf.",
+            replace=("65520", "65536"),
+        ),
+        wrong(
+            "counts from zero",
+            "this counts steps from 0; the first one is step 1.",
+            replace=("start=1", "start=0"),
+        ),
     ),
     withheld=(advance, decide, must_skip),
 )
-# fmt: on
 
 
 # --- frameworks.casts ---
@@ -395,7 +505,6 @@ def _drawn(random: Random) -> list[Case]:
     return cases
 
 
-# fmt: off
 CASTS = Exercise(
     id="frameworks.casts",
     notes="""\
@@ -410,26 +519,60 @@ Oracle in the tests: labkit.amp.explain of the same network, run under autocast.
         Check("graphs by chance", 1, _drawn),
     ),
     mistakes=(
-        wrong("casts anew each time", "this casts a tensor again for each node that needs it. The graph is known as "
-              "a whole: one cast will do.", replace=(" and (source, wanted) not in casts", "")),
-        wrong("promotes to FP16", "this takes the narrowest format where `promote` takes the widest.",
-              replace=('rule == "allow"', 'rule == "allow" or (rule == "promote" and "FP16" in held)')),
-        wrong("casts what is kept", "this casts the inputs of `keep` to FP32. It computes in the format that comes, "
-              "and passes it on.",
-              replace=(('rule == "deny" or', 'rule in ("deny", "keep") or'), ('rule != "keep"', "True"))),
-        wrong("keeps in FP16", "this casts the inputs of `keep` to FP16. It computes in the format that comes, and "
-              "passes it on.", replace=(('rule == "allow"', 'rule in ("allow", "keep")'), ('rule != "keep"', "True"))),
-        wrong("casts back after deny", "this takes the result of `deny` for FP16. No cast goes back: FP32 comes out, "
-              "and the next node asks for what it wants.",
-              replace=("formats[name] = wanted", 'formats[name] = "FP16" if rule == "deny" else wanted')),
-        wrong("looks at the first input alone", "this casts the first input and forgets the others. Weights are "
-              "inputs too.", replace=("for source in inputs:", "for source in inputs[:1]:")),
-        wrong("casts what is right already", "this casts tensors that have the format already.",
-              replace=("formats[source] != wanted and ", "")),
-        wrong("turns the pairs round", "this gives (format, tensor). The tensor comes first.",
-              replace=("return casts", "return [(wanted, source) for source, wanted in casts]")),
+        wrong(
+            "casts anew each time",
+            "this casts a tensor again for each node that needs it. The graph is known as "
+            "a whole: one cast will do.",
+            replace=(" and (source, wanted) not in casts", ""),
+        ),
+        wrong(
+            "promotes to FP16",
+            "this takes the narrowest format where `promote` takes the widest.",
+            replace=(
+                'rule == "allow"',
+                'rule == "allow" or (rule == "promote" and "FP16" in held)',
+            ),
+        ),
+        wrong(
+            "casts what is kept",
+            "this casts the inputs of `keep` to FP32. It computes in the format that comes, "
+            "and passes it on.",
+            replace=(
+                ('rule == "deny" or', 'rule in ("deny", "keep") or'),
+                ('rule != "keep"', "True"),
+            ),
+        ),
+        wrong(
+            "keeps in FP16",
+            "this casts the inputs of `keep` to FP16. It computes in the format that comes, and "
+            "passes it on.",
+            replace=(('rule == "allow"', 'rule in ("allow", "keep")'), ('rule != "keep"', "True")),
+        ),
+        wrong(
+            "casts back after deny",
+            "this takes the result of `deny` for FP16. No cast goes back: FP32 comes out, "
+            "and the next node asks for what it wants.",
+            replace=(
+                "formats[name] = wanted",
+                'formats[name] = "FP16" if rule == "deny" else wanted',
+            ),
+        ),
+        wrong(
+            "looks at the first input alone",
+            "this casts the first input and forgets the others. Weights are inputs too.",
+            replace=("for source in inputs:", "for source in inputs[:1]:"),
+        ),
+        wrong(
+            "casts what is right already",
+            "this casts tensors that have the format already.",
+            replace=("formats[source] != wanted and ", ""),
+        ),
+        wrong(
+            "turns the pairs round",
+            "this gives (format, tensor). The tensor comes first.",
+            replace=("return casts", "return [(wanted, source) for source, wanted in casts]"),
+        ),
     ),
 )
-# fmt: on
 
 EXERCISES = (TRANSLATE, REPAIR, SKIPS, CALLBACK, CASTS)

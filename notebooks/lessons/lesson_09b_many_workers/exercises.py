@@ -83,7 +83,6 @@ SKIP = "return list(parts), scale / 2"
 ALONE = """fine = [bool(torch.isfinite(gradient).all()) for gradient in gradients]
         stepped = [part - lr * (gradient.float() / scale) for part, gradient in zip(parts, gradients, strict=True)]
         return [new if good else old for new, old, good in zip(stepped, parts, fine, strict=True)], scale / 2"""
-# fmt: off
 AGREE = Exercise(
     id="workers.agree",
     notes="""\
@@ -94,39 +93,79 @@ Invariant: gradients, scales and learning rates are such that every step is exac
 Oracle in the tests: one process that holds all parts in one tensor, and torch's GradScaler.""",
     checks=(
         Check("clean gradients, on 1 to 5 ranks", 1, _clean),
-        Check("inf on one rank", 2, lambda random: _spoiled(random, torch.inf) + _spoiled(random, -torch.inf)[-2:]),
+        Check(
+            "inf on one rank",
+            2,
+            lambda random: _spoiled(random, torch.inf) + _spoiled(random, -torch.inf)[-2:],
+        ),
         Check("NaN on one rank", 1, lambda random: _spoiled(random, torch.nan)),
         Check("inf on several ranks", 1, _several),
         Check("gradients that FP16 can only hold scaled", 1, _tiny),
     ),
     mistakes=(
-        wrong("each decides alone", "this lets the ranks without inf step. All of them step or none does.",
-              replace=(SKIP, ALONE)),
-        wrong("asks the first rank", "this looks at the first rank's gradients only.",
-              replace=(FOUND, "not torch.isfinite(gradients[0]).all()")),
-        wrong("skips only if all overflow", "this skips only when every rank holds inf or NaN. One is enough.",
-              replace=("any(not", "all(not")),
-        wrong("halves once for each rank", "this halves the scale once for each rank that holds inf. There is one "
-              "scale and one decision.",
-              replace=("scale / 2", "scale / 2 ** sum(not gradient.isfinite().all() for gradient in gradients)")),
-        wrong("keeps the scale", "this skips, and leaves the scale as it is: the next step would overflow again.",
-              replace=("scale / 2", "scale")),
-        wrong("knows inf but not nan", "this looks for inf and lets NaN pass.",
-              replace=(FOUND, "any(gradient.isinf().any() for gradient in gradients)")),
-        wrong("asks the largest", "this looks at each rank's largest element, where -inf is not seen. Take "
-              "magnitudes, or `torch.isfinite`.",
-              replace=(FOUND, "any(not gradient.max().isfinite() for gradient in gradients)")),
-        wrong("asks the sum", "this looks at a sum in FP16, which overflows where all gradients are finite. Look at "
-              "each element.",
-              replace=(FOUND, "not sum(gradient.sum(dtype=torch.float16) for gradient in gradients).isfinite()")),
-        wrong("divides in fp16", "this divides by the scale in FP16, where small gradients underflow. Cast to FP32 "
-              "first.", replace=("gradient.float() / scale", "(gradient / scale).float()")),
-        wrong("forgets to unscale", "this steps with gradients that are still multiplied by the scale.",
-              replace=("gradient.float() / scale", "gradient.float()")),
+        wrong(
+            "each decides alone",
+            "this lets the ranks without inf step. All of them step or none does.",
+            replace=(SKIP, ALONE),
+        ),
+        wrong(
+            "asks the first rank",
+            "this looks at the first rank's gradients only.",
+            replace=(FOUND, "not torch.isfinite(gradients[0]).all()"),
+        ),
+        wrong(
+            "skips only if all overflow",
+            "this skips only when every rank holds inf or NaN. One is enough.",
+            replace=("any(not", "all(not"),
+        ),
+        wrong(
+            "halves once for each rank",
+            "this halves the scale once for each rank that holds inf. There is one "
+            "scale and one decision.",
+            replace=(
+                "scale / 2",
+                "scale / 2 ** sum(not gradient.isfinite().all() for gradient in gradients)",
+            ),
+        ),
+        wrong(
+            "keeps the scale",
+            "this skips, and leaves the scale as it is: the next step would overflow again.",
+            replace=("scale / 2", "scale"),
+        ),
+        wrong(
+            "knows inf but not nan",
+            "this looks for inf and lets NaN pass.",
+            replace=(FOUND, "any(gradient.isinf().any() for gradient in gradients)"),
+        ),
+        wrong(
+            "asks the largest",
+            "this looks at each rank's largest element, where -inf is not seen. Take "
+            "magnitudes, or `torch.isfinite`.",
+            replace=(FOUND, "any(not gradient.max().isfinite() for gradient in gradients)"),
+        ),
+        wrong(
+            "asks the sum",
+            "this looks at a sum in FP16, which overflows where all gradients are finite. Look at "
+            "each element.",
+            replace=(
+                FOUND,
+                "not sum(gradient.sum(dtype=torch.float16) for gradient in gradients).isfinite()",
+            ),
+        ),
+        wrong(
+            "divides in fp16",
+            "this divides by the scale in FP16, where small gradients underflow. Cast to FP32 "
+            "first.",
+            replace=("gradient.float() / scale", "(gradient / scale).float()"),
+        ),
+        wrong(
+            "forgets to unscale",
+            "this steps with gradients that are still multiplied by the scale.",
+            replace=("gradient.float() / scale", "gradient.float()"),
+        ),
     ),
     withheld=(unscale,),
 )
-# fmt: on
 
 
 # --- workers.predivide ---
@@ -167,16 +206,14 @@ def _overflowing(random: Random) -> list[Case]:
         -torch.inf,
     )
     ranks = [_draw(random, 6, 1, 2) for _ in range(3)]
-    for gradients in (
-        ranks
-    ):  # inf of one sign on several ranks, on all of them, and of both signs: inf, inf, NaN
+    # inf of one sign on several ranks, on all of them, and of both signs: inf, inf, NaN
+    for gradients in ranks:
         for rank, gradient in enumerate(gradients):
             gradient[:3] = torch.tensor(
                 [torch.inf if rank % 2 else 1.0, -torch.inf, (-1) ** rank * torch.inf]
             )
-    back = [
-        torch.tensor([x]).half() for x in (60_000.0, 50_000.0, -60_000.0, -50_000.0)
-    ]  # beyond FP16, and back
+    # beyond FP16, and back
+    back = [torch.tensor([x]).half() for x in (60_000.0, 50_000.0, -60_000.0, -50_000.0)]
     ends = [(gradients, before) for gradients, before in zip(ranks, (1, 2, 6), strict=True)]
     return [
         (_draw(random, 4, 30_000, 60_000, 1), 1),
@@ -188,7 +225,6 @@ def _overflowing(random: Random) -> list[Case]:
     ]
 
 
-# fmt: off
 PREDIVIDE = Exercise(
     id="workers.predivide",
     notes="""\
@@ -204,28 +240,51 @@ Oracle in the tests: numpy's FP16.""",
         Check("inf where nothing helps", 1, _overflowing),
     ),
     mistakes=(
-        wrong("divides only after", "this adds up first and divides by the number of ranks after: the sum overflows.",
-              lambda gradients, before: solution.my_mean_in_fp16(gradients, 1)),
-        wrong("divides only before", "this divides by all ranks before the sum, whatever `before` says: small "
-              "gradients underflow.", lambda gradients, before: solution.my_mean_in_fp16(gradients, len(gradients))),
-        wrong("forgets the rest", "this leaves out the division after the sum: the two together are the number of "
-              "ranks.", replace=(" / (len(gradients) / before)", "")),
-        wrong("divides by all again", "this divides by the number of ranks after the sum, although it divided before.",
-              replace=("(len(gradients) / before)", "(len(gradients) / before) / before")),
-        wrong("adds up in fp32", "this adds up in FP32 and rounds once: more exact, and twice the bytes on the wire. "
-              "The task says FP16.",
-              lambda gradients, before: (sum(g.float() for g in gradients) / len(gradients)).half()),
-        wrong("adds up quotients in fp32", "this divides in FP16 and adds up in FP32; each sum is rounded to FP16 "
-              "too.",
-              replace=(
-                  ("total = gradients[0] / before", "total = (gradients[0] / before).float()"),
-                  ("return total / (len(gradients) / before)", "return (total / (len(gradients) / before)).half()"),
-              )),
-        wrong("returns the sum", "this multiplies again by what it divided by: it returns the sum. Return the "
-              "mean.", replace=("(len(gradients) / before)", "(len(gradients) / before) * len(gradients)")),
+        wrong(
+            "divides only after",
+            "this adds up first and divides by the number of ranks after: the sum overflows.",
+            lambda gradients, before: solution.my_mean_in_fp16(gradients, 1),
+        ),
+        wrong(
+            "divides only before",
+            "this divides by all ranks before the sum, whatever `before` says: small "
+            "gradients underflow.",
+            lambda gradients, before: solution.my_mean_in_fp16(gradients, len(gradients)),
+        ),
+        wrong(
+            "forgets the rest",
+            "this leaves out the division after the sum: the two together are the number of ranks.",
+            replace=(" / (len(gradients) / before)", ""),
+        ),
+        wrong(
+            "divides by all again",
+            "this divides by the number of ranks after the sum, although it divided before.",
+            replace=("(len(gradients) / before)", "(len(gradients) / before) / before"),
+        ),
+        wrong(
+            "adds up in fp32",
+            "this adds up in FP32 and rounds once: more exact, and twice the bytes on the wire. "
+            "The task says FP16.",
+            lambda gradients, before: (sum(g.float() for g in gradients) / len(gradients)).half(),
+        ),
+        wrong(
+            "adds up quotients in fp32",
+            "this divides in FP16 and adds up in FP32; each sum is rounded to FP16 too.",
+            replace=(
+                ("total = gradients[0] / before", "total = (gradients[0] / before).float()"),
+                (
+                    "return total / (len(gradients) / before)",
+                    "return (total / (len(gradients) / before)).half()",
+                ),
+            ),
+        ),
+        wrong(
+            "returns the sum",
+            "this multiplies again by what it divided by: it returns the sum. Return the mean.",
+            replace=("(len(gradients) / before)", "(len(gradients) / before) * len(gradients)"),
+        ),
     ),
 )
-# fmt: on
 
 
 # --- workers.parts ---
@@ -261,7 +320,6 @@ def _empty(random: Random) -> list[Case]:
 
 
 PART = "(min(rank * each, rows), min(rank * each + each, rows))"
-# fmt: off
 PARTS = Exercise(
     id="workers.parts",
     notes="""\
@@ -276,32 +334,61 @@ Source: torch.distributed.tensor.Shard (as torch.chunk).""",
         Check("ranks that hold nothing", 2, _empty),
     ),
     mistakes=(
-        wrong("rounds down", "this rounds the quotient down and gives the last rank the rest, so the last one holds "
-              "the most.",
-              replace=(
-                  ("-(-rows // world)", "rows // world"),
-                  (PART, "(rank * each, rows if rank == world - 1 else rank * each + each)"),
-              )),
-        wrong("loses the rest", "this rounds the quotient down, and the rows that are left belong to no rank.",
-              replace=(("-(-rows // world)", "rows // world"), (PART, "(rank * each, rank * each + each)"))),
-        wrong("shares fairly", "this gives the first ranks one row more, as numpy.array_split does. torch fills up "
-              "rank by rank.",
-              lambda rows, world: [
-                  (r * (rows // world) + min(r, rows % world), (r + 1) * (rows // world) + min(r + 1, rows % world))
-                  for r in range(world)
-              ]),
-        wrong("goes beyond the end", "this lets the last ranks begin or end beyond the last row.",
-              replace=(PART, "(rank * each, rank * each + each)")),
-        wrong("begins beyond the end", "this ends every part in time, but a rank that holds nothing begins beyond "
-              "the last row.", replace=("min(rank * each, rows)", "rank * each")),
-        wrong("leaves out who holds nothing", "this leaves out the ranks that hold nothing. They are there, and wait "
-              "in every all-reduce.",
-              lambda rows, world: [(first, last) for first, last in solution.my_rows(rows, world) if first < last]),
-        wrong("names the last row", "this names the last row of each part; return the row after it.",
-              replace=("min(rank * each + each, rows)", "min(rank * each + each, rows) - 1")),
+        wrong(
+            "rounds down",
+            "this rounds the quotient down and gives the last rank the rest, so the last one holds "
+            "the most.",
+            replace=(
+                ("-(-rows // world)", "rows // world"),
+                (PART, "(rank * each, rows if rank == world - 1 else rank * each + each)"),
+            ),
+        ),
+        wrong(
+            "loses the rest",
+            "this rounds the quotient down, and the rows that are left belong to no rank.",
+            replace=(
+                ("-(-rows // world)", "rows // world"),
+                (PART, "(rank * each, rank * each + each)"),
+            ),
+        ),
+        wrong(
+            "shares fairly",
+            "this gives the first ranks one row more, as numpy.array_split does. torch fills up "
+            "rank by rank.",
+            lambda rows, world: [
+                (
+                    r * (rows // world) + min(r, rows % world),
+                    (r + 1) * (rows // world) + min(r + 1, rows % world),
+                )
+                for r in range(world)
+            ],
+        ),
+        wrong(
+            "goes beyond the end",
+            "this lets the last ranks begin or end beyond the last row.",
+            replace=(PART, "(rank * each, rank * each + each)"),
+        ),
+        wrong(
+            "begins beyond the end",
+            "this ends every part in time, but a rank that holds nothing begins beyond "
+            "the last row.",
+            replace=("min(rank * each, rows)", "rank * each"),
+        ),
+        wrong(
+            "leaves out who holds nothing",
+            "this leaves out the ranks that hold nothing. They are there, and wait "
+            "in every all-reduce.",
+            lambda rows, world: [
+                (first, last) for first, last in solution.my_rows(rows, world) if first < last
+            ],
+        ),
+        wrong(
+            "names the last row",
+            "this names the last row of each part; return the row after it.",
+            replace=("min(rank * each + each, rows)", "min(rank * each + each, rows) - 1"),
+        ),
     ),
     withheld=(torch.chunk, torch.Tensor.chunk, torch.tensor_split),
 )
-# fmt: on
 
 EXERCISES = (AGREE, PREDIVIDE, PARTS)

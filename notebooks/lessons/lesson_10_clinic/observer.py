@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from labkit.instrument.stream import tap
 
+# name -> operand
 PRODUCTS = {
     "mm": 0,
     "addmm": 1,
@@ -30,7 +31,7 @@ PRODUCTS = {
     "baddbmm": 1,
     "convolution": 0,
     "convolution_backward": 0,
-}  # name -> operand
+}
 # Read at the first import: afterwards the sandbox hides the lessons' folders, also from the copy that `unpatched` makes
 SOURCE: bytes = globals().get("SOURCE") or Path(__file__).read_bytes()
 MOST_STATES = 256  # of a training's weights; no consultation has more than 64 steps

@@ -169,9 +169,8 @@ def replay(name: str, seed: int, states: Tensor, losses: Sequence[float]) -> Rep
         found.lengths.append(float(change @ step / (step @ step)))
         if text.clip and float(gradients[0].norm()) > (1 + LENGTH) * text.clip:
             found.clipped.append(found.lengths[-1])
-        live = (
-            gradients[0].abs() > U * gradients[0].square().mean().sqrt()
-        )  # below it a gradient is rounding alone
+        # below it a gradient is rounding alone
+        live = gradients[0].abs() > U * gradients[0].square().mean().sqrt()
         found.noises.append(
             float((change - step)[live].abs().median() / step[live].abs().median()) / U
         )
@@ -376,18 +375,28 @@ _EPSILONS = (1e-8, *(10.0**-n for n in range(7, 2, -1)), *(2.0**-n for n in rang
 
 TEXTS: dict[str, Text] = {
     "unscale": Text((_cross_entropy,)),
-    "clip": Text((_cross_entropy,), clip=1.0, seeds=(1, 3, 4, 6, 8, 10, 11, 12, 14, 15)),  # twice or more it clips
+    # twice or more it clips
+    "clip": Text((_cross_entropy,), clip=1.0, seeds=(1, 3, 4, 6, 8, 10, 11, 12, 14, 15)),
     "schedule": Text((_cross_entropy,), rate=None),
-    "function": Text((_of_body_and_last,), seeds=(1, 2, 3, 4, 5, 6, 7, 9, 11, 13)),  # FP32 itself diverges on others
+    # FP32 itself diverges on others
+    "function": Text((_of_body_and_last,), seeds=(1, 2, 3, 4, 5, 6, 7, 9, 11, 13)),
     "region": Text(tuple(partial(_divergence, epsilon=e) for e in _EPSILONS), 1e-2, adam=True),
     "penalty": Text((_cross_entropy,), 1e-2, adam=True, penalty=_squared_slope),
     "mask": Text(
-        tuple(partial(_masked, empty=e) for e in ("all", "scores", "nothing")), 1e-2, adam=True, noise=(0.04, 6.0)
+        tuple(partial(_masked, empty=e) for e in ("all", "scores", "nothing")),
+        1e-2,
+        adam=True,
+        noise=(0.04, 6.0),
     ),
     "gains": Text((_cross_entropy,), 1e-3, adam=True, noise=(0.5, math.inf), bfloat16=True),
     "eval": Text(
-        tuple(partial(_in_range, repair=r) for r in ("clamp", "leave out", "blank", "blank pixels", "divide")),
-        3e-3, adam=True, unread=1,
+        tuple(
+            partial(_in_range, repair=r)
+            for r in ("clamp", "leave out", "blank", "blank pixels", "divide")
+        ),
+        3e-3,
+        adam=True,
+        unread=1,
     ),
     "overflow": Text((_of_vectors,), 3e-3, adam=True),
-}  # fmt: skip
+}

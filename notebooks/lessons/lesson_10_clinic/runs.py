@@ -31,7 +31,7 @@ from .replay import (
     quantile,
     rebuilt,
     replay,
-)  # fmt: skip
+)
 from .treatment import Treatment
 
 Diagnosis = tuple[str, float | int | str]
@@ -167,9 +167,8 @@ def _exactly(amount: object) -> str:
 def _read(amount: object) -> str:
     """Write a number with three digits; what is none, in a way that no number is written."""
     try:
-        return (
-            f"{amount + 0.0:.2e}" if isinstance(amount, float | int) else "none"
-        )  # -0.0 + 0.0 is 0.0
+        # -0.0 + 0.0 is 0.0
+        return f"{amount + 0.0:.2e}" if isinstance(amount, float | int) else "none"
     except OverflowError:
         return "inf"
 
@@ -247,7 +246,8 @@ def _of_replay(name: str, run: Replay, losses: int) -> dict[str, str]:
     step, got, right = run.wrong_losses[0] if run.wrong_losses else (0, 0.0, 0.0)
     taken = len(run.taken)
     problems = {
-        "first weights": not run.begins and "its first weights are not those of the model that it got",
+        "first weights": not run.begins
+        and "its first weights are not those of the model that it got",
         "losses": bool(run.wrong_losses)
         and f"{len(run.wrong_losses)} of {losses} losses are not those of its weights: step {step} returns {got:.4g},"
         f" and its weights have {right:.4g}",
@@ -259,16 +259,23 @@ def _of_replay(name: str, run: Replay, losses: int) -> dict[str, str]:
         and f"a step is {max(run.clipped):.2f} times as long as clipping leaves it",
         "penalty": 2 * run.bare > max(1, taken)
         and f"{run.bare} of {taken} steps are those of the loss without its penalty",
-        "learning rate": text.rate is not None and taken > 0 and abs(length - 1) > LENGTH
+        "learning rate": text.rate is not None
+        and taken > 0
+        and abs(length - 1) > LENGTH
         and f"its steps are {length:.2f} times as long as a learning rate of {text.rate:g} makes them",
-        "schedule": text.rate is None and not falls
+        "schedule": text.rate is None
+        and not falls
         and f"the learning rate goes from {ends[0]:.3g} to {ends[1]:.3g} over the steps that are taken; it should"
         " fall to 0 over them",
-        "all parameters": bool(run.partly) and f"{' and '.join(run.partly)} did not move as the gradients say",
-        "format of steps": taken > 0 and not (least <= low and high <= most)
+        "all parameters": bool(run.partly)
+        and f"{' and '.join(run.partly)} did not move as the gradients say",
+        "format of steps": taken > 0
+        and not (least <= low and high <= most)
         and f"its steps lie {quantile(run.noises, 0.5):.3g} roundings of FP16 from those of FP32: this is not"
         f" {'BF16' if text.bfloat16 else 'FP16'}",
-        "rounding of steps": bool(run.alike) and not text.bfloat16 and quantile(run.alike, 0.5) < ALIKE
+        "rounding of steps": bool(run.alike)
+        and not text.bfloat16
+        and quantile(run.alike, 0.5) < ALIKE
         and "its steps differ from those of FP32, but not as products in FP16 do: this is not FP16",
-    }  # fmt: skip
+    }
     return {kind: says for kind, says in problems.items() if says}

@@ -24,9 +24,8 @@ from labkit.train import one_thread
 
 from .observer import unpatched
 
-one_at_a_time = (
-    threading.RLock()
-)  # trainings share torch's random state, and the hooks of torch's classes
+# trainings share torch's random state, and the hooks of torch's classes
+one_at_a_time = threading.RLock()
 Work = Callable[[Any, Any], object]  # (model, batches) -> (losses, diagnosis)
 Batch = tuple[Tensor, ...]
 

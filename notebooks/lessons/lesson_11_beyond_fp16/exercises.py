@@ -126,7 +126,6 @@ def _around_one(_: Random) -> list[Case]:
     ]
 
 
-# fmt: off
 FROZEN = Exercise(
     id="beyond.frozen",
     notes="""A parameter is frozen if *no* element of it moves, and whether one moves is decided by BF16's rounding at
@@ -138,31 +137,61 @@ FROZEN = Exercise(
         Check("gains of exactly 1.0, upwards and downwards", 1, _around_one),
     ),
     mistakes=(
-        wrong("one element is enough", "this is what asking for *any* element that stays gives. A parameter is frozen "
-              "if all of them stay.", replace=("after.equal(weight)", "(after == weight).any()")),
-        wrong("adds in FP32", "this is what comparing in FP32 gives: there nearly every update arrives. The sum has to "
-              "be rounded to BF16.", replace=((".bfloat16()", ""), ("equal(weight)", "equal(weight.float())"))),
-        wrong("rounds to FP16", "this is what FP16 keeps, which has three more bits than BF16.",
-              replace=((".bfloat16()", ".half()"), ("equal(weight)", "equal(weight.half())"))),
-        wrong("takes one limit for all", "this is what one limit, half an ulp above 1.0, gives for every weight. The "
-              "distance grows with the weight, and below a power of two it is half as large.",
-              replace=("after.equal(weight)", "(updates[name].abs() <= 2.0**-8).all()")),
-        wrong("measures by the weight", "this is what |update| < 2^-8 |weight| gives. The distance of numbers follows "
-              "the power of two below a weight.",
-              replace=("after.equal(weight)", "(updates[name].abs() < 2.0**-8 * weight.float().abs()).all()")),
-        wrong("adds up the movements", "this is what a sum of all movements gives: one up and one down make 0, and "
-              "both elements have moved.",
-              replace=("after.equal(weight)", "not (after.float() - weight.float()).sum()")),
-        wrong("lets half the distance stay", "this is what |update| <= half the distance gives. At exactly half, "
-              "rounding takes the even neighbour: a weight whose last bit is 1 moves.",
-              replace=("(weight.float() + updates[name])",
-                       "torch.nextafter(weight.float() + updates[name], weight.float())")),
-        wrong("names those that move", "this is the parameters that move. Return the others.",
-              replace=("if after", "if not after")),
+        wrong(
+            "one element is enough",
+            "this is what asking for *any* element that stays gives. A parameter is frozen "
+            "if all of them stay.",
+            replace=("after.equal(weight)", "(after == weight).any()"),
+        ),
+        wrong(
+            "adds in FP32",
+            "this is what comparing in FP32 gives: there nearly every update arrives. The sum has to "
+            "be rounded to BF16.",
+            replace=((".bfloat16()", ""), ("equal(weight)", "equal(weight.float())")),
+        ),
+        wrong(
+            "rounds to FP16",
+            "this is what FP16 keeps, which has three more bits than BF16.",
+            replace=((".bfloat16()", ".half()"), ("equal(weight)", "equal(weight.half())")),
+        ),
+        wrong(
+            "takes one limit for all",
+            "this is what one limit, half an ulp above 1.0, gives for every weight. The "
+            "distance grows with the weight, and below a power of two it is half as large.",
+            replace=("after.equal(weight)", "(updates[name].abs() <= 2.0**-8).all()"),
+        ),
+        wrong(
+            "measures by the weight",
+            "this is what |update| < 2^-8 |weight| gives. The distance of numbers follows "
+            "the power of two below a weight.",
+            replace=(
+                "after.equal(weight)",
+                "(updates[name].abs() < 2.0**-8 * weight.float().abs()).all()",
+            ),
+        ),
+        wrong(
+            "adds up the movements",
+            "this is what a sum of all movements gives: one up and one down make 0, and "
+            "both elements have moved.",
+            replace=("after.equal(weight)", "not (after.float() - weight.float()).sum()"),
+        ),
+        wrong(
+            "lets half the distance stay",
+            "this is what |update| <= half the distance gives. At exactly half, "
+            "rounding takes the even neighbour: a weight whose last bit is 1 moves.",
+            replace=(
+                "(weight.float() + updates[name])",
+                "torch.nextafter(weight.float() + updates[name], weight.float())",
+            ),
+        ),
+        wrong(
+            "names those that move",
+            "this is the parameters that move. Return the others.",
+            replace=("if after", "if not after"),
+        ),
     ),
     provides={"torch": torch},
 )
-# fmt: on
 
 
 # --- beyond.clipped ---
@@ -214,7 +243,6 @@ def _equal(random: Random) -> list[Case]:
     ]
 
 
-# fmt: off
 CLIPPED = Exercise(
     id="beyond.clipped",
     notes="What counts is the *mean* of a text's log-ratios, as a ratio again, and the two limits differ.",
@@ -224,25 +252,50 @@ CLIPPED = Exercise(
         Check("equal programs, and no texts", 1, _equal),
     ),
     mistakes=(
-        wrong("adds up", "this is what the sum of the log-ratios gives. GSPO takes their mean: long texts are judged "
-              "as short ones.", replace=(" / len(mine)", "")),
-        wrong("turned round", "this is what sampler - learner gives: the ratio upside down.",
-              replace=("a - b", "b - a")),
-        wrong("leaves the logarithm", "this is what the mean itself gives, between -low and high. The limits are of a "
-              "ratio: take its exp.", replace=("ratio < 1 - low or ratio > 1 + high", "mean < -low or mean > high")),
-        wrong("exchanges the limits", "this is what 1 - high and 1 + low give. `low` is the limit below 1.",
-              replace=("1 - low or ratio > 1 + high", "1 - high or ratio > 1 + low")),
-        wrong("token by token", "this is the texts of which some token's ratio is outside. GSPO looks at the text as a "
-              "whole.", replace=(
-                  "ratio < 1 - low or ratio > 1 + high",
-                  "not all(1 - low <= math.exp(a - b) <= 1 + high for a, b in zip(mine, theirs, strict=True))")),
-        wrong("looks above alone", "this is what the upper limit alone clips. A text that became less probable is "
-              "clipped as well.", replace=("ratio < 1 - low or ", "")),
-        wrong("names those that stay", "this is the texts inside both limits. Return the others.",
-              replace=("ratio < 1 - low or ratio > 1 + high", "1 - low <= ratio <= 1 + high")),
+        wrong(
+            "adds up",
+            "this is what the sum of the log-ratios gives. GSPO takes their mean: long texts are judged "
+            "as short ones.",
+            replace=(" / len(mine)", ""),
+        ),
+        wrong(
+            "turned round",
+            "this is what sampler - learner gives: the ratio upside down.",
+            replace=("a - b", "b - a"),
+        ),
+        wrong(
+            "leaves the logarithm",
+            "this is what the mean itself gives, between -low and high. The limits are of a "
+            "ratio: take its exp.",
+            replace=("ratio < 1 - low or ratio > 1 + high", "mean < -low or mean > high"),
+        ),
+        wrong(
+            "exchanges the limits",
+            "this is what 1 - high and 1 + low give. `low` is the limit below 1.",
+            replace=("1 - low or ratio > 1 + high", "1 - high or ratio > 1 + low"),
+        ),
+        wrong(
+            "token by token",
+            "this is the texts of which some token's ratio is outside. GSPO looks at the text as a "
+            "whole.",
+            replace=(
+                "ratio < 1 - low or ratio > 1 + high",
+                "not all(1 - low <= math.exp(a - b) <= 1 + high for a, b in zip(mine, theirs, strict=True))",
+            ),
+        ),
+        wrong(
+            "looks above alone",
+            "this is what the upper limit alone clips. A text that became less probable is "
+            "clipped as well.",
+            replace=("ratio < 1 - low or ", ""),
+        ),
+        wrong(
+            "names those that stay",
+            "this is the texts inside both limits. Return the others.",
+            replace=("ratio < 1 - low or ratio > 1 + high", "1 - low <= ratio <= 1 + high"),
+        ),
     ),
 )
-# fmt: on
 
 
 # --- beyond.rescue ---
@@ -297,7 +350,6 @@ def _nothing_to_move(random: Random) -> list[Case]:
     ]
 
 
-# fmt: off
 RESCUE = Exercise(
     id="beyond.rescue",
     notes="Powers of two change exponents alone, so FP32 computes the same bits. Each channel has a power of its own.",
@@ -308,28 +360,60 @@ RESCUE = Exercise(
         Check("channels that fit already", 1, _nothing_to_move),
     ),
     mistakes=(
-        wrong("one power for all", "this is what the largest of all channels gives. The others lose range for "
-              "nothing: each channel has a power of its own.", replace=("size / 2**k", "max(largest) / 2**k")),
-        wrong("forgets the column", "this is what dividing the rows of up gives, without down: the block computes "
-              "another result.", replace=("down[:, channel] *= 2**k", "pass")),
-        wrong("divides twice", "this is what dividing the column of down as well gives. What one matrix is "
-              "divided by, the other is multiplied by.", replace=("down[:, channel] *=", "down[:, channel] /=")),
-        wrong("turned round", "this is what multiplying up and dividing down gives: the hidden number gets larger.",
-              replace=(("up[channel] /=", "up[channel] *="), ("down[:, channel] *=", "down[:, channel] /="))),
-        wrong("goes one too far", "this is what going on while the magnitude is at or above the limit gives. A "
-              "magnitude of exactly `limit` fits.", replace=("> limit", ">= limit")),
-        wrong("stops one too early", "this is what rounding the power down gives: the magnitude is still above "
-              "the limit.",
-              replace=("> limit", ">= 2 * limit")),
-        wrong("no power of two", "this is what dividing by largest / limit gives. It is no power of two, so "
-              "FP32 rounds, and the bits change.",
-              replace=(("size / 2**k > limit", "False"), ("/= 2**k", "/= max(1, size / limit)"),
-                       ("*= 2**k", "*= max(1, size / limit)"))),
-        wrong("enlarges small channels", "this is what bringing every channel up to the limit gives. k begins at 0.",
-              replace=("k = 0", "k = -60")),
+        wrong(
+            "one power for all",
+            "this is what the largest of all channels gives. The others lose range for "
+            "nothing: each channel has a power of its own.",
+            replace=("size / 2**k", "max(largest) / 2**k"),
+        ),
+        wrong(
+            "forgets the column",
+            "this is what dividing the rows of up gives, without down: the block computes "
+            "another result.",
+            replace=("down[:, channel] *= 2**k", "pass"),
+        ),
+        wrong(
+            "divides twice",
+            "this is what dividing the column of down as well gives. What one matrix is "
+            "divided by, the other is multiplied by.",
+            replace=("down[:, channel] *=", "down[:, channel] /="),
+        ),
+        wrong(
+            "turned round",
+            "this is what multiplying up and dividing down gives: the hidden number gets larger.",
+            replace=(
+                ("up[channel] /=", "up[channel] *="),
+                ("down[:, channel] *=", "down[:, channel] /="),
+            ),
+        ),
+        wrong(
+            "goes one too far",
+            "this is what going on while the magnitude is at or above the limit gives. A "
+            "magnitude of exactly `limit` fits.",
+            replace=("> limit", ">= limit"),
+        ),
+        wrong(
+            "stops one too early",
+            "this is what rounding the power down gives: the magnitude is still above the limit.",
+            replace=("> limit", ">= 2 * limit"),
+        ),
+        wrong(
+            "no power of two",
+            "this is what dividing by largest / limit gives. It is no power of two, so "
+            "FP32 rounds, and the bits change.",
+            replace=(
+                ("size / 2**k > limit", "False"),
+                ("/= 2**k", "/= max(1, size / limit)"),
+                ("*= 2**k", "*= max(1, size / limit)"),
+            ),
+        ),
+        wrong(
+            "enlarges small channels",
+            "this is what bringing every channel up to the limit gives. k begins at 0.",
+            replace=("k = 0", "k = -60"),
+        ),
     ),
     provides={"torch": torch},
 )
-# fmt: on
 
 EXERCISES = (FROZEN, CLIPPED, RESCUE)

@@ -62,7 +62,6 @@ def _nothing(random: Random) -> list[Case]:
     return [([0.0] * 4, 6.0), ([-0.0, 2.0**-149], 6.0), (_block(random, 2.0**-140), 448.0), *ends]
 
 
-# fmt: off
 MX_SCALE = Exercise(
     id="beyond.mx_scale",
     notes="A block's scale is a power of two, and it is read off the largest magnitude. Rounded up, nothing saturates.",
@@ -73,30 +72,66 @@ MX_SCALE = Exercise(
         Check("blocks of zeros, and of next to nothing", 1, _nothing),
     ),
     mistakes=(
-        wrong("rounds down", "this is floor(log2 largest) - floor(log2 top), as OCP's text has it: the largest number "
-              "may saturate. Here it must not.",
-              replace=("largest > top * 2.0**k", "largest and math.frexp(largest)[1] > math.frexp(top)[1] + k")),
-        wrong("goes one too far", "this is what going on while the largest is at or above top x 2^k gives: a number "
-              "that fits exactly needs no larger scale.", replace=("largest >", "largest >=")),
-        wrong("forgets the sign", "this is what max(block) gives: a large negative number saturates too. Take "
-              "magnitudes.", replace=("max(abs(x) for x in block)", "max(block)")),
-        wrong("takes the mean", "this is what the mean magnitude gives: the largest number saturates.",
-              replace=("max(abs(x) for x in block)", "math.fsum(abs(x) for x in block) / len(block)")),
-        wrong("forgets the top", "this is what bringing the largest below 1 gives. The elements reach up to top, and "
-              "most of their range is left unused.", replace=("top * 2.0**k", "2.0**k")),
-        wrong("rounds the logarithm", "this is what rounding log2(largest / top) to the nearest whole number gives: "
-              "half of the blocks saturate.",
-              replace=("largest > top * 2.0**k", "largest and round(math.log2(largest / top)) > k")),
-        wrong("subtracts two logarithms", "this is log2(largest) - log2(top), rounded up. Both logarithms are rounded, "
-              "so the difference may be a little above a whole number: a number that fits exactly gets a larger scale.",
-              replace=("largest > top * 2.0**k", "largest and math.ceil(math.log2(largest) - math.log2(top)) > k")),
-        wrong("has no end", "this is what an exponent without an end gives: a scale has 8 bits, and ends at 2^-127.",
-              replace=("k = -127", "k = -400")),
-        wrong("turned round", "this is the exponent that numbers are multiplied by. Return that of the scale, by which "
-              "they are divided.", replace=("return k", "return -k")),
+        wrong(
+            "rounds down",
+            "this is floor(log2 largest) - floor(log2 top), as OCP's text has it: the largest number "
+            "may saturate. Here it must not.",
+            replace=(
+                "largest > top * 2.0**k",
+                "largest and math.frexp(largest)[1] > math.frexp(top)[1] + k",
+            ),
+        ),
+        wrong(
+            "goes one too far",
+            "this is what going on while the largest is at or above top x 2^k gives: a number "
+            "that fits exactly needs no larger scale.",
+            replace=("largest >", "largest >="),
+        ),
+        wrong(
+            "forgets the sign",
+            "this is what max(block) gives: a large negative number saturates too. Take "
+            "magnitudes.",
+            replace=("max(abs(x) for x in block)", "max(block)"),
+        ),
+        wrong(
+            "takes the mean",
+            "this is what the mean magnitude gives: the largest number saturates.",
+            replace=("max(abs(x) for x in block)", "math.fsum(abs(x) for x in block) / len(block)"),
+        ),
+        wrong(
+            "forgets the top",
+            "this is what bringing the largest below 1 gives. The elements reach up to top, and "
+            "most of their range is left unused.",
+            replace=("top * 2.0**k", "2.0**k"),
+        ),
+        wrong(
+            "rounds the logarithm",
+            "this is what rounding log2(largest / top) to the nearest whole number gives: "
+            "half of the blocks saturate.",
+            replace=("largest > top * 2.0**k", "largest and round(math.log2(largest / top)) > k"),
+        ),
+        wrong(
+            "subtracts two logarithms",
+            "this is log2(largest) - log2(top), rounded up. Both logarithms are rounded, "
+            "so the difference may be a little above a whole number: a number that fits exactly gets a larger scale.",
+            replace=(
+                "largest > top * 2.0**k",
+                "largest and math.ceil(math.log2(largest) - math.log2(top)) > k",
+            ),
+        ),
+        wrong(
+            "has no end",
+            "this is what an exponent without an end gives: a scale has 8 bits, and ends at 2^-127.",
+            replace=("k = -127", "k = -400"),
+        ),
+        wrong(
+            "turned round",
+            "this is the exponent that numbers are multiplied by. Return that of the scale, by which "
+            "they are divided.",
+            replace=("return k", "return -k"),
+        ),
     ),
 )
-# fmt: on
 
 
 # --- beyond.history ---
@@ -118,10 +153,14 @@ def _long(random: Random) -> list[Case]:
     a, b, c = sorted(_steps(random, 3))
     alike = [c, a, b, c, a, a, b, a, a]
     return [
-        (falling, 3, 57344.0), (falling, 1, 448.0), (_steps(random, 12), 2, 448.0), (_steps(random, 9), 4, 57344.0),
-        (alike, 3, 448.0), (sorted(_steps(random, 30), reverse=True), 20, 448.0),
+        (falling, 3, 57344.0),
+        (falling, 1, 448.0),
+        (_steps(random, 12), 2, 448.0),
+        (_steps(random, 9), 4, 57344.0),
+        (alike, 3, 448.0),
+        (sorted(_steps(random, 30), reverse=True), 20, 448.0),
         (sorted(_steps(random, 90), reverse=True), 64, 448.0),
-    ]  # fmt: skip
+    ]
 
 
 def _outlier(random: Random) -> list[Case]:
@@ -139,7 +178,6 @@ def _zeros(random: Random) -> list[Case]:
     return [*((largest, length, 448.0) for largest, length in runs), ([], 4, 448.0)]
 
 
-# fmt: off
 HISTORY = Exercise(
     id="beyond.history",
     notes="""Delayed scaling looks back, never at the tensor in hand; and it takes the largest of a few steps.
@@ -152,28 +190,59 @@ HISTORY = Exercise(
         Check("tensors of zeros", 1, _zeros),
     ),
     mistakes=(
-        wrong("looks at the tensor in hand", "this is what counting the step itself gives: current scaling, which has "
-              "to read the tensor twice.", replace=("step - length) : step", "step + 1 - length) : step + 1")),
-        wrong("takes the last alone", "this is what the step before alone gives. The history is there for the steps "
-              "that were larger.", replace=("step - length", "step - 1")),
-        wrong("forgets nothing", "this is what looking back to the first step gives: one outlier keeps the scale too "
-              "small until the end.", replace=("max(0, step - length) : step", ":step")),
-        wrong("takes tiny for zero", "this is what a threshold gives, below which all counts as zero. Gradients are "
-              "often that small; only 0 has no scale.", replace=("any(before)", "max(before, default=0) > 1e-8")),
-        wrong("one step too many", "this is what a history one step longer gives.",
-              replace=("step - length", "step - length - 1")),
-        wrong("takes the mean", "this is what the mean of the history gives: everything above it saturates.",
-              replace=("max(before)", "sum(before) * len(before)")),
-        wrong("turned round", "this is 1 / scale, by which the result is multiplied afterwards.",
-              replace=("top / max(before)", "max(before) / top")),
-        wrong("begins with its own", "this is what reading the first tensor first gives. In the first step nothing is "
-              "known yet: its scale is 1.", replace=(" : step]", " : max(step, 1)]")),
-        wrong("divides by zero less", "this is what passing over zeros by keeping the last scale gives. Where the "
-              "history holds nothing but zeros, the scale is 1.",
-              replace=("else 1.0", "else scales[-1] if scales else 1.0")),
+        wrong(
+            "looks at the tensor in hand",
+            "this is what counting the step itself gives: current scaling, which has "
+            "to read the tensor twice.",
+            replace=("step - length) : step", "step + 1 - length) : step + 1"),
+        ),
+        wrong(
+            "takes the last alone",
+            "this is what the step before alone gives. The history is there for the steps "
+            "that were larger.",
+            replace=("step - length", "step - 1"),
+        ),
+        wrong(
+            "forgets nothing",
+            "this is what looking back to the first step gives: one outlier keeps the scale too "
+            "small until the end.",
+            replace=("max(0, step - length) : step", ":step"),
+        ),
+        wrong(
+            "takes tiny for zero",
+            "this is what a threshold gives, below which all counts as zero. Gradients are "
+            "often that small; only 0 has no scale.",
+            replace=("any(before)", "max(before, default=0) > 1e-8"),
+        ),
+        wrong(
+            "one step too many",
+            "this is what a history one step longer gives.",
+            replace=("step - length", "step - length - 1"),
+        ),
+        wrong(
+            "takes the mean",
+            "this is what the mean of the history gives: everything above it saturates.",
+            replace=("max(before)", "sum(before) * len(before)"),
+        ),
+        wrong(
+            "turned round",
+            "this is 1 / scale, by which the result is multiplied afterwards.",
+            replace=("top / max(before)", "max(before) / top"),
+        ),
+        wrong(
+            "begins with its own",
+            "this is what reading the first tensor first gives. In the first step nothing is "
+            "known yet: its scale is 1.",
+            replace=(" : step]", " : max(step, 1)]"),
+        ),
+        wrong(
+            "divides by zero less",
+            "this is what passing over zeros by keeping the last scale gives. Where the "
+            "history holds nothing but zeros, the scale is 1.",
+            replace=("else 1.0", "else scales[-1] if scales else 1.0"),
+        ),
     ),
 )
-# fmt: on
 
 
 # --- beyond.block ---
@@ -217,7 +286,6 @@ def _ends(random: Random) -> list[Case]:
     ]
 
 
-# fmt: off
 BLOCK = Exercise(
     id="beyond.block",
     notes="""The numbers of a 4-bit format are not equally far apart, so find the distance from one to the next first.
@@ -225,47 +293,71 @@ BLOCK = Exercise(
     checks=(
         Check("small numbers, where the steps are 0.5", 1, _small),
         Check("large numbers, where the steps are 1 and 2", 2, _large),
-        Check("negative numbers", 1, lambda random: [_between(random, (0, 3, 5, 6), sign=-1) for _ in range(2)]),
+        Check(
+            "negative numbers",
+            1,
+            lambda random: [_between(random, (0, 3, 5, 6), sign=-1) for _ in range(2)],
+        ),
         Check("numbers of the format, and beyond its end", 1, _ends),
     ),
     mistakes=(
-        wrong("rounds to nearest", "this is round to nearest: the chances change nothing.",
-              replace=("chance < (size - lower) / (upper - lower)", "upper - size < size - lower")),
-        wrong("tosses a coin", "this is what up or down with probability 1/2 gives. The nearer neighbour has to be "
-              "taken more often.", replace=("(size - lower) / (upper - lower)", "0.5")),
-        wrong("turned round", "this is what going up where random is above the part gives: the farther neighbour is "
-              "taken more often.", replace=("chance <", "chance >=")),
-        wrong("steps of a half", "this is what steps of 0.5 everywhere give. From 2 on E2M1 has steps of 1, from 4 on "
-              "of 2.", replace=(("max(g for g in GRID if g <= size)", "math.floor(2 * size) / 2"),
-                                ("min(g for g in GRID if g >= size)", "lower + 0.5"))),
-        wrong("compares a length", "this is what comparing random with size - lower gives. That is a length; divide it "
-              "by upper - lower.", replace=(" / (upper - lower)", "")),
-        wrong("forgets the scale", "this is the elements alone. The numbers are scale times that.",
-              replace=("scale * (", "(")),
-        wrong("loses the sign", "this is what leaving out the sign gives.", replace=(", x))", ", 1))")),
-        wrong("moves what is exact", "this is what random <= part gives: with random = 0 a number of the format moves "
-              "up. Take <.", replace=(("chance <", "chance <="), ("min(g for g in GRID if g >= size)",
-                                                                  "min([g for g in GRID if g > size] or [6])"))),
+        wrong(
+            "rounds to nearest",
+            "this is round to nearest: the chances change nothing.",
+            replace=("chance < (size - lower) / (upper - lower)", "upper - size < size - lower"),
+        ),
+        wrong(
+            "tosses a coin",
+            "this is what up or down with probability 1/2 gives. The nearer neighbour has to be "
+            "taken more often.",
+            replace=("(size - lower) / (upper - lower)", "0.5"),
+        ),
+        wrong(
+            "turned round",
+            "this is what going up where random is above the part gives: the farther neighbour is "
+            "taken more often.",
+            replace=("chance <", "chance >="),
+        ),
+        wrong(
+            "steps of a half",
+            "this is what steps of 0.5 everywhere give. From 2 on E2M1 has steps of 1, from 4 on "
+            "of 2.",
+            replace=(
+                ("max(g for g in GRID if g <= size)", "math.floor(2 * size) / 2"),
+                ("min(g for g in GRID if g >= size)", "lower + 0.5"),
+            ),
+        ),
+        wrong(
+            "compares a length",
+            "this is what comparing random with size - lower gives. That is a length; divide it "
+            "by upper - lower.",
+            replace=(" / (upper - lower)", ""),
+        ),
+        wrong(
+            "forgets the scale",
+            "this is the elements alone. The numbers are scale times that.",
+            replace=("scale * (", "("),
+        ),
+        wrong(
+            "loses the sign", "this is what leaving out the sign gives.", replace=(", x))", ", 1))")
+        ),
+        wrong(
+            "moves what is exact",
+            "this is what random <= part gives: with random = 0 a number of the format moves "
+            "up. Take <.",
+            replace=(
+                ("chance <", "chance <="),
+                ("min(g for g in GRID if g >= size)", "min([g for g in GRID if g > size] or [6])"),
+            ),
+        ),
     ),
 )
-# fmt: on
 
 
 # --- beyond.unit ---
 
-SIZES = (
-    9,
-    27,
-    64,
-    100,
-    144,
-    256,
-    784,
-    1000,
-    1024,
-    3000,
-    4096,
-)  # the log2 of no root is near a half
+# the log2 of no root is near a half
+SIZES = (9, 27, 64, 100, 144, 256, 784, 1000, 1024, 3000, 4096)
 
 
 def _layer(random: Random, fan_in: int, width: int, log2_size: int) -> Case:
@@ -293,7 +385,6 @@ def _losses(random: Random) -> list[Case]:
     ]
 
 
-# fmt: off
 UNIT = Exercise(
     id="beyond.unit",
     notes="""No scale has to be searched for. A weight's follows from its layer's shape, a gradient's from the shape
@@ -304,26 +395,59 @@ UNIT = Exercise(
         Check("losses of any size", 1, _losses),
     ),
     mistakes=(
-        wrong("forgets the root", "this is what fan_in and width give without their roots. Sums of n random numbers "
-              "grow as the root of n.", replace=(("math.sqrt(fan_in)", "fan_in"), ("math.sqrt(width)", "width"))),
-        wrong("rounds down", "this is what rounding down gives. Round to the nearest whole number.",
-              replace=(("weight = round", "weight = math.floor"), ("gradient = round", "gradient = math.floor"))),
-        wrong("nearest in value", "this is the power of two that is nearest to the factor. The logarithm decides: 1.46 "
-              "is nearer to 1 than to 2, and its logarithm, 0.55, is nearer to 1 than to 0.",
-              replace=("gradient = round(math.log2(math.sqrt(width) / size))",
-                       "gradient = min(range(-60, 60), key=lambda k: abs(2.0**k - math.sqrt(width) / size))")),
-        wrong("multiplies by the size", "this is what sqrt(width) times `size` gives. A gradient that is small needs a "
-              "large factor: divide.", replace=("/ size", "* size")),
-        wrong("forgets the size", "this is what the shape alone gives. How large the loss's gradient is, the shape "
-              "does not know.", replace=(" / size", "")),
-        wrong("exchanges the shapes", "this is what the width gives for the weight, and fan_in for the gradient. It is "
-              "the other way round.", lambda fan_in, width, size: solution.my_unit_exponents(width, fan_in, size)),
-        wrong("turned round", "this is the factor to divide by. Return the factor that a number is multiplied by, to "
-              "get size 1.", replace=("weight, gradient", "-weight, -gradient")),
-        wrong("the factors themselves", "this is 2^k. Return k.",
-              replace=("weight, gradient", "2.0**weight, 2.0**gradient")),
+        wrong(
+            "forgets the root",
+            "this is what fan_in and width give without their roots. Sums of n random numbers "
+            "grow as the root of n.",
+            replace=(("math.sqrt(fan_in)", "fan_in"), ("math.sqrt(width)", "width")),
+        ),
+        wrong(
+            "rounds down",
+            "this is what rounding down gives. Round to the nearest whole number.",
+            replace=(
+                ("weight = round", "weight = math.floor"),
+                ("gradient = round", "gradient = math.floor"),
+            ),
+        ),
+        wrong(
+            "nearest in value",
+            "this is the power of two that is nearest to the factor. The logarithm decides: 1.46 "
+            "is nearer to 1 than to 2, and its logarithm, 0.55, is nearer to 1 than to 0.",
+            replace=(
+                "gradient = round(math.log2(math.sqrt(width) / size))",
+                "gradient = min(range(-60, 60), key=lambda k: abs(2.0**k - math.sqrt(width) / size))",
+            ),
+        ),
+        wrong(
+            "multiplies by the size",
+            "this is what sqrt(width) times `size` gives. A gradient that is small needs a "
+            "large factor: divide.",
+            replace=("/ size", "* size"),
+        ),
+        wrong(
+            "forgets the size",
+            "this is what the shape alone gives. How large the loss's gradient is, the shape "
+            "does not know.",
+            replace=(" / size", ""),
+        ),
+        wrong(
+            "exchanges the shapes",
+            "this is what the width gives for the weight, and fan_in for the gradient. It is "
+            "the other way round.",
+            lambda fan_in, width, size: solution.my_unit_exponents(width, fan_in, size),
+        ),
+        wrong(
+            "turned round",
+            "this is the factor to divide by. Return the factor that a number is multiplied by, to "
+            "get size 1.",
+            replace=("weight, gradient", "-weight, -gradient"),
+        ),
+        wrong(
+            "the factors themselves",
+            "this is 2^k. Return k.",
+            replace=("weight, gradient", "2.0**weight, 2.0**gradient"),
+        ),
     ),
 )
-# fmt: on
 
 EXERCISES = (MX_SCALE, HISTORY, BLOCK, UNIT)

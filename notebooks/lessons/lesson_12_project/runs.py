@@ -32,9 +32,17 @@ Judgement: TypeAlias = Callable[[str, Recipe, tuple[int, ...]], Outcome]
 VISIBLE, HIDDEN = (0, 1), (2, 3, 4)
 _FORMATS: dict[str, Format] = {repr(load(dump(f))): f for f in (FP32, TF32, FP16, BF16, E4M3, E5M2)}
 PROVIDES = {
-    "BF16": BF16, "FAILING": FAILING, "FP16": FP16, "FP32": FP32, "RECIPES": RECIPES, "Recipe": Recipe,
-    "ScalerConfig": ScalerConfig, "WeightRounding": WeightRounding, "replace": replace, "static": static,
-}  # fmt: skip
+    "BF16": BF16,
+    "FAILING": FAILING,
+    "FP16": FP16,
+    "FP32": FP32,
+    "RECIPES": RECIPES,
+    "Recipe": Recipe,
+    "ScalerConfig": ScalerConfig,
+    "WeightRounding": WeightRounding,
+    "replace": replace,
+    "static": static,
+}
 _lock = threading.Lock()
 RESULTS: dict[Key, ProjectRun | str] = {}  # of recipes named "yours"
 
@@ -57,9 +65,9 @@ def recipe_of(answer: object) -> Recipe:
     try:
         scaler, rounding = cast(Instance, fields["scaler"]), cast(Instance, fields["rounding"])
         parts = {
-            "scaler": ScalerConfig(**scaler.fields),
+            "scaler": ScalerConfig(**scaler.fields),  # type: ignore[arg-type]
             "rounding": WeightRounding[str(rounding.fields["name"])],
-        }  # type: ignore[arg-type]
+        }
         return Recipe(**{**fields, **parts, "name": "yours"})  # type: ignore[arg-type]
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"this recipe cannot be read: {error}") from error

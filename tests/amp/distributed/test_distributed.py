@@ -136,8 +136,9 @@ def test_parameters_that_a_step_does_not_use_get_the_mean_over_those_that_do(
         for gradients, stepped in found["unused"]:
             assert stepped
             assert {name: g.unique().tolist() for name, g in gradients.items()} == {
-                "first.weight": [1.0], "second.weight": [0.5]
-            }  # fmt: skip
+                "first.weight": [1.0],
+                "second.weight": [0.5],
+            }
 
 
 def test_an_engine_that_is_built_before_its_group_says_what_comes_first() -> None:
@@ -184,10 +185,8 @@ def test_a_sum_that_fp16_cannot_hold_overflows_unless_it_is_divided_before(tmp_p
         for (sharded, options), (gradients, report, mean) in found.items():
             overflows = options == 2  # in FP16, and not divided before
             assert (report.stepped, report.found_inf) == (not overflows, overflows), sharded
-            assert overflows or gradients["weight"].sum().item() in (
-                20.0,
-                0.0,
-            )  # 0: of a rank that holds no part
+            # 0: of a rank that holds no part
+            assert overflows or gradients["weight"].sum().item() in (20.0, 0.0)
             assert mean == 0.0 or (mean == 1 + 1.5 / 1024) == (options == 0), (sharded, options)
 
 

@@ -167,11 +167,16 @@ def explained(model: nn.Module, *inputs: Tensor) -> Explanation:
 def test_worked_example_of_a_linear_layer_and_a_softmax() -> None:
     told = explained(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Softmax(-1)), torch.ones(2, 4))
     assert [(row.op, row.rule.value, row.result) for row in told.rows] == [
-        ("linear", "allow", "FP16"), ("relu", "keep", "FP16"), ("softmax", "set dtype", "FP32")
-    ]  # fmt: skip
+        ("linear", "allow", "FP16"),
+        ("relu", "keep", "FP16"),
+        ("softmax", "set dtype", "FP32"),
+    ]
     assert [(cast.source, cast.to, cast.elements) for cast in told.casts] == [
-        ("FP32", "FP16", 8), ("FP32", "FP16", 12), ("FP32", "FP16", 3), ("FP16", "FP32", 6)
-    ]  # fmt: skip
+        ("FP32", "FP16", 8),
+        ("FP32", "FP16", 12),
+        ("FP32", "FP16", 3),
+        ("FP16", "FP32", 6),
+    ]
     assert [cast.name for cast in told.casts] == ["input", "weight", "bias", "input"]
     assert [cast.bytes for cast in told.casts] == [48, 72, 18, 36]  # 4 and 2 bytes for each element
     assert told.sentence.startswith(
@@ -200,22 +205,13 @@ def test_worked_examples_of_casts_that_a_graph_leaves_out() -> None:
         (True, "hoisted", 0),
     )
     for forward, inputs, expected in (
-        (
-            lambda layer, x: layer(layer(layer(x))),
-            (x,),
-            [cast, hoisted, at_hand, at_hand],
-        ),  # a weight is cast once
+        # a weight is cast once
+        (lambda layer, x: layer(layer(layer(x))), (x,), [cast, hoisted, at_hand, at_hand]),
         (lambda layer, x: layer(layer(x).float()), (x,), [cast, hoisted, again, at_hand]),
-        (
-            lambda _, x, y: x @ y + x @ y.T,
-            (x, y),
-            [cast, cast, again, cast],
-        ),  # y and y.T are two tensors
-        (
-            lambda _, x, y: x @ y + x @ y.T,
-            (with_gradient, y),
-            [cast] * 4,
-        ),  # a gradient comes back through each
+        # y and y.T are two tensors
+        (lambda _, x, y: x @ y + x @ y.T, (x, y), [cast, cast, again, cast]),
+        # a gradient comes back through each
+        (lambda _, x, y: x @ y + x @ y.T, (with_gradient, y), [cast] * 4),
     ):
         told = [
             (cast.weight, cast.fate, cast.times)
@@ -245,11 +241,8 @@ def test_a_graph_makes_the_casts_of_eager_autocast_and_no_other() -> None:
         with Casts() as casts, half_storage("cpu"), autocast():
             graph(torch.ones(2, 1, 8, 8))
         counts.append(casts.count)
-    assert counts == [
-        15,
-        15,
-        15,
-    ]  # of six operands there and back, of two results, and of the norm's input
+    # of six operands there and back, of two results, and of the norm's input
+    assert counts == [15, 15, 15]
     assert len(explain(graph).casts) == 7
     assert [row.op for row in explain(graph).rows] == ["conv2d", "group_norm", "relu", "conv2d"]
 

@@ -215,8 +215,10 @@ def reference_products(
     """(product, sum of the products' magnitudes) for y, dx and dw."""
     size = math.sqrt((d**2).mean())
     units = {
-        "input": 1.0, "weight": 2.0 ** round(math.log2(w.shape[1]) / 2), "gradient": 2.0 ** round(-math.log2(size))
-    }  # fmt: skip
+        "input": 1.0,
+        "weight": 2.0 ** round(math.log2(w.shape[1]) / 2),
+        "gradient": 2.0 ** round(-math.log2(size)),
+    }
     units = units if format.scale is TensorScale.UNIT else dict.fromkeys(units, 1.0)
     found = []
     for (one, role_1), (two, role_2), rotated in (
@@ -290,19 +292,15 @@ def test_a_delayed_scale_is_that_of_the_steps_before() -> None:
     layer.weight.data.fill_(1.0)
     engine = engine_with(ProductFormat(E4M3, E5M2, TensorScale.DELAYED, history=2), layer, lr=0.0)
     x = torch.tensor([[1000.0, 0.0005]])
-    assert (
-        step(engine, x).item() == 448.0
-    )  # the first step has a scale of 1: 1000 saturates, 0.0005 is zero
+    # the first step has a scale of 1: 1000 saturates, 0.0005 is zero
+    assert step(engine, x).item() == 448.0
     assert step(engine, x).item() == pytest.approx(1000.0, rel=1e-5)
-    assert step(engine, 10 * x).item() == pytest.approx(
-        1000.0, rel=1e-5
-    )  # 10,000 is cut to the range of before
+    # 10,000 is cut to the range of before
+    assert step(engine, 10 * x).item() == pytest.approx(1000.0, rel=1e-5)
     assert step(engine, 10 * x).item() == pytest.approx(10000.0, rel=1e-5)
     step(engine, x), step(engine, x)
-    assert engine.products.memory.state_dict()["history"]["weight:input"] == [
-        1000.0,
-        1000.0,
-    ]  # two steps, no more
+    # two steps, no more
+    assert engine.products.memory.state_dict()["history"]["weight:input"] == [1000.0, 1000.0]
 
 
 def test_a_margin_leaves_powers_of_two_above_the_largest_magnitude() -> None:
@@ -373,12 +371,11 @@ def test_attention_norms_and_the_layer_that_multiplies_last_stay_fp32() -> None:
             model["head"].weight = model["tokens"].weight
         else:
             model["places"] = nn.Embedding(6, 24)
-        run = lambda m=model: (
-            F.scaled_dot_product_attention(q, q, q),
-            m["norm"](x),
-            m["head"](x),
-            m["body"](x),
-        )  # noqa: E731
+
+        def run(m=model):
+            attention = F.scaled_dot_product_attention(q, q, q)
+            return attention, m["norm"](x), m["head"](x), m["body"](x)
+
         with engine_with(RECIPES["NVFP4"].products, model).forward():
             found = run()
         assert [torch.equal(a, b) for a, b in zip(found, run(), strict=True)] == [
@@ -428,10 +425,8 @@ def test_a_contradiction_is_refused_with_its_reason() -> None:
         ),
         (lambda: replace(DELAYED, margin=-1), "expected a whole number of 0 or more, got -1"),
         (lambda: replace(DELAYED, margin=0.5), "expected a whole number of 0 or more, got 0.5"),
-        (
-            lambda: replace(DELAYED, margin=18),
-            "every number is written as 0",
-        ),  # E4M3: from 2^-9 to below 2^9
+        # E4M3: from 2^-9 to below 2^9
+        (lambda: replace(DELAYED, margin=18), "every number is written as 0"),
         (
             lambda: replace(RECIPES["MXFP8"], autocast=BF16),
             "Take model=FP32, autocast=None, or products=None",
@@ -474,10 +469,8 @@ def test_tiny_operands_have_a_product() -> None:
 
 def test_a_history_of_zeros_keeps_the_scale() -> None:
     """As Transformer Engine does: an operand that was zero for long has not become large."""
-    for history, zeros in (
-        (2, 4),
-        (1, 1),
-    ):  # in the second, it is all zeros only when the last step joins it
+    # in the second, it is all zeros only when the last step joins it
+    for history, zeros in ((2, 4), (1, 1)):
         format = replace(RECIPES["FP8 delayed"].products, history=history)
         engine, loaded, shared = (
             engine_with(format, nn.Linear(4, 2, bias=False)) for _ in range(3)

@@ -101,9 +101,8 @@ def kernel(instruction: Instruction) -> str:
     kind = "f32" if instruction.result is FP32 else "b32"
     # The oldest PTX version that knows the instruction, and the oldest target that has it.
     version = {(7, 5): "6.5", (8, 0): "7.0", (8, 9): "8.4", (9, 0): "8.0"}[instruction.first]
-    target = "sm_{}{}".format(*instruction.first) + "a" * (
-        instruction.first == (9, 0)
-    )  # wgmma: a feature of 9.0 alone
+    # wgmma: a feature of 9.0 alone
+    target = "sm_{}{}".format(*instruction.first) + "a" * (instruction.first == (9, 0))
     multiply = _wgmma(instruction) if instruction.grouped else _mma_sync(instruction, a, b, d)
     lines = [
         f".version {version}",

@@ -140,8 +140,13 @@ def test_questions_have_the_shape_of_the_instruction_and_come_again():
 
 def test_families_ask_what_their_names_say_and_what_the_generations_answer_differently():
     row = WARP
-    values = {f: [tiles.from_words(w, fmt) for w, fmt in zip(draw_tiles(f, row, 8, 0), (FP16, FP16, FP32), strict=True)]
-              for f in families(row)}  # fmt: skip
+    values = {
+        f: [
+            tiles.from_words(w, fmt)
+            for w, fmt in zip(draw_tiles(f, row, 8, 0), (FP16, FP16, FP32), strict=True)
+        ]
+        for f in families(row)
+    }
     assert np.abs(values["tiny"][0]).max() < 2.0**-9
     assert (np.abs(values["tiny"][0]) < FP16.smallest_normal).any(), "subnormals are among them"
     assert np.isfinite(values["any"][0]).all()
@@ -170,9 +175,8 @@ def stand_in(spec, wrong=()):
 
     def answer(row, a, b, c):
         operands = tiles.stored_as(row.operands)
-        kind = (
-            np.float32 if row.operands is TF32 else np.float64
-        )  # FP32 numbers, of which TF32 is cut
+        # FP32 numbers, of which TF32 is cut
+        kind = np.float32 if row.operands is TF32 else np.float64
         a, b = (tiles.from_words(words, operands).astype(kind) for words in (a, b))
         matrices = a, b.transpose(0, 2, 1), tiles.from_words(c, row.result)
         words = (

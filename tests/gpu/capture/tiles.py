@@ -58,9 +58,8 @@ def a_registers(a: Words) -> Words:
     Each 16 rows belong to a warp. Its thread 4g + t holds words t and t + 4 of rows g and g + 8.
     """
     tiles, m, words = a.shape
-    parts = a.reshape(
-        tiles, m // 16, 2, 8, words // 4, 4
-    )  # tile, warp, upper or lower rows, g, word // 4, t
+    # tile, warp, upper or lower rows, g, word // 4, t
+    parts = a.reshape(tiles, m // 16, 2, 8, words // 4, 4)
     return np.ascontiguousarray(parts.transpose(0, 1, 3, 5, 4, 2)).reshape(tiles, 2 * m, words // 2)
 
 
@@ -83,9 +82,8 @@ def c_registers(c: Words) -> Words:
     Thread 4g + t holds columns 2t and 2t + 1 of rows g and g + 8: two FP32 words, or one word of two FP16 numbers.
     """
     tiles, m, words = c.shape
-    parts = c.reshape(
-        tiles, m // 16, 2, 8, 4, words // 4
-    )  # tile, warp, upper or lower rows, g, t, word of the pair
+    # tile, warp, upper or lower rows, g, t, word of the pair
+    parts = c.reshape(tiles, m // 16, 2, 8, 4, words // 4)
     return np.ascontiguousarray(parts.transpose(0, 1, 3, 4, 2, 5)).reshape(tiles, 2 * m, words // 2)
 
 

@@ -21,9 +21,26 @@ from labkit.gpu.worker import CHECKOUT, Item, Line, serve
 from tests.gpu.conftest import Asked
 
 DEVICE = "LABKIT_CHECKS_DEVICE"  # for marks, which are made when the tests are collected
-OPTIONS = ("-c", os.devnull, f"--rootdir={CHECKOUT}", f"--confcutdir={CHECKOUT / 'tests' / 'gpu'}",
-           "--import-mode=importlib", "-p", "no:terminal", "-p", "no:cacheprovider", "-p", "no:faulthandler",
-           "-p", "no:timeout", "-p", "no:xdist", "--capture=no", "-W", "ignore")  # fmt: skip
+OPTIONS = (
+    "-c",
+    os.devnull,
+    f"--rootdir={CHECKOUT}",
+    f"--confcutdir={CHECKOUT / 'tests' / 'gpu'}",
+    "--import-mode=importlib",
+    "-p",
+    "no:terminal",
+    "-p",
+    "no:cacheprovider",
+    "-p",
+    "no:faulthandler",
+    "-p",
+    "no:timeout",
+    "-p",
+    "no:xdist",
+    "--capture=no",
+    "-W",
+    "ignore",
+)
 
 
 class Served:

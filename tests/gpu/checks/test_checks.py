@@ -27,11 +27,8 @@ CAPABILITY = device_report("cuda").capability if HAS_GPU else None
 WITHOUT_TRITON = bool(why_unavailable("cuda" if HAS_GPU else "cpu"))
 # before compute capability 8.0, Triton's compiler may end the process at a product of BF16
 WITHOUT_BF16 = WITHOUT_TRITON or (CAPABILITY or (8, 0)) < (8, 0)
-SHAPES = (
-    (129, 257, 65),
-    (300, 500, 700),
-    (4096, 4096, 4096),
-)  # each compiles anew: a second or two
+# each compiles anew: a second or two
+SHAPES = ((129, 257, 65), (300, 500, 700), (4096, 4096, 4096))
 pytestmark = [pytest.mark.gpu]
 
 
@@ -73,13 +70,20 @@ def test_recurrent_layers_forward_and_backward(asked: Asked, layer: str) -> None
     theirs, ours = (region for region, _ in against_torch.pairs(asked.device))
     width = 256 if asked.thorough else 64
     with against_torch.repeatable():
-        check_unlike(asked, {
-            f"{layer}{', packed' * packed}": against_torch.compare(*(
-                against_torch.outcome(against_torch.recurrent(layer, width, packed, asked.device), region())
-                for region in (theirs, ours)
-            ))
-            for packed in (False, True)
-        })  # fmt: skip
+        check_unlike(
+            asked,
+            {
+                f"{layer}{', packed' * packed}": against_torch.compare(
+                    *(
+                        against_torch.outcome(
+                            against_torch.recurrent(layer, width, packed, asked.device), region()
+                        )
+                        for region in (theirs, ours)
+                    )
+                )
+                for packed in (False, True)
+            },
+        )
 
 
 @pytest.mark.check("amp", "autocast")
@@ -100,9 +104,8 @@ def test_training_has_the_losses_scales_and_trackers_of_torchs(asked: Asked, net
     "row",
     [
         named(f"capture {row.name}", row, skip=not row.runs_on(CAPABILITY))
-        for row in sorted(
-            INSTRUCTIONS, key=lambda row: row.grouped
-        )  # one that fails may end the process
+        # one that fails may end the process
+        for row in sorted(INSTRUCTIONS, key=lambda row: row.grouped)
     ],
 )
 def test_a_real_tensor_core_answers_as_the_emulator_does(asked: Asked, row: Instruction) -> None:
@@ -113,10 +116,8 @@ def test_a_real_tensor_core_answers_as_the_emulator_does(asked: Asked, row: Inst
     if not answers.spec:
         return
     spec, counts = SPECS[answers.spec].for_operands(row.operands), Counter[str]()
-    for each in (
-        answers,
-        *(capture.ask(row, tiles, seed) for seed in range(1, seeds)),
-    ):  # those are not kept
+    # those are not kept
+    for each in (answers, *(capture.ask(row, tiles, seed) for seed in range(1, seeds))):
         counts.update(each.mismatches(spec))
     wrong = asked.found["mismatches"] = {family: count for family, count in counts.items() if count}
     sums = seeds * len(answers.a) * row.m * COLUMNS

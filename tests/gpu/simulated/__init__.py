@@ -42,9 +42,8 @@ def environment(card: str, base: Mapping[str, str] = os.environ) -> dict[str, st
     }
 
 
-Call = (
-    Callable[..., Any] | tuple[Any, ...]
-)  # a function of a module's top level, or one and its arguments (JSON)
+# a function of a module's top level, or one and its arguments (JSON)
+Call = Callable[..., Any] | tuple[Any, ...]
 
 
 class Outcomes:
@@ -79,8 +78,12 @@ def run(
     )
     done = subprocess.run(
         [sys.executable, "-c", _CALLS, words],
-        env=environment(card), cwd=ROOT, capture_output=True, text=True, timeout=timeout,
-    )  # fmt: skip
+        env=environment(card),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
     if done.returncode != 0:
         raise AssertionError(
             f"a process with a simulated {card} ended with {done.returncode}\n{done.stdout}{done.stderr}"

@@ -24,9 +24,8 @@ def main(words: list[str]) -> int:
     if (reason := reason_against()) is not None:
         print(reason, file=sys.stderr)
         return 1
-    beside = os.path.join(
-        os.path.dirname(sys.executable), command[0]
-    )  # labkit and python are this environment's
+    # labkit and python are this environment's
+    beside = os.path.join(os.path.dirname(sys.executable), command[0])
     program = (
         beside if os.sep not in command[0] and os.path.exists(beside) else shutil.which(command[0])
     )

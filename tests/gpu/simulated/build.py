@@ -90,10 +90,17 @@ def _compile(path: Path) -> None:
             "".join(f'#include "{source}"\n' for source in sorted(SOURCES.glob("*.cpp")))
         )
         _run(
-            "g++", *FLAGS, *(f"-I{path}" for path in includes), "-shared", together, "-o", linked,
-            f"-L{torch / 'lib'}", *(f"-l{name}" for name in LIBRARIES),
+            "g++",
+            *FLAGS,
+            *(f"-I{path}" for path in includes),
+            "-shared",
+            together,
+            "-o",
+            linked,
+            f"-L{torch / 'lib'}",
+            *(f"-l{name}" for name in LIBRARIES),
             f"-Wl,-rpath,{FINDS_TORCH_FROM}/{_torch_from_here()}",
-        )  # fmt: skip
+        )
         os.replace(linked, path)
 
 

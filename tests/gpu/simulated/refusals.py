@@ -17,9 +17,8 @@ from dataclasses import dataclass, field
 
 from tests.gpu.simulated import ROOT
 
-Rule = tuple[
-    str, list[tuple[str, str]], str
-]  # operation, dtypes of arguments by name, torch's words
+# operation, dtypes of arguments by name, torch's words
+Rule = tuple[str, list[tuple[str, str]], str]
 
 # "NAME of DTYPE" in the table: the operations that have no kernel for this dtype of an argument.
 KERNELS = {
@@ -49,10 +48,8 @@ class Refusal:
     source: str
     operations: tuple[str, ...] = ()
     dtypes: Mapping[str, str] = field(default_factory=dict)
-    since: tuple[int, int] = (
-        0,
-        0,
-    )  # the compute capabilities of the cards that refuse: from this one
+    # the compute capabilities of the cards that refuse: from this one
+    since: tuple[int, int] = (0, 0)
     below: tuple[int, int] = (99, 0)  # up to this one, without it
 
     def holds_for(self, capability: tuple[int, int]) -> bool:

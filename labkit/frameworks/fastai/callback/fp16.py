@@ -218,8 +218,12 @@ class NonNativeMixedPrecision(Callback):
 
 def _require_one_way(learn: Any) -> None:
     """Refuse callbacks that would scale the same loss twice, or of which each lacks the other."""
-    kinds = [kind.__name__ for kind in (MixedPrecision, ModelToHalf, NonNativeMixedPrecision) for cb in learn.cbs
-             if isinstance(cb, kind)]  # fmt: skip
+    kinds = [
+        kind.__name__
+        for kind in (MixedPrecision, ModelToHalf, NonNativeMixedPrecision)
+        for cb in learn.cbs
+        if isinstance(cb, kind)
+    ]
     if kinds not in (["MixedPrecision"], ["ModelToHalf", "NonNativeMixedPrecision"]):
         raise ValueError(
             f"this learner has {', '.join(kinds)}. Give it MixedPrecision alone, as to_fp16() does, or ModelToHalf and "
