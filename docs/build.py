@@ -149,6 +149,6 @@ def _documented(value: object, indent: int) -> str:
 
 
 if __name__ == "__main__":
-    from page import write_or_check
+    from generated import write_or_check
 
     sys.exit(write_or_check(PAGE, page()))

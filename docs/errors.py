@@ -1,4 +1,4 @@
-"""Which error message means what? docs/errors.md, made from the patients of `labkit.faults` and the cards beside them.
+"""Generator of docs/errors.md: what each error message means, from `labkit.faults` and its cards.
 
 python docs/errors.py            write docs/errors.md
 python docs/errors.py --check    fail if it is not up to date
@@ -17,7 +17,7 @@ PAGE = Path(__file__).with_name("errors.md")
 HEAD = """# Your error message
 
 Mixed precision fails with a few messages again and again, and more often without any. Look for yours on this page; in a
-terminal, `labkit explain "the message"` does so. Each has a patient: a short training that fails like yours, and its
+terminal, `labkit explain "the message"` does so. Each is a known fault: a short training that fails like yours, and its
 repair, which `labkit explain NAME` runs on a CPU. Made by `make docs`; do not edit.
 
 ## The messages
@@ -88,6 +88,6 @@ def _section(card: Fault | GpuCard) -> str:
 
 
 if __name__ == "__main__":
-    from page import write_or_check
+    from generated import write_or_check
 
     sys.exit(write_or_check(PAGE, page()))

@@ -21,8 +21,8 @@ import torch
 from PIL import Image
 
 from labkit.amp import RECIPES
+from labkit.classroom.class_pages import report
 from labkit.classroom.marks import marks_of
-from labkit.classroom.pages import report
 from labkit.grading import EXERCISES, check, judge
 from labkit.grading.grade import as_json
 from labkit.grading.judge import answers_of, grading_cases

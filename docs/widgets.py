@@ -174,7 +174,9 @@ WIDGETS = (
         "06_loss_scaling",
         "Recorded trainings of one task under several recipes.",
         "from labkit.train import recorded\n"
-        'race_figure([recorded("segmentation", recipe, seed) for recipe in ("FP32", "FP16") for seed in (0, 1)])',
+        "race_figure(\n"
+        '    [recorded("segmentation", recipe, seed) for recipe in ("FP32", "FP16") for seed in (0, 1)]\n'
+        ")",
     ),
     Widget(
         "BeatTheScaler",
@@ -224,10 +226,10 @@ WIDGETS = (
         '        losses.append(loss.item())\n    return losses, None\n\n\ntreatment_figure(look("clip", training))',
     ),
     Widget(
-        "PatientWall",
+        "FaultWall",
         "10_clinic",
         "All known faults as cards: symptom, cause, repair, and a run of each.",
-        "PatientWall()",
+        "FaultWall()",
         still=False,
     ),
     Widget(
@@ -318,7 +320,7 @@ def take_pictures() -> None:
 
 
 if __name__ == "__main__":
-    from page import write_or_check
+    from generated import write_or_check
 
     if "--pictures" in sys.argv[1:]:
         sys.path.insert(0, str(ROOT))

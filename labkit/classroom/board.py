@@ -20,8 +20,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from labkit.classroom.class_pages import learned, page
 from labkit.classroom.model_answers import predictions
-from labkit.classroom.pages import learned, page
 from labkit.grading.results import logged_rows
 from labkit.grading.submission import is_own
 from labkit.records.journal import NAME, entries

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
-from labkit.classroom.pages import page, table
+from labkit.classroom.class_pages import page, table
 from labkit.course import Lesson, cells_of, lessons, questions, solution_of
 from labkit.grading.exercise import Exercise
 from labkit.grading.grade import heading

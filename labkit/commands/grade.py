@@ -20,6 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from labkit.classroom.archives import unpack_archives
+from labkit.classroom.class_pages import journals_beside, report, write_feedback
 from labkit.classroom.marks import (
     marks_of,
     notices,
@@ -28,7 +29,6 @@ from labkit.classroom.marks import (
     unused,
     write_gradebook,
 )
-from labkit.classroom.pages import journals_beside, report, write_feedback
 from labkit.commands import CommandError, use_course
 from labkit.grading import batch
 from labkit.grading.exercises import EXERCISES

@@ -209,7 +209,7 @@ def _run(names: Sequence[str]) -> dict[str, Any]:
 
 
 def html(arguments: Namespace) -> int:
-    from labkit.export import to_html
+    from labkit.site.notebook_page import to_html
 
     print(
         "labkit html is deprecated, and gone in 0.4: `labkit site FOLDER NOTEBOOK ...` replaces it.",

@@ -1,6 +1,6 @@
 """The report of a training: results that print, show in a notebook, and are saved, loaded and exported.
 
-Idea: `watch` and `diagnose` return the same report; labkit.instrument.page draws it.
+Idea: `watch` and `diagnose` return the same report; labkit.instrument.report_page draws it.
 
 Invariant: a report that is saved and loaded is equal to the original.
 """
@@ -20,8 +20,8 @@ import torch
 
 import labkit
 from labkit.instrument.histogram import ExponentHistogram
-from labkit.instrument.page import body, page
 from labkit.instrument.records import AgainstFP32, NonFinite, Skip, WatchedStep
+from labkit.instrument.report_page import body, page
 from labkit.instrument.results import Results, grouped, in_words, numbers, power, run_in_words
 from labkit.instrument.symptoms import finding
 from labkit.records.findings import SIGNS, Finding, Status

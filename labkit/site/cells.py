@@ -1,8 +1,8 @@
 """Cells of a notebook as HTML.
 
-Markdown, code and colours of a terminal are converted by nbconvert's filters, formulas by `labkit.export`. A widget
-becomes an element with its state, as JSON, and its still picture; site.js shows the widget in place of the picture if
-the widget answers without a kernel.
+Markdown, code and colours of a terminal are converted by nbconvert's filters, formulas by
+`labkit.site.formulas`. A widget becomes an element with its state, as JSON, and its still picture;
+site.js shows the widget in place of the picture if the widget answers without a kernel.
 
 Invariant: classes of cells are those of JupyterLab, so that the style sheets of widgets find them. Pictures are files:
 `Pictures` collects them. What is no HTML is escaped. A traceback, which names folders of the machine, is left out.
@@ -19,7 +19,7 @@ from functools import cache
 from html import escape
 from typing import Any
 
-from labkit.export import typeset
+from labkit.site.formulas import typeset
 from labkit.site.running import LAB_ONLY
 from labkit.widgets.base.widget import PAGE_TYPE
 

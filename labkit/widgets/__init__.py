@@ -1,18 +1,21 @@
 """Widgets: their state is plain Python, their picture is drawn in the browser."""
 
+import warnings
+from typing import Any
+
 from labkit.widgets.addition.widget import AdditionPlayer
 from labkit.widgets.base.figures import FATE_COLOURS, FORMAT_COLOURS
 from labkit.widgets.beat_scaler.widget import BeatTheScaler
-from labkit.widgets.bench.widget import LiveTraining
 from labkit.widgets.bits.widget import BitExplorer
 from labkit.widgets.block_scales.widget import BlockScales
+from labkit.widgets.fault_wall.widget import FaultWall
 from labkit.widgets.gpu_run.widget import GpuRun
 from labkit.widgets.graph.widget import CastPasses
 from labkit.widgets.ledger.widget import CastLedger
+from labkit.widgets.live_training.widget import LiveTraining
 from labkit.widgets.mma_block.errors import SumErrors, sum_errors, sum_errors_figure
 from labkit.widgets.mma_block.widget import MmaBlock
 from labkit.widgets.number_line.widget import NumberLine
-from labkit.widgets.patient_wall.widget import PatientWall
 from labkit.widgets.predict.widget import Predict, Prediction, predict, predictions
 from labkit.widgets.pulse.widget import Pulse, pulse
 from labkit.widgets.quiz.widget import Quiz, quiz
@@ -45,12 +48,12 @@ __all__ = [
     "BlockScales",
     "CastLedger",
     "CastPasses",
+    "FaultWall",
     "GpuRun",
     "GradientZoom",
     "LiveTraining",
     "MmaBlock",
     "NumberLine",
-    "PatientWall",
     "Predict",
     "Prediction",
     "Pulse",
@@ -87,3 +90,15 @@ __all__ = [
     "treatment_figure",
     "treatment_sentence",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Return a widget by its former name, until version 0.4, with a DeprecationWarning."""
+    if name == "PatientWall":
+        warnings.warn(
+            "labkit.widgets.PatientWall is now labkit.widgets.FaultWall",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return FaultWall
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -234,9 +234,7 @@ def visit(page, index):
     press(page, "ArrowDown")
 
 
-WIDGETS = (
-    "predict|BitExplorer|NumberLine|GradientZoom|ScalerPresets|CastPasses|PatientWall|Workbench"
-)
+WIDGETS = "predict|BitExplorer|NumberLine|GradientZoom|ScalerPresets|CastPasses|FaultWall|Workbench"
 WIDGET = re.compile(rf"^({WIDGETS})\(", re.MULTILINE)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from labkit.export import to_html
+from labkit.site.notebook_page import to_html
 from tests.browser.conftest import IDLE
 
 pytestmark = pytest.mark.browser
@@ -86,8 +86,8 @@ WIDGETS = {
     ),
     "mma_block": Widget("MmaBlock()", ".mm-gpus input:checked", "ArrowRight", "w.gpu == 'T4'"),
     "number_line": Widget("NumberLine(x=0.1)", ".nl-handle", "ArrowRight", "w.x > 0.1"),
-    "patient_wall": Widget(
-        "PatientWall()",
+    "fault_wall": Widget(
+        "FaultWall()",
         "input[type=text]",
         "Tab Enter Shift+Tab m a s k",
         "len(w.outcomes) == 1 and len(w.shown) == 2",

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from labkit.classroom.board import guesses, leaders, serve, state
-from labkit.classroom.pages import report
+from labkit.classroom.class_pages import report
 from labkit.cli import main
 from labkit.grading.results import GradeRow, GradingLog
 from labkit.records.journal import NAME, append_answer

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.classroom.pages import minutes_of
+from labkit.classroom.class_pages import minutes_of
 from labkit.classroom.release import _put_aside
 from labkit.cli import main
 from labkit.grading.plan import implausible_times, late_days

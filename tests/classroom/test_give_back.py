@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from labkit.amp import ScalerState
 from labkit.classroom.archives import unpack_archives
+from labkit.classroom.class_pages import feedback, report
 from labkit.classroom.marks import (
     TeacherComment,
     marks_of,
@@ -24,7 +25,6 @@ from labkit.classroom.marks import (
     unused,
     write_gradebook,
 )
-from labkit.classroom.pages import feedback, report
 from labkit.classroom.tables import read_table, write_table
 from labkit.cli import main
 from labkit.grading import EXERCISES, judge

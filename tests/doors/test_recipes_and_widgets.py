@@ -44,11 +44,11 @@ def by_hand(recipe: Recipe) -> list[StepRecord]:
 def driven(kind: type[LiveTraining | Workbench], recipe: Recipe) -> list[StepRecord]:
     """Press Start and take every step here, not in the widget's thread."""
     widget = kind(TASK, recipe, 5, steps=STEPS, device="cpu")
-    widget.bench.handle(Button.START)
-    while widget.bench.due:
-        widget.bench.tick()
+    widget.forked_run.handle(Button.START)
+    while widget.forked_run.due:
+        widget.forked_run.tick()
     widget.close()
-    assert widget.bench.error == ""
+    assert widget.forked_run.error == ""
     return list(widget.history)
 
 
@@ -109,8 +109,10 @@ def test_a_knob_keeps_what_it_does_not_turn() -> None:
     ):
         assert line in widget.lines, "the program in plain torch, and what it cannot have"
     for knob, value in (("log2_scale", 20), ("scaling", "off"), ("scaling", "dynamic")):
-        widget.bench.handle(widget.command({"do": "turn", "knob": knob, "to": value}))
-    widget.bench.handle(Button.STEP)
-    widget.bench.tick()
-    assert widget.bench.run.run.recipe.scaler == replace(PRESETS["DeepSpeed"], init_scale=2.0**20)
+        widget.forked_run.handle(widget.command({"do": "turn", "knob": knob, "to": value}))
+    widget.forked_run.handle(Button.STEP)
+    widget.forked_run.tick()
+    assert widget.forked_run.run.run.recipe.scaler == replace(
+        PRESETS["DeepSpeed"], init_scale=2.0**20
+    )
     widget.close()

@@ -10,7 +10,7 @@ import torch
 from labkit import cli
 from labkit.faults import FAULTS, Fault, Training, TrainingOutcome, cards, explain, run, snippet
 from labkit.frameworks import torch_amp
-from labkit.widgets.patient_wall.widget import behind
+from labkit.widgets.fault_wall.widget import behind
 
 ROOT = Path(__file__).parents[2]
 # Half a second each and more: adding them up would cost a minute.
@@ -128,7 +128,7 @@ def test_the_limits_of_each_fault_are_stated_everywhere(capsys: pytest.CaptureFi
     )
 
 
-def states_after_a_patient_and_a_consultation() -> list[bool]:
+def states_after_a_fault_and_a_consultation() -> list[bool]:
     """Return whether the random states of the CPU and of the GPU are what they were, and a fault still fails."""
     from labkit.grading import look
 
@@ -148,7 +148,7 @@ def states_after_a_patient_and_a_consultation() -> list[bool]:
 
 @pytest.mark.slow
 def test_a_gpus_random_state_is_left_as_it_was(simulated_gpu) -> None:  # type: ignore[no-untyped-def]
-    assert simulated_gpu("T4", states_after_a_patient_and_a_consultation) == [True] * 6
+    assert simulated_gpu("T4", states_after_a_fault_and_a_consultation) == [True] * 6
 
 
 def test_each_says_all_that_a_card_needs_and_shows_two_forms_of_code() -> None:

@@ -13,7 +13,6 @@ from types import SimpleNamespace
 import pytest
 
 from labkit.amp import RECIPES
-from labkit.export import to_html
 from labkit.grading.submission import find
 from labkit.records.journal import (
     append_answer,
@@ -24,6 +23,7 @@ from labkit.records.journal import (
     save_answer,
 )
 from labkit.records.notebook_copies import DIGESTS, copy_notebooks
+from labkit.site.notebook_page import to_html
 from labkit.train import TASKS, train_grid
 from labkit.widgets import recipe_table
 from tests.grading.hand_ins import code, notebook, put

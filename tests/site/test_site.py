@@ -20,7 +20,7 @@ from labkit.course import lessons
 from labkit.formats import FP16
 from labkit.instrument import snapshot
 from labkit.site import SiteError, run_notebook, write_site
-from labkit.widgets import BitExplorer, LiveTraining, NumberLine, PatientWall, UnderflowHistogram
+from labkit.widgets import BitExplorer, FaultWall, LiveTraining, NumberLine, UnderflowHistogram
 from labkit.widgets.base.widget import LabWidget
 from labkit.widgets.predict.widget import Predict, Prediction, Ruler
 from tests.widgets.pages import Scripts
@@ -36,7 +36,7 @@ WIDGETS = {
     "scale": lambda: UnderflowHistogram(snapshot(GRADIENTS, step=0, kind="weight gradients")),
     "bits": lambda: BitExplorer(FP16, 1.0),
     "line": lambda: NumberLine(FP16, 2049.0),
-    "wall": PatientWall,
+    "wall": FaultWall,
     "live": lambda: LiveTraining("digits", "FP16 dynamic", device="cpu"),
 }
 
@@ -375,7 +375,7 @@ def test_every_lesson_can_be_read_and_its_widgets_answer(tmp_path: Path, browser
         "ledger",
         "mma_block",
         "number_line",
-        "patient_wall",
+        "fault_wall",
         "predict",
         "scaler_timeline",
         "step_debugger",

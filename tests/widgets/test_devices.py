@@ -77,7 +77,7 @@ def test_sentence_record_and_page_say_where_it_ran(gpu, tmp_path):
     assert all(float(word.strip(",").split()[-1]) > 0 for word in rates.split(": ")[-1].split(","))
     record = bench.record()
     assert record.device == "Tesla T4"
-    assert record.steps_per_second == pytest.approx(1 / bench.bench.run.step_seconds)
+    assert record.steps_per_second == pytest.approx(1 / bench.forked_run.run.step_seconds)
     assert load(record.save(tmp_path / "record.json")).device == "Tesla T4"
     assert any("Tesla T4" in text.get_text() for text in bench.figure().texts)
     bench.close()
@@ -106,8 +106,8 @@ def test_the_knob_offers_every_place_and_begins_anew_there_and_tasks_for_a_gpu_a
     offered = bench.state()["tasks"]
     assert offered == [*TASKS, *GPU_TASKS]
     json.dumps(bench.state(), allow_nan=False)
-    bench.bench.handle(bench.command({"do": "choose", "task": "unet_gpu"}))
-    assert bench.bench.task is GPU_TASKS["unet_gpu"]
+    bench.forked_run.handle(bench.command({"do": "choose", "task": "unet_gpu"}))
+    assert bench.forked_run.task is GPU_TASKS["unet_gpu"]
     bench.close()
     LiveTraining("gpt_gpu").close()
     monkeypatch.setattr("labkit.train.devices.gpus", lambda: ())

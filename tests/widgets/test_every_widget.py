@@ -33,7 +33,7 @@ WIDGETS: dict[str, Callable[[], Any]] = {
     "live": lambda: widgets.LiveTraining("digits", steps=3, device="cpu"),
     "mma_block": widgets.MmaBlock,
     "number_line": lambda: widgets.NumberLine(FP16, 2049.0),
-    "patient_wall": widgets.PatientWall,
+    "fault_wall": widgets.FaultWall,
     "predict": lambda: widgets.predict("scaling.order"),
     "quiz": lambda: widgets.quiz("before"),
     "scaler_presets": lambda: widgets.ScalerPresets(SHORT),
@@ -91,7 +91,7 @@ REFUSED: dict[str, list[tuple[str, object, str | None]]] = {
         ("x", math.inf, "finite"),
         ("x", math.nan, "finite"),
     ],
-    "patient_wall": [("kind", "bad luck", None)],
+    "fault_wall": [("kind", "bad luck", None)],
     "scaler_presets": [("selected", "keras", "expected one of torch, apex")],
     "scaler_timeline": [
         ("init_log2_scale", 33, "expected 0 to 32, got 33"),

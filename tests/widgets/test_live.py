@@ -14,9 +14,6 @@ from labkit.amp import RECIPES, initial
 from labkit.amp import static as static_scaler
 from labkit.train import TASKS, StepRecord, TrainingRun, recorded
 from labkit.widgets import LiveTraining
-from labkit.widgets.bench.bench import MERGE_STEPS, SETTLE_STEPS
-from labkit.widgets.bench.knobs import Knobs, Scaling, knobs_of, recipe_of
-from labkit.widgets.bench.words import sentence, static_bench, who
 from labkit.widgets.driven.controller import (
     FRAME_SECONDS,
     IN_FLIGHT,
@@ -24,6 +21,9 @@ from labkit.widgets.driven.controller import (
     Button,
     Phase,
 )
+from labkit.widgets.live_training.forked_run import MERGE_STEPS, SETTLE_STEPS
+from labkit.widgets.live_training.knobs import Knobs, Scaling, knobs_of, recipe_of
+from labkit.widgets.live_training.words import sentence, static_training, who
 
 TASK = TASKS["segmentation"]
 
@@ -67,8 +67,8 @@ def controller(steps=20, recipe="FP16", **attributes):
 
 
 def live_bench(recipe, steps, make_run):
-    """The bench of a live training: three knobs, no fork."""
-    return LiveTraining(TASK, recipe, steps=steps, device="cpu", make_run=make_run).bench
+    """The run of a live training: three knobs, no fork."""
+    return LiveTraining(TASK, recipe, steps=steps, device="cpu", make_run=make_run).forked_run
 
 
 def change(c, **knobs):
@@ -191,8 +191,8 @@ def test_every_recipe_has_its_knobs_and_what_has_none_is_in_the_sentence():
     assert who(knobs_of(RECIPES["FP16 Kahan"], LiveTraining.offered)) == kahan
     for recipe in ("FP16", "FP16 dynamic"):  # a growth interval is that of every dynamic scaling
         live = LiveTraining("digits", recipe, steps=4, device="cpu", growth_interval=7)
-        live.bench.handle(change(live.bench, scaling=Scaling.DYNAMIC))
-        assert recipe_of(live.bench.run.wanted).scaler.growth_interval == 7
+        live.forked_run.handle(change(live.forked_run, scaling=Scaling.DYNAMIC))
+        assert recipe_of(live.forked_run.run.wanted).scaler.growth_interval == 7
         live.close()
 
 
@@ -236,7 +236,7 @@ def test_an_error_and_nan_have_a_sentence_and_reset_begins_again():
 def moment(
     phase=Phase.RUNNING, total=250, knobs=None, wanted=None, skipped=0, underflow=None, changes=0
 ):
-    """A bench after step 120, the latest of which were skipped."""
+    """A run after step 120, the latest of which were skipped."""
     c, knobs = controller(total), knobs or Knobs()
     c.phase, c.run.knobs, c.run.wanted = phase, knobs, wanted or knobs
     c.run.steps += [
@@ -331,7 +331,7 @@ def test_a_newcomer_and_a_reset_get_the_whole_curve_with_nan_in_the_buffer_and_t
 
 def test_runs_on_record_are_shown_until_one_of_the_learner_begins():
     live = LiveTraining("segmentation_small", "FP16", steps=30, device="cpu")
-    c, post = live.bench, Post(live.bench)
+    c, post = live.forked_run, Post(live.forked_run)
     fp32, run = (recorded("segmentation_small", recipe, 0) for recipe in ("FP32", "FP16"))
     post.box.post(urgent=True)
     state, (_, _, losses, rows, _) = post.frames[0]
@@ -478,9 +478,9 @@ def test_messages_of_the_browser_are_commands_and_the_standing_figure_survives_l
         ({"knob": "masters", "to": False}, {"masters": "forgotten"}),
         ({"knob": "masters", "to": True}, {"masters": "kept"}),
     ):
-        before = live.bench.run.wanted
-        live.bench.handle(live.command({"do": "turn", **message}))
-        assert live.bench.run.wanted == replace(before, **knobs) != before
+        before = live.forked_run.run.wanted
+        live.forked_run.handle(live.command({"do": "turn", **message}))
+        assert live.forked_run.run.wanted == replace(before, **knobs) != before
     assert live.command({"do": "press", "button": "step"}) is Button.STEP
     with pytest.raises(ValueError, match="the page asked for"):
         live.command({"do": "dance"})
@@ -492,13 +492,13 @@ def test_messages_of_the_browser_are_commands_and_the_standing_figure_survives_l
         )
     assert rests == ["its picture had left the page. Nothing is lost: press Continue."]
     assert "image/png" not in live.still(), "nothing has run"
-    live.bench.handle(Button.STEP)
-    live.bench.tick()
+    live.forked_run.handle(Button.STEP)
+    live.forked_run.tick()
     assert live.still()["image/png"].startswith(b"\x89PNG")
     live.close()
     c = controller(losses={3: math.nan, 4: math.nan, 5: math.inf})
     c.handle(change(c, scaling=Scaling.DYNAMIC))
-    figure = static_bench(ticked(c, 5))
+    figure = static_training(ticked(c, 5))
     loss, scale, underflow = figure.axes
     assert all(0 < low < high < math.inf for low, high in [loss.get_ylim()])
     assert any("NaN from step 3" in text.get_text() for text in loss.texts)
@@ -509,7 +509,7 @@ def test_a_real_run_is_the_run_that_train_would_do():
     """Driven by hand, changed on the way: the same losses as a TrainingRun that is changed at the same step."""
     task, recipe = TASKS["digits"], RECIPES["FP16"]
     live = LiveTraining(task, recipe, seed=3, steps=8, device="cpu")
-    c = ticked(live.bench, 4)
+    c = ticked(live.forked_run, 4)
     c.handle(change(c, scaling=Scaling.STATIC, log2_scale=12))
     for _ in range(4):
         c.tick()

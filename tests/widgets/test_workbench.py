@@ -13,9 +13,10 @@ from torch import Tensor
 
 from labkit.amp import RECIPES, WeightRounding
 from labkit.train import TASKS, Task, TrainingRun, load, train
-from labkit.widgets.bench import knobs as every
-from labkit.widgets.bench.bench import Bench
-from labkit.widgets.bench.knobs import (
+from labkit.widgets.driven.controller import Button, Phase
+from labkit.widgets.live_training import knobs as every
+from labkit.widgets.live_training.forked_run import ForkedRun
+from labkit.widgets.live_training.knobs import (
     PRESETS,
     Knobs,
     Scaling,
@@ -26,19 +27,18 @@ from labkit.widgets.bench.knobs import (
     turn,
     why_fixed,
 )
-from labkit.widgets.bench.words import names, sentence
-from labkit.widgets.driven.controller import Button, Phase
+from labkit.widgets.live_training.words import names, sentence
 from labkit.widgets.workbench.lines import torch_lines
 from labkit.widgets.workbench.widget import Workbench
 
 DIGITS = TASKS["digits"]
 
 
-def bench_of(recipe: str = "O2", task: str = "digits", steps: int = 24) -> Bench:
-    return Bench(TASKS[task], RECIPES[recipe], steps=steps, device="cpu")
+def bench_of(recipe: str = "O2", task: str = "digits", steps: int = 24) -> ForkedRun:
+    return ForkedRun(TASKS[task], RECIPES[recipe], steps=steps, device="cpu")
 
 
-def run_through(bench: Bench, steps: int | None = None) -> Bench:
+def run_through(bench: ForkedRun, steps: int | None = None) -> ForkedRun:
     """Press Start, and let it run to the end or for some steps."""
     bench.handle(Button.START)
     while bench.due and (steps is None or bench.run.done < steps):
@@ -234,7 +234,7 @@ def test_frames_carry_each_step_once_and_everything_after_a_fork() -> None:
 
 def test_the_state_counts_bytes_names_what_is_fixed_and_8_bit_products() -> None:
     widget = Workbench("digits", "O2", steps=24, device="cpu")
-    run_through(widget.bench, 2)
+    run_through(widget.forked_run, 2)
     told = widget.state()
     widget.close()
     assert [row["name"] for row in told["memory"]] == ["FP32", "O2"]
@@ -242,21 +242,21 @@ def test_the_state_counts_bytes_names_what_is_fixed_and_8_bit_products() -> None
     assert (o2[0] * 2, o2[1]) == (fp32[0], fp32[0])
     assert told["fixed"] == {"epsilon": "this task is trained with SGD, which has no epsilon"}
     widget = Workbench("digits", "FP8 delayed", steps=12, device="cpu")
-    run_through(widget.bench)
+    run_through(widget.forked_run)
     (branch,) = widget.state()["branches"]
     assert (branch["name"], branch["format"]) == ("E4M3", "E4M3")
-    assert widget.bench.run.steps[0].underflow is not None
+    assert widget.forked_run.run.steps[0].underflow is not None
     widget.close()
 
 
 def test_the_record_of_a_fork_has_the_path_that_led_to_it(tmp_path) -> None:
     widget = Workbench("digits", "O2", steps=12, device="cpu", folder=tmp_path)
-    run_through(widget.bench)
-    widget.bench.handle(partial(widget.bench.fork_after, 6))
-    widget.bench.handle(partial(widget.bench.turn, {"log2_lr": 1}))
-    run_through(widget.bench)
-    widget.bench.handle(widget.command({"do": "save", "what": "record"}))
-    assert widget.bench.notice.startswith("The record is in ")
+    run_through(widget.forked_run)
+    widget.forked_run.handle(partial(widget.forked_run.fork_after, 6))
+    widget.forked_run.handle(partial(widget.forked_run.turn, {"log2_lr": 1}))
+    run_through(widget.forked_run)
+    widget.forked_run.handle(widget.command({"do": "save", "what": "record"}))
+    assert widget.forked_run.notice.startswith("The record is in ")
     record = load(tmp_path / "digits-fork-seed0.json")
     assert [s.step for s in record.steps] == list(range(1, 13))
     assert (
@@ -318,18 +318,18 @@ def test_the_lines_name_an_optimizer_where_it_is_and_give_the_same_losses() -> N
         (partial(Sluggish, lr=np.float64(1e-3)), unnamed),  # an option that cannot be typed
     ):
         task = replace(DIGITS, name="own", make_optimizer=make_optimizer)
-        bench = Bench(task, RECIPES["FP32"], steps=12, device="cpu")
+        bench = ForkedRun(task, RECIPES["FP32"], steps=12, device="cpu")
         bench.handle(partial(bench.turn, {"log2_lr": 2}))
         run_through(bench)
         assert line in torch_lines(bench.run.wanted, task)
         assert plain_losses(bench.run.wanted, task) == losses(bench.run.steps), line
 
 
-def opened_again(bench: Workbench) -> Bench:
+def opened_again(bench: Workbench) -> ForkedRun:
     again = Workbench.from_code(bench.code, device="cpu")
     bench.close()
     again.close()
-    return again.bench
+    return again.forked_run
 
 
 def test_a_code_is_short_and_opens_every_recipe_and_every_position_of_every_knob() -> None:
@@ -346,8 +346,8 @@ def test_a_code_is_short_and_opens_every_recipe_and_every_position_of_every_knob
             bench = Workbench(
                 "digits_cnn", recipe, device="cpu", knobs={"format": "FP16", knob: to}
             )
-            assert getattr(bench.bench.selected.wanted, knob) == to
-            assert opened_again(bench).selected.wanted == bench.bench.selected.wanted, (
+            assert getattr(bench.forked_run.selected.wanted, knob) == to
+            assert opened_again(bench).selected.wanted == bench.forked_run.selected.wanted, (
                 recipe,
                 knob,
                 to,

@@ -1,4 +1,4 @@
-// The knobs of the bench. Each sends its name and its position, and shows the kernel's.
+// The knobs of a run. Each sends its name and its position, and shows the kernel's.
 
 const HINTS = {
   format: "what matrix products read",

@@ -4,7 +4,7 @@ Each knob is a line or a part of one. What a knob leaves out is left out of the 
 everybody knows, and O2 is that loop with its eight extra lines.
 
 Invariant: the program runs as it is, with `model`, `make_optimizer`, `loss_of` and `batches` defined; in FP32 its
-losses are the bench's bit for bit. In FP16 they are torch's own kernels', which round elsewhere.
+losses are those of the workbench bit for bit. In FP16 they are torch's own kernels', which round elsewhere.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 
 from labkit.amp import DYNAMIC, WeightRounding
 from labkit.train import Task
-from labkit.widgets.bench.knobs import (
+from labkit.widgets.live_training.knobs import (
     Knobs,
     Scaling,
     epsilon_text,

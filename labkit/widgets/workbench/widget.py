@@ -1,4 +1,4 @@
-"""The workbench: a bench with every knob, a fork, and three ways to take the result along.
+"""The workbench: a live training with every knob, a fork, and three ways to take the result along.
 
 Idea: a workbench is handed on as a line of text: task, recipe and seed, and after them only what differs: `"digits;
 O2; seed=0; scaling=off"`.
@@ -21,10 +21,18 @@ from labkit.records import write_atomic
 from labkit.train import CATEGORIES, StepRecord, Task, bytes_held, places
 from labkit.widgets.base.figures import png, why_still
 from labkit.widgets.base.widget import tour_of
-from labkit.widgets.bench.knobs import ALL, POSITIONS, PRESETS, knobs_of, preset_of, recipe_of, span
-from labkit.widgets.bench.widget import LiveTraining, position, tasks
-from labkit.widgets.bench.words import names
 from labkit.widgets.driven.controller import Command
+from labkit.widgets.live_training.knobs import (
+    ALL,
+    POSITIONS,
+    PRESETS,
+    knobs_of,
+    preset_of,
+    recipe_of,
+    span,
+)
+from labkit.widgets.live_training.widget import LiveTraining, position, tasks
+from labkit.widgets.live_training.words import names
 from labkit.widgets.workbench.lines import torch_lines
 
 FORM = 'a code reads "digits; O2; seed=0; scaling=off": task, recipe, then what differs'
@@ -77,7 +85,7 @@ def size(count: int) -> str:
     return f"{count / divisor:.3g} {unit}"
 
 
-class Workbench(LiveTraining, folders=("driven", "bench", "workbench")):
+class Workbench(LiveTraining, folders=("driven", "live_training", "workbench")):
     """A training with every knob of a recipe, beside the FP32 run of the same seed; it can be forked at any step.
 
     Args:
@@ -121,7 +129,7 @@ class Workbench(LiveTraining, folders=("driven", "bench", "workbench")):
     ) -> None:
         self.folder = Path(folder)
         super().__init__(task, recipe, seed, steps=steps, device=device)
-        self.bench.begin_at({name: position(name, to) for name, to in (knobs or {}).items()})
+        self.forked_run.begin_at({name: position(name, to) for name, to in (knobs or {}).items()})
 
     @classmethod
     def from_code(cls, code: str, *, device: Any = None, folder: Path | str = ".") -> Workbench:
@@ -144,9 +152,10 @@ class Workbench(LiveTraining, folders=("driven", "bench", "workbench")):
         Raises:
             ValueError: task or recipe are none of the lab's.
         """
-        bench, knobs = self.bench, self.bench.selected.wanted
+        forked_run = self.forked_run
+        knobs = forked_run.selected.wanted
         if (
-            tasks(places()).get(bench.task.name) is not bench.task
+            tasks(places()).get(forked_run.task.name) is not forked_run.task
             or RECIPES.get(knobs.given.name) != knobs.given
         ):
             raise ValueError(
@@ -154,29 +163,29 @@ class Workbench(LiveTraining, folders=("driven", "bench", "workbench")):
             )
         first = knobs_of(knobs.given)
         differing = [name for name in POSITIONS if getattr(knobs, name) != getattr(first, name)]
-        steps = [] if bench.asked_steps is None else [f"steps={bench.asked_steps}"]
-        parts = [bench.task.name, knobs.given.name, f"seed={bench.seed}", *steps]
+        steps = [] if forked_run.asked_steps is None else [f"steps={forked_run.asked_steps}"]
+        parts = [forked_run.task.name, knobs.given.name, f"seed={forked_run.seed}", *steps]
         return "; ".join([*parts, *(f"{name}={getattr(knobs, name)}" for name in differing)])
 
     @property
     def forked(self) -> tuple[StepRecord, ...]:
         """The steps of the fork since it left the run."""
-        return tuple(self.bench.fork.steps) if self.bench.fork is not None else ()
+        return tuple(self.forked_run.fork.steps) if self.forked_run.fork is not None else ()
 
     def turn(self, **knobs: Any) -> None:
         """Put knobs into positions, by their names in `Knobs`; returns at once."""
-        self.bench.ask(
-            partial(self.bench.turn, {knob: position(knob, to) for knob, to in knobs.items()})
+        self.forked_run.ask(
+            partial(self.forked_run.turn, {knob: position(knob, to) for knob, to in knobs.items()})
         )
 
     def fork(self, step: int) -> None:
         """Let a second run leave the first after a step; its knobs are then on show. Returns at once."""
-        self.bench.ask(partial(self.bench.fork_after, step))
+        self.forked_run.ask(partial(self.forked_run.fork_after, step))
 
     @property
     def lines(self) -> str:
         """The same run in plain torch, as a program."""
-        return torch_lines(self.bench.selected.wanted, self.bench.task)
+        return torch_lines(self.forked_run.selected.wanted, self.forked_run.task)
 
     def save(self, what: str) -> str:
         """Write the "record" or the "picture" into the folder; return where it lies, in a sentence.
@@ -187,7 +196,7 @@ class Workbench(LiveTraining, folders=("driven", "bench", "workbench")):
         if what not in ("record", "picture"):
             raise ValueError(f'what: expected "record" or "picture", got {what!r}')
         record = self.record()
-        stem = f"{record.task}-{'fork' if self.bench.active else 'run'}-seed{record.seed}"
+        stem = f"{record.task}-{'fork' if self.forked_run.active else 'run'}-seed{record.seed}"
         if what == "record":
             return f"The record is in {record.save(self.folder / f'{stem}.json')}; labkit.train.load reads it."
         path = write_atomic(self.folder / f"{stem}.png", png(self.figure()))
@@ -200,9 +209,9 @@ class Workbench(LiveTraining, folders=("driven", "bench", "workbench")):
             opens = ""  # the task or the recipe are a learner's own
         return {
             **super().state(),
-            "task": self.bench.task.name,
+            "task": self.forked_run.task.name,
             "tasks": list(tasks(places())),
-            "recipe": preset_of(recipe_of(self.bench.selected.wanted)),
+            "recipe": preset_of(recipe_of(self.forked_run.selected.wanted)),
             "recipes": list(PRESETS),
             "memory": [
                 {
@@ -211,7 +220,9 @@ class Workbench(LiveTraining, folders=("driven", "bench", "workbench")):
                     "texts": [f"{category} {size(held[category])}" for category in CATEGORIES],
                     "total": size(sum(held.values())),
                 }
-                for name, side in zip(("FP32", *names(self.bench)), self.bench.sides, strict=True)
+                for name, side in zip(
+                    ("FP32", *names(self.forked_run)), self.forked_run.sides, strict=True
+                )
                 if side.run is not None and side.done
                 for held in [bytes_held(side.run.engine)]
             ],
@@ -222,16 +233,16 @@ class Workbench(LiveTraining, folders=("driven", "bench", "workbench")):
     def command(self, content: Mapping[str, Any]) -> Command:
         match content.get("do"):
             case "fork":
-                return partial(self.bench.fork_after, int(content["step"]))
+                return partial(self.forked_run.fork_after, int(content["step"]))
             case "choose" if "place" not in content:
                 task, recipe = (
                     tasks(places()).get(content.get("task", "")),
                     RECIPES.get(content.get("recipe", "")),
                 )
-                return partial(self.bench.choose, task, recipe, content.get("branch"))
+                return partial(self.forked_run.choose, task, recipe, content.get("branch"))
             case "save":
                 return partial(self._save_and_say, content["what"])
         return super().command(content)
 
     def _save_and_say(self, what: str) -> None:
-        self.bench.notice = self.save(what)
+        self.forked_run.notice = self.save(what)

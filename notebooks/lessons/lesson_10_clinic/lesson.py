@@ -30,7 +30,7 @@ from torch.nn import functional as F
 from labkit.faults import FAULTS, run
 from labkit.frameworks.torch_amp import autocast as gpu_lists
 from labkit.grading import CONSULTATIONS, check, look
-from labkit.widgets import PatientWall, predict, treatment_figure
+from labkit.widgets import FaultWall, predict, treatment_figure
 
 # %% [markdown]
 # ## How a consultation goes
@@ -850,7 +850,7 @@ check("clinic.overflow", my_overflow_training)
 # %% id="touch-wall"
 treated = ("clip_before_unscale", "half_weights_unscaled", "switched_off_but_half", "schedule_counts_skips")
 treated += ("function_without_custom_fwd", "row_all_masked", "gains_in_bf16", "nan_only_in_eval")
-PatientWall(without=(*treated, "penalty_from_scaled", "forward_overflow"))
+FaultWall(without=(*treated, "penalty_from_scaled", "forward_overflow"))
 
 # %% [markdown]
 # Some of them test the claims of tutorials. The cell runs each one, broken and cured, and prints its score, or the

@@ -129,7 +129,7 @@ function foundOnPage(model) {
   return { shown, sentence: words.length ? `${number} with these words.` : `${number}. Paste the error message that you have, or a word.` };
 }
 
-export default view({ label: "The wall of patients", kind: "patient-wall", alone: (model) => Boolean(model.onPage) }, (root, model, life) => {
+export default view({ label: "The wall of faults", kind: "fault-wall", alone: (model) => Boolean(model.onPage) }, (root, model, life) => {
   const palette = colours(root, life, () => {
     for (const { redraw } of cards) redraw();
   });

@@ -10,9 +10,9 @@ import nbformat
 import pytest
 
 from labkit.cli import main
-from labkit.export import picture, typeset
+from labkit.site.formulas import picture, typeset
 
-NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 
 
 def test_a_formula_is_a_picture_that_says_what_it_shows():

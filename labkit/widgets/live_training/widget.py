@@ -22,8 +22,10 @@ from labkit.train import (
     places,
 )
 from labkit.widgets.base.figures import why_still
-from labkit.widgets.bench.bench import Bench, MakeRun
-from labkit.widgets.bench.knobs import (
+from labkit.widgets.driven.controller import Command
+from labkit.widgets.driven.widget import DrivenWidget, row_of
+from labkit.widgets.live_training.forked_run import ForkedRun, MakeRun
+from labkit.widgets.live_training.knobs import (
     EPSILONS,
     GROWTH_INTERVAL,
     MASTERS,
@@ -35,9 +37,13 @@ from labkit.widgets.bench.knobs import (
     recipe_of,
     why_fixed,
 )
-from labkit.widgets.bench.words import names, rates_text, record_sentence, sentence, static_bench
-from labkit.widgets.driven.controller import Command
-from labkit.widgets.driven.widget import DrivenWidget, row_of
+from labkit.widgets.live_training.words import (
+    names,
+    rates_text,
+    record_sentence,
+    sentence,
+    static_training,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -90,7 +96,7 @@ def position(knob: str, to: Any) -> Any:
     return to
 
 
-class LiveTraining(DrivenWidget, folders=("driven", "bench")):
+class LiveTraining(DrivenWidget, folders=("driven", "live_training")):
     """A training that runs while you change it, beside the FP32 run of the same seed.
 
     Args:
@@ -139,7 +145,7 @@ class LiveTraining(DrivenWidget, folders=("driven", "bench")):
             scaler = chosen.scaler if chosen.scaler.dynamic else DYNAMIC
             scaler = replace(scaler, growth_interval=growth_interval)  # refuses what is no interval
             chosen = replace(chosen, scaler=scaler) if chosen.scaler.dynamic else chosen
-        self.bench = Bench(
+        self.forked_run = ForkedRun(
             row_of(tasks(places()), task, "task"),
             chosen,
             seed,
@@ -160,7 +166,9 @@ class LiveTraining(DrivenWidget, folders=("driven", "bench")):
             for name in ("format", "accumulator", "masters", "scaling")
         }
         epsilons = [epsilon_text(epsilon) for epsilon in EPSILONS]
-        super().__init__(self.bench, **named, **ends, epsilon=epsilons, categories=list(CATEGORIES))
+        super().__init__(
+            self.forked_run, **named, **ends, epsilon=epsilons, categories=list(CATEGORIES)
+        )
 
     def change(
         self,
@@ -172,18 +180,18 @@ class LiveTraining(DrivenWidget, folders=("driven", "bench")):
         """Change these knobs from the next step on; return at once."""
         asked = {"scaling": scaling, "log2_scale": log2_scale, "masters": master_weights}
         knobs = {knob: position(knob, to) for knob, to in asked.items() if to is not None}
-        self.bench.ask(partial(self.bench.turn, knobs))
+        self.forked_run.ask(partial(self.forked_run.turn, knobs))
 
     @property
     def sentence(self) -> str:
-        return sentence(self.bench)
+        return sentence(self.forked_run)
 
     @property
     def record_sentence(self) -> str:
-        return record_sentence(self.bench)
+        return record_sentence(self.forked_run)
 
     def figure(self, why: str = "") -> Figure:
-        return static_bench(self.bench, why=why)
+        return static_training(self.forked_run, why=why)
 
     def record(self) -> RunRecord:
         """Return the record of the run whose knobs are on show; it says where it was trained.
@@ -191,8 +199,8 @@ class LiveTraining(DrivenWidget, folders=("driven", "bench")):
         Raises:
             ValueError: nothing has run yet.
         """
-        bench, branch = self.bench, self.bench.selected
-        steps = [*bench.run.steps[: branch.origin], *branch.steps]
+        forked_run, branch = self.forked_run, self.forked_run.selected
+        steps = [*forked_run.run.steps[: branch.origin], *branch.steps]
         if branch.run is None or not steps:
             raise ValueError(
                 "nothing has run yet, so there is nothing to record. Press Start first."
@@ -201,28 +209,28 @@ class LiveTraining(DrivenWidget, folders=("driven", "bench")):
         changes = [recipe_of(branch.wanted).name if plain else describe(branch.wanted)]
         if branch.origin:
             changes.append(
-                f"forked after step {branch.origin} from {recipe_of(bench.run.wanted).name}"
+                f"forked after step {branch.origin} from {recipe_of(forked_run.run.wanted).name}"
             )
         changes += [f"{mark.label} from step {mark.step}" for mark in branch.marks]
         record: RunRecord = branch.run.record(
             steps,
             recipe="; ".join(changes),
             seconds=float("nan"),  # it waited for a hand: its time says nothing
-            stopped=branch.done < bench.total,
+            stopped=branch.done < forked_run.total,
             memory=bytes_held(branch.run.engine),
             step_seconds=branch.step_seconds,
         )
         return record
 
     def state(self) -> dict[str, Any]:
-        bench, knobs = self.bench, self.bench.selected.wanted
+        forked_run, knobs = self.forked_run, self.forked_run.selected.wanted
         plain = {
             name: getattr(getattr(knobs, name), "value", getattr(knobs, name))
-            for name in bench.offered
+            for name in forked_run.offered
         }
         if "epsilon" in plain:
             # the task's, or Adam's
-            adams = getattr(bench.task.make_optimizer, "keywords", {}).get("eps", EPSILONS[0])
+            adams = getattr(forked_run.task.make_optimizer, "keywords", {}).get("eps", EPSILONS[0])
             plain["epsilon"] = epsilon_text(
                 float(adams) if knobs.epsilon is None else knobs.epsilon
             )
@@ -234,38 +242,40 @@ class LiveTraining(DrivenWidget, folders=("driven", "bench")):
                 "marks": [{"step": mark.step, "label": mark.label} for mark in branch.marks],
                 "metric": self._metric(branch.metrics),
             }
-            for name, branch in zip(names(bench), bench.branches, strict=True)
+            for name, branch in zip(names(forked_run), forked_run.branches, strict=True)
         ]
-        on_record = next(filter(None, reversed(bench.recorded)), None)
+        on_record = next(filter(None, reversed(forked_run.recorded)), None)
         return {
             **super().state(),
-            "title": f"{self.title}: {bench.task.name.replace('_', ' ')}, seed {bench.seed}",
+            "title": f"{self.title}: {forked_run.task.name.replace('_', ' ')}, seed {forked_run.seed}",
             "place": {
-                "key": bench.place.key,
-                "says": bench.place.sentence,
-                "rates": rates_text(bench),
+                "key": forked_run.place.key,
+                "says": forked_run.place.sentence,
+                "rates": rates_text(forked_run),
             },
             "recorded": "" if on_record is None else _made_on(on_record),
-            "active": bench.active,
+            "active": forked_run.active,
             "knobs": plain,
-            "fixed": why_fixed(knobs, bench.task, bench.offered),
-            "scale": math.log2(bench.selected.scale),
+            "fixed": why_fixed(knobs, forked_run.task, forked_run.offered),
+            "scale": math.log2(forked_run.selected.scale),
             "rule": rule(recipe_of(knobs).scaler),
             "branches": branches,
-            "fork_change": bench.fork_change(),
-            "metric_name": bench.task.metric_name,
-            "fp32_metric": self._metric(bench.fp32.metrics),
-            "skipped": sum(not step.stepped for step in bench.run.steps),
+            "fork_change": forked_run.fork_change(),
+            "metric_name": forked_run.task.metric_name,
+            "fp32_metric": self._metric(forked_run.fp32.metrics),
+            "skipped": sum(not step.stepped for step in forked_run.run.steps),
         }
 
     def _metric(self, metrics: Mapping[int, float]) -> str:
         """Return the latest metric at or before the run's step, "" before the first."""
-        at = max((step for step in metrics if step <= max(self.bench.run.done, 1)), default=None)
+        at = max(
+            (step for step in metrics if step <= max(self.forked_run.run.done, 1)), default=None
+        )
         return "" if at is None else f"{metrics[at]:.3f}"
 
     def command(self, content: Mapping[str, Any]) -> Command:
         if content.get("do") == "turn":
             return partial(
-                self.bench.turn, {content["knob"]: position(content["knob"], content["to"])}
+                self.forked_run.turn, {content["knob"]: position(content["knob"], content["to"])}
             )
         return super().command(content)

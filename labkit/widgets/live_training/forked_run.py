@@ -1,4 +1,4 @@
-"""The bench: a run, at most one fork of it, and the FP32 run of the same seed beside them.
+"""A run, at most one fork of it, and the FP32 run of the same seed beside them.
 
 A `Branch` is a run with snapshots: a copy of the run every few steps, and at each change of a knob. A fork at any step
 continues from the copy before it. A knob that may change during the run acts at the next step; one that changes a
@@ -23,7 +23,8 @@ from labkit.amp import RECIPES, Recipe, initial
 from labkit.train import Place, RunRecord, StepRecord, Task, TrainingRun, place, recorded
 from labkit.train.record import fingerprint
 from labkit.train.run import MEASURE_EVERY
-from labkit.widgets.bench.knobs import (
+from labkit.widgets.driven.controller import Controller, Phase, Points
+from labkit.widgets.live_training.knobs import (
     ALL,
     GROWTH_INTERVAL,
     Knobs,
@@ -37,7 +38,6 @@ from labkit.widgets.bench.knobs import (
     turn,
     why_fixed,
 )
-from labkit.widgets.driven.controller import Controller, Phase, Points
 
 MEASUREMENTS = 10  # how often in a run the metric is measured on the test data
 COPIES = 25  # how many copies of a run are kept, about
@@ -73,7 +73,7 @@ class Mark:
 
 @dataclass
 class Branch:
-    """One run on the bench.
+    """A run, or the fork of a run.
 
     begin     recipe -> a run that stands at `origin`
     left      of a fork: the knobs of the run that it left, at that step
@@ -210,7 +210,7 @@ class Branch:
         return run, knobs
 
 
-class Bench(Controller):
+class ForkedRun(Controller):
     """A run, its fork and FP32 beside them, as they are driven; `Workbench` says what task to device are.
 
     Args:

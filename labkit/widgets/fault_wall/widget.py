@@ -1,11 +1,11 @@
-"""The patients of the clinic as cards that can be run.
+"""Known faults as cards that can be run.
 
 Idea: in front a symptom, with the words of its error; behind it, when the card is turned, the fault. Both forms of the
 training run when asked for, and their losses are drawn on the card. A text finds cards as an error message, by
 `labkit.faults.explain`, and else by its words.
 
 Invariant: what a card shows of a run follows from its `TrainingOutcome`. A run and a notebook cell never overlap:
-a patient may seed torch's generator, and no cell shall notice.
+a fault may seed torch's generator, and no cell shall notice.
 """
 
 from __future__ import annotations
@@ -39,43 +39,40 @@ from labkit.widgets.base.widget import LabWidget
 ALL = "all"
 FORMS = {"broken": False, "cured": True}
 WHY_STATIC = (
-    "(Widgets do not run here: `labkit explain` lists the patients in a terminal, `labkit explain NAME` runs one, and "
+    "(Widgets do not run here: `labkit explain` lists the faults in a terminal, `labkit explain NAME` runs one, and "
     '`labkit explain "an error message"` finds who is known by it.)'
 )
 
 
-def front(patient: Fault | GpuCard) -> dict[str, Any]:
+def front(fault: Fault | GpuCard) -> dict[str, Any]:
     """Return what is seen before a card is turned: the symptom and, where there is one, the error's own words."""
     seen = {
-        "id": patient.id,
-        "symptom": patient.symptom,
-        "errors": list(patient.errors),
-        "kind": patient.kind.value,
+        "id": fault.id,
+        "symptom": fault.symptom,
+        "errors": list(fault.errors),
+        "kind": fault.kind.value,
     }
-    return {**seen, "runs": isinstance(patient, Fault)}
+    return {**seen, "runs": isinstance(fault, Fault)}
 
 
-def behind(patient: Fault | GpuCard) -> dict[str, Any]:
+def behind(fault: Fault | GpuCard) -> dict[str, Any]:
     """Return what a turned card shows: the fault, what is known about it, and both forms as code."""
-    told = {"Why": patient.cause, "Instruments": patient.reading, "Repair": patient.repair}
-    if isinstance(patient, Fault) and patient.where:
-        told["Where"] = patient.where
-    if isinstance(patient, GpuCard):
+    told = {"Why": fault.cause, "Instruments": fault.reading, "Repair": fault.repair}
+    if isinstance(fault, Fault) and fault.where:
+        told["Where"] = fault.where
+    if isinstance(fault, GpuCard):
         shown = (
-            "\n".join(patient.published())
-            or "In the threads; no row of data/published.csv shows it."
+            "\n".join(fault.published()) or "In the threads; no row of data/published.csv shows it."
         )
         told |= {
             "Published": shown,
             "Here": "Not run here. `labkit gpu --only cards` runs it on a machine with a GPU.",
         }
     return {
-        "title": patient.title,
+        "title": fault.title,
         "told": [[name, text] for name, text in told.items()],
-        "threads": [{"name": thread, "address": address(thread)} for thread in patient.threads],
-        "code": compared(
-            code_of(patient.function, fixed=False), code_of(patient.function, fixed=True)
-        ),
+        "threads": [{"name": thread, "address": address(thread)} for thread in fault.threads],
+        "code": compared(code_of(fault.function, fixed=False), code_of(fault.function, fixed=True)),
     }
 
 
@@ -91,7 +88,7 @@ def compared(broken: str, cured: str) -> list[list[list[Any]]]:
     return [[[line, i not in kept[side]] for i, line in enumerate(texts[side])] for side in (0, 1)]
 
 
-def outcome_view(patient: Fault, outcome: TrainingOutcome, warned: str = "") -> dict[str, Any]:
+def outcome_view(fault: Fault, outcome: TrainingOutcome, warned: str = "") -> dict[str, Any]:
     """Return what a card shows of a run: its losses, None where one is inf or NaN, and what came of it in words."""
     losses = [loss if math.isfinite(loss) else None for loss in outcome.losses]
     known = [loss for loss in losses if loss is not None]
@@ -101,11 +98,11 @@ def outcome_view(patient: Fault, outcome: TrainingOutcome, warned: str = "") -> 
         gone = f", inf or NaN in {len(losses) - len(known)}" if len(known) < len(losses) else ""
         course = f"{steps}, loss {known[0]:.4g} at first and {known[-1]:.4g} at last{gone}"
     score = "NaN" if math.isnan(outcome.score) else f"{outcome.score:.3g}"
-    said = f"{course}; its score is {score}, and it is well from {patient.limit:g} on."
+    said = f"{course}; its score is {score}, and it is well from {fault.limit:g} on."
     said += f" It warned: {warned}" if warned else ""
     if outcome.error:
         said = f"Ended after {steps} by {outcome.error}"
-    return {"losses": losses, "failed": patient.failed(outcome), "sentence": said}
+    return {"losses": losses, "failed": fault.failed(outcome), "sentence": said}
 
 
 def find(cards: Mapping[str, Fault | GpuCard], query: str, kind: str) -> tuple[list[str], str]:
@@ -138,8 +135,8 @@ def _cards(number: int) -> str:
     return f"{number} card{'s' * (number != 1)}"
 
 
-class PatientWall(LabWidget, folders=("patient_wall",)):
-    """The patients as cards: symptom in front, cause behind, runnable; what only a GPU shows has published numbers.
+class FaultWall(LabWidget, folders=("fault_wall",)):
+    """Known faults as cards: symptom in front, cause behind, runnable; what only a GPU shows has published numbers.
 
     Args:
         without: the ids of cards that are left out, as those that a lesson treats itself.
@@ -150,10 +147,10 @@ class PatientWall(LabWidget, folders=("patient_wall",)):
 
     Raises:
         TraitError: a kind that does not exist.
-        KeyError: a patient or a form that does not exist.
+        KeyError: a fault or a form that does not exist.
         ValueError: a card is left out that does not exist.
 
-    >>> wall = PatientWall()
+    >>> wall = FaultWall()
     >>> wall.query = "ValueError: Attempting to unscale FP16 gradients."
     >>> wall.shown
     ['half_weights_unscaled', 'saved_half']
@@ -183,7 +180,7 @@ class PatientWall(LabWidget, folders=("patient_wall",)):
         with suppress(RuntimeError):  # outside of a notebook
             self._cell = asyncio.get_running_loop()
         super().__init__(
-            _cards=[front(patient) for patient in self._known.values()],
+            _cards=[front(fault) for fault in self._known.values()],
             _kinds=[ALL, *(kind.value for kind in Kind)],
         )
         self._find()
@@ -198,13 +195,13 @@ class PatientWall(LabWidget, folders=("patient_wall",)):
 
     def run(self, id: str, form: str) -> dict[str, Any]:
         """Run the "broken" or the "cured" form to its end, show what came of it, and return that."""
-        patient, fixed = FAULTS[id], FORMS[form]
+        fault, fixed = FAULTS[id], FORMS[form]
         with warnings.catch_warnings(record=True) as raised:
             warnings.simplefilter("always")
-            outcome = run(patient, fixed)
+            outcome = run(fault, fixed)
         said = [str(warning.message) for warning in raised]
-        warned = next((text for text in said if any(known in text for known in patient.errors)), "")
-        view = outcome_view(patient, outcome, warned)
+        warned = next((text for text in said if any(known in text for known in fault.errors)), "")
+        view = outcome_view(fault, outcome, warned)
         self.outcomes = {**self.outcomes, id: {**self.outcomes.get(id, {}), form: view}}
         return view
 

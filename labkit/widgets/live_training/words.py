@@ -1,4 +1,4 @@
-"""What a bench shows at a moment: names, sentences, the still picture and the record.
+"""What a live training shows at a moment: names, sentences, the still picture and the record.
 
 Invariant: a sentence names only numbers that were measured, and says at which step; losses that are not finite leave a
 gap and a name in the picture.
@@ -24,10 +24,10 @@ from labkit.widgets.base.figures import (
     steps_figure,
 )
 from labkit.widgets.base.number_words import percent, power, short
-from labkit.widgets.bench.bench import Bench
-from labkit.widgets.bench.knobs import Knobs, Scaling, describe, operands, recipe_of
 from labkit.widgets.driven.controller import Phase
 from labkit.widgets.driven.widget import on
+from labkit.widgets.live_training.forked_run import ForkedRun
+from labkit.widgets.live_training.knobs import Knobs, Scaling, describe, operands, recipe_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -51,37 +51,38 @@ def latest(steps: Sequence[StepRecord], what: str) -> float | None:
     return next((v for s in reversed(steps) if (v := getattr(s, what)) is not None), None)
 
 
-def names(bench: Bench) -> list[str]:
+def names(forked_run: ForkedRun) -> list[str]:
     """Return what the branches are called in the figure.
 
     >>> from labkit.amp import RECIPES
     >>> from labkit.train import TASKS
-    >>> names(Bench(TASKS["digits"], RECIPES["O2"])), names(Bench(TASKS["digits"], RECIPES["O0"]))
+    >>> runs = [ForkedRun(TASKS["digits"], RECIPES[name]) for name in ("O2", "O0")]
+    >>> names(runs[0]), names(runs[1])
     (['O2'], ['run'])
     """
-    own = recipe_of(bench.run.wanted).name
-    short = own if len(own) <= 5 else operands(bench.run.wanted)
-    return ["run" if short in ("FP32", "O0") else short, "fork"][: len(bench.branches)]
+    own = recipe_of(forked_run.run.wanted).name
+    short = own if len(own) <= 5 else operands(forked_run.run.wanted)
+    return ["run" if short in ("FP32", "O0") else short, "fork"][: len(forked_run.branches)]
 
 
-def rates(bench: Bench) -> tuple[float, float] | None:
+def rates(forked_run: ForkedRun) -> tuple[float, float] | None:
     """Return steps a second of FP32 and of the run, once both are known."""
-    fp32, own = bench.fp32.step_seconds, bench.run.step_seconds
+    fp32, own = forked_run.fp32.step_seconds, forked_run.run.step_seconds
     return None if fp32 is None or own is None else (1 / fp32, 1 / own)
 
 
-def rates_text(bench: Bench) -> str:
+def rates_text(forked_run: ForkedRun) -> str:
     """Return "trains on the CPU, emulated; steps a second: FP32 52, FP16 33"; no numbers before both have some."""
-    measured, where = rates(bench), f"trains on {on(bench.place)}"
+    measured, where = rates(forked_run), f"trains on {on(forked_run.place)}"
     if measured is None:
         return where
-    return f"{where}; steps a second: FP32 {measured[0]:.3g}, {operands(bench.run.wanted)} {measured[1]:.3g}"
+    return f"{where}; steps a second: FP32 {measured[0]:.3g}, {operands(forked_run.run.wanted)} {measured[1]:.3g}"
 
 
 def who(knobs: Knobs, scale: float | None = None) -> str:
     """Return the run at these knobs: what it is, with the name of an opt level, and where a dynamic scale stands now.
 
-    >>> from labkit.widgets.bench.knobs import Knobs, Scaling
+    >>> from labkit.widgets.live_training.knobs import Knobs, Scaling
     >>> who(Knobs(scaling=Scaling.STATIC, masters="forgotten"))
     'FP16 with a static scale of 2^10, without master weights'
     """
@@ -95,38 +96,46 @@ def who(knobs: Knobs, scale: float | None = None) -> str:
     )
 
 
-def sentence(bench: Bench) -> str:
+def sentence(forked_run: ForkedRun) -> str:
     """Return the one sentence (or some) under the figure.
 
     >>> from labkit.amp import RECIPES
     >>> from labkit.train import TASKS
-    >>> sentence(Bench(TASKS["digits"], RECIPES["FP16"], steps=250, device="cpu"))[:79]
+    >>> sentence(ForkedRun(TASKS["digits"], RECIPES["FP16"], steps=250, device="cpu"))[:79]
     'Nothing has run yet. Press Start: FP16 without scaling trains beside FP32 on th'
     """
-    run, steps = bench.run, bench.run.steps
+    run, steps = forked_run.run, forked_run.run.steps
     in_force = run.knobs or run.wanted
-    if bench.phase is Phase.FAILED:
+    if forked_run.phase is Phase.FAILED:
         after = f"after step {steps[-1].step}" if steps else "before the first step"
-        return f"Training ended {after} by an error: {bench.error} Press Reset to begin again."
-    if bench.building:
+        return f"Training ended {after} by an error: {forked_run.error} Press Reset to begin again."
+    if forked_run.building:
         return "Getting ready: the data, and networks with the same first weights."
     if not steps:
         return (
-            f"Nothing has run yet. Press Start: {who(in_force)} trains beside FP32 on {on(bench.place)}, with the same "
-            f"first weights and the same batches, for {bench.total} steps.{_on_record(bench)}"
+            f"Nothing has run yet. Press Start: {who(in_force)} trains beside FP32 "
+            f"on {on(forked_run.place)}, with the same first weights and the same batches, "
+            f"for {forked_run.total} steps.{_on_record(forked_run)}"
         )
-    last, finished = steps[-1], bench.phase is Phase.FINISHED
+    last, finished = steps[-1], forked_run.phase is Phase.FINISHED
     name = who(in_force, last.scale)
-    fp32 = bench.fp32.steps[last.step - 1].loss if last.step <= len(bench.fp32.steps) else None
+    fp32 = (
+        forked_run.fp32.steps[last.step - 1].loss
+        if last.step <= len(forked_run.fp32.steps)
+        else None
+    )
     bad, bad_since = streak(steps, lambda s: not math.isfinite(s.loss))
     if not finished:
-        where = f"{'Paused at step' if bench.phase is Phase.PAUSED else 'Step'} {last.step} of {bench.total}: "
+        at = "Paused at step" if forked_run.phase is Phase.PAUSED else "Step"
+        where = f"{at} {last.step} of {forked_run.total}: "
     else:
-        ended = "Finished at step {}" if last.step >= bench.total else "Stopped at step {} of {}"
+        ended = (
+            "Finished at step {}" if last.step >= forked_run.total else "Stopped at step {} of {}"
+        )
         changes = {0: "", 1: ", after one change"}.get(
             len(run.marks), f", after {len(run.marks)} changes"
         )
-        where = f"{ended.format(last.step, bench.total)}{changes}: "
+        where = f"{ended.format(last.step, forked_run.total)}{changes}: "
     if bad:
         beside = "" if fp32 is None else f", FP32 at {short(fp32)}"
         trouble = f"has been {short(last.loss)} since step {bad_since}{beside}. Infinity or NaN sits in its weights or"
@@ -134,7 +143,7 @@ def sentence(bench: Bench) -> str:
             f"{where}the loss of {name} {trouble} activations, and no loss scale takes it out: press Reset."
         ]
     else:
-        parts = [where + _losses(bench, name, fp32)]
+        parts = [where + _losses(forked_run, name, fp32)]
         skipped, in_a_row = (
             sum(not s.stepped for s in steps),
             streak(steps, lambda s: not s.stepped)[0],
@@ -146,28 +155,28 @@ def sentence(bench: Bench) -> str:
             parts.append(f"The last {in_a_row} steps were skipped: {overflow}")
         elif skipped:
             parts.append(f"{skipped} step{' was' if skipped == 1 else 's were'} skipped.")
-    parts.append(_fork(bench))
-    if finished and (measured := rates(bench)) is not None:
+    parts.append(_fork(forked_run))
+    if finished and (measured := rates(forked_run)) is not None:
         parts.append(
-            f"On {on(bench.place)}, FP32 did {measured[0]:.3g} steps a second, this run {measured[1]:.3g}."
+            f"On {on(forked_run.place)}, FP32 did {measured[0]:.3g} steps a second, this run {measured[1]:.3g}."
         )
-    if bench.phase is not Phase.RUNNING and run.wanted != in_force:
+    if forked_run.phase is not Phase.RUNNING and run.wanted != in_force:
         parts.append(f"The next {'run' if finished else 'step'} will be {who(run.wanted)}.")
     return " ".join(filter(None, parts))
 
 
-def record_sentence(bench: Bench) -> str:
+def record_sentence(forked_run: ForkedRun) -> str:
     """Return what the runs on record are, and what they reached; "" where there is none."""
-    whose = f"A recorded training: {who(bench.run.wanted)}, beside FP32 with the same first weights and batches."
-    return f"{whose} {reached}" if (reached := _reached(bench)) else ""
+    whose = f"A recorded training: {who(forked_run.run.wanted)}, beside FP32 with the same first weights and batches."
+    return f"{whose} {reached}" if (reached := _reached(forked_run)) else ""
 
 
-def _on_record(bench: Bench) -> str:
-    return f" Drawn faintly, from records: {reached}" if (reached := _reached(bench)) else ""
+def _on_record(forked_run: ForkedRun) -> str:
+    return f" Drawn faintly, from records: {reached}" if (reached := _reached(forked_run)) else ""
 
 
-def _reached(bench: Bench) -> str:
-    fp32, run = bench.recorded
+def _reached(forked_run: ForkedRun) -> str:
+    fp32, run = forked_run.recorded
     if fp32 is None:
         return ""
     reached = f"{fp32.metric_name} {fp32.metric:.3f} in {len(fp32.steps)} steps"
@@ -175,41 +184,41 @@ def _reached(bench: Bench) -> str:
     return f"FP32 reached {reached}{ours}."
 
 
-def _losses(bench: Bench, name: str, fp32: float | None) -> str:
-    steps = bench.run.steps
+def _losses(forked_run: ForkedRun, name: str, fp32: float | None) -> str:
+    steps = forked_run.run.steps
     underflow, lost = latest(steps, "underflow"), ""
-    swallowed = latest(steps, "swallowed") if "epsilon" in bench.offered else None
+    swallowed = latest(steps, "swallowed") if "epsilon" in forked_run.offered else None
     if underflow is not None:
         lost = f"; {percent(underflow) if underflow else 'none'} of its gradient elements underflow"
         lost += "" if swallowed is None else f", {percent(swallowed)} of its updates are swallowed"
     # the latest step that has both
-    at = max(bench.run.metrics.keys() & bench.fp32.metrics.keys(), default=None)
-    if bench.phase is Phase.FINISHED and at is not None:
-        ours, theirs = bench.run.metrics[at], bench.fp32.metrics[at]
+    at = max(forked_run.run.metrics.keys() & forked_run.fp32.metrics.keys(), default=None)
+    if forked_run.phase is Phase.FINISHED and at is not None:
+        ours, theirs = forked_run.run.metrics[at], forked_run.fp32.metrics[at]
         when = "" if at == steps[-1].step else f" at step {at}"
         losses = short(steps[-1].loss) + ("" if fp32 is None else f" and {short(fp32)}")
-        return f"{name} has {bench.task.metric_name} {ours:.3f}{when}, FP32 {theirs:.3f}; losses {losses}{lost}."
+        return f"{name} has {forked_run.task.metric_name} {ours:.3f}{when}, FP32 {theirs:.3f}; losses {losses}{lost}."
     return f"{name} is at {short(steps[-1].loss)}{'' if fp32 is None else f', FP32 at {short(fp32)}'}{lost}."
 
 
-def _fork(bench: Bench) -> str:
-    fork = bench.fork
+def _fork(forked_run: ForkedRun) -> str:
+    fork = forked_run.fork
     if fork is None:
         return ""
-    apart = bench.fork_change()
+    apart = forked_run.fork_change()
     how = f"({apart})" if apart else "with the same settings"
     if not fork.steps:
         return f"The fork {how} stands after step {fork.origin} and has not moved yet."
     last = fork.steps[-1]
     end, trouble = f"is at {short(last.loss)}", ""
-    if bench.phase is Phase.FINISHED and fork.metrics:
+    if forked_run.phase is Phase.FINISHED and fork.metrics:
         at = max(fork.metrics)
-        end = f"has {bench.task.metric_name} {fork.metrics[at]:.3f}{'' if at == fork.done else f' at step {at}'}"
+        end = f"has {forked_run.task.metric_name} {fork.metrics[at]:.3f}{'' if at == fork.done else f' at step {at}'}"
     since = streak(fork.steps, lambda s: not math.isfinite(s.loss))[1]
     if since is not None:
         trouble = f" Its loss has been {short(last.loss)} since step {since}, and no loss scale takes that out."
     same = [s.loss for s in fork.steps] == [
-        s.loss for s in bench.run.steps[fork.origin : fork.done]
+        s.loss for s in forked_run.run.steps[fork.origin : fork.done]
     ]
     equal = (
         f" Up to step {fork.done} every loss is the same, bit for bit."
@@ -220,10 +229,10 @@ def _fork(bench: Bench) -> str:
 
 
 @on_any_page
-def static_bench(bench: Bench, *, why: str = "") -> Figure:
+def static_training(forked_run: ForkedRun, *, why: str = "") -> Figure:
     """Draw the steps so far: losses, scale, underflow and, where its knobs are there, swallowed updates."""
     lost = {"underflow": "Activation gradients: elements that are zero here and not in FP32"}
-    if "epsilon" in bench.offered:
+    if "epsilon" in forked_run.offered:
         lost["swallowed"] = "Updates swallowed: weights with a gradient that did not move"
 
     def curves(value: Callable[[StepRecord], float | None], colour: str = "") -> list[Curve]:
@@ -232,16 +241,16 @@ def static_bench(bench: Bench, *, why: str = "") -> Figure:
                 [math.nan if (found := value(step)) is None else found for step in branch.steps],
                 colour or FORMAT_COLOURS.get(operands(branch.wanted), FORMAT_COLOURS["E4M3"]),
                 name,
-                "--" if branch is bench.fork else "-",
+                "--" if branch is forked_run.fork else "-",
                 origin=branch.origin,
                 crosses=[step.step for step in branch.steps if not step.stepped],
             )
-            for name, branch in zip(names(bench), bench.branches, strict=True)
+            for name, branch in zip(names(forked_run), forked_run.branches, strict=True)
         ]
 
-    reached = [step.loss for step in bench.fp32.steps[: max(bench.run.done, 1)]]
+    reached = [step.loss for step in forked_run.fp32.steps[: max(forked_run.run.done, 1)]]
     fp32 = Curve(reached, FORMAT_COLOURS["FP32"], "FP32", width=BROAD)
-    skipped = sum(not step.stepped for branch in bench.branches for step in branch.steps)
+    skipped = sum(not step.stepped for branch in forked_run.branches for step in branch.steps)
     panels = [
         Panel("Loss of each batch, log scale", "loss", [fp32, *curves(lambda step: step.loss)]),
         Panel(
@@ -253,8 +262,10 @@ def static_bench(bench: Bench, *, why: str = "") -> Figure:
     for what, title in lost.items():
         colour = FATE_COLOURS["underflowed"] if what == "underflow" else QUIET
         panels.append(Panel(title, "share", curves(attrgetter(what), colour)))
-    marks = [(mark.step - 0.5, mark.label) for branch in bench.branches for mark in branch.marks]
-    marks += [(branch.origin, "") for branch in bench.branches[1:]]
-    figure = steps_figure(panels, bench.total, sentence(bench), why, marks)
-    figure.text(0.92, 0.975, rates_text(bench), fontsize=8.5, color=QUIET, ha="right")
+    marks = [
+        (mark.step - 0.5, mark.label) for branch in forked_run.branches for mark in branch.marks
+    ]
+    marks += [(branch.origin, "") for branch in forked_run.branches[1:]]
+    figure = steps_figure(panels, forked_run.total, sentence(forked_run), why, marks)
+    figure.text(0.92, 0.975, rates_text(forked_run), fontsize=8.5, color=QUIET, ha="right")
     return figure

@@ -1,4 +1,4 @@
-"""The wall of patients: what a card shows is what its run gave; a pasted error finds its patient."""
+"""The wall of faults: a card shows what its run gave; a pasted error finds its fault."""
 
 import asyncio
 import math
@@ -7,16 +7,16 @@ import threading
 import pytest
 
 from labkit.faults import FAULTS, Kind, TrainingOutcome, cards, run
-from labkit.widgets import PatientWall
-from labkit.widgets.patient_wall.widget import find, outcome_view
+from labkit.widgets import FaultWall
+from labkit.widgets.fault_wall.widget import find, outcome_view
 
 
 @pytest.fixture
-def wall() -> PatientWall:
-    return PatientWall()
+def wall() -> FaultWall:
+    return FaultWall()
 
 
-def test_worked_example_an_error_finds_its_card_which_fails_and_is_cured(wall: PatientWall) -> None:
+def test_worked_example_an_error_finds_its_card_which_fails_and_is_cured(wall: FaultWall) -> None:
     wall.query = (
         "Traceback ...\nRuntimeError: value cannot be converted to type c10::Half without overflow"
     )
@@ -29,7 +29,7 @@ def test_worked_example_an_error_finds_its_card_which_fails_and_is_cured(wall: P
 
 
 def test_every_card_is_there_a_kind_shows_its_own_and_none_says_what_it_is(
-    wall: PatientWall,
+    wall: FaultWall,
 ) -> None:
     assert wall.shown == list(cards())
     seen = []
@@ -44,9 +44,9 @@ def test_every_card_is_there_a_kind_shows_its_own_and_none_says_what_it_is(
         words in text for words in ("labkit explain", *(card.symptom for card in cards().values()))
     )
     for card in wall.get_state()["_cards"]:
-        patient = cards()[card["id"]]
+        fault = cards()[card["id"]]
         assert set(card) == {"id", "symptom", "errors", "kind", "runs"}
-        assert patient.title not in str(card)
+        assert fault.title not in str(card)
 
 
 def test_findings_are_shown() -> None:
@@ -67,9 +67,9 @@ def test_findings_are_shown() -> None:
         assert find(cards(), query, kind)[1].startswith(words)
 
 
-def test_the_outcome_of_a_run_is_shown_with_its_warning_and_valid_json(wall: PatientWall) -> None:
-    patient = FAULTS["log_of_epsilon"]
-    view = outcome_view(patient, TrainingOutcome((2.0, math.inf, math.nan), 0.1))
+def test_the_outcome_of_a_run_is_shown_with_its_warning_and_valid_json(wall: FaultWall) -> None:
+    fault = FAULTS["log_of_epsilon"]
+    view = outcome_view(fault, TrainingOutcome((2.0, math.inf, math.nan), 0.1))
     assert view["losses"] == [2.0, None, None]
     assert view["sentence"] == (
         "3 steps, loss 2 at first and 2 at last, inf or NaN in 2; its score is 0.1, and it is well from 0.88 on."
@@ -80,7 +80,7 @@ def test_the_outcome_of_a_run_is_shown_with_its_warning_and_valid_json(wall: Pat
 
 
 def test_behind_stand_both_forms_or_the_evidence_of_what_only_a_gpu_shows(
-    wall: PatientWall,
+    wall: FaultWall,
 ) -> None:
     broken, cured = wall.turn("mask_constant")["code"]
     assert [line.strip() for line, differs in broken if differs] == ["lowest = -1000000000.0"]
@@ -96,17 +96,17 @@ def test_behind_stand_both_forms_or_the_evidence_of_what_only_a_gpu_shows(
 
 
 def test_what_a_lesson_treats_itself_is_left_out() -> None:
-    wall = PatientWall(without=["mask_constant"])
+    wall = FaultWall(without=["mask_constant"])
     assert set(wall.shown) == cards().keys() - {"mask_constant"}
     wall.query = "value cannot be converted to type c10::Half without overflow"
     assert wall.shown == []
     with pytest.raises(ValueError, match="no card mask_constnat to leave out"):
-        PatientWall(without=["mask_constnat"])
+        FaultWall(without=["mask_constnat"])
 
 
 def test_in_a_notebook_a_run_waits_until_the_cell_has_ended() -> None:
     async def cell() -> tuple[float, dict[str, object]]:
-        wall = PatientWall()
+        wall = FaultWall()
         message = {"run": "mask_constant", "form": "broken"}
         page = threading.Thread(target=wall._on_message, args=(None, message, None))
         page.start()

@@ -1,0 +1,32 @@
+"""A notebook as one HTML page without widgets, for `labkit html`, which `labkit site` replaces."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from labkit.records import write_atomic
+from labkit.site.formulas import typeset
+
+
+def to_html(notebook: Path) -> Path:
+    """Write a notebook with its outputs as NAME.html beside it, and return the path.
+
+    Raises:
+        FileNotFoundError: the notebook does not exist.
+        ValueError: matplotlib cannot typeset a formula.
+    """
+    import nbformat
+    from nbconvert import HTMLExporter
+
+    document = nbformat.read(notebook, as_version=4)  # type: ignore[no-untyped-call]
+    # what draws them would come from the network; their pictures do not
+    document.metadata.pop("widgets", None)
+    for cell in document.cells:
+        if cell.cell_type == "markdown":
+            cell.source = typeset(cell.source)
+    page, _ = HTMLExporter(mathjax_url="", require_js_url="").from_notebook_node(document)  # type: ignore[no-untyped-call]
+    page = re.sub(
+        r"<!-- Load mathjax -->.*?<!-- End of mathjax configuration -->", "", page, flags=re.S
+    )
+    return write_atomic(notebook.with_suffix(".html"), page.encode())
