@@ -40,8 +40,10 @@ test: $(VENV)/.test-ready  ## set up if needed, then run all checks (slow ones l
 test-all: $(VENV)/.test-ready  ## all checks, slow ones too
 	@$(VENV_PYTHON) -m labkit test --all --pytest="$(PYTEST_ARGS)"
 
-lint: $(VENV)/.test-ready  ## ruff and mypy only
+lint: $(VENV)/.test-ready  ## ruff, codespell and mypy only
+	@$(VENV_PYTHON) -m ruff format --check .
 	@$(VENV_PYTHON) -m ruff check .
+	@$(VENV_PYTHON) -m codespell_lib
 	@$(VENV_PYTHON) -m mypy
 
 bench: $(VENV)/.test-ready  ## measure speeds on this machine, as ratios

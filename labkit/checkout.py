@@ -82,7 +82,7 @@ def set_up(folder: Path, test: bool = False, python: str = sys.executable) -> in
 
 
 def check_all(folder: Path, everything: bool, pytest_arguments: Sequence[str]) -> int:
-    """Run ruff, mypy and pytest, all of them even if one fails; return the worst exit status.
+    """Run ruff, codespell, mypy and pytest, all of them even if one fails; return the worst exit status.
 
     pytest uses a process for each core, up to four. Programs that tests start import the lab many times, so bytecode is
     written even where the environment forbids it.
@@ -97,7 +97,9 @@ def check_all(folder: Path, everything: bool, pytest_arguments: Sequence[str]) -
     )
     chosen = () if everything else ("-m", "not slow")
     commands = (
+        ("ruff", "format", "--check", "."),
         ("ruff", "check", "."),
+        ("codespell_lib",),
         ("mypy",),
         ("pytest", *processes, *chosen, *pytest_arguments),
     )

@@ -273,7 +273,7 @@ COMMANDS: dict[str, Command] = {
         ),
     ),
     "test": Command(
-        "Run the checks of a checkout: ruff, mypy and pytest",
+        "Run the checks of a checkout: ruff, codespell, mypy and pytest",
         "commands.machine:test",
         (
             "labkit test",

@@ -228,6 +228,7 @@ def linked(text: str, names: dict[str, str]) -> str:
     Formulas, headings and what is a link already stay as they are; so does code, unless all of it is a word.
 
     Args:
+        text: Markdown of the cell.
         names: spelling -> the word of the glossary that it stands for.
 
     >>> linked("One ulp, two ulps; `ulp`", {"ulp": "ulp"})

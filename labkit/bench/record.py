@@ -89,6 +89,8 @@ def measure(
         sweep: a name in `sweeps`.
         device: "cpu" or "cuda"; None is a GPU if there is one.
         extent: sizes of the cases; None for the device's.
+        rounds: number of timings of each case after a warm-up.
+        threads: number of CPU threads.
         seconds: time limit, after which no further timing begins.
         stop: called before each timing; True ends the measurement, and timed cases are recorded.
         progress: called after each round with the record so far.

@@ -272,8 +272,11 @@ def run_cases(
     A case that raises, for example without memory, is left out from then on.
 
     Args:
+        cases: what is timed, in the order of the result.
+        device: "cpu" or "cuda".
         rounds: number of timings of each case after a warm-up; three for long calls.
-        threads: number of CPU threads. With one, the CPU time of the thread counts, so other load does not.
+        threads: number of CPU threads. With one, the CPU time of the thread counts, so other load
+            does not.
         stop: called before each timing; True ends the measurement, and timed cases are returned.
         left_out: called with each case that was not timed, and the reason.
         progress: called after each round with the runs so far.

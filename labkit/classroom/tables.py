@@ -81,9 +81,9 @@ def write_table(
 
 
 def same_name(text: str) -> str:
-    """Return the normal form of a name, without differences of case, spaces and Unicode composition.
+    r"""Return the normal form of a name, without differences of case, spaces and Unicode composition.
 
-    >>> same_name("Zoe\\u0308  Müller ") == same_name("zoë mu\\u0308ller")
+    >>> same_name("Zoe\u0308  Müller ") == same_name("zoë mu\u0308ller")
     True
     """
     return " ".join(

@@ -67,9 +67,9 @@ class Question:
 
 @lru_cache(maxsize=64)
 def cells_of(text: str) -> tuple[Cell, ...]:
-    """Return the cells of a text in py:percent form.
+    r"""Return the cells of a text in py:percent form.
 
-    >>> cells_of('# %% [markdown] id="a"\\n# # Title\\n\\n# %% tags=["x"]\\n1 + 1\\n')[1]
+    >>> cells_of('# %% [markdown] id="a"\n# # Title\n\n# %% tags=["x"]\n1 + 1\n')[1]
     Cell(cell_type='code', source='1 + 1', metadata={'tags': ['x']})
     """
     marks = list(_MARK.finditer(text))
@@ -112,9 +112,9 @@ def questions(path: Path) -> dict[str, Question]:
 
 
 def starter_of(source: str, to_repair: str = "") -> str:
-    """Return a cell's source with each solution replaced by a line that raises, and by the lines `to_repair`.
+    r"""Return a cell's source with each solution replaced by a line that raises, and by the lines `to_repair`.
 
-    >>> print(starter_of("def f(x):\\n    ### BEGIN SOLUTION\\n    return x\\n    ### END SOLUTION\\n\\nf(1)"))
+    >>> print(starter_of("def f(x):\n    ### BEGIN SOLUTION\n    return x\n    ### END SOLUTION\n\nf(1)"))
     def f(x):
         raise NotImplementedError("your code goes here; then run this cell again")
     <BLANKLINE>
@@ -149,10 +149,10 @@ def lines_to_repair(cell: Cell, cells: Sequence[Cell]) -> str:
 
 
 def solution_of(source: str) -> str:
-    """Return a cell's source without the two marks.
+    r"""Return a cell's source without the two marks.
 
-    >>> solution_of("### BEGIN SOLUTION\\nx = 1\\n### END SOLUTION\\ny = 2")
-    'x = 1\\ny = 2'
+    >>> solution_of("### BEGIN SOLUTION\nx = 1\n### END SOLUTION\ny = 2")
+    'x = 1\ny = 2'
     """
     return "\n".join(line for line in source.split("\n") if line.strip() not in (BEGIN, END))
 

@@ -41,9 +41,9 @@ class Message:
 
 
 def simplified(text: str) -> str:
-    """Return a pasted text in small letters, without quotes, frames, ranks and line breaks.
+    r"""Return a pasted text in small letters, without quotes, frames, ranks and line breaks.
 
-    >>> simplified("[rank0]: expected scalar\\n[rank0]:  type `c10::Half`")
+    >>> simplified("[rank0]: expected scalar\n[rank0]:  type `c10::Half`")
     'expected scalar type half'
     """
     for pattern, instead in FROM_PASTED.items():

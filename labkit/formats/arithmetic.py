@@ -131,8 +131,11 @@ def align_terms(a: Term, b: Term, window: int) -> Align:
     """Write two terms with one exponent, `window` places below the higher one's first bit or just where they end.
 
     Args:
-        window: bits of the widest term and three more (guard, round, sticky). Ones are cut off the lower term only if
-            it begins three places below the higher one, and then their difference loses at most one leading bit.
+        a: a term of the sum.
+        b: the other term.
+        window: bits of the widest term and three more (guard, round, sticky). Ones are cut off the
+            lower term only if it begins three places below the higher one, and then their
+            difference loses at most one leading bit.
     """
     exponent = np.maximum(np.minimum(a.exponent, b.exponent), np.maximum(_top(a), _top(b)) - window)
     (aligned_a, cut_a), (aligned_b, cut_b) = (

@@ -71,9 +71,13 @@ def round_to(
 
     Args:
         values: real numbers of any shape; whole numbers must fit float64 exactly.
-        random_bits: for `Rounding.STOCHASTIC` only: whole numbers below 2^32, uniformly random, shaped like `values`.
-            A value is rounded away from zero if its number is below 2^32 * (the part of an ulp it exceeds its lower
-            neighbour by). The mean is exact for up to 32 bits beyond the format's own, else within 2^-32 ulp.
+        format: the format whose values the result holds.
+        rounding: direction of the rounding.
+        overflow: result for values beyond the largest of the format.
+        random_bits: for `Rounding.STOCHASTIC` only: whole numbers below 2^32, uniformly random,
+            shaped like `values`. A value is rounded away from zero if its number is below 2^32 *
+            (the part of an ulp it exceeds its lower neighbour by). The mean is exact for up to 32
+            bits beyond the format's own, else within 2^-32 ulp.
 
     Raises:
         TypeError: text, complex, or a float type other than float16, float32 and float64.

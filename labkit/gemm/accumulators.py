@@ -75,9 +75,12 @@ def accumulate(
     A row of `SPECS` represents its GPU: FP16 operands use its FP16 instruction, BF16 ones its BF16 instruction.
 
     Args:
-        A, B: tensors of one dtype, FP32 or narrower, or of the two FP8 dtypes. FP32 tensors hold values of the operands
-            that an `MmaSpec` names.
+        A: tensor [..., m, k] of FP32 or narrower, or of an FP8 dtype. FP32 tensors hold values of
+            the operands that an `MmaSpec` names.
+        B: tensor [..., k, n] of the dtype of A, or of the other FP8 dtype.
         C: values that the accumulator's format holds, or None for zeros.
+        accumulator: format or method of the sum.
+        out: format that the sum is rounded to.
         operands: the formats of the values in A and B; by default those of their dtypes.
 
     Raises:

@@ -115,7 +115,7 @@ def blocks(a: Floats, b: Floats, c: Floats, spec: MmaSpec, result: Format) -> Fl
     if emulator() != "numpy" and spec.block_length % 4 == 0 and b.shape[2] > 1:
         return _compiled(a, b, c, spec, result)
     width = width_for(a, b, c, spec)
-    # [k, g, m, 1] and [k, g, 1, n]
+    # their shapes are now [k, g, m, 1] and [k, g, 1, n]
     a, b = (a.transpose(2, 0, 1)[..., None], b.transpose(1, 0, 2)[:, :, None])
     a, b, c = (np.ascontiguousarray(each, width.floats) for each in (a, b, c))
     powers_a, powers_b = _powers(a, spec.operands, width), _powers(b, spec.right, width)
@@ -313,10 +313,12 @@ def emulate(
     which do not change the result.
 
     Args:
-        A, B: torch tensors or numpy arrays with values of `spec.operands` and `spec.right`, in their dtypes or wider
-            ones. For TF32, FP32 numbers whose last 13 bits are cut off, of a NaN too: the instruction ignores them.
-            Leading dimensions must agree.
+        A: torch tensor or numpy array [..., m, k] with values of `spec.operands`, in their dtype or
+            a wider one. Of TF32, FP32 numbers whose last 13 bits are cut off, of a NaN too: the
+            instruction ignores them.
+        B: the same [..., k, n], with values of `spec.right`. Leading dimensions must agree.
         C: values of the result format, or None for zeros.
+        spec: the instruction: a row of `SPECS`.
         out: FP32 or FP16, the format of C and D; by default `spec.result`.
 
     Raises:

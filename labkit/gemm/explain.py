@@ -108,8 +108,10 @@ def explain(a: Numbers, b: Numbers, c: float, spec: MmaSpec, out: Format | None 
     """Return how one block of a Tensor Core computes c + a[0]*b[0] + a[1]*b[1] + ..., term by term.
 
     Args:
-        a, b: up to `spec.block_length` values of the operands' format.
+        a: up to `spec.block_length` values of the operands' format.
+        b: as many values.
         c: a value of the result format.
+        spec: the instruction: a row of `SPECS`.
         out: FP32 or FP16; by default `spec.result`.
 
     Raises:

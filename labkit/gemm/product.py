@@ -42,6 +42,9 @@ def matmul(
     gradient is rounded to the operands' dtype before these products, and their results once.
 
     Args:
+        a: tensor [..., m, k].
+        b: tensor [..., k, n], of the dtype of `a`.
+        accumulator: format or method of the sum.
         dtype: of the result, rounded once; by default that of `a`.
 
     Raises:
@@ -254,7 +257,7 @@ def _convolution(
     for axis, (width, step, hole) in enumerate(zip(window, steps, holes, strict=True), 2):
         image = image.unfold(axis, hole * (width - 1) + 1, step)[..., ::hole]
     places = image.shape[2 : 2 + n]
-    # of [batch, channels, *places, *window]
+    # from the shape [batch, channels, *places, *window]
     patches = image.permute(1, *range(2 + n, 2 + 2 * n), 0, *range(2, 2 + n))
     patches = patches.reshape(
         groups, channels // groups * math.prod(window), batch * math.prod(places)

@@ -133,13 +133,13 @@ def _starter(exercise: Exercise) -> str:
 
 
 def has_work(present: str, answer: str, starter: str = "") -> bool:
-    """Return whether a cell is more than a starter: it has a line or a comment that the logged answer lacks.
+    r"""Return whether a cell is more than a starter: it has a line or a comment that the logged answer lacks.
 
-    >>> has_work("def f(x):\\n    raise NotImplementedError()", "def f(x):\\n    return x")
+    >>> has_work("def f(x):\n    raise NotImplementedError()", "def f(x):\n    return x")
     False
-    >>> has_work("def f(x):\\n    raise NotImplementedError()\\ncheck('a.b', f)", "def f(x):\\n    return x")
+    >>> has_work("def f(x):\n    raise NotImplementedError()\ncheck('a.b', f)", "def f(x):\n    return x")
     False
-    >>> has_work("def f(x):\\n    # double it?\\n    raise NotImplementedError()", "def f(x):\\n    return x")
+    >>> has_work("def f(x):\n    # double it?\n    raise NotImplementedError()", "def f(x):\n    return x")
     True
     """
     if STARTER not in present:

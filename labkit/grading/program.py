@@ -127,10 +127,10 @@ def defines(cells: Iterable[CodeCell], exercise: Exercise) -> bool:
 
 @lru_cache(maxsize=4096)
 def as_python(source: str) -> str:
-    """Return a cell's source as Python: magics, shell commands and help requests are calls; line numbers stay.
+    r"""Return a cell's source as Python: magics, shell commands and help requests are calls; line numbers stay.
 
-    >>> as_python("x = !ls\\nprint?")
-    "x = get_ipython().getoutput('ls')\\nget_ipython().run_line_magic('pinfo', 'print')"
+    >>> as_python("x = !ls\nprint?")
+    "x = get_ipython().getoutput('ls')\nget_ipython().run_line_magic('pinfo', 'print')"
     """
     source = source.removeprefix("\ufeff")
     if not _syntax_problem(source):
@@ -144,9 +144,9 @@ def as_python(source: str) -> str:
 
 
 def bare(source: str) -> str:
-    """Return Python as it is formatted from its syntax tree, without comments and docstrings; other text as it is.
+    r"""Return Python as it is formatted from its syntax tree, without comments and docstrings; other text as it is.
 
-    >>> bare('def f(x):\\n    "Twice."\\n    return 2*x  # is it?') == bare('def f(x): return 2 * x')
+    >>> bare('def f(x):\n    "Twice."\n    return 2*x  # is it?') == bare('def f(x): return 2 * x')
     True
     """
     try:

@@ -22,9 +22,9 @@ class Unseen(Exception):
 
 
 def described(where: str, error: Exception) -> str:
-    """Return a failure as one line: where in the instrument, what was raised, file and line.
+    r"""Return a failure as one line: where in the instrument, what was raised, file and line.
 
-    >>> described("count", ValueError("no such\\nlayout"))
+    >>> described("count", ValueError("no such\nlayout"))
     'count failed with ValueError: no such'
     """
     message = str(error).strip().partition("\n")[0]

@@ -127,6 +127,7 @@ def merge_reports(reports: Sequence[Report], sharded: frozenset[str] = frozenset
     Each rank replays its own batch, and the report has the findings of all.
 
     Args:
+        reports: one of each rank, in the order of the ranks.
         sharded: names of parameters of which each rank holds a part.
     """
     numbers = sorted({w.step for report in reports for w in report.watched})

@@ -18,7 +18,7 @@ from pathlib import Path
 from labkit.records import system
 from labkit.records.findings import Finding, Status
 
-# folder: package
+# folder of the extension -> the package that brings it
 EXTENSIONS = {"@jupyter-widgets/jupyterlab-manager": "jupyterlab_widgets", "anywidget": "anywidget"}
 PLACE = Path("share", "jupyter", "labextensions")
 # A variable that a host sets -> its name; these show widgets by a manager of their own, loaded from the network.

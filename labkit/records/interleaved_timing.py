@@ -23,7 +23,10 @@ def time_interleaved(
     """Return name -> the seconds that each call of its timer returned.
 
     Args:
-        finished: (name, its seconds so far) -> whether to stop calling it; evaluated before each call.
+        timers: name -> a function that runs once and returns its seconds.
+        rounds: number of calls of each timer.
+        finished: (name, its seconds so far) -> whether to stop calling it; evaluated before each
+            call.
 
     >>> timers = {"quick": lambda: 0.1, "slow": lambda: 2.0}
     >>> time_interleaved(timers, 3, finished=lambda _, seconds: sum(seconds) > 3)

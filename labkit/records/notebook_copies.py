@@ -40,6 +40,8 @@ def copy_notebooks(source: Path, folder: Path, version: str) -> list[CopiedNoteb
     """Copy the notebooks of `source` into `folder`, which is created if missing.
 
     Args:
+        source: the folder with the notebooks of the installed version.
+        folder: the learner's folder; work in it is never replaced.
         version: part of the name of a newer notebook that is put beside changed work.
 
     Raises:

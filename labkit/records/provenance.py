@@ -58,6 +58,7 @@ def arithmetic_settings(device: torch.device, *, tf32: bool = False) -> dict[str
     """Return the torch settings that can change a run's numbers on a device.
 
     Args:
+        device: the device of the run.
         tf32: the run emulates TF32, which no setting of torch shows.
 
     >>> import torch

@@ -238,7 +238,10 @@ def _installed_memory() -> int | None:
 
 
 def _windows_memory() -> int | None:
-    """Call GlobalMemoryStatusEx. (Source: Win32 API, MEMORYSTATUSEX: two DWORDs, then seven DWORDLONGs.)"""
+    """Call GlobalMemoryStatusEx.
+
+    Source: Win32 API, MEMORYSTATUSEX: two DWORDs, then seven DWORDLONGs.
+    """
 
     class MemoryStatus(ctypes.Structure):
         _fields_ = [("length", ctypes.c_uint32), ("load", ctypes.c_uint32)] + [

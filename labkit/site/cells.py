@@ -51,10 +51,10 @@ class Parts:
 
 
 def markdown(source: str) -> str:
-    """Return Markdown as HTML, with formulas as pictures; links to notebooks lead to their pages.
+    r"""Return Markdown as HTML, with formulas as pictures; links to notebooks lead to their pages.
 
     >>> markdown("see [ulp](glossary.ipynb#cell-id=ulp)")
-    '<p>see <a href="glossary.html#ulp">ulp</a></p>\\n'
+    '<p>see <a href="glossary.html#ulp">ulp</a></p>\n'
     """
     from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 

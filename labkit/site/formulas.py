@@ -29,12 +29,12 @@ EM = 10.0  # points
 
 
 def typeset(markdown: str) -> str:
-    """Return Markdown with each formula as a picture.
+    r"""Return Markdown with each formula as a picture.
 
     >>> typeset("`$x$` costs $5, they say")
     '`$x$` costs $5, they say'
-    >>> typeset("the root $\\\\sqrt v$")[:32]
-    'the root <img alt="\\\\sqrt v" styl'
+    >>> typeset("the root $\\sqrt v$")[:32]
+    'the root <img alt="\\sqrt v" styl'
     """
     return CODE_OR_FORMULA.sub(_replace, markdown)
 

@@ -101,8 +101,9 @@ def arithmetic(
     """Return the arithmetic of an accumulator: a format or its name, a row of SPECS or a GPU's name, or an Arithmetic.
 
     Args:
-        operands: formats of the operands. Tensor Cores multiply FP16, BF16, TF32 and FP8 operands; for FP32 operands,
-            sums and other operations, a GPU adds as an FP32 unit.
+        accumulator: a format or its name, a row of SPECS or a GPU's name, or an Arithmetic.
+        operands: formats of the operands. Tensor Cores multiply FP16, BF16, TF32 and FP8 operands;
+            for FP32 operands, sums and other operations, a GPU adds as an FP32 unit.
         multiplied_as: the format that the kernel rounds operands to, TF32 for instance.
 
     Raises:
@@ -147,9 +148,13 @@ def sum_error(
     """Return the bound e of the module's text for sums of `terms` terms: a S + b, with numbers a and b.
 
     Args:
+        how: the arithmetic of the additions.
+        terms: number of terms of each sum.
         size: S in FP64, or the larger S'.
-        extra: further roundings that a term or the sum passes through: of the product, of a scale, of a division.
-        grid: a number that divides all terms; from the smallest subnormal on, no addition underflows.
+        extra: further roundings that a term or the sum passes through: of the product, of a scale,
+            of a division.
+        grid: a number that divides all terms; from the smallest subnormal on, no addition
+            underflows.
         gain: largest factor that is applied after an underflow.
 
     >>> float(sum_error(Arithmetic("FP32"), 4096, np.array(1.0))) < 4096 * 2**-24 * 1.001

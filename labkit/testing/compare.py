@@ -171,10 +171,13 @@ def compare(
 
     Args:
         got: the result, on any device.
-        operation: `matmul(a, b)`, `softmax(x)` and so on: what the kernel was to compute, from the same operands.
+        operation: `matmul(a, b)`, `softmax(x)` and so on: what the kernel was to compute, from the
+            same operands.
         out: format in which the kernel stores; by default that of `got`.
-        accumulator: a format or its name, a GPU's name ("H100": its Tensor Cores), or an `Arithmetic`.
-        rounding, overflow: of the final rounding.
+        accumulator: a format or its name, a GPU's name ("H100": its Tensor Cores), or an
+            `Arithmetic`.
+        rounding: direction of the final rounding.
+        overflow: what the final rounding makes of values beyond the format.
 
     Raises:
         TypeError: `got` holds no floats.
@@ -215,8 +218,12 @@ def assert_explained(
     """Assert that rounding explains a result, and return the verdict.
 
     Args:
-        a, b: the operands of a matrix product, or in place of both an operation.
-        settings: further arguments of `compare`, and of `matmul`: bias, scale, operands.
+        got: the result, on any device.
+        a: the left operand of a matrix product, or an operation.
+        b: the right operand; None with an operation.
+        out: as in `compare`.
+        accumulator: as in `compare`.
+        **settings: further arguments of `compare`, and of `matmul`: bias, scale, operands.
 
     Raises:
         Unexplained: rounding does not explain it.

@@ -113,8 +113,12 @@ def matmul(
     """Return the product a @ b by torch.matmul's rules for shapes, times `scale`, plus `bias`.
 
     Args:
-        operands: format in which the kernel multiplies: that of FP8 values in FP32 tensors; or TF32 or BF16, to which
-            it rounds FP32 operands.
+        a: array [..., m, k].
+        b: array [..., k, n].
+        bias: added to the scaled product; it is broadcast to [..., m, n].
+        scale: multiplies the sums; a number or an array that is broadcast.
+        operands: format in which the kernel multiplies: that of FP8 values in FP32 tensors; or TF32
+            or BF16, to which it rounds FP32 operands.
 
     Raises:
         TypeError: operands are no floats, or FP64.
@@ -205,7 +209,7 @@ def convolution(
     shape, axes = multiply(image, filters).shape, tuple(range(2, n + 2))
     padded = np.pad(image, [(0, 0), (0, 0), *((width, width) for width in around)])
     reach = [(size - 1) * hole + 1 for size, hole in zip(filters.shape[2:], holes, strict=True)]
-    # [batch, channels, *places, *reach]
+    # the windows have the shape [batch, channels, *places, *reach]
     windows = np.lib.stride_tricks.sliding_window_view(padded, reach, axes)
     windows = windows[:, :, *(slice(None, None, each) for each in (*steps, *holes))]
     grouped = windows.reshape(len(image), groups, -1, *windows.shape[2:])
@@ -250,9 +254,15 @@ def _products(
     """Return sums of products, one for each element, times `scale`, plus `bias`.
 
     Args:
+        name: of the operation, for messages.
+        shape: of the result.
+        terms: number of terms of each sum.
         both: the operands and their formats.
         multiply: computes the sums in FP64.
         pairs: places -> operands [terms, places] of their sums.
+        operands: as in `matmul`.
+        bias: as in `matmul`.
+        scale: as in `matmul`.
     """
     factor = np.ones(()) if scale is None else _epilogue(scale, "scale", shape)
     added = np.zeros(()) if bias is None else _epilogue(bias, "bias", shape)

@@ -37,7 +37,9 @@ def sums(x: Floats, y: Floats | None, how: Arithmetic, only: str = "") -> Iterat
     """Yield the sum of x * y over the first dimension, in each order; before the final rounding, in FP64.
 
     Args:
-        x, y: operands of shape [K, n]; y is None for a sum of the numbers x.
+        x: operand [K, n].
+        y: operand [K, n]; None for a sum of the numbers x.
+        how: the arithmetic of the additions.
         only: name of the one order to yield.
 
     >>> ones = np.ones((4096, 1))

@@ -140,12 +140,16 @@ def train_grid(
     """Return one record for every seed and recipe, in that order, training runs without a record in `folder`.
 
     Args:
-        recipes, seeds: duplicates are ignored.
-        folder: folder of the records; those of a GPU are in a folder with its name (`device_folder`).
+        task: what is trained.
+        recipes: under which recipes; duplicates are ignored.
+        seeds: from which seeds; duplicates are ignored.
+        folder: folder of the records; those of a GPU are in a folder with its name
+            (`device_folder`).
         device: an argument of `labkit.train.place`; None is a GPU if there is one.
-        workers: number of processes; None for one on each core, or a single one on a GPU. With 1, this process trains.
-            It also trains a task that cannot be pickled, such as one with functions defined in a notebook. Under
-            torchrun the ranks are the workers, and this must be None. Steps are timed only with one run at a time.
+        workers: number of processes; None for one on each core, or a single one on a GPU. With 1,
+            this process trains. It also trains a task that cannot be pickled, such as one with
+            functions defined in a notebook. Under torchrun the ranks are the workers, and this must
+            be None. Steps are timed only with one run at a time.
         begins: called with task, recipe and seed when a training begins; not under torchrun.
         progress: called with every record, as soon as it is available.
         stop: called before each run; True ends the grid, and the available records are returned.

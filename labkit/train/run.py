@@ -223,6 +223,7 @@ class TrainingRun:
 
         Args:
             kind: "activation gradients" or "weight gradients".
+            scale: factor of the loss.
         """
         if kind not in ("activation gradients", "weight gradients"):
             raise ValueError(
@@ -309,10 +310,15 @@ def train(
     """Train from start to end and return the record.
 
     Args:
+        task: what is trained.
+        recipe: how it is trained.
+        seed: of the weights and the batches.
         steps: number of steps; None for the task's.
-        device: an argument of `labkit.train.place`; None is a GPU if there is one. The default is the CPU, so that
-            grades and saved records do not depend on a GPU.
-        watch: kinds of gradients to record as histograms: "activation gradients", "weight gradients".
+        device: an argument of `labkit.train.place`; None is a GPU if there is one. The default is
+            the CPU, so that grades and saved records do not depend on a GPU.
+        measure_every: steps between two measurements of the metric.
+        watch: kinds of gradients to record as histograms: "activation gradients", "weight
+            gradients".
         watch_every: steps between two histograms; the first is taken before the first step.
         progress: called after every step.
         stop: called before every step; True ends the run early, which the record states.

@@ -35,11 +35,14 @@ def steps_per_second(
     """Return recipe -> training steps a second, without recipes that failed or were not timed before `stop`.
 
     Args:
+        task: what is trained.
+        recipes: the recipes to time; duplicates are ignored.
         device: an argument of `labkit.train.place`.
         steps: number of steps in one timing.
         rounds: number of timings of each recipe.
         stop: called before each timing; True ends the measurement.
-        failed: called with a recipe and the exception that ended it, and the others continue. None raises it.
+        failed: called with a recipe and the exception that ended it, and the others continue. None
+            raises it.
 
     Raises:
         ValueError: steps or rounds is less than 1, or this machine has no such device.

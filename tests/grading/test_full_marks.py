@@ -792,7 +792,9 @@ def test_each_loses_the_check_whose_case_it_fails(exercise_id: str) -> None:
     assert kept == []
 
 
-# --- what a text says of an edge is asked at that edge: (exercise, words of its text, check, whether a case is that one) ---
+# --- what a text says of an edge is asked at that edge ---
+#
+# A row: exercise, words of its text, check, whether a case is that one.
 
 # Such a case must be drawn in the notebook and by a seed of grading. An edge has no row where an answer that is wrong
 # there alone is a known mistake, or is above; nor where several cases of a check that is named for it hold the claim.

@@ -615,7 +615,7 @@ WRONG: tuple[Kernel, ...] = (
         lambda a, b: _swapped_blocks(full(a, b)).half(),
     ),
     Kernel("transposed B", f"{_T}#187", "square", lambda a, b: full(a, b.T).half()),
-    # products: formats and rounding
+    # --- products: formats and rounding ---
     Kernel(
         "FP16 accumulator",
         "sonos/tract#2588",

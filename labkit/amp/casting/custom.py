@@ -155,8 +155,10 @@ def custom_fwd(forward: Any = None, *, cast_inputs: Format | torch.dtype | None 
     """Decorate the `forward` of a `torch.autograd.Function`, below `@staticmethod`; `custom_bwd` decorates `backward`.
 
     Args:
-        cast_inputs: inside a region, floating-point inputs (but FP64) are cast to this format, and forward runs with
-            autocast off. None: operations inside are cast as everywhere in the region. No effect outside of a region.
+        forward: the method; None where the decorator is called with arguments.
+        cast_inputs: inside a region, floating-point inputs (but FP64) are cast to this format, and
+            forward runs with autocast off. None: operations inside are cast as everywhere in the
+            region. No effect outside of a region.
 
     >>> class Product(torch.autograd.Function):
     ...     @staticmethod

@@ -220,8 +220,10 @@ def ledger(
 
     Args:
         model: a module or any function of tensors, with FP32 weights.
+        *inputs: arguments of the model, tensors in FP32.
         format: the format that autocast casts to.
-        overrides: operations on other lists, by name ("softmax": every call) or key ("softmax 2": that call).
+        overrides: operations on other lists, by name ("softmax": every call) or key ("softmax 2":
+            that call).
 
     Raises:
         ValueError: an override names an operation that is not called, or a rule that is not in `MOVABLE`; or the model

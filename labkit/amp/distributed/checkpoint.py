@@ -38,7 +38,9 @@ def save(folder: str | Path, engine: DistributedEngine, **extra: Any) -> Path:
     """Write FOLDER/step-N, N being the engine's steps; all ranks call it, with a folder that all of them reach.
 
     Args:
-        extra: of this rank, in values and tensors that torch.load(weights_only=True) reads.
+        folder: a folder that all ranks reach; it is created if missing.
+        engine: this rank's engine, between two steps.
+        **extra: of this rank, in values and tensors that torch.load(weights_only=True) reads.
 
     Raises:
         RuntimeError: there are gradients that no step has used.

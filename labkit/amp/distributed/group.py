@@ -81,7 +81,9 @@ def largest(
     """Return the elementwise maximum of the ranks' values, the same on all of them.
 
     Args:
+        values: as many numbers on every rank.
         device: the one that `start_group` returned: NCCL only exchanges tensors on a GPU.
+        group: the ranks that take part; None: all of them.
 
     Raises:
         RankLost: another rank ended or hangs.

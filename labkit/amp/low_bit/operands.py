@@ -194,8 +194,12 @@ def round_to_blocks(
     """Round finite FP32 matrices [..., rows, columns], each tile of them at a scale of its own; return their values.
 
     Args:
-        tile: rows and columns of a block; None: along a row. What is missing at an edge counts as zeros.
-        scale_up: a power-of-two scale is the least at which nothing saturates; False: as `round_blocks` has it.
+        values: finite FP32 matrices [..., rows, columns].
+        format: the block format of the result.
+        tile: rows and columns of a block; None: along a row. What is missing at an edge counts as
+            zeros.
+        scale_up: a power-of-two scale is the least at which nothing saturates; False: as
+            `round_blocks` has it.
 
     >>> from labkit.formats import MXFP4
     >>> round_to_blocks(torch.arange(32.0)[None], MXFP4)[0, 26:]  # a scale of 4: beyond 6 * 4 they saturate
@@ -220,6 +224,9 @@ def round_tiles(
     """Round tiles, whose largest magnitudes are given, each at its own scale.
 
     Args:
+        tiles: FP32 numbers [..., m / rows, rows, n / columns, columns], as `tiled` cuts them.
+        largest: the largest magnitude of each tile, [..., m / rows, 1, n / columns, 1].
+        format: the block format of the result.
         scale_up: as in `round_to_blocks`.
         scales_fit: no magnitude is so large that its scale would be beyond the scales' format.
         generator: for stochastic rounding.

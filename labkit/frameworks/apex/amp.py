@@ -79,15 +79,22 @@ def initialize(
 
     Args:
         models: one model, or a list.
-        optimizers: one optimizer, a list, or None to only run the models; wrappers of optimizers are allowed.
+        optimizers: one optimizer, a list, or None to only run the models; wrappers of optimizers
+            are allowed.
         enabled: False: this and all other calls do nothing.
-        opt_level: "O0" (FP32), "O1" (functions cast), "O2" (half model, FP32 master weights) or "O3" (half).
-        cast_model_type, patch_torch_functions, keep_batchnorm_fp32, master_weights, loss_scale: override the level's
-            values; see `Properties`.
-        cast_model_outputs: dtype of the models' outputs; None: FP32 under O0, O2 and O3, unchanged under O1.
+        opt_level: "O0" (FP32), "O1" (functions cast), "O2" (half model, FP32 master weights) or
+            "O3" (half).
+        cast_model_type: override the level's value; see `Properties`.
+        patch_torch_functions: likewise.
+        keep_batchnorm_fp32: likewise.
+        master_weights: likewise.
+        loss_scale: likewise: a number, or "dynamic".
+        cast_model_outputs: dtype of the models' outputs; None: FP32 under O0, O2 and O3, unchanged
+            under O1.
         num_losses: number of scales for `scale_loss(..., loss_id=)`.
         verbosity: 0: no messages; 2: each cast.
-        min_loss_scale, max_loss_scale: limits of a dynamic scale.
+        min_loss_scale: lower limit of a dynamic scale.
+        max_loss_scale: upper limit of a dynamic scale.
 
     Raises:
         RuntimeError: there is no such level, or an override contradicts it; a model is half already, or wrapped for
@@ -330,7 +337,10 @@ def init(
     """Cast torch's functions, and return a handle that ends the casts; the entry point of apex's own tests.
 
     Args:
+        enabled: False: nothing is cast, and the handle does nothing.
         loss_scale: unused.
+        enable_caching: keep the casts of weights until the optimizer's step.
+        verbose: print each cast.
         allow_banned: run binary_cross_entropy in FP32 instead of raising an error.
     """
     _deactivate()

@@ -58,7 +58,9 @@ def make(
     Args:
         path: a new file.
         command: what serves the items, as `worker_command`.
-        seconds: after which no further item begins; timings, which come last, have `timing_seconds` of their own.
+        seconds: after which no further item begins; the timings come last and have a limit of their
+            own.
+        timing_seconds: the limit of the timings.
         item_seconds: after which an item's process is ended, and the next item gets another.
         say: called with each line for people.
 
@@ -87,8 +89,13 @@ def lines(
     """Write each line of a passport, and yield it once it is on the disk; the last one says how it ended.
 
     Args:
-        seconds, timing_seconds: after which no further item begins, and no further timing.
-        item_seconds: the limit of an item, after which its process is ended; it also ends with the last of the two.
+        file: where the lines are written.
+        command: what serves the items, as `worker_command`.
+        seconds: after which no further item begins.
+        timing_seconds: after which no further timing begins.
+        item_seconds: the limit of an item, after which its process is ended; it also ends with the
+            last of the two.
+        say: called with each line for people.
         keep: returns what is saved of an item's line.
         grace: seconds that the last item may take beyond the limits.
     """

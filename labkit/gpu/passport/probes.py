@@ -134,7 +134,7 @@ class HostWaits(TorchDispatchMode):
         if not func.is_view and name not in NO_OPERATIONS:
             self.operations[name] += 1
         to_host = reads and name in COPIES and not arrives
-        # torch.tensor([...], device="cuda")
+        # as torch.tensor([...], device="cuda") does
         lifted = name == "aten::lift_fresh" and self.device != "cpu"
         if name in READS or to_host or (reads and _by_mask(name, args)):
             self.waits[f"{name} at {line_of_the_lab()}"] += 1

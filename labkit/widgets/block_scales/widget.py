@@ -78,8 +78,11 @@ def round_row(
 
     Args:
         values: FP16 numbers, as many as fill blocks.
-        scale_up: a power-of-two scale is the least at which nothing saturates (arXiv:2506.08027); False: OCP's.
+        name: of the block format, a key of `FORMATS`.
+        scale_up: a power-of-two scale is the least at which nothing saturates (arXiv:2506.08027);
+            False: OCP's.
         random_bits: for stochastic rounding, whole numbers below 2^32, shaped like `values`.
+        rotated: multiply by a Hadamard matrix before the rounding, and back after it.
 
     >>> block = [13.0, 7.5, -3.0, 0.25] + 28 * [0.0]
     >>> round_row(block, "MXFP4").values[:4], round_row(block, "MXFP4", scale_up=True).values[:4]

@@ -77,9 +77,9 @@ def behind(fault: Fault | GpuCard) -> dict[str, Any]:
 
 
 def compared(broken: str, cured: str) -> list[list[list[Any]]]:
-    """Return the lines of two texts, each with whether the other text lacks it.
+    r"""Return the lines of two texts, each with whether the other text lacks it.
 
-    >>> compared("a\\nb", "a\\nc")
+    >>> compared("a\nb", "a\nc")
     [[['a', False], ['b', True]], [['a', False], ['c', True]]]
     """
     texts = [broken.splitlines(), cured.splitlines()]

@@ -198,9 +198,12 @@ def recipe_table(
     """Read what is on record of these tasks under these recipes (FP32 is read besides) and judge each pair.
 
     Args:
-        seeds: which to read; None takes all that are on record, and asks for three where there are none.
-        folder: where `labkit compare --folder` wrote; None takes the runs that travel with the lab. A GPU's runs are in
-            a folder of its name in there.
+        tasks: names of tasks, one row each.
+        recipes: names of recipes, one column each.
+        seeds: which to read; None takes all that are on record, and asks for three where there are
+            none.
+        folder: where `labkit compare --folder` wrote; None takes the runs that travel with the lab.
+            A GPU's runs are in a folder of its name in there.
 
     Raises:
         ValueError: the folder holds runs of several devices, where those of one belong.

@@ -97,7 +97,9 @@ def measure_trace(
     """Train, and record at each step what a scaler would have met; each step costs about three of plain training.
 
     Args:
+        task: what is trained.
         recipe: at whose weights the gradients are measured; take one that skips nothing.
+        seed: of the weights and the batches.
         steps: how many; None takes the task's own number.
         progress: called with the number of each step done.
 

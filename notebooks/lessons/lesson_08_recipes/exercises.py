@@ -357,7 +357,9 @@ def _power(random: Random, low: int, high: int) -> float:
 
 
 def _held(random: Random) -> list[Case]:
-    """Gradients between 2^-7 and 1: their squares survive. (From 2^-8 to 2^-7 the answer is a matter of one ulp.)
+    """Gradients between 2^-7 and 1: their squares survive.
+
+    From 2^-8 to 2^-7 the answer depends on one ulp.
 
     And one so large that v is inf: a step of 0 is finite.
     """
