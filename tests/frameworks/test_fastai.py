@@ -254,7 +254,7 @@ def test_momentum_survives_and_what_is_frozen_has_none():
         )
     )
     assert set(learn.opt.state) == set(before)
-    assert all("momentum_buffer" in learn.opt.state[p] for p in before)
+    assert all("grad_avg" in learn.opt.state[p] for p in before)
     learn.to_non_native_fp32().fit(1)
     assert {type(cb).__name__ for cb in learn.cbs} == {"TrainEvalCallback", "Recorder"}
 
