@@ -90,7 +90,7 @@ class Recorder(Callback):
 
 
 def trainable_params(model: nn.Module) -> list[nn.Parameter]:
-    """Return the trainable parameters of a model, as one group: a Learner's splitter if it is given no other."""
+    """Return the trainable parameters of a model, as one group: the default splitter of a Learner."""
     return [p for p in model.parameters() if p.requires_grad]
 
 

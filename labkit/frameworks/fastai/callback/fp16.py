@@ -192,6 +192,8 @@ class MixedPrecision(Callback):
     def before_step(self) -> None:
         """Let the scaler step the loop's optimizer, for which this callback stands; where it does not, cancel."""
         self.skipped = True
+        if self.scaler.is_enabled() and self.scaler._scale is None:
+            raise CancelStepException  # every backward so far was cancelled before its loss was scaled
         self.scaler.step(self)
         if self.skipped:
             raise CancelStepException
@@ -205,10 +207,14 @@ class MixedPrecision(Callback):
         self.skipped = False
 
     def after_step(self) -> None:
-        self.scaler.update()
+        """Update the scale, if the scaler has seen the gradients: another callback may cancel before or after that."""
+        states = self.scaler._per_optimizer_states.values()
+        if any(state["found_inf_per_device"] for state in states):
+            self.scaler.update()
 
     def after_batch(self) -> None:
         self.region.close()  # if the batch was cancelled before its loss
+        self.after_step()  # if it was cancelled between the scaler's step and the loop's
 
     # a part of the training that was cancelled in a batch ends without that batch's after_batch
     after_train = after_validate = after_epoch = after_batch
