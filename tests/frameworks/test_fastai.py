@@ -341,6 +341,11 @@ MISUSES = {
         TypeError,
         "pass callbacks as cbs=",
     ),
+    "a callback as a splitter": (
+        lambda: Learner(None, None, None, SGD, 0.1, fp16.MixedPrecision),
+        TypeError,
+        "pass callbacks as cbs=",
+    ),
     "callbacks as a decay": (
         lambda: synth_learner().fit(1, 0.1, [X]),
         TypeError,

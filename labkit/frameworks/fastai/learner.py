@@ -124,7 +124,7 @@ class Learner:
         wd_bn_bias: bool = False,
         train_bn: bool = True,
     ) -> None:
-        if isinstance(splitter, Callback | list | tuple):
+        if not callable(splitter) or isinstance(splitter, Callback | type):
             raise TypeError(
                 f"expected splitter as a function of the model, got {splitter!r}; pass callbacks as cbs="
             )

@@ -295,6 +295,7 @@ for dynamic in (True, False):
     losses_fall(learn)
     assert not hasattr(learn, "test_after_mixed_precision"), "callbacks of one fit end with it"
 
+set_seed(99)
 learn = two_layers()
 test_is(learn.to_non_native_fp16(), learn)
 learn.fit(3, cbs=[TestAfterMixedPrecision(), TestBeforeMixedPrecision()])
@@ -302,6 +303,7 @@ losses_fall(learn)
 
 # --- frozen groups, discriminative learning rates -------------------------------------------------
 
+set_seed(99)
 learn = two_layers()
 learn.opt_func = partial(SGD, mom=0.9)
 learn.to_non_native_fp16()
@@ -432,6 +434,7 @@ test_eq(non_native, [p.half().float() for p in repeated(by_hand)])
 test_eq(learn.non_native_mixed_precision.loss_scale, by_hand.scale)
 
 # the callback comes and goes; the loop is the same
+set_seed(99)
 learn = two_layers().to_fp16()
 assert hasattr(learn, "mixed_precision")
 test_is(learn.to_fp32(), learn)
@@ -440,6 +443,7 @@ learn.fit(3)
 losses_fall(learn)
 
 # fastai's early versions had to_fp16 take the arguments of masters
+set_seed(99)
 learn = two_layers().to_fp16(max_loss_scale=2048.0)
 learn.fit(3, cbs=[TestAfterMixedPrecision(), TestBeforeMixedPrecision()])
 losses_fall(learn)
