@@ -154,7 +154,7 @@ def test_the_code_for_a_model_of_your_own_runs(capsys: pytest.CaptureFixture[str
 
 def test_what_else_practitioners_read_of_is_there() -> None:
     lines = re.findall(r"`((?:from|import) labkit\.frameworks.*?)`", PRACTITIONERS)
-    assert len(lines) == 5, "torch.amp, apex, fastai, and two of OneFlow's"
+    assert len(lines) == 6, "torch.amp, torch.cuda.amp, apex, fastai, and two of OneFlow's"
     for line in lines:
         exec(line, {})
     (recipe,) = re.findall(r"`(replace\(RECIPES.*?\))`", PRACTITIONERS)

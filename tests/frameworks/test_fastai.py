@@ -1,7 +1,9 @@
 """Does fastai's face train as fastai does? The loop and its events; then fastai's own check of its callbacks."""
 
+import copy
 import itertools
 import math
+import pickle
 from collections import Counter
 
 import pytest
@@ -13,12 +15,16 @@ from labkit.frameworks.fastai.basics import (
     Adam,
     Callback,
     CancelBatchException,
+    CancelFitException,
     DataLoaders,
+    F,
+    Learner,
     nn,
     partial,
     torch,
 )
 from labkit.frameworks.fastai.callback import core, fp16
+from labkit.frameworks.fastai.fp16_utils import convert_network
 from tests.frameworks.learners import synth_learner
 from tests.frameworks.refusals import not_refused
 
@@ -31,6 +37,10 @@ def same_numbers():
 def two_layers(**given):
     model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
     return synth_learner(**{"opt_func": partial(SGD, mom=0.0), "lr": 0.05, "model": model, **given})
+
+
+def by_layer(model):
+    return [list(layer.parameters()) for layer in model]
 
 
 # --- the loop ---------------------------------------------------------------------------------------------------------
@@ -132,6 +142,150 @@ def test_a_method_that_no_event_calls_is_noticed():
             type("Old", (Callback,), {wrong: lambda self: None})
 
 
+def test_what_is_not_trained_is_noticed():
+    learn = two_layers(splitter=lambda m: list(m[0].parameters()))
+    with pytest.warns(UserWarning, match="2 trainable parameters.*the first is '1.weight'"):
+        learn.fit(1)
+    with pytest.warns(UserWarning, match="there is one: nothing is frozen"):
+        two_layers().freeze()
+    with pytest.warns(UserWarning, match="whole model is frozen"):
+        two_layers(splitter=by_layer).freeze_to(2)
+
+
+# --- optimizers -------------------------------------------------------------------------------------------------------
+
+OPTIMIZERS = {
+    "SGD": (SGD, torch.optim.SGD, 0.0),
+    "momentum": (partial(SGD, mom=0.9), partial(torch.optim.SGD, momentum=0.9), 0.0),
+    "L2": (
+        partial(SGD, mom=0.9, wd=0.1, decouple_wd=False),
+        partial(torch.optim.SGD, momentum=0.9, weight_decay=0.1),
+        0.0,
+    ),
+    "AdamW": (
+        partial(Adam, wd=0.5),
+        partial(torch.optim.AdamW, betas=(0.9, 0.99), eps=1e-5, weight_decay=0.5),
+        1e-5,
+    ),
+    "Adam with L2": (
+        partial(Adam, wd=0.5, decouple_wd=False),
+        partial(torch.optim.Adam, betas=(0.9, 0.99), eps=1e-5, weight_decay=0.5),
+        1e-5,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_optimizer_steps_two_groups_as_torchs_does(name):
+    ours, theirs, rtol = OPTIMIZERS[name]
+    mine, yours = ([nn.Parameter(torch.linspace(-1, 1, n)) for n in (5, 3)] for _ in range(2))
+    optimizers = (
+        ours([[mine[0]], [mine[1]]], lr=[0.1, 0.01]),
+        theirs([{"params": [yours[0]], "lr": 0.1}, {"params": [yours[1]], "lr": 0.01}], lr=1.0),
+    )
+    for step in range(6):
+        for weights, optimizer in zip((mine, yours), optimizers, strict=True):
+            optimizer.zero_grad()
+            sum((w * (step + 1)).sin().square().sum() for w in weights).backward()
+            optimizer.step()
+    for one, other in zip(mine, yours, strict=True):
+        torch.testing.assert_close(one, other, atol=0.0, rtol=rtol)
+
+
+def test_decoupled_decay_of_sgd_shortens_the_weights_first():
+    weight = nn.Parameter(torch.tensor([2.0]))
+    weight.grad = torch.tensor([1.0])
+    SGD([weight], lr=0.5, wd=0.25).step()
+    assert weight.item() == 2.0 * (1 - 0.125) - 0.5
+
+
+def test_rates_of_groups_and_what_is_written_under_each_name():
+    learn = two_layers(
+        model=nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1), nn.Linear(1, 1)), splitter=by_layer
+    )
+    learn.create_opt()
+    for value, rates in (
+        (slice(0.01, 1.0), [0.01, 0.1, 1.0]),
+        (slice(1.0), [0.1, 0.1, 1.0]),
+        (0.5, [0.5] * 3),
+        ([1.0, 2.0, 3.0], [1.0, 2.0, 3.0]),
+    ):
+        learn.opt.set_hyper("lr", value)
+        assert [hyper["lr"] for hyper in learn.opt.hypers] == pytest.approx(rates)
+    learn.opt.hypers[0]["lr"] = 7.0
+    learn.opt.param_groups[1]["lr"] = 8.0
+    assert [group["lr"] for group in learn.opt.param_groups] == [7.0, 8.0, 3.0]
+    assert learn.opt.hypers[1] == {"lr": 8.0, "mom": 0.0, "wd": 0.0}
+    assert [len(group) for group in learn.opt.param_lists] == [2, 2, 2]
+    schedule = torch.optim.lr_scheduler.StepLR(learn.opt, 1, gamma=0.5)
+    learn.opt.step()
+    schedule.step()
+    assert [hyper["lr"] for hyper in learn.opt.hypers] == [3.5, 4.0, 1.5]
+    assert [h["lr"] for h in SGD([nn.Parameter(torch.ones(1))], slice(0.1, 1.0)).hypers] == [1.0]
+
+
+def test_a_copied_optimizer_goes_on_as_the_one_it_was_copied_from():
+    ends = []
+    for copied in (lambda learn: learn, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))):
+        weight = nn.Parameter(torch.ones(2))
+        optimizer = Adam([weight], lr=0.1)
+        for _ in range(2):
+            weight.grad = torch.ones(2)
+            optimizer.step()
+            weight, optimizer = copied((weight, optimizer))
+        other = Adam([weight], lr=0.1)
+        other.load_state_dict(optimizer.state_dict())
+        weight.grad = torch.ones(2)
+        other.step()
+        ends.append(weight.detach())
+    assert all(torch.equal(end, ends[0]) for end in ends)
+
+
+def test_frozen_groups_rest_but_for_norms_and_learn_when_unfrozen():
+    model = nn.Sequential(nn.Linear(1, 2), nn.Tanh(), nn.BatchNorm1d(2), nn.Linear(2, 1))
+    learn = two_layers(
+        model=model,
+        splitter=lambda m: [[*m[0].parameters(), *m[2].parameters()], m[3].parameters()],
+    )
+    learn.freeze()
+    assert [p.requires_grad for p in model.parameters()] == [False, False, True, True, True, True]
+    before = [p.detach().clone() for p in model.parameters()]
+    learn.fit(1)
+    moved = [not torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True)]
+    assert moved == [False, False, True, True, True, True]
+    learn.unfreeze()
+    learn.fit(1)
+    assert not any(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
+    strict = two_layers(model=copy.deepcopy(model), splitter=by_layer, train_bn=False)
+    strict.freeze()
+    assert sum(p.requires_grad for p in strict.model.parameters()) == 2
+
+
+def test_three_groups_of_which_the_first_rests_train_as_torchs_do():
+    ends = []
+    for ours in (True, False):
+        torch.manual_seed(7)
+        model = nn.Sequential(nn.Linear(1, 4), nn.Tanh(), nn.Linear(4, 4), nn.Linear(4, 1))
+        learn = two_layers(model=model, opt_func=partial(SGD, mom=0.9))
+        learn.splitter = lambda m: [m[0].parameters(), m[2].parameters(), m[3].parameters()]
+        if ours:
+            learn.freeze_to(1)
+            learn.fit(2, lr=slice(1e-3, 1e-1))
+        else:
+            groups = [
+                {"params": model[2].parameters(), "lr": 1e-2},
+                {"params": model[3].parameters()},
+            ]
+            optimizer = torch.optim.SGD(groups, lr=1e-1, momentum=0.9)
+            for x, y in [*learn.dls.train] * 2:
+                optimizer.zero_grad()
+                F.mse_loss(model(x), y).backward()
+                optimizer.step()
+        ends.append([p.detach() for p in model.parameters()])
+    for one, other in zip(*ends, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
 class X(Callback):
     """A callback that would be `learn.x`, which is the batch's input."""
 
@@ -139,6 +293,19 @@ class X(Callback):
 def _opt(learn, made):
     learn.opt_func = made
     learn.fit(1)
+
+
+def _swap_the_model():
+    learn = synth_learner()
+    learn.fit(1)
+    learn.model = nn.Linear(1, 1)
+    learn.fit(1)
+
+
+def _frozen():
+    learn = two_layers(splitter=by_layer).to_non_native_fp16(max_loss_scale=8.0)
+    learn.freeze()
+    return learn
 
 
 MISUSES = {
@@ -158,6 +325,74 @@ MISUSES = {
         lambda: _opt(synth_learner(), torch.optim.SGD),
         TypeError,
         "take SGD or Adam",
+    ),
+    "an optimizer that torch's is in": (
+        lambda: _opt(synth_learner(), lambda groups, lr: torch.optim.SGD(groups, lr=lr)),
+        TypeError,
+        "got SGD: take SGD or Adam",
+    ),
+    "a part of torch's optimizer": (
+        lambda: _opt(synth_learner(), partial(torch.optim.SGD, momentum=0.9)),
+        TypeError,
+        "take SGD or Adam",
+    ),
+    "callbacks as a splitter": (
+        lambda: Learner(None, None, None, SGD, 0.1, [X]),
+        TypeError,
+        "pass callbacks as cbs=",
+    ),
+    "a callback as a splitter": (
+        lambda: Learner(None, None, None, SGD, 0.1, fp16.MixedPrecision),
+        TypeError,
+        "pass callbacks as cbs=",
+    ),
+    "callbacks as a decay": (
+        lambda: synth_learner().fit(1, 0.1, [X]),
+        TypeError,
+        "pass callbacks as cbs=",
+    ),
+    "another model's optimizer": (_swap_the_model, ValueError, "reset_opt=True"),
+    "rates for other groups": (
+        lambda: synth_learner().fit(1, lr=[0.1, 0.2]),
+        ValueError,
+        "2 values for lr but there are 1",
+    ),
+    "a hyperparameter that is none": (
+        lambda: SGD([nn.Parameter(torch.ones(1))], lr=0.1).set_hyper("momentum", 0.9),
+        ValueError,
+        r"\(lr, mom, wd\), got 'momentum'",
+    ),
+    "a group's option that is none": (
+        lambda: SGD([{"params": [nn.Parameter(torch.ones(1))], "decay": 0.1}], lr=0.1),
+        ValueError,
+        "got 'decay'",
+    ),
+    "a parameter in two groups": (
+        lambda: SGD([[p := nn.Parameter(torch.ones(1))], [p]], lr=0.1),
+        ValueError,
+        "more than one parameter group",
+    ),
+    "a closure": (
+        lambda: SGD([nn.Parameter(torch.ones(1))], lr=0.1).step(lambda: None),
+        NotImplementedError,
+        "closure",
+    ),
+    "unfrozen beside its masters": (
+        lambda: _frozen().fit(1, cbs=Callback(before_epoch=lambda self: self.learn.unfreeze())),
+        RuntimeError,
+        "between two calls of fit",
+    ),
+    "thawed without a master": (
+        lambda: _frozen().fit(
+            1, cbs=Callback(before_epoch=lambda self: self.model.requires_grad_(True) and None)
+        ),
+        RuntimeError,
+        "has no master",
+    ),
+    "no argument of a scaler": (
+        lambda: fp16.MixedPrecision(flat_master=True),
+        TypeError,
+        "NonNativeMixedPrecision's",
     ),
     "FP8": (lambda: fp16.MixedPrecision("fp8"), ValueError, "'fp16' or 'bf16'"),
     "two ways": (
@@ -254,7 +489,7 @@ def test_momentum_survives_and_what_is_frozen_has_none():
         )
     )
     assert set(learn.opt.state) == set(before)
-    assert all("momentum_buffer" in learn.opt.state[p] for p in before)
+    assert all("grad_avg" in learn.opt.state[p] for p in before)
     learn.to_non_native_fp32().fit(1)
     assert {type(cb).__name__ for cb in learn.cbs} == {"TrainEvalCallback", "Recorder"}
 
@@ -314,3 +549,177 @@ def test_a_repeated_call_acts_once_and_errors_leave_no_region_open():
         assert current() is None
         assert {p.dtype for p in learn.model.parameters()} == {torch.float32}
         learn.fit(1)
+
+
+WAYS = {
+    "to_fp16": lambda learn: learn.to_fp16(),
+    "to_bf16": lambda learn: learn.to_bf16(),
+    "to_non_native_fp16": lambda learn: learn.to_non_native_fp16(),
+    "flat": lambda learn: learn.to_non_native_fp16(flat_master=True),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_after_a_cancelled_part_the_next_fit_is_a_plain_one(way):
+    """At each event, before and behind mixed precision, each exception that can be caught there."""
+    events = sorted(core.EVENTS - {"after_create"})
+    kinds = "Fit Train Epoch Batch Valid Step Backward".split()
+    for event, kind, order in itertools.product(events, kinds, (5, 20)):
+        cancel = getattr(core, f"Cancel{kind}Exception")
+        spent = []
+
+        def act(self, cancel=cancel, spent=spent):
+            if not spent:
+                spent.append(True)
+                raise cancel
+
+        learn = WAYS[way](two_layers(n_trn=2, n_val=1, splitter=by_layer))
+        callback = Callback(**{event: act})
+        callback.order = order
+        try:
+            learn.fit(1, cbs=callback)
+        except cancel:  # it left a part that does not catch it
+            assert kind != "Fit" or event in ("after_fit", "after_cancel_fit")
+        own = [*learn.model.parameters()]
+        case = (event, kind, order)
+        assert current() is None, case
+        assert {p.dtype for p in own} == {torch.float32}, case
+        assert all(p.grad is None or not p.grad.any() for p in own), case
+        stepped = [p for group in learn.opt.param_lists for p in group]
+        assert all(p is q for p, q in zip(own, stepped, strict=True)), case
+        plain = copy.deepcopy(learn.model)
+        learn.to_fp32().fit(1)
+        optimizer = torch.optim.SGD(plain.parameters(), lr=learn.lr)
+        for x, y in learn.dls.train:
+            optimizer.zero_grad()
+            F.mse_loss(plain(x), y).backward()
+            optimizer.step()
+        assert all(map(torch.equal, plain.parameters(), own)), case
+
+
+def test_a_fit_that_was_cancelled_in_a_batch_keeps_what_was_learnt():
+    class Stop(Callback):
+        def after_pred(self):
+            if self.training and self.iter == 4:
+                raise CancelFitException
+
+    for way in WAYS.values():
+        learn = way(two_layers())
+        before = [p.detach().clone() for p in learn.model.parameters()]
+        learn.fit(3, cbs=Stop)
+        assert (learn.train_iter, learn.epoch) == (4, 0)
+        assert not any(map(torch.equal, learn.model.parameters(), before))
+
+
+@pytest.mark.parametrize("opt_func", [partial(SGD, mom=0.9), partial(Adam, wd=0.3)])
+def test_flat_masters_keep_each_parameters_state_from_fit_to_fit(opt_func):
+    """Also where a part of the group was frozen in the first one, and has fewer steps; biases do not decay."""
+    ends = []
+    for flat in (False, True):
+        torch.manual_seed(7)
+        learn = two_layers(opt_func=opt_func, lr=0.01)
+        learn.to_non_native_fp16(flat_master=flat, max_loss_scale=2.0**10)
+        learn.create_opt()
+        learn.model[0].weight.requires_grad_(False)
+        learn.fit(1)
+        learn.model[0].weight.requires_grad_(True)
+        learn.fit(2)
+        states = [learn.opt.state[p] for p in learn.model.parameters()]
+        assert [state.get("do_wd", True) for state in states] == [True, False, True, False]
+        ends.append(
+            [*(p.detach() for p in learn.model.parameters()), *(s["grad_avg"] for s in states)]
+        )
+        ends[-1] += [torch.tensor(state.get("step", 0)) for state in states]
+    for one, other in zip(*ends, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_flat_masters_of_groups_in_several_dtypes():
+    model = nn.Sequential(nn.Linear(2, 3).half(), nn.BatchNorm1d(3), nn.Linear(3, 1).bfloat16())
+    optimizer = SGD([[*model[0].parameters(), *model[1].parameters()], model[2].parameters()], 0.1)
+    before = [p.detach().clone() for p in model.parameters()]
+    for i, p in enumerate(model.parameters()):
+        p.grad = torch.full_like(p, 2.0**-i)
+    model_pgs, master_pgs = fp16.get_master(optimizer, flat_master=True)
+    assert [[m.shape for m in group] for group in master_pgs] == [[(15,)], [(4,)]]
+    fp16.to_master_grads(model_pgs, master_pgs, flat_master=True)
+    with torch.no_grad():
+        for (master,) in master_pgs:
+            assert (master.dtype, master.grad.dtype) == (torch.float32, torch.float32)
+            master.sub_(master.grad)
+    assert all(map(torch.equal, model.parameters(), before)), "no view into a master"
+    fp16.to_model_params(model_pgs, master_pgs, flat_master=True)
+    for i, (p, b) in enumerate(zip(model.parameters(), before, strict=True)):
+        assert p.dtype == b.dtype
+        assert torch.equal(p, (b.float() - 2.0**-i).to(b.dtype))
+    model[0].weight.grad = None
+    with pytest.raises(RuntimeError, match="flat master: parameter '0 of its group'"):
+        fp16.to_master_grads(model_pgs, master_pgs, flat_master=True)
+    fp16.to_master_grads(*fp16.get_master(optimizer))
+    model.requires_grad_(False)
+    assert fp16.get_master(optimizer, flat_master=True) == ([[], []], [[], []])
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_what_a_callback_writes_into_weights_or_masters_stays(flat):
+    """It is written after the first step was copied into the model; the steps that follow are tiny."""
+
+    class Write(Callback):
+        order = 65
+
+        def __init__(self, tensors):
+            super().__init__()
+            self.tensors = tensors
+
+        def after_step(self):
+            if self.train_iter == 0:
+                for p in self.tensors(self):
+                    p.data.fill_(0.5)
+
+    for tensors in (
+        lambda self: self.model.parameters(),
+        lambda self: itertools.chain(*self.non_native_mixed_precision.master_pgs),
+    ):
+        learn = two_layers().to_non_native_fp16(flat_master=flat, max_loss_scale=2.0**10)
+        learn.fit(1, lr=2.0**-20, cbs=Write(tensors))
+        for p in learn.model.parameters():
+            torch.testing.assert_close(p, torch.full_like(p, 0.5), rtol=0.0, atol=2.0**-10)
+
+
+def test_sparse_gradients_are_unscaled_for_their_masters():
+    ends = []
+    for sparse in (False, True):
+        torch.manual_seed(7)
+        model = nn.Sequential(nn.EmbeddingBag(4, 1, mode="sum", sparse=sparse))
+        data = [(torch.tensor([[0, 1], [1, 2]]), torch.ones(2, 1))] * 3
+        learn = Learner(DataLoaders(data), model, nn.MSELoss(), SGD, lr=0.125)
+        learn.to_non_native_fp16(max_loss_scale=2.0**6).fit(1)
+        ends.append(model[0].weight.detach())
+    assert torch.equal(*ends)
+
+
+def test_to_fp32_takes_every_way_back_and_early_arguments_choose_theirs():
+    for way in WAYS.values():
+        learn = way(two_layers())
+        assert learn.to_fp32() is learn
+        assert {type(cb).__name__ for cb in learn.cbs} == {"TrainEvalCallback", "Recorder"}
+    learn = two_layers().to_fp16(max_loss_scale=2048.0, clip=1.0)
+    learn.fit(1)
+    assert learn.non_native_mixed_precision.loss_scale == 2048.0
+    assert not hasattr(learn.to_fp16(), "non_native_mixed_precision")
+
+
+def test_every_norm_stays_in_fp32_and_comes_back_with_the_rest():
+    norms = [
+        nn.BatchNorm1d(4),
+        nn.GroupNorm(2, 4),
+        nn.LayerNorm(4),
+        nn.InstanceNorm1d(4, affine=True),
+    ]
+    for norm in (*norms, BatchNorm(4, ndim=1)):  # noqa: F405
+        network = convert_network(nn.Sequential(nn.Linear(2, 4), norm), torch.float16)
+        assert [p.dtype for p in network.parameters()] == [torch.float16] * 2 + [torch.float32] * 2
+        assert network is convert_network(network, torch.float32)
+        assert {p.dtype for p in network.parameters()} == {torch.float32}
+    with pytest.raises(ValueError, match="expected a dtype"):
+        convert_network(nn.Linear(1, 1), torch.int8)

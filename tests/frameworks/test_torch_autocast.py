@@ -13,7 +13,14 @@ from torch.nn import functional as F
 
 from labkit import amp
 from labkit.amp.casting.autocast import current
-from labkit.frameworks import autocast, custom_bwd, custom_fwd, is_autocast_enabled, torch_amp
+from labkit.frameworks import (
+    autocast,
+    custom_bwd,
+    custom_fwd,
+    is_autocast_enabled,
+    torch_amp,
+    torch_cuda_amp,
+)
 from tests.frameworks.refusals import assert_refused_in_torchs_words
 
 A, B = torch.linspace(-3, 3, 12).reshape(3, 4), torch.linspace(0, 1, 8).reshape(4, 2)
@@ -293,3 +300,20 @@ def test_disabled_it_is_not_there(monkeypatch):
     with fp16():
         assert not torch.equal(model(x), plain)
     assert opened == ["cpu"]
+
+
+def test_the_earlier_spelling_has_torchs_arguments_and_a_cpu_will_do():
+    for name in ("autocast", "GradScaler", "custom_fwd", "custom_bwd"):
+        ours, theirs = (
+            inspect.signature(getattr(module, name)).parameters
+            for module in (torch_cuda_amp, torch.cuda.amp)
+        )
+        for one, other in zip(ours.values(), theirs.values(), strict=True):
+            assert (one.name, one.kind, one.default) == (other.name, other.kind, other.default), (
+                name
+            )
+    scaler = torch_cuda_amp.GradScaler(init_scale=8.0)
+    assert scaler.is_enabled()
+    assert scaler.scale(torch.ones(())).item() == 8.0
+    with torch_cuda_amp.autocast(dtype=torch.bfloat16):
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype is torch.bfloat16

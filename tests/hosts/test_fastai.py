@@ -1,6 +1,7 @@
 """The real fastai: with one callback its Learner trains by the lab's recipes, on a CPU, as the lab's own loop does."""
 
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch.utils.data import DataLoader
 pytest.importorskip("fastai")
 
 import fastai.callback.schedule  # noqa: F401 - gives a Learner fit_one_cycle and lr_find
+from fastai.callback import fp16
 from fastai.callback.core import Callback
 from fastai.callback.training import GradientAccumulation, GradientClip
 from fastai.data.core import DataLoaders
@@ -151,3 +153,24 @@ def test_watch_sees_the_steps_of_fastai_s_own_optimizer_and_changes_nothing(reci
     assert report.histograms("updates")["0.weight"].finite_non_zero
     assert not watch.is_open
     assert not nn.modules.module._global_forward_hooks
+
+
+TEXT = Path(__file__).parents[1] / "frameworks" / "seed_texts" / "fastai_text.py"
+
+
+def test_the_script_that_the_lab_runs_in_fastais_place_is_fastais(monkeypatch):
+    """The same script, numbers included, with the real imports; only what asks for a GPU is replaced."""
+
+    def before_fit(self):
+        self.model_pgs, self.master_pgs = fp16.get_master(self.opt, self.flat_master)
+        self.old_pgs, self.count = self.opt.param_lists, 0
+        fp16._copy_state(self.opt, self.model_pgs, self.master_pgs)
+
+    monkeypatch.setattr(fp16.NonNativeMixedPrecision, "before_fit", before_fit)
+    monkeypatch.setattr(fp16, "autocast", lambda _, dtype: torch.autocast("cpu", dtype=dtype))
+    monkeypatch.setattr(fp16, "GradScaler", lambda _, **given: torch.amp.GradScaler("cpu", **given))
+    # the script reads the scaler after the training
+    monkeypatch.setattr(fp16.MixedPrecision, "after_fit", lambda self: None)
+    text, early, _ = TEXT.read_text(encoding="utf-8").partition("# fastai's early versions")
+    assert early, "this version has no such arguments"
+    exec(compile(text.replace("labkit.frameworks.fastai", "fastai"), str(TEXT), "exec"), {})

@@ -1,37 +1,144 @@
-"""Callbacks for mixed precision in a loop that is independent of precision.
+"""Callbacks and functions for mixed precision in a loop that is independent of precision.
 
 Idea: `MixedPrecision` opens a region of autocast from before_batch to after_loss, scales the loss before_backward, and
-steps before_step in the loop's place or cancels. `NonNativeMixedPrecision` does it with a half model and FP32 masters.
-Casts, masters, unscaling and the rule of the scale are labkit.amp's, by `frameworks.torch_amp` in the first case, by
-`frameworks.steps` in the second.
+steps before_step in the loop's place or cancels. `NonNativeMixedPrecision` trains a half model with FP32 masters, by
+the functions of this file: `get_master` makes the masters, `to_master_grads` brings them the gradients, the optimizer
+steps them, and `to_model_params` rounds them into the model. Casts, masters, unscaling and the rule of the scale are
+labkit.amp's.
 
-Invariant: when the training has ended, by an error too, the model is in FP32 and no region is open.
+Invariant: when the training has ended, by an error too, the model is in FP32, no region is open, and no gradient is
+scaled.
 
 Source: fastai.callback.fp16 and fastai.fp16_utils, 2.8.12 (arguments, order, events); that one asks for a GPU, by name.
 """
 
 from __future__ import annotations
 
+import inspect
+import math
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from enum import StrEnum
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from labkit.amp import RECIPES, ScalerConfig, static, to_fp32, to_model_format
+from labkit.amp import RECIPES, ScalerConfig, decide, initial, static, unscale
 from labkit.amp.loss_scaling.clip import clip_
-from labkit.formats import FP16
+from labkit.amp.loss_scaling.unscale import read
+from labkit.amp.masters.edits import Checksum, checksum, differences
+from labkit.amp.masters.groups import cut, flatten
 from labkit.frameworks.fastai.callback.core import (
     Callback,
     CancelBatchException,
     CancelStepException,
 )
-from labkit.frameworks.steps import LossScale, Steps
+from labkit.frameworks.fastai.fp16_utils import (
+    convert_network,
+    master_params_to_model_params,
+    model_grads_to_master_grads,
+)
+from labkit.frameworks.fastai.optimizer import Optimizer, hand_over
 from labkit.frameworks.torch_amp import GradScaler, autocast
 
-__all__ = ["MixedPrecision", "ModelToHalf", "NonNativeMixedPrecision"]
+__all__ = [
+    "AMPMode",
+    "MixedPrecision",
+    "ModelToHalf",
+    "NonNativeMixedPrecision",
+    "convert_network",
+    "get_master",
+    "grad_overflow",
+    "master_params_to_model_params",
+    "model_grads_to_master_grads",
+    "test_overflow",
+    "to_float",
+    "to_half",
+    "to_master_grads",
+    "to_model_params",
+]
+
+Groups = list[list[nn.Parameter]]
+
+
+class AMPMode(StrEnum):
+    """The low-precision formats of autocast."""
+
+    FP16 = "fp16"
+    BF16 = "bf16"
+
+
+# --- functions ------------------------------------------------------------------------------------
+
+
+def to_half(values: Any) -> Any:
+    """Cast the floating-point tensors in containers of any kind to FP16."""
+    return _to(torch.float16, values)
+
+
+def to_float(values: Any) -> Any:
+    """Cast the floating-point tensors in containers of any kind to FP32."""
+    return _to(torch.float32, values)
+
+
+def get_master(opt: Optimizer, flat_master: bool = False) -> tuple[Groups, Groups]:
+    """Return the trainable parameters of each of an optimizer's groups, and copies of them in FP32, the masters.
+
+    Args:
+        opt: an optimizer with `param_lists`.
+        flat_master: make one master for each group, a vector; a group without trainable parameters has none.
+
+    >>> from labkit.frameworks.fastai.optimizer import SGD
+    >>> layer = nn.Linear(3, 2).half()
+    >>> model_pgs, master_pgs = get_master(SGD(layer.parameters(), lr=0.1), flat_master=True)
+    >>> len(model_pgs[0]), len(master_pgs[0]), master_pgs[0][0].shape, master_pgs[0][0].dtype
+    (2, 1, torch.Size([8]), torch.float32)
+    """
+    model_pgs: Groups = [[p for p in group if p.requires_grad] for group in opt.param_lists]
+    master_pgs: Groups = []
+    for group in model_pgs:
+        if flat_master:
+            vectors = [flatten(group, torch.float32, views=False)[0]] if group else []
+            master_pgs.append(vectors)
+        else:
+            master_pgs.append([nn.Parameter(p.detach().float().clone()) for p in group])
+    return model_pgs, master_pgs
+
+
+def to_master_grads(model_pgs: Groups, master_pgs: Groups, flat_master: bool = False) -> None:
+    """Copy gradients from the parameters to their masters, in FP32, group by group."""
+    for model_params, master_params in zip(model_pgs, master_pgs, strict=True):
+        model_grads_to_master_grads(model_params, master_params, flat_master)
+
+
+def to_model_params(model_pgs: Groups, master_pgs: Groups, flat_master: bool = False) -> None:
+    """Round the masters into their parameters, group by group."""
+    for model_params, master_params in zip(model_pgs, master_pgs, strict=True):
+        master_params_to_model_params(model_params, master_params, flat_master)
+
+
+def test_overflow(x: Tensor) -> bool:
+    """Return whether a tensor holds inf or NaN, by its sum in FP32.
+
+    >>> test_overflow(torch.tensor([1.0, math.inf, -math.inf]))
+    True
+    """
+    return not math.isfinite(float(x.float().sum()))
+
+
+# else pytest collects it in a script's own tests
+test_overflow.__test__ = False  # type: ignore[attr-defined]
+
+
+def grad_overflow(pgs: Sequence[Sequence[Tensor]]) -> bool:
+    """Return whether a gradient in groups of parameters holds inf or NaN."""
+    return any(test_overflow(p.grad) for group in pgs for p in group if p.grad is not None)
+
+
+# --- callbacks ------------------------------------------------------------------------------------
 
 
 class MixedPrecision(Callback):
@@ -39,10 +146,10 @@ class MixedPrecision(Callback):
 
     Raises:
         ValueError: amp_mode is another one; or, when a training begins, another callback does the same.
+        TypeError: an argument is none of GradScaler's.
 
-    >>> from labkit.frameworks.fastai.basics import DataLoaders, Learner, nn
-    >>> batch = torch.ones(2, 1), torch.zeros(2, 1)
-    >>> learn = Learner(DataLoaders([batch]), nn.Linear(1, 1), nn.MSELoss(), cbs=MixedPrecision(init_scale=1024.0))
+    >>> from labkit.frameworks.fastai.test_utils import synth_learner
+    >>> learn = synth_learner(cbs=MixedPrecision(init_scale=1024.0))
     >>> learn.fit(1)
     >>> set(learn.mixed_precision.scales)
     {1024.0}
@@ -50,16 +157,22 @@ class MixedPrecision(Callback):
 
     order = 10
 
-    def __init__(self, amp_mode: str = "fp16", **kwargs: Any) -> None:
+    def __init__(self, amp_mode: AMPMode | str = AMPMode.FP16, **kwargs: Any) -> None:
         super().__init__()
-        if amp_mode not in ("fp16", "bf16"):
+        if amp_mode not in tuple(AMPMode):
             raise ValueError(f"expected amp_mode 'fp16' or 'bf16', got {amp_mode!r}")
-        self.amp_mode, self.kwargs, self.region = amp_mode, kwargs, ExitStack()
+        unknown = set(kwargs) - set(inspect.signature(GradScaler).parameters)
+        if unknown:
+            raise TypeError(
+                f"expected arguments of GradScaler, got {min(unknown)!r}; loss_scale, max_loss_scale, flat_master and "
+                "the like are NonNativeMixedPrecision's."
+            )
+        self.amp_mode, self.kwargs, self.region = AMPMode(amp_mode), kwargs, ExitStack()
         self.scales: list[float] = []
 
     def before_fit(self) -> None:
         _require_one_way(self.learn)
-        low = torch.float16 if self.amp_mode == "fp16" else torch.bfloat16
+        low = torch.float16 if self.amp_mode is AMPMode.FP16 else torch.bfloat16
         device = self.dls.device.type
         self.autocast, self.scales = autocast(device, low), []
         self.learn.scaler = GradScaler(device, **{"enabled": low is torch.float16, **self.kwargs})
@@ -68,7 +181,7 @@ class MixedPrecision(Callback):
         self.region.enter_context(self.autocast)
 
     def after_pred(self) -> None:
-        self.learn.pred = _to(torch.float32, self.pred)
+        self.learn.pred = to_float(self.pred)
 
     def after_loss(self) -> None:
         self.region.close()
@@ -79,6 +192,8 @@ class MixedPrecision(Callback):
     def before_step(self) -> None:
         """Let the scaler step the loop's optimizer, for which this callback stands; where it does not, cancel."""
         self.skipped = True
+        if self.scaler.is_enabled() and self.scaler._scale is None:
+            raise CancelStepException  # every backward so far was cancelled before its loss was scaled
         self.scaler.step(self)
         if self.skipped:
             raise CancelStepException
@@ -92,12 +207,23 @@ class MixedPrecision(Callback):
         self.skipped = False
 
     def after_step(self) -> None:
-        self.scaler.update()
+        """Update the scale, if the scaler has seen the gradients: another callback may cancel before or after that."""
+        states = self.scaler._per_optimizer_states.values()
+        if any(state["found_inf_per_device"] for state in states):
+            self.scaler.update()
 
     def after_batch(self) -> None:
         self.region.close()  # if the batch was cancelled before its loss
+        self.after_step()  # if it was cancelled between the scaler's step and the loop's
 
-    abandon = after_batch
+    # a part of the training that was cancelled in a batch ends without that batch's after_batch
+    after_train = after_validate = after_epoch = after_batch
+
+    def after_fit(self) -> None:
+        self.region.close()
+        self.model.zero_grad()  # a batch that was cancelled after its backward leaves scaled gradients
+
+    abandon = after_fit
 
 
 class ModelToHalf(Callback):
@@ -107,16 +233,19 @@ class ModelToHalf(Callback):
 
     def before_fit(self) -> None:
         _require_one_way(self.learn)
-        self.learn.model = to_model_format(self.model, FP16)
+        self.learn.model = convert_network(self.model, torch.float16)
 
     def after_fit(self) -> None:
-        self.learn.model = to_fp32(self.model)
+        self.learn.model = convert_network(self.model, torch.float32)
 
     abandon = after_fit
 
 
 class NonNativeMixedPrecision(Callback):
     """A half model, FP32 masters and a loss scale.
+
+    During a training, `model_pgs` has the trainable parameters of each group, and `master_pgs` their masters, which the
+    optimizer steps.
 
     Args:
         loss_scale: of all steps, if it is not dynamic; then gradients are not checked for inf and NaN.
@@ -156,64 +285,116 @@ class NonNativeMixedPrecision(Callback):
             self.config = rule if dynamic else static(loss_scale, skip_on_inf=False)
         except ValueError as error:
             raise ValueError(f"{given}: {error}") from None
-        self.scale, self.flat_master, self.clip = LossScale(self.config), flat_master, clip
-        self.steps: Any = None  # `Steps`, during a training
+        self.state, self.flat_master, self.clip = initial(self.config), flat_master, clip
+        self.model_pgs: Groups = []
+        self.master_pgs: Groups = []
+        self.old_pgs: Groups | None = None  # the optimizer's own groups, during a training
+        self._frozen: dict[Tensor, Any] = {}  # its state of those that have no master
         self.region = ExitStack()
+        self.recipe = replace(RECIPES["O2"], scaler=self.config)
+        self._noted: Checksum = []
 
     @property
     def loss_scale(self) -> float:
         """The current loss scale."""
-        return self.scale.state.scale
-
-    @property
-    def master_pgs(self) -> list[list[Tensor]]:
-        """The stepped tensors of each group, during a training."""
-        return [group["params"] for group in self.opt.param_groups]
+        return self.state.scale
 
     def before_fit(self) -> None:
         _require_one_way(self.learn)
-        names = {p: name for name, p in self.model.named_parameters()}
-        self.steps = Steps(self.opt, names, masters=True, flat=self.flat_master)
-        self.recipe = replace(RECIPES["O2"], scaler=self.config)
+        self.old_pgs = self.opt.param_lists
+        self.model_pgs, self.master_pgs = get_master(self.opt, self.flat_master)
+        trained = {p for group in self.model_pgs for p in group}
+        frozen = {p for group in self.old_pgs for p in group} - trained
+        self._frozen = {p: self.opt.state.pop(p) for p in frozen & set(self.opt.state)}
+        hand_over(self.opt, self.model_pgs, self.master_pgs)
+        self._note_weights()
 
     def before_batch(self) -> None:
-        self.learn.xb = _to(torch.float16, self.xb)
+        self.learn.xb = to_half(self.xb)
         self.region.enter_context(self.recipe.forward(self.dls.device))
 
     def after_pred(self) -> None:
         self.region.close()
-        self.learn.pred = _to(torch.float32, self.pred)
+        self.learn.pred = to_float(self.pred)
 
     def before_backward(self) -> None:
-        self.steps.before_backward()
         self.learn.loss_grad = self.loss_grad * self.loss_scale
 
     def before_step(self) -> None:
-        """Unscale the gradients into the masters; at inf or NaN, leave the rest of the batch out."""
-        found_inf = self.steps.unscale(self.loss_scale)
+        """Unscale the gradients into the masters; at inf or NaN, leave the rest of the batch out.
+
+        Raises:
+            RuntimeError: a parameter without a master has a gradient: it was frozen when the training began.
+        """
+        self._require_masters()
+        self._adopt_edits()
+        to_master_grads(self.model_pgs, self.master_pgs, self.flat_master)
+        masters = [m for group in self.master_pgs for m in group if m.grad is not None]
+        gradients, found_inf = unscale(
+            [m.grad for m in masters if m.grad is not None], self.loss_scale, in_place=True
+        )
+        for master, gradient in zip(masters, gradients, strict=True):
+            master.grad = gradient
         self.learn.loss_grad = self.loss_grad / self.loss_scale  # what is told of it is not scaled
-        if self.scale.must_skip(found_inf):
+        decision = decide(self.state, found_inf, self.config)
+        self.state = decision.after
+        if decision.skip:
             self.model.zero_grad()
             self.opt.zero_grad()
             raise CancelBatchException
         if self.clip is not None:
             for group in self.master_pgs:
-                clip_([p.grad for p in group if p.grad is not None], self.clip)
+                clip_([m.grad for m in group if m.grad is not None], self.clip)
 
     def after_step(self) -> None:
         self.model.zero_grad()
-        self.steps.copy_back()
+        to_model_params(self.model_pgs, self.master_pgs, self.flat_master)
+        self._note_weights()
 
     def after_batch(self) -> None:
         self.region.close()
 
+    # a part of the training that was cancelled in a batch ends without that batch's after_batch
+    after_train = after_validate = after_epoch = after_batch
+
     def after_fit(self) -> None:
         self.region.close()
-        if self.steps is not None:
-            self.steps.give_back()
-            self.steps = None
+        if self.old_pgs is None:
+            return
+        self.model.zero_grad()  # a batch that was cancelled after its backward leaves scaled gradients
+        hand_over(self.opt, self.master_pgs, self.model_pgs)
+        self.opt.param_lists = self.old_pgs
+        self.opt.state.update(self._frozen)
+        self.model_pgs, self.master_pgs, self.old_pgs = [], [], None
 
     abandon = after_fit
+
+    def _require_masters(self) -> None:
+        """Refuse gradients of parameters that were frozen when the masters were made."""
+        known = {p for group in self.model_pgs for p in group}
+        for group in self.old_pgs or ():
+            if any(p.grad is not None and p not in known for p in group):
+                raise RuntimeError(
+                    "expected gradients of the parameters that were trainable when fit() began, got one of a parameter "
+                    "that was frozen then and has no master. Unfreeze between two calls of fit()."
+                )
+
+    def _note_weights(self) -> None:
+        self._noted = checksum(p for group in self.model_pgs for p in group)
+
+    @torch.no_grad()
+    def _adopt_edits(self) -> None:
+        """Copy edits of the model's weights, by a callback for instance, to the masters."""
+        flags = differences(self._noted, checksum(p for group in self.model_pgs for p in group))
+        if flags is not None and not any(read(flags)):
+            return
+        for model_params, master_params in zip(self.model_pgs, self.master_pgs, strict=True):
+            masters: Sequence[Tensor] = master_params
+            if self.flat_master and model_params:
+                masters = cut(master_params[0], model_params)
+            for weight, master in zip(model_params, masters, strict=True):
+                kept = master.to(weight.dtype) == weight
+                master.copy_(torch.where(kept, master, weight.float()))
 
 
 def _require_one_way(learn: Any) -> None:

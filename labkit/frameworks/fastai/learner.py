@@ -1,0 +1,405 @@
+"""fastai's training loop, which is independent of precision and runs callbacks.
+
+Its optimizers are groups with hyperparameters (`fastai.optimizer`). For the rest of fastai (schedules, metrics,
+transforms ...) use the real one with `labkit.frameworks.fastai_learner`.
+
+Source: fastai.data.core, DataLoaders; fastai.learner (loop, names, Recorder and AvgSmoothLoss), 2.8.12.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import warnings
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+from labkit.amp.masters.convert import NORM_LAYERS
+from labkit.frameworks.fastai.callback.core import (
+    Callback,
+    CancelBackwardException,
+    CancelBatchException,
+    CancelEpochException,
+    CancelFitException,
+    CancelStepException,
+    CancelTrainException,
+    CancelValidException,
+    TrainEvalCallback,
+)
+from labkit.frameworks.fastai.callback.fp16 import (
+    MixedPrecision,
+    ModelToHalf,
+    NonNativeMixedPrecision,
+)
+from labkit.frameworks.fastai.optimizer import Adam
+from labkit.frameworks.watching import optimizer_source
+from labkit.instrument import register_source
+
+__all__ = ["DataLoaders", "Learner", "Recorder", "trainable_params"]
+
+
+class DataLoaders:
+    """A loader of training data, one of validation data, and the device that batches go to."""
+
+    def __init__(self, *loaders: Any, device: torch.device | str | None = None) -> None:
+        self.loaders, self.device = loaders, torch.device(device or "cpu")
+
+    def __getitem__(self, index: int) -> Any:
+        return self.loaders[index]
+
+    def one_batch(self) -> Any:
+        """Return the first training batch, on the device."""
+        return _on(self.device, next(iter(self.loaders[0])))
+
+    train = property(lambda self: self.loaders[0])
+    valid = property(lambda self: (*self.loaders, ())[1])  # without one, nothing is validated
+
+
+class Recorder(Callback):
+    """Record losses: `values` has for each epoch the smoothed training loss and the mean validation loss.
+
+    A batch that was cancelled counts, as in fastai.
+    """
+
+    order, beta = 50, 0.98
+
+    def before_fit(self) -> None:
+        self.values: list[list[float]] = []
+        self.losses: list[float] = []
+        self.smooth = 0.0
+        self.before_epoch()  # which is not reached where an epoch is cancelled at its begin
+
+    def before_epoch(self) -> None:
+        self.total, self.seen = 0.0, 0
+
+    def after_batch(self) -> None:
+        loss = self.loss.mean().item()
+        if self.training:
+            self.smooth += (1 - self.beta) * (loss - self.smooth)
+            self.losses.append(self.smooth / (1 - self.beta ** (len(self.losses) + 1)))
+        else:
+            self.total, self.seen = self.total + len(self.yb[0]) * loss, self.seen + len(self.yb[0])
+
+    def after_epoch(self) -> None:
+        self.values.append([*self.losses[-1:], self.total / self.seen if self.seen else math.nan])
+
+
+def trainable_params(model: nn.Module) -> list[nn.Parameter]:
+    """Return the trainable parameters of a model, as one group: the default splitter of a Learner."""
+    return [p for p in model.parameters() if p.requires_grad]
+
+
+class Learner:
+    """Data, a model, a loss and an optimizer, trained by `fit`.
+
+    All of them are plain attributes, which may be set afterwards; `create_opt` makes the optimizer of `model` by
+    `opt_func` and `splitter`, and `fit` calls it if there is none.
+
+    Args:
+        opt_func: (parameters or groups of them, lr=) -> optimizer of `fastai.optimizer`.
+        lr: a number, or a slice for discriminative learning rates.
+        splitter: model -> parameters, or a list of groups of them, of which `freeze` trains the last.
+        cbs: callbacks, or classes of them.
+        wd: weight decay of `fit`; None: the optimizer's own.
+        wd_bn_bias: decay norms and biases, too.
+        train_bn: train norms in frozen groups.
+    """
+
+    def __init__(
+        self,
+        dls: DataLoaders,
+        model: nn.Module,
+        loss_func: Callable[..., Tensor],
+        opt_func: Callable[..., Any] = Adam,
+        lr: Any = 0.001,
+        splitter: Callable[[nn.Module], Any] = trainable_params,
+        cbs: Any = None,
+        *,
+        wd: float | None = None,
+        wd_bn_bias: bool = False,
+        train_bn: bool = True,
+    ) -> None:
+        if not callable(splitter) or isinstance(splitter, Callback | type):
+            raise TypeError(
+                f"expected splitter as a function of the model, got {splitter!r}; pass callbacks as cbs="
+            )
+        self.dls, self.model, self.loss_func = dls, model, loss_func
+        self.opt_func, self.lr, self.splitter = opt_func, lr, splitter
+        self.wd, self.wd_bn_bias, self.train_bn = wd, wd_bn_bias, train_bn
+        self.opt: Any = None
+        self.cbs: list[Callback] = []
+        self.training, self.epoch, self.n_epoch, self.iter, self.n_iter = False, 0, 1, 0, 1
+        self.loss: Any = torch.zeros(())
+        self.xb: tuple[Any, ...] = ()
+        self.yb: tuple[Any, ...] = ()
+        self.add_cbs([TrainEvalCallback, Recorder, *_listed(cbs)])
+        self("after_create")
+
+    x = property(lambda self: self.xb[0] if len(self.xb) == 1 else self.xb)
+    y = property(lambda self: self.yb[0] if len(self.yb) == 1 else self.yb)
+
+    def add_cb(self, cb: Any) -> Learner:
+        """Add a callback, or a new one of a class; it is found as `learn.name_of_its_class`.
+
+        Raises:
+            TypeError: it is no callback.
+            ValueError: a learner has something of that name already.
+        """
+        callback = cb() if isinstance(cb, type) else cb
+        if not isinstance(callback, Callback):
+            raise TypeError(f"expected a Callback of fastai.basics or a subclass, got {cb!r}")
+        name = callback.name
+        if hasattr(Learner, name) or not isinstance(vars(self).get(name, callback), Callback):
+            raise ValueError(
+                f"{type(callback).__name__} would hide learn.{name}, something else: rename the class"
+            )
+        callback.learn = self
+        setattr(self, name, callback)
+        self.cbs.append(callback)
+        return self
+
+    def remove_cb(self, cb: Any) -> Learner:
+        """Remove a callback, or all of a class."""
+        for callback in [
+            c for c in self.cbs if c is cb or (isinstance(cb, type) and isinstance(c, cb))
+        ]:
+            self.cbs.remove(callback)
+            vars(self).pop(callback.name, None)
+        return self
+
+    def add_cbs(self, cbs: Any) -> Learner:
+        for callback in _listed(cbs):
+            self.add_cb(callback)
+        return self
+
+    def remove_cbs(self, cbs: Any) -> Learner:
+        for callback in _listed(cbs):
+            self.remove_cb(callback)
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise AttributeError(
+            f"this Learner has no {name!r}: it is fastai's loop and its mixed precision alone. It has fit, freeze, "
+            "unfreeze, add_cb, remove_cb, to_fp16 and the like; a schedule is a callback of yours."
+        )
+
+    def __call__(self, event: str) -> None:
+        """Run an event: each callback's method of that name, in their order."""
+        for callback in sorted(self.cbs, key=lambda cb: cb.order):
+            callback(event)
+
+    def create_opt(self) -> None:
+        """Make the optimizer of the splitter's groups; norms and biases do not decay.
+
+        Raises:
+            TypeError: opt_func makes an optimizer of torch's.
+        """
+        if isinstance(self.opt_func, partial) and "lr" in self.opt_func.keywords:
+            self.lr = self.opt_func.keywords["lr"]
+        if getattr(self.opt_func, "func", self.opt_func) in vars(torch.optim).values():
+            raise TypeError(
+                f"opt_func={self.opt_func} is torch's: take SGD or Adam of fastai.basics"
+            )
+        self.opt = self.opt_func(self.splitter(self.model), lr=self.lr)
+        self._require_groups()
+        stepped = {p for group in self.opt.param_lists for p in group}
+        for module in self.model.modules():
+            norm = isinstance(module, NORM_LAYERS)
+            for name, p in module.named_parameters(recurse=False):
+                if p not in stepped:
+                    continue
+                if not self.wd_bn_bias and (norm or name == "bias"):
+                    self.opt.state[p]["do_wd"] = False
+                if self.train_bn and norm:
+                    self.opt.state[p]["force_train"] = True
+
+    def _require_groups(self) -> None:
+        if not hasattr(self.opt, "param_lists"):
+            raise TypeError(
+                f"expected an optimizer with param_lists and hypers, got {type(self.opt).__name__}: take SGD or Adam "
+                "of fastai.basics"
+            )
+
+    def _require_own_parameters(self) -> None:
+        """Raise an error or warn if the optimizer does not step the model."""
+        stepped = {p for group in self.opt.param_lists for p in group}
+        named = dict(self.model.named_parameters())
+        if named and not stepped & set(named.values()):
+            raise ValueError(
+                "expected an optimizer of this model's parameters, got one of others: the model was set after the "
+                "optimizer was made. Call create_opt(), or fit(..., reset_opt=True)."
+            )
+        left = [name for name, p in named.items() if p.requires_grad and p not in stepped]
+        if left:
+            warnings.warn(
+                f"{len(left)} trainable parameters are in no group of the optimizer, the first is {left[0]!r}: they "
+                "are not trained. Let the splitter return them, or freeze them: requires_grad_(False).",
+                stacklevel=3,
+            )
+
+    def freeze_to(self, n: int) -> None:
+        """Train only the groups from the n-th on, and norms if `train_bn`; what the optimizer remembers is cleared.
+
+        Raises:
+            RuntimeError: the optimizer steps masters now, which were made for the weights that are trained.
+        """
+        if self.opt is None:
+            self.create_opt()
+        if not {p for group in self.opt.param_lists for p in group} & set(self.model.parameters()):
+            raise RuntimeError(
+                "freeze and unfreeze between two calls of fit(): its masters were made for what was trainable when it "
+                "began"
+            )
+        self.opt.freeze_to(n)
+        self.opt.clear_state()
+
+    def freeze(self) -> None:
+        """Train only the last group of the splitter, and norms if `train_bn`.
+
+        Warns:
+            UserWarning: there is only one, and nothing is frozen.
+        """
+        if self.opt is None:
+            self.create_opt()
+        if len(self.opt.param_lists) < 2:
+            warnings.warn(
+                "freeze() trains the last group only, and there is one: nothing is frozen. Give the learner a splitter "
+                "that returns several groups.",
+                stacklevel=2,
+            )
+        self.freeze_to(-1)
+
+    def unfreeze(self) -> None:
+        """Train all groups."""
+        self.freeze_to(0)
+
+    def fit(
+        self,
+        n_epoch: int,
+        lr: Any = None,
+        wd: float | None = None,
+        cbs: Any = None,
+        reset_opt: bool = False,
+    ) -> None:
+        """Train for some epochs, with more callbacks if they are given, and validate after each.
+
+        Args:
+            lr: a number, or a slice for discriminative learning rates; None: the learner's.
+            wd: weight decay; None: the learner's, or the optimizer's.
+            cbs: callbacks, or classes of them, of this call.
+            reset_opt: make a new optimizer.
+
+        Raises:
+            TypeError: wd is no number, or the optimizer is one of torch's.
+            ValueError: the optimizer steps another model's parameters.
+
+        Warns:
+            UserWarning: trainable parameters are in no group of the optimizer.
+        """
+        decay = self.wd if wd is None else wd
+        if not isinstance(decay, float | int | None):
+            raise TypeError(f"expected wd as a number, got {decay!r}; pass callbacks as cbs=")
+        before = list(self.cbs)
+        try:
+            self.add_cbs(cbs)
+            if reset_opt or self.opt is None:
+                self.create_opt()
+            self._require_groups()
+            self._require_own_parameters()
+            self.opt.set_hypers(lr=self.lr if lr is None else lr)
+            if decay is not None:
+                self.opt.set_hypers(wd=decay)
+            self.n_epoch = n_epoch
+            self._with_events(self._do_fit, "fit", CancelFitException)
+        except BaseException:
+            for callback in sorted(self.cbs, key=lambda cb: cb.order, reverse=True):
+                callback.abandon()
+            raise
+        finally:
+            self.remove_cbs([cb for cb in self.cbs if cb not in before])
+
+    def _with_events(self, part: Callable[[], None], name: str, cancel: type[Exception]) -> None:
+        try:
+            self(f"before_{name}")
+            part()
+        except cancel:
+            self(f"after_cancel_{name}")
+        self(f"after_{name}")
+
+    def _do_fit(self) -> None:
+        for epoch in range(self.n_epoch):
+            self.epoch = epoch
+            self._with_events(self._do_epoch, "epoch", CancelEpochException)
+
+    def _do_epoch(self) -> None:
+        self.dl = self.dls.train
+        self._with_events(self._all_batches, "train", CancelTrainException)
+        self.dl = self.dls.valid
+        with torch.no_grad():
+            self._with_events(self._all_batches, "validate", CancelValidException)
+
+    def _all_batches(self) -> None:
+        self.n_iter = len(self.dl)
+        for number, batch in enumerate(self.dl):
+            self.iter = number
+            *inputs, target = _on(self.dls.device, batch)
+            self.xb, self.yb = tuple(inputs), (target,)
+            self._with_events(self._one_batch, "batch", CancelBatchException)
+
+    def _one_batch(self) -> None:
+        self.pred = self.model(*self.xb)
+        self("after_pred")
+        self.loss_grad = self.loss_func(self.pred, *self.yb)
+        self.loss = self.loss_grad.detach().clone()
+        self("after_loss")
+        if not self.training:
+            return
+        self._with_events(lambda: self.loss_grad.backward(), "backward", CancelBackwardException)
+        self._with_events(self.opt.step, "step", CancelStepException)
+        self.opt.zero_grad()
+
+    def to_fp16(self, **kwargs: Any) -> Learner:
+        """Train by autocast and a GradScaler, whose arguments it takes; return the learner.
+
+        Arguments of `NonNativeMixedPrecision` (max_loss_scale ...), which fastai's early versions took here, choose
+        that way of training.
+        """
+        if kwargs and set(kwargs) <= set(inspect.signature(NonNativeMixedPrecision).parameters):
+            return self.to_fp32().to_non_native_fp16(**kwargs)
+        return self.to_fp32().add_cb(MixedPrecision(**kwargs))
+
+    def to_bf16(self) -> Learner:
+        """Train by autocast in BF16, without a scale; return the learner."""
+        return self.to_fp32().add_cb(MixedPrecision("bf16"))
+
+    def to_fp32(self) -> Learner:
+        """Train in FP32 again, whatever the way was; return the learner."""
+        return self.remove_cbs([MixedPrecision, ModelToHalf, NonNativeMixedPrecision])
+
+    def to_non_native_fp16(self, **kwargs: Any) -> Learner:
+        """Train a half model with FP32 masters, see `NonNativeMixedPrecision`; return the learner."""
+        return self.to_non_native_fp32().add_cbs([ModelToHalf(), NonNativeMixedPrecision(**kwargs)])
+
+    def to_non_native_fp32(self) -> Learner:
+        """Remove what `to_non_native_fp16` added; return the learner."""
+        return self.remove_cbs([ModelToHalf, NonNativeMixedPrecision])
+
+
+def _listed(values: Any) -> list[Any]:
+    if values is None:
+        return []
+    return list(values) if isinstance(values, Iterable) else [values]
+
+
+def _on(device: torch.device, batch: Any) -> Any:
+    return tree_map_only(Tensor, lambda part: part.to(device), batch)
+
+
+register_source(partial(optimizer_source, stand_in=MixedPrecision))

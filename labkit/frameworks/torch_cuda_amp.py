@@ -1,0 +1,70 @@
+"""torch.cuda.amp, torch's earlier spelling of torch.amp: `from labkit.frameworks.torch_cuda_amp import ...`.
+
+Its names take no device. Here they stand for a GPU if there is one, and for the CPU otherwise, where torch's own warn
+and do nothing. All else is `torch_amp`'s.
+
+Source: torch.cuda.amp, 2.13 (signatures); torch calls these names deprecated, and scripts have them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from labkit.frameworks import torch_amp
+
+__all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd"]
+
+
+def _device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+class autocast(torch_amp.autocast):
+    """Run the operations of a block, or of a function, in the dtypes that torch.cuda.amp.autocast gives them.
+
+    >>> with autocast():
+    ...     (torch.ones(2, 3, device=_device()) @ torch.ones(3, 2, device=_device())).dtype
+    torch.float16
+    """
+
+    def __init__(
+        self,
+        enabled: bool = True,
+        dtype: torch.dtype = torch.float16,
+        cache_enabled: bool = True,
+    ) -> None:
+        super().__init__(_device(), dtype, enabled, cache_enabled)
+
+
+class GradScaler(torch_amp.GradScaler):
+    """Scale losses, unscale gradients and skip steps with inf or NaN: torch.cuda.amp.GradScaler, call for call."""
+
+    def __init__(
+        self,
+        init_scale: float = 65536.0,
+        growth_factor: float = 2.0,
+        backoff_factor: float = 0.5,
+        growth_interval: int = 2000,
+        enabled: bool = True,
+    ) -> None:
+        super().__init__(
+            _device(), init_scale, growth_factor, backoff_factor, growth_interval, enabled
+        )
+
+
+def custom_fwd(
+    fwd: Callable[..., Any] | None = None, *, cast_inputs: torch.dtype | None = None
+) -> Any:
+    """Decorate the `forward` of a `torch.autograd.Function`; `cast_inputs` is the dtype of its inputs in a region."""
+    if fwd is None:
+        return functools.partial(custom_fwd, cast_inputs=cast_inputs)
+    return torch_amp.custom_fwd(fwd, device_type=_device(), cast_inputs=cast_inputs)
+
+
+def custom_bwd(bwd: Callable[..., Any]) -> Any:
+    """Decorate the `backward` that belongs to a `custom_fwd`: it runs under the regions that forward ran under."""
+    return torch_amp.custom_bwd(bwd, device_type=_device())
