@@ -105,8 +105,12 @@ def classroom(arguments: Namespace) -> int:
 
 
 def _unpack_learners_lab(top: Path, folder: Path, names: list[str]) -> None:
-    """Put the learners' lab, without solutions, into lab/; an existing one stays, until it is deleted."""
+    """Put the learners' lab, without solutions, into lab/; an existing one stays, until it is deleted, and is named."""
     if (folder / "lab").is_dir():
+        print(
+            f"The learners' lab is the one in {folder / 'lab'}, with the lessons that it has. After a change of the "
+            "lessons or of the lab, delete that folder and start again; learners' notebooks stay."
+        )
         return
     from labkit.classroom.release import lessons_named
     from labkit.classroom.release import release as write_release
