@@ -15,6 +15,7 @@ import tomllib
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from email.message import EmailMessage
+from email.policy import EmailPolicy
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,9 @@ def files_of(top: Path, course: Sequence[Lesson] = ()) -> dict[str, bytes]:
     found = {
         path: f"labkit/{path.relative_to(top / 'labkit').as_posix()}" for path in _package(top)
     }
-    for path in [*(top / "data").rglob("*"), *(top / "notebooks").glob("*.ipynb")]:
+    notebooks = top / "notebooks"
+    sources = [*notebooks.glob("*.ipynb"), *notebooks.glob("lessons/*.toml")]
+    for path in [*(top / "data").rglob("*"), *sources]:
         found[path] = f"labkit/{path.relative_to(top).as_posix()}"
     for lesson in course:
         for path in lesson.folder.rglob("*"):
@@ -129,7 +132,8 @@ def _stamped(module: bytes, version: str) -> bytes:
 
 def _metadata(project: Mapping[str, Any], version: str) -> str:
     """Return the metadata of pyproject.toml, with the marker of an extra after each of its requirements."""
-    message = EmailMessage()
+    # a folded line would be read as two
+    message = EmailMessage(EmailPolicy(max_line_length=None, utf8=True))
     fields = [("Metadata-Version", "2.1"), ("Name", project["name"]), ("Version", version)]
     fields += [("Summary", project["description"]), ("Requires-Python", project["requires-python"])]
     fields += [("Requires-Dist", needed) for needed in project["dependencies"]]
