@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import subprocess
 import sys
@@ -13,7 +12,6 @@ import webbrowser
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,7 +20,7 @@ from urllib.parse import quote
 import labkit
 from labkit.commands import CommandError, use_course
 from labkit.course import Lesson, learners_notebook, lessons, lessons_folder, text_of
-from labkit.machine.jupyter import lost_widgets, with_lab_settings
+from labkit.machine.jupyter import with_lab_settings
 from labkit.records import checkout, notebooks_folder, write_atomic
 from labkit.records.handout import handout_of, is_older
 from labkit.records.notebook_copies import copy_notebooks, version_of_copies
@@ -39,7 +37,7 @@ def lab(arguments: Namespace) -> int:
         raise ModuleNotFoundError("JupyterLab is not installed", name="jupyterlab")
     use_course(arguments)
     notebook = notebook_to_open(arguments.what)
-    for line in [*handout_notes(notebook.parent, labkit.__version__), *lost_notes(notebook.parent)]:
+    for line in handout_notes(notebook.parent, labkit.__version__):
         print(line)
     sys.stdout.flush()
     is_root = hasattr(os, "geteuid") and os.geteuid() == 0
@@ -120,22 +118,6 @@ def handout_notes(folder: Path, version: str) -> list[str]:
             "its checks may be others."
         )
     return notes
-
-
-def lost_notes(folder: Path) -> list[str]:
-    """Return what to print of notebooks whose widgets were not saved: JupyterLab shows an error in their place."""
-    lost = {}
-    for path in sorted(folder.glob("*.ipynb")):
-        with suppress(OSError, ValueError):
-            if count := lost_widgets(json.loads(path.read_bytes())):
-                lost[path.name] = count
-    if not lost:
-        return []
-    return [
-        '! Widgets that were lost in an earlier save show "Error displaying widget: model not found". Your text and',
-        "  answers stand. Choose Run > Run All Cells in the notebook, and it shows them again:",
-        *(f"  {name}: {count} of them" for name, count in lost.items()),
-    ]
 
 
 def can_open_browser(is_root: bool, platform: str, environment: Mapping[str, str]) -> bool:

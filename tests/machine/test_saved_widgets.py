@@ -16,7 +16,8 @@ from jupyter_server.services.contents.largefilemanager import (
 )
 from jupyter_server.services.contents.manager import ContentsManager
 
-from labkit.machine.jupyter import STATES, VIEW, keep_shown_widgets, lost_widgets, with_lab_settings
+from labkit.machine.jupyter import STATES, VIEW, keep_shown_widgets, with_lab_settings
+from labkit.machine.jupyter.saved_widgets import ELSEWHERE, LOST, extend
 
 A = {"model_name": "A", "state": {"children": ["IPY_MODEL_b"]}}
 B = {"model_name": "B", "state": {"value": 3}}
@@ -43,7 +44,7 @@ def notebook(shown: list[str], states: dict[str, Any] | None) -> dict[str, Any]:
 @pytest.fixture(params=[LargeFileManager, AsyncLargeFileManager])
 def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     manager = request.param(root_dir=str(tmp_path))
-    manager.register_pre_save_hook(keep_shown_widgets)
+    extend(manager)
     return manager
 
 
@@ -228,7 +229,41 @@ def test_a_server_with_the_lab_s_settings_runs_the_user_s_hook_and_ours_once(
     assert json.loads((tmp_path / "a.ipynb").read_text())["metadata"]["hi"] == 1
 
 
-def test_lost_widgets_are_those_that_a_save_with_widgets_lacks() -> None:
-    assert lost_widgets(notebook(["a", "c", "a"], HERE)) == 1
-    assert lost_widgets(notebook(["a", "c"], {})) == 2
-    assert lost_widgets(notebook(["a", "c"], None)) == 0, "saved without widgets, by choice"
+def read(manager: Any, path: str = "a.ipynb") -> list[dict[str, Any]]:
+    """What a page gets as the outputs of the cell."""
+    found = manager.get(path)
+    model = asyncio.run(found) if inspect.isawaitable(found) else found  # type: ignore[arg-type]
+    outputs: list[dict[str, Any]] = model["content"]["cells"][1]["outputs"]
+    return outputs
+
+
+def test_where_widgets_were_lost_the_page_gets_a_sentence_and_the_picture(manager: Any) -> None:
+    content = notebook(["a", "lost", "lost", ""], HERE)
+    first, second = content["cells"][1]["outputs"][1:3]
+    first["data"]["text/plain"] = f"Words.\nThis stands still: {ELSEWHERE}."
+    second["data"]["image/png"] = "cGljdHVyZQ=="
+    saved(manager, content)
+    kept, words, sentence, picture, closed = read(manager)
+    assert kept["data"] == {VIEW: {"model_id": "a"}}
+    assert words["data"] == {"text/plain": f"{LOST}\nWords."}
+    assert sentence["data"] == {"text/plain": LOST}
+    assert picture["data"] == {"image/png": "cGljdHVyZQ=="}
+    assert closed["data"] == {VIEW: {"model_id": ""}}
+    file = Path(manager.root_dir, "a.ipynb").read_text()
+    assert (file.count('"lost"'), LOST in file) == (2, False), "reading changes no file"
+
+
+def test_a_notebook_saved_without_widgets_is_read_as_it_is(manager: Any) -> None:
+    """Its kernel may hold them."""
+    content = notebook(["a"], None)
+    saved(manager, content)
+    assert read(manager)[0]["data"] == {VIEW: {"model_id": "a"}}
+
+
+def test_what_is_no_notebook_or_has_no_content_is_read_as_it_is(manager: Any) -> None:
+    saved(manager, notebook(["lost"], {}))
+    Path(manager.root_dir, "text.md").write_text("text")
+    for path, options in (("a.ipynb", {"content": False}), ("", {}), ("text.md", {})):
+        found = manager.get(path, **options)
+        model = asyncio.run(found) if inspect.isawaitable(found) else found  # type: ignore[arg-type]
+        assert LOST not in str(model)

@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from labkit.machine.jupyter.saved_widgets import STATES, VIEW, keep_shown_widgets, lost_widgets
+from labkit.machine.jupyter.saved_widgets import STATES, VIEW, extend, keep_shown_widgets
 
-__all__ = ["CONFIG", "STATES", "VIEW", "keep_shown_widgets", "lost_widgets", "with_lab_settings"]
+__all__ = ["CONFIG", "STATES", "VIEW", "keep_shown_widgets", "with_lab_settings"]
 
 CONFIG = Path(__file__).parent / "config"
 
@@ -38,5 +38,4 @@ def _jupyter_server_extension_points() -> list[dict[str, Any]]:
 
 
 def _load_jupyter_server_extension(server: Any) -> None:
-    """Register the hook with Jupyter's server; a user's own hook runs before it."""
-    server.contents_manager.register_pre_save_hook(keep_shown_widgets)
+    extend(server.contents_manager)

@@ -2,7 +2,8 @@
 
 Idea: JupyterLab saves the states of the widgets that its kernel holds. A notebook that is opened again has a new
 kernel, and shows the states of its file; the next save would erase them. So the states that a save lacks are taken from
-the file that it replaces.
+the file that it replaces. Where they were lost before, JupyterLab shows an error without a way out; so the outputs are
+sent to the page with a sentence in the place of the widget.
 
 Invariant: a save never fails here, and the states of the page take precedence. A widget that no output shows, such as
 one of an earlier run, is not kept.
@@ -13,7 +14,9 @@ Source: Jupyter, "Widget state" of the notebook's metadata, schema 2.0.
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
+import itertools
 import json
 import logging
 import re
@@ -26,6 +29,13 @@ STATES = "application/vnd.jupyter.widget-state+json"
 # A state refers to another widget by a reference, or as the Output widget does, by an output that shows it.
 REFERENCE = re.compile(r'IPY_MODEL_([\w-]+)|"model_id": "([\w-]+)"')
 VERSION = {"version_major": 2, "version_minor": 0}
+
+LOST = (
+    "This widget was not saved with the notebook. To show it, choose Run > Run All Above Selected Cell, then run this "
+    "cell (Shift+Enter)."
+)
+# of a line that says why a picture does not move: elsewhere, but not where JupyterLab shows it
+ELSEWHERE = "interactive widgets do not run here"
 
 States = dict[str, Any]
 """Id of a widget -> its state."""
@@ -50,15 +60,60 @@ def keep_shown_widgets(
         _log(contents_manager).exception("The widgets of %s are saved as they came", path)
 
 
-def lost_widgets(notebook: Mapping[str, Any]) -> int:
-    """Return the number of outputs whose widget has no state in a notebook that was saved with its widgets.
+def with_lost_widgets_named(model: dict[str, Any]) -> dict[str, Any]:
+    """Return what a contents manager has read, with a sentence in the place of each widget that was not saved.
 
-    JupyterLab shows "Error displaying widget: model not found" in their place.
+    A notebook that was saved without any widgets stays as it is: its kernel may hold them.
     """
+    notebook = model.get("content")
+    if model.get("type") != "notebook" or not isinstance(notebook, dict):
+        return model
     saved = _saved(notebook)
-    if saved is None:
-        return 0
-    return sum(id not in saved["state"] for id in _views(notebook))
+    if saved is None or all(id in saved["state"] for id in _views(notebook)):
+        return model
+    named = copy.deepcopy(model)
+    for cell in named["content"]["cells"]:
+        if "outputs" in cell:
+            outputs = (_named(output, saved["state"]) for output in cell["outputs"])
+            cell["outputs"] = list(itertools.chain.from_iterable(outputs))
+    return named
+
+
+def _named(output: dict[str, Any], states: States) -> list[dict[str, Any]]:
+    """Return an output; in the place of a lost widget the sentence and its words, then its picture if it has one."""
+    data = output.get("data", {})
+    if VIEW not in data or data[VIEW].get("model_id", "") in ("", *states):
+        return [output]
+    text = data.get("text/plain", "")
+    lines = "".join(text).splitlines()
+    words = "\n".join([LOST, *(line for line in lines if ELSEWHERE not in line)])
+    pictures = {kind: content for kind, content in data.items() if kind.startswith("image/")}
+    named = [{**output, "data": {"text/plain": words}}]
+    if pictures:
+        named.append({"output_type": "display_data", "data": pictures, "metadata": {}})
+    return named
+
+
+def extend(contents_manager: Any) -> None:
+    """Keep and name widgets wherever this contents manager saves and reads; a user's own hook runs before ours."""
+    contents_manager.register_pre_save_hook(keep_shown_widgets)
+    get = contents_manager.get
+
+    async def get_later(*arguments: Any, **options: Any) -> Any:
+        return _readable(await get(*arguments, **options), contents_manager)
+
+    def get_now(*arguments: Any, **options: Any) -> Any:
+        return _readable(get(*arguments, **options), contents_manager)
+
+    contents_manager.get = get_later if inspect.iscoroutinefunction(get) else get_now
+
+
+def _readable(model: Any, contents_manager: Any) -> Any:
+    try:
+        return with_lost_widgets_named(model)
+    except Exception:
+        _log(contents_manager).exception("The widgets of a notebook are shown as they are")
+        return model
 
 
 def _complete(notebook: dict[str, Any], path: str, contents_manager: Any) -> None:
