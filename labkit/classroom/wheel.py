@@ -146,7 +146,7 @@ def _metadata(project: Mapping[str, Any], version: str) -> str:
 
 
 def _of_extra(requirement: str, extra: str) -> str:
-    """Return a requirement that counts where this extra is asked for.
+    """Return a requirement that applies with this extra only.
 
     >>> _of_extra("triton>=3.3; platform_system == 'Linux'", "test")
     "triton>=3.3 ; (platform_system == 'Linux') and extra == 'test'"

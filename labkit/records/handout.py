@@ -1,8 +1,9 @@
 """Versions of handouts: which content a lab that was released to a class has, and which of two came later.
 
-Idea: behind the lab's own version stands a local one (PEP 440), as in 0.2.0+class.20261126.1530.g8c3df78b: for whom it
-was released, the day and the minute (UTC), and a digest of the content. pip compares the parts from left to right,
-digits as numbers, so that the handout of a later minute replaces the earlier one. Equal content keeps its version.
+Idea: behind the lab's own version stands a local one (PEP 440), as in 0.2.0+class.20261126.1530.g8c3df78b. It says for
+whom the lab was released, on which day, at which minute (UTC), and a digest of the content. pip compares the parts from
+left to right, digits as numbers. So the handout of a later minute replaces the earlier one. Equal content keeps its
+version.
 
 Invariant: a lab without such a part, a checkout's for instance, is no handout.
 

@@ -35,7 +35,7 @@ LOST = (
     "cell (Shift+Enter)."
 )
 # of a line that says why a picture does not move: elsewhere, but not where JupyterLab shows it
-ELSEWHERE = "interactive widgets do not run here"
+ELSEWHERE = "widgets do not run here"
 
 States = dict[str, Any]
 """Id of a widget -> its state."""
@@ -74,19 +74,19 @@ def with_lost_widgets_named(model: dict[str, Any]) -> dict[str, Any]:
     named = copy.deepcopy(model)
     for cell in named["content"]["cells"]:
         if "outputs" in cell:
-            outputs = (_named(output, saved["state"]) for output in cell["outputs"])
+            outputs = (_outputs_for_page(output, saved["state"]) for output in cell["outputs"])
             cell["outputs"] = list(itertools.chain.from_iterable(outputs))
     return named
 
 
-def _named(output: dict[str, Any], states: States) -> list[dict[str, Any]]:
+def _outputs_for_page(output: dict[str, Any], states: States) -> list[dict[str, Any]]:
     """Return an output; in the place of a lost widget the sentence and its words, then its picture if it has one."""
     data = output.get("data", {})
     if VIEW not in data or data[VIEW].get("model_id", "") in ("", *states):
         return [output]
     text = data.get("text/plain", "")
     lines = "".join(text).splitlines()
-    words = "\n".join([LOST, *(line for line in lines if ELSEWHERE not in line)])
+    words = "\n".join([LOST, *(line for line in lines if ELSEWHERE not in line.lower())])
     pictures = {kind: content for kind, content in data.items() if kind.startswith("image/")}
     named = [{**output, "data": {"text/plain": words}}]
     if pictures:
