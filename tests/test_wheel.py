@@ -171,6 +171,25 @@ def test_a_wheel_of_a_release_has_the_files_of_a_built_one(
     assert ours_needs == theirs_needs
 
 
+def test_an_editable_install_has_the_settings_that_every_jupyterlab_reads(
+    installed: Installed,
+) -> None:
+    folder = installed.folder / "editable"
+    folder.mkdir()
+    program = f"from setuptools.build_meta import build_editable; build_editable({str(folder)!r})"
+    call([sys.executable, "-c", program], installed.folder / "source")
+    (wheel,) = folder.glob("*.whl")
+    data = f"fp16_lab-{labkit.__version__}.data/data/"
+    built = contents(installed.wheel)
+    assert {name: content for name, content in contents(wheel).items() if ".data/" in name} == {
+        f"{data}{place}": built[f"{data}{place}"]
+        for place in (
+            "etc/jupyter/jupyter_server_config.d/fp16-lab.json",
+            "share/jupyter/lab/settings/overrides.d/fp16-lab.json",
+        )
+    }
+
+
 def contents(wheel: Path) -> dict[str, bytes]:
     with zipfile.ZipFile(wheel) as archive:
         return {name: archive.read(name) for name in archive.namelist() if not name.endswith("/")}
