@@ -15,6 +15,7 @@ from typing import TextIO
 from labkit.commands import CommandError, use_course
 from labkit.course import lessons, lessons_folder
 from labkit.records import checkout, write_atomic
+from labkit.records.handout import handout_of
 
 
 def release(arguments: Namespace) -> int:
@@ -37,7 +38,10 @@ def release(arguments: Namespace) -> int:
             write_course(teacher / "nbgrader", chosen, listed, arguments.seed)
     except ValueError as error:
         raise CommandError(str(error)) from error
-    print(f"{learners}: notebooks and a wheel without solutions, for the class")
+    wheel = next(learners.glob("*.whl"))
+    print(
+        f"{learners}: notebooks and a wheel without solutions, for the class: {handout_of(wheel.name)}"
+    )
     print(f"{teacher}: the whole lab, model answers and a table of exercises, for you")
     return 0
 
