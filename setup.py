@@ -6,7 +6,7 @@
 import shutil
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import Distribution, setup
 from setuptools.command.build_py import build_py
 
 
@@ -31,4 +31,12 @@ class BuildWithLessons(build_py):
         )
 
 
-setup(cmdclass={"build_py": BuildWithLessons})
+class WithDataFiles(Distribution):
+    """Brings the data files into an editable install, too: settings that every JupyterLab of the environment reads."""
+
+    def has_data(self) -> bool:
+        # setuptools asks for this name (editable_wheel, `_run_install`), and has another one: has_data_files
+        return bool(self.data_files)
+
+
+setup(cmdclass={"build_py": BuildWithLessons}, distclass=WithDataFiles)

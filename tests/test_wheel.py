@@ -1,5 +1,7 @@
 """Is the wheel the whole lab? It is built, installed into an empty environment, and used without a checkout."""
 
+import email
+import json
 import os
 import re
 import subprocess
@@ -11,9 +13,12 @@ from pathlib import Path
 
 import pytest
 from jupyterlab_server.settings_utils import _get_overrides
+from packaging.requirements import Requirement
 
 import labkit
 from labkit.amp import RECIPES
+from labkit.classroom.wheel import files_of, wheel_of
+from labkit.course import lessons
 from labkit.train import TASKS, train
 from tests.slowness import slowness
 
@@ -138,6 +143,56 @@ print([step.loss for step in train(TASKS["digits"], RECIPES["O2"], steps=20).ste
         True,
         "",
     )
+    enabled = installed.folder / "venv" / "etc" / "jupyter" / "jupyter_server_config.d"
+    extensions = json.loads((enabled / "fp16-lab.json").read_text())["ServerApp"]
+    assert extensions == {"jpserver_extensions": {"labkit.machine.jupyter": True}}
+
+
+def test_a_wheel_of_a_release_has_the_files_of_a_built_one(
+    installed: Installed, tmp_path: Path
+) -> None:
+    """setuptools makes the one, labkit.classroom the other."""
+    name, packed = wheel_of(ROOT, files_of(ROOT, lessons()), labkit.__version__)
+    (tmp_path / name).write_bytes(packed)
+    built, ours = contents(installed.wheel), contents(tmp_path / name)
+    information = f"fp16_lab-{labkit.__version__}.dist-info/"
+    assert built.keys() - ours.keys() == {f"{information}top_level.txt"}
+    assert ours.keys() - built.keys() == set()
+    differ = {name for name in ours if ours[name] != built[name]}
+    assert differ == {f"{information}{name}" for name in ("METADATA", "RECORD", "WHEEL")}
+    theirs, own = (
+        email.message_from_bytes(each[f"{information}METADATA"]) for each in (built, ours)
+    )
+    for field in ("Name", "Version", "Requires-Python", "Provides-Extra"):
+        assert own.get_all(field) == theirs.get_all(field), field
+    ours_needs, theirs_needs = (
+        {str(Requirement(line)) for line in each.get_all("Requires-Dist")} for each in (own, theirs)
+    )
+    assert ours_needs == theirs_needs
+
+
+def test_an_editable_install_has_the_settings_that_every_jupyterlab_reads(
+    installed: Installed,
+) -> None:
+    folder = installed.folder / "editable"
+    folder.mkdir()
+    program = f"from setuptools.build_meta import build_editable; build_editable({str(folder)!r})"
+    call([sys.executable, "-c", program], installed.folder / "source")
+    (wheel,) = folder.glob("*.whl")
+    data = f"fp16_lab-{labkit.__version__}.data/data/"
+    built = contents(installed.wheel)
+    assert {name: content for name, content in contents(wheel).items() if ".data/" in name} == {
+        f"{data}{place}": built[f"{data}{place}"]
+        for place in (
+            "etc/jupyter/jupyter_server_config.d/fp16-lab.json",
+            "share/jupyter/lab/settings/overrides.d/fp16-lab.json",
+        )
+    }
+
+
+def contents(wheel: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.namelist() if not name.endswith("/")}
 
 
 @pytest.mark.slow

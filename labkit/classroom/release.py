@@ -3,9 +3,11 @@
 Idea: the learners' wheel is the lab without `lesson.py` and `exercises.py` of each lesson's folder. One file takes
 their place, with the right answers to what a notebook asks and digests of known mistakes (labkit.grading.stored). The
 teacher's folder has the whole lab, model answers, a table of exercises, and the judges, which the next release uses
-again where neither the lesson nor the lab has changed.
+again where neither the lesson nor the lab has changed. Each content has a version of its own (labkit.records.handout),
+which the wheels get last: what the judges are found by does not depend on it.
 
-Invariant: no source of a reference, a known mistake or a solution is in the learners' folder.
+Invariant: no source of a reference, a known mistake or a solution is in the learners' folder. A later release is a
+later version, unless it has the same content.
 """
 
 from __future__ import annotations
@@ -19,12 +21,14 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from itertools import count
 from pathlib import Path
 
+import labkit
 from labkit.classroom.model_answers import as_csv, model_answers
-from labkit.classroom.wheel import files_of, folder_of, write_wheel
+from labkit.classroom.wheel import files_of, folder_of, wheel_of, whole_content
 from labkit.course import NOT_FOR_LEARNERS, Lesson, lessons
 from labkit.course.text import BEGIN
 from labkit.grading.exercise import Exercise, Mistake, Outcome
@@ -32,6 +36,8 @@ from labkit.grading.exercises import exercises_of
 from labkit.grading.judge import CaseSet, answers_of, outcomes_of, visible_cases
 from labkit.grading.stored import StoredAnswers, StoredMistake, digest, stored_cases, stored_rows
 from labkit.records import write_atomic
+from labkit.records.handout import Handout, handout_of, next_handout
+from labkit.records.notebook_copies import DIGESTS, VERSION, listing
 from labkit.train import one_thread
 
 ALWAYS = ("glossary",)  # a page that every lesson links to
@@ -45,6 +51,12 @@ The lab for a class. With Python 3.11 to 3.13:
     labkit lab my-lab
 
 The second line copies the notebooks into the folder my-lab and opens the first. Hand in the notebooks of that folder.
+
+When a later handout comes, run the first line of its README, then again:
+
+    labkit lab my-lab
+
+New notebooks join the folder. Those that you have worked in stay as they are. This is {handout}.
 """
 
 
@@ -78,17 +90,44 @@ def release(
         for name, content in kept.items()
         if name.startswith("labkit/notebooks/") and name.endswith(".ipynb")
     }
-    for line in _put_aside(learners, shown, folder / "earlier"):
+    now = datetime.now(UTC).replace(tzinfo=None)
+    earlier = folder / "earlier"
+    version, handout = _version("class", whole_content(top, kept), learners, earlier, now)
+    wheel, packed = wheel_of(top, kept, version)
+    for line in _put_aside(learners, {**shown, wheel: packed}, earlier):
         say(line)
-    wheel = write_wheel(top, kept, learners)
+    write_atomic(learners / wheel, packed)
     for name, content in shown.items():
         write_atomic(learners / name, content)
-    write_atomic(learners / "README.txt", LEARNERS_README.format(wheel=wheel.name).encode())
+    copies = {Path(name).name: content for name, content in shown.items()}
+    write_atomic(learners / "notebooks" / DIGESTS, listing(copies, {VERSION: version}))
+    readme = LEARNERS_README.format(wheel=wheel, handout=handout)
+    write_atomic(learners / "README.txt", readme.encode())
     exercises = [exercise for lesson in chosen for exercise in exercises_of(lesson)]
-    write_wheel(top, files, teacher)
+    version, _ = _version("teacher", whole_content(top, files), teacher, earlier, now)
+    wheel, packed = wheel_of(top, files, version)
+    for line in _put_aside(teacher, {wheel: packed}, earlier):
+        say(line)
+    write_atomic(teacher / wheel, packed)
     write_atomic(teacher / "model_answers.html", model_answers(exercises))
     write_atomic(teacher / "exercises.csv", as_csv(exercises).encode())
     return learners, teacher
+
+
+def _version(
+    kind: str, content: Mapping[str, bytes], folder: Path, earlier: Path, now: datetime
+) -> tuple[str, Handout]:
+    """Return the version of a wheel with this content, and its handout: those of the folder's wheel, if it is the same.
+
+    earlier   the folder of what was there before
+    """
+    present, before = (
+        [found for wheel in sorted(place.glob("*.whl")) if (found := handout_of(wheel.name))]
+        for place in (folder, earlier)
+    )
+    before = [each for each in before if each.kind == kind]
+    handout = next_handout(kind, content, present[-1] if present else None, before, now)
+    return f"{labkit.__version__}+{handout.local_version}", handout
 
 
 def _judges(
@@ -132,11 +171,11 @@ def _judges(
     return found
 
 
-def _put_aside(learners: Path, new: Mapping[str, bytes], earlier: Path) -> list[str]:
-    """Move wheels and notebooks of an earlier release out of the way, changed or not; return what to say of them."""
+def _put_aside(folder: Path, new: Mapping[str, bytes], earlier: Path) -> list[str]:
+    """Move wheels and notebooks of an earlier release that differ out of the way; return what to say of them."""
     notes = []
-    for path in sorted([*learners.glob("*.whl"), *learners.glob("notebooks/*.ipynb")]):
-        if path.suffix == ".ipynb" and new.get(f"notebooks/{path.name}") == path.read_bytes():
+    for path in sorted([*folder.glob("*.whl"), *folder.glob("notebooks/*.ipynb")]):
+        if new.get(path.relative_to(folder).as_posix()) == path.read_bytes():
             continue
         names = (f"{path.stem}{n or ''}{path.suffix}" for n in count())
         place = next(earlier / name for name in names if not (earlier / name).exists())

@@ -1,8 +1,9 @@
 """Wheels from a checkout, without a build: a wheel is a zip archive with a list of its content.
 
-Invariant: the same files give the same bytes, and a wheel holds no file that was not named.
+Invariant: the same files give the same bytes, and a wheel holds no file that was not named. Its files are those of the
+wheel that a build makes, but for what a release leaves out.
 
-Source: PyPA, binary distribution format (wheel 1.0); core metadata 2.4.
+Source: PyPA, binary distribution format (wheel 1.0); core metadata 2.1.
 """
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ import hashlib
 import io
 import tomllib
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from email.message import EmailMessage
+from email.policy import EmailPolicy
 from pathlib import Path
 from typing import Any
 
 import labkit
 from labkit.course import Lesson, learners_notebook, text_of
-from labkit.records import write_atomic
 
-SUFFIXES = (".py", ".js", ".css", ".toml", ".json")
 LEFT_OUT = ("__pycache__", "labkit-answers.jsonl", ".labkit-notebooks.json", ".ipynb_checkpoints")
+VERSION_FILE = "labkit/__init__.py"
 
 
 def files_of(top: Path, course: Sequence[Lesson] = ()) -> dict[str, bytes]:
@@ -31,11 +32,11 @@ def files_of(top: Path, course: Sequence[Lesson] = ()) -> dict[str, bytes]:
     course   its lessons; those outside of the checkout come with their notebooks
     """
     found = {
-        path: f"labkit/{path.relative_to(top / 'labkit').as_posix()}"
-        for path in (top / "labkit").rglob("*")
+        path: f"labkit/{path.relative_to(top / 'labkit').as_posix()}" for path in _package(top)
     }
-    found = {path: name for path, name in found.items() if path.suffix in SUFFIXES}
-    for path in [*(top / "data").rglob("*"), *(top / "notebooks").glob("*.ipynb")]:
+    notebooks = top / "notebooks"
+    sources = [*notebooks.glob("*.ipynb"), *notebooks.glob("lessons/*.toml")]
+    for path in [*(top / "data").rglob("*"), *sources]:
         found[path] = f"labkit/{path.relative_to(top).as_posix()}"
     for lesson in course:
         for path in lesson.folder.rglob("*"):
@@ -53,54 +54,106 @@ def files_of(top: Path, course: Sequence[Lesson] = ()) -> dict[str, bytes]:
     return content
 
 
+def _package(top: Path) -> Iterator[Path]:
+    """Yield the modules of the package, and the other files that pyproject.toml names."""
+    yield from (top / "labkit").rglob("*.py")
+    for package, patterns in _pyproject(top)["tool"]["setuptools"]["package-data"].items():
+        for pattern in patterns:
+            yield from top.joinpath(*package.split(".")).glob(pattern)
+
+
+def _pyproject(top: Path) -> dict[str, Any]:
+    return tomllib.loads((top / "pyproject.toml").read_text(encoding="utf-8"))
+
+
 def folder_of(lesson: Lesson) -> str:
     """Return the path of a lesson's folder in the package."""
     return f"labkit/notebooks/lessons/{lesson.folder.name}"
 
 
-def write_wheel(top: Path, files: Mapping[str, bytes], folder: Path) -> Path:
-    """Write these files as a wheel into a folder, atomically; return its path."""
-    project: dict[str, Any] = tomllib.loads((top / "pyproject.toml").read_text(encoding="utf-8"))[
-        "project"
-    ]
-    stem = f"{project['name'].replace('-', '_')}-{labkit.__version__}"
-    info = f"{stem}.dist-info"
-    scripts = "".join(f"{name} = {place}\n" for name, place in project["scripts"].items())
-    tags = "Wheel-Version: 1.0\nGenerator: labkit\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-    more = {
-        "METADATA": _metadata(project),
-        "WHEEL": tags,
-        "entry_points.txt": f"[console_scripts]\n{scripts}",
-    }
-    whole = {**files, **{f"{info}/{name}": text.encode() for name, text in more.items()}}
+def whole_content(top: Path, files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return all that makes a wheel of these files what it is, its version left out."""
+    return {**files, **_information(top, labkit.__version__)}
+
+
+def wheel_of(top: Path, files: Mapping[str, bytes], version: str) -> tuple[str, bytes]:
+    """Return the name and the bytes of a wheel of these files; the lab in it has this version.
+
+    >>> from labkit.records import checkout
+    >>> wheel_of(checkout(), {}, "0.2.0+class.20261126.1530.g8c3df78b")[0]
+    'fp16_lab-0.2.0+class.20261126.1530.g8c3df78b-py3-none-any.whl'
+    """
+    stem = f"{_pyproject(top)['project']['name'].replace('-', '_')}-{version}"
+    information = _information(top, version)
+    whole = {**files, **{name.replace("STEM", stem): text for name, text in information.items()}}
+    if VERSION_FILE in whole:
+        whole[VERSION_FILE] = _stamped(whole[VERSION_FILE], version)
     lines = [f"{name},sha256={_digest(content)},{len(content)}" for name, content in whole.items()]
-    whole[f"{info}/RECORD"] = "\n".join([*lines, f"{info}/RECORD,,", ""]).encode()
+    whole[f"{stem}.dist-info/RECORD"] = "\n".join(
+        [*lines, f"{stem}.dist-info/RECORD,,", ""]
+    ).encode()
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in whole.items():
             archive.writestr(
                 zipfile.ZipInfo(name, (2020, 1, 1, 0, 0, 0)), content, zipfile.ZIP_DEFLATED
             )
-    return write_atomic(folder / f"{stem}-py3-none-any.whl", packed.getvalue())
+    return f"{stem}-py3-none-any.whl", packed.getvalue()
 
 
-def _metadata(project: Mapping[str, Any]) -> str:
+def _information(top: Path, version: str) -> dict[str, bytes]:
+    """Return the files of a wheel beside the package; STEM in their names stands for its name and version."""
+    pyproject = _pyproject(top)
+    project, extra_files = pyproject["project"], pyproject["tool"]["setuptools"]["data-files"]
+    scripts = "".join(f"{name} = {place}\n" for name, place in project["scripts"].items())
+    tags = "Wheel-Version: 1.0\nGenerator: labkit\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    found = {
+        f"STEM.data/data/{place}/{Path(file).name}": (top / file).read_bytes()
+        for place, listed in extra_files.items()
+        for file in listed
+    }
+    for file in project["license-files"]:
+        found[f"STEM.dist-info/licenses/{file}"] = (top / file).read_bytes()
+    return {
+        **found,
+        "STEM.dist-info/METADATA": _metadata(project, version).encode(),
+        "STEM.dist-info/WHEEL": tags.encode(),
+        "STEM.dist-info/entry_points.txt": f"[console_scripts]\n{scripts}".encode(),
+    }
+
+
+def _stamped(module: bytes, version: str) -> bytes:
+    """Return the module that has the lab's version with this one."""
+    line = f'__version__ = "{labkit.__version__}"'.encode()
+    if module.count(line) != 1:
+        raise ValueError(f"expected the line {line.decode()} once in {VERSION_FILE}")
+    return module.replace(line, f'__version__ = "{version}"'.encode())
+
+
+def _metadata(project: Mapping[str, Any], version: str) -> str:
     """Return the metadata of pyproject.toml, with the marker of an extra after each of its requirements."""
-    message = EmailMessage()
-    fields = [
-        ("Metadata-Version", "2.1"),
-        ("Name", project["name"]),
-        ("Version", labkit.__version__),
-    ]
+    # a folded line would be read as two
+    message = EmailMessage(EmailPolicy(max_line_length=None, utf8=True))
+    fields = [("Metadata-Version", "2.1"), ("Name", project["name"]), ("Version", version)]
     fields += [("Summary", project["description"]), ("Requires-Python", project["requires-python"])]
     fields += [("Requires-Dist", needed) for needed in project["dependencies"]]
-    fields.append(("Provides-Extra", "lab"))
-    fields += [
-        ("Requires-Dist", f"{n} ; extra == 'lab'") for n in project["optional-dependencies"]["lab"]
-    ]
+    for extra, listed in project["optional-dependencies"].items():
+        fields.append(("Provides-Extra", extra))
+        fields += [("Requires-Dist", _of_extra(needed, extra)) for needed in listed]
     for name, value in fields:
         message[name] = value
     return message.as_string()
+
+
+def _of_extra(requirement: str, extra: str) -> str:
+    """Return a requirement that applies with this extra only.
+
+    >>> _of_extra("triton>=3.3; platform_system == 'Linux'", "test")
+    "triton>=3.3 ; (platform_system == 'Linux') and extra == 'test'"
+    """
+    needed, _, marker = requirement.partition(";")
+    condition = f"({marker.strip()}) and " if marker else ""
+    return f"{needed.strip()} ; {condition}extra == '{extra}'"
 
 
 def _digest(content: bytes) -> str:

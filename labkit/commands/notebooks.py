@@ -22,7 +22,8 @@ from labkit.commands import CommandError, use_course
 from labkit.course import Lesson, learners_notebook, lessons, lessons_folder, text_of
 from labkit.machine.jupyter import with_lab_settings
 from labkit.records import checkout, notebooks_folder, write_atomic
-from labkit.records.notebook_copies import copy_notebooks
+from labkit.records.handout import handout_of, is_older
+from labkit.records.notebook_copies import copy_notebooks, version_of_copies
 
 FIRST_LESSON = "00_start.ipynb"
 # in the checkout's file browser
@@ -36,6 +37,9 @@ def lab(arguments: Namespace) -> int:
         raise ModuleNotFoundError("JupyterLab is not installed", name="jupyterlab")
     use_course(arguments)
     notebook = notebook_to_open(arguments.what)
+    for line in handout_notes(notebook.parent, labkit.__version__):
+        print(line)
+    sys.stdout.flush()
     is_root = hasattr(os, "geteuid") and os.geteuid() == 0
     browser = not arguments.no_browser and can_open_browser(is_root, sys.platform, os.environ)
     flags = lab_flags(notebook, is_root, browser, arguments.port) + shell_flags(
@@ -93,6 +97,27 @@ def _copy_lessons(folder: Path) -> Path:
         if each.status == "kept":
             print(f"  {each}")
     return folder / FIRST_LESSON
+
+
+def handout_notes(folder: Path, version: str) -> list[str]:
+    """Return what to print of the handout that this lab is, and of another one that the notebooks are from.
+
+    version   of this lab
+    """
+    own, theirs = handout_of(version), version_of_copies(folder)
+    notes = [] if own is None else [f"This lab is {own} (labkit {version})."]
+    if is_older(version, theirs):
+        notes += [
+            f"! The notebooks in {folder} are from a later one, {handout_of(theirs)} (labkit {theirs}).",
+            "  New lessons and corrected checks are missing here: install the wheel of that handout as its README.txt",
+            "  says, then run `labkit lab` again.",
+        ]
+    elif own is None and handout_of(theirs) is not None:
+        notes.append(
+            f"The notebooks in {folder} are from {handout_of(theirs)}, and this lab, {version}, is no handout: "
+            "its checks may be others."
+        )
+    return notes
 
 
 def can_open_browser(is_root: bool, platform: str, environment: Mapping[str, str]) -> bool:

@@ -15,6 +15,7 @@ from typing import TextIO
 from labkit.commands import CommandError, use_course
 from labkit.course import lessons, lessons_folder
 from labkit.records import checkout, write_atomic
+from labkit.records.handout import handout_of
 
 
 def release(arguments: Namespace) -> int:
@@ -37,7 +38,10 @@ def release(arguments: Namespace) -> int:
             write_course(teacher / "nbgrader", chosen, listed, arguments.seed)
     except ValueError as error:
         raise CommandError(str(error)) from error
-    print(f"{learners}: notebooks and a wheel without solutions, for the class")
+    wheel = next(learners.glob("*.whl"))
+    print(
+        f"{learners}: notebooks and a wheel without solutions, for the class: {handout_of(wheel.name)}"
+    )
     print(f"{teacher}: the whole lab, model answers and a table of exercises, for you")
     return 0
 
@@ -105,8 +109,12 @@ def classroom(arguments: Namespace) -> int:
 
 
 def _unpack_learners_lab(top: Path, folder: Path, names: list[str]) -> None:
-    """Put the learners' lab, without solutions, into lab/; an existing one stays, until it is deleted."""
+    """Put the learners' lab, without solutions, into lab/; an existing one stays, until it is deleted, and is named."""
     if (folder / "lab").is_dir():
+        print(
+            f"The learners' lab is the one in {folder / 'lab'}, with the lessons that it has. After a change of the "
+            "lessons or of the lab, delete that folder and start again; learners' notebooks stay."
+        )
         return
     from labkit.classroom.release import lessons_named
     from labkit.classroom.release import release as write_release

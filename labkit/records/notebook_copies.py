@@ -1,9 +1,10 @@
 """Copies of the notebooks in a learner's folder, and their updates.
 
 Idea: a list beside the copies holds the digest of each notebook as it was copied. A copy that still has this digest is
-replaced by a newer notebook. Any other holds work: the newer one is put beside it, with the version in its name.
+replaced by a newer notebook. Any other holds work: the newer one is put beside it, with the version in its name. The
+list also names the version of the handout that the copies are from.
 
-Invariant: a copy that was changed is never modified.
+Invariant: a copy that was changed is never modified, and no copy is replaced by one of an earlier handout.
 """
 
 from __future__ import annotations
@@ -11,19 +12,24 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from labkit.records.files import write_atomic
+from labkit.records.handout import handout_of, is_older
 
 DIGESTS = ".labkit-notebooks.json"
+# an entry of it beside those of the notebooks
+VERSION = "labkit version"
 
 
 @dataclass(frozen=True)
 class CopiedNotebook:
     """The result of copying one notebook.
 
-    status  "new", "the same", "replaced" (the copy was unchanged) or "kept" (the copy holds work)
+    status  "new", "the same", "replaced" (the copy was unchanged) or "kept" (the copy holds work, or is from a
+            later handout)
     newer   the notebook that was put beside a kept copy; None where it is not newer
     """
 
@@ -50,12 +56,34 @@ def copy_notebooks(source: Path, folder: Path, version: str) -> list[CopiedNoteb
     folder.mkdir(parents=True, exist_ok=True)
     digests = _load_digests(folder / DIGESTS)
     notebooks = sorted(source.glob("*.ipynb"))
+    if is_older(version, version_of_copies(folder)):
+        # what the folder has is newer, changed or not
+        kept = [
+            CopiedNotebook(each.name, "kept") for each in notebooks if (folder / each.name).exists()
+        ]
+        notebooks = [each for each in notebooks if not (folder / each.name).exists()]
+    else:
+        kept = []
+        digests |= {VERSION: version} if handout_of(version) else {}
     copied = [
         _copy(notebook, folder, digests.get(notebook.name), version) for notebook in notebooks
     ]
-    digests |= {notebook.name: _digest(notebook.read_bytes()) for notebook in notebooks}
-    write_atomic(folder / DIGESTS, json.dumps(digests, indent=1, sort_keys=True).encode() + b"\n")
-    return copied
+    write_atomic(
+        folder / DIGESTS, listing({each.name: each.read_bytes() for each in notebooks}, digests)
+    )
+    return sorted([*kept, *copied], key=lambda each: each.name)
+
+
+def listing(notebooks: Mapping[str, bytes], others: Mapping[str, str]) -> bytes:
+    """Return the content of the list beside copies: digests of these notebooks, and other entries."""
+    digests = {name: _digest(content) for name, content in notebooks.items()}
+    return json.dumps({**others, **digests}, indent=1, sort_keys=True).encode() + b"\n"
+
+
+def version_of_copies(folder: Path) -> str:
+    """Return the version of the handout that the copies in a folder are from; "" where they are from none."""
+    version = _load_digests(folder / DIGESTS).get(VERSION, "")
+    return version if isinstance(version, str) else ""
 
 
 def _copy(notebook: Path, folder: Path, last_digest: str | None, version: str) -> CopiedNotebook:

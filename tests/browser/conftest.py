@@ -36,7 +36,6 @@ SERVER_OPTIONS = {
     "LabApp.check_for_updates_class": "jupyterlab.NeverCheckForUpdate",
 }
 SETTINGS = {
-    "docmanager-extension/plugin": {"autosave": False},
     # every cell is in the page, whatever is scrolled to
     "notebook-extension/tracker": {"windowingMode": "none"},
 }
@@ -200,6 +199,10 @@ class Lab:
     ) -> Notebook:
         """Open a notebook that exists as a document, and wait for its kernel."""
         nbformat.write(document, self.folder / f"{name}.ipynb")
+        return self.visit(name, width=width, height=height)
+
+    def visit(self, name: str, *, width: int = 1280, height: int = 1000) -> Notebook:
+        """Open a notebook of the folder as it was saved, and wait for its kernel."""
         page = self.browser.new_context(viewport={"width": width, "height": height}).new_page()
         page.set_default_timeout(PATIENCE_MS)
         errors: list[str] = []
@@ -258,11 +261,15 @@ def lab(server: Server, browser: object) -> Iterator[Lab]:
 
 
 @contextmanager
-def serving(home: Path) -> Iterator[Server]:
-    """Start a JupyterLab with its settings, its configuration and an empty folder of notebooks in `home`; end it."""
+def serving(home: Path, autosave: bool = False) -> Iterator[Server]:
+    """Start a JupyterLab with its settings, its configuration and its folder of notebooks in `home`; end it.
+
+    autosave   a changed notebook is saved after a second, by itself
+    """
     folder, runtime = home / "notebooks", home / "runtime"
-    folder.mkdir()
-    for plugin, values in SETTINGS.items():
+    folder.mkdir(exist_ok=True)
+    saving = {"docmanager-extension/plugin": {"autosave": autosave, "autosaveInterval": 1}}
+    for plugin, values in {**SETTINGS, **saving}.items():
         file = home / "lab" / "user-settings" / "@jupyterlab" / f"{plugin}.jupyterlab-settings"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(values))

@@ -283,6 +283,39 @@ def test_two_learners_work_at_once_from_log_in_to_feedback_and_neither_reads_the
     )
 
 
+STANDS = """() => document.querySelectorAll(".labkit > .lk-saved").length > 0 &&
+  !document.querySelector(".jp-Notebook").innerText.includes("not saved with the notebook")"""
+CHANGE_AND_SAVE = """async () => {
+  const { content, context, model } = jupyterapp.shell.currentWidget;
+  content.widgets[0].model.sharedModel.setSource("# Another title");
+  await context.save();
+  const saved = await jupyterapp.serviceManager.contents.get(context.path);
+  return Object.keys(saved.content.metadata.widgets["application/vnd.jupyter.widget-state+json"].state).length;
+}"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500 * slowness())
+def test_a_learner_s_widgets_stand_on_each_day_with_a_server_of_its_own(
+    hub: Hub, browser: Any
+) -> None:
+    page = log_in(browser, "learner01", hub.passwords()["learner01"])
+    page.wait_for_function(IDLE)
+    page.evaluate("jupyterapp.commands.execute('notebook:run-all-cells')")
+    page.wait_for_selector(".labkit-number-line, .labkit-underflow, .labkit-bits")
+    page.wait_for_function(IDLE)
+    states = page.evaluate(CHANGE_AND_SAVE)
+    assert states > 2
+    for _ in range(2):
+        page.goto(f"http://127.0.0.1:{PORT}/hub/home")
+        page.click("#stop")
+        page.wait_for_selector("#stop", state="hidden")
+        page.goto(f"http://127.0.0.1:{PORT}/hub/spawn/learner01")
+        page.wait_for_function(IDLE)
+        page.wait_for_function(STANDS)
+        assert page.evaluate(CHANGE_AND_SAVE) == states
+
+
 # --- JupyterHub's chart ---
 
 # The keys that we give, of the chart's own schema; it refuses a key that it does not know. Restated from

@@ -1,4 +1,4 @@
-"""The check of the machine: each finding, with what to do; GPUs and CPUs, without having any; saved notebooks."""
+"""The check of the machine: each finding, with what to do; GPUs and CPUs, without having any."""
 
 import json
 import re
@@ -6,14 +6,12 @@ import subprocess
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 
 from labkit.machine import Finding, Report, Status, check, check_machine, device, front_end
 from labkit.machine.device import DeviceReport, device_report, generation_of, has_programs
-from labkit.machine.jupyter import STATES, VIEW, keep_shown_widgets
 from labkit.records import system
 
 GIB = 2**30
@@ -432,39 +430,3 @@ def test_other_devices_are_refused_and_a_gpu_counts_only_with_programs_for_it(mo
         ((9, 0), [], True),  # nobody says
     ):
         assert has_programs(capability, built) == runs, (capability, built)
-
-
-def notebook(shown: list[str], state: dict[str, Any]) -> dict[str, Any]:
-    outputs = [{"output_type": "display_data", "data": {VIEW: {"model_id": id}}} for id in shown]
-    cells = [{"cell_type": "markdown", "source": "text"}, {"cell_type": "code", "outputs": outputs}]
-    return {
-        "type": "notebook",
-        "content": {"cells": cells, "metadata": {"widgets": {STATES: {"state": state}}}},
-    }
-
-
-def saved(model: dict[str, Any]) -> set[str]:
-    keep_shown_widgets(model, path="a.ipynb", contents_manager=None)
-    return set(model["content"]["metadata"]["widgets"][STATES]["state"])
-
-
-def test_a_widget_is_kept_with_all_that_it_refers_to() -> None:
-    state = {
-        "a": {"state": {"children": ["IPY_MODEL_b"]}},
-        "b": {"state": {"_assets": "IPY_MODEL_c", "parent": "IPY_MODEL_a"}},
-        "c": {"state": {}},
-        "of an earlier run": {"state": {"_assets": "IPY_MODEL_c"}},
-    }
-    assert saved(notebook(["a", "was never saved"], state)) == {"a", "b", "c"}
-    assert saved(notebook([], state)) == set()
-
-
-def test_what_holds_no_widgets_is_saved_as_it_is() -> None:
-    for model in (
-        {"type": "file", "content": "text"},
-        {"type": "notebook", "content": {"cells": [], "metadata": {}}},
-        {"type": "notebook", "content": {"cells": [], "metadata": {"widgets": {"another": {}}}}},
-    ):
-        before = str(model)
-        keep_shown_widgets(model)
-        assert str(model) == before

@@ -22,7 +22,7 @@ from labkit.records.journal import (
     last_answers,
     save_answer,
 )
-from labkit.records.notebook_copies import DIGESTS, copy_notebooks
+from labkit.records.notebook_copies import DIGESTS, copy_notebooks, version_of_copies
 from labkit.site.notebook_page import to_html
 from labkit.train import TASKS, train_grid
 from labkit.widgets import recipe_table
@@ -168,6 +168,32 @@ def test_a_newer_notebook_is_put_beside_once_and_work_in_it_is_kept_too(
         "01_numbers-1.1.ipynb": "my work in the newer one",
         "01_numbers-1.1-2.ipynb": "1.1 again, built from another commit",
     }
+
+
+def test_an_older_handout_replaces_nothing_and_the_newer_one_goes_on_from_there(
+    lessons: Path, tmp_path: Path
+):
+    mine = tmp_path / "mine"
+    first, second, third = (
+        f"0.2.0+class.{part}"
+        for part in ("20261126.905.g0000001a", "20261203.5.g0000001b", "20261203.6.g0000001c")
+    )
+    (lessons / "01_numbers.ipynb").write_text("of week two")
+    copy_notebooks(lessons, mine, second)
+    assert version_of_copies(mine) == second
+    (lessons / "01_numbers.ipynb").write_text("of week one")
+    (lessons / "03_more.ipynb").write_text("of week one")
+    assert what(copy_notebooks(lessons, mine, first)) == {
+        "00": "kept",
+        "01": "kept",
+        "02": "kept",
+        "03": "new",
+    }
+    assert version_of_copies(mine) == second
+    assert (mine / "01_numbers.ipynb").read_text() == "of week two"
+    (lessons / "01_numbers.ipynb").write_text("of week three")
+    assert what(copy_notebooks(lessons, mine, third))["01"] == "replaced"
+    assert version_of_copies(mine) == third
 
 
 def test_without_a_list_that_can_be_read_everything_different_counts_as_work(

@@ -1,25 +1,26 @@
-"""Settings of JupyterLab and its server for the lab, as a folder of configuration, and the hook that they name.
+"""Settings of JupyterLab and its server for the lab, as a folder of configuration, and the extension that it enables.
 
 Widgets are saved with the notebook. No call goes to the network. A cell has no buttons in its corner, where Tab would
 stop before the widget and Enter would duplicate the cell.
+
+Idea: the settings are those of the lab's own JupyterLab and of a classroom. Every other JupyterLab of the environment
+saves widgets, too: pip puts that setting and the extension, which keeps them, where all of them look (pyproject.toml).
 
 Invariant: a user's own settings take precedence.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from labkit.machine.jupyter.saved_widgets import STATES, VIEW, extend, keep_shown_widgets
+
+__all__ = ["CONFIG", "STATES", "VIEW", "keep_shown_widgets", "with_lab_settings"]
+
 CONFIG = Path(__file__).parent / "config"
-VIEW, STATES = (
-    "application/vnd.jupyter.widget-view+json",
-    "application/vnd.jupyter.widget-state+json",
-)
 
 
 def with_lab_settings(environment: Mapping[str, str], config: Path = CONFIG) -> dict[str, str]:
@@ -32,24 +33,9 @@ def with_lab_settings(environment: Mapping[str, str], config: Path = CONFIG) -> 
     return {**environment, "JUPYTER_CONFIG_PATH": os.pathsep.join(paths)}
 
 
-def keep_shown_widgets(model: dict[str, Any], **_: Any) -> None:
-    """Remove from a notebook that is being saved the widgets that no output shows, such as those of earlier runs.
+def _jupyter_server_extension_points() -> list[dict[str, Any]]:
+    return [{"module": "labkit.machine.jupyter"}]
 
-    model   what Jupyter's contents manager saves (its `pre_save_hook`); changed in place
-    """
-    if model["type"] != "notebook":
-        return
-    saved = model["content"].get("metadata", {}).get("widgets", {}).get(STATES)
-    if saved is None:
-        return
-    outputs = [output for cell in model["content"]["cells"] for output in cell.get("outputs", ())]
-    pending = [
-        output["data"][VIEW]["model_id"] for output in outputs if VIEW in output.get("data", {})
-    ]
-    shown = set[str]()
-    while pending:
-        widget = pending.pop()
-        if widget in saved["state"] and widget not in shown:
-            shown.add(widget)
-            pending += re.findall(r"IPY_MODEL_(\w+)", json.dumps(saved["state"][widget]))
-    saved["state"] = {widget: state for widget, state in saved["state"].items() if widget in shown}
+
+def _load_jupyter_server_extension(server: Any) -> None:
+    extend(server.contents_manager)

@@ -1,0 +1,201 @@
+"""Widgets of saved notebooks: the states of those that outputs show, and of no others.
+
+Idea: JupyterLab saves the states of the widgets that its kernel holds. A notebook that is opened again has a new
+kernel, and shows the states of its file; the next save would erase them. So the states that a save lacks are taken from
+the file that it replaces. Where they were lost before, JupyterLab shows an error without a way out; so the outputs are
+sent to the page with a sentence in the place of the widget.
+
+Invariant: a save never fails here, and the states of the page take precedence. A widget that no output shows, such as
+one of an earlier run, is not kept.
+
+Source: Jupyter, "Widget state" of the notebook's metadata, schema 2.0.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import inspect
+import itertools
+import json
+import logging
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+VIEW = "application/vnd.jupyter.widget-view+json"
+STATES = "application/vnd.jupyter.widget-state+json"
+# A state refers to another widget by a reference, or as the Output widget does, by an output that shows it.
+REFERENCE = re.compile(r'IPY_MODEL_([\w-]+)|"model_id": "([\w-]+)"')
+VERSION = {"version_major": 2, "version_minor": 0}
+
+LOST = (
+    "This widget was not saved with the notebook. To show it, choose Run > Run All Above Selected Cell, then run this "
+    "cell (Shift+Enter)."
+)
+# of a line that says why a picture does not move: elsewhere, but not where JupyterLab shows it
+ELSEWHERE = "widgets do not run here"
+
+States = dict[str, Any]
+"""Id of a widget -> its state."""
+
+
+def keep_shown_widgets(
+    model: dict[str, Any], path: str = "", contents_manager: Any = None, **_: Any
+) -> None:
+    """Complete and prune the widgets of a notebook that is being saved.
+
+    Args:
+        model: what Jupyter's contents manager saves (its `pre_save_hook`); changed in place.
+        path: where it is saved, as the contents manager names it.
+        contents_manager: reads the file that is replaced; None: nothing is completed.
+    """
+    if model.get("type") != "notebook":
+        return
+    try:
+        _complete(model["content"], path, contents_manager)
+    except Exception:
+        # without the widgets, but with the work
+        _log(contents_manager).exception("The widgets of %s are saved as they came", path)
+
+
+def with_lost_widgets_named(model: dict[str, Any]) -> dict[str, Any]:
+    """Return what a contents manager has read, with a sentence in the place of each widget that was not saved.
+
+    A notebook that was saved without any widgets stays as it is: its kernel may hold them.
+    """
+    notebook = model.get("content")
+    if model.get("type") != "notebook" or not isinstance(notebook, dict):
+        return model
+    saved = _saved(notebook)
+    if saved is None or all(id in saved["state"] for id in _views(notebook)):
+        return model
+    named = copy.deepcopy(model)
+    for cell in named["content"]["cells"]:
+        if "outputs" in cell:
+            outputs = (_outputs_for_page(output, saved["state"]) for output in cell["outputs"])
+            cell["outputs"] = list(itertools.chain.from_iterable(outputs))
+    return named
+
+
+def _outputs_for_page(output: dict[str, Any], states: States) -> list[dict[str, Any]]:
+    """Return an output; in the place of a lost widget the sentence and its words, then its picture if it has one."""
+    data = output.get("data", {})
+    if VIEW not in data or data[VIEW].get("model_id", "") in ("", *states):
+        return [output]
+    text = data.get("text/plain", "")
+    lines = "".join(text).splitlines()
+    words = "\n".join([LOST, *(line for line in lines if ELSEWHERE not in line.lower())])
+    pictures = {kind: content for kind, content in data.items() if kind.startswith("image/")}
+    named = [{**output, "data": {"text/plain": words}}]
+    if pictures:
+        named.append({"output_type": "display_data", "data": pictures, "metadata": {}})
+    return named
+
+
+def extend(contents_manager: Any) -> None:
+    """Keep and name widgets wherever this contents manager saves and reads; a user's own hook runs before ours."""
+    contents_manager.register_pre_save_hook(keep_shown_widgets)
+    get = contents_manager.get
+
+    async def get_later(*arguments: Any, **options: Any) -> Any:
+        return _readable(await get(*arguments, **options), contents_manager)
+
+    def get_now(*arguments: Any, **options: Any) -> Any:
+        return _readable(get(*arguments, **options), contents_manager)
+
+    contents_manager.get = get_later if inspect.iscoroutinefunction(get) else get_now
+
+
+def _readable(model: Any, contents_manager: Any) -> Any:
+    try:
+        return with_lost_widgets_named(model)
+    except Exception:
+        _log(contents_manager).exception("The widgets of a notebook are shown as they are")
+        return model
+
+
+def _complete(notebook: dict[str, Any], path: str, contents_manager: Any) -> None:
+    """Keep the states that the outputs need, those of the page first."""
+    views, saved = list(_views(notebook)), _saved(notebook)
+    states: States = saved["state"] if saved is not None else {}
+    kept, missing = _reached(views, states)
+    if missing and contents_manager is not None:
+        before = _states_before(contents_manager, path, missing)
+        kept, _ = _reached(views, {**before, **states})
+    if saved is not None:
+        saved["state"] = kept
+    elif kept:
+        widgets = notebook.setdefault("metadata", {}).setdefault("widgets", {})
+        widgets[STATES] = {**VERSION, "state": kept}
+
+
+def _views(notebook: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the id of the widget that each output shows."""
+    for cell in notebook.get("cells", ()):
+        for output in cell.get("outputs", ()):
+            # one without an id was closed
+            if id := output.get("data", {}).get(VIEW, {}).get("model_id"):
+                yield id
+
+
+def _saved(notebook: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return what a notebook has of its widgets; None where it was saved without them."""
+    saved: Any = notebook
+    for key in ("metadata", "widgets", STATES):
+        saved = saved.get(key) if isinstance(saved, dict) else None
+    return saved if isinstance(saved, dict) and isinstance(saved.get("state"), dict) else None
+
+
+def _reached(views: Iterable[str], states: States) -> tuple[States, set[str]]:
+    """Return the states of these widgets and of all that they refer to, and the ids that have none."""
+    pending, reached, missing = list(views), set[str](), set[str]()
+    while pending:
+        id = pending.pop()
+        if id not in states:
+            missing.add(id)
+        elif id not in reached:
+            reached.add(id)
+            pending += [a or b for a, b in REFERENCE.findall(json.dumps(states[id]))]
+    return {id: state for id, state in states.items() if id in reached}, missing
+
+
+def _states_before(contents_manager: Any, path: str, missing: set[str]) -> States:
+    """Return the states in the file that is about to be replaced, if one of these ids may be among them.
+
+    A notebook that is saved under a new name replaces no file; its states are in another one of the folder.
+    """
+    if hasattr(contents_manager, "_get_os_path"):
+        file = Path(contents_manager._get_os_path(path))
+        found: States = {}
+        for each in [file] if file.is_file() else sorted(file.parent.glob("*.ipynb")):
+            content = each.read_bytes()
+            if any(id.encode() in content for id in missing):
+                # what is no notebook has no widgets
+                with contextlib.suppress(ValueError):
+                    found |= _states_of(json.loads(content))
+        return found
+    if inspect.iscoroutinefunction(contents_manager.get):
+        # a hook cannot wait for it
+        _log(contents_manager).warning(
+            "Widgets of %s that its kernel does not hold are not saved: %s cannot be read during a save",
+            path,
+            type(contents_manager).__name__,
+        )
+        return {}
+    if not contents_manager.file_exists(path):
+        return {}
+    return _states_of(contents_manager.get(path, content=True, type="notebook")["content"])
+
+
+def _states_of(notebook: Any) -> States:
+    saved = _saved(notebook)
+    if saved is None or saved.get("version_major") != VERSION["version_major"]:
+        return {}
+    return {id: state for id, state in saved["state"].items() if isinstance(state, dict)}
+
+
+def _log(contents_manager: Any) -> logging.Logger:
+    log: logging.Logger = getattr(contents_manager, "log", logging.getLogger(__name__))
+    return log

@@ -1,0 +1,105 @@
+"""Do the widgets of a notebook stand on the day after, and on every day after that?
+
+Each day begins with a new kernel. A save then holds no widget of its own, and the states of the file must stay in it.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.browser.conftest import IDLE, Lab, Notebook, serving
+from tests.slowness import slowness
+
+pytestmark = pytest.mark.browser
+
+NAME = "days"
+CELLS = [
+    "import ipywidgets\nfrom labkit.widgets import BitExplorer, NumberLine, predict",
+    "NumberLine(x=0.1)",
+    "BitExplorer()",
+    "predict('start.warm_up')",
+    "ipywidgets.VBox([ipywidgets.IntSlider(value=42), ipywidgets.Label('theirs')])",
+]
+OURS = 3
+STANDING = """([ours, saved]) =>
+    document.querySelectorAll(".jp-OutputArea-output .labkit .lk-sentence, .labkit-predict").length >= ours &&
+    document.querySelectorAll(".labkit > .lk-saved").length === saved &&
+    [...document.querySelectorAll(".widget-readout")].some((node) => node.textContent === "42") &&
+    [...document.querySelectorAll(".widget-label")].some((node) => node.textContent === "theirs")"""
+
+
+def standing(notebook: Notebook, saved: int = OURS) -> None:
+    """Wait until every widget stands, and this many of ours say that they were saved."""
+    notebook.page.wait_for_function(STANDING, arg=[OURS, saved])
+    assert "Error displaying widget" not in notebook.page.locator(".jp-Notebook").inner_text()
+
+
+def save(notebook: Notebook) -> None:
+    notebook.page.evaluate("jupyterapp.commands.execute('docmanager:save')")
+    notebook.page.wait_for_function("() => !jupyterapp.shell.currentWidget.model.dirty")
+
+
+def restart_and_save(notebook: Notebook) -> None:
+    notebook.page.evaluate("jupyterapp.shell.currentWidget.sessionContext.restartKernel()")
+    notebook.page.wait_for_function(IDLE)
+    save(notebook)
+
+
+def run_one_cell_and_save(notebook: Notebook) -> None:
+    for index in (0, 1):
+        notebook.page.evaluate(
+            "i => (jupyterapp.shell.currentWidget.content.activeCellIndex = i)", index
+        )
+        notebook.page.evaluate("jupyterapp.commands.execute('notebook:run-cell')")
+    standing(notebook, saved=OURS - 1)
+    notebook.page.wait_for_function(IDLE)
+    save(notebook)
+
+
+def edit_and_wait_for_autosave(notebook: Notebook) -> None:
+    dirty = notebook.page.evaluate("""() => {
+      const { content, model } = jupyterapp.shell.currentWidget;
+      content.widgets[0].model.sharedModel.setSource("# another first cell");
+      return model.dirty;
+    }""")
+    assert dirty
+    notebook.page.wait_for_function("() => !jupyterapp.shell.currentWidget.model.dirty")
+
+
+def first_day(lab: Lab, then: Callable[[Notebook], None] = save) -> None:
+    notebook = lab.notebook(CELLS, name=NAME)
+    notebook.run_all()
+    standing(notebook, saved=0)
+    save(notebook)
+    then(notebook)
+    lab.close(notebook)
+
+
+def another_day(lab: Lab, act: Callable[[Notebook], None] | None) -> None:
+    """Open the notebook with a new kernel, see that every widget stands, and do something."""
+    notebook = lab.visit(NAME)
+    standing(notebook)
+    if act is not None:
+        act(notebook)
+    lab.close(notebook)
+
+
+def test_a_notebook_that_is_only_opened_and_saved_keeps_its_widgets(lab: Lab) -> None:
+    first_day(lab)
+    another_day(lab, save)
+    another_day(lab, None)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600 * slowness())
+def test_after_a_restart_a_run_cell_and_an_autosave_too(tmp_path: Path, browser: object) -> None:
+    """Each day has a server of its own, and the first one restarts the kernel of widgets that were live."""
+    with serving(tmp_path) as server:
+        first_day(Lab(server, browser), restart_and_save)
+    for act in (save, restart_and_save, run_one_cell_and_save, edit_and_wait_for_autosave, None):
+        with serving(tmp_path, autosave=act is edit_and_wait_for_autosave) as server:
+            another_day(Lab(server, browser), act)
+    saved = json.loads((tmp_path / "notebooks" / f"{NAME}.ipynb").read_text())
+    assert saved["cells"][0]["source"] == ["# another first cell"]
