@@ -434,7 +434,7 @@ micro_batches = [(signal + 0.5 * torch.randn(4096, generator=numbers)).bfloat16(
 WAYS = {
     "BF16": (in_turn, torch.bfloat16), "FP16": (in_turn, torch.float16), "FP32": (in_turn, torch.float32),
     "BF16 in pairs": (in_pairs, torch.bfloat16),
-}  # fmt: skip
+}
 print(f"{'micro-batches':<15}" + "".join(f"{name:>15}" for name in WAYS))
 for count in (8, 64, 512, 2048):
     exact = torch.stack(micro_batches[:count]).double().sum(0)

@@ -401,7 +401,7 @@ with torch.no_grad():
     for name, dtype, power in (
         ("BF16", torch.bfloat16, 0), ("FP16", torch.float16, 0), ("FP16, clamp", torch.float16, 0),
         ("FP16, FP32 island", torch.float16, 0), ("FP16, 2^1 moved", torch.float16, 1),
-    ):  # fmt: skip
+    ):
         rescued = moved(model, power).to(dtype)
         for block in rescued.blocks:
             block.rescue = name.split(", ")[-1]

@@ -173,7 +173,7 @@ print(f"{'positions from':<26}" + "".join(f"{start:>7}" for start in STARTS))
 for name, formats in {
     "all FP32": {}, "rotation BF16": {"rotation": BF16}, "ids FP16": {"ids": FP16}, "ids BF16": {"ids": BF16},
     "angles BF16": {"angles_in": BF16}, "angles in autocast(BF16)": {"by_product_in": BF16},
-}.items():  # fmt: skip
+}.items():
     print(f"{name:<26}" + "".join(f"{right_ones(start, **formats):7.2f}" for start in STARTS))
 
 # %% [markdown]
