@@ -13,6 +13,7 @@ from math import ldexp
 import torch
 
 from labkit.formats import BF16, E4M3, E5M2, E8M0, FP16, FP32, FP64, Format, Overflow, Rounding
+from labkit.formats.arguments import FormatLike, as_format, as_member, describe_value, require_kind
 from labkit.formats.rounding import RANDOM_BITS, common_format, no_nan, overflow_values
 
 _DTYPES = {
@@ -41,7 +42,7 @@ _WHOLE: dict[Rounding, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-def dtype_of(format: Format) -> torch.dtype:
+def dtype_of(format: FormatLike) -> torch.dtype:
     """Return the torch dtype that stores a format.
 
     Raises:
@@ -50,6 +51,7 @@ def dtype_of(format: Format) -> torch.dtype:
     >>> dtype_of(FP16)
     torch.float16
     """
+    format = as_format(format)
     if format not in _DTYPES:
         raise ValueError(
             f"torch has no dtype for {format.name}; it has {', '.join(row.name for row in _DTYPES)}. "
@@ -64,16 +66,50 @@ def format_of(dtype: torch.dtype) -> Format:
     >>> format_of(torch.bfloat16).name
     'BF16'
     """
+    if not isinstance(dtype, torch.dtype):
+        raise TypeError(f"dtype: expected a torch.dtype, got {describe_value(dtype)}")
     if dtype not in _FORMATS:
         raise ValueError(f"expected a dtype of {', '.join(map(str, _FORMATS))}, got {dtype}")
     return _FORMATS[dtype]
 
 
+def as_device(device: torch.device | str) -> torch.device:
+    """Return a torch device; "gpu" is the first accelerator that torch reaches.
+
+    Raises:
+        TypeError: the argument is neither a device nor a name.
+        ValueError: torch knows no device of this name, or reaches no GPU.
+
+    >>> as_device("cpu")
+    device(type='cpu')
+    """
+    if isinstance(device, torch.device):
+        return device
+    if not isinstance(device, str):
+        raise TypeError(
+            f'device: expected a torch.device or a name, got {describe_value(device)}. For example: "cuda".'
+        )
+    if device == "gpu":
+        accelerator = torch.accelerator.current_accelerator(check_available=True)
+        if accelerator is None:
+            raise ValueError(
+                'device: expected a device of this machine, got "gpu", and torch reaches none. '
+                'Take "cpu"; `labkit check` says why.'
+            )
+        return accelerator
+    try:
+        return torch.device(device)
+    except RuntimeError as error:
+        raise ValueError(
+            f'device: expected "cpu", "gpu", "cuda" or another device of torch, got {device!r}'
+        ) from error
+
+
 def round_tensor(
     tensor: torch.Tensor,
-    format: Format,
-    rounding: Rounding = Rounding.NEAREST_EVEN,
-    overflow: Overflow = Overflow.TO_INFINITY,
+    format: FormatLike,
+    rounding: Rounding | str = Rounding.NEAREST_EVEN,
+    overflow: Overflow | str = Overflow.TO_INFINITY,
     random_bits: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return a tensor rounded to a format, of the same shape, dtype and device. See `formats.round_to`.
@@ -85,6 +121,10 @@ def round_tensor(
     >>> round_tensor(torch.tensor([0.1, 65520.0]), FP16)
     tensor([0.1000,    inf])
     """
+    require_kind(tensor, torch.Tensor, "tensor", "round_to rounds NumPy arrays")
+    format = as_format(format)
+    rounding = as_member(Rounding, rounding, "rounding")
+    overflow = as_member(Overflow, overflow, "overflow")
     if tensor.dtype not in (*_CARRIERS, torch.float16, torch.bfloat16):
         raise TypeError(f"expected float16, bfloat16, float32 or float64, got {tensor.dtype}")
     if tensor.requires_grad and torch.is_grad_enabled():
@@ -107,7 +147,7 @@ def round_tensor(
     return rounded.to(tensor.dtype)
 
 
-def round_keeping_infinity(values: torch.Tensor, format: Format) -> torch.Tensor:
+def round_keeping_infinity(values: torch.Tensor, format: FormatLike) -> torch.Tensor:
     """Round to nearest as `round_tensor`, but keep infinities in formats without them, since masks contain infinity.
 
     For FP32 values without autograd history; casts to 8 bits are torch's.
@@ -115,6 +155,7 @@ def round_keeping_infinity(values: torch.Tensor, format: Format) -> torch.Tensor
     >>> round_keeping_infinity(torch.tensor([1.06, 500.0, math.inf]), E4M3)
     tensor([1., nan, inf])
     """
+    format = as_format(format)
     if format is E5M2 and casts_to_8_bits(values):
         return values.to(torch.float8_e5m2).to(torch.float32)
     if format is E4M3 and casts_to_8_bits(values):
@@ -143,12 +184,13 @@ def random_bits_like(
 
 
 def round_with_bits(
-    tensor: torch.Tensor, format: Format, random_bits: torch.Tensor
+    tensor: torch.Tensor, format: FormatLike, random_bits: torch.Tensor
 ) -> torch.Tensor:
     """Round FP32 or FP64 stochastically as `round_tensor`, with bits of `random_bits_like`.
 
     The bits are not validated, which would synchronize with a GPU.
     """
+    format = as_format(format)
     target = common_format(format_of(tensor.dtype), format)
     return _in_pieces(tensor, target, Rounding.STOCHASTIC, Overflow.TO_INFINITY, random_bits)
 

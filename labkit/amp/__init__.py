@@ -49,7 +49,7 @@ from labkit.amp.masters.convert import to_fp32, to_model_format
 from labkit.amp.masters.groups import no_decay_on_norms_and_biases
 from labkit.amp.masters.weights import Weights
 from labkit.amp.masters.without_master import WeightRounding, store_rounded
-from labkit.amp.recipe import RECIPES, Recipe
+from labkit.amp.recipe import RECIPES, Recipe, as_recipe, as_recipes
 from labkit.amp.step import Moment, StepEvent
 from labkit.amp.watched import cast_source, engine_source
 from labkit.instrument import register_source
@@ -82,6 +82,8 @@ __all__ = [
     "WeightRounding",
     "Weights",
     "advance",
+    "as_recipe",
+    "as_recipes",
     "autocast",
     "custom_bwd",
     "custom_fwd",

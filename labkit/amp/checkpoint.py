@@ -27,6 +27,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from labkit.amp.engine import Engine
+from labkit.formats.arguments import require_kind
 from labkit.records import write_atomic
 
 SCHEMA = "labkit.checkpoint/2"
@@ -48,6 +49,7 @@ def save(path: str | Path, engine: Engine, **extra: Any) -> Path:
     ...     load(path, engine)
     {'epoch': 3}
     """
+    require_kind(engine, Engine, "engine", "Make one: Engine(model, make_optimizer, recipe)")
     bundle = {"schema": SCHEMA, **engine.state_dict(), "rng": generators(), "extra": extra}
     _require_readable(bundle)
     return write_atomic(Path(path), lambda file: _save_with_checksums(bundle, file))
@@ -71,6 +73,7 @@ def load(path: str | Path, engine: Engine) -> dict[str, Any]:
             the engine nor a generator has changed then.
         FileNotFoundError: the file does not exist.
     """
+    require_kind(engine, Engine, "engine", "Make one: Engine(model, make_optimizer, recipe)")
     bundle, before = read(path), generators()
     try:
         extra: dict[str, Any] = bundle["extra"]

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from labkit.amp.engine import Engine
 from labkit.amp.loss_scaling.scaler import StepReport
+from labkit.formats.arguments import require_kind
 
 
 class Ema:
@@ -44,6 +45,8 @@ class Ema:
     """
 
     def __init__(self, engine: Engine, decay: float = 0.999) -> None:
+        require_kind(engine, Engine, "engine", "Make one: Engine(model, make_optimizer, recipe)")
+        require_kind(decay, (int, float), "decay")
         if not 0 <= decay < 1:
             raise ValueError(f"expected 0 <= decay < 1, got {decay!r}; 0.999 is usual")
         self.engine, self.decay = engine, decay

@@ -10,7 +10,7 @@ Source: apex.amp opt levels O0 to O3 (names and meaning); arXiv:2209.05433 (FP8:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from enum import Enum
@@ -25,14 +25,19 @@ from labkit.amp.low_bit.operands import PRODUCTS, ProductFormat
 from labkit.amp.low_bit.products import LowBitProducts
 from labkit.amp.masters.mixed_dtype_ops import RangeMemory, mixed_dtype_ops
 from labkit.amp.masters.without_master import WeightRounding
-from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, Format
-from labkit.gemm import fp32_precision, half_storage, has_tf32, tf32_products
+from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, Format, as_format, as_member
+from labkit.formats.arguments import describe_value, require_kind
+from labkit.formats.rows import Rows
+from labkit.gemm import as_accumulator, fp32_precision, half_storage, has_tf32, tf32_products
 from labkit.modes import nested_contexts
 
 
 @dataclass(frozen=True)
 class Recipe:
     """Which format each part of training uses.
+
+    Formats are also taken by name or as torch dtypes ("FP16", torch.float16), a rounding and an
+    accumulator by name.
 
     model           weights and activations of the model
     autocast        format that autocast casts to, or None for no autocast (then `model` alone decides)
@@ -49,6 +54,7 @@ class Recipe:
     graph           autocast decides once, and a graph runs from the third step on (`CastGraph`): the same numbers
 
     Raises:
+        TypeError: a value is of another kind.
         ValueError: the values contradict each other; the message says which and what to do.
 
     >>> from labkit.amp import RECIPES
@@ -75,8 +81,28 @@ class Recipe:
     tf32: bool = False
 
     def __post_init__(self) -> None:
+        self._read_arguments()
         for wrong in self._contradictions():
             raise ValueError(f"recipe {self.name!r}: {wrong}")
+
+    def _read_arguments(self) -> None:
+        """Replace names of formats and of a rounding by what they name; refuse other kinds."""
+        require_kind(self.name, str, "name")
+        for field in ("model", "optimizer", "autocast", "gradient_format"):
+            value = getattr(self, field)
+            optional = field in ("autocast", "gradient_format")
+            if not (value is None and optional):
+                object.__setattr__(self, field, as_format(value, field))
+        rounding = as_member(WeightRounding, self.rounding, "rounding")
+        object.__setattr__(self, "rounding", rounding)
+        for field in ("keep_norms", "master_weights", "graph", "tf32"):
+            require_kind(getattr(self, field), bool, field, "Pass True or False.")
+        remedy = "For example: static(1024.0), DYNAMIC or NO_SCALING of labkit.amp."
+        require_kind(self.scaler, ScalerConfig, "scaler", remedy)
+        if self.accumulator is not None:
+            object.__setattr__(self, "accumulator", as_accumulator(self.accumulator))
+        if self.products is not None:
+            require_kind(self.products, ProductFormat, "products")
 
     def _contradictions(self) -> Iterator[str]:
         if self.model not in (FP32, FP16, BF16):
@@ -231,4 +257,43 @@ _ROWS = (
     Recipe("FP8", autocast=E4M3, gradient_format=E5M2, scaler=DYNAMIC),
     *(Recipe(name, products=format) for name, format in PRODUCTS.items()),
 )
-RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in _ROWS}
+RECIPES: dict[str, Recipe] = Rows({recipe.name: recipe for recipe in _ROWS})
+
+
+def as_recipe(recipe: Recipe | str) -> Recipe:
+    """Return the recipe that an argument names: a `Recipe`, or a name in `RECIPES`.
+
+    Raises:
+        TypeError: the argument is neither.
+        ValueError: no recipe has this name.
+
+    >>> as_recipe("O2") is RECIPES["O2"]
+    True
+    """
+    if isinstance(recipe, Recipe):
+        return recipe
+    known = ", ".join(RECIPES)
+    if not isinstance(recipe, str):
+        raise TypeError(
+            f"recipe: expected a Recipe or one of {known}, got {describe_value(recipe)}"
+        )
+    if recipe not in RECIPES:
+        raise ValueError(f"recipe: expected one of {known}, got {recipe!r}")
+    return RECIPES[recipe]
+
+
+def as_recipes(recipes: Iterable[Recipe | str]) -> list[Recipe]:
+    """Return the recipes that a list names, each a `Recipe` or a name in `RECIPES`.
+
+    Raises:
+        TypeError: the argument is one recipe or no list, or holds something else.
+        ValueError: no recipe has one of these names.
+
+    >>> [recipe.name for recipe in as_recipes(["FP32", RECIPES["O1"]])]
+    ['FP32', 'O1']
+    """
+    if isinstance(recipes, Recipe | str) or not isinstance(recipes, Iterable):
+        raise TypeError(
+            f'recipes: expected a list of recipes, got {describe_value(recipes)}. For example: ["FP32", "O1"].'
+        )
+    return [as_recipe(recipe) for recipe in recipes]

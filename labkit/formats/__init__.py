@@ -1,5 +1,6 @@
 """Number formats as rows of data: codes, values, rounding and arithmetic. Requires numpy only."""
 
+from labkit.formats.arguments import FormatLike, as_format, as_member
 from labkit.formats.arithmetic import (
     Add,
     Align,
@@ -27,6 +28,7 @@ from labkit.formats.blocks import (
     NVFP4,
     BlockFormat,
     Blocks,
+    as_block_format,
     decode_blocks,
     round_blocks,
 )
@@ -90,6 +92,7 @@ __all__ = [
     "CalculationStep",
     "Fields",
     "Format",
+    "FormatLike",
     "Interval",
     "Multiply",
     "Normalise",
@@ -102,6 +105,9 @@ __all__ = [
     "Sum",
     "Term",
     "add",
+    "as_block_format",
+    "as_format",
+    "as_member",
     "classify",
     "decode",
     "decode_blocks",

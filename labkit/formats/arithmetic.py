@@ -25,6 +25,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from labkit.formats.arguments import FormatLike, as_format, as_member
 from labkit.formats.codes import check_exact
 from labkit.formats.format import Format
 from labkit.formats.rounding import (
@@ -262,9 +263,9 @@ class Sum:
 def add(
     a: ArrayLike,
     b: ArrayLike,
-    format: Format,
-    rounding: Rounding = Rounding.NEAREST_EVEN,
-    overflow: Overflow = Overflow.TO_INFINITY,
+    format: FormatLike,
+    rounding: Rounding | str = Rounding.NEAREST_EVEN,
+    overflow: Overflow | str = Overflow.TO_INFINITY,
     random_bits: ArrayLike | None = None,
 ) -> Calculation:
     """Add two numbers of a format, element by element; `add(a, -b, ...)` subtracts.
@@ -278,6 +279,9 @@ def add(
     >>> float(sum.value), int(align.shift), bool(cut.guard), bool(cut.sticky), bool(decision.up)
     (1.0, 14, False, True, False)
     """
+    format = as_format(format)
+    rounding = as_member(Rounding, rounding, "rounding")
+    overflow = as_member(Overflow, overflow, "overflow")
     x, y = _operands(format, a, b)
     return _calculate(None, x, y, format, rounding, overflow, random_bits)
 
@@ -285,9 +289,9 @@ def add(
 def multiply(
     a: ArrayLike,
     b: ArrayLike,
-    format: Format,
-    rounding: Rounding = Rounding.NEAREST_EVEN,
-    overflow: Overflow = Overflow.TO_INFINITY,
+    format: FormatLike,
+    rounding: Rounding | str = Rounding.NEAREST_EVEN,
+    overflow: Overflow | str = Overflow.TO_INFINITY,
     random_bits: ArrayLike | None = None,
 ) -> Calculation:
     """Multiply two numbers of a format, element by element.
@@ -299,6 +303,9 @@ def multiply(
     >>> multiply(3.0, 0.5, FP16).value
     array(1.5)
     """
+    format = as_format(format)
+    rounding = as_member(Rounding, rounding, "rounding")
+    overflow = as_member(Overflow, overflow, "overflow")
     x, y = _operands(format, a, b)
     return _calculate(x, y, None, format, rounding, overflow, random_bits)
 
@@ -307,9 +314,9 @@ def fused_multiply_add(
     a: ArrayLike,
     b: ArrayLike,
     c: ArrayLike,
-    format: Format,
-    rounding: Rounding = Rounding.NEAREST_EVEN,
-    overflow: Overflow = Overflow.TO_INFINITY,
+    format: FormatLike,
+    rounding: Rounding | str = Rounding.NEAREST_EVEN,
+    overflow: Overflow | str = Overflow.TO_INFINITY,
     random_bits: ArrayLike | None = None,
 ) -> Calculation:
     """Return a * b + c, rounded once at the end, element by element.
@@ -322,12 +329,15 @@ def fused_multiply_add(
     >>> float(fused_multiply_add(x, x, -(1 + 2.0**-9), FP16).value) == 2.0**-20  # rounding the product first gives 0
     True
     """
+    format = as_format(format)
+    rounding = as_member(Rounding, rounding, "rounding")
+    overflow = as_member(Overflow, overflow, "overflow")
     x, y, z = _operands(format, a, b, c)
     return _calculate(x, y, z, format, rounding, overflow, random_bits)
 
 
 def sum_sequential(
-    values: ArrayLike, format: Format, rounding: Rounding = Rounding.NEAREST_EVEN
+    values: ArrayLike, format: FormatLike, rounding: Rounding | str = Rounding.NEAREST_EVEN
 ) -> Sum:
     """Add along the last axis from the first to the last, rounding after every addition. An empty sum is 0.
 
@@ -335,6 +345,8 @@ def sum_sequential(
     >>> float(sum_sequential([2048.0, 1.0, 1.0], FP16).value)  # 2048 + 1 is half-way between 2048 and 2050
     2048.0
     """
+    format = as_format(format)
+    rounding = as_member(Rounding, rounding, "rounding")
     terms = _terms(format, values)
     total, additions, totals = _first(terms), [], []
     for i in range(1, terms.shape[-1]):
@@ -345,7 +357,7 @@ def sum_sequential(
 
 
 def sum_pairwise(
-    values: ArrayLike, format: Format, rounding: Rounding = Rounding.NEAREST_EVEN
+    values: ArrayLike, format: FormatLike, rounding: Rounding | str = Rounding.NEAREST_EVEN
 ) -> Sum:
     """Add neighbours along the last axis, then the neighbouring sums, until one is left; an odd last one is kept.
 
@@ -353,6 +365,8 @@ def sum_pairwise(
     >>> float(sum_pairwise(np.ones(2100), FP16).value)
     2100.0
     """
+    format = as_format(format)
+    rounding = as_member(Rounding, rounding, "rounding")
     terms = _terms(format, values)
     additions, totals = [], []
     while terms.shape[-1] > 1:
@@ -366,7 +380,7 @@ def sum_pairwise(
 
 
 def sum_compensated(
-    values: ArrayLike, format: Format, rounding: Rounding = Rounding.NEAREST_EVEN
+    values: ArrayLike, format: FormatLike, rounding: Rounding | str = Rounding.NEAREST_EVEN
 ) -> Sum:
     """Add along the last axis by Kahan's algorithm: the error of each addition is added to the next number.
 
@@ -376,6 +390,8 @@ def sum_compensated(
     >>> float(sum_compensated([2048.0, 1.0, 1.0], FP16).value)
     2050.0
     """
+    format = as_format(format)
+    rounding = as_member(Rounding, rounding, "rounding")
     terms = _terms(format, values)
     total, additions, totals = _first(terms), [], []
     plus = partial(_calculate, None, format=format, rounding=rounding)

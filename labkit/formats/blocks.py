@@ -15,9 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from labkit.formats.arguments import as_member, describe_value, require_kind
 from labkit.formats.codes import CodeArray, decode, encode
 from labkit.formats.format import E2M1, E2M3, E3M2, E4M3, E5M2, E8M0, Format
 from labkit.formats.rounding import Overflow, Rounding, round_to, widen
+from labkit.formats.rows import Rows
 
 
 @dataclass(frozen=True)
@@ -52,13 +54,39 @@ MXFP4 = BlockFormat("MXFP4", E2M1, E8M0, 32)
 # the block level; the FP32 scale of the tensor is applied by the caller
 NVFP4 = BlockFormat("NVFP4", E2M1, E4M3, 16)
 
-BLOCK_FORMATS: dict[str, BlockFormat] = {
-    row.name: row for row in (MXFP8, MXFP8_E5M2, MXFP6, MXFP6_E3M2, MXFP4, NVFP4)
-}
+BLOCK_FORMATS: dict[str, BlockFormat] = Rows(
+    {row.name: row for row in (MXFP8, MXFP8_E5M2, MXFP6, MXFP6_E3M2, MXFP4, NVFP4)}
+)
+
+
+def as_block_format(format: BlockFormat | str, argument: str = "format") -> BlockFormat:
+    """Return the block format that an argument names: a `BlockFormat`, or its name in any case.
+
+    Raises:
+        TypeError: the argument is neither.
+        ValueError: no block format has this name.
+
+    >>> as_block_format("mxfp8").size
+    32
+    """
+    if isinstance(format, BlockFormat):
+        return format
+    known = ", ".join(BLOCK_FORMATS)
+    if not isinstance(format, str):
+        more = ""
+        if isinstance(format, Format):
+            more = f" {format.name} is a format of single numbers; round_to rounds to it."
+        raise TypeError(
+            f"{argument}: expected a BlockFormat or one of {known}, got {describe_value(format)}.{more}"
+        )
+    for name, row in BLOCK_FORMATS.items():
+        if name.upper() == format.upper():
+            return row
+    raise ValueError(f"{argument}: expected one of {known}, got {format!r}")
 
 
 def round_blocks(
-    values: ArrayLike, format: BlockFormat, rounding: Rounding = Rounding.NEAREST_EVEN
+    values: ArrayLike, format: BlockFormat | str, rounding: Rounding | str = Rounding.NEAREST_EVEN
 ) -> Blocks:
     """Split the last axis into blocks, choose each block's scale, and round the scaled values with saturation.
 
@@ -76,6 +104,8 @@ def round_blocks(
     >>> float(decode(blocks.scales, E8M0)[0]), decode_blocks(blocks)[:10].tolist()
     (4.0, [0.0, 0.0, 2.0, 4.0, 4.0, 4.0, 6.0, 8.0, 8.0, 8.0])
     """
+    format = as_block_format(format)
+    rounding = as_member(Rounding, rounding, "rounding")
     exact = widen(values)
     if exact.ndim == 0 or exact.shape[-1] % format.size:
         raise ValueError(
@@ -104,6 +134,7 @@ def round_blocks(
 
 def decode_blocks(blocks: Blocks) -> NDArray[np.float64]:
     """Return the values of blocks, scale * element, with the blocks joined along the last axis."""
+    require_kind(blocks, Blocks, "blocks", "Make them by round_blocks(values, format)")
     scales = decode(blocks.scales, blocks.format.scale)
     values = scales[..., np.newaxis] * decode(blocks.elements, blocks.format.element)
     return values.reshape(*values.shape[:-2], values.shape[-2] * values.shape[-1])

@@ -19,6 +19,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from labkit.formats.arguments import FormatLike, as_format, as_member
 from labkit.formats.format import FP16, Format, Specials
 from labkit.formats.rounding import RANDOM_BITS, Overflow, Rounding, binade, round_to, ulp, widen
 
@@ -33,12 +34,13 @@ class Fields(NamedTuple):
     significand: NDArray[np.int64]  # as stored, without the hidden bit
 
 
-def split(codes: ArrayLike, format: Format = FP16) -> Fields:
+def split(codes: ArrayLike, format: FormatLike = FP16) -> Fields:
     """Cut codes into sign, exponent and significand.
 
     >>> split(0x3C01, FP16)
     Fields(sign=array(0), exponent=array(15), significand=array(1))
     """
+    format = as_format(format)
     checked = as_codes(codes, format).astype(np.uint64)
     return Fields(
         *(
@@ -49,7 +51,7 @@ def split(codes: ArrayLike, format: Format = FP16) -> Fields:
 
 
 def join(
-    sign: ArrayLike, exponent: ArrayLike, significand: ArrayLike, format: Format = FP16
+    sign: ArrayLike, exponent: ArrayLike, significand: ArrayLike, format: FormatLike = FP16
 ) -> CodeArray:
     """Put sign, exponent and significand together into codes; the inverse of `split`.
 
@@ -59,6 +61,7 @@ def join(
     >>> hex(join(0, 15, 1, FP16))
     '0x3c01'
     """
+    format = as_format(format)
     codes: NDArray[np.uint64] = np.asarray(0, np.uint64)
     for name, field, low, width in zip(
         Fields._fields,
@@ -74,7 +77,7 @@ def join(
     return np.asarray(codes).astype(format.code_dtype)
 
 
-def decode(codes: ArrayLike, format: Format = FP16) -> NDArray[np.float64]:
+def decode(codes: ArrayLike, format: FormatLike = FP16) -> NDArray[np.float64]:
     """Return the values that codes stand for, exactly. Every NaN code gives the one NaN: payloads are not kept.
 
     Raises:
@@ -84,6 +87,7 @@ def decode(codes: ArrayLike, format: Format = FP16) -> NDArray[np.float64]:
     >>> decode([0x3C00, 0x3C01, 0x0001, 0xFC00], FP16)
     array([1.00000000e+00, 1.00097656e+00, 5.96046448e-08,           -inf])
     """
+    format = as_format(format)
     sign, exponent, significand = split(codes, format)
     normal = (exponent > 0) | (not format.has_zero)
     whole = significand + np.where(normal, 1 << format.significand_bits, 0)
@@ -100,7 +104,7 @@ def decode(codes: ArrayLike, format: Format = FP16) -> NDArray[np.float64]:
     return np.where(np.isnan(value), np.nan, np.where(sign == 1, -value, value))
 
 
-def encode(values: ArrayLike, format: Format = FP16) -> CodeArray:
+def encode(values: ArrayLike, format: FormatLike = FP16) -> CodeArray:
     """Return the codes of values that the format holds exactly; NaN gives the default NaN, without sign or payload.
 
     Raises:
@@ -112,6 +116,7 @@ def encode(values: ArrayLike, format: Format = FP16) -> CodeArray:
     Traceback (most recent call last):
     ValueError: 0.1 is no FP16 value; the nearest is 0.0999755859375. Round first: encode(round_to(values, FP16), FP16).
     """
+    format = as_format(format)
     exact = widen(values)
     check_exact(exact, format)
     magnitude = np.where(np.isfinite(exact), np.abs(exact), 0.0)
@@ -192,12 +197,13 @@ class Interval(NamedTuple):
     high_included: NDArray[np.bool_]
 
 
-def classify(codes: ArrayLike, format: Format = FP16) -> NDArray[np.str_]:
+def classify(codes: ArrayLike, format: FormatLike = FP16) -> NDArray[np.str_]:
     """Say what kind of number each code stands for, as a `NumberClass` (a string).
 
     >>> classify([0x0000, 0x0001, 0x3C00, 0x7C00, 0x7E00], FP16).tolist()
     ['zero', 'subnormal', 'normal', 'infinity', 'nan']
     """
+    format = as_format(format)
     values = decode(codes, format)
     _, exponent, _ = split(codes, format)
     conditions = [
@@ -212,7 +218,7 @@ def classify(codes: ArrayLike, format: Format = FP16) -> NDArray[np.str_]:
     )
 
 
-def next_up(values: ArrayLike, format: Format = FP16) -> NDArray[np.float64]:
+def next_up(values: ArrayLike, format: FormatLike = FP16) -> NDArray[np.float64]:
     """Return the next larger value of the format; NaN for NaN, and both zeros are one.
 
     Above the largest value comes infinity; NaN where there is none (E4M3); that value again where there is neither.
@@ -223,23 +229,25 @@ def next_up(values: ArrayLike, format: Format = FP16) -> NDArray[np.float64]:
     >>> next_up([0.0, 1.0, 65504.0], FP16)
     array([5.96046448e-08, 1.00097656e+00,            inf])
     """
+    format = as_format(format)
     return _step(values, format, +1)
 
 
-def next_down(values: ArrayLike, format: Format = FP16) -> NDArray[np.float64]:
+def next_down(values: ArrayLike, format: FormatLike = FP16) -> NDArray[np.float64]:
     """Return the next smaller value of the format; otherwise as `next_up`.
 
     >>> next_down([0.0, 1.0, np.inf], FP16)
     array([-5.96046448e-08,  9.99511719e-01,  6.55040000e+04])
     """
+    format = as_format(format)
     return _step(values, format, -1)
 
 
 def rounding_interval(
     codes: ArrayLike,
-    format: Format = FP16,
-    rounding: Rounding = Rounding.NEAREST_EVEN,
-    overflow: Overflow = Overflow.TO_INFINITY,
+    format: FormatLike = FP16,
+    rounding: Rounding | str = Rounding.NEAREST_EVEN,
+    overflow: Overflow | str = Overflow.TO_INFINITY,
 ) -> Interval:
     """Return the real numbers that `round_to` makes each code's value; for stochastic rounding, those that it may.
 
@@ -253,6 +261,9 @@ def rounding_interval(
     >>> interval.low, interval.high, interval.high_included
     (array([65488., 65520.]), array([65520.,    inf]), array([False,  True]))
     """
+    format = as_format(format)
+    rounding = as_member(Rounding, rounding, "rounding")
+    overflow = as_member(Overflow, overflow, "overflow")
     if format.significand_bits >= 50 or format.exponent_bits > 10:
         raise ValueError(
             f"points between two {format.name} values are not all float64 values; take a narrower format."

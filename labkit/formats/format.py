@@ -16,6 +16,8 @@ from functools import cached_property
 
 import numpy as np
 
+from labkit.formats.rows import Rows
+
 
 class Specials(Enum):
     """Meaning of the codes with the largest exponent field."""
@@ -199,6 +201,5 @@ E2M1 = Format("E2M1", 2, 1, Specials.NONE)
 # powers of two: the scale of MX blocks
 E8M0 = Format("E8M0", 8, 0, Specials.FN, signed=False, has_zero=False)
 
-FORMATS: dict[str, Format] = {
-    row.name: row for row in (FP64, FP32, TF32, FP16, BF16, E5M2, E4M3, E3M2, E2M3, E2M1, E8M0)
-}
+_ROWS = (FP64, FP32, TF32, FP16, BF16, E5M2, E4M3, E3M2, E2M3, E2M1, E8M0)
+FORMATS: dict[str, Format] = Rows({row.name: row for row in _ROWS})

@@ -16,6 +16,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from labkit.formats.arguments import FormatLike, as_format, as_member
 from labkit.formats.format import FP16, FP32, FP64, Format, Specials
 
 FloatArray: TypeAlias = NDArray[np.floating]
@@ -58,9 +59,9 @@ _WHOLE = {
 
 def round_to(
     values: ArrayLike,
-    format: Format,
-    rounding: Rounding = Rounding.NEAREST_EVEN,
-    overflow: Overflow = Overflow.TO_INFINITY,
+    format: FormatLike,
+    rounding: Rounding | str = Rounding.NEAREST_EVEN,
+    overflow: Overflow | str = Overflow.TO_INFINITY,
     random_bits: ArrayLike | None = None,
 ) -> FloatArray:
     """Round values to a format, once; the array keeps its shape and its float type (float64 for anything else).
@@ -91,6 +92,9 @@ def round_to(
     >>> round_to(np.float32(1.0001), FP16, Rounding.TOWARD_POSITIVE)
     array(1.0009766, dtype=float32)
     """
+    format = as_format(format)
+    rounding = as_member(Rounding, rounding, "rounding")
+    overflow = as_member(Overflow, overflow, "overflow")
     floats = as_floats(values)
     target = common_format(_NUMPY_FORMATS[floats.dtype], format)
     exact = widen(floats)
@@ -107,7 +111,7 @@ def round_to(
     return np.where(refused | np.isnan(rounded), np.nan, rounded).astype(floats.dtype)
 
 
-def ulp(values: ArrayLike, format: Format) -> NDArray[np.float64]:
+def ulp(values: ArrayLike, format: FormatLike) -> NDArray[np.float64]:
     """Return the spacing of a format's values in the binade of each value (unit in the last place).
 
     Below `smallest_normal` it stays that of the first binade; beyond `max` and for infinity, that of the last one.
@@ -118,6 +122,7 @@ def ulp(values: ArrayLike, format: Format) -> NDArray[np.float64]:
     >>> ulp([1.0, 1000.0, 0.0], FP16)
     array([9.76562500e-04, 5.00000000e-01, 5.96046448e-08])
     """
+    format = as_format(format)
     exact = widen(values)
     exponent = binade(exact, format) - format.significand_bits
     # C's int is what ldexp takes; wider ones are slow

@@ -16,6 +16,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from labkit.formats.arguments import FormatLike, as_format, as_member, require_kind
 from labkit.formats.arithmetic import Term, normalise, round_term, value_of
 from labkit.formats.codes import decode, encode, split
 from labkit.formats.format import FP16, Format
@@ -50,9 +51,9 @@ class Reading:
 
 def parse(
     text: str,
-    format: Format = FP16,
-    rounding: Rounding = Rounding.NEAREST_EVEN,
-    overflow: Overflow = Overflow.TO_INFINITY,
+    format: FormatLike = FP16,
+    rounding: Rounding | str = Rounding.NEAREST_EVEN,
+    overflow: Overflow | str = Overflow.TO_INFINITY,
 ) -> Reading:
     """Parse a number from text, and round it to a format once.
 
@@ -69,6 +70,10 @@ def parse(
     Traceback (most recent call last):
     ValueError: '3c00' is no number. For a code write 0x3c00. Known forms: 0.1, 1e-7, ...
     """
+    require_kind(text, str, "text", "Round a number by round_to(number, format)")
+    format = as_format(format)
+    rounding = as_member(Rounding, rounding, "rounding")
+    overflow = as_member(Overflow, overflow, "overflow")
     cleaned = text.strip().lower().replace("−", "-").replace("×", "x")
     sign, body = re.fullmatch(r"([+-]?)\s*(.*)", cleaned, re.DOTALL).groups()  # type: ignore[union-attr]  # always matches
     compact = re.sub(r"[\s_]", "", body) if body[:2] in ("0b", "0x") else body
@@ -99,6 +104,7 @@ def exact_decimal(value: float | np.floating | np.ndarray) -> str:
     >>> exact_decimal(2.0**-24)
     '0.000000059604644775390625'
     """
+    require_kind(value, (float, np.ndarray), "value")
     return f"{Decimal(float(value)):f}"
 
 
@@ -108,15 +114,17 @@ def hex_float(value: float | np.floating | np.ndarray) -> str:
     >>> hex_float(-1.5), hex_float(2.0**-24), hex_float(65504.0)
     ('-0x1.8p+0', '0x1p-24', '0x1.ffcp+15')
     """
+    require_kind(value, (float, np.ndarray), "value")
     return re.sub(r"\.?0*p", "p", float(value).hex()) if np.isfinite(value) else str(float(value))
 
 
-def field_bits(code: int, format: Format = FP16) -> str:
+def field_bits(code: int, format: FormatLike = FP16) -> str:
     """Format a code in binary, with a space between its fields.
 
     >>> field_bits(0x3C01, FP16)
     '0 01111 0000000001'
     """
+    format = as_format(format)
     widths = (int(format.signed), format.exponent_bits, format.significand_bits)
     fields = zip(split(code, format), widths, strict=True)
     return " ".join(f"{int(field):0{width}b}" for field, width in fields if width)
@@ -124,15 +132,19 @@ def field_bits(code: int, format: Format = FP16) -> str:
 
 def round_fraction(
     exact: Fraction,
-    format: Format,
-    rounding: Rounding = Rounding.NEAREST_EVEN,
-    overflow: Overflow = Overflow.TO_INFINITY,
+    format: FormatLike,
+    rounding: Rounding | str = Rounding.NEAREST_EVEN,
+    overflow: Overflow | str = Overflow.TO_INFINITY,
 ) -> float:
     """Round any fraction to a format, once: 1/3, or a decimal that float64 does not represent.
 
     >>> round_fraction(Fraction(1, 3), FP16)
     0.333251953125
     """
+    require_kind(exact, (Fraction, int), "exact", "For example: Fraction(1, 3)")
+    format = as_format(format)
+    rounding = as_member(Rounding, rounding, "rounding")
+    overflow = as_member(Overflow, overflow, "overflow")
     top = abs(exact.numerator).bit_length() - exact.denominator.bit_length()
     places = max(0, format.precision + 3 - top)  # enough for guard, round and sticky
     quotient, remainder = divmod(abs(exact.numerator) << places, exact.denominator)

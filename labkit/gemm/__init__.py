@@ -8,11 +8,12 @@ from labkit.gemm.accumulators import (
     SEQUENTIAL_FP32,
     Accumulator,
     accumulate,
+    as_accumulator,
 )
 from labkit.gemm.blocks import emulate, emulator
 from labkit.gemm.explain import AlignedTerm, BlockSum, explain
 from labkit.gemm.half_storage import GEMMS, half_storage, rounds_once
-from labkit.gemm.mma import ROWS, SPECS, TURING_4, MmaSpec
+from labkit.gemm.mma import ROWS, SPECS, TURING_4, MmaSpec, as_spec
 from labkit.gemm.product import matmul
 from labkit.gemm.tf32 import fp32_precision, has_tf32, is_ieee_on_cpu, tf32_products
 
@@ -31,6 +32,8 @@ __all__ = [
     "BlockSum",
     "MmaSpec",
     "accumulate",
+    "as_accumulator",
+    "as_spec",
     "emulate",
     "emulator",
     "explain",

@@ -24,9 +24,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labkit.formats import E4M3, E5M2, FP16, FP32, FP64, Format, round_to
+from labkit.formats import E4M3, E5M2, FP16, FP32, FP64, Format, FormatLike, as_format, round_to
+from labkit.formats.arguments import describe_value, require_kind
+from labkit.formats.rows import Rows
 from labkit.gemm.blocks import check_shapes, emulate, operand, sheets, tiles, to_half
-from labkit.gemm.mma import MmaSpec
+from labkit.gemm.mma import SPECS, MmaSpec
 from labkit.interop import dtype_of, format_of
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -54,11 +56,47 @@ SEQUENTIAL_FP16 = Accumulator("sequential FP16", SumOrder.SEQUENTIAL, FP16)
 SEQUENTIAL_FP32 = Accumulator("sequential FP32", SumOrder.SEQUENTIAL, FP32)
 PAIRWISE_FP32 = Accumulator("pairwise FP32", SumOrder.PAIRWISE, FP32)
 EXACT = Accumulator("exact", SumOrder.EXACT, None)
-ACCUMULATORS: dict[str, Accumulator] = {
-    row.name: row for row in (SEQUENTIAL_FP16, SEQUENTIAL_FP32, PAIRWISE_FP32, EXACT)
-}
-# or a function that multiplies
-AnyAccumulator: TypeAlias = Accumulator | MmaSpec | Callable[[Tensor, Tensor], Tensor]
+ACCUMULATORS: dict[str, Accumulator] = Rows(
+    {row.name: row for row in (SEQUENTIAL_FP16, SEQUENTIAL_FP32, PAIRWISE_FP32, EXACT)}
+)
+# a row or its name, or a function that multiplies
+AnyAccumulator: TypeAlias = Accumulator | MmaSpec | str | Callable[[Tensor, Tensor], Tensor]
+KnownAccumulator: TypeAlias = Accumulator | MmaSpec | Callable[[Tensor, Tensor], Tensor]
+
+
+def as_accumulator(accumulator: AnyAccumulator, argument: str = "accumulator") -> KnownAccumulator:
+    """Return the accumulator that an argument names.
+
+    Args:
+        accumulator: a row of `ACCUMULATORS` or of `SPECS`, the name of one, or a function that
+            multiplies two matrices.
+        argument: the argument's name, for the message.
+
+    Raises:
+        TypeError: the argument is none of these.
+        ValueError: no row has this name.
+
+    >>> as_accumulator("sequential FP16").order.name, as_accumulator("A100").block_length
+    ('SEQUENTIAL', 8)
+    """
+    if isinstance(accumulator, Accumulator | MmaSpec):
+        return accumulator
+    names = ", ".join([*ACCUMULATORS, *SPECS])
+    if isinstance(accumulator, str):
+        known: dict[str, Accumulator | MmaSpec] = {**ACCUMULATORS, **SPECS}
+        for name, row in known.items():
+            if name.upper() == accumulator.upper():
+                return row
+        raise ValueError(f"{argument}: expected one of {names}, got {accumulator!r}")
+    if not callable(accumulator):
+        more = ""
+        if type(accumulator).__name__ in ("Format", "dtype"):
+            more = ' For sums in FP16: "sequential FP16".'
+        raise TypeError(
+            f"{argument}: expected a row of SPECS or of ACCUMULATORS, or its name ({names}), "
+            f"got {describe_value(accumulator)}.{more}"
+        )
+    return accumulator
 
 
 def accumulate(
@@ -66,7 +104,7 @@ def accumulate(
     B: Tensor,
     C: Tensor | None = None,
     accumulator: AnyAccumulator = EXACT,
-    out: Format = FP32,
+    out: FormatLike = FP32,
     operands: tuple[Format, Format] | None = None,
 ) -> Tensor:
     """Return D[..., m, n] = A[..., m, k] @ B[..., k, n] + C[..., m, n], computed by an accumulator.
@@ -90,13 +128,17 @@ def accumulate(
     >>> [accumulate(ones, ones.T, accumulator=by).item() for by in (SEQUENTIAL_FP16, SEQUENTIAL_FP32)]
     [2048.0, 4096.0]
     """
+    require_kind(A, Tensor, "A")
+    require_kind(B, Tensor, "B")
+    out = as_format(out, "out")
     formats = operands or (format_of(A.dtype), format_of(B.dtype))
+    accumulator = as_accumulator(accumulator)
     if isinstance(accumulator, MmaSpec):
         return _store(emulate(A, B, C, instruction_for(accumulator, *formats)), out)
     if not isinstance(accumulator, Accumulator):
-        names = ", ".join(f'"{name}"' for name in ACCUMULATORS)
         raise TypeError(
-            f"expected a row of SPECS or of ACCUMULATORS ({names}), got {accumulator!r}"
+            "accumulator: expected a row of SPECS or of ACCUMULATORS, or its name, got a function; "
+            "call it on the operands"
         )
     if FP64 in formats or (formats[0] != formats[1] and {*formats} != {E4M3, E5M2}):
         raise ValueError(

@@ -43,8 +43,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labkit.formats import FP16, FP32, TF32, Format, round_to
-from labkit.gemm.mma import ZERO_EXPONENT, MmaSpec
+from labkit.formats import FP16, FP32, TF32, Format, FormatLike, as_format, round_to
+from labkit.formats.arguments import require_kind
+from labkit.gemm.mma import ZERO_EXPONENT, MmaSpec, as_spec
 from labkit.interop import format_of
 
 Floats: TypeAlias = NDArray[np.floating[Any]]
@@ -305,7 +306,7 @@ _NAN: dict[Format, np.signedinteger] = {FP32: np.int32(0x7FFFFFFF), FP16: np.int
 
 
 def emulate(
-    A: Matrix, B: Matrix, C: Matrix | None, spec: MmaSpec, out: Format | None = None
+    A: Matrix, B: Matrix, C: Matrix | None, spec: MmaSpec | str, out: FormatLike | None = None
 ) -> Matrix:
     """Return D[..., m, n] = A[..., m, k] @ B[..., k, n] + C[..., m, n] as the Tensor Core `spec` computes it.
 
@@ -333,6 +334,9 @@ def emulate(
     >>> [(emulate(ones, tiny, torch.ones(1, 1), SPECS[gpu]) - 1).item() * 2**24 for gpu in ("V100", "A100", "H100")]
     [0.0, 16.0, 16.0]
     """
+    spec = as_spec(spec)
+    if out is not None:
+        out = as_format(out, "out")
     result = spec.result if out is None else out
     if result not in spec.results:
         raise ValueError(
@@ -341,6 +345,8 @@ def emulate(
         )
     a: Floats = operand(A, spec.operands, "A")
     b: Floats = operand(B, spec.right, "B")
+    if C is not None:
+        require_kind(C, (torch.Tensor, np.ndarray), "C", "Pass None for zeros")
     check_shapes(a.shape, b.shape, None if C is None else tuple(C.shape))
     shape = (*a.shape[:-1], b.shape[-1])
     c: Floats = np.zeros(shape, np.float32) if C is None else operand(C, result, "C")

@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labkit.formats import FP16, FP32, Format, Rounding
+from labkit.formats import FP16, FP32, Format, FormatLike, Rounding, as_format
+from labkit.formats.arguments import require_kind
 from labkit.gemm.blocks import operand
-from labkit.gemm.mma import RESULT_ROUNDING, ZERO_EXPONENT, MmaSpec
+from labkit.gemm.mma import RESULT_ROUNDING, ZERO_EXPONENT, MmaSpec, as_spec
 
 Numbers: TypeAlias = Sequence[float] | Tensor | NDArray[Any]
 WHOLE_BITS = 2  # bits before the point of an aligned term: products of significands are below 4, binary 11.1...
@@ -104,7 +105,9 @@ class BlockSum:
         return "\n".join(lines)
 
 
-def explain(a: Numbers, b: Numbers, c: float, spec: MmaSpec, out: Format | None = None) -> BlockSum:
+def explain(
+    a: Numbers, b: Numbers, c: float, spec: MmaSpec | str, out: FormatLike | None = None
+) -> BlockSum:
     """Return how one block of a Tensor Core computes c + a[0]*b[0] + a[1]*b[1] + ..., term by term.
 
     Args:
@@ -128,6 +131,9 @@ def explain(a: Numbers, b: Numbers, c: float, spec: MmaSpec, out: Format | None 
     truncated: +1.00000000000000000000000 * 2^-23
     D = 1.1920928955078125e-07 (FP32)
     """
+    spec = as_spec(spec)
+    if out is not None:
+        out = as_format(out, "out")
     format = out or spec.result
     left, right = _values(a, spec.operands, "a"), _values(b, spec.right, "b")
     start = float(_values([c], format, "c")[0])
@@ -168,9 +174,13 @@ def explain(a: Numbers, b: Numbers, c: float, spec: MmaSpec, out: Format | None 
 
 
 def _values(numbers: Numbers, format: Format, name: str) -> NDArray[np.float64]:
-    matrix = (
-        numbers if isinstance(numbers, Tensor | np.ndarray) else np.asarray(numbers, np.float64)
-    )
+    if isinstance(numbers, Tensor | np.ndarray):
+        matrix: Tensor | NDArray[Any] = numbers
+    else:
+        require_kind(numbers, Sequence, name, "Pass a list of numbers")
+        for number in numbers:
+            require_kind(number, float, name)
+        matrix = np.asarray(numbers, np.float64)
     values = operand(matrix, format, name).astype(np.float64).reshape(-1)
     if not np.isfinite(values).all():
         raise ValueError(

@@ -22,8 +22,10 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from labkit.gemm.accumulators import as_accumulator
 from labkit.gemm.product import run
 from labkit.gemm.recurrent import RECURRENT, recurrent
+from labkit.interop import as_device
 from labkit.modes import ATTRIBUTE, LabMode, break_graph, is_composite, mapped, tensors_in
 
 # Matrix products under all their names. All floating-point operands must agree, as on a GPU.
@@ -168,5 +170,7 @@ def half_storage(
     tensor([[3.],
             [3.]], dtype=torch.float16)
     """
-    helps = torch.device(device).type == "cpu" or accumulator is not None
+    if accumulator is not None:
+        accumulator = as_accumulator(accumulator)
+    helps = as_device(device).type == "cpu" or accumulator is not None
     return HalfStorage(accumulator) if helps else nullcontext()

@@ -20,6 +20,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, TF32, Format, Rounding
+from labkit.formats.arguments import describe_value
+from labkit.formats.rows import Rows
 
 # rounding of a block's sum to D
 RESULT_ROUNDING = {FP32: Rounding.TOWARD_ZERO, FP16: Rounding.NEAREST_EVEN}
@@ -244,10 +246,33 @@ ROWS: tuple[MmaSpec, ...] = (
     ),
 )
 
-SPECS: dict[str, MmaSpec] = {row.name: row for row in ROWS if row.operands == FP16}
+SPECS: dict[str, MmaSpec] = Rows({row.name: row for row in ROWS if row.operands == FP16})
 """A GPU's instruction for FP16 operands by its name; `.for_operands` leads to the others."""
 
 TURING_4 = MmaSpec(
     "T4", FP16, "mma.sync", 16, 8, 8, 4, 24, "Fasi et al. 2021; arXiv:2502.15999", note=_TURING
 )
 """T4 as its other sources describe it: blocks of 4."""
+
+
+def as_spec(spec: MmaSpec | str, argument: str = "spec") -> MmaSpec:
+    """Return the instruction that an argument names: a row of `SPECS`, or a GPU's name in any case.
+
+    Raises:
+        TypeError: the argument is neither.
+        ValueError: there is no such row.
+
+    >>> as_spec("h100").block_length
+    16
+    """
+    if isinstance(spec, MmaSpec):
+        return spec
+    if not isinstance(spec, str):
+        raise TypeError(
+            f"{argument}: expected a row of labkit.gemm.SPECS or its name ({', '.join(SPECS)}), "
+            f"got {describe_value(spec)}"
+        )
+    for name, row in SPECS.items():
+        if name.upper() == spec.upper():
+            return row
+    raise ValueError(f"{argument}: expected one of {', '.join(SPECS)}, got {spec!r}")

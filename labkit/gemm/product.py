@@ -28,7 +28,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from labkit.formats import BF16, FP16, FP32, Format
-from labkit.gemm.accumulators import AnyAccumulator, accumulate, instruction_for
+from labkit.formats.arguments import require_kind
+from labkit.gemm.accumulators import AnyAccumulator, accumulate, as_accumulator, instruction_for
 from labkit.gemm.mma import MmaSpec
 from labkit.interop import format_of, round_tensor
 
@@ -57,6 +58,9 @@ def matmul(
     >>> y.item(), w.grad.dtype
     (2048.0, torch.float16)
     """
+    require_kind(a, Tensor, "a")
+    require_kind(b, Tensor, "b")
+    accumulator = as_accumulator(accumulator)
     if a.dtype != b.dtype:
         raise RuntimeError(
             f"expected operands of one dtype, as hardware multiplies; got {a.dtype} and {b.dtype}"

@@ -41,10 +41,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from labkit.formats import TF32
+from labkit.formats.arguments import require_kind
 from labkit.gemm.half_storage import GEMMS
 from labkit.gemm.product import run
 from labkit.gemm.recurrent import RECURRENT, over_layers
-from labkit.interop import round_tensor
+from labkit.interop import as_device, round_tensor
 from labkit.modes import ATTRIBUTE, LabMode, break_graph, is_composite, mapped, tensors_in
 
 Precision = Literal["ieee", "tf32"]
@@ -76,6 +77,7 @@ def fp32_precision(precision: Precision) -> Iterator[None]:
     ...     torch.backends.cuda.matmul.fp32_precision, torch.backends.mkldnn.matmul.fp32_precision
     ('tf32', 'ieee')
     """
+    require_kind(precision, str, "precision", '"ieee" or "tf32"')
     outer: Precision | None = getattr(_thread, "precision", None)
     if outer == precision:
         yield
@@ -107,7 +109,7 @@ def is_ieee_on_cpu() -> bool:
 
 def has_tf32(device: torch.device | str) -> bool:
     """Return whether a device has Tensor Cores for TF32: NVIDIA's have from Ampere (compute capability 8.0) on."""
-    device = torch.device(device)
+    device = as_device(device)
     return (
         device.type == "cuda"
         and not torch.version.hip

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from labkit.formats import Format
+from labkit.formats import FormatLike, as_format
+from labkit.formats.arguments import require_kind
 from labkit.instrument.histogram import ExponentHistogram
 
 
@@ -28,7 +29,7 @@ class Fate:
     overflowed: float  # rounded to infinity
 
 
-def fate(histogram: ExponentHistogram, format: Format) -> Fate:
+def fate(histogram: ExponentHistogram, format: FormatLike) -> Fate:
     """Return the effect of rounding the numbers of a histogram to `format`.
 
     Raises:
@@ -44,6 +45,10 @@ def fate(histogram: ExponentHistogram, format: Format) -> Fate:
     >>> fate(shift(h, 10), FP16).underflowed
     0.0
     """
+    require_kind(
+        histogram, ExponentHistogram, "histogram", "Count a tensor: exponent_histogram(tensor)."
+    )
+    format = as_format(format)
     if not (format.signed and format.has_zero):
         missing = " and ".join(
             ["no sign"] * (not format.signed) + ["no zero"] * (not format.has_zero)

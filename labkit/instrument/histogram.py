@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from labkit.formats.arguments import require_kind
 from labkit.instrument.counting import Counts, count_on_cpu, count_on_device
 from labkit.interop import format_of
 
@@ -132,6 +133,10 @@ def shift(histogram: ExponentHistogram, log2_scale: int) -> ExponentHistogram:
     >>> shift(h, 10).count(-20, -20)
     1
     """
+    require_kind(
+        histogram, ExponentHistogram, "histogram", "Count a tensor: exponent_histogram(tensor)"
+    )
+    require_kind(log2_scale, float, "log2_scale", "Pass a whole number")
     if log2_scale % 1 != 0:  # NaN and infinity too
         raise TypeError(
             f"a histogram shifts by whole binades; log2_scale is {log2_scale!r}, take a whole number"
@@ -147,6 +152,7 @@ def merge(histograms: Iterable[ExponentHistogram]) -> ExponentHistogram:
     Raises:
         ValueError: there is no histogram to merge.
     """
+    require_kind(histograms, Iterable, "histograms", "Pass a list of histograms")
     parts = list(histograms)
     if not parts:
         raise ValueError("merge: expected at least one histogram, got none")

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from labkit.formats.arguments import require_kind
 from labkit.instrument.histogram import ExponentHistogram, exponent_histogram
 
 
@@ -51,6 +52,7 @@ def layer_outputs(model: nn.Module, listen: Callable[[str, Tensor], object]) -> 
     0 (5, 2)
     1 (5, 2)
     """
+    require_kind(model, nn.Module, "model")
     with ExitStack() as hooks:
         for name in leaf_layers(model):
 
@@ -81,6 +83,7 @@ def probe(model: nn.Module) -> Iterator[Probe]:
     >>> probed.gradients
     {'0': tensor([[1.]])}
     """
+    require_kind(model, nn.Module, "model")
     arrived: dict[str, Tensor] = {}
 
     def listen(name: str, output: Tensor) -> None:
@@ -97,6 +100,9 @@ def probe(model: nn.Module) -> Iterator[Probe]:
 
 def snapshot(gradients: Mapping[str, Tensor], *, step: int, kind: str) -> GradSnapshot:
     """Turn gradients (layer name -> tensor) into histograms."""
+    require_kind(gradients, Mapping, "gradients", "Pass gradients by layer")
+    require_kind(step, int, "step")
+    require_kind(kind, str, "kind")
     return GradSnapshot(step, kind, {name: exponent_histogram(g) for name, g in gradients.items()})
 
 
@@ -111,6 +117,9 @@ def underflow(reference: Mapping[str, Tensor], observed: Mapping[str, Tensor]) -
     >>> underflow({"a": torch.tensor([1.0, 1e-9, 0.0])}, {"a": torch.tensor([1.0, 0.0, 0.0])})
     0.5
     """
+    remedy = "Pass gradients by layer: probed.gradients."
+    require_kind(reference, Mapping, "reference", remedy)
+    require_kind(observed, Mapping, "observed", remedy)
     if list(reference) != list(observed):
         raise ValueError(
             f"underflow compares the same layers: reference {list(reference)}, observed {list(observed)}"
@@ -132,6 +141,7 @@ def zeros_inside(observed: Mapping[str, Tensor]) -> float:
 
     It counts the zeros that ReLU made in any precision, and misses every element whose path was cut further up.
     """
+    require_kind(observed, Mapping, "observed", "Pass gradients by layer: probed.gradients.")
     elements = sum(g.numel() for g in observed.values())
     return sum(int((g == 0).sum()) for g in observed.values()) / elements if elements else 0.0
 
@@ -148,6 +158,9 @@ def swallowed(
     Raises:
         ValueError: the three differ in length or in a shape.
     """
+    require_kind(before, Iterable, "before", "Pass lists of tensors")
+    require_kind(after, Iterable, "after", "Pass lists of tensors")
+    require_kind(gradients, Iterable, "gradients", "Pass lists of tensors")
     meant = still = 0
     for old, new, gradient in zip(before, after, gradients, strict=True):
         if gradient is not None:

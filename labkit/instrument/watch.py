@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from threading import get_ident
@@ -24,7 +24,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from labkit.formats import BF16, FP16, Format
+from labkit.formats import BF16, FP16, Format, FormatLike, as_format
+from labkit.formats.arguments import require_kind
 from labkit.instrument.guard import Unseen, guarded, guarded_context, reporting
 from labkit.instrument.log import Log, state_faults
 from labkit.instrument.ranks import Ranks, after_backward, group_of, single_rank_warning
@@ -58,7 +59,7 @@ def watch(
     *,
     optimizer: torch.optim.Optimizer | None = None,
     scaler: Any = None,
-    formats: Sequence[Format] = (FP16, BF16),
+    formats: Sequence[FormatLike] = (FP16, BF16),
     loss: Callable[[Any], Tensor] | None = None,
     against_fp32_every: int | None = None,
     group: dist.ProcessGroup | None = None,
@@ -91,6 +92,8 @@ def watch(
     >>> w.report().histograms("weight gradients")["bias"].count(2, 2)  # 2^2 <= 4 < 2^3
     1
     """
+    require_kind(formats, Iterable, "formats", "Pass a list of formats")
+    require_kind(against_fp32_every, (int, type(None)), "against_fp32_every")
     module = model if isinstance(model, nn.Module) else getattr(model, "model", None)
     if not isinstance(module, nn.Module):
         raise TypeError(
@@ -107,8 +110,9 @@ def watch(
             f"against_fp32_every: expected 0 or a multiple of every={every}, got {against_fp32_every}"
         )
     module, found = group_of(model, module)
+    shown_in = tuple([as_format(format, "formats") for format in formats])
     return Watch(
-        module, every, optimizer, scaler, tuple(formats), loss, against_fp32_every, group or found
+        module, every, optimizer, scaler, shown_in, loss, against_fp32_every, group or found
     )
 
 

@@ -47,7 +47,21 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.formats import E4M3, E5M2, FORMATS, FP16, FP32, FP64, TF32, Format, Rounding
+from labkit.formats import (
+    E4M3,
+    E5M2,
+    FORMATS,
+    FP16,
+    FP32,
+    FP64,
+    TF32,
+    Format,
+    FormatLike,
+    Rounding,
+    as_format,
+    as_member,
+)
+from labkit.formats.arguments import require_kind
 from labkit.gemm import SPECS, Accumulator, MmaSpec
 from labkit.gemm.accumulators import instruction_for
 
@@ -84,12 +98,14 @@ class Arithmetic:
         return 2 * w + w * w
 
 
-def unit_roundoff(format: Format, rounding: Rounding = Rounding.NEAREST_EVEN) -> float:
+def unit_roundoff(format: FormatLike, rounding: Rounding | str = Rounding.NEAREST_EVEN) -> float:
     """Return the largest relative error of one rounding: 2^-p to nearest, 2^(1-p) in other modes.
 
     >>> unit_roundoff(FP16) == 2**-11
     True
     """
+    format = as_format(format)
+    rounding = as_member(Rounding, rounding, "rounding")
     return float(2.0 ** ((rounding is not Rounding.NEAREST_EVEN) - format.precision))
 
 
@@ -116,6 +132,8 @@ def arithmetic(
         return accumulator
     if isinstance(accumulator, Accumulator):
         accumulator = accumulator.format or FP64
+    if not isinstance(accumulator, str | Format | MmaSpec):
+        accumulator = as_format(accumulator, "accumulator")
     if isinstance(accumulator, str):
         known: dict[str, Format | MmaSpec] = {**FORMATS, **SPECS}
         name = next((name for name in known if name.upper() == accumulator.upper()), None)
@@ -160,6 +178,9 @@ def sum_error(
     >>> float(sum_error(Arithmetic("FP32"), 4096, np.array(1.0))) < 4096 * 2**-24 * 1.001
     True
     """
+    require_kind(how, Arithmetic, "how", "For example: arithmetic(FP32)")
+    require_kind(terms, int, "terms")
+    require_kind(size, (float, np.ndarray), "size", "Pass the sum of magnitudes, in FP64")
     grown, tiny = 1 + how.operand_error, how.format.smallest_subnormal
     if how.spec is None:
         growth = growth_of(max(terms - 1, 0) + extra, how.unit)

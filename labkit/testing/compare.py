@@ -29,13 +29,17 @@ from labkit.formats import (
     FP32,
     FP64,
     Format,
+    FormatLike,
     Overflow,
     Rounding,
+    as_format,
+    as_member,
     encode,
     field_bits,
     round_to,
     ulp,
 )
+from labkit.formats.arguments import require_kind
 from labkit.testing.bound import AnyArithmetic, Arithmetic, Floats, arithmetic
 from labkit.testing.operations import Array, Operation, Places, matmul, values_of
 from labkit.testing.suspects import suspects
@@ -162,10 +166,10 @@ def compare(
     got: Array,
     operation: Operation,
     *,
-    out: Format | None = None,
+    out: FormatLike | None = None,
     accumulator: AnyArithmetic = FP32,
-    rounding: Rounding = Rounding.NEAREST_EVEN,
-    overflow: Overflow = Overflow.TO_INFINITY,
+    rounding: Rounding | str = Rounding.NEAREST_EVEN,
+    overflow: Overflow | str = Overflow.TO_INFINITY,
 ) -> Verdict:
     """Return the verdict on the result of a kernel.
 
@@ -188,6 +192,11 @@ def compare(
     >>> print(compare(np.float16([[1.0]]), matmul(a, np.ones((3, 1), np.float16)), out=FP16).kind)
     cannot be rounding
     """
+    require_kind(operation, Operation, "operation", "For example: labkit.testing.matmul(a, b)")
+    if out is not None:
+        out = as_format(out, "out")
+    rounding = as_member(Rounding, rounding, "rounding")
+    overflow = as_member(Overflow, overflow, "overflow")
     values, stored = values_of(got, "got")
     out = out or stored
     if values.shape != operation.value.shape:

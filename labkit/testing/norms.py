@@ -23,6 +23,7 @@ import math
 import numpy as np
 
 from labkit.formats import FP32
+from labkit.formats.arguments import require_kind
 from labkit.testing import orders
 from labkit.testing.bound import Arithmetic, Floats, growth_of, sum_error
 from labkit.testing.operations import Array, Operation, Places, operand, values_of
@@ -38,6 +39,7 @@ def softmax(x: Array, dim: int = -1) -> Operation:
     >>> softmax(np.zeros((1, 4), np.float32)).value.tolist()
     [[0.25, 0.25, 0.25, 0.25]]
     """
+    require_kind(dim, int, "dim")
     values, format = operand(x, "x")
     rows = np.moveaxis(values, dim, -1)
     terms, moved = rows.shape[-1], rows.shape
@@ -85,6 +87,7 @@ def layer_norm(
     >>> layer_norm(np.float32([[-1.0, 1.0]]), eps=0.0).value.tolist()
     [[-1.0, 1.0]]
     """
+    require_kind(eps, float, "eps")
     values, format = operand(x, "x")
     w, b = _affine(weight, "weight", values, 1.0), _affine(bias, "bias", values, 0.0)
     terms = values.shape[-1]
@@ -153,6 +156,7 @@ def rms_norm(x: Array, weight: Array | None = None, eps: float = 1e-6) -> Operat
     >>> rms_norm(np.float32([[2.0, 2.0]]), eps=0.0).value.tolist()
     [[1.0, 1.0]]
     """
+    require_kind(eps, float, "eps")
     values, format = operand(x, "x")
     w, terms = _affine(weight, "weight", values, 1.0), values.shape[-1]
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):

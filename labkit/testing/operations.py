@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from labkit.formats import BF16, FP16, FP32, FP64, TF32, Format, round_to
+from labkit.formats import BF16, FP16, FP32, FP64, TF32, Format, FormatLike, as_format, round_to
+from labkit.formats.arguments import require_kind
 from labkit.interop import format_of
 from labkit.testing import orders
 from labkit.testing.bound import Arithmetic, Floats, sum_error
@@ -108,7 +109,7 @@ def matmul(
     *,
     bias: Array | None = None,
     scale: Array | float | None = None,
-    operands: Format | None = None,
+    operands: FormatLike | None = None,
 ) -> Operation:
     """Return the product a @ b by torch.matmul's rules for shapes, times `scale`, plus `bias`.
 
@@ -127,6 +128,8 @@ def matmul(
     >>> matmul(np.ones((2, 3), np.float16), np.ones((3, 4), np.float16)).terms
     3
     """
+    if operands is not None:
+        operands = as_format(operands, "operands")
     x, y = operand(a, "a", operands), operand(b, "b", operands)
     if not x[0].ndim or not y[0].ndim:
         raise ValueError("expected a and b with one dimension or more, got a single number")
@@ -165,6 +168,8 @@ def dot(a: Array, b: Array) -> Operation:
     Raises:
         ValueError: they are no vectors of one length.
     """
+    for name, array in (("a", a), ("b", b)):
+        require_kind(array, (Tensor, np.ndarray), name)
     if len(a.shape) != 1 or a.shape != b.shape:
         raise ValueError(
             f"expected two vectors of one length, got {list(a.shape)} and {list(b.shape)}"
@@ -180,7 +185,7 @@ def convolution(
     padding: Any = 0,
     dilation: Any = 1,
     groups: int = 1,
-    operands: Format | None = None,
+    operands: FormatLike | None = None,
 ) -> Operation:
     """Return the convolution of x [batch, channels, ...] with weight, as torch's conv1d, conv2d and conv3d.
 
@@ -189,6 +194,8 @@ def convolution(
     >>> convolution(torch.ones(1, 3, 8, 8), torch.ones(4, 3, 3, 3), padding=1).value[0, 0, 4, 4]
     np.float64(27.0)
     """
+    if operands is not None:
+        operands = as_format(operands, "operands")
     (image, of_x), (filters, of_w) = operand(x, "x", operands), operand(weight, "weight", operands)
     n = filters.ndim - 2
     if n not in (1, 2, 3) or image.ndim != n + 2 or image.shape[1] != filters.shape[1] * groups:
@@ -401,9 +408,11 @@ def _reduction(
 def _rows(x: Array, dim: int | Sequence[int] | None) -> tuple[Floats, Format]:
     """Return x with the dimensions that are summed over moved to the end, as one."""
     values, format = operand(x, "x")
-    dims = (
-        tuple(range(values.ndim)) if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)
-    )
+    require_kind(dim, (int, Sequence, type(None)), "dim", "Pass a dimension, or a tuple of them")
+    if dim is None:
+        dims = tuple(range(values.ndim))
+    else:
+        dims = (dim,) if isinstance(dim, int) else tuple(dim)
     try:
         dims = tuple(range(values.ndim)[each] for each in dims)
     except IndexError:

@@ -9,7 +9,7 @@ from labkit.train.plan import STEPS, WorkerPlan
 from labkit.train.record import CATEGORIES, RunRecord, StepRecord, bytes_held, load
 from labkit.train.run import TrainingRun, gradient_snapshot, train
 from labkit.train.stages import STAGES, StagedStep, StepStage, TensorSummary, watch_step
-from labkit.train.tasks import GPU_TASKS, MARGIN, TASKS, Task, accuracy, dice
+from labkit.train.tasks import GPU_TASKS, MARGIN, TASKS, Task, accuracy, as_task, dice
 from labkit.train.throughput import recorded_throughput, steps_per_second, throughput_sentence
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "TrainingRun",
     "WorkerPlan",
     "accuracy",
+    "as_task",
     "bytes_held",
     "cifar10",
     "compare",

@@ -24,11 +24,12 @@ from pathlib import Path
 
 import torch
 
-from labkit.amp import Recipe
+from labkit.amp import Recipe, as_recipes
+from labkit.formats.arguments import require_kind
 from labkit.train.devices import Place
 from labkit.train.grid import train_grid
 from labkit.train.record import RunRecord
-from labkit.train.tasks import MARGIN, Task
+from labkit.train.tasks import MARGIN, Task, as_task
 
 # Two-sided points of Student's t for 1, 2, ... degrees of freedom, and then those of the normal distribution, which are
 # a little too narrow from 11 degrees of freedom on. Source: NIST/SEMATECH e-Handbook, 1.3.6.7.2.
@@ -191,8 +192,8 @@ class Comparison:
 
 
 def compare(
-    task: Task,
-    recipes: Iterable[Recipe],
+    task: Task | str,
+    recipes: Iterable[Recipe | str],
     seeds: Iterable[int] = range(3),
     folder: Path | str = "runs",
     *,
@@ -216,7 +217,8 @@ def compare(
     >>> found.difference("O1").verdict
     'as good'
     """
-    chosen = list(recipes)
+    require_kind(seeds, Iterable, "seeds", "Pass a list of seeds")
+    task, chosen = as_task(task), as_recipes(recipes)
     records = train_grid(
         task,
         chosen,

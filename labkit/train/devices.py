@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
+from labkit.formats.arguments import require_kind
 from labkit.machine.device import usable_gpus
 from labkit.records import device_name
 
@@ -95,6 +96,7 @@ def place(device: str | torch.device | Place | None = None) -> Place:
     available = places()
     if device is None:
         return available[0]
+    require_kind(device, (str, torch.device), "device", 'For example: "cpu" or "gpu"')
     for each in available:
         if str(device) == each.key:
             return each

@@ -30,12 +30,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from labkit.amp import Recipe
+from labkit.amp import Recipe, as_recipes
+from labkit.formats.arguments import require_kind
 from labkit.records import recorded_files, system
 from labkit.train.devices import Place, place
 from labkit.train.record import RunRecord, fingerprint, load
 from labkit.train.run import train
-from labkit.train.tasks import Task
+from labkit.train.tasks import Task, as_task
 
 Run = tuple[Recipe, int]  # and its seed
 TIMEOUT = timedelta(days=7)  # of a rank that waits for the trainings of others
@@ -116,7 +117,8 @@ def load_for_device(path: Path, device: torch.device | str | Place | None = "cpu
     Raises:
         ValueError: the record was made on another device, or the file is not a record.
     """
-    record, where = load(path), place(device)
+    where = place(device)
+    record = load(path)
     if record.device != where.name and not (where.emulated and record.device.startswith("CPU")):
         raise ValueError(
             f"expected a record of {where.name}, got one of {record.device} in {path}: runs of different devices are "
@@ -126,8 +128,8 @@ def load_for_device(path: Path, device: torch.device | str | Place | None = "cpu
 
 
 def train_grid(
-    task: Task,
-    recipes: Iterable[Recipe],
+    task: Task | str,
+    recipes: Iterable[Recipe | str],
     seeds: Iterable[int],
     folder: Path,
     *,
@@ -158,6 +160,7 @@ def train_grid(
         ValueError: a record in `folder` has another fingerprint or device; two different recipes have one name; workers
             is less than 1; this machine has no such device; task or recipe has no `fingerprint`.
     """
+    require_kind(seeds, Iterable, "seeds", "Pass a list of seeds")
     if workers is not None and (workers < 1 or under_torchrun()):
         expected = (
             "workers=None under torchrun, whose ranks are the workers"
@@ -165,10 +168,11 @@ def train_grid(
             else "workers >= 1"
         )
         raise ValueError(f"expected {expected}, got workers={workers}")
+    task = as_task(task)
     where = place(device)
     folder = device_folder(folder, where)
     unique: list[Recipe] = []
-    for recipe in recipes:
+    for recipe in as_recipes(recipes):
         if recipe not in unique:
             unique.append(recipe)
     names = [recipe.name for recipe in unique]
@@ -296,6 +300,9 @@ def recorded(task: str, recipe: str, seed: int) -> RunRecord:
     Raises:
         FileNotFoundError: there is no such record.
     """
+    require_kind(task, str, "task", "Pass its name")
+    require_kind(recipe, str, "recipe", "Pass its name")
+    require_kind(seed, int, "seed")
     name = record_path(Path("runs"), task, recipe, seed).as_posix()
     path = recorded_files(name).get(name)
     if path is None:

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from labkit.amp import Engine, ProductFormat, Recipe, WeightRounding
+from labkit.formats.arguments import require_kind
 from labkit.instrument import ExponentHistogram, GradSnapshot
 from labkit.instrument.sample import storage_bytes
 from labkit.records import parse_record, refuse_simulated, write_atomic
@@ -282,6 +283,7 @@ def bytes_held(engine: Engine) -> dict[str, int]:
     >>> bytes_held(engine)
     {'weights': 10, 'master weights': 20, 'gradients': 10, 'optimizer state': 0}
     """
+    require_kind(engine, Engine, "engine")
     weights = engine.weights
     counted = set[int]()
     model = storage_bytes(engine.model.parameters(), counted)

@@ -27,9 +27,11 @@ from labkit.amp import (
     StepEvent,
     StepReport,
     Weights,
+    as_recipe,
     initial,
     to_fp32,
 )
+from labkit.formats.arguments import require_kind
 from labkit.instrument import GradSnapshot, probe, snapshot, swallowed, underflow
 from labkit.records import arithmetic_settings, now, versions
 from labkit.train.determinism import (
@@ -42,7 +44,7 @@ from labkit.train.determinism import (
 )
 from labkit.train.devices import Place, place
 from labkit.train.record import RunRecord, StepRecord, bytes_held
-from labkit.train.tasks import Task
+from labkit.train.tasks import Task, as_task
 
 
 class SwallowedObserver:
@@ -84,13 +86,15 @@ class TrainingRun:
 
     def __init__(
         self,
-        task: Task,
-        recipe: Recipe,
+        task: Task | str,
+        recipe: Recipe | str,
         seed: int = 0,
         *,
         device: torch.device | str | Place | None = "cpu",
         measure_every: int = MEASURE_EVERY,
     ) -> None:
+        require_kind(seed, int, "seed")
+        task, recipe = as_task(task), as_recipe(recipe)
         self.task, self.seed, self.measure_every = task, seed, measure_every
         self.place = place(device)
         self.device = self.place.device
@@ -291,12 +295,13 @@ class TrainingRun:
 
 def gradient_snapshot(run: TrainingRun, kind: str = "activation gradients") -> GradSnapshot:
     """Return histograms of the FP32 gradients at a run's next step, the values that FP16 would have to represent."""
+    require_kind(run, TrainingRun, "run", "Make one: TrainingRun(task, recipe)")
     return snapshot(run.fp32_twin().next_gradients(kind), step=run.steps_done + 1, kind=kind)
 
 
 def train(
-    task: Task,
-    recipe: Recipe,
+    task: Task | str,
+    recipe: Recipe | str,
     seed: int = 0,
     *,
     steps: int | None = None,
@@ -310,8 +315,8 @@ def train(
     """Train from start to end and return the record.
 
     Args:
-        task: what is trained.
-        recipe: how it is trained.
+        task: what is trained, or its name in `TASKS`.
+        recipe: how it is trained, or its name in `RECIPES`.
         seed: of the weights and the batches.
         steps: number of steps; None for the task's.
         device: an argument of `labkit.train.place`; None is a GPU if there is one. The default is
@@ -326,6 +331,8 @@ def train(
     Raises:
         ValueError: steps is negative, watch_every is less than 1, or this machine has no such device.
     """
+    require_kind(steps, (int, type(None)), "steps")
+    task, recipe = as_task(task), as_recipe(recipe)
     planned = task.steps if steps is None else steps
     if planned < 0:
         raise ValueError(f"expected steps of 0 or more, got {planned}")

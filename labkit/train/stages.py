@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from labkit.amp import Moment, StepEvent
+from labkit.formats.arguments import require_kind
 from labkit.instrument import layer_outputs, probe
 from labkit.train.determinism import one_thread
 from labkit.train.run import TrainingRun
@@ -100,6 +101,7 @@ def watch_step(run: TrainingRun) -> StagedStep:
     >>> watched.stages[1].tensors[-1].dtype, watched.stages[4].tensors[-1].dtype, watched.stepped
     (torch.float16, torch.float32, True)
     """
+    require_kind(run, TrainingRun, "run", "Make one: TrainingRun(task, recipe)")
     weights, outputs, gradients = (
         run.weights,
         dict[str, Tensor](),

@@ -23,6 +23,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from labkit.formats.arguments import describe_value, require_kind
+from labkit.formats.rows import Rows
 from labkit.train import networks
 from labkit.train.data import (
     CHARACTERS,
@@ -65,6 +67,8 @@ class Task:
 
 def dice(outputs: Tensor, targets: Tensor) -> float:
     """Return the overlap 2|P and T| / (|P| + |T|) of predicted pixels P (logit above 0) and true ones T, 0 to 1."""
+    require_kind(outputs, Tensor, "outputs")
+    require_kind(targets, Tensor, "targets")
     predicted = (outputs > 0).float()
     overlap = float((predicted * targets).sum())
     return 2 * overlap / max(float(predicted.sum() + targets.sum()), 1.0)
@@ -72,6 +76,8 @@ def dice(outputs: Tensor, targets: Tensor) -> float:
 
 def accuracy(outputs: Tensor, targets: Tensor) -> float:
     """Return the share of examples whose largest output is that of the true class, 0 to 1."""
+    require_kind(outputs, Tensor, "outputs")
+    require_kind(targets, Tensor, "targets")
     return float((outputs.argmax(dim=1) == targets).float().mean())
 
 
@@ -231,7 +237,7 @@ _ROWS = (
         steps=400,
     ),
 )
-TASKS: dict[str, Task] = {task.name: task for task in _ROWS}
+TASKS: dict[str, Task] = Rows({task.name: task for task in _ROWS})
 
 
 SUFFIX = "_gpu"
@@ -289,6 +295,28 @@ _GPU_ROWS = (
         make_data=small_targets,
     ),
 )
-GPU_TASKS: dict[str, Task] = {
-    task.name + SUFFIX: replace(task, name=task.name + SUFFIX) for task in _GPU_ROWS
-}
+GPU_TASKS: dict[str, Task] = Rows(
+    {task.name + SUFFIX: replace(task, name=task.name + SUFFIX) for task in _GPU_ROWS}
+)
+
+
+def as_task(task: Task | str) -> Task:
+    """Return the task that an argument names: a `Task`, or a name in `TASKS` or `GPU_TASKS`.
+
+    Raises:
+        TypeError: the argument is neither.
+        ValueError: no task has this name.
+
+    >>> as_task("digits") is TASKS["digits"]
+    True
+    """
+    if isinstance(task, Task):
+        return task
+    known = {**TASKS, **GPU_TASKS}
+    if not isinstance(task, str):
+        raise TypeError(
+            f"task: expected a Task or one of {', '.join(known)}, got {describe_value(task)}"
+        )
+    if task not in known:
+        raise ValueError(f"task: expected one of {', '.join(known)}, got {task!r}")
+    return known[task]

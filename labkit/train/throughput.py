@@ -14,17 +14,18 @@ from functools import partial
 
 import torch
 
-from labkit.amp import Recipe
+from labkit.amp import Recipe, as_recipes
+from labkit.formats.arguments import require_kind
 from labkit.records.interleaved_timing import host_seconds, time_interleaved
 from labkit.train.devices import Place
 from labkit.train.record import RunRecord
 from labkit.train.run import TrainingRun
-from labkit.train.tasks import Task
+from labkit.train.tasks import Task, as_task
 
 
 def steps_per_second(
-    task: Task,
-    recipes: Iterable[Recipe],
+    task: Task | str,
+    recipes: Iterable[Recipe | str],
     *,
     device: torch.device | str | Place | None = "cpu",
     steps: int = 5,
@@ -53,6 +54,9 @@ def steps_per_second(
     >>> list(rates), min(rates.values()) > 0
     (['FP32', 'O1'], True)
     """
+    require_kind(steps, int, "steps")
+    require_kind(rounds, int, "rounds")
+    task, chosen = as_task(task), as_recipes(recipes)
     if min(steps, rounds) < 1:
         raise ValueError(f"expected steps and rounds of at least 1, got {steps} and {rounds}")
     ended: set[str] = set()
@@ -71,7 +75,7 @@ def steps_per_second(
             failed(recipe.name, error)
             return float("nan")
 
-    timers = {recipe.name: partial(seconds_of, recipe) for recipe in recipes}
+    timers = {recipe.name: partial(seconds_of, recipe) for recipe in chosen}
     timings = time_interleaved(
         timers, rounds + 1, finished=lambda name, _: name in ended or (stop is not None and stop())
     )
@@ -81,6 +85,7 @@ def steps_per_second(
 
 def recorded_throughput(records: Iterable[RunRecord]) -> dict[str, float]:
     """Return recipe -> median steps a second of its timed runs; empty if these are of more than one device."""
+    require_kind(records, Iterable, "records", "Pass a list of records")
     found: dict[str, list[float]] = {}
     timed = [record for record in records if record.steps_per_second is not None]
     if len({record.device for record in timed}) > 1:
@@ -96,6 +101,7 @@ def throughput_sentence(rates: dict[str, float], device: str) -> str:
     >>> throughput_sentence({"FP32": 20.0, "O1": 44.0}, "Tesla T4")
     'Steps a second on Tesla T4: FP32 20, O1 44 (2.2 times FP32).'
     """
+    require_kind(rates, dict, "rates")
     first = next(iter(rates))
     words = {name: f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}" for name, rate in rates.items()}
     others = [

@@ -231,10 +231,10 @@ def test_shapes_and_tiles_change_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_what_is_no_accumulator_is_refused() -> None:
     ones = torch.ones(2, 2).half()
-    with pytest.raises(
-        TypeError, match=r'row of SPECS or of ACCUMULATORS \("sequential FP16".*got .FP16.'
-    ):
-        accumulate(ones, ones, None, "FP16")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"expected one of sequential FP16, .*, got 'FP16'"):
+        accumulate(ones, ones, None, "FP16")
+    with pytest.raises(TypeError, match=r'got a dtype\. For sums in FP16: "sequential FP16"'):
+        accumulate(ones, ones, None, torch.float16)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"of one dtype, FP32 or narrower, got torch\.float64"):
         accumulate(ones.double(), ones.double())
     with pytest.raises(ValueError, match="expected FP16 values in C"):

@@ -32,8 +32,8 @@ from torch.overrides import _get_current_function_mode
 from labkit.amp.casting.cast_cache import CastCache
 from labkit.amp.casting.casts import Cast
 from labkit.amp.casting.lists import LISTS, Entry, Rule, rule_for
-from labkit.formats import FP16, Format
-from labkit.gemm import GEMMS
+from labkit.formats import FP16, Format, FormatLike, as_format
+from labkit.gemm import GEMMS, as_accumulator
 from labkit.gemm.product import Emulated, run
 from labkit.modes import (
     ATTRIBUTE,
@@ -138,15 +138,20 @@ class autocast(LabMode, ContextDecorator):
 
     def __init__(
         self,
-        format: Format = FP16,
+        format: FormatLike = FP16,
         *,
         enabled: bool = True,
         listen: Callable[[CastEvent], None] | None = None,
         cache: bool = True,
-        gradient_format: Format | None = None,
+        gradient_format: FormatLike | None = None,
         accumulator: Any = None,
     ) -> None:
         super().__init__()
+        format = as_format(format)
+        if gradient_format is not None:
+            gradient_format = as_format(gradient_format, "gradient_format")
+        if accumulator is not None:
+            accumulator = as_accumulator(accumulator)
         self.lower = Cast(format, gradient_format)
         self.enabled = enabled
         self.listen = listen

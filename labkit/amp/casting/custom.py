@@ -33,7 +33,8 @@ from torch.overrides import resolve_name
 
 from labkit.amp.casting.autocast import CASTABLE, autocast, current
 from labkit.amp.casting.lists import LISTS, Entry, Rule
-from labkit.formats import Format
+from labkit.formats import FormatLike, as_format
+from labkit.formats.arguments import describe_value
 from labkit.interop import dtype_of
 from labkit.modes import mapped, open_modes, tensors_in, under
 
@@ -144,14 +145,10 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 @overload
-def custom_fwd(
-    forward: _Function, *, cast_inputs: Format | torch.dtype | None = None
-) -> _Function: ...
+def custom_fwd(forward: _Function, *, cast_inputs: FormatLike | None = None) -> _Function: ...
 @overload
-def custom_fwd(
-    *, cast_inputs: Format | torch.dtype | None = None
-) -> Callable[[_Function], _Function]: ...
-def custom_fwd(forward: Any = None, *, cast_inputs: Format | torch.dtype | None = None) -> Any:
+def custom_fwd(*, cast_inputs: FormatLike | None = None) -> Callable[[_Function], _Function]: ...
+def custom_fwd(forward: Any = None, *, cast_inputs: FormatLike | None = None) -> Any:
     """Decorate the `forward` of a `torch.autograd.Function`, below `@staticmethod`; `custom_bwd` decorates `backward`.
 
     Args:
@@ -169,10 +166,12 @@ def custom_fwd(forward: Any = None, *, cast_inputs: Format | torch.dtype | None 
     ...     Product.apply(torch.ones(2, 2).half(), torch.ones(2, 2).half()).dtype
     torch.float32
     """
+    if forward is not None and not callable(forward):
+        raise TypeError(f"forward: expected a function, got {describe_value(forward)}")
     if forward is None:
         return partial(custom_fwd, cast_inputs=cast_inputs)
     return _forward(
-        forward, dtype_of(cast_inputs) if isinstance(cast_inputs, Format) else cast_inputs
+        forward, None if cast_inputs is None else dtype_of(as_format(cast_inputs, "cast_inputs"))
     )
 
 

@@ -30,7 +30,8 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from labkit.amp.casting.autocast import CastEvent, autocast
 from labkit.amp.casting.lists import Entry, Rule, rule_for
-from labkit.formats import FP16, Format
+from labkit.formats import FP16, Format, FormatLike, as_format
+from labkit.formats.arguments import describe_value
 from labkit.gemm import half_storage
 from labkit.modes import is_composite
 
@@ -213,7 +214,7 @@ def _bare(name: str) -> str:
 def ledger(
     model: Callable[..., Any],
     *inputs: Any,
-    format: Format = FP16,
+    format: FormatLike = FP16,
     overrides: Mapping[str, Rule] | None = None,
 ) -> tuple[LedgerRow, ...]:
     """Return one row for each operation of `model(*inputs)` under autocast, with its error against FP32.
@@ -238,6 +239,9 @@ def ledger(
     >>> row.result, row.overflowed, round(row.largest)
     (torch.float16, 4, 268337)
     """
+    if not callable(model):
+        raise TypeError(f"model: expected a module or a function, got {describe_value(model)}")
+    format = as_format(format)
     moved = dict(overrides or {})
     wrong = {name: rule for name, rule in moved.items() if rule not in MOVABLE}
     if wrong:

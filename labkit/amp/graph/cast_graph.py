@@ -35,7 +35,8 @@ from labkit.amp.casting.lists import LISTS
 from labkit.amp.graph.passes import cancel, hoist
 from labkit.amp.graph.trace import Call, CallTrace, difference, trace
 from labkit.amp.masters.convert import uncompiled
-from labkit.formats import Format
+from labkit.formats import FormatLike, as_format
+from labkit.formats.arguments import require_kind
 from labkit.gemm.half_storage import HalfStorage
 from labkit.interop import dtype_of
 
@@ -176,8 +177,9 @@ class CastGraph:
     (torch.float16, '', True)
     """
 
-    def __init__(self, model: nn.Module, format: Format) -> None:
-        self.model, self.format = model, format
+    def __init__(self, model: nn.Module, format: FormatLike) -> None:
+        require_kind(model, nn.Module, "model")
+        self.model, self.format = model, as_format(format)
         self.decided = Decided()
         self._kinds: dict[Any, Decided] = {}
         self._table, self._warned = LISTS.table, set[str]()

@@ -20,6 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
+from labkit.formats.arguments import require_kind
+
 _HOLDS_ANY_SCALE = (torch.float32, torch.float64)
 # a layer's inputs in its current call, each with its version at the time
 _Inputs = list[tuple[Tensor, int]]
@@ -48,6 +50,8 @@ def layer_scales(model: nn.Module, log2_scales: Mapping[str, int]) -> Iterator[d
     >>> remaining
     {}
     """
+    require_kind(model, nn.Module, "model")
+    require_kind(log2_scales, Mapping, "log2_scales", "Pass layer name -> k")
     remaining: dict[str, int] = {}
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     with ExitStack() as hooks:

@@ -17,6 +17,8 @@ import math
 from dataclasses import dataclass
 from numbers import Integral
 
+from labkit.formats.arguments import require_kind
+
 FP32_MAX = (2 - 2**-23) * 2.0**127
 FP32_SMALLEST_NORMAL = 2.0**-126
 
@@ -163,11 +165,13 @@ def static(scale: float, *, skip_on_inf: bool = True) -> ScalerConfig:
     >>> advance(initial(static(1024)), found_inf=True, config=static(1024)).scale
     1024.0
     """
+    require_kind(scale, float, "scale")
     return ScalerConfig(init_scale=float(scale), dynamic=False, skip_on_inf=skip_on_inf)
 
 
 def initial(config: ScalerConfig) -> ScalerState:
     """Return the state before the first step."""
+    require_kind(config, ScalerConfig, "config", "For example: DYNAMIC, or static(1024.0)")
     return ScalerState(scale=_fp32(config.init_scale))
 
 
@@ -199,6 +203,8 @@ def decide(state: ScalerState, found_inf: bool, config: ScalerConfig) -> Decisio
     >>> decision.skip, decision.after.scale
     (True, 4.0)
     """
+    require_kind(state, ScalerState, "state", "For example: ScalerState(1024.0)")
+    require_kind(config, ScalerConfig, "config", "For example: DYNAMIC, or static(1024.0)")
     ignores_inf = config.steps_at_floor and state.scale <= config.floor
     skip = found_inf and config.skip_on_inf and not ignores_inf
     if not config.dynamic:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 
 from labkit.amp.loss_scaling.scaler import Decision, ScalerConfig, StepReport
+from labkit.formats.arguments import require_kind
 
 FEWEST_SKIPS = 5  # in a row, for a diagnosis
 
@@ -25,6 +26,7 @@ def step_report(
     >>> step_report(decide(ScalerState(8.0), True, DYNAMIC), culprits=("fc.weight",)).why
     "skipped for inf or NaN in 'fc.weight'; the scale goes from 2^3 to 2^2"
     """
+    require_kind(decision, Decision, "decision", "decide(state, found_inf, config) makes one")
     where, scale, after = (
         f"inf or NaN in {_format_names(culprits)}",
         decision.before.scale,
@@ -54,6 +56,8 @@ def diagnosis(report: StepReport, config: ScalerConfig) -> str | None:
     >>> diagnosis(StepReport(False, True, 2.0**26, "", skips_in_a_row=5), static(2.0**26))[-65:]
     '2^26, and does not change: use a smaller one or a dynamic scaler.'
     """
+    require_kind(report, StepReport, "report")
+    require_kind(config, ScalerConfig, "config")
     can_decrease = config.dynamic and report.scale > max(config.floor, 1.0)
     if report.skips_in_a_row < FEWEST_SKIPS or can_decrease:
         return None

@@ -30,7 +30,18 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from labkit.amp.loss_scaling.unscale import largest_magnitude
-from labkit.formats import E4M3, E5M2, MXFP8, NVFP4, BlockFormat, Format
+from labkit.formats import (
+    E4M3,
+    E5M2,
+    MXFP8,
+    NVFP4,
+    BlockFormat,
+    Format,
+    FormatLike,
+    as_block_format,
+    as_format,
+)
+from labkit.formats.arguments import require_kind
 from labkit.interop import casts_to_8_bits, dtype_of
 
 
@@ -153,7 +164,7 @@ _SMALLEST_SCALE = 1 << (_POINT - 1)  # the bits of 2^-127, the smallest number o
 
 
 def round_saturating(
-    values: Tensor, format: Format, generator: torch.Generator | None = None
+    values: Tensor, format: FormatLike, generator: torch.Generator | None = None
 ) -> Tensor:
     """Round finite FP32 values to a format of 8 bits or so; a new tensor. A generator: stochastically.
 
@@ -161,6 +172,8 @@ def round_saturating(
     >>> round_saturating(torch.tensor([1.06, 17.0, 500.0]), E4M3)
     tensor([  1.,  16., 448.])
     """
+    require_kind(values, Tensor, "values")
+    format = as_format(format)
     limited = values.clamp(-format.max, format.max)
     return round_within(limited, format, generator)
 
@@ -186,7 +199,7 @@ def round_within(
 
 def round_to_blocks(
     values: Tensor,
-    format: BlockFormat,
+    format: BlockFormat | str,
     tile: tuple[int, int] | None = None,
     *,
     scale_up: bool = False,
@@ -207,6 +220,8 @@ def round_to_blocks(
     >>> round_to_blocks(torch.arange(32.0)[None], MXFP4, scale_up=True)[0, 26:]
     tensor([24., 24., 32., 32., 32., 32.])
     """
+    require_kind(values, Tensor, "values")
+    format = as_block_format(format)
     tiles = tiled(values, tile or (1, format.size))
     rounded = round_tiles(tiles, largest_in(tiles), format, scale_up=scale_up)
     return untiled(rounded, values.shape)
@@ -285,6 +300,8 @@ def rotate(tensor: Tensor, axis: int) -> Tensor:
     >>> torch.allclose(rotate(one, -1) @ rotate(two, -2), one @ two, atol=1e-5)
     True
     """
+    require_kind(tensor, Tensor, "tensor")
+    require_kind(axis, int, "axis")
     if axis == -1:
         return rotate(tensor.mT, -2).mT
     more = -tensor.shape[-2] % ROTATED

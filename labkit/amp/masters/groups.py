@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from labkit.amp.masters.convert import NORM_LAYERS
+from labkit.formats.arguments import require_kind
 
 
 def no_decay_on_norms_and_biases(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
@@ -29,6 +30,8 @@ def no_decay_on_norms_and_biases(model: nn.Module, weight_decay: float) -> list[
     >>> [(g["weight_decay"], len(g["params"])) for g in no_decay_on_norms_and_biases(model, 0.01)]
     [(0.01, 1), (0.0, 3)]
     """
+    require_kind(model, nn.Module, "model")
+    require_kind(weight_decay, float, "weight_decay")
     norms = {
         p
         for module in model.modules()

@@ -25,6 +25,8 @@ from enum import Enum
 import torch
 from torch import Tensor
 
+from labkit.formats import as_member
+from labkit.formats.arguments import require_kind
 from labkit.interop import format_of, random_bits_like, round_with_bits
 
 # numbers that are rounded at once: a small network's all, with bounded copies of a large one's
@@ -41,7 +43,10 @@ class WeightRounding(Enum):
 
 @torch.no_grad()
 def store_rounded(
-    wide: Tensor, weight: Tensor, rounding: WeightRounding, generator: torch.Generator | None = None
+    wide: Tensor,
+    weight: Tensor,
+    rounding: WeightRounding | str,
+    generator: torch.Generator | None = None,
 ) -> None:
     """Round `wide` into `weight`, and leave in `wide` only what survives a copy; both in place, of one shape.
 
@@ -55,6 +60,9 @@ def store_rounded(
     >>> (wide - weight).item()
     0.0
     """
+    require_kind(wide, Tensor, "wide")
+    require_kind(weight, Tensor, "weight")
+    rounding = as_member(WeightRounding, rounding, "rounding")
     if rounding is WeightRounding.STOCHASTIC:
         bits = random_bits_like(wide, generator)
         if wide.dtype == torch.float32 and weight.dtype == torch.bfloat16:

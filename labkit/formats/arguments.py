@@ -1,0 +1,152 @@
+"""Arguments that name a format or a choice: members of an enumeration, names, dtypes.
+
+Idea: `FP16`, `"FP16"`, `torch.float16` and `numpy.float16` mean one thing, and `Rounding.TOWARD_ZERO`
+is also `"TOWARD_ZERO"`. One function for each kind reads all of these, so that every function of
+the lab takes the same ones and refuses the rest in the same words.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, EnumMeta
+from numbers import Integral, Real
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+import numpy as np
+
+from labkit.formats.format import FORMATS, Format
+
+
+class DType(Protocol):
+    """A dtype of torch or numpy; this package imports no torch."""
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+
+
+FormatLike: TypeAlias = Format | str | DType | type
+
+# names that torch and numpy give to dtypes -> format
+DTYPE_NAMES = {
+    "float64": "FP64",
+    "double": "FP64",
+    "float32": "FP32",
+    "float16": "FP16",
+    "half": "FP16",
+    "bfloat16": "BF16",
+    "float8_e4m3fn": "E4M3",
+    "float8_e5m2": "E5M2",
+    "float8_e8m0fnu": "E8M0",
+}
+NUMBERS: dict[type, type] = {int: Integral, float: Real}
+_Member = TypeVar("_Member", bound=Enum)
+
+
+def as_format(format: FormatLike, argument: str = "format") -> Format:
+    """Return the format that an argument names.
+
+    Args:
+        format: a `Format`, its name in any case, or a dtype of torch or numpy.
+        argument: the argument's name, for the message.
+
+    Raises:
+        TypeError: the argument is none of these.
+        ValueError: no format has this name, or the dtype has no format.
+
+    >>> as_format("fp16").name, as_format("float16").name
+    ('FP16', 'FP16')
+    >>> as_format("FP17")
+    Traceback (most recent call last):
+    ...
+    ValueError: format: expected one of FP64, FP32, TF32, FP16, BF16, E5M2, E4M3, E3M2, ..., got 'FP17'
+    """
+    if isinstance(format, Format):
+        return format
+    name = _dtype_name(format)
+    if not isinstance(format, str) and name is None:
+        raise TypeError(
+            f"{argument}: expected a Format, its name or a dtype, got {describe_value(format)}. "
+            'For example: labkit.formats.FP16, "FP16" or torch.float16.'
+        )
+    asked = format if isinstance(format, str) else str(name)
+    found = DTYPE_NAMES.get(asked.removeprefix("torch."), asked).upper()
+    if found not in FORMATS:
+        raise ValueError(f"{argument}: expected one of {', '.join(FORMATS)}, got {asked!r}")
+    return FORMATS[found]
+
+
+def as_member(kind: type[_Member], choice: _Member | str, argument: str) -> _Member:
+    """Return the member of an enumeration that an argument names: a member, its name or its value.
+
+    Raises:
+        TypeError: the argument is none of these; the message lists the names.
+
+    >>> from labkit.formats.rounding import Rounding
+    >>> as_member(Rounding, "toward_zero", "rounding") is Rounding.TOWARD_ZERO
+    True
+    """
+    require_kind(kind, EnumMeta, "kind", "Pass the class of an enumeration")
+    require_kind(argument, str, "argument")
+    if isinstance(choice, kind):
+        return choice
+    if isinstance(choice, str):
+        for member in kind:
+            if choice in (member.value, str(member)) or choice.upper() == member.name:
+                return member
+    names = ", ".join(member.name for member in kind)
+    raise TypeError(
+        f"{argument}: expected one of {kind.__name__}: {names}, got {describe_value(choice)}"
+    )
+
+
+def require_kind(
+    value: object, kind: type | tuple[type, ...], argument: str, remedy: str = ""
+) -> None:
+    """Raise a TypeError unless a value is an instance of a class, or of one of several.
+
+    Args:
+        value: what was passed.
+        kind: the class or classes; a bool is no number.
+        argument: the argument's name, for the message.
+        remedy: a sentence on what to pass.
+
+    >>> require_kind("2", int, "losses", "Pass a whole number.")
+    Traceback (most recent call last):
+    ...
+    TypeError: losses: expected an int, got '2'. Pass a whole number.
+    """
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    # NumPy's numbers are numbers, too
+    accepted = tuple(NUMBERS.get(each, each) for each in kinds)
+    wrong_bool = isinstance(value, bool) and bool not in kinds
+    if isinstance(value, accepted) and not wrong_bool:
+        return
+    named = [each.__name__.replace("NoneType", "None") for each in kinds]
+    names = " or ".join(f"{_article(name)} {name}".strip() for name in named)
+    more = f". {remedy}" if remedy else ""
+    raise TypeError(f"{argument}: expected {names}, got {describe_value(value)}{more}")
+
+
+def _article(word: str) -> str:
+    if word == "None":
+        return ""
+    return "an" if word[0].lower() in "aeiou" else "a"
+
+
+def _dtype_name(value: Any) -> str | None:
+    """Return the name of a dtype of torch or numpy, or of a scalar type of numpy; else None."""
+    if isinstance(value, type):
+        return value.__name__ if value.__module__ in ("numpy", "ml_dtypes") else None
+    kind = type(value)
+    if kind.__name__ == "dtype" and kind.__module__ == "torch":
+        return str(value).removeprefix("torch.")
+    return str(value.name) if isinstance(value, np.dtype) else None
+
+
+def describe_value(value: object) -> str:
+    """Return a value as a message names it: short, with its type."""
+    kind = type(value).__name__
+    if not isinstance(value, str | int | float | None):
+        return f"{_article(kind)} {kind}"
+    text = repr(value)
+    return text if len(text) <= 60 else f"a long {kind}"
