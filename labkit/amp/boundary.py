@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from labkit.amp.masters.mixed_dtype_ops import RangeMemory
-from labkit.modes import mapped_anywhere, require_one_device, tensors_in
+from labkit.modes import closed_values, mapped_anywhere, require_one_device
 
 LOSS_INSIDE_MODEL = (
     "The model computed its loss itself, in FP16, so the scale must fit FP16, which ends at 65504: at 2^16 a "
@@ -29,15 +30,29 @@ class Boundary:
     ranges       the FP32 arguments and masks that reach beyond the model's format
     loss_inside  the model computed its loss in FP16, and the scale exceeds FP16
     unread       gradients of such losses, not yet read from their device
+    computes_in_half  the model's results may be half: under autocast too
     """
 
-    def __init__(self, model: nn.Module, dtype: torch.dtype, ranges: RangeMemory) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        dtype: torch.dtype,
+        ranges: RangeMemory,
+        computes_in_half: bool = True,
+    ) -> None:
         self.model, self.dtype, self.ranges = model, dtype, ranges
+        self.computes_in_half = computes_in_half
         self.loss_inside, self.unread = False, list[Tensor]()
+        self._warned = False
         self._arguments = 0  # of the current call so far
 
     def run(self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call the model, or a graph or wrapper of it; explain an error of tensors on several devices."""
+        """Call the model, or a graph or wrapper of it.
+
+        Raises:
+            RuntimeError: tensors are on several devices.
+            TypeError: the model does not take NumPy arrays, and got one.
+        """
         self._arguments, pending = 0, len(self.ranges.pending)
         kwargs = kwargs and mapped_anywhere(self._argument, kwargs)
         args = mapped_anywhere(self._argument, args)
@@ -48,10 +63,45 @@ class Boundary:
                 type(self.model).__name__, (*self.model.parameters(), args, kwargs), error
             )
             raise
+        except (TypeError, AttributeError) as error:
+            _require_tensors(type(self.model).__name__, (*args, *kwargs.values()), error)
+            raise
         results = mapped_anywhere(self.result, out)
+        if self.computes_in_half and not self._warned and not isinstance(out, Tensor):
+            self._warn_of_closed(out)
         if len(self.ranges.pending) > pending:
-            self.ranges.counts_with(tensors_in([results]), pending)
+            tensors: list[Tensor] = []
+
+            def collect(tensor: Tensor) -> Tensor:
+                tensors.append(tensor)
+                return tensor
+
+            mapped_anywhere(collect, results)
+            self.ranges.counts_with(tensors, pending)
         return results
+
+    def _warn_of_closed(self, out: Any) -> None:
+        """Warn once of a result that may hold half tensors and cannot be converted."""
+        for place, value in closed_values(out):
+            held = getattr(value, "__dict__", {})
+            half = [
+                name
+                for name, item in held.items()
+                if isinstance(item, Tensor) and item.dtype in (torch.float16, torch.bfloat16)
+            ]
+            if not half and not isinstance(value, Iterator):
+                continue
+            self._warned = True
+            what = f"{type(value).__name__}{place and f' at {place}'}"
+            inside = (
+                f": {', '.join(half)} stayed half" if half else ", whose tensors stay as they are"
+            )
+            warnings.warn(
+                f"the model returned a {what}{inside}. A loss of half tensors is computed in half. "
+                "Return tensors in a dict, tuple or dataclass, or convert them: output.float().",
+                stacklevel=4,
+            )
+            return
 
     def _argument(self, tensor: Tensor) -> Tensor:
         if not tensor.is_floating_point() or tensor.dtype is self.dtype is torch.float32:
@@ -78,3 +128,13 @@ class Boundary:
         if not self.loss_inside and not all(map(math.isfinite, gradients)):
             self.loss_inside = True
             warnings.warn(LOSS_INSIDE_MODEL, stacklevel=2)
+
+
+def _require_tensors(model: str, arguments: Iterable[Any], error: Exception) -> None:
+    """Explain an error of a model that was called with a NumPy array."""
+    for value in arguments:
+        if isinstance(value, np.ndarray):
+            raise TypeError(
+                f"{model}: expected torch tensors, got a NumPy array of shape {value.shape}. "
+                "Convert it: torch.from_numpy(array)."
+            ) from error

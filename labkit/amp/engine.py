@@ -15,6 +15,7 @@ apex.amp.scale_loss (a scale for each loss).
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, replace
@@ -31,10 +32,10 @@ from labkit.amp.loss_scaling.scaler import Decision, ScalerState, StepReport, de
 from labkit.amp.loss_scaling.skips import FEWEST_SKIPS, diagnosis, step_report
 from labkit.amp.loss_scaling.unscale import largest_magnitudes, read
 from labkit.amp.low_bit.products import LowBitProducts
-from labkit.amp.masters.convert import to_model_format, uncompiled
+from labkit.amp.masters.convert import require_range, to_model_format, uncompiled
 from labkit.amp.masters.mixed_dtype_ops import RangeMemory
 from labkit.amp.masters.weights import Group, MakeOptimizer, Weights
-from labkit.amp.recipe import Recipe
+from labkit.amp.recipe import Recipe, as_recipe
 from labkit.amp.requirements import (
     raising_value_error,
     require_known,
@@ -53,8 +54,10 @@ from labkit.amp.step import (
     StepListener,
     not_finite,
 )
+from labkit.formats import FP32
+from labkit.formats.arguments import require_kind
 from labkit.gemm.half_storage import HALVES
-from labkit.interop import dtype_of
+from labkit.interop import as_device, dtype_of
 
 
 class Engine:
@@ -68,16 +71,18 @@ class Engine:
     Args:
         model: converted in place to the recipe's format. A compiled model stays compiled.
         make_optimizer: parameters -> torch optimizer, called once with the weights that the recipe steps.
-        recipe: the precision of each part of training.
-        device: the device to move the model to; None leaves it where it is.
+        recipe: the precision of each part of training, or its name in `RECIPES`.
+        device: the device to move the model to, "gpu" for the first one; None leaves it where it is.
         groups: parameter groups, or a function model -> groups; see `Weights`.
         flat: one master tensor for each group; see `Weights`.
         losses: the number of losses, each with a scale of its own.
         seed: of stochastic rounding.
 
     Raises:
-        ValueError: make_optimizer is not callable, recipe is not a Recipe (a name is not one), or losses < 1; the model
-            cannot be trained (`require_trainable`) or converted to the recipe's format (`to_model_format`).
+        TypeError: make_optimizer is not callable or makes no optimizer; recipe is neither a Recipe
+            nor a name; losses is no whole number.
+        ValueError: losses < 1; no recipe has this name; the model cannot be trained
+            (`require_trainable`) or converted to the recipe's format (`to_model_format`).
         RuntimeError: the model has tensors on the meta device.
 
     >>> from labkit.amp import RECIPES
@@ -96,7 +101,7 @@ class Engine:
         self,
         model: nn.Module,
         make_optimizer: MakeOptimizer,
-        recipe: Recipe,
+        recipe: Recipe | str,
         *,
         device: torch.device | str | None = None,
         groups: Sequence[Group] | Callable[[nn.Module], Sequence[Group]] | None = None,
@@ -104,11 +109,10 @@ class Engine:
         losses: int = 1,
         seed: int = 0,
     ) -> None:
-        require_trainable(model, make_optimizer, recipe, losses)
-        self.recipe = recipe
-        self.device = (
-            torch.device(device) if device is not None else next(model.parameters()).device
-        )
+        require_kind(seed, int, "seed")
+        require_trainable(model, make_optimizer, losses)
+        self.recipe = recipe = as_recipe(recipe)
+        self.device = next(model.parameters()).device if device is None else as_device(device)
         self.model = to_model_format(model, recipe.model, keep_norms=recipe.keep_norms)
         if device is not None:
             self.model.to(self.device)
@@ -127,12 +131,15 @@ class Engine:
         self.scalers: list[ScalerState] = [initial(recipe.scaler)] * losses
         self.steps = self.skips_in_a_row = 0
         self._gradients, self._loss = StepGradients(self.weights), torch.tensor(0.0)
-        self._scale, self._listeners = 1.0, list[StepListener]()
+        self._scale = 1.0
+        self._listeners: list[StepListener] = []
         self._ranges = RangeMemory(look_always=self._looks_always)
-        self._boundary = Boundary(self.model, dtype_of(recipe.model), self._ranges)
-        self._found_before = (
-            False  # the last step found inf or NaN, so this one is likely to as well
-        )
+        in_half = recipe.model is not FP32 or recipe.autocast is not None
+        self._boundary = Boundary(self.model, dtype_of(recipe.model), self._ranges, in_half)
+        # the last step found inf or NaN, so this one is likely to as well
+        self._found_before = False
+        self._regions: dict[int, int] = {}  # thread -> number of regions that are open
+        self._guard_optimizer()
 
     def _make_weights(self, model: nn.Module, make: MakeOptimizer, **options: Any) -> Weights:
         recipe = self.recipe
@@ -154,6 +161,7 @@ class Engine:
 
     @scaler.setter
     def scaler(self, state: ScalerState) -> None:
+        require_kind(state, ScalerState, "scaler", "For example: ScalerState(1024.0)")
         self.scalers[0] = state
 
     def forward(self) -> AbstractContextManager[None]:
@@ -164,17 +172,60 @@ class Engine:
         """
         self.weights.require_unmoved()
         self.weights.restore_dtypes()
-        return self.recipe.forward(self.device, self.products, self._ranges)
+        return self._region()
+
+    @contextmanager
+    def _region(self) -> Iterator[None]:
+        """Enter the recipe's modes, and count the engine's open regions of this thread."""
+        thread = threading.get_ident()
+        self._regions[thread] = self._regions.get(thread, 0) + 1
+        try:
+            with self.recipe.forward(self.device, self.products, self._ranges):
+                yield
+        finally:
+            self._regions[thread] -= 1
+            if not self._regions[thread]:
+                del self._regions[thread]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the model: FP32 tensors in, FP32 tensors out, whatever format it computes in.
 
-        A tensor with finite values beyond the model's range, such as a mask of FP32's lowest, is passed unchanged.
+        Outside of `forward()` the call has a region of its own, so that the model always computes
+        under the recipe; a loss that is computed after it is in FP32.
+        Tensors are found in lists, tuples, dicts, dataclasses and namespaces. A tensor with finite
+        values beyond the model's range, such as a mask of FP32's lowest, is passed unchanged.
+
+        Warns:
+            UserWarning: a result may hold half tensors that cannot be reached: an iterator, or an
+                object of another class. The message names it, once.
 
         Raises:
             RuntimeError: a tensor is on another device than the model's weights, and the model did not move it.
         """
-        return self._boundary.run(self.call, args, kwargs)
+        if threading.get_ident() in self._regions:
+            return self._boundary.run(self.call, args, kwargs)
+        with self.forward():
+            return self._boundary.run(self.call, args, kwargs)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Become a copy, which has no open region, and whose optimizer is guarded as well."""
+        self.__dict__.update(state)
+        self._regions = {}
+        self._guard_optimizer()
+
+    def _guard_optimizer(self) -> None:
+        """Refuse `optimizer.step()` by hand while the gradients are not those of the optimizer."""
+        self.optimizer.register_step_pre_hook(self._refuse_foreign_step)
+
+    def _refuse_foreign_step(self, *_: Any) -> None:
+        if self.weights.stepping or not self._gradients.has_pending:
+            return
+        if self.weights.has_copies or self._scale != 1:
+            raise RuntimeError(
+                "expected engine.step(), got engine.optimizer.step(): the gradients in the model "
+                f"are multiplied by the loss scale {self._scale:g} and are not yet the optimizer's. "
+                "Call engine.step(), which unscales them, checks them and steps the optimizer."
+            )
 
     def backward(
         self,
@@ -200,6 +251,8 @@ class Engine:
                 gradients were unscaled; a layer was added to the model after the engine was constructed.
             IndexError: the engine has no such loss.
         """
+        if isinstance(other_engines, Engine):
+            raise TypeError("other_engines: expected a list of engines, got one. Write [engine].")
         engines = (self, *other_engines)
         for engine in engines:
             require_loss_id(loss_id, len(engine.scalers))
@@ -261,8 +314,10 @@ class Engine:
         The norm is inf or NaN if a gradient holds inf or NaN; then the step will be skipped.
 
         Raises:
+            TypeError: max_norm is no number.
             ValueError: max_norm is not positive.
         """
+        require_kind(max_norm, (int, float, Tensor), "max_norm")
         if not max_norm > 0:
             raise ValueError(
                 f"expected max_norm > 0, the largest norm of the gradients, got {max_norm!r}"
@@ -474,7 +529,8 @@ class Engine:
         """Load the weights of a plain torch state dict, in any precision; the rest of the engine is unchanged.
 
         Raises:
-            ValueError: it is of another network; the message names the keys that differ. Nothing has changed then.
+            ValueError: it is of another network; the message names the keys that differ. Or a
+                finite number would become inf in the recipe's format. Nothing has changed then.
         """
         with raising_value_error(), self._loading(state):
             pass
@@ -482,12 +538,20 @@ class Engine:
             master.copy_(state[name])
         self.weights.copy_back()
 
+    def _require_range(self, state: Mapping[str, Any]) -> None:
+        """Refuse a state dict with a number that would become inf in the model's dtypes."""
+        for name, own in uncompiled(self.model).state_dict().items():
+            stored = state[name]
+            if isinstance(own, Tensor) and isinstance(stored, Tensor):
+                require_range(f"{name!r} of this state dict", stored, own.dtype)
+
     @contextmanager
     def _loading(self, *states: Mapping[str, Any]) -> Iterator[None]:
         """Load the model, and the products' memory; restore both if that or the `with` block fails."""
         parts: list[Any] = [uncompiled(self.model)]
         parts += [] if self.products is None else [self.products.memory]
         require_same_network(parts[0].state_dict(), states[0])
+        self._require_range(states[0])
         self.weights.adopt_edits()
         before = [(part, copy.deepcopy(part.state_dict())) for part in parts]
         try:

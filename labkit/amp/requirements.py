@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labkit.amp.recipe import Recipe
+from labkit.formats.arguments import describe_value, require_kind
 
 STATE_KEYS = (
     "model",
@@ -30,20 +30,24 @@ STATE_KEYS = (
 _START_OVER = "To start over from its weights: engine.load_model(state['model'])."
 
 
-def require_trainable(model: object, make_optimizer: object, recipe: object, losses: int) -> None:
+def require_trainable(model: object, make_optimizer: object, losses: object) -> None:
     """Validate the arguments of an engine, and that the model's parameters can be trained in mixed precision.
 
     Raises:
-        ValueError: make_optimizer is not callable, recipe is not a Recipe, or losses < 1; the model is not a module,
-            has no parameter that requires a gradient, or has one that is complex, FP64, or an inference tensor.
+        TypeError: make_optimizer is not callable, or losses is no whole number.
+        ValueError: losses < 1; the model is not a module, has no parameter that requires a gradient,
+            or has one that is complex, FP64, lazy, or an inference tensor.
         RuntimeError: some of its tensors are on the meta device; the message names one.
     """
-    if not isinstance(recipe, Recipe) or not callable(make_optimizer) or losses < 1:
-        raise ValueError(
-            "expected a function that makes an optimizer, a Recipe, and losses >= 1, got "
-            f"{make_optimizer!r}, {recipe!r} and losses={losses}. For example: "
-            'Engine(model, partial(torch.optim.SGD, lr=0.1), RECIPES["O2"]).'
+    if not callable(make_optimizer):
+        raise TypeError(
+            "make_optimizer: expected a function parameters -> optimizer, got "
+            f"{describe_value(make_optimizer)}. For example: partial(torch.optim.SGD, lr=0.1)."
         )
+    require_kind(losses, int, "losses", "It is the number of losses with a scale each.")
+    assert isinstance(losses, int)
+    if losses < 1:
+        raise ValueError(f"losses: expected 1 or more, got {losses}")
     if not isinstance(model, nn.Module):
         of_modules = isinstance(model, list | tuple) and all(
             isinstance(layer, nn.Module) for layer in model
@@ -57,6 +61,11 @@ def require_trainable(model: object, make_optimizer: object, recipe: object, los
             f"expected trainable parameters in this {type(model).__name__}, got {frozen if parameters else 'none.'}"
         )
     for name, p in parameters.items():
+        if nn.parameter.is_lazy(p):
+            raise ValueError(
+                f"parameter {name!r} of a lazy layer has no shape yet, so it can have no master. "
+                "Call the model once, on one batch, before Engine(...)."
+            )
         if p.is_complex() and p.requires_grad:
             raise ValueError(
                 f"parameter {name!r}: expected a real dtype, got {p.dtype}. Store the real and the imaginary part as "

@@ -250,7 +250,9 @@ class StepGradients:
 
     def clip(self, max_norm: float, norm_type: float) -> Tensor:
         """Clip without waiting for the gradients' device, on a CPU at once; return the norm before."""
-        gradients = [g for g in self.unscaled() if g is not None]
+        self.unscaled()
+        self._total = _coalesced(self._total)
+        gradients = [g for g in self._total if g is not None]
         self._finish_clippings()
         if not gradients or gradients[0].is_cpu:
             return clip_(gradients, max_norm, norm_type)
@@ -259,10 +261,11 @@ class StepGradients:
 
     def to_change(self) -> Sum:
         """Return the unscaled gradients, which the caller may change: they are checked again."""
-        gradients = self.unscaled()
+        self.unscaled()
+        self._total = _coalesced(self._total)
         self._finish_clippings()
         self.maybe_changed = True
-        return gradients
+        return self._total
 
     def _finish_clippings(self) -> None:
         """Wait for the device, and complete the pending clips."""
@@ -310,8 +313,21 @@ def not_finite(names: Iterable[str], sizes: Sequence[float]) -> tuple[str, ...]:
 def _added(first: Sum, second: Sum) -> Sum:
     """Add gradients in FP32; one that only one side has is returned unchanged."""
     pairs = zip(first, second, strict=True)
-    sums = (b if a is None else a if b is None else _fp32(a) + _fp32(b) for a, b in pairs)
-    return [total.coalesce() if total is not None and total.is_sparse else total for total in sums]
+    return [_sum_of_two(a, b) for a, b in pairs]
+
+
+def _sum_of_two(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    if a is None or b is None:
+        return b if a is None else a
+    total = _fp32(a) + _fp32(b)
+    # FP32 gradients keep their duplicates, as in a plain loop
+    narrow = a.dtype != torch.float32 or b.dtype != torch.float32
+    return total.coalesce() if total.is_sparse and narrow else total
+
+
+def _coalesced(gradients: Sum) -> Sum:
+    """Return gradients in which each row of a sparse one is one number: a norm needs that."""
+    return [g.coalesce() if g is not None and g.is_sparse else g for g in gradients]
 
 
 def _fp32(gradient: Tensor) -> Tensor:

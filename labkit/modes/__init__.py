@@ -3,11 +3,11 @@
 from labkit.modes.arguments import (
     are_plain,
     mapped,
-    mapped_anywhere,
     require_one_device,
     tensors_in,
 )
 from labkit.modes.composites import body_of, calls_any, is_composite
+from labkit.modes.containers import closed_values, mapped_anywhere
 from labkit.modes.mode import (
     ATTRIBUTE,
     LabMode,
@@ -26,6 +26,7 @@ __all__ = [
     "body_of",
     "break_graph",
     "calls_any",
+    "closed_values",
     "is_composite",
     "mapped",
     "mapped_anywhere",

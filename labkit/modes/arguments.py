@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
 
 
 def tensors_in(values: Iterable[Any]) -> list[Tensor]:
@@ -56,16 +54,6 @@ def mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
         items = [mapped(item, change) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     return value
-
-
-def mapped_anywhere(change: Callable[[Tensor], Tensor], values: Any) -> Any:
-    """Return values with `change` applied to each tensor, in any pytree; for plain tensors all modes are disabled."""
-    with torch._C.DisableTorchFunction():
-        if type(values) is Tensor:
-            return change(values)
-        if type(values) is tuple and all(type(value) is Tensor for value in values):
-            return tuple([change(value) for value in values])
-    return tree_map_only(Tensor, change, values)
 
 
 def require_one_device(what: str, values: Iterable[Any], error: RuntimeError) -> None:

@@ -476,13 +476,11 @@ def test_a_model_that_cannot_be_trained_is_refused_in_words() -> None:
     for recipe, (model, expected) in itertools.product(("FP32", "O1", "O2"), cases):
         with pytest.raises(ValueError, match=expected):
             Engine(model, SGD, RECIPES[recipe])
-    for make_optimizer, recipe, losses in (
-        (SGD(net().parameters()), RECIPES["O2"], 1),
-        (SGD, "O2", 1),
-        (SGD, RECIPES["O2"], 0),
-    ):
-        with pytest.raises(ValueError, match="For example: Engine"):
-            Engine(net(), make_optimizer, recipe, losses=losses)
+    with pytest.raises(TypeError, match=r"got an? SGD\. For example: partial"):
+        Engine(net(), SGD(net().parameters()), "O2")
+    with pytest.raises(ValueError, match="losses: expected 1 or more, got 0"):
+        Engine(net(), SGD, RECIPES["O2"], losses=0)
+    assert Engine(net(), SGD, "O2").recipe is RECIPES["O2"]
 
 
 def test_a_loss_that_is_none_is_refused_in_words_and_the_engine_goes_on() -> None:

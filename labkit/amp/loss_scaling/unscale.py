@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from labkit.amp.loss_scaling.scaler import FP32_MAX, FP32_SMALLEST_NORMAL
+from labkit.formats.arguments import require_kind
 
 _WIDE = (torch.float32, torch.float64)  # may be unscaled in place
 
@@ -36,6 +37,8 @@ def unscale(
         gradients: of any shapes, dtypes and devices.
         scale: the factor of the loss.
         in_place: True overwrites FP32 and FP64 gradients, which saves the copy; never FP16 and BF16 ones.
+            Sparse ones of FP32 and FP64 then keep their duplicates, which the optimizer adds as it
+            does in a plain loop.
 
     Raises:
         ValueError: scale is outside FP32's normal range.
@@ -44,6 +47,8 @@ def unscale(
     >>> unscale([torch.tensor([1024.0, 6e-8]).half()], scale=1024.0)
     ([tensor([1.0000e+00, 5.8208e-11])], False)
     """
+    require_kind(gradients, Sequence, "gradients", "Pass a list of tensors")
+    require_kind(scale, float, "scale")
     unscaled, flags = unscale_with_flags(gradients, scale, in_place=in_place)
     return unscaled, any(read(flags))
 
@@ -56,7 +61,10 @@ def unscale_with_flags(
     if not FP32_SMALLEST_NORMAL <= scale <= FP32_MAX:
         raise ValueError(f"expected a loss scale from 2^-126 to 3.4e38, got {scale!r}")
     unscaled = _wide(gradients, in_place)
-    return unscaled, [_multiply(group, scale) for group in by_device_and_dtype(unscaled)]
+    flags = [_multiply(group, scale) for group in by_device_and_dtype(unscaled)]
+    # each number may be finite, and the sum of those of one row not
+    sums = [g.coalesce() for g in unscaled if g.is_sparse and not g.is_coalesced()]
+    return unscaled, flags + non_finite_flags(sums)
 
 
 @torch.no_grad()
@@ -122,9 +130,12 @@ def _wide(gradients: Sequence[Tensor], in_place: bool) -> list[Tensor]:
             raise TypeError(
                 f"expected a floating-point gradient, dense or sparse COO, got {g.dtype}, {g.layout}"
             )
-        if g.is_sparse:  # FP32 before duplicates are added up; where there are none, coalesce() returns its argument
+        if g.is_sparse and g.dtype in _WIDE and in_place:
+            wide.append(g.detach())
+        elif g.is_sparse:
+            # FP32 before duplicates are added up; without any, coalesce() returns its argument
             own = (g.detach() if g.dtype in _WIDE else g.detach().float()).coalesce()
-            wide.append(own.clone() if not in_place and g.dtype in _WIDE else own)
+            wide.append(own.clone() if g.dtype in _WIDE else own)
         else:
             wide.append(torch.empty_like(g, dtype=g.dtype if g.dtype in _WIDE else torch.float32))
             copied.append((wide[-1], g.detach()))

@@ -19,8 +19,9 @@ import warnings
 import torch
 from torch import Tensor, nn
 
-from labkit.formats import FP32, Format
-from labkit.interop import dtype_of
+from labkit.formats import FP32, Format, FormatLike, as_format
+from labkit.formats.arguments import require_kind
+from labkit.interop import dtype_of, format_of
 
 NORM_LAYERS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 FEWEST_BITS = 5  # of the largest number in a tensor; with fewer, it is rounded by more than 1.5%
@@ -28,7 +29,7 @@ FEWEST_BITS = 5  # of the largest number in a tensor; with fewer, it is rounded 
 _NO_LAYERS = ("torch.nn.modules.module", "torch.nn.modules.container")
 
 
-def to_model_format(model: nn.Module, format: Format, *, keep_norms: bool = True) -> nn.Module:
+def to_model_format(model: nn.Module, format: FormatLike, *, keep_norms: bool = True) -> nn.Module:
     """Convert a network: cast its floating-point parameters to `format`, in place; return it.
 
     Buffers stay in the dtype they have, if it is the wider one: masks, angles, positions. Those of torch's own layers
@@ -49,18 +50,16 @@ def to_model_format(model: nn.Module, format: Format, *, keep_norms: bool = True
     >>> net[0].weight.dtype, net[1].weight.dtype
     (torch.float16, torch.float32)
     """
+    require_kind(model, nn.Module, "model")
+    format = as_format(format)
     dtype = dtype_of(format)
-    done: dict[
-        Tensor, Tensor
-    ] = {}  # at first, what is not cast: norms that are kept, wider buffers of the user's own
+    # at first, what is not cast: norms that are kept, wider buffers of the user's own
+    done: dict[Tensor, Tensor] = {}
     for module in model.modules():
-        kept_norm, home = keep_norms and isinstance(module, NORM_LAYERS), type(module).__module__
-        torchs = home.startswith("torch.") and home not in _NO_LAYERS
-        done |= {p: p for p in module.parameters(recurse=False) if kept_norm}
-        wide = [
-            b for b in module.buffers(recurse=False) if b.itemsize > dtype.itemsize and not torchs
-        ]
-        done |= {b: b for b in (module.buffers(recurse=False) if kept_norm else wide)}
+        kept = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+        if not (keep_norms and isinstance(module, NORM_LAYERS)):
+            kept = [] if _is_torchs(module) else _wider_buffers(module, dtype)
+        done |= {tensor: tensor for tensor in kept}
     _require_held(model, format, set(done))
 
     def cast(tensor: Tensor) -> Tensor:
@@ -74,18 +73,81 @@ def to_model_format(model: nn.Module, format: Format, *, keep_norms: bool = True
     return model
 
 
+def narrows(source: torch.dtype, target: torch.dtype) -> bool:
+    """Return whether a cast may change numbers: whether `target` lacks range or bits of `source`.
+
+    Both count, not the size of an element: BF16 and FP16 have 16 bits each, and BF16 reaches
+    3.4e38 where FP16 ends at 65504.
+
+    >>> narrows(torch.bfloat16, torch.float16), narrows(torch.float16, torch.bfloat16)
+    (True, True)
+    >>> narrows(torch.float16, torch.float32), narrows(torch.int64, torch.float16)
+    (False, False)
+    """
+    if not (source.is_floating_point and target.is_floating_point):
+        return False
+    of_source, of_target = torch.finfo(source), torch.finfo(target)
+    loses_range = of_source.max > of_target.max or of_source.tiny < of_target.tiny
+    return loses_range or of_source.eps < of_target.eps
+
+
+def require_range(name: str, tensor: Tensor, dtype: torch.dtype) -> None:
+    """Raise an error if a finite number of a tensor becomes inf in a dtype.
+
+    Args:
+        name: what the message calls the tensor.
+        tensor: numbers of any dtype.
+        dtype: the dtype that they are to be cast to.
+
+    Raises:
+        ValueError: one does; the message has the number, and what to do.
+    """
+    beyond = _overflowing(tensor, dtype)
+    if beyond.numel():
+        raise ValueError(
+            f"{name} holds {beyond[0].item():g}, which {format_of(dtype).name} cannot: "
+            f"it ends at {torch.finfo(dtype).max:g}, and infinity would be trained with. Rescale "
+            "it, keep the model in FP32 (autocast, O1), or take BF16."
+        )
+
+
+@torch.no_grad()
+def _overflowing(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the finite numbers [n] of a tensor that a cast to `dtype` makes inf."""
+    if tensor.is_meta or not narrows(tensor.dtype, dtype):
+        return tensor.new_empty(0)
+    # torch does not ask numbers of 8 bits whether they are finite
+    wide = tensor if tensor.itemsize > 1 else tensor.float()
+    held = wide.to(dtype).to(wide.dtype)
+    return wide[wide.isfinite() & ~held.isfinite()]
+
+
+def _is_torchs(module: nn.Module) -> bool:
+    """Return whether a module is a layer of torch, which computes with its own buffers."""
+    home = type(module).__module__
+    return home.startswith("torch.") and home not in _NO_LAYERS
+
+
+def _wider_buffers(module: nn.Module, dtype: torch.dtype) -> list[Tensor]:
+    """Return a module's own buffers of a larger dtype, or with numbers that `dtype` does not hold."""
+    return [
+        buffer
+        for buffer in module.buffers(recurse=False)
+        if buffer.itemsize > dtype.itemsize or _overflowing(buffer, dtype).numel()
+    ]
+
+
 def _require_held(model: nn.Module, format: Format, stay: set[Tensor]) -> None:
     """Refuse what would become inf, and warn of what becomes coarse, before anything is cast."""
     dtype, coarse = dtype_of(format), []
-    parameters = [(f"parameter {name!r}", p) for name, p in model.named_parameters()]
-    for name, tensor in (
-        *parameters,
-        *((f"buffer {name!r}", b) for name, b in model.named_buffers()),
-    ):
-        narrows = (
-            tensor.is_floating_point() and tensor.itemsize > dtype.itemsize and tensor not in stay
-        )
-        if narrows and not tensor.is_meta and not nn.parameter.is_lazy(tensor):
+    tensors: list[tuple[str, Tensor]] = []
+    tensors += [(f"parameter {name!r}", p) for name, p in model.named_parameters()]
+    tensors += [(f"buffer {name!r}", b) for name, b in model.named_buffers()]
+    for name, tensor in tensors:
+        if tensor in stay or nn.parameter.is_lazy(tensor) or tensor.is_meta:
+            continue
+        if narrows(tensor.dtype, dtype):
+            require_range(name, tensor, dtype)
             coarse += _coarse(name, tensor, format)
     if coarse:
         more = f" (and {len(coarse) - 3} more)" if len(coarse) > 3 else ""
@@ -98,19 +160,8 @@ def _require_held(model: nn.Module, format: Format, stay: set[Tensor]) -> None:
 
 @torch.no_grad()
 def _coarse(name: str, tensor: Tensor, format: Format) -> list[str]:
-    """Say how a tensor becomes coarse, if it does.
-
-    Raises:
-        ValueError: a finite number in it becomes inf.
-    """
+    """Return a sentence on how a tensor becomes coarse, if it does."""
     held, size = tensor.to(dtype_of(format)).to(tensor.dtype), tensor.abs()
-    overflowed = tensor.isfinite() & ~held.isfinite()
-    if overflowed.any():
-        raise ValueError(
-            f"{name} holds {tensor[overflowed][0].item():g}, which {format.name} cannot: it ends at "
-            f"{float(format.max):g}, and infinity would be trained with. Rescale it, keep the model in FP32 (autocast, "
-            "O1), or take BF16."
-        )
     wide = 2.0**format.precision  # up to here every whole number is there
     moved = (size > wide) & (held != tensor)
     if moved.any():

@@ -24,6 +24,8 @@ from labkit.amp.loss_scaling.unscale import read
 from labkit.amp.masters.edits import checksum, differences
 from labkit.amp.masters.groups import cut, flat_gradient, flatten, join_state, split_state
 from labkit.amp.masters.without_master import WeightRounding, restore, store_all_rounded
+from labkit.formats import as_member
+from labkit.formats.arguments import describe_value, require_kind
 
 # their steps depend on the shapes of tensors
 NOT_ELEMENTWISE = (torch.optim.Adafactor, torch.optim.Muon)
@@ -93,6 +95,7 @@ class Weights:
     """
 
     _replaced = False  # the model temporarily holds other values
+    stepping = False  # `step` is calling the optimizer
 
     def __init__(
         self,
@@ -102,11 +105,18 @@ class Weights:
         groups: Sequence[Group] | Callable[[nn.Module], Sequence[Group]] | None = None,
         flat: bool = False,
         master: bool = True,
-        rounding: WeightRounding = WeightRounding.NEAREST,
+        rounding: WeightRounding | str = WeightRounding.NEAREST,
         optimizer_dtype: torch.dtype = torch.float32,
         seed: int = 0,
         views: bool = True,
     ) -> None:
+        require_kind(model, nn.Module, "model")
+        if not callable(make_optimizer):
+            raise TypeError(
+                "make_optimizer: expected a function parameters -> optimizer, got "
+                f"{describe_value(make_optimizer)}. For example: partial(torch.optim.SGD, lr=0.1)."
+            )
+        rounding = as_member(WeightRounding, rounding, "rounding")
         self.views = views
         self.flat, self.master, self.rounding, self.dtype = flat, master, rounding, optimizer_dtype
         self.names = {parameter: name for name, parameter in model.named_parameters()}
@@ -129,6 +139,9 @@ class Weights:
             self.optimizer = make_optimizer(
                 [self._add(g) for g in (groups(model) if callable(groups) else groups)]
             )
+        require_kind(
+            self.optimizer, torch.optim.Optimizer, "the result of make_optimizer", "Return it."
+        )
         self._pair_up()
         grouped = set(self.model_weights)
         left = [name for p, name in self.names.items() if p.requires_grad and p not in grouped]
@@ -212,7 +225,11 @@ class Weights:
         self.adopt_edits(edited)
         for weight, gradient in zip(self.optimizer_weights, gradients, strict=True):
             weight.grad = None if gradient is None else gradient.to(weight.dtype)
-        self.optimizer.step()
+        self.stepping = True
+        try:
+            self.optimizer.step()
+        finally:
+            self.stepping = False
         self.copy_back()
 
     def _pair_up(self) -> None:
@@ -227,6 +244,11 @@ class Weights:
         )
         stepped = set(self.model_weights)
         self._frozen = {p: name for p, name in self.names.items() if p not in stepped}
+
+    @property
+    def has_copies(self) -> bool:
+        """Whether the optimizer steps other tensors than the model's own."""
+        return self.flat or bool(self._copied)
 
     def _is_view(self, dtype: torch.dtype) -> bool:
         """Whether weights of a dtype are views into a flat master."""
