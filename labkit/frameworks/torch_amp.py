@@ -7,26 +7,19 @@ Idea: torch's signature, checks and messages on top of `labkit.amp.autocast`, wh
 On a CPU, `half_storage` emulates the FP16 products of a Tensor Core. So the casts on a laptop are those on a GPU,
 including softmax and norms in FP32, which torch.autocast("cpu") computes in FP16. `GradScaler` is in `torch_scaler`.
 
-Functions that torch composes in C++ from listed operations (`COMPOSITES`) are implemented in Python: CUDA's autocast
-casts at each of those operations, and a Python mode sees only the whole. For most the result is the same; two differ:
-
-- `cross_entropy` calls `log_softmax` with the dtype of the logits. Autocast respects a dtype that is named, so FP16
-  logits get an FP16 `log_softmax`, although torch's documentation lists `cross_entropy` among the operations that run
-  in FP32. The loss is FP32, made of log-probabilities that were rounded to FP16. `labkit.amp.autocast` keeps FP32.
-- `pairwise_distance` subtracts in the dtype of its inputs, and takes the norm of the difference in FP32.
+Functions that torch composes in C++ from listed operations are in `composites`, written in Python: CUDA's autocast
+casts at each of those operations, and a Python mode sees only the whole.
 
 Invariant: outputs have the dtypes of torch.autocast("cuda"), and on a GPU its values; operations without a tensor on
 `device_type` are not cast. torch's own is_autocast_enabled() reports torch's regions only.
 
-Source: torch.amp.autocast_mode, 2.13 (signature, checks, messages); ATen/native, torch 2.13: LossNLL.cpp, Distance.cpp,
-BinaryOps.cpp, UnaryOps.cpp.
+Source: torch.amp.autocast_mode, 2.13 (signature, checks, messages).
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-import math
 import threading
 import warnings
 from collections.abc import Callable, Iterable
@@ -36,17 +29,16 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 from torch.amp import is_autocast_available
-from torch.nn import functional as F
 
 from labkit import amp
 from labkit.amp import POLICY
 from labkit.amp.casting.autocast import current
 from labkit.amp.casting.lists import FEW_HALF_KERNELS, Entry, Rule
 from labkit.formats import FP16, Format
+from labkit.frameworks.composites import COMPOSITES
 from labkit.frameworks.torch_scaler import GradScaler, from_state_dict, state_dict
 from labkit.gemm import half_storage
 from labkit.interop import format_of
-from labkit.modes import body_of
 
 __all__ = [
     "GradScaler",
@@ -58,88 +50,6 @@ __all__ = [
     "is_autocast_enabled",
     "state_dict",
 ]
-
-_NONE, _MEAN, _SUM = 0, 1, 2  # torch's at::Reduction
-_nn: Any = torch._C._nn  # its stubs name a reduction by a string
-
-
-def cross_entropy_loss(
-    input: Tensor,
-    target: Tensor,
-    weight: Tensor | None = None,
-    reduction: int = _MEAN,
-    ignore_index: int = -100,
-    label_smoothing: float = 0.0,
-) -> Any:
-    """Return the cross entropy of logits and classes, or of logits and probabilities where the shapes are equal."""
-    dim = 0 if input.dim() == 1 else 1
-    soft = input.shape == target.shape
-    if label_smoothing > 1 or (soft and (not target.is_floating_point() or ignore_index >= 0)):
-        with torch._C.DisableTorchFunction():  # torch refuses these, in its own words
-            return _nn.cross_entropy_loss(
-                input, target, weight, reduction, ignore_index, label_smoothing
-            )
-    log_probabilities = torch.log_softmax(input, dim, dtype=input.dtype)
-    classes = input.shape[dim]
-    per_class = (
-        None
-        if weight is None
-        else weight.view([-1 if axis == dim else 1 for axis in range(input.dim())])
-    )
-    if soft:
-        if label_smoothing > 0:
-            target = target * (1 - label_smoothing) + label_smoothing / classes
-        terms = log_probabilities * target
-        terms = terms if per_class is None else terms * per_class
-        if reduction == _NONE:
-            return -terms.sum(dim)
-        return -terms.sum() / (terms.numel() // classes) if reduction == _MEAN else -terms.sum()
-    nll = _nn.nll_loss_nd(log_probabilities, target, weight, reduction, ignore_index)
-    if label_smoothing == 0:
-        return nll
-    ignored = target == ignore_index  # every class counts alike, but for these targets
-    weighted = log_probabilities if per_class is None else log_probabilities * per_class
-    smooth = (-weighted.sum(dim)).masked_fill(ignored, 0.0)
-    if reduction == _MEAN:
-        kept = target.masked_select(~ignored).flatten()
-        smooth = smooth.sum() / (
-            (~ignored).sum() if weight is None else weight.gather(0, kept).sum()
-        )
-    elif reduction == _SUM:
-        smooth = smooth.sum()
-    return (1 - label_smoothing) * nll + smooth * (label_smoothing / classes)
-
-
-def pairwise_distance(
-    x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
-) -> Tensor:
-    """Return the norm of the differences of two batches of vectors."""
-    distance: Tensor = torch.norm(
-        x1 - x2 + eps, p, dim=max(x1.dim(), x2.dim()) - 1, keepdim=keepdim
-    )
-    return distance
-
-
-def ldexp(input: Tensor, other: Tensor) -> Tensor:
-    """Return `input * 2 ** other`."""
-    return input * torch.pow(2.0, other)
-
-
-def mvlgamma(input: Tensor, p: int) -> Tensor:
-    """Return the logarithm of the multivariate gamma function of dimension p."""
-    halves = torch.arange(-p / 2 + 0.5, 0.5, 0.5, dtype=input.dtype, device=input.device)
-    return (halves + input.unsqueeze(-1)).lgamma().sum(-1).add(p * (p - 1) * math.log(math.pi) / 4)
-
-
-COMPOSITES: dict[str, Callable[..., Any]] = {
-    "cross_entropy": lambda *args, **kwargs: body_of(F.cross_entropy)(*args, **kwargs),
-    "cross_entropy_loss": cross_entropy_loss,
-    "pairwise_distance": pairwise_distance,
-    "ldexp": ldexp,
-    "mvlgamma": mvlgamma,
-    "special_multigammaln": mvlgamma,
-}
-
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _LOW = (torch.bfloat16, torch.float16)
@@ -302,12 +212,12 @@ class _OnDevice(amp.autocast):
     def _composite(self, func: Callable[..., Any]) -> Callable[..., Any] | None:
         """Return an operation written out in Python, unless somebody registered a rule for it."""
         name = getattr(func, "__name__", "").partition(".")[0]
-        composite = COMPOSITES.get(name)
-        return (
-            composite
-            if composite is not None and self.entry_for(func, name) is POLICY[name]
-            else None
-        )
+        entry, listed = self.entry_for(func, name), POLICY.get(name)
+        if listed is None:
+            registered = entry.rule is not Rule.KEEP
+        else:
+            registered = entry is not listed
+        return None if registered else COMPOSITES.get(name)
 
 
 def _require_device(device_type: object) -> None:

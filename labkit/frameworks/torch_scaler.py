@@ -104,6 +104,11 @@ def gradients_of(optimizer: torch.optim.Optimizer, allow_fp16: bool) -> Iterator
         yield gradient._values() if gradient.is_sparse else gradient
 
 
+def _has_gradients(optimizer: torch.optim.Optimizer) -> bool:
+    groups = getattr(optimizer, "param_groups", [])
+    return any(parameter.grad is not None for group in groups for parameter in group["params"])
+
+
 def _available(device: str) -> bool:
     """Return whether the device exists; warn in torch's words if CUDA is missing."""
     if device != "cuda" or not torch.cuda.amp.common.amp_definitely_not_available():
@@ -333,6 +338,7 @@ class GradScaler:
             )
             found = {device: torch.maximum(found[device], again[device]) for device in found}
         record["found_inf_per_device"] = found
+        record["without_gradients"] = not _has_gradients(optimizer)
         record["stage"] = OptState.UNSCALED
 
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> float | None:
@@ -341,7 +347,8 @@ class GradScaler:
         Returns the result of optimizer.step(*args, **kwargs), or None if the step was skipped.
 
         Raises:
-            RuntimeError: a closure is passed, by keyword or not, or the optimizer stepped since the last update().
+            RuntimeError: a closure is passed, by keyword or not; the optimizer stepped since the last
+                update(); gradients were computed after unscale_() had found none.
         """
         if not self._enabled:
             return cast("float | None", optimizer.step(*args, **kwargs))
@@ -356,6 +363,11 @@ class GradScaler:
             raise RuntimeError(
                 "step() has already been called since the last update(). Call update() once at the end of each "
                 "iteration, after every optimizer has stepped."
+            )
+        if record.get("without_gradients") and _has_gradients(optimizer):
+            raise RuntimeError(
+                "expected gradients before unscale_(), got them after it: they are still multiplied "
+                "by the scale. Call scaler.scale(loss).backward(), then unscale_(), then step()."
             )
         result: float | None
         if getattr(optimizer, "_step_supports_amp_scaling", False):

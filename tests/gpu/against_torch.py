@@ -233,6 +233,17 @@ def _with_gradients(out: Any, leaves: list[Any]) -> list[Tensor]:
     ]
 
 
+def covariance(correction: int, to: Callable[[Tensor], Tensor], *_: Any) -> Tensor:
+    rows = torch.randn(4, 8, generator=torch.Generator().manual_seed(1))
+    return torch.cov(to(rows), correction=correction)
+
+
+def power_of_matrix(n: int, to: Callable[[Tensor], Tensor], *_: Any) -> Tensor:
+    square = torch.randn(3, 4, 4, generator=torch.Generator().manual_seed(2))
+    # the gradient of a higher power differs in its last bit: torch adds its terms in another order
+    return torch.linalg.matrix_power(to(square).detach(), n)
+
+
 def composites() -> dict[str, Any]:
     """Compare functions of torch.nn.functional that are made of several operations, as people call them."""
     generator = torch.Generator().manual_seed(0)
@@ -273,6 +284,22 @@ def composites() -> dict[str, Any]:
             t(logits), t(other), t(logits), is_causal=True
         ),
         "linear_cross_entropy": lambda t, y, _: F.linear_cross_entropy(t(rows), t(soft), y),
+        **{f"cov, correction {n}": partial(covariance, n) for n in (0, 1)},
+        "corrcoef": lambda t, *_: torch.corrcoef(t(rows)),
+        "corrcoef of one row": lambda t, *_: torch.corrcoef(t(rows[0])),
+        **{f"matrix_power {n}": partial(power_of_matrix, n) for n in (0, 1, 2, 3, 5, 6)},
+        "inner": lambda t, *_: torch.inner(t(rows), t(soft)),
+        "inner of two dtypes": lambda t, _, w: torch.inner(t(rows), w),
+        "affine_grid": lambda t, *_: F.affine_grid(
+            t(rows[:2, :6].view(2, 2, 3)), (2, 1, 4, 5), True
+        ),
+        "affine_grid, 3-D": lambda t, *_: F.affine_grid(
+            t(logits[:, :2, :1, :6].reshape(2, 3, 4)[:1]), (1, 1, 2, 3, 4), False
+        ),
+        "trapezoid": lambda t, *_: torch.trapezoid(t(rows)),
+        "trapezoid at points": lambda t, *_: torch.trapezoid(t(rows), t(soft)),
+        "trapezoid, dx": lambda t, *_: torch.trapz(t(rows), dx=0.5, dim=0),
+        "cumulative_trapezoid": lambda t, *_: torch.cumulative_trapezoid(t(rows), dim=0),
         "normalize": lambda t, *_: F.normalize(t(logits), dim=-1),
         "local_response_norm": lambda t, *_: F.local_response_norm(t(logits), 2),
     }

@@ -291,6 +291,7 @@ class Learner:
         """Train for some epochs, with more callbacks if they are given, and validate after each.
 
         Args:
+            n_epoch: number of passes over the training data.
             lr: a number, or a slice for discriminative learning rates; None: the learner's.
             wd: weight decay; None: the learner's, or the optimizer's.
             cbs: callbacks, or classes of them, of this call.

@@ -329,6 +329,7 @@ def hand_over(
     """Let an optimizer step other tensors, with what it remembers of the old ones, in FP32.
 
     Args:
+        optimizer: steps the old tensors now.
         old: the tensors whose state there is, by group.
         new: what is stepped instead: one tensor for each, or one flat tensor for a group of several, or the way back.
     """

@@ -1,0 +1,284 @@
+"""Functions that torch composes in C++ from operations on autocast's lists, written in Python.
+
+CUDA's autocast casts at each of the operations inside; a Python mode sees only the whole call. For most functions the
+result is the same. Of those that differ:
+
+- `cross_entropy` calls `log_softmax` with the dtype of the logits. Autocast respects a dtype that is named, so FP16
+  logits get an FP16 `log_softmax`, although torch's documentation lists `cross_entropy` among the operations that run
+  in FP32. The loss is FP32, made of log-probabilities that were rounded to FP16. `labkit.amp.autocast` keeps FP32.
+- `pairwise_distance` subtracts in the dtype of its inputs, and takes the norm of the difference in FP32.
+- `cov`, `corrcoef`, `matrix_power`, `pinv` and `affine_grid` end in a matrix product, which is half.
+- `inner` ends in `tensordot`, which promotes operands of two dtypes.
+- `trapezoid` ends in `sum` and `cumulative_trapezoid` in `cumsum`, which run in FP32.
+
+Invariant: each function returns the dtypes and, on a GPU, the bits of torch's autocast("cuda"). The gradient
+of a higher `matrix_power` may differ in FP16's last bit, since torch adds its terms in another order.
+
+Source: ATen/native, torch 2.13: LossNLL.cpp, Distance.cpp, BinaryOps.cpp, UnaryOps.cpp, Correlation.cpp,
+LinearAlgebra.cpp, AffineGridGenerator.cpp, Integration.cpp.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from labkit.modes import body_of
+
+_NONE, _MEAN, _SUM = 0, 1, 2  # torch's at::Reduction
+_nn: Any = torch._C._nn  # its stubs name a reduction by a string
+
+
+def cross_entropy_loss(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    reduction: int = _MEAN,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> Any:
+    """Return the cross entropy of logits and classes, or of logits and probabilities where the shapes are equal."""
+    dim = 0 if input.dim() == 1 else 1
+    soft = input.shape == target.shape
+    if label_smoothing > 1 or (soft and (not target.is_floating_point() or ignore_index >= 0)):
+        with torch._C.DisableTorchFunction():  # torch refuses these, in its own words
+            return _nn.cross_entropy_loss(
+                input, target, weight, reduction, ignore_index, label_smoothing
+            )
+    log_probabilities = torch.log_softmax(input, dim, dtype=input.dtype)
+    classes = input.shape[dim]
+    per_class = (
+        None
+        if weight is None
+        else weight.view([-1 if axis == dim else 1 for axis in range(input.dim())])
+    )
+    if soft:
+        if label_smoothing > 0:
+            target = target * (1 - label_smoothing) + label_smoothing / classes
+        terms = log_probabilities * target
+        terms = terms if per_class is None else terms * per_class
+        if reduction == _NONE:
+            return -terms.sum(dim)
+        return -terms.sum() / (terms.numel() // classes) if reduction == _MEAN else -terms.sum()
+    nll = _nn.nll_loss_nd(log_probabilities, target, weight, reduction, ignore_index)
+    if label_smoothing == 0:
+        return nll
+    ignored = target == ignore_index  # every class counts alike, but for these targets
+    weighted = log_probabilities if per_class is None else log_probabilities * per_class
+    smooth = (-weighted.sum(dim)).masked_fill(ignored, 0.0)
+    if reduction == _MEAN:
+        kept = target.masked_select(~ignored).flatten()
+        smooth = smooth.sum() / (
+            (~ignored).sum() if weight is None else weight.gather(0, kept).sum()
+        )
+    elif reduction == _SUM:
+        smooth = smooth.sum()
+    return (1 - label_smoothing) * nll + smooth * (label_smoothing / classes)
+
+
+def pairwise_distance(
+    x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
+) -> Tensor:
+    """Return the norm of the differences of two batches of vectors."""
+    distance: Tensor = torch.norm(
+        x1 - x2 + eps, p, dim=max(x1.dim(), x2.dim()) - 1, keepdim=keepdim
+    )
+    return distance
+
+
+def ldexp(input: Tensor, other: Tensor) -> Tensor:
+    """Return `input * 2 ** other`."""
+    return input * torch.pow(2.0, other)
+
+
+def mvlgamma(input: Tensor, p: int) -> Tensor:
+    """Return the logarithm of the multivariate gamma function of dimension p."""
+    halves = torch.arange(-p / 2 + 0.5, 0.5, 0.5, dtype=input.dtype, device=input.device)
+    return (halves + input.unsqueeze(-1)).lgamma().sum(-1).add(p * (p - 1) * math.log(math.pi) / 4)
+
+
+def cov(
+    input: Tensor,
+    *,
+    correction: int = 1,
+    fweights: Tensor | None = None,
+    aweights: Tensor | None = None,
+) -> Tensor:
+    """Return the covariance matrix of variables, which are the rows of `input`."""
+    with torch._C.DisableTorchFunction():  # torch refuses wrong arguments, in its own words
+        own = torch.cov(input, correction=correction, fweights=fweights, aweights=aweights)
+    if not input.is_floating_point() or input.dim() > 2:
+        return own
+    variables = input.unsqueeze(0) if input.dim() < 2 else input
+    weights = fweights
+    if aweights is not None:
+        weights = aweights if weights is None else weights * aweights
+    weighted = variables if weights is None else variables * weights
+    total: Tensor = torch.tensor(variables.size(1)) if weights is None else weights.sum()
+    if weights is None or aweights is None or correction == 0:
+        norm = total - correction
+    else:
+        norm = total - correction * (weights * aweights).sum() / total
+    centred = variables - (weighted.sum(1) / total).unsqueeze(1)
+    if norm.item() <= 0:
+        warnings.warn("cov(): degrees of freedom is <= 0.", stacklevel=2)
+        norm = torch.zeros_like(norm)
+    other = centred if weights is None else centred * weights
+    product = torch.mm(centred, other.t())
+    return torch.true_divide(product, norm.to(product.device)).squeeze()
+
+
+def corrcoef(input: Tensor) -> Tensor:
+    """Return the matrix of correlation coefficients of variables, which are the rows of `input`."""
+    matrix = cov(input)
+    if matrix.dim() == 0:
+        return matrix / matrix
+    deviation = matrix.diag().sqrt()
+    matrix = matrix / deviation.view(-1, 1)
+    matrix = matrix / deviation.view(1, -1)
+    return matrix.clip(-1, 1)
+
+
+def matrix_power(input: Tensor, n: int) -> Tensor:
+    """Return the n-th power of square matrices, by repeated squaring."""
+    if not input.is_floating_point() or n in (-1, 0, 1):
+        with torch._C.DisableTorchFunction():
+            whole: Tensor = torch.linalg.matrix_power(input, n)
+            return whole
+    if n < 0:
+        return matrix_power(torch.linalg.inv(input), -n)
+    if n == 3:
+        return _product(_product(input, input), input)
+    square, result = input, None
+    while n:
+        if n % 2:
+            result = square if result is None else _product(result, square)
+        n //= 2
+        if n:
+            square = _product(square, square)
+    assert result is not None
+    return result
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """Return products of square matrices, by the operation on the lists that torch calls inside.
+
+    Of batches that is bmm on views, whose casts are not cached: their gradients are added in FP32.
+    """
+    if a.dim() == 2:
+        return torch.mm(a, b)
+    flat = [each.expand(each.shape).reshape(-1, *each.shape[-2:]) for each in (a, b)]
+    return torch.bmm(*flat).view(a.shape)
+
+
+def pinv(
+    input: Tensor,
+    *,
+    atol: Tensor | float | None = None,
+    rtol: Tensor | float | None = None,
+    hermitian: bool = False,
+) -> Tensor:
+    """Return the pseudoinverse of matrices [..., m, n]."""
+    if rtol is None:
+        no_tolerance = atol is None or (not isinstance(atol, Tensor) and atol == 0)
+        rtol = torch.finfo(input.dtype).eps * max(input.shape[-2:]) if no_tolerance else 0.0
+    absolute = torch.as_tensor(0.0 if atol is None else atol, device=input.device)
+    relative = torch.as_tensor(rtol, device=input.device)
+    if hermitian:
+        sizes, right = torch.linalg.eigh(input)
+        left, largest = right, sizes.abs().amax(-1, keepdim=True)
+    else:
+        left, sizes, right_h = torch.linalg.svd(input, full_matrices=False)
+        right, largest = right_h.mH, sizes.narrow(-1, 0, 1)
+    tolerance = torch.maximum(absolute.unsqueeze(-1), relative.unsqueeze(-1) * largest)
+    inverse = torch.where(sizes.abs() > tolerance, sizes.reciprocal(), torch.zeros_like(sizes))
+    return torch.matmul(right * inverse.unsqueeze(-2), left.mH)
+
+
+def inner(input: Tensor, other: Tensor) -> Any:
+    """Return the sums of products over the last dimension of both operands."""
+    if input.dim() == 0 or other.dim() == 0:
+        return input * other
+    if input.size(-1) != other.size(-1):
+        raise RuntimeError(
+            "inner() the last dimension must match on both input tensors but got shapes "
+            f"{list(input.shape)} and {list(other.shape)}"
+        )
+    return torch.tensordot(input, other, [[-1], [-1]])
+
+
+def affine_grid(theta: Tensor, size: Any, align_corners: bool) -> Tensor:
+    """Return the sampling grid of affine maps `theta` [n, 2, 3] or [n, 3, 4]."""
+    rows = theta.size(1)
+    identity = torch.eye(rows, rows + 1, dtype=theta.dtype, device=theta.device)
+    with torch._C.DisableTorchFunction():
+        # of the identity: the places themselves
+        places = torch.affine_grid_generator(
+            identity.expand(theta.size(0), -1, -1), size, align_corners
+        )
+    points = torch.cat([places, torch.ones_like(places[..., :1])], -1)
+    flat = points.reshape(theta.size(0), -1, rows + 1)
+    return torch.bmm(flat, theta.transpose(1, 2)).view(places.shape)
+
+
+def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: float = 1.0, dim: int = -1) -> Any:
+    """Return integrals along a dimension by the trapezoidal rule."""
+    if y.size(dim) == 0:
+        return y.sum(dim).to(y.dtype)
+    if x is None:
+        ends = (y.select(dim, 0) + y.select(dim, -1)) * 0.5
+        return (y.sum(dim) - ends) * dx
+    return (_heights(y, dim) * _widths(y, x, dim)).sum(dim) / 2.0
+
+
+def cumulative_trapezoid(
+    y: Tensor, x: Tensor | None = None, *, dx: float = 1.0, dim: int = -1
+) -> Any:
+    """Return running integrals along a dimension by the trapezoidal rule."""
+    if x is None:
+        return (dx / 2.0 * _heights(y, dim)).cumsum(dim)
+    return (_heights(y, dim) * _widths(y, x, dim)).cumsum(dim) / 2.0
+
+
+def _heights(y: Tensor, dim: int) -> Tensor:
+    count = y.size(dim) - 1
+    return y.narrow(dim, 0, count) + y.narrow(dim, 1, count)
+
+
+def _widths(y: Tensor, x: Tensor, dim: int) -> Tensor:
+    """Return the distances between neighbours of x, which is one row for all of y, or of its shape."""
+    if x.dim() == 1:
+        shape = [1] * y.dim()
+        shape[dim] = x.size(0)
+        x = x.view(shape)
+    elif x.dim() < y.dim():
+        x = x.view([1] * (y.dim() - x.dim()) + list(x.shape))
+    count = x.size(dim) - 1
+    return x.narrow(dim, 1, count) - x.narrow(dim, 0, count)
+
+
+COMPOSITES: dict[str, Callable[..., Any]] = {
+    "cross_entropy": lambda *args, **kwargs: body_of(F.cross_entropy)(*args, **kwargs),
+    "cross_entropy_loss": cross_entropy_loss,
+    "pairwise_distance": pairwise_distance,
+    "ldexp": ldexp,
+    "mvlgamma": mvlgamma,
+    "special_multigammaln": mvlgamma,
+    "cov": cov,
+    "corrcoef": corrcoef,
+    "matrix_power": matrix_power,
+    "linalg_matrix_power": matrix_power,
+    "linalg_pinv": pinv,
+    "inner": inner,
+    "affine_grid": lambda *args, **kwargs: body_of(F.affine_grid)(*args, **kwargs),
+    "affine_grid_generator": affine_grid,
+    "trapezoid": trapezoid,
+    "trapz": trapezoid,
+    "cumulative_trapezoid": cumulative_trapezoid,
+}
