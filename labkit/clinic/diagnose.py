@@ -34,7 +34,7 @@ from labkit.instrument.sample import finite
 from labkit.instrument.script import leaves, model_of, run_as_main
 from labkit.instrument.stream import STREAM, Operations
 from labkit.instrument.symptoms import SYMPTOMS, finding
-from labkit.instrument.user_code import LIBRARY_FILES, line_of_error, line_of_user
+from labkit.instrument.user_code import is_library, line_of_error, line_of_user
 from labkit.records.findings import Finding, Status
 
 SAMPLES = 5  # steps that watch counts and replays in FP32
@@ -418,12 +418,12 @@ def _raise_in_handlers() -> None:
             raise StepLimit  # Python removes the function that raises
         return raise_at_line
 
+    standard_library = str(Path(traceback.__file__).parent)
     for frame, _ in traceback.walk_stack(None):
         if frame.f_code is run_as_main.__code__:  # below it is the lab, which has to report
             break
-        if not frame.f_code.co_filename.startswith(
-            (*LIBRARY_FILES, str(Path(traceback.__file__).parent))
-        ):
+        file = frame.f_code.co_filename
+        if not is_library(file) and not file.startswith(standard_library):
             frame.f_trace = raise_at_line
     sys.settrace(lambda *_: None)  # no other frame is traced
 

@@ -339,7 +339,11 @@ class TrainingObserver(Listener):
         self.note(kind, f"{first}; {before}")
 
     def report_merged_integers(self, name: str, before: Tensor, after: Tensor) -> None:
-        """Report distinct integers that a conversion makes equal."""
+        """Report distinct integers that a conversion makes equal.
+
+        Whole numbers in FP32 count in the forward pass only: a scaled gradient that was FP16 is
+        whole from 1,024 on, and it is no count of anything.
+        """
         if (
             name not in CASTS
             or after.dtype not in HALF
@@ -359,12 +363,20 @@ class TrainingObserver(Listener):
             and largest < 2**24
         ):
             kinds = before.unique().numel(), after.unique().numel()
-            if kinds[1] < kinds[0]:
+            of_gradients = before.is_floating_point() and (
+                self.stepping or self._is_gradient(before)
+            )
+            if kinds[1] < kinds[0] and not of_gradients:
                 whole = (
                     "whole numbers" if not before.is_floating_point() else "whole numbers in FP32"
                 )
                 seen = f"{kinds[0]:,} whole numbers up to {largest:,.0f} became {kinds[1]:,} in {dtype_name(after)}"
                 self.note(f"{whole} fall together", seen)
+
+    def _is_gradient(self, tensor: Tensor) -> bool:
+        if in_backward():
+            return True
+        return any(tensor is parameter.grad for parameter in self.optimized_parameters())
 
     def report_misuse(
         self, name: str, args: Any, inputs: list[Tensor], outputs: list[Tensor]

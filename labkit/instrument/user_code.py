@@ -1,12 +1,16 @@
 """Places in the user's code: the line that called an operation, and the line that raised an error.
 
-Idea: the innermost frame that is neither torch's nor the lab's is the user's. The faults of labkit.faults are written
-as users write, and count as user code. A replay of a step and the counting of a tensor are the lab's own work.
+Idea: the innermost frame that is neither torch's nor the lab's is the user's. The folder
+of a file decides, so a new module of the lab needs no entry. Some of its modules are
+written as users write, and count as user code: the known faults, the networks and tasks of
+trainings, and the lessons, which a wheel has inside of labkit. A replay of a step and the counting
+of a tensor are the lab's own work.
 """
 
 from __future__ import annotations
 
 import copy
+import os
 import traceback
 from pathlib import Path
 from typing import Any
@@ -17,16 +21,22 @@ LAB = Path(__file__).parents[1]
 INTERNAL_FILES = tuple(
     str(LAB / "instrument" / f"{name}.py") for name in ("replay", "sample", "histogram", "probe")
 )
-LIBRARY_FILES = (
-    "<",
-    copy.__file__,
-    str(Path(torch.__file__).parent),
-    str(LAB / "instrument"),
-    str(LAB / "modes"),
-    str(LAB / "amp"),
-    str(LAB / "frameworks"),
-    *(str(LAB / "clinic" / f"{name}.py") for name in ("diagnose", "events")),
+WRITTEN_AS_USERS_WRITE = tuple(
+    str(LAB.joinpath(*parts))
+    for parts in (
+        ("faults",),
+        ("notebooks",),
+        ("train", "networks.py"),
+        ("train", "tasks.py"),
+    )
 )
+# "<": code without a file, such as the methods that dataclasses generate
+LIBRARIES = ("<", copy.__file__, str(Path(torch.__file__).parent), f"{LAB}{os.sep}")
+
+
+def is_library(file: str) -> bool:
+    """Return whether a file is torch's or the lab's, and not written as users write."""
+    return file.startswith(LIBRARIES) and not file.startswith(WRITTEN_AS_USERS_WRITE)
 
 
 def line_of_user(frame: Any) -> str | None:
@@ -35,7 +45,7 @@ def line_of_user(frame: Any) -> str | None:
         file = summary.f_code.co_filename
         if file.startswith(INTERNAL_FILES):
             return None
-        if not file.startswith(LIBRARY_FILES):
+        if not is_library(file):
             return _place(file, line)
     return ""
 
@@ -43,7 +53,7 @@ def line_of_user(frame: Any) -> str | None:
 def line_of_error(error: BaseException) -> str:
     """Return file:line of the innermost frame of the user's code in an error's traceback."""
     lines = [(file, line) for file, line, *_ in traceback.extract_tb(error.__traceback__)]
-    users = [(file, line) for file, line in lines if not file.startswith(LIBRARY_FILES)]
+    users = [(file, line) for file, line in lines if not is_library(file)]
     return _place(*users[-1]) if users else ""
 
 

@@ -432,6 +432,36 @@ def two_backward_passes() -> Case:
     return Case(train_step, blobs(), net, opt, scaler)
 
 
+def trajectory_balance() -> Case:
+    """A GFlowNet's loss: squares of large numbers, so that scaled gradients are whole numbers."""
+
+    class Flow(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = nn.Sequential(nn.Linear(8, 32), nn.LeakyReLU(), nn.Linear(32, 2))
+            self.log_z = nn.Parameter(torch.zeros(()))
+
+        def forward(self, bits: Tensor) -> Tensor:
+            state = torch.zeros(bits.shape[0], 8)
+            log_probability = torch.zeros(bits.shape[0])
+            for place in range(8):
+                scores = self.net(state).log_softmax(-1)
+                log_probability = log_probability + scores.gather(1, bits[:, place, None])[:, 0]
+                state = state.clone()
+                state[:, place] = bits[:, place] * 2.0 - 1
+            return self.log_z + log_probability
+
+    net = Flow()
+    opt = torch.optim.AdamW(net.parameters(), lr=1e-2)
+    generator = torch.Generator().manual_seed(0)
+    batches = [torch.randint(0, 2, (32, 8), generator=generator) for _ in range(20)]
+
+    def loss_of(bits: Tensor) -> Tensor:
+        return (net(bits) - (2.0 * bits.sum(1) - 5)).square().mean()
+
+    return usual(net, opt, loss_of, batches)
+
+
 HEALTHY: dict[str, Callable[[], Case]] = {
     case.__name__: case
     for case in (
@@ -447,6 +477,7 @@ HEALTHY: dict[str, Callable[[], Case]] = {
         lora,
         gradient_penalty,
         two_backward_passes,
+        trajectory_balance,
     )
 }
 

@@ -1,0 +1,122 @@
+"""The line that a finding names is the user's, whatever of the lab and of torch is in between."""
+
+import dataclasses
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from labkit import amp, faults, train
+from labkit.amp import RECIPES, Engine
+from labkit.clinic import diagnose
+from labkit.frameworks import torch_amp
+from labkit.instrument.user_code import LAB, is_library, line_of_error, line_of_user
+from labkit.train import networks, tasks
+
+HERE = Path(__file__).name
+Loop = Callable[[nn.Module], tuple[Callable[[torch.Tensor], float], torch.optim.Optimizer]]
+
+
+class Overflowing(nn.Module):
+    """A network with an overflow in FP16, in a line of this file."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(8, 8), nn.Linear(8, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.inner(x) * 300.0
+        h = h * h  # the overflow
+        return self.outer(h)
+
+
+LINE = next(
+    number
+    for number, line in enumerate(Path(__file__).read_text().splitlines(), start=1)
+    if line.endswith("# the overflow")
+)
+
+
+def by_engine(recipe: str) -> Loop:
+    def loop(model: nn.Module) -> tuple[Callable[[torch.Tensor], float], torch.optim.Optimizer]:
+        engine = Engine(model, functools.partial(torch.optim.AdamW, lr=1e-3), RECIPES[recipe])
+
+        def step(batch: torch.Tensor) -> float:
+            engine.zero_grad()
+            with engine.forward():
+                loss = (engine(batch) - 1).square().mean()
+            engine.backward(loss)
+            engine.step()
+            return loss.item()
+
+        return step, engine.optimizer
+
+    return loop
+
+
+def by_torch_amp(autocast: type, scaler_class: type) -> Loop:
+    def loop(model: nn.Module) -> tuple[Callable[[torch.Tensor], float], torch.optim.Optimizer]:
+        optimizer, scaler = torch.optim.AdamW(model.parameters(), 1e-3), scaler_class("cpu")
+
+        def step(batch: torch.Tensor) -> float:
+            optimizer.zero_grad()
+            with autocast("cpu", dtype=torch.float16):
+                loss = (model(batch) - 1).float().square().mean()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            return loss.item()
+
+        return step, optimizer
+
+    return loop
+
+
+LOOPS: dict[str, Loop] = {
+    **{name: by_engine(name) for name in ("O1", "O1 graph", "O2", "O3", "FP16 dynamic")},
+    "drop-in": by_torch_amp(torch_amp.autocast, torch_amp.GradScaler),
+    "torch.amp": by_torch_amp(torch.autocast, torch.amp.GradScaler),
+}
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.filterwarnings("ignore")
+def test_an_overflow_is_named_by_the_line_of_the_script(loop: str) -> None:
+    torch.manual_seed(0)
+    model = Overflowing()
+    step, optimizer = LOOPS[loop](model)
+    batches = [torch.randn(16, 8) for _ in range(4)]
+    report = diagnose(step, model, optimizer, batches=batches, steps=4)
+    found = [finding for finding in report.findings if finding.name == "overflow"]
+    assert [finding.line for finding in found] == [f"{HERE}:{LINE}"]
+
+
+@pytest.mark.parametrize("module", [amp.engine, train.run, torch_amp, dataclasses, nn.Linear])
+def test_a_file_of_the_lab_or_of_torch_is_a_library(module: object) -> None:
+    file = inspect.getsourcefile(module)  # type: ignore[arg-type]
+    assert is_library(file) is (module is not dataclasses)
+
+
+@pytest.mark.parametrize("module", [faults.weights, networks, tasks, sys.modules[__name__]])
+def test_a_file_that_is_written_as_users_write_is_none(module: object) -> None:
+    assert not is_library(inspect.getsourcefile(module))  # type: ignore[arg-type]
+
+
+def test_a_lesson_inside_of_an_installed_labkit_is_user_code() -> None:
+    assert not is_library(str(LAB / "notebooks" / "lessons" / "lesson_10_clinic" / "cases.py"))
+
+
+def test_a_folder_whose_name_begins_like_the_labs_is_user_code() -> None:
+    assert not is_library(f"{LAB}_of_mine/train.py")
+
+
+def test_an_error_below_torch_is_placed_in_the_line_that_called_it() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        torch.ones(2, 3) @ torch.ones(2, 3)
+    assert line_of_error(caught.value).startswith(f"{HERE}:")
+    assert line_of_user(sys._getframe()).startswith(f"{HERE}:")  # type: ignore[union-attr]
