@@ -74,9 +74,8 @@ def _describe(value: Any) -> str:
     keys = sorted(value) if isinstance(value, frozenset) else list(value)
     held = f" of `{type(next(iter(value.values()))).__name__}`" if isinstance(value, dict) else ""
     more = f" and {len(keys) - KEYS} more" if len(keys) > KEYS else ""
-    return (
-        f"A `{type(value).__name__}`{held}: {', '.join(f'`{key}`' for key in keys[:KEYS])}{more}."
-    )
+    kind = "dict" if isinstance(value, dict) else type(value).__name__
+    return f"A `{kind}`{held}: {', '.join(f'`{key}`' for key in keys[:KEYS])}{more}."
 
 
 def _methods(value: object) -> str:

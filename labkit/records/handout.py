@@ -77,6 +77,7 @@ def next_handout(
     """Return the handout of this content: the present one if it has the same, else a new one.
 
     Args:
+        kind: "class" or "teacher".
         content: name -> content of its files.
         present: the handout that this one replaces.
         earlier: those before. A new one is later than all of them, even if the clock was set back.

@@ -9,7 +9,7 @@ from labkit.formats import FP16
 from labkit.gemm import SPECS, emulate
 from labkit.instrument import fate, merge, underflow, zeros_inside
 from labkit.train import TASKS, TrainingRun, gradient_snapshot, scattered_digits
-from labkit.widgets import MmaBlock, predictions
+from labkit.widgets import MmaBlock, predictions, recorded_trace
 from labkit.widgets.mma_block.errors import sum_errors
 
 EVERY = np.arange(65536, dtype=np.uint16).view(np.float16).astype(np.float64)
@@ -186,6 +186,14 @@ def test_05_a_softmax_by_hand_ends_in_nan_and_inf_raises_nothing_in_a_backward_p
     torch.optim.SGD([weight], lr=0.1).step()
     assert not weight.isfinite().any()
     says("autocast.stage", "step", "write inf into the weights")
+
+
+def test_06_how_long_the_shipped_scaler_stays_below_the_window() -> None:
+    """Of the recorded trace, the steps in which 2^16 loses more than 1% of the gradients."""
+    loses = np.array(recorded_trace().keeps_from) > 16
+    assert np.flatnonzero(~loses).max() + 1 == 379
+    assert loses.sum() == 1651
+    says("scaling.shipped", "about a third", "from step 379 on it stays above: 1,651 steps in all")
 
 
 def test_06_what_a_scale_saves_and_what_it_does_not() -> None:
