@@ -19,7 +19,20 @@ from types import UnionType
 from typing import Any
 
 PAGE = Path(__file__).with_name("api.md")
-PACKAGES = "amp train instrument frameworks faults clinic machine formats gemm testing bench interop".split()
+PACKAGES = [
+    "amp",
+    "train",
+    "instrument",
+    "frameworks",
+    "faults",
+    "clinic",
+    "machine",
+    "formats",
+    "gemm",
+    "testing",
+    "bench",
+    "interop",
+]
 FACES = ("apex.amp", "fastai.basics", "fastai.callback.fp16", "oneflow.nn", "oneflow.amp")
 MODULES = (*PACKAGES, *(f"frameworks.{face}" for face in FACES))
 KEYS = 30  # elements of a table that the page lists

@@ -19,7 +19,19 @@ GROUND = ("formats", "interop", "records")  # what every layer that runs somethi
 LOW = (*GROUND, "modes", "machine")
 BELOW_FAULTS = (*LOW, "gemm", "bench", "instrument", "amp", "train", "frameworks")
 BELOW_COMMANDS = tuple(
-    "records course machine bench instrument amp train faults clinic grading classroom".split()
+    [
+        "records",
+        "course",
+        "machine",
+        "bench",
+        "instrument",
+        "amp",
+        "train",
+        "faults",
+        "clinic",
+        "grading",
+        "classroom",
+    ]
 )
 BELOW_WIDGETS = (*BELOW_FAULTS, "course", "faults", "clinic")
 # Layer -> the layers that stand to its left.

@@ -16,9 +16,18 @@ from labkit.course import Lesson, cells_of, lessons, questions, solution_of
 from labkit.grading.exercise import Exercise
 from labkit.grading.grade import heading
 
-COLUMNS = (
-    "exercise lesson title entry difficulty minutes points hidden_points checks mistakes".split()
-)
+COLUMNS = [
+    "exercise",
+    "lesson",
+    "title",
+    "entry",
+    "difficulty",
+    "minutes",
+    "points",
+    "hidden_points",
+    "checks",
+    "mistakes",
+]
 
 
 def as_csv(exercises: Iterable[Exercise]) -> str:

@@ -30,21 +30,68 @@ from labkit.modes import ATTRIBUTE, LabMode, break_graph, is_composite, mapped, 
 
 # Matrix products under all their names. All floating-point operands must agree, as on a GPU.
 GEMMS = frozenset(
-    "linear matmul __matmul__ __rmatmul__ linalg_matmul mm bmm mv addmm baddbmm addbmm addmv addr bilinear einsum "
-    "tensordot inner dot vdot vecdot linalg_vecdot chain_matmul multi_dot linalg_multi_dot "
-    "conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d convolution _convolution "
-    "scaled_dot_product_attention lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell".split()
+    [
+        "linear",
+        "matmul",
+        "__matmul__",
+        "__rmatmul__",
+        "linalg_matmul",
+        "mm",
+        "bmm",
+        "mv",
+        "addmm",
+        "baddbmm",
+        "addbmm",
+        "addmv",
+        "addr",
+        "bilinear",
+        "einsum",
+        "tensordot",
+        "inner",
+        "dot",
+        "vdot",
+        "vecdot",
+        "linalg_vecdot",
+        "chain_matmul",
+        "multi_dot",
+        "linalg_multi_dot",
+        "conv1d",
+        "conv2d",
+        "conv3d",
+        "conv_tbc",
+        "conv_transpose1d",
+        "conv_transpose2d",
+        "conv_transpose3d",
+        "convolution",
+        "_convolution",
+        "scaled_dot_product_attention",
+        "lstm_cell",
+        "gru_cell",
+        "rnn_tanh_cell",
+        "rnn_relu_cell",
+    ]
 )
 # Normalisation layers: a GPU kernel reads FP16, computes in FP32 with FP32 weights and writes FP16.
-NORMS = frozenset("batch_norm group_norm layer_norm instance_norm".split())
+NORMS = frozenset(["batch_norm", "group_norm", "layer_norm", "instance_norm"])
 # of these, those that update running statistics in place
-STATEFUL = frozenset("batch_norm instance_norm".split())
+STATEFUL = frozenset(["batch_norm", "instance_norm"])
 
 # Operations with an FP16 kernel on CUDA and none on a CPU, by torch's OpInfo (a test compares). Fourier
 # transforms use complex numbers of two FP16 numbers each, and do not exist in BF16.
 ON_CUDA_ONLY = frozenset(
-    "avg_pool3d _upsample_bilinear2d_aa multi_margin_loss multilabel_margin_loss rrelu rrelu_ round round_ polygamma "
-    "polygamma_ special_polygamma".split()
+    [
+        "avg_pool3d",
+        "_upsample_bilinear2d_aa",
+        "multi_margin_loss",
+        "multilabel_margin_loss",
+        "rrelu",
+        "rrelu_",
+        "round",
+        "round_",
+        "polygamma",
+        "polygamma_",
+        "special_polygamma",
+    ]
 )
 TRANSFORMS = frozenset(
     f"fft_{i}{kind}fft{n}" for i in ("", "i") for kind in ("", "h", "r") for n in ("", "2", "n")

@@ -223,8 +223,8 @@ def _write(switches: _Switches) -> None:
 BIASES = {"bilinear": 3} | dict.fromkeys(("linear", "conv_tbc", "convolution", "_convolution"), 2)
 BIASES |= {f"conv{kind}{n}d": 2 for kind in ("", "_transpose") for n in (1, 2, 3)}
 # input, and two operands; beta and alpha by name
-ADDENDS = frozenset("addmm addbmm addmv addr baddbmm".split())
-CELLS = frozenset("lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell".split())
+ADDENDS = frozenset(["addmm", "addbmm", "addmv", "addr", "baddbmm"])
+CELLS = frozenset(["lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"])
 
 
 def tf32_products(device: torch.device | str) -> AbstractContextManager[Any]:

@@ -27,7 +27,20 @@ _CELL_MAGIC = re.compile(r"\A(\s*)%%(?=time\b|timeit\b|capture\b|prun\b)")
 _TIMED = re.compile(r"^([ \t]*|[\w, ]+=[ \t]*)%time[ \t]+(?=\S)", re.MULTILINE)
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)?")  # as Python's tokenizer splits lines
 _MUTATORS = frozenset(
-    "append extend update add insert setdefault sort reverse remove discard pop clear".split()
+    [
+        "append",
+        "extend",
+        "update",
+        "add",
+        "insert",
+        "setdefault",
+        "sort",
+        "reverse",
+        "remove",
+        "discard",
+        "pop",
+        "clear",
+    ]
 )
 _STAND_INS = {
     "display": "def display(*_, **__): pass",

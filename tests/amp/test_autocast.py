@@ -148,7 +148,15 @@ def cases() -> list[tuple[str, str, object, tuple[object, ...], dict[str, object
     )
     expected = {"fp16": torch.float16, "fp32": torch.float32, "promote": torch.float32}
     rows = []
-    for group in "torch_fp16 nn_fp16 methods_fp16 torch_fp32 nn_fp32 methods_fp32 torch_need_autocast_promote".split():
+    for group in [
+        "torch_fp16",
+        "nn_fp16",
+        "methods_fp16",
+        "torch_fp32",
+        "nn_fp32",
+        "methods_fp32",
+        "torch_need_autocast_promote",
+    ]:
         for name, args, *rest in getattr(lists, group):
             kwargs = next((part for part in rest if isinstance(part, dict)), {})
             home = next(m for m in (torch, torch._C._nn, torch.Tensor) if hasattr(m, name))

@@ -63,7 +63,20 @@ def test_a_parameter_without_a_gradient_stays_even_under_weight_decay() -> None:
 OPTIMIZERS = {
     **{
         f"{name} {loop}": partial(getattr(torch.optim, name), lr=1e-2, foreach=loop == "foreach")
-        for name in "ASGD Adadelta Adafactor Adagrad Adam AdamW Adamax NAdam RAdam RMSprop Rprop SGD".split()
+        for name in [
+            "ASGD",
+            "Adadelta",
+            "Adafactor",
+            "Adagrad",
+            "Adam",
+            "AdamW",
+            "Adamax",
+            "NAdam",
+            "RAdam",
+            "RMSprop",
+            "Rprop",
+            "SGD",
+        ]
         for loop in ("foreach", "one by one")
     },
     "Adam fused": partial(torch.optim.Adam, lr=1e-2, fused=True),

@@ -62,8 +62,17 @@ class Listing(Callback):
             raise getattr(core, f"Cancel{'Valid' if name == 'Validate' else name}Exception")
 
 
-BATCH = "before_batch after_pred after_loss before_backward after_backward before_step after_step after_batch".split()
-VALID = "before_batch after_pred after_loss after_batch".split()
+BATCH = [
+    "before_batch",
+    "after_pred",
+    "after_loss",
+    "before_backward",
+    "after_backward",
+    "before_step",
+    "after_step",
+    "after_batch",
+]
+VALID = ["before_batch", "after_pred", "after_loss", "after_batch"]
 TRAIN = ["before_train", *BATCH, "after_train"]
 EPOCH = ["before_epoch", *TRAIN, "before_validate", *VALID, "after_validate", "after_epoch"]
 
@@ -563,7 +572,7 @@ WAYS = {
 def test_after_a_cancelled_part_the_next_fit_is_a_plain_one(way):
     """At each event, before and behind mixed precision, each exception that can be caught there."""
     events = sorted(core.EVENTS - {"after_create"})
-    kinds = "Fit Train Epoch Batch Valid Step Backward".split()
+    kinds = ["Fit", "Train", "Epoch", "Batch", "Valid", "Step", "Backward"]
     for event, kind, order in itertools.product(events, kinds, (5, 20)):
         cancel = getattr(core, f"Cancel{kind}Exception")
         spent = []

@@ -82,7 +82,18 @@ class Bare:
 sys.meta_path.insert(0, Bare())
 importlib.util.find_spec = lambda name: None if name in {HIDDEN} else find_spec(name)
 """
-HIDDEN = "ipywidgets anywidget matplotlib IPython jupyterlab pytest nbformat triton expecttest scipy".split()
+HIDDEN = [
+    "ipywidgets",
+    "anywidget",
+    "matplotlib",
+    "IPython",
+    "jupyterlab",
+    "pytest",
+    "nbformat",
+    "triton",
+    "expecttest",
+    "scipy",
+]
 
 
 def test_it_needs_torch_and_numpy_only(tmp_path):

@@ -126,7 +126,24 @@ def test_a_race_without_a_checkout_writes_into_the_home_folder(
     installed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before, own = files_in(installed), tmp_path / "home" / "fp16-lab" / "data"
-    assert main("compare digits --recipes FP32 --seeds 0 50 --device cpu --workers 1".split()) == 0
+    assert (
+        main(
+            [
+                "compare",
+                "digits",
+                "--recipes",
+                "FP32",
+                "--seeds",
+                "0",
+                "50",
+                "--device",
+                "cpu",
+                "--workers",
+                "1",
+            ]
+        )
+        == 0
+    )
     assert files_in(installed) == before
     assert files_in(own) == {FP32, "runs/digits/fp32-seed50.json"}
     assert (own / FP32).read_bytes() == (installed / "data" / FP32).read_bytes(), (

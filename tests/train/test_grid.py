@@ -278,7 +278,19 @@ def race_of_two_ranks(folder: Path) -> subprocess.CompletedProcess[str]:
         "-m",
         "labkit",
     )
-    words = "compare digits --recipes FP32 --seeds 0 1 2 --device cpu --folder".split()
+    words = [
+        "compare",
+        "digits",
+        "--recipes",
+        "FP32",
+        "--seeds",
+        "0",
+        "1",
+        "2",
+        "--device",
+        "cpu",
+        "--folder",
+    ]
     environment, limit = {**os.environ, "PYTHONPATH": str(ROOT)}, 200 * slowness()
     command = [*torchrun, *words, str(folder)]
     return subprocess.run(

@@ -37,7 +37,17 @@ from labkit.modes import is_composite
 
 # Operations that move values or return facts, and compute nothing.
 SILENT = frozenset(
-    "__get__ __set__ contiguous reshape flatten clone detach requires_grad_ data_ptr".split()
+    [
+        "__get__",
+        "__set__",
+        "contiguous",
+        "reshape",
+        "flatten",
+        "clone",
+        "detach",
+        "requires_grad_",
+        "data_ptr",
+    ]
 )
 MOVABLE = (Rule.ALLOW, Rule.DENY, Rule.PROMOTE, Rule.KEEP)  # the lists an operation can be put on
 

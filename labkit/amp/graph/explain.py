@@ -23,7 +23,7 @@ from labkit.amp.graph.cast_graph import CastGraph
 from labkit.amp.graph.trace import Source
 from labkit.interop import format_of
 
-_ONLY_CASTS = frozenset("to half float bfloat16 type type_as".split())
+_ONLY_CASTS = frozenset(["to", "half", "float", "bfloat16", "type", "type_as"])
 
 
 @dataclass(frozen=True)

@@ -46,14 +46,51 @@ _NOT_THE_USERS = (
 _PLAIN = (int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
 # Their results depend only on the shapes, dtypes and devices of the inputs.
 _FACTS = frozenset(
-    "__get__ __len__ __hash__ __format__ __repr__ size dim ndimension numel nelement stride storage_offset "
-    "element_size is_contiguous is_floating_point is_complex is_signed is_same_size is_tensor get_device "
-    "result_type can_cast promote_types broadcast_shapes has_names is_inference is_storage is_pinned".split()
+    [
+        "__get__",
+        "__len__",
+        "__hash__",
+        "__format__",
+        "__repr__",
+        "size",
+        "dim",
+        "ndimension",
+        "numel",
+        "nelement",
+        "stride",
+        "storage_offset",
+        "element_size",
+        "is_contiguous",
+        "is_floating_point",
+        "is_complex",
+        "is_signed",
+        "is_same_size",
+        "is_tensor",
+        "get_device",
+        "result_type",
+        "can_cast",
+        "promote_types",
+        "broadcast_shapes",
+        "has_names",
+        "is_inference",
+        "is_storage",
+        "is_pinned",
+    ]
 )
 # The shape of what they return depends on numbers, and Python may go on from it.
 _DATA_SHAPED = frozenset(
-    "nonzero argwhere masked_select unique unique_consecutive bincount histc repeat_interleave "
-    "_pack_padded_sequence _pad_packed_sequence".split()
+    [
+        "nonzero",
+        "argwhere",
+        "masked_select",
+        "unique",
+        "unique_consecutive",
+        "bincount",
+        "histc",
+        "repeat_interleave",
+        "_pack_padded_sequence",
+        "_pad_packed_sequence",
+    ]
 )
 
 

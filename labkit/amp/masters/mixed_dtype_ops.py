@@ -44,9 +44,9 @@ from labkit.modes import (
 
 # Like the operations on the promote list, these raise an error for two dtypes, but autocast does not list them.
 REFUSE_TOO = frozenset(
-    "lerp index_add index_copy scatter scatter_reduce masked_scatter complex".split()
+    ["lerp", "index_add", "index_copy", "scatter", "scatter_reduce", "masked_scatter", "complex"]
 )
-WRITES = frozenset("__setitem__ index_put_ scatter_add_ addcmul_ addcdiv_".split()) | {
+WRITES = frozenset(["__setitem__", "index_put_", "scatter_add_", "addcmul_", "addcdiv_"]) | {
     f"{n}_" for n in REFUSE_TOO
 }
 # which operand is one

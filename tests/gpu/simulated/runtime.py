@@ -207,8 +207,15 @@ def install(name: str) -> None:
         cudaProfilerStart=none,
         cudaProfilerStop=none,
     )
-    nothing = """ipc_collect sleep resetAccumulatedMemoryStats emptyCache clearCublasWorkspaces
-        set_cudnn_benchmark_limit set_sync_debug_mode""".split()
+    nothing = [
+        "ipc_collect",
+        "sleep",
+        "resetAccumulatedMemoryStats",
+        "emptyCache",
+        "clearCublasWorkspaces",
+        "set_cudnn_benchmark_limit",
+        "set_sync_debug_mode",
+    ]
     functions: dict[str, Any] = {
         **{f"_cuda_{name}": none for name in nothing},
         **{

@@ -17,12 +17,36 @@ from types import MethodType
 from typing import Any
 
 INNER = frozenset(
-    "before_batch after_pred after_loss before_backward after_cancel_backward after_backward before_step "
-    "after_cancel_step after_step after_cancel_batch after_batch".split()
+    [
+        "before_batch",
+        "after_pred",
+        "after_loss",
+        "before_backward",
+        "after_cancel_backward",
+        "after_backward",
+        "before_step",
+        "after_cancel_step",
+        "after_step",
+        "after_cancel_batch",
+        "after_batch",
+    ]
 )
 EVENTS = INNER | frozenset(
-    "after_create before_fit before_epoch before_train after_cancel_train after_train before_validate "
-    "after_cancel_validate after_validate after_cancel_epoch after_epoch after_cancel_fit after_fit".split()
+    [
+        "after_create",
+        "before_fit",
+        "before_epoch",
+        "before_train",
+        "after_cancel_train",
+        "after_train",
+        "before_validate",
+        "after_cancel_validate",
+        "after_validate",
+        "after_cancel_epoch",
+        "after_epoch",
+        "after_cancel_fit",
+        "after_fit",
+    ]
 )
 
 
