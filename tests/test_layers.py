@@ -18,20 +18,18 @@ ROOT = Path(__file__).parents[1]
 GROUND = ("formats", "interop", "records")  # what every layer that runs something may use
 LOW = (*GROUND, "modes", "machine")
 BELOW_FAULTS = (*LOW, "gemm", "bench", "instrument", "amp", "train", "frameworks")
-BELOW_COMMANDS = tuple(
-    [
-        "records",
-        "course",
-        "machine",
-        "bench",
-        "instrument",
-        "amp",
-        "train",
-        "faults",
-        "clinic",
-        "grading",
-        "classroom",
-    ]
+BELOW_COMMANDS = (
+    "records",
+    "course",
+    "machine",
+    "bench",
+    "instrument",
+    "amp",
+    "train",
+    "faults",
+    "clinic",
+    "grading",
+    "classroom",
 )
 BELOW_WIDGETS = (*BELOW_FAULTS, "course", "faults", "clinic")
 # Layer -> the layers that stand to its left.

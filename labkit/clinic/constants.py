@@ -26,23 +26,21 @@ from torch import nn
 
 from labkit.formats import BF16, FP16, round_to
 
-FILLED = set(
-    [
-        "masked_fill",
-        "masked_fill_",
-        "full",
-        "full_like",
-        "new_full",
-        "fill",
-        "fill_",
-        "where",
-        "clamp",
-        "clamp_",
-        "clip",
-        "clamp_min",
-    ]
-)
-FILLED |= set(["clamp_min_", "clamp_max", "clamp_max_", "maximum", "minimum"])
+FILLED = {
+    "masked_fill",
+    "masked_fill_",
+    "full",
+    "full_like",
+    "new_full",
+    "fill",
+    "fill_",
+    "where",
+    "clamp",
+    "clamp_",
+    "clip",
+    "clamp_min",
+}
+FILLED |= {"clamp_min_", "clamp_max", "clamp_max_", "maximum", "minimum"}
 KEYWORDS = {"eps", "epsilon", "min", "max", "value", "fill_value"}
 # A call with one of these creates an optimizer or a schedule.
 OF_OPTIMIZERS = {"lr", "betas", "weight_decay", "momentum"}
