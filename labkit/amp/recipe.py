@@ -26,7 +26,7 @@ from labkit.amp.low_bit.products import LowBitProducts
 from labkit.amp.masters.mixed_dtype_ops import RangeMemory, mixed_dtype_ops
 from labkit.amp.masters.without_master import WeightRounding
 from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, Format, as_format, as_member
-from labkit.formats.arguments import describe_value, require_kind
+from labkit.formats.arguments import as_row, describe_value, require_kind
 from labkit.formats.rows import Rows
 from labkit.gemm import as_accumulator, fp32_precision, half_storage, has_tf32, tf32_products
 from labkit.modes import nested_contexts
@@ -270,16 +270,7 @@ def as_recipe(recipe: Recipe | str) -> Recipe:
     >>> as_recipe("O2") is RECIPES["O2"]
     True
     """
-    if isinstance(recipe, Recipe):
-        return recipe
-    known = ", ".join(RECIPES)
-    if not isinstance(recipe, str):
-        raise TypeError(
-            f"recipe: expected a Recipe or one of {known}, got {describe_value(recipe)}"
-        )
-    if recipe not in RECIPES:
-        raise ValueError(f"recipe: expected one of {known}, got {recipe!r}")
-    return RECIPES[recipe]
+    return as_row(recipe, Recipe, RECIPES, "recipe")
 
 
 def as_recipes(recipes: Iterable[Recipe | str]) -> list[Recipe]:

@@ -7,6 +7,7 @@ the lab takes the same ones and refuses the rest in the same words.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum, EnumMeta
 from numbers import Integral, Real
 from typing import Any, Protocol, TypeAlias, TypeVar
@@ -39,6 +40,7 @@ DTYPE_NAMES = {
     "float8_e8m0fnu": "E8M0",
 }
 NUMBERS: dict[type, type] = {int: Integral, float: Real}
+_Row = TypeVar("_Row")
 _Member = TypeVar("_Member", bound=Enum)
 
 
@@ -97,6 +99,40 @@ def as_member(kind: type[_Member], choice: _Member | str, argument: str) -> _Mem
     raise TypeError(
         f"{argument}: expected one of {kind.__name__}: {names}, got {describe_value(choice)}"
     )
+
+
+def as_row(
+    value: _Row | str, kind: type[_Row], rows: Mapping[str, _Row], argument: str, remedy: str = ""
+) -> _Row:
+    """Return the row that an argument names: a row, or a name in a table, in any case.
+
+    Args:
+        value: what was passed.
+        kind: the class of the rows.
+        rows: name -> row.
+        argument: the argument's name, for the message.
+        remedy: a sentence on what to pass.
+
+    Raises:
+        TypeError: the argument is neither a row nor a name.
+        ValueError: no row has this name.
+
+    >>> as_row("bf16", Format, FORMATS, "format").name
+    'BF16'
+    """
+    if isinstance(value, kind):
+        return value
+    known = ", ".join(rows)
+    more = f". {remedy}" if remedy else ""
+    if not isinstance(value, str):
+        raise TypeError(
+            f"{argument}: expected {_article(kind.__name__)} {kind.__name__} or one of {known}, "
+            f"got {describe_value(value)}{more}"
+        )
+    for name, row in rows.items():
+        if name.upper() == value.upper():
+            return row
+    raise ValueError(f"{argument}: expected one of {known}, got {value!r}{more}")
 
 
 def require_kind(

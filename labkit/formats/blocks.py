@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labkit.formats.arguments import as_member, describe_value, require_kind
+from labkit.formats.arguments import as_member, as_row, require_kind
 from labkit.formats.codes import CodeArray, decode, encode
 from labkit.formats.format import E2M1, E2M3, E3M2, E4M3, E5M2, E8M0, Format
 from labkit.formats.rounding import Overflow, Rounding, round_to, widen
@@ -69,20 +69,10 @@ def as_block_format(format: BlockFormat | str, argument: str = "format") -> Bloc
     >>> as_block_format("mxfp8").size
     32
     """
-    if isinstance(format, BlockFormat):
-        return format
-    known = ", ".join(BLOCK_FORMATS)
-    if not isinstance(format, str):
-        more = ""
-        if isinstance(format, Format):
-            more = f" {format.name} is a format of single numbers; round_to rounds to it."
-        raise TypeError(
-            f"{argument}: expected a BlockFormat or one of {known}, got {describe_value(format)}.{more}"
-        )
-    for name, row in BLOCK_FORMATS.items():
-        if name.upper() == format.upper():
-            return row
-    raise ValueError(f"{argument}: expected one of {known}, got {format!r}")
+    remedy = ""
+    if isinstance(format, Format):
+        remedy = f"{format.name} is a format of single numbers; round_to rounds to it"
+    return as_row(format, BlockFormat, BLOCK_FORMATS, argument, remedy)
 
 
 def round_blocks(

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labkit.formats import E4M3, E5M2, FP16, FP32, FP64, Format, FormatLike, as_format, round_to
-from labkit.formats.arguments import describe_value, require_kind
+from labkit.formats.arguments import as_row, require_kind
 from labkit.formats.rows import Rows
 from labkit.gemm.blocks import check_shapes, emulate, operand, sheets, tiles, to_half
 from labkit.gemm.mma import SPECS, MmaSpec
@@ -79,24 +79,13 @@ def as_accumulator(accumulator: AnyAccumulator, argument: str = "accumulator") -
     >>> as_accumulator("sequential FP16").order.name, as_accumulator("A100").block_length
     ('SEQUENTIAL', 8)
     """
-    if isinstance(accumulator, Accumulator | MmaSpec):
+    if isinstance(accumulator, Accumulator | MmaSpec) or callable(accumulator):
         return accumulator
-    names = ", ".join([*ACCUMULATORS, *SPECS])
-    if isinstance(accumulator, str):
-        known: dict[str, Accumulator | MmaSpec] = {**ACCUMULATORS, **SPECS}
-        for name, row in known.items():
-            if name.upper() == accumulator.upper():
-                return row
-        raise ValueError(f"{argument}: expected one of {names}, got {accumulator!r}")
-    if not callable(accumulator):
-        more = ""
-        if type(accumulator).__name__ in ("Format", "dtype"):
-            more = ' For sums in FP16: "sequential FP16".'
-        raise TypeError(
-            f"{argument}: expected a row of SPECS or of ACCUMULATORS, or its name ({names}), "
-            f"got {describe_value(accumulator)}.{more}"
-        )
-    return accumulator
+    remedy = ""
+    if type(accumulator).__name__ in ("Format", "dtype"):
+        remedy = 'For sums in FP16: "sequential FP16"'
+    rows: dict[str, Accumulator | MmaSpec] = {**ACCUMULATORS, **SPECS}
+    return as_row(accumulator, Accumulator, rows, argument, remedy)
 
 
 def accumulate(

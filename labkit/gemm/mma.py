@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, TF32, Format, Rounding
-from labkit.formats.arguments import describe_value
+from labkit.formats.arguments import as_row
 from labkit.formats.rows import Rows
 
 # rounding of a block's sum to D
@@ -265,14 +265,4 @@ def as_spec(spec: MmaSpec | str, argument: str = "spec") -> MmaSpec:
     >>> as_spec("h100").block_length
     16
     """
-    if isinstance(spec, MmaSpec):
-        return spec
-    if not isinstance(spec, str):
-        raise TypeError(
-            f"{argument}: expected a row of labkit.gemm.SPECS or its name ({', '.join(SPECS)}), "
-            f"got {describe_value(spec)}"
-        )
-    for name, row in SPECS.items():
-        if name.upper() == spec.upper():
-            return row
-    raise ValueError(f"{argument}: expected one of {', '.join(SPECS)}, got {spec!r}")
+    return as_row(spec, MmaSpec, SPECS, argument)

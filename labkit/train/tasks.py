@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from labkit.formats.arguments import describe_value, require_kind
+from labkit.formats.arguments import as_row, require_kind
 from labkit.formats.rows import Rows
 from labkit.train import networks
 from labkit.train.data import (
@@ -310,13 +310,4 @@ def as_task(task: Task | str) -> Task:
     >>> as_task("digits") is TASKS["digits"]
     True
     """
-    if isinstance(task, Task):
-        return task
-    known = {**TASKS, **GPU_TASKS}
-    if not isinstance(task, str):
-        raise TypeError(
-            f"task: expected a Task or one of {', '.join(known)}, got {describe_value(task)}"
-        )
-    if task not in known:
-        raise ValueError(f"task: expected one of {', '.join(known)}, got {task!r}")
-    return known[task]
+    return as_row(task, Task, {**TASKS, **GPU_TASKS}, "task")
