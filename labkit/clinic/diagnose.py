@@ -250,6 +250,9 @@ class Diagnosis(TrainingObserver):
             events += self._final_checks()
         with reporting(self.failed, "reading the findings of watch"):
             events += self._watch_findings()
+        if any(event.name == "underflow" for event in events):
+            # one cause, one fault: the underflow names its place
+            events = [event for event in events if event.name != "all gradients are zero"]
         found = [
             *([_exception_finding(self.error)] if self.error else []),
             *self._repeated(_at_the_clip(events)),

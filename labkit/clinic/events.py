@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from labkit.amp.loss_scaling.unscale import stored
 from labkit.clinic.constants import misfit
 from labkit.instrument.sample import dtype_name, finite, floats, largest, non_finite
 from labkit.instrument.script import leaves
@@ -119,6 +120,7 @@ class TrainingObserver(Listener):
         self._leaves: list[Tensor] = []  # of a scaled loss, until its backward pass ends
         self._as_scaled: list[Tensor] = []  # some of their gradients, as it left them
         self._factor = 1.0  # of that loss
+        self._loss_size = 0.0  # magnitude of what the last backward pass began at
         self._reported = (-1, "")  # the step and the pass whose first inf or NaN was reported
 
     def note(self, kind: str, seen: str) -> None:
@@ -179,6 +181,9 @@ class TrainingObserver(Listener):
         self.attempts[-1].taken = found is None or not float(found)
         if self.attempts[-1].taken and not all(map(finite, _gradients(optimizer))):
             self.note("a step with inf or NaN", "the optimizer got gradients with inf or NaN")
+        if self.attempts[-1].taken and self._is_cut_off(optimizer):
+            seen = "every gradient that the optimizer got is 0, and the loss is not"
+            self.note("all gradients are zero", seen)
         if not self._by_scaler and self._steps_as_scaled(optimizer):
             seen = f"the optimizer got the gradients of the loss times {self._factor:g}, not divided by it"
             self.note("a step with scaled gradients", seen)
@@ -187,6 +192,16 @@ class TrainingObserver(Listener):
                 "a step inside autocast",
                 "optimizer.step() was called inside an open autocast region",
             )
+
+    def _is_cut_off(self, optimizer: Any) -> bool:
+        """Return whether nothing of a loss that is not 0 arrived, in a training that uses FP16."""
+        in_half = self._in_fp16 or any(
+            p.dtype is torch.float16 for p in self.optimized_parameters()
+        )
+        if not in_half or not self._loss_size > 0:
+            return False
+        gradients = [stored(gradient) for gradient in _gradients(optimizer)]
+        return bool(gradients) and not any(bool(values.any()) for values in gradients)
 
     def _steps_as_scaled(self, optimizer: Any) -> bool:
         """Return whether an optimizer of torch, which never divides, gets gradients as a scaled loss left them."""
@@ -227,6 +242,7 @@ class TrainingObserver(Listener):
             shown = " and ".join(f"{factor:g}" for factor in sorted(self._factors))
             self.note("scale changed between", f"gradients with scales of {shown} were added")
         self._unscaled, self._factor = factor == 1, factor
+        self._loss_size = float(root.detach().abs().max()) if root.numel() else 0.0
         found = [] if self._unscaled else leaves(root)
         in_fp16 = self.scaled or self._in_fp16 or any(leaf.dtype is torch.float16 for leaf in found)
         self._leaves, self._as_scaled = found if in_fp16 else [], []

@@ -139,7 +139,7 @@ def state_faults(
             name = names.get(id(weight))
             if name is None:
                 continue
-            yield from _decay_of_weight(group, weight, name, step, line)
+            yield from _decay_of_weight(optimizer, group, weight, name, step, line)
             state = optimizer.state.get(weight, {})
             for key in DECAYS.keys() & state.keys():
                 if isinstance(state[key], Tensor):
@@ -152,12 +152,21 @@ def state_faults(
                 yield finding("epsilon is zero", name, step, says, line)
 
 
+def _is_decoupled(optimizer: Any, group: Any) -> bool:
+    """Return whether weight decay multiplies the weight, as in AdamW; else it is added to the gradient."""
+    name = type(optimizer).__name__
+    by_name = name.endswith("W") or name in ("Lion", "Muon")
+    return bool(group.get("decoupled_weight_decay", by_name))
+
+
 def _decay_of_weight(
-    group: Any, weight: Tensor, name: str, step: int, line: str
+    optimizer: Any, group: Any, weight: Tensor, name: str, step: int, line: str
 ) -> Iterator[Finding]:
-    decoupled = group.get("decoupled_weight_decay", "betas" not in group and "momentum" in group)
+    # FP32 keeps what is small beside a weight; an L2 term is added to the gradient, which is not
+    if weight.itemsize > 2 or not _is_decoupled(optimizer, group):
+        return
     rate = float(group.get("lr") or 0) * float(group.get("weight_decay") or 0)
-    if decoupled and rate and (share := _unmoved(weight, 1 - rate)) > MOST:
+    if rate and (share := _unmoved(weight, 1 - rate)) > MOST:
         says = f"{rate:.2g} of a weight is less than half an ulp of {dtype_name(weight)} for {share:.0%} of them"
         yield finding("weight decay lost", name, step, says, line)
 
@@ -264,7 +273,7 @@ def _scale_too_low(report: Report) -> Iterator[Finding]:
             )
             fates = fate(shift(merge(mine), used), FP16)
             lost = fates.underflowed + fates.subnormal
-            if used < low or lost > MOST:
+            if lost > MOST:
                 what = (
                     f"the {kind} of {len(mine)} layers"
                     if names is watched.half
@@ -279,6 +288,30 @@ def _scale_too_low(report: Report) -> Iterator[Finding]:
                     "scale too low", "", watched.step, says, watched.lines.get("backward", "")
                 )
                 return
+            if used < low:
+                yield _outside_its_window(report, kind, names, watched, used)
+                return
+
+
+def _outside_its_window(
+    report: Report, kind: str, names: Iterable[str], watched: WatchedStep, used: int
+) -> Finding:
+    """Return a note on the layer that loses more than one in a thousand of its gradients.
+
+    The others lose less, and no repair is needed where a training reaches what FP32 reaches.
+    """
+    gradients = report.gradients()
+    mine = {
+        name: gradients[f"{kind} of {name}"] for name in names if f"{kind} of {name}" in gradients
+    }
+    name = max(mine, key=lambda name: window(mine[name], FP16).low)
+    lost = fate(shift(mine[name], used), FP16).underflowed
+    says = (
+        f"{lost:.2%} of its {kind} underflow in FP16 at a scale of 2^{used}, more than one in a "
+        f"thousand; a scale of 2^{window(mine[name], FP16).low} keeps them"
+    )
+    found = finding("scale too low", name, watched.step, says, watched.lines.get("backward", ""))
+    return replace(found, status=Status.OK, remedy="", faults=())
 
 
 def _underflow(report: Report) -> Iterator[Finding]:

@@ -156,6 +156,13 @@ SYMPTOMS: dict[str, Symptom] = {
     ),
     "updates swallowed": Symptom(BAD, MASTERS, ("gains_in_bf16",)),
     "never moved": Symptom(BAD, MASTERS, ("gains_in_bf16",)),
+    "all gradients are zero": Symptom(
+        BAD,
+        "Scale the loss with a GradScaler, or compute in FP32 what follows the model: the gradients "
+        "underflowed on their way.",
+        ("mse_underflows", "backward_inside"),
+        least=3,
+    ),
     "scale too low": Symptom(
         BAD,
         "Scale the loss (GradScaler), by a power of two in the window of safe scales.",

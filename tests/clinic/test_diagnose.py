@@ -219,6 +219,7 @@ def test_the_published_table_is_that_of_the_rows() -> None:
 def test_a_scaler_that_looks_for_its_scale_is_no_fault_with_clipping_or_without() -> None:
     """Clipping makes NaN of the inf in gradients whose step is skipped."""
     for exponent, clip, skipped in ((60, 0.0, 12), (60, 1.0, 12), (18, 0.0, 2), (18, 1.0, 2)):
+        torch.manual_seed(0)  # the number of skips depends on the weights
         net = torch.nn.Linear(20, 5)
         opt = torch.optim.SGD(net.parameters(), lr=0.1)
         make = partial(
