@@ -99,6 +99,7 @@ class Graph:
     ...         loss = self.model(x).square().mean()
     ...         loss.backward()
     ...         return loss
+    >>> _ = torch.manual_seed(0)
     >>> line = Line()
     >>> bool(line(torch.ones(4, 2)) > line(torch.ones(4, 2)))
     True
