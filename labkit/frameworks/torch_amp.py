@@ -33,12 +33,13 @@ from torch.amp import is_autocast_available
 from labkit import amp
 from labkit.amp import POLICY
 from labkit.amp.casting.autocast import current
-from labkit.amp.casting.lists import FEW_HALF_KERNELS, Entry, Rule
+from labkit.amp.casting.lists import FEW_HALF_KERNELS, LISTS, Entry, Rule, rule_for
 from labkit.formats import FP16, Format
 from labkit.frameworks.composites import COMPOSITES
 from labkit.frameworks.torch_scaler import GradScaler, from_state_dict, state_dict
 from labkit.gemm import half_storage
 from labkit.interop import format_of
+from labkit.modes import body_in_graphs, break_graph, constant_in_graphs, is_composite, tensors_in
 
 __all__ = [
     "GradScaler",
@@ -202,11 +203,32 @@ class _OnDevice(amp.autocast):
         kwargs: Any = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if torch.compiler.is_dynamo_compiling():
+            return self._on_device_in_graph(func, types, args, kwargs)
         if not (_any_on(self.device_type, args) or _any_on(self.device_type, kwargs.values())):
             return func(*args, **kwargs)
         composite = self._composite(func) if kwargs.get("out") is None else None
         if composite is not None and current() is self:
             return self.call_inside(composite, args, kwargs)
+        return super().__torch_function__(func, types, args, kwargs)
+
+    def rule_in_graphs(self, func: Callable[..., Any]) -> str:
+        return "keep" if _is_kept(func, LISTS.edition) else super().rule_in_graphs(func)
+
+    def _on_device_in_graph(
+        self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...], kwargs: Any
+    ) -> Any:
+        """Do the same while torch.compile traces."""
+        on_device = False
+        for tensor in tensors_in((*args, *kwargs.values())):
+            on_device = on_device or tensor.device.type == self.device_type
+        if not on_device:
+            return func(*args, **kwargs)
+        if self.enabled and self.innermost is not False and kwargs.get("out") is None:
+            if _is_composed(func, LISTS.edition):
+                if self.innermost is None:
+                    break_graph()
+                return self.call_inside(_composed(func), args, kwargs)
         return super().__torch_function__(func, types, args, kwargs)
 
     def _composite(self, func: Callable[..., Any]) -> Callable[..., Any] | None:
@@ -218,6 +240,35 @@ class _OnDevice(amp.autocast):
         else:
             registered = entry is not listed
         return None if registered else COMPOSITES.get(name)
+
+
+@constant_in_graphs
+def _is_kept(func: Callable[..., Any], edition: int) -> bool:
+    """Return whether CUDA has a half kernel of an operation that the lists run in FP32."""
+    name = getattr(func, "__name__", "").partition(".")[0]
+    return name in FEW_HALF_KERNELS and rule_for(name) is POLICY[name]
+
+
+@constant_in_graphs
+def _is_composed(func: Callable[..., Any], edition: int) -> bool:
+    """Return whether an operation is written out in Python, and nobody registered a rule for it."""
+    name = getattr(func, "__name__", "").partition(".")[0]
+    return name in COMPOSITES and LISTS.table.get(name) is POLICY.get(name)
+
+
+def _composed(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an operation written out in Python."""
+    return body_in_graphs(func) if _has_body(func) else COMPOSITES[_short_name(func)]
+
+
+@constant_in_graphs
+def _has_body(func: Callable[..., Any]) -> bool:
+    return is_composite(func)
+
+
+@constant_in_graphs
+def _short_name(func: Callable[..., Any]) -> str:
+    return func.__name__.partition(".")[0]
 
 
 def _require_device(device_type: object) -> None:

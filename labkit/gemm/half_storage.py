@@ -26,7 +26,18 @@ from labkit.gemm.accumulators import as_accumulator
 from labkit.gemm.product import run
 from labkit.gemm.recurrent import RECURRENT, recurrent
 from labkit.interop import as_device
-from labkit.modes import ATTRIBUTE, LabMode, break_graph, is_composite, mapped, tensors_in
+from labkit.modes import (
+    ATTRIBUTE,
+    LabMode,
+    body_in_graphs,
+    break_graph,
+    calls_any,
+    constant_in_graphs,
+    is_composite,
+    mapped,
+    name_in_graphs,
+    tensors_in,
+)
 
 # Matrix products under all their names. All floating-point operands must agree, as on a GPU.
 GEMMS = frozenset(
@@ -157,7 +168,8 @@ class HalfStorage(LabMode):
         kwargs = kwargs or {}
         if type(func) is ATTRIBUTE:
             return func(*args, **kwargs)
-        break_graph()
+        if torch.compiler.is_dynamo_compiling():
+            return self._in_graph(func, args, kwargs)
         name = getattr(func, "__name__", "")
         if name in IN_FP32:
             dtypes = _dtypes(args, kwargs, complex_too=False)
@@ -186,6 +198,36 @@ class HalfStorage(LabMode):
             if found and (pairs or alone) and kwargs.get("out") is None:
                 return rounds_once(func, args, kwargs, torch.float16 if pairs else found.pop())
         return func(*args, **kwargs)
+
+    def _in_graph(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
+        """Do the same while torch.compile traces, by what it can trace; what remains breaks the graph."""
+        name, halves = name_in_graphs(func), False
+        for tensor in tensors_in((*args, *kwargs.values())):
+            halves = halves or tensor.dtype in UPCAST
+        if not halves:
+            return func(*args, **kwargs)
+        if name in IN_FP32:
+            dtypes = _dtypes(args, kwargs, complex_too=False)
+            dtype = dtypes[0] if dtypes else None
+            agree = name in NORMS or all(other == dtype for other in dtypes)
+            if dtype not in HALVES or not agree or kwargs.get("out") is not None:
+                return func(*args, **kwargs)
+            statistics = name in STATEFUL and any(other != torch.float32 for other in dtypes[1:])
+            if self.accumulator is not None or name in RECURRENT or statistics:
+                break_graph()
+            result = func(*mapped(args, _upcast), **mapped(kwargs, _upcast))
+            return mapped(result, lambda t: t.to(dtype) if t.dtype == torch.float32 else t)
+        if _looks_inside(func):
+            return self.call_inside(body_in_graphs(func), args, kwargs)
+        if name in ON_CUDA_ONLY or name in TRANSFORMS:
+            break_graph()
+        return func(*args, **kwargs)
+
+
+@constant_in_graphs
+def _looks_inside(func: Callable[..., Any]) -> bool:
+    """Return whether a function of torch is Python code that may call an operation with a rule of its own."""
+    return is_composite(func) and calls_any(func, IN_FP32 | ON_CUDA_ONLY | TRANSFORMS)
 
 
 def _dtypes(args: Any, kwargs: Any, complex_too: bool) -> list[torch.dtype]:

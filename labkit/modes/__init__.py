@@ -6,7 +6,14 @@ from labkit.modes.arguments import (
     require_one_device,
     tensors_in,
 )
-from labkit.modes.composites import body_of, calls_any, is_composite
+from labkit.modes.composites import (
+    body_in_graphs,
+    body_of,
+    calls_any,
+    constant_in_graphs,
+    is_composite,
+    name_in_graphs,
+)
 from labkit.modes.containers import closed_values, mapped_anywhere
 from labkit.modes.mode import (
     ATTRIBUTE,
@@ -15,6 +22,7 @@ from labkit.modes.mode import (
     break_graph,
     nested_contexts,
     open_modes,
+    run_uncompiled,
     under,
 )
 
@@ -23,16 +31,20 @@ __all__ = [
     "LabMode",
     "are_plain",
     "as_now",
+    "body_in_graphs",
     "body_of",
     "break_graph",
     "calls_any",
     "closed_values",
+    "constant_in_graphs",
     "is_composite",
     "mapped",
     "mapped_anywhere",
+    "name_in_graphs",
     "nested_contexts",
     "open_modes",
     "require_one_device",
+    "run_uncompiled",
     "tensors_in",
     "under",
 ]

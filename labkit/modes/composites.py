@@ -13,14 +13,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache, lru_cache
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 # most methods of Tensor check and recurse
 MODULES = ("torch.nn.functional", "torch.functional", "torch.autograd")
 FORWARD_MODULES = MODULES[:2]
 MODE_CHECKS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+
+
+def constant_in_graphs(function: _Function) -> _Function:
+    """Have torch.compile call a function while it traces, and take what it returns for a constant.
+
+    Equivalent to torch.compiler.assume_constant_result, whose import takes seconds.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
 
 
 @lru_cache(maxsize=4096)
@@ -88,3 +99,29 @@ def body_of(func: FunctionType) -> FunctionType:
     )
     body.__kwdefaults__ = func.__kwdefaults__
     return body
+
+
+class _Bodies:
+    """What torch.compile inlines in place of a function, as an attribute: it can guard on one, but not on a result."""
+
+
+_bodies = _Bodies()
+
+
+def body_in_graphs(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `body_of` a composite function while torch.compile traces."""
+    body: Callable[..., Any] = getattr(_bodies, _place_of_body(func))
+    return body
+
+
+@constant_in_graphs
+def _place_of_body(func: Any) -> str:
+    place = f"{func.__module__}.{func.__qualname__}".replace(".", "_")
+    setattr(_bodies, place, body_of(func))
+    return place
+
+
+@constant_in_graphs
+def name_in_graphs(func: Callable[..., Any]) -> str:
+    """Return the name of an operation while torch.compile traces, which calls this."""
+    return str(getattr(func, "__name__", ""))

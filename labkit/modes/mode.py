@@ -37,6 +37,12 @@ WHY_NO_GRAPH = (
 class LabMode(TorchFunctionMode):
     """A mode that activation checkpointing restores when it recomputes a block."""
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Keep torch.compile from compiling what a mode does in Python after a graph has ended."""
+        super().__init_subclass__(**options)
+        if "__torch_function__" in vars(cls):
+            run_uncompiled(cls.__torch_function__, all_inside=True)
+
     def __enter__(self) -> Any:
         _wrap_checkpoint()
         return super().__enter__()  # type: ignore[no-untyped-call]
@@ -84,6 +90,18 @@ def break_graph() -> None:
     """Break the graph under torch.compile; with `fullgraph` that is an error."""
     if torch.compiler.is_compiling():
         torch._dynamo.graph_break(msg=WHY_NO_GRAPH)
+
+
+def run_uncompiled(function: Any, *, all_inside: bool = False) -> None:
+    """Exclude a function from torch.compile, optionally with all functions that it calls.
+
+    Where a compiled function calls it, it is still traced as a part of that function. Equivalent to
+    torch._dynamo.eval_frame.skip_code and torch.compiler.disable, whose import takes seconds.
+    """
+    frames: Any = torch._C._dynamo.eval_frame
+    skip, default = frames._FrameAction.SKIP, frames._FrameAction.DEFAULT
+    strategy = frames._FrameExecStrategy(skip, skip if all_inside else default)
+    frames.set_code_exec_strategy(function.__code__, strategy)
 
 
 def open_modes() -> tuple[LabMode, ...]:

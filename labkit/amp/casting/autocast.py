@@ -31,6 +31,14 @@ from torch.overrides import _get_current_function_mode
 
 from labkit.amp.casting.cast_cache import CastCache
 from labkit.amp.casting.casts import Cast
+from labkit.amp.casting.in_graphs import (
+    CASTABLE,
+    cast_in_graph,
+    changed_in,
+    floats_in,
+    looks_inside,
+    rule_in_graphs,
+)
 from labkit.amp.casting.lists import LISTS, Entry, Rule, rule_for
 from labkit.formats import FP16, Format, FormatLike, as_format
 from labkit.gemm import GEMMS, as_accumulator
@@ -39,20 +47,18 @@ from labkit.modes import (
     ATTRIBUTE,
     LabMode,
     are_plain,
+    body_in_graphs,
     break_graph,
     calls_any,
     is_composite,
     mapped,
     open_modes,
-    tensors_in,
 )
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Change = Callable[[Tensor], Tensor]
 
-EIGHT_BITS = (torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz)
 _UNSEEN = torch._C.DisableTorchFunction  # our own casts are not operations of the user
-CASTABLE = frozenset((torch.float16, torch.bfloat16, torch.float32, *EIGHT_BITS))
 # nn.LSTM, GRU and RNN take FP16 input for FP32 weights only if torch's autocast is on for some device. Torch has no
 # kernels for this one, so its flag changes no operation of a device that is in use.
 FLAGGED_DEVICE = "ipu"
@@ -135,6 +141,9 @@ class autocast(LabMode, ContextDecorator):
     """
 
     sees_all = False  # True: stay active inside functions that call no operation of the lists, too
+    # whether it is its thread's innermost region; None where torch.compile enters it, which does not call `__enter__`
+    innermost: bool | None = None
+    rules_in_graphs = True  # False for a subclass with an `entry_for` and no `rule_in_graphs`
 
     def __init__(
         self,
@@ -161,10 +170,21 @@ class autocast(LabMode, ContextDecorator):
         self.accumulator = accumulator
         self.cache = CastCache()
         self._origin = self
+        self._unused = [True]  # empty while it is entered
+        self._stored = self.lower.dtype if accumulator is None else None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "entry_for" in vars(cls) and "rule_in_graphs" not in vars(cls):
+            cls.rules_in_graphs = False
 
     def entry_for(self, func: Callable[..., Any], name: str) -> Entry:
         """Return the rule of an operation and its reason; subclasses may override it."""
         return rule_for(name)
+
+    def rule_in_graphs(self, func: Callable[..., Any]) -> str:
+        """Return the same rule's value while torch.compile traces; subclasses that override `entry_for` may override it."""
+        return rule_in_graphs(func, LISTS.edition)
 
     def acts_on(self, device_type: str) -> bool:
         """Return whether operations on a kind of device are cast; subclasses may override it."""
@@ -177,19 +197,35 @@ class autocast(LabMode, ContextDecorator):
         mode = _get_current_function_mode()
         # else it is the innermost already
         if not (isinstance(mode, autocast) and mode._origin is self._origin):
-            # a mode that is entered twice would act twice
-            mode = copy.copy(self) if self in _open.regions else self
+            mode = self._alone()
             super(autocast, mode).__enter__()
+        if _open.regions:
+            _open.regions[-1].innermost = False
+        mode.innermost = True
         _open.regions = (*_open.regions, mode)
         _set_flag()
         return self
+
+    def _alone(self) -> autocast:
+        """Return this region; a copy, if it is entered already, in any thread: one mode has one place on one stack."""
+        try:
+            self._unused.pop()
+            return self
+        except IndexError:
+            mode = copy.copy(self)
+            mode._unused = []
+            return mode
 
     def __exit__(self, *exception: Any) -> None:
         *outer, last = _open.regions
         _open.regions = tuple(outer)
         if not outer or outer[-1] is not last:
             super().__exit__(*exception)  # type: ignore[no-untyped-call]
-        if not outer:
+            last.innermost = None
+            last._unused.append(True)
+        if outer:
+            outer[-1].innermost = True
+        else:
             _open.cache.clear()
         _set_flag()
 
@@ -212,16 +248,12 @@ class autocast(LabMode, ContextDecorator):
         kwargs = kwargs or {}
         if type(func) is ATTRIBUTE:
             return self.call_below(func, types, args, kwargs)
-        break_graph()
-        # torch has entered the modes of another thread, which this one has not recorded
-        if not _open.regions:
-            # torch pops a mode while it handles a call
-            _open.regions = (*_regions_of_torch(), self)
-            try:
-                return self.__torch_function__(func, types, args, kwargs)
-            finally:
-                _open.regions = ()
-        if not self.enabled or self is not _open.regions[-1]:
+        if torch.compiler.is_dynamo_compiling():
+            return self._in_graph(func, types, args, kwargs)
+        regions = _open.regions
+        if not regions or self is not regions[-1]:
+            return self._not_last(func, types, args, kwargs)
+        if not self.enabled:
             return self.call_below(func, types, args, kwargs)
         name = getattr(func, "__name__", "")
         entry = self.entry_for(func, name)
@@ -233,6 +265,47 @@ class autocast(LabMode, ContextDecorator):
         if self.accumulator is not None and name in GEMMS and entry.rule is Rule.ALLOW:
             return self._finished(entry, run(func, args, kwargs, self.accumulator))
         return self._finished(entry, self.call_below(func, types, args, kwargs))
+
+    def _not_last(
+        self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...], kwargs: Any
+    ) -> Any:
+        """Handle a call where another region is recorded as the innermost one of this thread, or none is."""
+        regions, below = _open.regions, _regions_of_torch()
+        if self in regions or (regions and regions[-1] not in below):
+            return self.call_below(func, types, args, kwargs)
+        # Torch entered this one, which is not recorded: in the thread that runs the backward pass of another thread, or
+        # in a compiled function. Below it are the outer ones, since torch pops a mode while it handles a call.
+        _open.regions = (*below, self)
+        try:
+            return self.__torch_function__(func, types, args, kwargs)
+        finally:
+            _open.regions = regions
+
+    def _in_graph(
+        self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...], kwargs: Any
+    ) -> Any:
+        """Handle a call while torch.compile traces: the same casts, by what it can trace, without the weight cache."""
+        if self.innermost is False:
+            return func(*args, **kwargs)
+        for index in range(torch._C._len_torch_function_stack()):
+            mode: Any = torch._C._get_function_stack_at(index)
+            # which of two is the inner one is known only of those that were entered by `__enter__`
+            if isinstance(mode, autocast) and (self.innermost is None or mode.innermost is None):
+                break_graph()
+        if not self.enabled:
+            return func(*args, **kwargs)
+        if not self.rules_in_graphs or self.listen is not None or not are_plain(types):
+            break_graph()
+        rule = self.rule_in_graphs(func)
+        if rule == "keep" or kwargs.get("out") is not None:
+            if looks_inside(func, LISTS.edition):
+                return self.call_inside(body_in_graphs(func), args, kwargs)
+            return func(*args, **kwargs)
+        if rule == "banned" or self._stored is None:
+            break_graph()
+        with _UNSEEN():
+            args, kwargs = cast_in_graph(rule, self._stored, args, kwargs)
+        return func(*args, **kwargs)
 
     def call(
         self, function: Callable[..., Any], name: str, entry: Entry, args: Any, kwargs: Any
@@ -253,13 +326,13 @@ class autocast(LabMode, ContextDecorator):
         with _UNSEEN() if are_plain(types) else nullcontext():
             to, change = self._decide(rule, args, kwargs)
             if self.listen is None:
-                return _changed(args, kwargs, change)
-            floats, hits = _floats(args, kwargs), _open.cache.hits
+                return changed_in(args, kwargs, change)
+            floats, hits = floats_in(args, kwargs), _open.cache.hits
             input_dtypes, elements = (
                 tuple(t.dtype for t in floats),
                 sum(t.numel() for t in floats if t.dtype != to),
             )
-            args, kwargs = _changed(args, kwargs, change)
+            args, kwargs = changed_in(args, kwargs, change)
             cached = _open.cache.hits - hits
         elements = 0 if change is None else elements
         self.listen(
@@ -274,7 +347,7 @@ class autocast(LabMode, ContextDecorator):
         if rule is Rule.ALLOW:
             return self.lower.dtype or self.lower.format, self._lowered
         if rule is Rule.PROMOTE:
-            floats = _floats(args, kwargs)
+            floats = floats_in(args, kwargs)
             dtype = floats[0].dtype if floats else None
             if all(tensor.dtype is dtype for tensor in floats):
                 return dtype, None
@@ -310,22 +383,3 @@ def _widened(tensor: Tensor) -> Tensor:
     return (
         tensor if tensor.dtype is torch.float32 or tensor.dtype not in CASTABLE else tensor.float()
     )
-
-
-def _changed(
-    args: tuple[Any, ...], kwargs: dict[str, Any], change: _Change | None
-) -> tuple[Any, dict[str, Any]]:
-    """Return arguments with their tensors changed; a fast path, since this runs for each call."""
-    if change is None:
-        return args, kwargs
-    changed = tuple(
-        [change(value) if isinstance(value, Tensor) else mapped(value, change) for value in args]
-    )
-    return changed, {
-        key: mapped(value, change) for key, value in kwargs.items()
-    } if kwargs else kwargs
-
-
-def _floats(args: Any, kwargs: Any) -> list[Tensor]:
-    """Return the tensors that a rule applies to, in order."""
-    return [tensor for tensor in tensors_in((*args, *kwargs.values())) if tensor.dtype in CASTABLE]

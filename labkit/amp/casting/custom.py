@@ -36,7 +36,7 @@ from labkit.amp.casting.lists import LISTS, Entry, Rule
 from labkit.formats import FormatLike, as_format
 from labkit.formats.arguments import describe_value
 from labkit.interop import dtype_of
-from labkit.modes import mapped, open_modes, tensors_in, under
+from labkit.modes import mapped, open_modes, run_uncompiled, tensors_in, under
 
 WHY = "you registered it"
 
@@ -235,17 +235,6 @@ def follow_torchs_decorators() -> None:
         run_uncompiled(apply)
         run_uncompiled(_following)
         _SingleLevelFunction.apply = classmethod(apply)  # type: ignore[attr-defined]
-
-
-def run_uncompiled(function: Any, *, all_inside: bool = False) -> None:
-    """Exclude a function from torch.compile, optionally with all functions that it calls.
-
-    Equivalent to torch._dynamo.eval_frame.skip_code and torch.compiler.disable, whose import takes seconds.
-    """
-    frames: Any = torch._C._dynamo.eval_frame
-    skip, default = frames._FrameAction.SKIP, frames._FrameAction.DEFAULT
-    strategy = frames._FrameExecStrategy(skip, skip if all_inside else default)
-    frames.set_code_exec_strategy(function.__code__, strategy)
 
 
 def _following(function: Any) -> Any:

@@ -164,6 +164,7 @@ class Lists:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._registered: tuple[tuple[object, str, Entry], ...] = ()
+        self.edition = 0  # number of changes
         self.table = _with_operators(POLICY)
         self.names = frozenset(self.table)
 
@@ -181,6 +182,7 @@ class Lists:
         self._registered = registered
         self.table = _with_operators({**POLICY, **{name: entry for _, name, entry in registered}})
         self.names = frozenset(self.table)
+        self.edition += 1
 
 
 def _with_operators(entries: dict[str, Entry]) -> dict[str, Entry]:

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from labkit.amp.casting.autocast import FLAGGED_DEVICE
+from labkit.amp.casting.in_graphs import rule_in_graphs
 from labkit.amp.casting.lists import FEW_HALF_KERNELS, LISTS, NO_HALF_KERNEL, Rule, rule_for
 from labkit.amp.loss_scaling.unscale import largest_magnitude, read, stored
 from labkit.gemm.half_storage import HALVES, NORMS
@@ -35,10 +36,13 @@ from labkit.modes import (
     ATTRIBUTE,
     LabMode,
     are_plain,
+    body_in_graphs,
     break_graph,
     calls_any,
+    constant_in_graphs,
     is_composite,
     mapped,
+    name_in_graphs,
     tensors_in,
 )
 
@@ -168,20 +172,13 @@ class mixed_dtype_ops(LabMode):
         kwargs = kwargs or {}
         if type(func) is ATTRIBUTE:
             return self.call_below(func, types, args, kwargs)
-        break_graph()
+        if torch.compiler.is_dynamo_compiling():
+            return self._in_graph(func, types, args, kwargs)
         name = getattr(func, "__name__", "")
         rule = rule_for(name).rule
-        if name in NORMS_OF_ONE_DTYPE:
-            input = _operand(args, kwargs, 0, "input")
-            off_cpu = (
-                isinstance(input, Tensor) and input.dtype in HALVES and input.device.type != "cpu"
-            )
-            if off_cpu and any(
-                t.dtype is torch.float32 for t in tensors_in((*args, *kwargs.values()))
-            ):
-                return self.call_below(func, types, *mapped((args, kwargs), _widened)).to(
-                    input.dtype
-                )
+        if name in NORMS_OF_ONE_DTYPE and _is_norm_in_fp32(args, kwargs):
+            dtype = _operand(args, kwargs, 0, "input").dtype
+            return self.call_below(func, types, *mapped((args, kwargs), _widened)).to(dtype)
         if rule in _MUST_AGREE or name in _MUST_AGREE_TOO:
             # no mode looks at the casts
             with torch._C.DisableTorchFunction() if are_plain(types) else nullcontext():
@@ -189,6 +186,25 @@ class mixed_dtype_ops(LabMode):
         elif is_composite(func) and calls_any(func, _looked_for(LISTS.names)):
             return self.inside(func, args, kwargs)
         return self.call_below(func, types, args, kwargs)
+
+    def _in_graph(
+        self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...], kwargs: Any
+    ) -> Any:
+        """Do the same while torch.compile traces, except that a mask of numbers, which is read, breaks the graph."""
+        name, rule = name_in_graphs(func), Rule(rule_in_graphs(func, LISTS.edition))
+        if name in NORMS_OF_ONE_DTYPE and _is_norm_in_fp32(args, kwargs):
+            dtype = _operand(args, kwargs, 0, "input").dtype
+            args, kwargs = mapped((args, kwargs), _widened)
+            return func(*args, **kwargs).to(dtype)
+        if rule in _MUST_AGREE or name in _MUST_AGREE_TOO:
+            mask = _operand(args, kwargs, *MASKS[name]) if name in MASKS else None
+            if not are_plain(types) or (isinstance(mask, Tensor) and mask.dtype == torch.float32):
+                break_graph()
+            with torch._C.DisableTorchFunction():
+                args, kwargs = self._agreeing(name, rule, args, kwargs)
+        elif _looks_inside(func, LISTS.edition):
+            return self.call_inside(body_in_graphs(func), args, kwargs)
+        return func(*args, **kwargs)
 
     def _agreeing(self, name: str, rule: Rule, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Return a call's arguments in one dtype, if they hold FP32 and a half format."""
@@ -221,6 +237,21 @@ class mixed_dtype_ops(LabMode):
                     ),
                 )
         return mapped((args, kwargs), partial(_cast, dtype=to))  # type: ignore[no-any-return]
+
+
+@constant_in_graphs
+def _looks_inside(func: Callable[..., Any], edition: int) -> bool:
+    """Return whether a function of torch is Python code that may call an operation which needs one dtype."""
+    return is_composite(func) and calls_any(func, _looked_for(LISTS.names))
+
+
+def _is_norm_in_fp32(args: Any, kwargs: Any) -> bool:
+    """Return whether a norm's input is half and other operands are FP32, on another device than a CPU."""
+    input = _operand(args, kwargs, 0, "input")
+    off_cpu = isinstance(input, Tensor) and input.dtype in HALVES and input.device.type != "cpu"
+    return off_cpu and any(
+        tensor.dtype == torch.float32 for tensor in tensors_in((*args, *kwargs.values()))
+    )
 
 
 @cache
