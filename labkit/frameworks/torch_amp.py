@@ -39,7 +39,16 @@ from labkit.frameworks.composites import COMPOSITES
 from labkit.frameworks.torch_scaler import GradScaler, from_state_dict, state_dict
 from labkit.gemm import half_storage
 from labkit.interop import format_of
-from labkit.modes import body_in_graphs, break_graph, constant_in_graphs, is_composite, tensors_in
+from labkit.modes import (
+    body_in_graphs,
+    break_graph,
+    call_in_graph,
+    call_unseen,
+    constant_in_graphs,
+    is_composite,
+    runs_graph,
+    tensors_in,
+)
 
 __all__ = [
     "GradScaler",
@@ -205,6 +214,8 @@ class _OnDevice(amp.autocast):
         kwargs = kwargs or {}
         if torch.compiler.is_dynamo_compiling():
             return self._on_device_in_graph(func, types, args, kwargs)
+        if runs_graph():
+            return call_unseen(func, args, kwargs)
         if not (_any_on(self.device_type, args) or _any_on(self.device_type, kwargs.values())):
             return func(*args, **kwargs)
         composite = self._composite(func) if kwargs.get("out") is None else None
@@ -223,12 +234,12 @@ class _OnDevice(amp.autocast):
         for tensor in tensors_in((*args, *kwargs.values())):
             on_device = on_device or tensor.device.type == self.device_type
         if not on_device:
-            return func(*args, **kwargs)
-        if self.enabled and self.innermost is not False and kwargs.get("out") is None:
-            if _is_composed(func, LISTS.edition):
-                if self.innermost is None:
-                    break_graph()
-                return self.call_inside(_composed(func), args, kwargs)
+            return call_in_graph(func, args, kwargs)
+        acts = self.enabled and self.innermost is not False
+        if acts and kwargs.get("out") is None and _is_composed(func, LISTS.edition):
+            if self.innermost is None:
+                break_graph()
+            return self.call_inside(_composed(func), args, kwargs)
         return super().__torch_function__(func, types, args, kwargs)
 
     def _composite(self, func: Callable[..., Any]) -> Callable[..., Any] | None:

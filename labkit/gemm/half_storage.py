@@ -31,11 +31,15 @@ from labkit.modes import (
     LabMode,
     body_in_graphs,
     break_graph,
+    call_in_graph,
+    call_unseen,
     calls_any,
     constant_in_graphs,
     is_composite,
     mapped,
     name_in_graphs,
+    require_traceable,
+    runs_graph,
     tensors_in,
 )
 
@@ -170,6 +174,8 @@ class HalfStorage(LabMode):
             return func(*args, **kwargs)
         if torch.compiler.is_dynamo_compiling():
             return self._in_graph(func, args, kwargs)
+        if runs_graph():
+            return call_unseen(func, args, kwargs)
         name = getattr(func, "__name__", "")
         if name in IN_FP32:
             dtypes = _dtypes(args, kwargs, complex_too=False)
@@ -201,17 +207,18 @@ class HalfStorage(LabMode):
 
     def _in_graph(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
         """Do the same while torch.compile traces, by what it can trace; what remains breaks the graph."""
+        require_traceable()
         name, halves = name_in_graphs(func), False
         for tensor in tensors_in((*args, *kwargs.values())):
             halves = halves or tensor.dtype in UPCAST
         if not halves:
-            return func(*args, **kwargs)
+            return call_in_graph(func, args, kwargs)
         if name in IN_FP32:
             dtypes = _dtypes(args, kwargs, complex_too=False)
             dtype = dtypes[0] if dtypes else None
             agree = name in NORMS or all(other == dtype for other in dtypes)
             if dtype not in HALVES or not agree or kwargs.get("out") is not None:
-                return func(*args, **kwargs)
+                return call_in_graph(func, args, kwargs)
             statistics = name in STATEFUL and any(other != torch.float32 for other in dtypes[1:])
             if self.accumulator is not None or name in RECURRENT or statistics:
                 break_graph()
@@ -221,7 +228,7 @@ class HalfStorage(LabMode):
             return self.call_inside(body_in_graphs(func), args, kwargs)
         if name in ON_CUDA_ONLY or name in TRANSFORMS:
             break_graph()
-        return func(*args, **kwargs)
+        return call_in_graph(func, args, kwargs)
 
 
 @constant_in_graphs

@@ -9,6 +9,7 @@ from labkit.modes.arguments import (
 from labkit.modes.composites import (
     body_in_graphs,
     body_of,
+    call_in_graph,
     calls_any,
     constant_in_graphs,
     is_composite,
@@ -20,9 +21,12 @@ from labkit.modes.mode import (
     LabMode,
     as_now,
     break_graph,
+    call_unseen,
     nested_contexts,
     open_modes,
+    require_traceable,
     run_uncompiled,
+    runs_graph,
     under,
 )
 
@@ -34,6 +38,8 @@ __all__ = [
     "body_in_graphs",
     "body_of",
     "break_graph",
+    "call_in_graph",
+    "call_unseen",
     "calls_any",
     "closed_values",
     "constant_in_graphs",
@@ -44,7 +50,9 @@ __all__ = [
     "nested_contexts",
     "open_modes",
     "require_one_device",
+    "require_traceable",
     "run_uncompiled",
+    "runs_graph",
     "tensors_in",
     "under",
 ]

@@ -125,3 +125,19 @@ def _place_of_body(func: Any) -> str:
 def name_in_graphs(func: Callable[..., Any]) -> str:
     """Return the name of an operation while torch.compile traces, which calls this."""
     return str(getattr(func, "__name__", ""))
+
+
+def call_in_graph(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call an operation while torch.compile traces, for the mode below or for the graph.
+
+    Methods of Tensor that are written in Python are called as methods, which the graph has whole: `unflatten` calls
+    super(), which torch.compile does not trace.
+    """
+    if _is_python_method(func):
+        return getattr(args[0], name_in_graphs(func))(*args[1:], **kwargs)
+    return func(*args, **kwargs)
+
+
+@constant_in_graphs
+def _is_python_method(func: Callable[..., Any]) -> bool:
+    return isinstance(func, FunctionType) and getattr(Tensor, func.__name__, None) is func

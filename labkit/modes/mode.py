@@ -13,9 +13,11 @@ Source: torch.utils.checkpoint (both variants), which has no hook for this: two 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from functools import cache, wraps
+from importlib import import_module
 from types import MethodWrapperType
 from typing import Any
 
@@ -24,13 +26,16 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils import checkpoint
 
 from labkit.modes.arguments import require_one_device
-from labkit.modes.composites import body_of
+from labkit.modes.composites import body_of, constant_in_graphs
 
 ATTRIBUTE = MethodWrapperType  # the type of `func` when a mode handles x.shape: nothing to cast
+AOT_RUNTIME = "_aot_autograd"  # in the path of what runs the graphs of torch.compile's backends
+MOST_FRAMES = 12  # between that and the graph's code
 WHY_NO_GRAPH = (
-    "a mode of labkit (autocast, half_storage) inspects each operation in Python before it runs, so the graph breaks "
-    "at each operation and fullgraph=True is not possible. Compile without it: the result is the same, and no faster. "
-    "To gain from compiling on a GPU, compile a converted model (labkit.amp.to_model_format) or use torch.autocast."
+    "a mode of labkit (autocast, half_storage) runs this operation in Python: for an emulated format or accumulator, a "
+    "listener, a recurrent layer, a custom Function, a mask that it reads, or an error. So the graph breaks here, and "
+    "fullgraph=True is not possible. Compile without it: the result is the same. To have whole graphs, take a format "
+    "that torch stores, or compile a converted model (labkit.amp.to_model_format)."
 )
 
 
@@ -90,6 +95,48 @@ def break_graph() -> None:
     """Break the graph under torch.compile; with `fullgraph` that is an error."""
     if torch.compiler.is_compiling():
         torch._dynamo.graph_break(msg=WHY_NO_GRAPH)
+
+
+def runs_graph() -> bool:
+    """Return whether the mode's caller is what a compiler generated from a graph, which has its casts already.
+
+    torch suspends its own autocast while such code runs, but no mode. A graph that no compiler took is not meant.
+    """
+    frame = sys._getframe(2)
+    if frame.f_code.co_name == "__call__" and frame.f_back is not None:  # of an OpOverload
+        frame = frame.f_back
+    code = frame.f_code
+    if code.co_name == "call":
+        return "extern_kernels" in frame.f_globals  # inductor's
+    if code.co_name != "forward" or not code.co_filename.startswith("<eval_with_key>"):
+        return False
+    above = frame.f_back
+    for _ in range(MOST_FRAMES):
+        if above is None:
+            return False
+        if AOT_RUNTIME in above.f_code.co_filename:
+            return True
+        above = above.f_back
+    return False
+
+
+def call_unseen(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call an operation of a compiled graph, which no mode handles again."""
+    with torch._C.DisableTorchFunction():
+        return func(*args, **kwargs)
+
+
+def require_traceable() -> None:
+    """Break the graph in a custom Function, which torch.compile traces without the modes of its backward pass."""
+    if _is_in_function():
+        break_graph()
+
+
+@constant_in_graphs
+def _is_in_function() -> bool:
+    translators: Any = import_module("torch._dynamo.symbolic_convert").InstructionTranslator
+    tracers = translators.current_tx().output.tracers
+    return any("autograd" in str(tracer.source_target).lower() for tracer in tracers)
 
 
 def run_uncompiled(function: Any, *, all_inside: bool = False) -> None:

@@ -26,7 +26,7 @@ from torch.utils.checkpoint import checkpoint
 from labkit.amp import CastCache, CastEvent, autocast
 from labkit.formats import BF16, E4M3, E5M2, E8M0, FP16, FP64, TF32, Format
 from labkit.frameworks.torch_amp import autocast as drop_in
-from labkit.gemm import half_storage
+from labkit.gemm import SEQUENTIAL_FP16, half_storage
 from labkit.interop import round_tensor
 
 
@@ -346,7 +346,7 @@ def test_a_checkpointed_block_is_bit_equal_to_a_plain_one(region: str) -> None:
 
 @pytest.mark.slow
 def test_a_graph_that_must_be_whole_is_refused_with_what_would_do() -> None:
-    for region in (autocast, partial(half_storage, "cpu")):
+    for region in (partial(autocast, E4M3), partial(half_storage, "cpu", SEQUENTIAL_FP16)):
         torch._dynamo.reset()
         compiled = torch.compile(nn.Linear(2, 2), backend="eager", fullgraph=True)
         with (
@@ -355,7 +355,7 @@ def test_a_graph_that_must_be_whole_is_refused_with_what_would_do() -> None:
                 RuntimeError, match="Compile without it: the result is the same"
             ) as refused,
         ):
-            compiled(torch.ones(1, 2))
+            compiled.half()(torch.ones(1, 2).half())
         assert "labkit.amp.to_model_format" in str(refused.value)
     torch._dynamo.reset()
 

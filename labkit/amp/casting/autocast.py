@@ -11,8 +11,8 @@ nn.LSTM and GRU check torch's autocast flag. We set it for an unused device type
 
 Source: torch.amp.autocast (behaviour). Limits: functions that torch implements in C++ are one operation. The gradient
 formulas of torch's operations run in the dtypes of the forward pass, inside a region as outside. Models of torch.jit
-are not cast inside. A compiled model computes the same, but each decision breaks the graph: to gain from compiling,
-convert the model (`to_model_format`) or use torch.autocast.
+are not cast inside. In a compiled model the casts are part of the graph (`in_graphs`). What Python has to see breaks
+it: an emulated format, an accumulator, a listener, a custom Function.
 """
 
 from __future__ import annotations
@@ -49,10 +49,14 @@ from labkit.modes import (
     are_plain,
     body_in_graphs,
     break_graph,
+    call_in_graph,
+    call_unseen,
     calls_any,
     is_composite,
     mapped,
     open_modes,
+    require_traceable,
+    runs_graph,
 )
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -183,7 +187,7 @@ class autocast(LabMode, ContextDecorator):
         return rule_for(name)
 
     def rule_in_graphs(self, func: Callable[..., Any]) -> str:
-        """Return the same rule's value while torch.compile traces; subclasses that override `entry_for` may override it."""
+        """Return the rule's value while torch.compile traces; who overrides `entry_for` may override it."""
         return rule_in_graphs(func, LISTS.edition)
 
     def acts_on(self, device_type: str) -> bool:
@@ -250,6 +254,8 @@ class autocast(LabMode, ContextDecorator):
             return self.call_below(func, types, args, kwargs)
         if torch.compiler.is_dynamo_compiling():
             return self._in_graph(func, types, args, kwargs)
+        if runs_graph():
+            return call_unseen(func, args, kwargs)
         regions = _open.regions
         if not regions or self is not regions[-1]:
             return self._not_last(func, types, args, kwargs)
@@ -285,27 +291,30 @@ class autocast(LabMode, ContextDecorator):
         self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...], kwargs: Any
     ) -> Any:
         """Handle a call while torch.compile traces: the same casts, by what it can trace, without the weight cache."""
+        require_traceable()
         if self.innermost is False:
-            return func(*args, **kwargs)
+            return call_in_graph(func, args, kwargs)
         for index in range(torch._C._len_torch_function_stack()):
             mode: Any = torch._C._get_function_stack_at(index)
             # which of two is the inner one is known only of those that were entered by `__enter__`
             if isinstance(mode, autocast) and (self.innermost is None or mode.innermost is None):
                 break_graph()
         if not self.enabled:
-            return func(*args, **kwargs)
+            return call_in_graph(func, args, kwargs)
+        low = self._stored
         if not self.rules_in_graphs or self.listen is not None or not are_plain(types):
             break_graph()
         rule = self.rule_in_graphs(func)
         if rule == "keep" or kwargs.get("out") is not None:
             if looks_inside(func, LISTS.edition):
                 return self.call_inside(body_in_graphs(func), args, kwargs)
-            return func(*args, **kwargs)
-        if rule == "banned" or self._stored is None:
+            return call_in_graph(func, args, kwargs)
+        if rule == "banned" or low is None:
             break_graph()
+        assert low is not None
         with _UNSEEN():
-            args, kwargs = cast_in_graph(rule, self._stored, args, kwargs)
-        return func(*args, **kwargs)
+            args, kwargs = cast_in_graph(rule, low, args, kwargs)
+        return call_in_graph(func, args, kwargs)
 
     def call(
         self, function: Callable[..., Any], name: str, entry: Entry, args: Any, kwargs: Any

@@ -31,7 +31,8 @@ from torch.amp import autocast_mode
 from torch.autograd.function import _SingleLevelFunction
 from torch.overrides import resolve_name
 
-from labkit.amp.casting.autocast import CASTABLE, autocast, current
+from labkit.amp.casting.autocast import autocast, current
+from labkit.amp.casting.in_graphs import CASTABLE
 from labkit.amp.casting.lists import LISTS, Entry, Rule
 from labkit.formats import FormatLike, as_format
 from labkit.formats.arguments import describe_value

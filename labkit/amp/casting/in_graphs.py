@@ -52,10 +52,11 @@ def cast_in_graph(rule: str, low: torch.dtype, args: Any, kwargs: Any) -> tuple[
         dtypes = [tensor.dtype for tensor in floats_in(args, kwargs)]
         if all(dtype == dtypes[0] for dtype in dtypes):
             return args, kwargs
-    elif rule != "deny":
+    elif rule != "deny" and (
+        kwargs.get("dtype") is not None or any(isinstance(arg, torch.dtype) for arg in args)
+    ):
         # the call specifies a dtype, by name or by position
-        if kwargs.get("dtype") is not None or any(isinstance(arg, torch.dtype) for arg in args):
-            return args, kwargs
+        return args, kwargs
 
     def change(tensor: Tensor) -> Tensor:
         return tensor.to(to) if tensor.dtype in CASTABLE else tensor

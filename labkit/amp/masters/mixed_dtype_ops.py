@@ -38,11 +38,15 @@ from labkit.modes import (
     are_plain,
     body_in_graphs,
     break_graph,
+    call_in_graph,
+    call_unseen,
     calls_any,
     constant_in_graphs,
     is_composite,
     mapped,
     name_in_graphs,
+    require_traceable,
+    runs_graph,
     tensors_in,
 )
 
@@ -174,6 +178,8 @@ class mixed_dtype_ops(LabMode):
             return self.call_below(func, types, args, kwargs)
         if torch.compiler.is_dynamo_compiling():
             return self._in_graph(func, types, args, kwargs)
+        if runs_graph():
+            return call_unseen(func, args, kwargs)
         name = getattr(func, "__name__", "")
         rule = rule_for(name).rule
         if name in NORMS_OF_ONE_DTYPE and _is_norm_in_fp32(args, kwargs):
@@ -191,6 +197,7 @@ class mixed_dtype_ops(LabMode):
         self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...], kwargs: Any
     ) -> Any:
         """Do the same while torch.compile traces, except that a mask of numbers, which is read, breaks the graph."""
+        require_traceable()
         name, rule = name_in_graphs(func), Rule(rule_in_graphs(func, LISTS.edition))
         if name in NORMS_OF_ONE_DTYPE and _is_norm_in_fp32(args, kwargs):
             dtype = _operand(args, kwargs, 0, "input").dtype
@@ -204,7 +211,7 @@ class mixed_dtype_ops(LabMode):
                 args, kwargs = self._agreeing(name, rule, args, kwargs)
         elif _looks_inside(func, LISTS.edition):
             return self.call_inside(body_in_graphs(func), args, kwargs)
-        return func(*args, **kwargs)
+        return call_in_graph(func, args, kwargs)
 
     def _agreeing(self, name: str, rule: Rule, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Return a call's arguments in one dtype, if they hold FP32 and a half format."""

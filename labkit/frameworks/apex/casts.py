@@ -22,7 +22,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from labkit.amp import CastEvent, Entry, Rule, autocast, register, rule_for
-from labkit.amp.casting.autocast import CASTABLE, current
+from labkit.amp.casting.autocast import current
+from labkit.amp.casting.in_graphs import CASTABLE
 from labkit.formats import FP16
 from labkit.frameworks.apex.models import Properties
 from labkit.frameworks.apex.optimizers import LossScaler
