@@ -46,6 +46,7 @@ from labkit.modes import (
     call_unseen,
     constant_in_graphs,
     is_composite,
+    require_traceable,
     runs_graph,
     tensors_in,
 )
@@ -230,6 +231,7 @@ class _OnDevice(amp.autocast):
         self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...], kwargs: Any
     ) -> Any:
         """Do the same while torch.compile traces."""
+        require_traceable(func)
         on_device = False
         for tensor in tensors_in((*args, *kwargs.values())):
             on_device = on_device or tensor.device.type == self.device_type

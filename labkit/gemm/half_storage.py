@@ -207,7 +207,7 @@ class HalfStorage(LabMode):
 
     def _in_graph(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
         """Do the same while torch.compile traces, by what it can trace; what remains breaks the graph."""
-        require_traceable()
+        require_traceable(func)
         name, halves = name_in_graphs(func), False
         for tensor in tensors_in((*args, *kwargs.values())):
             halves = halves or tensor.dtype in UPCAST

@@ -126,14 +126,20 @@ def call_unseen(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
         return func(*args, **kwargs)
 
 
-def require_traceable() -> None:
-    """Break the graph in a custom Function, which torch.compile traces without the modes of its backward pass."""
-    if _is_in_function():
+def require_traceable(func: Callable[..., Any]) -> None:
+    """Break the graph where torch.compile traces without the modes that are active when torch runs the same.
+
+    That is in a custom Function, whose backward pass has the modes of its forward pass, and in an operation that takes
+    functions, such as a checkpoint, which a mode sees as one.
+    """
+    if _traces_without_modes(func):
         break_graph()
 
 
 @constant_in_graphs
-def _is_in_function() -> bool:
+def _traces_without_modes(func: Callable[..., Any]) -> bool:
+    if isinstance(func, torch._ops.HigherOrderOperator):
+        return True
     translators: Any = import_module("torch._dynamo.symbolic_convert").InstructionTranslator
     tracers = translators.current_tx().output.tracers
     return any("autograd" in str(tracer.source_target).lower() for tracer in tracers)

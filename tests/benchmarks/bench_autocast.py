@@ -3,7 +3,8 @@
 Run by hand: .venv/bin/python tests/benchmarks/bench_autocast.py
 
 Tensors of 4 x 4, so that nearly all the time is overhead; BF16, which both regions cast to on a CPU. The ratios to the
-operation alone say what it costs to be written in Python, above autograd. The last rows are real layers.
+operation alone say what it costs to be written in Python, above autograd. The rows after those are real layers, and the
+last ones 12 steps of a model that torch.compile has compiled, whose first step is not measured.
 """
 
 from collections.abc import Callable
@@ -12,10 +13,12 @@ from functools import partial
 
 import torch
 from measuring import Call, medians, options, print_ratios
+from torch import nn
 from torch.nn import functional as F
 
 from labkit.amp import autocast
 from labkit.formats import BF16
+from labkit.frameworks import torch_amp
 
 Region = Callable[[], AbstractContextManager[object]]
 REGIONS: dict[str, Region] = {
@@ -54,6 +57,27 @@ def inside(region: Region, call: Call, times: int) -> None:
             call()
 
 
+def steps(region: Region, backend: str) -> Call:
+    """Return 12 steps of a compiled model of five layers."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Flatten(), nn.Linear(256, 512), nn.LayerNorm(512), nn.GELU(), nn.Linear(512, 10)
+    )
+    compiled, x = torch.compile(model, backend=backend), torch.randn(128, 256)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def run() -> None:
+        for _ in range(12):
+            optimizer.zero_grad()
+            with region():
+                loss = compiled(x).float().square().mean()
+            loss.backward()
+            optimizer.step()
+
+    return run
+
+
 def main() -> None:
     options(__doc__)
     for name, (call, times) in operations().items():
@@ -62,6 +86,14 @@ def main() -> None:
             fewest=3,
         )
         print_ratios(name, took, times)
+    compiled: dict[str, Region] = {
+        "torch": REGIONS["torch"],
+        "ours": REGIONS["ours"],
+        "torch_amp": lambda: torch_amp.autocast("cpu", torch.bfloat16),
+    }
+    for backend in ("aot_eager", "inductor"):
+        calls = {where: steps(region, backend) for where, region in compiled.items()}
+        print_ratios(f"12 compiled steps, {backend}", medians(calls))
 
 
 if __name__ == "__main__":

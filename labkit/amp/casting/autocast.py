@@ -291,7 +291,7 @@ class autocast(LabMode, ContextDecorator):
         self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...], kwargs: Any
     ) -> Any:
         """Handle a call while torch.compile traces: the same casts, by what it can trace, without the weight cache."""
-        require_traceable()
+        require_traceable(func)
         if self.innermost is False:
             return call_in_graph(func, args, kwargs)
         for index in range(torch._C._len_torch_function_stack()):

@@ -197,7 +197,7 @@ class mixed_dtype_ops(LabMode):
         self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...], kwargs: Any
     ) -> Any:
         """Do the same while torch.compile traces, except that a mask of numbers, which is read, breaks the graph."""
-        require_traceable()
+        require_traceable(func)
         name, rule = name_in_graphs(func), Rule(rule_in_graphs(func, LISTS.edition))
         if name in NORMS_OF_ONE_DTYPE and _is_norm_in_fp32(args, kwargs):
             dtype = _operand(args, kwargs, 0, "input").dtype
