@@ -215,12 +215,12 @@ class _OnDevice(amp.autocast):
         kwargs = kwargs or {}
         if torch.compiler.is_dynamo_compiling():
             return self._on_device_in_graph(func, types, args, kwargs)
-        if runs_graph():
-            return call_unseen(func, args, kwargs)
         if not (_any_on(self.device_type, args) or _any_on(self.device_type, kwargs.values())):
             return func(*args, **kwargs)
         composite = self._composite(func) if kwargs.get("out") is None else None
         if composite is not None and current() is self:
+            if runs_graph():
+                return call_unseen(func, args, kwargs)
             return self.call_inside(composite, args, kwargs)
         return super().__torch_function__(func, types, args, kwargs)
 

@@ -31,6 +31,10 @@ from labkit.modes.composites import body_of, constant_in_graphs
 ATTRIBUTE = MethodWrapperType  # the type of `func` when a mode handles x.shape: nothing to cast
 AOT_RUNTIME = "_aot_autograd"  # in the path of what runs the graphs of torch.compile's backends
 MOST_FRAMES = 12  # between that and the graph's code
+_BETWEEN = (
+    "__torch_function__",
+    "__call__",
+)  # a graph's code and a mode: another mode, an OpOverload
 WHY_NO_GRAPH = (
     "a mode of labkit (autocast, half_storage) runs this operation in Python: for an emulated format or accumulator, a "
     "listener, a recurrent layer, a custom Function, a mask that it reads, or an error. So the graph breaks here, and "
@@ -102,9 +106,12 @@ def runs_graph() -> bool:
 
     torch suspends its own autocast while such code runs, but no mode. A graph that no compiler took is not meant.
     """
-    frame = sys._getframe(2)
-    if frame.f_code.co_name == "__call__" and frame.f_back is not None:  # of an OpOverload
+    frame = sys._getframe(1).f_back
+    while frame is not None and frame.f_code.co_name in _BETWEEN:
         frame = frame.f_back
+    # none calls a mode in a thread of torch's that runs a backward pass
+    if frame is None:
+        return False
     code = frame.f_code
     if code.co_name == "call":
         return "extern_kernels" in frame.f_globals  # inductor's
