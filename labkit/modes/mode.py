@@ -37,9 +37,9 @@ _BETWEEN = (
 )  # a graph's code and a mode: another mode, an OpOverload
 WHY_NO_GRAPH = (
     "a mode of labkit (autocast, half_storage) runs this operation in Python: for an emulated format or accumulator, a "
-    "listener, a recurrent layer, a custom Function, a mask that it reads, or an error. So the graph breaks here, and "
-    "fullgraph=True is not possible. Compile without it: the result is the same. To have whole graphs, take a format "
-    "that torch stores, or compile a converted model (labkit.amp.to_model_format)."
+    "listener, a recurrent layer, a custom Function, a checkpoint, a mask that it reads, or an error. So the graph "
+    "breaks here, and fullgraph=True is not possible. Compile without it: the result is the same. To have whole "
+    "graphs, take a format that torch stores, or compile a converted model (labkit.amp.to_model_format)."
 )
 
 

@@ -12,7 +12,7 @@ nn.LSTM and GRU check torch's autocast flag. We set it for an unused device type
 Source: torch.amp.autocast (behaviour). Limits: functions that torch implements in C++ are one operation. The gradient
 formulas of torch's operations run in the dtypes of the forward pass, inside a region as outside. Models of torch.jit
 are not cast inside. In a compiled model the casts are part of the graph (`in_graphs`). What Python has to see breaks
-it: an emulated format, an accumulator, a listener, a custom Function.
+it: an emulated format, an accumulator, a listener, a custom Function, a checkpoint.
 """
 
 from __future__ import annotations
