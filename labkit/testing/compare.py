@@ -220,7 +220,7 @@ def assert_explained(
     a: Array | Operation,
     b: Array | None = None,
     *,
-    out: Format | None = None,
+    out: FormatLike | None = None,
     accumulator: AnyArithmetic = FP32,
     **settings: Any,
 ) -> Verdict:

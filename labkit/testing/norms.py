@@ -22,11 +22,11 @@ import math
 
 import numpy as np
 
-from labkit.formats import FP32
+from labkit.formats import FP32, Format
 from labkit.formats.arguments import require_kind
 from labkit.testing import orders
 from labkit.testing.bound import Arithmetic, Floats, growth_of, sum_error
-from labkit.testing.operations import Array, Operation, Places, operand, values_of
+from labkit.testing.operations import Array, Operation, Places, dimension_of, operand, values_of
 
 FUNCTION = 4.0  # relative error of a function, in unit roundoffs
 REACHED = 3.0  # of these, by right kernels
@@ -36,15 +36,23 @@ BLOCK = 16  # terms of the smallest block of an online softmax
 def softmax(x: Array, dim: int = -1) -> Operation:
     """Return the softmax of x along a dimension; -inf is a masked place.
 
+    Raises:
+        TypeError: x holds no floats, or FP64.
+        ValueError: x has no such dimension.
+
     >>> softmax(np.zeros((1, 4), np.float32)).value.tolist()
     [[0.25, 0.25, 0.25, 0.25]]
     """
-    require_kind(dim, int, "dim")
     values, format = operand(x, "x")
+    dim = dimension_of(dim, values.ndim, dim)
+    # a number is a row of one
+    shape = values.shape
+    values = values.reshape(shape or (1,))
     rows = np.moveaxis(values, dim, -1)
     terms, moved = rows.shape[-1], rows.shape
     with np.errstate(invalid="ignore", over="ignore"):
-        below = np.where(rows == -np.inf, -np.inf, rows - rows.max(-1, keepdims=True))
+        largest = rows.max(-1, keepdims=True, initial=-np.inf)
+        below = np.where(rows == -np.inf, -np.inf, rows - largest)
         below = np.where((rows == -np.inf).all(-1, keepdims=True), np.nan, below)
         parts = np.exp(below)
         total = parts.sum(-1, keepdims=True)
@@ -65,7 +73,7 @@ def softmax(x: Array, dim: int = -1) -> Operation:
                 np.inf,
                 parts / total * relative + 4 * least,
             )
-        return np.moveaxis(bound, -1, dim)
+        return np.moveaxis(bound, -1, dim).reshape(shape)
 
     def replay(how: Arithmetic, places: Places) -> Floats:
         at = _rows_of(places, values.shape, moved, dim)
@@ -75,8 +83,10 @@ def softmax(x: Array, dim: int = -1) -> Operation:
         found = [own / total for total in orders.sums(np.asarray(of_rows, np.float64), None, how)]
         return _other_functions(np.stack(found), how)
 
-    name, value = f"softmax {list(values.shape)}", np.moveaxis(value, -1, dim)
-    return Operation(name, np.ascontiguousarray(value), terms, (format,), error, replay)
+    name, value = f"softmax {list(shape)}", np.moveaxis(value, -1, dim)
+    return Operation(
+        name, np.ascontiguousarray(value).reshape(shape), terms, (format,), error, replay
+    )
 
 
 def layer_norm(
@@ -87,8 +97,7 @@ def layer_norm(
     >>> layer_norm(np.float32([[-1.0, 1.0]]), eps=0.0).value.tolist()
     [[-1.0, 1.0]]
     """
-    require_kind(eps, float, "eps")
-    values, format = operand(x, "x")
+    values, format = _normed(x, eps)
     w, b = _affine(weight, "weight", values, 1.0), _affine(bias, "bias", values, 0.0)
     terms = values.shape[-1]
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
@@ -156,8 +165,7 @@ def rms_norm(x: Array, weight: Array | None = None, eps: float = 1e-6) -> Operat
     >>> rms_norm(np.float32([[2.0, 2.0]]), eps=0.0).value.tolist()
     [[1.0, 1.0]]
     """
-    require_kind(eps, float, "eps")
-    values, format = operand(x, "x")
+    values, format = _normed(x, eps)
     w, terms = _affine(weight, "weight", values, 1.0), values.shape[-1]
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         squares = (values * values).mean(-1, keepdims=True)
@@ -197,6 +205,19 @@ def rms_norm(x: Array, weight: Array | None = None, eps: float = 1e-6) -> Operat
     return Operation(
         f"rms_norm {list(values.shape)}", value, terms, (format,), error, replay, others=others
     )
+
+
+def _normed(x: Array, eps: float) -> tuple[Floats, Format]:
+    """Return the operand of a norm over its last dimension, and its format."""
+    require_kind(eps, float, "eps")
+    if not 0 <= eps < math.inf:
+        raise ValueError(f"eps: expected a number from 0 on, got {eps}")
+    values, format = operand(x, "x")
+    if not values.ndim or not values.shape[-1]:
+        raise ValueError(
+            f"expected x[..., K] with a number or more to normalize, got {list(values.shape)}"
+        )
+    return values, format
 
 
 def _other_roots(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -191,31 +192,59 @@ def convolution(
 
     Winograd's and Fourier's methods add other terms; this bound is not theirs.
 
+    Args:
+        x: the image, [batch, channels, ...] with 1 to 3 dimensions more.
+        weight: the filters, [out, channels / groups, ...].
+        bias: one number for each filter.
+        stride: a number, or one for each dimension.
+        padding: as stride, or "valid" (none) or "same" (the result has the shape of the image; needs
+            stride 1).
+        dilation: as stride.
+        groups: number of groups of channels.
+        operands: as in `matmul`.
+
+    Raises:
+        TypeError: operands are no floats, or FP64; a setting is no number.
+        ValueError: the shapes or the settings do not match.
+
     >>> convolution(torch.ones(1, 3, 8, 8), torch.ones(4, 3, 3, 3), padding=1).value[0, 0, 4, 4]
     np.float64(27.0)
     """
     if operands is not None:
         operands = as_format(operands, "operands")
     (image, of_x), (filters, of_w) = operand(x, "x", operands), operand(weight, "weight", operands)
+    require_kind(groups, int, "groups")
     n = filters.ndim - 2
     if n not in (1, 2, 3) or image.ndim != n + 2 or image.shape[1] != filters.shape[1] * groups:
         raise ValueError(
             "expected x[batch, channels, ...] and weight[out, channels / groups, ...] with 1 to 3 dimensions more, got "
             f"{list(image.shape)} and {list(filters.shape)} with groups={groups}"
         )
+    if len(filters) % groups:
+        raise ValueError(
+            f"expected a number of filters that groups divides, got {len(filters)} and groups={groups}"
+        )
+    steps = _numbers(stride, "stride", n, 1)
+    holes = _numbers(dilation, "dilation", n, 1)
+    reach = [(size - 1) * hole + 1 for size, hole in zip(filters.shape[2:], holes, strict=True)]
+    around = _padding(padding, steps, reach)
     conv = (F.conv1d, F.conv2d, F.conv3d)[n - 1]
-    steps, around, holes = (
-        (each,) * n if isinstance(each, int) else tuple(each)
-        for each in (stride, padding, dilation)
-    )
+    padded = np.pad(image, [(0, 0), (0, 0), *around])
+    if min(reach) < 1 or any(
+        wide > size for wide, size in zip(reach, padded.shape[2:], strict=True)
+    ):
+        raise ValueError(
+            f"expected a window that fits the padded image, got {reach} for {list(padded.shape[2:])}. "
+            "Pass more padding, or less dilation."
+        )
+    # widths of torch.nn.functional.pad begin with the last dimension
+    widths = [width for pair in reversed(around) for width in pair]
 
     def multiply(left: Floats, right: Floats) -> Floats:
-        pair = torch.from_numpy(left), torch.from_numpy(right)
-        return np.asarray(conv(*pair, None, steps, around, holes, groups).numpy(), np.float64)
+        image, filters = F.pad(torch.from_numpy(left), widths), torch.from_numpy(right)
+        return np.asarray(conv(image, filters, None, steps, 0, holes, groups).numpy(), np.float64)
 
     shape, axes = multiply(image, filters).shape, tuple(range(2, n + 2))
-    padded = np.pad(image, [(0, 0), (0, 0), *((width, width) for width in around)])
-    reach = [(size - 1) * hole + 1 for size, hole in zip(filters.shape[2:], holes, strict=True)]
     # the windows have the shape [batch, channels, *places, *reach]
     windows = np.lib.stride_tricks.sliding_window_view(padded, reach, axes)
     windows = windows[:, :, *(slice(None, None, each) for each in (*steps, *holes))]
@@ -227,7 +256,15 @@ def convolution(
         return taken.reshape(len(places), -1).T, filters[channel].reshape(len(places), -1).T
 
     name = f"convolution {list(image.shape)} * {list(filters.shape)}"
-    shaped = None if bias is None else bias.reshape(-1, *[1] * n)
+    shaped = None
+    if bias is not None:
+        require_kind(bias, (Tensor, np.ndarray), "bias")
+        if tuple(bias.shape) != (len(filters),):
+            raise ValueError(
+                f"expected bias of shape {[len(filters)]}, one number for each filter, "
+                f"got {list(bias.shape)}"
+            )
+        shaped = bias.reshape(-1, *[1] * n)
     operands_of = (image, of_x), (filters, of_w)
     return _products(
         name,
@@ -240,6 +277,40 @@ def convolution(
         shaped,
         None,
     )
+
+
+def _numbers(value: Any, argument: str, count: int, least: int) -> tuple[int, ...]:
+    """Return one number for each dimension of a convolution."""
+    require_kind(value, (int, Sequence), argument, "Pass a number, or one for each dimension")
+    if isinstance(value, Sequence):
+        numbers = tuple(value)
+    else:
+        numbers = (value,) * count
+    for number in numbers:
+        require_kind(number, int, argument, "Pass a number, or one for each dimension")
+    if len(numbers) == 1:
+        numbers *= count
+    if len(numbers) != count or min(numbers) < least:
+        raise ValueError(
+            f"{argument}: expected a number from {least} on, or {count} of them, got {value}"
+        )
+    return numbers
+
+
+def _padding(padding: Any, steps: tuple[int, ...], reach: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the widths before and behind each dimension of a convolution's image."""
+    if not isinstance(padding, str):
+        return [(width, width) for width in _numbers(padding, "padding", len(steps), 0)]
+    if padding == "valid":
+        return [(0, 0) for _ in steps]
+    if padding != "same":
+        raise ValueError(f"padding: expected numbers, 'same' or 'valid', got {padding!r}")
+    if max(steps) > 1:
+        raise ValueError(
+            f"padding: expected numbers with stride {list(steps)}, got 'same', which needs stride 1"
+        )
+    # of an odd width, the larger part is behind, as torch has it
+    return [((wide - 1) // 2, wide - 1 - (wide - 1) // 2) for wide in reach]
 
 
 def _gemm(a: Floats, b: Floats) -> Floats:
@@ -324,11 +395,10 @@ def _products(
 
 
 def _epilogue(array: Array | float, name: str, shape: tuple[int, ...]) -> Floats:
-    values = (
-        np.asarray(array, np.float64)
-        if isinstance(array, int | float)
-        else values_of(array, name)[0]
-    )
+    if isinstance(array, Real) and not isinstance(array, bool | np.floating):
+        values = np.asarray(float(array))
+    else:
+        values = values_of(array, name)[0]
     try:
         fits = np.broadcast_shapes(values.shape, shape) == shape
     except ValueError:
@@ -405,6 +475,20 @@ def _reduction(
     )
 
 
+def dimension_of(dim: int, dimensions: int, asked: object) -> int:
+    """Return a dimension that is counted from the front; a number counts as one dimension, as in torch.
+
+    Raises:
+        TypeError: it is no whole number.
+        ValueError: there is no such dimension.
+    """
+    require_kind(dim, int, "dim", "Pass a dimension, or a tuple of them")
+    most = max(dimensions, 1)
+    if not -most <= dim < most:
+        raise ValueError(f"expected dim within the {dimensions} dimensions of x, got {asked}")
+    return int(dim) % most
+
+
 def _rows(x: Array, dim: int | Sequence[int] | None) -> tuple[Floats, Format]:
     """Return x with the dimensions that are summed over moved to the end, as one."""
     values, format = operand(x, "x")
@@ -412,13 +496,11 @@ def _rows(x: Array, dim: int | Sequence[int] | None) -> tuple[Floats, Format]:
     if dim is None:
         dims = tuple(range(values.ndim))
     else:
-        dims = (dim,) if isinstance(dim, int) else tuple(dim)
-    try:
-        dims = tuple(range(values.ndim)[each] for each in dims)
-    except IndexError:
-        raise ValueError(
-            f"expected dim within the {values.ndim} dimensions of x, got {dim}"
-        ) from None
+        asked = tuple(dim) if isinstance(dim, Sequence) else (dim,)
+        dims = tuple(dimension_of(each, values.ndim, dim) for each in asked)
+    if len(set(dims)) < len(dims):
+        raise ValueError(f"dim: expected each dimension once, got {dim}")
+    values = values.reshape(values.shape or (1,)) if dims else values
     rest = [each for each in range(values.ndim) if each not in dims]
     moved = values.transpose(*rest, *dims)
     return moved.reshape(
