@@ -9,8 +9,12 @@ is the least error before the final rounding that explains it; a share is a need
 - rounding of another order: within the bound, and as large as orders that were tried reach;
 - larger than any order reaches: within the bound, but one share is 4 times the largest of all replays, or the shares of
   the random half have twice the root mean square of every replay;
+- a known fault fits better: within the bound, but the operation with a known fault is far nearer than rounding lets it
+  be (`suspects`, "rival");
 - cannot be rounding: an element is outside of its interval, or NaN or infinite where the operation is not;
 - cannot be judged: the bound of every element is infinite.
+
+The sign of zero is counted, and not judged: most contracts of kernels leave it open.
 
 Invariant: "cannot be rounding" is a proof for the arithmetic that was named; "larger than any order reaches" is strong
 evidence, and depends on the orders of `orders`.
@@ -42,7 +46,7 @@ from labkit.formats import (
 from labkit.formats.arguments import require_kind
 from labkit.testing.bound import AnyArithmetic, Arithmetic, Floats, arithmetic
 from labkit.testing.operations import Array, Operation, Places, matmul, values_of
-from labkit.testing.suspects import suspects
+from labkit.testing.suspects import Rival, rival, suspects
 
 ELEMENTS = 2**12  # that are replayed, at most
 WORK = 2**20  # terms that are replayed in one order, at most
@@ -57,6 +61,7 @@ class VerdictKind(StrEnum):
     EQUAL = "equal"
     ROUNDING = "rounding of another order"
     LARGER = "within the bound, but larger than any order reaches"
+    SUSPECTED = "within the bound, but a known fault fits better"
     IMPOSSIBLE = "cannot be rounding"
     UNJUDGED = "cannot be judged"
 
@@ -93,6 +98,9 @@ class Verdict:
     reached    the largest share of the bound that a replay reached, of the needs of the result (`share`) the largest
     suspects   what would explain it, the most likely first
     unjudged   what could not be judged, and why
+    rival      the known fault that fits better, if the kind is SUSPECTED
+    zeros      number of zeros whose sign is not that of the exact result rounded once; it is not judged. Where a sum
+               of two terms or more is exactly 0, its sign depends on the order, and is not counted
     """
 
     kind: VerdictKind
@@ -106,6 +114,8 @@ class Verdict:
     typical: tuple[float, float] | None = None
     suspects: tuple[str, ...] = ()
     unjudged: tuple[str, ...] = field(default=())
+    rival: Rival | None = None
+    zeros: int = 0
 
     @property
     def explained(self) -> bool:
@@ -130,8 +140,14 @@ class Verdict:
             lines.append(
                 "  root mean square of shares: {:.3g}; of replays: {:.3g}".format(*self.typical)
             )
-        lines += [f"  would explain it: {each}" for each in self.suspects]
+        if self.rival is not None:
+            lines.append(f"  would explain it: {self.rival}")
+        else:
+            lines += [f"  would explain it: {each}" for each in self.suspects]
         lines += [f"  not judged: {each}" for each in self.unjudged]
+        if self.zeros:
+            have = "zero has" if self.zeros == 1 else "zeros have"
+            lines.append(f"  not judged: {self.zeros:,} {have} the other sign")
         return "\n".join(lines)
 
 
@@ -290,6 +306,7 @@ class _Judge:
         nearest = self.stored(self.exact)
         same = (self.got == nearest) | (np.isnan(self.got) & np.isnan(nearest))
         differing, unbounded = int((~same).sum()), np.isinf(bound)
+        zeros = self.other_zeros(nearest)
         unjudged = []
         if unbounded.any():
             unjudged.append(
@@ -298,7 +315,13 @@ class _Judge:
             )
         if not differing:
             return Verdict(
-                VerdictKind.EQUAL, name, self.out, self.got.size, 0, unjudged=tuple(unjudged)
+                VerdictKind.EQUAL,
+                name,
+                self.out,
+                self.got.size,
+                0,
+                unjudged=tuple(unjudged),
+                zeros=zeros,
             )
         need = np.where(same | unbounded, 0.0, self.need(self.got, self.exact))
         outside = self.outside(np.flatnonzero(~same & ~unbounded), bound)
@@ -308,8 +331,8 @@ class _Judge:
 
         def found(kind: VerdictKind, at: int, part: float = 1.0, **more: Any) -> Verdict:
             worst = self.element(at, float(bound[at]), float(need[at]))
-            clues: tuple[str, ...] = ()
-            if kind not in (VerdictKind.ROUNDING, VerdictKind.UNJUDGED):
+            clues: tuple[str, ...] = more.pop("suspects", ())
+            if kind in (VerdictKind.LARGER, VerdictKind.IMPOSSIBLE):
                 clues = suspects(
                     self.got,
                     self.exact,
@@ -329,6 +352,7 @@ class _Judge:
                 float(share[at]),
                 suspects=clues,
                 unjudged=tuple(unjudged),
+                zeros=zeros,
                 **more,
             )
 
@@ -343,16 +367,25 @@ class _Judge:
             special | unbounded
         ).all():  # those that differ: an infinity or NaN of another kind lies outside
             return found(VerdictKind.UNJUDGED, int(np.argmax(~same)))
-        largest, typical, own = self.replay(share, bound, special | unbounded)
+        largest, typical, own, other = self.replay(share, bound, special | unbounded)
         at = int(np.argmax(share))
-        larger = share[at] > TIMES_LARGEST * largest or (
+        numbers: dict[str, Any] = {"reached": largest}
+        numbers["typical"] = None if own is None else (own, typical)
+        if share[at] > TIMES_LARGEST * largest or (
             own is not None and own > TIMES_TYPICAL * typical
-        )
-        kind = VerdictKind.LARGER if larger else VerdictKind.ROUNDING
-        part = min(1.0, TIMES_LARGEST * largest)
-        return found(
-            kind, at, part, reached=largest, typical=None if own is None else (own, typical)
-        )
+        ):
+            return found(VerdictKind.LARGER, at, min(1.0, TIMES_LARGEST * largest), **numbers)
+        if other is not None:
+            return found(VerdictKind.SUSPECTED, at, rival=other, suspects=(other.name,), **numbers)
+        return found(VerdictKind.ROUNDING, at, **numbers)
+
+    def other_zeros(self, nearest: Floats) -> int:
+        """Return how many zeros have another sign than the exact result rounded once."""
+        zeros = np.flatnonzero((self.got == 0) & (nearest == 0))
+        other = np.signbit(self.got[zeros]) != np.signbit(nearest[zeros])
+        # the sign of a sum that is exactly 0 depends on the order of its terms
+        known = (self.exact[zeros] != 0) | (self.operation.terms == 1)
+        return int((other & known).sum())
 
     def stored(self, values: Floats) -> Floats:
         """Round as the kernel does when it stores."""
@@ -395,25 +428,36 @@ class _Judge:
 
     def replay(
         self, share: Floats, bound: Floats, skipped: Any
-    ) -> tuple[float, float, float | None]:
-        """Return the largest share of all replays, the typical one of the worst replay, and that of the result."""
+    ) -> tuple[float, float, float | None, Rival | None]:
+        """Replay the operation at some elements.
+
+        Returns:
+            The largest share of all replays, the typical one of the worst replay, that of the result,
+            and the known fault that fits the result better.
+        """
         usable = np.flatnonzero(~skipped)
         many = min(ELEMENTS, max(8, WORK // max(1, self.operation.terms)), usable.size)
         drawn = np.random.default_rng(0).choice(usable, (many + 1) // 2, replace=False)
-        nearest = usable[np.argsort(share[usable])[::-1][: many - drawn.size]]
+        rest = usable.size - (many - drawn.size)
+        order = np.argpartition(share[usable], min(rest, usable.size - 1))
+        nearest = usable[order[rest:]]
         places = np.concatenate([drawn, nearest])
         least = (self.operation.terms + 4) * 2.0**-52  # the error of FP64
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             replayed = self.operation.replay(self.how, places)
             e = np.where(bound[places] > 0, bound[places], np.inf)
             shares = np.nan_to_num(np.abs(replayed - self.exact[places]) / e, nan=0.0, posinf=0.0)
-            needs = self.need(self.stored(replayed), self.exact[places]) / e
+            kept = self.stored(replayed)
+            needs = self.need(kept, self.exact[places]) / e
+        at, once = places[: drawn.size], self.stored(self.exact[drawn])
+        right = np.concatenate([kept[:, : drawn.size], once[None]])
+        other = rival(self.got[at], self.exact[at], right, at, self.operation, self.out)
         largest = max(float(shares.max(initial=0.0)), least)
         few = drawn.size < FEWEST or np.count_nonzero(share[drawn]) < FEWEST
         if few:
-            return largest, 0.0, None
+            return largest, 0.0, None, other
         typical = np.sqrt((np.nan_to_num(needs[:, : drawn.size], posinf=0.0) ** 2).mean(1)).max()
-        return largest, float(typical), float(np.sqrt((share[drawn] ** 2).mean()))
+        return largest, float(typical), float(np.sqrt((share[drawn] ** 2).mean())), other
 
     def element(self, at: int, bound: float, need: float) -> Element:
         ends = self.stored(

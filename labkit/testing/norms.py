@@ -22,7 +22,7 @@ import math
 
 import numpy as np
 
-from labkit.formats import FP32, Format
+from labkit.formats import BF16, FP16, FP32, Format, round_to
 from labkit.formats.arguments import require_kind
 from labkit.testing import orders
 from labkit.testing.bound import Arithmetic, Floats, growth_of, sum_error
@@ -30,6 +30,7 @@ from labkit.testing.operations import Array, Operation, Places, dimension_of, op
 
 FUNCTION = 4.0  # relative error of a function, in unit roundoffs
 REACHED = 3.0  # of these, by right kernels
+OTHER_EPS = (1e-3, 1e-5, 1e-6, 1e-8, 1e-12)  # that libraries use
 BLOCK = 16  # terms of the smallest block of an online softmax
 
 
@@ -47,7 +48,7 @@ def softmax(x: Array, dim: int = -1) -> Operation:
     dim = dimension_of(dim, values.ndim, dim)
     # a number is a row of one
     shape = values.shape
-    values = values.reshape(shape or (1,))
+    values = np.atleast_1d(values)
     rows = np.moveaxis(values, dim, -1)
     terms, moved = rows.shape[-1], rows.shape
     with np.errstate(invalid="ignore", over="ignore"):
@@ -83,9 +84,28 @@ def softmax(x: Array, dim: int = -1) -> Operation:
         found = [own / total for total in orders.sums(np.asarray(of_rows, np.float64), None, how)]
         return _other_functions(np.stack(found), how)
 
+    def others(places: Places) -> dict[str, Floats]:
+        at = _rows_of(places, values.shape, moved, dim)
+        row, column = at // terms, at % terms
+        of_rows, own = parts.reshape(-1, terms)[row], below.reshape(-1, terms)[row, column]
+        exponentials, sums = of_rows[np.arange(len(at)), column], of_rows.sum(1)
+        with np.errstate(all="ignore"):
+            twos = np.exp2(below.reshape(-1, terms)[row]).sum(1)
+            return {
+                "powers of 2 in place of e": np.exp2(own) / twos,
+                "the first term of the sum is missing": exponentials / (sums - of_rows[:, 0]),
+                "the last term of the sum is missing": exponentials / (sums - of_rows[:, -1]),
+            }
+
     name, value = f"softmax {list(shape)}", np.moveaxis(value, -1, dim)
     return Operation(
-        name, np.ascontiguousarray(value).reshape(shape), terms, (format,), error, replay
+        name,
+        np.ascontiguousarray(value).reshape(shape),
+        terms,
+        (format,),
+        error,
+        replay,
+        others=others,
     )
 
 
@@ -147,15 +167,36 @@ def layer_norm(
                 found.append(np.asarray(r(r(off * of_row) * w[column]), np.float64) + b[column])
         return _other_functions(np.stack(found), how)
 
-    def others() -> dict[str, Floats]:
+    def others(places: Places) -> dict[str, Floats]:
+        row, column = places // terms, places % terms
+        own, of_row = off.reshape(-1)[places], variance.reshape(-1)[row]
         with np.errstate(all="ignore"):
-            sample = variance * terms / (terms - 1) + eps
-            return _other_roots(
-                off, variance, eps, w, b, {"the variance is divided by n - 1": sample}
-            )
+            roots = {"the variance is divided by n - 1": of_row * terms / (terms - 1) + eps}
+            return _other_roots(own, of_row, eps, w[column], b[column], roots)
+
+    def noisy(how: Arithmetic, places: Places) -> dict[str, Floats]:
+        row, column = places // terms, places % terms
+        rows, r = values.reshape(-1, terms)[row].T, orders.rounding_of(how)
+        own, found = off.reshape(-1)[places], []
+        with np.errstate(all="ignore"):
+            sums = zip(orders.sums(rows, None, how), orders.sums(rows, rows, how), strict=False)
+            for total, squares in sums:
+                mean = np.asarray(r(total / terms), np.float64)
+                square = np.asarray(r(mean * mean), np.float64)
+                of_row = np.asarray(r(np.asarray(r(squares / terms), np.float64) - square))
+                found.append(own / np.sqrt(of_row + eps) * w[column] + b[column])
+        name = "the variance is the mean of squares minus the square of the mean"
+        return {name: np.stack(found)}
 
     return Operation(
-        f"layer_norm {list(values.shape)}", value, terms, (format,), error, replay, others=others
+        f"layer_norm {list(values.shape)}",
+        value,
+        terms,
+        (format,),
+        error,
+        replay,
+        others=others,
+        noisy=noisy,
     )
 
 
@@ -190,17 +231,13 @@ def rms_norm(x: Array, weight: Array | None = None, eps: float = 1e-6) -> Operat
             found.append(np.asarray(scaled, np.float64) * w[column])
         return _other_functions(np.stack(found), how)
 
-    def others() -> dict[str, Floats]:
+    def others(places: Places) -> dict[str, Floats]:
+        row, column = places // terms, places % terms
+        own, of_row = values.reshape(-1)[places], squares.reshape(-1)[row]
         with np.errstate(all="ignore"):
-            centred = squares - values.mean(-1, keepdims=True) ** 2 + eps
-            return _other_roots(
-                values,
-                squares,
-                eps,
-                w,
-                0.0,
-                {"the variance in place of the mean of squares": centred},
-            )
+            centred = of_row - values.mean(-1).reshape(-1)[row] ** 2 + eps
+            roots = {"the variance in place of the mean of squares": centred}
+            return _other_roots(own, of_row, eps, w[column], np.zeros(()), roots)
 
     return Operation(
         f"rms_norm {list(values.shape)}", value, terms, (format,), error, replay, others=others
@@ -221,14 +258,32 @@ def _normed(x: Array, eps: float) -> tuple[Floats, Format]:
 
 
 def _other_roots(
-    x: Floats, squares: Floats, eps: float, w: Floats, b: Floats | float, more: dict[str, Floats]
+    x: Floats, squares: Floats, eps: float, w: Floats, b: Floats, more: dict[str, Floats]
 ) -> dict[str, Floats]:
-    """Return x / sqrt(...) * w + b with eps missing, with it outside of the root, and with other arguments of it."""
-    found = {
-        name: x / np.sqrt(each) * w + b
-        for name, each in ({"eps is missing": squares} | more).items()
+    """Return x / sqrt(squares + eps) * w + b with another root, without w or b, or rounded on the way.
+
+    Args:
+        x: numerators.
+        squares: arguments of the root, without eps.
+        eps: that is to be added.
+        w: weights.
+        b: biases.
+        more: other arguments of the root, with eps, by name.
+    """
+    roots = {"eps is missing": squares} | more
+    roots |= {
+        f"eps is {each:g} instead of {eps:g}": squares + each for each in OTHER_EPS if each != eps
     }
-    return found | {"eps is added outside of the root": x / (np.sqrt(squares) + eps) * w + b}
+    found = {name: x / np.sqrt(each) * w + b for name, each in roots.items()}
+    found["eps is added outside of the root"] = x / (np.sqrt(squares) + eps) * w + b
+    normed = x / np.sqrt(squares + eps)
+    found["the weight is missing"] = normed + b
+    found["1 is added to the weight"] = normed * (1 + w) + b
+    found["the bias is missing"] = normed * w
+    for format in (FP16, BF16):
+        narrow = np.asarray(round_to(normed, format), np.float64)
+        found[f"the values are rounded to {format.name} before the weight"] = narrow * w + b
+    return found
 
 
 def _other_functions(replays: Floats, how: Arithmetic) -> Floats:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -45,7 +45,8 @@ class Operation:
     replay    (arithmetic, places) -> results [orders, places] before the final rounding
     pairs     places -> operands [K, places] of the sums; None where the result is not one sum
     rounded   format that the kernel rounds operands to, if they are not values of it
-    others    the results of known faults, by name
+    others    places -> the results of known faults there before the final rounding, by name
+    noisy     (arithmetic, places) -> replays of faults whose errors depend on the order, by name
     """
 
     name: str
@@ -56,7 +57,8 @@ class Operation:
     replay: Callable[[Arithmetic, Places], Floats]
     pairs: Pairs | None = None
     rounded: Format | None = None
-    others: Callable[[], dict[str, Floats]] | None = None
+    others: Callable[[Places], dict[str, Floats]] | None = None
+    noisy: Callable[[Arithmetic, Places], dict[str, Floats]] | None = None
 
 
 def values_of(array: Array, name: str) -> tuple[Floats, Format]:
@@ -375,18 +377,23 @@ def _products(
         times, plus = (np.broadcast_to(each, shape).reshape(-1)[places] for each in (factor, added))
         return np.stack([found * times + plus for found in orders.sums(*pairs(places), how)])
 
-    def others() -> dict[str, Floats]:
+    def others(places: Places) -> dict[str, Floats]:
+        sums = bare.reshape(-1)[places]
+        times, plus = (np.broadcast_to(each, shape).reshape(-1)[places] for each in (factor, added))
         found = {}
         if bias is not None:
             found = {
-                "the bias is missing": bare * factor,
-                "the bias was added twice": bare * factor + 2 * added,
+                "the bias is missing": sums * times,
+                "the bias was added twice": sums * times + 2 * plus,
             }
         if scale is not None:
             found |= {
-                "the scale is missing": bare + added,
-                "the scale was applied twice": bare * factor**2 + added,
+                "the scale is missing": sums + plus,
+                "the scale was applied twice": sums * times**2 + plus,
             }
+        for format in () if plain else (FP16, BF16):
+            what = f"the product is rounded to {format.name} before the scale or the bias"
+            found[what] = np.asarray(round_to(sums, format), np.float64) * times + plus
         return found
 
     return Operation(
@@ -395,10 +402,10 @@ def _products(
 
 
 def _epilogue(array: Array | float, name: str, shape: tuple[int, ...]) -> Floats:
-    if isinstance(array, Real) and not isinstance(array, bool | np.floating):
+    if isinstance(array, Real) and not isinstance(array, bool):
         values = np.asarray(float(array))
     else:
-        values = values_of(array, name)[0]
+        values = values_of(cast(Array, array), name)[0]
     try:
         fits = np.broadcast_shapes(values.shape, shape) == shape
     except ValueError:
@@ -493,7 +500,8 @@ def _rows(x: Array, dim: int | Sequence[int] | None) -> tuple[Floats, Format]:
     """Return x with the dimensions that are summed over moved to the end, as one."""
     values, format = operand(x, "x")
     require_kind(dim, (int, Sequence, type(None)), "dim", "Pass a dimension, or a tuple of them")
-    if dim is None:
+    if dim is None or (isinstance(dim, Sequence) and not dim):
+        # no dimensions are all of them, as in torch
         dims = tuple(range(values.ndim))
     else:
         asked = tuple(dim) if isinstance(dim, Sequence) else (dim,)

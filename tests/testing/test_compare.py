@@ -90,7 +90,7 @@ SUSPECTS = {
     "drops the last term": "the last term of each sum is missing",
     "drops K behind the last full tile": "the last 52, behind the last full tile of 64, terms of each sum are missing",
     "FP16 accumulator": "sums in FP16 instead of FP32: the errors have this size",
-    "BF16 partial sums": "sums in BF16 instead of FP32: the errors have this size",
+    "BF16 partial sums": "partial sums of 64 terms that are added up in BF16",
     "cuts the result to BF16": "rounding toward zero at the end",
     "rounds FP32 sums toward zero": "additions that round toward zero in FP32: the errors have this size",
     "TF32 where FP32 was promised": "operands that were rounded to TF32 first",
