@@ -375,7 +375,15 @@ def _products(
 
     def replay(how: Arithmetic, places: Places) -> Floats:
         times, plus = (np.broadcast_to(each, shape).reshape(-1)[places] for each in (factor, added))
-        return np.stack([found * times + plus for found in orders.sums(*pairs(places), how)])
+        sums = np.stack(list(orders.sums(*pairs(places), how)))
+        if plain:
+            return sums
+        # fused, or rounded between the scale and the bias
+        rounded = orders.rounding_of(how)
+        product = np.asarray(rounded(sums * times), np.float64)
+        return np.concatenate(
+            [sums * times + plus, np.asarray(rounded(product + plus), np.float64)]
+        )
 
     def others(places: Places) -> dict[str, Floats]:
         sums = bare.reshape(-1)[places]
@@ -391,6 +399,12 @@ def _products(
                 "the scale is missing": sums + plus,
                 "the scale was applied twice": sums * times**2 + plus,
             }
+        if (other := _other_dimension(factor, shape)) is not None:
+            along = np.broadcast_to(other, shape).reshape(-1)[places]
+            found["the scale is applied along the other dimension"] = sums * along + plus
+        if (other := _other_dimension(added, shape)) is not None:
+            along = np.broadcast_to(other, shape).reshape(-1)[places]
+            found["the bias is added along the other dimension"] = sums * times + along
         for format in () if plain else (FP16, BF16):
             what = f"the product is rounded to {format.name} before the scale or the bias"
             found[what] = np.asarray(round_to(sums, format), np.float64) * times + plus
@@ -399,6 +413,17 @@ def _products(
     return Operation(
         name, value, terms, (of_a, of_b), error, replay, pairs if plain else None, rounded, others
     )
+
+
+def _other_dimension(values: Floats, shape: tuple[int, ...]) -> Floats | None:
+    """Return a scale or a bias with its last two dimensions swapped, if it then fits a result and differs."""
+    if not values.ndim or len(shape) < 2:
+        return None
+    swapped = np.atleast_2d(values).swapaxes(-1, -2)
+    fits = all(size in (1, of) for size, of in zip(swapped.shape[-2:], shape[-2:], strict=True))
+    if not fits or swapped.size == 1:
+        return None
+    return swapped
 
 
 def _epilogue(array: Array | float, name: str, shape: tuple[int, ...]) -> Floats:
@@ -469,7 +494,25 @@ def _reduction(
         return rows.reshape(-1, terms)[places].T, None
 
     def replay(how: Arithmetic, places: Places) -> Floats:
-        return np.stack([found / count for found in orders.sums(*pairs(places), how)])
+        sums = np.stack(list(orders.sums(*pairs(places), how)))
+        if divisor:
+            return sums
+        # divided, or times 1 / K, which is rounded twice
+        rounded = orders.rounding_of(how)
+        with np.errstate(all="ignore"):
+            inverse = np.asarray(rounded(np.asarray(1 / count, np.float64)), np.float64)
+            product = np.asarray(rounded(sums * inverse), np.float64)
+            return np.concatenate([sums / count, product])
+
+    def others(places: Places) -> dict[str, Floats]:
+        if divisor:
+            return {}
+        sums = rows.reshape(-1, terms)[places].sum(-1)
+        with np.errstate(all="ignore"):
+            return {
+                "the sum is not divided": sums,
+                "the sum is divided by n - 1": sums / (count - 1),
+            }
 
     return Operation(
         f"{name} {list(x.shape)}",
@@ -479,6 +522,7 @@ def _reduction(
         error,
         replay,
         pairs if divisor else None,
+        others=others,
     )
 
 

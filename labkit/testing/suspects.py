@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from labkit.formats import BF16, FP16, FP64, TF32, Format, Rounding, round_to, ulp
 from labkit.testing import orders
@@ -34,7 +35,7 @@ LONGEST = 2**14  # terms of sums that are computed with other accumulators
 TRIED = 64  # elements that a hypothesis is tried on
 TILES = (1, 2, 4, 8, 16, 32, 64, 128)
 SLICES = (2, 3, 4, 5, 6, 8, 16)  # of split-K
-MOST = 3  # suspects that are named
+MOST = 3  # faults with the same numbers that are named
 FEWEST = 32  # elements at random places whose range says something
 WORK = 2**17  # terms of the sums of faults that are tried where a result is within the bound
 SIGMAS, PART = 16.0, 0.25  # of the module's text
@@ -55,8 +56,8 @@ def suspects(
     """Return what would explain a result, the most likely first; flattened results and bounds.
 
     Faults that predict a result exclude each other, since each explains all of it: only the nearest
-    one is named, with those that predict the same numbers. Where none is near, the errors' size and
-    place are compared.
+    one is named. Those that predict the same numbers are alternatives in one clue. Where none is
+    near, the errors' size and place are compared.
     """
     shape = operation.value.shape
     with np.errstate(all="ignore"):
@@ -87,7 +88,8 @@ def suspects(
             same = [
                 candidates[i][0] for i in near if np.array_equal(stored(candidates[i][1]), best)
             ]
-            return tuple(dict.fromkeys(same))[:MOST]
+            names = list(dict.fromkeys(same))[:MOST]
+            return (", or ".join(names) + " (the same numbers here)",) if names[1:] else (names[0],)
         part = _part(wrong, shape)
         if part is not None:
             axis, first, end = part
@@ -124,18 +126,25 @@ def _of_values(
     ratio = got[everywhere] / exact[everywhere]
     if ratio.size > 1 and np.isfinite(ratio).all():
         middle = float(np.median(ratio))
-        if (
-            abs(middle - 1) > 8 * out.epsilon
-            and (np.abs(ratio / middle - 1) < 4 * out.epsilon).mean() > 0.95
-        ):
+        slack = 2 * bound * abs(middle) + 4 * out.epsilon * np.abs(got)
+        off = np.abs(got - middle * exact)[everywhere]
+        if abs(middle - 1) > 8 * out.epsilon and (off <= slack[everywhere]).mean() > 0.95:
             name = f"a scale: the result is {middle:.6g} times the exact one"
             yield name, middle * exact[some]
-    cut = np.asarray(round_to(true, out, Rounding.TOWARD_ZERO), np.float64)
-    if (found == cut).all():
+    # of all elements: a fault that makes all wrong ones smaller is no rounding toward zero
+    known = np.isfinite(exact) & np.isfinite(got)
+    cut = np.asarray(round_to(exact[known], out, Rounding.TOWARD_ZERO), np.float64)
+    if (found == _at(cut, known, wrong)).all() and (got[known] == cut).mean() > 0.95:
         yield "rounding toward zero at the end", got[some]
     for middle_format in (BF16, FP16):
-        twice = stored(np.asarray(round_to(true, middle_format), np.float64))
-        if middle_format != out and (found == twice).all() and (twice != stored(true)).any():
+        twice = stored(np.asarray(round_to(exact[known], middle_format), np.float64))
+        of_wrong = _at(twice, known, wrong)
+        if (
+            middle_format != out
+            and (found == of_wrong).all()
+            and (got[known] == twice).mean() > 0.95
+            and (of_wrong != stored(true)).any()
+        ):
             yield f"a double rounding: to {middle_format.name} first", got[some]
     if len(shape) > 1 and shape[-1] == shape[-2]:
         other = np.swapaxes(exact.reshape(shape), -1, -2).reshape(-1)
@@ -309,6 +318,13 @@ def _before(
             f"{share:.3g} times the part before it was added: an accumulator that was not cleared, "
             f"from index {first} of dimension {axis} on"
         )
+
+
+def _at(values: Floats, known: NDArray[np.bool_], places: Places) -> Floats:
+    """Return at some places what was computed for the known ones alone."""
+    whole = np.full(known.shape, np.nan)
+    whole[known] = values
+    return whole[places]
 
 
 def _rms(values: Floats) -> float:
