@@ -189,6 +189,8 @@ def compare(
 ) -> Verdict:
     """Return the verdict on the result of a kernel.
 
+    The sign of zero is not judged: `Verdict.zeros` counts zeros of the other sign.
+
     Args:
         got: the result, on any device.
         operation: `matmul(a, b)`, `softmax(x)` and so on: what the kernel was to compute, from the

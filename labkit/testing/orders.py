@@ -1,6 +1,7 @@
 """Sums in the orders that real kernels use, for the error that is achievable.
 
-Idea: a rigorous bound is seldom reached, since roundings cancel. What a right kernel does reach is found by trying: the
+Idea: a rigorous bound is seldom reached, since roundings cancel: relative to the sum of magnitudes, errors grow like
+the square root of K at most, and the bound like K. What a right kernel does reach is found by trying: the
 same terms are added one by one, backwards, in lanes as threads do, in slices as split-K does, and along a tree.
 
 Invariant: each order rounds where its kernel would and nowhere else; Tensor Cores are `labkit.gemm.emulate`, bit for

@@ -97,9 +97,9 @@ for n, errors in enumerate(found, 1):
     print(f"{f'order {n}, the largest of {errors.size} errors':<40}{np.abs(errors).max():>12.3g}")
 
 # %% [markdown]
-# **The bound is never exceeded, and seldom reached.** Roundings go up and down, so most of them cancel: an error grows
-# like $\sqrt{K}$, the bound like $K$. That is why a test looks at both. Above the bound a difference is *proved* to be
-# a fault. Below it, but far beyond what any order reaches, it is very likely one.
+# **The bound is never exceeded, and seldom reached.** Roundings go up and down, so most of them cancel: relative to $S$,
+# an error grows like $\sqrt{K}$ at most, the bound like $K$. That is why a test looks at both. Above the bound a
+# difference is *proved* to be a fault. Below it, but far beyond what any order reaches, it is very likely one.
 #
 # ## 3 · The last rounding
 #
