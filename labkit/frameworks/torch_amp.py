@@ -264,7 +264,7 @@ def _is_kept(func: Callable[..., Any], edition: int) -> bool:
 
 @constant_in_graphs
 def _is_composed(func: Callable[..., Any], edition: int) -> bool:
-    """Return whether an operation is written out in Python, and nobody registered a rule for it."""
+    """Return whether an operation is written out in Python, and no rule is registered for it."""
     name = getattr(func, "__name__", "").partition(".")[0]
     return name in COMPOSITES and LISTS.table.get(name) is POLICY.get(name)
 

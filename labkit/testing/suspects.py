@@ -5,12 +5,13 @@ One that fits the result much better than the operation itself is a suspect. It 
 
 `rival` looks for one where the result is within the bound. Let t be the exact result, h that of a fault, and s the
 size of a right kernel's error at an element, of its orders and its final rounding. The part c of the fault in a
-result is the least squares fit of got - t by h - t, each divided by s: near 0 for a right kernel, near 1 for the fault.
+result is the least squares fit of got - t by h - t, each divided by s. It is near 0 for a right kernel and near 1 for
+the fault.
 With I = sum ((h - t) / s)^2, errors that are independent change c by 1 / sqrt(I). A fault is named if
 
 - sqrt(I) >= 16, and 3/4 <= c <= 5/4: a right kernel of independent errors is 12 standard deviations away from that;
 - |c| <= 1/4 for each replay in another order, for errors that are not independent: c is three times what they reach;
-- what is left, got - h, is at most twice as large as the error of the worst replay.
+- the rest, got - h, is at most twice as large as the error of the worst replay.
 
 Elements with the same exact result may have the same error, so they count once.
 
@@ -128,9 +129,24 @@ def _of_values(
         middle = float(np.median(ratio))
         slack = 2 * bound * abs(middle) + 4 * out.epsilon * np.abs(got)
         off = np.abs(got - middle * exact)[everywhere]
-        if abs(middle - 1) > 8 * out.epsilon and (off <= slack[everywhere]).mean() > 0.95:
+        # a scale that errors of the additions could be is none
+        clear = slack < 0.1 * abs(middle - 1) * np.abs(exact)
+        if (
+            abs(middle - 1) > 8 * out.epsilon
+            and (off <= slack[everywhere]).mean() > 0.95
+            and clear[everywhere].mean() > 0.5
+        ):
             name = f"a scale: the result is {middle:.6g} times the exact one"
             yield name, middle * exact[some]
+    offset = float(np.median(found - true))
+    # an offset that errors of the additions could be is none
+    clear_offset = (8 * bound[wrong] < abs(offset)).mean() > 0.5
+    if (
+        clear_offset
+        and wrong.size > 4
+        and _fits(found, true + offset, bound[wrong] * 2, stored) > 0.9
+    ):
+        yield f"an offset: {offset:.3g} was added to the exact result", exact[some] + offset
     # of all elements: a fault that makes all wrong ones smaller is no rounding toward zero
     known = np.isfinite(exact) & np.isfinite(got)
     cut = np.asarray(round_to(exact[known], out, Rounding.TOWARD_ZERO), np.float64)

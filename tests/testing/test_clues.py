@@ -164,7 +164,7 @@ def test_clues_that_exclude_each_other_are_not_given_together() -> None:
     assert "only dimension 1, index 32 to 63" in compare(stale(0.001), matmul(A, B)).suspects[1]
 
 
-def test_cut_operands_are_told_from_rounded_ones() -> None:
+def test_cut_and_rounded_operands_have_different_clues() -> None:
     # FP16 has no numbers as small
     a, b = normal(50, 32, 300) * 2.0**-14, normal(51, 300, 32)
     rounded = round_tensor(a, TF32) @ round_tensor(b, TF32)

@@ -93,7 +93,9 @@ SUSPECTS = {
     "BF16 partial sums": "partial sums of 64 terms that are added up in BF16",
     "cuts the result to BF16": "rounding toward zero at the end",
     "rounds FP32 sums toward zero": "additions that round toward zero in FP32: the errors have this size",
-    "TF32 where FP32 was promised": "operands that were rounded to TF32 first",
+    "TF32 where FP32 was promised": "operands that were rounded to TF32 first, or operands that were "
+    "rounded to FP16 first (the same numbers here)",
+    "split-K: an empty slice adds its old accumulator": "an offset: 0.25 was added to the exact result",
     "TF32 operands cut, not rounded": "operands that were cut to TF32 first",
     "bias is not added": "the bias is missing",
     "bias in every slice of K": "the bias was added twice",

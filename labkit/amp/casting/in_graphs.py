@@ -1,8 +1,8 @@
 """Decisions and casts of autocast in a form that torch.compile can trace.
 
 Idea: torch.compile traces the mode's own Python as a part of the model. It has no strings, thread-local state, locks or
-caches, so the rule of an operation is looked up by a function that it calls while it traces, and whose result is a
-constant of the graph. The lists' number of changes is an argument, so that a registration compiles the model again.
+caches. So the rule of an operation is looked up by a function that it calls while it traces; the result is a constant
+of the graph. The lists' number of changes is an argument, so that a registration compiles the model again.
 
 Invariant: the casts are those of the eager mode, except that a weight's cast is not cached, which changes no bit.
 """
