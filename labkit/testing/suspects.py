@@ -140,7 +140,7 @@ def _of_values(
             yield name, middle * exact[some]
     offset = float(np.median(found - true))
     # an offset that errors of the additions could be is none
-    clear_offset = (8 * bound[wrong] < abs(offset)).mean() > 0.5
+    clear_offset = (10 * bound[wrong] < abs(offset)).mean() > 0.5
     if (
         clear_offset
         and wrong.size > 4
