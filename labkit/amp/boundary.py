@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from labkit.amp.masters.mixed_dtype_ops import RangeMemory
-from labkit.modes import closed_values, mapped_anywhere, require_one_device
+from labkit.modes import Copied, closed_values, mapped_anywhere, require_one_device
 
 LOSS_INSIDE_MODEL = (
     "The model computed its loss itself, in FP16, so the scale must fit FP16, which ends at 65504: at 2^16 a "
@@ -54,8 +54,9 @@ class Boundary:
             TypeError: the model does not take NumPy arrays, and got one.
         """
         self._arguments, pending = 0, len(self.ranges.pending)
-        kwargs = kwargs and mapped_anywhere(self._argument, kwargs)
-        args = mapped_anywhere(self._argument, args)
+        copies: list[Copied] = []
+        kwargs = kwargs and mapped_anywhere(self._argument, kwargs, copies)
+        args = mapped_anywhere(self._argument, args, copies)
         try:
             out = call(*args, **kwargs)
         except RuntimeError as error:
@@ -66,6 +67,8 @@ class Boundary:
         except (TypeError, AttributeError) as error:
             _require_tensors(type(self.model).__name__, (*args, *kwargs.values()), error)
             raise
+        for copied in copies:  # a state that the model updates is the caller's
+            copied.write_back(self.result)
         results = mapped_anywhere(self.result, out)
         if self.computes_in_half and not self._warned and not isinstance(out, Tensor):
             self._warn_of_closed(out)

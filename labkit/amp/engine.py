@@ -15,7 +15,9 @@ apex.amp.scale_loss (a scale for each loss).
 from __future__ import annotations
 
 import copy
+import operator
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, replace
@@ -52,6 +54,7 @@ from labkit.amp.step import (
     StepGradients,
     StepInspection,
     StepListener,
+    coalesced,
     not_finite,
 )
 from labkit.formats import FP32
@@ -111,6 +114,7 @@ class Engine:
     ) -> None:
         require_kind(seed, int, "seed")
         require_trainable(model, make_optimizer, losses)
+        losses, seed = operator.index(losses), operator.index(seed)
         self.recipe = recipe = as_recipe(recipe)
         self.device = next(model.parameters()).device if device is None else as_device(device)
         self.model = to_model_format(model, recipe.model, keep_norms=recipe.keep_norms)
@@ -134,7 +138,7 @@ class Engine:
         self._scale = 1.0
         self._listeners: list[StepListener] = []
         self._ranges = RangeMemory(look_always=self._looks_always)
-        in_half = recipe.model is not FP32 or recipe.autocast is not None
+        in_half = recipe.model != FP32 or recipe.autocast is not None
         self._boundary = Boundary(self.model, dtype_of(recipe.model), self._ranges, in_half)
         # the last step found inf or NaN, so this one is likely to as well
         self._found_before = False
@@ -215,9 +219,19 @@ class Engine:
 
     def _guard_optimizer(self) -> None:
         """Refuse `optimizer.step()` by hand while the gradients are not those of the optimizer."""
-        self.optimizer.register_step_pre_hook(self._refuse_foreign_step)
+        if not hasattr(self.optimizer, "_optimizer_step_pre_hooks"):
+            return  # a wrapper of an optimizer, which has no hooks
+        # weakly: a hook that held the engine would keep its memory until a garbage collection
+        engine = weakref.ref(self)
 
-    def _refuse_foreign_step(self, *_: Any) -> None:
+        def refuse(*_: Any) -> None:
+            alive = engine()
+            if alive is not None:
+                alive._refuse_foreign_step()
+
+        self.optimizer.register_step_pre_hook(refuse)
+
+    def _refuse_foreign_step(self) -> None:
         if self.weights.stepping or not self._gradients.has_pending:
             return
         if self.weights.has_copies or self._scale != 1:
@@ -393,7 +407,7 @@ class Engine:
         """Read all values that this step needs from the device, in one transfer."""
         edits = self.weights.edits()
         # After a step that found inf or NaN the next one is likely to as well, so its diagnosis is read, too.
-        named = self.weights.by_name(gradients) if self._found_before else {}
+        named = self.weights.by_name(coalesced(gradients)) if self._found_before else {}
         weights = self.weights.model_weights if self.skips_in_a_row + 1 >= FEWEST_SKIPS else []
         suspects = [*named.values(), *weights, *([self._loss] if weights else [])]
         magnitudes = largest_magnitudes(suspects) if suspects else []
@@ -423,7 +437,7 @@ class Engine:
         """Return the names of the gradients that hold inf or NaN, or `known` if they were read before."""
         if known is not None:
             return known
-        named = self.weights.by_name(gradients)
+        named = self.weights.by_name(coalesced(gradients))
         return not_finite(named, read(largest_magnitudes(list(named.values()))))
 
     def _report(

@@ -8,6 +8,7 @@ Invariant: an error is raised before anything has changed.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -45,8 +46,7 @@ def require_trainable(model: object, make_optimizer: object, losses: object) -> 
             f"{describe_value(make_optimizer)}. For example: partial(torch.optim.SGD, lr=0.1)."
         )
     require_kind(losses, int, "losses", "It is the number of losses with a scale each.")
-    assert isinstance(losses, int)
-    if losses < 1:
+    if operator.index(losses) < 1:  # type: ignore[arg-type]
         raise ValueError(f"losses: expected 1 or more, got {losses}")
     if not isinstance(model, nn.Module):
         of_modules = isinstance(model, list | tuple) and all(

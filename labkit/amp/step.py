@@ -251,7 +251,7 @@ class StepGradients:
     def clip(self, max_norm: float, norm_type: float) -> Tensor:
         """Clip without waiting for the gradients' device, on a CPU at once; return the norm before."""
         self.unscaled()
-        self._total = _coalesced(self._total)
+        self._total = coalesced(self._total)
         gradients = [g for g in self._total if g is not None]
         self._finish_clippings()
         if not gradients or gradients[0].is_cpu:
@@ -262,7 +262,7 @@ class StepGradients:
     def to_change(self) -> Sum:
         """Return the unscaled gradients, which the caller may change: they are checked again."""
         self.unscaled()
-        self._total = _coalesced(self._total)
+        self._total = coalesced(self._total)
         self._finish_clippings()
         self.maybe_changed = True
         return self._total
@@ -325,7 +325,7 @@ def _sum_of_two(a: Tensor | None, b: Tensor | None) -> Tensor | None:
     return total.coalesce() if total.is_sparse and narrow else total
 
 
-def _coalesced(gradients: Sum) -> Sum:
+def coalesced(gradients: Sequence[Tensor | None]) -> Sum:
     """Return gradients in which each row of a sparse one is one number: a norm needs that."""
     return [g.coalesce() if g is not None and g.is_sparse else g for g in gradients]
 

@@ -39,7 +39,7 @@ DTYPE_NAMES = {
     "float8_e5m2": "E5M2",
     "float8_e8m0fnu": "E8M0",
 }
-NUMBERS: dict[type, type] = {int: Integral, float: Real}
+NUMBERS: dict[type, Any] = {int: Integral, float: Real, bool: (bool, np.bool_)}
 _Row = TypeVar("_Row")
 _Member = TypeVar("_Member", bound=Enum)
 
@@ -153,9 +153,12 @@ def require_kind(
     """
     kinds = kind if isinstance(kind, tuple) else (kind,)
     # NumPy's numbers are numbers, too
-    accepted = tuple(NUMBERS.get(each, each) for each in kinds)
+    accepted: list[type] = []
+    for each in kinds:
+        like = NUMBERS.get(each, each)
+        accepted += like if isinstance(like, tuple) else [like]
     wrong_bool = isinstance(value, bool) and bool not in kinds
-    if isinstance(value, accepted) and not wrong_bool:
+    if isinstance(value, tuple(accepted)) and not wrong_bool:
         return
     named = [each.__name__.replace("NoneType", "None") for each in kinds]
     names = " or ".join(f"{_article(name)} {name}".strip() for name in named)

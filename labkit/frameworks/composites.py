@@ -11,8 +11,8 @@ result is the same. Of those that differ:
 - `inner` ends in `tensordot`, which promotes operands of two dtypes.
 - `trapezoid` ends in `sum` and `cumulative_trapezoid` in `cumsum`, which run in FP32.
 
-Invariant: each function returns the dtypes and, on a GPU, the bits of torch's autocast("cuda"). The gradient
-of a higher `matrix_power` may differ in FP16's last bit, since torch adds its terms in another order.
+Invariant: each function returns the dtypes and, on a GPU, the bits of torch's autocast("cuda"), but for
+`pinv`. The gradient of a higher `matrix_power` may differ in FP16's last bit: torch adds its terms in another order.
 
 Source: ATen/native, torch 2.13: LossNLL.cpp, Distance.cpp, BinaryOps.cpp, UnaryOps.cpp, Correlation.cpp,
 LinearAlgebra.cpp, AffineGridGenerator.cpp, Integration.cpp.
@@ -99,7 +99,8 @@ def ldexp(input: Tensor, other: Tensor) -> Tensor:
 
 def mvlgamma(input: Tensor, p: int) -> Tensor:
     """Return the logarithm of the multivariate gamma function of dimension p."""
-    halves = torch.arange(-p / 2 + 0.5, 0.5, 0.5, dtype=input.dtype, device=input.device)
+    dtype = input.dtype if input.is_floating_point() else torch.get_default_dtype()
+    halves = torch.arange(-p / 2 + 0.5, 0.5, 0.5, dtype=dtype, device=input.device)
     return (halves + input.unsqueeze(-1)).lgamma().sum(-1).add(p * (p - 1) * math.log(math.pi) / 4)
 
 
@@ -115,7 +116,7 @@ def cov(
         own = torch.cov(input, correction=correction, fweights=fweights, aweights=aweights)
     if not input.is_floating_point() or input.dim() > 2:
         return own
-    variables = input.unsqueeze(0) if input.dim() < 2 else input
+    variables = input.reshape(1, -1) if input.dim() < 2 else input
     weights = fweights
     if aweights is not None:
         weights = aweights if weights is None else weights * aweights
@@ -177,28 +178,18 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
     return torch.bmm(*flat).view(a.shape)
 
 
-def pinv(
-    input: Tensor,
-    *,
-    atol: Tensor | float | None = None,
-    rtol: Tensor | float | None = None,
-    hermitian: bool = False,
-) -> Tensor:
-    """Return the pseudoinverse of matrices [..., m, n]."""
-    if rtol is None:
-        no_tolerance = atol is None or (not isinstance(atol, Tensor) and atol == 0)
-        rtol = torch.finfo(input.dtype).eps * max(input.shape[-2:]) if no_tolerance else 0.0
-    absolute = torch.as_tensor(0.0 if atol is None else atol, device=input.device)
-    relative = torch.as_tensor(rtol, device=input.device)
-    if hermitian:
-        sizes, right = torch.linalg.eigh(input)
-        left, largest = right, sizes.abs().amax(-1, keepdim=True)
-    else:
-        left, sizes, right_h = torch.linalg.svd(input, full_matrices=False)
-        right, largest = right_h.mH, sizes.narrow(-1, 0, 1)
-    tolerance = torch.maximum(absolute.unsqueeze(-1), relative.unsqueeze(-1) * largest)
-    inverse = torch.where(sizes.abs() > tolerance, sizes.reciprocal(), torch.zeros_like(sizes))
-    return torch.matmul(right * inverse.unsqueeze(-2), left.mH)
+def pinv(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """Return the pseudoinverse of matrices [..., m, n], with torch's own gradient.
+
+    torch ends in a product of half matrices; here the FP32 result is rounded once.
+    """
+    with torch._C.DisableTorchFunction():
+        inverse: Tensor = torch.linalg.pinv(input, *args, **kwargs)
+    if not inverse.is_floating_point():
+        return inverse
+    one = torch.eye(inverse.size(-1), dtype=inverse.dtype, device=inverse.device)
+    rounded: Tensor = torch.matmul(inverse, one)
+    return rounded
 
 
 def inner(input: Tensor, other: Tensor) -> Any:

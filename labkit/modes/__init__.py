@@ -15,7 +15,7 @@ from labkit.modes.composites import (
     is_composite,
     name_in_graphs,
 )
-from labkit.modes.containers import closed_values, mapped_anywhere
+from labkit.modes.containers import Copied, closed_values, mapped_anywhere
 from labkit.modes.mode import (
     ATTRIBUTE,
     LabMode,
@@ -32,6 +32,7 @@ from labkit.modes.mode import (
 
 __all__ = [
     "ATTRIBUTE",
+    "Copied",
     "LabMode",
     "are_plain",
     "as_now",

@@ -11,8 +11,9 @@ objects of other classes that hold tensors.
 from __future__ import annotations
 
 import copy
+from collections import UserDict
 from collections.abc import Callable, Iterator, MutableMapping
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,10 +24,31 @@ from torch.utils import _pytree
 Change = Callable[[Tensor], Tensor]
 
 
-def mapped_anywhere(change: Change, values: Any) -> Any:
+@dataclass(frozen=True)
+class Copied:
+    """A dataclass or namespace that was copied: the original, its copy, and what the copy held at first."""
+
+    original: Any
+    copy: Any
+    fields: dict[str, Any]
+
+    def write_back(self, change: Change) -> None:
+        """Set what has been replaced in the copy since in the original, with `change` applied."""
+        for name, first in self.fields.items():
+            now = getattr(self.copy, name, first)
+            if now is not first:
+                object.__setattr__(self.original, name, mapped_anywhere(change, now))
+
+
+def mapped_anywhere(change: Change, values: Any, copies: list[Copied] | None = None) -> Any:
     """Return values with `change` applied to each tensor in any container.
 
     For plain tensors all modes are disabled.
+
+    Args:
+        change: a function of a tensor.
+        values: tensors, containers of them, and anything else.
+        copies: receives the dataclasses and namespaces that were copied.
 
     >>> mapped_anywhere(torch.Tensor.half, {"logits": torch.ones(2), "n": 2})["logits"].dtype
     torch.float16
@@ -36,24 +58,30 @@ def mapped_anywhere(change: Change, values: Any) -> Any:
             return change(values)
         if type(values) is tuple and all(type(value) is Tensor for value in values):
             return tuple([change(value) for value in values])
-    return _mapped(change, values)
+    return _mapped(change, values, [] if copies is None else copies, ())
 
 
-def _mapped(change: Change, value: Any) -> Any:
+def _mapped(change: Change, value: Any, copies: list[Copied], path: tuple[int, ...]) -> Any:
+    """Return a value with its tensors changed; `path`: the ids of the containers that it is inside of."""
     if isinstance(value, Tensor):
         return change(value)
     inside = _inside(value)
-    if inside is None:
+    if inside is None or id(value) in path:  # a cycle, as of a node and its parent
         return value
-    new = {key: _mapped(change, item) for key, item in inside.items()}
-    if all(new[key] is item for key, item in inside.items()):
+    path = (*path, id(value))
+    new = {key: _mapped(change, item, copies, path) for key, item in inside.items()}
+    changed = {key: item for key, item in new.items() if item is not inside[key]}
+    if not changed:
         return value
-    return _with(value, new)
+    copied = _with(value, new, changed)
+    if _has_fields(value):
+        copies.append(Copied(value, copied, new))
+    return copied
 
 
 def _inside(value: Any) -> dict[Any, Any] | None:
     """Return place -> what a container holds there; None for a value that is not entered."""
-    if isinstance(value, dict | MutableMapping):
+    if isinstance(value, dict | UserDict) or _copies_itself(value):
         return dict(value)
     if isinstance(value, list | tuple):
         return dict(enumerate(value))
@@ -68,32 +96,72 @@ def _inside(value: Any) -> dict[Any, Any] | None:
     return None
 
 
-def _with(value: Any, new: dict[Any, Any]) -> Any:
+def _copies_itself(value: Any) -> bool:
+    """Return whether a mapping knows how to copy itself; a plain copy of another shares its storage."""
+    return isinstance(value, MutableMapping) and hasattr(type(value), "__copy__")
+
+
+def _with(value: Any, new: dict[Any, Any], changed: dict[Any, Any]) -> Any:
     """Return a copy of a container with new values in the places that `_inside` named."""
     if isinstance(value, tuple):
         return _tuple_like(value, list(new.values()))
-    if not isinstance(value, dict | MutableMapping | list | SimpleNamespace) and not _is_dataclass(
-        value
-    ):
+    if not isinstance(value, MutableMapping | list) and not _has_fields(value):
         node = _pytree.SUPPORTED_NODES[type(value)]
         _, context = node.flatten_fn(value)
         return node.unflatten_fn(list(new.values()), context)
-    copied = copy.copy(value)
-    if isinstance(copied, dict | MutableMapping | list):
-        for key, item in new.items():
-            copied[key] = item
+    copied = _copy(value)
+    if isinstance(copied, MutableMapping | list):
+        if getattr(value, "__dict__", None) is value:  # a dict whose items are its attributes
+            copied.__dict__ = copied  # type: ignore[assignment]
+        for key, item in changed.items():
+            _set_item(copied, key, item)
         return copied
     # a frozen dataclass refuses setattr, and slots have no __dict__
-    for name, item in new.items():
+    for name, item in changed.items():
         object.__setattr__(copied, name, item)
     return copied
 
 
+def _copy(container: Any) -> Any:
+    """Return a shallow copy, also of a subclass of dict or list that refuses to be filled."""
+    try:
+        return copy.copy(container)
+    except Exception:
+        if not isinstance(container, dict | list):
+            raise
+    kind: Any = type(container)
+    copied = kind.__new__(kind)
+    fill = dict.update if isinstance(container, dict) else list.extend
+    fill(copied, container)
+    copied.__dict__.update(vars(container))
+    return copied
+
+
+def _set_item(container: Any, key: Any, item: Any) -> None:
+    """Set an item, also of a subclass of dict or list that refuses it."""
+    try:
+        container[key] = item
+    except Exception:
+        if isinstance(container, dict):
+            dict.__setitem__(container, key, item)
+        elif isinstance(container, list):
+            list.__setitem__(container, key, item)
+        else:
+            raise
+
+
 def _tuple_like(value: tuple[Any, ...], items: list[Any]) -> Any:
-    if hasattr(value, "_make"):
-        return type(value)._make(items)
-    # torch.return_types and subclasses of tuple are made of one sequence
-    return type(value)(items)
+    if hasattr(type(value), "n_sequence_fields"):  # torch.return_types
+        return type(value)(items)
+    # a subclass may take its items in any way
+    copied = tuple.__new__(type(value), items)
+    if hasattr(value, "__dict__"):
+        copied.__dict__.update(value.__dict__)
+    return copied
+
+
+def _has_fields(value: Any) -> bool:
+    return _is_dataclass(value) or isinstance(value, SimpleNamespace)
 
 
 def _is_dataclass(value: Any) -> bool:
@@ -108,17 +176,20 @@ def closed_values(values: Any) -> Iterator[tuple[str, Any]]:
     >>> [place for place, _ in closed_values({"states": iter([1]), "loss": torch.ones(1)})]
     ["['states']"]
     """
-    yield from _closed("", values)
+    yield from _closed("", values, ())
 
 
-def _closed(place: str, value: Any) -> Iterator[tuple[str, Any]]:
+def _closed(place: str, value: Any, path: tuple[int, ...]) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Tensor | nn.Module | str | bytes | int | float | type(None)):
         return
     inside = _inside(value)
+    if id(value) in path:
+        return
+    path = (*path, id(value))
     if inside is not None:
-        by_name = _is_dataclass(value) or isinstance(value, SimpleNamespace)
         for key, item in inside.items():
-            yield from _closed(f"{place}.{key}" if by_name else f"{place}[{key!r}]", item)
+            where = f"{place}.{key}" if _has_fields(value) else f"{place}[{key!r}]"
+            yield from _closed(where, item, path)
     elif isinstance(value, Iterator) or _holds_tensor(value):
         yield place, value
 

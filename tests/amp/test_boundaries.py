@@ -3,12 +3,15 @@
 import copy
 import dataclasses
 import functools
+import gc
 import types
 import warnings
+import weakref
 from collections import OrderedDict, UserDict, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -93,6 +96,134 @@ def test_tensors_of_a_container_cross_the_boundary(name: str) -> None:
     out = engine(inputs)
     assert type(out) is type(make(torch.randn(2, 4)))
     assert (engine.model.seen, take(out).dtype) == (torch.float16, torch.float32)
+
+
+class AttributeDict(dict[str, Tensor]):
+    def __init__(self, **items: Tensor) -> None:
+        super().__init__(**items)
+        self.__dict__ = self
+
+
+class Frozenlike(dict[str, Tensor]):
+    def __setitem__(self, key: str, value: Tensor) -> None:
+        raise TypeError("immutable")
+
+
+class Star(tuple[Tensor, ...]):
+    def __new__(cls, *items: Tensor) -> "Star":
+        return super().__new__(cls, items)
+
+
+class Store(MutableMapping[str, Tensor]):
+    """A mapping around a dict, which a plain copy shares."""
+
+    def __init__(self, items: dict[str, Tensor]) -> None:
+        self.items_ = items
+
+    def __getitem__(self, key: str) -> Tensor:
+        return self.items_[key]
+
+    def __setitem__(self, key: str, value: Tensor) -> None:
+        self.items_[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        del self.items_[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.items_)
+
+    def __len__(self) -> int:
+        return len(self.items_)
+
+
+@dataclasses.dataclass
+class Node:
+    y: Tensor
+    parent: Any = dataclasses.field(default=None, repr=False)
+    children: list[Any] = dataclasses.field(default_factory=list, repr=False)
+
+
+def test_a_dict_whose_items_are_attributes_stays_one() -> None:
+    changed = mapped_anywhere(torch.Tensor.half, AttributeDict(a=torch.ones(1)))
+    assert changed.a is changed["a"]
+    assert changed.a.dtype == torch.float16
+
+
+def test_a_subclass_that_refuses_items_is_copied_all_the_same() -> None:
+    frozen = mapped_anywhere(torch.Tensor.half, Frozenlike(a=torch.ones(1)))
+    assert frozen["a"].dtype == torch.float16
+
+
+def test_a_tuple_with_a_constructor_of_its_own_keeps_its_length_and_attributes() -> None:
+    star = Star(torch.ones(1), torch.ones(1))
+    star.note = "kept"  # type: ignore[attr-defined]
+    changed = mapped_anywhere(torch.Tensor.half, star)
+    assert (type(changed), len(changed), changed.note) == (Star, 2, "kept")
+
+
+def test_a_mapping_that_cannot_be_copied_is_left_to_the_caller() -> None:
+    store = Store({"y": torch.ones(1)})
+    assert mapped_anywhere(torch.Tensor.half, store) is store
+    assert store["y"].dtype == torch.float32
+
+
+def test_a_cycle_ends() -> None:
+    node = Node(torch.ones(1))
+    node.children.append(Node(torch.ones(1), parent=node))
+    changed = mapped_anywhere(torch.Tensor.half, node)
+    assert changed.children[0].y.dtype == torch.float16
+
+
+@pytest.mark.parametrize("recipe", ["FP32", "O2"])
+def test_a_state_that_the_model_updates_is_the_callers(recipe: str) -> None:
+    class Model(nn.Linear):
+        def forward(self, x: Tensor, state: Any) -> Tensor:
+            state.parent = (state.parent or 0) + 1
+            state.y = super().forward(x)
+            return state.y
+
+    state, engine = Node(torch.zeros(1, 2)), Engine(Model(2, 2), SGD, recipe)
+    for _ in range(3):
+        engine(torch.ones(1, 2), state)
+    assert (state.parent, state.y.dtype) == (3, torch.float32)
+    assert bool(state.y.any())
+
+
+def test_an_engine_is_freed_with_its_last_name() -> None:
+    gc.disable()
+    try:
+        engine = Engine(nn.Linear(2, 2), SGD, "O2")
+        alive = weakref.ref(engine)
+        del engine
+        assert alive() is None
+    finally:
+        gc.enable()
+
+
+def test_a_wrapper_of_an_optimizer_without_hooks_is_taken() -> None:
+    class Lookahead(torch.optim.Optimizer):
+        def __init__(self, base: torch.optim.Optimizer) -> None:
+            self.optimizer, self.defaults = base, base.defaults
+            self.param_groups, self.state = base.param_groups, base.state
+
+        def step(self, closure: Any = None) -> Any:
+            return self.optimizer.step(closure)
+
+    engine = Engine(nn.Linear(32, 2), lambda p: Lookahead(SGD(p)), replaced("O2"))
+    engine.backward(engine(torch.ones(1, 32)).mean())
+    assert engine.step().stepped
+
+
+def test_the_culprit_of_summed_duplicates_is_named() -> None:
+    engine = Engine(nn.Embedding(2, 1, sparse=True), SGD, "FP32")
+    engine.backward((engine(torch.tensor([1, 1])) * 3e38).sum())
+    assert engine.step().culprits == ("weight",)
+
+
+def test_numpys_numbers_are_numbers() -> None:
+    engine = Engine(nn.Linear(2, 1), SGD, "O2", losses=np.int64(2), seed=np.int64(3))
+    assert len(engine.scalers) == 2
+    assert Recipe("m", keep_norms=np.True_).keep_norms
 
 
 def test_a_container_without_a_change_is_the_same_object() -> None:

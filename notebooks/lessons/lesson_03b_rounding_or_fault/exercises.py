@@ -123,7 +123,7 @@ Oracle in the tests: fractions, and the accumulators of labkit.gemm, none of whi
         ),
         wrong(
             "the usual error",
-            "relative to S, this grows with the square root of K, as errors usually do. A bound "
+            "this grows with the square root of K relative to S, as errors usually do. A bound "
             "holds for the worst order, too.",
             replace=(
                 "((1 + 2.0**-precision) ** max(0, len(products) - 1) - 1)",
