@@ -351,7 +351,7 @@ def test_a_right_call_passes(name: str) -> None:
     call(name, VALID[name]())
 
 
-@pytest.mark.parametrize(("name", "argument"), arguments())
+@pytest.mark.parametrize(("name", "argument"), list(arguments()))
 def test_a_wrong_kind_is_refused_in_the_labs_words(name: str, argument: str) -> None:
     values = VALID[name]()
     values[argument] = Unknown()

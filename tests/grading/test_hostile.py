@@ -225,7 +225,7 @@ def test_code_that_stops_ends_waits_or_forges_costs_its_own_question_alone(
     source: str, why: str
 ) -> None:
     bad = replace(request_of(PAPER, [source]), exercise="bad")
-    with scratch() as folder, Runner(Limits(seconds=1.0), folder) as runner:
+    with scratch() as folder, Runner(Limits(seconds=4 * slowness()), folder) as runner:
         assert runner._server is None, "no fork server"
         replies = runner.run([bad, request_of(PAPER, [SETUP + RIGHT])])
     assert why in replies["bad"].note
