@@ -83,7 +83,7 @@ class Engine:
 
     Raises:
         TypeError: make_optimizer is not callable or makes no optimizer; recipe is neither a Recipe
-            nor a name; losses is no whole number.
+            nor a name; losses is not a whole number.
         ValueError: losses < 1; no recipe has this name; the model cannot be trained
             (`require_trainable`) or converted to the recipe's format (`to_model_format`).
         RuntimeError: the model has tensors on the meta device.
@@ -328,7 +328,7 @@ class Engine:
         The norm is inf or NaN if a gradient holds inf or NaN; then the step will be skipped.
 
         Raises:
-            TypeError: max_norm is no number.
+            TypeError: max_norm is not a number.
             ValueError: max_norm is not positive.
         """
         require_kind(max_norm, (int, float, Tensor), "max_norm")

@@ -35,7 +35,7 @@ def require_trainable(model: object, make_optimizer: object, losses: object) -> 
     """Validate the arguments of an engine, and that the model's parameters can be trained in mixed precision.
 
     Raises:
-        TypeError: make_optimizer is not callable, or losses is no whole number.
+        TypeError: make_optimizer is not callable, or losses is not a whole number.
         ValueError: losses < 1; the model is not a module, has no parameter that requires a gradient,
             or has one that is complex, FP64, lazy, or an inference tensor.
         RuntimeError: some of its tensors are on the meta device; the message names one.

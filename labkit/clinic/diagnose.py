@@ -272,14 +272,15 @@ class Diagnosis(TrainingObserver):
         for kind, symptom in SYMPTOMS.items():
             mine = [e for e in events if e.name == kind and self._is_harmful(e)]
             steps = sorted({e.step for e in mine if e.step is not None})
-            if len(steps) >= symptom.least:
-                often = f"first in step {steps[0]}" + f", in {len(steps)} steps of {self.steps}" * (
-                    len(steps) > 1
-                )
-                more = f", {len({e.where for e in mine}) - 1} more places" * (
-                    len({e.where for e in mine}) > 1
-                )
-                yield replace(mine[0], what=f"{mine[0].what} ({often}{more})")
+            if len(steps) < symptom.least:
+                continue
+            often = f"first in step {steps[0]}"
+            if len(steps) > 1:
+                often += f", in {len(steps)} steps of {self.steps}"
+            places = len({event.where for event in mine})
+            if places > 1:
+                often += f", {places - 1} more places"
+            yield replace(mine[0], what=f"{mine[0].what} ({often})")
 
     def _notes(self, reported: set[str]) -> list[Finding]:
         """Return constants in the source that FP16 cannot hold, and that did no harm in these steps."""

@@ -357,8 +357,8 @@ class TrainingObserver(Listener):
     def report_merged_integers(self, name: str, before: Tensor, after: Tensor) -> None:
         """Report distinct integers that a conversion makes equal.
 
-        Whole numbers in FP32 count in the forward pass only: a scaled gradient that was FP16 is
-        whole from 1,024 on, and it is no count of anything.
+        Whole numbers in FP32 count in the forward pass only. FP16 numbers are whole from 1,024 on,
+        so scaled gradients are whole without being counts.
         """
         if (
             name not in CASTS
