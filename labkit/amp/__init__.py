@@ -7,7 +7,6 @@ from labkit.amp.casting.custom import (
     custom_bwd,
     custom_fwd,
     float_function,
-    follow_torchs_decorators,
     half_function,
     promote_function,
     register,
@@ -115,4 +114,3 @@ __all__ = [
 ]
 
 register_source(engine_source, casts=cast_source)
-follow_torchs_decorators()

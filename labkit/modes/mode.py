@@ -8,7 +8,9 @@ Invariant: a block runs under the same modes both times, so a checkpointed step 
 of the lab's modes is active, torch's checkpoint is unchanged. `nested_contexts` closes every mode it has opened, even
 if opening another one, the block or closing raises.
 
-Source: torch.utils.checkpoint (both variants), which has no hook for this: two of its functions are wrapped, once.
+Source: torch.utils.checkpoint (both variants), which has no hook for this: two of its functions are replaced while a
+mode is open in any thread. A region inside a compiled function is opened and closed by the compiled code, which calls
+nothing of ours then: from its compilation on they stay replaced.
 """
 
 from __future__ import annotations
@@ -16,10 +18,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from functools import cache, wraps
+from functools import wraps
 from importlib import import_module
 from types import MethodWrapperType
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
@@ -27,6 +29,7 @@ from torch.utils import checkpoint
 
 from labkit.modes.arguments import require_one_device
 from labkit.modes.composites import body_of, constant_in_graphs
+from labkit.modes.replacing import Replacement
 
 ATTRIBUTE = MethodWrapperType  # the type of `func` when a mode handles x.shape: nothing to cast
 AOT_RUNTIME = "_aot_autograd"  # in the path of what runs the graphs of torch.compile's backends
@@ -46,6 +49,9 @@ WHY_NO_GRAPH = (
 class LabMode(TorchFunctionMode):
     """A mode that activation checkpointing restores when it recomputes a block."""
 
+    # functions of torch that have no hook for a mode
+    replaced_while_open: ClassVar[tuple[Replacement, ...]] = ()
+
     def __init_subclass__(cls, **options: Any) -> None:
         """Keep torch.compile from compiling what a mode does in Python after a graph has ended."""
         super().__init_subclass__(**options)
@@ -53,8 +59,15 @@ class LabMode(TorchFunctionMode):
             run_uncompiled(cls.__torch_function__, all_inside=True)
 
     def __enter__(self) -> Any:
-        _wrap_checkpoint()
-        return super().__enter__()  # type: ignore[no-untyped-call]
+        entered = super().__enter__()  # type: ignore[no-untyped-call]
+        for replacement in LabMode.replaced_while_open:
+            replacement.open()
+        return entered
+
+    def __exit__(self, *exception: Any) -> None:
+        super().__exit__(*exception)  # type: ignore[no-untyped-call]
+        for replacement in LabMode.replaced_while_open:
+            replacement.close()
 
     def call_below(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -145,11 +158,19 @@ def require_traceable(func: Callable[..., Any]) -> None:
 
 @constant_in_graphs
 def _traces_without_modes(func: Callable[..., Any]) -> bool:
+    _replace_for_compiled_code()
     if isinstance(func, torch._ops.HigherOrderOperator):
         return True
     translators: Any = import_module("torch._dynamo.symbolic_convert").InstructionTranslator
     tracers = translators.current_tx().output.tracers
     return any("autograd" in str(tracer.source_target).lower() for tracer in tracers)
+
+
+def _replace_for_compiled_code() -> None:
+    """Replace torch's functions for good if torch.compile traces a region that it will open by itself."""
+    for replacement in LabMode.replaced_while_open:
+        if not replacement.is_open:
+            replacement.open()
 
 
 def run_uncompiled(function: Any, *, all_inside: bool = False) -> None:
@@ -193,23 +214,32 @@ def as_now(function: Callable[..., Any]) -> Callable[..., Any]:
     return wraps(function)(lambda *args, **kwargs: under(modes, function, *args, **kwargs))
 
 
-@cache
-def _wrap_checkpoint() -> None:
-    """Make both variants of torch.utils.checkpoint (reentrant and not) restore a block's modes."""
-    reentrant = checkpoint.CheckpointFunction
-    forward: Callable[..., Any] = reentrant.forward
-    generator: Callable[..., Any] = checkpoint._checkpoint_without_reentrant_generator
+def _with_modes_of_now(forward: Callable[..., Any]) -> Any:
+    """Return the forward of checkpoint's reentrant variant, for a block that restores its modes."""
 
     @wraps(forward)
     def forward_as_now(ctx: Any, function: Callable[..., Any], *rest: Any) -> Any:
         return forward(ctx, as_now(function), *rest)
 
+    return staticmethod(forward_as_now)
+
+
+def _generator_with_modes_of_now(generator: Callable[..., Any]) -> Any:
+    """Return the same for the variant that is not reentrant."""
+
     @wraps(generator)
     def generator_as_now(function: Callable[..., Any], *rest: Any, **kwargs: Any) -> Any:
         return generator(as_now(function), *rest, **kwargs)
 
-    reentrant.forward = staticmethod(forward_as_now)  # type: ignore[method-assign]
-    checkpoint._checkpoint_without_reentrant_generator = generator_as_now  # type: ignore[assignment]
+    return generator_as_now
+
+
+LabMode.replaced_while_open = (
+    Replacement(checkpoint.CheckpointFunction, "forward", _with_modes_of_now),
+    Replacement(
+        checkpoint, "_checkpoint_without_reentrant_generator", _generator_with_modes_of_now
+    ),
+)
 
 
 class nested_contexts:

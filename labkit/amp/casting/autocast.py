@@ -224,7 +224,7 @@ class autocast(LabMode, ContextDecorator):
         *outer, last = _open.regions
         _open.regions = tuple(outer)
         if not outer or outer[-1] is not last:
-            super().__exit__(*exception)  # type: ignore[no-untyped-call]
+            super().__exit__(*exception)
             last.innermost = None
             last._unused.append(True)
         if outer:

@@ -37,7 +37,8 @@ from labkit.amp.casting.lists import LISTS, Entry, Rule
 from labkit.formats import FormatLike, as_format
 from labkit.formats.arguments import describe_value
 from labkit.interop import dtype_of
-from labkit.modes import mapped, open_modes, run_uncompiled, tensors_in, under
+from labkit.modes import LabMode, mapped, open_modes, run_uncompiled, tensors_in, under
+from labkit.modes.replacing import Replacement
 
 WHY = "you registered it"
 
@@ -224,18 +225,22 @@ def custom_bwd(backward: _Function) -> _Function:
     return decorated  # type: ignore[return-value]
 
 
-def follow_torchs_decorators() -> None:
-    """Make Functions with torch's decorators respect our regions, however `apply` was looked up; idempotent."""
-    if "apply" not in vars(_SingleLevelFunction):  # every Function's `apply` calls this one
+def _following_apply(apply: Callable[..., Any]) -> Any:
+    """Return `Function.apply` that makes Functions with torch's decorators respect our regions."""
 
-        def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-            followed = _following(cls) if torch._C._len_torch_function_stack() else cls
-            followed = followed if followed is cls or open_modes() else cls
-            return super(_SingleLevelFunction, followed).apply(*args, **kwargs)
+    def followed_apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        followed = _following(cls) if torch._C._len_torch_function_stack() else cls
+        if not open_modes():
+            followed = cls
+        return super(_SingleLevelFunction, followed).apply(*args, **kwargs)
 
-        run_uncompiled(apply)
-        run_uncompiled(_following)
-        _SingleLevelFunction.apply = classmethod(apply)  # type: ignore[attr-defined]
+    run_uncompiled(followed_apply)
+    run_uncompiled(_following)
+    return classmethod(followed_apply)
+
+
+# every Function's `apply` calls this one, however it was looked up
+LabMode.replaced_while_open += (Replacement(_SingleLevelFunction, "apply", _following_apply),)
 
 
 def _following(function: Any) -> Any:

@@ -163,7 +163,7 @@ class mixed_dtype_ops(LabMode):
         return super().__enter__()
 
     def __exit__(self, *exception: Any) -> None:
-        super().__exit__(*exception)  # type: ignore[no-untyped-call]
+        super().__exit__(*exception)
         torch.set_autocast_enabled(FLAGGED_DEVICE, self._flag)
 
     def __torch_function__(

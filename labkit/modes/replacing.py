@@ -1,0 +1,70 @@
+"""Functions of other libraries that are replaced while the lab needs them, and are put back afterwards.
+
+Some libraries have no hook where the lab needs one: torch's activation checkpointing does not restore a mode, and
+torch's `Function.apply` does not know our regions. There a function is replaced, but only while a region is open.
+
+Invariant: importing replaces nothing. The first region of any thread puts a replacement in place, and the last one
+takes it back. Then the owner holds the same object as before, or none where it had none of its own. A replacement that
+another library has replaced meanwhile stays, since theirs may call ours, which then only passes the call on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import RLock
+from types import ModuleType
+from typing import Any
+
+_lock = RLock()  # regions open and close in several threads
+_MISSING = object()
+
+
+class Replacement:
+    """An attribute of a class or a module that is replaced from the first `open` to the last `close`.
+
+    Args:
+        owner: the class or module.
+        name: its attribute.
+        make: the attribute's value as a caller sees it -> the replacement. Called at the first `open`.
+
+    >>> import math
+    >>> shifted = Replacement(math, "floor", lambda floor: lambda x: floor(x) + 100)
+    >>> shifted.open()
+    >>> math.floor(2.5)
+    102
+    >>> shifted.close()
+    >>> math.floor(2.5)
+    2
+    """
+
+    def __init__(self, owner: type | ModuleType, name: str, make: Callable[[Any], Any]) -> None:
+        self.owner, self.name, self.make = owner, name, make
+        self._open_regions = 0
+        self._found: Any = _MISSING
+        self._put: Any = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the replacement is in place."""
+        return self._open_regions > 0
+
+    def open(self) -> None:
+        """Put the replacement in place, if no other region has done so."""
+        with _lock:
+            self._open_regions += 1
+            if self._open_regions == 1:
+                self._found = vars(self.owner).get(self.name, _MISSING)
+                self._put = self.make(getattr(self.owner, self.name))
+                setattr(self.owner, self.name, self._put)
+
+    def close(self) -> None:
+        """Put back what was found, if no other region is open and no other library has replaced it."""
+        with _lock:
+            self._open_regions = max(0, self._open_regions - 1)
+            if self._open_regions or vars(self.owner).get(self.name) is not self._put:
+                return
+            if self._found is _MISSING:
+                delattr(self.owner, self.name)
+            else:
+                setattr(self.owner, self.name, self._found)
+            self._found, self._put = _MISSING, None
