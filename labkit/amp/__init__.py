@@ -49,9 +49,7 @@ from labkit.amp.masters.groups import no_decay_on_norms_and_biases
 from labkit.amp.masters.weights import Weights
 from labkit.amp.masters.without_master import WeightRounding, store_rounded
 from labkit.amp.recipe import RECIPES, Recipe, as_recipe, as_recipes
-from labkit.amp.step import Moment, StepEvent
-from labkit.amp.watched import cast_source, engine_source
-from labkit.instrument import register_source
+from labkit.instrument.events import Moment, StepEvent
 
 __all__ = [
     "DYNAMIC",
@@ -112,5 +110,3 @@ __all__ = [
     "to_model_format",
     "unscale",
 ]
-
-register_source(engine_source, casts=cast_source)

@@ -48,9 +48,7 @@ from labkit.amp.requirements import (
     require_trainable,
 )
 from labkit.amp.step import (
-    Moment,
     Stage,
-    StepEvent,
     StepGradients,
     StepInspection,
     StepListener,
@@ -60,6 +58,14 @@ from labkit.amp.step import (
 from labkit.formats import FP32
 from labkit.formats.arguments import require_kind
 from labkit.gemm.half_storage import HALVES
+from labkit.instrument.events import (
+    EngineStepBegins,
+    EngineStepEnded,
+    LossScaled,
+    Moment,
+    StepEvent,
+)
+from labkit.instrument.stream import STREAM, Listener
 from labkit.interop import as_device, dtype_of
 
 
@@ -136,7 +142,6 @@ class Engine:
         self.steps = self.skips_in_a_row = 0
         self._gradients, self._loss = StepGradients(self.weights), torch.tensor(0.0)
         self._scale = 1.0
-        self._listeners: list[StepListener] = []
         self._ranges = RangeMemory(look_always=self._looks_always)
         in_half = recipe.model != FP32 or recipe.autocast is not None
         self._boundary = Boundary(self.model, dtype_of(recipe.model), self._ranges, in_half)
@@ -271,6 +276,7 @@ class Engine:
         for engine in engines:
             require_loss_id(loss_id, len(engine.scalers))
         require_loss(loss)
+        STREAM.emit(LossScaled(lambda: min(each.scalers[loss_id].scale for each in engines)))
         for engine in engines:
             engine._require_known()
             engine._gradients.before_backward()
@@ -303,14 +309,17 @@ class Engine:
         UNSCALED ['bias', 'weight']
         STEPPED ['bias', 'weight']
         """
-        self._listeners.append(listener)
-        try:
+
+        def receive(event: StepEvent[StepReport]) -> None:
+            if event.engine is self:
+                listener(event)
+
+        # without `failed`, its exceptions are those of the step
+        with STREAM.subscribed(Listener().on(StepEvent, receive)):
             yield
-        finally:
-            self._listeners.remove(listener)
 
     def _emit(self, moment: Moment, report: StepReport | None = None) -> None:
-        if not self._listeners:
+        if not STREAM.observes(StepEvent):
             return
         gradients: dict[str, Tensor] = {}
         if moment is Moment.SCALED:
@@ -319,8 +328,12 @@ class Engine:
             }
         elif moment is not Moment.FORWARD:
             gradients = self.weights.by_name(self._gradients.unscaled())
-        for listener in tuple(self._listeners):
-            listener(StepEvent(moment, self._loss, self._scale, gradients, report))
+        STREAM.emit(StepEvent(moment, self._loss, self._scale, gradients, report, self))
+
+    def masters(self) -> dict[str, Tensor]:
+        """Return parameter name -> the tensor that the optimizer steps for it: a master, or a view of one."""
+        weights = self.weights
+        return dict(zip(weights.stepped_names, weights.master_weights, strict=True))
 
     def clip(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
         """Scale the unscaled gradients down to a total norm of at most `max_norm`; return the norm before.
@@ -358,6 +371,16 @@ class Engine:
             RuntimeError: these gradients have been stepped with already; a closure was passed; gradients were changed
                 while scaled, or computed by a backward other than the engine's.
         """
+        STREAM.emit(EngineStepBegins(self))
+        try:
+            reported = self._step(closure)
+        except BaseException:
+            STREAM.emit(EngineStepEnded(self, raised=True))
+            raise
+        STREAM.emit(EngineStepEnded(self))
+        return reported
+
+    def _step(self, closure: object) -> StepReport:
         if closure is not None:
             raise RuntimeError(
                 "expected no closure, got one: its backward would run inside the step, too late to unscale or skip. "
@@ -390,7 +413,9 @@ class Engine:
             worst = max(decisions, key=lambda i: (decisions[i].skip, decisions[i].found_inf, -i))
             reported = self._report(decisions[worst], gradients, inspection)
             if reported.stepped:
-                self.weights.step(gradients, edited=None if self._listeners else inspection.edited)
+                self.weights.step(
+                    gradients, edited=None if STREAM.observes(StepEvent) else inspection.edited
+                )
             for loss_id, decision in decisions.items():
                 self.scalers[loss_id] = decision.after
             self.skips_in_a_row = reported.skips_in_a_row

@@ -32,39 +32,9 @@ from labkit.amp.loss_scaling.unscale import (
     unscale_with_flags,
 )
 from labkit.amp.masters.weights import Weights
+from labkit.instrument.events import StepEvent
 
-
-class Moment(Enum):
-    """The moments of a step."""
-
-    FORWARD = "the loss is computed"
-    SCALED = (
-        "backward has left gradients in the model, multiplied by the scale, in the model's format"
-    )
-    UNSCALED = "the gradients of all losses are one unscaled FP32 sum, which the step is about to use or skip"
-    STEPPED = "the weights have been updated, or the step was skipped"
-
-
-@dataclass(frozen=True)
-class StepEvent:
-    """An event of a training step.
-
-    moment     the moment
-    loss       the unscaled loss of the last backward pass: a scalar in FP32
-    scale      the loss scale
-    gradients  parameter name -> gradient; at SCALED as they are in the model, from UNSCALED on in FP32, before empty
-    report     the result of the step; None before STEPPED
-    """
-
-    moment: Moment
-    loss: Tensor
-    scale: float
-    gradients: Mapping[str, Tensor]
-    report: StepReport | None = None
-
-
-StepListener = Callable[[StepEvent], object]
-
+StepListener = Callable[["StepEvent[StepReport]"], object]
 
 Sum = list[Tensor | None]  # gradients, one for each tensor that the optimizer steps
 

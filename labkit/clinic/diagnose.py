@@ -22,17 +22,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-import labkit.frameworks  # noqa: F401  # registers its scalers as sources
 from labkit.clinic.constants import Constant, constants_in, constants_of
 from labkit.clinic.events import HALF, TrainingObserver
 from labkit.faults import FAULTS, explain
 from labkit.faults.messages import messages_in
 from labkit.instrument import Report, Watch, watch
+from labkit.instrument.events import ModuleBegins
 from labkit.instrument.guard import guarded, reporting
 from labkit.instrument.log import skips_in_a_row
+from labkit.instrument.operations import Operations
 from labkit.instrument.sample import finite
 from labkit.instrument.script import leaves, model_of, run_as_main
-from labkit.instrument.stream import STREAM, Operations
+from labkit.instrument.sources import sources_of
+from labkit.instrument.stream import STREAM
 from labkit.instrument.symptoms import SYMPTOMS, finding
 from labkit.instrument.user_code import is_library, line_of_error, line_of_user
 from labkit.records.findings import Finding, Status
@@ -200,7 +202,8 @@ class Diagnosis(TrainingObserver):
     @contextmanager
     def observing(self, scaler: Any = None) -> Iterator[None]:
         """Observe all events until the block ends; `scaler` is one whose class no source knows."""
-        with self.watches, STREAM.subscribed(self, scaler), Operations(self.look, self.failed):
+        subscribed = STREAM.subscribed(self, *sources_of(scaler))
+        with self.watches, subscribed, Operations(self.look, self.failed):
             yield
 
     def add_model(
@@ -373,10 +376,10 @@ class ScriptDiagnosis(Diagnosis):
         super().__init__(constants)
         self.limit, self.backward_passes = limit, 0
 
-    def before_module(self, module: nn.Module, args: Any) -> None:
+    def before_module(self, event: ModuleBegins) -> None:
         if self.stepped and line_of_user(sys._getframe(1)) is not None:
             self.forward_begins()
-        super().before_module(module, args)
+        super().before_module(event)
 
     def next_step(self) -> None:
         """Begin the next step, or end the script at the limit."""

@@ -13,21 +13,40 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from labkit.amp.loss_scaling.unscale import stored
 from labkit.clinic.constants import misfit
+from labkit.instrument.events import (
+    AutocastBegins,
+    AutocastEnds,
+    BackwardBegins,
+    BackwardEnded,
+    EngineStepBegins,
+    EngineStepEnded,
+    GradBegins,
+    GradEnded,
+    ModuleBegins,
+    ModuleEnded,
+    OptimizerBegins,
+    OptimizerEnded,
+    ParameterRegistered,
+    ScalerStepBegins,
+    ScalerStepEnded,
+    ScheduleSteps,
+    UnscaleBegins,
+)
+from labkit.instrument.operations import Modules, in_backward, outside_modes
 from labkit.instrument.sample import dtype_name, finite, floats, largest, non_finite
 from labkit.instrument.script import leaves
-from labkit.instrument.stream import Listener, Modules, in_backward, outside_modes
+from labkit.instrument.stream import StepObserver
 from labkit.instrument.symptoms import finding
 from labkit.instrument.user_code import line_of_user
 from labkit.records.findings import Finding
@@ -99,7 +118,7 @@ class StepAttempt:
     taken: bool = False
 
 
-class TrainingObserver(Listener):
+class TrainingObserver(StepObserver):
     """Observer of a training, while it is subscribed to the stream: its events, step attempts and single operations."""
 
     def __init__(self) -> None:
@@ -122,6 +141,16 @@ class TrainingObserver(Listener):
         self._factor = 1.0  # of that loss
         self._loss_size = 0.0  # magnitude of what the last backward pass began at
         self._reported = (-1, "")  # the step and the pass whose first inf or NaN was reported
+        self.on(ModuleBegins, self.before_module).on(ModuleEnded, self.after_module)
+        self.on(ParameterRegistered, self.parameter_registered)
+        self.on(BackwardBegins, self.before_backward).on(BackwardEnded, self.after_backward)
+        self.on(GradBegins, self.before_grad).on(GradEnded, self.after_grad)
+        self.on(UnscaleBegins, self.before_unscale)
+        self.on(ScalerStepBegins, self.scaler_begins).on(ScalerStepEnded, self.scaler_ended)
+        self.on(EngineStepBegins, self.engine_begins).on(EngineStepEnded, self.engine_ended)
+        self.on(OptimizerBegins, self.before_optimizer).on(OptimizerEnded, self.after_optimizer)
+        self.on(ScheduleSteps, self.before_schedule)
+        self.on(AutocastBegins, self.autocast_begins).on(AutocastEnds, self.autocast_ends)
 
     def note(self, kind: str, seen: str) -> None:
         """Record an event, unless the lab itself caused it."""
@@ -155,18 +184,19 @@ class TrainingObserver(Listener):
 
     # Hooks and taps
 
-    def before_module(self, module: nn.Module, args: Any) -> None:
-        self.modules.enter(module)
+    def before_module(self, event: ModuleBegins) -> None:
+        self.modules.enter(event.module)
 
-    def after_module(self, *_: Any) -> None:
+    def after_module(self, event: ModuleEnded) -> None:
         self.modules.leave()
 
-    def parameter_registered(self, module: nn.Module, name: str, parameter: Tensor | None) -> None:
+    def parameter_registered(self, event: ParameterRegistered) -> None:
         line = line_of_user(sys._getframe(1))
-        if parameter is not None and line:
-            self.new_parameters.append((parameter, line))
+        if event.parameter is not None and line:
+            self.new_parameters.append((event.parameter, line))
 
-    def before_optimizer(self, optimizer: Any, *_: Any) -> None:
+    def before_optimizer(self, event: OptimizerBegins) -> None:
+        optimizer = event.optimizer
         if not self._by_scaler:
             self.step_begins(optimizer)
         with outside_modes():
@@ -218,16 +248,14 @@ class TrainingObserver(Listener):
             if one.shape == other.shape
         )
 
-    def after_optimizer(self, optimizer: Any, *_: Any) -> None:
+    def after_optimizer(self, event: OptimizerEnded) -> None:
         self.stepping, self._factors = False, set()
-        self.stepped.add(id(optimizer))
+        self.stepped.add(id(event.optimizer))
 
-    def before_backward(self, tensors: Any, *_: Any, **__: Any) -> None:
+    def before_backward(self, event: BackwardBegins) -> None:
         if line_of_user(sys._getframe(1)) is not None:  # otherwise watch runs it on a copy
             with outside_modes():
-                self.backward_begins(
-                    tensors if isinstance(tensors, Tensor) else next(iter(tensors))
-                )
+                self.backward_begins(_first(event.roots))
 
     def backward_begins(self, root: Tensor) -> None:
         """Record the loss scale of a backward pass from a tensor, and check where it begins."""
@@ -247,7 +275,7 @@ class TrainingObserver(Listener):
         in_fp16 = self.scaled or self._in_fp16 or any(leaf.dtype is torch.float16 for leaf in found)
         self._leaves, self._as_scaled = found if in_fp16 else [], []
 
-    def after_backward(self, *_: Any, **__: Any) -> None:
+    def after_backward(self, event: BackwardEnded) -> None:
         if line_of_user(sys._getframe(1)) is None:
             return
         with outside_modes():
@@ -257,35 +285,46 @@ class TrainingObserver(Listener):
             self._as_scaled = [g.detach().float().clone() for g in islice(usable, COMPARED)]
             self._leaves = []
 
-    def before_grad(self, outputs: Any, *_: Any, **__: Any) -> None:
+    def before_grad(self, event: GradBegins) -> None:
         with outside_modes():
-            self._scaled_outputs = (
-                loss_scale(outputs if isinstance(outputs, Tensor) else next(iter(outputs))) > 1
-            )
+            self._scaled_outputs = loss_scale(_first(event.outputs)) > 1
 
-    def after_grad(self, found: Any, create_graph: bool = False, **_: Any) -> None:
-        if self._scaled_outputs and create_graph:
-            self.scaled_gradients += [g for g in found if g is not None]
+    def after_grad(self, event: GradEnded) -> None:
+        if self._scaled_outputs and event.create_graph:
+            self.scaled_gradients += [g for g in event.gradients if g is not None]
 
-    def before_unscale(self, optimizer: Any) -> None:
+    def before_unscale(self, event: UnscaleBegins) -> None:
         self._unscaled = True
 
-    @contextmanager
-    def step_by_scaler(self, optimizer: Any) -> Iterator[None]:
+    def scaler_begins(self, event: ScalerStepBegins) -> None:
         """Record an attempt; the optimizer's hooks mark it as taken."""
+        self.scaled_by(event.scale)
+        self._attempt(event.optimizer)
+
+    def scaler_ended(self, event: ScalerStepEnded) -> None:
+        """End an attempt; without a call of the optimizer's hooks the step was skipped."""
+        self._end_attempt(event.optimizer)
+
+    def engine_begins(self, event: EngineStepBegins) -> None:
+        """Record the attempt of an engine, which decides on a step as a scaler does."""
+        self._attempt(event.engine.optimizer)
+
+    def engine_ended(self, event: EngineStepEnded) -> None:
+        """End the attempt of an engine."""
+        self._end_attempt(event.engine.optimizer)
+
+    def _attempt(self, optimizer: Any) -> None:
         self.step_begins(optimizer)
         self.optimizers[id(optimizer)] = optimizer
         self.attempts.append(StepAttempt(self.step, id(optimizer), self._scale()))
         self._unscaled = self._by_scaler = True
-        try:
-            yield
-        finally:
-            self._by_scaler, self._factors = False, set()
-            self.stepped.add(id(optimizer))
 
-    step_by_engine = step_by_scaler
+    def _end_attempt(self, optimizer: Any) -> None:
+        self._by_scaler, self._factors = False, set()
+        self.stepped.add(id(optimizer))
 
-    def before_schedule(self, schedule: Any, *_: Any, **__: Any) -> None:
+    def before_schedule(self, event: ScheduleSteps) -> None:
+        schedule = event.schedule
         last = next(
             (a for a in reversed(self.attempts) if a.optimizer == id(schedule.optimizer)), None
         )
@@ -295,11 +334,12 @@ class TrainingObserver(Listener):
                 f"it advanced after a skipped step, at a scale of {last.scale:g}",
             )
 
-    def autocast_begins(self, region: Any) -> None:
+    def autocast_begins(self, event: AutocastBegins) -> None:
+        region = event.region
         self.regions.append(bool(region._enabled))
         self._in_fp16 |= self.regions[-1] and region.fast_dtype is torch.float16
 
-    def autocast_ends(self, region: Any, *_: Any) -> None:
+    def autocast_ends(self, event: AutocastEnds) -> None:
         if self.regions:
             self.regions.pop()
 
@@ -436,6 +476,10 @@ class TrainingObserver(Listener):
                 "gradients read while scaled",
                 f"{name} of gradients that the scaler had not unscaled yet",
             )
+
+
+def _first(tensors: Any) -> Any:
+    return tensors if isinstance(tensors, Tensor) else next(iter(tensors))
 
 
 def _has_hooks(parameter: Any) -> bool:

@@ -1,7 +1,5 @@
 """Adapters: the APIs of torch.amp, apex, fastai and OneFlow on the lab's engine."""
 
-from functools import partial
-
 from labkit.frameworks.torch_amp import (
     GradScaler,
     autocast,
@@ -12,7 +10,6 @@ from labkit.frameworks.torch_amp import (
     state_dict,
 )
 from labkit.frameworks.torch_scaler import ShardedGradScaler
-from labkit.instrument import register_source, scaler_source
 
 __all__ = [
     "GradScaler",
@@ -24,5 +21,3 @@ __all__ = [
     "is_autocast_enabled",
     "state_dict",
 ]
-
-register_source(partial(scaler_source, scaler_class=GradScaler))

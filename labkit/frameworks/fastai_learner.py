@@ -11,7 +11,6 @@ Source: fastai.learner, fastai.optimizer, fastai.callback.fp16 (2.8.12).
 from __future__ import annotations
 
 from contextlib import ExitStack
-from functools import partial
 from typing import Any
 
 import torch
@@ -24,7 +23,6 @@ from torch.utils._pytree import tree_map_only
 
 from labkit.amp import RECIPES, Engine, Recipe, StepReport, to_fp32
 from labkit.frameworks.watching import Watching, optimizer_source
-from labkit.instrument import register_source
 from labkit.interop import dtype_of
 
 
@@ -145,12 +143,10 @@ class Watch(Watching, Callback):
     """`labkit.instrument.watch` as a callback: `Learner(..., cbs=Watch(every=10))`; `close()` it after an error."""
 
     order = 5  # before the model is converted
+    sources = (optimizer_source(Optimizer, stand_in=MixedPrecision),)
 
     def before_fit(self) -> None:
         self.open(self.learn.model)
 
     def after_fit(self) -> None:
         self.close()
-
-
-register_source(partial(optimizer_source, optimizer=Optimizer, stand_in=MixedPrecision))

@@ -34,8 +34,10 @@ from torch.amp.grad_scaler import OptState  # torch's own, since libraries compa
 from labkit.amp import ScalerConfig, ScalerState, advance
 from labkit.amp.distributed.group import raising_rank_lost
 from labkit.amp.loss_scaling.unscale import Readings
+from labkit.instrument.events import LossScaled, UnscaleBegins
+from labkit.instrument.sources import reported_step
+from labkit.instrument.stream import STREAM
 
-_torchs: Any = torch.amp.GradScaler
 _KNOBS = ("growth_factor", "backoff_factor", "growth_interval")
 _KEYS = ("scale", *_KNOBS, "_growth_tracker")
 
@@ -120,7 +122,7 @@ def _available(device: str) -> bool:
     return False
 
 
-class GradScaler:
+class GradScaler(torch.amp.GradScaler):
     """Scale losses, unscale gradients, skip steps with inf or NaN: torch.amp.GradScaler, call for call.
 
     Args: those of torch.amp.GradScaler. enabled=False makes every method a no-op, but for `step`, which steps.
@@ -139,25 +141,6 @@ class GradScaler:
     >>> weight.item(), scaler.state_dict()["_growth_tracker"]
     (0.5, 1)
     """
-
-    # Unchanged functions of torch.
-    is_enabled, get_growth_factor = _torchs.is_enabled, _torchs.get_growth_factor
-    get_backoff_factor, get_growth_interval = (
-        _torchs.get_backoff_factor,
-        _torchs.get_growth_interval,
-    )
-    _lazy_init_scale_growth_tracker, __setstate__ = (
-        _torchs._lazy_init_scale_growth_tracker,
-        _torchs.__setstate__,
-    )
-    _check_scale_growth_tracker, _get_scale_async = (
-        _torchs._check_scale_growth_tracker,
-        _torchs._get_scale_async,
-    )
-    _check_inf_per_device, _found_inf_per_device = (
-        _torchs._check_inf_per_device,
-        _torchs._found_inf_per_device,
-    )
 
     def __init__(
         self,
@@ -274,6 +257,7 @@ class GradScaler:
         """
         if not self._enabled:
             return outputs
+        STREAM.emit(LossScaled(self.get_scale))
         if isinstance(outputs, Tensor):
             if self._scale is None:
                 self._lazy_init_scale_growth_tracker(outputs.device)
@@ -318,6 +302,7 @@ class GradScaler:
         """
         if not self._enabled:
             return
+        STREAM.emit(UnscaleBegins(optimizer))
         scale, _ = self._check_scale_growth_tracker("unscale_")
         record = self._per_optimizer_states[id(optimizer)]
         if record["stage"] is OptState.UNSCALED:
@@ -352,6 +337,10 @@ class GradScaler:
         """
         if not self._enabled:
             return cast("float | None", optimizer.step(*args, **kwargs))
+        with reported_step(STREAM, optimizer, self.get_scale):
+            return self._step(optimizer, args, kwargs)
+
+    def _step(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float | None:
         if "closure" in kwargs or any(map(callable, args)):
             raise RuntimeError(
                 "Closure use is not currently supported if GradScaler is enabled. A closure computes new gradients "

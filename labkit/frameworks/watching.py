@@ -6,11 +6,14 @@ The callbacks of Lightning, fastai and the Hugging Face Trainer derive from `Wat
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from typing import Any
+from contextlib import ExitStack, contextmanager
+from typing import Any, ClassVar
 
 from labkit.instrument import Report, Watch, watch
-from labkit.instrument.stream import Listeners, tap
+from labkit.instrument.events import OptimizerBegins, OptimizerEnded, StandInStepped
+from labkit.instrument.sources import Emitter, Source
+from labkit.instrument.stream import STREAM, Listener
+from labkit.instrument.taps import tap
 
 
 class Watching:
@@ -18,25 +21,31 @@ class Watching:
 
     If a training ends by an error that its framework reports to no callback, `close()` removes the hooks, as does the
     start of the next training.
+
+    sources  of events that only the framework has
     """
+
+    sources: ClassVar[tuple[Source, ...]] = ()
 
     def __init__(self, every: int = 50, **options: Any) -> None:
         super().__init__()
         self.every, self.options = every, options
         self.seen: Watch | None = None
         self.is_open = False
+        self._opened = ExitStack()
 
     def open(self, model: Any) -> None:
         """Start watching a model."""
         self.close()
-        self.seen = watch(model, self.every, **self.options).__enter__()
+        self.seen = watch(model, self.every, **self.options)
+        self._opened.enter_context(self.seen)
         self.is_open = True
+        self._opened.enter_context(STREAM.subscribed(Listener(self.seen.failed), *self.sources))
 
     def close(self) -> None:
         """Remove the hooks; the results remain."""
-        if self.is_open and self.seen is not None:
-            self.is_open = False
-            self.seen.__exit__(None, None, None)
+        self.is_open = False
+        self._opened.close()
 
     def report(self) -> Report:
         """Return the results so far.
@@ -51,27 +60,30 @@ class Watching:
         return self.seen.report()
 
 
-@contextmanager
-def optimizer_source(
-    listeners: Listeners, stand_in: type, optimizer: type | None = None
-) -> Iterator[None]:
-    """Report optimizers that are not torch's, such as fastai's, and the objects that replace them before a scaler.
+def optimizer_source(optimizer: type, stand_in: type) -> Source:
+    """Return the source for optimizers that are not torch's, such as fastai's.
 
-    stand_in   a class whose objects a scaler steps in an optimizer's place; the optimizer itself steps afterwards
-    optimizer  a class with `param_groups`, `state` and `step`; None: torch's, which need no source
+    Args:
+        optimizer: a class with `param_groups`, `state` and `step`.
+        stand_in: a class whose objects a scaler steps in an optimizer's place; the optimizer itself steps afterwards.
     """
 
-    def around_step(step: Any, stepped: Any, *args: Any, **kwargs: Any) -> Any:
-        listeners.before_optimizer(stepped, args, kwargs)
-        result = step(stepped, *args, **kwargs)
-        listeners.after_optimizer(stepped, args, kwargs)
-        return result
+    @contextmanager
+    def opened(stream: Emitter) -> Iterator[None]:
+        def around_step(step: Any, stepped: Any, *args: Any, **kwargs: Any) -> Any:
+            stream.emit(OptimizerBegins(stepped))
+            result = step(stepped, *args, **kwargs)
+            stream.emit(OptimizerEnded(stepped))
+            return result
 
-    def around_stand_in(step: Any, stepped: Any, *args: Any, **kwargs: Any) -> Any:
-        listeners.after_step(stepped, {}, {})
-        return step(stepped, *args, **kwargs)
+        def around_stand_in(step: Any, stepped: Any, *args: Any, **kwargs: Any) -> Any:
+            stream.emit(StandInStepped(stepped))
+            return step(stepped, *args, **kwargs)
 
-    failed = listeners.failed
-    own = nullcontext() if optimizer is None else tap(optimizer, "step", around_step, failed)
-    with own, tap(stand_in, "step", around_stand_in, failed):
-        yield
+        with (
+            tap(optimizer, "step", around_step, stream.failed),
+            tap(stand_in, "step", around_stand_in, stream.failed),
+        ):
+            yield
+
+    return Source((OptimizerBegins, OptimizerEnded, StandInStepped), opened)

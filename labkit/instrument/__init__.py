@@ -15,7 +15,8 @@ from labkit.instrument.probe import (
 from labkit.instrument.records import AgainstFP32, NonFinite, Skip, WatchedStep, Window
 from labkit.instrument.report import Report
 from labkit.instrument.script import watched
-from labkit.instrument.stream import Listener, register_source, scaler_source
+from labkit.instrument.sources import scaler_source
+from labkit.instrument.stream import Listener, register_source
 from labkit.instrument.watch import Watch, watch
 from labkit.records.findings import Finding
 

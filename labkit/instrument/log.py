@@ -33,7 +33,7 @@ from labkit.instrument.records import (
 from labkit.instrument.report import Report
 from labkit.instrument.results import power
 from labkit.instrument.sample import Sample, checksum, dtype_name, local_part
-from labkit.instrument.stream import Listener
+from labkit.instrument.stream import StepObserver
 from labkit.instrument.symptoms import finding
 from labkit.records.findings import Finding, Status
 
@@ -65,7 +65,7 @@ class Log:
         ] = {}  # parameter -> its first checksum, whether it moved
         self._meant: set[str] = set()  # parameters with a gradient other than zero
 
-    def report(self, steps: int, running: WatchedStep | None, watch: Listener) -> Report:
+    def report(self, steps: int, running: WatchedStep | None, watch: StepObserver) -> Report:
         """Return a report of the steps so far, with the sampled step that is running, and the failures of the watch."""
         report = Report(
             model=self.name,

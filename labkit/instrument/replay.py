@@ -28,9 +28,9 @@ from torch.utils._pytree import tree_map_only
 
 from labkit.instrument.guard import Failed, Unseen, guarded
 from labkit.instrument.histogram import ExponentHistogram, merge
+from labkit.instrument.operations import Modules, Operations
 from labkit.instrument.records import AgainstFP32, NonFinite, trimmed
 from labkit.instrument.sample import count, dense, floats, largest, non_finite
-from labkit.instrument.stream import Modules, Operations
 from labkit.instrument.user_code import line_of_user
 from labkit.modes import LabMode, open_modes, under
 

@@ -22,11 +22,14 @@ from torch.autograd import graph
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._pytree import tree_leaves
 
+from labkit.instrument.events import CastBegins, CastEnded, ModuleEnded
 from labkit.instrument.guard import Failed, Unseen, reporting
 from labkit.instrument.histogram import ExponentHistogram, exponent_histogram, merge, shift
+from labkit.instrument.operations import Operations, in_backward, outside_modes
 from labkit.instrument.probe import swallowed_counts
 from labkit.instrument.records import WatchedStep, trimmed
-from labkit.instrument.stream import Operations, in_backward, open_cast_sources, outside_modes, tap
+from labkit.instrument.stream import STREAM, Listener
+from labkit.instrument.taps import tap
 from labkit.modes import open_modes
 
 MEMORY = ("weights", "master weights", "gradients", "optimizer state", "activations")
@@ -173,16 +176,18 @@ class CountedCasts:
     """Counter of casts between floating-point dtypes, by torch's autocast, the model or a source."""
 
     def __init__(self, casts: dict[str, tuple[int, int]], by_sources: bool) -> None:
-        self._casts, self._look = casts, not by_sources
+        self._casts = casts
+        self._look = not by_sources
+        self._inside: list[bool] = []  # of the casts that run: what was counted before
 
-    @contextmanager
-    def one(self) -> Iterator[None]:
-        """Enclose one cast that a source reports."""
-        before, self._look = self._look, True
-        try:
-            yield
-        finally:
-            self._look = before
+    def begins(self, _: CastBegins) -> None:
+        """Count what a region of the lab casts from now on."""
+        self._inside.append(self._look)
+        self._look = True
+
+    def ended(self, _: CastEnded) -> None:
+        """Count as before."""
+        self._look = self._inside.pop()
 
     def look(self, func: Any, args: Any, _: Any) -> Callable[[Tensor], None] | None:
         """Return the count of a cast that is about to run, or None for another operation."""
@@ -230,15 +235,16 @@ class Sample:
         self._saved: set[int] = set()
 
     @non_fatal
-    def after_module(self, module: nn.Module, args: Any, output: Any) -> None:
+    def after_module(self, event: ModuleEnded) -> None:
         """Count the output of a leaf layer, and hook its gradient."""
+        module = event.module
         name = self._names.get(id(module))
         if name is None or next(module.children(), None) is not None:
             return
         if in_transform():
             raise Unseen(TRANSFORMED)
         again = in_backward()
-        for tensor in floats(output):
+        for tensor in floats(event.output):
             if not again:
                 self.add("activations", name, count(tensor))
             if tensor.requires_grad:
@@ -303,7 +309,9 @@ class Sample:
             )
             casts = CountedCasts(self.casts, by_sources=bool(open_modes()))
             stack.enter_context(Operations(casts.look, self.failed))
-            stack.enter_context(open_cast_sources(casts.one, self.failed))
+            counting = Listener(self.failed)
+            counting.on(CastBegins, casts.begins).on(CastEnded, casts.ended)
+            stack.enter_context(STREAM.subscribed(counting))
             yield
 
     def forget_gradients(self) -> None:

@@ -12,18 +12,17 @@ import gc
 import runpy
 import sys
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
+from labkit.instrument.events import OptimizerBegins, ScalerStepBegins
 from labkit.instrument.guard import described, guarded
 from labkit.instrument.ranks import group_of
 from labkit.instrument.report import Report
-from labkit.instrument.stream import STREAM, Listener
+from labkit.instrument.stream import STREAM, StepObserver
 from labkit.instrument.watch import Watch, watch
 
 NO_MODULE = (
@@ -34,7 +33,7 @@ NO_MODULE = (
 
 def watched(script: Path, arguments: list[str], every: int) -> tuple[int, list[Report]]:
     """Run a script under watch; return its exit status, and a report for each model."""
-    watches = Watches(every)
+    watches = ScriptWatch(every)
     try:
         with STREAM.subscribed(watches):
             status = run_script(script, arguments)
@@ -67,7 +66,7 @@ def run_as_main(script: Path, arguments: list[str]) -> None:
         sys.argv, sys.path[:] = before, path
 
 
-class Watches(Listener):
+class ScriptWatch(StepObserver):
     """A watch for each model, opened when an optimizer of it steps, or is skipped, for the first time."""
 
     def __init__(self, every: int) -> None:
@@ -75,26 +74,27 @@ class Watches(Listener):
         self.every = every
         self.open: list[Watch] = []
         self._known: set[int] = set()
+        self.on(OptimizerBegins, self.before_optimizer)
+        self.on(ScalerStepBegins, self.scaler_begins)
 
-    def observes_optimizer(self, optimizer: Any) -> bool:
-        """Return whether the optimizer is new."""
-        return id(optimizer) not in self._known
-
-    def before_optimizer(self, optimizer: Any, *arguments: Any) -> None:
+    def before_optimizer(self, event: OptimizerBegins) -> None:
         """Look for the model of an optimizer that is new; a watch that opens observes this step, too."""
-        if (opened := self._open_for(optimizer)) is not None:
-            guarded(opened.before_optimizer, opened.failed)(optimizer, *arguments)
+        opened = self._open_for(event.optimizer)
+        if opened is not None:
+            guarded(opened.before_optimizer, opened.failed)(event)
 
-    @contextmanager
-    def step_by_scaler(self, optimizer: Any) -> Iterator[None]:
+    def scaler_begins(self, event: ScalerStepBegins) -> None:
         """Look for the model here as well: if a scaler skips every step, the optimizer is never called."""
-        opened = self._open_for(optimizer)
-        with opened.step_by_scaler(optimizer) if opened is not None else nullcontext():
-            yield
+        if id(event.optimizer) in self._known:
+            return
+        self.scaled_by(event.scale)
+        opened = self._open_for(event.optimizer)
+        if opened is not None:
+            guarded(opened.scaler_begins, opened.failed)(event)
 
     def _open_for(self, optimizer: Any) -> Watch | None:
         """Open a watch on the model of an optimizer, and return it; None if the model is watched or not found."""
-        if not self.observes_optimizer(optimizer):
+        if id(optimizer) in self._known:
             return None
         self._known.add(id(optimizer))
         model = model_of([p for group in optimizer.param_groups for p in group["params"]])

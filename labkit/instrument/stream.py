@@ -1,52 +1,35 @@
 """The stream of events of a training: forward and backward passes, operations, scales, and steps, taken or skipped.
 
-Idea: `STREAM` is the one place that is hooked into torch. A listener that subscribes receives the events for which it
-has a method; a hook or a tap is open while a listener observes its event. Torch's hooks report modules, parameters and
-optimizer steps, but not a step that a scaler skips: the optimizer is not called then. So the scaler's public methods
-are tapped. A source knows such methods: torch's own scaler is one; `amp` and `frameworks` register theirs. A watch of
-one model and the diagnosis of a script are listeners, and count steps alike.
+Idea: `STREAM` is the one place that torch's hooks, scalers and engines report to. A listener subscribes with a function
+for each type of event that it observes (`labkit.instrument.events`); a source of events is open while a listener
+observes one of them (`labkit.instrument.sources`). A watch of one model, the diagnosis of a script and the listener of
+an engine are all listeners.
 
-Invariants: a new step begins with the first forward pass after an optimizer has stepped or was skipped, and when such
-an optimizer steps again. Forward passes inside an optimizer's step or in a backward pass begin none. A listener's
-failure is reported to that listener, and the training goes on. Once the last listener has left, each tapped class holds
-its original functions.
+Invariants: a listener's failure is reported to that listener, and the training goes on. Once the last listener has
+left, each tapped class holds its original functions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from functools import partial, wraps
+from contextlib import ExitStack, contextmanager
 from threading import RLock
-from types import ModuleType
-from typing import Any
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules import module as module_hooks
-from torch.optim.lr_scheduler import LRScheduler
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from labkit.instrument.guard import (
-    Failed,
-    described,
-    guarded_around,
-    guarded_context,
-    name_of,
-    reporting,
-)
-from labkit.modes import nested_contexts
+from labkit.instrument.events import Event, LossScaled
+from labkit.instrument.guard import Failed, described, guarded_context, name_of
+from labkit.instrument.operations import in_backward
+from labkit.instrument.sources import SOURCES, Source
+from labkit.instrument.taps import tap
+
+__all__ = ["STREAM", "Gradients", "Listener", "StepObserver", "Stream", "register_source", "tap"]
 
 Gradients = dict[str, Tensor | None]  # parameter -> its unscaled gradient, None where none arrived
-
-
-def in_backward() -> bool:
-    """Return whether a backward pass is running; checkpointing repeats forward passes in it."""
-    return torch._C._current_graph_task_id() != -1
+Handler = Callable[[Any], None]  # of an event
+EventT = TypeVar("EventT", bound=Event)
 
 
 def no_scale() -> float:
@@ -55,30 +38,39 @@ def no_scale() -> float:
 
 
 class Listener:
-    """Receiver of the events of a training, which counts its steps; a subclass has a method for each event it observes.
+    """Receiver of events: a function for each type that it observes.
 
-    before_module         (module, args): a forward pass of a module begins
-    after_module          (module, args, output): it has ended; an exception has no output
-    parameter_registered  (module, name, parameter): a module gets a parameter
-    before_backward       (tensors, ...): torch.autograd.backward, which a tensor's own backward calls
-    after_backward        (None): it has ended; () if it raised
-    before_grad           (outputs, ...): torch.autograd.grad
-    after_grad            (found, ...): its gradients; () if it raised
-    before_clip           (parameters, ...): gradients are clipped
-    before_schedule       (schedule, ...): a schedule of the learning rate steps
-    autocast_begins       (region): a region of torch.autocast opens
-    autocast_ends         (region, ...): it closes
-    scaled_by             (scale): a loss is scaled, by what `scale()` returns
-    before_unscale        (optimizer): the gradients of an optimizer are unscaled
-    before_optimizer      (optimizer, ...): an optimizer steps
-    after_optimizer       (optimizer, ...): it has stepped
-    step_by_scaler        (optimizer): a context around a scaler's decision on a step
-    step_by_engine        (optimizer): a context around an engine's step, in which it reports the next three
-    before_step           (optimizer, weights, gradients): the weights and the unscaled gradients before a step
-    after_step            (optimizer, weights, gradients): the same after it
-    skipped               (optimizer, gradients, why): a step is not taken
+    Args:
+        failed: gets the place and the exception of a function that fails; None: a subclass overrides `failed`.
 
-    Scalers and engines report only optimizers and models of which `observes_optimizer` and `observes_model` are true.
+    >>> from labkit.instrument.events import ClipBegins
+    >>> listener = Listener(lambda where, error: print(where, "failed"))
+    >>> with STREAM.subscribed(listener.on(ClipBegins, lambda event: print("clipping"))):
+    ...     _ = nn.utils.clip_grad_norm_([nn.Parameter(torch.ones(1))], 1.0)
+    clipping
+    """
+
+    def __init__(self, failed: Failed | None = None) -> None:
+        self.handlers: dict[type[Event], Handler] = {}
+        self._report = failed
+
+    def on(self, event: type[EventT], handle: Callable[[EventT], None]) -> Self:
+        """Call a function for each event of a type, from the next subscription on; return the listener."""
+        self.handlers[event] = handle
+        return self
+
+    def failed(self, where: str, error: Exception) -> None:
+        """Receive a failure of a function of this listener, or of a source."""
+        if self._report is None:
+            raise error
+        self._report(where, error)
+
+
+class StepObserver(Listener):
+    """Listener that counts the steps of a training.
+
+    A new step begins with the first forward pass after an optimizer has stepped or was skipped, and when such an
+    optimizer steps again. Forward passes inside an optimizer's step or in a backward pass begin none.
 
     step      number of the current step, from 0
     stepped   ids of the optimizers that have stepped in this step, or were skipped
@@ -88,11 +80,14 @@ class Listener:
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.step = 0
         self.failures: dict[tuple[str, str], str] = {}
         self.stepped: set[int] = set()
-        self.stepping = self.scaled = False
+        self.stepping = False
+        self.scaled = False
         self._scale: Callable[[], float] = no_scale
+        self.on(LossScaled, self.loss_scaled)
 
     def failed(self, where: str, error: Exception) -> None:
         """Record a failure of the listener or of a source, once for each place; the training goes on."""
@@ -100,11 +95,11 @@ class Listener:
         self.failures.setdefault((where, type(error).__name__), what)
 
     def observes_model(self, model: nn.Module) -> bool:
-        """Return whether engines of a model are reported."""
+        """Return whether the steps of a model's engine are observed."""
         return True
 
     def observes_optimizer(self, optimizer: Any) -> bool:
-        """Return whether scalers report an optimizer: whether it has parameters of the model."""
+        """Return whether the steps of an optimizer are observed: whether it has parameters of the model."""
         return True
 
     def next_step(self) -> None:
@@ -120,338 +115,87 @@ class Listener:
         if id(optimizer) in self.stepped:
             self.next_step()
 
+    def loss_scaled(self, event: LossScaled) -> None:
+        """Record the scale of the next backward pass."""
+        self.scaled_by(event.scale)
+
     def scaled_by(self, scale: Callable[[], float]) -> None:
         """Record the scale of the next backward pass, as a function that is called only when needed."""
         self._scale, self.scaled = scale, True
 
 
-class Modules:
-    """Stack of the modules whose forward passes are running, by their names in a model."""
+class Stream:
+    """The events of the trainings of this process; its sources are open while a listener needs them."""
 
-    def __init__(self) -> None:
-        self.names: dict[int, str] = {}
-        self.running: list[str] = []
+    def __init__(self, sources: tuple[Source, ...]) -> None:
+        self.sources = sources
+        self.listeners: tuple[Listener, ...] = ()
+        self._observed: frozenset[type[Event]] = frozenset()
+        self._lock = RLock()  # models may be trained in several threads
+        self._subscriptions: list[tuple[Listener, tuple[Source, ...]]] = []
+        self._open: dict[Source, ExitStack] = {}
 
-    def add_names(self, model: nn.Module, unnamed: str | None = None) -> None:
-        """Add the names of a model's modules; the model itself is called `unnamed`, or by its class."""
-        own = type(model).__name__ if unnamed is None else unnamed
-        self.names |= {id(module): name or own for name, module in model.named_modules()}
+    def observes(self, event: type[Event]) -> bool:
+        """Return whether a listener observes a type of events; else it need not be made."""
+        return event in self._observed
 
-    @property
-    def innermost(self) -> str:
-        """The name of the module that runs; "" outside all modules."""
-        return self.running[-1] if self.running else ""
-
-    def enter(self, module: nn.Module) -> None:
-        """Push a module."""
-        self.running.append(self.names.get(id(module), type(module).__name__))
-
-    def leave(self) -> str:
-        """Pop the innermost module, and return its name."""
-        return self.running.pop() if self.running else ""
-
-
-Look = Callable[[Any, Any, Any], Callable[[Any], None] | None]
-
-
-class Operations(TorchDispatchMode):
-    """A mode that reports each operation below autocast, in the dtype that it is computed in.
-
-    look    (operation, args, kwargs), called before it runs -> a function of its result, or None
-    failed  receives an exception of these functions; None: it is raised
-    """
-
-    def __init__(self, look: Look, failed: Failed | None = None) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._look, self._failed = look, failed
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operation unchanged, between the calls of the observer."""
-        kwargs, then = kwargs or {}, None
-        try:
-            then = self._look(func, args, kwargs)
-        except Exception as error:
-            self._report("observing the inputs of an operation", error)
-        result = func(*args, **kwargs)
-        try:
-            if then is not None:
-                then(result)
-        except Exception as error:
-            self._report("observing the result of an operation", error)
-        return result
-
-    def _report(self, where: str, error: Exception) -> None:
-        if self._failed is None:
-            raise error
-        self._failed(where, error)
-
-
-def outside_modes() -> AbstractContextManager[Any]:
-    """Return a context without dispatch modes, in which an observer's own operations are not observed."""
-    return _disable_current_modes() if torch._C._len_torch_dispatch_stack() else nullcontext()
-
-
-Around = Callable[..., Any]  # gets a method and the arguments of a call, and calls it
-
-
-@contextmanager
-def tap(
-    cls: type | ModuleType, method: str, around: Around, failed: Failed | None = None
-) -> Iterator[None]:
-    """Call `around(method, object, *arguments)` for each call of a class's method, until the block ends.
-
-    A function of a module can be tapped too: `around(function, *arguments)`. The last tap is outermost.
-    With `failed`, an exception of `around` itself is reported there, and the method is still called.
-
-    >>> class Safe:
-    ...     def open(self, key): return key
-    >>> def log(original, safe, key):
-    ...     print("before", key)
-    ...     return original(safe, key)
-    >>> with tap(Safe, "open", log):
-    ...     Safe().open("left")
-    before left
-    'left'
-    >>> Safe().open("right")
-    'right'
-    """
-    if not hasattr(vars(cls).get(method), "arounds"):
-        setattr(cls, method, _tapped(getattr(cls, method), vars(cls).get(method)))
-    tapped: Any = vars(cls)[method]
-    own = tapped.own
-    if failed is not None:
-        around = partial(guarded_around, around, failed)
-    tapped.arounds.append(around)
-    try:
-        yield
-    finally:
-        tapped.arounds.remove(around)
-        if not tapped.arounds and vars(cls).get(method) is tapped:
-            delattr(cls, method) if own is None else setattr(cls, method, own)
-
-
-def _tapped(original: Callable[..., Any], own: Any) -> Any:
-    @wraps(original)
-    def tapped(*args: Any, **kwargs: Any) -> Any:
-        call = original
-        for around in arounds:
-            call = partial(around, call)
-        return call(*args, **kwargs)
-
-    arounds: list[Around] = []
-    tapped.arounds, tapped.own = arounds, own  # type: ignore[attr-defined]
-    return tapped
-
-
-class Listeners:
-    """Several listeners, as one: `listeners.skipped(...)` sends the event `skipped` to those that observe it."""
-
-    def __init__(self, listeners: tuple[Any, ...] = ()) -> None:
-        self.listeners = listeners
-
-    def __getattr__(self, event: str) -> Callable[..., Any]:
-        """Return the function that sends an event of sources; one that encloses a block returns a context."""
-        if event not in OF_SOURCES:
-            raise AttributeError(
-                f"expected one of the events {', '.join(OF_SOURCES)}; got {event!r}"
-            )
-        return partial(self._around if event.startswith("step_by") else self.emit, event)
-
-    def emit(self, event: str, *args: Any, **kwargs: Any) -> None:
-        """Call a method of each listener; its exception is reported to that listener."""
+    def emit(self, event: Event) -> None:
+        """Call the function of each listener that observes the event; its exception is reported to that listener."""
+        kind = type(event)
         for listener in self.listeners:
-            if (method := getattr(listener, event, None)) is not None:
-                try:
-                    method(*args, **kwargs)
-                except Exception as error:
-                    listener.failed(name_of(method), error)
-
-    def _around(self, event: str, *args: Any) -> AbstractContextManager[None]:
-        contexts: list[AbstractContextManager[None]] = []
-        for listener in self.listeners:
-            if (method := getattr(listener, event, None)) is not None:
-                with reporting(listener.failed, method):
-                    contexts.append(guarded_context(method(*args), listener.failed, method))
-        return contexts[0] if len(contexts) == 1 else nested_contexts(lambda: contexts)
-
-    def those(self, condition: str, subject: Any) -> Listeners:
-        """Return those of whom `observes_model` or `observes_optimizer` is true of a model or an optimizer."""
-        found: list[Any] = []
-        for listener in self.listeners:
+            handle = listener.handlers.get(kind)
+            if handle is None:
+                continue
             try:
-                if (is_true := getattr(listener, condition, None)) is not None and is_true(subject):
-                    found.append(listener)
+                handle(event)
             except Exception as error:
-                listener.failed(condition, error)
-        return Listeners(tuple(found))
+                listener.failed(name_of(handle), error)
 
     def failed(self, where: str, error: Exception) -> None:
-        """Report a failure of the stream or of a source to each listener."""
+        """Report a failure of a source to each listener."""
         for listener in self.listeners:
             listener.failed(where, error)
 
-
-@contextmanager
-def scaler_source(
-    listeners: Listeners, scaler_class: type = torch.amp.GradScaler
-) -> Iterator[None]:
-    """Report a scaler that has the methods of torch.amp.GradScaler."""
-
-    def around_scale(scale: Any, scaler: Any, *args: Any, **kwargs: Any) -> Any:
-        if scaler.is_enabled():
-            listeners.scaled_by(scaler.get_scale)
-        return scale(scaler, *args, **kwargs)
-
-    def around_unscale(unscale: Any, scaler: Any, optimizer: Any) -> Any:
-        listeners.those("observes_optimizer", optimizer).before_unscale(optimizer)
-        return unscale(scaler, optimizer)
-
-    def around_step(step: Any, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        if not scaler.is_enabled():
-            return step(scaler, optimizer, *args, **kwargs)
-        observers = listeners.those("observes_optimizer", optimizer)
-        observers.scaled_by(scaler.get_scale)
-        with observers.step_by_scaler(optimizer):
-            return step(scaler, optimizer, *args, **kwargs)
-
-    with ExitStack() as stack:
-        for method, around in (
-            ("scale", around_scale),
-            ("unscale_", around_unscale),
-            ("step", around_step),
-        ):
-            stack.enter_context(tap(scaler_class, method, around, listeners.failed))
-        yield
-
-
-Source = Callable[[Listeners], AbstractContextManager[None]]
-CastSource = Callable[
-    [Callable[[], AbstractContextManager[None]], Failed], AbstractContextManager[None]
-]
-_SOURCES: list[Source] = [scaler_source]
-_CAST_SOURCES: list[CastSource] = []
-
-
-def register_source(source: Source, casts: CastSource | None = None) -> None:
-    """Add a source to the stream, from the next subscription on.
-
-    Args:
-        source: open while a listener is subscribed; it reports scales, steps and skips to its argument.
-        casts: open while the model runs in a sampled step; it opens its first argument around each cast it makes.
-    """
-    _SOURCES.append(source)
-    _CAST_SOURCES.extend([casts] if casts is not None else [])
-
-
-@contextmanager
-def open_cast_sources(
-    cast: Callable[[], AbstractContextManager[None]], failed: Failed
-) -> Iterator[None]:
-    """Open the cast sources that are registered."""
-    with ExitStack() as stack:
-        for source in _CAST_SOURCES:
-            stack.enter_context(guarded_context(source(cast, failed), failed, source))
-        yield
-
-
-# Event -> torch's registration of a hook for it, and its options; and the functions before which it occurs.
-HOOKS: dict[str, tuple[Callable[..., Any], dict[str, bool]]] = {
-    "before_module": (module_hooks.register_module_forward_pre_hook, {}),
-    "after_module": (module_hooks.register_module_forward_hook, {"always_call": True}),
-    "parameter_registered": (module_hooks.register_module_parameter_registration_hook, {}),
-    "before_optimizer": (register_optimizer_step_pre_hook, {}),
-    "after_optimizer": (register_optimizer_step_post_hook, {}),
-}
-TAPPED: dict[str, tuple[tuple[Any, str], ...]] = {
-    "before_backward": ((torch.autograd, "backward"),),
-    "before_grad": ((torch.autograd, "grad"),),
-    "before_clip": ((nn.utils, "clip_grad_norm_"), (nn.utils, "clip_grad_value_")),
-    "before_schedule": ((LRScheduler, "step"),),
-    "autocast_begins": ((torch.amp.autocast_mode.autocast, "__enter__"),),
-    "autocast_ends": ((torch.amp.autocast_mode.autocast, "__exit__"),),
-}
-OF_SOURCES = (
-    "scaled_by",
-    "before_unscale",
-    "before_optimizer",
-    "after_optimizer",
-    "before_step",
-    "after_step",
-    "skipped",
-    "step_by_scaler",
-    "step_by_engine",
-)
-
-
-class Stream(Listeners):
-    """The events of the trainings of this process: its hooks, taps and sources are open while a listener needs them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._lock = RLock()  # models may be trained in several threads
-        self._open: dict[Any, ExitStack] = {}  # an event or a source -> what closes it
-        self._own_sources: dict[
-            type, Source
-        ] = {}  # of scalers whose class no registered source knows
-
     @contextmanager
-    def subscribed(self, listener: Any, scaler: Any = None) -> Iterator[None]:
-        """Send a listener the events until the block ends; `scaler` is one whose class no source may know."""
-        known = [
-            each.keywords.get("scaler_class") for each in _SOURCES if isinstance(each, partial)
-        ]
-        if scaler is not None and not isinstance(
-            scaler, (torch.amp.GradScaler, *filter(None, known))
-        ):
-            self._own_sources.setdefault(
-                type(scaler), partial(scaler_source, scaler_class=type(scaler))
-            )
+    def subscribed(self, listener: Listener, *sources: Source) -> Iterator[None]:
+        """Send a listener the events until the block ends; with `sources` also those of further sources."""
+        subscription = (listener, sources)
+        with self._lock:
+            self.listeners = (*self.listeners, listener)
+            self._subscriptions.append(subscription)
+            self._open_needed_sources()
         try:
-            with self._lock:
-                self.listeners = (*self.listeners, listener)
-                self._open_for(self.listeners)
             yield
         finally:
             with self._lock:
-                others = tuple(each for each in self.listeners if each is not listener)
-                # a source that fails to close reports it to the listener, too
-                self._open_for(others)
-                self.listeners = others
+                self._subscriptions.remove(subscription)
+                self._open_needed_sources()
+                # only now: a source that fails to close reports it to this listener, too
+                self.listeners = tuple(each for each, _ in self._subscriptions)
 
-    def _open_for(self, listeners: tuple[Any, ...]) -> None:
-        """Open the hooks, taps and sources that these listeners need and that are closed, and close the others."""
-        sources = (*_SOURCES, *self._own_sources.values()) if listeners else ()
-        events = (
-            event for event in (*HOOKS, *TAPPED) if any(hasattr(each, event) for each in listeners)
+    def _open_needed_sources(self) -> None:
+        """Open the sources that the subscribed listeners need and that are closed, and close the others."""
+        listeners = [listener for listener, _ in self._subscriptions]
+        self._observed = frozenset(event for each in listeners for event in each.handlers)
+        known = dict.fromkeys(self.sources)
+        for _, sources in self._subscriptions:
+            known.update(dict.fromkeys(sources))
+        needed = [source for source in known if not self._observed.isdisjoint(source.emits)]
+        for source in [source for source in self._open if source not in needed]:
+            self._open.pop(source).close()
+        for source in [source for source in needed if source not in self._open]:
+            self._open[source] = stack = ExitStack()
+            stack.enter_context(guarded_context(source.open(self), self.failed, source.open))
+
+
+STREAM = Stream(SOURCES)
+
+
+def register_source(source: Source) -> None:
+    """Add a source of events, from the next subscription on."""
+    if not isinstance(source, Source):
+        raise TypeError(
+            f"expected a Source, got {type(source).__name__}. "
+            "Write Source(emits=(OptimizerBegins, ...), open=a function that returns a context)."
         )
-        needed: list[Any] = [*sources, *events]
-        for key in [key for key in self._open if key not in needed]:
-            self._open.pop(key).close()
-        for key in (key for key in needed if key not in self._open):
-            self._open[key] = stack = ExitStack()
-            if key in HOOKS:
-                register, options = HOOKS[key]
-                stack.callback(register(partial(self.emit, key), **options).remove)
-            elif key in TAPPED:
-                around = partial(self._around_call, key)
-                for owner, name in TAPPED[key]:
-                    stack.enter_context(tap(owner, name, around, self.failed))
-            else:
-                stack.enter_context(guarded_context(key(self), self.failed, key))
-        if not listeners:
-            self._own_sources.clear()
-
-    def _around_call(self, event: str, call: Any, *args: Any, **kwargs: Any) -> Any:
-        """Send an event before a call, and the one that ends it, with its result, to those that observe the first."""
-        self.emit(event, *args, **kwargs)
-        if not event.startswith("before"):
-            return call(*args, **kwargs)
-        found: Any = ()
-        try:
-            found = call(*args, **kwargs)
-        finally:
-            self.emit(event.replace("before", "after"), found, **kwargs)
-        return found
-
-
-STREAM = Stream()
+    STREAM.sources = (*STREAM.sources, source)

@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from threading import get_ident
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -26,8 +25,29 @@ from torch import Tensor, nn
 
 from labkit.formats import BF16, FP16, Format, FormatLike, as_format
 from labkit.formats.arguments import require_kind
+from labkit.instrument.events import (
+    BackwardBegins,
+    ClipBegins,
+    EngineStepBegins,
+    EngineStepEnded,
+    Event,
+    GradBegins,
+    GradEnded,
+    ModuleBegins,
+    ModuleEnded,
+    Moment,
+    OptimizerBegins,
+    OptimizerEnded,
+    Outcome,
+    ScalerStepBegins,
+    ScalerStepEnded,
+    StandInStepped,
+    StepEvent,
+    UnscaleBegins,
+)
 from labkit.instrument.guard import Unseen, guarded, guarded_context, reporting
 from labkit.instrument.log import Log, state_faults
+from labkit.instrument.operations import in_backward
 from labkit.instrument.ranks import Ranks, after_backward, group_of, single_rank_warning
 from labkit.instrument.records import Skip
 from labkit.instrument.replay import Call, against_fp32, culprit, note_call
@@ -42,8 +62,10 @@ from labkit.instrument.sample import (
     length,
     local_part,
 )
-from labkit.instrument.stream import STREAM, Gradients, Listener, in_backward, no_scale, tap
+from labkit.instrument.sources import sources_of
+from labkit.instrument.stream import STREAM, Gradients, Listener, StepObserver, no_scale
 from labkit.instrument.symptoms import finding
+from labkit.instrument.taps import tap
 from labkit.instrument.user_code import line_of_user
 
 MAX_CALLS = 8  # calls of the model in one step whose inputs are kept until the step is over
@@ -116,7 +138,7 @@ def watch(
     )
 
 
-class Watch(Listener):
+class Watch(StepObserver):
     """A watch on one model: a context manager with a `report` of the steps so far."""
 
     def __init__(
@@ -142,6 +164,13 @@ class Watch(Listener):
         self._running = 0  # the thread in which the model runs
         self._known_scale: float | None = None  # in this step
         self._grads = 0  # calls of torch.autograd.grad that run
+        self.on(GradBegins, self.before_grad).on(GradEnded, self.after_grad)
+        self.on(UnscaleBegins, self.before_unscale)
+        self.on(ScalerStepBegins, self.scaler_begins).on(ScalerStepEnded, self.scaler_ended)
+        self.on(StandInStepped, self.stand_in_stepped)
+        self.on(OptimizerBegins, self.before_optimizer).on(OptimizerEnded, self.after_optimizer)
+        self.on(EngineStepBegins, self.engine_begins).on(EngineStepEnded, self.engine_ended)
+        self.on(StepEvent, self.engine_steps)
 
     def open_during_step(self) -> Watch:
         """Open it when the model has already been called in this step, and sample the next step too."""
@@ -184,7 +213,7 @@ class Watch(Listener):
                 stack.enter_context(
                     tap(type(self.model), "__call__", self._around_call, self.failed)
                 )
-            stack.enter_context(STREAM.subscribed(self, self._scaler))
+            stack.enter_context(STREAM.subscribed(self, *sources_of(self._scaler)))
             with reporting(self.failed, "beginning the first step"):
                 self._begin()
             self._stack = stack.pop_all()
@@ -231,19 +260,18 @@ class Watch(Listener):
         self._known_scale = None
         self._sample_stack.close()
         if not self._called and not self._blind:
-            layers = SimpleNamespace(before_module=self._layer_begins, failed=self.failed)
+            layers = Listener(self.failed).on(ModuleBegins, self._layer_begins)
             self._sample_stack.enter_context(STREAM.subscribed(layers))
         if step % self.every and step != self.first:
             return
         keep = bool(self._fp32_every) and (step % self._fp32_every == 0 or step == self.first)
         self._sample = Sample(step, self._names, self._scale_now, self.failed, keep)
-        events: dict[str, Any] = {} if self._blind else {"after_module": self._sample.after_module}
-        events |= {
-            f"before_{what}": partial(self._note_line, what) for what in ("backward", "clip")
-        }
-        self._sample_stack.enter_context(
-            STREAM.subscribed(SimpleNamespace(failed=self.failed, **events))
-        )
+        sampling = Listener(self.failed)
+        if not self._blind:
+            sampling.on(ModuleEnded, self._sample.after_module)
+        sampling.on(BackwardBegins, partial(self._note_line, "backward"))
+        sampling.on(ClipBegins, partial(self._note_line, "clip"))
+        self._sample_stack.enter_context(STREAM.subscribed(sampling))
         for name, parameter in self._parameters.items() if self._group is None else ():
             if parameter.requires_grad and parameter.is_leaf:
                 hook = guarded(partial(self._accumulated, name), self.failed)
@@ -267,9 +295,9 @@ class Watch(Listener):
 
     # Forward and backward
 
-    def _layer_begins(self, layer: nn.Module, _: Any) -> None:
+    def _layer_begins(self, event: ModuleBegins) -> None:
         """Begin a step with the forward pass of a layer, if the model is never called as a whole."""
-        if id(layer) in self._names:
+        if id(event.module) in self._names:
             self.forward_begins()
 
     def _around_call(self, call: Any, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -307,18 +335,18 @@ class Watch(Listener):
             after_backward(floats(output), self._reduced, self.failed)
         return output
 
-    def before_grad(self, *_: Any, **__: Any) -> None:
+    def before_grad(self, event: GradBegins) -> None:
         """Mark gradients that are not part of the step's backward pass, as those of a gradient penalty."""
         self._grads += 1
         if self._sample is not None:
             self._sample.inner = True
 
-    def after_grad(self, *_: Any, **__: Any) -> None:
+    def after_grad(self, event: GradEnded) -> None:
         self._grads -= 1
         if self._sample is not None:
             self._sample.inner = self._grads > 0
 
-    def _note_line(self, what: str, *_: Any, **__: Any) -> None:
+    def _note_line(self, what: str, event: Event | None = None) -> None:
         """Record the line of the user's code that runs a part of a sampled step."""
         if self._sample is not None and (line := line_of_user(sys._getframe(1))):
             self._sample.lines[what] = line
@@ -367,7 +395,8 @@ class Watch(Listener):
                 self._held[id(optimizer)] = optimizer, total, held
         return held
 
-    def before_optimizer(self, optimizer: Any, *_: Any) -> None:
+    def before_optimizer(self, event: OptimizerBegins) -> None:
+        optimizer = event.optimizer
         if self._by_engine or not self.observes_optimizer(optimizer):
             return
         self.stepping = True
@@ -384,35 +413,65 @@ class Watch(Listener):
                 return math.isfinite(abs(local_part(weight.grad).sum().item()))
         return True
 
-    def after_optimizer(self, optimizer: Any, *_: Any) -> None:
-        if not self._by_engine and self.observes_optimizer(optimizer):
-            # of a fused optimizer, which skips by itself
-            skipped = getattr(optimizer, "found_inf", None)
-            held = self._held_by(optimizer) if self._sample is not None or skipped else {}
-            if skipped:
-                self.skipped(optimizer, {name: p.grad for name, p in held.items()})
-            else:
-                self.after_step(optimizer, held, {name: p.grad for name, p in held.items()})
+    def after_optimizer(self, event: OptimizerEnded) -> None:
+        optimizer = event.optimizer
+        if self._by_engine or not self.observes_optimizer(optimizer):
+            return
+        # of a fused optimizer, which skips by itself
+        skipped = getattr(optimizer, "found_inf", None)
+        held = self._held_by(optimizer) if self._sample is not None or skipped else {}
+        gradients = {name: p.grad for name, p in held.items()}
+        if skipped:
+            self.skipped(optimizer, gradients)
+        else:
+            self.after_step(optimizer, held, gradients)
 
-    @contextmanager
-    def step_by_scaler(self, optimizer: Any) -> Iterator[None]:
-        """Enclose a scaler's decision on a step: the step is skipped if the optimizer's hooks are not called."""
-        self.step_begins(optimizer)
-        yield
-        if id(optimizer) not in self.stepped:
-            self.skipped(optimizer, {name: p.grad for name, p in self._held_by(optimizer).items()})
+    def scaler_begins(self, event: ScalerStepBegins) -> None:
+        """Begin a scaler's decision on a step of the model."""
+        if self.observes_optimizer(event.optimizer):
+            self.scaled_by(event.scale)
+            self.step_begins(event.optimizer)
 
-    @contextmanager
-    def step_by_engine(self, optimizer: Any) -> Iterator[None]:
-        """Enclose a step of an engine, which reports it itself; torch's hooks are ignored."""
-        self._by_engine = True
-        try:
-            yield
-        finally:
+    def scaler_ended(self, event: ScalerStepEnded) -> None:
+        """Record a step as skipped if the optimizer's hooks were not called."""
+        optimizer = event.optimizer
+        if event.raised or id(optimizer) in self.stepped or not self.observes_optimizer(optimizer):
+            return
+        held = self._held_by(optimizer)
+        self.skipped(optimizer, {name: p.grad for name, p in held.items()})
+
+    def stand_in_stepped(self, event: StandInStepped) -> None:
+        """Record that a step was taken, which the optimizer itself takes later."""
+        if self.observes_optimizer(event.stand_in):
+            self.after_step(event.stand_in, {}, {})
+
+    def engine_begins(self, event: EngineStepBegins) -> None:
+        """Begin a step of the model's engine, which reports it itself; torch's hooks are ignored."""
+        self._by_engine = self._by_engine or self.observes_model(event.engine.model)
+
+    def engine_ended(self, event: EngineStepEnded) -> None:
+        """End a step of the model's engine."""
+        if self.observes_model(event.engine.model):
             self._by_engine = False
 
-    def before_unscale(self, optimizer: Any) -> None:
+    def engine_steps(self, event: StepEvent[Outcome]) -> None:
+        """Observe the masters and the unscaled gradients of the model's engine."""
+        engine = event.engine
+        if not (self._by_engine and self.observes_model(engine.model)):
+            return
+        gradients: Gradients = dict(event.gradients)
+        if event.moment is Moment.UNSCALED:
+            self.before_step(engine.optimizer, engine.masters(), gradients)
+        elif event.report is not None and event.report.stepped:
+            self.after_step(engine.optimizer, engine.masters(), gradients)
+        elif event.report is not None:
+            self.skipped(engine.optimizer, gradients, event.report.why)
+
+    def before_unscale(self, event: UnscaleBegins) -> None:
         """Compare gradients that are still scaled with those of the backward pass."""
+        optimizer = event.optimizer
+        if not self.observes_optimizer(optimizer):
+            return
         if self._sample is None or id(optimizer) in self.stepped:
             return
         norms, scale = self._sample.norms, self._scale_now()

@@ -54,7 +54,7 @@ class SwallowedObserver:
         self.weights = weights
         self.swallowed: float | None = None  # None if the step was skipped
 
-    def __call__(self, event: StepEvent) -> None:
+    def __call__(self, event: StepEvent[StepReport]) -> None:
         if event.moment is Moment.UNSCALED:
             self.before = {
                 name: master.clone() for name, master in self.weights.named_masters().items()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from labkit.amp import Moment, StepEvent
+from labkit.amp import Moment, StepEvent, StepReport
 from labkit.formats.arguments import require_kind
 from labkit.instrument import layer_outputs, probe
 from labkit.train.determinism import one_thread
@@ -111,7 +111,7 @@ def watch_step(run: TrainingRun) -> StagedStep:
     def keep_output(name: str, output: Tensor) -> None:
         outputs[name] = output.detach()
 
-    def keep_gradients(event: StepEvent) -> None:
+    def keep_gradients(event: StepEvent[StepReport]) -> None:
         gradients[event.moment] = {
             name: gradient.clone() for name, gradient in event.gradients.items()
         }

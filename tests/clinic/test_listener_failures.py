@@ -64,7 +64,7 @@ ROWS: list[list[tuple[Any, str]]] = [
     ],
     [
         (ScriptDiagnosis, "next_step"),
-        (TrainingObserver, "step_by_scaler"),
+        (TrainingObserver, "scaler_begins"),
         (TrainingObserver, "scaled_parameter_gradients"),
         (Diagnosis, "add_model"),
         (Diagnosis, "_watch_findings"),

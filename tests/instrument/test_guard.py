@@ -61,7 +61,8 @@ PLANTS: list[tuple[type | ModuleType, str]] = [
             "skipped",
             "scaled_by",
             "observes_optimizer",
-            "step_by_scaler",
+            "scaler_begins",
+            "scaler_ended",
         )
     ),
     *(
@@ -93,7 +94,6 @@ PLANTS: list[tuple[type | ModuleType, str]] = [
     *((watch_module, name) for name in ("against_fp32", "culprit")),
     (replay.Call, "hook_outputs"),
     (watch_module, "state_faults"),
-    (sample, "open_cast_sources"),
 ]
 
 

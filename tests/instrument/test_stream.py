@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,8 +9,19 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import ConstantLR, LRScheduler
 
-from labkit.instrument import register_source, stream
-from labkit.instrument.stream import STREAM
+from labkit.instrument import register_source
+from labkit.instrument.events import (
+    AutocastBegins,
+    BackwardBegins,
+    Event,
+    GradEnded,
+    LossScaled,
+    OptimizerBegins,
+    ScalerStepEnded,
+    StandInStepped,
+)
+from labkit.instrument.sources import SOURCES, Source
+from labkit.instrument.stream import STREAM, Listener
 
 Autocast = torch.amp.autocast_mode.autocast
 PLACES = [
@@ -25,19 +35,24 @@ PLACES = [
 ]
 
 
+ORIGINALS = [vars(owner)[name] for owner, name in PLACES]
+OF_TORCH = [event for source in SOURCES for event in source.emits]
+
+
 def tapped() -> list[bool]:
     """Return which of the places differ from what they are without a listener."""
-    return [hasattr(vars(owner)[name], "arounds") for owner, name in PLACES]
+    return [
+        vars(owner)[name] is not original
+        for (owner, name), original in zip(PLACES, ORIGINALS, strict=True)
+    ]
 
 
-def recorder(*events: str) -> tuple[SimpleNamespace, list[str]]:
+def recorder(*observed: type[Event]) -> tuple[Listener, list[str]]:
     """Return a listener that observes these events, and the list of those that it got."""
     got: list[str] = []
-    listener = SimpleNamespace(
-        failed=lambda where, error: got.append(f"{where}: {error}"), observes_optimizer=bool
-    )
-    for event in events:
-        setattr(listener, event, lambda *_, event=event, **__: got.append(event))
+    listener = Listener(lambda where, error: got.append(f"{where}: {error}"))
+    for event in observed:
+        listener.on(event, lambda happened: got.append(type(happened).__name__))
     return listener, got
 
 
@@ -57,38 +72,38 @@ def train() -> None:
 
 
 def test_the_events_of_a_step_in_their_order() -> None:
-    listener, got = recorder(
-        *stream.HOOKS, *stream.TAPPED, "after_grad", "scaled_by", "before_unscale"
-    )
+    listener, got = recorder(*OF_TORCH)
     with STREAM.subscribed(listener):
         assert tapped() == [True] * len(PLACES)
         train()
     assert tapped() == [False] * len(PLACES)
     assert got == [
-        "parameter_registered",
-        "parameter_registered",
-        "before_schedule",
-        "autocast_begins",
-        "before_module",
-        "after_module",
-        "autocast_ends",
-        "before_grad",
-        "after_grad",
-        "scaled_by",
-        "before_backward",
-        "before_unscale",
-        "before_clip",
-        "scaled_by",
-        "before_optimizer",
-        "after_optimizer",
-        "before_schedule",
+        "ParameterRegistered",
+        "ParameterRegistered",
+        "ScheduleSteps",
+        "AutocastBegins",
+        "ModuleBegins",
+        "ModuleEnded",
+        "AutocastEnds",
+        "GradBegins",
+        "GradEnded",
+        "LossScaled",
+        "BackwardBegins",
+        "BackwardEnded",
+        "UnscaleBegins",
+        "ClipBegins",
+        "ScalerStepBegins",
+        "OptimizerBegins",
+        "OptimizerEnded",
+        "ScalerStepEnded",
+        "ScheduleSteps",
     ]
 
 
 def test_a_tap_is_open_while_a_listener_observes_its_event_in_whatever_order_they_leave() -> None:
     (one, first), (two, second) = (
-        recorder("before_backward"),
-        recorder("before_backward", "autocast_begins"),
+        recorder(BackwardBegins),
+        recorder(BackwardBegins, AutocastBegins, LossScaled),
     )
     stacks = ExitStack(), ExitStack()
     for stack, listener in zip(stacks, (one, two), strict=True):
@@ -96,47 +111,64 @@ def test_a_tap_is_open_while_a_listener_observes_its_event_in_whatever_order_the
     assert tapped() == [True, False, False, False, True, False, True]
     stacks[0].close()
     train()
-    assert (first, second) == ([], ["autocast_begins", "before_backward"])
+    assert (first, second) == ([], ["AutocastBegins", "LossScaled", "BackwardBegins"])
     assert tapped() == [True, False, False, False, True, False, True]
     stacks[1].close()
     assert tapped() == [False] * len(PLACES)
 
 
 def test_a_failure_is_reported_to_its_listener_and_the_others_get_the_event() -> None:
-    (one, first), (two, second) = recorder(), recorder("before_backward", "before_optimizer")
+    (one, first), (two, second) = recorder(), recorder(BackwardBegins, OptimizerBegins)
 
-    def fails(*_: Any, **__: Any) -> None:
+    def fails(_: Event) -> None:
         raise ValueError("planted")
 
-    one.before_backward = one.observes_optimizer = one.before_optimizer = fails
+    one.on(BackwardBegins, fails).on(OptimizerBegins, fails)
     with STREAM.subscribed(one), STREAM.subscribed(two):
         train()
-    assert second == ["before_backward", "before_optimizer"]
-    assert first == ["fails: planted", *["observes_optimizer: planted"] * 2, "fails: planted"]
+    assert second == ["BackwardBegins", "OptimizerBegins"]
+    assert first == ["fails: planted", "fails: planted"]
 
 
-def test_a_source_sends_events_by_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closure_that_raises_is_no_skipped_step() -> None:
+    ended: list[bool] = []
+    listener = Listener().on(ScalerStepEnded, lambda event: ended.append(event.raised))
+    optimizer, scaler = torch.optim.SGD([nn.Parameter(torch.ones(1))]), torch.amp.GradScaler("cpu")
+    with STREAM.subscribed(listener), pytest.raises(RuntimeError, match="Closure"):
+        scaler.step(optimizer, closure=lambda: 1.0)
+    assert ended == [True]
+
+
+def test_gradients_of_a_dict_of_inputs_are_found() -> None:
+    found: list[tuple[torch.Tensor | None, ...]] = []
+    listener = Listener().on(GradEnded, lambda event: found.append(event.gradients))
+    weight = torch.ones(1, requires_grad=True)
+    with STREAM.subscribed(listener):
+        torch.autograd.grad((2 * weight).sum(), {"weight": weight})
+    assert [float(gradient) for gradient in found[0]] == [2.0]
+
+
+def test_further_source_is_open_while_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
 
     @contextmanager
-    def source(listeners: Any) -> Iterator[None]:
-        seen.append(listeners)
+    def opened(stream: Any) -> Iterator[None]:
+        seen.append(stream)
         yield
         seen.append("closed")
         raise ValueError("planted")
 
-    monkeypatch.setattr(stream, "_SOURCES", list(stream._SOURCES))
-    listener, got = recorder("scaled_by", "skipped")
+    monkeypatch.setattr(STREAM, "sources", STREAM.sources)
+    listener, got = recorder(StandInStepped)
     with STREAM.subscribed(listener):
-        register_source(source)
+        register_source(Source((StandInStepped,), opened))
         with STREAM.subscribed(recorder()[0]):
-            seen[0].scaled_by(lambda: 2.0)
-            # of an optimizer that it does not observe
-            seen[0].those("observes_optimizer", None).skipped(None, {})
-            with pytest.raises(
-                AttributeError, match=r"expected one of the events scaled_by, .*; got 'skip'"
-            ):
-                seen[0].skip(None)
+            seen[0].emit(StandInStepped(None))
         assert seen[1:] == []
     assert seen[1:] == ["closed"]
-    assert got == ["scaled_by", "source: planted"], "a failure at the end is reported, too"
+    assert got == ["StandInStepped", "opened: planted"], "a failure at the end is reported, too"
+
+
+def test_source_of_another_type_is_refused() -> None:
+    with pytest.raises(TypeError, match="expected a Source, got function"):
+        register_source(lambda stream: None)  # type: ignore[arg-type]

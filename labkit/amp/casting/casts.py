@@ -19,6 +19,8 @@ from torch import Tensor
 
 from labkit.amp.casting.cast_cache import CastCache, keeps
 from labkit.formats import FP32, Format
+from labkit.instrument.events import CastBegins, CastEnded
+from labkit.instrument.stream import STREAM
 from labkit.interop import format_of, round_keeping_infinity
 
 # Formats that are stored in their dtype, with their casts (an FP8 tensor has no kernels but the scaled GEMM's).
@@ -70,15 +72,24 @@ class Cast:
         if tensor.dtype is dtype:
             return tensor
         if cache is None or not keeps(tensor):
-            return self._emulated(tensor) if dtype is None else NATIVE[dtype](tensor)
+            return self._cast(tensor)
         # the same format may be stored in one region and emulated in another
         identity = dtype or self.format
         values = cache.find(tensor, identity)
         if values is not None:
             return self.linked(tensor, values)
-        cast = self._emulated(tensor) if dtype is None else NATIVE[dtype](tensor)
+        cast = self._cast(tensor)
         cache.keep(tensor, identity, cast)
         return cast
+
+    def _cast(self, tensor: Tensor) -> Tensor:
+        if not STREAM.observes(CastBegins):
+            return self._emulated(tensor) if self.dtype is None else NATIVE[self.dtype](tensor)
+        STREAM.emit(CastBegins())
+        try:
+            return self._emulated(tensor) if self.dtype is None else NATIVE[self.dtype](tensor)
+        finally:
+            STREAM.emit(CastEnded())
 
     def _emulated(self, tensor: Tensor) -> Tensor:
         wide = tensor.float()

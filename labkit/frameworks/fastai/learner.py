@@ -37,8 +37,6 @@ from labkit.frameworks.fastai.callback.fp16 import (
     NonNativeMixedPrecision,
 )
 from labkit.frameworks.fastai.optimizer import Adam
-from labkit.frameworks.watching import optimizer_source
-from labkit.instrument import register_source
 
 __all__ = ["DataLoaders", "Learner", "Recorder", "trainable_params"]
 
@@ -401,6 +399,3 @@ def _listed(values: Any) -> list[Any]:
 
 def _on(device: torch.device, batch: Any) -> Any:
     return tree_map_only(Tensor, lambda part: part.to(device), batch)
-
-
-register_source(partial(optimizer_source, stand_in=MixedPrecision))

@@ -43,6 +43,8 @@ from labkit.frameworks.fastai.fp16_utils import (
 )
 from labkit.frameworks.fastai.optimizer import Optimizer, hand_over
 from labkit.frameworks.torch_amp import GradScaler, autocast
+from labkit.instrument.events import StandInStepped
+from labkit.instrument.stream import STREAM
 
 __all__ = [
     "AMPMode",
@@ -204,6 +206,7 @@ class MixedPrecision(Callback):
         return self.opt.param_groups
 
     def step(self, *args: Any, **kwargs: Any) -> None:
+        STREAM.emit(StandInStepped(self))
         self.skipped = False
 
     def after_step(self) -> None:

@@ -1,0 +1,237 @@
+"""Events of a training, each a type: what happened, and the objects that it happened to.
+
+Idea: torch's hooks, scalers and engines report to one stream (`labkit.instrument.stream`), each moment as a small
+object. A listener observes types of events. An instrument that relies on an event which no longer exists does not pass
+the type checker.
+
+Invariant: an event holds references, and is not kept beyond the call of a listener.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Generic, Protocol, TypeVar
+
+from torch import Tensor, nn
+
+
+class Event:
+    """What a stream sends to listeners."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleBegins(Event):
+    """The forward pass of a module begins."""
+
+    module: nn.Module
+    args: Any
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleEnded(Event):
+    """It has ended; after an exception the output is None."""
+
+    module: nn.Module
+    args: Any
+    output: Any
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterRegistered(Event):
+    """A module gets a parameter, or None under that name."""
+
+    module: nn.Module
+    name: str
+    parameter: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class BackwardBegins(Event):
+    """`torch.autograd.backward` begins, which a tensor's own `backward` calls; `roots` is its first argument."""
+
+    roots: Any
+
+
+@dataclass(frozen=True, slots=True)
+class BackwardEnded(Event):
+    """It has ended, maybe with an exception."""
+
+
+@dataclass(frozen=True, slots=True)
+class GradBegins(Event):
+    """`torch.autograd.grad` begins; `outputs` is its first argument."""
+
+    outputs: Any
+
+
+@dataclass(frozen=True, slots=True)
+class GradEnded(Event):
+    """It has ended, with these gradients; after an exception there are none."""
+
+    gradients: tuple[Tensor | None, ...]
+    create_graph: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ClipBegins(Event):
+    """A function of torch clips gradients."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleSteps(Event):
+    """A schedule of the learning rate is about to step."""
+
+    schedule: Any
+
+
+@dataclass(frozen=True, slots=True)
+class AutocastBegins(Event):
+    """A region of torch.autocast opens."""
+
+    region: Any
+
+
+@dataclass(frozen=True, slots=True)
+class AutocastEnds(Event):
+    """A region of torch.autocast closes."""
+
+    region: Any
+
+
+@dataclass(frozen=True, slots=True)
+class CastBegins(Event):
+    """The lab's autocast casts a tensor."""
+
+
+@dataclass(frozen=True, slots=True)
+class CastEnded(Event):
+    """It has cast it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LossScaled(Event):
+    """A loss is multiplied by what `scale()` returns; reading it may wait for a device."""
+
+    scale: Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class UnscaleBegins(Event):
+    """A scaler is about to unscale the gradients of an optimizer."""
+
+    optimizer: Any
+
+
+@dataclass(frozen=True, slots=True)
+class ScalerStepBegins(Event):
+    """A scaler decides on a step; if it skips the step, the optimizer is not called before `ScalerStepEnded`."""
+
+    optimizer: Any
+    scale: Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class ScalerStepEnded(Event):
+    """It has decided, or the step raised an exception."""
+
+    optimizer: Any
+    raised: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StandInStepped(Event):
+    """A scaler has stepped this object in an optimizer's place; the optimizer itself steps afterwards."""
+
+    stand_in: Any
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerBegins(Event):
+    """An optimizer is about to step."""
+
+    optimizer: Any
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerEnded(Event):
+    """An optimizer has stepped."""
+
+    optimizer: Any
+
+
+class SteppingEngine(Protocol):
+    """An engine, as far as an instrument needs it."""
+
+    model: nn.Module
+
+    @property
+    def optimizer(self) -> Any:
+        """The optimizer that steps the masters."""
+
+    def masters(self) -> dict[str, Tensor]:
+        """Return parameter name -> the tensor that the optimizer steps for it."""
+
+
+class Outcome(Protocol):
+    """The result of an engine's step, as far as an instrument needs it."""
+
+    @property
+    def stepped(self) -> bool:
+        """Whether the weights were stepped."""
+
+    @property
+    def why(self) -> str:
+        """The reason, in words."""
+
+
+class Moment(Enum):
+    """The moments of an engine's step."""
+
+    FORWARD = "the loss is computed"
+    SCALED = (
+        "backward has left gradients in the model, multiplied by the scale, in the model's format"
+    )
+    UNSCALED = "the gradients of all losses are one unscaled FP32 sum, which the step is about to use or skip"
+    STEPPED = "the weights have been updated, or the step was skipped"
+
+
+OutcomeT = TypeVar("OutcomeT", bound=Outcome, covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStepBegins(Event):
+    """An engine's step begins; until it has ended, the hooks of its optimizer are about masters."""
+
+    engine: SteppingEngine
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStepEnded(Event):
+    """It has ended, or it raised an exception."""
+
+    engine: SteppingEngine
+    raised: bool = False
+
+
+@dataclass(frozen=True)
+class StepEvent(Event, Generic[OutcomeT]):
+    """A moment of an engine's step.
+
+    moment     the moment
+    loss       the unscaled loss of the last backward pass: a scalar in FP32
+    scale      the loss scale
+    gradients  parameter name -> gradient; at SCALED as they are in the model, from UNSCALED on in FP32, before empty
+    report     the result of the step; None before STEPPED
+    engine     the engine
+    """
+
+    moment: Moment
+    loss: Tensor
+    scale: float
+    gradients: Mapping[str, Tensor]
+    report: OutcomeT | None
+    engine: SteppingEngine

@@ -1,0 +1,251 @@
+"""Sources of the stream's events: torch's hooks where it has them, and taps on its methods where it has none.
+
+A source is open while a listener observes one of its events. Engines, scalers and casts of the lab need no source: they
+send their events themselves.
+
+Torch's hooks report modules, parameters and optimizer steps, but not a step that a scaler skips: the optimizer is not
+called then. So the public methods of scalers are tapped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as module_hooks
+from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from labkit.instrument.events import (
+    AutocastBegins,
+    AutocastEnds,
+    BackwardBegins,
+    BackwardEnded,
+    ClipBegins,
+    Event,
+    GradBegins,
+    GradEnded,
+    LossScaled,
+    ModuleBegins,
+    ModuleEnded,
+    OptimizerBegins,
+    OptimizerEnded,
+    ParameterRegistered,
+    ScalerStepBegins,
+    ScalerStepEnded,
+    ScheduleSteps,
+    UnscaleBegins,
+)
+from labkit.instrument.taps import Around, tap
+
+
+class Emitter(Protocol):
+    """What a source sends its events to: the stream."""
+
+    def emit(self, event: Event) -> None:
+        """Send an event to those who observe its type."""
+
+    def failed(self, where: str, error: Exception) -> None:
+        """Report a failure of the source."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A source of events.
+
+    emits  the types of its events
+    open   what a context is entered with while the source is open
+    """
+
+    emits: tuple[type[Event], ...]
+    open: Callable[[Emitter], AbstractContextManager[None]]
+
+
+@contextmanager
+def _module_begins(stream: Emitter) -> Iterator[None]:
+    def hook(module: nn.Module, args: Any) -> None:
+        stream.emit(ModuleBegins(module, args))
+
+    with module_hooks.register_module_forward_pre_hook(hook):
+        yield
+
+
+@contextmanager
+def _module_ended(stream: Emitter) -> Iterator[None]:
+    def hook(module: nn.Module, args: Any, output: Any) -> None:
+        stream.emit(ModuleEnded(module, args, output))
+
+    with module_hooks.register_module_forward_hook(hook, always_call=True):
+        yield
+
+
+@contextmanager
+def _parameter_registered(stream: Emitter) -> Iterator[None]:
+    def hook(module: nn.Module, name: str, parameter: Tensor | None) -> None:
+        stream.emit(ParameterRegistered(module, name, parameter))
+
+    with module_hooks.register_module_parameter_registration_hook(hook):
+        yield
+
+
+@contextmanager
+def _optimizer_begins(stream: Emitter) -> Iterator[None]:
+    def hook(optimizer: Any, *_: Any) -> None:
+        stream.emit(OptimizerBegins(optimizer))
+
+    with register_optimizer_step_pre_hook(hook):
+        yield
+
+
+@contextmanager
+def _optimizer_ended(stream: Emitter) -> Iterator[None]:
+    def hook(optimizer: Any, *_: Any) -> None:
+        stream.emit(OptimizerEnded(optimizer))
+
+    with register_optimizer_step_post_hook(hook):
+        yield
+
+
+def _backward(stream: Emitter) -> AbstractContextManager[None]:
+    def around(call: Any, *args: Any, **kwargs: Any) -> Any:
+        stream.emit(BackwardBegins(args[0] if args else kwargs.get("tensors")))
+        try:
+            return call(*args, **kwargs)
+        finally:
+            stream.emit(BackwardEnded())
+
+    return tap(torch.autograd, "backward", around, stream.failed)
+
+
+def _grad(stream: Emitter) -> AbstractContextManager[None]:
+    def around(call: Any, *args: Any, **kwargs: Any) -> Any:
+        stream.emit(GradBegins(args[0] if args else kwargs.get("outputs")))
+        gradients: tuple[Tensor | None, ...] = ()
+        try:
+            found = call(*args, **kwargs)
+            gradients = tuple(found.values() if isinstance(found, dict) else found)
+        finally:
+            create_graph = args[4] if len(args) > 4 else kwargs.get("create_graph", False)
+            stream.emit(GradEnded(gradients, bool(create_graph)))
+        return found
+
+    return tap(torch.autograd, "grad", around, stream.failed)
+
+
+def _before(event: Callable[[Any], Event], stream: Emitter) -> Around:
+    """Return what sends an event about the object of a method before each call."""
+
+    def around(call: Any, *args: Any, **kwargs: Any) -> Any:
+        stream.emit(event(args[0] if args else None))
+        return call(*args, **kwargs)
+
+    return around
+
+
+@contextmanager
+def _clip(stream: Emitter) -> Iterator[None]:
+    around = _before(lambda _: ClipBegins(), stream)
+    with (
+        tap(nn.utils, "clip_grad_norm_", around, stream.failed),
+        tap(nn.utils, "clip_grad_value_", around, stream.failed),
+    ):
+        yield
+
+
+def _schedule(stream: Emitter) -> AbstractContextManager[None]:
+    return tap(LRScheduler, "step", _before(ScheduleSteps, stream), stream.failed)
+
+
+def _autocast_begins(stream: Emitter) -> AbstractContextManager[None]:
+    region = torch.amp.autocast_mode.autocast
+    return tap(region, "__enter__", _before(AutocastBegins, stream), stream.failed)
+
+
+def _autocast_ends(stream: Emitter) -> AbstractContextManager[None]:
+    region = torch.amp.autocast_mode.autocast
+    return tap(region, "__exit__", _before(AutocastEnds, stream), stream.failed)
+
+
+class reported_step:
+    """Context that sends the two events around a scaler's decision on a step.
+
+    A class, since a generator would put a frame of contextlib between a listener and the user's line.
+    """
+
+    def __init__(self, stream: Emitter, optimizer: Any, scale: Callable[[], float]) -> None:
+        self.stream, self.optimizer, self.scale = stream, optimizer, scale
+
+    def __enter__(self) -> None:
+        self.stream.emit(ScalerStepBegins(self.optimizer, self.scale))
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.stream.emit(ScalerStepEnded(self.optimizer, raised=kind is not None))
+
+
+def scaler_source(scaler_class: type = torch.amp.GradScaler) -> Source:
+    """Return the source for scalers that have the methods of torch.amp.GradScaler."""
+
+    @contextmanager
+    def opened(stream: Emitter) -> Iterator[None]:
+        def around_scale(scale: Any, scaler: Any, *args: Any, **kwargs: Any) -> Any:
+            if scaler.is_enabled():
+                stream.emit(LossScaled(scaler.get_scale))
+            return scale(scaler, *args, **kwargs)
+
+        def around_unscale(unscale: Any, scaler: Any, optimizer: Any) -> Any:
+            stream.emit(UnscaleBegins(optimizer))
+            return unscale(scaler, optimizer)
+
+        def around_step(step: Any, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            if not scaler.is_enabled():
+                return step(scaler, optimizer, *args, **kwargs)
+            with reported_step(stream, optimizer, scaler.get_scale):
+                return step(scaler, optimizer, *args, **kwargs)
+
+        with ExitStack() as stack:
+            for method, around in (
+                ("scale", around_scale),
+                ("unscale_", around_unscale),
+                ("step", around_step),
+            ):
+                stack.enter_context(tap(scaler_class, method, around, stream.failed))
+            yield
+
+    return Source((LossScaled, UnscaleBegins, ScalerStepBegins, ScalerStepEnded), opened)
+
+
+SOURCES: tuple[Source, ...] = (
+    scaler_source(),
+    Source((ModuleBegins,), _module_begins),
+    Source((ModuleEnded,), _module_ended),
+    Source((ParameterRegistered,), _parameter_registered),
+    Source((OptimizerBegins,), _optimizer_begins),
+    Source((OptimizerEnded,), _optimizer_ended),
+    Source((BackwardBegins, BackwardEnded), _backward),
+    Source((GradBegins, GradEnded), _grad),
+    Source((ClipBegins,), _clip),
+    Source((ScheduleSteps,), _schedule),
+    Source((AutocastBegins,), _autocast_begins),
+    Source((AutocastEnds,), _autocast_ends),
+)
+
+
+_of_other_scalers: dict[type, Source] = {}
+
+
+def sources_of(scaler: Any) -> tuple[Source, ...]:
+    """Return the source for a scaler that torch's does not cover."""
+    if scaler is None or isinstance(scaler, torch.amp.GradScaler):
+        return ()
+    # one source for each class: two of them would report each step twice
+    kind = type(scaler)
+    if kind not in _of_other_scalers:
+        _of_other_scalers[kind] = scaler_source(kind)
+    return (_of_other_scalers[kind],)
