@@ -35,7 +35,7 @@ from labkit.instrument.sample import finite
 from labkit.instrument.script import leaves, model_of, run_as_main
 from labkit.instrument.sources import sources_of
 from labkit.instrument.stream import STREAM
-from labkit.instrument.symptoms import SYMPTOMS, finding
+from labkit.instrument.symptoms import SYMPTOMS, Kind, finding
 from labkit.instrument.user_code import is_library, line_of_error, line_of_user
 from labkit.records.findings import Finding, Status
 
@@ -46,18 +46,24 @@ UNTIL_IT_IS_HALF = "It did no harm. Where it meets a half tensor, choose it by `
 
 
 # Kinds of watch's findings that the diagnosis finds by itself: with the line of the operation, and of all optimizers.
-BY_OPERATION = {"first inf", "first NaN", "scale too high", "scale falls", "scale does not fall"}
+BY_OPERATION = {
+    Kind.FIRST_INF,
+    Kind.FIRST_NAN,
+    Kind.SCALE_TOO_HIGH,
+    Kind.SCALE_FALLS,
+    Kind.SCALE_DOES_NOT_FALL,
+}
 IN_HALF_ONLY = {
-    "updates swallowed",
-    "never moved",
-    "optimizer state cannot decay",
-    "weight decay lost",
+    Kind.UPDATES_SWALLOWED,
+    Kind.NEVER_MOVED,
+    Kind.OPTIMIZER_STATE_CANNOT_DECAY,
+    Kind.WEIGHT_DECAY_LOST,
 }
 
 HARMLESS_IF_MASKED = {
-    "softmax of a masked row",
-    "inf or NaN in FP32",
-    "inf or NaN in the backward pass",
+    Kind.SOFTMAX_OF_A_MASKED_ROW,
+    Kind.NOT_FINITE_IN_FP32,
+    Kind.NOT_FINITE_IN_BACKWARD,
 }
 
 RAISING = (  # faults that raise an error, which labkit.faults explains
@@ -81,7 +87,8 @@ def claims() -> dict[str, set[str]]:
     >>> sorted(claims()["stale_cast"]), "average_in_bf16" in claims()
     (['a step inside autocast'], False)
     """
-    by = {**{kind: row.faults for kind, row in SYMPTOMS.items()}, "exception": RAISING}
+    by: dict[str, tuple[str, ...]] = {kind.value: row.faults for kind, row in SYMPTOMS.items()}
+    by["exception"] = RAISING
     claimed = {name: {kind for kind, names in by.items() if name in names} for name in FAULTS}
     return {name: kinds for name, kinds in claimed.items() if kinds}
 
@@ -244,7 +251,7 @@ class Diagnosis(TrainingObserver):
             if name in self.finite_buffers and not finite(buffer):
                 self.finite_buffers.remove(name)
                 seen = f"the buffer {name} holds inf or NaN from this step on"
-                self.events.append(finding("buffer", name.rpartition(".")[0], self.step, seen))
+                self.events.append(finding(Kind.BUFFER, name.rpartition(".")[0], self.step, seen))
 
     def report(self) -> Report:
         """Return all findings, the worst first."""
@@ -253,9 +260,9 @@ class Diagnosis(TrainingObserver):
             events += self._final_checks()
         with reporting(self.failed, "reading the findings of watch"):
             events += self._watch_findings()
-        if any(event.name == "underflow" for event in events):
+        if any(event.name == Kind.UNDERFLOW for event in events):
             # one cause, one fault: the underflow names its place
-            events = [event for event in events if event.name != "all gradients are zero"]
+            events = [event for event in events if event.name != Kind.ALL_GRADIENTS_ARE_ZERO]
         found = [
             *([_exception_finding(self.error)] if self.error else []),
             *self._repeated(_at_the_clip(events)),
@@ -287,7 +294,7 @@ class Diagnosis(TrainingObserver):
 
     def _notes(self, reported: set[str]) -> list[Finding]:
         """Return constants in the source that FP16 cannot hold, and that did no harm in these steps."""
-        reported = reported | {event.line for event in self.events if event.name == "constant"}
+        reported = reported | {event.line for event in self.events if event.name == Kind.CONSTANT}
         mine = [constant for constant in self.constants if constant.where not in reported]
         more = f"; and {len(mine) - NOTES} more" * (len(mine) > NOTES)
         return [
@@ -307,11 +314,10 @@ class Diagnosis(TrainingObserver):
         if event.name not in HARMLESS_IF_MASKED:
             return True
         attempts = [a for a in self.attempts if a.step == event.step]
-        spoilt = any(
-            e.name == "a step with inf or NaN" and e.step == event.step for e in self.events
-        )
+        spoilt = any(e.name == Kind.STEP_NOT_FINITE and e.step == event.step for e in self.events)
         in_a_row = self._skips_in_a_row()
-        by_scale = "backward" in event.name and (in_a_row is None or in_a_row.name != "scale falls")
+        of_backward = event.name == Kind.NOT_FINITE_IN_BACKWARD
+        by_scale = of_backward and (in_a_row is None or in_a_row.name != Kind.SCALE_FALLS)
         return not attempts or spoilt or (not by_scale and not all(a.taken for a in attempts))
 
     def _skips_in_a_row(self) -> Finding | None:
@@ -346,11 +352,11 @@ class Diagnosis(TrainingObserver):
         moved = any(attempt.taken for attempt in self.attempts)
         if moved and held and still and len(orphans) == len(self.with_gradient):
             seen = f"{len(still)} of {len(self.parameters)} parameters got gradients, and no optimizer holds them"
-            yield finding("optimizer holds other parameters", sorted(still)[0], last, seen)
+            yield finding(Kind.OPTIMIZER_HOLDS_OTHER_PARAMETERS, sorted(still)[0], last, seen)
         half = [n for n, p in self.parameters.items() if p.dtype in HALF and id(p) in held]
         if half:
             seen = f"{len(half)} of {len(self.parameters)} trained parameters are {self.parameters[half[0]].dtype}"
-            yield finding("trainable weights in half", half[0], 0, seen)
+            yield finding(Kind.TRAINABLE_WEIGHTS_IN_HALF, half[0], 0, seen)
 
     def _watch_findings(self) -> Iterator[Finding]:
         findings = (
@@ -440,12 +446,12 @@ def _at_the_clip(events: list[Finding]) -> list[Finding]:
 
     Clipping reads the norm of scaled gradients, and is the last to do so before the step.
     """
-    reads = [event for event in events if event.name == "gradients read while scaled"]
-    if not reads or all(event.name != "clipped while scaled" for event in events):
+    reads = [event for event in events if event.name == Kind.GRADIENTS_READ_WHILE_SCALED]
+    if not reads or all(event.name != Kind.CLIPPED_WHILE_SCALED for event in events):
         return events
     clip = [event for event in reads if event.step == reads[0].step][-1].line
     moved = (
-        replace(event, line=clip) if event.name == "clipped while scaled" else event
+        replace(event, line=clip) if event.name == Kind.CLIPPED_WHILE_SCALED else event
         for event in events
     )
     return [event for event in moved if event not in reads or event.line != clip]

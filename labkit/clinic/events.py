@@ -47,7 +47,7 @@ from labkit.instrument.operations import Modules, in_backward, outside_modes
 from labkit.instrument.sample import dtype_name, finite, floats, largest, non_finite
 from labkit.instrument.script import leaves
 from labkit.instrument.stream import StepObserver
-from labkit.instrument.symptoms import finding
+from labkit.instrument.symptoms import Kind, finding
 from labkit.instrument.user_code import line_of_user
 from labkit.records.findings import Finding
 
@@ -55,10 +55,10 @@ from labkit.records.findings import Finding
 SURELY_SCALED = 2.0**8
 HALF = (torch.float16, torch.bfloat16)
 NON_FINITE_KINDS = {  # kind of event -> the operations in which inf or NaN begins
-    "log of 0": {"log", "log2", "log10", "log1p", "log_"},
-    "exp overflows": {"exp", "exp2", "expm1", "exp_"},
-    "division by 0": {"div", "div_", "reciprocal", "rsqrt", "true_divide"},
-    "sum overflows": {
+    Kind.LOG_OF_ZERO: {"log", "log2", "log10", "log1p", "log_"},
+    Kind.EXP_OVERFLOWS: {"exp", "exp2", "expm1", "exp_"},
+    Kind.DIVISION_BY_ZERO: {"div", "div_", "reciprocal", "rsqrt", "true_divide"},
+    Kind.SUM_OVERFLOWS: {
         "sum",
         "mean",
         "cumsum",
@@ -67,7 +67,12 @@ NON_FINITE_KINDS = {  # kind of event -> the operations in which inf or NaN begi
         "norm",
         "linalg_vector_norm",
     },
-    "softmax of a masked row": {"_softmax", "_safe_softmax", "_log_softmax"},
+    Kind.SOFTMAX_OF_A_MASKED_ROW: {"_softmax", "_safe_softmax", "_log_softmax"},
+}
+NON_FINITE_IN = {  # pass -> the kind of an inf or NaN in it, which no half format explains
+    "forward": Kind.NOT_FINITE_IN_FP32,
+    "backward": Kind.NOT_FINITE_IN_BACKWARD,
+    "optimizer": Kind.NOT_FINITE_IN_OPTIMIZER,
 }
 WITH_CONSTANT = {
     "add",
@@ -152,7 +157,7 @@ class TrainingObserver(StepObserver):
         self.on(ScheduleSteps, self.before_schedule)
         self.on(AutocastBegins, self.autocast_begins).on(AutocastEnds, self.autocast_ends)
 
-    def note(self, kind: str, seen: str) -> None:
+    def note(self, kind: Kind, seen: str) -> None:
         """Record an event, unless the lab itself caused it."""
         line = line_of_user(sys._getframe(1))
         if line is not None:
@@ -179,7 +184,7 @@ class TrainingObserver(StepObserver):
                     f"a parameter of shape {tuple(parameter.shape)} was created in the step, "
                     "and no optimizer holds it"
                 )
-                self.events.append(finding("layer made in the step", "", self.step, seen, line))
+                self.events.append(finding(Kind.LAYER_MADE_IN_THE_STEP, "", self.step, seen, line))
         self.new_parameters, self.scaled_gradients, self.modules.running = [], [], []
 
     # Hooks and taps
@@ -210,16 +215,16 @@ class TrainingObserver(StepObserver):
             self.attempts.append(StepAttempt(self.step, id(optimizer)))
         self.attempts[-1].taken = found is None or not float(found)
         if self.attempts[-1].taken and not all(map(finite, _gradients(optimizer))):
-            self.note("a step with inf or NaN", "the optimizer got gradients with inf or NaN")
+            self.note(Kind.STEP_NOT_FINITE, "the optimizer got gradients with inf or NaN")
         if self.attempts[-1].taken and self._is_cut_off(optimizer):
             seen = "every gradient that the optimizer got is 0, and the loss is not"
-            self.note("all gradients are zero", seen)
+            self.note(Kind.ALL_GRADIENTS_ARE_ZERO, seen)
         if not self._by_scaler and self._steps_as_scaled(optimizer):
             seen = f"the optimizer got the gradients of the loss times {self._factor:g}, not divided by it"
-            self.note("a step with scaled gradients", seen)
+            self.note(Kind.STEP_WITH_SCALED_GRADIENTS, seen)
         if any(self.regions):
             self.note(
-                "a step inside autocast",
+                Kind.STEP_INSIDE_AUTOCAST,
                 "optimizer.step() was called inside an open autocast region",
             )
 
@@ -262,13 +267,14 @@ class TrainingObserver(StepObserver):
         factor = loss_scale(root)
         if any(self.regions):
             self.note(
-                "backward inside autocast", "backward() was called inside an open autocast region"
+                Kind.BACKWARD_INSIDE_AUTOCAST,
+                "backward() was called inside an open autocast region",
             )
         fresh = not any(bool(g.any()) for o in self.optimizers.values() for g in _gradients(o))
         self._factors = {factor} if fresh else {*self._factors, factor}
         if len(self._factors) > 1 and 1.0 not in self._factors:
             shown = " and ".join(f"{factor:g}" for factor in sorted(self._factors))
-            self.note("scale changed between", f"gradients with scales of {shown} were added")
+            self.note(Kind.SCALE_CHANGED_BETWEEN, f"gradients with scales of {shown} were added")
         self._unscaled, self._factor = factor == 1, factor
         self._loss_size = float(root.detach().abs().max()) if root.numel() else 0.0
         found = [] if self._unscaled else leaves(root)
@@ -330,7 +336,7 @@ class TrainingObserver(StepObserver):
         )
         if last is not None and not last.taken:
             self.note(
-                "schedule counts skips",
+                Kind.SCHEDULE_COUNTS_SKIPS,
                 f"it advanced after a skipped step, at a scale of {last.scale:g}",
             )
 
@@ -382,9 +388,11 @@ class TrainingObserver(StepObserver):
         if infinite or self._reported == (self.step, passing) or _is_mask(name, inputs, bad):
             return
         self._reported = (self.step, passing)
-        kind = next((kind for kind, names in NON_FINITE_KINDS.items() if name in names), "overflow")
-        if passing != "forward" or (bad.dtype not in HALF and kind != "softmax of a masked row"):
-            kind = f"inf or NaN in {'the ' + passing + ' pass' if passing != 'forward' else 'FP32'}"
+        kind = next(
+            (kind for kind, names in NON_FINITE_KINDS.items() if name in names), Kind.OVERFLOW
+        )
+        if passing != "forward" or (bad.dtype not in HALF and kind != Kind.SOFTMAX_OF_A_MASKED_ROW):
+            kind = NON_FINITE_IN[passing]
         count = max((t.numel() for t in inputs), default=0)
         first = (
             f"first {non_finite(bad)} in {dtype_name(bad)}: {name.strip('_')} in the {passing} pass"
@@ -423,11 +431,12 @@ class TrainingObserver(StepObserver):
                 self.stepping or self._is_gradient(before)
             )
             if kinds[1] < kinds[0] and not of_gradients:
-                whole = (
-                    "whole numbers" if not before.is_floating_point() else "whole numbers in FP32"
-                )
+                if before.is_floating_point():
+                    merged = Kind.WHOLE_NUMBERS_IN_FP32_FALL_TOGETHER
+                else:
+                    merged = Kind.WHOLE_NUMBERS_FALL_TOGETHER
                 seen = f"{kinds[0]:,} whole numbers up to {largest:,.0f} became {kinds[1]:,} in {dtype_name(after)}"
-                self.note(f"{whole} fall together", seen)
+                self.note(merged, seen)
 
     def _is_gradient(self, tensor: Tensor) -> bool:
         if in_backward():
@@ -449,7 +458,7 @@ class TrainingObserver(StepObserver):
             ):
                 if misfit(number):
                     self.note(
-                        "constant",
+                        Kind.CONSTANT,
                         f"{number:g} is {'0' if abs(number) < 1 else 'inf'} in float16 ({name})",
                     )
         half = [dtype_name(t) for t in inputs if t.dtype in HALF]
@@ -461,19 +470,20 @@ class TrainingObserver(StepObserver):
             and name not in VIEWS
         ):
             self.note(
-                "half where autocast is off", f"{name} got {half[0]} in a region without autocast"
+                Kind.HALF_WHERE_AUTOCAST_IS_OFF,
+                f"{name} got {half[0]} in a region without autocast",
             )
         if self.scaled_gradients and any(t is g for t in inputs for g in self.scaled_gradients):
             if name in VIEWS:
                 self.scaled_gradients += outputs
             elif name in SQUARES or (name == "mul" and len(inputs) == 2 and inputs[0] is inputs[1]):
                 self.note(
-                    "penalty from scaled",
+                    Kind.PENALTY_FROM_SCALED,
                     f"{name} of gradients that are loss scale times too large",
                 )
         if name in NORMS and any(t is g for t in inputs for g in self.scaled_parameter_gradients()):
             self.note(
-                "gradients read while scaled",
+                Kind.GRADIENTS_READ_WHILE_SCALED,
                 f"{name} of gradients that the scaler had not unscaled yet",
             )
 

@@ -34,7 +34,7 @@ from labkit.instrument.report import Report
 from labkit.instrument.results import power
 from labkit.instrument.sample import Sample, checksum, dtype_name, local_part
 from labkit.instrument.stream import StepObserver
-from labkit.instrument.symptoms import finding
+from labkit.instrument.symptoms import Kind, finding
 from labkit.records.findings import Finding, Status
 
 MOST = 0.5  # share above which a loss is a fault
@@ -149,7 +149,7 @@ def state_faults(
             kept = next((s for s in state.values() if isinstance(s, Tensor) and s.dim()), weight)
             if group.get("eps") and not torch.tensor(group["eps"], dtype=kept.dtype):
                 says = f"{group['eps']:g} is zero in {dtype_name(kept)}, and does not prevent a division by zero"
-                yield finding("epsilon is zero", name, step, says, line)
+                yield finding(Kind.EPSILON_IS_ZERO, name, step, says, line)
 
 
 def _is_decoupled(optimizer: Any, group: Any) -> bool:
@@ -168,7 +168,7 @@ def _decay_of_weight(
     rate = float(group.get("lr") or 0) * float(group.get("weight_decay") or 0)
     if rate and (share := _unmoved(weight, 1 - rate)) > MOST:
         says = f"{rate:.2g} of a weight is less than half an ulp of {dtype_name(weight)} for {share:.0%} of them"
-        yield finding("weight decay lost", name, step, says, line)
+        yield finding(Kind.WEIGHT_DECAY_LOST, name, step, says, line)
 
 
 def _decay_of_state(
@@ -176,7 +176,7 @@ def _decay_of_state(
 ) -> Iterator[Finding]:
     if 0 < float(decay) < 1 and (share := _unmoved(state, float(decay))) > MOST:
         says = f"{key} in {dtype_name(state)} times {float(decay):g} is the same number for {share:.0%} of it"
-        yield finding("optimizer state cannot decay", name, step, says, line)
+        yield finding(Kind.OPTIMIZER_STATE_CANNOT_DECAY, name, step, says, line)
 
 
 def _unmoved(tensor: Tensor, factor: float) -> float:
@@ -191,11 +191,14 @@ def _unmoved(tensor: Tensor, factor: float) -> float:
 
 def faults(report: Report, never_moved: Iterable[str]) -> Iterator[Finding]:
     """Yield the findings that follow from the counts, each with the first step that shows it."""
-    found: dict[tuple[str, str], Finding] = {}
+    found: dict[tuple[Kind, str], Finding] = {}
     # steps were taken after the last skip
     settled = bool(report.skips) and report.skips[-1].step < report.steps - 1
     for bad in report.non_finite:
-        what = "scale too high" if bad.by_scale else f"first {bad.value}"
+        if bad.by_scale:
+            what = Kind.SCALE_TOO_HIGH
+        else:
+            what = Kind.FIRST_NAN if bad.value == "NaN" else Kind.FIRST_INF
         each = finding(what, bad.layer, bad.step, str(bad), bad.line)
         if bad.by_scale and settled:
             each = replace(
@@ -208,16 +211,16 @@ def faults(report: Report, never_moved: Iterable[str]) -> Iterator[Finding]:
             if meant and still / meant > MOST and name in driven:
                 says = f"{still / meant:.0%} of its weights have a gradient and are the same number after the step"
                 swallowed = finding(
-                    "updates swallowed", name, watched.step, says, watched.lines.get("step", "")
+                    Kind.UPDATES_SWALLOWED, name, watched.step, says, watched.lines.get("step", "")
                 )
-                found.setdefault(("updates swallowed", name), swallowed)
+                found.setdefault((Kind.UPDATES_SWALLOWED, name), swallowed)
     yield from found.values()
     first_step, lines = (
         (report.watched[0].step, report.watched[0].lines) if report.watched else (0, {})
     )
     for name in never_moved:
         says = "it has gradients, and is the same in all sampled steps"
-        yield finding("never moved", name, first_step, says, lines.get("step", ""))
+        yield finding(Kind.NEVER_MOVED, name, first_step, says, lines.get("step", ""))
     skipped = [
         skip for n, skip in enumerate(reversed(report.skips)) if skip.step == report.steps - 1 - n
     ][::-1]
@@ -245,11 +248,11 @@ def skips_in_a_row(scales: Sequence[float], step: int, *, never_taken: bool) -> 
     what = f"the last {len(scales)} steps were skipped, "
     if len(set(scales)) == 1:
         return finding(
-            "scale does not fall", "", step, f"{what}all at a scale of {power(scales[0])}"
+            Kind.SCALE_DOES_NOT_FALL, "", step, f"{what}all at a scale of {power(scales[0])}"
         )
     if never_taken and scales[-1] >= FIRST_SCALE:
         return None
-    return finding("scale falls", "", step, f"{what}down to a scale of {scales[-1]:g}")
+    return finding(Kind.SCALE_FALLS, "", step, f"{what}down to a scale of {scales[-1]:g}")
 
 
 def _scale_too_low(report: Report) -> Iterator[Finding]:
@@ -285,7 +288,7 @@ def _scale_too_low(report: Report) -> Iterator[Finding]:
                     f"scales from 2^{first} to 2^{max(high, first)} keep them"
                 )
                 yield finding(
-                    "scale too low", "", watched.step, says, watched.lines.get("backward", "")
+                    Kind.SCALE_TOO_LOW, "", watched.step, says, watched.lines.get("backward", "")
                 )
                 return
             if used < low:
@@ -310,7 +313,7 @@ def _outside_its_window(
         f"{lost:.2%} of its {kind} underflow in FP16 at a scale of 2^{used}, more than one in a "
         f"thousand; a scale of 2^{window(mine[name], FP16).low} keeps them"
     )
-    found = finding("scale too low", name, watched.step, says, watched.lines.get("backward", ""))
+    found = finding(Kind.SCALE_TOO_LOW, name, watched.step, says, watched.lines.get("backward", ""))
     return replace(found, status=Status.OK, remedy="", faults=())
 
 
@@ -321,7 +324,7 @@ def _underflow(report: Report) -> Iterator[Finding]:
         if not beside.arrived[0] and beside.arrived[1] and "" not in seen:
             seen.add("")
             says = "the gradient at the model's outputs is zero: it underflowed before them"
-            yield finding("underflow", "", beside.step, says, line)
+            yield finding(Kind.UNDERFLOW, "", beside.step, says, line)
         for kind, layers in beside.lost.items():
             bad = {
                 n: lost / alive
@@ -335,4 +338,4 @@ def _underflow(report: Report) -> Iterator[Finding]:
                     seen.add(key)
                     where = "" if name else "in every layer at least "
                     says = f"{where}{share:.0%} of its {kind} are not zero in FP32 and zero here"
-                    yield finding("underflow", name, beside.step, says, line)
+                    yield finding(Kind.UNDERFLOW, name, beside.step, says, line)

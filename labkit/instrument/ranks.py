@@ -28,7 +28,7 @@ from labkit.instrument.guard import Failed, guarded
 from labkit.instrument.histogram import merge
 from labkit.instrument.records import Skip, WatchedStep, trimmed
 from labkit.instrument.report import Report, from_plain, to_plain
-from labkit.instrument.symptoms import finding
+from labkit.instrument.symptoms import Kind, finding
 from labkit.records.findings import Finding
 
 WAIT_S = 60.0  # for the reports of ranks that end later
@@ -212,7 +212,7 @@ def _disagreement(reports: Sequence[Report], watched: Sequence[list[WatchedStep]
     first = min(odd)
     return [
         finding(
-            "ranks parted",
+            Kind.RANKS_PARTED,
             "",
             first,
             f"{odd[first]}: agree on found_inf over the ranks, before the step",

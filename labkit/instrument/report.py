@@ -23,7 +23,7 @@ from labkit.instrument.histogram import ExponentHistogram
 from labkit.instrument.records import AgainstFP32, NonFinite, Skip, WatchedStep
 from labkit.instrument.report_page import body, page
 from labkit.instrument.results import Results, grouped, in_words, numbers, power, run_in_words
-from labkit.instrument.symptoms import finding
+from labkit.instrument.symptoms import Kind, finding
 from labkit.records.findings import SIGNS, Finding, Status
 
 NAMES = {
@@ -177,7 +177,7 @@ def from_plain(plain: Mapping[str, Any]) -> Report:
 def _finding(**item: Any) -> Finding:
     if "says" in item:  # of version 0.2
         return finding(
-            item["what"], item["layer"], item["step"], item["says"], item.get("line", "")
+            Kind(item["what"]), item["layer"], item["step"], item["says"], item.get("line", "")
         )
     return Finding(**{**item, "status": Status(item["status"])})
 

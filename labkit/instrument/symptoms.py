@@ -7,8 +7,54 @@ so `watch` and `diagnose` give the same advice. Faults are names of labkit.fault
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from labkit.records.findings import Finding, Status
+
+
+class Kind(StrEnum):
+    """The kinds of findings of a training; its value is the name that a report shows."""
+
+    OVERFLOW = "overflow"
+    LOG_OF_ZERO = "log of 0"
+    EXP_OVERFLOWS = "exp overflows"
+    DIVISION_BY_ZERO = "division by 0"
+    SUM_OVERFLOWS = "sum overflows"
+    SOFTMAX_OF_A_MASKED_ROW = "softmax of a masked row"
+    NOT_FINITE_IN_FP32 = "inf or NaN in FP32"
+    NOT_FINITE_IN_BACKWARD = "inf or NaN in the backward pass"
+    NOT_FINITE_IN_OPTIMIZER = "inf or NaN in the optimizer pass"
+    STEP_NOT_FINITE = "a step with inf or NaN"
+    STEP_WITH_SCALED_GRADIENTS = "a step with scaled gradients"
+    CONSTANT = "constant"
+    WHOLE_NUMBERS_FALL_TOGETHER = "whole numbers fall together"
+    WHOLE_NUMBERS_IN_FP32_FALL_TOGETHER = "whole numbers in FP32 fall together"
+    HALF_WHERE_AUTOCAST_IS_OFF = "half where autocast is off"
+    PENALTY_FROM_SCALED = "penalty from scaled"
+    GRADIENTS_READ_WHILE_SCALED = "gradients read while scaled"
+    SCALE_CHANGED_BETWEEN = "scale changed between"
+    SCHEDULE_COUNTS_SKIPS = "schedule counts skips"
+    BACKWARD_INSIDE_AUTOCAST = "backward inside autocast"
+    STEP_INSIDE_AUTOCAST = "a step inside autocast"
+    LAYER_MADE_IN_THE_STEP = "layer made in the step"
+    BUFFER = "buffer"
+    SCALE_FALLS = "scale falls"
+    SCALE_DOES_NOT_FALL = "scale does not fall"
+    OPTIMIZER_HOLDS_OTHER_PARAMETERS = "optimizer holds other parameters"
+    TRAINABLE_WEIGHTS_IN_HALF = "trainable weights in half"
+    FIRST_INF = "first inf"
+    FIRST_NAN = "first NaN"
+    SCALE_TOO_HIGH = "scale too high"
+    RANKS_PARTED = "ranks parted"
+    CLIPPED_WHILE_SCALED = "clipped while scaled"
+    EPSILON_IS_ZERO = "epsilon is zero"
+    OPTIMIZER_STATE_CANNOT_DECAY = "optimizer state cannot decay"
+    WEIGHT_DECAY_LOST = "weight decay lost"
+    UPDATES_SWALLOWED = "updates swallowed"
+    NEVER_MOVED = "never moved"
+    ALL_GRADIENTS_ARE_ZERO = "all gradients are zero"
+    SCALE_TOO_LOW = "scale too low"
+    UNDERFLOW = "underflow"
 
 
 @dataclass(frozen=True)
@@ -35,146 +81,150 @@ EPSILONS = (
     "denominator_underflows",
 )
 SUMS = ("dice_overflows", "validation_sum", "forward_overflow", "norm_squared_in_half")
-SYMPTOMS: dict[str, Symptom] = {
+SYMPTOMS: dict[Kind, Symptom] = {
     # events of a step
-    "overflow": Symptom(
+    Kind.OVERFLOW: Symptom(
         BAD, FP32_FIRST, ("forward_overflow", "halves_by_hand", "norm_squared_in_half")
     ),
-    "log of 0": Symptom(BAD, FP32_FIRST, EPSILONS),
-    "exp overflows": Symptom(
+    Kind.LOG_OF_ZERO: Symptom(BAD, FP32_FIRST, EPSILONS),
+    Kind.EXP_OVERFLOWS: Symptom(
         BAD, "Use torch.softmax, log_softmax or logsumexp, in FP32.", ("softmax_by_hand",)
     ),
-    "division by 0": Symptom(BAD, FP32_FIRST, ("denominator_underflows",)),
-    "sum overflows": Symptom(BAD, "Add up in FP32: `.float()` before the sum.", SUMS),
-    "softmax of a masked row": Symptom(
+    Kind.DIVISION_BY_ZERO: Symptom(BAD, FP32_FIRST, ("denominator_underflows",)),
+    Kind.SUM_OVERFLOWS: Symptom(BAD, "Add up in FP32: `.float()` before the sum.", SUMS),
+    Kind.SOFTMAX_OF_A_MASKED_ROW: Symptom(
         BAD, "Set rows that are masked whole to 0 after the softmax.", ("row_all_masked",)
     ),
-    "inf or NaN in FP32": Symptom(
+    Kind.NOT_FINITE_IN_FP32: Symptom(
         WARN, "Check this line: where its result is used, it spoils the step.", ()
     ),
-    "inf or NaN in the backward pass": Symptom(
+    Kind.NOT_FINITE_IN_BACKWARD: Symptom(
         BAD,
         "Scale the loss (GradScaler), which skips such steps; or compute here in FP32.",
         ("forward_overflow",),
     ),
-    "inf or NaN in the optimizer pass": Symptom(
+    Kind.NOT_FINITE_IN_OPTIMIZER: Symptom(
         BAD, "Let the optimizer work on FP32 weights.", ("adam_in_half",)
     ),
-    "a step with inf or NaN": Symptom(
+    Kind.STEP_NOT_FINITE: Symptom(
         BAD,
         "Check the gradients first: use a GradScaler, or clip with error_if_nonfinite=True.",
         ("clip_with_inf",),
     ),
-    "a step with scaled gradients": Symptom(
+    Kind.STEP_WITH_SCALED_GRADIENTS: Symptom(
         BAD,
         "Use scaler.step(optimizer), which divides them; or divide by hand: `p.grad /= scale`.",
         (),
     ),
-    "constant": Symptom(WARN, "Choose it by `torch.finfo(x.dtype)`, or compute in FP32.", EPSILONS),
-    "whole numbers fall together": Symptom(
+    Kind.CONSTANT: Symptom(
+        WARN, "Choose it by `torch.finfo(x.dtype)`, or compute in FP32.", EPSILONS
+    ),
+    Kind.WHOLE_NUMBERS_FALL_TOGETHER: Symptom(
         BAD, "Count in integers or in FP32.", ("positions_in_half",)
     ),
-    "whole numbers in FP32 fall together": Symptom(
+    Kind.WHOLE_NUMBERS_IN_FP32_FALL_TOGETHER: Symptom(
         WARN, "Count in integers or in FP32.", ("positions_in_half",)
     ),
-    "half where autocast is off": Symptom(
+    Kind.HALF_WHERE_AUTOCAST_IS_OFF: Symptom(
         WARN, "`.float()` on every tensor that enters the region.", ("switched_off_but_half",)
     ),
-    "penalty from scaled": Symptom(
+    Kind.PENALTY_FROM_SCALED: Symptom(
         BAD, "Divide the gradients by scaler.get_scale() first.", ("penalty_from_scaled",)
     ),
-    "gradients read while scaled": Symptom(
+    Kind.GRADIENTS_READ_WHILE_SCALED: Symptom(
         WARN, "Read them after scaler.unscale_(optimizer).", ("logged_while_scaled",)
     ),
-    "scale changed between": Symptom(
+    Kind.SCALE_CHANGED_BETWEEN: Symptom(
         BAD,
         "Call scaler.update() once, after the step; losses that share weights need one scaler.",
         ("scale_changes_between",),
     ),
-    "schedule counts skips": Symptom(
+    Kind.SCHEDULE_COUNTS_SKIPS: Symptom(
         WARN, "Step it only after a step that was taken.", ("schedule_counts_skips",)
     ),
-    "backward inside autocast": Symptom(
+    Kind.BACKWARD_INSIDE_AUTOCAST: Symptom(
         BAD, "End the region before backward().", ("backward_inside",)
     ),
-    "a step inside autocast": Symptom(
+    Kind.STEP_INSIDE_AUTOCAST: Symptom(
         BAD,
         "Open a region for each forward pass, and keep all else outside: it caches its casts.",
         ("stale_cast",),
     ),
-    "layer made in the step": Symptom(
+    Kind.LAYER_MADE_IN_THE_STEP: Symptom(
         BAD, "Create layers in __init__.", ("layer_made_in_forward",), least=2
     ),
-    "buffer": Symptom(
+    Kind.BUFFER: Symptom(
         BAD,
         "Reject such inputs; restore the buffers, or estimate them again.",
         ("nan_only_in_eval",),
     ),
     # checks of the model at the end
-    "scale falls": Symptom(
+    Kind.SCALE_FALLS: Symptom(
         BAD,
         "No scale repairs this: find the first inf or NaN, and compute it in FP32.",
         ("scale_falls_to_zero",),
     ),
-    "scale does not fall": Symptom(
+    Kind.SCALE_DOES_NOT_FALL: Symptom(
         BAD,
         "Call scaler.update() after each step, without a number: it lowers the scale. Make a fixed scale smaller.",
         (),
     ),
-    "optimizer holds other parameters": Symptom(
+    Kind.OPTIMIZER_HOLDS_OTHER_PARAMETERS: Symptom(
         BAD,
         "Convert or copy the model first; create the optimizer afterwards.",
         ("optimizer_made_before",),
     ),
-    "trainable weights in half": Symptom(
+    Kind.TRAINABLE_WEIGHTS_IN_HALF: Symptom(
         WARN,
         "Keep trained weights in FP32; autocast makes the copies.",
         ("half_weights_unscaled", "gains_in_bf16"),
     ),
     # findings of watch
-    "first inf": Symptom(BAD, FP32_FIRST, ()),
-    "first NaN": Symptom(
+    Kind.FIRST_INF: Symptom(BAD, FP32_FIRST, ()),
+    Kind.FIRST_NAN: Symptom(
         BAD, "Compute this place in FP32, or bound its input, as log, sqrt and division need.", ()
     ),
-    "scale too high": Symptom(
+    Kind.SCALE_TOO_HIGH: Symptom(
         WARN, "Use a GradScaler, which lowers its scale by itself; or a smaller fixed scale.", ()
     ),
-    "ranks parted": Symptom(
+    Kind.RANKS_PARTED: Symptom(
         BAD, "Agree on found_inf over the ranks before the step, and keep one scale for all.", ()
     ),
-    "clipped while scaled": Symptom(
+    Kind.CLIPPED_WHILE_SCALED: Symptom(
         BAD, "Call scaler.unscale_(optimizer) before clipping.", ("clip_before_unscale",)
     ),
-    "epsilon is zero": Symptom(
+    Kind.EPSILON_IS_ZERO: Symptom(
         BAD, "FP32 master weights; else eps of 1e-4 or more.", ("adam_in_half",)
     ),
-    "optimizer state cannot decay": Symptom(
+    Kind.OPTIMIZER_STATE_CANNOT_DECAY: Symptom(
         BAD, "Keep the state in FP32, or round it stochastically.", ("moment_in_bf16",)
     ),
-    "weight decay lost": Symptom(
+    Kind.WEIGHT_DECAY_LOST: Symptom(
         BAD, "Decay an FP32 master, or round stochastically.", ("decay_is_lost",)
     ),
-    "updates swallowed": Symptom(BAD, MASTERS, ("gains_in_bf16",)),
-    "never moved": Symptom(BAD, MASTERS, ("gains_in_bf16",)),
-    "all gradients are zero": Symptom(
+    Kind.UPDATES_SWALLOWED: Symptom(BAD, MASTERS, ("gains_in_bf16",)),
+    Kind.NEVER_MOVED: Symptom(BAD, MASTERS, ("gains_in_bf16",)),
+    Kind.ALL_GRADIENTS_ARE_ZERO: Symptom(
         BAD,
         "Scale the loss with a GradScaler, or compute in FP32 what follows the model: the gradients "
         "underflowed on their way.",
         ("mse_underflows", "backward_inside"),
         least=3,
     ),
-    "scale too low": Symptom(
+    Kind.SCALE_TOO_LOW: Symptom(
         BAD,
         "Scale the loss (GradScaler), by a power of two in the window of safe scales.",
         ("mse_underflows",),
     ),
-    "underflow": Symptom(
+    Kind.UNDERFLOW: Symptom(
         BAD, "Scale the loss, and compute it in FP32.", ("mse_underflows", "backward_inside")
     ),
 }
 
 
-def finding(kind: str, layer: str, step: int, what: str, line: str = "") -> Finding:
+def finding(kind: Kind, layer: str, step: int, what: str, line: str = "") -> Finding:
     """Return a finding of a known kind, with the severity, remedy and faults of its symptom."""
     symptom = SYMPTOMS[kind]
-    return Finding(kind, symptom.status, what, symptom.remedy, line, layer, step, symptom.faults)
+    return Finding(
+        kind.value, symptom.status, what, symptom.remedy, line, layer, step, symptom.faults
+    )

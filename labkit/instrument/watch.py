@@ -64,7 +64,7 @@ from labkit.instrument.sample import (
 )
 from labkit.instrument.sources import sources_of
 from labkit.instrument.stream import STREAM, Gradients, Listener, StepObserver, no_scale
-from labkit.instrument.symptoms import finding
+from labkit.instrument.symptoms import Kind, finding
 from labkit.instrument.taps import tap
 from labkit.instrument.user_code import line_of_user
 
@@ -485,7 +485,7 @@ class Watch(StepObserver):
             says = f"while {scale:g} times too large, they were shortened from {left:.3g} to {now:.3g}; unscale_ first"
             self._note_line("step")
             line = self._sample.lines.get("clip", self._sample.lines.get("step", ""))
-            self._log.add_finding(finding("clipped while scaled", "", self.step, says, line))
+            self._log.add_finding(finding(Kind.CLIPPED_WHILE_SCALED, "", self.step, says, line))
 
     def before_step(self, optimizer: Any, weights: dict[str, Tensor], gradients: Gradients) -> None:
         self.step_begins(optimizer)
