@@ -53,7 +53,7 @@ mutants: $(VENV)/.test-ready  ## plant deliberate faults into the engine and int
 	@$(VENV_PYTHON) tests/mutants/run.py $(MUTANTS_ARGS)
 	@$(VENV_PYTHON) -m tests.mutants.answers $(MUTANTS_ARGS)
 
-notebooks: $(VENV)/.test-ready  ## write the learners' notebooks from notebooks/lessons
+notebooks: $(VENV)/.test-ready  ## write the learners' notebooks from labkit_lessons
 	@$(VENV_PYTHON) notebooks/build.py
 
 docs: $(VENV)/.lab-ready  ## write docs/api.md, docs/errors.md and docs/widgets.md, from docstrings, known faults and a table

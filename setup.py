@@ -1,4 +1,4 @@
-"""Build of the wheel: beside the code it holds the data, notebooks and lessons, which a checkout keeps at its top.
+"""Build of the wheel: beside the code it holds the data and notebooks, which a checkout keeps at its top.
 
 `labkit.records.files` finds them in either place. All else about the package stands in pyproject.toml.
 """
@@ -10,7 +10,7 @@ from setuptools import Distribution, setup
 from setuptools.command.build_py import build_py
 
 
-class BuildWithLessons(build_py):
+class BuildWithNotebooks(build_py):
     """Copies data and notebooks into the package that is built; an editable install reads the checkout."""
 
     def run(self) -> None:
@@ -24,11 +24,6 @@ class BuildWithLessons(build_py):
         (package / "notebooks").mkdir()
         for notebook in Path("notebooks").glob("*.ipynb"):
             shutil.copy(notebook, package / "notebooks")
-        shutil.copytree(
-            "notebooks/lessons",
-            package / "notebooks" / "lessons",
-            ignore=shutil.ignore_patterns("__pycache__"),
-        )
 
 
 class WithDataFiles(Distribution):
@@ -39,4 +34,4 @@ class WithDataFiles(Distribution):
         return bool(self.data_files)
 
 
-setup(cmdclass={"build_py": BuildWithLessons}, distclass=WithDataFiles)
+setup(cmdclass={"build_py": BuildWithNotebooks}, distclass=WithDataFiles)

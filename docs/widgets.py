@@ -219,7 +219,8 @@ WIDGETS = (
         "treatment_figure",
         "10_clinic",
         "How a training of the clinic went: losses, scales, skipped steps.",
-        "import torch\nfrom labkit.grading import look\nfrom torch.nn.functional import cross_entropy\n\n\n"
+        "import torch\nfrom labkit_lessons.lesson_10_clinic import look\n"
+        "from torch.nn.functional import cross_entropy\n\n\n"
         "def training(model, batches):\n    optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.5), []\n"
         "    for inputs, targets in batches:\n        optimizer.zero_grad()\n"
         "        loss = cross_entropy(model(inputs), targets)\n        loss.backward()\n        optimizer.step()\n"

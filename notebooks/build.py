@@ -2,10 +2,10 @@
 
 Idea: a lesson is written once, as a text (jupytext's py:percent) that holds the solutions. The learner's notebook is
 the same without them: what stands between `### BEGIN SOLUTION` and `### END SOLUTION` becomes one line to replace. The
-words of the field stand in lessons/glossary.toml; they become a notebook too, and a lesson's text links to a word where
-it first uses it. Its head says what others say of it: lesson 00 has a row for each lesson in its map, and each lesson
-ends with a line that leads to its neighbours. Where pyproject.toml names the repository's address, a badge opens a
-lesson on a host, and a first cell gets the lab there.
+words of the field stand in labkit_lessons/glossary.toml; they become a notebook too, and a lesson's text links to a
+word where it first uses it. Its head says what others say of it: lesson 00 has a row for each lesson in its map, and
+each lesson ends with a line that leads to its neighbours. Where pyproject.toml names the repository's address, a badge
+opens a lesson on a host, and a first cell gets the lab there.
 
 Invariant: the same source gives the same bytes. Ids of cells come from their content, outputs are empty, and metadata
 is ours.
@@ -284,7 +284,7 @@ def stale() -> list[Path]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the notebooks, or check them; return the exit status."""
     parser = argparse.ArgumentParser(
-        description="Write the learners' notebooks from notebooks/lessons."
+        description="Write the learners' notebooks from labkit_lessons."
     )
     parser.add_argument(
         "--check", action="store_true", help="write nothing; fail if a notebook is not up to date"

@@ -10,8 +10,8 @@ COLUMNS = {".py": "Python", ".js": "JS, CSS", ".css": "JS, CSS"}
 # The table's parts; a file belongs to the first pattern that matches its path, and its row is what the pattern names.
 PARTS = {
     "content of the course": {
-        "exercises": r"notebooks/lessons/[^/]+/(?!lesson\.py)",
-        "lessons, the rest": r"notebooks/",
+        "exercises": r"labkit_lessons/[^/]+/(?!lesson\.py)",
+        "lessons, the rest": r"(labkit_lessons|notebooks)/",
         "faults": r"labkit/faults/",
     },
     "labkit": {r"\1": r"(labkit/\w+)/.*", "labkit/*.py": r"labkit/.*"},
@@ -28,7 +28,7 @@ def count(parts: dict[str, dict[str, str]]) -> dict[str, dict[str, Counter[str]]
         for row, pattern in rows.items()
     ]
     found: dict[str, dict[str, Counter[str]]] = {part: defaultdict(Counter) for part in parts}
-    for top in ("labkit", "notebooks", "docs", "tests"):
+    for top in ("labkit", "labkit_lessons", "notebooks", "docs", "tests"):
         for path in sorted((ROOT / top).rglob("*.*")):
             name = path.relative_to(ROOT).as_posix()
             if path.suffix in COLUMNS and ".ipynb_checkpoints" not in name:

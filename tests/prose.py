@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "data/README.md", "data/hosts.md")
-WHOLE = ("labkit", "notebooks/lessons", "docs", *PAGES)
+WHOLE = ("labkit", "labkit_lessons", "docs", *PAGES)
 LONGEST = 35
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 

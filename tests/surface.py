@@ -27,12 +27,13 @@ from labkit.amp import PRESETS, RECIPES
 from labkit.cli import ALIASES, COMMANDS, parser_of
 from labkit.faults import cards
 from labkit.formats import FORMATS
-from labkit.grading import CONSULTATIONS, EXERCISES
+from labkit.grading import EXERCISES
 from labkit.grading.answer_log import hints
 from labkit.grading.exercise import Outcome
 from labkit.grading.judge import grading_cases, known_outcomes
 from labkit.grading.sandbox.wire import Failure
 from labkit.train import TASKS
+from labkit_lessons.lesson_10_clinic import CONSULTATIONS
 
 ROOT = Path(__file__).parents[1]
 FILE = Path(__file__).with_name("public_surface.json")
@@ -72,7 +73,7 @@ def surface() -> dict[str, Any]:
 def imports() -> Iterator[str]:
     """Yield "module: name" for each import from labkit in lessons, README and docs."""
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
-    for page in (*pages, *(ROOT / "notebooks" / "lessons").glob("*/lesson.py")):
+    for page in (*pages, *(ROOT / "labkit_lessons").glob("*/lesson.py")):
         text = page.read_text(encoding="utf-8")
         for module, names in re.findall(
             r"^[>\s`.]*from (labkit[\w.]*) import (\([^)]*\)|[^\n`#]+)", text, re.MULTILINE

@@ -168,7 +168,7 @@ def test_lab_becomes_jupyterlab_on_the_notebook_and_finds_labkit_first(monkeypat
         "--LabApp.default_url=/lab/tree/notebooks/00_start.ipynb",
         *(f"--ContentsManager.hide_globs={hidden}" for hidden in notebooks.HIDDEN),
     ]
-    assert "lessons" in notebooks.HIDDEN, "a lesson's folder holds its answers"
+    assert "labkit_lessons" in notebooks.HIDDEN, "a lesson's folder holds its answers"
 
 
 def test_a_browser_opens_only_where_there_is_a_screen(monkeypatch):

@@ -38,6 +38,7 @@ TO_THE_LEFT: dict[str, tuple[str, ...]] = {
     "interop": ("formats",),
     "records": ("formats", "interop"),
     "course": ("records",),
+    "moved": (),
     "modes": GROUND,
     "machine": GROUND,
     "gemm": (*GROUND, "modes"),
@@ -48,14 +49,14 @@ TO_THE_LEFT: dict[str, tuple[str, ...]] = {
     "train": (*LOW, "gemm", "instrument", "amp"),
     "frameworks": (*LOW, "gemm", "instrument", "amp", "train"),
     "faults": BELOW_FAULTS,
-    "clinic": (*BELOW_FAULTS, "course", "faults"),
-    "widgets": BELOW_WIDGETS,
-    "grading": BELOW_WIDGETS,
+    "clinic": (*BELOW_FAULTS, "course", "faults", "moved"),
+    "widgets": (*BELOW_WIDGETS, "moved"),
+    "grading": (*BELOW_WIDGETS, "moved"),
     "classroom": (*BELOW_WIDGETS, "grading"),
     "gpu": (*BELOW_FAULTS, "faults"),
     "checkout": ("records",),
     "site": ("records", "widgets"),
-    "export": ("site",),
+    "export": ("moved",),
     "commands": ("formats", "checkout", "site", "testing", "gpu", *BELOW_COMMANDS),
     # it names the functions of its commands, and imports the one that runs
     "cli": ("commands", "course"),
@@ -65,7 +66,10 @@ TO_THE_LEFT: dict[str, tuple[str, ...]] = {
 ENGINE = {"numpy", "torch"}
 # The packages from outside that a layer may import; any other layer imports numpy and torch.
 FROM_OUTSIDE: dict[str, set[str]] = {
-    **{name: set() for name in ("course", "checkout", "commands", "cli", "__main__", "__init__")},
+    **{
+        name: set()
+        for name in ("course", "moved", "checkout", "commands", "cli", "__main__", "__init__")
+    },
     "formats": {"numpy"},
     "records": {"torch", "IPython"},  # which knows whether a notebook runs; only inside a function
     "machine": ENGINE
@@ -85,6 +89,7 @@ LAYERS = set(TO_THE_LEFT) - {
     "classroom",
     "gpu",
     "site",
+    "moved",
     "checkout",
     "commands",
     "cli",
@@ -139,7 +144,7 @@ def circles(graph: grimp.ImportGraph) -> list[list[str]]:
 
 
 def notebook_offences(lessons: Path) -> list[str]:
-    """Return imports in lessons that go deeper than a layer, or take everything with `*`."""
+    """Return imports in lessons that go deeper than a layer or a lesson, or take everything with `*`."""
     found = []
     for file in sorted(lessons.glob("*/lesson.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"), str(file))):
@@ -150,10 +155,14 @@ def notebook_offences(lessons: Path) -> list[str]:
                 top, *below = module.split(".")
                 # its faces are imported as the scripts of others import them
                 script = below[:1] == ["frameworks"]
-                if "*" in names or (
-                    top == "labkit" and not script and (len(below) != 1 or below[0] not in LAYERS)
+                layer = len(below) == 1 and below[0] in LAYERS
+                lesson = below == [file.parent.name]
+                if (
+                    "*" in names
+                    or (top == "labkit" and not script and not layer)
+                    or (top == "labkit_lessons" and not lesson)
                 ):
-                    what = f"import names from labkit.<layer>, not {module} or *"
+                    what = f"import names from labkit.<layer> or the lesson's package, not {module} or *"
                     found.append(f"{file.parent.name}:{node.lineno}: {what}")
     return found
 
@@ -175,6 +184,8 @@ def test_worked_example_a_wrong_import_is_reported_with_its_line(house, tmp_path
         "from labkit.amp.loss_scaling import advance",
         "from labkit import amp",
         "from labkit.amp import *",
+        "from labkit_lessons.lesson_0 import look",
+        "from labkit_lessons.lesson_4.cases import look",
     )
     for number, source in enumerate(wrong):
         (tmp_path / f"lesson_{number}").mkdir()
@@ -185,13 +196,31 @@ def test_worked_example_a_wrong_import_is_reported_with_its_line(house, tmp_path
         "lesson_0:2:",
         "lesson_1:2:",
         "lesson_2:2:",
+        "lesson_3:2:",
+        "lesson_4:2:",
     ]
 
 
 def test_the_house_keeps_its_layers(house):
     assert offences(house) == []
     assert circles(house) == []
-    assert notebook_offences(ROOT / "notebooks" / "lessons") == []
+    assert notebook_offences(ROOT / "labkit_lessons") == []
+
+
+def naming_a_lesson(package: Path) -> set[str]:
+    """Return the files of a package in which the name of a lesson's folder stands."""
+    folders = [path.name.encode() for path in (ROOT / "labkit_lessons").glob("lesson_*")]
+    files = [path for path in package.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    return {
+        path.relative_to(package).as_posix()
+        for path in files
+        if any(folder in path.read_bytes() for folder in folders)
+    }
+
+
+def test_no_file_of_labkit_names_a_lessons_folder():
+    assert "__init__.py" in naming_a_lesson(ROOT / "labkit_lessons"), "the search finds names"
+    assert naming_a_lesson(ROOT / "labkit") == set()
 
 
 def test_a_package_loads_nothing_that_it_can_do_without():

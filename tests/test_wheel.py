@@ -11,6 +11,7 @@ import venv
 import zipfile
 from pathlib import Path
 
+import jedi
 import pytest
 from jupyterlab_server.settings_utils import _get_overrides
 from packaging.requirements import Requirement
@@ -46,18 +47,24 @@ class Installed:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.wheel = build(folder / "dist")
-        venv.create(folder / "venv", with_pip=False)
-        self.bin = folder / "venv" / ("Scripts" if os.name == "nt" else "bin")
-        self.python = str(self.bin / "python")
-        pip = [sys.executable, "-m", "pip", "--python", self.python, "--disable-pip-version-check"]
-        call([*pip, "install", "--no-deps", "--no-index", str(self.wheel)], folder)
-        paths = [sysconfig.get_path("purelib", vars={"base": str(folder / "venv")})]
-        Path(paths[0], "hides_the_checkout.py").write_text(HIDES_THE_CHECKOUT)
-        Path(paths[0], "others.pth").write_text(f"import hides_the_checkout\n{PACKAGES}\n")
+        self.bin = environment(folder / "venv", self.wheel)
 
     def run(self, *command: str) -> str:
         """Run a program of the environment outside of the checkout and return what it prints."""
         return call([str(self.bin / command[0]), *command[1:]], self.folder, self.bin)
+
+
+def environment(folder: Path, wheel: Path) -> Path:
+    """Create an environment with this wheel, in which the checkout is hidden; return its folder of programs."""
+    venv.create(folder, with_pip=False)
+    programs = folder / ("Scripts" if os.name == "nt" else "bin")
+    pip = [sys.executable, "-m", "pip", "--python", str(programs / "python")]
+    options = ["--disable-pip-version-check", "--no-deps", "--no-index"]
+    call([*pip, "install", *options, str(wheel)], folder)
+    packages = Path(sysconfig.get_path("purelib", vars={"base": str(folder)}))
+    (packages / "hides_the_checkout.py").write_text(HIDES_THE_CHECKOUT)
+    (packages / "others.pth").write_text(f"import hides_the_checkout\n{PACKAGES}\n")
+    return programs
 
 
 def build(folder: Path) -> Path:
@@ -119,7 +126,7 @@ def test_the_wheel_holds_the_whole_lab_once_and_trains_without_a_checkout(
     assert len(names) == len(set(names))
     travels = [*ROOT.glob("data/**/*.*"), *ROOT.glob("notebooks/*.ipynb")]
     assert {f"labkit/{path.relative_to(ROOT).as_posix()}" for path in travels} <= set(names)
-    assert not [name for name in names if name.startswith(("tests", "data", "notebooks"))]
+    assert not [name for name in names if name.startswith(("tests", "data", "notebooks", "docs"))]
     assert not [name for name in names if "source" in Path(name).parts], "solutions"
     program = f"""
 import labkit
@@ -171,23 +178,60 @@ def test_a_wheel_of_a_release_has_the_files_of_a_built_one(
     assert ours_needs == theirs_needs
 
 
-def test_an_editable_install_has_the_settings_that_every_jupyterlab_reads(
-    installed: Installed,
-) -> None:
+@pytest.fixture(scope="module")
+def editable(installed: Installed) -> Path:
+    """The wheel that pip makes of the copy of the checkout for an editable install."""
     folder = installed.folder / "editable"
     folder.mkdir()
     program = f"from setuptools.build_meta import build_editable; build_editable({str(folder)!r})"
     call([sys.executable, "-c", program], installed.folder / "source")
     (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def test_an_editable_install_has_the_settings_that_every_jupyterlab_reads(
+    installed: Installed, editable: Path
+) -> None:
     data = f"fp16_lab-{labkit.__version__}.data/data/"
     built = contents(installed.wheel)
-    assert {name: content for name, content in contents(wheel).items() if ".data/" in name} == {
+    assert {name: content for name, content in contents(editable).items() if ".data/" in name} == {
         f"{data}{place}": built[f"{data}{place}"]
         for place in (
             "etc/jupyter/jupyter_server_config.d/fp16-lab.json",
             "share/jupyter/lab/settings/overrides.d/fp16-lab.json",
         )
     }
+
+
+IMPORTS_LESSONS = """
+import labkit_lessons.lesson_10_clinic as lesson
+print(lesson.__file__)
+from labkit.course import lessons, lessons_folder
+print(lessons_folder(), len(lessons()), {each.package().__name__.split(".")[0] for each in lessons()})
+"""
+
+
+def test_lessons_are_imported_plainly_from_a_wheel(installed: Installed) -> None:
+    file, lessons_found = installed.run("python", "-c", IMPORTS_LESSONS).splitlines()
+    folder = Path(file).parents[1]
+    assert folder.is_relative_to(installed.folder / "venv")
+    assert lessons_found == f"{folder} {len(lessons())} {{'labkit_lessons'}}"
+
+
+def test_an_editable_install_is_a_path_that_an_editor_follows(
+    installed: Installed, editable: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    (line,) = [text for name, text in contents(editable).items() if name.endswith(".pth")]
+    source = installed.folder / "source"
+    assert line.decode().strip() == str(source), "no import hook"
+    programs = environment(installed.folder / "venv of an author", editable)
+    file, _ = call([str(programs / "python"), "-c", IMPORTS_LESSONS], programs).splitlines()
+    assert Path(file) == source / "labkit_lessons" / "lesson_10_clinic" / "__init__.py"
+    author = jedi.create_environment(programs.parent, safe=False)
+    code = "from labkit_lessons.lesson_10_clinic import "
+    found = jedi.Script(code, path=installed.folder / "mine.py", environment=author).complete()
+    assert {"CONSULTATIONS", "look", "treat"} <= {each.name for each in found}
 
 
 def contents(wheel: Path) -> dict[str, bytes]:

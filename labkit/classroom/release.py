@@ -1,6 +1,6 @@
 """Release of the lab to a class: learners/ without solutions, teacher/ with all of the lab.
 
-Idea: the learners' wheel is the lab without `lesson.py` and `exercises.py` of each lesson's folder. One file takes
+Idea: the learners' wheel is the lab without `lesson.py` and `exercises.py` of each lesson's package. One file takes
 their place, with the right answers to what a notebook asks and digests of known mistakes (labkit.grading.stored). The
 teacher's folder has the whole lab, model answers, a table of exercises, and the judges, which the next release uses
 again where neither the lesson nor the lab has changed. Each content has a version of its own (labkit.records.handout),
@@ -29,7 +29,7 @@ from pathlib import Path
 import labkit
 from labkit.classroom.model_answers import as_csv, model_answers
 from labkit.classroom.wheel import files_of, folder_of, wheel_of, whole_content
-from labkit.course import NOT_FOR_LEARNERS, Lesson, lessons
+from labkit.course import NOT_FOR_LEARNERS, PACKAGE, Lesson, lessons
 from labkit.course.text import BEGIN
 from labkit.grading.exercise import Exercise, Mistake, Outcome
 from labkit.grading.exercises import exercises_of
@@ -40,6 +40,7 @@ from labkit.records.handout import Handout, handout_of, next_handout
 from labkit.records.notebook_copies import DIGESTS, VERSION, listing
 from labkit.train import one_thread
 
+LESSON_FOLDERS = f"{PACKAGE}/lesson_"  # how the names of files in lessons begin
 ALWAYS = ("glossary",)  # a page that every lesson links to
 Progress = Callable[[int, int, str], None]
 """Called with the number of exercises that are done, of all, and the one that comes next ("" at the end)."""
@@ -137,7 +138,7 @@ def _judges(
     library = [(name, content) for name, content in sorted(files.items()) if name.endswith(".py")]
     common = hashlib.sha256()
     for name, content in library:
-        if not name.startswith("labkit/notebooks/"):
+        if not name.startswith(LESSON_FOLDERS):
             common.update(name.encode() + b"\0" + content)
     salt, found, missing = os.urandom(16), dict[Lesson, bytes](), dict[Lesson, Path]()
     for lesson in (lesson for lesson in chosen if exercises_of(lesson)):
@@ -183,25 +184,6 @@ def _put_aside(folder: Path, new: Mapping[str, bytes], earlier: Path) -> list[st
         path.rename(place)
         notes.append(f"{path.name} of an earlier release is now {place}")
     return notes
-
-
-def lessons_named(names: Sequence[str]) -> list[Lesson]:
-    """Return the lessons that these names begin, in the order of the course; all, where no name is given.
-
-    Raises:
-        ValueError: a name is no lesson's; the message lists them.
-    """
-    every = lessons()
-    for name in names:
-        if not any(_is_called(lesson.name, name) for lesson in every):
-            raise ValueError(
-                f"there is no lesson {name!r}; there are: {', '.join(each.name for each in every)}"
-            )
-    return [
-        lesson
-        for lesson in every
-        if not names or any(_is_called(lesson.name, name) for name in names)
-    ]
 
 
 def stored_exercise(exercise: Exercise, salt: bytes = b"") -> Exercise:
@@ -262,16 +244,15 @@ def _outcomes(paper: CaseSet, function: Callable[..., object]) -> list[list[obje
     return outcomes_of(paper, answers_of(paper, function))
 
 
-def _is_called(lesson: str, name: str) -> bool:
-    return lesson == name or lesson.split("_")[0] == name
-
-
 def _is_for_learners(name: str, content: bytes, chosen: Sequence[Lesson]) -> bool:
-    """Say whether learners get a file; copies of a text or of exercises, paired notebooks among them, stay."""
+    """Say whether learners get a file; copies of a text or of exercises, paired notebooks among them, stay.
+
+    The glossary's table is for authors: learners get its page, as a notebook.
+    """
     path = Path(name)
-    if name.startswith("labkit/notebooks/lessons/"):
+    if name.startswith(LESSON_FOLDERS):
         own = any(name.startswith(f"{folder_of(lesson)}/") for lesson in chosen)
         return own and not path.name.startswith(NOT_FOR_LEARNERS) and BEGIN.encode() not in content
     if name.startswith("labkit/notebooks/"):
         return path.stem in (*(lesson.name for lesson in chosen), *ALWAYS)
-    return True
+    return path.suffix == ".py" or path.parts[0] != PACKAGE

@@ -20,23 +20,19 @@ from pathlib import Path
 from typing import Any
 
 import labkit
-from labkit.course import Lesson, learners_notebook, text_of
+from labkit.course import PACKAGE, Lesson, learners_notebook, text_of
 
 LEFT_OUT = ("__pycache__", "labkit-answers.jsonl", ".labkit-notebooks.json", ".ipynb_checkpoints")
 VERSION_FILE = "labkit/__init__.py"
 
 
 def files_of(top: Path, course: Sequence[Lesson] = ()) -> dict[str, bytes]:
-    """Return name in the package -> content of a wheel of this checkout: code, data and the course.
+    """Return name in the wheel -> content of a wheel of this checkout: code, data and the course.
 
     course   its lessons; those outside of the checkout come with their notebooks
     """
-    found = {
-        path: f"labkit/{path.relative_to(top / 'labkit').as_posix()}" for path in _package(top)
-    }
-    notebooks = top / "notebooks"
-    sources = [*notebooks.glob("*.ipynb"), *notebooks.glob("lessons/*.toml")]
-    for path in [*(top / "data").rglob("*"), *sources]:
+    found = {path: path.relative_to(top).as_posix() for path in _packages(top)}
+    for path in [*(top / "data").rglob("*"), *(top / "notebooks").glob("*.ipynb")]:
         found[path] = f"labkit/{path.relative_to(top).as_posix()}"
     for lesson in course:
         for path in lesson.folder.rglob("*"):
@@ -54,9 +50,10 @@ def files_of(top: Path, course: Sequence[Lesson] = ()) -> dict[str, bytes]:
     return content
 
 
-def _package(top: Path) -> Iterator[Path]:
-    """Yield the modules of the package, and the other files that pyproject.toml names."""
-    yield from (top / "labkit").rglob("*.py")
+def _packages(top: Path) -> Iterator[Path]:
+    """Yield the modules of both packages, and the other files that pyproject.toml names."""
+    for package in ("labkit", PACKAGE):
+        yield from (top / package).rglob("*.py")
     for package, patterns in _pyproject(top)["tool"]["setuptools"]["package-data"].items():
         for pattern in patterns:
             yield from top.joinpath(*package.split(".")).glob(pattern)
@@ -67,8 +64,8 @@ def _pyproject(top: Path) -> dict[str, Any]:
 
 
 def folder_of(lesson: Lesson) -> str:
-    """Return the path of a lesson's folder in the package."""
-    return f"labkit/notebooks/lessons/{lesson.folder.name}"
+    """Return the path of a lesson's folder in a wheel."""
+    return f"{PACKAGE}/{lesson.folder.name}"
 
 
 def whole_content(top: Path, files: Mapping[str, bytes]) -> dict[str, bytes]:

@@ -1,42 +1,43 @@
 """Examination of trainings: `diagnose` examines one that runs, `find_pitfalls` a record, and both say what to do."""
 
-import warnings
 from typing import Any
 
-from labkit import faults, machine
+from labkit import faults
 from labkit.clinic.diagnose import claims, diagnose
 from labkit.clinic.pitfalls import find_pitfalls
-from labkit.course import lessons
+from labkit.course import moved_to_lessons
 from labkit.machine import Finding, Report, Status
+from labkit.moved import moved
 
 __all__ = ["Finding", "Report", "Status", "claims", "diagnose", "find_pitfalls"]
 
-# What left this package, importable from here until version 0.4: the new place, and the object with its old signature.
-MOVED: dict[str, tuple[str, Any]] = {
-    "check_machine": ("labkit.machine.check_machine", machine.check_machine),
-    "Patient": ("labkit.faults.Fault", faults.Fault),
-    "patients": ("labkit.faults.FAULTS", lambda: faults.FAULTS),
-    "gpu_cards": ("labkit.faults.GPU_CARDS", lambda: faults.GPU_CARDS),
-    "run": ("labkit.faults.run", lambda patient, cured: faults.run(patient, cured)),
-    "snippet": ("labkit.faults.snippet", lambda patient, cured: faults.snippet(patient, cured)),
-    "code_of": ("labkit.faults.code_of", lambda function, cured: faults.code_of(function, cured)),
+# What left this package, importable from here until version 0.4: its new place.
+MOVED = {
+    "Card": "labkit.faults.Card",
+    "GpuCard": "labkit.faults.GpuCard",
+    "Kind": "labkit.faults.Kind",
+    "Patient": "labkit.faults.Fault",
+    "Training": "labkit.faults.Training",
+    "TrainingOutcome": "labkit.faults.TrainingOutcome",
+    "cards": "labkit.faults.cards",
+    "check_machine": "labkit.machine.check_machine",
+    "code_of": "labkit.faults.code_of",
+    "explain": "labkit.faults.explain",
+    "gpu_cards": "labkit.faults.GPU_CARDS",
+    "patients": "labkit.faults.FAULTS",
+    "run": "labkit.faults.run",
+    "snippet": "labkit.faults.snippet",
 }
-for _name in ("Card", "GpuCard", "Kind", "TrainingOutcome", "Training", "cards", "explain"):
-    MOVED[_name] = (f"labkit.faults.{_name}", getattr(faults, _name))
-
-# now in labkit.grading
-OF_LESSONS = ("CONSULTATIONS", "Consultation", "Treatment", "look", "treat")
+# Those that took other arguments here.
+ADAPTERS: dict[str, Any] = {
+    "code_of": lambda function, cured: faults.code_of(function, cured),
+    "gpu_cards": lambda: faults.GPU_CARDS,
+    "patients": lambda: faults.FAULTS,
+    "run": lambda patient, cured: faults.run(patient, cured),
+    "snippet": lambda patient, cured: faults.snippet(patient, cured),
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Return what moved to another package, with a DeprecationWarning."""
-    if name in OF_LESSONS:
-        modules = [lesson.module("cases") for lesson in lessons()]
-        found = [getattr(module, name) for module in modules if hasattr(module, name)]
-        place, moved = f"labkit.grading.{name}", next(iter(found), None)
-    elif name in MOVED:
-        place, moved = MOVED[name]
-    else:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    warnings.warn(f"labkit.clinic.{name} is now {place}", DeprecationWarning, stacklevel=2)
-    return moved
+    """Return what moved to another package or to a lesson, with a DeprecationWarning."""
+    return moved(__name__, name, MOVED | moved_to_lessons(__name__), ADAPTERS)

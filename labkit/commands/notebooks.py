@@ -19,7 +19,15 @@ from urllib.parse import quote
 
 import labkit
 from labkit.commands import CommandError, use_course
-from labkit.course import Lesson, learners_notebook, lessons, lessons_folder, text_of
+from labkit.course import (
+    PACKAGE,
+    Lesson,
+    learners_notebook,
+    lessons,
+    lessons_folder,
+    lessons_named,
+    text_of,
+)
 from labkit.machine.jupyter import with_lab_settings
 from labkit.records import checkout, notebooks_folder, write_atomic
 from labkit.records.handout import handout_of, is_older
@@ -27,7 +35,7 @@ from labkit.records.notebook_copies import copy_notebooks, version_of_copies
 
 FIRST_LESSON = "00_start.ipynb"
 # in the checkout's file browser
-HIDDEN = ("lessons", "tests", "__pycache__", "*.pyc", "*.pyo", ".DS_Store", "*~")
+HIDDEN = (PACKAGE, "tests", "__pycache__", "*.pyc", "*.pyo", ".DS_Store", "*~")
 LESSONS_FOLDER = "fp16-lab"  # where lessons are copied to by default
 
 
@@ -219,7 +227,6 @@ def _read(paths: Sequence[Path]) -> dict[str, Any]:
 
 def _run(names: Sequence[str]) -> dict[str, Any]:
     """Return the lessons that these names begin (all, without names), each run in a kernel, and the glossary."""
-    from labkit.classroom.release import lessons_named
     from labkit.site import read_notebook, run_notebook
 
     found, glossary = {}, notebooks_folder() / "glossary.ipynb"

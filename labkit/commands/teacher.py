@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import TextIO
 
 from labkit.commands import CommandError, use_course
-from labkit.course import lessons, lessons_folder
+from labkit.course import lessons, lessons_folder, lessons_named
 from labkit.records import checkout, write_atomic
 from labkit.records.handout import handout_of
 
 
 def release(arguments: Namespace) -> int:
     from labkit.classroom.nbgrader import write_course
-    from labkit.classroom.release import lessons_named
     from labkit.classroom.release import release as write_release
     from labkit.grading.exercises import exercises_of
 
@@ -116,7 +115,6 @@ def _unpack_learners_lab(top: Path, folder: Path, names: list[str]) -> None:
             "lessons or of the lab, delete that folder and start again; learners' notebooks stay."
         )
         return
-    from labkit.classroom.release import lessons_named
     from labkit.classroom.release import release as write_release
 
     learners, _ = write_release(

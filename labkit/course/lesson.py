@@ -9,10 +9,11 @@ A lesson is a folder `lesson_NN_name`; its notebook is `NN_name.ipynb`. In the f
     hints.toml        three hints for each exercise
     questions.toml    questions of the quiz, asked before and after the course
     cases.py          what exercises pass to learners' code, or train; the sandbox imports it before that code runs.
-                      CASES: trainings that learners diagnose (labkit.clinic.Consultation), by name
+    __init__.py       what the notebook imports from labkit_lessons.<folder>, if anything
 
-and any other modules that these import. The lab's own lessons are in notebooks/lessons; `add_folders` and the
-environment variable LABKIT_COURSE name further ones. labkit imports no lesson by its name.
+and any other modules that these import. The lab's own lessons are the package labkit_lessons, beside labkit in a
+checkout and in a wheel; `add_folders` and the environment variable LABKIT_COURSE name further ones. Nothing in labkit
+names a lesson's folder.
 
 Invariant: modules of a lesson are imported as labkit_lessons.<folder>.<module>, wherever the folder is, so that objects
 pickled in one lab can be unpickled in another.
@@ -25,19 +26,20 @@ import os
 import re
 import sys
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from labkit.records import notebooks_folder
+from labkit.records.files import PACKAGE as LABKIT
 
 COURSE = "LABKIT_COURSE"  # environment variable: folders of further lessons, separated as in PATH
 PACKAGE = "labkit_lessons"
 NOT_FOR_LEARNERS = ("lesson", "exercises")  # how the names of such files begin
 JUDGE = "judge.pkl.gz"
+OWN = LABKIT.parent / PACKAGE
 _FOLDER = re.compile(r"lesson_\w+")
 _hidden = False
 
@@ -67,30 +69,51 @@ class Lesson:
         """The file that takes the place of text and exercises in a learner's lab."""
         return self.folder / JUDGE
 
+    def package(self) -> ModuleType:
+        """Import the lesson's package, from which its notebook imports.
+
+        Raises:
+            CourseError: its __init__.py does not run.
+        """
+        return self._imported("")
+
     def module(self, stem: str) -> ModuleType | None:
         """Import a module of the lesson, or return None where the folder has no such file.
 
         Raises:
             CourseError: it does not run.
         """
-        if not (self.folder / f"{stem}.py").is_file():
-            return None
+        return self._imported(stem) if (self.folder / f"{stem}.py").is_file() else None
+
+    def _imported(self, stem: str) -> ModuleType:
         self.register()
         try:
-            return importlib.import_module(f"{PACKAGE}.{self.folder.name}.{stem}")
+            return importlib.import_module(f"{PACKAGE}.{self.folder.name}.{stem}".rstrip("."))
         except Exception as error:  # whatever its author wrote
             raise CourseError(
-                f"{self.folder / stem}.py does not run: {type(error).__name__}: {error}"
+                f"{self.folder / (stem or '__init__')}.py does not run: {type(error).__name__}: {error}"
             ) from error
 
     def register(self) -> None:
-        """Make the modules of this lesson importable, in a package without a file that spans all lesson folders."""
-        package = sys.modules.setdefault(
-            PACKAGE, ModuleType(PACKAGE, "The lessons of the course (labkit.course).")
-        )
-        parents = [*getattr(package, "__path__", ()), str(self.folder.parent)]
-        package.__path__ = list(dict.fromkeys(parents))
-        importlib.invalidate_caches()
+        """Let the package of lessons find this one; in a new process it finds those that LABKIT_COURSE names by itself.
+
+        Raises:
+            CourseError: there is no package of lessons, or it is not the one beside labkit.
+        """
+        remedy = "install the lab again: `make setup` in a checkout, else pip"
+        try:
+            package = importlib.import_module(PACKAGE)
+        except ModuleNotFoundError as error:
+            raise CourseError(
+                f"expected the package {PACKAGE} in {OWN}, got: {error}; {remedy}"
+            ) from error
+        if Path(package.__file__ or "").parent.resolve() != OWN.resolve():
+            raise CourseError(
+                f"expected the package {PACKAGE} in {OWN}, got the one in {package.__file__}; {remedy}"
+            )
+        if str(self.folder.parent) not in package.__path__:
+            package.__path__.append(str(self.folder.parent))
+            importlib.invalidate_caches()
 
     def table(self, stem: str) -> dict[str, Any]:
         """Return the content of a TOML file of the lesson, not to be changed; {} where the folder has no such file.
@@ -111,8 +134,8 @@ def _parsed(text: str) -> dict[str, Any]:
 
 
 def lessons_folder() -> Path:
-    """Return the folder of the lab's own lessons: in the checkout, or in the installed package."""
-    return notebooks_folder() / "lessons"
+    """Return the folder of the lab's own lessons: their package, which is beside labkit."""
+    return OWN
 
 
 def lessons() -> tuple[Lesson, ...]:
@@ -164,12 +187,68 @@ def add_folders(folders: Iterable[Path]) -> None:
         raise
 
 
+def lessons_named(names: Sequence[str]) -> list[Lesson]:
+    """Return the lessons that these names begin, in the order of the course; all, where no name is given.
+
+    >>> [lesson.name for lesson in lessons_named(["01", "00_start"])]
+    ['00_start', '01_numbers']
+
+    Raises:
+        ValueError: a name is no lesson's; the message lists them.
+    """
+    every = lessons()
+    for name in names:
+        if not any(_is_called(lesson, name) for lesson in every):
+            raise ValueError(
+                f"there is no lesson {name!r}; there are: {', '.join(each.name for each in every)}"
+            )
+    return [
+        lesson for lesson in every if not names or any(_is_called(lesson, name) for name in names)
+    ]
+
+
+def _is_called(lesson: Lesson, name: str) -> bool:
+    return lesson.name == name or lesson.name.split("_")[0] == name
+
+
+def moved_to_lessons(module: str) -> dict[str, str]:
+    """Return the names that moved from a module of labkit to lessons: former name -> new place."""
+    table: dict[str, str] = importlib.import_module(PACKAGE).MOVED
+    rows = ((*former.rpartition("."), place) for former, place in table.items())
+    return {name: place for former_module, _, name, place in rows if former_module == module}
+
+
 def hide() -> None:
-    """Make this process see no lesson from now on: the sandbox calls it before it runs code of learners."""
+    """Make this process see no lesson from now on: the sandbox calls it before it runs code of learners.
+
+    What has been imported of lessons stays importable.
+
+    Raises:
+        CourseError: a module that is not for learners has been imported, by a lesson's cases.py for instance.
+    """
     global _hidden
     _hidden = True
-    if PACKAGE in sys.modules:
-        sys.modules[PACKAGE].__path__ = []
+    for name, module in list(sys.modules.items()):
+        if name.split(".")[0] != PACKAGE:
+            continue
+        if name.count(".") > 1 and name.split(".")[2].startswith(NOT_FOR_LEARNERS):
+            raise CourseError(
+                f"expected no module with solutions or known mistakes, got {name}; import it neither in the lesson's "
+                "__init__.py nor in its cases.py"
+            )
+        if hasattr(module, "__path__"):
+            module.__path__ = []
+
+
+def lessons_hidden() -> bool:
+    """Return whether this process runs the hand-ins of learners, and sees no lesson (`hide`)."""
+    return _hidden
+
+
+def added_parents() -> list[str]:
+    """Return the folders that hold the lessons which LABKIT_COURSE names: parts of the package's search path."""
+    found = (lesson.folder.parent for folder in _added() for lesson in lessons_in(folder))
+    return list(dict.fromkeys(map(str, found)))
 
 
 def _added() -> list[Path]:

@@ -2,27 +2,13 @@
 
 from typing import Any
 
-from labkit.course import lessons
+from labkit.course import moved_to_lessons
 from labkit.grading.answer_log import hint, progress
 from labkit.grading.exercise import Exercise, Mistake
 from labkit.grading.exercises import EXERCISES
 from labkit.grading.grade import Grade
 from labkit.grading.judge import check, earned, judge
-
-# What a lesson's cases.py has for its notebook.
-OF_LESSONS = (
-    "CONSULTATIONS",
-    "FAILING",
-    "PROJECT_TASKS",
-    "SIX",
-    "Consultation",
-    "Treatment",
-    "enter",
-    "look",
-    "show",
-    "six_operands",
-    "treat",
-)
+from labkit.moved import moved
 
 __all__ = [
     "EXERCISES",
@@ -34,14 +20,9 @@ __all__ = [
     "hint",
     "judge",
     "progress",
-    *OF_LESSONS,
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """Return what a lesson has for its notebook: kernels, tasks, consultations, functions of its leader board."""
-    modules = (lesson.module("cases") for lesson in lessons()) if name in OF_LESSONS else ()
-    for module in modules:
-        if hasattr(module, name):
-            return globals().setdefault(name, getattr(module, name))
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """Return what moved to a lesson, with a DeprecationWarning."""
+    return moved(__name__, name, moved_to_lessons(__name__))

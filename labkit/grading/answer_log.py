@@ -16,7 +16,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from labkit.course import learners_notebook, lessons
+from labkit.course import learners_notebook, lessons, lessons_hidden
 from labkit.grading.exercise import Exercise
 from labkit.grading.exercises import EXERCISES, find_exercise
 from labkit.grading.grade import Grade
@@ -204,6 +204,8 @@ def hints() -> dict[str, tuple[str, ...]]:
 def hint(exercise_id: str, journal: Path | None = None) -> Hint:
     """Return the next hint for an exercise; after the last one, the last again.
 
+    Where `labkit grade` runs hand-ins there are no hints, and it says so.
+
     journal   records hints that were read; None: the journal beside the notebook; without any, the first is returned
 
     >>> hint("start.smallest").text
@@ -212,6 +214,8 @@ def hint(exercise_id: str, journal: Path | None = None) -> Hint:
     Raises:
         ValueError: the exercise does not exist; the message names the nearest.
     """
+    if lessons_hidden():
+        return Hint("there are none where hand-ins are graded.", 1, 1)
     steps = hints().get(find_exercise(exercise_id).id)
     if not steps:
         raise ValueError(

@@ -24,7 +24,7 @@ from typing import Any
 
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from labkit.course import Lesson, lessons
+from labkit.course import Lesson, lessons, lessons_hidden
 from labkit.grading.answer_log import log_answer
 from labkit.grading.difference import difference, show
 from labkit.grading.exercise import Case, Check, Exercise, Outcome
@@ -59,6 +59,8 @@ class CaseSet:
 def check(exercise_id: str, function: object) -> Grade:
     """Return the grade of `function` on the visible checks of an exercise; in a notebook, log the answer.
 
+    Where `labkit grade` runs hand-ins, the cell that calls this judges nothing: the grade has no verdicts.
+
     >>> grade = check("start.smallest", lambda exponent_bits, significand_bits: 2.0**-24)
     >>> grade.points, grade.mistake.name
     (0, 'answers for FP16')
@@ -66,6 +68,8 @@ def check(exercise_id: str, function: object) -> Grade:
     Raises:
         ValueError: the exercise does not exist.
     """
+    if lessons_hidden():
+        return Grade(Exercise(exercise_id, (), ()), (), note="Hand-ins are judged by labkit grade.")
     exercise = find_exercise(exercise_id)
     case_set = visible_cases(exercise)
     with _progress(exercise):

@@ -3,8 +3,8 @@
 Idea: the innermost frame that is neither torch's nor the lab's is the user's. The folder
 of a file decides, so a new module of the lab needs no entry. Some of its modules are
 written as users write, and count as user code: the known faults, the networks and tasks of
-trainings, and the lessons, which a wheel has inside of labkit. A replay of a step and the counting
-of a tensor are the lab's own work.
+trainings. The lessons are a package of their own. A replay of a step and the counting of a tensor
+are the lab's own work.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ WRITTEN_AS_USERS_WRITE = tuple(
     str(LAB.joinpath(*parts))
     for parts in (
         ("faults",),
-        ("notebooks",),
         ("train", "networks.py"),
         ("train", "tasks.py"),
     )

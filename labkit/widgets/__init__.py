@@ -1,8 +1,8 @@
 """Widgets: their state is plain Python, their picture is drawn in the browser."""
 
-import warnings
 from typing import Any
 
+from labkit.moved import moved
 from labkit.widgets.addition.widget import AdditionPlayer
 from labkit.widgets.base.figures import FATE_COLOURS, FORMAT_COLOURS
 from labkit.widgets.beat_scaler.widget import BeatTheScaler
@@ -92,13 +92,10 @@ __all__ = [
 ]
 
 
+# Former names, importable until version 0.4.
+MOVED = {"PatientWall": "labkit.widgets.FaultWall"}
+
+
 def __getattr__(name: str) -> Any:
-    """Return a widget by its former name, until version 0.4, with a DeprecationWarning."""
-    if name == "PatientWall":
-        warnings.warn(
-            "labkit.widgets.PatientWall is now labkit.widgets.FaultWall",
-            DeprecationWarning,
-            stacklevel=2,
-        )
-        return FaultWall
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """Return a widget by its former name, with a DeprecationWarning."""
+    return moved(__name__, name, MOVED)

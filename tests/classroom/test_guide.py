@@ -80,7 +80,7 @@ def test_the_lesson_of_the_guide_is_graded_released_and_listed(
     assert main(["release", str(tmp_path / "out"), "--lessons", "20", "--course", str(folder)]) == 0
     with zipfile.ZipFile(next((tmp_path / "out" / "learners").glob("*.whl"))) as wheel:
         own = {name for name in wheel.namelist() if "20_powers" in name}
-    place = "labkit/notebooks/lessons/lesson_20_powers"
+    place = "labkit_lessons/lesson_20_powers"
     assert own == {
         "labkit/notebooks/20_powers.ipynb",
         f"{place}/hints.toml",

@@ -87,8 +87,7 @@ class Class:
     def release(self, *lessons: str) -> Path:
         """Release these lessons; return the wheel."""
         words = ["release", str(self.handout), "--lessons", *lessons, "--course", str(self.lesson)]
-        path = os.pathsep.join([str(ROOT), str(ROOT / "notebooks")])
-        self.call(sys.executable, "-m", "labkit", *words, PYTHONPATH=path)
+        self.call(sys.executable, "-m", "labkit", *words, PYTHONPATH=str(ROOT))
         (wheel,) = (self.handout / "learners").glob("*.whl")
         return wheel
 

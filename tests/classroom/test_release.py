@@ -50,8 +50,12 @@ from tests.slowness import slowness
 ROOT = Path(__file__).parents[2]
 LESSON = "06_loss_scaling"
 GONE = ("grade", "release")
-# An editable install finds modules of the checkout that are not beside the others: here it shall not.
-NO_CHECKOUT = "import sys\nsys.meta_path[:] = [f for f in sys.meta_path if 'editable' not in str(f).lower()]\n"
+# An editable install finds the checkout's modules where the learners' lab has none: here it shall not.
+NO_CHECKOUT = f"""
+import sys
+sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in str(finder).lower()]
+sys.path[:] = [path for path in sys.path if path != {str(ROOT)!r}]
+"""
 
 
 @pytest.fixture(scope="module")
@@ -164,12 +168,12 @@ def test_no_compiled_module_and_no_module_of_an_exercise_is_handed_out(released:
     names = [name for name, _ in members(released / "learners")]
     assert not [name for name in names if name.endswith((".pyc", ".so"))]
     assert not [name for name in names if "tests/" in name]
-    assert not [
-        name
-        for name in names
-        if "/lessons/" in name and Path(name).name.startswith(NOT_FOR_LEARNERS)
+    lessons_files = [
+        name.split("/labkit_lessons/")[1] for name in names if "/labkit_lessons/" in name
     ]
-    assert {Path(n).parent.name for n in names if "/lessons/" in n} == {
+    assert not [n for n in lessons_files if Path(n).name.startswith(NOT_FOR_LEARNERS)]
+    assert {n for n in lessons_files if "/" not in n} == {"__init__.py"}
+    assert {n.split("/")[0] for n in lessons_files if "/" in n} == {
         "lesson_00_start",
         f"lesson_{LESSON}",
     }

@@ -11,7 +11,6 @@ from pathlib import Path
 import jupytext
 import pytest
 
-from labkit.classroom.release import lessons_named
 from labkit.course import (
     COURSE,
     CourseError,
@@ -19,6 +18,7 @@ from labkit.course import (
     add_folders,
     cells_of,
     lessons,
+    lessons_named,
     notebook_of,
     questions,
 )

@@ -130,7 +130,7 @@ def test_the_limits_of_each_fault_are_stated_everywhere(capsys: pytest.CaptureFi
 
 def states_after_a_fault_and_a_consultation() -> list[bool]:
     """Return whether the random states of the CPU and of the GPU are what they were, and a fault still fails."""
-    from labkit.grading import look
+    from labkit_lessons.lesson_10_clinic import look
 
     torch.manual_seed(12)
     torch.rand(3, device="cuda")

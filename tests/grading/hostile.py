@@ -182,7 +182,7 @@ def found(how: str) -> str:
 GETS_NOTHING = "0 of 5 checks pass"
 HERE = (  # the lesson's folder in a checkout
     "import labkit\nfrom pathlib import Path\n"
-    "here = Path(labkit.__file__).parents[1] / 'notebooks' / 'lessons' / 'lesson_06_loss_scaling'\n"
+    "here = Path(labkit.__file__).parents[1] / 'labkit_lessons' / 'lesson_06_loss_scaling'\n"
 )
 LIST = "from labkit.grading import EXERCISES\nmy_advance = EXERCISES['scaling.advance'].reference"
 SEARCH = "\nfor thing in gc.get_objects():\n    "

@@ -56,7 +56,7 @@ NOISE = (
 # A learner's cell that replaces what it can reach of the modules that look on.
 WITNESS = """
 import sys
-from labkit.grading import CONSULTATIONS, Treatment
+from labkit_lessons.lesson_10_clinic import CONSULTATIONS, Treatment
 import dataclasses
 observer = sys.modules[Treatment.__module__.replace("treatment", "observer")]
 made = Treatment.__init__

@@ -14,12 +14,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from labkit.grading import CONSULTATIONS, EXERCISES, Treatment, check, look, treat
+from labkit.grading import EXERCISES, check
 from labkit.grading.batch import SharedReplies
 from labkit.grading.program import bare
 from labkit.grading.sandbox.supervisor import Reply
 from labkit.grading.sandbox.wire import Instance, dump, load
 from labkit.grading.sandbox.worker import Request
+from labkit_lessons.lesson_10_clinic import CONSULTATIONS, Treatment, look, treat
 from tests.grading.cases import cells_of, lesson_module
 
 NAMES = tuple(CONSULTATIONS)

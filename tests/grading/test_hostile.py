@@ -6,6 +6,7 @@ program of its own: with the fork server switched off, that road is tried on Lin
 
 import os
 import sys
+import sysconfig
 from dataclasses import replace
 from pathlib import Path
 
@@ -118,7 +119,7 @@ def test_lessons_inside_of_what_is_visible_are_hidden_and_others_are_not_seen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     installed, elsewhere = (
-        Path(isolation.__file__).parents[2] / "notebooks" / "lessons",
+        Path(sysconfig.get_path("purelib"), "labkit_lessons"),
         Path("/srv/course"),
     )
     monkeypatch.setattr(isolation, "_course_folders", lambda: [installed, elsewhere])

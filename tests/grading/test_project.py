@@ -12,7 +12,7 @@ import torch
 from labkit.amp import RECIPES, Recipe, ScalerConfig, WeightRounding, static
 from labkit.formats import BF16, FP16, FP32
 from labkit.gemm import SPECS
-from labkit.grading import EXERCISES, FAILING, PROJECT_TASKS, Grade, check, enter, show
+from labkit.grading import EXERCISES, Grade, check
 from labkit.grading.exercise import Key
 from labkit.grading.sandbox import isolation
 from labkit.grading.sandbox.runner import NotStarted, Runner, scratch
@@ -20,6 +20,7 @@ from labkit.grading.sandbox.supervisor import Reply
 from labkit.grading.sandbox.wire import Failure, Instance, dump, load
 from labkit.grading.sandbox.worker import Limits
 from labkit.grading.trainings import Trainings
+from labkit_lessons.lesson_12_project import FAILING, PROJECT_TASKS, enter, show
 from tests.grading.cases import lesson_module
 
 project_tasks, runs = (lesson_module("12_project", stem) for stem in ("cases", "runs"))

@@ -24,7 +24,7 @@ from queue import SimpleQueue
 
 ROOT = Path(__file__).parents[2]
 FAULTS = Path(__file__).with_name("faults.toml")
-COPIED = ("labkit", "tests", "pyproject.toml")
+COPIED = ("labkit", "labkit_lessons", "tests", "pyproject.toml")
 TOO_LONG = 300  # seconds for the tests of one fault
 
 

@@ -15,11 +15,12 @@ import torch
 from labkit import cli
 from labkit.formats import FP16
 from labkit.formats.text import round_fraction
-from labkit.grading import EXERCISES, SIX, six_operands
+from labkit.grading import EXERCISES
 from labkit.testing import Arithmetic, VerdictKind, compare, matmul, sum_error
 from labkit.testing.tolerance import EXAMPLE, tolerance
 from labkit.testing.vectors import NAMES, _mistakes, check, vectors
 from labkit.widgets import predictions
+from labkit_lessons.lesson_03b_rounding_or_fault import SIX, six_operands
 from tests.grading.cases import cases, reference
 
 ROOT = Path(__file__).parents[2]

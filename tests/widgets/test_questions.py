@@ -17,7 +17,7 @@ from labkit.widgets import Predict, Prediction, Quiz, predict, predictions, quiz
 from labkit.widgets.predict.widget import Ruler
 from tests.widgets.pages import Page
 
-LESSONS = Path(__file__).parents[2] / "notebooks" / "lessons"
+LESSONS = Path(__file__).parents[2] / "labkit_lessons"
 NUMBERS = {id: row.ruler for id, row in predictions().items() if row.ruler}
 
 

@@ -1,8 +1,8 @@
 """The server process of the sandbox, started as a program: `python .../sandbox/server.py [SOCKET]`.
 
-It loads torch and labkit's layers once, then hides the lessons' folders, which hold references and known mistakes
-(labkit.course.hide). With the number of a socket as its argument it forks a supervisor for every connection it
-receives (Linux). Without an argument it answers one job from standard input.
+It loads torch, labkit's layers and what hand-ins import of lessons once, then hides the lessons' folders, which hold
+references and known mistakes (labkit.course.hide). With the number of a socket as its argument it forks a supervisor
+for every connection it receives (Linux). Without an argument it answers one job from standard input.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ import torch
 
 import labkit.course
 
-LAYERS = ("formats", "interop", "gemm", "bench", "instrument", "amp", "train", "clinic")
-WORKER = "labkit.grading.sandbox.worker"
+LAYERS = ("formats", "interop", "gemm", "bench", "instrument", "amp", "train", "clinic", "grading")
 READY = b"ready\n"
 
 
@@ -33,13 +32,9 @@ def main() -> None:
     torch.set_num_threads(1)
     for layer in LAYERS:
         import_module(f"labkit.{layer}")
-    grading, clinic = import_module("labkit.grading"), import_module("labkit.clinic")
-    vars(grading).update({name: getattr(grading, name, None) for name in grading.OF_LESSONS})
-    # of notebooks before 0.4
-    vars(clinic).update({name: vars(grading)[name] for name in clinic.OF_LESSONS})
-    vars(grading).update(
-        dict.fromkeys(("check", "enter", "show", "hint"), import_module(WORKER).no_check)
-    )
+    for lesson in labkit.course.lessons():
+        lesson.package()
+        lesson.module("cases")
     labkit.course.hide()
     os.environ.pop(labkit.course.COURSE, None)
     (

@@ -23,7 +23,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 import torch
 
-from labkit.course.lesson import PACKAGE
+from labkit.course import PACKAGE
 
 Json: TypeAlias = list[Any]
 

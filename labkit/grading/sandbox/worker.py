@@ -18,6 +18,8 @@ from typing import BinaryIO
 
 import torch
 
+from labkit.grading.answer_log import hint
+from labkit.grading.judge import check
 from labkit.grading.sandbox.answer import answer_case, last_line, where
 from labkit.records import system
 
@@ -91,15 +93,11 @@ def answer_all(requests: Sequence[Request], channel: BinaryIO, limits: Limits, u
     os._exit(0)  # skips threads and exit handlers that the code left
 
 
-def no_check(*_: object) -> None:
-    """Replace `check` and `hint` while grading: do nothing."""
-
-
 def _answer(request: Request, channel: BinaryIO) -> None:
     namespace: dict[str, object] = {
         "__name__": "__main__",
-        "check": no_check,
-        "hint": no_check,
+        "check": check,
+        "hint": hint,
         **request.provides,
     }
     *definitions, own = request.program

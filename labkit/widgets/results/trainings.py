@@ -46,7 +46,7 @@ MARKERS = "os^DvP"
 
 
 class Treatment(Protocol):
-    """What a training of the clinic did: the part of labkit.grading.Treatment that is drawn.
+    """What a training of the clinic did: the part of its lesson's Treatment that is drawn.
 
     losses  of each step, as the training returned it
     scales  of each step, by a GradScaler; empty without one
@@ -195,10 +195,10 @@ def treatment_figure(treatment: Treatment) -> Figure:
 def treatment_sentence(treatment: Treatment) -> str:
     """Say in words what the picture shows.
 
-    >>> from labkit.grading import Treatment
-    >>> treatment_sentence(Treatment(losses=(2.0, 1.0), score=0.5, steps=2))
+    >>> from types import SimpleNamespace
+    >>> treatment_sentence(SimpleNamespace(losses=(2.0, 1.0), score=0.5, steps=2, error=""))
     'The loss goes from 2 to 1 in 2 steps. Score at the end: 0.50.'
-    >>> treatment_sentence(Treatment(error="ValueError: no"))
+    >>> treatment_sentence(SimpleNamespace(error="ValueError: no"))
     'It ended with an error: ValueError: no'
     """
     if treatment.error:

@@ -1,7 +1,5 @@
 """The trainings that are brought to the consultations of this lesson, and what a repaired one reaches.
 
-The lesson imports CONSULTATIONS, `look` and `treat` from labkit.grading.
-
 Invariant: the same name, seed and number of batches give the same model and batches, after torch.manual_seed.
 """
 

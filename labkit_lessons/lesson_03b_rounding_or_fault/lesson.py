@@ -25,9 +25,10 @@ import numpy as np
 import torch
 
 from labkit.gemm import SEQUENTIAL_FP16, accumulate
-from labkit.grading import SIX, check, six_operands
+from labkit.grading import check
 from labkit.testing import arithmetic, compare, matmul
 from labkit.widgets import predict
+from labkit_lessons.lesson_03b_rounding_or_fault import SIX, six_operands
 
 # %% [markdown]
 # ## 1 · Six kernels

@@ -29,8 +29,9 @@ from torch.nn import functional as F
 
 from labkit.faults import FAULTS, run
 from labkit.frameworks.torch_amp import autocast as gpu_lists
-from labkit.grading import CONSULTATIONS, check, look
+from labkit.grading import check
 from labkit.widgets import FaultWall, predict, treatment_figure
+from labkit_lessons.lesson_10_clinic import CONSULTATIONS, look
 
 # %% [markdown]
 # ## How a consultation goes

@@ -25,10 +25,11 @@ import torch
 from labkit.amp import RECIPES, Recipe, WeightRounding, static
 from labkit.clinic import find_pitfalls
 from labkit.formats import BF16, FP16
-from labkit.grading import FAILING, PROJECT_TASKS, check, enter, show
+from labkit.grading import check
 from labkit.instrument import swallowed
 from labkit.train import TrainingRun, gradient_snapshot, train
 from labkit.widgets import LiveTraining, UnderflowHistogram, predict, quiz
+from labkit_lessons.lesson_12_project import FAILING, PROJECT_TASKS, enter, show
 
 
 def compare_with_fp32(name):

@@ -1,0 +1,115 @@
+"""Names of lessons: a plain import finds them, and labkit has them as former names that warn until version 0.4."""
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import labkit_lessons
+from labkit import clinic, grading
+from labkit.course import COURSE, CourseError, Lesson
+from labkit.moved import moved
+
+ROOT = Path(__file__).parents[2]
+PUBLIC = {
+    "lesson_03b_rounding_or_fault": {"SIX", "six_operands"},
+    "lesson_10_clinic": {"CONSULTATIONS", "Consultation", "Treatment", "look", "treat"},
+    "lesson_12_project": {"FAILING", "PROJECT_TASKS", "enter", "show"},
+}
+
+
+def run(program: str, course: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a program in a new process, which has imported nothing, outside of the checkout."""
+    environment = {"PYTHONPATH": str(ROOT), COURSE: str(course or ""), "PATH": ""}
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        cwd=ROOT.anchor,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_a_new_process_imports_a_lesson_by_its_name(name: str) -> None:
+    done = run(
+        f"import labkit_lessons.{name} as lesson; print(sorted(lesson.__all__), dir(lesson))"
+    )
+    assert done.stderr == ""
+    assert done.stdout.startswith(str(sorted(PUBLIC[name])))
+    assert all(repr(public) in done.stdout for public in PUBLIC[name])
+
+
+def test_a_new_process_imports_a_lesson_of_the_course_that_is_elsewhere(tmp_path: Path) -> None:
+    folder = tmp_path / "lesson_20_powers"
+    folder.mkdir()
+    (folder / "lesson.py").write_text("", encoding="utf-8")
+    (folder / "__init__.py").write_text("WIDTH = 8\n", encoding="utf-8")
+    program = "from labkit_lessons.lesson_20_powers import WIDTH; print(WIDTH)"
+    assert run(program, folder).stdout == "8\n"
+    assert "No module named 'labkit_lessons.lesson_20_powers'" in run(program).stderr
+
+
+def test_every_former_name_is_the_lessons_object_and_warns() -> None:
+    assert {place.split(".")[1] for place in labkit_lessons.MOVED.values()} == {*PUBLIC}
+    for former, place in labkit_lessons.MOVED.items():
+        module, _, name = former.rpartition(".")
+        with pytest.warns(DeprecationWarning, match=rf"^{former} is now {place}$") as warned:
+            found = getattr(importlib.import_module(module), name)
+        assert [warning.filename for warning in warned] == [__file__], "the line that asks"
+        lesson, _, own = place.rpartition(".")
+        assert found is vars(importlib.import_module(lesson))[own]
+
+
+def test_former_names_are_listed_by_neither_dir_nor_star() -> None:
+    for module in (grading, clinic):
+        assert not {"look", "SIX", "CONSULTATIONS"} & {*dir(module), *module.__all__}
+    assert run("from labkit.grading import *; from labkit.clinic import *").stderr == ""
+
+
+def test_a_former_name_of_a_lesson_that_is_not_here_names_the_lesson() -> None:
+    places = {"look": "labkit_lessons.lesson_99_gone.look"}
+    with (
+        pytest.warns(DeprecationWarning, match="is now labkit_lessons.lesson_99_gone.look"),
+        pytest.raises(ModuleNotFoundError, match=r"labkit_lessons\.lesson_99_gone"),
+    ):
+        moved("labkit.grading", "look", places)
+
+
+HIDES = """
+from labkit.course import hide, lessons
+{import_}
+for lesson in lessons():
+    lesson.package()
+    lesson.module("cases")
+hide()
+import labkit_lessons.lesson_10_clinic, labkit_lessons.lesson_05_autocast
+for name in ("lesson_10_clinic.exercises", "lesson_05_autocast.exercises", "lesson_12_project.lesson"):
+    try:
+        __import__("labkit_lessons." + name)
+        print(name)
+    except ModuleNotFoundError:
+        pass
+print(lessons())
+"""
+
+
+def test_hidden_lessons_have_their_packages_and_no_module_with_solutions() -> None:
+    done = run(HIDES.format(import_=""))
+    assert (done.stdout, done.stderr) == ("()\n", "")
+
+
+def test_lessons_are_not_hidden_where_a_module_with_solutions_is_imported() -> None:
+    done = run(HIDES.format(import_="import labkit_lessons.lesson_05_autocast.exercises"))
+    assert "got labkit_lessons.lesson_05_autocast.exercises; import it neither" in done.stderr
+
+
+def test_a_package_of_lessons_from_elsewhere_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(labkit_lessons, "__file__", str(tmp_path / "labkit_lessons/__init__.py"))
+    with pytest.raises(CourseError, match=r"expected the package labkit_lessons in .*install the"):
+        Lesson(tmp_path / "lesson_20_powers").register()
