@@ -74,6 +74,7 @@ def test_the_lesson_of_the_guide_is_graded_released_and_listed(
         .splitlines()[1]
         .startswith("ada,20_powers.ipynb,powers.floor,2,2,")
     )
+    (folder / "__init__.py").write_text("from math import pi\n", encoding="utf-8")
     # what lies about beside a text
     for copy in ("lesson.ipynb", "lesson.py~", "exercises_old.py", "solved.ipynb"):
         (folder / copy).write_text(text, encoding="utf-8")
@@ -83,6 +84,7 @@ def test_the_lesson_of_the_guide_is_graded_released_and_listed(
     place = "labkit_lessons/lesson_20_powers"
     assert own == {
         "labkit/notebooks/20_powers.ipynb",
+        f"{place}/__init__.py",
         f"{place}/hints.toml",
         f"{place}/judge.pkl.gz",
     }

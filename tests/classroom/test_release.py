@@ -214,6 +214,28 @@ def test_the_learners_lab_answers_a_right_and_a_wrong_answer_and_has_no_referenc
     assert lines[-5:] == ["no source", *refusals, "2", "2"]
 
 
+def test_the_learners_lab_has_the_package_of_lessons_without_solutions(released: Path) -> None:
+    said = in_the_lab(
+        released,
+        f"""
+        import importlib, warnings
+        warnings.simplefilter("ignore")
+        from labkit_lessons.lesson_{LESSON}.cases import Loop
+        print(Loop.__module__, importlib.import_module("labkit_lessons").__file__)
+        for name in ("lesson_{LESSON}.exercises", "lesson_{LESSON}.lesson", "lesson_10_clinic"):
+            try: importlib.import_module("labkit_lessons." + name)
+            except ModuleNotFoundError as error: print(error)
+        try: from labkit.grading import look
+        except ModuleNotFoundError as error: print(error)
+        """,
+    )
+    absent = (f"lesson_{LESSON}.exercises", f"lesson_{LESSON}.lesson", *["lesson_10_clinic"] * 2)
+    assert said.splitlines() == [
+        f"labkit_lessons.lesson_{LESSON}.cases {released / 'lab' / 'labkit_lessons' / '__init__.py'}",
+        *(f"No module named 'labkit_lessons.{name}'" for name in absent),
+    ]
+
+
 runs = lesson_module("10_clinic", "runs")
 SOME = ("start.smallest", "numbers.decode", "rounding.epsilon", "recipes.lines")
 SLOW = (pytest.mark.slow, pytest.mark.timeout(600 * slowness()))
