@@ -75,7 +75,7 @@ class Lesson:
         Raises:
             CourseError: its __init__.py does not run.
         """
-        return self._imported("")
+        return self._imported(f"{PACKAGE}.{self.folder.name}", "__init__.py")
 
     def module(self, stem: str) -> ModuleType | None:
         """Import a module of the lesson, or return None where the folder has no such file.
@@ -83,15 +83,17 @@ class Lesson:
         Raises:
             CourseError: it does not run.
         """
-        return self._imported(stem) if (self.folder / f"{stem}.py").is_file() else None
+        if not (self.folder / f"{stem}.py").is_file():
+            return None
+        return self._imported(f"{PACKAGE}.{self.folder.name}.{stem}", f"{stem}.py")
 
-    def _imported(self, stem: str) -> ModuleType:
+    def _imported(self, module: str, file: str) -> ModuleType:
         self.register()
         try:
-            return importlib.import_module(f"{PACKAGE}.{self.folder.name}.{stem}".rstrip("."))
+            return importlib.import_module(module)
         except Exception as error:  # whatever its author wrote
             raise CourseError(
-                f"{self.folder / (stem or '__init__')}.py does not run: {type(error).__name__}: {error}"
+                f"{self.folder / file} does not run: {type(error).__name__}: {error}"
             ) from error
 
     def register(self) -> None:

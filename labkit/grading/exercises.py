@@ -45,11 +45,13 @@ def find_exercise(exercise_id: str) -> Exercise:
     """Return the exercise with this name.
 
     Raises:
-        ValueError: it does not exist; the message names the nearest.
+        ValueError: it does not exist; the message names the nearest, if there are any.
     """
     if exercise_id in EXERCISES:
         return EXERCISES[exercise_id]
     near = difflib.get_close_matches(str(exercise_id), EXERCISES, n=1, cutoff=0.0)
+    if not near:
+        raise ValueError(f"there is no exercise {exercise_id!r}: no lesson here has exercises")
     raise ValueError(
         f"there is no exercise {exercise_id!r}; the nearest name is {near[0]!r}, of {', '.join(EXERCISES)}"
     )

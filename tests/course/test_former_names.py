@@ -94,12 +94,18 @@ for name in ("lesson_10_clinic.exercises", "lesson_05_autocast.exercises", "less
     except ModuleNotFoundError:
         pass
 print(lessons())
+from labkit.grading import earned
+try:
+    earned("scaling.advance", abs, seed=1)
+except ValueError as error:
+    print(error)
 """
 
 
 def test_hidden_lessons_have_their_packages_and_no_module_with_solutions() -> None:
     done = run(HIDES.format(import_=""))
-    assert (done.stdout, done.stderr) == ("()\n", "")
+    none = "there is no exercise 'scaling.advance': no lesson here has exercises"
+    assert (done.stdout, done.stderr) == (f"()\n{none}\n", "")
 
 
 def test_lessons_are_not_hidden_where_a_module_with_solutions_is_imported() -> None:
