@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from labkit.amp.masters.mixed_dtype_ops import RangeMemory
+from labkit.amp.ranges import RangeMemory
 from labkit.modes import Copied, closed_values, mapped_anywhere, require_one_device
 
 LOSS_INSIDE_MODEL = (

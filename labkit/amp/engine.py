@@ -30,13 +30,15 @@ from torch import Tensor, nn
 from labkit.amp.boundary import LOSS_INSIDE_MODEL, Boundary
 from labkit.amp.casting.lists import registered_rules
 from labkit.amp.graph.cast_graph import CastGraph
+from labkit.amp.loss_scaling.clip import total_norm
 from labkit.amp.loss_scaling.scaler import Decision, ScalerState, StepReport, decide, initial
 from labkit.amp.loss_scaling.skips import FEWEST_SKIPS, diagnosis, step_report
 from labkit.amp.loss_scaling.unscale import largest_magnitudes, read
 from labkit.amp.low_bit.products import LowBitProducts
 from labkit.amp.masters.convert import require_range, to_model_format, uncompiled
-from labkit.amp.masters.mixed_dtype_ops import RangeMemory
-from labkit.amp.masters.weights import Group, MakeOptimizer, Weights
+from labkit.amp.masters.masters import Group
+from labkit.amp.masters.weights import MakeOptimizer, Weights
+from labkit.amp.ranges import RangeMemory
 from labkit.amp.recipe import Recipe, as_recipe
 from labkit.amp.requirements import (
     raising_value_error,
@@ -349,10 +351,11 @@ class Engine:
             raise ValueError(
                 f"expected max_norm > 0, the largest norm of the gradients, got {max_norm!r}"
             )
-        return self._clip(max_norm, norm_type)
+        return self._gradients.clip(max_norm, norm_type, self._measure)
 
-    def _clip(self, max_norm: float, norm_type: float) -> Tensor:
-        return self._gradients.clip(max_norm, norm_type)
+    def _measure(self, values: Sequence[Tensor], norm_type: float) -> Tensor:
+        """Return the total norm of gradients; a distributed engine asks the other processes."""
+        return total_norm(values, norm_type)
 
     def gradients(self) -> dict[str, Tensor]:
         """Return parameter name -> unscaled gradient, to inspect or to change in place before the step.

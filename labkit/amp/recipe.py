@@ -23,8 +23,9 @@ from labkit.amp.casting.autocast import autocast, current
 from labkit.amp.loss_scaling.scaler import DYNAMIC, NO_SCALING, ScalerConfig, static
 from labkit.amp.low_bit.operands import PRODUCTS, ProductFormat
 from labkit.amp.low_bit.products import LowBitProducts
-from labkit.amp.masters.mixed_dtype_ops import RangeMemory, mixed_dtype_ops
+from labkit.amp.masters.mixed_dtype_ops import mixed_dtype_ops
 from labkit.amp.masters.without_master import WeightRounding
+from labkit.amp.ranges import RangeMemory
 from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, Format, as_format, as_member
 from labkit.formats.arguments import as_row, describe_value, require_kind
 from labkit.formats.rows import Rows

@@ -5,6 +5,25 @@ scaled. Then all are unscaled and summed, once, and one step uses them. Scaled a
 and none is used twice. Whether they are finite is computed on their device; `read_found` brings the results to the host
 in one transfer, with all other values that the step needs. Without a listener no event is constructed.
 
+The states of a step's gradients, the calls that lead from one to the next, and where the gradients are:
+
+    created      zero_grad()   none, or zeros in the model
+       |  backward()
+    reached      scaled, in the model, in the model's format
+       |  backward() again, or the next line
+    accumulated  scaled, in FP32: one sum for each loss and scale      Stage.SCALED until here
+       |  clip(), gradients() or step()
+    unscaled     one FP32 sum of all losses; found_inf is on the device
+       |  clip()               first factor applied on the device
+    clipped      unscaled, the second factor is pending                Stage.UNSCALED
+       |  step()               one transfer: found_inf, norms, ranges, edits
+    decided      stepped or skipped                                    Stage.CONSUMED
+       |  zero_grad()
+    created
+
+A step that found no gradient returns to created. One whose forward pass cast finite numbers to infinity
+(`labkit.amp.ranges`) is decided as skipped, and the scale stays.
+
 Invariant: `unscaled()` is the gradient of the sum of all losses since the last zero_grad, in FP32. In each step, taken
 or skipped, events occur in the order of `Moment`; FORWARD and SCALED once for each backward pass.
 
@@ -23,7 +42,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from labkit.amp.loss_scaling.clip import Clipping, clip_, clip_without_waiting_, finish_clipping
+from labkit.amp.loss_scaling.clip import (
+    Clipping,
+    Measure,
+    clip_,
+    clip_without_waiting_,
+    finish_clipping,
+)
 from labkit.amp.loss_scaling.scaler import StepReport
 from labkit.amp.loss_scaling.unscale import (
     largest_magnitudes,
@@ -186,13 +211,8 @@ class StepGradients:
         if self.stage is Stage.SCALED:
             self._collect()
             self._total = [None] * len(self.weights.optimizer_weights)
-            for number, ((loss_id, scale), scaled) in enumerate(self._sums.items()):
-                plain, flags = unscale_with_flags(
-                    [g for g in scaled if g is not None], scale, in_place=True
-                )
-                each = iter(plain)
-                terms = [None if g is None else next(each) for g in scaled]
-                self._total = _added(self._total, terms) if number else terms
+            for (loss_id, scale), scaled in self._sums.items():
+                self._total, flags = add_unscaled(self._total, scaled, scale)
                 self._flags.setdefault(loss_id, []).extend(flags)
             self.maybe_changed = len(self._sums) > 1  # a sum of finite gradients may overflow
             self._sums = {}
@@ -218,15 +238,15 @@ class StepGradients:
         self.clippings, self.maybe_changed = [], False
         return list(values)
 
-    def clip(self, max_norm: float, norm_type: float) -> Tensor:
+    def clip(self, max_norm: float, norm_type: float, measure: Measure) -> Tensor:
         """Clip without waiting for the gradients' device, on a CPU at once; return the norm before."""
         self.unscaled()
         self._total = coalesced(self._total)
         gradients = [g for g in self._total if g is not None]
         self._finish_clippings()
         if not gradients or gradients[0].is_cpu:
-            return clip_(gradients, max_norm, norm_type)
-        self.clippings.append(clip_without_waiting_(gradients, max_norm, norm_type))
+            return clip_(gradients, max_norm, norm_type, measure)
+        self.clippings.append(clip_without_waiting_(gradients, max_norm, norm_type, measure))
         return self.clippings[-1].length
 
     def to_change(self) -> Sum:
@@ -278,6 +298,19 @@ class StepInspection(NamedTuple):
 def not_finite(names: Iterable[str], sizes: Sequence[float]) -> tuple[str, ...]:
     """Return the names of the tensors whose largest magnitude is inf or NaN."""
     return tuple(name for name, size in zip(names, sizes, strict=False) if not math.isfinite(size))
+
+
+def add_unscaled(total: Sum, scaled: Sum, scale: float) -> tuple[Sum, list[Tensor]]:
+    """Unscale gradients, in place where they are FP32, and add them to a sum of unscaled ones.
+
+    Returns:
+        the new sum, and flags on the gradients' devices: not 0 where one of `scaled` holds inf or NaN.
+    """
+    arrived = [gradient for gradient in scaled if gradient is not None]
+    plain, flags = unscale_with_flags(arrived, scale, in_place=True)
+    each = iter(plain)
+    unscaled = [None if gradient is None else next(each) for gradient in scaled]
+    return _added(total, unscaled), flags
 
 
 def _added(first: Sum, second: Sum) -> Sum:

@@ -1,8 +1,9 @@
 """Loss scales, and the accumulation of an optimizer's unscaled gradients over several losses.
 
 Idea: before a backward pass the unscaled gradients are stashed; after it, the new ones are unscaled and added to them.
-The adapters of apex, fastai and OneFlow call these methods. A scale follows `labkit.amp.decide`, and masters are
-those of `labkit.amp.Weights`. (torch's API has no sums of several losses; `torch_scaler` keeps its own records.)
+The adapters of apex, fastai and OneFlow call these methods. A scale follows `labkit.amp.decide`; masters and the sum of
+gradients are those of the engine (`amp.masters.masters`, `amp.step.add_unscaled`). torch's API has no sums of several
+losses, so `torch_scaler` keeps torch's own records.
 
 Invariant: between two losses `stepped.grad` is the unscaled sum of all losses since the last step, in FP32 where a
 master is stepped.
@@ -12,14 +13,17 @@ Source: apex.amp._process_optimizer (stash); fastai.fp16_utils, 2.8.12 (masters 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from labkit.amp import ScalerConfig, Weights, decide, initial, unscale
+from labkit.amp import ScalerConfig, decide, initial
+from labkit.amp.loss_scaling.unscale import read
+from labkit.amp.masters.masters import Masters
 from labkit.amp.masters.weights import require_fitting
+from labkit.amp.step import Sum, add_unscaled
 
 
 class LossScale:
@@ -66,47 +70,41 @@ class Steps:
         masters: bool = False,
         flat: bool = False,
     ) -> None:
-        self.optimizer, self.names, self.flat = optimizer, names or {}, flat
+        self.optimizer, self.names = optimizer, names or {}
         self._before = [list(group["params"]) for group in optimizer.param_groups]
-        self._waiting: list[Tensor | None] | None = (
-            None  # a list from before a backward pass until it is unscaled
-        )
-        self._weights: list[Weights] | None = [] if masters else None
+        # from before a backward pass until its gradients are unscaled: the sum of the earlier ones
+        self._waiting: Sum | None = None
+        self._masters = Masters({}, flat=flat) if masters else None
         if masters:
             require_fitting(optimizer, flat)
-            for group, instead in zip(
-                optimizer.param_groups, self._masters_of(self._before), strict=True
-            ):
-                replace_params(optimizer, group, instead)
+            for group in optimizer.param_groups:
+                replace_params(optimizer, group, self._stepped_for(group["params"]))
         recast_state(optimizer)
 
-    def _masters_of(self, groups: list[list[nn.Parameter]]) -> list[list[Tensor]]:
-        """Create masters for the trainable weights of groups; return what the optimizer steps in each group."""
-        assert self._weights is not None
-        trained = [[p for p in group if p.requires_grad] for group in groups]
-        named = _Named({p: self.names.get(p, "of a group") for weights in trained for p in weights})
-        learning = [{"params": weights} for weights in trained]
-        # This optimizer never steps: the real one has groups of its own, which include frozen weights.
-        self._weights.append(
-            Weights(named, lambda ps: torch.optim.SGD(ps, 0.0), groups=learning, flat=self.flat)
-        )
-        masters = iter(self._weights[-1].optimizer_weights)
-        if self.flat:
-            return [[next(masters)] if weights else [] for weights in trained]
-        return [[next(masters) if p.requires_grad else p for p in group] for group in groups]
+    def _stepped_for(self, params: list[nn.Parameter]) -> list[Tensor]:
+        """Create masters for the trainable weights of a group; return what the optimizer steps for it."""
+        if self._masters is None:
+            return list(params)
+        trained = [p for p in params if p.requires_grad]
+        self._masters.names |= {p: self.names.get(p, "of a group") for p in trained}
+        stepped = self._masters.add({"params": trained})["params"]
+        if self._masters.flat:
+            return list(stepped)
+        masters = dict(zip(trained, stepped, strict=True))
+        return [masters.get(p, p) for p in params]
 
     @property
     def stepped(self) -> list[Tensor]:
         """The tensors that the optimizer steps: masters, or the weights of the model."""
-        if self._weights is None:
-            return [p for group in self.optimizer.param_groups for p in group["params"]]
-        return [p for weights in self._weights for p in weights.optimizer_weights]
+        if self._masters is not None:
+            return list(self._masters.optimizer_weights)
+        return [p for group in self.optimizer.param_groups for p in group["params"]]
 
-    def _arrived(self) -> list[Tensor | None]:
+    def _arrived(self) -> Sum:
         """Return the gradients that backward left, one for each of `stepped`."""
-        if self._weights is None:
-            return [p.grad for p in self.stepped]
-        return [gradient for weights in self._weights for gradient in weights.scaled_gradients()]
+        if self._masters is not None:
+            return self._masters.scaled_gradients()
+        return [p.grad for p in self.stepped]
 
     def before_backward(self) -> None:
         """Stash the unscaled gradients of earlier losses; scaled ones stay, and the next loss adds to them."""
@@ -118,17 +116,11 @@ class Steps:
     def unscale(self, scale: float) -> bool:
         """Unscale the new gradients, add them to the stash, and return whether any of them holds inf or NaN."""
         assert self._waiting is not None
-        arrived = self._arrived()
-        plain, found_inf = unscale([g for g in arrived if g is not None], scale, in_place=True)
-        each = iter(plain)
-        for stepped, before, scaled in zip(self.stepped, self._waiting, arrived, strict=True):
-            gradient = None if scaled is None else next(each)
-            total = (
-                before if gradient is None else gradient if before is None else before + gradient
-            )
-            stepped.grad = None if total is None else total.to(stepped.dtype)
+        total, flags = add_unscaled(self._waiting, self._arrived(), scale)
+        for stepped, gradient in zip(self.stepped, total, strict=True):
+            stepped.grad = None if gradient is None else gradient.to(stepped.dtype)
         self._waiting = None
-        return found_inf
+        return any(read(flags))
 
     def undo(self) -> None:
         """Restore the stashed gradients, and drop the scaled ones."""
@@ -139,31 +131,32 @@ class Steps:
             self._waiting = None
 
     def _forget_arrived(self) -> None:
-        own = (
-            self.stepped
-            if self._weights is None
-            else [p for w in self._weights for p in w.model_weights]
-        )
+        own = self.stepped if self._masters is None else self._masters.model_weights
         for p in own:
             p.grad = None
 
     def adopt_edits(self) -> None:
         """Copy edits of the model's weights to the masters."""
-        for weights in self._weights or ():
-            weights.adopt_edits()
+        if self._masters is not None:
+            self._masters.adopt_edits()
 
     def copy_back(self) -> None:
         """Round the masters into the model."""
-        for weights in self._weights or ():
-            weights.copy_back()
+        if self._masters is not None:
+            self._masters.copy_back()
 
     def forget(self, *, model: bool = False) -> None:
         """Clear the gradients of masters, which `model.zero_grad()` does not reach, and optionally the model's."""
-        for weights in self._weights or ():
-            # FP32 ones have no other master
-            both = set(weights.model_weights) & set(weights.optimizer_weights)
-            for p in (*weights.optimizer_weights, *(weights.model_weights if model else ())):
-                p.grad = p.grad if p in both else None
+        if self._masters is None:
+            return
+        # FP32 ones have no other master
+        both = set(self._masters.model_weights) & set(self._masters.optimizer_weights)
+        cleared = [*self._masters.optimizer_weights]
+        if model:
+            cleared += self._masters.model_weights
+        for p in cleared:
+            if p not in both:
+                p.grad = None
 
     def give_back(self) -> None:
         """Put the original parameters back into the optimizer."""
@@ -172,21 +165,12 @@ class Steps:
 
     def add_group(self, group: dict[str, Any], add: Callable[[dict[str, Any]], None]) -> None:
         """Call `add` with a group, whose parameters are replaced by masters if this steps masters."""
-        if self._weights is not None:
-            params = [p] if isinstance(p := group["params"], nn.Parameter) else list(p)
-            group = {**group, "params": self._masters_of([params])[0]}
+        if self._masters is not None:
+            params = group["params"]
+            listed = [params] if isinstance(params, nn.Parameter) else list(params)
+            self._masters.adopt_edits()
+            group = {**group, "params": self._stepped_for(listed)}
         add(group)
-
-
-class _Named(nn.Module):
-    """Parameters under their names in the models."""
-
-    def __init__(self, named: Mapping[nn.Parameter, str]) -> None:
-        super().__init__()
-        self._named = named
-
-    def named_parameters(self, *_: Any, **__: Any) -> Iterator[tuple[str, nn.Parameter]]:
-        yield from ((name, parameter) for parameter, name in self._named.items())
 
 
 def replace_params(optimizer: Any, group: dict[str, Any], instead: list[Tensor]) -> None:

@@ -31,11 +31,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from labkit.amp.distributed.group import largest, raising_rank_lost
 from labkit.amp.engine import Engine
-from labkit.amp.loss_scaling.clip import finish_clipping, in_fp32_where_held, shorten_, total_norm
+from labkit.amp.loss_scaling.clip import total_norm
 from labkit.amp.loss_scaling.scaler import StepReport
 from labkit.amp.masters.convert import uncompiled
 from labkit.amp.masters.groups import cut
-from labkit.amp.masters.weights import Group, MakeOptimizer, Weights
+from labkit.amp.masters.masters import Group
+from labkit.amp.masters.weights import MakeOptimizer, Weights
 from labkit.amp.recipe import Recipe
 from labkit.amp.requirements import require_loss_id
 from labkit.formats import FP16, FP32, Format
@@ -108,14 +109,10 @@ def _local(tensor: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def clip_parts_(
-    gradients: Sequence[Tensor],
-    max_norm: float,
-    norm_type: float,
-    device: torch.device,
-    group: dist.ProcessGroup,
+def norm_over_ranks(
+    values: Sequence[Tensor], norm_type: float, device: torch.device, group: dist.ProcessGroup
 ) -> Tensor:
-    """Clip the parts of all ranks to a common norm of at most `max_norm`; return the norm before.
+    """Return the total norm of the parts of all ranks, a scalar on this rank's device.
 
     Each rank measures its own parts in FP64, and the lengths are put together as those of several tensors are.
     """
@@ -123,19 +120,13 @@ def clip_parts_(
         raise ValueError(
             f"expected norm_type > 0 over the parts of several ranks, got {norm_type!r}"
         )
-    own = [g for g in gradients if g.numel()]
-    length = (
-        total_norm(own, norm_type).to(device)
-        if own
-        else torch.zeros((), dtype=torch.float64, device=device)
-    )
-    every = [torch.empty_like(length) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(every, length, group=group)
+    own = torch.zeros((), dtype=torch.float64, device=device)
+    if values:
+        own = total_norm(values, norm_type).to(device)
+    every = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(every, own, group=group)
     total: Tensor = torch.linalg.vector_norm(torch.stack(every), norm_type)
-    value = total.item()
-    if own:
-        finish_clipping(own, shorten_(own, total, max_norm), value)
-    return in_fp32_where_held(total, value)
+    return total
 
 
 def divisors(world: int, predivide: bool = True) -> tuple[int, float]:
@@ -334,12 +325,11 @@ class DistributedEngine(Engine):
         reduced: torch.futures.Future[Tensor] = sent.get_future().then(arrived)
         return reduced
 
-    def _clip(self, max_norm: float, norm_type: float) -> Tensor:
+    def _measure(self, values: Sequence[Tensor], norm_type: float) -> Tensor:
         if not self.sharded:  # all gradients are here, the same on each rank
-            return super()._clip(max_norm, norm_type)
-        gradients = [g for g in self._gradients.unscaled() if g is not None]
+            return super()._measure(values, norm_type)
         with raising_rank_lost("while it measured the gradients' common length", self.group):
-            return clip_parts_(gradients, max_norm, norm_type, self.device, self.group)
+            return norm_over_ranks(values, norm_type, self.device, self.group)
 
     def step(self, closure: object = None) -> StepReport:
         """Run `Engine.step` on all ranks or none: inf or NaN on one rank is found_inf on all.

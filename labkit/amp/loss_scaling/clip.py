@@ -11,7 +11,7 @@ Source: torch.nn.utils.clip_grad_norm_ (the rule: max_norm / (norm + 1e-6), at m
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -25,6 +25,10 @@ _LEAST_FACTOR = 2.0**-100  # smaller ones are applied to FP32 gradients as two f
 _FP64_HOLDS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0)  # norm types whose powers of FP32 numbers FP64 holds
 
 
+# values that are not empty, norm type -> their total norm, a scalar; of no values 0
+Measure = Callable[[Sequence[Tensor], float], Tensor]
+
+
 class Clipping(NamedTuple):
     """A clip of gradients to `max_norm`; `length`, a scalar on their device, is the norm before."""
 
@@ -32,37 +36,49 @@ class Clipping(NamedTuple):
     max_norm: float
 
 
-def clip_(gradients: Sequence[Tensor], max_norm: float, norm_type: float = 2.0) -> Tensor:
+def total_norm(values: Sequence[Tensor], norm_type: float) -> Tensor:
+    """Return the total norm of tensors that are not empty, a scalar on the device of the first, in FP64."""
+    return _total_norm(values, norm_type) if values else torch.zeros(())
+
+
+def clip_(
+    gradients: Sequence[Tensor],
+    max_norm: float,
+    norm_type: float = 2.0,
+    measure: Measure = total_norm,
+) -> Tensor:
     """Scale gradients down in place to a total norm of at most `max_norm`; return the norm before, a scalar.
 
+    `measure` returns the norm of values and a type; that of several processes asks the others.
     The norm is FP64 if FP32 does not hold it. If a gradient is inf or NaN, so is the norm, and nothing is changed.
 
     >>> gradients = [torch.tensor([3e30]), torch.tensor([4e30])]
     >>> clip_(gradients, 1.0), [round(g.item(), 6) for g in gradients]
     (tensor(5.0000e+30), [0.6, 0.8])
     """
-    clipping = clip_without_waiting_(gradients, max_norm, norm_type)
+    clipping = clip_without_waiting_(gradients, max_norm, norm_type, measure)
     length = clipping.length.item()
     finish_clipping(gradients, clipping, length)
-    return in_fp32_where_held(clipping.length, length)
+    # in FP32 where that holds it as a normal number
+    held = length == 0 or not math.isfinite(length) or FP32_SMALLEST_NORMAL <= length <= FP32_MAX
+    return clipping.length.float() if held else clipping.length
 
 
 @torch.no_grad()
 def clip_without_waiting_(
-    gradients: Sequence[Tensor], max_norm: float, norm_type: float = 2.0
+    gradients: Sequence[Tensor],
+    max_norm: float,
+    norm_type: float = 2.0,
+    measure: Measure = total_norm,
 ) -> Clipping:
     """Clip without waiting for the device; `finish_clipping` applies a second factor, which is rarely needed.
 
     For norm types other than 1 to 6 and infinity the host waits for the largest magnitude first.
     """
     values = [stored(g) for g in gradients if g.numel()]
+    length = measure(values, norm_type)
     if not values:
-        return Clipping(torch.zeros(()), max_norm)
-    return shorten_(values, total_norm(values, norm_type), max_norm)
-
-
-def shorten_(values: Sequence[Tensor], length: Tensor, max_norm: float) -> Clipping:
-    """Scale tensors of this total norm, a scalar on their device, down in place to at most `max_norm`."""
+        return Clipping(length, max_norm)
     longest = min(max_norm, torch.finfo(length.dtype).max / 4)
     # Replace inf and NaN by a norm below the limit, so that the factor is 1.
     within = length.nan_to_num(longest - _EPSILON, longest - _EPSILON, longest - _EPSILON)
@@ -82,15 +98,8 @@ def finish_clipping(gradients: Sequence[Tensor], clipping: Clipping, length: flo
             torch._foreach_mul_([stored(g) for g in gradients if g.numel()], rest)
 
 
-def in_fp32_where_held(length: Tensor, value: float) -> Tensor:
-    """Return a norm, whose value is known, in FP32 if it is a normal number in FP32, otherwise unchanged."""
-    held = value == 0 or not math.isfinite(value) or FP32_SMALLEST_NORMAL <= value <= FP32_MAX
-    return length.float() if held else length
-
-
 @torch.no_grad()
-def total_norm(values: Sequence[Tensor], norm_type: float) -> Tensor:
-    """Return the total norm of tensors that are not empty, a scalar on the device of the first, in FP64."""
+def _total_norm(values: Sequence[Tensor], norm_type: float) -> Tensor:
     home = values[0].device
     # Apple's GPUs have no FP64
     wide = torch.float64 if all(v.device.type != "mps" for v in values) else None
@@ -107,7 +116,7 @@ def total_norm(values: Sequence[Tensor], norm_type: float) -> Tensor:
     if norm_type <= 0:
         norm: Tensor = torch.nn.utils.get_total_norm(values, norm_type)
         return norm.to(wide or norm.dtype)
-    largest = total_norm(values, math.inf)
+    largest = _total_norm(values, math.inf)
     size = float(largest)
     if not 0 < size < math.inf:
         return largest

@@ -1,29 +1,25 @@
-"""Master weights: FP32 weights that the optimizer steps, and their rounding with which the model computes.
+"""The master weights of a model and the optimizer that steps them, with a state that resumes bit for bit.
 
 Training without master weights is the same procedure, but after each step the FP32 weights keep only what FP16 holds of
-them, so an update below half an ulp of its weight is swallowed. The master is one tensor for each parameter, or one
-flat tensor for each group of them, into which every parameter is a view.
+them, so an update below half an ulp of its weight is swallowed.
 
 Invariant: after every step, model weights = master weights rounded to the model's dtype.
 
-Source: arXiv:1710.03740, section 3.1; apex.fp16_utils.prep_param_lists (the flat master).
+Source: arXiv:1710.03740, section 3.1.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from labkit.amp.loss_scaling.unscale import read
-from labkit.amp.masters.edits import checksum, differences
-from labkit.amp.masters.groups import cut, flat_gradient, flatten, join_state, split_state
-from labkit.amp.masters.without_master import WeightRounding, restore, store_all_rounded
+from labkit.amp.masters.groups import join_state, split_state
+from labkit.amp.masters.masters import Group, Masters
+from labkit.amp.masters.without_master import WeightRounding, restore
 from labkit.formats import as_member
 from labkit.formats.arguments import describe_value, require_kind
 
@@ -57,11 +53,10 @@ def require_fitting(
         )
 
 
-Group = Mapping[str, Any]  # "params" and the optimizer's options for them, as torch.optim takes it
 MakeOptimizer = Callable[[Any], torch.optim.Optimizer]
 
 
-class Weights:
+class Weights(Masters):
     """The master weights of a model, its optimizer, and the copy back.
 
     A parameter that is already in the optimizer's dtype is its own master, so for an FP32 model this class does
@@ -94,7 +89,6 @@ class Weights:
     (1.0, 0.999755859375)
     """
 
-    _replaced = False  # the model temporarily holds other values
     stepping = False  # `step` is calling the optimizer
 
     def __init__(
@@ -116,33 +110,31 @@ class Weights:
                 "make_optimizer: expected a function parameters -> optimizer, got "
                 f"{describe_value(make_optimizer)}. For example: partial(torch.optim.SGD, lr=0.1)."
             )
-        rounding = as_member(WeightRounding, rounding, "rounding")
-        self.views = views
-        self.flat, self.master, self.rounding, self.dtype = flat, master, rounding, optimizer_dtype
-        self.names = {parameter: name for name, parameter in model.named_parameters()}
-        lazy = [name for parameter, name in self.names.items() if nn.parameter.is_lazy(parameter)]
+        names = {parameter: name for name, parameter in model.named_parameters()}
+        lazy = [name for parameter, name in names.items() if nn.parameter.is_lazy(parameter)]
         if lazy:
             raise ValueError(
                 f"parameter {lazy[0]!r} of a lazy layer has no shape yet, so it can have no master. Call the model "
                 "once, on one batch, first."
             )
-        self.model_weights: list[nn.Parameter] = []  # in the order of the groups
-        self.master_weights: list[Tensor] = []  # one for each of them; with flat=True, views
-        self.optimizer_weights: list[
-            nn.Parameter
-        ] = []  # what the optimizer steps: master weights, or flat tensors
-        self._members: list[list[nn.Parameter]] = []  # the model weights of each group
-        self._dtypes: list[torch.dtype] = []  # of the model weights
+        super().__init__(
+            names,
+            flat=flat,
+            master=master,
+            rounding=as_member(WeightRounding, rounding, "rounding"),
+            dtype=optimizer_dtype,
+            seed=seed,
+            views=views,
+        )
         if groups is None:
-            self.optimizer = make_optimizer(self._add({"params": list(self.names)})["params"])
+            self.optimizer = make_optimizer(self.add({"params": list(names)})["params"])
         else:
             self.optimizer = make_optimizer(
-                [self._add(g) for g in (groups(model) if callable(groups) else groups)]
+                [self.add(g) for g in (groups(model) if callable(groups) else groups)]
             )
         require_kind(
             self.optimizer, torch.optim.Optimizer, "the result of make_optimizer", "Return it."
         )
-        self._pair_up()
         grouped = set(self.model_weights)
         left = [name for p, name in self.names.items() if p.requires_grad and p not in grouped]
         if left:
@@ -151,69 +143,11 @@ class Weights:
                 "gradients and never be stepped. Add them to a group, or freeze them: requires_grad_(False)."
             )
         require_fitting(self.optimizer, flat, self.optimizer_weights)
-        self._device = self.model_weights[0].device if self.model_weights else torch.device("cpu")
-        rolls = rounding is WeightRounding.STOCHASTIC and bool(self.model_weights)
-        self._generator = torch.Generator(self._device if rolls else "cpu").manual_seed(seed)
-        self._note()
 
     def add_group(self, group: Group) -> None:
         """Add a group of the model's parameters to the optimizer, for instance layers that are no longer frozen."""
         self.adopt_edits()
-        self.optimizer.add_param_group(self._add(group))
-        self._pair_up()
-        self._note()
-
-    def _add(self, group: Group) -> dict[str, Any]:
-        """Create the masters of a group; return the group with the masters as its parameters."""
-        params = group["params"]
-        listed: list[nn.Parameter] = [params] if isinstance(params, nn.Parameter) else list(params)
-        wrong = [p for p in listed if p not in self.names]
-        if wrong:
-            raise ValueError(
-                f"expected groups of this model's parameters, got {len(wrong)} other tensors, the first of shape "
-                f"{tuple(wrong[0].shape)}. Take them from the model: [p for p in model.head.parameters()]."
-            )
-        weights = [p for p in listed if p.requires_grad]
-        counts = Counter([*self.model_weights, *weights])
-        twice = [self.names[p] for p in weights if counts[p] > 1]
-        if twice:
-            raise ValueError(f"expected each parameter in one group, got {twice[0]!r} twice")
-        if self.flat and weights:
-            whole, masters = flatten(weights, self.dtype, views=self.views)
-            stepped = [whole]
-        else:
-            stepped = [
-                p if p.dtype == self.dtype else nn.Parameter(p.detach().to(self.dtype))
-                for p in weights
-            ]
-            masters = list(stepped)
-        self.model_weights += weights
-        self.master_weights += masters
-        self.optimizer_weights += stepped
-        self._members.append(weights)
-        self._dtypes += [p.dtype for p in weights]
-        return {**group, "params": stepped}
-
-    @property
-    def stepped_names(self) -> list[str]:
-        """The names of `model_weights`."""
-        return [self.names[p] for p in self.model_weights]
-
-    def scaled_gradients(self) -> list[Tensor | None]:
-        """Return the gradients as backward left them, scaled, one for each of `optimizer_weights`; None: there is none.
-
-        Raises:
-            RuntimeError: a parameter that was frozen has a gradient; or, with flat=True, only some of a group have one.
-        """
-        thawed = [name for p, name in self._frozen.items() if p.grad is not None]
-        if thawed:
-            raise RuntimeError(
-                f"parameter {thawed[0]!r} was frozen when the optimizer was made, and has a gradient now. Tell the "
-                "optimizer of it: weights.add_group({'params': [...], 'lr': ...})."
-            )
-        if not self.flat:
-            return [p.grad for p in self.model_weights]
-        return [flat_gradient(weights, self.names) for weights in self._members if weights]
+        self.optimizer.add_param_group(self.add(group))
 
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor | None], *, edited: bool | None = None) -> None:
@@ -231,174 +165,6 @@ class Weights:
         finally:
             self.stepping = False
         self.copy_back()
-
-    def _pair_up(self) -> None:
-        """Record for each step which weights are copied back from which masters, are known, or are frozen."""
-        self.ids = frozenset(map(id, self.names))
-        every = zip(self.model_weights, self.master_weights, self._dtypes, strict=True)
-        pairs: list[tuple[Tensor, Tensor]] = []
-        pairs += [(w, m) for w, m, dtype in every if w is not m and not self._is_view(dtype)]
-        self._copied, self._masters = (
-            [weight for weight, _ in pairs],
-            [master for _, master in pairs],
-        )
-        stepped = set(self.model_weights)
-        self._frozen = {p: name for p, name in self.names.items() if p not in stepped}
-
-    @property
-    def has_copies(self) -> bool:
-        """Whether the optimizer steps other tensors than the model's own."""
-        return self.flat or bool(self._copied)
-
-    def _is_view(self, dtype: torch.dtype) -> bool:
-        """Whether weights of a dtype are views into a flat master."""
-        return self.flat and self.views and dtype == self.dtype
-
-    @torch.no_grad()
-    def copy_back(self) -> None:
-        """Round the master weights into the model; without a master, remember only what was rounded."""
-        if self.master and self._copied:
-            torch._foreach_copy_(self._copied, self._masters)
-        elif not self.master:
-            store_all_rounded(self._masters, self._copied, self.rounding, self._generator)
-        self._note()
-
-    # --- what others do to the model's weights ------------------------------------------------------------------------
-
-    @torch.no_grad()
-    def adopt(self) -> None:
-        """Set the master weights to the model's weights, after these were changed.
-
-        Where a master still rounds to its weight, it keeps its digits.
-        """
-        self.restore_dtypes()
-        for weight, master in zip(self._copied, self._masters, strict=True):
-            master.copy_(
-                torch.where(master.to(weight.dtype) == weight, master, weight.to(master.dtype))
-            )
-        self._note()
-
-    def adopt_edits(self, edited: bool | None = None) -> None:
-        """Call `adopt` if the model's weights were changed since they were copied back, also through `.data`.
-
-        Raises:
-            RuntimeError: other values stand in the model for a while (`replaced_by`).
-            ValueError: a weight's `.data` were given another shape.
-        """
-        if edited is None:
-            flags = self.edits()
-            edited = flags is None or any(read(flags))
-        if edited:
-            self.adopt()
-
-    def edits(self) -> list[Tensor] | None:
-        """Return flags on the weights' devices: not 0 where they were changed; None if they moved to another device.
-
-        Raises as `adopt_edits`.
-        """
-        if self._replaced:
-            raise RuntimeError(
-                "other values stand in the model's weights for a while, those of an average for instance, and the "
-                "masters would take them over. Step and save after the `with` block."
-            )
-        self.restore_dtypes()
-        return differences(self._noted, checksum(self._copied)) if self._copied else []
-
-    def require_unmoved(self) -> None:
-        """Raise a RuntimeError if the model was moved to another device; its first weight is checked."""
-        if self.model_weights and (now := self.model_weights[0].device) != self._device:
-            raise RuntimeError(
-                f"the model was moved to {now} after the engine was made, whose master weights and optimizer are on "
-                f'{self._device}. Move the model first, or make the engine with device="{now}".'
-            )
-
-    def restore_dtypes(self) -> None:
-        """Cast `.data` that was assigned to a weight to the weight's dtype; the master takes the value uncast.
-
-        An FP32 weight whose master is flat becomes a view into it again.
-
-        Raises:
-            ValueError: they have another shape.
-        """
-        for weight, master, dtype in zip(
-            self.model_weights, self.master_weights, self._dtypes, strict=True
-        ):
-            if weight is master and weight.dtype is dtype:
-                continue
-            if weight.shape != master.shape:
-                raise ValueError(
-                    f"the data of parameter {self.names[weight]!r} were given the shape {tuple(weight.shape)}; the "
-                    f"optimizer steps {tuple(master.shape)}. Make a new engine for a model of other shapes."
-                )
-            view = self.flat and self._is_view(dtype)
-            if weight.dtype is not dtype or (view and weight.data_ptr() != master.data_ptr()):
-                master.data.copy_(weight if self.master else weight.to(dtype))
-                weight.data = master.detach() if view else weight.detach().to(dtype)
-
-    @contextmanager
-    def replaced_by(self, values: Mapping[str, Tensor]) -> Iterator[None]:
-        """Replace the model's weights by other values, by name, in a `with` block, rounded to their dtype."""
-        self.adopt_edits()
-        before = [(p, p.data) for p in self.model_weights]
-        self._replaced = True
-        try:
-            for p in self.model_weights:
-                p.data = values[self.names[p]].to(p.dtype)
-            yield
-        finally:
-            for p, data in before:
-                p.data = data
-            self._replaced = False
-
-    def _note(self) -> None:
-        """Record a checksum of the model's weights, which later shows whether they were changed."""
-        self._noted = checksum(self._copied) if self._copied else []
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Become a copy, by copy.deepcopy or pickle, which copy a flat master and the views into it apart."""
-        self.__dict__.update(state)
-        if self.flat:
-            wholes = zip(
-                self.optimizer_weights,
-                [weights for weights in self._members if weights],
-                strict=True,
-            )
-            self.master_weights = [
-                view for whole, weights in wholes for view in cut(whole.detach(), weights)
-            ]
-            for weight, master, dtype in zip(
-                self.model_weights, self.master_weights, self._dtypes, strict=True
-            ):
-                if self._is_view(dtype):
-                    weight.data = master
-        self._pair_up()
-
-    def zero_grad(self) -> None:
-        """Clear the gradients of the last step, here and in the model."""
-        for p in (*self.names, *self.optimizer_weights):
-            p.grad = None
-
-    def named_masters(self) -> dict[str, Tensor]:
-        """Return parameter name -> master weight, of the parameter's shape; a view where the master is flat."""
-        self.adopt_edits()
-        return {
-            name: master.detach()
-            for name, master in zip(self.stepped_names, self.master_weights, strict=True)
-        }
-
-    def by_name(self, gradients: Sequence[Tensor | None]) -> dict[str, Tensor]:
-        """Return parameter name -> gradient, from one gradient for each of `optimizer_weights`."""
-        if not self.flat:
-            both = zip(self.model_weights, gradients, strict=True)
-            return {self.names[p]: gradient for p, gradient in both if gradient is not None}
-        groups = zip([weights for weights in self._members if weights], gradients, strict=True)
-        parts = [
-            (p, part)
-            for ps, g in groups
-            if g is not None
-            for p, part in zip(ps, cut(g, ps), strict=True)
-        ]
-        return {self.names[p]: part for p, part in parts}
 
     def state_dict(self) -> dict[str, Any]:
         """Return masters by name, the optimizer's state by parameter, and the generator of stochastic rounding."""

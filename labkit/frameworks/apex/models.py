@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from labkit.amp import RECIPES, to_model_format
-from labkit.amp.masters.mixed_dtype_ops import reaches_beyond
+from labkit.amp.ranges import reaches_beyond
 from labkit.interop import format_of
 
 

@@ -1,0 +1,317 @@
+"""Master weights: FP32 weights, and their rounding with which a model computes.
+
+A master is one tensor for each parameter, or one flat tensor for each group of them, into which every parameter is a
+view. The caller steps the masters, and copies them back afterwards.
+
+Invariant: after `copy_back`, model weights = master weights rounded to the model's dtype. A checksum finds an edit of
+the model's weights between two steps, also through `.data`; it is copied to the masters before the next step.
+
+Source: arXiv:1710.03740, section 3.1; apex.fp16_utils.prep_param_lists (the flat master).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from labkit.amp.loss_scaling.unscale import read
+from labkit.amp.masters.edits import checksum, differences
+from labkit.amp.masters.groups import cut, flat_gradient, flatten
+from labkit.amp.masters.without_master import WeightRounding, store_all_rounded
+
+Group = Mapping[str, Any]  # "params" and the optimizer's options for them, as torch.optim takes it
+
+
+class Masters:
+    """Pairs of model weights and master weights, and the copies between them.
+
+    A parameter that is already in the masters' dtype is its own master, so for an FP32 model this class does nothing. A
+    tied parameter is one parameter and has one master. A frozen one has none.
+
+    Args:
+        names: parameter -> name; groups are of these parameters.
+        flat: one master tensor for each group.
+        master: False: after each step the FP32 weights keep only what the model's dtype holds.
+        rounding: how they are rounded then; see `WeightRounding`.
+        dtype: of the masters.
+        seed: of stochastic rounding.
+        views: with flat=True, weights in the masters' dtype become views into their master; False: it is copied.
+
+    >>> weight = nn.Parameter(torch.ones(1).half())
+    >>> masters = Masters({weight: "weight"})
+    >>> stepped = masters.add({"params": [weight]})["params"][0]
+    >>> stepped.data -= 2.0**-12  # below 1, FP16's numbers lie 2^-11 apart
+    >>> masters.copy_back()
+    >>> weight.item(), stepped.item()
+    (1.0, 0.999755859375)
+    """
+
+    _replaced = False  # the model temporarily holds other values
+
+    def __init__(
+        self,
+        names: Mapping[nn.Parameter, str],
+        *,
+        flat: bool = False,
+        master: bool = True,
+        rounding: WeightRounding = WeightRounding.NEAREST,
+        dtype: torch.dtype = torch.float32,
+        seed: int = 0,
+        views: bool = True,
+    ) -> None:
+        self.names = dict(names)
+        self.flat, self.views = flat, views
+        self.master, self.rounding, self.dtype = master, rounding, dtype
+        # in the order of the groups
+        self.model_weights: list[nn.Parameter] = []
+        # one for each of them; with flat=True, views
+        self.master_weights: list[Tensor] = []
+        # what the optimizer steps: master weights, or flat tensors
+        self.optimizer_weights: list[nn.Parameter] = []
+        # the model weights of each group
+        self._members: list[list[nn.Parameter]] = []
+        # of the model weights
+        self._dtypes: list[torch.dtype] = []
+        self._seed = seed
+        self._use_device_of([])
+        self._pair_up()
+        self._note()
+
+    def add(self, group: Group) -> dict[str, Any]:
+        """Create the masters of a group of parameters; return the group with what the optimizer steps.
+
+        Raises:
+            ValueError: a parameter has no name here, or is in a group already.
+        """
+        params = group["params"]
+        listed: list[nn.Parameter] = [params] if isinstance(params, nn.Parameter) else list(params)
+        wrong = [p for p in listed if p not in self.names]
+        if wrong:
+            raise ValueError(
+                f"expected groups of this model's parameters, got {len(wrong)} other tensors, the first of shape "
+                f"{tuple(wrong[0].shape)}. Take them from the model: [p for p in model.head.parameters()]."
+            )
+        weights = [p for p in listed if p.requires_grad]
+        counts = Counter([*self.model_weights, *weights])
+        twice = [self.names[p] for p in weights if counts[p] > 1]
+        if twice:
+            raise ValueError(f"expected each parameter in one group, got {twice[0]!r} twice")
+        if self.flat and weights:
+            whole, masters = flatten(weights, self.dtype, views=self.views)
+            stepped = [whole]
+        else:
+            stepped = [
+                p if p.dtype == self.dtype else nn.Parameter(p.detach().to(self.dtype))
+                for p in weights
+            ]
+            masters = list(stepped)
+        self.model_weights += weights
+        self.master_weights += masters
+        self.optimizer_weights += stepped
+        self._members.append(weights)
+        self._dtypes += [p.dtype for p in weights]
+        if len(self.model_weights) == len(weights):
+            self._use_device_of(weights)
+        self._pair_up()
+        self._note()
+        return {**group, "params": stepped}
+
+    def _use_device_of(self, weights: Sequence[Tensor]) -> None:
+        """Note the device of the first weights, and draw there if weights are rounded stochastically."""
+        self._device = weights[0].device if weights else torch.device("cpu")
+        draws = self.rounding is WeightRounding.STOCHASTIC
+        self._generator = torch.Generator(self._device if draws else "cpu").manual_seed(self._seed)
+
+    @property
+    def stepped_names(self) -> list[str]:
+        """The names of `model_weights`."""
+        return [self.names[p] for p in self.model_weights]
+
+    def scaled_gradients(self) -> list[Tensor | None]:
+        """Return the gradients as backward left them, scaled, one for each of `optimizer_weights`; None: there is none.
+
+        Raises:
+            RuntimeError: a parameter that was frozen has a gradient; or, with flat=True, only some of a group have one.
+        """
+        thawed = [name for p, name in self._frozen.items() if p.grad is not None]
+        if thawed:
+            raise RuntimeError(
+                f"parameter {thawed[0]!r} was frozen when the optimizer was made, and has a gradient now. Tell the "
+                "optimizer of it: weights.add_group({'params': [...], 'lr': ...})."
+            )
+        if not self.flat:
+            return [p.grad for p in self.model_weights]
+        return [flat_gradient(weights, self.names) for weights in self._members if weights]
+
+    def _pair_up(self) -> None:
+        """Record for each step which weights are copied back from which masters, are known, or are frozen."""
+        self.ids = frozenset(map(id, self.names))
+        every = zip(self.model_weights, self.master_weights, self._dtypes, strict=True)
+        pairs: list[tuple[Tensor, Tensor]] = []
+        pairs += [(w, m) for w, m, dtype in every if w is not m and not self._is_view(dtype)]
+        self._copied, self._masters = (
+            [weight for weight, _ in pairs],
+            [master for _, master in pairs],
+        )
+        stepped = set(self.model_weights)
+        self._frozen = {p: name for p, name in self.names.items() if p not in stepped}
+
+    @property
+    def has_copies(self) -> bool:
+        """Whether the optimizer steps other tensors than the model's own."""
+        return self.flat or bool(self._copied)
+
+    def _is_view(self, dtype: torch.dtype) -> bool:
+        """Whether weights of a dtype are views into a flat master."""
+        return self.flat and self.views and dtype == self.dtype
+
+    @torch.no_grad()
+    def copy_back(self) -> None:
+        """Round the master weights into the model; without a master, remember only what was rounded."""
+        if self.master and self._copied:
+            torch._foreach_copy_(self._copied, self._masters)
+        elif not self.master:
+            store_all_rounded(self._masters, self._copied, self.rounding, self._generator)
+        self._note()
+
+    # --- what others do to the model's weights ------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def adopt(self) -> None:
+        """Set the master weights to the model's weights, after these were changed.
+
+        Where a master still rounds to its weight, it keeps its digits.
+        """
+        self.restore_dtypes()
+        for weight, master in zip(self._copied, self._masters, strict=True):
+            master.copy_(
+                torch.where(master.to(weight.dtype) == weight, master, weight.to(master.dtype))
+            )
+        self._note()
+
+    def adopt_edits(self, edited: bool | None = None) -> None:
+        """Call `adopt` if the model's weights were changed since they were copied back, also through `.data`.
+
+        Raises:
+            RuntimeError: other values stand in the model for a while (`replaced_by`).
+            ValueError: a weight's `.data` were given another shape.
+        """
+        if edited is None:
+            flags = self.edits()
+            edited = flags is None or any(read(flags))
+        if edited:
+            self.adopt()
+
+    def edits(self) -> list[Tensor] | None:
+        """Return flags on the weights' devices: not 0 where they were changed; None if they moved to another device.
+
+        Raises as `adopt_edits`.
+        """
+        if self._replaced:
+            raise RuntimeError(
+                "other values stand in the model's weights for a while, those of an average for instance, and the "
+                "masters would take them over. Step and save after the `with` block."
+            )
+        self.restore_dtypes()
+        return differences(self._noted, checksum(self._copied)) if self._copied else []
+
+    def require_unmoved(self) -> None:
+        """Raise a RuntimeError if the model was moved to another device; its first weight is checked."""
+        if self.model_weights and (now := self.model_weights[0].device) != self._device:
+            raise RuntimeError(
+                f"the model was moved to {now} after the engine was made, whose master weights and optimizer are on "
+                f'{self._device}. Move the model first, or make the engine with device="{now}".'
+            )
+
+    def restore_dtypes(self) -> None:
+        """Cast `.data` that was assigned to a weight to the weight's dtype; the master takes the value uncast.
+
+        An FP32 weight whose master is flat becomes a view into it again.
+
+        Raises:
+            ValueError: they have another shape.
+        """
+        for weight, master, dtype in zip(
+            self.model_weights, self.master_weights, self._dtypes, strict=True
+        ):
+            if weight is master and weight.dtype is dtype:
+                continue
+            if weight.shape != master.shape:
+                raise ValueError(
+                    f"the data of parameter {self.names[weight]!r} were given the shape {tuple(weight.shape)}; the "
+                    f"optimizer steps {tuple(master.shape)}. Make a new engine for a model of other shapes."
+                )
+            view = self.flat and self._is_view(dtype)
+            if weight.dtype is not dtype or (view and weight.data_ptr() != master.data_ptr()):
+                master.data.copy_(weight if self.master else weight.to(dtype))
+                weight.data = master.detach() if view else weight.detach().to(dtype)
+
+    @contextmanager
+    def replaced_by(self, values: Mapping[str, Tensor]) -> Iterator[None]:
+        """Replace the model's weights by other values, by name, in a `with` block, rounded to their dtype."""
+        self.adopt_edits()
+        before = [(p, p.data) for p in self.model_weights]
+        self._replaced = True
+        try:
+            for p in self.model_weights:
+                p.data = values[self.names[p]].to(p.dtype)
+            yield
+        finally:
+            for p, data in before:
+                p.data = data
+            self._replaced = False
+
+    def _note(self) -> None:
+        """Record a checksum of the model's weights, which later shows whether they were changed."""
+        self._noted = checksum(self._copied) if self._copied else []
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Become a copy, by copy.deepcopy or pickle, which copy a flat master and the views into it apart."""
+        self.__dict__.update(state)
+        if self.flat:
+            wholes = zip(
+                self.optimizer_weights,
+                [weights for weights in self._members if weights],
+                strict=True,
+            )
+            self.master_weights = [
+                view for whole, weights in wholes for view in cut(whole.detach(), weights)
+            ]
+            for weight, master, dtype in zip(
+                self.model_weights, self.master_weights, self._dtypes, strict=True
+            ):
+                if self._is_view(dtype):
+                    weight.data = master
+        self._pair_up()
+
+    def zero_grad(self) -> None:
+        """Clear the gradients of the last step, here and in the model."""
+        for p in (*self.names, *self.optimizer_weights):
+            p.grad = None
+
+    def named_masters(self) -> dict[str, Tensor]:
+        """Return parameter name -> master weight, of the parameter's shape; a view where the master is flat."""
+        self.adopt_edits()
+        return {
+            name: master.detach()
+            for name, master in zip(self.stepped_names, self.master_weights, strict=True)
+        }
+
+    def by_name(self, gradients: Sequence[Tensor | None]) -> dict[str, Tensor]:
+        """Return parameter name -> gradient, from one gradient for each of `optimizer_weights`."""
+        if not self.flat:
+            both = zip(self.model_weights, gradients, strict=True)
+            return {self.names[p]: gradient for p, gradient in both if gradient is not None}
+        groups = zip([weights for weights in self._members if weights], gradients, strict=True)
+        parts = [
+            (p, part)
+            for ps, g in groups
+            if g is not None
+            for p, part in zip(ps, cut(g, ps), strict=True)
+        ]
+        return {self.names[p]: part for p, part in parts}
