@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from labkit.clinic.causes import causes_first
 from labkit.clinic.constants import Constant, constants_in, constants_of
 from labkit.clinic.events import HALF, TrainingObserver
 from labkit.faults import FAULTS, explain
@@ -260,12 +261,10 @@ class Diagnosis(TrainingObserver):
             events += self._final_checks()
         with reporting(self.failed, "reading the findings of watch"):
             events += self._watch_findings()
-        if any(event.name == Kind.UNDERFLOW for event in events):
-            # one cause, one fault: the underflow names its place
-            events = [event for event in events if event.name != Kind.ALL_GRADIENTS_ARE_ZERO]
+        events = causes_first(self._repeated(_at_the_clip(events)))
         found = [
             *([_exception_finding(self.error)] if self.error else []),
-            *self._repeated(_at_the_clip(events)),
+            *events,
         ]
         found += self._notes({each.line for each in found})
         found += [*self._failures(), self._summary()]

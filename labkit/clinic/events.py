@@ -13,9 +13,8 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import torch
@@ -24,6 +23,9 @@ from torch.utils._pytree import tree_leaves
 
 from labkit.amp.loss_scaling.unscale import stored
 from labkit.clinic.constants import misfit
+from labkit.clinic.remedies import DERIVATIVES, DOMAINS, Seen, finite_in_fp32, in_forward
+from labkit.clinic.remedies import in_backward as in_backward_pass
+from labkit.clinic.stages import GradientParts, Pass, is_cleared, ratio_of, scale_of
 from labkit.instrument.events import (
     AutocastBegins,
     AutocastEnds,
@@ -33,6 +35,7 @@ from labkit.instrument.events import (
     EngineStepEnded,
     GradBegins,
     GradEnded,
+    LossScaled,
     ModuleBegins,
     ModuleEnded,
     OptimizerBegins,
@@ -43,7 +46,7 @@ from labkit.instrument.events import (
     ScheduleSteps,
     UnscaleBegins,
 )
-from labkit.instrument.operations import Modules, in_backward, outside_modes
+from labkit.instrument.operations import Modules, in_backward, op_of_node, outside_modes
 from labkit.instrument.sample import dtype_name, finite, floats, largest, non_finite
 from labkit.instrument.script import leaves
 from labkit.instrument.stream import StepObserver
@@ -51,8 +54,6 @@ from labkit.instrument.symptoms import Kind, finding
 from labkit.instrument.user_code import line_of_user
 from labkit.records.findings import Finding
 
-# the smallest power of two that is taken for a loss scale, and not for a weight
-SURELY_SCALED = 2.0**8
 HALF = (torch.float16, torch.bfloat16)
 NON_FINITE_KINDS = {  # kind of event -> the operations in which inf or NaN begins
     Kind.LOG_OF_ZERO: {"log", "log2", "log10", "log1p", "log_"},
@@ -108,6 +109,7 @@ VIEWS = {
 }
 SQUARES = {"pow", "norm", "linalg_vector_norm", "square"}
 NORMS = {"norm", "linalg_vector_norm", "_foreach_norm"}
+MOST_LINES = 2  # of operations whose derivative is not finite
 COMPARED = 8  # gradients of a scaled loss that are compared with those of the step
 # masks in FP16 are at or below it: two of them add up to -inf, which is harmless
 ALMOST_LOWEST = -60_000
@@ -139,12 +141,21 @@ class TrainingObserver(StepObserver):
         self.regions: list[bool] = []  # autocast regions that are open: whether each is on
         self._unscaled, self._by_scaler = True, False
         self._scaled_outputs = False  # of the last torch.autograd.grad
+        self.parts = GradientParts()
+        self._known_scales: set[float] = set()  # of scalers, in this step
+        self._pass = Pass(1.0, 0, "")  # the last backward pass
+        self._fresh: set[int] = set()  # ids of parameters whose gradient was clear before it
+        self._unscaled_at: dict[int, str] = {}  # optimizer -> the line that unscaled its gradients
+        self._judged: set[tuple[int, int, str]] = set()  # step, optimizer and kind of a finding
         self._factors: set[float] = set()
         self._in_fp16 = False  # an autocast region of FP16 was seen
         self._leaves: list[Tensor] = []  # of a scaled loss, until its backward pass ends
-        self._as_scaled: list[Tensor] = []  # some of their gradients, as it left them
+        self._as_scaled: list[
+            tuple[Tensor, Tensor]
+        ] = []  # some of them, and their gradients as it left them
         self._factor = 1.0  # of that loss
         self._loss_size = 0.0  # magnitude of what the last backward pass began at
+        self._lines: dict[str, list[str]] = {}  # operation -> where this step's forward pass ran it
         self._reported = (-1, "")  # the step and the pass whose first inf or NaN was reported
         self.on(ModuleBegins, self.before_module).on(ModuleEnded, self.after_module)
         self.on(ParameterRegistered, self.parameter_registered)
@@ -157,11 +168,13 @@ class TrainingObserver(StepObserver):
         self.on(ScheduleSteps, self.before_schedule)
         self.on(AutocastBegins, self.autocast_begins).on(AutocastEnds, self.autocast_ends)
 
-    def note(self, kind: Kind, seen: str) -> None:
-        """Record an event, unless the lab itself caused it."""
+    def note(self, kind: Kind, seen: str, remedy: str = "") -> None:
+        """Record an event, unless the lab itself caused it; a remedy follows from what was seen, or is the kind's."""
         line = line_of_user(sys._getframe(1))
-        if line is not None:
-            self.events.append(finding(kind, self.modules.innermost, self.step, seen, line))
+        if line is None:
+            return
+        found = finding(kind, self.modules.innermost, self.step, seen, line)
+        self.events.append(replace(found, remedy=remedy) if remedy else found)
 
     def optimized_parameters(self) -> Iterator[Tensor]:
         """Yield the parameters of all known optimizers."""
@@ -186,6 +199,8 @@ class TrainingObserver(StepObserver):
                 )
                 self.events.append(finding(Kind.LAYER_MADE_IN_THE_STEP, "", self.step, seen, line))
         self.new_parameters, self.scaled_gradients, self.modules.running = [], [], []
+        self._known_scales = set()
+        self._lines = {}
 
     # Hooks and taps
 
@@ -219,9 +234,12 @@ class TrainingObserver(StepObserver):
         if self.attempts[-1].taken and self._is_cut_off(optimizer):
             seen = "every gradient that the optimizer got is 0, and the loss is not"
             self.note(Kind.ALL_GRADIENTS_ARE_ZERO, seen)
-        if not self._by_scaler and self._steps_as_scaled(optimizer):
-            seen = f"the optimizer got the gradients of the loss times {self._factor:g}, not divided by it"
-            self.note(Kind.STEP_WITH_SCALED_GRADIENTS, seen)
+        self._judge_parts(optimizer)
+        if self._by_scaler:
+            if found is None:
+                self._judge_scale(optimizer)
+        else:
+            self._judge_division(optimizer)
         if any(self.regions):
             self.note(
                 Kind.STEP_INSIDE_AUTOCAST,
@@ -238,24 +256,85 @@ class TrainingObserver(StepObserver):
         gradients = [stored(gradient) for gradient in _gradients(optimizer)]
         return bool(gradients) and not any(bool(values.any()) for values in gradients)
 
-    def _steps_as_scaled(self, optimizer: Any) -> bool:
-        """Return whether an optimizer of torch, which never divides, gets gradients as a scaled loss left them."""
-        if (
-            not type(optimizer).__module__.startswith("torch.optim")
-            or optimizer._optimizer_step_pre_hooks
-        ):
-            return False
-        mine = [gradient.float() for gradient in _gradients(optimizer)]
-        return any(
-            torch.equal(one, other)
-            for one in self._as_scaled
-            for other in mine
-            if one.shape == other.shape
+    def _judge_parts(self, optimizer: Any) -> None:
+        """Report gradients of an earlier step that were not cleared."""
+        outlived = self.parts.outlived(optimizer)
+        if outlived is None or not self._first_of(Kind.GRADIENTS_OUTLIVE_A_STEP, optimizer):
+            return
+        old, new = outlived
+        seen = (
+            f"the gradients of the backward pass at {new.line} were added to those of step "
+            f"{old.step}, which a step had used already"
         )
+        self.note(Kind.GRADIENTS_OUTLIVE_A_STEP, seen)
+
+    def _judge_scale(self, optimizer: Any) -> None:
+        """Report gradients that a scaler lets an optimizer use, and that it has not divided as they were multiplied."""
+        part = self.parts.still_scaled(optimizer)
+        if part is None or part.of.scale is None:
+            return
+        unscaled_at = self._unscaled_at.get(id(optimizer), "")
+        if part.of.scale == 1:
+            kind = Kind.LOSS_NOT_SCALED
+            seen = (
+                f"the backward pass at {part.of.line} began at a loss that was not scaled, and the "
+                f"scaler divided its gradients by {part.divided:g}"
+            )
+        elif part.divided == 1:
+            cleared = all(each.divided == 1 for each in self.parts.parts_of(optimizer))
+            kind = Kind.SECOND_PASS_NOT_UNSCALED if cleared else Kind.SCALED_AFTER_UNSCALE
+            seen = (
+                f"the backward pass at {part.of.line} came after unscale_() at {unscaled_at}, so the "
+                f"step uses its gradients {part.of.scale:g} times too large"
+            )
+        else:
+            kind = Kind.SCALE_CHANGED_BETWEEN
+            seen = (
+                f"the loss of the backward pass at {part.of.line} was multiplied by "
+                f"{part.of.scale:g}, and its gradients were divided by {part.divided:g}"
+            )
+        if self._first_of(kind, optimizer):
+            self.note(kind, seen)
+
+    def _judge_division(self, optimizer: Any) -> None:
+        """Report gradients of a loss that was scaled by hand, and that were divided by another number, or by none."""
+        # of an optimizer that is not torch's, or has hooks, the division may be its own
+        hooks = getattr(optimizer, "_optimizer_step_pre_hooks", {})
+        if not type(optimizer).__module__.startswith("torch.optim") or hooks:
+            return
+        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        pairs = [(p, before) for p, before in self._as_scaled if id(p) in held]
+        if any(p.grad is not None and torch.equal(before, p.grad) for p, before in pairs):
+            seen = f"the optimizer got the gradients of the loss times {self._factor:g}, not divided by it"
+            self.note(Kind.STEP_WITH_SCALED_GRADIENTS, seen)
+            return
+        ratios = [None if p.grad is None else ratio_of(before, p.grad) for p, before in pairs]
+        ratio = ratios[0] if ratios else None
+        if ratio is None or len(set(map(_in_short, ratios))) > 1:
+            return
+        # a clip makes them smaller by any number; a mean over several passes by theirs
+        passes = max(len(self.parts.of(p)) for p, _ in pairs)
+        left = ratio * self._factor
+        if passes == 1 and left != 1 and math.frexp(left)[0] == 0.5:
+            seen = (
+                f"the loss was multiplied by {self._factor:g}, and its gradients were divided by "
+                f"{1 / ratio:g}: they are {left:g} times as large as they should be"
+            )
+            self.note(Kind.WRONG_DIVISOR, seen)
+
+    def _first_of(self, kind: Kind, optimizer: Any) -> bool:
+        """Return whether a finding of this kind is the first of this step and optimizer."""
+        key = (self.step, id(optimizer), kind.value)
+        if key in self._judged:
+            return False
+        self._judged.add(key)
+        return True
 
     def after_optimizer(self, event: OptimizerEnded) -> None:
         self.stepping, self._factors = False, set()
         self.stepped.add(id(event.optimizer))
+        with outside_modes():
+            self.parts.use(event.optimizer)
 
     def before_backward(self, event: BackwardBegins) -> None:
         if line_of_user(sys._getframe(1)) is not None:  # otherwise watch runs it on a copy
@@ -264,7 +343,9 @@ class TrainingObserver(StepObserver):
 
     def backward_begins(self, root: Tensor) -> None:
         """Record the loss scale of a backward pass from a tensor, and check where it begins."""
-        factor = loss_scale(root)
+        scale = scale_of(root, self._known_scales)
+        factor = 1.0 if scale is None else scale
+        self._pass = Pass(scale, self.step, line_of_user(sys._getframe(1)) or "")
         if any(self.regions):
             self.note(
                 Kind.BACKWARD_INSIDE_AUTOCAST,
@@ -277,30 +358,43 @@ class TrainingObserver(StepObserver):
             self.note(Kind.SCALE_CHANGED_BETWEEN, f"gradients with scales of {shown} were added")
         self._unscaled, self._factor = factor == 1, factor
         self._loss_size = float(root.detach().abs().max()) if root.numel() else 0.0
-        found = [] if self._unscaled else leaves(root)
-        in_fp16 = self.scaled or self._in_fp16 or any(leaf.dtype is torch.float16 for leaf in found)
-        self._leaves, self._as_scaled = found if in_fp16 else [], []
+        self._leaves, self._as_scaled = leaves(root), []
+        self._fresh = {id(leaf) for leaf in self._leaves if is_cleared(leaf)}
 
     def after_backward(self, event: BackwardEnded) -> None:
         if line_of_user(sys._getframe(1)) is None:
             return
         with outside_modes():
-            plain = [p for p in self._leaves if not _has_hooks(p)]
-            found = (p.grad for p in sorted(plain, key=Tensor.numel) if p.grad is not None)
-            usable = (g for g in found if g.layout is torch.strided and finite(g) and g.any())
-            self._as_scaled = [g.detach().float().clone() for g in islice(usable, COMPARED)]
+            self.parts.add(self._pass, self._leaves, self._fresh)
+            # reading hooks may divide
+            plain = [p for p in self._leaves if p.grad is not None and not _has_hooks(p)]
+            in_fp16 = self.scaled or self._in_fp16 or any(p.dtype is torch.float16 for p in plain)
+            if in_fp16 and not self._unscaled:
+                plain.sort(key=Tensor.numel)
+                usable = [p for p in plain if _is_comparable(p.grad)]
+                self._as_scaled = [(p, _copied(p.grad)) for p in usable[:COMPARED]]
             self._leaves = []
 
     def before_grad(self, event: GradBegins) -> None:
         with outside_modes():
-            self._scaled_outputs = loss_scale(_first(event.outputs)) > 1
+            scale = scale_of(_first(event.outputs), self._known_scales)
+            self._scaled_outputs = scale is not None and scale > 1
 
     def after_grad(self, event: GradEnded) -> None:
         if self._scaled_outputs and event.create_graph:
             self.scaled_gradients += [g for g in event.gradients if g is not None]
 
+    def loss_scaled(self, event: LossScaled) -> None:
+        super().loss_scaled(event)
+        with outside_modes():
+            self._known_scales.add(float(event.scale()))
+
     def before_unscale(self, event: UnscaleBegins) -> None:
         self._unscaled = True
+        with outside_modes():
+            self._judge_parts(event.optimizer)
+            self.parts.divide(event.optimizer, float(self._scale()))
+        self._unscaled_at[id(event.optimizer)] = line_of_user(sys._getframe(1)) or ""
 
     def scaler_begins(self, event: ScalerStepBegins) -> None:
         """Record an attempt; the optimizer's hooks mark it as taken."""
@@ -310,9 +404,12 @@ class TrainingObserver(StepObserver):
     def scaler_ended(self, event: ScalerStepEnded) -> None:
         """End an attempt; without a call of the optimizer's hooks the step was skipped."""
         self._end_attempt(event.optimizer)
+        with outside_modes():
+            self.parts.use(event.optimizer)
 
     def engine_begins(self, event: EngineStepBegins) -> None:
-        """Record the attempt of an engine, which decides on a step as a scaler does."""
+        """Record the attempt of an engine, which decides on a step as a scaler does, and unscales by itself."""
+        self.parts.forget(event.engine.optimizer)
         self._attempt(event.engine.optimizer)
 
     def engine_ended(self, event: EngineStepEnded) -> None:
@@ -355,31 +452,35 @@ class TrainingObserver(StepObserver):
         """Return the check of the results of an operation that is about to run."""
         inputs = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
         before = _worst(inputs) if func._schema.is_mutable else 0
-        return partial(self.after_operation, func, args, inputs, before)
+        return partial(self.after_operation, func, args, kwargs, inputs, before)
 
     def after_operation(
-        self, func: Any, args: Any, inputs: list[Tensor], before: int, out: Any
+        self, func: Any, args: Any, kwargs: Any, inputs: list[Tensor], before: int, out: Any
     ) -> None:
         name, changing = func._schema.name.partition("::")[2], func._schema.is_mutable
+        if name in DERIVATIVES and not in_backward():
+            line = line_of_user(sys._getframe(1))
+            if line:
+                self._lines.setdefault(name, []).append(line)
         outputs = floats([out, *(inputs if changing else ())])
         if inputs and outputs and "empty" not in name and name != "detach":
             worst = _worst(outputs)
             if worst > (before if changing or not worst else _worst(inputs)):
-                self.report_non_finite(name, args, inputs, outputs)
+                self.report_non_finite(func, args, kwargs, inputs, outputs)
             self.report_merged_integers(name, inputs[-1], outputs[0])
             self.report_misuse(name, args, inputs, outputs)
 
     def report_non_finite(
-        self, name: str, args: Any, inputs: list[Tensor], outputs: list[Tensor]
+        self, func: Any, args: Any, kwargs: Any, inputs: list[Tensor], outputs: list[Tensor]
     ) -> None:
         """Report the first operation of a pass that produced inf or NaN.
 
         Operations on an optimizer's gradients after backward are left out. Clipping turns inf into NaN, which is
         non_fatal where the scaler skips the step; a step taken with such gradients is a finding of its own.
         """
+        name = func._schema.name.partition("::")[2]
         bad = next(t for t in outputs if not finite(t))
-        updates = self.stepping and not self.modules.running  # else in the closure of an optimizer
-        passing = "backward" if in_backward() else "optimizer" if updates else "forward"
+        passing = self._passing()
         infinite = any(isinstance(a, float) and math.isinf(a) for a in args)
         if passing == "forward" and any(
             t is p.grad for p in self.optimized_parameters() for t in inputs
@@ -393,14 +494,35 @@ class TrainingObserver(StepObserver):
         )
         if passing != "forward" or (bad.dtype not in HALF and kind != Kind.SOFTMAX_OF_A_MASKED_ROW):
             kind = NON_FINITE_IN[passing]
-        count = max((t.numel() for t in inputs), default=0)
-        first = (
+        op = name.strip("_") if name not in DOMAINS else name
+        seen = Seen(
+            op,
+            bad.dtype,
+            bool(self.regions) and self.regions[-1],
+            self.scaled,
+            finite_in_fp32(func, args, kwargs),
+        )
+        what = (
             f"first {non_finite(bad)} in {dtype_name(bad)}: {name.strip('_')} in the {passing} pass"
         )
-        before = (
-            f"the largest finite number of its {count:,} inputs is {largest(floats(inputs)):.3g}"
-        )
-        self.note(kind, f"{first}; {before}")
+        if passing == "backward":
+            node: Any = torch._C._current_autograd_node()
+            behind = op_of_node(node.name()) if node is not None else name
+            lines = dict.fromkeys(self._lines.get(behind, []))
+            if 0 < len(lines) <= MOST_LINES:
+                what += f", in the derivative of {behind} at {' or '.join(lines)}"
+            remedy = in_backward_pass(seen, behind)
+        else:
+            remedy = in_forward(seen) if passing == "forward" else ""
+        self.note(kind, f"{what}; {_largest_input(inputs)}", remedy)
+
+    def _passing(self) -> str:
+        """Return which pass runs: backward, that of an optimizer, or forward."""
+        if in_backward():
+            return "backward"
+        # else in the closure of an optimizer
+        updates = self.stepping and not self.modules.running
+        return "optimizer" if updates else "forward"
 
     def report_merged_integers(self, name: str, before: Tensor, after: Tensor) -> None:
         """Report distinct integers that a conversion makes equal.
@@ -509,22 +631,26 @@ def _gradients(optimizer: Any) -> list[Tensor]:
     ]
 
 
-def loss_scale(loss: Tensor) -> float:
-    """Return the power of two that a loss was last multiplied by; 1 if there is none.
+def _is_comparable(gradient: Any) -> bool:
+    return gradient.layout is torch.strided and bool(finite(gradient)) and bool(gradient.any())
 
-    >>> weight = torch.ones((), requires_grad=True)
-    >>> loss_scale(65536.0 * (3 * weight)), loss_scale(3 * weight)
-    (65536.0, 1.0)
-    """
-    try:
-        saved = [getattr(loss.grad_fn, name, None) for name in ("_saved_other", "_saved_self")]
-    except RuntimeError:  # its graph was freed, and backward raises for that
-        return 1.0
-    factor = next((value for value in saved if isinstance(value, Tensor)), None)
-    if factor is None or factor.numel() != 1 or factor.requires_grad:
-        return 1.0
-    value = float(factor)
-    return value if value >= SURELY_SCALED and math.frexp(value)[0] == 0.5 else 1.0
+
+def _copied(gradient: Any) -> Tensor:
+    copied: Tensor = gradient.detach().clone()
+    return copied
+
+
+def _in_short(ratio: float | None) -> str:
+    return "" if ratio is None else f"{ratio:.3g}"
+
+
+def _largest_input(inputs: list[Tensor]) -> str:
+    count = max((t.numel() for t in inputs), default=0)
+    numbers = floats(inputs)
+    if numbers:
+        return f"the largest finite number of its {count:,} inputs is {largest(numbers):.3g}"
+    most = max(int(t.abs().max()) if t.dtype is not torch.bool else 1 for t in inputs if t.numel())
+    return f"its input is {dtype_name(inputs[0])} of up to {most:,}"
 
 
 def _worst(tensors: list[Tensor]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -82,3 +83,9 @@ class Operations(TorchDispatchMode):
 def outside_modes() -> AbstractContextManager[Any]:
     """Return a context without dispatch modes, in which an observer's own operations are not observed."""
     return _disable_current_modes() if torch._C._len_torch_dispatch_stack() else nullcontext()
+
+
+def op_of_node(name: str) -> str:
+    """Return an operation's name from that of its node: "LogSoftmaxBackward0" is "log_softmax"."""
+    bare = re.sub(r"Backward\d*$", "", name)
+    return bare if name.endswith("Backward") else re.sub(r"(?<=[a-z])(?=[A-Z])", "_", bare).lower()

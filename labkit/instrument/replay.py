@@ -12,7 +12,6 @@ from __future__ import annotations
 import copy
 import math
 import random
-import re
 import sys
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -28,7 +27,7 @@ from torch.utils._pytree import tree_map_only
 
 from labkit.instrument.guard import Failed, Unseen, guarded
 from labkit.instrument.histogram import ExponentHistogram, merge
-from labkit.instrument.operations import Modules, Operations
+from labkit.instrument.operations import Modules, Operations, op_of_node
 from labkit.instrument.records import AgainstFP32, NonFinite, trimmed
 from labkit.instrument.sample import count, dense, floats, largest, non_finite
 from labkit.instrument.user_code import line_of_user
@@ -339,7 +338,7 @@ class _Layers:
             if node in self._known:
                 continue
             self._known[node] = layer
-            node.register_hook(partial(self._after_node, _op(node.name()), layer))
+            node.register_hook(partial(self._after_node, op_of_node(node.name()), layer))
             ahead += [other for other, _ in node.next_functions if other is not None]
 
     def _after_node(self, op: str, layer: str, results: Any, given: Any) -> None:
@@ -375,9 +374,3 @@ class _Layers:
                 self.first = NonFinite(
                     self.step, layer, op, direction, bad, largest(given), line=line
                 )
-
-
-def _op(name: str) -> str:
-    """Return an operation's name from that of its node: "LogSoftmaxBackward0" is "log_softmax"."""
-    bare = re.sub(r"Backward\d*$", "", name)
-    return bare if name.endswith("Backward") else re.sub(r"(?<=[a-z])(?=[A-Z])", "_", bare).lower()

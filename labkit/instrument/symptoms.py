@@ -26,6 +26,11 @@ class Kind(StrEnum):
     NOT_FINITE_IN_OPTIMIZER = "inf or NaN in the optimizer pass"
     STEP_NOT_FINITE = "a step with inf or NaN"
     STEP_WITH_SCALED_GRADIENTS = "a step with scaled gradients"
+    WRONG_DIVISOR = "divided by another number"
+    GRADIENTS_OUTLIVE_A_STEP = "gradients of an earlier step"
+    SCALED_AFTER_UNSCALE = "scaled gradients after unscale_"
+    SECOND_PASS_NOT_UNSCALED = "a second pass that is not unscaled"
+    LOSS_NOT_SCALED = "the loss was not scaled"
     CONSTANT = "constant"
     WHOLE_NUMBERS_FALL_TOGETHER = "whole numbers fall together"
     WHOLE_NUMBERS_IN_FP32_FALL_TOGETHER = "whole numbers in FP32 fall together"
@@ -115,6 +120,30 @@ SYMPTOMS: dict[Kind, Symptom] = {
         BAD,
         "Use scaler.step(optimizer), which divides them; or divide by hand: `p.grad /= scale`.",
         (),
+    ),
+    Kind.WRONG_DIVISOR: Symptom(
+        BAD,
+        "Divide the gradients by the number that the loss of this step was multiplied by: change the scale "
+        "only after optimizer.step(), or use torch.amp.GradScaler.",
+        (),
+    ),
+    Kind.GRADIENTS_OUTLIVE_A_STEP: Symptom(
+        BAD,
+        "Call optimizer.zero_grad() in each step, before its first backward pass, also after a step that was skipped.",
+        (),
+    ),
+    Kind.SCALED_AFTER_UNSCALE: Symptom(
+        BAD,
+        "Call scaler.unscale_(optimizer) once in a step, after its last backward pass and before clipping.",
+        ("unscaled_twice",),
+    ),
+    Kind.SECOND_PASS_NOT_UNSCALED: Symptom(
+        BAD,
+        "Between the two passes of a step, call scaler.update(); then scaler.step(optimizer) unscales the second one.",
+        ("unscaled_twice",),
+    ),
+    Kind.LOSS_NOT_SCALED: Symptom(
+        BAD, "Call scaler.scale(loss).backward(): scaler.step(optimizer) divides by the scale.", ()
     ),
     Kind.CONSTANT: Symptom(
         WARN, "Choose it by `torch.finfo(x.dtype)`, or compute in FP32.", EPSILONS

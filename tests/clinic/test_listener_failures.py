@@ -60,7 +60,7 @@ ROWS: list[list[tuple[Any, str]]] = [
         ),
         (Diagnosis, "_final_checks"),
         (TrainingObserver, "report_merged_integers"),
-        (events, "loss_scale"),
+        (events, "scale_of"),
     ],
     [
         (ScriptDiagnosis, "next_step"),

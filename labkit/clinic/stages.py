@@ -1,0 +1,198 @@
+"""What the gradients of a training consist of: which backward passes added to them, and at which loss scale.
+
+Idea: each parameter has a list of the passes that have added to its gradient since it was cleared. A pass knows the
+number that its loss was multiplied by; a scaler's `unscale_` divides. When an optimizer is about to step, what is left
+of the multiplication must be 1, and no pass may be one that an earlier step has used.
+
+Invariant: a pass whose scale cannot be read from its graph is never judged by it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+# the smallest power of two that is taken for a loss scale, and not for a weight
+SURELY_SCALED = 2.0**8
+# nodes of a graph between a loss that was scaled and the tensor that backward begins at, such as a sum of two losses
+MOST_NODES = 40
+PASSED_THROUGH = ("Add", "Sub", "Div", "Mul", "Sum", "Mean", "ToCopy", "View", "Squeeze", "Stack")
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A backward pass.
+
+    scale  what its loss was multiplied by; None: unknown
+    step   the number of the training step
+    line   of the user's code
+    """
+
+    scale: float | None
+    step: int
+    line: str
+
+
+@dataclass
+class Part:
+    """What one backward pass has added to the gradient of a parameter.
+
+    divided  by which number scalers have divided it since
+    used     ids of the optimizers that have stepped with it, or skipped it
+    """
+
+    of: Pass
+    divided: float = 1.0
+    used: set[int] = field(default_factory=set)
+
+    @property
+    def left(self) -> float | None:
+        """By which number the part is too large; None: unknown."""
+        return None if self.of.scale is None else self.of.scale / self.divided
+
+
+class GradientParts:
+    """The parts of all gradients, by parameter."""
+
+    def __init__(self) -> None:
+        self._parts: dict[int, list[Part]] = {}
+
+    def of(self, parameter: Tensor) -> list[Part]:
+        """Return the parts of a parameter's gradient since it was cleared."""
+        if is_cleared(parameter):
+            self._parts.pop(id(parameter), None)
+        return self._parts.get(id(parameter), [])
+
+    def add(self, done: Pass, reached: Iterable[Tensor], fresh: set[int]) -> None:
+        """Add a pass to the parameters that it reached; `fresh` are ids of those that were clear before it."""
+        for parameter in reached:
+            if id(parameter) in fresh:
+                self._parts.pop(id(parameter), None)
+            if parameter.grad is not None:
+                self._parts.setdefault(id(parameter), []).append(Part(done))
+
+    def divide(self, optimizer: Any, scale: float) -> None:
+        """Divide the gradients of an optimizer, as a scaler's `unscale_` does."""
+        for part in self.parts_of(optimizer):
+            part.divided *= scale
+
+    def use(self, optimizer: Any) -> None:
+        """Mark the gradients of an optimizer as used by a step, or skipped."""
+        for part in self.parts_of(optimizer):
+            part.used.add(id(optimizer))
+
+    def forget(self, optimizer: Any) -> None:
+        """Drop the parts of an optimizer's gradients, which something else unscales."""
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                self._parts.pop(id(parameter), None)
+
+    def parts_of(self, optimizer: Any) -> Iterator[Part]:
+        """Yield the parts of an optimizer's gradients."""
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                yield from self.of(parameter)
+
+    def outlived(self, optimizer: Any) -> tuple[Pass, Pass] | None:
+        """Return an earlier pass that a step has used, and a later one that was added to it; None: there is none."""
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parts = self.of(parameter)
+                used = [part for part in parts if id(optimizer) in part.used]
+                new = [part for part in parts if id(optimizer) not in part.used]
+                if used and new:
+                    return used[0].of, new[-1].of
+        return None
+
+    def still_scaled(self, optimizer: Any) -> Part | None:
+        """Return a part that a step is about to use too large or too small; None: there is none."""
+        for part in self.parts_of(optimizer):
+            if part.left is not None and part.left != 1:
+                return part
+        return None
+
+
+def is_cleared(parameter: Tensor) -> bool:
+    """Return whether a parameter has no gradient, or one of zeros."""
+    gradient = parameter.grad
+    if gradient is None:
+        return True
+    values = gradient.coalesce().values() if gradient.is_sparse else gradient
+    return not bool(values.any())
+
+
+def scale_of(root: Tensor, known: Iterable[float]) -> float | None:
+    """Return what a loss was multiplied by before backward: a scale that a scaler has, or a power of two from 2^8 on.
+
+    Args:
+        root: the tensor that backward begins at.
+        known: the scales that scalers have used in this step.
+
+    Returns:
+        1.0 where no multiplication by a number is near the root; None where there is one, by a number that may be a
+        scale or a weight of the loss.
+
+    >>> import torch
+    >>> weight = torch.ones((), requires_grad=True)
+    >>> scale_of(1000.0 * (3 * weight), [1000.0]), scale_of(65536.0 * weight + 65536.0 * weight, [])
+    (1000.0, 65536.0)
+    >>> scale_of(3 * weight.sin().sum(), []), scale_of(weight.sin().sum(), [])
+    (None, 1.0)
+    """
+    scales, ahead, seen, multiplied = set(known), [root.grad_fn], 0, False
+    while ahead and seen < MOST_NODES:
+        node: Any = ahead.pop(0)
+        if node is None:
+            continue
+        seen += 1
+        name = node.name().removesuffix("Backward0")
+        if name.startswith("Mul"):
+            number = factor_of(node)
+            if number is not None and (number in scales or _is_sure(number)):
+                return number
+            multiplied |= number is not None
+        if name.startswith(PASSED_THROUGH):
+            ahead += [following for following, _ in node.next_functions]
+    return None if multiplied else 1.0
+
+
+def factor_of(node: Any) -> float | None:
+    """Return the number that a product's node multiplies by; None if it multiplies two tensors with gradients."""
+    try:
+        saved = [getattr(node, name, None) for name in ("_saved_other", "_saved_self")]
+    except RuntimeError:  # its graph was freed, and backward raises for that
+        return None
+    for value in saved:
+        if isinstance(value, Tensor) and value.numel() == 1 and not value.requires_grad:
+            return float(value)
+        if isinstance(value, float | int) and not isinstance(value, bool):
+            return float(value)
+    return None
+
+
+def _is_sure(number: float) -> bool:
+    return number >= SURELY_SCALED and math.frexp(number)[0] == 0.5
+
+
+def ratio_of(before: Tensor, after: Tensor) -> float | None:
+    """Return the number that a gradient was multiplied by as a whole; None if its elements differ in that.
+
+    >>> import torch
+    >>> ratio_of(torch.tensor([2.0, 0.0, 4.0]), torch.tensor([1.0, 0.0, 2.0]))
+    0.5
+    """
+    if before.shape != after.shape:
+        return None
+    wide, now = before.detach().double(), after.detach().double()
+    counted = wide != 0
+    if not bool(counted.any()) or bool((now[~counted] != 0).any()):
+        return None
+    ratios = now[counted] / wide[counted]
+    first = float(ratios.median())
+    if not math.isfinite(first) or bool((ratios / first - 1).abs().max() > 2.0**-10):
+        return None
+    return first
