@@ -63,6 +63,23 @@ TO_THE_LEFT: dict[str, tuple[str, ...]] = {
     "__main__": ("cli",),
     "__init__": (),
 }
+# The packages and modules of amp; each may use those to its left.
+AMP = (
+    "casting",
+    "loss_scaling",
+    "masters",
+    "low_bit",
+    "graph",
+    "recipe",
+    "requirements",
+    "boundary",
+    "step",
+    "engine",
+    "checkpoint",
+    "ema",
+    "distributed",
+    "__init__",
+)
 ENGINE = {"numpy", "torch"}
 # The packages from outside that a layer may import; any other layer imports numpy and torch.
 FROM_OUTSIDE: dict[str, set[str]] = {
@@ -135,6 +152,31 @@ def offences(graph: grimp.ImportGraph) -> list[str]:
     return found
 
 
+def upward_in_amp(graph: grimp.ImportGraph) -> list[str]:
+    """Return every import inside amp that is not to the left, as "module:line: why"."""
+    found = []
+    for importer in sorted(graph.find_descendants("labkit.amp") | {"labkit.amp"}):
+        own = room_in_amp(importer)
+        if own not in AMP:
+            found.append(
+                f"{importer}:1: {own} has no place in amp; give it one in AMP of this test"
+            )
+            continue
+        for imported in sorted(graph.find_modules_directly_imported_by(importer)):
+            if not imported.startswith("labkit.amp"):
+                continue
+            if room_in_amp(imported) not in AMP[: AMP.index(own) + 1]:
+                details = graph.get_import_details(importer=importer, imported=imported)
+                line = min(each["line_number"] for each in details)
+                found.append(f"{importer}:{line}: {own} must not import {imported}")
+    return found
+
+
+def room_in_amp(module: str) -> str:
+    """Return the package or module of amp that a module belongs to."""
+    return (*module.split("."), "__init__")[2]
+
+
 def circles(graph: grimp.ImportGraph) -> list[list[str]]:
     modules = [module for module in graph.modules if module.startswith("labkit")]
     needs = nx.DiGraph(
@@ -177,6 +219,10 @@ def test_worked_example_a_wrong_import_is_reported_with_its_line(house, tmp_path
         (offence,) = offences(house)
         assert offence.startswith(f"{importer}:{line}: ")
         house.remove_import(importer=importer, imported=imported)
+    back_up = ("labkit.amp.graph.explain", "labkit.amp.engine")
+    house.add_import(importer=back_up[0], imported=back_up[1], line_number=9, line_contents="")
+    assert upward_in_amp(house) == [f"{back_up[0]}:9: graph must not import {back_up[1]}"]
+    house.remove_import(importer=back_up[0], imported=back_up[1])
     house.add_import(importer="labkit.formats.format", imported="labkit.formats.rounding")
     assert any("labkit.formats.format" in circle for circle in circles(house))
     house.remove_import(importer="labkit.formats.format", imported="labkit.formats.rounding")
@@ -203,6 +249,7 @@ def test_worked_example_a_wrong_import_is_reported_with_its_line(house, tmp_path
 
 def test_the_house_keeps_its_layers(house):
     assert offences(house) == []
+    assert upward_in_amp(house) == []
     assert circles(house) == []
     assert notebook_offences(ROOT / "labkit_lessons") == []
 

@@ -13,12 +13,12 @@ import math
 import operator
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Protocol
 
 import torch
 from torch import fx
 
 from labkit.amp.casting.lists import Rule
-from labkit.amp.engine import Engine
 from labkit.amp.graph.cast_graph import CastGraph
 from labkit.amp.graph.trace import Source
 from labkit.interop import format_of
@@ -123,7 +123,14 @@ class Explanation:
         return "\n".join([*(line.rstrip() for line in table), "", self.sentence])
 
 
-def explain(graph: CastGraph | Engine) -> Explanation:
+class CallsNetwork(Protocol):
+    """What calls a network, as an engine does; `call` is the network, or its graph."""
+
+    @property
+    def call(self) -> object: ...
+
+
+def explain(graph: CastGraph | CallsNetwork) -> Explanation:
     """Return what autocast decided about a network, operation by operation, and what the passes left of its casts.
 
     Args:
@@ -132,7 +139,7 @@ def explain(graph: CastGraph | Engine) -> Explanation:
     Raises:
         ValueError: there is no graph; the message says why.
 
-    >>> from labkit.amp import RECIPES
+    >>> from labkit.amp import RECIPES, Engine
     >>> engine = Engine(torch.nn.Linear(2, 1), torch.optim.SGD, RECIPES["O1 graph"])
     >>> for _ in range(2):
     ...     with engine.forward():
@@ -143,7 +150,8 @@ def explain(graph: CastGraph | Engine) -> Explanation:
     <BLANKLINE>
     Autocast makes 3 casts here, and the graph 3; they read and write 0.1 KiB in each forward pass.
     """
-    decides = graph.call if isinstance(graph, Engine) else graph
+    # an engine is above this package, and not imported here
+    decides = graph if isinstance(graph, CastGraph) else getattr(graph, "call", None)
     if not isinstance(decides, CastGraph):
         raise ValueError(
             "this recipe has no graph: autocast decides at each call. Take RECIPES['O1 graph']."
