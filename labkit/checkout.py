@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit.records.system import usable_cores
+from labkit.machine.resources import usable_cores
 
 INSTALL = ("-m", "pip", "install", "--disable-pip-version-check", "--constraint", "constraints.txt")
 # The former name of the distribution, which would remain beside fp16-lab with a package of the same name.

@@ -17,8 +17,7 @@ import labkit
 from labkit import cli
 from labkit.commands import notebooks
 from labkit.machine import Finding, Report, Status
-from labkit.machine.check import packages
-from labkit.records.system import import_error
+from labkit.machine.check import import_error, packages
 
 ROOT = Path(__file__).parents[1]
 

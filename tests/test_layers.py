@@ -15,7 +15,12 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-GROUND = ("formats", "interop", "records")  # what every layer that runs something may use
+GROUND = (
+    "formats",
+    "interop",
+    "processes",
+    "records",
+)  # what every layer that runs something may use
 LOW = (*GROUND, "modes", "machine")
 BELOW_FAULTS = (*LOW, "gemm", "bench", "instrument", "amp", "train", "frameworks")
 BELOW_COMMANDS = (
@@ -35,6 +40,7 @@ BELOW_WIDGETS = (*BELOW_FAULTS, "course", "faults", "clinic")
 # Layer -> the layers that stand to its left.
 TO_THE_LEFT: dict[str, tuple[str, ...]] = {
     "formats": (),
+    "processes": (),
     "interop": ("formats",),
     "records": ("formats", "interop"),
     "course": ("records",),
@@ -54,7 +60,7 @@ TO_THE_LEFT: dict[str, tuple[str, ...]] = {
     "grading": (*BELOW_WIDGETS, "moved"),
     "classroom": (*BELOW_WIDGETS, "grading"),
     "gpu": (*BELOW_FAULTS, "faults"),
-    "checkout": ("records",),
+    "checkout": ("machine",),
     "site": ("records", "widgets"),
     "export": ("moved",),
     "commands": ("formats", "checkout", "site", "testing", "gpu", *BELOW_COMMANDS),
@@ -85,7 +91,16 @@ ENGINE = {"numpy", "torch"}
 FROM_OUTSIDE: dict[str, set[str]] = {
     **{
         name: set()
-        for name in ("course", "moved", "checkout", "commands", "cli", "__main__", "__init__")
+        for name in (
+            "course",
+            "moved",
+            "processes",
+            "checkout",
+            "commands",
+            "cli",
+            "__main__",
+            "__init__",
+        )
     },
     "formats": {"numpy"},
     "records": {"torch", "IPython"},  # which knows whether a notebook runs; only inside a function
@@ -107,6 +122,7 @@ LAYERS = set(TO_THE_LEFT) - {
     "gpu",
     "site",
     "moved",
+    "processes",
     "checkout",
     "commands",
     "cli",

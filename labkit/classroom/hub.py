@@ -31,8 +31,8 @@ from pathlib import Path
 from typing import Any
 
 from labkit.classroom.tables import read_table, write_table
+from labkit.grading.sandbox.limits import create_control_group
 from labkit.records import write_atomic
-from labkit.records.linux import create_control_group
 
 # Startup code of a kernel, which returns freed memory after each cell.
 STARTUP = """\

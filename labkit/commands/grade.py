@@ -34,10 +34,11 @@ from labkit.grading import batch
 from labkit.grading.exercises import EXERCISES
 from labkit.grading.plan import attempts, implausible_times, late_days
 from labkit.grading.results import GradeRow, GradingLog, best_of, visible, write
+from labkit.grading.sandbox.namespaces import protect_memory
 from labkit.grading.sandbox.runner import NotStarted
 from labkit.grading.sandbox.worker import Limits
 from labkit.grading.submission import Submission, find, hard_linked
-from labkit.records import exclusive_lock, linux, now, write_atomic
+from labkit.records import exclusive_lock, now, write_atomic
 from labkit.train import one_thread
 
 INTERRUPTED = 130
@@ -137,7 +138,7 @@ def _grade_class(args: Namespace, submissions: Sequence[Submission]) -> list[Gra
             log.settings["seed"] if isinstance(log.settings["seed"], int) else secrets.randbits(32)
         )
         log.begin(seed)
-        linux.protect_memory()
+        protect_memory()
         try:
             with one_thread(), _interruptible():
                 rounds = [

@@ -12,8 +12,8 @@ from pathlib import Path
 import labkit
 from labkit.checkout import check_all, set_up
 from labkit.commands import CommandError
+from labkit.machine.check import import_error
 from labkit.records import checkout
-from labkit.records.system import import_error
 
 PIP = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
 

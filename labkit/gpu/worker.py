@@ -28,7 +28,7 @@ from typing import Any
 
 import torch
 
-from labkit.records import linux, system
+from labkit.processes import die_with_parent, kill_group, start_group
 
 Line = dict[str, Any]
 CHECKOUT = Path(__file__).parents[2]
@@ -127,8 +127,7 @@ def without_folders(text: str) -> str:
 
 def serve(items: Sequence[Item], device: str) -> None:
     """Run the items that standard input names, until it ends or the device's context is broken."""
-    if sys.platform == "linux":
-        linux.die_with_parent()
+    die_with_parent()
     if device == "cpu":
         # a dry run is small: a second thread would cost more than it saves
         torch.set_num_threads(1)
@@ -171,7 +170,7 @@ class WorkerProcess:
     def __init__(self, command: Sequence[str]) -> None:
         self.ended = False
         self._said = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed with this object
-        self._process = system.start_group(
+        self._process = start_group(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -241,7 +240,7 @@ class WorkerProcess:
     def close(self) -> None:
         """End the process and its children."""
         self.ended = True
-        system.kill_group(self._process)
+        kill_group(self._process)
         self._process.wait()
 
 

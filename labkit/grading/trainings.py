@@ -17,7 +17,7 @@ from labkit.grading.judge import CaseSet, known_answers
 from labkit.grading.sandbox.runner import NotStarted, Runner, packed
 from labkit.grading.sandbox.wire import Failure, Instance, Json, load
 from labkit.grading.sandbox.worker import Request
-from labkit.records import system
+from labkit.machine.resources import usable_cores
 
 SECONDS = 120.0  # limit of CPU time for one training
 USUAL_SECONDS = 0.6  # of CPU time for one training on a laptop, its process included
@@ -28,7 +28,7 @@ class Trainings:
 
     def __init__(self, runner: Runner, workers: int = 1) -> None:
         self.runner, self._missing, self._lock = runner, dict[Key, Trained](), threading.Lock()
-        self.at_once = max(1, min(workers, system.usable_cores()))
+        self.at_once = max(1, min(workers, usable_cores()))
         self.limits = replace(runner.limits, seconds=max(SECONDS, runner.limits.seconds))
 
     def request(self, cases: CaseSet, answers: list[list[Json]]) -> bool:

@@ -12,6 +12,7 @@ import importlib.metadata
 import os
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
@@ -19,8 +20,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from labkit.machine.front_end import extension_folders, front_end, host
-from labkit.records import data_folder, system
+from labkit.machine import resources
+from labkit.machine.front_end import extension_folders, front_end, host, server_prefix
+from labkit.records import data_folder
 from labkit.records.findings import Finding, Report, Status
 from labkit.records.interleaved_timing import host_seconds, time_interleaved
 
@@ -53,10 +55,10 @@ def check_machine(folder: Path | str = ".") -> Report:
         ("device", lambda: [device()]),
         ("good for", lambda: [good_for(*device_facts())]),
         ("threads", lambda: [threads()]),
-        ("memory", lambda: [memory(system.available_memory(), system.container_memory())]),
+        ("memory", lambda: [memory(resources.available_memory(), resources.container_memory())]),
         (
             "widgets",
-            lambda: [front_end(extension_folders(), system.server_prefix(), host(os.environ))],
+            lambda: [front_end(extension_folders(), server_prefix(), host(os.environ))],
         ),
         ("data", lambda: [data()]),
         ("disk", lambda: [disk(Path(folder))]),
@@ -166,9 +168,24 @@ def import_problems(names: Sequence[str]) -> dict[str, str]:
     modules = {
         name: module for name in names if (module := name.replace("-", "_")) not in sys.modules
     }
-    with ThreadPoolExecutor(max(1, system.usable_cores())) as pool:
-        found = pool.map(system.import_error, modules.values())
+    with ThreadPoolExecutor(max(1, resources.usable_cores())) as pool:
+        found = pool.map(import_error, modules.values())
     return {name: problem for name, problem in zip(modules, found, strict=True) if problem}
+
+
+def import_error(module: str, seconds: float = 120.0) -> str:
+    """Import a module in a new process; return its error in one line, or ""."""
+    command = [sys.executable, "-c", f"import {module}"]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=seconds, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"the import took longer than {seconds:.0f} s"
+    if done.returncode == 0:
+        return ""
+    lines = done.stderr.strip().splitlines()
+    return lines[-1] if lines else f"Python exited with status {done.returncode} and no message"
 
 
 def requirements() -> dict[str, str] | None:
@@ -266,7 +283,7 @@ def threads() -> Finding:
 
     several = torch.get_num_threads()
     seconds = {count: seconds_per_tiny_step(count) for count in sorted({1, several})}
-    return judge_threads(system.usable_cores(), seconds)
+    return judge_threads(resources.usable_cores(), seconds)
 
 
 def seconds_per_tiny_step(threads: int, budget: float = 0.15) -> float:

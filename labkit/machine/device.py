@@ -17,7 +17,8 @@ from dataclasses import dataclass
 
 import torch
 
-from labkit.records import system
+from labkit.machine import resources
+from labkit.records.provenance import gpu_driver
 
 GIB = 2**30
 CPU_INSTRUCTIONS = {  # what a flag of `cpuinfo`, or a word of torch, stands for
@@ -186,7 +187,11 @@ def device_report(device: torch.device | str | None = None) -> DeviceReport:
     wanted = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if wanted.type == "cpu":
         return DeviceReport(
-            "cpu", system.cpu_name(), 0, system.usable_cores(), instructions=_cpu_instructions()
+            "cpu",
+            resources.cpu_name(),
+            0,
+            resources.usable_cores(),
+            instructions=_cpu_instructions(),
         )
     if wanted.type != "cuda":
         raise ValueError(
@@ -203,7 +208,7 @@ def device_report(device: torch.device | str | None = None) -> DeviceReport:
         getattr(properties, "multi_processor_count", 0),
         capability,
         generation_of(properties.name, capability),
-        driver=system.gpu_driver(),
+        driver=gpu_driver(),
     )
 
 
@@ -253,7 +258,7 @@ def has_programs(capability: tuple[int, int], built: Sequence[str]) -> bool:
 
 def _cpu_instructions() -> tuple[str, ...]:
     """Return which of CPU_INSTRUCTIONS there are, by `cpuinfo` (Linux) and by torch."""
-    entries = system.cpuinfo()
+    entries = resources.cpuinfo()
     flags = set(f"{entries.get('flags', '')} {entries.get('Features', '')}".split())
     ask_torch = getattr(torch.cpu, "get_capabilities", None)  # newer than the oldest torch we take
     if ask_torch is not None:

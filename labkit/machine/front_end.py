@@ -15,7 +15,6 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from labkit.records import system
 from labkit.records.findings import Finding, Status
 
 # folder of the extension -> the package that brings it
@@ -130,12 +129,25 @@ def switched_off(prefix: Path) -> list[str]:
     return [extension for extension in EXTENSIONS if extension in off]
 
 
+def server_prefix(proc: Path = Path("/proc")) -> Path | None:
+    """Return the environment prefix of the Jupyter server that started this kernel; None where unknown.
+
+    JPY_PARENT_PID is the server's process id, and its command line begins with its Python.
+    """
+    try:
+        words = (proc / os.environ["JPY_PARENT_PID"] / "cmdline").read_bytes().split(b"\0")
+    except (OSError, KeyError):
+        return None
+    python = Path(os.fsdecode(words[0]))
+    return python.parents[1] if python.is_absolute() and "python" in python.name else None
+
+
 def why_not_shown() -> Finding | None:
     """Return why the page in front of this kernel cannot show widgets; None if it can, or if it is unknown.
 
     It is known only if a Jupyter server started this kernel; the check reads a few files.
     """
-    server = system.server_prefix()
+    server = server_prefix()
     if server is None:
         return None
     finding = front_end(extension_folders(), server, host(os.environ))

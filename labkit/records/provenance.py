@@ -2,19 +2,23 @@
 
 Idea: no curve can pass for one made elsewhere, since its record names the device, the versions and the time.
 
-Invariant: values are read from torch, Python and the clock at the time of the call, as plain text.
+Invariant: values are read from torch, Python, the driver and the clock at the time of the call, as plain text.
 """
 
 from __future__ import annotations
 
 import platform
+import re
+import subprocess
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
-
-from labkit.records import system
 
 if TYPE_CHECKING:
     import torch
+
+# NVRM version: NVIDIA UNIX ... Kernel Module  580.95.05 ...
+DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def device_name(device: torch.device) -> str:
@@ -49,9 +53,24 @@ def versions(device: torch.device | None = None) -> dict[str, str]:
         "cuda": torch.version.cuda,
         "hip": torch.version.hip,
         "cudnn": cudnn,
-        "driver": system.gpu_driver(),
+        "driver": gpu_driver(),
     }
     return found | {name: str(version) for name, version in gpu.items() if version}
+
+
+def gpu_driver() -> str | None:
+    """Return the version of NVIDIA's driver from nvidia-smi or the kernel module; None where unknown."""
+    try:
+        command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+        return done.stdout.split()[0]
+    except (OSError, subprocess.SubprocessError, IndexError):
+        pass
+    try:
+        found = re.search(r"\b\d+\.\d+(\.\d+)?\b", DRIVER.read_text(encoding="utf-8"))
+    except OSError:
+        return None
+    return found[0] if found else None
 
 
 def arithmetic_settings(device: torch.device, *, tf32: bool = False) -> dict[str, str]:

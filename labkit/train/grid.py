@@ -32,7 +32,8 @@ import torch.distributed as dist
 
 from labkit.amp import Recipe, as_recipes
 from labkit.formats.arguments import require_kind
-from labkit.records import recorded_files, system
+from labkit.machine import resources
+from labkit.records import recorded_files
 from labkit.train.devices import Place, place
 from labkit.train.record import RunRecord, fingerprint, load
 from labkit.train.run import train
@@ -223,7 +224,7 @@ def _train_all(
     stop: Callable[[], bool] | None,
 ) -> Iterator[RunRecord]:
     """Yield records as they are completed and saved; an interrupt ends the processes at once."""
-    count = min(workers or (system.usable_cores() if where.emulated else 1), len(runs))
+    count = min(workers or (resources.usable_cores() if where.emulated else 1), len(runs))
     if count <= 1 or not _can_be_sent(task):
         for recipe, seed in runs:
             if stop is not None and stop():

@@ -23,8 +23,8 @@ from labkit.amp import RECIPES, Engine, ScalerConfig
 from labkit.amp.distributed.engine import DistributedEngine
 from labkit.amp.distributed.group import RankLost, largest, start_group
 from labkit.formats import BF16, FP16, FP32
-from labkit.records import linux
-from labkit.records.system import bytes_written
+from labkit.machine.resources import bytes_written
+from labkit.processes import die_with_parent
 from labkit.train.plan import OUTPUTS, STEPS, WorkerPlan
 
 DAY_S = 86_400.0  # timeout between two lines of input
@@ -121,8 +121,7 @@ def _bytes_by_category(engine: DistributedEngine) -> dict[str, int]:
 
 def main() -> None:
     """Run one of the processes until the standard input or torchrun ends."""
-    if sys.platform == "linux":
-        linux.die_with_parent()
+    die_with_parent()
     if os.getppid() == 1:
         return  # torchrun has ended already
     device = start_group("cpu", timeout_s=DAY_S)  # four processes on any machine, without GPUs

@@ -25,7 +25,7 @@ from labkit.amp import RECIPES
 from labkit.amp.distributed.engine import DistributedEngine
 from labkit.amp.distributed.group import largest, start_group
 from labkit.formats import BF16, FP16, FP32
-from labkit.records.system import bytes_written
+from labkit.machine.resources import bytes_written
 
 WORLDS = (1, 2, 4)
 ROUNDS, WIDTH, ROWS = 12, 512, 32

@@ -34,7 +34,7 @@ from labkit.classroom.hub import (
 )
 from labkit.classroom.tables import read_table, write_table
 from labkit.cli import main
-from labkit.records.linux import create_control_group
+from labkit.grading.sandbox.limits import create_control_group
 from tests.grading.hand_ins import put
 from tests.slowness import slowness
 

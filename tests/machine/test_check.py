@@ -10,9 +10,18 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from labkit.machine import Finding, Report, Status, check, check_machine, device, front_end
+from labkit.machine import (
+    Finding,
+    Report,
+    Status,
+    check,
+    check_machine,
+    device,
+    front_end,
+    resources,
+)
 from labkit.machine.device import DeviceReport, device_report, generation_of, has_programs
-from labkit.records import system
+from labkit.records import provenance
 
 GIB = 2**30
 
@@ -192,17 +201,17 @@ def test_what_a_machine_is_good_for():
 def test_a_container_says_its_limit_and_the_server_is_recognised_by_its_command(
     tmp_path, monkeypatch
 ):
-    assert system.container_memory(tmp_path) is None
+    assert resources.container_memory(tmp_path) is None
     (tmp_path / "memory.max").write_text("max\n")
-    assert system.container_memory(tmp_path) is None
+    assert resources.container_memory(tmp_path) is None
     (tmp_path / "memory.max").write_text(f"{GIB}\n")
-    assert system.container_memory(tmp_path) == GIB
+    assert resources.container_memory(tmp_path) == GIB
     (tmp_path / "memory.max").unlink()
     (tmp_path / "memory").mkdir()
     (tmp_path / "memory" / "memory.limit_in_bytes").write_text("9223372036854771712\n")
-    assert system.container_memory(tmp_path) is None
+    assert resources.container_memory(tmp_path) is None
     monkeypatch.delenv("JPY_PARENT_PID", raising=False)
-    assert system.server_prefix(tmp_path) is None
+    assert front_end.server_prefix(tmp_path) is None
     monkeypatch.setenv("JPY_PARENT_PID", "77")
     (tmp_path / "77").mkdir()
     for command, prefix in (
@@ -210,7 +219,7 @@ def test_a_container_says_its_limit_and_the_server_is_recognised_by_its_command(
         (b"jupyter-lab\0", None),
     ):
         (tmp_path / "77" / "cmdline").write_bytes(command)
-        assert system.server_prefix(tmp_path) == prefix
+        assert front_end.server_prefix(tmp_path) == prefix
 
 
 def test_a_front_end_that_was_switched_off_is_named_with_how_to_switch_it_on(tmp_path, monkeypatch):
@@ -259,7 +268,7 @@ def test_a_server_without_anywidget_is_named_with_its_own_cure(tmp_path, monkeyp
         (None, None),
         (tmp_path, "no front end for jupyterlab_widgets or anywidget"),
     ):
-        monkeypatch.setattr(front_end.system, "server_prefix", lambda it=started_by: it)
+        monkeypatch.setattr(front_end, "server_prefix", lambda it=started_by: it)
         found = front_end.why_not_shown()
         assert found is None if reason is None else reason in found.what
 
@@ -367,7 +376,7 @@ def test_a_gpu_without_tensor_cores_outside_of_the_table_or_without_nvidia_smi(
         assert report.tensor_cores == (), name
     gpu("NVIDIA B200", (10, 0), driver=None)  # the kernel module tells the driver
     version = tmp_path / "version"
-    monkeypatch.setattr(system, "DRIVER", version)
+    monkeypatch.setattr(provenance, "DRIVER", version)
     assert device_report().driver is None
     version.write_text(
         "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build\n"
@@ -397,7 +406,7 @@ def test_a_cpu_is_recognised_by_its_flags(monkeypatch):
     ):
         name, words = flags.split(": ")
         monkeypatch.setattr(
-            system,
+            resources,
             "cpuinfo",
             lambda name=name, words=words: {"model name": "Some CPU", name: words},
         )
@@ -405,7 +414,7 @@ def test_a_cpu_is_recognised_by_its_flags(monkeypatch):
         assert report.instructions == instructions, flags
         assert report.facts.startswith("Some CPU: ")
         assert means in report.meaning
-    monkeypatch.setattr(system, "cpuinfo", dict)
+    monkeypatch.setattr(resources, "cpuinfo", dict)
     told = {"avx512_bf16": True, "avx512_fp16": False, "cpu_name": "Some CPU"}
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: told, raising=False)
     assert device_report("cpu").instructions == ("AVX512-BF16",), (

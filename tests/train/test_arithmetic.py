@@ -174,7 +174,7 @@ def test_on_a_gpu_cuda_cudnn_driver_and_flags_are_recorded(
     gpu = torch.device("cuda", 0)
     monkeypatch.setattr(torch.version, "cuda", "12.8")
     monkeypatch.setattr(torch.backends.cudnn.m, "version", lambda: 91002)
-    monkeypatch.setattr("labkit.records.system.gpu_driver", lambda: "570.86")
+    monkeypatch.setattr("labkit.records.provenance.gpu_driver", lambda: "570.86")
     found = versions(gpu)
     assert {name: found[name] for name in ("cuda", "cudnn", "driver")} == {
         "cuda": "12.8",
@@ -189,7 +189,7 @@ def test_on_a_gpu_cuda_cudnn_driver_and_flags_are_recorded(
         "cuDNN deterministic": "no",
         "cuDNN benchmark": "yes",
     }
-    monkeypatch.setattr("labkit.records.system.gpu_driver", lambda: None)
+    monkeypatch.setattr("labkit.records.provenance.gpu_driver", lambda: None)
     assert "driver" not in versions(gpu), "what cannot be asked for is not made up"
 
 

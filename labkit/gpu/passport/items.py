@@ -30,7 +30,7 @@ from labkit.gpu.measure import TIMING, engine_step, example, pace, twice
 from labkit.gpu.parts import PARTS, Job
 from labkit.gpu.passport.probes import REFUSALS, HostWaits, Refusal, launches, synchronizations
 from labkit.gpu.worker import Item, Line, serve
-from labkit.records import system
+from labkit.machine.resources import cpu_name, usable_cores
 from labkit.train import TASKS
 
 QUICK_TASKS = ("digits", "gpt")
@@ -90,7 +90,7 @@ def _card(device: str, found: Line) -> None:
         "cores": report.cores,
     }
     found |= {"memory": report.memory, "driver": report.driver, "facts": report.facts}
-    found |= {"cpu": system.cpu_name(), "cpu_cores": system.usable_cores()}
+    found |= {"cpu": cpu_name(), "cpu_cores": usable_cores()}
     if device == "cuda":
         found |= {
             "cards": torch.cuda.device_count(),

@@ -30,7 +30,7 @@ from labkit.grading.sandbox.runner import ENVIRONMENT, NotStarted, Runner, packe
 from labkit.grading.sandbox.supervisor import Isolation
 from labkit.grading.sandbox.wire import load
 from labkit.grading.sandbox.worker import Request
-from labkit.records import data_folder, system
+from labkit.records import data_folder
 
 FIRST_USER = 61184  # the first id that systemd reserves for transient users: no file belongs to one
 NAMES = {
@@ -128,7 +128,7 @@ def _probed(runner: Runner, private: Sequence[Path], output: Path) -> tuple[str,
             # the probe has another working directory
             "submissions": [os.path.realpath(path) for path in private],
             "output": str(output.resolve()),
-            "memory": system.memory_paths(os.getpid()),
+            "memory": _memory_paths(os.getpid()),
             "port": server.getsockname()[1],
             "name": name,
             "variables": [
@@ -150,8 +150,24 @@ def _probed(runner: Runner, private: Sequence[Path], output: Path) -> tuple[str,
     answer = load(json.loads(reply.answers[0])[0]) if reply.answers else None
     if not isinstance(answer, list):
         raise NotStarted(f"the probe of the sandbox does not answer: {reply.note}{answer or ''}")
-    return tuple(str(name) for name in answer) + (
-        () if system.is_running(name) else ("descendants",)
+    return tuple(str(name) for name in answer) + (() if _is_running(name) else ("descendants",))
+
+
+def _is_running(name: str) -> bool:
+    """Return whether a process of this name (at most 15 letters) is running; False where unknown."""
+    for path in Path("/proc").glob("[0-9]*/comm"):
+        with contextlib.suppress(OSError):
+            if path.read_text(errors="replace").strip() == name:
+                return True
+    return False
+
+
+def _memory_paths(process: int) -> list[str]:
+    """Return the files that expose a process's memory and environment; none where the system has no such files."""
+    return (
+        [f"/proc/{process}/{name}" for name in ("mem", "environ")]
+        if Path("/proc/self/mem").exists()
+        else []
     )
 
 
@@ -166,7 +182,7 @@ def _probe(paths: dict[str, Any]) -> list[str]:
     import time
     from pathlib import Path
 
-    from labkit.records import system
+    from labkit.grading.sandbox.limits import process_limit
 
     assert colorsys
     holding = [
@@ -206,7 +222,7 @@ def _probe(paths: dict[str, Any]) -> list[str]:
     with contextlib.suppress(OSError):
         socket.create_connection(("127.0.0.1", paths["port"]), 2).close()
         fails("network")
-    if not 0 < system.process_limit() <= paths["most"]:
+    if not 0 < process_limit() <= paths["most"]:
         fails("processes")
     if any(
         name not in paths["variables"]

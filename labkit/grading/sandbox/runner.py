@@ -37,7 +37,8 @@ import torch
 from labkit.course import COURSE
 from labkit.grading.sandbox.supervisor import Isolation, Reply, Worker, supervise
 from labkit.grading.sandbox.worker import Limits, Request, tensor_of
-from labkit.records import data_folder, system
+from labkit.processes import kill_group, start_group
+from labkit.records import data_folder
 
 STARTING_SECONDS, ENDING_SECONDS = 120.0, 20.0
 SERVER = Path(__file__).with_name("server.py")
@@ -137,7 +138,7 @@ class Runner:
         if self._server is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._server.wait(timeout=ENDING_SECONDS)
-            system.kill_group(self._server)
+            kill_group(self._server)
             self._server.wait()
 
     def __enter__(self) -> Runner:
@@ -175,7 +176,7 @@ def start(folder: Path, *arguments: str, **options: Any) -> subprocess.Popen[byt
     }
     options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, **options}
     with (folder / "errors").open("ab") as errors:
-        return system.start_group(
+        return start_group(
             [sys.executable, str(SERVER), *arguments],
             stderr=errors,
             cwd=folder,
@@ -215,7 +216,7 @@ class Spawned(Worker):
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=1.0)
         code = self._process.poll()
-        system.kill_group(self._process)
+        kill_group(self._process)
         self._process.wait()
         self._folder.cleanup()
         return code

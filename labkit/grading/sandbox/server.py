@@ -93,14 +93,14 @@ def _reap_supervisors(options: int) -> None:
 
 
 def _answer_one() -> None:
+    from labkit.grading.sandbox.limits import address_space
     from labkit.grading.sandbox.worker import answer_all
-    from labkit.records import system
 
     requests, limits = pickle.load(sys.stdin.buffer)
     channel = os.fdopen(os.dup(1), "wb")
     channel.write(READY)
     channel.flush()
-    answer_all(requests, channel, limits, system.address_space())
+    answer_all(requests, channel, limits, address_space())
 
 
 if __name__ == "__main__":

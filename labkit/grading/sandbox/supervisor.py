@@ -25,8 +25,10 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, cast
 
+from labkit.grading.sandbox import descendants, namespaces
+from labkit.grading.sandbox.limits import address_space, create_control_group, resident_memory
 from labkit.grading.sandbox.worker import CHECK, END, NOTE, RAN, Limits, Request, answer_all
-from labkit.records import linux, system
+from labkit.processes import die_with_parent
 
 MAX_ANSWERS = 8 << 20  # bytes, for one exercise
 POLL_SECONDS = 0.1  # interval of the memory checks
@@ -38,7 +40,7 @@ class Isolation:
 
     namespaces   files, processes and network of its own
     user         the user that it runs as; None: the grader's
-    view         the files it sees (labkit.records.linux.mount_private_root), with namespaces
+    view         the files it sees (`namespaces.mount_private_root`), with namespaces
     """
 
     namespaces: bool = False
@@ -183,21 +185,21 @@ def run_job(grader: socket.socket) -> None:
         requests, limits, isolation = cast(
             "tuple[Sequence[Request], Limits, Isolation]", pickle.load(stream)
         )
-    linux.die_with_parent()
-    used = system.address_space()
+    die_with_parent()
+    used = address_space()
     group = _ControlGroup(limits)
     if isolation.namespaces:
-        linux.unshare_namespaces()
+        namespaces.unshare_namespaces()
         if first := os.fork():
             grader.close()
             os.waitpid(first, 0)
             group.remove()
             os._exit(0)
-        linux.die_with_parent()
-        linux.mount_private_root(isolation.view)
+        die_with_parent()
+        namespaces.mount_private_root(isolation.view)
     else:
-        linux.adopt_orphans()
-    linux.protect_memory()
+        descendants.adopt_orphans()
+    namespaces.protect_memory()
     # the limit would count the user's other processes
     if not isolation.namespaces and isolation.user is None:
         limits = replace(limits, processes=0)
@@ -226,8 +228,8 @@ class _ControlGroup:
     def __init__(self, limits: Limits) -> None:
         files: list[Path] = []
         with contextlib.suppress(OSError):
-            files = linux.create_control_group(
-                f"labkit/grading-{os.getpid()}", limits.memory + system.resident_memory()
+            files = create_control_group(
+                f"labkit/grading-{os.getpid()}", limits.memory + resident_memory()
             )
         self._entries = [os.open(file, os.O_WRONLY) for file in files]
         self._parents = [
@@ -262,7 +264,7 @@ class Forked(Worker):
         group: _ControlGroup,
     ) -> None:
         self.grader, (self.channel, write) = grader, os.pipe()
-        self.most = limits.memory + system.resident_memory()
+        self.most = limits.memory + resident_memory()
         self.pid = os.fork()
         if self.pid == 0:
             with contextlib.suppress(BaseException):
@@ -286,11 +288,15 @@ class Forked(Worker):
         return b"" if ready else None  # it ended, even if others hold its channel open
 
     def cpu_seconds(self) -> float:
-        return sum(map(linux.cpu_seconds, {self.pid, *linux.descendants()}))
+        return sum(map(descendants.cpu_seconds, {self.pid, *descendants.descendants()}))
 
     def memory_left(self) -> int:
-        processes = linux.descendants()  # a single one has a limit of its own
-        return self.most - sum(map(linux.memory_of, processes)) if len(processes) > 1 else self.most
+        processes = descendants.descendants()  # a single one has a limit of its own
+        return (
+            self.most - sum(map(descendants.memory_of, processes))
+            if len(processes) > 1
+            else self.most
+        )
 
     def end(self) -> int | None:
         if self.pid == 0:
@@ -298,7 +304,7 @@ class Forked(Worker):
         # its channel may close just before it ends
         ended, _, _ = select.select([self.life], [], [], 0.2)
         code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1]) if ended else None
-        linux.kill_children()
+        descendants.kill_children()
         os.close(self.channel)
         os.close(self.life)
         self.pid = 0
@@ -308,7 +314,7 @@ class Forked(Worker):
 def _become_worker(user: int | None) -> None:
     os.setsid()
     if user is not None:
-        linux.switch_user(user)
-    linux.drop_privileges()
-    linux.protect_memory(False)  # the supervisor reads how much it uses
+        namespaces.switch_user(user)
+    namespaces.drop_privileges()
+    namespaces.protect_memory(False)  # the supervisor reads how much it uses
     os.environ.update(HOME=os.getcwd(), TMPDIR=os.getcwd(), USER="learner")

@@ -21,7 +21,7 @@ import torch
 from labkit.grading.answer_log import hint
 from labkit.grading.judge import check
 from labkit.grading.sandbox.answer import answer_case, last_line, where
-from labkit.records import system
+from labkit.grading.sandbox.limits import limit_process
 
 # First byte of a line: the cell has run, the answers to a check, why there are none, the end of a request.
 RAN, CHECK, NOTE, END = b"R", b"C", b"N", b"E"
@@ -84,7 +84,7 @@ def answer_all(requests: Sequence[Request], channel: BinaryIO, limits: Limits, u
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)
     # The supervisor measures time; this limit applies if the supervisor was killed.
-    system.limit_process(
+    limit_process(
         used + limits.memory, sum(limits.seconds for _ in requests) + 60, limits.processes
     )
     for request in requests:

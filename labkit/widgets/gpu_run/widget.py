@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import traitlets
 
-from labkit.records import recorded_files, system
+from labkit.processes import kill_group, start_group
+from labkit.records import recorded_files
 from labkit.train import Place, place, throughput_sentence
 from labkit.widgets.base.figures import data_url, png, still
 from labkit.widgets.base.widget import LabWidget
@@ -59,7 +60,7 @@ class BackgroundProcess:
     def __init__(
         self, command: Sequence[str], on_line: Callable[[str], None], on_end: Callable[[int], None]
     ) -> None:
-        self._process = system.start_group(
+        self._process = start_group(
             command,
             stdin=subprocess.PIPE,  # which ends with this process, however that one ends
             stdout=subprocess.PIPE,
@@ -93,7 +94,7 @@ class BackgroundProcess:
     def stop(self) -> None:
         """End the process and those it started; files are written whole, so what was kept by then stays."""
         if self._process.poll() is None:
-            system.kill_group(self._process)
+            kill_group(self._process)
 
     def wait(self, timeout_s: float | None = None) -> None:
         self._thread.join(timeout_s)

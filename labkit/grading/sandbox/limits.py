@@ -1,0 +1,94 @@
+"""Limits of what processes take, and what this process takes before them.
+
+Invariant: a query has no side effect, and an unknown value is 0.
+
+Source: setrlimit(2), proc(5), cgroups(7).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+
+def process_limit() -> int:
+    """Return the limit of processes for this user; 0 where there is none (root) or it is unknown."""
+    with contextlib.suppress(ImportError, AttributeError):
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+        return 0 if limit == resource.RLIM_INFINITY or os.getuid() == 0 else limit
+    return 0
+
+
+def address_space() -> int:
+    """Return the bytes of address space that this process uses; 0 where unknown."""
+    return _pages(0)
+
+
+def resident_memory() -> int:
+    """Return the resident bytes of this process; 0 where unknown."""
+    return _pages(1)
+
+
+def limit_process(space: int, seconds: float, processes: int) -> None:
+    """Limit this process's resources and disable core dumps; limits that the system lacks are skipped.
+
+    space      bytes of address space, and of each file
+    seconds    of CPU time
+    processes  of this process's user; 0 for no limit
+    """
+    with contextlib.suppress(ImportError):
+        import resource
+
+        limits = {"CORE": 0, "FSIZE": space, "CPU": int(seconds), "AS": space, "NOFILE": 256}
+        for name, limit in (limits | ({"NPROC": processes} if processes else {})).items():
+            with contextlib.suppress(AttributeError, OSError, ValueError):
+                resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (limit, limit))
+
+
+def create_control_group(
+    name: str, memory: int, cores: float | None = None, root: Path = Path("/sys/fs/cgroup")
+) -> list[Path]:
+    """Create a control group with limits; return its process files, to which a process writes its id to join.
+
+    memory   bytes
+    cores    CPU cores, also fractions; None for all
+
+    Raises:
+        OSError: the system has no control groups, or this user may not create any.
+
+    Source: cgroups(7), both versions.
+    """
+    period = 100_000
+    if (root / "cgroup.controllers").is_file():  # version 2
+        group = root / name
+        for parent in [root, *(root / part for part in list(Path(name).parents)[-2::-1])]:
+            parent.mkdir(exist_ok=True)
+            (parent / "cgroup.subtree_control").write_text(
+                "+memory +cpu" if cores is not None else "+memory"
+            )
+        limits: dict[Path, dict[str, object]] = {group: {"memory.max": memory}}
+        if cores is not None:
+            limits[group]["cpu.max"] = f"{int(cores * period)} {period}"
+    else:
+        limits = {root / "memory" / name: {"memory.limit_in_bytes": memory}}
+        if cores is not None:
+            limits[root / "cpu" / name] = {
+                "cpu.cfs_period_us": period,
+                "cpu.cfs_quota_us": int(cores * period),
+            }
+    for group, values in limits.items():
+        group.mkdir(parents=True, exist_ok=True)
+        for file, value in values.items():
+            (group / file).write_text(str(value))
+    return [group / "cgroup.procs" for group in limits]
+
+
+def _pages(field: int) -> int:
+    """Return the bytes of a field of this process's statm; 0 where the system has no such file."""
+    with contextlib.suppress(OSError):
+        pages = Path("/proc/self/statm").read_text().split()[field]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+    return 0
