@@ -52,7 +52,7 @@ TO_THE_LEFT: dict[str, tuple[str, ...]] = {
     "testing": (*GROUND, "gemm"),
     "instrument": (*GROUND, "modes"),
     "amp": (*GROUND, "modes", "gemm", "instrument"),
-    "train": (*LOW, "gemm", "instrument", "amp"),
+    "train": (*LOW, "gemm", "bench", "instrument", "amp"),
     "frameworks": (*LOW, "gemm", "instrument", "amp", "train"),
     "faults": BELOW_FAULTS,
     "clinic": (*BELOW_FAULTS, "course", "faults", "moved"),

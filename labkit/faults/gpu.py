@@ -18,8 +18,8 @@ import torch
 from torch import nn
 
 from labkit.bench import Published, published
+from labkit.bench.interleaved_timing import host_seconds
 from labkit.faults.fault import Card, Kind
-from labkit.records.interleaved_timing import host_seconds
 
 CLEARLY = 1.15  # how many times as good the repaired form is where a card shows the fault
 ROWS_SHOWN = 3

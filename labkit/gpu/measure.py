@@ -19,11 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from labkit.amp import RECIPES, Engine, Recipe
+from labkit.bench.interleaved_timing import host_seconds, time_interleaved
 from labkit.faults.gpu import GpuCard, measured
 from labkit.frameworks import GradScaler, autocast
 from labkit.gemm import fp32_precision
 from labkit.gpu.worker import Item, Line, reason, synchronize
-from labkit.records.interleaved_timing import host_seconds, time_interleaved
 from labkit.train import TrainingRun, networks, place, steps_per_second, throughput_sentence
 from labkit.train.tasks import Task
 

@@ -15,8 +15,8 @@ from functools import partial
 import torch
 
 from labkit.amp import Recipe, as_recipes
+from labkit.bench.interleaved_timing import host_seconds, time_interleaved
 from labkit.formats.arguments import require_kind
-from labkit.records.interleaved_timing import host_seconds, time_interleaved
 from labkit.train.devices import Place
 from labkit.train.record import RunRecord
 from labkit.train.run import TrainingRun

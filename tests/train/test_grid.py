@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from labkit import cli
 from labkit.amp import RECIPES
-from labkit.records import interleaved_timing
+from labkit.bench import interleaved_timing
 from labkit.train import (
     GPU_TASKS,
     TASKS,
