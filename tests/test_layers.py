@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[1]
 GROUND = (
     "formats",
     "interop",
+    "findings",
     "processes",
     "records",
 )  # what every layer that runs something may use
@@ -40,6 +41,7 @@ BELOW_WIDGETS = (*BELOW_FAULTS, "course", "faults", "clinic")
 # Layer -> the layers that stand to its left.
 TO_THE_LEFT: dict[str, tuple[str, ...]] = {
     "formats": (),
+    "findings": (),
     "processes": (),
     "interop": ("formats",),
     "records": ("formats", "interop"),
@@ -94,6 +96,7 @@ FROM_OUTSIDE: dict[str, set[str]] = {
         for name in (
             "course",
             "moved",
+            "findings",
             "processes",
             "checkout",
             "commands",
@@ -122,6 +125,7 @@ LAYERS = set(TO_THE_LEFT) - {
     "gpu",
     "site",
     "moved",
+    "findings",
     "processes",
     "checkout",
     "commands",

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from labkit.findings import Finding, Status
 from labkit.instrument.symptoms import Kind
-from labkit.records.findings import Finding, Status
 
 IN_FORWARD = frozenset(
     (

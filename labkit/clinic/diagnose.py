@@ -27,6 +27,7 @@ from labkit.clinic.constants import Constant, constants_in, constants_of
 from labkit.clinic.events import HALF, TrainingObserver
 from labkit.faults import FAULTS, explain
 from labkit.faults.messages import messages_in
+from labkit.findings import Finding, Status
 from labkit.instrument import Report, Watch, watch
 from labkit.instrument.events import ModuleBegins
 from labkit.instrument.guard import guarded, reporting
@@ -38,7 +39,6 @@ from labkit.instrument.sources import sources_of
 from labkit.instrument.stream import STREAM
 from labkit.instrument.symptoms import SYMPTOMS, Kind, finding
 from labkit.instrument.user_code import is_library, line_of_error, line_of_user
-from labkit.records.findings import Finding, Status
 
 SAMPLES = 5  # steps that watch counts and replays in FP32
 NOTES = 8  # constants in the source, at most

@@ -26,6 +26,7 @@ from labkit.clinic.constants import misfit
 from labkit.clinic.remedies import DERIVATIVES, DOMAINS, Seen, finite_in_fp32, in_forward
 from labkit.clinic.remedies import in_backward as in_backward_pass
 from labkit.clinic.stages import GradientParts, Pass, is_cleared, ratio_of, scale_of
+from labkit.findings import Finding
 from labkit.instrument.events import (
     AutocastBegins,
     AutocastEnds,
@@ -52,7 +53,6 @@ from labkit.instrument.script import leaves
 from labkit.instrument.stream import StepObserver
 from labkit.instrument.symptoms import Kind, finding
 from labkit.instrument.user_code import line_of_user
-from labkit.records.findings import Finding
 
 HALF = (torch.float16, torch.bfloat16)
 NON_FINITE_KINDS = {  # kind of event -> the operations in which inf or NaN begins

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import math
 
-from labkit.records.findings import Finding, Report, Status
+from labkit.findings import CheckReport, Finding, Status
 from labkit.train import RunRecord
 
 MANY_SKIPS = 20  # in a row: a dynamic scaler halves 2^16 to below 1 in 17
 MUCH_UNDERFLOW = 0.5  # the runs on record learn well up to some per cent and stall above a half
 
 
-def find_pitfalls(record: RunRecord) -> Report:
+def find_pitfalls(record: RunRecord) -> CheckReport:
     """Return what a run's record shows: its loss, its skipped steps, its underflow.
 
     >>> from labkit.train import StepRecord
@@ -27,8 +27,10 @@ def find_pitfalls(record: RunRecord) -> Report:
     inf or NaN from step 1 on
     """
     if not record.steps:
-        return Report((Finding("steps", Status.WARN, "none", "let the run do at least one step"),))
-    return Report(
+        return CheckReport(
+            (Finding("steps", Status.WARN, "none", "let the run do at least one step"),)
+        )
+    return CheckReport(
         (_loss(record), _skips(record), _underflow(record)),
         if_warned="No failure was found in what was measured. Missing",
         if_bad="What went wrong in this run",

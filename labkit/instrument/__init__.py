@@ -1,5 +1,6 @@
 """Instruments: exponent histograms, what a format does to them, probes of a backward pass, and `watch`."""
 
+from labkit.findings import Finding
 from labkit.instrument.fate import Fate, fate
 from labkit.instrument.histogram import ExponentHistogram, exponent_histogram, merge, shift
 from labkit.instrument.probe import (
@@ -18,7 +19,6 @@ from labkit.instrument.script import watched
 from labkit.instrument.sources import scaler_source
 from labkit.instrument.stream import Listener, register_source
 from labkit.instrument.watch import Watch, watch
-from labkit.records.findings import Finding
 
 __all__ = [
     "AgainstFP32",

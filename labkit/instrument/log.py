@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from labkit.findings import Finding, Status
 from labkit.formats import FP16, Format
 from labkit.instrument.fate import fate
 from labkit.instrument.guard import Unseen, reporting
@@ -35,7 +36,6 @@ from labkit.instrument.results import power
 from labkit.instrument.sample import Sample, checksum, dtype_name, local_part
 from labkit.instrument.stream import StepObserver
 from labkit.instrument.symptoms import Kind, finding
-from labkit.records.findings import Finding, Status
 
 MOST = 0.5  # share above which a loss is a fault
 DECAYS = {  # optimizer state -> its decay factor, from its parameter group

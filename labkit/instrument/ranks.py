@@ -24,12 +24,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from labkit.findings import Finding
 from labkit.instrument.guard import Failed, guarded
 from labkit.instrument.histogram import merge
 from labkit.instrument.records import Skip, WatchedStep, trimmed
 from labkit.instrument.report import Report, from_plain, to_plain
 from labkit.instrument.symptoms import Kind, finding
-from labkit.records.findings import Finding
 
 WAIT_S = 60.0  # for the reports of ranks that end later
 OWN_BATCH = ("activations", "activation gradients")

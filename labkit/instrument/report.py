@@ -19,12 +19,19 @@ import numpy as np
 import torch
 
 import labkit
+from labkit.findings import SIGNS, Finding, Status
 from labkit.instrument.histogram import ExponentHistogram
 from labkit.instrument.records import AgainstFP32, NonFinite, Skip, WatchedStep
 from labkit.instrument.report_page import body, page
-from labkit.instrument.results import Results, grouped, in_words, numbers, power, run_in_words
+from labkit.instrument.results import (
+    TrainingResults,
+    grouped,
+    in_words,
+    numbers,
+    power,
+    run_in_words,
+)
 from labkit.instrument.symptoms import Kind, finding
-from labkit.records.findings import SIGNS, Finding, Status
 
 NAMES = {
     "weights": "parameters",
@@ -34,7 +41,7 @@ NAMES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report(Results):
+class Report(TrainingResults):
     """The results of a watch or a diagnosis, which print, show in a notebook, save and load.
 
     steps       number of steps, skipped ones included

@@ -18,20 +18,20 @@ from typing import Any
 
 import numpy as np
 
+from labkit.findings import SIGNS, Finding, Status
 from labkit.formats import FORMATS, Format
 from labkit.instrument.fate import Fate, fate
 from labkit.instrument.histogram import ExponentHistogram, merge, shift
 from labkit.instrument.records import KINDS, Window, window
 from labkit.instrument.results import (
     MOST_NAMES,
-    Results,
+    TrainingResults,
     grouped,
     numbers,
     power,
     run_in_words,
     step_of,
 )
-from labkit.records.findings import SIGNS, Finding, Status
 
 ZONES = ("underflowed", "subnormal", "normal", "overflowed")
 GRADIENTS = ("activation gradients", "weight gradients")
@@ -46,14 +46,14 @@ MOST_SKIPS = 400  # marks in the picture of the scale
 STYLE = Path(__file__).with_suffix(".css")
 
 
-def page(report: Results) -> str:
+def page(report: TrainingResults) -> str:
     """Return a self-contained page."""
     head = f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(_title(report))}</title>'
     fit = '<meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark">'
     return f"{head}{fit}<style>body {{ margin: 0; }}</style></head><body>{body(report)}</body></html>\n"
 
 
-def body(report: Results) -> str:
+def body(report: TrainingResults) -> str:
     """Return the report as HTML with its own style, for a page or the output of a cell."""
     parts = [_verdict(report), _findings(report)]
     if report.watched:
@@ -64,11 +64,11 @@ def body(report: Results) -> str:
     )
 
 
-def _title(report: Results) -> str:
+def _title(report: TrainingResults) -> str:
     return f"{report.model or 'Training'}: {report.summary}"
 
 
-def _verdict(report: Results) -> str:
+def _verdict(report: TrainingResults) -> str:
     kinds = list(
         dict.fromkeys(
             each.name for status in (Status.BAD, Status.WARN) for each in report.of(status)
@@ -86,7 +86,7 @@ def _verdict(report: Results) -> str:
     return f'<div class="verdict {status}"><h1>{SIGNS[status]} {headline}</h1><p class="quiet">{where}</p></div>'
 
 
-def _findings(report: Results) -> str:
+def _findings(report: TrainingResults) -> str:
     groups = [g for status in reversed(Status) for g in grouped(report, status)]
     cards = "".join(_card(group) for group in groups)
     return f'<div class="cards">{cards}</div>' if cards else ""
@@ -118,7 +118,7 @@ def _card(group: list[Finding]) -> str:
 # The scale over time
 
 
-def _scales(report: Results) -> str:
+def _scales(report: TrainingResults) -> str:
     """Return the scale in use beside the window of safe scales, over the steps."""
     format = FORMATS[report.formats[0]]
     windows = {w.step: _window(report.gradients(w.step), format) for w in report.watched}
@@ -188,7 +188,7 @@ def _window(gradients: Mapping[str, ExponentHistogram], format: Format) -> Windo
 # The map of what is lost
 
 
-def _map(report: Results) -> str:
+def _map(report: TrainingResults) -> str:
     """Return, for each layer and sampled step, which share of its gradients a format loses at the scale in use."""
     format = FORMATS[report.formats[0]]
     tables = [(kind, rows) for kind in GRADIENTS if (rows := list(_losses(report, kind, format)))]
@@ -229,7 +229,7 @@ def _fold(kind: str, rows: int, table: str, opened: bool) -> str:
 
 
 def _losses(
-    report: Results, kind: str, format: Format
+    report: TrainingResults, kind: str, format: Format
 ) -> Iterator[tuple[str, list[Fate | None], tuple[float, int]]]:
     """Yield name, its effects step by step, and its largest loss with the step."""
     exact = {a.step: a.histograms.get(kind, {}) for a in report.against_fp32}
@@ -249,7 +249,7 @@ def _losses(
         yield name, shares, most
 
 
-def _in_order(report: Results, kind: str) -> dict[str, ExponentHistogram]:
+def _in_order(report: TrainingResults, kind: str) -> dict[str, ExponentHistogram]:
     """Return the histograms of a kind, in the order in which the model runs; gradients arrive in the reverse order."""
     found = report.histograms(kind)
     forward = [*report.histograms("activations"), *report.histograms("weights")]
@@ -282,7 +282,7 @@ def _worst(share: float, step: int) -> str:
 # Histograms
 
 
-def _histograms(report: Results) -> str:
+def _histograms(report: TrainingResults) -> str:
     """Return the histograms of all kinds of numbers: a row for each layer, a column for each format."""
     parts = []
     for kind in (*GRADIENTS, *(k for k in KINDS if k not in GRADIENTS)):
@@ -310,7 +310,7 @@ def _histograms(report: Results) -> str:
 
 
 def _table(
-    report: Results,
+    report: TrainingResults,
     rows: Mapping[str, ExponentHistogram],
     exact: Mapping[str, ExponentHistogram],
     scaled: bool,
@@ -389,7 +389,7 @@ def _sizes(histogram: ExponentHistogram | None) -> Iterator[tuple[int, float]]:
 # Numbers, and what was not observed
 
 
-def _details(report: Results) -> str:
+def _details(report: TrainingResults) -> str:
     skips = [f"step {s.step} at scale {power(s.scale)}: {s.why}" for s in report.skips[:5]]
     skips += [f"{len(report.skips) - 5} more"] if len(report.skips) > 5 else []
     lists = (

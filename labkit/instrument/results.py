@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from labkit.findings import CheckReport, Finding, Status
 from labkit.formats import FP16, Format
 from labkit.instrument.fate import Fate, fate
 from labkit.instrument.histogram import ExponentHistogram, merge, shift
@@ -22,15 +23,13 @@ from labkit.instrument.records import (
     trimmed,
     window,
 )
-from labkit.records import findings as checks
-from labkit.records.findings import Finding, Status
 
 MOST_NAMES = 4  # in a line of text
 LOST_TO_MENTION = 0.01  # share of a layer's gradients
 
 
 @dataclass(frozen=True, kw_only=True)
-class Results(checks.Report):
+class TrainingResults(CheckReport):
     """The records of a watch or a diagnosis, and its findings.
 
     steps       number of steps, skipped ones included
@@ -129,13 +128,13 @@ def _number(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' * (count != 1)}"
 
 
-def run_in_words(report: Results) -> str:
+def run_in_words(report: TrainingResults) -> str:
     """Return the model, and how many of its steps ran, were sampled and were skipped."""
     name = f"{report.model}: " if report.model else ""
     return f"{name}{report.steps} steps, {len(report.watched)} sampled, {len(report.skips)} skipped"
 
 
-def grouped(report: Results, status: Status) -> Iterator[list[Finding]]:
+def grouped(report: TrainingResults, status: Status) -> Iterator[list[Finding]]:
     """Yield the findings of a status, those of one kind and line together; without layer and step, each by itself."""
     groups: dict[tuple[str, str, str], list[Finding]] = {}
     for each in report.of(status):
@@ -161,7 +160,7 @@ def in_words(group: list[Finding]) -> str:
     return f"{place}: {group[0].what}" if place else group[0].what
 
 
-def _all_clear(report: Results) -> str:
+def _all_clear(report: TrainingResults) -> str:
     """Return the headline of a report without findings, with what FP16 would lose of a run in a wider format."""
     if not report.steps:
         return "No optimizer of this model stepped, so there is nothing to report."
@@ -183,7 +182,7 @@ def _all_clear(report: Results) -> str:
     return f"Nothing wrong was found in this format. In FP16, {share:.0%} of the {where} would be lost; {advice}."
 
 
-def numbers(report: Results) -> Iterator[str]:
+def numbers(report: TrainingResults) -> Iterator[str]:
     """Yield the safe scales, the memory and the casts, a sentence each."""
     gradients = report.gradients()
     if gradients:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from labkit.records.findings import Finding, Status
+from labkit.findings import Finding, Status
 
 
 class Kind(StrEnum):

@@ -3,7 +3,8 @@
 Invariant: the package is imported without torch, so that it can say that torch is missing.
 """
 
+from labkit.findings import CheckReport as Report
+from labkit.findings import Finding, Status
 from labkit.machine.check import check_machine
-from labkit.records.findings import Finding, Report, Status
 
 __all__ = ["Finding", "Report", "Status", "check_machine"]

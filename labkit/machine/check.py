@@ -21,10 +21,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from labkit.findings import CheckReport, Finding, Status
 from labkit.machine import resources
 from labkit.machine.front_end import extension_folders, front_end, host, server_prefix
 from labkit.records import data_folder
-from labkit.records.findings import Finding, Report, Status
 
 if TYPE_CHECKING:
     from labkit.machine.device import DeviceReport
@@ -37,7 +37,7 @@ DISK_COMFORT = GIB // 4  # notebooks, records and figures of the whole course ar
 MOST_PASSES = 1000  # of a tiny training step
 
 
-def check_machine(folder: Path | str = ".") -> Report:
+def check_machine(folder: Path | str = ".") -> CheckReport:
     """Look at this Python, its packages, each of which is imported, and this machine; takes a few seconds.
 
     folder: where notebooks will be saved.
@@ -63,7 +63,9 @@ def check_machine(folder: Path | str = ".") -> Report:
         ("data", lambda: [data()]),
         ("disk", lambda: [disk(Path(folder))]),
     ]
-    return Report(tuple(finding for name, check in checks for finding in _guarded(name, check)))
+    return CheckReport(
+        tuple(finding for name, check in checks for finding in _guarded(name, check))
+    )
 
 
 def _guarded(name: str, check: Callable[[], Iterable[Finding]]) -> list[Finding]:

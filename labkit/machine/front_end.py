@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from labkit.records.findings import Finding, Status
+from labkit.findings import Finding, Status
 
 # folder of the extension -> the package that brings it
 EXTENSIONS = {"@jupyter-widgets/jupyterlab-manager": "jupyterlab_widgets", "anywidget": "anywidget"}

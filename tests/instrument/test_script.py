@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from labkit.cli import main
+from labkit.findings import Status
 from labkit.instrument import Report
-from labkit.records.findings import Status
 from tests.instrument.test_watch import hooks
 
 SCRIPT = """

@@ -17,8 +17,8 @@ from typing import Any
 
 import traitlets
 
+from labkit.findings import CheckReport
 from labkit.machine.front_end import host, silent
-from labkit.records.findings import Report
 from labkit.widgets.base.widget import LabWidget
 
 SECONDS = 15.0
@@ -64,7 +64,7 @@ def verdict_below(answered: Callable[[], bool]) -> Callable[[], None] | None:
         return None
     shown: Any = display
     place = shown.display(shown.HTML(""), display_id=True)
-    report = Report((silent(SECONDS, host(os.environ)),), if_bad="Widgets do not answer")
+    report = CheckReport((silent(SECONDS, host(os.environ)),), if_bad="Widgets do not answer")
     expect(answered, lambda: place.update(report), loop.call_later, loop.time)
     return lambda: place.update(shown.HTML(""))
 

@@ -1,7 +1,8 @@
 """Findings and reports of a check: subject, status, observation and remedy.
 
-Idea: a check returns a Report, a value. It prints in a terminal, shows as a table in a notebook and decides an exit
-status.
+Idea: a check returns a CheckReport, a value. It prints in a terminal, shows as a table in a notebook and decides an
+exit status. This module is on the ground floor, and not in labkit.instrument, since `labkit check` reports a torch that
+is missing or broken: labkit.machine imports it, and that package is imported without torch.
 
 Invariant: a finding that is not ok has a remedy.
 """
@@ -102,10 +103,10 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Report:
+class CheckReport:
     """The findings of a check, in the order of checking: text when printed, a table in a notebook.
 
-    >>> print(Report((Finding("disk", Status.OK, "20 GiB free"),)))
+    >>> print(CheckReport((Finding("disk", Status.OK, "20 GiB free"),)))
     ✓ ok    disk  20 GiB free
     All 1 well.
     """

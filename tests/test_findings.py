@@ -1,0 +1,38 @@
+"""Findings of a check, under their names and former names."""
+
+import pytest
+
+from labkit import clinic, instrument, machine
+from labkit.findings import CheckReport, Finding, Status
+from labkit.instrument.report import from_plain
+
+
+def test_the_report_of_a_check_is_report_in_machine_and_clinic() -> None:
+    assert machine.Report is clinic.Report is CheckReport
+    assert issubclass(instrument.Report, CheckReport)
+
+
+def test_the_former_names_of_a_findings_fields_work_and_warn() -> None:
+    found = Finding("disk", Status.BAD, "it is full", "delete something")
+    with pytest.warns(DeprecationWarning, match="use Finding.what"):
+        assert found.says == "it is full"
+    with pytest.warns(DeprecationWarning, match="use Finding.remedy"):
+        assert found.repair == "delete something"
+
+
+def test_a_report_of_version_0_2_is_read() -> None:
+    old = {
+        "what": "clipped while scaled",
+        "layer": "",
+        "step": 3,
+        "says": "too long",
+        "line": "train.py:12",
+    }
+    (found,) = from_plain({"model": "Net", "steps": 4, "findings": [old]}).findings
+    assert (found.name, found.status, found.what, found.where) == (
+        "clipped while scaled",
+        Status.BAD,
+        "too long",
+        "train.py:12",
+    )
+    assert "unscale_" in found.remedy
