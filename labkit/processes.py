@@ -1,21 +1,26 @@
-"""Processes that this one starts, and their end.
+"""Processes that this one starts, what they answer, and their end.
 
-Idea: a background program leads its own process group, so that all of its processes can be killed.
+Idea: a background program leads its own process group, so that all of its processes can be killed. `LineProcess` reads
+what one prints, line by line, while this process does something else.
 
 Source: setsid(2), killpg(3), prctl(2); Windows: taskkill.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import os
+import queue
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
 PARENT_DEATH_SIGNAL = 1  # an option of prctl
 
@@ -38,6 +43,116 @@ def kill_group(leader: subprocess.Popen[Any]) -> None:
             subprocess.run(
                 ["taskkill", "/F", "/T", "/PID", str(leader.pid)], capture_output=True, check=False
             )
+
+
+class LineProcess:
+    """A program that answers lines: the leader of a process group, whose output a thread reads while it runs.
+
+    A line is bytes, as it was printed, with its newline. Only the last one may have none: it was cut off. The program
+    is killed when this process exits; where this process is killed, the program's standard input ends.
+
+    Args:
+        command: its words.
+        on_line: called with each line, in the thread; None keeps the lines for `read_line`.
+        on_end: called once with the exit status, in the thread; nothing is called after it.
+        stdin: a file that is its standard input; subprocess.PIPE lets `tell` write lines to it.
+        stderr: a file for its standard error; subprocess.STDOUT puts it among the lines.
+        longest_line: bytes; a longer line arrives in pieces. None for no limit.
+        cwd: the folder that it runs in; None for this process's.
+        env: its environment; None for this process's.
+
+    Raises:
+        OSError: the command cannot be started.
+
+    >>> process = LineProcess([sys.executable, "-c", "print(int(input()) + 1)"])
+    >>> process.tell("41")
+    >>> process.read_line(60).split(), process.read_line(60), process.end(60)
+    ([b'42'], b'', 0)
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        on_line: Callable[[bytes], object] | None = None,
+        on_end: Callable[[int], object] = lambda status: None,
+        stdin: IO[bytes] | int = subprocess.PIPE,
+        stderr: IO[bytes] | int = subprocess.STDOUT,
+        longest_line: int | None = None,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._on_line = self._lines.put if on_line is None else on_line
+        self._on_end = on_end
+        self._longest_line = -1 if longest_line is None else longest_line
+        self._process: subprocess.Popen[bytes] = start_group(
+            command, stdin=stdin, stdout=subprocess.PIPE, stderr=stderr, cwd=cwd, env=env
+        )
+        atexit.register(self.kill)
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+        self._thread.start()
+
+    @property
+    def running(self) -> bool:
+        """Whether it runs, or something that it started can still print."""
+        return self._thread.is_alive()
+
+    def tell(self, line: str) -> None:
+        """Write a line to its standard input; one that has ended reads nothing.
+
+        Raises:
+            ValueError: `end_input` closed it.
+        """
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.write(f"{line}\n".encode())
+            self._process.stdin.flush()
+
+    def end_input(self) -> None:
+        """Close its standard input: a program that reads lines until then ends by itself."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+
+    def read_line(self, seconds: float) -> bytes | None:
+        """Return the next line; b"" after the last one; None if there is none within this time."""
+        try:
+            line = self._lines.get(timeout=seconds)
+        except queue.Empty:
+            return None
+        if not line:
+            self._lines.put(line)  # the end stays the end
+        return line
+
+    def wait(self, seconds: float | None = None) -> None:
+        """Wait for its end, at most this long; None for as long as it takes."""
+        self._thread.join(seconds)
+
+    def kill(self) -> None:
+        """Kill it and what it started, and do not wait for the end; one that has ended is left alone."""
+        if self.running:
+            kill_group(self._process)
+
+    def end(self, seconds: float = 0.0) -> int | None:
+        """Kill it and what it started; return its exit status, or None if it still ran after these seconds."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+        status = self._process.poll()
+        kill_group(self._process)
+        self._process.wait()
+        return status
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        # Windows raises one where a pipe's writer was killed
+        with self._process.stdout as output, contextlib.suppress(OSError):
+            while line := output.readline(self._longest_line):
+                self._on_line(line)
+        self._lines.put(b"")
+        status = self._process.wait()
+        atexit.unregister(self.kill)
+        self._on_end(status)
 
 
 def die_with_parent() -> None:

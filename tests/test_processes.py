@@ -1,9 +1,13 @@
-"""Processes that the lab starts: the end of a group is the end of all in it."""
+"""Processes that the lab starts: their lines, and the end of all that they started."""
 
+import signal
 import subprocess
 import sys
+import tempfile
 
-from labkit.processes import kill_group, start_group
+import pytest
+
+from labkit.processes import LineProcess, kill_group, start_group
 from tests.slowness import slowness
 
 
@@ -17,3 +21,130 @@ def test_the_end_of_a_group_is_the_end_of_all_in_it() -> None:
     assert leader.communicate(timeout=60 * slowness())[0] == ""
     assert leader.returncode != 0
     kill_group(leader)  # where nothing is left, nothing happens
+
+
+# --- a process that answers lines ---
+
+
+def program(text: str) -> list[str]:
+    return [sys.executable, "-u", "-c", text]
+
+
+def limit() -> float:
+    """A limit against hangs, in seconds."""
+    return 60 * slowness()
+
+
+ECHO = """
+import sys
+for line in sys.stdin:
+    print("heard", line.strip())
+print("the end", file=sys.stderr)
+raise SystemExit(3)
+"""
+
+
+def test_lines_are_answered_until_the_input_ends() -> None:
+    process = LineProcess(program(ECHO))
+    for word in ("one", "two"):
+        process.tell(word)
+        assert process.read_line(limit()) == f"heard {word}\n".encode()
+    process.end_input()
+    assert process.read_line(limit()) == b"the end\n", "errors are among the lines"
+    assert (process.read_line(limit()), process.read_line(limit())) == (b"", b"")
+    assert process.end(limit()) == 3
+    process.wait(limit())
+    assert not process.running
+    with pytest.raises(ValueError, match="closed file"):
+        process.tell("too late")
+
+
+def test_lines_and_the_status_are_handed_to_functions_in_order() -> None:
+    seen: list[bytes | int] = []
+    process = LineProcess(
+        program("print('a'); print('b', end=''); raise SystemExit(7)"),
+        on_line=seen.append,
+        on_end=seen.append,
+    )
+    process.wait(limit())
+    assert seen == [b"a\n", b"b", 7]
+    process.tell("nobody reads this")
+
+
+def test_standard_error_goes_to_a_file_where_there_is_one() -> None:
+    with tempfile.TemporaryFile() as errors:
+        process = LineProcess(
+            program("import sys; print('said', file=sys.stderr); print('answered')"), stderr=errors
+        )
+        assert process.read_line(limit()) == b"answered\n"
+        assert process.end(limit()) == 0
+        errors.seek(0)
+        assert errors.read() == b"said\n"
+
+
+def test_a_line_longer_than_the_limit_arrives_in_pieces() -> None:
+    process = LineProcess(program("print('x' * 10)"), longest_line=4)
+    pieces = [process.read_line(limit()) for _ in range(4)]
+    assert pieces == [b"xxxx", b"xxxx", b"xx\n", b""]
+
+
+def test_a_process_that_answers_nothing_is_still_running() -> None:
+    process = LineProcess(program("input()"))
+    assert process.read_line(0.0) is None
+    assert process.end() is None, "it was ended, and had no status of its own"
+    assert process.read_line(limit()) == b""
+
+
+def test_a_process_that_closed_its_output_is_ended_with_its_group() -> None:
+    process = LineProcess(program("import os, time; os.close(1); os.close(2); time.sleep(600)"))
+    assert process.read_line(limit()) == b""
+    assert process.end() is None
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals")
+def test_the_status_of_a_process_that_a_signal_ended_is_its_number() -> None:
+    process = LineProcess(program("import os; os.abort()"))
+    assert process.read_line(limit()) == b""
+    assert process.end(limit()) == -signal.SIGABRT
+
+
+LEAVES_ANOTHER = """
+import subprocess, sys
+subprocess.Popen([sys.executable, "-u", "-c", "print('here'); import time; time.sleep(600)"])
+"""
+
+
+def test_what_a_process_left_behind_is_killed_although_its_leader_has_ended() -> None:
+    """It holds the pipe, so the lines have no end before it has ended."""
+    ended: list[int] = []
+    process = LineProcess(program(LEAVES_ANOTHER), on_end=ended.append)
+    assert process.read_line(limit()) == b"here\n"
+    process._process.wait(limit())
+    assert process.running
+    process.kill()
+    process.wait(limit())
+    assert (process.running, ended) == (False, [0])
+    process.kill()
+
+
+EXITS = """
+import sys
+from labkit.processes import LineProcess
+waits = "print('here'); import time; time.sleep(600)"
+process = LineProcess([sys.executable, "-u", "-c", waits], stderr=sys.stderr)
+process.read_line(600)
+print("leaving")
+"""
+
+
+def test_a_process_is_killed_when_its_starter_exits() -> None:
+    """Its standard error is the starter's pipe, which is closed when both have ended."""
+    done = subprocess.run(
+        program(EXITS), capture_output=True, timeout=limit(), text=True, check=True
+    )
+    assert (done.stdout, done.stderr) == ("leaving\n", "")
+
+
+def test_a_command_that_cannot_be_started_is_an_error() -> None:
+    with pytest.raises(OSError, match="no such program"):
+        LineProcess(["no such program"])

@@ -7,17 +7,13 @@ alone.
 
 from __future__ import annotations
 
-import contextlib
 import faulthandler
 import gc
 import json
 import os
-import queue
 import signal
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -28,11 +24,12 @@ from typing import Any
 
 import torch
 
-from labkit.processes import die_with_parent, kill_group, start_group
+from labkit.processes import LineProcess, die_with_parent
 
 Line = dict[str, Any]
 CHECKOUT = Path(__file__).parents[2]
 START_SECONDS = 90.0  # the longest of a process's import of torch
+END_SECONDS = 5.0  # the longest from a process's last answer to its end
 FRAMES = 12  # of a traceback, the innermost
 WORDS = 2000  # letters of an error message
 TAIL = 3000  # letters of what a broken process had said
@@ -170,29 +167,17 @@ class WorkerProcess:
     def __init__(self, command: Sequence[str]) -> None:
         self.ended = False
         self._said = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed with this object
-        self._process = start_group(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._said,
-            text=True,
-            encoding="utf-8",
-            env=environment(),
-        )
-        self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._process = LineProcess(command, stderr=self._said, env=environment())
         self.items: list[tuple[str, str]] = [
             (name, kind) for name, kind in self._answer(START_SECONDS)["items"]
         ]
 
     def ask(self, item: str, kind: str, seconds: float) -> Line:
         """Return an item's line; the process ends if it takes longer, and `ended` is true where it takes no further."""
-        assert self._process.stdin is not None
         self._said.seek(0)
         self._said.truncate()
-        with contextlib.suppress(OSError):  # a process that has ended is noticed by its answer
-            self._process.stdin.write(json.dumps({"item": item, "seconds": seconds}) + "\n")
-            self._process.stdin.flush()
+        # one that has ended is noticed by its answer
+        self._process.tell(json.dumps({"item": item, "seconds": seconds}))
         try:
             line = self._answer(seconds)
         except WorkerLost as lost:
@@ -209,28 +194,21 @@ class WorkerProcess:
 
     def _answer(self, seconds: float) -> Line:
         try:
-            line = self._answers.get(timeout=seconds)
-        except queue.Empty:
-            self.close()
-            raise WorkerLost(
-                f"no answer within {seconds:g} s, so its process was ended", self._tail()
-            ) from None
+            line = self._process.read_line(seconds)
         except BaseException:  # Ctrl-C: no process is left behind
             self.close()
             raise
-        if not line.endswith("\n"):
-            status = self._process.wait()
-            ended = signal.Signals(-status).name if status < 0 else f"status {status}"
+        if line is None:
             self.close()
-            raise WorkerLost(f"its process ended with {ended}", self._tail())
+            raise WorkerLost(
+                f"no answer within {seconds:g} s, so its process was ended", self._tail()
+            )
+        if not line.endswith(b"\n"):
+            self.ended = True
+            status = self._process.end(END_SECONDS)
+            raise WorkerLost(f"its process {how_it_ended(status)}", self._tail())
         answer: Line = json.loads(line)
         return answer
-
-    def _listen(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._answers.put(line)
-        self._answers.put("")
 
     def _tail(self) -> str:
         self._said.seek(max(0, self._said.seek(0, os.SEEK_END) - TAIL))
@@ -240,8 +218,18 @@ class WorkerProcess:
     def close(self) -> None:
         """End the process and its children."""
         self.ended = True
-        kill_group(self._process)
-        self._process.wait()
+        self._process.end()
+
+
+def how_it_ended(status: int | None) -> str:
+    """Return how a process ended that gives no further answer, by its exit status.
+
+    >>> how_it_ended(7), how_it_ended(-6), how_it_ended(None)
+    ('ended with status 7', 'ended with SIGABRT', 'closed its answers without an end, so it was ended')
+    """
+    if status is None:
+        return "closed its answers without an end, so it was ended"
+    return f"ended with {signal.Signals(-status).name if status < 0 else f'status {status}'}"
 
 
 def environment() -> dict[str, str]:

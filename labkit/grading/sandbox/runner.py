@@ -18,7 +18,6 @@ import itertools
 import json
 import os
 import pickle
-import queue
 import site
 import socket
 import subprocess
@@ -37,10 +36,11 @@ import torch
 from labkit.course import COURSE
 from labkit.grading.sandbox.supervisor import Isolation, Reply, Worker, supervise
 from labkit.grading.sandbox.worker import Limits, Request, tensor_of
-from labkit.processes import kill_group, start_group
+from labkit.processes import LineProcess, kill_group, start_group
 from labkit.records import data_folder
 
 STARTING_SECONDS, ENDING_SECONDS = 120.0, 20.0
+PIECE = 1 << 20  # bytes that are read of a worker at once, though it ends no line
 SERVER = Path(__file__).with_name("server.py")
 READY = b"ready\n"
 FORKS = sys.platform == "linux"  # elsewhere each submission gets a process of its own (`Spawned`)
@@ -67,8 +67,16 @@ class Runner:
         self._open, self._one_at_a_time = set[socket.socket](), threading.Lock()
         if FORKS:
             self._control, theirs = socket.socketpair()
-            with theirs:
-                self._server = start(folder, str(theirs.fileno()), pass_fds=(theirs.fileno(),))
+            with theirs, (folder / "errors").open("ab") as errors:
+                self._server = start_group(
+                    [sys.executable, str(SERVER), str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=errors,
+                    cwd=folder,
+                    env=environment(folder),
+                    pass_fds=(theirs.fileno(),),
+                )
             self._control.settimeout(STARTING_SECONDS)
             with contextlib.suppress(TimeoutError):
                 if self._control.recv(len(READY), socket.MSG_WAITALL) == READY:
@@ -158,10 +166,10 @@ def scratch() -> Iterator[Path]:
         yield Path(folder)
 
 
-def start(folder: Path, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
-    """Start the server in a process group of its own, in this folder, with a minimal environment."""
+def environment(folder: Path) -> dict[str, str]:
+    """Return the minimal environment of a server that runs in this folder."""
     root = str(Path(__file__).parents[3])
-    environment = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ} | {
+    return {name: os.environ[name] for name in ENVIRONMENT if name in os.environ} | {
         "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")])),
         "PYTHONUSERBASE": site.getuserbase(),
         "PYTHONSAFEPATH": "1",
@@ -174,15 +182,6 @@ def start(folder: Path, *arguments: str, **options: Any) -> subprocess.Popen[byt
         "MKL_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
     }
-    options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, **options}
-    with (folder / "errors").open("ab") as errors:
-        return start_group(
-            [sys.executable, str(SERVER), *arguments],
-            stderr=errors,
-            cwd=folder,
-            env=environment,
-            **options,
-        )
 
 
 class Spawned(Worker):
@@ -194,39 +193,29 @@ class Spawned(Worker):
     def __init__(self, requests: Sequence[Request], limits: Limits, folder: Path) -> None:
         self._folder = tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True)
         place = Path(self._folder.name)
-        with (place / "requests").open("w+b") as file:
+        with (place / "requests").open("w+b") as file, (place / "errors").open("ab") as errors:
             file.write(packed((requests, limits)))
             file.seek(0)
-            self._process = start(place, stdin=file, stdout=subprocess.PIPE)
-        self._chunks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        threading.Thread(target=self._read_output, daemon=True).start()
-        first = self.read(STARTING_SECONDS) or b""
-        if not first.startswith(READY):
+            self._process = LineProcess(
+                [sys.executable, str(SERVER)],
+                stdin=file,
+                stderr=errors,
+                longest_line=PIECE,
+                cwd=place,
+                env=environment(place),
+            )
+        if self.read(STARTING_SECONDS) != READY:
             self.end()
             raise NotStarted(f"the sandbox does not start:\n{_errors(place)}")
-        self._chunks.put(first.removeprefix(READY)) if first != READY else None
 
     def read(self, seconds: float) -> bytes | None:
-        with contextlib.suppress(queue.Empty):
-            return self._chunks.get(timeout=seconds)
-        return None
+        return self._process.read_line(seconds)
 
     def end(self) -> int | None:
         # its channel may close just before it ends
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=1.0)
-        code = self._process.poll()
-        kill_group(self._process)
-        self._process.wait()
+        code = self._process.end(1.0)
         self._folder.cleanup()
         return code
-
-    def _read_output(self) -> None:
-        assert self._process.stdout is not None
-        with self._process.stdout as stream, contextlib.suppress(OSError, ValueError):
-            while chunk := stream.read1(1 << 20):  # type: ignore[attr-defined]
-                self._chunks.put(chunk)
-        self._chunks.put(b"")
 
 
 def _optimizes(request: Request) -> bool:

@@ -9,19 +9,15 @@ of the device that was measured are shown. No process outlives its kernel or its
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import json
 import re
-import subprocess
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import traitlets
 
-from labkit.processes import kill_group, start_group
+from labkit.processes import LineProcess
 from labkit.records import recorded_files
 from labkit.train import Place, place, throughput_sentence
 from labkit.widgets.base.figures import data_url, png, still
@@ -43,70 +39,6 @@ FIGURES: dict[str, Callable[[], Figure]] = {
 }
 COMMAND = (sys.executable, "-m", "labkit", "gpu", "--quick")
 LINES_KEPT = 200
-
-
-class BackgroundProcess:
-    """A command that runs in the background.
-
-    Args:
-        command: its words.
-        on_line: called with every line that it prints, in the thread.
-        on_end: called once with its exit status, in the thread; nothing is called after it.
-
-    Raises:
-        OSError: the command cannot be started.
-    """
-
-    def __init__(
-        self, command: Sequence[str], on_line: Callable[[str], None], on_end: Callable[[int], None]
-    ) -> None:
-        self._process = start_group(
-            command,
-            stdin=subprocess.PIPE,  # which ends with this process, however that one ends
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            bufsize=1,
-            encoding="utf-8",
-            errors="replace",
-        )
-        atexit.register(self.stop)
-        self._thread = threading.Thread(target=self._listen, args=(on_line, on_end), daemon=True)
-        self._thread.start()
-
-    @property
-    def running(self) -> bool:
-        return self._thread.is_alive()
-
-    def tell(self, line: str) -> None:
-        """Write a line to the command's standard input; one that has ended hears nothing."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(line + "\n")
-            self._process.stdin.flush()
-
-    def end_input(self) -> None:
-        """Close the command's standard input, by which one that reads it hears that it shall end."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-
-    def stop(self) -> None:
-        """End the process and those it started; files are written whole, so what was kept by then stays."""
-        if self._process.poll() is None:
-            kill_group(self._process)
-
-    def wait(self, timeout_s: float | None = None) -> None:
-        self._thread.join(timeout_s)
-
-    def _listen(self, on_line: Callable[[str], None], on_end: Callable[[int], None]) -> None:
-        assert self._process.stdout is not None
-        with self._process.stdout as lines:
-            for line in lines:
-                on_line(line.rstrip("\n"))
-        status = self._process.wait()
-        atexit.unregister(self.stop)
-        on_end(status)
 
 
 def beginning(line: str) -> tuple[int, int, str] | None:
@@ -207,7 +139,7 @@ class GpuRun(LabWidget, folders=("gpu_run",)):
     def __init__(self, where: Place | None = None, *, command: Sequence[str] | None = None) -> None:
         self.where = where or place()
         self._command = tuple(command or COMMAND)
-        self._process: BackgroundProcess | None = None
+        self._process: LineProcess | None = None
         self._stopped = False
         self._lines: list[str] = []
         super().__init__()
@@ -230,7 +162,9 @@ class GpuRun(LabWidget, folders=("gpu_run",)):
             self.part, self.printed = 0, ""
             self.phase, self.sentence = "running", "It begins: torch is loaded."
             try:
-                self._process = BackgroundProcess(self._command, self._on_line, self._on_end)
+                self._process = LineProcess(
+                    self._command, on_line=self._on_line, on_end=self._on_end
+                )
             except OSError as error:
                 self.phase, self.sentence = "failed", f"It could not be started: {error}"
 
@@ -238,7 +172,7 @@ class GpuRun(LabWidget, folders=("gpu_run",)):
         """End the measurement; what it has kept by then is drawn."""
         if self._process is not None and self._process.running:
             self._stopped = True
-            self._process.stop()
+            self._process.kill()
 
     def wait(self, timeout_s: float | None = None) -> str:
         """Wait for the end of a measurement and return the sentence that says how it ended."""
@@ -253,7 +187,8 @@ class GpuRun(LabWidget, folders=("gpu_run",)):
     def _on_message(self, _: object, content: dict[str, Any], __: object) -> None:
         {"start": self.start, "stop": self.stop}[content["do"]]()
 
-    def _on_line(self, line: str) -> None:
+    def _on_line(self, printed: bytes) -> None:
+        line = printed.decode(errors="replace").rstrip("\r\n")
         self._lines = [*self._lines, line][-LINES_KEPT:]
         self.printed = "\n".join(self._lines)
         begun = beginning(line)

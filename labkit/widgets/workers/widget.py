@@ -1,6 +1,6 @@
 """Four processes that train one layer together, started from a notebook: a lane for each, and what they agreed on.
 
-Idea: torchrun runs `labkit.train.workers` once, a `BackgroundProcess`; each press of Train sends them one line, and
+Idea: torchrun runs `labkit.train.workers` once, a `LineProcess`; each press of Train sends them one line, and
 each answer fills a column of the lanes. Until then a recorded training is drawn, faintly.
 
 Invariant: no process is left: not after Stop, which ends all of them, and not after the kernel's end, of whatever
@@ -21,13 +21,13 @@ import ipywidgets
 import torch
 import traitlets
 
+from labkit.processes import LineProcess
 from labkit.records import device_name, made_on, now, versions
 from labkit.train import STEPS, WorkerPlan
 from labkit.train.plan import OUTPUTS, WorkerRecord, recorded_workers
 from labkit.widgets.base.figures import still, why_still
 from labkit.widgets.base.number_words import power, short
 from labkit.widgets.base.widget import LabWidget, limited
-from labkit.widgets.gpu_run.widget import BackgroundProcess
 
 WORLD = 4
 READY = f"{WORLD} processes train one layer together. Press Train."
@@ -173,7 +173,7 @@ class Workers(LabWidget, folders=("workers",)):
 
     def __init__(self, command: Sequence[str] | None = None) -> None:
         self._command = tuple(command or (*COMMAND, "labkit.train.workers"))
-        self._process: BackgroundProcess | None = None
+        self._process: LineProcess | None = None
         self._said: list[str] = []
         self._stopped = False
         self._plan = WorkerPlan()  # of the training that is shown
@@ -201,7 +201,7 @@ class Workers(LabWidget, folders=("workers",)):
         """Let the processes train by the plan; start them where they do not run."""
         if self._process is None or not self._process.running:
             self._said, self._stopped, self.sentence = [], False, STARTING
-            self._process = BackgroundProcess(self._command, self._on_line, self._on_end)
+            self._process = LineProcess(self._command, on_line=self._on_line, on_end=self._on_end)
         self.steps, self._plan = [], self.plan
         self._lanes, self.phase = lanes((), self._plan), "training"
         self._process.tell(json.dumps(asdict(self._plan)))
@@ -241,7 +241,8 @@ class Workers(LabWidget, folders=("workers",)):
             case "stop":
                 self.stop()
 
-    def _on_line(self, line: str) -> None:
+    def _on_line(self, printed: bytes) -> None:
+        line = printed.decode(errors="replace").rstrip("\r\n")
         if not line.startswith("{"):  # what torchrun and errors say
             self._said = [*self._said, line][-20:]
             return
@@ -275,6 +276,6 @@ class Workers(LabWidget, folders=("workers",)):
             self.stop()
             if self._process is not None:
                 self._process.wait(10.0)
-                self._process.stop()
+                self._process.kill()
                 self._process.wait(10.0)
         super().close()
