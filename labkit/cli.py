@@ -11,8 +11,10 @@ missing file, 130 an interrupt.
 from __future__ import annotations
 
 import argparse
+import codecs
 import difflib
 import importlib
+import io
 import os
 import sys
 from argparse import REMAINDER, ArgumentParser, ArgumentTypeError
@@ -142,9 +144,27 @@ def _list_of_commands() -> str:
     )
 
 
+def _print_signs_everywhere() -> None:
+    """Let signs that a terminal's code page lacks be printed as plain letters, instead of ending the command."""
+    plain = {"✓": "+", "✗": "x", "→": "->", "·": "-", "–": "-", "—": "-", "≤": "<=", "×": "x"}
+
+    def replaced(error: UnicodeError) -> tuple[str, int]:
+        if not isinstance(error, UnicodeEncodeError):
+            raise error
+        text = error.object[error.start : error.end]
+        return "".join(plain.get(sign, "?") for sign in text), error.end
+
+    codecs.register_error("labkit.plain", replaced)
+    for stream in (sys.stdout, sys.stderr):
+        # not of a program that has put something else in their place
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="labkit.plain")
+
+
 def _run(name: str, arguments: Sequence[str]) -> int:
     try:
         parsed = parser_of(name).parse_args(arguments)
+        _print_signs_everywhere()
         status = int(_imported(COMMANDS[name].run)(parsed))
         sys.stdout.flush()
         return status
@@ -156,7 +176,7 @@ def _run(name: str, arguments: Sequence[str]) -> int:
         return 0
     except (CommandError, CourseError, OSError) as error:
         print(f"labkit {name}: {error}", file=sys.stderr)
-        return 2
+        return error.status if isinstance(error, CommandError) else 2
     except ModuleNotFoundError as missing:
         if missing.name is None or missing.name.split(".")[0] == "labkit":
             raise  # a defect of the lab itself: show the traceback
@@ -215,6 +235,12 @@ LESSONS = Argument(
     default=[],
     metavar="LESSON",
     help="01 or 06_loss_scaling (default: all)",
+)
+JSON = Argument(
+    "--json",
+    action="store_true",
+    help="print the findings as JSON (docs/practitioners.md) on standard output; what the script prints goes to "
+    "standard error",
 )
 SCRIPT = Argument(
     "script", type=Path, help="a training script, run as `python SCRIPT` would run it"
@@ -311,6 +337,13 @@ COMMANDS: dict[str, Command] = {
                 help="folder of the report; the next report "
                 "gets -2 behind its name, and so on (default: %(default)s)",
             ),
+            Argument(
+                "--strict",
+                action="store_true",
+                help="if the script itself ends with 0, end as diagnose does: 1 for a fault, 3 if a main check "
+                "could not look",
+            ),
+            JSON,
             SCRIPT,
             Argument("arguments", nargs=REMAINDER, help="arguments of the script"),
         ),
@@ -336,6 +369,7 @@ COMMANDS: dict[str, Command] = {
                 type=Path,
                 help="write the report into this folder as well, as a page, JSON and text",
             ),
+            JSON,
             Argument("arguments", nargs=REMAINDER, help="arguments of the script, after --steps"),
         ),
     ),

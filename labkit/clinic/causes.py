@@ -33,8 +33,11 @@ OF_ORDER = frozenset(
         Kind.LOSS_NOT_SCALED,
         Kind.WRONG_DIVISOR,
         Kind.STEP_WITH_SCALED_GRADIENTS,
+        Kind.NO_STEP_TAKEN,
     )
 )
+# a watch that compares with FP32 samples some steps only
+AT_ANY_TIME = OF_ORDER | {Kind.UNDERFLOW}
 NOT_FINITE = IN_FORWARD | {Kind.NOT_FINITE_IN_FP32, Kind.NOT_FINITE_IN_BACKWARD}
 # kind -> the kinds that explain it
 EXPLAINED_BY: dict[str, frozenset[Kind]] = {
@@ -43,6 +46,7 @@ EXPLAINED_BY: dict[str, frozenset[Kind]] = {
     Kind.NOT_FINITE_IN_OPTIMIZER: NOT_FINITE | OF_ORDER,
     Kind.STEP_NOT_FINITE: NOT_FINITE | OF_ORDER,
     Kind.SCALE_FALLS: NOT_FINITE | OF_ORDER,
+    Kind.NO_STEP_TAKEN: IN_FORWARD,
     Kind.SCALE_TOO_LOW: NOT_FINITE | OF_ORDER | {Kind.SCALE_FALLS},
     Kind.UNDERFLOW: NOT_FINITE | OF_ORDER | {Kind.SCALE_FALLS},
     Kind.ALL_GRADIENTS_ARE_ZERO: NOT_FINITE
@@ -90,7 +94,7 @@ def _cause(found: Finding, every: list[Finding]) -> int | None:
     for number, other in enumerate(every):
         if other is found or other.status is not Status.BAD:
             continue
-        in_time = other.name in OF_ORDER or (other.step or 0) <= (found.step or 0)
+        in_time = other.name in AT_ANY_TIME or (other.step or 0) <= (found.step or 0)
         if other.name in explaining and in_time:
             return number
     return None

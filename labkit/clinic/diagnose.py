@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from labkit.clinic.causes import causes_first
 from labkit.clinic.constants import Constant, constants_in, constants_of
-from labkit.clinic.events import HALF, TrainingObserver
+from labkit.clinic.events import HALF, REENTRANT, TrainingObserver
 from labkit.faults import FAULTS, explain
 from labkit.faults.messages import messages_in
 from labkit.findings import Finding, Status
@@ -32,7 +32,7 @@ from labkit.instrument import Report, Watch, watch
 from labkit.instrument.events import ModuleBegins
 from labkit.instrument.guard import guarded, reporting
 from labkit.instrument.log import skips_in_a_row
-from labkit.instrument.operations import Operations
+from labkit.instrument.operations import Operations, in_backward
 from labkit.instrument.sample import finite
 from labkit.instrument.script import leaves, model_of, run_as_main
 from labkit.instrument.sources import sources_of
@@ -141,8 +141,11 @@ def diagnose(
 def diagnose_script(script: Path, arguments: list[str], steps: int = 20) -> Report:
     """Run a script for a number of steps, and report the faults of its training, the worst first.
 
+    A script that does not train gets what its forward passes showed.
+
     Raises:
-        ValueError: there is no such script, steps is not positive, or the script ended without a step of an optimizer.
+        NothingObserved: the script ended before a training step or a forward pass.
+        ValueError: there is no such script, or steps is not positive.
     """
     if not script.is_file():
         raise ValueError(f"there is no script at {script}")
@@ -168,16 +171,18 @@ def diagnose_script(script: Path, arguments: list[str], steps: int = 20) -> Repo
         guarded(diagnosis.finish_step, diagnosis.failed)()
     if diagnosis.failures:
         return diagnosis.report()
-    if (
-        not diagnosis.steps
-        and not diagnosis.models
-        and not (diagnosis.error and explain(str(diagnosis.error)))
-    ):
-        raise ValueError(f"{script} ended before a training step of torch{ended}")
-    if not diagnosis.attempts and not diagnosis.error:
-        why = diagnosis.why_no_step() or "so there is no training to diagnose"
-        raise ValueError(f"no torch optimizer stepped in {script}{ended}, {why}")
+    known = diagnosis.error is not None and _is_known(diagnosis.error)
+    if known or diagnosis.attempts or diagnosis.events:
+        return diagnosis.report()
+    if diagnosis.error is not None and (diagnosis.steps or diagnosis.models):
+        return diagnosis.report()
+    if diagnosis.error is not None or not diagnosis.forward_passes:
+        raise NothingObserved(f"{script} ended before a training step of torch{ended}")
     return diagnosis.report()
+
+
+class NothingObserved(ValueError):
+    """A script ended before there was anything to diagnose."""
 
 
 def _check(step: Any, model: Any, steps: Any) -> None:
@@ -215,10 +220,21 @@ class Diagnosis(TrainingObserver):
             yield
 
     def add_model(
-        self, model: nn.Module, steps: int, scaler: Any = None, *, during_step: bool = False
+        self,
+        model: nn.Module,
+        steps: int,
+        scaler: Any = None,
+        *,
+        during_step: bool = False,
+        name: str = "",
     ) -> None:
-        """Watch a model from now on, for about `steps` steps; `during_step`: it was called in this one already."""
-        prefix, every = f"{type(model).__name__}." * bool(self.models), max(1, steps // SAMPLES)
+        """Watch a model from now on, for about `steps` steps.
+
+        `during_step` means that it was called in this step already; `name` is that of a part of a model.
+        """
+        prefix, every = f"{name}." if name else "", max(1, steps // SAMPLES)
+        if prefix in self.models:
+            prefix = f"{type(model).__name__}.{prefix}"
         watching = watch(model, every, scaler=scaler, against_fp32_every=every)
         if during_step:
             self.watches.push(watching.open_during_step())
@@ -232,7 +248,7 @@ class Diagnosis(TrainingObserver):
         self.parameters |= mine
         self.before |= {n: p.detach().clone() for n, p in mine.items()}
         self.finite_buffers |= {n for n, b in self._buffers(prefix) if finite(b)}
-        self.modules.add_names(model)
+        self.modules.add_names(model, unnamed=name or None, prefix=prefix)
 
     def _buffers(self, prefix: str) -> Iterator[tuple[str, Tensor]]:
         model, _ = self.models[prefix]
@@ -274,7 +290,25 @@ class Diagnosis(TrainingObserver):
             (watch.report() for _, watch in self.models.values()),
             Report(model="", steps=self.steps),
         )
-        return replace(watched, steps=self.steps, findings=tuple(found))
+        return replace(
+            watched,
+            steps=self.steps,
+            findings=tuple(found),
+            partial=self._not_looked_at(),
+            half=self.ran_in_half,
+        )
+
+    def _not_looked_at(self) -> str:
+        """Return why a main check could not look: at the diagnosis itself, or at gradients beside FP32."""
+        if self._failures():
+            return "a part of the diagnosis failed"
+        if not self.ran_in_half or not self.attempts:
+            return ""
+        reports = [watch.report() for _, watch in self.models.values()]
+        if any(report.against_fp32 for report in reports):
+            return ""
+        why = next((u for report in reports for u in report.unseen if "FP32" in u), "")
+        return why.partition(" (first in step")[0] or "no step could be compared with FP32"
 
     def _repeated(self, events: list[Finding]) -> Iterator[Finding]:
         """Yield the first finding of each kind, with how often it occurred."""
@@ -285,10 +319,10 @@ class Diagnosis(TrainingObserver):
                 continue
             often = f"first in step {steps[0]}"
             if len(steps) > 1:
-                often += f", in {len(steps)} steps of {self.steps}"
-            places = len({event.where for event in mine})
-            if places > 1:
-                often += f", {places - 1} more places"
+                often += f", in {len(steps)} steps of {max(self.steps, len(steps))}"
+            places = list(dict.fromkeys(event.where for event in mine))[1:]
+            if places:
+                often += f"; also at {'; '.join(places)}"
             yield replace(mine[0], what=f"{mine[0].what} ({often})")
 
     def _notes(self, reported: set[str]) -> list[Finding]:
@@ -317,7 +351,10 @@ class Diagnosis(TrainingObserver):
         in_a_row = self._skips_in_a_row()
         of_backward = event.name == Kind.NOT_FINITE_IN_BACKWARD
         by_scale = of_backward and (in_a_row is None or in_a_row.name != Kind.SCALE_FALLS)
-        return not attempts or spoilt or (not by_scale and not all(a.taken for a in attempts))
+        if not attempts:
+            # a script with a scaler that leaves out the step by itself
+            return not (by_scale and self.scaled and bool(self.attempts))
+        return spoilt or (not by_scale and not all(a.taken for a in attempts))
 
     def _skips_in_a_row(self) -> Finding | None:
         """Return the finding for the steps that were skipped at the end."""
@@ -352,10 +389,32 @@ class Diagnosis(TrainingObserver):
         if moved and held and still and len(orphans) == len(self.with_gradient):
             seen = f"{len(still)} of {len(self.parameters)} parameters got gradients, and no optimizer holds them"
             yield finding(Kind.OPTIMIZER_HOLDS_OTHER_PARAMETERS, sorted(still)[0], last, seen)
+        yield from self._without_gradient(held)
         half = [n for n, p in self.parameters.items() if p.dtype in HALF and id(p) in held]
         if half:
             seen = f"{len(half)} of {len(self.parameters)} trained parameters are {self.parameters[half[0]].dtype}"
             yield finding(Kind.TRAINABLE_WEIGHTS_IN_HALF, half[0], 0, seen)
+
+    def _without_gradient(self, held: set[int]) -> Iterator[Finding]:
+        """Yield the finding for parameters of an optimizer whose modules only ever ran without recording."""
+        if not self.with_gradient or not any(attempt.taken for attempt in self.attempts):
+            return
+        missing: list[str] = []
+        for prefix, (model, _) in self.models.items():
+            for name, module in model.named_modules():
+                why = self.unrecorded.get(id(module))
+                if why != REENTRANT or id(module) in self.recorded:
+                    continue
+                for own, parameter in module.named_parameters(recurse=False):
+                    full = prefix + (f"{name}.{own}" if name else own)
+                    if id(parameter) in held and full not in self.with_gradient:
+                        missing.append(full)
+        if missing:
+            seen = (
+                f"{len(missing)} of {len(self.parameters)} trained parameters got no gradient in any "
+                f"step, since they run in {REENTRANT}: {', '.join(missing[:4])}"
+            )
+            yield finding(Kind.NEVER_A_GRADIENT, missing[0], 0, seen)
 
     def _watch_findings(self) -> Iterator[Finding]:
         findings = (
@@ -380,11 +439,25 @@ class ScriptDiagnosis(Diagnosis):
     def __init__(self, limit: int, constants: list[Constant]) -> None:
         super().__init__(constants)
         self.limit, self.backward_passes = limit, 0
+        self.forward_passes = 0  # of modules that no other module calls
+        self._called: dict[int, nn.Module] = {}  # such modules that record gradients
 
     def before_module(self, event: ModuleBegins) -> None:
         if self.stepped and line_of_user(sys._getframe(1)) is not None:
             self.forward_begins()
+        if not self.modules.running and not self.stepping and not in_backward():
+            self.forward_passes += 1
+            if id(event.module) not in self.modules.names:
+                self.modules.add_names(event.module)
+            if torch.is_grad_enabled():
+                self._called[id(event.module)] = event.module
         super().before_module(event)
+
+    def _summary(self) -> Finding:
+        if self.attempts or not self.forward_passes:
+            return super()._summary()
+        ran = f"{self.forward_passes} forward passes were run, and no optimizer stepped"
+        return Finding("forward passes", Status.OK, f"{ran}: this script does not train")
 
     def next_step(self) -> None:
         """Begin the next step, or end the script at the limit."""
@@ -398,28 +471,39 @@ class ScriptDiagnosis(Diagnosis):
             self.stepped = {0}  # whatever begins now is the next step
             raise StepLimit
 
-    def why_no_step(self) -> str:
-        """Return that all gradients that arrived hold inf or NaN, or ""."""
+    def _final_checks(self) -> Iterator[Finding]:
+        yield from super()._final_checks()
         bad = [
             name for name, p in self.parameters.items() if p.grad is not None and not finite(p.grad)
         ]
-        if not bad:
-            return ""
-        return (
-            f"and after the last of {self.backward_passes} backward passes the gradients of {bad[0]} hold inf or NaN. "
-            "If the script skips such steps by itself, its loss scale is too high: use torch.amp.GradScaler"
-        )
+        if not self.attempts and bad and self.error is None and self._factor > 1:
+            seen = (
+                f"no optimizer stepped, and after the last of {self.backward_passes} backward passes "
+                f"the gradients of {bad[0]} hold inf or NaN, at a scale of {self._factor:g}"
+            )
+            yield finding(Kind.NO_STEP_TAKEN, "", 0, seen)
 
     def backward_begins(self, root: Tensor) -> None:
         super().backward_begins(root)
         self.backward_passes += 1
         if self.step < 2:
             model = model_of(leaves(root))
-            if model is not None and all(model is not known for known, _ in self.models.values()):
-                self.add_model(model, self.limit, during_step=True)
-                self.constants += [
-                    c for c in constants_of(leaves, model) if c not in self.constants
-                ]
+            if model is not None:
+                self._watch_called(model)
+
+    def _watch_called(self, model: nn.Module) -> None:
+        """Watch a model, or those of its parts that the script calls instead of it."""
+        parts = {name: m for name, m in model.named_modules() if id(m) in self._called}
+        if "" in parts or not parts:
+            parts = {"": model}
+        known = [watched for watched, _ in self.models.values()]
+        for name, part in parts.items():
+            within = any(part is m for watched in known for m in watched.modules())
+            if within or next(part.parameters(), None) is None:
+                continue
+            self.add_model(part, self.limit, during_step=True, name=name)
+            self.constants += [c for c in constants_of(leaves, part) if c not in self.constants]
+            known.append(part)
 
 
 def _raise_in_handlers() -> None:
@@ -454,6 +538,11 @@ def _at_the_clip(events: list[Finding]) -> list[Finding]:
         for event in events
     )
     return [event for event in moved if event not in reads or event.line != clip]
+
+
+def _is_known(error: BaseException) -> bool:
+    """Return whether a fault or a list of messages explains an error."""
+    return bool(explain(str(error)) or messages_in(str(error)))
 
 
 def _exception_finding(error: BaseException) -> Finding:

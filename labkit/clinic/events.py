@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,6 +20,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import checkpoint
 from torch.utils._pytree import tree_leaves
 
 from labkit.amp.loss_scaling.unscale import stored
@@ -109,6 +111,7 @@ VIEWS = {
 }
 SQUARES = {"pow", "norm", "linalg_vector_norm", "square"}
 NORMS = {"norm", "linalg_vector_norm", "_foreach_norm"}
+REENTRANT = "checkpoint with use_reentrant=True"
 MOST_LINES = 2  # of operations whose derivative is not finite
 COMPARED = 8  # gradients of a scaled loss that are compared with those of the step
 # masks in FP16 are at or below it: two of them add up to -inf, which is harmless
@@ -149,6 +152,9 @@ class TrainingObserver(StepObserver):
         self._judged: set[tuple[int, int, str]] = set()  # step, optimizer and kind of a finding
         self._factors: set[float] = set()
         self._in_fp16 = False  # an autocast region of FP16 was seen
+        self.ran_in_half = False  # an operation gave 16-bit numbers
+        self.recorded: set[int] = set()  # modules whose forward pass recorded gradients
+        self.unrecorded: dict[int, str] = {}  # modules whose forward pass did not -> why
         self._leaves: list[Tensor] = []  # of a scaled loss, until its backward pass ends
         self._as_scaled: list[
             tuple[Tensor, Tensor]
@@ -206,6 +212,10 @@ class TrainingObserver(StepObserver):
 
     def before_module(self, event: ModuleBegins) -> None:
         self.modules.enter(event.module)
+        if torch.is_grad_enabled():
+            self.recorded.add(id(event.module))
+        elif id(event.module) not in self.unrecorded:
+            self.unrecorded[id(event.module)] = _why_unrecorded()
 
     def after_module(self, event: ModuleEnded) -> None:
         self.modules.leave()
@@ -463,6 +473,7 @@ class TrainingObserver(StepObserver):
             if line:
                 self._lines.setdefault(name, []).append(line)
         outputs = floats([out, *(inputs if changing else ())])
+        self.ran_in_half = self.ran_in_half or any(t.dtype in HALF for t in outputs)
         if inputs and outputs and "empty" not in name and name != "detach":
             worst = _worst(outputs)
             if worst > (before if changing or not worst else _worst(inputs)):
@@ -608,6 +619,14 @@ class TrainingObserver(StepObserver):
                 Kind.GRADIENTS_READ_WHILE_SCALED,
                 f"{name} of gradients that the scaler had not unscaled yet",
             )
+
+
+def _why_unrecorded() -> str:
+    """Return what runs a module without recording: a reentrant checkpoint, or no_grad."""
+    for frame, _ in traceback.walk_stack(None):
+        if frame.f_code.co_filename == checkpoint.__file__:
+            return REENTRANT
+    return "torch.no_grad()"
 
 
 def _first(tensors: Any) -> Any:

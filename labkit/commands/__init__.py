@@ -8,7 +8,11 @@ from labkit.course import CourseError, add_folders, lessons
 
 
 class CommandError(Exception):
-    """A command cannot run; the command line prints the message and ends with status 2."""
+    """A command cannot run; the command line prints the message and ends with a status, 2 for a wrong call."""
+
+    def __init__(self, message: str, status: int = 2) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 def use_course(arguments: Namespace, solutions: bool = False) -> None:

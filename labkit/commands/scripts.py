@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import sys
 import textwrap
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,33 +20,51 @@ if TYPE_CHECKING:
     from labkit.faults.messages import Message
 
 WIDTH = 100
+SEVEREST = (0, 3, 1)  # exit statuses of reports, the severest last
 FORMS = {"As it fails": False, "Repaired": True}
 
 
 def watch(arguments: Namespace) -> int:
     from labkit.instrument import watched
+    from labkit.instrument.report import as_json
 
     if arguments.every < 1:
         raise CommandError(f"--every: expected 1 or more, got {arguments.every}")
     if not arguments.script.is_file():
         raise CommandError(f"there is no script at {arguments.script}")
-    _warn_of_own_options(arguments.arguments, ("--every", "--folder"), arguments.script, "watch")
-    status, reports = watched(arguments.script, arguments.arguments, arguments.every)
+    own = ("--every", "--folder", "--strict", "--json")
+    _warn_of_own_options(arguments.arguments, own, arguments.script, "watch")
+    with _script_output(arguments.json):
+        status, reports = watched(arguments.script, arguments.arguments, arguments.every)
     # the report of torchrun's first rank covers all ranks
     is_first_rank = os.environ.get("RANK", "0") == "0"
-    for report in reports if is_first_rank else ():
-        print(report, file=sys.stderr)
+    shown = reports if is_first_rank else []
+    own_status = max((report.exit_status for report in shown), key=SEVEREST.index, default=0)
+    if arguments.strict and status == 0:
+        status = own_status
+    if arguments.json:
+        print(json.dumps(as_json("watch", shown, status)))
+        return status
+    for report in shown:
+        print(report)
         try:
             message = f"written to {report.save(free_folder(arguments.folder)) / 'report.html'}"
         except Exception as error:  # the script has ended, and its exit status stays its own
             message = f"the report could not be written: {type(error).__name__}: {error}"
-        print(message, file=sys.stderr)
+        print(message)
     if not reports:
         print(
             f"no torch optimizer stepped in {arguments.script}: there was no model to watch",
             file=sys.stderr,
         )
     return status
+
+
+@contextmanager
+def _script_output(as_json: bool) -> Iterator[None]:
+    """Send what a script prints to standard error if standard output is for JSON."""
+    with redirect_stdout(sys.stderr) if as_json else nullcontext():
+        yield
 
 
 def free_folder(folder: Path) -> Path:
@@ -58,7 +78,8 @@ def free_folder(folder: Path) -> Path:
 
 
 def diagnose(arguments: Namespace) -> int:
-    from labkit.clinic.diagnose import diagnose_script
+    from labkit.clinic.diagnose import NothingObserved, diagnose_script
+    from labkit.instrument.report import as_json
 
     # argparse passes all that follows the script to the script
     if arguments.arguments[:1] == ["--steps"]:
@@ -66,15 +87,23 @@ def diagnose(arguments: Namespace) -> int:
         own.add_argument("--steps", type=int)
         arguments.steps = own.parse_args(arguments.arguments[:2]).steps
         arguments.arguments = arguments.arguments[2:]
-    _warn_of_own_options(arguments.arguments, ("--steps", "--folder"), arguments.script, "diagnose")
+    words = ("--steps", "--folder", "--json")
+    _warn_of_own_options(arguments.arguments, words, arguments.script, "diagnose")
     try:
-        report = diagnose_script(arguments.script, arguments.arguments, arguments.steps)
+        with _script_output(arguments.json):
+            report = diagnose_script(arguments.script, arguments.arguments, arguments.steps)
+    except NothingObserved as error:
+        raise CommandError(str(error), status=3) from error
     except ValueError as error:
         raise CommandError(str(error)) from error
-    print(report)
     if arguments.folder is not None:
-        print(f"written to {report.save(free_folder(arguments.folder)) / 'report.html'}")
-    return 0 if report.healthy else 1
+        written = f"written to {report.save(free_folder(arguments.folder)) / 'report.html'}"
+        print(written, file=sys.stderr if arguments.json else sys.stdout)
+    if arguments.json:
+        print(json.dumps(as_json("diagnose", [report], report.exit_status)))
+    else:
+        print(report)
+    return report.exit_status
 
 
 def _warn_of_own_options(

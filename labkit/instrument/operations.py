@@ -26,10 +26,15 @@ class Modules:
         self.names: dict[int, str] = {}
         self.running: list[str] = []
 
-    def add_names(self, model: nn.Module, unnamed: str | None = None) -> None:
-        """Add the names of a model's modules; the model itself is called `unnamed`, or by its class."""
+    def add_names(self, model: nn.Module, unnamed: str | None = None, prefix: str = "") -> None:
+        """Add the names of a model's modules; the model itself is called `unnamed`, or by its class.
+
+        `prefix` stands before the names of a model that is a part of another one.
+        """
         own = type(model).__name__ if unnamed is None else unnamed
-        self.names |= {id(module): name or own for name, module in model.named_modules()}
+        self.names |= {
+            id(module): prefix + name if name else own for name, module in model.named_modules()
+        }
 
     @property
     def innermost(self) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import json
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -137,6 +137,43 @@ class Report(TrainingResults):
 
     def _repr_html_(self) -> str:
         return body(self)
+
+
+JSON_SCHEMA = "labkit.report/1"  # of `as_json`; docs/practitioners.md describes it
+
+
+def as_json(command: str, reports: Sequence[Report], status: int) -> dict[str, Any]:
+    """Return the findings of a command as values of JSON, by a schema that has a version."""
+    return {
+        "schema": JSON_SCHEMA,
+        "labkit": labkit.__version__,
+        "torch": torch.__version__,
+        "command": command,
+        "exit_status": status,
+        "reports": [
+            {
+                "model": report.model,
+                "verdict": report.summary,
+                "steps": report.steps,
+                "skipped": len(report.skips),
+                "findings": [
+                    {
+                        "name": each.name,
+                        "status": each.status.value,
+                        "what": each.what,
+                        "remedy": each.remedy,
+                        "line": each.line,
+                        "layer": each.layer,
+                        "step": each.step,
+                        "faults": list(each.faults),
+                    }
+                    for each in report.findings
+                ],
+                "not_observed": list(report.unseen),
+            }
+            for report in reports
+        ],
+    }
 
 
 def to_plain(report: Report) -> dict[str, Any]:

@@ -35,6 +35,8 @@ class TrainingResults(CheckReport):
     steps       number of steps, skipped ones included
     watched     the sampled ones
     unseen      what could not be observed, and why
+    partial     why a main check could not look; "" if all did
+    half        False: no operation of a diagnosis ran in 16 bits
     """
 
     findings: tuple[Finding, ...] = ()
@@ -46,6 +48,15 @@ class TrainingResults(CheckReport):
     against_fp32: tuple[AgainstFP32, ...] = ()
     unseen: tuple[str, ...] = ()
     formats: tuple[str, ...] = ("FP16", "BF16")
+    partial: str = ""
+    half: bool = True
+
+    @property
+    def exit_status(self) -> int:
+        """The status of a command: 1 for a fault, 3 if there is none and a main check could not look, else 0."""
+        if not self.healthy:
+            return 1
+        return 3 if self.partial else 0
 
     @property
     def summary(self) -> str:
@@ -54,6 +65,8 @@ class TrainingResults(CheckReport):
         also = f", and {_number(len(warned), 'warning')}" if warned else ""
         if bad:
             return f"{_number(len(bad), 'fault')} to repair{also}."
+        if self.partial:
+            return f"Nothing wrong in what could be observed{also}. Not observed: {self.partial}."
         return f"No fault was found{also}." if warned else _all_clear(self)
 
     def histograms(self, kind: str, step: int | None = None) -> dict[str, ExponentHistogram]:
@@ -165,6 +178,10 @@ def _all_clear(report: TrainingResults) -> str:
     if not report.steps:
         return "No optimizer of this model stepped, so there is nothing to report."
     gradients = report.gradients()
+    if not report.half:
+        return (
+            "Nothing wrong was found, and no operation ran in 16 bits: this was a training in FP32."
+        )
     if any(w.half for w in report.watched) or not gradients or report.watched[-1].scale <= 0:
         return "Nothing wrong was found."
     used = round(math.log2(report.watched[-1].scale))

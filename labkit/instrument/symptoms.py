@@ -46,6 +46,8 @@ class Kind(StrEnum):
     SCALE_FALLS = "scale falls"
     SCALE_DOES_NOT_FALL = "scale does not fall"
     OPTIMIZER_HOLDS_OTHER_PARAMETERS = "optimizer holds other parameters"
+    NO_STEP_TAKEN = "no step was taken"
+    NEVER_A_GRADIENT = "parameters without a gradient"
     TRAINABLE_WEIGHTS_IN_HALF = "trainable weights in half"
     FIRST_INF = "first inf"
     FIRST_NAN = "first NaN"
@@ -202,6 +204,17 @@ SYMPTOMS: dict[Kind, Symptom] = {
         BAD,
         "Convert or copy the model first; create the optimizer afterwards.",
         ("optimizer_made_before",),
+    ),
+    Kind.NO_STEP_TAKEN: Symptom(
+        BAD,
+        "If the script leaves out such steps by itself, its loss scale is too high, and nothing lowers it: use "
+        "torch.amp.GradScaler, or divide the scale by 2 after each such step.",
+        (),
+    ),
+    Kind.NEVER_A_GRADIENT: Symptom(
+        BAD,
+        "Call checkpoint(..., use_reentrant=False): a reentrant one records nothing if no input requires a gradient.",
+        (),
     ),
     Kind.TRAINABLE_WEIGHTS_IN_HALF: Symptom(
         WARN,
