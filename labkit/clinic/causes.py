@@ -53,6 +53,15 @@ EXPLAINED_BY: dict[str, frozenset[Kind]] = {
     | OF_ORDER
     | {Kind.SCALE_FALLS, Kind.UNDERFLOW, Kind.BACKWARD_INSIDE_AUTOCAST},
     Kind.NEVER_MOVED: frozenset((Kind.SCALE_FALLS, Kind.UPDATES_SWALLOWED)) | NOT_FINITE,
+    Kind.NOTHING_MOVED: frozenset(
+        (
+            Kind.UPDATES_SWALLOWED,
+            Kind.NEVER_MOVED,
+            Kind.SCALE_FALLS,
+            Kind.OPTIMIZER_HOLDS_OTHER_PARAMETERS,
+        )
+    )
+    | NOT_FINITE,
     Kind.GRADIENTS_READ_WHILE_SCALED: OF_ORDER,
 }
 

@@ -54,13 +54,6 @@ BY_OPERATION = {
     Kind.SCALE_FALLS,
     Kind.SCALE_DOES_NOT_FALL,
 }
-IN_HALF_ONLY = {
-    Kind.UPDATES_SWALLOWED,
-    Kind.NEVER_MOVED,
-    Kind.OPTIMIZER_STATE_CANNOT_DECAY,
-    Kind.WEIGHT_DECAY_LOST,
-}
-
 HARMLESS_IF_MASKED = {
     Kind.SOFTMAX_OF_A_MASKED_ROW,
     Kind.NOT_FINITE_IN_FP32,
@@ -423,9 +416,7 @@ class Diagnosis(TrainingObserver):
             for f in watch.report().findings
         )
         for prefix, found in findings:
-            weight = self.parameters.get(prefix + found.layer)
-            in_half = weight is not None and weight.dtype in HALF
-            if found.name not in BY_OPERATION and (in_half or found.name not in IN_HALF_ONLY):
+            if found.name not in BY_OPERATION:
                 yield replace(found, layer=prefix * bool(found.layer) + found.layer)
 
 

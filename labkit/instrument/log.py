@@ -30,6 +30,7 @@ from labkit.instrument.records import (
     WatchedStep,
     window,
     with_gradient,
+    without_noise,
 )
 from labkit.instrument.report import Report
 from labkit.instrument.results import power
@@ -38,6 +39,15 @@ from labkit.instrument.stream import StepObserver
 from labkit.instrument.symptoms import Kind, finding
 
 MOST = 0.5  # share above which a loss is a fault
+# FP32 keeps what is small beside a weight
+IN_HALF_ONLY = frozenset(
+    (
+        Kind.UPDATES_SWALLOWED,
+        Kind.NEVER_MOVED,
+        Kind.OPTIMIZER_STATE_CANNOT_DECAY,
+        Kind.WEIGHT_DECAY_LOST,
+    )
+)
 DECAYS = {  # optimizer state -> its decay factor, from its parameter group
     "exp_avg": lambda group: group["betas"][0],
     "exp_avg_sq": lambda group: group["betas"][1],
@@ -64,6 +74,7 @@ class Log:
             str, tuple[int, bool]
         ] = {}  # parameter -> its first checksum, whether it moved
         self._meant: set[str] = set()  # parameters with a gradient other than zero
+        self.narrow: set[str] = set()  # parameters in 16 bits, or whose masters keep only 16
 
     def report(self, steps: int, running: WatchedStep | None, watch: StepObserver) -> Report:
         """Return a report of the steps so far, with the sampled step that is running, and the failures of the watch."""
@@ -82,6 +93,9 @@ class Log:
                 n for n, (_, moved) in self._checksums.items() if n in self._meant and not moved
             ]
             found += faults(report, still)
+            found = [f for f in found if f.name not in IN_HALF_ONLY or f.layer in self.narrow]
+            if len(self.watched) > 1 and self._meant and set(still) == self._meant:
+                found.append(_nothing_moved(report, len(still)))
         unseen = (
             *(f"{what} (first in step {step})" for what, step in self._unseen.items()),
             *watch.failures.values(),
@@ -233,6 +247,12 @@ def faults(report: Report, never_moved: Iterable[str]) -> Iterator[Finding]:
     yield from lost or _scale_too_low(report)  # one fault: the underflow by name is more specific
 
 
+def _nothing_moved(report: Report, count: int) -> Finding:
+    first = report.watched[0]
+    says = f"all {count} parameters have gradients, and are the same in all sampled steps"
+    return finding(Kind.NOTHING_MOVED, "", first.step, says, first.lines.get("step", ""))
+
+
 def skips_in_a_row(scales: Sequence[float], step: int, *, never_taken: bool) -> Finding | None:
     """Return the finding for the steps that were skipped one after another at the end of a training.
 
@@ -308,7 +328,7 @@ def _outside_its_window(
         name: gradients[f"{kind} of {name}"] for name in names if f"{kind} of {name}" in gradients
     }
     name = max(mine, key=lambda name: window(mine[name], FP16).low)
-    lost = fate(shift(mine[name], used), FP16).underflowed
+    lost = fate(shift(without_noise(mine[name]), used), FP16).underflowed
     says = (
         f"{lost:.2%} of its {kind} underflow in FP16 at a scale of 2^{used}, more than one in a "
         f"thousand; a scale of 2^{window(mine[name], FP16).low} keeps them"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -143,15 +143,37 @@ class Window:
         return self.low <= self.high
 
 
+NOISE = 24  # binades below a tensor's largest number, where FP32 has no digit of a sum left
+
+
+def without_noise(histogram: ExponentHistogram) -> ExponentHistogram:
+    """Return a histogram without the numbers that are below 2^-24 of its largest.
+
+    A gradient is a sum, and FP32 rounds it to 24 bits: where the exact sum is 0, noise of that size is left.
+
+    >>> import torch
+    >>> from labkit.instrument import exponent_histogram
+    >>> without_noise(exponent_histogram(torch.tensor([1.0, 2.0**-24, 2.0**-25]))).finite_non_zero
+    2
+    """
+    occupied = np.flatnonzero(histogram.counts)
+    if not len(occupied):
+        return histogram
+    counts = histogram.counts.copy()
+    counts[: max(0, int(occupied[-1]) - NOISE)] = 0
+    return replace(histogram, counts=counts)
+
+
 def window(histogram: ExponentHistogram, format: Format, tolerance: float = 1e-3) -> Window:
-    """Return the safe scales for a histogram of unscaled gradients that are not all zero.
+    """Return the safe scales for a histogram of unscaled gradients that are not all zero; noise counts for none.
 
     >>> import torch
     >>> from labkit.formats import FP16
     >>> from labkit.instrument import exponent_histogram
-    >>> window(exponent_histogram(torch.tensor([1.0, 2.0**-30])), FP16)
-    Window(low=5, high=15)
+    >>> window(exponent_histogram(torch.tensor([2.0**-10, 2.0**-30])), FP16)
+    Window(low=5, high=25)
     """
+    histogram = without_noise(histogram)
     exponents = histogram.lo + np.flatnonzero(histogram.counts)
     before = np.cumsum(histogram.counts[histogram.counts > 0])
     least = int(

@@ -59,6 +59,7 @@ class Kind(StrEnum):
     WEIGHT_DECAY_LOST = "weight decay lost"
     UPDATES_SWALLOWED = "updates swallowed"
     NEVER_MOVED = "never moved"
+    NOTHING_MOVED = "no parameter moved"
     ALL_GRADIENTS_ARE_ZERO = "all gradients are zero"
     SCALE_TOO_LOW = "scale too low"
     UNDERFLOW = "underflow"
@@ -246,6 +247,11 @@ SYMPTOMS: dict[Kind, Symptom] = {
     ),
     Kind.UPDATES_SWALLOWED: Symptom(BAD, MASTERS, ("gains_in_bf16",)),
     Kind.NEVER_MOVED: Symptom(BAD, MASTERS, ("gains_in_bf16",)),
+    Kind.NOTHING_MOVED: Symptom(
+        BAD,
+        "Give the optimizer the model's own parameters, and a learning rate above 0; in 16 bits, FP32 master weights.",
+        (),
+    ),
     Kind.ALL_GRADIENTS_ARE_ZERO: Symptom(
         BAD,
         "Scale the loss with a GradScaler, or compute in FP32 what follows the model: the gradients "

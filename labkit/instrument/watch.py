@@ -516,6 +516,11 @@ class Watch(StepObserver):
             return
         self._sample.after_step_sample(weights, gradients)
         self._log.record_moves(self._sample)
+        self._log.narrow |= {
+            name
+            for name, weight in weights.items()
+            if weight.itemsize <= 2 or self._parameters[name].itemsize <= 2
+        }
         self._sample.measure(self._parameters.values(), weights.values(), optimizer)
         for found in state_faults(
             optimizer, weights, self.step, self._sample.lines.get("step", "")
