@@ -360,7 +360,7 @@ COMMANDS: dict[str, Command] = {
             Argument(
                 "--steps",
                 type=int,
-                default=20,
+                default=100,
                 metavar="N",
                 help="stop after N steps (default: %(default)s)",
             ),

@@ -103,6 +103,11 @@ def _cause(found: Finding, every: list[Finding]) -> int | None:
     for number, other in enumerate(every):
         if other is found or other.status is not Status.BAD:
             continue
+        if found.name in IN_FORWARD and other.name in OF_ORDER:
+            # wrong steps have spoilt the weights
+            if (other.step or 0) < (found.step or 0):
+                return number
+            continue
         in_time = other.name in AT_ANY_TIME or (other.step or 0) <= (found.step or 0)
         if other.name in explaining and in_time:
             return number

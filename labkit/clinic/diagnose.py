@@ -29,7 +29,7 @@ from labkit.faults import FAULTS, explain
 from labkit.faults.messages import messages_in
 from labkit.findings import Finding, Status
 from labkit.instrument import Report, Watch, watch
-from labkit.instrument.events import ModuleBegins
+from labkit.instrument.events import ModuleBegins, OptimizerBegins
 from labkit.instrument.guard import guarded, reporting
 from labkit.instrument.log import skips_in_a_row
 from labkit.instrument.operations import Operations, in_backward
@@ -40,7 +40,9 @@ from labkit.instrument.stream import STREAM
 from labkit.instrument.symptoms import SYMPTOMS, Kind, finding
 from labkit.instrument.user_code import is_library, line_of_error, line_of_user
 
-SAMPLES = 5  # steps that watch counts and replays in FP32
+SAMPLES = 5  # steps that watch counts and replays in FP32, of so many:
+FEW_STEPS = 20
+MOST_PHASES = 3  # of a script that trains with one optimizer after another
 NOTES = 8  # constants in the source, at most
 NOT_LOOKED_AT = "The training was not affected; this part of the diagnosis is missing."
 UNTIL_IT_IS_HALF = "It did no harm. Where it meets a half tensor, choose it by `torch.finfo(x.dtype)`, or use FP32."
@@ -131,7 +133,7 @@ def diagnose(
     return diagnosis.report()
 
 
-def diagnose_script(script: Path, arguments: list[str], steps: int = 20) -> Report:
+def diagnose_script(script: Path, arguments: list[str], steps: int = 100) -> Report:
     """Run a script for a number of steps, and report the faults of its training, the worst first.
 
     A script that does not train gets what its forward passes showed.
@@ -225,7 +227,7 @@ class Diagnosis(TrainingObserver):
 
         `during_step` means that it was called in this step already; `name` is that of a part of a model.
         """
-        prefix, every = f"{name}." if name else "", max(1, steps // SAMPLES)
+        prefix, every = f"{name}." if name else "", max(1, min(steps, FEW_STEPS) // SAMPLES)
         if prefix in self.models:
             prefix = f"{type(model).__name__}.{prefix}"
         watching = watch(model, every, scaler=scaler, against_fp32_every=every)
@@ -295,7 +297,8 @@ class Diagnosis(TrainingObserver):
         """Return why a main check could not look: at the diagnosis itself, or at gradients beside FP32."""
         if self._failures():
             return "a part of the diagnosis failed"
-        if not self.ran_in_half or not self.attempts:
+        # only FP16 without a loss scale loses gradients that no other check would miss
+        if not self._in_fp16 or self.scaled or self._factor > 1 or not self.attempts:
             return ""
         reports = [watch.report() for _, watch in self.models.values()]
         if any(report.against_fp32 for report in reports):
@@ -307,6 +310,9 @@ class Diagnosis(TrainingObserver):
         """Yield the first finding of each kind, with how often it occurred."""
         for kind, symptom in SYMPTOMS.items():
             mine = [e for e in events if e.name == kind and self._is_harmful(e)]
+            if kind is Kind.CONSTANT:
+                # a fault that it led to names it
+                mine = [e for e in mine if not any(e.line in what for what in self.blamed)]
             steps = sorted({e.step for e in mine if e.step is not None})
             if len(steps) < symptom.least:
                 continue
@@ -430,6 +436,8 @@ class ScriptDiagnosis(Diagnosis):
     def __init__(self, limit: int, constants: list[Constant]) -> None:
         super().__init__(constants)
         self.limit, self.backward_passes = limit, 0
+        self._steps_of_a_phase, self._phases = limit, 1
+        self._seen_leaves: set[int] = set()  # of earlier backward passes
         self.forward_passes = 0  # of modules that no other module calls
         self._called: dict[int, nn.Module] = {}  # such modules that record gradients
 
@@ -444,11 +452,19 @@ class ScriptDiagnosis(Diagnosis):
                 self._called[id(event.module)] = event.module
         super().before_module(event)
 
+    def before_optimizer(self, event: OptimizerBegins) -> None:
+        is_new = id(event.optimizer) not in self.optimizers
+        super().before_optimizer(event)
+        # as of a fine-tuning after a training; a federated script makes one optimizer after another
+        if is_new and self.step > 0 and self._phases < MOST_PHASES:
+            self._phases += 1
+            self.limit = self.step + self._steps_of_a_phase
+
     def _summary(self) -> Finding:
         if self.attempts or not self.forward_passes:
             return super()._summary()
         ran = f"{self.forward_passes} forward passes were run, and no optimizer stepped"
-        return Finding("forward passes", Status.OK, f"{ran}: this script does not train")
+        return Finding("forward passes", Status.OK, ran)
 
     def next_step(self) -> None:
         """Begin the next step, or end the script at the limit."""
@@ -477,10 +493,12 @@ class ScriptDiagnosis(Diagnosis):
     def backward_begins(self, root: Tensor) -> None:
         super().backward_begins(root)
         self.backward_passes += 1
-        if self.step < 2:
-            model = model_of(leaves(root))
+        reached = leaves(root)
+        if self.step < 2 or not any(id(leaf) in self._seen_leaves for leaf in reached):
+            model = model_of(reached)
             if model is not None:
                 self._watch_called(model)
+        self._seen_leaves |= {id(leaf) for leaf in reached}
 
     def _watch_called(self, model: nn.Module) -> None:
         """Watch a model, or those of its parts that the script calls instead of it."""

@@ -27,7 +27,16 @@ from labkit.amp.loss_scaling.unscale import stored
 from labkit.clinic.constants import misfit
 from labkit.clinic.remedies import DERIVATIVES, DOMAINS, Seen, finite_in_fp32, in_forward
 from labkit.clinic.remedies import in_backward as in_backward_pass
-from labkit.clinic.stages import GradientParts, Pass, is_cleared, ratio_of, scale_of
+from labkit.clinic.rounding import (
+    EXPONENTIALS,
+    SCALAR_SUMS,
+    Origin,
+    Origins,
+    difference,
+    rounds_to_one,
+    stagnates,
+)
+from labkit.clinic.stages import GradientParts, Pass, is_cleared, number_of, ratio_of, scale_of
 from labkit.findings import Finding
 from labkit.instrument.events import (
     AutocastBegins,
@@ -111,6 +120,10 @@ VIEWS = {
 }
 SQUARES = {"pow", "norm", "linalg_vector_norm", "square"}
 NORMS = {"norm", "linalg_vector_norm", "_foreach_norm"}
+BY_HAND = (
+    "Change the scale only between two optimizer steps, after the gradients were divided: the losses of one step need "
+    "one scale."
+)
 REENTRANT = "checkpoint with use_reentrant=True"
 MOST_LINES = 2  # of operations whose derivative is not finite
 COMPARED = 8  # gradients of a scaled loss that are compared with those of the step
@@ -162,6 +175,8 @@ class TrainingObserver(StepObserver):
         self._factor = 1.0  # of that loss
         self._loss_size = 0.0  # magnitude of what the last backward pass began at
         self._lines: dict[str, list[str]] = {}  # operation -> where this step's forward pass ran it
+        self.origins = Origins()
+        self.blamed: set[str] = set()  # constants, with their lines, that a fault was traced to
         self._reported = (-1, "")  # the step and the pass whose first inf or NaN was reported
         self.on(ModuleBegins, self.before_module).on(ModuleEnded, self.after_module)
         self.on(ParameterRegistered, self.parameter_registered)
@@ -207,6 +222,7 @@ class TrainingObserver(StepObserver):
         self.new_parameters, self.scaled_gradients, self.modules.running = [], [], []
         self._known_scales = set()
         self._lines = {}
+        self.origins.clear()
 
     # Hooks and taps
 
@@ -308,6 +324,11 @@ class TrainingObserver(StepObserver):
 
     def _judge_division(self, optimizer: Any) -> None:
         """Report gradients of a loss that was scaled by hand, and that were divided by another number, or by none."""
+        mixed = self.parts.mixed(optimizer)
+        if mixed is not None:
+            seen = f"gradients of losses times {mixed[0]:g} and times {mixed[1]:g} were added"
+            self.note(Kind.SCALE_CHANGED_BETWEEN, seen, BY_HAND)
+            return
         # of an optimizer that is not torch's, or has hooks, the division may be its own
         hooks = getattr(optimizer, "_optimizer_step_pre_hooks", {})
         if not type(optimizer).__module__.startswith("torch.optim") or hooks:
@@ -355,7 +376,8 @@ class TrainingObserver(StepObserver):
         """Record the loss scale of a backward pass from a tensor, and check where it begins."""
         scale = scale_of(root, self._known_scales)
         factor = 1.0 if scale is None else scale
-        self._pass = Pass(scale, self.step, line_of_user(sys._getframe(1)) or "")
+        line = line_of_user(sys._getframe(1)) or ""
+        self._pass = Pass(scale, self.step, line, number_of(root))
         if any(self.regions):
             self.note(
                 Kind.BACKWARD_INSIDE_AUTOCAST,
@@ -479,6 +501,8 @@ class TrainingObserver(StepObserver):
             if worst > (before if changing or not worst else _worst(inputs)):
                 self.report_non_finite(func, args, kwargs, inputs, outputs)
             self.report_merged_integers(name, inputs[-1], outputs[0])
+            if not in_backward() and not self.stepping:
+                self.report_rounding(name, args, inputs, outputs[0])
             self.report_misuse(name, args, inputs, outputs)
 
     def report_non_finite(
@@ -525,7 +549,20 @@ class TrainingObserver(StepObserver):
             remedy = in_backward_pass(seen, behind)
         else:
             remedy = in_forward(seen) if passing == "forward" else ""
+        bound = next(filter(None, map(self.origins.of, floats(inputs))), None)
+        if passing == "forward" and bound is not None and bound.kind == "constant":
+            what += f", of what was bounded by {bound.what}"
+            remedy = (
+                "Compute in FP32 from before that bound on (`.float()`), where it is another number; or choose a bound "
+                f"that {dtype_name(bad)} has, or a loss on logits. {remedy}"
+            )
+            self.blamed.add(bound.what)
         self.note(kind, f"{what}; {_largest_input(inputs)}", remedy)
+
+    def _follow_constant(self, number: float, becomes: str, output: Tensor) -> None:
+        line = line_of_user(sys._getframe(1)) or ""
+        what = f"{number:.9g} at {line}, which is {becomes} in float16"
+        self.origins.note(output, Origin("constant", what))
 
     def _passing(self) -> str:
         """Return which pass runs: backward, that of an optimizer, or forward."""
@@ -571,6 +608,63 @@ class TrainingObserver(StepObserver):
                 seen = f"{kinds[0]:,} whole numbers up to {largest:,.0f} became {kinds[1]:,} in {dtype_name(after)}"
                 self.note(merged, seen)
 
+    def report_rounding(self, name: str, args: Any, inputs: list[Tensor], output: Tensor) -> None:
+        """Report results that are finite and mostly rounding, and follow where tensors come from."""
+        numbers = floats(inputs)
+        if name in EXPONENTIALS and numbers:
+            origin = self.origins.of(numbers[0])
+            if origin is not None and origin.kind == "difference":
+                factor = math.exp(min(origin.ulp, 80.0))
+                seen = (
+                    f"{origin.what}, goes into {name}: for exp, one ulp is a factor of {factor:.3g}"
+                )
+                self.note(Kind.ROUNDED_DIFFERENCE, seen)
+        elif name == "_to_copy" and numbers and numbers[0].dtype in HALF:
+            if output.dtype is torch.float32:
+                self.origins.note(output, Origin("rounded", dtype_name(numbers[0])))
+        elif name in ("sub", "rsub") and len(numbers) == 2:
+            self._note_difference(numbers, output)
+        elif name in SCALAR_SUMS and len(numbers) == 2 and output.numel() == 1:
+            self._note_sum(numbers, args, output)
+        self.origins.follow(name, numbers, output)
+
+    def _note_difference(self, operands: list[Tensor], output: Tensor) -> None:
+        """Follow the difference of two tensors in 16 bits, or cast from them, if it is mostly rounding."""
+        dtypes = []
+        for operand in operands:
+            origin = self.origins.of(operand)
+            if origin is not None and origin.kind == "difference":
+                # a difference of differences has the ulp of the first ones
+                return
+            if operand.dtype in HALF:
+                dtypes.append(operand.dtype)
+            elif origin is not None and origin.kind == "rounded":
+                dtypes.append(torch.bfloat16 if origin.what == "bfloat16" else torch.float16)
+        if len(dtypes) < 2:
+            return
+        ulp = difference(operands[0], operands[1], output, dtypes[0])
+        if ulp:
+            size = max(float(operand.detach().abs().max()) for operand in operands)
+            kind = str(dtypes[0]).removeprefix("torch.")
+            line = line_of_user(sys._getframe(1)) or ""
+            what = (
+                f"the difference of two {kind} tensors at {line}, whose numbers of up to {size:.3g} "
+                f"lie {ulp:g} apart"
+            )
+            self.origins.note(output, Origin("difference", what, ulp))
+
+    def _note_sum(self, operands: list[Tensor], args: Any, output: Tensor) -> None:
+        """Report a running sum in 16 bits that a further term no longer changes."""
+        if output.dtype not in HALF or args[0] is not operands[0]:
+            return
+        total, term = operands
+        # an operation in place has changed its operand already, and then holds the result
+        if total is output or total.data_ptr() == output.data_ptr():
+            return
+        if stagnates(float(total), float(term), float(output)):
+            seen = f"adding {float(term):.3g} to {float(total):.6g} in {dtype_name(output)} changes nothing"
+            self.note(Kind.SUM_STAGNATES, seen)
+
     def _is_gradient(self, tensor: Tensor) -> bool:
         if in_backward():
             return True
@@ -594,6 +688,10 @@ class TrainingObserver(StepObserver):
                         Kind.CONSTANT,
                         f"{number:g} is {'0' if abs(number) < 1 else 'inf'} in float16 ({name})",
                     )
+                    self._follow_constant(number, "0" if abs(number) < 1 else "inf", outputs[0])
+                elif name.startswith("clamp") and rounds_to_one(number, torch.float16):
+                    self.note(Kind.CONSTANT, f"{number:.9g} is 1 in float16 ({name})")
+                    self._follow_constant(number, "1", outputs[0])
         half = [dtype_name(t) for t in inputs if t.dtype in HALF]
         if (
             half

@@ -103,6 +103,8 @@ def in_forward(seen: Seen) -> str:
     domain = DOMAINS.get(seen.op)
     if seen.dtype not in HALF:
         return domain or "Check what enters this line: it is FP32 already, so no format repairs it."
+    if seen.finite_in_fp32 is False and domain is not None and "softmax" in seen.op:
+        return domain
     if seen.finite_in_fp32 is False and domain is not None:
         return (
             f"{domain} The numbers were rounded to {_name(seen.dtype)} before: cast them by .float() "

@@ -27,14 +27,16 @@ PASSED_THROUGH = ("Add", "Sub", "Div", "Mul", "Sum", "Mean", "ToCopy", "View", "
 class Pass:
     """A backward pass.
 
-    scale  what its loss was multiplied by; None: unknown
-    step   the number of the training step
-    line   of the user's code
+    scale   what its loss was multiplied by; None: unknown
+    step    the number of the training step
+    line    of the user's code
+    number  by which the tensor that backward began at was multiplied last; None: by none
     """
 
     scale: float | None
     step: int
     line: str
+    number: float | None = None
 
 
 @dataclass
@@ -108,6 +110,20 @@ class GradientParts:
                     return used[0].of, new[-1].of
         return None
 
+    def mixed(self, optimizer: Any) -> tuple[float, float] | None:
+        """Return two different powers of two that losses of one line were multiplied by, and whose gradients add up."""
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                numbers: dict[str, float] = {}
+                for part in self.of(parameter):
+                    number = part.of.number
+                    if id(optimizer) in part.used or number is None or math.frexp(number)[0] != 0.5:
+                        continue
+                    first = numbers.setdefault(part.of.line, number)
+                    if first != number:
+                        return first, number
+        return None
+
     def still_scaled(self, optimizer: Any) -> Part | None:
         """Return a part that a step is about to use too large or too small; None: there is none."""
         for part in self.parts_of(optimizer):
@@ -158,6 +174,17 @@ def scale_of(root: Tensor, known: Iterable[float]) -> float | None:
         if name.startswith(PASSED_THROUGH):
             ahead += [following for following, _ in node.next_functions]
     return None if multiplied else 1.0
+
+
+def number_of(root: Tensor) -> float | None:
+    """Return the number that a tensor was multiplied by last, or None.
+
+    >>> import torch
+    >>> number_of(64.0 * torch.ones((), requires_grad=True))
+    64.0
+    """
+    node = root.grad_fn
+    return factor_of(node) if node is not None and node.name().startswith("Mul") else None
 
 
 def factor_of(node: Any) -> float | None:

@@ -198,7 +198,8 @@ def unscaled_twice(fixed):
     Symptom: An error at the second call of unscale_.
     Cause: Dividing twice by the scale would make gradients that are far too small. The scaler counts, and refuses.
     Reading: Two calls of unscale_ between two calls of update.
-    Repair: Unscale once, when the last part has been added; clip, step and update follow.
+    Repair: Unscale once, when the last part has been added; clip, step and update follow. In a turn that leaves out
+        scaler.step(), call scaler.update() all the same.
     Error: unscale_() has already been called on this optimizer since the last update().
     Reported: huggingface/transformers#24840, huggingface/accelerate#641, microsoft/Swin-Transformer#311
     """

@@ -74,6 +74,8 @@ class Log:
             str, tuple[int, bool]
         ] = {}  # parameter -> its first checksum, whether it moved
         self._meant: set[str] = set()  # parameters with a gradient other than zero
+        # of each sampled step: eps and the root that it is added to, where eps is far above it
+        self.dominated: list[tuple[float, float] | None] = []
         self.narrow: set[str] = set()  # parameters in 16 bits, or whose masters keep only 16
 
     def report(self, steps: int, running: WatchedStep | None, watch: StepObserver) -> Report:
@@ -94,6 +96,8 @@ class Log:
             ]
             found += faults(report, still)
             found = [f for f in found if f.name not in IN_HALF_ONLY or f.layer in self.narrow]
+            if len(self.dominated) > 1 and None not in self.dominated:
+                found.append(_epsilon_dominates(report, self.dominated[0]))
             if len(self.watched) > 1 and self._meant and set(still) == self._meant:
                 found.append(_nothing_moved(report, len(still)))
         unseen = (
@@ -245,6 +249,50 @@ def faults(report: Report, never_moved: Iterable[str]) -> Iterator[Finding]:
         yield in_a_row
     lost = list(_underflow(report))
     yield from lost or _scale_too_low(report)  # one fault: the underflow by name is more specific
+
+
+ROOTS = ("exp_avg_sq", "square_avg", "max_exp_avg_sq")  # states whose root eps is added to
+FAR_ABOVE = 10.0  # times the root
+NEARLY_ALL = 0.9
+
+
+@torch.no_grad()
+def dominating_epsilon(optimizer: Any) -> tuple[float, float] | None:
+    """Return an optimizer's eps and the typical root that it is added to, if eps is far above nearly all of them.
+
+    A mean of squares that has just begun is divided by 1 - beta^steps, as Adam does.
+    """
+    below, every, roots, eps = 0, 0, list[float](), 0.0
+    for group in optimizer.param_groups:
+        eps = float(group.get("eps") or 0.0)
+        for weight in group["params"]:
+            state = optimizer.state.get(weight, {})
+            key = next((key for key in ROOTS if isinstance(state.get(key), Tensor)), None)
+            if key is None or not eps:
+                continue
+            mean = local_part(state[key]).float()
+            done = float(state.get("step", 0) or 0)
+            if "betas" in group and done:
+                mean = mean / (1 - float(group["betas"][1]) ** done)
+            root = mean[mean > 0].sqrt()
+            below += int((root * FAR_ABOVE < eps).sum())
+            every += root.numel()
+            if root.numel():
+                roots.append(float(root.median()))
+    if not every or below < NEARLY_ALL * every:
+        return None
+    return eps, sorted(roots)[len(roots) // 2]
+
+
+def _epsilon_dominates(report: Report, seen: tuple[float, float] | None) -> Finding:
+    assert seen is not None
+    eps, root = seen
+    first = report.watched[0]
+    says = (
+        f"eps of {eps:g} is added to a root of {root:.2g}: the optimizer divides by eps, and its steps "
+        f"are {eps / root:.0f} times too small"
+    )
+    return finding(Kind.EPSILON_DOMINATES, "", first.step, says, first.lines.get("step", ""))
 
 
 def _nothing_moved(report: Report, count: int) -> Finding:

@@ -26,6 +26,9 @@ class Kind(StrEnum):
     NOT_FINITE_IN_OPTIMIZER = "inf or NaN in the optimizer pass"
     STEP_NOT_FINITE = "a step with inf or NaN"
     STEP_WITH_SCALED_GRADIENTS = "a step with scaled gradients"
+    ROUNDED_DIFFERENCE = "difference of rounded numbers"
+    SUM_STAGNATES = "a sum stops growing"
+    EPSILON_DOMINATES = "epsilon above what it guards"
     WRONG_DIVISOR = "divided by another number"
     GRADIENTS_OUTLIVE_A_STEP = "gradients of an earlier step"
     SCALED_AFTER_UNSCALE = "scaled gradients after unscale_"
@@ -123,6 +126,23 @@ SYMPTOMS: dict[Kind, Symptom] = {
         BAD,
         "Use scaler.step(optimizer), which divides them; or divide by hand: `p.grad /= scale`.",
         (),
+    ),
+    Kind.ROUNDED_DIFFERENCE: Symptom(
+        BAD,
+        "Compute both in FP32, from before the logarithm on: `.float()` on the logits, then log_softmax, sum and "
+        "difference; autocast(enabled=False) around them.",
+        (),
+    ),
+    Kind.SUM_STAGNATES: Symptom(
+        WARN,
+        "Add up in FP32: `total += x.float()`, with a total in FP32, or `.item()`.",
+        (),
+        least=3,
+    ),
+    Kind.EPSILON_DOMINATES: Symptom(
+        BAD,
+        "Take a smaller eps, as the default of 1e-8, with weights and optimizer state in FP32.",
+        ("adam_in_half",),
     ),
     Kind.WRONG_DIVISOR: Symptom(
         BAD,

@@ -46,7 +46,7 @@ from labkit.instrument.events import (
     UnscaleBegins,
 )
 from labkit.instrument.guard import Unseen, guarded, guarded_context, reporting
-from labkit.instrument.log import Log, state_faults
+from labkit.instrument.log import Log, dominating_epsilon, state_faults
 from labkit.instrument.operations import in_backward
 from labkit.instrument.ranks import Ranks, after_backward, group_of, single_rank_warning
 from labkit.instrument.records import Skip
@@ -522,6 +522,7 @@ class Watch(StepObserver):
             if weight.itemsize <= 2 or self._parameters[name].itemsize <= 2
         }
         self._sample.measure(self._parameters.values(), weights.values(), optimizer)
+        self._log.dominated.append(dominating_epsilon(optimizer))
         for found in state_faults(
             optimizer, weights, self.step, self._sample.lines.get("step", "")
         ):
