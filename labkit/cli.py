@@ -552,6 +552,14 @@ COMMANDS: dict[str, Command] = {
                 default=None,
                 help="time limit in all (default: 520; --quick: 180)",
             ),
+            Argument(
+                "--progress",
+                type=Path,
+                default=None,
+                metavar="FILE",
+                help="write into FILE a line of JSON as each part begins and ends, for a program "
+                "that follows the run",
+            ),
         ),
     ),
     "site": Command(

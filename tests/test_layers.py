@@ -58,7 +58,7 @@ TO_THE_LEFT: dict[str, tuple[str, ...]] = {
     "frameworks": (*LOW, "gemm", "instrument", "amp", "train"),
     "faults": BELOW_FAULTS,
     "clinic": (*BELOW_FAULTS, "course", "faults", "moved"),
-    "widgets": (*BELOW_WIDGETS, "moved"),
+    "widgets": (*BELOW_WIDGETS, "gpu", "moved"),
     "grading": (*BELOW_WIDGETS, "moved"),
     "classroom": (*BELOW_WIDGETS, "grading"),
     "gpu": (*BELOW_FAULTS, "faults"),

@@ -10,6 +10,7 @@ import itertools
 import sys
 import time
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -17,6 +18,7 @@ import torch
 from labkit.bench import device_report
 from labkit.gpu import passport
 from labkit.gpu.parts import CHECKED, PARTS, QUICK_PARTS, Job, no_items
+from labkit.gpu.progress import DONE, PartProgress, add_progress, start_progress
 from labkit.gpu.worker import Line, why_no_checks
 from labkit.records import refuse_simulated, results_folder, write_atomic
 
@@ -28,6 +30,8 @@ GRACE = 8.0  # seconds that a part may take beyond its budget
 
 def run(arguments: Namespace) -> int:
     """Run the parts, or write or read a passport; return 0 if all was done, 1 if not, 2 if nothing could be run."""
+    if arguments.progress is not None and (arguments.read or arguments.passport):
+        return _refuse("--progress is of parts; the file of a passport has its own lines")
     if arguments.read is not None:
         return _read(arguments.read)
     if arguments.passport is not None:
@@ -46,21 +50,35 @@ def run(arguments: Namespace) -> int:
     budgets = budgets_of(arguments)
     limit = QUICK_LIMIT if arguments.quick and arguments.device == "cuda" else LIMIT
     seconds = limit if arguments.seconds is None else arguments.seconds
+    if arguments.progress is not None:
+        try:
+            start_progress(arguments.progress)
+        except OSError as error:
+            return _refuse(f"{arguments.progress} cannot be written ({error.strerror})")
     _say(f"{report}\n")
     if (why := why_no_checks()) and {*CHECKED} & {*(arguments.only or PARTS)}:
         _say(why)
-    began, outcomes = time.monotonic(), {}
+    began, ended = time.monotonic(), list[PartProgress]()
+
+    def note(part: PartProgress) -> None:
+        if arguments.progress is not None:
+            add_progress(arguments.progress, part)
+
     for number, (name, budget) in enumerate(budgets.items(), 1):
-        allowed = min(budget, seconds - (time.monotonic() - began) - GRACE)
-        if allowed <= 0:
-            outcomes[name] = "not begun, the time was up"
-            continue
-        _say(f"--- {number} of {len(budgets)}, {name}: {PARTS[name].about}, {allowed:.0f} s")
-        job = Job(arguments.device, name, arguments.quick, time.time() + allowed, folder)
-        outcomes[name] = run_part(job, allowed)
-    _say("\n".join(f"{name:<10} {outcome}" for name, outcome in outcomes.items()))
+        allowed = max(0.0, min(budget, seconds - (time.monotonic() - began) - GRACE))
+        part = PartProgress(name, number, len(budgets), PARTS[name].about, round(allowed))
+        if allowed:
+            note(part)
+            _say(f"--- {number} of {part.of}, {name}: {part.about}, {allowed:.0f} s")
+            job = Job(arguments.device, name, arguments.quick, time.time() + allowed, folder)
+            outcome = run_part(job, allowed)
+        else:
+            outcome = "not begun, the time was up"
+        ended.append(replace(part, outcome=outcome))
+        note(ended[-1])
+    _say("\n".join(f"{part.name:<10} {part.outcome}" for part in ended))
     _say(f"{time.monotonic() - began:.0f} s in all; results are in {folder}")
-    return int(any(outcome != "done" for outcome in outcomes.values()))
+    return int(any(part.outcome != DONE for part in ended))
 
 
 def budgets_of(arguments: Namespace) -> dict[str, float]:
@@ -106,7 +124,7 @@ def run_part(job: Job, seconds: float) -> str:
         _say(f"{job.report.name} has {CHECKED.get(job.part) or 'no item of this part'}")
     if lost.startswith("no answer within"):
         return f"stopped after {seconds + GRACE:.0f} s; its results so far are saved"
-    return f"failed, {lost}; its last lines say why" if lost else "done"
+    return f"failed, {lost}; its last lines say why" if lost else DONE
 
 
 def _readable(line: Line) -> str:

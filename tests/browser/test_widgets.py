@@ -28,7 +28,7 @@ gradients = {
     "head": torch.ones(3) * 2.0**-9,
 }
 scores = lambda x, w: (x @ w).exp().sum(-1)
-measure = (sys.executable, "-c", "print('--- 1 of 1, size: time products, 35 s')")
+measure = (sys.executable, "-c", "print('size begins')")
 TRAINING = '''
 import json, sys
 print(json.dumps({"ready": 2}), flush=True)

@@ -20,6 +20,7 @@ from labkit.bench import GemmCase, device_report, from_json, sweeps, timing
 from labkit.formats import FP32
 from labkit.gemm import SPECS
 from labkit.gpu import measure, parts, passport, worker
+from labkit.gpu.progress import read_progress
 from labkit.gpu.worker import answer
 from labkit.train import TASKS, Place, device_folder, load, place
 from labkit.train.record import fingerprint
@@ -346,6 +347,44 @@ def test_ctrl_c_in_a_part_ends_the_command_and_none_begins_when_the_time_is_up(
         == 1
     )
     assert "mma        not begun, the time was up" in capsys.readouterr().out
+
+
+def test_progress_is_a_line_as_a_part_begins_and_one_as_it_ends(monkeypatch, tmp_path):
+    """While a part runs, its first line is there; one for which there is no time has only a last."""
+    file, seen = tmp_path / "progress.jsonl", []
+    file.write_text("of another run")
+    monkeypatch.setattr(
+        gpu.command, "run_part", lambda *_: seen.append(read_progress(file)) or "failed, for once"
+    )
+    words = ["gpu", "--device", "cpu", "--folder", str(tmp_path), "--only", "size", "mma"]
+    assert cli.main([*words, "--progress", str(file)]) == 1
+    size, mma = read_progress(file)
+    assert seen[0] == [replace(size, outcome="")]
+    assert (size.name, size.number, size.of, size.about, size.seconds, size.outcome) == (
+        "size",
+        1,
+        2,
+        gpu.PARTS["size"].about,
+        gpu.PARTS["size"].seconds,
+        "failed, for once",
+    )
+    assert seen[1] == [size, replace(mma, outcome="")]
+    assert len(file.read_text().splitlines()) == 4
+    assert cli.main([*words, "--progress", str(file), "--seconds", "1"]) == 1
+    assert [part.outcome for part in read_progress(file)] == 2 * ["not begun, the time was up"]
+    with file.open("a") as half:
+        half.write('{"name": "spe')
+    assert len(read_progress(file)) == 2, "a line that is being written is not read"
+
+
+def test_progress_that_cannot_be_written_or_of_a_passport_is_refused(tmp_path, capsys):
+    words = ["gpu", "--device", "cpu", "--progress"]
+    assert cli.main([*words, str(tmp_path / "none" / "p.jsonl")]) == 2
+    assert "cannot be written (No such file or directory)" in capsys.readouterr().err
+    for other in ("--passport", "--read"):
+        assert cli.main([*words, str(tmp_path / "p"), other, str(tmp_path / "q")]) == 2
+        assert "--progress is of parts" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_part_without_items_says_why(tmp_path, capsys):

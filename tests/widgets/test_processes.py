@@ -18,7 +18,7 @@ from labkit.formats import FP16, FP32
 from labkit.train import STEPS, Place, WorkerPlan, devices
 from labkit.train.plan import load_workers
 from labkit.widgets import GpuRun, Workers, memory_bars
-from labkit.widgets.gpu_run.widget import beginning, failed_parts, pictures
+from labkit.widgets.gpu_run.widget import pictures
 from labkit.widgets.workers.widget import verdict
 from tests.slowness import slowness
 
@@ -36,9 +36,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+# The beginning of programs that stand in for `labkit gpu --quick`: what they call writes the file of progress.
+PROGRESS = """
+import json, sys
+def part(name, number, outcome=""):
+    line = {"name": name, "number": number, "of": 2, "about": f"time {name}", "seconds": 35}
+    with open(sys.argv[sys.argv.index("--progress") + 1], "a") as file:
+        file.write(json.dumps({**line, "outcome": outcome}) + "\\n")
+"""
+
+
 def measuring(text: str) -> GpuRun:
     """A button that runs a program's text in place of `labkit gpu --quick`."""
-    return GpuRun(T4, command=program(text))
+    return GpuRun(T4, command=program(PROGRESS + text))
 
 
 def record(device: str, date: str = "2026-03-01") -> GemmRecord:
@@ -61,8 +71,16 @@ def test_worked_example_it_measures_draws_and_says_so(folder: Path) -> None:
     keep(folder, "Tesla T4")
     before, after = folder / "gemm", folder / "later"
     before.rename(after)  # the program puts it back: it "measures"
-    text = f"import os; print('--- 1 of 2, size: time products, 35 s'); os.rename({str(after)!r}, {str(before)!r})"
-    text += "; print('--- 2 of 2, tasks: time tasks, 35 s'); print('size       done')"
+    text = f"""
+import os
+part("size", 1)
+print("size begins")
+os.rename({str(after)!r}, {str(before)!r})
+part("size", 1, "done")
+part("tasks", 2)
+print("tasks begin")
+part("tasks", 2, "done")
+"""
     widget = measuring(text)
     assert widget.phase == "ready"
     assert widget.sentence.startswith("Ready to measure Tesla T4: five parts, 3 minutes")
@@ -76,7 +94,7 @@ def test_worked_example_it_measures_draws_and_says_so(folder: Path) -> None:
     assert "FP16 4 times as fast" in picture["alt"]
 
 
-WAITING = "print('--- 1 of 2, size: time products, 35 s', flush=True); import time; time.sleep(600)"
+WAITING = "print('size begins', flush=True); import time; time.sleep(600)"
 
 
 def wait_for_part(widget: GpuRun) -> None:
@@ -88,7 +106,9 @@ def wait_for_part(widget: GpuRun) -> None:
 
 def test_stop_ends_the_command_and_what_it_started() -> None:
     """As `labkit gpu` does, the program starts another one; its pipe is closed only when that has ended, too."""
-    text = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {WAITING!r}])"
+    text = (
+        f"part('size', 1); import subprocess; subprocess.run([sys.executable, '-c', {WAITING!r}])"
+    )
     widget = measuring(text)
     wait_for_part(widget)
     assert "Part 1 of 2, 35 s at most" in widget.sentence
@@ -109,15 +129,19 @@ def test_stop_ends_the_command_and_what_it_started() -> None:
 def test_a_part_that_failed_is_named_and_without_a_gpu_it_says_why(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lines = "size       failed with status 1; its last lines say why\\ntasks      done"
-    widget = measuring(f"print('{lines}'); raise SystemExit(1)")
+    widget = measuring(
+        """
+part("size", 1, "failed with status 1; its last lines say why")
+part("tasks", 2, "not begun, the time was up")
+print("what is printed    is shown")
+raise SystemExit(1)
+"""
+    )
     widget.start()
-    assert "Not all of it was done: size failed with status 1" in widget.wait(60)
+    late = "its last lines say why; tasks not begun, the time was up."
+    assert f"Not all of it was done: size failed with status 1; {late}" in widget.wait(60)
     assert widget.phase == "failed"
-    assert "tasks      done" in widget.printed
-    assert beginning("a line of a part") is None
-    late = ["tasks      done", "kernel     not begun, the time was up"]
-    assert failed_parts(late) == ["kernel not begun, the time was up"]
+    assert widget.printed == "what is printed    is shown"
     missing = GpuRun(T4, command=("no such program",))
     missing.start()
     assert missing.phase == "failed"
@@ -133,6 +157,30 @@ def test_a_part_that_failed_is_named_and_without_a_gpu_it_says_why(
     ):
         assert words in widget.sentence
     assert widget.sentence in widget._repr_mimebundle_()[0]["text/plain"]
+
+
+def test_a_command_without_a_file_of_progress_ends_all_the_same() -> None:
+    widget = GpuRun(T4, command=program("print('--- 1 of 2, size: time products, 35 s')"))
+    widget.start()
+    assert widget.wait(60).startswith("Done")
+    assert (widget.part, widget.printed) == (0, "--- 1 of 2, size: time products, 35 s")
+
+
+def test_a_damaged_file_of_progress_is_named_and_stops_nothing() -> None:
+    damaged = """
+with open(sys.argv[-1], "w") as file:
+    file.write("{}\\n")
+print("it goes on", flush=True)
+sys.stdin.readline()
+"""
+    widget = measuring(damaged)
+    named = threading.Event()
+    widget.observe(lambda change: "cannot be read" in change["new"] and named.set(), "sentence")
+    widget.start()
+    assert named.wait(60)
+    assert "expected in line 1 a part that `labkit gpu --progress` wrote" in widget.sentence
+    widget._process.end_input()
+    assert widget.wait(60).startswith("Done")
 
 
 def test_only_this_gpu_is_drawn_at_once_and_undrawable_parts_are_reported(folder: Path) -> None:
@@ -156,8 +204,8 @@ def test_only_this_gpu_is_drawn_at_once_and_undrawable_parts_are_reported(folder
 
 
 @pytest.mark.slow
-def test_the_command_s_own_lines_are_understood() -> None:
-    """The door between the two: what `labkit gpu` prints is what the bar follows. A rehearsal on the CPU."""
+def test_the_progress_of_the_command_is_understood() -> None:
+    """The door between the two: the file of `labkit gpu` is what the bar follows. A rehearsal on the CPU."""
     where = Place(torch.device("cpu"), device_report("cpu").name, "gpu")
     rehearsal = (
         sys.executable,

@@ -1,22 +1,25 @@
 """A button that measures the learner's own GPU, a bar, and the figures that it fills.
 
-`labkit gpu --quick` runs in a process of its own, read by a thread, so the kernel stays free. Its lines move the bar,
-and its records in the data folder become figures, part by part.
+`labkit gpu --quick` runs in a process of its own, read by a thread, so the kernel stays free. Its file of progress
+moves the bar, and its records in the data folder become figures, part by part. What it prints is shown, not parsed:
+the command writes the file before it prints, so each printed line is a time to look.
 
-Invariant: one measurement at a time for each button; how far it is follows from the command's own lines; only records
-of the device that was measured are shown. No process outlives its kernel or its `stop`: it leads a group of its own.
+Invariant: one measurement at a time for each button; only records of the device that was measured are shown. No
+process outlives its kernel or its `stop`: it leads a group of its own.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import traitlets
 
+from labkit.gpu.progress import DONE, PartProgress, read_progress
 from labkit.processes import LineProcess
 from labkit.records import recorded_files
 from labkit.train import Place, place, throughput_sentence
@@ -27,10 +30,6 @@ from labkit.widgets.results.gemm import recorded_gemm, roofline_figure, sweep_fi
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-BEGINNING = re.compile(
-    r"^--- (?P<number>\d+) of (?P<of>\d+), (?P<name>\w+): (?P<about>.*), (?P<seconds>\d+) s$"
-)
-OUTCOME = re.compile(r"^(?P<name>\w+) +(?P<how>(failed|stopped after|not begun).*)$")
 FIGURES: dict[str, Callable[[], Figure]] = {
     "ceilings": roofline_figure,
     "size": lambda: sweep_figure("size"),
@@ -41,25 +40,13 @@ COMMAND = (sys.executable, "-m", "labkit", "gpu", "--quick")
 LINES_KEPT = 200
 
 
-def beginning(line: str) -> tuple[int, int, str] | None:
-    """Return which part of `labkit gpu` a line begins, of how many, and a sentence; None where it begins nothing.
+def in_words(part: PartProgress) -> str:
+    """Return a sentence on the part of `labkit gpu` that runs.
 
-    >>> beginning("--- 2 of 5, size: time products of every size and format, 35 s")
-    (2, 5, 'Part 2 of 5, 35 s at most: time products of every size and format.')
+    >>> in_words(PartProgress("size", 2, 5, "time products of every size and format", 35))
+    'Part 2 of 5, 35 s at most: time products of every size and format.'
     """
-    if (found := BEGINNING.match(line)) is None:
-        return None
-    said = "Part {number} of {of}, {seconds} s at most: {about}.".format(**found.groupdict())
-    return int(found["number"]), int(found["of"]), said
-
-
-def failed_parts(lines: list[str]) -> list[str]:
-    """Return what the last lines of `labkit gpu` say of parts that were not done.
-
-    >>> failed_parts(["ceilings   done", "size       failed with status 1; its last lines say why"])
-    ['size failed with status 1; its last lines say why']
-    """
-    return [f"{found['name']} {found['how']}" for line in lines if (found := OUTCOME.match(line))]
+    return f"Part {part.number} of {part.of}, {part.seconds:.0f} s at most: {part.about}."
 
 
 def no_gpu() -> str:
@@ -73,13 +60,14 @@ def no_gpu() -> str:
     return ""
 
 
-def ended(where: Place, status: int, lines: list[str], *, stopped: bool) -> str:
+def ended(where: Place, status: int, parts: list[PartProgress], *, stopped: bool) -> str:
     """Say how it ended."""
     if stopped:
         return f"Stopped. What was measured of {where.name} until then is kept and drawn."
     if status == 0:
         return f"Done: {where.name} is measured. Run the cells below (again) to see it in their figures."
-    missing = "; ".join(failed_parts(lines)) or f"it ended with status {status}"
+    failed = [f"{part.name} {part.outcome}" for part in parts if part.outcome not in ("", DONE)]
+    missing = "; ".join(failed) or f"it ended with status {status}"
     return (
         f"Not all of it was done: {missing}. What it printed says why; the rest is kept and drawn."
     )
@@ -124,7 +112,7 @@ class GpuRun(LabWidget, folders=("gpu_run",)):
 
     Args:
         where: what is measured; None takes the GPU, and where there is none the button is disabled.
-        command: what measures it; None is `labkit gpu --quick`.
+        command: what measures it, called with `--progress FILE`; None is `labkit gpu --quick`.
     """
 
     # no gpu, ready, running, done, stopped, failed
@@ -142,6 +130,7 @@ class GpuRun(LabWidget, folders=("gpu_run",)):
         self._process: LineProcess | None = None
         self._stopped = False
         self._lines: list[str] = []
+        self._folder: tempfile.TemporaryDirectory[str] | None = None  # of the file of progress
         super().__init__()
         if self.where.emulated:
             self.phase, self.sentence = "no gpu", no_gpu()
@@ -161,11 +150,14 @@ class GpuRun(LabWidget, folders=("gpu_run",)):
             self._lines, self._stopped = [], False
             self.part, self.printed = 0, ""
             self.phase, self.sentence = "running", "It begins: torch is loaded."
+            self._folder = tempfile.TemporaryDirectory(
+                prefix="labkit-gpu-", ignore_cleanup_errors=True
+            )
+            command = (*self._command, "--progress", f"{self._progress}")
             try:
-                self._process = LineProcess(
-                    self._command, on_line=self._on_line, on_end=self._on_end
-                )
+                self._process = LineProcess(command, on_line=self._on_line, on_end=self._on_end)
             except OSError as error:
+                self._folder.cleanup()
                 self.phase, self.sentence = "failed", f"It could not be started: {error}"
 
     def stop(self) -> None:
@@ -191,15 +183,33 @@ class GpuRun(LabWidget, folders=("gpu_run",)):
         line = printed.decode(errors="replace").rstrip("\r\n")
         self._lines = [*self._lines, line][-LINES_KEPT:]
         self.printed = "\n".join(self._lines)
-        begun = beginning(line)
-        if begun is not None:
-            self.part, self.parts, self.sentence = begun
+        running = [part for part in self._parts() if not part.outcome]
+        if running and running[-1].number != self.part:
+            self.part, self.parts = running[-1].number, running[-1].of
+            self.sentence = in_words(running[-1])
             self._draw()  # what the part before it has kept
 
     def _on_end(self, status: int) -> None:
-        self.sentence = ended(self.where, status, self._lines, stopped=self._stopped)
+        self.sentence = ended(self.where, status, self._parts(), stopped=self._stopped)
         self._draw()
+        if self._folder is not None:
+            self._folder.cleanup()
         self.phase = "stopped" if self._stopped else "failed" if status else "done"
+
+    @property
+    def _progress(self) -> Path:
+        assert self._folder is not None
+        return Path(self._folder.name) / "progress.jsonl"
+
+    def _parts(self) -> list[PartProgress]:
+        """Return how far the parts are; none before the command has begun the file."""
+        try:
+            return read_progress(self._progress)
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError) as unreadable:
+            self.sentence = f"It runs, and how far it is cannot be read: {unreadable}"
+            return []
 
     def _draw(self) -> None:
         try:
