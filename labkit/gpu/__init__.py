@@ -12,7 +12,8 @@ What it does not do: settle on a CPU what only a GPU can tell. `--device cpu --q
 cases; give that a folder of its own.
 """
 
+from labkit.gpu.catalogue import PARTS, QUICK_PARTS, Part
 from labkit.gpu.command import GRACE, LIMIT, QUICK_LIMIT, run
-from labkit.gpu.parts import PARTS, QUICK_PARTS, Job, Part
+from labkit.gpu.job import Job
 
 __all__ = ["GRACE", "LIMIT", "PARTS", "QUICK_LIMIT", "QUICK_PARTS", "Job", "Part", "run"]

@@ -17,7 +17,8 @@ import torch
 
 from labkit.bench import device_report
 from labkit.gpu import passport
-from labkit.gpu.parts import CHECKED, PARTS, QUICK_PARTS, Job, no_items
+from labkit.gpu.catalogue import PARTS, PASSPORT, QUICK_PARTS, no_items, worker_command
+from labkit.gpu.job import Job
 from labkit.gpu.progress import DONE, PartProgress, add_progress, start_progress
 from labkit.gpu.worker import Line, why_no_checks
 from labkit.records import refuse_simulated, results_folder, write_atomic
@@ -56,7 +57,7 @@ def run(arguments: Namespace) -> int:
         except OSError as error:
             return _refuse(f"{arguments.progress} cannot be written ({error.strerror})")
     _say(f"{report}\n")
-    if (why := why_no_checks()) and {*CHECKED} & {*(arguments.only or PARTS)}:
+    if (why := why_no_checks()) and any(PARTS[name].checks for name in arguments.only or PARTS):
         _say(why)
     began, ended = time.monotonic(), list[PartProgress]()
 
@@ -105,7 +106,7 @@ def run_part(job: Job, seconds: float) -> str:
 
     with path.open("w", encoding="utf-8") as file:
         for line in passport.lines(
-            file, passport.worker_command(job), seconds, seconds, grace=GRACE, keep=keep
+            file, worker_command(job), seconds, seconds, grace=GRACE, keep=keep
         ):
             if line["item"] not in ("start", "end"):
                 if line["kind"] != "facts" or line["outcome"] != "done":
@@ -121,7 +122,7 @@ def run_part(job: Job, seconds: float) -> str:
         _say(f"{path}: {done} of {done + len(line['missing'])} items")
     else:
         path.unlink()
-        _say(f"{job.report.name} has {CHECKED.get(job.part) or 'no item of this part'}")
+        _say(f"{job.report.name} has {PARTS[job.part].lacking}")
     if lost.startswith("no answer within"):
         return f"stopped after {seconds + GRACE:.0f} s; its results so far are saved"
     return f"failed, {lost}; its last lines say why" if lost else DONE
@@ -144,8 +145,8 @@ def _write_passport(arguments: Namespace) -> int:
             f"{NO_GPU}for a dry run: labkit gpu --device cpu --quick --passport /tmp/rehearsal.jsonl"
         )
     path: Path = arguments.passport
-    seconds = passport.SECONDS if arguments.seconds is None else arguments.seconds
-    command = passport.worker_command(Job(arguments.device, quick=arguments.quick))
+    seconds = PASSPORT.seconds if arguments.seconds is None else arguments.seconds
+    command = worker_command(Job(arguments.device, quick=arguments.quick))
     if why := why_no_checks():
         _say(why)
     try:

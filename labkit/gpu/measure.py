@@ -23,11 +23,10 @@ from labkit.bench.interleaved_timing import host_seconds, time_interleaved
 from labkit.faults.gpu import GpuCard, measured
 from labkit.frameworks import GradScaler, autocast
 from labkit.gemm import fp32_precision
-from labkit.gpu.worker import Item, Line, reason, synchronize
+from labkit.gpu.worker import Item, Kind, Line, reason, synchronize
 from labkit.train import TrainingRun, networks, place, steps_per_second, throughput_sentence
 from labkit.train.tasks import Task
 
-TIMING = "timing"  # the kind of item that begins after all others, in seconds of its own
 PACED_RECIPES = ("FP32", "FP16 dynamic", "O1", "BF16")
 STEPS = 3
 CLASSES, LENGTH = 16, 32
@@ -188,7 +187,7 @@ def cost(
 
     what = f"{network} of width {size['width']}, batch {size['batch']}"
     compiled = "".join(f", {way}" for way in ways if way in COMPILED)
-    return Item(f"{kind} of {what}{compiled}", TIMING, run)
+    return Item(f"{kind} of {what}{compiled}", Kind.TIMING, run)
 
 
 def _cost_lines(found: Line) -> list[str]:
@@ -246,12 +245,12 @@ def pace(task: Task, seconds: Callable[[], float], *, steps: int = 5, rounds: in
             [rates, *(f"{recipe}: LEFT OUT, {why}" for recipe, why in failed.items())]
         )
 
-    return Item(f"pace {task.name}", TIMING, run)
+    return Item(f"pace {task.name}", Kind.TIMING, run)
 
 
 def cards(known: Sequence[GpuCard], width: int) -> list[Item]:
     """Return the items of faults that only a GPU shows: the measurements of both forms, and whether they differ."""
-    return [Item(f"card {card.id}", TIMING, partial(_card, card, width)) for card in known]
+    return [Item(f"card {card.id}", Kind.TIMING, partial(_card, card, width)) for card in known]
 
 
 def _card(card: GpuCard, width: int, device: str, found: Line) -> None:
@@ -297,7 +296,7 @@ def twice(task: Task, recipe: Recipe) -> Item:
         again = "the same losses" if not differ else f"{differ} losses that differ in some bit"
         found["summary"] = f"trained twice: {again}"
 
-    return Item(f"train {task.name} {recipe.name}", "training", run)
+    return Item(f"train {task.name} {recipe.name}", Kind.TRAINING, run)
 
 
 def ulps_apart(a: float, b: float) -> int | None:

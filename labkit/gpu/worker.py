@@ -18,6 +18,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -35,18 +36,33 @@ WORDS = 2000  # letters of an error message
 TAIL = 3000  # letters of what a broken process had said
 
 
+class Kind(StrEnum):
+    """Kind of an item: what its line holds, and so how `labkit.gpu.passport.read` judges it."""
+
+    FACTS = "facts"
+    REFUSAL = "refusal"
+    TRAINING = "training"
+    WAITS = "waits"
+    LAUNCHES = "launches"
+    AUTOCAST = "autocast"
+    CAPTURE = "capture"
+    # begins after all others, in seconds of its own
+    TIMING = "timing"
+    RANKS = "ranks"
+
+
 @dataclass(frozen=True)
 class Item:
     """Something to measure or to check, whose answer is one line.
 
     name    unique
-    kind    what `labkit.gpu.passport.read` expects of it
+    kind    what its line holds
     run     (device, found): fill `found` with plain values, or raise; what was found before stays in the line.
             found["summary"] is what a person reads
     """
 
     name: str
-    kind: str
+    kind: Kind
     run: Callable[[str, Line], None]
 
 

@@ -19,7 +19,8 @@ from labkit.amp import RECIPES
 from labkit.bench import GemmCase, device_report, from_json, sweeps, timing
 from labkit.formats import FP32
 from labkit.gemm import SPECS
-from labkit.gpu import measure, parts, passport, worker
+from labkit.gpu import catalogue, measure, passport, recordings, worker
+from labkit.gpu import job as gpu_job
 from labkit.gpu.progress import read_progress
 from labkit.gpu.worker import answer
 from labkit.train import TASKS, Place, device_folder, load, place
@@ -39,7 +40,7 @@ def rehearse(folder, *only):
     """Run parts on the CPU, however busy it is."""
     with pytest.MonkeyPatch.context() as patch:
         for name in only:
-            patch.setitem(parts.PARTS, name, replace(parts.PARTS[name], seconds=300.0))
+            patch.setitem(gpu.PARTS, name, replace(gpu.PARTS[name], seconds=300.0))
         return cli.main(
             ["gpu", "--device", "cpu", "--quick", "--folder", str(folder), "--only", *only]
         )
@@ -61,13 +62,13 @@ def test_worked_example_a_sweep_ends_as_a_file_that_says_where_it_was_made(tmp_p
         "nothing half-written is left"
     )
     path.write_text("old")
-    parts.save_sweep(path, record, quick=True)
+    recordings.save_sweep(path, record, quick=True)
     assert from_json(path.read_text()) == record, "a newer record takes the place of the older"
     fuller = replace(record, runs=2 * record.runs)
     path.write_text(fuller.to_json())
-    parts.save_sweep(path, record, quick=True)
+    recordings.save_sweep(path, record, quick=True)
     assert from_json(path.read_text()) == fuller, "but a quick one not that of a fuller one"
-    parts.save_sweep(path, record, quick=False)
+    recordings.save_sweep(path, record, quick=False)
     assert from_json(path.read_text()) == record
 
 
@@ -139,13 +140,13 @@ def test_quick_on_a_gpu_is_three_minutes_of_large_cases_and_every_sweep_belongs_
     assert sum(part.seconds for part in gpu.PARTS.values()) + gpu.GRACE <= gpu.LIMIT < 9 * 60, (
         "and all, nine minutes"
     )
-    assert order(tmp_path, device="cuda").extent is parts.GPU_SHORT
-    assert order(tmp_path).extent is parts.QUICK
+    assert order(tmp_path, device="cuda").extent is gpu_job.GPU_SHORT
+    assert order(tmp_path).extent is gpu_job.QUICK
     assert order(tmp_path, device="cuda", quick=False).extent is None
-    assert max(parts.GPU_SHORT.sizes) >= 4096
-    longest = 3 * 4 * parts.GPU_SHORT.elements  # a copy's two tensors in FP32, and one in reserve
+    assert max(gpu_job.GPU_SHORT.sizes) >= 4096
+    longest = 3 * 4 * gpu_job.GPU_SHORT.elements  # a copy's two tensors in FP32, and one in reserve
     assert longest < 2**30, "a card of 4 GiB has room for it"
-    monkeypatch.setattr(parts, "device_report", lambda _: HOPPER)
+    monkeypatch.setattr(gpu_job, "device_report", lambda _: HOPPER)
     job = order(tmp_path, device="cuda")
     recording = [
         item.name for part in gpu.PARTS.values() for item in part.items(job) if "sweep" in item.name
@@ -164,9 +165,9 @@ def lines_of(folder, part):
 SERVED = """
 import json, sys
 from pathlib import Path
-from labkit.gpu.worker import Item, serve
+from labkit.gpu.worker import Item, Kind, serve
 found = {line["item"]: line for line in json.loads(Path(sys.argv[1]).read_text())}
-serve([Item(name, "capture", lambda _, into, line=line: into.update(line)) for name, line in found.items()], "cpu")
+serve([Item(name, Kind.CAPTURE, lambda _, into, line=line: into.update(line)) for name, line in found.items()], "cpu")
 """
 
 
@@ -178,7 +179,7 @@ def test_a_tensor_core_is_compared_and_its_answers_are_kept_whatever_they_are(
     monkeypatch.setattr(
         tiles, "capture", lambda row, *words: answers[row.name == wrong](row, *words)
     )
-    for module in (tiles, parts):
+    for module in (tiles, gpu_job):
         monkeypatch.setattr(module, "device_report", lambda _: HOPPER)
     captures = []
     for row in (row for row in INSTRUCTIONS if row.runs_on((9, 0)) and not row.grouped):
@@ -190,7 +191,7 @@ def test_a_tensor_core_is_compared_and_its_answers_are_kept_whatever_they_are(
     served = tmp_path / "served.json"
     served.write_text(json.dumps(captures))
     monkeypatch.setattr(
-        passport, "worker_command", lambda _: [sys.executable, "-c", SERVED, str(served)]
+        gpu.command, "worker_command", lambda _: [sys.executable, "-c", SERVED, str(served)]
     )
     assert gpu.command.run_part(order(tmp_path, "mma", "cuda"), 60.0) == "done"
     said = capsys.readouterr().out.splitlines()
@@ -244,7 +245,7 @@ def test_without_a_checkout_the_rest_is_done_and_one_line_says_so(monkeypatch, t
     assert why.startswith(
         "The checks need a checkout of the lab: what is recorded, measured and written into a "
     )
-    for module in (gpu.command, sys.modules["labkit.gpu.passport.make"]):
+    for module in (gpu.command, catalogue):
         monkeypatch.setattr(module, "why_no_checks", lambda: why)
     assert rehearse(tmp_path, "amp") == 0
     said = capsys.readouterr().out
@@ -258,16 +259,14 @@ def test_without_a_checkout_the_rest_is_done_and_one_line_says_so(monkeypatch, t
     monkeypatch.setattr(passport, "make", lambda path, command, **_: command[2])
     words = ["gpu", "--device", "cpu", "--quick", "--passport", str(tmp_path / "p.jsonl")]
     assert cli.main(words) == 1
-    assert capsys.readouterr().out.startswith(
-        f"{why}\nlabkit.gpu.passport.items. The passport is in"
-    )
+    assert capsys.readouterr().out.startswith(f"{why}\nlabkit.gpu. The passport is in")
 
 
 def test_a_training_is_on_record_apart_from_those_of_other_devices_unless_it_was_cut_short(
     tmp_path,
 ):
     def trained(job):
-        (item,) = parts.PARTS["runs"].items(job)
+        (item,) = gpu.PARTS["runs"].items(job)
         return answer(item, "cpu")["summary"]
 
     assert trained(order(tmp_path, seconds=-1)) == "not finished, the time was up"
@@ -289,6 +288,19 @@ def test_a_training_is_on_record_apart_from_those_of_other_devices_unless_it_was
             device_folder(tmp_path, Place(torch.device("cuda"), name, "gpu"))
             == tmp_path / report.slug
         )
+
+
+def test_the_parts_with_checks_are_those_that_checks_are_marked_with():
+    """A check of an unknown part would run nowhere, and one of an unknown kind would not be read."""
+    marks = [
+        mark.args
+        for function in vars(test_checks).values()
+        for mark in getattr(function, "pytestmark", [])
+        if mark.name == "check"
+    ]
+    assert {part for part, _ in marks} == {name for name, part in gpu.PARTS.items() if part.checks}
+    assert {kind for _, kind in marks} <= set(worker.Kind)
+    assert catalogue.PASSPORT.checks
 
 
 # The command
@@ -321,9 +333,9 @@ def test_parts_run_apart_and_one_that_fails_or_hangs_stops_no_other(monkeypatch,
         )
         return [sys.executable, "-c", text]
 
-    monkeypatch.setattr(passport, "worker_command", command_of)
+    monkeypatch.setattr(gpu.command, "worker_command", command_of)
     monkeypatch.setattr(gpu.command, "GRACE", 1.0)
-    monkeypatch.setitem(parts.PARTS, "ceilings", replace(parts.PARTS["ceilings"], seconds=2.0))
+    monkeypatch.setitem(gpu.PARTS, "ceilings", replace(gpu.PARTS["ceilings"], seconds=2.0))
     assert cli.main(["gpu", "--device", "cpu", "--folder", str(tmp_path)]) == 1
     said = capsys.readouterr().out
     assert [name for name, _ in begun] == list(gpu.PARTS)
@@ -448,7 +460,7 @@ def test_one_item_that_fails_is_named_and_the_others_are_kept(simulated_gpu):
 
 def test_a_part_keeps_its_items_as_a_passport_does(monkeypatch, tmp_path, capsys):
     command = serving("time prints", "time fails", "time aborts")
-    monkeypatch.setattr(passport, "worker_command", lambda _: command)
+    monkeypatch.setattr(gpu.command, "worker_command", lambda _: command)
     how = gpu.command.run_part(order(tmp_path, "speed"), 60.0)
     assert how == "failed, its process ended with SIGABRT; its last lines say why"
     (path,) = tmp_path.rglob("speed.jsonl")
@@ -479,9 +491,9 @@ def test_a_sweep_is_on_the_disk_after_each_round(monkeypatch, tmp_path):
 
         return before(*words, progress=third, **options)
 
-    before = parts.measure
-    monkeypatch.setattr(parts, "measure", measure)
-    (item,) = parts.PARTS["size"].items(order(tmp_path, "size"))
+    before = recordings.measure
+    monkeypatch.setattr(recordings, "measure", measure)
+    (item,) = gpu.PARTS["size"].items(order(tmp_path, "size"))
     line = answer(item, "cpu")
     assert (line["error"], "8 cases" in line["summary"]) == (PLANTED, True)
     (path,) = tmp_path.rglob("size.json")

@@ -20,11 +20,12 @@ import torch
 from labkit import cli
 from labkit.amp import RECIPES
 from labkit.gpu import passport
-from labkit.gpu.measure import TIMING, ulps_apart
-from labkit.gpu.parts import Job
-from labkit.gpu.passport import items as passport_items
+from labkit.gpu.catalogue import catalogue
+from labkit.gpu.job import Job
+from labkit.gpu.measure import ulps_apart
 from labkit.gpu.passport.probes import REFUSALS, reason_of
-from labkit.gpu.worker import Item, WorkerProcess, answer
+from labkit.gpu.passport.read import KINDS
+from labkit.gpu.worker import Item, Kind, WorkerProcess, answer
 from labkit.train import TASKS
 from tests.slowness import slowness
 
@@ -85,7 +86,7 @@ def serving(*names: str) -> list[str]:
 def serve(names: tuple[str, ...]) -> None:
     from labkit.gpu.worker import serve
 
-    kinds = {True: TIMING, False: "facts"}
+    kinds = {True: Kind.TIMING, False: Kind.FACTS}
     serve(
         [
             Item(name, kinds[name.startswith("time ")], SERVED[name.removeprefix("time ")])
@@ -196,7 +197,7 @@ def test_a_passport_ends_with_how_it_ended_and_what_is_missing(
 def test_the_end_says_where_the_file_is_and_no_file_is_replaced(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(passport, "worker_command", lambda _: serving("prints"))
+    monkeypatch.setattr("labkit.gpu.command.worker_command", lambda _: serving("prints"))
     words = ["gpu", "--device", "cpu", "--passport"]
     assert cli.main([*words, str(file)]) == 0
     assert f"complete. The passport is in {file}\nSend this file." in capsys.readouterr().out
@@ -385,17 +386,14 @@ def test_ulps_are_counted_as_numpy_steps_from_number_to_number() -> None:
 
 
 def test_the_catalogue_has_every_recipe_and_task_under_unique_names_in_plain_values() -> None:
-    catalogue = passport_items.catalogue(Job("cpu"))
-    names = [item.name for item in catalogue]
+    items = catalogue(Job("cpu"))
+    names = [item.name for item in items]
     assert len(set(names)) == len(names)
     assert {f"train {task} {recipe}" for task in TASKS for recipe in RECIPES} <= set(names)
-    kinds = [item.kind for item in catalogue]
-    assert kinds.index(TIMING) == len(kinds) - kinds.count(TIMING), "timings are last"
-    (item,) = (
-        item
-        for item in passport_items.catalogue(Job("cpu", quick=True))
-        if item.name == "train digits O1"
-    )
+    assert set(KINDS) == set(Kind), "the reader has words for each kind"
+    kinds = [item.kind for item in items]
+    assert kinds.index(Kind.TIMING) == len(kinds) - kinds.count(Kind.TIMING), "timings are last"
+    (item,) = (item for item in catalogue(Job("cpu", quick=True)) if item.name == "train digits O1")
     line = json.loads(json.dumps(answer(item, "cpu")))
     assert (line["outcome"], line["losses"], line["again"]) == ("done", line["cpu"], line["cpu"])
     assert line["ulps"] == [0, 0, 0]

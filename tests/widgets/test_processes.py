@@ -191,7 +191,10 @@ def test_only_this_gpu_is_drawn_at_once_and_undrawable_parts_are_reported(folder
     path = folder / "checks" / "tesla-t4" / "tasks.jsonl"
     path.parent.mkdir(parents=True)
     path.write_text(
-        json.dumps({"item": "pace gpt", "steps_per_second": {"FP32": 10.0, "O1": 25.0}}) + "\n"
+        json.dumps(
+            {"item": "pace gpt", "kind": "timing", "steps_per_second": {"FP32": 10.0, "O1": 25.0}}
+        )
+        + "\n"
     )
     assert GpuRun(T4).paces == ["gpt: Steps a second on Tesla T4: FP32 10, O1 25 (2.5 times FP32)."]
     lacking = replace(record("Tesla T4"), sweep="ceilings")  # no copies: no roofline

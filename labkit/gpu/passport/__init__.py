@@ -4,7 +4,7 @@
 An item that raises, hangs or ends its process costs its own line and no other.
 """
 
-from labkit.gpu.passport.make import SECONDS, lines, make, worker_command
+from labkit.gpu.passport.make import SECONDS, lines, make
 from labkit.gpu.passport.read import parse, read_file, report
 
-__all__ = ["SECONDS", "lines", "make", "parse", "read_file", "report", "worker_command"]
+__all__ = ["SECONDS", "lines", "make", "parse", "read_file", "report"]

@@ -10,38 +10,19 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
 import labkit
-from labkit.gpu.measure import TIMING
-from labkit.gpu.parts import CHECKED, Job
-from labkit.gpu.worker import Line, WorkerLost, WorkerProcess, why_no_checks
+from labkit.gpu.worker import Kind, Line, WorkerLost, WorkerProcess
 from labkit.records import now, versions, write_line
 
 SCHEMA = "labkit.passport/1"
 # after which no further item begins: of all but timings, and of those
 SECONDS, TIMING_SECONDS = (180.0, 120.0)
 ITEM_SECONDS = 10.0  # the longest of an item
-
-
-def worker_command(job: Job) -> list[str]:
-    """Return the command of a process that serves the items of a job, with the checks of a checkout."""
-    checked = job.part in ("", *CHECKED) and not why_no_checks()
-    module = "tests.gpu.checks" if checked else "labkit.gpu.passport.items"
-    return [
-        sys.executable,
-        "-m",
-        module,
-        job.device,
-        job.part,
-        "quick" * job.quick,
-        f"{job.until:.1f}",
-        f"{job.folder}",
-    ]
 
 
 def make(
@@ -57,7 +38,7 @@ def make(
 
     Args:
         path: a new file.
-        command: what serves the items, as `worker_command`.
+        command: what serves the items, as `labkit.gpu.catalogue.worker_command`.
         seconds: after which no further item begins; the timings come last and have a limit of their
             own.
         timing_seconds: the limit of the timings.
@@ -90,7 +71,7 @@ def lines(
 
     Args:
         file: where the lines are written.
-        command: what serves the items, as `worker_command`.
+        command: what serves the items, as `labkit.gpu.catalogue.worker_command`.
         seconds: after which no further item begins.
         timing_seconds: after which no further timing begins.
         item_seconds: the limit of an item, after which its process is ended; it also ends with the
@@ -103,22 +84,21 @@ def lines(
     items: list[tuple[str, str]] = []  # names and kinds
     worker: WorkerProcess | None = None
 
+    written: set[str] = set()  # the items of lines that are on the disk
+
     def write(line: Line) -> Line:
         write_line(file, json.dumps(line))
+        written.add(line["item"])
         return line
 
     def missing() -> list[str]:
-        there = {
-            json.loads(line)["item"]
-            for line in Path(file.name).read_text(encoding="utf-8").splitlines()
-        }
-        return [name for name, _ in items if name not in there]
+        return [name for name, _ in items if name not in written]
 
-    def seconds_left(kind: str = TIMING) -> float:
-        return (timing_seconds if kind == TIMING else seconds) - (time.monotonic() - began)
+    def seconds_left(kind: str = Kind.TIMING) -> float:
+        return (timing_seconds if kind == Kind.TIMING else seconds) - (time.monotonic() - began)
 
     software = {"labkit": labkit.__version__, **versions()}
-    yield write({"item": "start", "kind": "facts", "schema": SCHEMA, "date": now(), **software})
+    yield write({"item": "start", "kind": Kind.FACTS, "schema": SCHEMA, "date": now(), **software})
     try:
         worker = WorkerProcess(command)
         items = worker.items
@@ -138,7 +118,7 @@ def lines(
         yield write(
             {
                 "item": "process",
-                "kind": "facts",
+                "kind": Kind.FACTS,
                 "outcome": "failed",
                 "error": str(lost),
                 "said": lost.said,
@@ -152,7 +132,7 @@ def lines(
         last = write(
             {
                 "item": "end",
-                "kind": "facts",
+                "kind": Kind.FACTS,
                 "outcome": end,
                 "missing": missing(),
                 "seconds": round(time.monotonic() - began, 1),

@@ -17,7 +17,7 @@ from labkit.amp import RECIPES
 from labkit.formats import FP32, BlockFormat
 from labkit.gpu.passport.make import SCHEMA
 from labkit.gpu.passport.probes import BY_NAME, reason_of
-from labkit.gpu.worker import Line
+from labkit.gpu.worker import Kind, Line
 
 MOST_WAITS, MOST_COPIES = 1, 0  # of the host, in a step of any recipe
 BUDGET = f"Host waits of a step (at most {MOST_WAITS} wait and {MOST_COPIES} copies)"
@@ -27,15 +27,15 @@ ROUNDINGS = (
 Row = tuple[str, str, str]  # of the table: an item, the expected and the actual result
 WIDTHS = (40, 34)  # of the table's first columns
 KINDS = {
-    "facts": "about the machine",
-    "refusal": "calls that CUDA refuses",
-    "training": "trainings beside the CPU's",
-    "waits": "host waits",
-    "launches": "launches",
-    "autocast": "autocast beside torch's",
-    "capture": "captures of Tensor Cores",
-    "timing": "timings",
-    "ranks": "trainings of all GPUs together",
+    Kind.FACTS: "about the machine",
+    Kind.REFUSAL: "calls that CUDA refuses",
+    Kind.TRAINING: "trainings beside the CPU's",
+    Kind.WAITS: "host waits",
+    Kind.LAUNCHES: "launches",
+    Kind.AUTOCAST: "autocast beside torch's",
+    Kind.CAPTURE: "captures of Tensor Cores",
+    Kind.TIMING: "timings",
+    Kind.RANKS: "trainings of all GPUs together",
 }
 
 
@@ -179,7 +179,7 @@ def _missing(passport: Passport) -> Iterator[str]:
 
 
 def _refusals(line: Line) -> Iterator[str]:
-    if line["kind"] != "refusal" or line["outcome"] != "done":
+    if line["kind"] != Kind.REFUSAL or line["outcome"] != "done":
         return
     row, said = BY_NAME.get(line["refusal"]), line.get("message", "")
     outcome = "refused" if line["refused"] else "taken"
@@ -195,7 +195,7 @@ def _refusals(line: Line) -> Iterator[str]:
 
 
 def _budgets(line: Line) -> Iterator[str]:
-    if line["kind"] != "waits" or line["outcome"] != "done":
+    if line["kind"] != Kind.WAITS or line["outcome"] != "done":
         return
     waits, copies = sum(line["waits"].values()), sum(line["copies"].values())
     verdict = "within"
@@ -287,11 +287,11 @@ def _judge_timing(line: Line) -> Judged:
         yield "exact products", f"{line['wrong']} wrong elements"
 
 
-JUDGES: dict[str, Callable[[Line], Judged]] = {
-    "training": _judge_training,
-    "autocast": _judge_autocast,
-    "capture": _judge_capture,
-    "timing": _judge_timing,
+JUDGES: dict[Kind, Callable[[Line], Judged]] = {
+    Kind.TRAINING: _judge_training,
+    Kind.AUTOCAST: _judge_autocast,
+    Kind.CAPTURE: _judge_capture,
+    Kind.TIMING: _judge_timing,
 }
 
 

@@ -10,7 +10,6 @@ process outlives its kernel or its `stop`: it leads a group of its own.
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import traitlets
 
+from labkit.gpu.passport import read_file
 from labkit.gpu.progress import DONE, PartProgress, read_progress
 from labkit.processes import LineProcess
 from labkit.records import recorded_files
@@ -102,7 +102,7 @@ def pictures(where: Place) -> list[dict[str, str]]:
 def paces(where: Place) -> list[str]:
     """Return a sentence for each of the lab's tasks that was timed on this device: steps a second, FP32 and FP16."""
     files = recorded_files(f"checks/{where.slug}/tasks.jsonl").values()
-    lines = [json.loads(row) for path in files for row in path.read_text("utf-8").splitlines()]
+    lines = [line for path in files for line in read_file(path).lines]
     rates = [(line["item"].removeprefix("pace "), line.get("steps_per_second")) for line in lines]
     return [f"{task}: {throughput_sentence(each, where.name)}" for task, each in rates if each]
 

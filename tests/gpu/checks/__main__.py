@@ -1,4 +1,4 @@
-"""Serve the checks as items are served, by the arguments of `labkit.gpu.passport.worker_command`.
+"""Serve the checks as items are served, by the arguments of `labkit.gpu.catalogue.worker_command`.
 
 A check is a test of this folder with the mark `check(part, kind)`; the name of its item is that of its parameter. Each
 runs as pytest runs it, with its fixtures; what it leaves in `asked.found` is the item's line, and an assertion that
@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 from _pytest.runner import runtestprotocol
 
-from labkit.gpu.measure import TIMING
-from labkit.gpu.parts import Job
-from labkit.gpu.passport.items import catalogue, job_of
-from labkit.gpu.worker import CHECKOUT, Item, Line, serve
+from labkit.gpu.catalogue import catalogue
+from labkit.gpu.job import Job
+from labkit.gpu.worker import CHECKOUT, Item, Kind, Line, serve
 from tests.gpu.conftest import Asked
 
 DEVICE = "LABKIT_CHECKS_DEVICE"  # for marks, which are made when the tests are collected
@@ -58,7 +57,7 @@ class Served:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Serve in place of running: timings are last."""
         items = [*self.others, *(self.item(test) for test in session.items if self.is_asked(test))]
-        items.sort(key=lambda item: item.kind == TIMING)
+        items.sort(key=lambda item: item.kind == Kind.TIMING)
         serve(
             [item for item in items if not self.only or item.name in self.only], self.asked.device
         )
@@ -72,9 +71,8 @@ class Served:
         return in_part and not any(skip.args[0] for skip in test.iter_markers("skipif"))
 
     def item(self, test: Any) -> Item:
-        return Item(
-            test.callspec.id, test.get_closest_marker("check").args[1], partial(self.run, test)
-        )
+        _, kind = test.get_closest_marker("check").args
+        return Item(test.callspec.id, Kind(kind), partial(self.run, test))
 
     def run(self, test: Any, device: str, found: Line) -> None:
         self.raised, self.asked.found = None, found
@@ -94,4 +92,4 @@ def main(job: Job, only: tuple[str, ...] = ()) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(job_of(*sys.argv[1:])))
+    sys.exit(main(Job.from_words(*sys.argv[1:])))

@@ -1,6 +1,4 @@
-"""The items of a passport, in their order: what is cheap and most needed first, timings and compilation last.
-
-This module is the process that serves them, and those of the parts of `labkit gpu`.
+"""Items that say what a GPU does: facts, refusals, trainings beside the CPU's, host waits, launches, a few timings.
 
 An item fills a dictionary while it runs, so what it had found before it failed is in its line too.
 """
@@ -8,13 +6,11 @@ An item fills a dictionary while it runs, so what it had found before it failed 
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -26,10 +22,10 @@ from labkit.bench.cases import GPU_SHORT, QUICK, Case, ceilings, formats_on
 from labkit.bench.record import bench_versions
 from labkit.bench.timing import run_case
 from labkit.bench.triton_gemm import why_unavailable
-from labkit.gpu.measure import TIMING, engine_step, example, pace, twice
-from labkit.gpu.parts import PARTS, Job
+from labkit.gpu.job import Job
+from labkit.gpu.measure import engine_step, example, pace, twice
 from labkit.gpu.passport.probes import REFUSALS, HostWaits, Refusal, launches, synchronizations
-from labkit.gpu.worker import Item, Line, serve
+from labkit.gpu.worker import Item, Kind, Line
 from labkit.machine.resources import cpu_name, usable_cores
 from labkit.train import TASKS
 
@@ -38,18 +34,19 @@ PACED_TASKS = ("digits_cnn", "segmentation_small", "gpt")
 PACE_SECONDS = 6.0  # after which a pace has no further turn; what it has by then counts
 
 
-def catalogue(job: Job) -> list[Item]:
-    """Return all items of a job."""
-    facts = [Item("card", "facts", _card), Item("versions", "facts", _versions)]
-    if job.part:
-        return [*facts, *PARTS[job.part].items(job)]
+def facts() -> list[Item]:
+    """Return the items with which every file begins: the card and the versions."""
+    return [Item("card", Kind.FACTS, _card), Item("versions", Kind.FACTS, _versions)]
+
+
+def passport_items(job: Job) -> list[Item]:
+    """Return the items of a passport, in their order: what is cheap and most needed first, timings last."""
     # those with the smallest steps first: the time may end before the last one
     dear = ("unet", "segmentation")
     tasks = QUICK_TASKS if job.quick else (*(name for name in TASKS if name not in dear), *dear)
     return [
-        *facts,
-        Item("flags", "facts", _flags),
-        *(Item(f"refusal {row.name}", "refusal", partial(_refusal, row)) for row in REFUSALS),
+        Item("flags", Kind.FACTS, _flags),
+        *(Item(f"refusal {row.name}", Kind.REFUSAL, partial(_refusal, row)) for row in REFUSALS),
         *(twice(TASKS[name], RECIPES[recipe]) for name in tasks for recipe in RECIPES),
         *_step_items(job.device),
         *_timing_items(job.device, job.quick),
@@ -60,13 +57,13 @@ def _step_items(device: str) -> Iterator[Item]:
     for name in RECIPES:
         for clip in (False, True):
             what = f"{name}{', clipped' * clip}"
-            yield Item(f"waits {what}", "waits", partial(_waits, RECIPES[name], clip))
+            yield Item(f"waits {what}", Kind.WAITS, partial(_waits, RECIPES[name], clip))
     if (
         device == "cuda"
         and torch.profiler.ProfilerActivity.CUDA in torch.profiler.supported_activities()
     ):
         yield from (
-            Item(f"launches {name}", "launches", partial(_launches, RECIPES[name]))
+            Item(f"launches {name}", Kind.LAUNCHES, partial(_launches, RECIPES[name]))
             for name in RECIPES
         )
 
@@ -74,11 +71,11 @@ def _step_items(device: str) -> Iterator[Item]:
 def _timing_items(device: str, quick: bool) -> Iterator[Item]:
     extent = GPU_SHORT if device == "cuda" and not quick else QUICK
     for case in ceilings(formats_on(device_report(device)), extent):
-        yield Item(f"time {case.label}", TIMING, partial(_case, case))
+        yield Item(f"time {case.label}", Kind.TIMING, partial(_case, case))
     for name in QUICK_TASKS[:1] if quick else PACED_TASKS:
         yield pace(TASKS[name], lambda: PACE_SECONDS, steps=2)
     if device == "cuda":
-        yield Item("compile O1", TIMING, partial(_compiled, RECIPES["O1"]))
+        yield Item("compile O1", Kind.TIMING, partial(_compiled, RECIPES["O1"]))
 
 
 def _card(device: str, found: Line) -> None:
@@ -188,13 +185,3 @@ def _compiled(recipe: Recipe, device: str, found: Line) -> None:
         found["loss"] = float(loss.item()).hex()
         found[name] = time.monotonic() - began
         began = time.monotonic()
-
-
-def job_of(device: str, part: str, quick: str, until: str, folder: str) -> Job:
-    """Return the job of the arguments of `worker_command`."""
-    return Job(device, part, bool(quick), float(until), Path(folder))
-
-
-if __name__ == "__main__":
-    asked = job_of(*sys.argv[1:])
-    serve(catalogue(asked), asked.device)

@@ -1,0 +1,11 @@
+"""The process that serves the items of a job, by the words of `labkit.gpu.catalogue.worker_command`."""
+
+import sys
+
+from labkit.gpu.catalogue import catalogue
+from labkit.gpu.job import Job
+from labkit.gpu.worker import serve
+
+if __name__ == "__main__":
+    job = Job.from_words(*sys.argv[1:])
+    serve(catalogue(job), job.device)

@@ -1,0 +1,111 @@
+"""The catalogue: the parts of `labkit gpu`, the most valuable first, and the passport, each with its seconds and items.
+
+A process serves the items of one of them (`python -m labkit.gpu`), with the checks of a checkout where it has some
+(`python -m tests.gpu.checks`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from labkit.gpu.items import facts, passport_items
+from labkit.gpu.job import Job
+from labkit.gpu.measure import speed
+from labkit.gpu.passport.make import SECONDS
+from labkit.gpu.recordings import card_items, costs, paces, sweep_items, trainings
+from labkit.gpu.worker import Item, why_no_checks
+
+
+def no_items(job: Job) -> list[Item]:
+    """Return none: there are checks alone."""
+    return []
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of `labkit gpu`, or its passport.
+
+    about    what it does
+    seconds  that it may take
+    items    what it measures or records, besides its checks
+    checks   whether it has checks: tests that are marked with its name
+    lacking  what a device has for which there is no item
+    """
+
+    about: str
+    seconds: float
+    items: Callable[[Job], list[Item]] = no_items
+    checks: bool = False
+    lacking: str = "no item of this part"
+
+
+PARTS: dict[str, Part] = {
+    "mma": Part(
+        "ask the Tensor Cores single instructions",
+        45,
+        checks=True,
+        lacking="no instruction that the lab knows how to ask",
+    ),
+    "ceilings": Part("measure the fastest copy and product", 25, sweep_items("ceilings")),
+    "size": Part("time products of every size and format", 50, sweep_items("size")),
+    "amp": Part("compare the engine with torch.amp", 80, costs, checks=True),
+    "speed": Part(
+        "time training steps and inference",
+        45,
+        lambda job: speed(job.size(4096), **job.repetitions()),
+    ),
+    "tasks": Part("time the lab's own tasks, FP32 against FP16", 30, paces),
+    "cards": Part("run the faults that only a GPU shows", 25, card_items),
+    "layers": Part(
+        "time layers, bandwidth and accumulation",
+        40,
+        sweep_items("layers", "bandwidth", "accumulation"),
+    ),
+    "kernel": Part(
+        "time and check our own Triton kernel",
+        55,
+        sweep_items("kernel", shares=2),
+        checks=True,
+        lacking="no Triton to run our kernel",
+    ),
+    "alignment": Part(
+        "time alignment, batch and convolution",
+        55,
+        sweep_items("alignment", "batch", "convolution"),
+    ),
+    "many": Part(
+        "train on all GPUs together, with NCCL",
+        22,
+        checks=True,
+        lacking="no NCCL, which needs a GPU",
+    ),
+    "runs": Part("train the lab's tasks", 40, trainings),
+}
+# What is written of a GPU into one file, to be sent to the maintainers.
+PASSPORT = Part("record what this GPU does", SECONDS, passport_items, checks=True)
+# In a hurry, on a GPU: these parts in this order, with their seconds.
+QUICK_PARTS: dict[str, float] = {
+    "ceilings": 20,
+    "size": 35,
+    "layers": 35,
+    "alignment": 40,
+    "tasks": 40,
+}
+
+
+def part_of(job: Job) -> Part:
+    """Return the part of a job, or the passport."""
+    return PARTS[job.part] if job.part else PASSPORT
+
+
+def catalogue(job: Job) -> list[Item]:
+    """Return all items of a job, besides its checks."""
+    return [*facts(), *part_of(job).items(job)]
+
+
+def worker_command(job: Job) -> list[str]:
+    """Return the command of a process that serves the items of a job, with the checks of a checkout."""
+    checked = part_of(job).checks and not why_no_checks()
+    return [sys.executable, "-m", "tests.gpu.checks" if checked else "labkit.gpu", *job.words]

@@ -1,0 +1,75 @@
+"""The order for a process of items: a part of `labkit gpu` or a passport, the device, the time and the folder."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from labkit.bench import DeviceReport, device_report
+from labkit.bench.cases import GPU_SHORT, QUICK, Extent
+
+
+@dataclass(frozen=True)
+class Job:
+    """Order for a process of items.
+
+    device  "cuda", or "cpu" for a rehearsal
+    part    of `labkit gpu`; "" for a passport
+    quick   on a GPU: a third of the time, and of a passport two tasks alone; on a CPU: small cases, as a dry run
+    until   when to end, as Unix time, which processes share
+    folder  where results are saved
+    """
+
+    device: str
+    part: str = ""
+    quick: bool = False
+    until: float = math.inf
+    folder: Path = Path()
+
+    @property
+    def report(self) -> DeviceReport:
+        """The device."""
+        return device_report(self.device)
+
+    @property
+    def rehearsal(self) -> bool:
+        """Whether this is a dry run, with cases too small for meaningful numbers."""
+        return self.quick and self.device == "cpu"
+
+    @property
+    def extent(self) -> Extent | None:
+        """The sizes of sweeps; None for those of the device."""
+        return QUICK if self.rehearsal else GPU_SHORT if self.quick else None
+
+    @property
+    def words(self) -> list[str]:
+        """The job as words of a command, which `from_words` reads."""
+        quick = "quick" if self.quick else ""
+        return [self.device, self.part, quick, f"{self.until:.1f}", f"{self.folder}"]
+
+    @staticmethod
+    def from_words(device: str, part: str, quick: str, until: str, folder: str) -> Job:
+        """Return the job of a command's words.
+
+        >>> Job.from_words(*Job("cpu", "size", quick=True, until=5.0).words).part
+        'size'
+        """
+        return Job(device, part, bool(quick), float(until), Path(folder))
+
+    def seconds_left(self) -> float:
+        """Return the seconds until the end."""
+        return max(0.0, self.until - time.time())
+
+    def path(self, kind: str, name: str) -> Path:
+        """Return where a result is saved: FOLDER/kind/device/name."""
+        return self.folder / kind / self.report.slug / name
+
+    def size(self, width: int) -> dict[str, int]:
+        """Return the width and the batch of networks."""
+        return {"width": 64, "batch": 8} if self.rehearsal else {"width": width, "batch": 256}
+
+    def repetitions(self) -> dict[str, int]:
+        """Return how often to time steps in a rehearsal; nothing for the usual."""
+        return {"steps": 2, "rounds": 1} if self.rehearsal else {}
