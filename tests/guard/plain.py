@@ -1,0 +1,72 @@
+"""Texts without what differs from run to run or from place to place: paths, addresses, times and sizes."""
+
+import hashlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+RULES = (
+    (r"0x[0-9a-fA-F]{6,}", "ADDRESS"),
+    (r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?([+-]\d\d:\d\d|Z)?", "TIME"),
+    (r"\b\d+(\.\d+)? (KiB|MiB|GiB|kB|MB|GB)\b", "SIZE"),
+    # counted by address, which a freed tensor may share with the next one
+    (r"(memory\.activations) = \d+", r"\1 = SIZE"),
+    (r"\bpid \d+", "pid NUMBER"),
+    (r"\(labkit [\w.+]+, torch", "(labkit VERSION, torch"),
+    # a line of the lab's own moves with each edit; a line of a fault or a script does not
+    (r"(labkit/(?!faults/)[\w/]+\.py)(:|\", line )\d+", r"\1\2LINE"),
+)
+
+
+def without_places(text: str, places: dict[str, Path]) -> str:
+    """Return a text with placeholders for folders, by name, and for what each run has anew.
+
+    >>> without_places("in /tmp/x1/train.py: <object at 0x7f00aa11bb22>, 12.5 MiB", {"HERE": Path("/tmp/x1")})
+    'in HERE/train.py: <object at ADDRESS>, SIZE'
+    """
+    for name, place in sorted(places.items(), key=lambda item: -len(str(item[1]))):
+        for spelling in {str(place), str(place.resolve())}:
+            text = text.replace(spelling, name)
+    for pattern, placeholder in RULES:
+        text = re.sub(pattern, placeholder, text)
+    return text
+
+
+def lines_of(value: Any, path: str = "") -> Iterator[str]:
+    """Yield the values of JSON as lines "path = value", so that each difference is a line.
+
+    >>> list(lines_of({"a": [1, 2], "b": [{"c": "x"}]}))
+    ['a = [1, 2]', "b[0].c = 'x'"]
+    """
+    if isinstance(value, dict) and value:
+        for key, item in value.items():
+            yield from lines_of(item, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list) and any(isinstance(item, dict | list) for item in value):
+        for number, item in enumerate(value):
+            yield from lines_of(item, f"{path}[{number}]")
+    else:
+        yield f"{path} = {value!r}"
+
+
+def digest(tensor: Tensor) -> str:
+    """Return dtype, shape and a digest of all bits of a tensor."""
+    dense = tensor.detach().to_dense() if tensor.is_sparse else tensor.detach()
+    dense = dense.cpu().contiguous()
+    bits = dense.reshape(-1).view(torch.uint8) if dense.numel() else dense.reshape(-1)
+    shape = tuple(dense.shape)
+    return f"{dense.dtype} {shape} {hashlib.sha256(bits.numpy().tobytes()).hexdigest()[:16]}"
+
+
+def exact(number: Any) -> str:
+    """Return a number to its last bit, in hexadecimal where it is a float.
+
+    >>> exact(0.5), exact(None), exact(True)
+    ('0x1.0000000000000p-1', 'None', 'True')
+    """
+    if isinstance(number, Tensor):
+        number = number.item()
+    return number.hex() if isinstance(number, float) else str(number)
