@@ -1,4 +1,4 @@
-"""The guard's commands: record, compare, speed, journeys."""
+"""The guard's commands: record, compare, scripts."""
 
 import argparse
 import subprocess
@@ -15,14 +15,19 @@ def main() -> int:
     recording = commands.add_parser("record", help="write one text file for each item")
     recording.add_argument("folder", type=Path)
     recording.add_argument("--only", default="", help="only items whose names contain this word")
+    recording.add_argument("--tree", type=Path, default=OWN_TREE, help="the checkout to measure")
     comparing = commands.add_parser("compare", help="print the differences of two recordings")
     comparing.add_argument("old", type=Path)
     comparing.add_argument("new", type=Path)
-    for command in (recording,):
-        command.add_argument("--tree", type=Path, default=OWN_TREE, help="the checkout to measure")
+    scripts = commands.add_parser("scripts", help="run the outside scripts by torch alone")
+    scripts.add_argument("word", nargs="?", default="", help="only scripts with this in their name")
     chosen = parser.parse_args()
     if chosen.command == "compare":
         return compare(chosen.old, chosen.new)
+    if chosen.command == "scripts":
+        from tests.guard import plain_runs
+
+        return plain_runs.show(chosen.word)
     chosen.folder.mkdir(parents=True, exist_ok=True)
     words = ["tests.guard.recorder", str(chosen.folder.resolve()), chosen.only]
     with environment(chosen.tree.resolve()) as variables:

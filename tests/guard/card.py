@@ -8,8 +8,8 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from tests.guard.plain import lines_of, without_places
@@ -70,48 +70,62 @@ def by_operation(waits: Mapping[str, int]) -> dict[str, int]:
 
 def watched_costs() -> dict[str, Any]:
     """Return the costs of each of the first steps under a watch: in FP32, under torch.amp, and of an engine."""
+    from labkit.instrument import watch
+    from tests.gpu.simulated.counting import counted
+
+    found: dict[str, Any] = {}
+    for way in ("FP32", "torch.amp", "O2"):
+        watched, step = training(way)
+        found[way] = []
+        with watch(watched, every=4, against_fp32_every=4):
+            for _ in range(WATCHED_STEPS):
+                with counted() as counts:
+                    step()
+                costs = {
+                    "operations": counts.operations.total(),
+                    "waits": by_operation(counts.waits),
+                }
+                found[way].append({**costs, "copies": sum(counts.copies.values())})
+    return found
+
+
+def training(way: str) -> tuple[Any, Callable[[], None]]:
+    """Return what is watched, and a step of its training on the card."""
     import torch
     from torch import nn
 
     from labkit.amp import RECIPES, Engine
-    from labkit.instrument import watch
-    from tests.gpu.simulated.counting import counted
     from tests.gpu.test_budget import convolutions
 
-    found: dict[str, Any] = {}
-    for way in ("FP32", "torch.amp", "O2"):
-        torch.manual_seed(0)
-        model, inputs, targets = (part.cuda() for part in convolutions())
-        scaler = torch.amp.GradScaler("cuda", init_scale=2.0**8, enabled=way == "torch.amp")
-        make = lambda weights: torch.optim.AdamW(weights, lr=1e-3)  # noqa: E731
-        engine = Engine(model, make, RECIPES["O2"]) if way == "O2" else None
-        optimizer = make(model.parameters()) if engine is None else None
+    torch.manual_seed(0)
+    model, inputs, targets = convolutions()
+    model, inputs, targets = model.cuda(), inputs.cuda(), targets.cuda()
+    make = partial(torch.optim.AdamW, lr=1e-3)
+    if way in RECIPES and way != "FP32":
+        engine = Engine(model, make, RECIPES[way])
 
-        def step(model: Any = model, engine: Any = engine, optimizer: Any = optimizer) -> None:
-            if engine is not None:
-                engine.zero_grad()
-                with engine.forward():
-                    loss = nn.functional.cross_entropy(engine(inputs), targets)
-                engine.backward(loss)
-                engine.step()
-                return
-            optimizer.zero_grad()
-            with torch.autocast("cuda", torch.float16, enabled=way == "torch.amp"):
-                loss = nn.functional.cross_entropy(model(inputs), targets)
-            scaler.scale(loss).backward()
-            scaler.step(optimizer)
-            scaler.update()
+        def engine_step() -> None:
+            engine.zero_grad()
+            with engine.forward():
+                loss = nn.functional.cross_entropy(engine(inputs), targets)
+            engine.backward(loss)
+            engine.step()
 
-        found[way] = []
-        with watch(engine or model, every=4, against_fp32_every=4):
-            for _ in range(WATCHED_STEPS):
-                with counted() as counts:
-                    step()
-                waits, copies = by_operation(counts.waits), sum(counts.copies.values())
-                found[way].append(
-                    {"operations": counts.operations.total(), "waits": waits, "copies": copies}
-                )
-    return found
+        return engine, engine_step
+
+    amp = way == "torch.amp"
+    optimizer = make(model.parameters())
+    scaler = torch.amp.GradScaler("cuda", init_scale=2.0**8, enabled=amp)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", torch.float16, enabled=amp):
+            loss = nn.functional.cross_entropy(model(inputs), targets)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    return model, step
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,12 +33,10 @@ def items() -> Iterator[Item]:
     """Yield items for each form of each fault: a diagnosis, and watches that sample each step or few."""
     for name in FAULTS:
         for form in ("broken", "fixed"):
-            place = f"faults/{name}.{form}"
-            yield Item(f"{place}.diagnose", lambda n=name, f=form: diagnosed(n, f == "fixed"))
+            fixed = form == "fixed"
+            yield Item(f"faults/{name}.{form}.diagnose", partial(diagnosed, name, fixed))
             for way, every in WATCHES.items():
-                yield Item(
-                    f"{place}.{way}", lambda n=name, f=form, e=every: watched(n, f == "fixed", e)
-                )
+                yield Item(f"faults/{name}.{form}.{way}", partial(watched, name, fixed, every))
 
 
 def started(name: str, fixed: bool) -> tuple[Training, list[Any]]:

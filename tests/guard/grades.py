@@ -1,6 +1,7 @@
 """Grades of hostile and odd hand-ins and of edited answers to the clinic, by the command `labkit grade`."""
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,13 +17,13 @@ BY_LOAD = ("starts processes without end", "starts threads without end", "eats m
 
 def items() -> Iterator[Item]:
     """Yield an item for each group of hand-ins."""
-    yield Item("grades/hostile", lambda: hostile("HOSTILE"))
-    yield Item("grades/cheats", lambda: hostile("CHEATS"))
+    yield Item("grades/hostile", partial(hostile, "HOSTILE"))
+    yield Item("grades/cheats", partial(hostile, "CHEATS"))
     yield Item("grades/odd", odd)
     from tests.grading.test_clinic_answers import NAMES
 
     for name in NAMES:
-        yield Item(f"grades/clinic_{name}", lambda n=name: clinic(n))
+        yield Item(f"grades/clinic_{name}", partial(clinic, name))
 
 
 def hostile(group: str) -> str:

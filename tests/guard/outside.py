@@ -1,9 +1,10 @@
-"""Reports of the commands `labkit watch` and `labkit diagnose` on the scripts of `scripts/`, as their users see them."""
+"""Reports of `labkit watch` and `labkit diagnose` on the scripts of `scripts/`, as their users see them."""
 
 import os
 import shutil
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -26,7 +27,7 @@ def items() -> Iterator[Item]:
     """Yield an item for each command on each script."""
     for script in scripts():
         for name, words in COMMANDS.items():
-            yield Item(f"scripts/{script.stem}.{name}", lambda s=script, w=words: run(s, w))
+            yield Item(f"scripts/{script.stem}.{name}", partial(run, script, words))
 
 
 def run(script: Path, words: list[str]) -> str:

@@ -18,7 +18,7 @@ LIMIT = 400  # seconds of an item
 
 @dataclass(frozen=True)
 class Item:
-    """What is recorded in one file: its name, which is the file's without .txt, and the function that returns its text."""
+    """What one file records: the file's name without .txt, and the function that returns the text."""
 
     name: str
     text: Callable[[], str]

@@ -1,6 +1,7 @@
-"""Losses, scales, gradients and weights of trainings, to the bit: each recipe on each task, and through each interface."""
+"""Losses, scales and weights of trainings to the bit: each recipe on each task."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ def items() -> Iterator[Item]:
     """Yield an item for each recipe on each task."""
     for task in TASKS:
         for recipe in RECIPES:
-            yield Item(f"recipes/{task}/{recipe}", lambda t=task, r=recipe: trained(t, r))
+            yield Item(f"recipes/{task}/{recipe}", partial(trained, task, recipe))
 
 
 def trained(task: str, recipe: str) -> str:

@@ -38,7 +38,7 @@ class Net(nn.Module):
 
 patterns = torch.randn(4, 1, 12, 12)
 net = Net()
-optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.02, momentum=0.9, weight_decay=5e-4)
 scaler = torch.amp.GradScaler("cpu")
 for step in range(40):
     labels = torch.randint(4, (16,))

@@ -17,7 +17,7 @@ class DynamicScaler:
         (loss * self.scale).backward()
         self.backwards += 1
         if self.backwards % self.growth_interval == 0:
-            self.scale *= 8
+            self.scale *= 64
 
     def step(self, optimizer):
         params = [p for group in optimizer.param_groups for p in group["params"]]

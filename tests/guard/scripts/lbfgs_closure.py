@@ -8,9 +8,9 @@ import torch.nn as nn
 
 torch.manual_seed(2)
 x = torch.linspace(-2, 2, 200).unsqueeze(1)
-y = torch.sin(3 * x) + 0.5 * x
+y = torch.sin(3 * x) + 0.5 * x + 0.2 * torch.randn_like(x)
 model = nn.Sequential(nn.Linear(1, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 1))
-optimizer = torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=8, history_size=10)
+optimizer = torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=6, history_size=10)
 
 
 def closure():

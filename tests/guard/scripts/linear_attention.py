@@ -36,8 +36,8 @@ class Model(nn.Module):
 
 
 model = Model()
-optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-scaler = torch.amp.GradScaler("cpu")
+optimizer = torch.optim.Adam(model.parameters(), lr=3e-4)
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8)
 for step in range(30):
     x = torch.randn(4, 1024, 4) + 2
     y = x.mean((1, 2)).unsqueeze(1)

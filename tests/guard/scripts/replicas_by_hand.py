@@ -12,7 +12,7 @@ torch.manual_seed(8)
 main = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 5))
 replica = copy.deepcopy(main)
 replicas = [main, replica]
-optimizer = torch.optim.SGD(main.parameters(), lr=0.1, momentum=0.9)
+optimizer = torch.optim.SGD(main.parameters(), lr=0.03, momentum=0.9)
 scaler = torch.amp.GradScaler("cpu")
 criterion = nn.CrossEntropyLoss()
 weights = torch.randn(20, 5)
