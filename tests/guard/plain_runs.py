@@ -77,3 +77,7 @@ def ending(words: list[str], lines: int) -> str:
     )
     printed = done.stderr if done.returncode else done.stdout
     return f"status {done.returncode}: " + " | ".join(printed.strip().splitlines()[-lines:])
+
+
+if __name__ == "__main__":
+    sys.exit(show(sys.argv[1]))

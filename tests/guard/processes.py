@@ -38,8 +38,7 @@ def run_all(items: Sequence[Item], folder: Path, at_once: int = 2) -> list[str]:
             running[_forked(item, folder)] = item
             continue
         process, status = os.wait()
-        if (item := running.pop(process, None)) is None:
-            continue
+        item = running.pop(process)
         if status != 0:
             failed.append(item.name)
         path = file_of(item, folder)

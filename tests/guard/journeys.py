@@ -1,0 +1,204 @@
+"""Journeys through labkit's code, counted as a reader walks them: files opened, functions entered, turns back.
+
+    python -m tests.guard journeys [--tree TREE] [--walk]
+
+b: one step of `Engine` under O2 with clipping: zero_grad, forward, backward, clip, step. It is the second of a
+   training, so that nothing is counted that happens only once.
+d: `labkit diagnose script.py` on a script of ten lines that clips before it unscales, from the command line to the
+   printed report.
+
+The way of counting. The reader opens each function where it is first called, and reads it once. A function is a code
+object of a file of labkit. Comprehensions and lambdas belong to the function that they stand in, and what an import
+runs is not counted. Functions in the order of their first calls are the walk. The first one opens a file. Each further
+one
+
+    opens     is in a file that was not opened yet
+    stays     is in the file that the reader is in: that of the function before it in the walk
+    returns   is in a file that was opened before and left: the reader turns back
+
+so that opens, stays and returns add up to the functions. Besides, a function of the walk
+
+    climbs    is in a file that was opened before the file of the labkit function that calls it: the call goes back up.
+              It may stay or return as well: the caller is not always the function before it in the walk.
+
+`climbing pairs` counts pairs of files, caller's and callee's, between which a function climbs. `calls` counts all calls
+of functions of the walk: what the machine does, not what the reader reads.
+"""
+
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import CodeType, FrameType
+from typing import Any
+
+from tests.guard.trees import guarded_tree
+
+SCRIPT = """\
+import torch
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
+optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cpu")
+torch.manual_seed(0)
+for number in range(10):
+    optimizer.zero_grad()
+    with torch.autocast("cpu", torch.float16):
+        loss = torch.nn.functional.cross_entropy(model(torch.randn(16, 8)), torch.randint(3, (16,)))
+    scaler.scale(loss).backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(optimizer)
+    scaler.update()
+"""
+STEPS = 3  # of the script
+
+
+@dataclass(frozen=True)
+class Stop:
+    """A function of the walk: its file and name, how it is reached, and the file that a call climbs from, or ""."""
+
+    file: str
+    name: str
+    turn: str
+    climbs_from: str
+
+
+@dataclass
+class Walk:
+    """The functions of labkit in the order of their first calls."""
+
+    root: str
+    stops: list[Stop] = field(default_factory=list)
+    calls: int = 0
+    _known: set[CodeType] = field(default_factory=set)
+    _opened: dict[str, int] = field(default_factory=dict)
+
+    def observe(self, frame: FrameType, event: str, _: Any) -> None:
+        """Count a call, as `sys.setprofile` reports it."""
+        if event != "call":
+            return
+        code = frame.f_code
+        if not self._is_function(code):
+            return
+        caller = self._caller(frame)
+        if caller == "an import":
+            return
+        self.calls += 1
+        if code in self._known:
+            return
+        self._known.add(code)
+        file = code.co_filename.removeprefix(self.root)
+        if file not in self._opened:
+            turn = "opens"
+        elif self.stops[-1].file == file:
+            turn = "stays"
+        else:
+            turn = "returns"
+        number = self._opened.setdefault(file, len(self._opened))
+        climbs_from = caller if number < self._opened.get(caller, 0) else ""
+        self.stops.append(Stop(file, code.co_qualname, turn, climbs_from))
+
+    def _is_function(self, code: CodeType) -> bool:
+        """Return whether a code object is a function of labkit; `<listcomp>` and the like belong to another."""
+        return code.co_filename.startswith(self.root) and not code.co_name.startswith("<")
+
+    def _caller(self, frame: FrameType) -> str:
+        """Return the file of the labkit function that called, through torch or not; "" outside of all."""
+        above = frame.f_back
+        found = ""
+        while above is not None:
+            code = above.f_code
+            if code.co_filename.startswith(self.root):
+                if code.co_name == "<module>":
+                    return "an import"
+                found = found or code.co_filename.removeprefix(self.root)
+            above = above.f_back
+        return found
+
+    def turns(self, kind: str) -> int:
+        """Return how many functions of the walk are reached so: "stays", "opens" or "returns"."""
+        return sum(stop.turn == kind for stop in self.stops)
+
+
+@contextmanager
+def walking(root: Path) -> Iterator[Walk]:
+    """Record the walk through a tree's labkit until the block ends."""
+    walk = Walk(f"{root / 'labkit'}{os.sep}")
+    sys.setprofile(walk.observe)
+    try:
+        yield walk
+    finally:
+        sys.setprofile(None)
+
+
+def engine_step(root: Path) -> Walk:
+    """Return the walk through the second step of an engine under O2 that clips."""
+    import torch
+    from torch import nn
+
+    from labkit.amp import RECIPES, Engine
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.ReLU(), nn.Linear(16, 3))
+    engine = Engine(model, partial(torch.optim.SGD, lr=0.1), RECIPES["O2"])
+    inputs, targets = torch.randn(16, 8), torch.randint(3, (16,))
+
+    def step() -> None:
+        engine.zero_grad()
+        with engine.forward():
+            loss = nn.functional.cross_entropy(engine(inputs), targets)
+        engine.backward(loss)
+        engine.clip(1.0)
+        engine.step()
+
+    step()
+    with walking(root) as walk:
+        step()
+    return walk
+
+
+def diagnosis(root: Path) -> Walk:
+    """Return the walk through `labkit diagnose` of a script."""
+    from labkit import cli
+
+    with TemporaryDirectory() as folder, contextlib.chdir(folder):
+        Path("train.py").write_text(SCRIPT, encoding="utf-8")
+        with contextlib.redirect_stdout(io.StringIO()), walking(root) as walk:
+            cli.main(["diagnose", "--steps", str(STEPS), "train.py"])
+    return walk
+
+
+JOURNEYS: dict[str, Callable[[Path], Walk]] = {
+    "b. Engine step, O2 with clip": engine_step,
+    "d. labkit diagnose": diagnosis,
+}
+
+
+def main() -> int:
+    tree = guarded_tree()
+    print(f"labkit of {tree}\n")
+    print(
+        "| journey | files opened | functions | stays | returns | climbs | climbing pairs | calls |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
+    walks = {name: take(tree.resolve()) for name, take in JOURNEYS.items()}
+    for name, walk in walks.items():
+        counts = [len(walk.stops), walk.turns("stays"), walk.turns("returns")]
+        climbs = [(stop.climbs_from, stop.file) for stop in walk.stops if stop.climbs_from]
+        counts += [len(climbs), len(set(climbs)), walk.calls]
+        print(f"| {name} | {walk.turns('opens')} | " + " | ".join(map(str, counts)) + " |")
+    if "--walk" in sys.argv:
+        for name, walk in walks.items():
+            print(f"\n{name}")
+            for stop in walk.stops:
+                back_up = ", climbs" if stop.climbs_from else ""
+                print(f"  {stop.turn + back_up:16} {stop.file:36} {stop.name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
