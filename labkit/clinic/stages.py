@@ -1,8 +1,8 @@
 """What the gradients of a training consist of: which backward passes added to them, and at which loss scale.
 
 Idea: each parameter has a list of the passes that have added to its gradient since it was cleared. A pass knows the
-number that its loss was multiplied by; a scaler's `unscale_` divides. When an optimizer is about to step, what is left
-of the multiplication must be 1, and no pass may be one that an earlier step has used.
+number that its loss was multiplied by; a scaler's `unscale_` divides. Before an optimizer steps, that factor has to be
+1 again, and no pass may be one that an earlier step has used.
 
 Invariant: a pass whose scale cannot be read from its graph is never judged by it.
 """
@@ -52,7 +52,7 @@ class Part:
     used: set[int] = field(default_factory=set)
 
     @property
-    def left(self) -> float | None:
+    def remaining_scale(self) -> float | None:
         """By which number the part is too large; None: unknown."""
         return None if self.of.scale is None else self.of.scale / self.divided
 
@@ -127,7 +127,7 @@ class GradientParts:
     def still_scaled(self, optimizer: Any) -> Part | None:
         """Return a part that a step is about to use too large or too small; None: there is none."""
         for part in self.parts_of(optimizer):
-            if part.left is not None and part.left != 1:
+            if part.remaining_scale not in (None, 1):
                 return part
         return None
 
