@@ -22,13 +22,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labkit.clinic.causes import causes_first
 from labkit.clinic.constants import Constant, constants_in, constants_of
 from labkit.clinic.events import HALF, REENTRANT, TrainingObserver
 from labkit.faults import FAULTS, explain
 from labkit.faults.messages import messages_in
 from labkit.findings import Finding, Status
 from labkit.instrument import Report, Watch, watch
+from labkit.instrument.causes import causes_first
 from labkit.instrument.events import ModuleBegins, OptimizerBegins
 from labkit.instrument.guard import guarded, reporting
 from labkit.instrument.log import skips_in_a_row
@@ -419,7 +419,7 @@ class Diagnosis(TrainingObserver):
         findings = (
             (prefix, f)
             for prefix, (_, watch) in self.models.items()
-            for f in watch.report().findings
+            for f in watch.every_finding().findings
         )
         for prefix, found in findings:
             if found.name not in BY_OPERATION:

@@ -104,9 +104,8 @@ class Log:
             *(f"{what} (first in step {step})" for what, step in self._unseen.items()),
             *watch.failures.values(),
         )
-        return replace(
-            report, findings=tuple(sorted(found, key=lambda each: each.step or 0)), unseen=unseen
-        )
+        found.sort(key=lambda each: each.step or 0)
+        return replace(report, findings=tuple(found), unseen=unseen)
 
     def add_finding(self, found: Finding) -> None:
         """Add a finding, unless it is known."""

@@ -15,6 +15,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from threading import get_ident
 from typing import Any
@@ -25,6 +26,7 @@ from torch import Tensor, nn
 
 from labkit.formats import BF16, FP16, Format, FormatLike, as_format
 from labkit.formats.arguments import require_kind
+from labkit.instrument.causes import causes_first
 from labkit.instrument.events import (
     BackwardBegins,
     ClipBegins,
@@ -245,8 +247,13 @@ class Watch(StepObserver):
 
     def report(self) -> Report:
         """Return the report so far, also while the watch is open; after its end, that of all ranks of a group."""
-        own = self._own_report()
+        own = self.every_finding()
+        own = replace(own, findings=tuple(causes_first(own.findings)))
         return own if self._ranks is None else self._ranks.merged(own)
+
+    def every_finding(self) -> Report:
+        """Return the report of this rank, with findings that follow from others apart."""
+        return self._own_report()
 
     def _own_report(self) -> Report:
         running = self._sample.done() if self._sample is not None and self.stepped else None

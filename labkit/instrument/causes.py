@@ -38,7 +38,12 @@ OF_ORDER = frozenset(
 )
 # a watch that compares with FP32 samples some steps only
 AT_ANY_TIME = OF_ORDER | {Kind.UNDERFLOW}
-NOT_FINITE = IN_FORWARD | {Kind.NOT_FINITE_IN_FP32, Kind.NOT_FINITE_IN_BACKWARD}
+NOT_FINITE = IN_FORWARD | {
+    Kind.NOT_FINITE_IN_FP32,
+    Kind.NOT_FINITE_IN_BACKWARD,
+    Kind.FIRST_INF,
+    Kind.FIRST_NAN,
+}
 # kind -> the kinds that explain it
 EXPLAINED_BY: dict[str, frozenset[Kind]] = {
     Kind.NOT_FINITE_IN_FP32: IN_FORWARD | OF_ORDER,
@@ -52,7 +57,7 @@ EXPLAINED_BY: dict[str, frozenset[Kind]] = {
     Kind.ALL_GRADIENTS_ARE_ZERO: NOT_FINITE
     | OF_ORDER
     | {Kind.SCALE_FALLS, Kind.UNDERFLOW, Kind.BACKWARD_INSIDE_AUTOCAST},
-    Kind.NEVER_MOVED: frozenset((Kind.SCALE_FALLS, Kind.UPDATES_SWALLOWED)) | NOT_FINITE,
+    Kind.NEVER_MOVED: NOT_FINITE | {Kind.SCALE_FALLS},
     Kind.NOTHING_MOVED: frozenset(
         (
             Kind.UPDATES_SWALLOWED,
