@@ -120,6 +120,7 @@ def diagnose(
         diagnosis.optimizers[id(optimizer)] = optimizer
     with diagnosis.observing(scaler):
         if model is not None:
+            diagnosis.roots.append(model)
             diagnosis.add_model(model, steps, scaler)
         for diagnosis.step, batch in zip(range(steps), batches, strict=False):
             try:
@@ -202,6 +203,7 @@ class Diagnosis(TrainingObserver):
         self.models: dict[
             str, tuple[nn.Module, Watch]
         ] = {}  # prefix of its parameter names -> model
+        self.roots: list[nn.Module] = []  # whole models, of which parts may be watched
         self.parameters: dict[str, Tensor] = {}
         self.before: dict[str, Tensor] = {}
         self.with_gradient: set[str] = set()
@@ -322,7 +324,12 @@ class Diagnosis(TrainingObserver):
             places = list(dict.fromkeys(event.where for event in mine))[1:]
             if places:
                 often += f"; also at {'; '.join(places)}"
-            yield replace(mine[0], what=f"{mine[0].what} ({often})")
+            found = replace(mine[0], what=f"{mine[0].what} ({often})")
+            if kind is Kind.NOT_FINITE_IN_FP32 and not self.lossless.isdisjoint(steps):
+                found = replace(
+                    found, status=Status.BAD, what=f"{found.what}; the loss is inf or NaN"
+                )
+            yield found
 
     def _notes(self, reported: set[str]) -> list[Finding]:
         """Return constants in the source that FP16 cannot hold, and that did no harm in these steps."""
@@ -344,6 +351,9 @@ class Diagnosis(TrainingObserver):
     def _is_harmful(self, event: Finding) -> bool:
         """Return whether an event does harm: not if it was masked, or if a scaler only searches for its scale."""
         if event.name not in HARMLESS_IF_MASKED:
+            return True
+        # the backward pass of a gradient penalty may make it so, at a scale that the scaler lowers
+        if event.step in self.lossless and event.name != Kind.NOT_FINITE_IN_BACKWARD:
             return True
         attempts = [a for a in self.attempts if a.step == event.step]
         spoilt = any(e.name == Kind.STEP_NOT_FINITE and e.step == event.step for e in self.events)
@@ -396,21 +406,20 @@ class Diagnosis(TrainingObserver):
 
     def _without_gradient(self, held: set[int]) -> Iterator[Finding]:
         """Yield the finding for parameters of an optimizer whose modules only ever ran without recording."""
-        if not self.with_gradient or not any(attempt.taken for attempt in self.attempts):
+        if not any(attempt.taken for attempt in self.attempts):
             return
         missing: list[str] = []
-        for prefix, (model, _) in self.models.items():
+        for model in self.roots:
             for name, module in model.named_modules():
                 why = self.unrecorded.get(id(module))
                 if why != REENTRANT or id(module) in self.recorded:
                     continue
                 for own, parameter in module.named_parameters(recurse=False):
-                    full = prefix + (f"{name}.{own}" if name else own)
-                    if id(parameter) in held and full not in self.with_gradient:
-                        missing.append(full)
+                    if id(parameter) in held and id(parameter) not in self.parts.reached:
+                        missing.append(f"{name}.{own}" if name else own)
         if missing:
             seen = (
-                f"{len(missing)} of {len(self.parameters)} trained parameters got no gradient in any "
+                f"{len(missing)} of {len(held)} trained parameters got no gradient in any "
                 f"step, since they run in {REENTRANT}: {', '.join(missing[:4])}"
             )
             yield finding(Kind.NEVER_A_GRADIENT, missing[0], 0, seen)
@@ -505,6 +514,8 @@ class ScriptDiagnosis(Diagnosis):
         parts = {name: m for name, m in model.named_modules() if id(m) in self._called}
         if "" in parts or not parts:
             parts = {"": model}
+        if all(model is not root for root in self.roots):
+            self.roots.append(model)
         known = [watched for watched, _ in self.models.values()]
         for name, part in parts.items():
             within = any(part is m for watched in known for m in watched.modules())

@@ -175,6 +175,7 @@ class TrainingObserver(StepObserver):
         self._factor = 1.0  # of that loss
         self._loss_size = 0.0  # magnitude of what the last backward pass began at
         self._lines: dict[str, list[str]] = {}  # operation -> where this step's forward pass ran it
+        self.lossless: set[int] = set()  # steps whose loss was inf or NaN
         self.origins = Origins()
         self.blamed: set[str] = set()  # constants, with their lines, that a fault was traced to
         self._reported = (-1, "")  # the step and the pass whose first inf or NaN was reported
@@ -390,6 +391,9 @@ class TrainingObserver(StepObserver):
             self.note(Kind.SCALE_CHANGED_BETWEEN, f"gradients with scales of {shown} were added")
         self._unscaled, self._factor = factor == 1, factor
         self._loss_size = float(root.detach().abs().max()) if root.numel() else 0.0
+        # an inf may be that of the scale, which the scaler lowers
+        if math.isnan(self._loss_size) or (math.isinf(self._loss_size) and factor == 1):
+            self.lossless.add(self.step)
         self._leaves, self._as_scaled = leaves(root), []
         self._fresh = {id(leaf) for leaf in self._leaves if is_cleared(leaf)}
 

@@ -52,31 +52,33 @@ DOMAINS: dict[str, str] = {
     "acos": "acos needs numbers from -1 to 1: clamp(-1 + 1e-6, 1 - 1e-6) in FP32 before it.",
     "asin": "asin needs numbers from -1 to 1: clamp(-1 + 1e-6, 1 - 1e-6) in FP32 before it.",
     "atanh": "atanh needs numbers between -1 and 1: clamp(-1 + 1e-6, 1 - 1e-6) in FP32 before it.",
-    "acosh": "acosh needs numbers of 1 or more: clamp(min=1) before it.",
+    "acosh": "acosh needs numbers of 1 or more: clamp(min=1 + 1e-6) before it.",
+    "logit": "logit needs numbers between 0 and 1: torch.logit(x, eps=1e-6).",
     "exp": "exp of more than 88 is inf in FP32 as well: use softmax, log_softmax or logsumexp, or clamp its input.",
     "expm1": "expm1 of more than 88 is inf in FP32 as well: clamp its input.",
     "_softmax": "A row is masked whole: keep one entry of each row, or set such rows to 0 after the softmax.",
     "_safe_softmax": "A row is masked whole: set such rows to 0 after the softmax.",
     "_log_softmax": "A row is masked whole: keep one entry of each row.",
 }
-# node of the backward pass -> why its derivative is not finite, and the repair in the forward pass
+# node of the backward pass -> why its derivative is not finite, and the repair in the forward pass. torch itself takes 0
+# for the derivative of a norm, a distance, a standard deviation or atan2 at 0.
 DERIVATIVES: dict[str, str] = {
     "sqrt": "The derivative of sqrt at 0 is infinite: write sqrt(x + eps), with eps inside the root.",
     "rsqrt": "The derivative of rsqrt at 0 is infinite: write rsqrt(x + eps), with eps inside the root.",
     "pow": "The derivative of a power below 1 at 0 is infinite: add eps to its base.",
-    "norm": "The derivative of a norm at 0 is 0/0: write (x.square().sum() + eps).sqrt() instead.",
-    "linalg_vector_norm": "The derivative of a norm at 0 is 0/0: write (x.square().sum() + eps).sqrt() instead.",
-    "cdist": "The derivative of a distance of 0 is 0/0: add eps inside the root, or leave out the diagonal.",
-    "std": "The derivative of a standard deviation of 0 is infinite: write (x.var() + eps).sqrt().",
+    "hypot": "The derivative of hypot(0, 0) is 0/0: add eps to one of its arguments.",
     "log": f"The derivative of log at 0 is infinite: {AT_ZERO} before it.",
     "log2": f"The derivative of log2 at 0 is infinite: {AT_ZERO} before it.",
+    "xlogy": f"The derivative of xlogy at 0 is infinite: {AT_ZERO} before it.",
     "div": "The derivative of a division by 0 is infinite: add an epsilon to the divisor.",
     "reciprocal": "The derivative of 1/x at 0 is infinite: add an epsilon to x.",
     "acos": "The derivative of acos at -1 and 1 is infinite: clamp(-1 + 1e-6, 1 - 1e-6) before it.",
     "asin": "The derivative of asin at -1 and 1 is infinite: clamp(-1 + 1e-6, 1 - 1e-6) before it.",
-    "atan2": "The derivative of atan2(0, 0) is 0/0: leave out points at the origin, or add eps to one coordinate.",
-    "where": "where() passes 0 * inf = NaN back from the branch that was not taken: make its input safe before the "
-    "operation, not after it.",
+    "acosh": "The derivative of acosh at 1 is infinite: clamp(min=1 + 1e-6) before it.",
+    "atanh": "The derivative of atanh at -1 and 1 is infinite: clamp(-1 + 1e-6, 1 - 1e-6) before it.",
+    "logit": "The derivative of logit at 0 and 1 is infinite: torch.logit(x, eps=1e-6).",
+    "linalg_svd": "The derivative of an SVD with equal singular values is 0/0: add a small random matrix.",
+    "linalg_eigh": "The derivative of eigenvectors with equal eigenvalues is 0/0: add a small random diagonal matrix.",
 }
 
 

@@ -62,6 +62,7 @@ class GradientParts:
 
     def __init__(self) -> None:
         self._parts: dict[int, list[Part]] = {}
+        self.reached: set[int] = set()  # ids of the parameters that ever got a gradient
 
     def of(self, parameter: Tensor) -> list[Part]:
         """Return the parts of a parameter's gradient since it was cleared."""
@@ -75,6 +76,7 @@ class GradientParts:
             if id(parameter) in fresh:
                 self._parts.pop(id(parameter), None)
             if parameter.grad is not None:
+                self.reached.add(id(parameter))
                 self._parts.setdefault(id(parameter), []).append(Part(done))
 
     def divide(self, optimizer: Any, scale: float) -> None:
@@ -127,7 +129,7 @@ class GradientParts:
     def still_scaled(self, optimizer: Any) -> Part | None:
         """Return a part that a step is about to use too large or too small; None: there is none."""
         for part in self.parts_of(optimizer):
-            if part.remaining_scale not in (None, 1):
+            if id(optimizer) not in part.used and part.remaining_scale not in (None, 1):
                 return part
         return None
 
