@@ -60,8 +60,8 @@ DOMAINS: dict[str, str] = {
     "_safe_softmax": "A row is masked whole: set such rows to 0 after the softmax.",
     "_log_softmax": "A row is masked whole: keep one entry of each row.",
 }
-# node of the backward pass -> why its derivative is not finite, and the repair in the forward pass. torch itself takes 0
-# for the derivative of a norm, a distance, a standard deviation or atan2 at 0.
+# node of the backward pass -> why its derivative is not finite, and the repair in the forward pass
+# torch itself takes 0 for the derivative of a norm, a distance, a standard deviation or atan2 at 0
 DERIVATIVES: dict[str, str] = {
     "sqrt": "The derivative of sqrt at 0 is infinite: write sqrt(x + eps), with eps inside the root.",
     "rsqrt": "The derivative of rsqrt at 0 is infinite: write rsqrt(x + eps), with eps inside the root.",

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 # the smallest power of two that is taken for a loss scale, and not for a weight
@@ -154,7 +155,6 @@ def scale_of(root: Tensor, known: Iterable[float]) -> float | None:
         1.0 where no multiplication by a number is near the root; None where there is one, by a number that may be a
         scale or a weight of the loss.
 
-    >>> import torch
     >>> weight = torch.ones((), requires_grad=True)
     >>> scale_of(1000.0 * (3 * weight), [1000.0]), scale_of(65536.0 * weight + 65536.0 * weight, [])
     (1000.0, 65536.0)
@@ -181,7 +181,6 @@ def scale_of(root: Tensor, known: Iterable[float]) -> float | None:
 def number_of(root: Tensor) -> float | None:
     """Return the number that a tensor was multiplied by last, or None.
 
-    >>> import torch
     >>> number_of(64.0 * torch.ones((), requires_grad=True))
     64.0
     """
@@ -210,12 +209,13 @@ def _is_sure(number: float) -> bool:
 def ratio_of(before: Tensor, after: Tensor) -> float | None:
     """Return the number that a gradient was multiplied by as a whole; None if its elements differ in that.
 
-    >>> import torch
     >>> ratio_of(torch.tensor([2.0, 0.0, 4.0]), torch.tensor([1.0, 0.0, 2.0]))
     0.5
     """
     if before.shape != after.shape:
         return None
+    if before.is_complex():
+        before, after = torch.view_as_real(before), torch.view_as_real(after)
     wide, now = before.detach().double(), after.detach().double()
     counted = wide != 0
     if not bool(counted.any()) or bool((now[~counted] != 0).any()):

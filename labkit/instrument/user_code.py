@@ -29,6 +29,8 @@ WRITTEN_AS_USERS_WRITE = tuple(
         ("train", "tasks.py"),
     )
 )
+PACKAGES = f"{os.sep}site-packages{os.sep}"
+STANDARD_LIBRARY = str(Path(os.__file__).parent)
 # "<": code without a file, such as the methods that dataclasses generate
 LIBRARIES = ("<", copy.__file__, str(Path(torch.__file__).parent), f"{LAB}{os.sep}")
 
@@ -44,16 +46,44 @@ def line_of_user(frame: Any) -> str | None:
         file = summary.f_code.co_filename
         if file.startswith(INTERNAL_FILES):
             return None
-        if not is_library(file):
-            return _place(file, line)
+        if not is_library(file) and not _is_standard(file):
+            return _place_of_library(summary, file, line)
     return ""
+
+
+def _place_of_library(frame: Any, file: str, line: int | None) -> str:
+    """Return a place; one in an installed package with the user's line that led there.
+
+    The package's own path tells which file it is; a line of a library alone is no place that a user can change.
+    """
+    if PACKAGES not in file:
+        return _place(file, line)
+    inside = f"{file.partition(PACKAGES)[2]}:{line}"
+    for above, own_line in traceback.walk_stack(frame):
+        own = above.f_code.co_filename
+        if PACKAGES not in own and not is_library(own) and not _is_standard(own):
+            return f"{inside} (called at {_place(own, own_line)})"
+    return inside
+
+
+def _is_standard(file: str) -> bool:
+    """Return whether a file is one of Python's own library."""
+    return file.startswith((STANDARD_LIBRARY, "<frozen")) and PACKAGES not in file
 
 
 def line_of_error(error: BaseException) -> str:
     """Return file:line of the innermost frame of the user's code in an error's traceback."""
     lines = [(file, line) for file, line, *_ in traceback.extract_tb(error.__traceback__)]
-    users = [(file, line) for file, line in lines if not is_library(file)]
-    return _place(*users[-1]) if users else ""
+    users = [
+        (file, line) for file, line in lines if not is_library(file) and not _is_standard(file)
+    ]
+    if not users:
+        return ""
+    file, line = users[-1]
+    own = [place for place in users if PACKAGES not in place[0]]
+    if PACKAGES not in file or not own:
+        return _place(file, line)
+    return f"{file.partition(PACKAGES)[2]}:{line} (called at {_place(*own[-1])})"
 
 
 def _place(file: str, line: int | None) -> str:

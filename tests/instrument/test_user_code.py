@@ -121,3 +121,19 @@ def test_an_error_below_torch_is_placed_in_the_line_that_called_it() -> None:
         torch.ones(2, 3) @ torch.ones(2, 3)
     assert line_of_error(caught.value).startswith(f"{HERE}:")
     assert line_of_user(sys._getframe()).startswith(f"{HERE}:")  # type: ignore[union-attr]
+
+
+def test_a_line_of_an_installed_package_names_the_users_line_that_led_there(tmp_path: Path) -> None:
+    package = tmp_path / "site-packages" / "models" / "attention.py"
+    package.parent.mkdir(parents=True)
+    package.write_text("import sys\ndef forward(see):\n    return see(sys._getframe())\n")
+    names: dict[str, Callable[..., object]] = {}
+    exec(compile(package.read_text(), str(package), "exec"), names)  # type: ignore[arg-type]
+    line = inspect.currentframe().f_lineno + 1  # type: ignore[union-attr]
+    assert names["forward"](line_of_user) == f"models/attention.py:3 (called at {HERE}:{line})"
+
+
+def test_a_frame_of_the_standard_library_is_no_users_line() -> None:
+    line = inspect.currentframe().f_lineno + 1  # type: ignore[union-attr]
+    (place,) = functools.reduce(lambda found, _: [line_of_user(sys._getframe())], [0], [])
+    assert place == f"{HERE}:{line}"
