@@ -665,8 +665,9 @@ class TrainingObserver(StepObserver):
         # an operation in place has changed its operand already, and then holds the result
         if total is output or total.data_ptr() == output.data_ptr():
             return
-        if stagnates(float(total), float(term), float(output)):
-            seen = f"adding {float(term):.3g} to {float(total):.6g} in {dtype_name(output)} changes nothing"
+        before, added, after = (float(t.detach()) for t in (total, term, output))
+        if stagnates(before, added, after):
+            seen = f"adding {added:.3g} to {before:.6g} in {dtype_name(output)} changes nothing"
             self.note(Kind.SUM_STAGNATES, seen)
 
     def _is_gradient(self, tensor: Tensor) -> bool:

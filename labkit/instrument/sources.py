@@ -9,6 +9,7 @@ called then. So the public methods of scalers are tapped.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -45,6 +46,8 @@ from labkit.instrument.events import (
 )
 from labkit.instrument.taps import Around, tap
 
+ABOUT_HOOKS = r"Using `torch\.compile\(module\)` when there are global hooks"
+
 
 class Emitter(Protocol):
     """What a source sends its events to: the stream."""
@@ -68,12 +71,37 @@ class Source:
     open: Callable[[Emitter], AbstractContextManager[None]]
 
 
+class _NoWarningAboutHooks:
+    """Keep torch from warning of global hooks at the call of a compiled module: they are ours, and read only."""
+
+    def __init__(self) -> None:
+        self._open = 0
+        self._own: object = None
+
+    def __enter__(self) -> None:
+        self._open += 1
+        if self._open == 1:
+            warnings.filterwarnings("ignore", message=ABOUT_HOOKS, category=UserWarning)
+            self._own = warnings.filters[0]
+
+    def __exit__(self, *_: object) -> None:
+        self._open -= 1
+        if self._open == 0:
+            # by identity: a script may have changed the filters meanwhile
+            kept = [each for each in warnings.filters if each is not self._own]
+            warnings.filters[:] = kept  # type: ignore[index]
+
+
+# of all sources together; the stream's lock guards it
+_no_warning_about_hooks = _NoWarningAboutHooks()
+
+
 @contextmanager
 def _module_begins(stream: Emitter) -> Iterator[None]:
     def hook(module: nn.Module, args: Any) -> None:
         stream.emit(ModuleBegins(module, args))
 
-    with module_hooks.register_module_forward_pre_hook(hook):
+    with _no_warning_about_hooks, module_hooks.register_module_forward_pre_hook(hook):
         yield
 
 
@@ -82,7 +110,8 @@ def _module_ended(stream: Emitter) -> Iterator[None]:
     def hook(module: nn.Module, args: Any, output: Any) -> None:
         stream.emit(ModuleEnded(module, args, output))
 
-    with module_hooks.register_module_forward_hook(hook, always_call=True):
+    registered = module_hooks.register_module_forward_hook(hook, always_call=True)
+    with _no_warning_about_hooks, registered:
         yield
 
 
