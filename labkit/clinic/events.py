@@ -124,6 +124,7 @@ BY_HAND = (
     "Change the scale only between two optimizer steps, after the gradients were divided: the losses of one step need "
     "one scale."
 )
+SURELY_WRONG = 2.0**-6  # of the right gradient: a mean over so many passes is rare
 REENTRANT = "checkpoint with use_reentrant=True"
 MOST_LINES = 2  # of operations whose derivative is not finite
 COMPARED = 8  # gradients of a scaled loss that are compared with those of the step
@@ -176,6 +177,7 @@ class TrainingObserver(StepObserver):
         self._loss_size = 0.0  # magnitude of what the last backward pass began at
         self._lines: dict[str, list[str]] = {}  # operation -> where this step's forward pass ran it
         self.lossless: set[int] = set()  # steps whose loss was inf or NaN
+        self._total_before = 0.0  # of a running sum that is added to in place
         self.origins = Origins()
         self.blamed: set[str] = set()  # constants, with their lines, that a fault was traced to
         self._reported = (-1, "")  # the step and the pass whose first inf or NaN was reported
@@ -262,10 +264,10 @@ class TrainingObserver(StepObserver):
             seen = "every gradient that the optimizer got is 0, and the loss is not"
             self.note(Kind.ALL_GRADIENTS_ARE_ZERO, seen)
         self._judge_parts(optimizer)
-        if self._by_scaler:
-            if found is None:
-                self._judge_scale(optimizer)
-        else:
+        if self._by_scaler and found is None:
+            self._judge_scale(optimizer)
+            self._judge_division(optimizer)
+        elif not self._by_scaler:
             self._judge_division(optimizer)
         if any(self.regions):
             self.note(
@@ -336,7 +338,8 @@ class TrainingObserver(StepObserver):
             return
         held = {id(p) for group in optimizer.param_groups for p in group["params"]}
         pairs = [(p, before) for p, before in self._as_scaled if id(p) in held]
-        if any(p.grad is not None and torch.equal(before, p.grad) for p, before in pairs):
+        unchanged = any(p.grad is not None and torch.equal(before, p.grad) for p, before in pairs)
+        if unchanged and not self._by_scaler:
             seen = f"the optimizer got the gradients of the loss times {self._factor:g}, not divided by it"
             self.note(Kind.STEP_WITH_SCALED_GRADIENTS, seen)
             return
@@ -347,7 +350,9 @@ class TrainingObserver(StepObserver):
         # a clip makes them smaller by any number; a mean over several passes by theirs
         passes = max(len(self.parts.of(p)) for p, _ in pairs)
         left = ratio * self._factor
-        if passes == 1 and left != 1 and math.frexp(left)[0] == 0.5:
+        # what a scaler has divided may be divided by hand once more
+        wrong = left <= SURELY_WRONG if self._by_scaler else left != 1
+        if passes == 1 and wrong and math.frexp(left)[0] == 0.5:
             seen = (
                 f"the loss was multiplied by {self._factor:g}, and its gradients were divided by "
                 f"{1 / ratio:g}: they are {left:g} times as large as they should be"
@@ -369,9 +374,15 @@ class TrainingObserver(StepObserver):
             self.parts.use(event.optimizer)
 
     def before_backward(self, event: BackwardBegins) -> None:
-        if line_of_user(sys._getframe(1)) is not None:  # otherwise watch runs it on a copy
-            with outside_modes():
-                self.backward_begins(_first(event.roots))
+        if line_of_user(sys._getframe(1)) is None:  # watch runs it on a copy
+            return
+        with outside_modes():
+            root = _first(event.roots)
+            if in_backward():
+                # of a reentrant checkpoint: its gradients are those of the pass that runs
+                self._note_leaves(leaves(root))
+            else:
+                self.backward_begins(root)
 
     def backward_begins(self, root: Tensor) -> None:
         """Record the loss scale of a backward pass from a tensor, and check where it begins."""
@@ -394,11 +405,15 @@ class TrainingObserver(StepObserver):
         # an inf may be that of the scale, which the scaler lowers
         if math.isnan(self._loss_size) or (math.isinf(self._loss_size) and factor == 1):
             self.lossless.add(self.step)
-        self._leaves, self._as_scaled = leaves(root), []
-        self._fresh = {id(leaf) for leaf in self._leaves if is_cleared(leaf)}
+        self._leaves, self._fresh, self._as_scaled = [], set(), []
+        self._note_leaves(leaves(root))
+
+    def _note_leaves(self, reached: list[Tensor]) -> None:
+        self._leaves += reached
+        self._fresh |= {id(leaf) for leaf in reached if is_cleared(leaf)}
 
     def after_backward(self, event: BackwardEnded) -> None:
-        if line_of_user(sys._getframe(1)) is None:
+        if in_backward() or line_of_user(sys._getframe(1)) is None:
             return
         with outside_modes():
             self.parts.add(self._pass, self._leaves, self._fresh)
@@ -488,6 +503,12 @@ class TrainingObserver(StepObserver):
         """Return the check of the results of an operation that is about to run."""
         inputs = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
         before = _worst(inputs) if func._schema.is_mutable else 0
+        if (
+            func is torch.ops.aten.add_.Tensor
+            and inputs[0].numel() == 1
+            and inputs[0].dtype in HALF
+        ):
+            self._total_before = float(inputs[0].detach())
         return partial(self.after_operation, func, args, kwargs, inputs, before)
 
     def after_operation(
@@ -662,10 +683,10 @@ class TrainingObserver(StepObserver):
         if output.dtype not in HALF or args[0] is not operands[0]:
             return
         total, term = operands
-        # an operation in place has changed its operand already, and then holds the result
-        if total is output or total.data_ptr() == output.data_ptr():
-            return
         before, added, after = (float(t.detach()) for t in (total, term, output))
+        # an operation in place has changed its operand already
+        if total is output or total.data_ptr() == output.data_ptr():
+            before = self._total_before
         if stagnates(before, added, after):
             seen = f"adding {added:.3g} to {before:.6g} in {dtype_name(output)} changes nothing"
             self.note(Kind.SUM_STAGNATES, seen)

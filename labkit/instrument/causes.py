@@ -36,6 +36,14 @@ OF_ORDER = frozenset(
         Kind.NO_STEP_TAKEN,
     )
 )
+# what spoils the weights, so that later forward passes overflow
+SPOILS = OF_ORDER | {
+    Kind.EPSILON_IS_ZERO,
+    Kind.STEP_NOT_FINITE,
+    Kind.NOT_FINITE_IN_OPTIMIZER,
+    Kind.FIRST_INF,
+    Kind.FIRST_NAN,
+}
 # a watch that compares with FP32 samples some steps only
 AT_ANY_TIME = OF_ORDER | {Kind.UNDERFLOW}
 NOT_FINITE = IN_FORWARD | {
@@ -44,11 +52,13 @@ NOT_FINITE = IN_FORWARD | {
     Kind.FIRST_INF,
     Kind.FIRST_NAN,
 }
+LATER = IN_FORWARD | {Kind.NOT_FINITE_IN_FP32}
 # kind -> the kinds that explain it
 EXPLAINED_BY: dict[str, frozenset[Kind]] = {
     Kind.NOT_FINITE_IN_FP32: IN_FORWARD | OF_ORDER,
     Kind.NOT_FINITE_IN_BACKWARD: IN_FORWARD | OF_ORDER | {Kind.NOT_FINITE_IN_FP32},
-    Kind.NOT_FINITE_IN_OPTIMIZER: NOT_FINITE | OF_ORDER,
+    Kind.NOT_FINITE_IN_OPTIMIZER: NOT_FINITE | OF_ORDER | {Kind.EPSILON_IS_ZERO},
+    Kind.TRAINABLE_WEIGHTS_IN_HALF: frozenset((Kind.EPSILON_IS_ZERO, Kind.UPDATES_SWALLOWED)),
     Kind.STEP_NOT_FINITE: NOT_FINITE | OF_ORDER,
     Kind.SCALE_FALLS: NOT_FINITE | OF_ORDER,
     Kind.NO_STEP_TAKEN: IN_FORWARD,
@@ -108,8 +118,7 @@ def _cause(found: Finding, every: list[Finding]) -> int | None:
     for number, other in enumerate(every):
         if other is found or other.status is not Status.BAD:
             continue
-        if found.name in IN_FORWARD and other.name in OF_ORDER:
-            # wrong steps have spoilt the weights
+        if found.name in LATER and other.name in SPOILS:
             if (other.step or 0) < (found.step or 0):
                 return number
             continue

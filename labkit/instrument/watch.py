@@ -265,6 +265,7 @@ class Watch(StepObserver):
         step = self._log.step = self.step
         self.stepped, self._calls, self._sample = set(), [], None
         self._known_scale = None
+        self._losses_are_zero = True
         self._sample_stack.close()
         if not self._called and not self._blind:
             layers = Listener(self.failed).on(ModuleBegins, self._layer_begins)
@@ -276,7 +277,7 @@ class Watch(StepObserver):
         sampling = Listener(self.failed)
         if not self._blind:
             sampling.on(ModuleEnded, self._sample.after_module)
-        sampling.on(BackwardBegins, partial(self._note_line, "backward"))
+        sampling.on(BackwardBegins, self._backward_begins)
         sampling.on(ClipBegins, partial(self._note_line, "clip"))
         self._sample_stack.enter_context(STREAM.subscribed(sampling))
         for name, parameter in self._parameters.items() if self._group is None else ():
@@ -357,6 +358,15 @@ class Watch(StepObserver):
         """Record the line of the user's code that runs a part of a sampled step."""
         if self._sample is not None and (line := line_of_user(sys._getframe(1))):
             self._sample.lines[what] = line
+
+    def _backward_begins(self, event: BackwardBegins) -> None:
+        """Record the line, and whether the loss is 0: then no gradient was lost."""
+        self._note_line("backward")
+        of_replay = line_of_user(sys._getframe(1)) is None
+        if not (of_replay or in_backward()):
+            roots = [event.roots] if isinstance(event.roots, Tensor) else list(event.roots)
+            is_zero = not any(bool(root.detach().any()) for root in roots)
+            self._losses_are_zero = self._losses_are_zero and is_zero
 
     def _reduced(self) -> None:
         """Count gradients after a backward pass that has summed them over the ranks."""
@@ -507,6 +517,8 @@ class Watch(StepObserver):
                     beside = against_fp32(
                         self.model, self._calls, *at, observed, gradients, self._loss
                     )
+                    if self._losses_are_zero:
+                        beside = replace(beside, arrived=(0, 0))
                     self._log.against_fp32.append(beside)
             self._sample.before_step_sample(self._parameters, weights, gradients)
             self._log.record_checksums(weights)
