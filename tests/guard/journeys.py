@@ -4,6 +4,7 @@
 
 b: one step of `Engine` under O2 with clipping: zero_grad, forward, backward, clip, step. It is the second of a
    training, so that nothing is counted that happens only once.
+
 d: `labkit diagnose script.py` on a script of ten lines that clips before it unscales, from the command line to the
    printed report.
 
@@ -119,7 +120,7 @@ class Walk:
             above = above.f_back
         return found
 
-    def turns(self, kind: str) -> int:
+    def count_turns(self, kind: str) -> int:
         """Return how many functions of the walk are reached so: "stays", "opens" or "returns"."""
         return sum(stop.turn == kind for stop in self.stops)
 
@@ -187,10 +188,10 @@ def main() -> int:
     print("|---|---|---|---|---|---|---|---|")
     walks = {name: take(tree.resolve()) for name, take in JOURNEYS.items()}
     for name, walk in walks.items():
-        counts = [len(walk.stops), walk.turns("stays"), walk.turns("returns")]
+        counts = [len(walk.stops), walk.count_turns("stays"), walk.count_turns("returns")]
         climbs = [(stop.climbs_from, stop.file) for stop in walk.stops if stop.climbs_from]
         counts += [len(climbs), len(set(climbs)), walk.calls]
-        print(f"| {name} | {walk.turns('opens')} | " + " | ".join(map(str, counts)) + " |")
+        print(f"| {name} | {walk.count_turns('opens')} | " + " | ".join(map(str, counts)) + " |")
     if "--walk" in sys.argv:
         for name, walk in walks.items():
             print(f"\n{name}")

@@ -28,7 +28,7 @@ FEWEST = 6  # pairs of blocks for an interval of 95%
 
 
 class Worker:
-    """A process that runs steps with the labkit of a tree when it is asked to."""
+    """A process that runs steps with the labkit of a tree, on request."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self.process = process

@@ -47,12 +47,12 @@ def cases() -> dict[str, Callable[[int], float]]:
 
 def seconds_of(make: Callable[..., tuple[Any, Step]], argument: Any, steps: int) -> float:
     """Run steps of a training that is made once, and return their CPU seconds."""
-    _, step = made(make, argument)
+    _, step = warmed_up(make, argument)
     return timed(step, steps)
 
 
 @cache
-def made(make: Callable[..., tuple[Any, Step]], argument: Any) -> tuple[Any, Step]:
+def warmed_up(make: Callable[..., tuple[Any, Step]], argument: Any) -> tuple[Any, Step]:
     """Return what trains and its step, after steps that warm up."""
     torch.manual_seed(SEED)
     trained, step = make(argument)
@@ -73,7 +73,7 @@ def watched_seconds(
     make: Callable[..., tuple[Any, Step]], argument: Any, every: tuple[int, int], steps: int
 ) -> float:
     """Return the CPU seconds of steps under a watch; its first two, of which one is sampled always, are not timed."""
-    trained, step = made(make, argument)
+    trained, step = warmed_up(make, argument)
     with watch(trained, every=every[0], against_fp32_every=every[1]):
         step()
         step()
@@ -82,7 +82,7 @@ def watched_seconds(
 
 def diagnosed_seconds(steps: int) -> float:
     """Return the CPU seconds of a diagnosis of a number of steps."""
-    model, step = made(scaler_step, False)
+    model, step = warmed_up(scaler_step, False)
     start = time.process_time()
     diagnose(lambda _: step(), model, None, batches=range(steps), steps=steps)
     return time.process_time() - start
