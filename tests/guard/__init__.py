@@ -12,8 +12,8 @@ of the name of an item, FOLDER/NAME, such as `recipes/gpt` or `scripts/`.
 
 A recording has a folder for each part. All parts together take about 12 minutes on two idle cores.
 
-    faults/     reports of `watch` and `diagnose` on each fault of labkit.faults, broken and fixed, and the weights after it
-    scripts/    what `labkit diagnose` and `labkit watch` print on the forty scripts of `scripts/`, and their reports' values
+    faults/     reports of `watch` and `diagnose` on each fault, broken and fixed, and the weights after it
+    scripts/    what `labkit diagnose` and `labkit watch` print on the forty scripts, and `diagnose` on repaired ones
     recipes/    losses, scales and digests of all tensors of each recipe on each task, for 20 steps
     card/       operations, host waits and copies of a step on the simulated card, watched and not
     grades/     grades of hostile and odd hand-ins, and of edited answers to the clinic

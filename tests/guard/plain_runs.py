@@ -7,12 +7,10 @@ does when it is repaired as `scripts/repairs.toml` says.
 import os
 import subprocess
 import sys
-import tomllib
-from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.guard.outside import SCRIPTS, scripts
+from tests.guard.strangers import SCRIPTS, repaired, scripts
 from tests.guard.trees import THREADS
 
 # Regions of autocast and scalers do nothing, and the names of 16-bit types are FP32's.
@@ -46,24 +44,6 @@ def show(word: str, lines: int = 2) -> int:
                 edited.write_text(changed, encoding="utf-8")
                 print(f"  repaired  {ending([str(edited)], lines)}", flush=True)
     return 0
-
-
-def repaired(script: Path) -> str | None:
-    """Return the text of a faulty script with its repair, or None for a healthy one.
-
-    Raises:
-        ValueError: the script lacks a text that the repair replaces.
-    """
-    table = tomllib.loads((SCRIPTS / "repairs.toml").read_text(encoding="utf-8"))
-    edits: Sequence[Sequence[str]] | None = table.get(script.stem)
-    if edits is None:
-        return None
-    text = script.read_text(encoding="utf-8")
-    for old, new in edits:
-        if old not in text:
-            raise ValueError(f"expected {old!r} in {script}, which its repair replaces")
-        text = text.replace(old, new)
-    return text
 
 
 def ending(words: list[str], lines: int) -> str:

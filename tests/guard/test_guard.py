@@ -10,8 +10,7 @@ import pytest
 
 from tests.guard.compare import compare
 from tests.guard.journeys import walking
-from tests.guard.outside import SCRIPTS, scripts
-from tests.guard.plain_runs import repaired
+from tests.guard.strangers import SCRIPTS, repaired, scripts
 from tests.guard.trees import OWN_TREE
 
 # in a copy of labkit: half the first scale, wherever the scale is kept
