@@ -15,6 +15,7 @@ A recording has a folder for each part. All parts together take about 12 minutes
     faults/     reports of `watch` and `diagnose` on each fault, broken and fixed, and the weights after it
     scripts/    what `labkit diagnose` and `labkit watch` print on the forty scripts, and `diagnose` on repaired ones
     recipes/    losses, scales and digests of all tensors of each recipe on each task, for 20 steps
+    interfaces/ the same through an engine's options and events, and through the calls of each framework
     card/       operations, host waits and copies of a step on the simulated card, watched and not
     grades/     grades of hostile and odd hand-ins, and of edited answers to the clinic
     surface/    the public surface of `tests.surface`, and what references answer

@@ -20,6 +20,7 @@ PARTS = {
     "card": "card",
     "surface": "surface",
     "recipes": "recipes",
+    "interfaces": "interfaces",
     "faults": "faults",
 }
 

@@ -20,7 +20,9 @@ object.__setattr__(_recipes["O2"].scaler, "init_scale", 2.0**15)
 """
 
 
-def test_a_planted_difference_of_a_tree_is_found(tmp_path: Path, capsys) -> None:
+def test_a_planted_difference_of_a_tree_is_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     planted = tmp_path / "planted"
     shutil.copytree(OWN_TREE / "labkit", planted / "labkit", ignore=shutil.ignore_patterns("*.pyc"))
     for entry in OWN_TREE.iterdir():
@@ -58,7 +60,13 @@ def recording(folder: Path, **texts: str) -> Path:
         ({}, {}, "0 items before"),
     ],
 )
-def test_each_kind_of_difference_is_one(tmp_path: Path, capsys, before, after, said) -> None:
+def test_each_kind_of_difference_is_one(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    before: dict[str, str],
+    after: dict[str, str],
+    said: str,
+) -> None:
     old, new = recording(tmp_path / "old", **before), recording(tmp_path / "new", **after)
     assert compare(old, new) == 1
     assert said in capsys.readouterr().out
