@@ -81,7 +81,7 @@ def engine(recipe: str, passes: int = 1, losses: int = 1, flat: bool = False) ->
             trained.backward(loss, loss_id=number % losses)
         norm = trained.clip(0.5)
         report = trained.step()
-        lines.append(f"loss {exact(loss)}, norm {exact(norm)}, {shown(vars(report))}")
+        lines.append(f"loss {exact(loss)}, norm {exact(norm)}, {render(vars(report))}")
     lines += [f"scaler {scaler}" for scaler in trained.scalers]
     lines += tensors_of(trained.model, trained.optimizer)
     lines += [f"state {name}" for name in sorted(trained.state_dict())]
@@ -95,7 +95,7 @@ def events(recipe: str) -> str:
 
     def listen(event: Any) -> None:
         gradients = "; ".join(f"{name} {digest(g)}" for name, g in event.gradients.items())
-        report = "" if event.report is None else f" {shown(vars(event.report))}"
+        report = "" if event.report is None else f" {render(vars(event.report))}"
         lines.append(
             f"{event.moment.name} loss {exact(event.loss)} scale {exact(event.scale)}{report}: {gradients}"
         )
@@ -137,7 +137,7 @@ def torch_amp(clips: bool) -> str:
             scaler.step(optimizer)
         scaler.update()
         lines.append(f"loss {exact(loss)}, norm {exact(norm)}, scale {exact(scaler.get_scale())}")
-    lines.append(f"scaler {shown(scaler.state_dict())}")
+    lines.append(f"scaler {render(scaler.state_dict())}")
     for optimizer in optimizers:
         lines += tensors_of(model, optimizer)
     return text_of(lines)
@@ -160,7 +160,7 @@ def apex(level: str, losses: int) -> str:
                 scaled.backward()
         norm = nn.utils.clip_grad_norm_(list(amp.master_params(optimizer)), 0.5)
         optimizer.step()
-        lines.append(f"loss {exact(loss)}, norm {exact(norm)}, {shown(amp.state_dict())}")
+        lines.append(f"loss {exact(loss)}, norm {exact(norm)}, {render(amp.state_dict())}")
     lines += tensors_of(model, optimizer)
     lines += [f"master {digest(master)}" for master in amp.master_params(optimizer)]
     return text_of(lines)
@@ -206,10 +206,10 @@ def oneflow(scaler: str) -> str:
     return text_of([*lines, *tensors_of(model, optimizer)])
 
 
-def shown(values: Any) -> str:
+def render(values: Any) -> str:
     """Return values by name, numbers to the last bit."""
     pairs = (
-        (name, shown(value) if isinstance(value, dict) else exact(value))
+        (name, render(value) if isinstance(value, dict) else exact(value))
         for name, value in values.items()
     )
     return ", ".join(f"{name} {value}" for name, value in pairs)
