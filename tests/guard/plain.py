@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 RULES = (
+    (r"/[\w/]*/guard-\w{8}/tests/guard", "GUARD"),
     (r"0x[0-9a-fA-F]{6,}", "ADDRESS"),
     (r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?([+-]\d\d:\d\d|Z)?", "TIME"),
     (r"\b\d+(\.\d+)? (KiB|MiB|GiB|kB|MB|GB)\b", "SIZE"),
@@ -28,6 +30,7 @@ def without_places(text: str, places: dict[str, Path]) -> str:
     >>> without_places("in /tmp/x1/train.py: <object at 0x7f00aa11bb22>, 12.5 MiB", {"HERE": Path("/tmp/x1")})
     'in HERE/train.py: <object at ADDRESS>, SIZE'
     """
+    places = {**places, "VENV": Path(sys.prefix)}
     for name, place in sorted(places.items(), key=lambda item: -len(str(item[1]))):
         for spelling in {str(place), str(place.resolve())}:
             text = text.replace(spelling, name)
