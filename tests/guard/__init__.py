@@ -10,7 +10,7 @@
 this one, so that an old tree, which has none, is measured by the same program. PYTHONPATH has no say. `--only` is part
 of the name of an item, FOLDER/NAME, such as `recipes/gpt` or `scripts/`.
 
-A recording has a folder for each part. All parts together take about 12 minutes on two idle cores.
+A recording has a folder for each part. All parts together take about 10 minutes on two cores.
 
     faults/     reports of `watch` and `diagnose` on each fault, broken and fixed, and the weights after it
     scripts/    what `labkit diagnose` and `labkit watch` print on the forty scripts, and `diagnose` on repaired ones
