@@ -75,6 +75,7 @@ TO_THE_LEFT: dict[str, tuple[str, ...]] = {
 AMP = (
     "casting",
     "loss_scaling",
+    "ranges",
     "masters",
     "low_bit",
     "graph",

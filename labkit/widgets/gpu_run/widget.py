@@ -183,14 +183,19 @@ class GpuRun(LabWidget, folders=("gpu_run",)):
         line = printed.decode(errors="replace").rstrip("\r\n")
         self._lines = [*self._lines, line][-LINES_KEPT:]
         self.printed = "\n".join(self._lines)
-        running = [part for part in self._parts() if not part.outcome]
-        if running and running[-1].number != self.part:
-            self.part, self.parts = running[-1].number, running[-1].of
-            self.sentence = in_words(running[-1])
+        self._follow(self._parts())
+
+    def _follow(self, parts: list[PartProgress]) -> None:
+        """Show the part that began last, which may have ended before its line was read."""
+        if parts and parts[-1].number != self.part:
+            self.part, self.parts = parts[-1].number, parts[-1].of
+            self.sentence = in_words(parts[-1])
             self._draw()  # what the part before it has kept
 
     def _on_end(self, status: int) -> None:
-        self.sentence = ended(self.where, status, self._parts(), stopped=self._stopped)
+        parts = self._parts()
+        self._follow(parts)
+        self.sentence = ended(self.where, status, parts, stopped=self._stopped)
         self._draw()
         if self._folder is not None:
             self._folder.cleanup()
