@@ -278,7 +278,8 @@ class Engine:
         for engine in engines:
             require_loss_id(loss_id, len(engine.scalers))
         require_loss(loss)
-        STREAM.emit(LossScaled(lambda: min(each.scalers[loss_id].scale for each in engines)))
+        if STREAM.listeners:
+            STREAM.emit(LossScaled(lambda: min(each.scalers[loss_id].scale for each in engines)))
         for engine in engines:
             engine._require_known()
             engine._gradients.before_backward()
@@ -321,7 +322,7 @@ class Engine:
             yield
 
     def _emit(self, moment: Moment, report: StepReport | None = None) -> None:
-        if not STREAM.observes(StepEvent):
+        if not (STREAM.listeners and STREAM.observes(StepEvent)):
             return
         gradients: dict[str, Tensor] = {}
         if moment is Moment.SCALED:
@@ -374,6 +375,8 @@ class Engine:
             RuntimeError: these gradients have been stepped with already; a closure was passed; gradients were changed
                 while scaled, or computed by a backward other than the engine's.
         """
+        if not STREAM.listeners:
+            return self._step(closure)
         STREAM.emit(EngineStepBegins(self))
         try:
             reported = self._step(closure)
@@ -416,9 +419,9 @@ class Engine:
             worst = max(decisions, key=lambda i: (decisions[i].skip, decisions[i].found_inf, -i))
             reported = self._report(decisions[worst], gradients, inspection)
             if reported.stepped:
-                self.weights.step(
-                    gradients, edited=None if STREAM.observes(StepEvent) else inspection.edited
-                )
+                # a listener may have edited weights
+                edited = None if STREAM.listeners else inspection.edited
+                self.weights.step(gradients, edited=edited)
             for loss_id, decision in decisions.items():
                 self.scalers[loss_id] = decision.after
             self.skips_in_a_row = reported.skips_in_a_row

@@ -29,7 +29,7 @@ from torch.utils import checkpoint
 
 from labkit.modes.arguments import require_one_device
 from labkit.modes.composites import body_of, constant_in_graphs
-from labkit.modes.replacing import Replacement
+from labkit.modes.replacing import Replacement, Replacements
 
 ATTRIBUTE = MethodWrapperType  # the type of `func` when a mode handles x.shape: nothing to cast
 AOT_RUNTIME = "_aot_autograd"  # in the path of what runs the graphs of torch.compile's backends
@@ -50,7 +50,7 @@ class LabMode(TorchFunctionMode):
     """A mode that activation checkpointing restores when it recomputes a block."""
 
     # functions of torch that have no hook for a mode
-    replaced_while_open: ClassVar[tuple[Replacement, ...]] = ()
+    replaced_while_open: ClassVar[Replacements] = Replacements()
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Keep torch.compile from compiling what a mode does in Python after a graph has ended."""
@@ -60,14 +60,12 @@ class LabMode(TorchFunctionMode):
 
     def __enter__(self) -> Any:
         entered = super().__enter__()  # type: ignore[no-untyped-call]
-        for replacement in LabMode.replaced_while_open:
-            replacement.open()
+        LabMode.replaced_while_open.open()
         return entered
 
     def __exit__(self, *exception: Any) -> None:
         super().__exit__(*exception)  # type: ignore[no-untyped-call]
-        for replacement in LabMode.replaced_while_open:
-            replacement.close()
+        LabMode.replaced_while_open.close()
 
     def call_below(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -168,9 +166,8 @@ def _traces_without_modes(func: Callable[..., Any]) -> bool:
 
 def _replace_for_compiled_code() -> None:
     """Replace torch's functions for good if torch.compile traces a region that it will open by itself."""
-    for replacement in LabMode.replaced_while_open:
-        if not replacement.is_open:
-            replacement.open()
+    if not LabMode.replaced_while_open.is_open:
+        LabMode.replaced_while_open.open()
 
 
 def run_uncompiled(function: Any, *, all_inside: bool = False) -> None:
@@ -234,11 +231,11 @@ def _generator_with_modes_of_now(generator: Callable[..., Any]) -> Any:
     return generator_as_now
 
 
-LabMode.replaced_while_open = (
-    Replacement(checkpoint.CheckpointFunction, "forward", _with_modes_of_now),
-    Replacement(
-        checkpoint, "_checkpoint_without_reentrant_generator", _generator_with_modes_of_now
-    ),
+LabMode.replaced_while_open.add(
+    Replacement(checkpoint.CheckpointFunction, "forward", _with_modes_of_now)
+)
+LabMode.replaced_while_open.add(
+    Replacement(checkpoint, "_checkpoint_without_reentrant_generator", _generator_with_modes_of_now)
 )
 
 

@@ -60,7 +60,9 @@ class Replacement:
     def close(self) -> None:
         """Put back what was found, if no other region is open and no other library has replaced it."""
         with _lock:
-            self._open_regions = max(0, self._open_regions - 1)
+            if not self._open_regions:
+                return
+            self._open_regions -= 1
             if self._open_regions or vars(self.owner).get(self.name) is not self._put:
                 return
             if self._found is _MISSING:
@@ -68,3 +70,41 @@ class Replacement:
             else:
                 setattr(self.owner, self.name, self._found)
             self._found, self._put = _MISSING, None
+
+
+class Replacements:
+    """Several replacements that are opened and closed together; only the first user and the last one touch them."""
+
+    def __init__(self, *replacements: Replacement) -> None:
+        self.all = replacements
+        self._users = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the replacements are in place."""
+        return self._users > 0
+
+    def add(self, replacement: Replacement) -> None:
+        """Add one; it is put in place at once if the others are."""
+        with _lock:
+            self.all = (*self.all, replacement)
+            if self._users:
+                replacement.open()
+
+    def open(self) -> None:
+        """Put all in place, if no other user has done so."""
+        with _lock:
+            self._users += 1
+            if self._users == 1:
+                for replacement in self.all:
+                    replacement.open()
+
+    def close(self) -> None:
+        """Put back all, if no other user is left."""
+        with _lock:
+            if not self._users:
+                return
+            self._users -= 1
+            if not self._users:
+                for replacement in self.all:
+                    replacement.close()

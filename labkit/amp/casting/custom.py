@@ -240,7 +240,7 @@ def _following_apply(apply: Callable[..., Any]) -> Any:
 
 
 # every Function's `apply` calls this one, however it was looked up
-LabMode.replaced_while_open += (Replacement(_SingleLevelFunction, "apply", _following_apply),)
+LabMode.replaced_while_open.add(Replacement(_SingleLevelFunction, "apply", _following_apply))
 
 
 def _following(function: Any) -> Any:
