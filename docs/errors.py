@@ -44,7 +44,15 @@ def page() -> str:
         f"- {card.symptom} **{card.title}**{_where(card)} `labkit explain {card.id}`"
         for card in others
     ]
-    table = [_message(message) for message in MESSAGES]
+    named: dict[tuple[str, ...], str] = {}
+    table = []
+    for message in MESSAGES:
+        table.append(_message(message))
+        if message.causes and message.causes in named:
+            table.append(f"    - Causes: as of {named[message.causes]}")
+        else:
+            table += [f"    - Cause: {cause}" for cause in message.causes]
+            named[message.causes] = _code(message.words)
     return "\n".join(
         [HEAD, *index, "", *map(_section, speaking), OF_OTHERS, *table, SILENT, *silent, ""]
     )

@@ -162,6 +162,10 @@ def _print_signs_everywhere() -> None:
 
 
 def _run(name: str, arguments: Sequence[str]) -> int:
+    only_text = [each.names for each in COMMANDS[name].arguments] == [("text",)]
+    if only_text and arguments[:1] not in (["-h"], ["--help"]):
+        # a message may begin with a dash, "--tf32 requires Ampere", and is no option
+        arguments = ["--", *arguments]
     try:
         parsed = parser_of(name).parse_args(arguments)
         _print_signs_everywhere()

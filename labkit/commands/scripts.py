@@ -130,7 +130,10 @@ def explain(arguments: Namespace) -> int:
         print("\n".join(f"{name:<28}{card.title}" for name, card in known.items()))
         return 0
     found = [known[text]] if text in known else find(text)
-    others = [] if found else messages_in(text)
+    others = [] if text in known else messages_in(text)
+    if found:
+        # a card has the repair as code; a message says which of several causes it is
+        others = [message for message in others if message.causes]
     for message in others:
         print(_message_text(message, known), end="\n\n")
     for card in found:
@@ -146,8 +149,10 @@ def explain(arguments: Namespace) -> int:
 
 def _message_text(message: Message, known: dict[str, Fault | GpuCard]) -> str:
     nearest = "; ".join(f"{name} ({known[name].title.rstrip('.')})" for name in message.cards)
-    parts = {"Why": message.means, "Run next": message.next, "Nearest": nearest}
-    lines = [message.words, *(_wrapped(name, text) for name, text in parts.items())]
+    lines = [message.words, _wrapped("Why", message.means)]
+    for number, cause in enumerate(message.causes, 1):
+        lines.append(_wrapped(f"Cause {number}", cause))
+    lines += [_wrapped("Run next", message.next), _wrapped("Nearest", nearest)]
     lines.append(_wrapped("Reported", f"{message.source} {message.date}".strip()))
     lines.append(
         f"  `labkit explain {message.cards[0]}` shows the nearest fault as code that fails, and repaired."

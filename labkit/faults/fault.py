@@ -175,13 +175,15 @@ def run(fault: Fault, fixed: bool) -> TrainingOutcome:
 
 
 def address(thread: str) -> str:
-    """Return where a thread is read.
+    """Return where a thread, or a distribution with its version, is read.
 
     >>> address("NVIDIA/apex#1052")
     'https://github.com/NVIDIA/apex/issues/1052'
+    >>> address("torch 2.13.0")
+    'https://pypi.org/project/torch/2.13.0/'
     """
-    return (
-        thread
-        if "#" not in thread
-        else "https://github.com/{}/issues/{}".format(*thread.split("#"))
-    )
+    if "#" in thread:
+        return "https://github.com/{}/issues/{}".format(*thread.split("#"))
+    if " " in thread:
+        return "https://pypi.org/project/{}/{}/".format(*thread.split())
+    return thread

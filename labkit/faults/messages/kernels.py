@@ -1,0 +1,296 @@
+"""Messages about operations without a kernel for a dtype: FFT, algebra, complex, FP8, numpy."""
+
+from __future__ import annotations
+
+from labkit.faults.messages.message import Message, any_of
+from labkit.faults.messages.remedies import (
+    FP32_THERE,
+    IN_FP32,
+    NO_KERNEL,
+)
+
+KERNELS = (
+    Message(
+        "cuFFT only supports dimensions whose sizes are powers of two when computing in half "
+        "precision, but got a signal size of[192]",
+        any_of(
+            r"cufft only supports dimensions whose sizes are powers of two",
+            r"cufft doesnt support signals of half type",
+            r"mkl fft doesnt support tensors of type",
+            r"unsupported dtype (?:half|bfloat16)\b",
+            r"(?:r?fftn?|stft)\(.{0,200}\) ?: expected a tensor of floating point",
+        ),
+        "Fourier transforms in half exist on CUDA for lengths that are powers of two, and "
+        "nowhere for BF16 or on a CPU. Autocast has no list for them, so a half activation "
+        "arrives as it is; and a sum over a signal overflows FP16 early.",
+        "Cast before the transform, and back after: `with torch.autocast(device, "
+        "enabled=False): y = torch.fft.rfft(x.float())`.",
+        ("linear_algebra", "forward_overflow"),
+        "thuml/Time-Series-Library#761",
+        "2025-08-04",
+        causes=(
+            "x comes from a layer under autocast - cast x, since `enabled=False` alone casts "
+            "nothing",
+            "the model or the input was converted by .half() - also in evaluation, without "
+            "autocast",
+            "a mel spectrogram or STFT of the loss runs in the region - move the loss out of "
+            "it, or cast its input",
+        ),
+    ),
+    Message(
+        "linalg.inv: Low precision dtypes not supported. Got Half",
+        any_of(
+            r"low precision dtypes not supported\. got",
+            r"this function doesnt handle types other than float and double",
+            r"expected a tensor with \d or more dimensions of float, double",
+            r"supports floating point, complex, and integer tensors, but got (?:half|bfloat16)",
+            r"array type float16 is unsupported in linalg",
+            r"input tensor must be either float or double dtype",
+            r"expected self to be a floating-point or complex tensor, but got (?:half"
+            r"|bfloat16)",
+            r"expects float32 or float64 dtypes, got",
+        ),
+        "Decompositions, inverses and quantiles are computed in FP32 or FP64 only.",
+        IN_FP32,
+        ("linear_algebra",),
+        "torch 2.13.0",
+        causes=(
+            "the operand comes from a layer under autocast - it is half there and FP32 "
+            "outside the region",
+            "the model was converted by .half() or loaded in BF16 - a parameter or a buffer "
+            "is the operand",
+        ),
+    ),
+    Message(
+        "Expected both inputs to be Half, Float or Double tensors but got BFloat16 and BFloat16",
+        any_of(
+            r"expected both inputs to be half, float or double tensors but got",
+            r"view_as_complex is only supported for half, float and double tensors",
+            r"complexhalf support is experimental",
+            r"not implemented for complex(?:half|bfloat16)",
+            r"unknown complex scalartype for (?:half|bfloat16)",
+            r"conversion to half from complexhalf",
+        ),
+        "There are no complex numbers of BF16 parts, and few operations for those of FP16. "
+        "Rotary embeddings written with complex numbers meet this.",
+        "Rotate in FP32 and cast back: "
+        "`torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))`, then "
+        "`.type_as(x)`; keep the table of frequencies in FP32.",
+        ("positions_in_half", "linear_algebra"),
+        "pytorch/pytorch#95100",
+        "2023-02-17",
+        causes=(
+            "activations are BF16 under autocast or in a converted model - cast before "
+            "view_as_complex",
+            "`model.bfloat16()` or `.to(dtype)` converted the buffer of frequencies - keep it "
+            "out of the conversion; positions in 16 bits are wrong too",
+        ),
+    ),
+    Message(
+        "Casting complex values to real discards the imaginary part",
+        r"casting complex values to real discards the imaginary part",
+        "A complex tensor was converted to a real dtype: `model.half()`, `.to(dtype)` or "
+        "autocast's cast met a complex parameter or buffer, and half of it is gone.",
+        "Leave complex tensors out of the conversion (`if x.is_floating_point()`), or store "
+        "them as real pairs, view_as_real.",
+        ("halves_by_hand", "positions_in_half"),
+        "torch 2.13.0",
+    ),
+    Message(
+        "\"add_stub\" not implemented for 'Float8_e4m3fn'",
+        any_of(
+            r"\w+ not implemented for float8\w*",
+            r"expected mat\d to be float8 matrix got",
+            r"invalid scaling configuration",
+            r"got unsupported scalartype float8\w*",
+            r"promotion for float8 types is not supported",
+        ),
+        "FP8 is a format to store and to multiply in, with a scale beside it: torch has casts "
+        "for it and scaled products, and no other operation.",
+        "Convert to compute, `x.to(torch.bfloat16)`, and use a library of scaled layers "
+        "(torchao, Transformer Engine) for FP8 training.",
+        ("linear_algebra", "emulated_bf16"),
+        "torch 2.13.0",
+    ),
+    Message(
+        "TypeError: data type 'bfloat16' not understood",
+        any_of(
+            r"data type b?float\d+\w* not understood",
+            r"cannot load safetensors of unknown dtype",
+            r"unsupported dtype in dltensor",
+            r"cant convert np\.ndarray of type",
+        ),
+        "numpy has no BF16 and no FP8, so neither has what goes through numpy: safetensors' "
+        "numpy loader, DLPack to numpy, a data set.",
+        "Load with torch (`safetensors.torch.load_file`) and convert there: "
+        "`tensor.float().numpy()`.",
+        ("average_in_bf16",),
+        "torch 2.13.0",
+    ),
+    Message(
+        "softmax with half to float conversion is not supported on CPU",
+        r"softmax with half to float conversion is not supported",
+        "On CUDA one kernel reads half and writes FP32; on the CPU there is none, so a graph "
+        "or a model that was captured for a GPU fails there.",
+        "Write `torch.softmax(x.float(), dim)`.",
+        ("softmax_by_hand", "linear_algebra"),
+        "torch 2.13.0",
+    ),
+    Message(
+        "Quantize only works on Float Tensor, got Half",
+        r"quantize only works on float tensor, got",
+        "Quantization reads FP32 weights and activations.",
+        "Convert the model first: `model.float()`, then quantize.",
+        ("halves_by_hand",),
+        "torch 2.13.0",
+    ),
+    Message(
+        "atomic_add does not support bf16",
+        r"atomic_add does not support (?:bf16|fp16)",
+        "A compiled scatter or index_add adds by atomics, which older versions of Triton do "
+        "not have in BF16.",
+        "Add in FP32: make the buffer FP32 and cast once at the end. It is also more exact.",
+        ("zeros_of_another_dtype", "eager_unlike_compiled"),
+        "pytorch/pytorch#97016",
+        "2023-03-17",
+    ),
+    Message(
+        "No operator found for `memory_efficient_attention_forward` with inputs: query: "
+        "shape=(1, 257, 6, 64) (torch.float32)",
+        r"no operator found for memory_efficient_attention",
+        'xFormers lists, kernel by kernel, why none takes these inputs. The lines behind "is '
+        'not supported because" have the reason.',
+        "Read the last kernel of the list; cast for dtype, slice a padded mask for stride, "
+        "and otherwise use torch's scaled_dot_product_attention.",
+        ("emulated_bf16", "sides_miss_8"),
+        "facebookresearch/xformers#1143",
+        "2024-11-05",
+        causes=(
+            "dtype=torch.float32 - flash kernels take FP16 and BF16; run under autocast, or "
+            "cast the three",
+            'dtype=torch.bfloat16 beside "requires device with capability > (8, 0)" - the '
+            "card has FP16 only",
+            "device=cpu - the tensors are on the CPU, or xFormers was built without CUDA",
+            "attn_bias.stride - its last side is no multiple of 8",
+        ),
+    ),
+    Message(
+        "FWD: Unsupported hidden_size or types: 5120BFloat16FloatFloatFloatFloat",
+        r"unsupported hidden_size or types",
+        "A fused norm was built for some combinations of dtypes: of weight, input, residual, "
+        "output and compute, in this order.",
+        "Cast the input (the second type) to a combination that it has, such as that of the "
+        "weight, or use torch's layer_norm.",
+        ("forward_overflow",),
+        "Dao-AILab/flash-attention#549",
+        "2023-09-18",
+    ),
+    Message(
+        "topk does not support complex dtypes on CPU",
+        any_of(
+            r"not implemented for complex(?:float|double)?\b",
+            r"(?:not (?:yet )?(?:implemented|supported) for|does(?:nt| not) support|not"
+            r" intended to support) complex",
+            r"complex inputs not supported",
+            r"is not supported for complex",
+            r"is not implemented for tensors with non-complex",
+            r"dtype complex<\w+> cant be safely cast",
+            r"(?:input|bias|weight) type \(complex",
+        ),
+        "torch has this operation for real numbers only, or the other way round. It is no "
+        "matter of precision.",
+        "Compute on real and imaginary parts: `torch.view_as_real(x)`, `x.abs()`.",
+        ("linear_algebra",),
+        "torch 2.13.0",
+    ),
+    Message(
+        "strides should be multiple of 16 bytes",
+        any_of(
+            r"strides? should be (?:a )?multiple of 16 bytes",
+            r"(?:trailing dimension|dimensions?|sides?|size\(\d\)|shape|k|n)"
+            r" .{0,50}divisible by (?:8|16|32|128)\b",
+            r"mat\d (?:dimension|shape).{0,60}divisible",
+            r"must be (?:a )?multiples? of (?:8|16)\b",
+        ),
+        "Products in FP8, INT8 and grouped products read 16 bytes at a time: 8 elements of "
+        "half, 16 of FP8.",
+        "Pad the side, or the vocabulary, to a multiple of 16; rows of 16-bit numbers to a "
+        "multiple of 8.",
+        ("sides_miss_8",),
+        "torch 2.13.0",
+    ),
+    Message(
+        "int_mm_out_cpu: Expected self dtype to be int8 or uint8 but got c10::Half",
+        any_of(
+            r"expected \w+ dtype to be (?:of type )?u?int8 (?:or uint8 )?but got",
+            r"expects float/bfloat16/half/int8/fp8 tensor",
+            r"weight should have dtype int8 or fp8",
+        ),
+        "A product of quantized operands received numbers that were not quantized.",
+        "Quantize both operands first, or call the layer of the quantization library instead "
+        "of its kernel.",
+        ("halves_by_hand",),
+        "torch 2.13.0",
+    ),
+    Message(
+        "\"addmm_impl_cpu_\" not implemented for 'Half'",
+        r"\w+ not implemented for (?:half|bfloat16)",
+        NO_KERNEL,
+        FP32_THERE,
+        ("linear_algebra", "halves_by_hand"),
+        "huggingface/transformers#27769",
+        "2023-12-01",
+        causes=(
+            "a half model runs on the CPU - `{p.device for p in model.parameters()}` holds cpu",
+            "this operation has no half kernel on CUDA either - the tensors are on cuda; cast "
+            "around it",
+            "torch is older than 2.1, whose CPU kernels lack most of half - torch.__version__",
+        ),
+    ),
+    Message(
+        "qr is not implemented for type torch.cuda.HalfTensor",
+        r"not implemented for type \S*half",
+        NO_KERNEL,
+        FP32_THERE,
+        ("linear_algebra",),
+        "pytorch/pytorch#9315",
+        "2018-07-10",
+    ),
+    Message(
+        "could not create a primitive descriptor for an LSTM forward propagation primitive",
+        r"could not create a primitive descriptor",
+        "oneDNN, by which torch computes on a CPU, has an LSTM in FP16 or BF16 for a few "
+        "processors only.",
+        "Train on the GPU, or put the LSTM in a region with autocast(enabled=False), and "
+        "`.float()` its input.",
+        ("linear_algebra",),
+        "mittagessen/kraken#610",
+        "2024-06-09",
+    ),
+    Message(
+        "CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasGemmStridedBatchedEx(",
+        r"cublas_status_not_supported",
+        "cuBLAS has no product of these dtypes, sides or strides on this GPU.",
+        "`labkit gpu` says which formats the card multiplies. Try FP16 for BF16, contiguous "
+        "inputs, sides that are multiples of 8, and the cuBLAS that torch was built with.",
+        ("emulated_bf16", "sides_miss_8"),
+        "deepspeedai/DeepSpeed#6723",
+        "2024-11-07",
+        causes=(
+            "the dtype - BF16 on a card before Ampere, FP16 strided batches on Maxwell: FP32 works",
+            "the sides or strides - a view or a side that is no multiple of 8: "
+            "`.contiguous()` and padding work",
+            "two versions of cuBLAS - `pip list` shows nvidia-cublas of another version than "
+            "torch wants",
+        ),
+    ),
+    Message(
+        "TypeError: Got unsupported ScalarType BFloat16",
+        r"got unsupported scalartype bfloat16",
+        "numpy has no BF16.",
+        "Convert first: `tensor.float().numpy()`.",
+        ("average_in_bf16",),
+        "pytorch/pytorch#110285",
+        "2023-09-29",
+    ),
+)

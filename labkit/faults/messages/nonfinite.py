@@ -1,0 +1,251 @@
+"""Messages of code that met inf or NaN: losses, logs, boxes, matrices, distributions."""
+
+from __future__ import annotations
+
+from labkit.faults.messages.message import Message, any_of
+from labkit.faults.messages.remedies import (
+    DIAGNOSE,
+    IN_FP32,
+    NOT_FINITE,
+    WHY_NOT_FINITE,
+)
+
+NONFINITE = (
+    Message(
+        "FloatingPointError: Loss became infinite or NaN at iteration=756!",
+        any_of(
+            r"loss became infinite or nan",
+            r"predicted boxes or scores contain inf/nan",
+            r"training has diverged",
+            r"non-?finite loss",
+            r"loss is (?:not finite|non-?finite)",
+            r"nan (?:is )?(?:detected|found|encountered) in (?:loss|output|grad)",
+        ),
+        NOT_FINITE,
+        DIAGNOSE,
+        ("forward_overflow", "log_of_epsilon", "positions_in_half"),
+        "facebookresearch/meshrcnn#36",
+        "2020-06-04",
+        causes=WHY_NOT_FINITE,
+    ),
+    Message(
+        "ValueError: matrix contains invalid numeric entries",
+        any_of(
+            r"matrix contains invalid numeric entries",
+            r"cost matrix is infeasible",
+            r"boxes\d?\[:, 2:\] ?>= ?boxes\d?\[:, :2\]",
+        ),
+        "The cost of matching predictions with targets holds NaN, so the outputs of the "
+        "network do. A replacement by a large number lets the training go on with NaN weights.",
+        "Look at the outputs, not at the cost. " + DIAGNOSE,
+        ("forward_overflow", "softmax_by_hand", "log_of_epsilon"),
+        "lyuwenyu/RT-DETR#527",
+        "2024-12-26",
+        causes=WHY_NOT_FINITE,
+    ),
+    Message(
+        "ValueError: Input contains NaN, infinity or a value too large for dtype('float16').",
+        any_of(
+            r"input (?:\w+ )?contains (?:nan|infinity)",
+            r"audio buffer is not finite",
+            r"contains? (?:infinite or nan|nan or inf|non-?finite|inf/nan)",
+            r"value too large for dtype\(float(?:16|32)\)",
+            r"cannot convert float (?:nan|infinity) to integer",
+        ),
+        "A library on the CPU (scikit-learn, librosa) looked at an output of the network and "
+        "found inf or NaN.",
+        "Convert outputs to FP32 before they leave the GPU. " + DIAGNOSE,
+        ("forward_overflow", "nan_only_in_eval"),
+        "torch 2.13.0",
+        causes=WHY_NOT_FINITE,
+    ),
+    Message(
+        "Expected parameter logits (Tensor of shape (4, 4)) of distribution "
+        "Categorical(logits: torch.Size([4, 4])) to satisfy the constraint "
+        "IndependentConstraint(Real(), 1), but found invalid values",
+        any_of(
+            r"expected parameter \w+ \(.{0,120}to satisfy the constraint",
+            r"the value argument to log_prob must be",
+            r"expected value argument .{0,200}to be within the support",
+        ),
+        "A distribution checks its parameters. NaN satisfies no constraint; a number that "
+        "FP16 or BF16 rounded to the border does not either.",
+        "Compute distributions in FP32: `Categorical(logits=logits.float())`. " + DIAGNOSE,
+        ("softmax_by_hand", "forward_overflow", "log_of_epsilon"),
+        "torch 2.13.0",
+        causes=(
+            "the printed values are nan - the network gave NaN before: diagnose",
+            "the printed values are 0 or 1 where the constraint has an open interval or "
+            '"GreaterThan(lower_bound=0.0)" - a scale or a probability underflowed: add the '
+            "bound in FP32, softplus(x.float()) + 1e-6",
+            "they are finite and rows should add up to 1 (Simplex) - half probabilities do "
+            "not: normalise in FP32",
+        ),
+    ),
+    Message(
+        "all elements of input should be between 0 and 1",
+        any_of(
+            r"all elements of (?:input|target) should be between 0 and 1",
+            r"input_val ?>= ?zero && input_val ?<= ?one",
+        ),
+        "binary_cross_entropy wants probabilities. On a GPU it is an assertion of the device, "
+        "and what fails next only reports it.",
+        "Use binary_cross_entropy_with_logits on FP32 logits; with CUDA_LAUNCH_BLOCKING=1 the "
+        "traceback names the line.",
+        ("bce_on_probabilities", "forward_overflow"),
+        "torch 2.13.0",
+        causes=(
+            "the input is NaN - NaN is not between 0 and 1 either: `x.isnan().any()`, then "
+            "diagnose",
+            "logits were passed, or a ReLU's output - numbers far outside",
+            "rounding - a number such as 1.001 from a product or an interpolation in half: "
+            "clamp in FP32",
+        ),
+    ),
+    Message(
+        "linalg.svd: The algorithm failed to converge because the input matrix contained "
+        "non-finite values.",
+        any_of(
+            r"input matrix contained non-finite values",
+            r"the algorithm failed to converge because the input matrix is ill-conditioned",
+        ),
+        "A decomposition met inf or NaN, or a matrix that 16 bits have made singular.",
+        IN_FP32 + " " + DIAGNOSE,
+        ("linear_algebra", "forward_overflow"),
+        "torch 2.13.0",
+        causes=(
+            "the matrix holds inf or NaN - `a.isfinite().all()` is False; an overflow stands "
+            "before",
+            "its entries were computed in half - finite, and the same matrix from FP32 "
+            "operands converges",
+        ),
+    ),
+    Message(
+        "linalg.cholesky: The factorization could not be completed because the input is not "
+        "positive-definite",
+        any_of(
+            r"factorization could not be completed because the input is not positive-definite",
+            r"inversion could not be completed because the input matrix is singular",
+        ),
+        "A covariance that is positive definite in exact numbers may not be so after rounding "
+        "to 11 or 8 bits: 1 + 1e-4 is 1 in FP16.",
+        "Compute the matrix itself in FP32, not only its decomposition, and add `eps * eye` "
+        "in FP32.",
+        ("linear_algebra", "log_of_epsilon"),
+        "torch 2.13.0",
+        causes=(
+            "the operands were rounded to half before - from FP32 operands it succeeds",
+            "the matrix holds NaN - `a.isfinite().all()` is False",
+            "it is singular in FP64 as well - the model, not the precision",
+        ),
+    ),
+    Message(
+        "DebugUnderflowOverflow: inf/nan detected, aborting as there is no point running further.",
+        r"debugunderflowoverflow|detected inf/nan during batch_number",
+        "transformers' instrument found the first module whose output is inf or NaN. The "
+        "table above it has the largest number of each output.",
+        "Look for the module before the first inf, with numbers near 65504: keep it in FP32. "
+        + DIAGNOSE,
+        ("forward_overflow", "nan_only_in_eval"),
+        "transformers 5.24.0",
+    ),
+    Message(
+        "RuntimeWarning: overflow encountered in cast",
+        r"overflow encountered in (?:cast|scalar \w+|multiply|reduce|square|exp|add|power"
+        r"|dot|matmul)",
+        "numpy rounded a number beyond the format to inf: above 65504 in float16.",
+        "Compute in float32 or float64 and convert at the end; look at where the float16 "
+        "array comes from.",
+        ("validation_sum", "forward_overflow"),
+        "torch 2.13.0",
+        causes=(
+            '"in cast" - a larger number was converted to float16 or float32: it does not fit',
+            '"in multiply", "in reduce" - the array is float16 already, and sums and squares '
+            "of it overflow: .astype(np.float32) first",
+            '"in exp" - also FP64 overflows above exp(709): subtract the largest number first',
+        ),
+    ),
+    Message(
+        "RuntimeError: value cannot be converted to type int8_t without overflow",
+        any_of(
+            r"value cannot be converted to type (?!half|bfloat16)\w+ without overflow",
+            r"to - 1 is out of bounds (?:for|\[)",
+            r"n cannot be greater than \d+ for (?:half|bfloat16) type",
+        ),
+        "A number does not fit the dtype of the tensor: FP16 counts by ones up to 2048, BF16 "
+        "up to 256, int8 up to 127.",
+        "Make the tensor in FP32 or int64, and convert what has to be small later.",
+        ("mask_constant", "positions_in_half"),
+        "torch 2.13.0",
+    ),
+    Message(
+        "This LoRA weight seems to be broken. Encountered NaN values when trying to fuse LoRA "
+        "weights",
+        any_of(
+            r"encountered nan values when trying to fuse",
+            r"nan detected when computing",
+            r"the teacher scores contain nan",
+            r"weights? (?:contains?|has|have) nan",
+        ),
+        "NaN is in stored weights: the training went on after a step with NaN, or the weights "
+        "were written in FP16 and did not fit.",
+        "`all(v.isfinite().all() for v in state.values())` says which file is the last good one.",
+        ("saved_half", "nan_only_in_eval"),
+        "diffusers 0.42.1",
+    ),
+    Message(
+        "Loss nan",
+        any_of(
+            r"\bloss(?: is|:| =|=|) ?(?:nan|inf)\b",
+            r"\bnan loss\b",
+            r"(?:nan|inf) loss (?:occurred|detected)",
+        ),
+        NOT_FINITE,
+        DIAGNOSE,
+        ("forward_overflow", "log_of_epsilon", "mask_constant"),
+        "deepinsight/insightface#2262",
+        "2023-03-14",
+        causes=WHY_NOT_FINITE,
+    ),
+    Message(
+        "NaN or Inf found in input tensor.",
+        r"nan or inf found in input tensor",
+        NOT_FINITE,
+        DIAGNOSE,
+        ("forward_overflow", "nan_only_in_eval"),
+        "CVMI-Lab/PAConv#29",
+        "2021-12-29",
+        causes=WHY_NOT_FINITE,
+    ),
+    Message(
+        "probability tensor contains either `inf`, `nan` or element < 0",
+        r"probability tensor contains either inf, ?nan",
+        NOT_FINITE,
+        DIAGNOSE,
+        ("softmax_by_hand", "mask_constant", "row_all_masked"),
+        "DLLXW/baby-llama2-chinese#33",
+        "2023-09-15",
+        causes=WHY_NOT_FINITE,
+    ),
+    Message(
+        "A tensor with all NaNs was produced in Unet.",
+        r"a tensor with (?:all )?nans was produced",
+        NOT_FINITE,
+        "Compute this part in FP32 (--no-half, upcast attention); " + DIAGNOSE,
+        ("forward_overflow", "nan_only_in_eval"),
+        "camenduru/kohya_ss-colab#5",
+        "2023-08-11",
+        causes=WHY_NOT_FINITE,
+    ),
+    Message(
+        "RuntimeWarning: invalid value encountered in cast images = (images * "
+        '255).round().astype("uint8")',
+        r"invalid value encountered in cast",
+        NOT_FINITE,
+        "Decode in FP32, or with weights made for FP16.",
+        ("forward_overflow", "nan_only_in_eval"),
+        "huggingface/diffusers#2153",
+        "2023-01-29",
+        causes=WHY_NOT_FINITE,
+    ),
+)
