@@ -37,7 +37,9 @@ PASTED = {  # as it stands in a log -> a part of the words that are known
     "FloatingPointError: gradients are Nan/Inf": "loss scale: 1.0 | grad norm",
     "{'loss': 0.0, 'grad_norm': nan, 'learning_rate': 1e-05, 'epoch': 0.01}": "loss scale: 1.0 | grad norm",
     "RuntimeError: scatter_add_(): self (Float) and source (Half) must have the same scalar type": "both inputs",
-    "index_copy_(): self and source expected to have the same dtype, but got (self) Half and (source) Float": "index_add",
+    "index_copy_(): self and source expected to have the same dtype, but got (self) Half and (source) Float": (
+        "index_add"
+    ),
     "Expected object of type torch.cuda.HalfTensor but found type torch.cuda.FloatTensor for argument #2 'mat2'": (
         "Expected object"
     ),
@@ -69,7 +71,9 @@ PASTED = {  # as it stands in a log -> a part of the words that are known
     "../aten/src/ATen/native/cuda/Loss.cu:95: Assertion `input_val >= zero && input_val <= one` failed.": (
         "all elements of input"
     ),
-    "RuntimeError: Gradient clipping is not implemented for optimizers handling the unscaling.": "The current optimizer",
+    "RuntimeError: Gradient clipping is not implemented for optimizers handling the unscaling.": (
+        "The current optimizer"
+    ),
     "AssertionError: fused RoPE supports bfloat16 and float16 tensors, got torch.float32.": "Unsupported gradient",
 }
 
@@ -97,8 +101,8 @@ NO_MESSAGES = [
     "UserWarning: Anomaly Detection has been enabled.",
     "AssertionError: train loss 0.31 is not below 0.3",
     "Epoch 3: loss=0.7, grad_norm=1.3, skipped 0 files",
-    "RuntimeError: Function MulBackward0 returned an invalid gradient at index 0 - got [3] but expected shape compatible "
-    "with [4]",
+    "RuntimeError: Function MulBackward0 returned an invalid gradient at index 0 - got [3] but expected shape "
+    "compatible with [4]",
     "ValueError: num_heads must be a divisor of embed_dim; half of the heads are unused",
 ]
 

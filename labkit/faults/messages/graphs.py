@@ -66,13 +66,31 @@ GRAPHS = (
             "the dtypes differ - the second run has another autocast state, since backward() "
             "stands outside the region of a custom checkpoint. Enter autocast inside the "
             "block, or use torch's checkpoint",
-            "only the number differs - autocast's cache had the cast of a weight the first "
-            "time, and not the second, because code outside the block uses this weight too. "
-            "Pass cache_enabled=False",
+            "only the number differs - a switch was turned between the two runs, such as "
+            "model.eval() before backward(), or the block counts its calls",
             "the shapes differ - the block draws at random, routes tokens (mixture of "
             "experts) or reads a state that it changes",
             "one shape is [0] - parameters are sharded (ZeRO-3, FSDP) and were given back: "
             "wrap the block, then checkpoint it",
+        ),
+    ),
+    Message(
+        "aten._to_copy.default encountered during backward but not found in storage. This can "
+        "happen if the operations in the checkpointed region are nondeterministic",
+        r"(?:invocation index \d+ )?encountered during backward but not found in storage",
+        "Selective checkpointing looks for an operation that the forward pass did not run. "
+        "`_to_copy` is a cast: autocast took the cast weight from its cache then, and casts "
+        "it anew now.",
+        "Open the region with cache_enabled=False, or leave casts out of the policy's list of "
+        "saved operations.",
+        ("stale_cast", "recomputed_otherwise"),
+        "pytorch/pytorch#193338",
+        "2026-08-13",
+        causes=(
+            "the operation is _to_copy - two checkpointed blocks share a weight, or one is "
+            "called twice in a region",
+            "it is another one - the block draws at random, or depends on a state that "
+            "changed before backward()",
         ),
     ),
     Message(
