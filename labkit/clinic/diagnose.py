@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from labkit.clinic.constants import Constant, constants_in, constants_of
 from labkit.clinic.events import HALF, REENTRANT, TrainingObserver
 from labkit.faults import FAULTS, explain
-from labkit.faults.messages import messages_in
+from labkit.faults.messages import DIAGNOSE, messages_in
 from labkit.findings import Finding, Status
 from labkit.instrument import Report, Watch, watch
 from labkit.instrument.causes import causes_first
@@ -158,6 +158,9 @@ def diagnose_script(script: Path, arguments: list[str], steps: int = 100) -> Rep
         pass
     except SystemExit as end:
         ended = f" (exit status {end.code})" if end.code else ""
+        # sys.exit("a message") is how some scripts report an error of a framework
+        if isinstance(end.code, str) and _is_known(end):
+            diagnosis.error = end
     except Exception as error:
         diagnosis.error = error
         ended = f": {type(error).__name__}: {error} ({line_of_error(error)})"
@@ -560,17 +563,34 @@ def _at_the_clip(events: list[Finding]) -> list[Finding]:
     return [event for event in moved if event not in reads or event.line != clip]
 
 
+def _text_of(error: BaseException) -> str:
+    """Return the text of an error, and of the errors that it was raised from."""
+    texts: list[str] = []
+    each: BaseException | None = error
+    while each is not None and len(texts) < 10:
+        texts.append(str(each))
+        each = each.__cause__
+    return "\n".join(texts)
+
+
 def _is_known(error: BaseException) -> bool:
     """Return whether a fault or a list of messages explains an error."""
-    return bool(explain(str(error)) or messages_in(str(error)))
+    return bool(explain(_text_of(error)) or messages_in(_text_of(error)))
 
 
 def _exception_finding(error: BaseException) -> Finding:
     """Return the finding for an exception that ended the steps."""
     text = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
-    known, messages = explain(str(error)), messages_in(str(error))
+    known, messages = explain(_text_of(error)), messages_in(_text_of(error))
     remedy = "No known fault has this message. A step has to finish before it can be examined."
-    remedy = known[0].repair if known else messages[0].next if messages else remedy
+    if known:
+        remedy = known[0].repair
+    elif messages:
+        # not the advice to run what is running
+        remedy = messages[0].next.replace(DIAGNOSE, "").strip() or messages[0].means
+    if messages and messages[0].causes:
+        count = len(messages[0].causes)
+        remedy += f" `labkit explain` tells its {count} causes apart."
     return Finding(
         "exception",
         Status.BAD,

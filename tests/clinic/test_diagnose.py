@@ -206,6 +206,31 @@ def test_the_command_says_by_its_exit_status_how_a_script_is(tmp_path, capsys) -
     assert "there is no script" in capsys.readouterr().err
 
 
+ENDINGS = {  # how a script ends before its first step -> a part of the remedy
+    'raise RuntimeError("Current loss scale already at minimum - cannot decrease scale")': (
+        "come from the forward pass"
+    ),
+    "import sys; sys.exit('Minimum loss scale reached (0.0001). Your loss is exploding.')": (
+        "come from the forward pass"
+    ),
+    "import torch; torch.zeros(2).index_add_(0, torch.tensor([0]), torch.ones(1).half())": (
+        "y.to(x.dtype)"
+    ),
+    "raise RuntimeError('backend failed') from ValueError('MKL FFT doesn\\'t support tensors of "
+    "type: Half')": "Cast before the transform",
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_known_message_before_the_first_step_gets_its_remedy(ending, tmp_path, capsys) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(ending, encoding="utf-8")
+    assert cli.main(["diagnose", str(script)]) == 1
+    printed = " ".join(capsys.readouterr().out.split())
+    assert ENDINGS[ending] in printed
+    assert "labkit diagnose train.py" not in printed, "the advice to run what is running"
+
+
 def test_the_published_table_is_that_of_the_rows() -> None:
     text = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
     known, claimed = set(FAULTS), set(claims())

@@ -11,6 +11,7 @@ from labkit.faults.messages.graphs import GRAPHS
 from labkit.faults.messages.kernels import KERNELS
 from labkit.faults.messages.message import Message, found_in, simplified
 from labkit.faults.messages.nonfinite import NONFINITE
+from labkit.faults.messages.remedies import DIAGNOSE
 from labkit.faults.messages.scalers import SCALERS
 from labkit.faults.messages.systems import SYSTEMS
 
@@ -27,7 +28,7 @@ MESSAGES = (
     *FAMILIES,
 )
 
-__all__ = ["MESSAGES", "Message", "messages_in", "simplified"]
+__all__ = ["DIAGNOSE", "MESSAGES", "Message", "messages_in", "simplified"]
 
 
 def messages_in(text: str) -> list[Message]:
