@@ -29,6 +29,7 @@ from labkit.clinic.remedies import DERIVATIVES, DOMAINS, Seen, finite_in_fp32, i
 from labkit.clinic.remedies import in_backward as in_backward_pass
 from labkit.clinic.rounding import (
     EXPONENTIALS,
+    FORGIVES_NO_ROUNDING,
     SCALAR_SUMS,
     Origin,
     Origins,
@@ -526,7 +527,7 @@ class TrainingObserver(StepObserver):
             if worst > (before if changing or not worst else _worst(inputs)):
                 self.report_non_finite(func, args, kwargs, inputs, outputs)
             self.report_merged_integers(name, inputs[-1], outputs[0])
-            if not in_backward() and not self.stepping:
+            if name in FORGIVES_NO_ROUNDING and not in_backward() and not self.stepping:
                 self.report_rounding(name, args, inputs, outputs[0])
             self.report_misuse(name, args, inputs, outputs)
 
@@ -635,7 +636,7 @@ class TrainingObserver(StepObserver):
 
     def report_rounding(self, name: str, args: Any, inputs: list[Tensor], output: Tensor) -> None:
         """Report results that are finite and mostly rounding, and follow where tensors come from."""
-        numbers = floats(inputs)
+        numbers = [t for t in inputs if t.is_floating_point()]
         if name in EXPONENTIALS and numbers:
             origin = self.origins.of(numbers[0])
             if origin is not None and origin.kind == "difference":

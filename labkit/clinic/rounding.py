@@ -57,6 +57,8 @@ EXPONENTIALS = frozenset(
 LEAST_ULP = 2.0**-4  # a smaller one changes an exponential by less than 6%
 FEW_ULPS = 4
 SCALAR_SUMS = frozenset(("add", "add_"))
+# the operations that are looked at here at all
+FORGIVES_NO_ROUNDING = FOLLOWED | EXPONENTIALS | SCALAR_SUMS
 
 
 @dataclass(frozen=True)

@@ -66,9 +66,7 @@ class GradientParts:
         self.reached: set[int] = set()  # ids of the parameters that ever got a gradient
 
     def of(self, parameter: Tensor) -> list[Part]:
-        """Return the parts of a parameter's gradient since it was cleared."""
-        if is_cleared(parameter):
-            self._parts.pop(id(parameter), None)
+        """Return the parts of a parameter's gradient since the last backward pass that found it cleared."""
         return self._parts.get(id(parameter), [])
 
     def add(self, done: Pass, reached: Iterable[Tensor], fresh: set[int]) -> None:

@@ -74,6 +74,9 @@ MAX_CALLS = 8  # calls of the model in one step whose inputs are kept until the 
 MOST_REPLAYED = (
     20  # steps with inf or NaN: a scaler that starts too high skips many, for the same reason
 )
+EPSILON_SAMPLES = (
+    5  # sampled steps in which an optimizer's eps is compared with what it is added to
+)
 SMALL = 4096  # elements of a gradient that is cheap to check in each step
 
 
@@ -541,7 +544,8 @@ class Watch(StepObserver):
             if weight.itemsize <= 2 or self._parameters[name].itemsize <= 2
         }
         self._sample.measure(self._parameters.values(), weights.values(), optimizer)
-        self._log.dominated.append(dominating_epsilon(optimizer))
+        if len(self._log.dominated) < EPSILON_SAMPLES:
+            self._log.dominated.append(dominating_epsilon(optimizer))
         for found in state_faults(
             optimizer, weights, self.step, self._sample.lines.get("step", "")
         ):

@@ -18,7 +18,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from functools import wraps
+from functools import cache, wraps
 from importlib import import_module
 from types import MethodWrapperType
 from typing import Any, ClassVar
@@ -211,6 +211,7 @@ def as_now(function: Callable[..., Any]) -> Callable[..., Any]:
     return wraps(function)(lambda *args, **kwargs: under(modes, function, *args, **kwargs))
 
 
+@cache
 def _with_modes_of_now(forward: Callable[..., Any]) -> Any:
     """Return the forward of checkpoint's reentrant variant, for a block that restores its modes."""
 
@@ -221,6 +222,7 @@ def _with_modes_of_now(forward: Callable[..., Any]) -> Any:
     return staticmethod(forward_as_now)
 
 
+@cache
 def _generator_with_modes_of_now(generator: Callable[..., Any]) -> Any:
     """Return the same for the variant that is not reentrant."""
 

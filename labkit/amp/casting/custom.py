@@ -225,6 +225,7 @@ def custom_bwd(backward: _Function) -> _Function:
     return decorated  # type: ignore[return-value]
 
 
+@cache
 def _following_apply(apply: Callable[..., Any]) -> Any:
     """Return `Function.apply` that makes Functions with torch's decorators respect our regions."""
 
