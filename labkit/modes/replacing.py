@@ -53,9 +53,7 @@ class Replacement:
         with _lock:
             self._open_regions += 1
             if self._open_regions == 1:
-                self._found = vars(self.owner).get(self.name, _MISSING)
-                self._put = self.make(getattr(self.owner, self.name))
-                setattr(self.owner, self.name, self._put)
+                self.put()
 
     def close(self) -> None:
         """Put back what was found, if no other region is open and no other library has replaced it."""
@@ -63,13 +61,23 @@ class Replacement:
             if not self._open_regions:
                 return
             self._open_regions -= 1
-            if self._open_regions or vars(self.owner).get(self.name) is not self._put:
-                return
-            if self._found is _MISSING:
-                delattr(self.owner, self.name)
-            else:
-                setattr(self.owner, self.name, self._found)
-            self._found, self._put = _MISSING, None
+            if not self._open_regions:
+                self.take_back()
+
+    def put(self) -> None:
+        """Put the replacement in place; the caller holds the lock, and counts."""
+        self._found = self.owner.__dict__.get(self.name, _MISSING)
+        self._put = self.make(getattr(self.owner, self.name))
+        setattr(self.owner, self.name, self._put)
+
+    def take_back(self) -> None:
+        """Put back what was found, if no other library has replaced the replacement."""
+        if self.owner.__dict__.get(self.name) is not self._put:
+            return
+        if self._found is _MISSING:
+            delattr(self.owner, self.name)
+        else:
+            setattr(self.owner, self.name, self._found)
 
 
 class Replacements:
@@ -89,7 +97,7 @@ class Replacements:
         with _lock:
             self.all = (*self.all, replacement)
             if self._users:
-                replacement.open()
+                replacement.put()
 
     def open(self) -> None:
         """Put all in place, if no other user has done so."""
@@ -97,7 +105,7 @@ class Replacements:
             self._users += 1
             if self._users == 1:
                 for replacement in self.all:
-                    replacement.open()
+                    replacement.put()
 
     def close(self) -> None:
         """Put back all, if no other user is left."""
@@ -107,4 +115,4 @@ class Replacements:
             self._users -= 1
             if not self._users:
                 for replacement in self.all:
-                    replacement.close()
+                    replacement.take_back()
