@@ -20,12 +20,15 @@ def tolerance(arguments: Namespace) -> int:
 
 def vectors(arguments: Namespace) -> int:
     """Write vectors, or check answers: status 1 if a rule is broken."""
-    from labkit.testing.vectors import NAMES, check_file, save
+    from labkit.testing.vectors import NAMES, check, conventions, read, save
 
     try:
         if arguments.check:
-            broken = check_file(arguments.check)
+            answers = read(arguments.check)
+            broken = check(answers)
             print("\n".join(broken) or "no rule is broken")
+            for convention in conventions(answers):
+                print(convention)
             return bool(broken)
         if arguments.format is None:
             print("\n".join(NAMES))

@@ -8,6 +8,9 @@ Rows of a format hold x and codes. Those of a block format hold x, scales and el
 given_elements and values. Those of a GPU hold a, b, c and d, of its FP16 instruction with FP32 results. Any NaN counts
 as NaN.
 
+Where standards leave a choice, every choice is right: `conventions` names the one that answers made,
+and its source. The scale of a block of zeros is such a choice.
+
 Invariant: answers are those of `labkit.formats` and `labkit.gemm`; each known mistake breaks a rule of its own.
 
 Source: IEEE 754-2019 4.3; OCP OFP8 1.0 5.2; OCP Microscaling (MX) 1.0 5.3, 6.3; NVIDIA, Introducing NVFP4;
@@ -53,6 +56,9 @@ ROUNDED = {format.name: format for format in (FP16, BF16, E4M3, E5M2)}
 SATURATING = ", saturating"
 NAMES = (*ROUNDED, f"E4M3{SATURATING}", f"E5M2{SATURATING}", *BLOCK_FORMATS, *SPECS)
 ANSWERS = ("codes", "scales", "elements", "values", "d")
+ZEROS = "a block of zeros"
+TORCHAO = "torchao 0.18.0, mx_formats"
+VLLM = "vLLM 0.33.0, ref_nvfp4_quant"
 
 
 def vectors(name: str) -> Table:
@@ -86,17 +92,26 @@ def save(name: str, path: Path) -> int:
     return len(table["rule"])
 
 
+def read(path: Path) -> Table:
+    """Return the answers of an .npz file.
+
+    Raises:
+        ValueError: it is no such file.
+    """
+    try:
+        with np.load(path) as answers:
+            return dict(answers)
+    except zipfile.BadZipFile as error:
+        raise ValueError(f"expected an .npz file, as np.savez writes it, got {path}") from error
+
+
 def check_file(path: Path) -> list[str]:
     """Return what `check` finds in the answers of an .npz file.
 
     Raises:
         ValueError: it is no such file; or as `check`.
     """
-    try:
-        with np.load(path) as answers:
-            return check(dict(answers))
-    except zipfile.BadZipFile as error:
-        raise ValueError(f"expected an .npz file, as np.savez writes it, got {path}") from error
+    return check(read(path))
 
 
 def check(answers: Mapping[str, NDArray[Any]]) -> list[str]:
@@ -110,15 +125,22 @@ def check(answers: Mapping[str, NDArray[Any]]) -> list[str]:
             f'expected "name" in the file, one of {", ".join(NAMES)}. Copy it from the vectors.'
         )
     table = vectors(str(answers["name"]))
-    found: list[str] = []
-    for key in (each for each in ANSWERS if each in table):
+    keys = [each for each in ANSWERS if each in table]
+    for key in keys:
         if key not in answers or answers[key].shape != table[key].shape:
             got = f"shape {list(answers[key].shape)}" if key in answers else "none"
             raise ValueError(
                 f"expected {key!r} of shape {list(table[key].shape)} in the file, got {got}"
             )
+    free = {key: np.zeros(len(table[key]), np.bool_) for key in keys}
+    for _, chosen in _choices(table, answers):
+        free["scales"] |= chosen
+        free["elements"] |= chosen
+    found: list[str] = []
+    for key in keys:
         rules = table["rule_of_values" if key == "values" else "rule"]
-        wrong = ~_same(answers[key], table[key], _format(table, key)).reshape(len(rules), -1).all(1)
+        same = _same(answers[key], table[key], _format(table, key)).reshape(len(rules), -1).all(1)
+        wrong = ~(same | free[key])
         for rule in dict.fromkeys(rules[wrong].tolist()):
             rows = np.flatnonzero(wrong & (rules == rule))
             counts = f"{len(rows)} of {int((rules == rule).sum())} rows"
@@ -128,12 +150,67 @@ def check(answers: Mapping[str, NDArray[Any]]) -> list[str]:
             name
             for name, other in _mistakes(table).items()
             if all(
-                _same(answers[key], values, _format(table, key)).all()
+                _same(answers[key], values, _format(table, key))[~free[key]].all()
                 for key, values in other.items()
             )
         ]
         found += [f"these answers are those of a known mistake: {name}" for name in known]
     return found
+
+
+def conventions(answers: Mapping[str, NDArray[Any]]) -> list[str]:
+    """Return the choices that answers of a block format made where standards leave one, with sources.
+
+    Answers as `check` takes them. It is no fault to make another choice than the vectors do.
+    """
+    table = vectors(str(answers["name"]))
+    return [
+        f"a convention, not a fault: {name}; row {int(np.flatnonzero(rows)[0])}"
+        for name, rows in _choices(table, answers)
+        if rows.any()
+    ]
+
+
+def _choices(
+    table: Table, answers: Mapping[str, NDArray[Any]]
+) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+    """Yield conventions of block formats, and the rows in which answers follow one and not the vectors."""
+    name = str(table["name"])
+    if name not in BLOCK_FORMATS:
+        return
+    block, x = BLOCK_FORMATS[name], table["x"].astype(np.float64)
+    top = np.abs(x).max(1)
+    scale_codes, elements = (answers[key].astype(np.int64) for key in ("scales", "elements"))
+    scales = decode(scale_codes & (block.scale.codes - 1), block.scale)
+    usual = (scale_codes == table["scales"]) & (elements == table["elements"]).all(1)
+    # any scale but NaN gives zeros
+    zeros = (top == 0) & np.isfinite(scales) & (elements == 0).all(1) & ~usual
+    smallest, normal = block.scale.smallest_subnormal, block.scale.smallest_normal
+    named = {
+        0.0: f"0 ({VLLM})",
+        1.0: "1",
+        smallest: f"{_power(smallest)}, the smallest of {block.scale.name}",
+        normal: f"{_power(normal)}, the smallest normal number of {block.scale.name} ({TORCHAO})",
+    }
+    for scale in np.unique(scales[zeros]):
+        shown = named.get(float(scale), f"{scale:g}")
+        yield f"the scale of a block of zeros is {shown}", zeros & (scales == scale)
+    if block.scale.significand_bits == 0:
+        return
+    share = top / block.element.max
+    exact = np.asarray(round_to(np.maximum(share, normal), block.scale, overflow=Overflow.SATURATE))
+    clamped = _elements(x, exact, block, Rounding.NEAREST_EVEN)
+    follows = (scale_codes == clamped["scales"]) & (elements == clamped["elements"]).all(1)
+    what = f"no scale is below {_power(normal)}, the smallest normal number of {block.scale.name}"
+    yield f"{what} ({TORCHAO})", follows & ~usual & (top > 0)
+    underflows = np.asarray(round_to(share, block.scale)) == 0
+    follows = (scales == 0) & ((elements & (block.element.codes // 2 - 1)) == 0).all(1)
+    what = "a scale may round to 0, and its block is zeros then"
+    yield f"{what} ({VLLM})", underflows & follows & (top > 0)
+
+
+def _power(number: float) -> str:
+    return f"2^{int(np.log2(number))}"
 
 
 def _roundings(format: Format) -> Iterator[tuple[str, float]]:
@@ -214,6 +291,18 @@ def _of_blocks(format: BlockFormat) -> Table:
             one * top,
             *(one * element.smallest_subnormal * each for each in (0.4, 0.5, 1, 1.5)),
         )
+    for power in (-3, 0, 5):
+        one = 2.0**power
+        if powers:
+            # one more step of the exponent, if the largest number is rounded before it is taken
+            block("scale: just below a power of two, beyond BF16", 1.998 * one)
+            block("scale: just below a power of two, beyond FP16", 1.9998 * one)
+            below = float(np.nextafter(np.float32(2 * one), np.float32(0)))
+            block("scale: the last FP32 number below a power of two", below)
+        else:
+            middle = element.max * (1 + format.scale.epsilon / 2) * one
+            block("scale: just above the middle, beyond BF16", middle * (1 + 2.0**-10))
+            block("scale: just above the middle, beyond FP16", middle * (1 + 2.0**-13))
     if powers:
         block("saturation of elements", 2 * (1 - 2.0**-8), -2 * (1 - 2.0**-7))
         block("smallest scale", 2.0**-126)
@@ -224,7 +313,7 @@ def _of_blocks(format: BlockFormat) -> Table:
         block("smallest scale", element.max * format.scale.smallest_subnormal / 4)
         block("saturation of the scale", element.max * format.scale.max * 2, element.max)
     block("signed zeros", 1.0, 0.0, -0.0)
-    rows.append(("a block of zeros", np.zeros(size)))
+    rows.append((ZEROS, np.zeros(size)))
     x = np.array([values for _, values in rows], np.float32)
     blocks = round_blocks(x, format)
     count = len(rows)
@@ -405,6 +494,7 @@ def _mistakes(table: Table) -> dict[str, Table]:
                     np.float64,
                 )
                 found[way] = _elements(x, scale, block, Rounding.NEAREST_EVEN)
+            found |= _scales_of_other_tops(x, top, block)
             right = decode(table["scales"], block.scale)
             for way, rounding in (
                 ("elements rounded toward zero", Rounding.TOWARD_ZERO),
@@ -440,6 +530,30 @@ def _mistakes(table: Table) -> dict[str, Table]:
             _same(values, table[key], _format(table, key)).all() for key, values in other.items()
         )
     }
+
+
+def _scales_of_other_tops(
+    x: NDArray[np.float64], top: NDArray[np.float64], block: BlockFormat
+) -> dict[str, Table]:
+    """Return the answers if the largest magnitude of a block is rounded before the scale is taken."""
+    found: dict[str, Table] = {}
+    powers = block.scale.significand_bits == 0
+    for format in (BF16, FP16):
+        rounded = np.asarray(round_to(top, format), np.float64)
+        # infinity has the exponent field of 2^128
+        rounded = np.where(np.isinf(rounded), 2.0**128, rounded)
+        share = rounded / (2.0**block.element.emax if powers else block.element.max)
+        rounding = Rounding.TOWARD_ZERO if powers else Rounding.NEAREST_EVEN
+        share = np.maximum(share, block.scale.smallest_subnormal)
+        scale = np.asarray(round_to(share, block.scale, rounding, Overflow.SATURATE), np.float64)
+        way = f"the largest magnitude is rounded to {format.name} before its scale is taken"
+        found[way] = _elements(x, scale, block, Rounding.NEAREST_EVEN)
+    if powers:
+        exponent = np.floor(np.log2(top.astype(np.float32))).astype(np.float64)
+        exponent = np.clip(exponent - block.element.emax, -127, 127)
+        way = "the exponent is floor(log2) in FP32, which rounds up just below a power of two"
+        found[way] = _elements(x, 2.0**exponent, block, Rounding.NEAREST_EVEN)
+    return found
 
 
 def _elements(

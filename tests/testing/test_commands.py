@@ -129,7 +129,17 @@ BROKEN = (
     ("E4M3", "saturates", {"overflow: beyond the largest number", "infinity"}),
     ("BF16", "subnormal numbers are zero", {"subnormal numbers", "subnormal ties"}),
     ("MXFP8", "NaN of E8M0 read as a number", {"NaN of E8M0"}),
-    ("MXFP4", "scale rounded up", {"rounding of the scale", "saturation of elements"}),
+    (
+        "MXFP4",
+        "scale rounded up",
+        {
+            "rounding of the scale",
+            "saturation of elements",
+            "scale: just below a power of two, beyond BF16",
+            "scale: just below a power of two, beyond FP16",
+            "scale: the last FP32 number below a power of two",
+        },
+    ),
     ("NVFP4", "scale rounded up", {"rounding of the scale", "subnormal scale"}),
 )
 

@@ -1,0 +1,185 @@
+"""Block formats by kernels that share no code with labkit: right ones, wrong ones, and other conventions."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+from labkit import cli
+from labkit.testing.vectors import check, conventions, vectors
+
+ELEMENTS = {
+    "MXFP8": (torch.float8_e4m3fn, ml_dtypes.float8_e4m3fn, 8, 448.0),
+    "MXFP8_E5M2": (torch.float8_e5m2, ml_dtypes.float8_e5m2, 15, 57344.0),
+    "MXFP4": (None, ml_dtypes.float4_e2m1fn, 2, 6.0),
+}
+Answers = dict[str, np.ndarray]
+Exponents = Callable[[torch.Tensor], torch.Tensor]
+
+
+def from_bits(top: torch.Tensor) -> torch.Tensor:
+    """The exponent field of FP32, which is exact; subnormal numbers have -127."""
+    return ((top.view(torch.int32) >> 23) & 0xFF) - 127
+
+
+def through(dtype: torch.dtype) -> Exponents:
+    return lambda top: from_bits(top.to(dtype).float())
+
+
+def by_logarithm(top: torch.Tensor) -> torch.Tensor:
+    return torch.floor(torch.log2(top)).clamp(-1000, 1000).int()
+
+
+def by_numpys_logarithm(top: torch.Tensor) -> torch.Tensor:
+    with np.errstate(divide="ignore"):
+        logarithm = np.floor(np.log2(top.numpy()))
+    return torch.from_numpy(logarithm.clip(-1000, 1000)).int()
+
+
+def microscaled(name: str, exponents: Exponents, of_zeros: int = 0) -> Answers:
+    """Quantize the vectors of an MX format, with a code for the scale of a block of zeros."""
+    table = vectors(name)
+    _, dtype, emax, largest = ELEMENTS[name]
+    x = torch.from_numpy(table["x"])
+    top = x.abs().amax(1)
+    exponent = (exponents(top) - emax).clamp(-127, 127)
+    scaled = (x.double() / torch.exp2(exponent.double())[:, None]).clamp(-largest, largest)
+    codes = scaled.numpy().astype(np.float32).astype(dtype).view(np.uint8)
+    scales = (exponent + 127).numpy().astype(np.uint8)
+    scales[(top == 0).numpy()] = of_zeros
+    return {**table, "scales": scales, "elements": codes}
+
+
+def nvfp4(
+    top_dtype: torch.dtype = torch.float32, least: float = 2.0**-9, zero: float | None = None
+) -> Answers:
+    """Quantize the vectors of NVFP4, with the least scale that is used, and that of zeros."""
+    table = vectors("NVFP4")
+    x = torch.from_numpy(table["x"])
+    top = x.abs().amax(1).to(top_dtype).double()
+    share = (top / 6).clamp(least, 448).float()
+    if zero is not None:
+        share[top == 0] = zero
+    scale = share.to(torch.float8_e4m3fn)
+    divisor = scale.double()[:, None]
+    scaled = torch.where(divisor > 0, x.double() / divisor.clamp(min=2.0**-20), 0.0).clamp(-6, 6)
+    codes = scaled.numpy().astype(np.float32).astype(ml_dtypes.float4_e2m1fn).view(np.uint8)
+    return {**table, "scales": scale.view(torch.uint8).numpy(), "elements": codes}
+
+
+def rules(found: list[str]) -> set[str]:
+    return {re.sub(r": \d+ of \d+ rows.*", "", line) for line in found if " rows; " in line}
+
+
+def mistakes(found: list[str]) -> list[str]:
+    start = "these answers are those of a known mistake: "
+    return [line.removeprefix(start) for line in found if line.startswith(start)]
+
+
+def test_right_kernels_of_torch_break_no_rule() -> None:
+    for name in ELEMENTS:
+        answers = microscaled(name, from_bits)
+        assert check(answers) == conventions(answers) == [], name
+    answers = nvfp4()
+    assert check(answers) == conventions(answers) == []
+
+
+@pytest.mark.parametrize("name", ELEMENTS)
+@pytest.mark.parametrize(
+    ("exponents", "clue"),
+    [
+        (through(torch.bfloat16), "the largest magnitude is rounded to BF16"),
+        (through(torch.float16), "the largest magnitude is rounded to FP16"),
+        (by_logarithm, "the exponent is floor(log2) in FP32"),
+        (by_numpys_logarithm, "the exponent is floor(log2) in FP32"),
+    ],
+    ids=["bf16", "fp16", "torch-log2", "numpy-log2"],
+)
+def test_a_rounded_largest_magnitude_is_named(name: str, exponents: Exponents, clue: str) -> None:
+    found = check(microscaled(name, exponents))
+    assert any(rule.startswith("scale: ") for rule in rules(found)), found
+    (mistake,) = mistakes(found)
+    assert mistake.startswith(clue)
+
+
+def test_each_of_the_three_breaks_a_rule_that_the_next_does_not() -> None:
+    broken = [
+        {rule for rule in rules(check(microscaled("MXFP8", way))) if rule.startswith("scale: ")}
+        for way in (through(torch.bfloat16), through(torch.float16), by_logarithm)
+    ]
+    assert [len(each) for each in broken] == [3, 2, 1]
+    assert broken[0] > broken[1] > broken[2]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name"), [(torch.bfloat16, "BF16"), (torch.float16, "FP16")], ids=["bf16", "fp16"]
+)
+def test_a_rounded_largest_magnitude_of_nvfp4_is_named(dtype: torch.dtype, name: str) -> None:
+    (mistake,) = mistakes(check(nvfp4(top_dtype=dtype)))
+    assert mistake.startswith(f"the largest magnitude is rounded to {name}")
+
+
+def test_a_mistake_is_named_under_another_convention_of_zeros_too() -> None:
+    answers = microscaled("MXFP8", through(torch.bfloat16), of_zeros=127)
+    (mistake,) = mistakes(check(answers))
+    assert mistake.startswith("the largest magnitude is rounded to BF16")
+    assert conventions(answers) == [
+        "a convention, not a fault: the scale of a block of zeros is 1; row 52"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("scale", "said"),
+    [
+        (0.0, "is 0 (vLLM"),
+        (1.0, "is 1;"),
+        (2.0**-6, "is 2^-6, the smallest normal number of E4M3 (torchao"),
+        (3.5, "is 3.5;"),
+    ],
+)
+def test_the_scale_of_a_block_of_zeros_is_a_convention(scale: float, said: str) -> None:
+    answers = nvfp4(zero=scale)
+    assert check(answers) == []
+    (convention,) = conventions(answers)
+    assert said in convention
+
+
+def test_nan_as_the_scale_of_a_block_of_zeros_is_a_fault() -> None:
+    answers = microscaled("MXFP8", from_bits, of_zeros=255)
+    assert rules(check(answers)) == {"a block of zeros"}
+    assert conventions(answers) == []
+
+
+def test_elements_of_a_block_of_zeros_that_are_not_zero_are_a_fault() -> None:
+    answers = nvfp4(zero=1.0)
+    answers["elements"][-1, 3] = 1
+    assert rules(check(answers)) == {"a block of zeros"}
+
+
+def test_small_scales_of_torchao_and_of_vllm_are_conventions() -> None:
+    of_torchao, of_vllm = nvfp4(least=2.0**-6), nvfp4(least=0.0)
+    assert check(of_torchao) == check(of_vllm) == []
+    assert any("no scale is below 2^-6" in line for line in conventions(of_torchao))
+    assert any("a scale may round to 0" in line for line in conventions(of_vllm))
+
+
+def test_a_scale_of_zero_for_a_block_that_has_one_is_a_fault() -> None:
+    answers = nvfp4()
+    answers["scales"][0] = 0
+    answers["elements"][0] = 0
+    assert rules(check(answers)) == {"scale from a power of two"}
+
+
+def test_the_command_prints_a_convention_and_reports_no_fault(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine.npz"
+    np.savez(path, **nvfp4(zero=0.0))  # type: ignore[arg-type]
+    assert cli.main(["vectors", "--check", str(path)]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == "no rule is broken"
+    assert printed[1].startswith("a convention, not a fault: the scale of a block of zeros is 0")
