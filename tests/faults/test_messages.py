@@ -74,6 +74,23 @@ PASTED = {  # as it stands in a log -> a part of the words that are known
     "RuntimeError: Gradient clipping is not implemented for optimizers handling the unscaling.": (
         "The current optimizer"
     ),
+    "UserWarning: Expected query, key and value to all be of dtype: {Half, BFloat16}. Got Query dtype: float, Key "
+    "dtype: float, and Value dtype: float instead.": "RuntimeError: No available kernel",
+    "RuntimeError: FlashAttention only supports Ampere GPUs or newer.": "RuntimeError: No available kernel",
+    "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`": (
+        "CUDA error: CUBLAS_STATUS_EXECUTION"
+    ),
+    "RuntimeError: GET was unable to find an engine to execute this computation": "RuntimeError: FIND was unable",
+    "Could not run 'aten::_amp_non_finite_check_and_unscale_' with arguments from the 'CPUTensorId' backend.": (
+        "NotImplementedError: Could not run"
+    ),
+    "ModuleNotFoundError: No module named 'amp_C'": "ImportError: cannot import name 'amp'",
+    "ImportError: Please install apex from https://www.github.com/nvidia/apex to use fp16 training.": (
+        "ImportError: cannot import name 'amp'"
+    ),
+    "module 'torch' has no attribute 'GradScaler'": "AttributeError: module 'torch.amp'",
+    "step 40: train_loss=nan": "Loss nan",
+    "TypeError: can't convert BFloat16 to numpy": "TypeError: data type 'bfloat16'",
     "AssertionError: fused RoPE supports bfloat16 and float16 tensors, got torch.float32.": "Unsupported gradient",
 }
 
@@ -103,6 +120,9 @@ NO_MESSAGES = [
     "Epoch 3: loss=0.7, grad_norm=1.3, skipped 0 files",
     "RuntimeError: Function MulBackward0 returned an invalid gradient at index 0 - got [3] but expected shape "
     "compatible with [4]",
+    "AttributeError: module 'torch' has no attribute 'compile'",
+    "ModuleNotFoundError: No module named 'apex_legends'",
+    "loss is nano-sized",
     "ValueError: num_heads must be a divisor of embed_dim; half of the heads are unused",
 ]
 

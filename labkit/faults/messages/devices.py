@@ -78,7 +78,7 @@ DEVICES = (
     Message(
         "FP16 Mixed precision training with AMP or APEX (`--fp16`) and FP16 half precision "
         "evaluation (`--fp16_full_eval`) can only be used on CUDA devices.",
-        r"can only be used on cuda devices",
+        r"can only be used on cuda\b",
         "The Trainer found no GPU.",
         "`labkit check` says what torch sees; on a CPU use --bf16 or none.",
         ("small_work",),
@@ -258,6 +258,7 @@ DEVICES = (
         any_of(
             r"expected device_type of type str",
             r"unsupported autocast device_type",
+            r"autocast device_type must be",
             r"autocast\.__init__\(\) missing 1 required positional argument: device_type",
             r"custom_[fb]wd\(\) (?:missing 1 required keyword-only argument: device_type"
             r"|got an unexpected)",

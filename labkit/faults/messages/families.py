@@ -14,6 +14,8 @@ FAMILIES = (
     Message(
         "both inputs should have same dtype",
         any_of(
+            r"d-?type mismatch",
+            r"mismatched d-?types?",
             r"(?:\bsame|\buniform|\bdifferent|\bone) (?:d-?types?|data ?types?|scalar"
             r" types?)\b",
             r"(?:dtypes?|data ?types?) (?:must|should|to) (?:be the same|match)\b",

@@ -430,4 +430,64 @@ FRAMEWORKS = (
         ("saved_half",),
         "accelerate 1.15.0",
     ),
+    Message(
+        "ImportError: cannot import name 'amp' from 'apex' (unknown location)",
+        any_of(
+            r"cannot import name \w+ from apex",
+            r"no module named (?:apex|amp_c)\b",
+            r"install apex",
+            r"please install apex",
+            r"apex is not (?:installed|available)",
+            r"amp_c fused kernels unavailable",
+            r"fused unscale kernel is unavailable",
+            r"module apex(?:\.amp)? has no attribute",
+        ),
+        "The script wants NVIDIA's apex. Its amp was removed in May 2025; torch.amp has had "
+        "the same since torch 1.6.",
+        "Use torch.amp (autocast and GradScaler): `--amp`, `--fp16_backend=auto`. "
+        "labkit.frameworks.apex has amp.initialize and scale_loss, O0 to O3.",
+        ("halves_by_hand", "optimizer_made_before"),
+        "NVIDIA/apex#1991",
+        "2026-04-02",
+        causes=(
+            "apex is there without amp - version 25.05 or later: take torch.amp, or an older apex",
+            "another package of this name - `pip show apex` names no NVIDIA: PyPI's apex "
+            "belongs to a web framework",
+            'a folder called apex stands in the working directory - "unknown location": run '
+            "elsewhere",
+            "apex was built without --cpp_ext --cuda_ext - amp_C is missing: it works, "
+            "slower, or fails where the fused kernels are called",
+        ),
+    ),
+    Message(
+        "AttributeError: module 'torch.amp' has no attribute 'GradScaler'",
+        any_of(
+            r"module (?:cuda\.)?(?:torch\.)?amp has no attribute",
+            r"module torch has no attribute (?:amp|gradscaler|autocast)",
+            r"cannot import name (?:custom_[fb]wd|gradscaler|autocast) from"
+            r" (?:torch\.)?(?:cuda\.)?amp",
+            r"asked for native amp but your \w+ version does not support",
+            r"native amp is not available",
+        ),
+        "The torch that is installed is older than the script's names.",
+        "Update torch, or write the older name: torch.cuda.amp.GradScaler() and "
+        "torch.cuda.amp.custom_fwd.",
+        ("function_without_custom_fwd",),
+        "ultralytics/ultralytics#14677",
+        "2024-07-25",
+        causes=(
+            "torch.amp.GradScaler and torch.GradScaler - since torch 2.3",
+            "torch.amp.custom_fwd and custom_bwd - since torch 2.4",
+            "torch.autocast and torch.amp - since torch 1.10; torch.cuda.amp since 1.6",
+        ),
+    ),
+    Message(
+        "RuntimeError: Unrecognized tensor type ID: AutocastCUDA",
+        r"unrecognized tensor type id: autocast|undefined symbol: .{0,80}autocast",
+        "An extension was built for another torch than the one that is installed.",
+        "Build it again, or install the pair of versions that belong together (torchvision, "
+        "detectron2, apex).",
+        ("function_without_custom_fwd",),
+        "torch 2.13.0",
+    ),
 )

@@ -104,6 +104,9 @@ KERNELS = (
             r"invalid scaling configuration",
             r"got unsupported scalartype float8\w*",
             r"promotion for float8 types is not supported",
+            r"does not support float8",
+            r"float8\w* to the mps backend",
+            r"float8\w* (?:is|are) not supported",
         ),
         "FP8 is a format to store and to multiply in, with a scale beside it: torch has casts "
         "for it and scaled products, and no other operation.",
@@ -118,6 +121,9 @@ KERNELS = (
             r"data type b?float\d+\w* not understood",
             r"cannot load safetensors of unknown dtype",
             r"unsupported dtype in dltensor",
+            r"unsupported type bfloat16",
+            r"cant convert bfloat16 to numpy",
+            r"(?:safetensor\w*|deserializ\w+).{0,80}(?:bf16|f8_e\w+)",
             r"cant convert np\.ndarray of type",
         ),
         "numpy has no BF16 and no FP8, so neither has what goes through numpy: safetensors' "
@@ -231,6 +237,120 @@ KERNELS = (
         "of its kernel.",
         ("halves_by_hand",),
         "torch 2.13.0",
+    ),
+    Message(
+        "RuntimeError: No available kernel. Aborting execution.",
+        any_of(
+            r"no available kernel\. ?aborting",
+            r"expected query, key and value to all be of dtype: ?\{",
+            r"cutlassf: no kernel found to launch",
+            r"flash ?attention only supports (?:ampere|turing|ada|hopper)",
+            r"(?:flash|memory efficient|mem efficient) (?:attention )?kernel not used because",
+        ),
+        "None of the kernels that scaled_dot_product_attention may use takes these inputs. "
+        "The warnings before it have the reason of each.",
+        "Allow the plain kernel too: `with sdpa_kernel([SDPBackend.FLASH_ATTENTION, "
+        "SDPBackend.MATH])`, or leave the choice to torch.",
+        ("emulated_bf16", "mask_constant"),
+        "lucidrains/denoising-diffusion-pytorch#239",
+        "2023-07-19",
+        causes=(
+            'the inputs are FP32, and flash attention takes FP16 and BF16 - "Got Query dtype: '
+            'float": run under autocast, or cast the three',
+            'the GPU is older than Ampere (V100, T4, P100) - "only supports Ampere GPUs" or '
+            'sm80: attn_implementation="sdpa", and FP16 for BF16',
+            "a mask, a head size or a length that the kernel lacks - the reason names it; "
+            "flash attention takes no mask",
+        ),
+    ),
+    Message(
+        "CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx( handle, opa, "
+        "opb, m, n, k, &falpha, a, CUDA_R_16F, lda, b, CUDA_R_16F",
+        r"cublas_status_(?!not_supported)\w+",
+        "A product in cuBLAS failed. In half it is the first product after something else "
+        "went wrong, more often than the product itself. CUDA_R_16F is FP16, CUDA_R_16BF BF16.",
+        "Run with CUDA_LAUNCH_BLOCKING=1, once in FP32, and once on the CPU, whose errors "
+        "name the line.",
+        ("emulated_bf16", "sides_miss_8", "positions_in_half"),
+        "clovaai/bros#14",
+        "2022-08-07",
+        causes=(
+            "an index is out of range (token ids, labels, positions) - the CPU names it, and "
+            "FP32 fails as well",
+            "the memory is full - NOT_INITIALIZED or ALLOC_FAILED: a smaller batch works",
+            "the card or the driver lacks the format - only FP16 or only BF16 fails, in a "
+            "product of two random matrices too",
+            "two versions of cuBLAS - a product of two random matrices fails; install the one "
+            "that torch was built with",
+            "an operand is FP32 and a custom kernel takes it for half - only with that kernel "
+            "(DeepSpeed's, xFormers')",
+        ),
+    ),
+    Message(
+        "RuntimeError: FIND was unable to find an engine to execute this computation",
+        any_of(
+            r"unable to find an engine to execute this computation",
+            r"cudnn_status_(?:not_supported|execution_failed|bad_param|mapping_error"
+            r"|internal_error)",
+            r"miopenstatusunknownerror",
+        ),
+        "cuDNN has no convolution for these dtypes, sides and memory, or it is another "
+        "version than torch was built with.",
+        "Compare torch.backends.cudnn.version() with the one installed; try the batch in "
+        "FP32, and with torch.backends.cudnn.benchmark = False.",
+        ("emulated_bf16", "small_work"),
+        "aigc-apps/sd-webui-EasyPhoto#27",
+        "2023-09-06",
+        causes=(
+            "cuDNN or the driver is older than torch wants - FP32 fails too: reinstall torch "
+            "with its own libraries",
+            "the dtype - only BF16 or only FP16 fails, on a card before Ampere or in a 3-d, "
+            "grouped or dilated convolution: keep this layer in FP32",
+            "the memory is full - a smaller batch works",
+        ),
+    ),
+    Message(
+        "NotImplementedError: Could not run "
+        "'aten::_amp_foreach_non_finite_check_and_unscale_' with arguments from the 'CPU' "
+        "backend",
+        r"could not run aten::_amp_(?:foreach_)?(?:non_finite_check_and_unscale|update_scale)",
+        "The scaler met gradients on a device, or of a layout, for which this torch cannot "
+        "unscale.",
+        "Take torch.amp.GradScaler(device) of torch 2.3 or later for the device where the "
+        "gradients are, and dense gradients.",
+        ("optimizer_made_before", "saved_half"),
+        "clovaai/voxceleb_trainer#116",
+        "2021-06-24",
+        causes=(
+            "parameters are on the CPU - the model was moved after the optimizer was made, or "
+            "FSDP and DeepSpeed offload gradients: torch before 2.3 has no scaler there",
+            'the gradients are sparse - "SparseCUDA": nn.Embedding(sparse=True) cannot be '
+            "trained with a scaler",
+            "another backend - MPS needs torch 2.8, XPU its own build",
+        ),
+    ),
+    Message(
+        "RuntimeError: _th_fmod_out not supported on CUDAType for Half",
+        any_of(
+            r"not supported on \w*type for (?:half|bfloat16)",
+            r"has no (?:half|bfloat16) (?:kernel|implementation)",
+            r"kernel .{0,40}not (?:found|registered) for (?:half|b?float16)",
+        ),
+        NO_KERNEL,
+        FP32_THERE,
+        ("linear_algebra",),
+        "torch 2.13.0",
+    ),
+    Message(
+        "CppCompileError: C++ compile error: no matching function for call to "
+        "at::vec::Vectorized<c10::Half>",
+        r"cppcompileerror.{0,400}(?:half|bfloat16)",
+        "torch.compile wrote C++ for a CPU that does not compile in half.",
+        "Compile in FP32 or BF16 on a CPU, and FP16 on a GPU; or "
+        "torch._dynamo.config.suppress_errors = True, which goes on without.",
+        ("eager_unlike_compiled",),
+        "pytorch/pytorch#105914",
+        "2023-07-25",
     ),
     Message(
         "\"addmm_impl_cpu_\" not implemented for 'Half'",

@@ -19,7 +19,12 @@ NONFINITE = (
             r"training has diverged",
             r"non-?finite loss",
             r"loss is (?:not finite|non-?finite)",
-            r"nan (?:is )?(?:detected|found|encountered) in (?:loss|output|grad)",
+            r"(?:nan|nan/inf|inf/nan|nans?) (?:is |were |was )?(?:detected|found"
+            r"|encountered|values? (?:detected|found)) in (?:\w+ )?(?:loss|output|grad"
+            r"|layer|activation)",
+            r"detected nan",
+            r"gradients? (?:at index \d+ )?(?:is|are|contains?) nan",
+            r"replaced \d+ nans?",
         ),
         NOT_FINITE,
         DIAGNOSE,
@@ -194,9 +199,39 @@ NONFINITE = (
         "diffusers 0.42.1",
     ),
     Message(
+        "CUDA error: device-side assert triggered",
+        r"device-side assert triggered",
+        "A check inside a kernel failed, and a later line reports it. The lines with "
+        '"Assertion" above it, on stderr, have the check.',
+        "Look for these lines, or run with CUDA_LAUNCH_BLOCKING=1, or a batch on the CPU, "
+        "whose errors name the line.",
+        ("positions_in_half", "bce_on_probabilities", "softmax_by_hand"),
+        "karpathy/nanoGPT#470",
+        "2024-04-05",
+        causes=(
+            '"srcIndex < srcSelectDimSize", "index out of bounds" - a token id or position '
+            "beyond the table: ids that were cast to half, or another tokenizer",
+            '"t >= 0 && t < n_classes" - a label that the loss does not have',
+            '"input_val >= zero && input_val <= one" - NaN or no probability in '
+            "binary_cross_entropy: logits and FP32",
+            '"probability tensor contains either inf, nan or element < 0" - NaN or inf in the '
+            "logits: an overflow in FP16",
+        ),
+    ),
+    Message(
+        "RuntimeWarning: divide by zero encountered in log",
+        r"divide by zero encountered in|invalid value encountered in (?!cast)\w+",
+        "numpy met log(0), x / 0 or inf - inf. A number that FP16 rounded to 0, such as 1e-8, "
+        "is one way to come there.",
+        "Compute in float64, with the epsilon inside: `np.log(np.maximum(p, 1e-12))`; look at "
+        "where the 0 was rounded.",
+        ("log_of_epsilon", "denominator_underflows"),
+        "torch 2.13.0",
+    ),
+    Message(
         "Loss nan",
         any_of(
-            r"\bloss(?: is|:| =|=|) ?(?:nan|inf)\b",
+            r"(?:\b|_)loss(?: is| has become| became|:| =|=|) ?(?:nan|inf)\b",
             r"\bnan loss\b",
             r"(?:nan|inf) loss (?:occurred|detected)",
         ),

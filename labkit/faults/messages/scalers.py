@@ -48,7 +48,7 @@ SCALERS = (
     ),
     Message(
         "Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.",
-        r"loss scale already at minimum",
+        r"loss[ _]scale (?:is )?already at (?:the )?minimum",
         AT_THE_BOTTOM,
         DIAGNOSE,
         OVERFLOWS,
@@ -178,7 +178,10 @@ SCALERS = (
     ),
     Message(
         "Attempting to unscale FP16 gradients.",
-        r"attempting to unscale fp16 gradients",
+        any_of(
+            r"attempting to unscale (?:fp16|half|b?float16) gradients",
+            r"attempting to unscale gradients of dtype",
+        ),
         "A parameter that is trained is stored in FP16, so its gradients are FP16, and a "
         "scaler refuses to divide them there. Mixed precision trains FP32 weights and casts "
         "for each operation.",
@@ -301,7 +304,8 @@ SCALERS = (
     Message(
         "NOTE: gradient overflow detected, ignoring gradient, setting loss scale to: 64.0",
         any_of(
-            r"gradient overflow detected, ignoring gradient",
+            r"gradient overflow detected, ignoring gradient(?:, setting loss scale to:?"
+            r" ?[\d.]+)?",
             r"amp: overflow detected, setting scale",
             r"amp: skipping this batch",
             r"overflow within closure!",
@@ -500,5 +504,17 @@ SCALERS = (
         "Nothing is wrong. `labkit watch train.py` shows the scales that would do.",
         ("first_steps_refused",),
         "deepspeed 0.19.8",
+    ),
+    Message(
+        "setting loss scale to: 128.0",
+        any_of(
+            r"setting loss scale to:? ?[\d.]",
+            r"loss scale (?:is )?(?:reduced|lowered|decreased|halved) to",
+        ),
+        SKIPS,
+        WATCH,
+        SCALER,
+        "fairseq 0.12.2",
+        causes=WHY_SKIPPED,
     ),
 )
