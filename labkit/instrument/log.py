@@ -261,7 +261,8 @@ def dominating_epsilon(optimizer: Any) -> tuple[float, float] | None:
 
     A mean of squares that has just begun is divided by 1 - beta^steps, as Adam does.
     """
-    below, every, roots, eps = 0, 0, list[float](), 0.0
+    counts: list[Tensor] = []  # of each state: roots far below eps, roots, and the typical one
+    eps = 0.0
     for group in optimizer.param_groups:
         eps = float(group.get("eps") or 0.0)
         for weight in group["params"]:
@@ -273,14 +274,18 @@ def dominating_epsilon(optimizer: Any) -> tuple[float, float] | None:
             done = float(state.get("step", 0) or 0)
             if "betas" in group and done:
                 mean = mean / (1 - float(group["betas"][1]) ** done)
-            root = mean[mean > 0].sqrt()
-            below += int((root * FAR_ABOVE < eps).sum())
-            every += root.numel()
-            if root.numel():
-                roots.append(float(root.median()))
+            root = torch.where(mean > 0, mean.sqrt(), torch.nan)
+            small, known = (root * FAR_ABOVE < eps).sum(), (~root.isnan()).sum()
+            counts.append(torch.stack([small.float(), known.float(), root.nanmedian()]))
+    if not counts:
+        return None
+    # one wait for the device
+    read = torch.stack([each.to(counts[0].device) for each in counts]).tolist()
+    below, every = sum(row[0] for row in read), sum(row[1] for row in read)
     if not every or below < NEARLY_ALL * every:
         return None
-    return eps, sorted(roots)[len(roots) // 2]
+    roots = sorted(row[2] for row in read if row[1])
+    return eps, roots[len(roots) // 2]
 
 
 def _epsilon_dominates(report: Report, seen: tuple[float, float] | None) -> Finding:
