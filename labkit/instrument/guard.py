@@ -14,11 +14,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+MOST_CHARACTERS = 160  # of a message in a report: torch writes paragraphs
+
 Failed = Callable[[str, Exception], None]  # where in the instrument, and what was raised there
 
 
 class Unseen(Exception):
     """Something cannot be observed, or a step cannot be replayed; the message says why."""
+
+
+def in_short(error: BaseException) -> str:
+    r"""Return an error's type and the first line of its message, at most 160 characters of it.
+
+    >>> in_short(ValueError("no such\nlayout"))
+    'ValueError: no such'
+    """
+    line = str(error).strip().partition("\n")[0]
+    if len(line) > MOST_CHARACTERS:
+        line = f"{line[: MOST_CHARACTERS - 3]}..."
+    return f"{type(error).__name__}: {line}" if line else type(error).__name__
 
 
 def described(where: str, error: Exception) -> str:
@@ -27,10 +41,9 @@ def described(where: str, error: Exception) -> str:
     >>> described("count", ValueError("no such\nlayout"))
     'count failed with ValueError: no such'
     """
-    message = str(error).strip().partition("\n")[0]
     frames = traceback.extract_tb(error.__traceback__)
     at = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    return f"{where} failed with {type(error).__name__}" + f": {message}" * bool(message) + at
+    return f"{where} failed with {in_short(error)}{at}"
 
 
 def name_of(function: Any) -> str:

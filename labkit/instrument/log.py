@@ -21,7 +21,7 @@ from torch import Tensor
 from labkit.findings import Finding, Status
 from labkit.formats import FP16, Format
 from labkit.instrument.fate import fate
-from labkit.instrument.guard import Unseen, reporting
+from labkit.instrument.guard import Unseen, in_short, reporting
 from labkit.instrument.histogram import merge, shift
 from labkit.instrument.records import (
     AgainstFP32,
@@ -142,7 +142,7 @@ class Log:
         except Unseen as reason:
             self.add_unseen(f"{what}: {reason}")
         except Exception as error:
-            self.add_unseen(f"{what}: the replay ended with {type(error).__name__}: {error}")
+            self.add_unseen(f"{what}: the replay ended with {in_short(error)}")
 
 
 @torch.no_grad()

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from labkit.instrument.guard import Failed, Unseen, guarded
+from labkit.instrument.guard import Failed, Unseen, guarded, in_short
 from labkit.instrument.histogram import ExponentHistogram, merge
 from labkit.instrument.operations import Modules, Operations, op_of_node
 from labkit.instrument.records import AgainstFP32, NonFinite, trimmed
@@ -129,7 +129,7 @@ def copied_model(model: nn.Module, wide: bool) -> tuple[nn.Module, dict[int, Any
     try:
         copied = copy.deepcopy(model, memo)
     except Exception as error:
-        raise Unseen(f"the model cannot be copied ({error})") from error
+        raise Unseen(f"the model cannot be copied ({in_short(error)})") from error
     for module in copied.modules() if wide else ():
         for name, buffer in module._buffers.items():
             module._buffers[name] = wide_tree(buffer)
