@@ -60,6 +60,7 @@ HARMLESS_IF_MASKED = {
     Kind.SOFTMAX_OF_A_MASKED_ROW,
     Kind.NOT_FINITE_IN_FP32,
     Kind.NOT_FINITE_IN_BACKWARD,
+    Kind.NOT_FINITE_DERIVATIVE,
 }
 
 RAISING = (  # faults that raise an error, which labkit.faults explains
@@ -355,6 +356,9 @@ class Diagnosis(TrainingObserver):
         """Return whether an event does harm: not if it was masked, or if a scaler only searches for its scale."""
         if event.name not in HARMLESS_IF_MASKED:
             return True
+        # a derivative of a loss that is not finite itself
+        if event.step in self.lossless and event.name == Kind.NOT_FINITE_DERIVATIVE:
+            return False
         # the backward pass of a gradient penalty may make it so, at a scale that the scaler lowers
         if event.step in self.lossless and event.name != Kind.NOT_FINITE_IN_BACKWARD:
             return True

@@ -403,8 +403,9 @@ class TrainingObserver(StepObserver):
             self.note(Kind.SCALE_CHANGED_BETWEEN, f"gradients with scales of {shown} were added")
         self._unscaled, self._factor = factor == 1, factor
         self._loss_size = float(root.detach().abs().max()) if root.numel() else 0.0
-        # an inf may be that of the scale, which the scaler lowers
-        if math.isnan(self._loss_size) or (math.isinf(self._loss_size) and factor == 1):
+        # in 16 bits an inf may be that of the scale, which the scaler lowers
+        by_itself = factor == 1 or root.dtype not in HALF
+        if math.isnan(self._loss_size) or (math.isinf(self._loss_size) and by_itself):
             self.lossless.add(self.step)
         self._leaves, self._fresh, self._as_scaled = [], set(), []
         self._note_leaves(leaves(root))
@@ -555,6 +556,8 @@ class TrainingObserver(StepObserver):
         )
         if passing != "forward" or (bad.dtype not in HALF and kind != Kind.SOFTMAX_OF_A_MASKED_ROW):
             kind = NON_FINITE_IN[passing]
+            if passing == "backward" and bad.dtype not in HALF:
+                kind = Kind.NOT_FINITE_DERIVATIVE
         op = name.strip("_") if name not in DOMAINS else name
         seen = Seen(
             op,

@@ -38,6 +38,7 @@ from labkit.instrument.sample import Sample, checksum, dtype_name, local_part
 from labkit.instrument.stream import StepObserver
 from labkit.instrument.symptoms import Kind, finding
 
+RAISE_THE_SCALE = "Let the loss scale be larger: a larger init_scale, or a shorter growth_interval."
 MOST = 0.5  # share above which a loss is a fault
 # FP32 keeps what is small beside a weight
 IN_HALF_ONLY = frozenset(
@@ -359,9 +360,14 @@ def _scale_too_low(report: Report) -> Iterator[Finding]:
                     f"{lost:.0%} of {what} are zero or subnormal in FP16 at a scale of 2^{used}; "
                     f"scales from 2^{first} to 2^{max(high, first)} keep them"
                 )
-                yield finding(
-                    Kind.SCALE_TOO_LOW, "", watched.step, says, watched.lines.get("backward", "")
-                )
+                line = watched.lines.get("backward", "")
+                found = finding(Kind.SCALE_TOO_LOW, "", watched.step, says, line)
+                if fates.underflowed <= MOST and lost < NEARLY_ALL and watched.scale != 1:
+                    # subnormal numbers have fewer digits, and are not lost; the loss is scaled already
+                    found = replace(found, status=Status.OK, remedy="", faults=())
+                elif watched.scale != 1:
+                    found = replace(found, remedy=RAISE_THE_SCALE)
+                yield found
                 return
             if used < low:
                 yield _outside_its_window(report, kind, names, watched, used)

@@ -23,6 +23,7 @@ class Kind(StrEnum):
     SOFTMAX_OF_A_MASKED_ROW = "softmax of a masked row"
     NOT_FINITE_IN_FP32 = "inf or NaN in FP32"
     NOT_FINITE_IN_BACKWARD = "inf or NaN in the backward pass"
+    NOT_FINITE_DERIVATIVE = "inf or NaN in an FP32 derivative"
     NOT_FINITE_IN_OPTIMIZER = "inf or NaN in the optimizer pass"
     STEP_NOT_FINITE = "a step with inf or NaN"
     STEP_WITH_SCALED_GRADIENTS = "a step with scaled gradients"
@@ -113,6 +114,11 @@ SYMPTOMS: dict[Kind, Symptom] = {
         BAD,
         "Scale the loss (GradScaler), which skips such steps; or compute here in FP32.",
         ("forward_overflow",),
+    ),
+    Kind.NOT_FINITE_DERIVATIVE: Symptom(
+        BAD,
+        "No loss scale repairs this, since it is FP32: keep the input away from where the derivative is infinite.",
+        (),
     ),
     Kind.NOT_FINITE_IN_OPTIMIZER: Symptom(
         BAD, "Let the optimizer work on FP32 weights.", ("adam_in_half",)

@@ -41,7 +41,7 @@ CAUSES = {
     "style_eps_half": "log of 0",
     "vae_decode_half": "overflow",
     "vit_adapter_checkpoint": "parameters without a gradient",
-    "xvector_silence": "inf or NaN in the backward pass",
+    "xvector_silence": "inf or NaN in an FP32 derivative",
 }
 
 

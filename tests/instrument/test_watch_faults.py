@@ -272,7 +272,8 @@ def test_a_scale_below_the_window_is_a_finding_of_both_commands_and_one_inside_i
             for batch in case.batches:
                 case.step(batch)
         assert ("Nothing wrong was found" in str(w.report())) is well
-        assert ("-> Scale the loss (GradScaler)" in str(w.report())) is not well
+        remedy = "Let the loss scale be larger" if scale else "Scale the loss (GradScaler)"
+        assert (f"-> {remedy}" in str(w.report())) is not well
         assert inputs == 1.0 or [f.name for f in w.report().findings] == ["scale too low"] * (
             not well
         )
