@@ -411,6 +411,11 @@ class Diagnosis(TrainingObserver):
             seen = f"{len(half)} of {len(self.parameters)} trained parameters are {self.parameters[half[0]].dtype}"
             yield finding(Kind.TRAINABLE_WEIGHTS_IN_HALF, half[0], 0, seen)
 
+    def _others_arrived(self) -> bool:
+        """Return whether several models are watched, and gradients other than 0 arrived in each step."""
+        cut_off = any(event.name == Kind.ALL_GRADIENTS_ARE_ZERO for event in self.events)
+        return len(self.models) > 1 and not cut_off
+
     def _without_gradient(self, held: set[int]) -> Iterator[Finding]:
         """Yield the finding for parameters of an optimizer whose modules only ever ran without recording."""
         if not any(attempt.taken for attempt in self.attempts):
@@ -438,6 +443,9 @@ class Diagnosis(TrainingObserver):
             for f in watch.every_finding().findings
         )
         for prefix, found in findings:
+            if found.name == Kind.UNDERFLOW and not found.layer and self._others_arrived():
+                # a part of the model that a loss leaves out, or multiplies by 0
+                continue
             if found.name not in BY_OPERATION:
                 yield replace(found, layer=prefix * bool(found.layer) + found.layer)
 

@@ -15,8 +15,9 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
+from functools import partial, wraps
+from threading import get_ident
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -38,7 +39,7 @@ from labkit.clinic.rounding import (
     stagnates,
 )
 from labkit.clinic.stages import GradientParts, Pass, is_cleared, number_of, ratio_of, scale_of
-from labkit.findings import Finding
+from labkit.findings import Finding, Status
 from labkit.instrument.events import (
     AutocastBegins,
     AutocastEnds,
@@ -62,7 +63,7 @@ from labkit.instrument.events import (
 from labkit.instrument.operations import Modules, in_backward, op_of_node, outside_modes
 from labkit.instrument.sample import dtype_name, finite, floats, largest, non_finite
 from labkit.instrument.script import leaves
-from labkit.instrument.stream import StepObserver
+from labkit.instrument.stream import EventT, StepObserver
 from labkit.instrument.symptoms import Kind, finding
 from labkit.instrument.user_code import line_of_user
 
@@ -125,7 +126,7 @@ BY_HAND = (
     "Change the scale only between two optimizer steps, after the gradients were divided: the losses of one step need "
     "one scale."
 )
-SURELY_WRONG = 2.0**-6  # of the right gradient: a mean over so many passes is rare
+SURELY_A_SCALE = 2.0**10  # a smaller power of two may be the size of a batch
 REENTRANT = "checkpoint with use_reentrant=True"
 MOST_LINES = 2  # of operations whose derivative is not finite
 COMPARED = 8  # gradients of a scaled loss that are compared with those of the step
@@ -147,6 +148,7 @@ class TrainingObserver(StepObserver):
     """Observer of a training, while it is subscribed to the stream: its events, step attempts and single operations."""
 
     def __init__(self) -> None:
+        self._thread = get_ident()
         super().__init__()
         self.events: list[Finding] = []
         self.attempts: list[StepAttempt] = []
@@ -175,6 +177,7 @@ class TrainingObserver(StepObserver):
             tuple[Tensor, Tensor]
         ] = []  # some of them, and their gradients as it left them
         self._factor = 1.0  # of that loss
+        self._nothing_arrived = False  # the last backward pass left gradients of 0 alone
         self._loss_size = 0.0  # magnitude of what the last backward pass began at
         self._lines: dict[str, list[str]] = {}  # operation -> where this step's forward pass ran it
         self.lossless: set[int] = set()  # steps whose loss was inf or NaN
@@ -192,6 +195,17 @@ class TrainingObserver(StepObserver):
         self.on(OptimizerBegins, self.before_optimizer).on(OptimizerEnded, self.after_optimizer)
         self.on(ScheduleSteps, self.before_schedule)
         self.on(AutocastBegins, self.autocast_begins).on(AutocastEnds, self.autocast_ends)
+
+    def on(self, event: type[EventT], handle: Callable[[EventT], None]) -> Self:
+        """Call a function for each event of a type in this thread; other threads may train something else."""
+
+        @wraps(handle)
+        def of_own_thread(happened: EventT) -> None:
+            # the threads of a backward pass are torch's
+            if get_ident() == self._thread or in_backward():
+                handle(happened)
+
+        return super().on(event, of_own_thread)
 
     def note(self, kind: Kind, seen: str, remedy: str = "") -> None:
         """Record an event, unless the lab itself caused it; a remedy follows from what was seen, or is the kind's."""
@@ -281,7 +295,7 @@ class TrainingObserver(StepObserver):
         in_half = self._in_fp16 or any(
             p.dtype is torch.float16 for p in self.optimized_parameters()
         )
-        if not in_half or not self._loss_size > 0:
+        if not in_half or not self._loss_size > 0 or not self._nothing_arrived:
             return False
         gradients = [stored(gradient) for gradient in _gradients(optimizer)]
         return bool(gradients) and not any(bool(values.any()) for values in gradients)
@@ -301,9 +315,10 @@ class TrainingObserver(StepObserver):
     def _judge_scale(self, optimizer: Any) -> None:
         """Report gradients that a scaler lets an optimizer use, and that it has not divided as they were multiplied."""
         part = self.parts.still_scaled(optimizer)
-        if part is None or part.of.scale is None:
+        unscaled_at = self._unscaled_at.get(id(optimizer))
+        # a scaler whose own unscale_ nobody sees may have divided them
+        if part is None or part.of.scale is None or unscaled_at is None:
             return
-        unscaled_at = self._unscaled_at.get(id(optimizer), "")
         if part.of.scale == 1:
             kind = Kind.LOSS_NOT_SCALED
             seen = (
@@ -329,7 +344,7 @@ class TrainingObserver(StepObserver):
     def _judge_division(self, optimizer: Any) -> None:
         """Report gradients of a loss that was scaled by hand, and that were divided by another number, or by none."""
         mixed = self.parts.mixed(optimizer)
-        if mixed is not None:
+        if mixed is not None and self._divided_by(mixed[1], optimizer):
             seen = f"gradients of losses times {mixed[0]:g} and times {mixed[1]:g} were added"
             self.note(Kind.SCALE_CHANGED_BETWEEN, seen, BY_HAND)
             return
@@ -341,24 +356,36 @@ class TrainingObserver(StepObserver):
         pairs = [(p, before) for p, before in self._as_scaled if id(p) in held]
         unchanged = any(p.grad is not None and torch.equal(before, p.grad) for p, before in pairs)
         if unchanged and not self._by_scaler:
+            if self._unscaled:
+                return
             seen = f"the optimizer got the gradients of the loss times {self._factor:g}, not divided by it"
             self.note(Kind.STEP_WITH_SCALED_GRADIENTS, seen)
+            if self._factor < SURELY_A_SCALE:
+                # it may be the size of a batch
+                self.events[-1] = replace(self.events[-1], status=Status.WARN)
             return
         ratios = [None if p.grad is None else ratio_of(before, p.grad) for p, before in pairs]
         ratio = ratios[0] if ratios else None
-        if ratio is None or len(set(map(_in_short, ratios))) > 1:
+        if self._unscaled or ratio is None or len(set(map(_in_short, ratios))) > 1:
             return
         # a clip makes them smaller by any number; a mean over several passes by theirs
         passes = max(len(self.parts.of(p)) for p, _ in pairs)
         left = ratio * self._factor
-        # what a scaler has divided may be divided by hand once more
-        wrong = left <= SURELY_WRONG if self._by_scaler else left != 1
+        # what a scaler has divided may be divided by the scale by hand once more
+        wrong = left * self._factor == 1 if self._by_scaler else left != 1
         if passes == 1 and wrong and math.frexp(left)[0] == 0.5:
             seen = (
                 f"the loss was multiplied by {self._factor:g}, and its gradients were divided by "
                 f"{1 / ratio:g}: they are {left:g} times as large as they should be"
             )
             self.note(Kind.WRONG_DIVISOR, seen)
+
+    def _divided_by(self, number: float, optimizer: Any) -> bool:
+        """Return whether the gradients were divided by this number: then it is a scale, and no weight of a loss."""
+        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        pairs = [(p, before) for p, before in self._as_scaled if id(p) in held]
+        ratios = [None if p.grad is None else ratio_of(before, p.grad) for p, before in pairs]
+        return bool(ratios) and all(ratio == 1 / number for ratio in ratios)
 
     def _first_of(self, kind: Kind, optimizer: Any) -> bool:
         """Return whether a finding of this kind is the first of this step and optimizer."""
@@ -398,7 +425,7 @@ class TrainingObserver(StepObserver):
             )
         fresh = not any(bool(g.any()) for o in self.optimizers.values() for g in _gradients(o))
         self._factors = {factor} if fresh else {*self._factors, factor}
-        if len(self._factors) > 1 and 1.0 not in self._factors:
+        if self.scaled and len(self._factors) > 1 and 1.0 not in self._factors:
             shown = " and ".join(f"{factor:g}" for factor in sorted(self._factors))
             self.note(Kind.SCALE_CHANGED_BETWEEN, f"gradients with scales of {shown} were added")
         self._unscaled, self._factor = factor == 1, factor
@@ -411,6 +438,7 @@ class TrainingObserver(StepObserver):
         self._note_leaves(leaves(root))
 
     def _note_leaves(self, reached: list[Tensor]) -> None:
+        self.parts.forget_changed(reached)
         self._leaves += reached
         self._fresh |= {id(leaf) for leaf in reached if is_cleared(leaf)}
 
@@ -419,10 +447,15 @@ class TrainingObserver(StepObserver):
             return
         with outside_modes():
             self.parts.add(self._pass, self._leaves, self._fresh)
+            self._nothing_arrived = not any(
+                leaf.grad is not None and bool(stored(leaf.grad).any()) for leaf in self._leaves
+            )
             # reading hooks may divide
             plain = [p for p in self._leaves if p.grad is not None and not _has_hooks(p)]
             in_fp16 = self.scaled or self._in_fp16 or any(p.dtype is torch.float16 for p in plain)
-            if in_fp16 and not self._unscaled:
+            number = self._pass.number
+            is_suspect = number is not None and number > 1 and math.frexp(number)[0] == 0.5
+            if in_fp16 and (is_suspect or not self._unscaled):
                 plain.sort(key=Tensor.numel)
                 usable = [p for p in plain if _is_comparable(p.grad)]
                 self._as_scaled = [(p, _copied(p.grad)) for p in usable[:COMPARED]]
@@ -457,6 +490,7 @@ class TrainingObserver(StepObserver):
     def scaler_ended(self, event: ScalerStepEnded) -> None:
         """End an attempt; without a call of the optimizer's hooks the step was skipped."""
         self._end_attempt(event.optimizer)
+        self._unscaled_at.pop(id(event.optimizer), None)
         with outside_modes():
             self.parts.use(event.optimizer)
 

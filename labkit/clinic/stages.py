@@ -4,7 +4,8 @@ Idea: each parameter has a list of the passes that have added to its gradient si
 number that its loss was multiplied by; a scaler's `unscale_` divides. Before an optimizer steps, that factor has to be
 1 again, and no pass may be one that an earlier step has used.
 
-Invariant: a pass whose scale cannot be read from its graph is never judged by it.
+Invariant: a pass whose scale cannot be read from its graph is judged only where its gradients were divided by the
+number that its loss was multiplied by.
 """
 
 from __future__ import annotations
@@ -63,6 +64,8 @@ class GradientParts:
 
     def __init__(self) -> None:
         self._parts: dict[int, list[Part]] = {}
+        # of the gradients that a step has used: which tensor, and its version
+        self._versions: dict[int, tuple[int, int]] = {}
         self.reached: set[int] = set()  # ids of the parameters that ever got a gradient
 
     def of(self, parameter: Tensor) -> list[Part]:
@@ -85,8 +88,23 @@ class GradientParts:
 
     def use(self, optimizer: Any) -> None:
         """Mark the gradients of an optimizer as used by a step, or skipped."""
-        for part in self.parts_of(optimizer):
-            part.used.add(id(optimizer))
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    gradient = parameter.grad
+                    self._versions[id(parameter)] = id(gradient), gradient._version
+                for part in self.of(parameter):
+                    part.used.add(id(optimizer))
+
+    def forget_changed(self, parameters: Iterable[Tensor]) -> None:
+        """Drop the parts of gradients that the script has changed since a step, as a decaying memory of its own."""
+        for parameter in parameters:
+            tensor, version = self._versions.get(id(parameter), (0, 0))
+            gradient = parameter.grad
+            if gradient is None or id(gradient) != tensor or gradient._version == version:
+                continue
+            if all(part.used for part in self.of(parameter)):
+                self._parts.pop(id(parameter), None)
 
     def forget(self, optimizer: Any) -> None:
         """Drop the parts of an optimizer's gradients, which something else unscales."""

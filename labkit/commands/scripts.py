@@ -9,7 +9,7 @@ import sys
 import textwrap
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +34,7 @@ def watch(arguments: Namespace) -> int:
         raise CommandError(f"there is no script at {arguments.script}")
     own = ("--every", "--folder", "--strict", "--json")
     _warn_of_own_options(arguments.arguments, own, arguments.script, "watch")
+    terminal = sys.stdout
     with _script_output(arguments.json):
         status, reports = watched(arguments.script, arguments.arguments, arguments.every)
     # the report of torchrun's first rank covers all ranks
@@ -43,15 +44,15 @@ def watch(arguments: Namespace) -> int:
     if arguments.strict and status == 0:
         status = own_status
     if arguments.json:
-        print(json.dumps(as_json("watch", shown, status)))
+        print(json.dumps(as_json("watch", shown, status)), file=terminal)
         return status
     for report in shown:
-        print(report)
+        print(report, file=terminal)
         try:
             message = f"written to {report.save(free_folder(arguments.folder)) / 'report.html'}"
         except Exception as error:  # the script has ended, and its exit status stays its own
             message = f"the report could not be written: {type(error).__name__}: {error}"
-        print(message)
+        print(message, file=terminal)
     if not reports:
         print(
             f"no torch optimizer stepped in {arguments.script}: there was no model to watch",
@@ -62,9 +63,25 @@ def watch(arguments: Namespace) -> int:
 
 @contextmanager
 def _script_output(as_json: bool) -> Iterator[None]:
-    """Send what a script prints to standard error if standard output is for JSON."""
-    with redirect_stdout(sys.stderr) if as_json else nullcontext():
+    """Keep standard output for the report, also where a script replaces `sys.stdout`.
+
+    With JSON what the script prints goes to standard error: its file descriptor is redirected too, for child
+    processes and `sys.__stdout__`.
+    """
+    streams = sys.stdout, sys.stderr
+    sys.stdout.flush()
+    copied = os.dup(1) if as_json else None
+    try:
+        if copied is not None:
+            os.dup2(2, 1)
+            sys.stdout = sys.stderr
         yield
+    finally:
+        sys.stdout, sys.stderr = streams
+        if copied is not None:
+            sys.stdout.flush()
+            os.dup2(copied, 1)
+            os.close(copied)
 
 
 def free_folder(folder: Path) -> Path:

@@ -165,8 +165,9 @@ def state_faults(
                         DECAYS[key](group), key, state[key], name, step, line
                     )
             kept = next((s for s in state.values() if isinstance(s, Tensor) and s.dim()), weight)
-            if group.get("eps") and not torch.tensor(group["eps"], dtype=kept.dtype):
-                says = f"{group['eps']:g} is zero in {dtype_name(kept)}, and does not prevent a division by zero"
+            eps = group.get("eps")
+            if isinstance(eps, float) and eps and not torch.tensor(eps, dtype=kept.dtype):
+                says = f"{eps:g} is zero in {dtype_name(kept)}, and does not prevent a division by zero"
                 yield finding(Kind.EPSILON_IS_ZERO, name, step, says, line)
 
 
@@ -265,7 +266,9 @@ def dominating_epsilon(optimizer: Any) -> tuple[float, float] | None:
     counts: list[Tensor] = []  # of each state: roots far below eps, roots, and the typical one
     eps = 0.0
     for group in optimizer.param_groups:
-        eps = float(group.get("eps") or 0.0)
+        given = group.get("eps")
+        # Adafactor has two
+        eps = float(given) if isinstance(given, float | int) else 0.0
         for weight in group["params"]:
             state = optimizer.state.get(weight, {})
             key = next((key for key in ROOTS if isinstance(state.get(key), Tensor)), None)

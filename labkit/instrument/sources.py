@@ -49,11 +49,15 @@ from labkit.instrument.taps import Around, tap
 ABOUT_HOOKS = r"Using `torch\.compile\(module\)` when there are global hooks"
 
 
-class Emitter(Protocol):
-    """What a source sends its events to: the stream."""
+class Sender(Protocol):
+    """What events are sent to: the stream."""
 
     def emit(self, event: Event) -> None:
         """Send an event to those who observe its type."""
+
+
+class Emitter(Sender, Protocol):
+    """What a source sends its events and its failures to."""
 
     def failed(self, where: str, error: Exception) -> None:
         """Report a failure of the source."""
@@ -208,7 +212,7 @@ class reported_step:
     A class, since a generator would put a frame of contextlib between a listener and the user's line.
     """
 
-    def __init__(self, stream: Emitter, optimizer: Any, scale: Callable[[], float]) -> None:
+    def __init__(self, stream: Sender, optimizer: Any, scale: Callable[[], float]) -> None:
         self.stream, self.optimizer, self.scale = stream, optimizer, scale
 
     def __enter__(self) -> None:
@@ -228,9 +232,11 @@ def scaler_source(scaler_class: type = torch.amp.GradScaler) -> Source:
                 stream.emit(LossScaled(scaler.get_scale))
             return scale(scaler, *args, **kwargs)
 
-        def around_unscale(unscale: Any, scaler: Any, optimizer: Any) -> Any:
+        def around_unscale(
+            unscale: Any, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any
+        ) -> Any:
             stream.emit(UnscaleBegins(optimizer))
-            return unscale(scaler, optimizer)
+            return unscale(scaler, optimizer, *args, **kwargs)
 
         def around_step(step: Any, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             if not scaler.is_enabled():

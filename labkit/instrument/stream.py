@@ -141,7 +141,7 @@ class Stream:
 
     def emit(self, event: Event) -> None:
         """Call the function of each listener that observes the event; its exception is reported to that listener."""
-        kind = type(event)
+        kind, raised = type(event), None
         for listener in self.listeners:
             handle = listener.handlers.get(kind)
             if handle is None:
@@ -149,22 +149,20 @@ class Stream:
             try:
                 handle(event)
             except Exception as error:
-                listener.failed(name_of(handle), error)
-
-    def failed(self, where: str, error: Exception) -> None:
-        """Report a failure of a source to each listener."""
-        for listener in self.listeners:
-            listener.failed(where, error)
+                raised = _reported(listener, name_of(handle), error) or raised
+        # of a listener without `failed`, such as one of an engine; the others have got the event
+        if raised is not None:
+            raise raised
 
     @contextmanager
     def subscribed(self, listener: Listener, *sources: Source) -> Iterator[None]:
         """Send a listener the events until the block ends; with `sources` also those of further sources."""
         subscription = (listener, sources)
-        with self._lock:
-            self.listeners = (*self.listeners, listener)
-            self._subscriptions.append(subscription)
-            self._open_needed_sources()
         try:
+            with self._lock:
+                self.listeners = (*self.listeners, listener)
+                self._subscriptions.append(subscription)
+                self._open_needed_sources()
             yield
         finally:
             with self._lock:
@@ -185,7 +183,31 @@ class Stream:
             self._open.pop(source).close()
         for source in [source for source in needed if source not in self._open]:
             self._open[source] = stack = ExitStack()
-            stack.enter_context(guarded_context(source.open(self), self.failed, source.open))
+            emitter = _Emitter(self, source)
+            stack.enter_context(guarded_context(source.open(emitter), emitter.failed, source.open))
+
+
+class _Emitter:
+    """What a source sends its events to: its failures go to the listeners that observe one of its events."""
+
+    def __init__(self, stream: Stream, source: Source) -> None:
+        self._stream, self._source = stream, source
+        self.emit = stream.emit
+
+    def failed(self, where: str, error: Exception) -> None:
+        """Report a failure of the source; it never ends the training."""
+        for listener in self._stream.listeners:
+            if not listener.handlers.keys().isdisjoint(self._source.emits):
+                _reported(listener, where, error)
+
+
+def _reported(listener: Listener, where: str, error: Exception) -> Exception | None:
+    """Report a failure to a listener; return the exception if the listener raises it."""
+    try:
+        listener.failed(where, error)
+    except Exception as raised:
+        return raised
+    return None
 
 
 STREAM = Stream(SOURCES)

@@ -26,16 +26,14 @@ class _Tap:
     """A method that calls functions around the original one, and how often it is tapped."""
 
     def __init__(self, owner: type | ModuleType, method: str) -> None:
-        self.arounds: list[Around] = []
+        self.arounds: tuple[Around, ...] = ()  # another thread may tap while a call runs
         self.replacement = Replacement(owner, method, self._around_all)
 
     def _around_all(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        arounds = self.arounds
-
         @wraps(original)
         def tapped(*args: Any, **kwargs: Any) -> Any:
             call = original
-            for around in arounds:
+            for around in self.arounds:
                 call = partial(around, call)
             return call(*args, **kwargs)
 
@@ -71,13 +69,13 @@ def tap(
         around = partial(guarded_around, around, failed)
     with _lock:
         tapped = _taps.setdefault((cls, method), _Tap(cls, method))
-        tapped.arounds.append(around)
+        tapped.arounds = (*tapped.arounds, around)
         tapped.replacement.open()
     try:
         yield
     finally:
         with _lock:
-            tapped.arounds.remove(around)
+            tapped.arounds = tuple(each for each in tapped.arounds if each is not around)
             tapped.replacement.close()
             if not tapped.replacement.is_open:
                 del _taps[cls, method]

@@ -164,10 +164,10 @@ def _traces_without_modes(func: Callable[..., Any]) -> bool:
     return any("autograd" in str(tracer.source_target).lower() for tracer in tracers)
 
 
+@cache
 def _replace_for_compiled_code() -> None:
-    """Replace torch's functions for good if torch.compile traces a region that it will open by itself."""
-    if not LabMode.replaced_while_open.is_open:
-        LabMode.replaced_while_open.open()
+    """Replace torch's functions for good: torch.compile opens the regions that it traces by itself."""
+    LabMode.replaced_while_open.open()
 
 
 def run_uncompiled(function: Any, *, all_inside: bool = False) -> None:

@@ -51,9 +51,9 @@ class Replacement:
     def open(self) -> None:
         """Put the replacement in place, if no other region has done so."""
         with _lock:
-            self._open_regions += 1
-            if self._open_regions == 1:
+            if not self._open_regions:
                 self.put()
+            self._open_regions += 1
 
     def close(self) -> None:
         """Put back what was found, if no other region is open and no other library has replaced it."""
@@ -102,10 +102,10 @@ class Replacements:
     def open(self) -> None:
         """Put all in place, if no other user has done so."""
         with _lock:
-            self._users += 1
-            if self._users == 1:
+            if not self._users:
                 for replacement in self.all:
                     replacement.put()
+            self._users += 1
 
     def close(self) -> None:
         """Put back all, if no other user is left."""

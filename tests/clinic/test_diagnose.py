@@ -310,7 +310,8 @@ def test_gradients_of_a_scale_by_hand_have_to_be_divided_before_the_step() -> No
     for scale, divide in forgotten:
         report = examined(partial(by_hand, scale, divide, lr=0.01 / scale), steps=4)
         (found,) = (f for f in report.findings if f.name == "a step with scaled gradients")
-        assert found.status is Status.BAD
+        # 256 may be the size of a batch
+        assert found.status is (Status.BAD if scale >= 1024 else Status.WARN)
         assert found.what.startswith(
             f"the optimizer got the gradients of the loss times {scale:g}, not divided by it"
         )

@@ -1,9 +1,17 @@
 """Scripts in the style of strangers: healthy ones are left alone, and a silent fault is found."""
 
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
 import torch
 from torch import nn
 
+from labkit import cli
 from labkit.clinic import diagnose
+from labkit.clinic.diagnose import diagnose_script
 from labkit.instrument import watch
 from labkit.machine import Status
 
@@ -98,3 +106,104 @@ def test_a_decay_that_is_added_to_the_gradient_is_not_lost() -> None:
                 optimizer.step()
         names = [f.name for f in watching.report().findings]
         assert ("weight decay lost" in names) is lost, (make, dtype, names)
+
+
+DEEP_SUPERVISION = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+parts = nn.ModuleList([nn.Linear(8, 8) for _ in range(3)])
+optimizer = torch.optim.SGD(parts.parameters(), lr=1e-2)
+for step in range(6):
+    x = torch.randn(16, 8)
+    optimizer.zero_grad()
+    for weight, part in zip([64, 128, 256], parts):
+        with torch.autocast("cpu", dtype=torch.float16):
+            x = part(x.detach()).float()
+        (weight * x.square().mean()).backward()
+    for p in parts.parameters():
+        p.grad /= 448
+    optimizer.step()
+"""
+MEMORY_OF_GRADIENTS = """
+import torch
+torch.manual_seed(0)
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+for step in range(6):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = model(torch.randn(16, 8)).float().square().mean()
+    loss.backward()
+    optimizer.step()
+    for p in model.parameters():
+        p.grad.mul_(0.9)
+"""
+EVALUATED_IN_A_THREAD = """
+import threading
+import torch
+torch.manual_seed(0)
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+opened, done = threading.Event(), threading.Event()
+def evaluate():
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        opened.set()
+        done.wait()
+thread = threading.Thread(target=evaluate)
+thread.start()
+opened.wait()
+for step in range(6):
+    optimizer.zero_grad()
+    model(torch.randn(16, 8)).square().mean().backward()
+    optimizer.step()
+done.set()
+thread.join()
+"""
+TWO_EPSILONS = """
+import torch
+torch.manual_seed(0)
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.Adafactor(model.parameters())
+for step in range(6):
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = model(torch.randn(16, 8)).float().square().mean()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [DEEP_SUPERVISION, MEMORY_OF_GRADIENTS, EVALUATED_IN_A_THREAD, TWO_EPSILONS],
+    ids=["deep supervision", "memory of gradients", "thread", "Adafactor"],
+)
+def test_unusual_healthy_loop_is_quiet(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(text, encoding="utf-8")
+    with torch.random.fork_rng(devices=[]):
+        report = diagnose_script(path, [])
+    assert [f.name for f in report.findings if f.status is Status.BAD] == []
+    assert report.exit_status == 0
+
+
+def test_report_goes_to_the_terminal_although_the_script_replaced_stdout(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(f"import io, sys\nsys.stdout = io.StringIO()\n{TWO_EPSILONS}", encoding="utf-8")
+    assert cli.main(["diagnose", str(path)]) == 0
+    assert "Nothing wrong was found" in capsys.readouterr().out
+
+
+def test_json_is_alone_on_stdout_whatever_the_script_prints(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(f"import os\nprint('a')\nos.write(1, b'b')\n{TWO_EPSILONS}", encoding="utf-8")
+    ran = subprocess.run(
+        [sys.executable, "-m", "labkit", "diagnose", "--json", str(path)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(ran.stdout)["exit_status"] == 0
+    assert sorted(ran.stderr.split()) == ["a", "b"]
