@@ -405,6 +405,11 @@ class Diagnosis(TrainingObserver):
         if moved and held and still and len(orphans) == len(self.with_gradient):
             seen = f"{len(still)} of {len(self.parameters)} parameters got gradients, and no optimizer holds them"
             yield finding(Kind.OPTIMIZER_HOLDS_OTHER_PARAMETERS, sorted(still)[0], last, seen)
+        elif moved and held and still:
+            names = sorted(still)
+            shown = ", ".join(names[:4])
+            seen = f"{len(names)} parameters get gradients, never move, and are in no optimizer: {shown}"
+            yield finding(Kind.IN_NO_OPTIMIZER, names[0], last, seen)
         yield from self._without_gradient(held)
         half = [n for n, p in self.parameters.items() if p.dtype in HALF and id(p) in held]
         if half:

@@ -143,6 +143,11 @@ class Log:
         except Unseen as reason:
             self.add_unseen(f"{what}: {reason}")
         except Exception as error:
+            if "backward through the graph a second time" in str(error):
+                self.add_unseen(
+                    f"{what}: the model's input has a graph of its own, of another model"
+                )
+                return
             self.add_unseen(f"{what}: the replay ended with {in_short(error)}")
 
 

@@ -50,6 +50,7 @@ class Kind(StrEnum):
     SCALE_FALLS = "scale falls"
     SCALE_DOES_NOT_FALL = "scale does not fall"
     OPTIMIZER_HOLDS_OTHER_PARAMETERS = "optimizer holds other parameters"
+    IN_NO_OPTIMIZER = "parameters in no optimizer"
     NO_STEP_TAKEN = "no step was taken"
     NEVER_A_GRADIENT = "parameters without a gradient"
     TRAINABLE_WEIGHTS_IN_HALF = "trainable weights in half"
@@ -230,6 +231,12 @@ SYMPTOMS: dict[Kind, Symptom] = {
     Kind.OPTIMIZER_HOLDS_OTHER_PARAMETERS: Symptom(
         BAD,
         "Convert or copy the model first; create the optimizer afterwards.",
+        ("optimizer_made_before",),
+    ),
+    Kind.IN_NO_OPTIMIZER: Symptom(
+        WARN,
+        "Give them to the optimizer, which was maybe made before this layer. If they are frozen, say "
+        "requires_grad_(False).",
         ("optimizer_made_before",),
     ),
     Kind.NO_STEP_TAKEN: Symptom(

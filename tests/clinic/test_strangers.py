@@ -207,3 +207,25 @@ def test_json_is_alone_on_stdout_whatever_the_script_prints(tmp_path: Path) -> N
     )
     assert json.loads(ran.stdout)["exit_status"] == 0
     assert sorted(ran.stderr.split()) == ["a", "b"]
+
+
+def test_a_head_in_no_optimizer_is_a_warning(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import torch\n"
+        "from torch import nn\n"
+        "model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))\n"
+        "optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+        "model[1] = nn.Linear(4, 2)\n"
+        "for _ in range(4):\n"
+        "    optimizer.zero_grad()\n"
+        "    model(torch.ones(2, 4)).sum().backward()\n"
+        "    optimizer.step()\n",
+        encoding="utf-8",
+    )
+    with torch.random.fork_rng(devices=[]):
+        report = diagnose_script(path, [])
+    found = [f for f in report.findings if f.status is not Status.OK]
+    assert [(f.name, f.status, f.layer) for f in found] == [
+        ("parameters in no optimizer", Status.WARN, "1.bias")
+    ]
