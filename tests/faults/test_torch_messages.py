@@ -331,8 +331,9 @@ RAISED: list[tuple[str, Code, Code]] = [
     ),
     (
         "Expected parameter logits",
-        lambda: torch.distributions.Categorical(logits=(70000 * X).half()),
-        lambda: torch.distributions.Categorical(logits=70000 * X),
+        # compiling anything turns the checks off by default
+        lambda: torch.distributions.Categorical(logits=(70000 * X).half(), validate_args=True),
+        lambda: torch.distributions.Categorical(logits=70000 * X, validate_args=True),
     ),
     ("linalg.cholesky:", lambda: covariance(HALF), lambda: covariance(torch.float32)),
     (
