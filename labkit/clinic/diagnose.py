@@ -23,10 +23,11 @@ import torch
 from torch import Tensor, nn
 
 from labkit.clinic.constants import Constant, constants_in, constants_of
-from labkit.clinic.events import HALF, REENTRANT, TrainingObserver
+from labkit.clinic.events import REENTRANT, TrainingObserver
 from labkit.faults import FAULTS, explain
 from labkit.faults.messages import DIAGNOSE, messages_in
 from labkit.findings import Finding, Status
+from labkit.gemm.half_storage import HALVES
 from labkit.instrument import Report, Watch, watch
 from labkit.instrument.causes import causes_first
 from labkit.instrument.events import ModuleBegins, OptimizerBegins
@@ -411,7 +412,7 @@ class Diagnosis(TrainingObserver):
             seen = f"{len(names)} parameters get gradients, never move, and are in no optimizer: {shown}"
             yield finding(Kind.IN_NO_OPTIMIZER, names[0], last, seen)
         yield from self._without_gradient(held)
-        half = [n for n, p in self.parameters.items() if p.dtype in HALF and id(p) in held]
+        half = [n for n, p in self.parameters.items() if p.dtype in HALVES and id(p) in held]
         if half:
             seen = f"{len(half)} of {len(self.parameters)} trained parameters are {self.parameters[half[0]].dtype}"
             yield finding(Kind.TRAINABLE_WEIGHTS_IN_HALF, half[0], 0, seen)
@@ -504,7 +505,8 @@ class ScriptDiagnosis(Diagnosis):
         guarded(self.finish_step, self.failed)()
         self.step += 1
         if self.steps >= self.limit:
-            self.stepped = {0}  # whatever begins now is the next step
+            # not empty: whatever begins now is the next step
+            self.stepped = {0}
             raise StepLimit
 
     def _final_checks(self) -> Iterator[Finding]:

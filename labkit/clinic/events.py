@@ -26,8 +26,14 @@ from torch.utils._pytree import tree_leaves
 
 from labkit.amp.loss_scaling.unscale import stored
 from labkit.clinic.constants import misfit
-from labkit.clinic.remedies import DERIVATIVES, DOMAINS, Seen, finite_in_fp32, in_forward
-from labkit.clinic.remedies import in_backward as in_backward_pass
+from labkit.clinic.remedies import (
+    DERIVATIVES,
+    DOMAINS,
+    Seen,
+    finite_in_fp32,
+    in_forward,
+    of_derivative,
+)
 from labkit.clinic.rounding import (
     EXPONENTIALS,
     FORGIVES_NO_ROUNDING,
@@ -40,6 +46,7 @@ from labkit.clinic.rounding import (
 )
 from labkit.clinic.stages import GradientParts, Pass, is_cleared, number_of, ratio_of, scale_of
 from labkit.findings import Finding, Status
+from labkit.gemm.half_storage import HALVES
 from labkit.instrument.events import (
     AutocastBegins,
     AutocastEnds,
@@ -67,7 +74,6 @@ from labkit.instrument.stream import EventT, StepObserver
 from labkit.instrument.symptoms import Kind, finding
 from labkit.instrument.user_code import line_of_user
 
-HALF = (torch.float16, torch.bfloat16)
 NON_FINITE_KINDS = {  # kind of event -> the operations in which inf or NaN begins
     Kind.LOG_OF_ZERO: {"log", "log2", "log10", "log1p", "log_"},
     Kind.EXP_OVERFLOWS: {"exp", "exp2", "expm1", "exp_"},
@@ -431,7 +437,7 @@ class TrainingObserver(StepObserver):
         self._unscaled, self._factor = factor == 1, factor
         self._loss_size = float(root.detach().abs().max()) if root.numel() else 0.0
         # in 16 bits an inf may be that of the scale, which the scaler lowers
-        by_itself = factor == 1 or root.dtype not in HALF
+        by_itself = factor == 1 or root.dtype not in HALVES
         if math.isnan(self._loss_size) or (math.isinf(self._loss_size) and by_itself):
             self.lossless.add(self.step)
         self._leaves, self._fresh, self._as_scaled = [], set(), []
@@ -542,7 +548,7 @@ class TrainingObserver(StepObserver):
         if (
             func is torch.ops.aten.add_.Tensor
             and inputs[0].numel() == 1
-            and inputs[0].dtype in HALF
+            and inputs[0].dtype in HALVES
         ):
             self._total_before = float(inputs[0].detach())
         return partial(self.after_operation, func, args, kwargs, inputs, before)
@@ -556,7 +562,7 @@ class TrainingObserver(StepObserver):
             if line:
                 self._lines.setdefault(name, []).append(line)
         outputs = floats([out, *(inputs if changing else ())])
-        self.ran_in_half = self.ran_in_half or any(t.dtype in HALF for t in outputs)
+        self.ran_in_half = self.ran_in_half or any(t.dtype in HALVES for t in outputs)
         if inputs and outputs and "empty" not in name and name != "detach":
             worst = _worst(outputs)
             if worst > (before if changing or not worst else _worst(inputs)):
@@ -588,9 +594,11 @@ class TrainingObserver(StepObserver):
         kind = next(
             (kind for kind, names in NON_FINITE_KINDS.items() if name in names), Kind.OVERFLOW
         )
-        if passing != "forward" or (bad.dtype not in HALF and kind != Kind.SOFTMAX_OF_A_MASKED_ROW):
+        if passing != "forward" or (
+            bad.dtype not in HALVES and kind != Kind.SOFTMAX_OF_A_MASKED_ROW
+        ):
             kind = NON_FINITE_IN[passing]
-            if passing == "backward" and bad.dtype not in HALF:
+            if passing == "backward" and bad.dtype not in HALVES:
                 kind = Kind.NOT_FINITE_DERIVATIVE
         op = name.strip("_") if name not in DOMAINS else name
         seen = Seen(
@@ -609,7 +617,7 @@ class TrainingObserver(StepObserver):
             lines = dict.fromkeys(self._lines.get(behind, []))
             if 0 < len(lines) <= MOST_LINES:
                 what += f", in the derivative of {behind} at {' or '.join(lines)}"
-            remedy = in_backward_pass(seen, behind)
+            remedy = of_derivative(seen, behind)
         else:
             remedy = in_forward(seen) if passing == "forward" else ""
         bound = next(filter(None, map(self.origins.of, floats(inputs))), None)
@@ -643,8 +651,8 @@ class TrainingObserver(StepObserver):
         """
         if (
             name not in CASTS
-            or after.dtype not in HALF
-            or before.dtype in (*HALF, torch.bool)
+            or after.dtype not in HALVES
+            or before.dtype in (*HALVES, torch.bool)
             or before.numel() < 2
         ):
             return
@@ -682,7 +690,7 @@ class TrainingObserver(StepObserver):
                     f"{origin.what}, goes into {name}: for exp, one ulp is a factor of {factor:.3g}"
                 )
                 self.note(Kind.ROUNDED_DIFFERENCE, seen)
-        elif name == "_to_copy" and numbers and numbers[0].dtype in HALF:
+        elif name == "_to_copy" and numbers and numbers[0].dtype in HALVES:
             if output.dtype is torch.float32:
                 self.origins.note(output, Origin("rounded", dtype_name(numbers[0])))
         elif name in ("sub", "rsub") and len(numbers) == 2:
@@ -699,7 +707,7 @@ class TrainingObserver(StepObserver):
             if origin is not None and origin.kind == "difference":
                 # a difference of differences has the ulp of the first ones
                 return
-            if operand.dtype in HALF:
+            if operand.dtype in HALVES:
                 dtypes.append(operand.dtype)
             elif origin is not None and origin.kind == "rounded":
                 dtypes.append(torch.bfloat16 if origin.what == "bfloat16" else torch.float16)
@@ -718,7 +726,7 @@ class TrainingObserver(StepObserver):
 
     def _note_sum(self, operands: list[Tensor], args: Any, output: Tensor) -> None:
         """Report a running sum in 16 bits that a further term no longer changes."""
-        if output.dtype not in HALF or args[0] is not operands[0]:
+        if output.dtype not in HALVES or args[0] is not operands[0]:
             return
         total, term = operands
         before, added, after = (float(t.detach()) for t in (total, term, output))
@@ -756,7 +764,7 @@ class TrainingObserver(StepObserver):
                 elif name.startswith("clamp") and rounds_to_one(number, torch.float16):
                     self.note(Kind.CONSTANT, f"{number:.9g} is 1 in float16 ({name})")
                     self._follow_constant(number, "1", outputs[0])
-        half = [dtype_name(t) for t in inputs if t.dtype in HALF]
+        half = [dtype_name(t) for t in inputs if t.dtype in HALVES]
         if (
             half
             and True in self.regions

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-HALF = (torch.float16, torch.bfloat16)
+from labkit.gemm.half_storage import HALVES
+
 # operations that autocast casts to FP16, by their names below autocast
 PRODUCTS = frozenset(
     (
@@ -103,7 +104,7 @@ class Seen:
 def in_forward(seen: Seen) -> str:
     """Return what to do about an inf or NaN in the forward pass."""
     domain = DOMAINS.get(seen.op)
-    if seen.dtype not in HALF:
+    if seen.dtype not in HALVES:
         return domain or "Check what enters this line: it is FP32 already, so no format repairs it."
     if seen.finite_in_fp32 is False and domain is not None and "softmax" in seen.op:
         return domain
@@ -125,9 +126,9 @@ def in_forward(seen: Seen) -> str:
     return "Compute this place in FP32: `.float()` on what enters this line."
 
 
-def in_backward(seen: Seen, node: str) -> str:
+def of_derivative(seen: Seen, node: str) -> str:
     """Return what to do about an inf or NaN in the backward pass, in the derivative of `node`."""
-    if seen.dtype not in HALF:
+    if seen.dtype not in HALVES:
         derivative = DERIVATIVES.get(node)
         return derivative or (
             "It is FP32 already, so no format repairs it: find the operation whose derivative is infinite there, "
@@ -149,7 +150,7 @@ def finite_in_fp32(func: Any, args: Any, kwargs: Any) -> bool | None:
         return None
     wide_args, wide_kwargs = tree_map_only(Tensor, _wide, (args, kwargs))
     wide_kwargs = {
-        name: torch.float32 if value in HALF else value for name, value in wide_kwargs.items()
+        name: torch.float32 if value in HALVES else value for name, value in wide_kwargs.items()
     }
     try:
         with torch.no_grad():
@@ -162,7 +163,7 @@ def finite_in_fp32(func: Any, args: Any, kwargs: Any) -> bool | None:
 
 
 def _wide(tensor: Tensor) -> Tensor:
-    return tensor.float() if tensor.dtype in HALF else tensor
+    return tensor.float() if tensor.dtype in HALVES else tensor
 
 
 def _name(dtype: torch.dtype) -> str:

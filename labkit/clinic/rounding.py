@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-HALF = (torch.float16, torch.bfloat16)
 MOST_FOLLOWED = 3
 # operations behind which a result is still followed
 FOLLOWED = frozenset(

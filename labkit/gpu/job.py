@@ -41,7 +41,9 @@ class Job:
     @property
     def extent(self) -> Extent | None:
         """The sizes of sweeps; None for those of the device."""
-        return QUICK if self.rehearsal else GPU_SHORT if self.quick else None
+        if self.rehearsal:
+            return QUICK
+        return GPU_SHORT if self.quick else None
 
     @property
     def words(self) -> list[str]:

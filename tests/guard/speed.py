@@ -91,7 +91,11 @@ def compare_speed(old: Path, new: Path, seconds: float, pairs: int, word: str) -
     print(f"{'':42}{'old, us':>9}   new / old   95% interval   blocks")
     for case, found_ratios in ratios.items():
         low, high = interval(found_ratios)
-        verdict = "slower" if low > LIMIT else "cannot tell" if high > LIMIT else ""
+        verdict = ""
+        if low > LIMIT:
+            verdict = "slower"
+        elif high > LIMIT:
+            verdict = "cannot tell"
         print(
             f"{case:42}{taken[case] * 1e6:9.0f}{median(found_ratios):12.3f}"
             f"   {low:.3f} to {high:.3f}{len(found_ratios):9}   {verdict}"
@@ -100,8 +104,9 @@ def compare_speed(old: Path, new: Path, seconds: float, pairs: int, word: str) -
     low, high = interval(together)
     print(f"{'all of them':51}{median(together):12.3f}   {low:.3f} to {high:.3f}{len(together):9}")
     intervals = [interval(found) for found in ratios.values()]
-    slower = any(low > LIMIT for low, _ in intervals)
-    return 1 if slower else 2 if any(high > LIMIT for _, high in intervals) else 0
+    if any(low > LIMIT for low, _ in intervals):
+        return 1
+    return 2 if any(high > LIMIT for _, high in intervals) else 0
 
 
 def blocks(old: Worker, new: Worker, case: str, seconds: float) -> list[tuple[float, float, int]]:
