@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from labkit.cli import main
-from labkit.clinic import events
+from labkit.clinic import events, operations
 from labkit.clinic.diagnose import Diagnosis, ScriptDiagnosis
 from labkit.clinic.events import TrainingObserver
 from labkit.instrument import Watch
@@ -78,8 +78,8 @@ ROWS: list[list[tuple[Any, str]]] = [
         (TrainingObserver, "report_misuse"),
         (diagnose, "model_of"),
     ],
-    [(events, "_worst"), (events, "floats"), (events, "finite"), (Watch, "_around_call")],
-    [(events, "tree_leaves"), (diagnose, "leaves")],
+    [(operations, "_worst"), (operations, "floats"), (events, "finite"), (Watch, "_around_call")],
+    [(operations, "tree_leaves"), (diagnose, "leaves")],
 ]
 ONE_BY_ONE = [[plant] for row in ROWS for plant in row]
 
