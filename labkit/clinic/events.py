@@ -1,7 +1,7 @@
 """Events of the steps of a training, each with the line of the user's code that caused it.
 
-Idea: the stream reports modules, backward passes, optimizers, scalers, schedules and regions. What an optimizer is about
-to step with is judged by the backward passes that it consists of (`stages`). Single operations are judged by
+Idea: the stream reports modules, backward passes, optimizers, scalers, schedules and regions. The gradients of a step are
+judged by the backward passes that they consist of (`stages`). Single operations are judged by
 `operations`. labkit.clinic.diagnose decides what the events mean.
 
 Invariant: no number is changed.
