@@ -1,8 +1,8 @@
 """Events of the steps of a training, each with the line of the user's code that caused it.
 
-Idea: the stream reports modules, backward passes, optimizers, scalers, schedules and regions. The gradients of a step are
-judged by the backward passes that they consist of (`stages`). Single operations are judged by
-`operations`. labkit.clinic.diagnose decides what the events mean.
+Idea: the stream reports modules, backward passes, optimizers, scalers, schedules and regions. The
+gradients of a step are judged by the backward passes that they consist of (`stages`). Single
+operations are judged by `operations`. labkit.clinic.diagnose decides what the events mean.
 
 Invariant: no number is changed.
 """
