@@ -372,7 +372,7 @@ def _scale_too_low(report: Report) -> Iterator[Finding]:
                 found = finding(Kind.SCALE_TOO_LOW, "", watched.step, says, line)
                 if fates.underflowed <= MOST and lost < NEARLY_ALL and watched.scale != 1:
                     # subnormal numbers have fewer digits, and are not lost; the loss is scaled already
-                    found = replace(found, status=Status.OK, remedy="", faults=())
+                    found = finding(Kind.SMALL_GRADIENTS, "", watched.step, says, line)
                 elif watched.scale != 1:
                     found = replace(found, remedy=RAISE_THE_SCALE)
                 yield found
@@ -399,8 +399,8 @@ def _outside_its_window(
         f"{lost:.2%} of its {kind} underflow in FP16 at a scale of 2^{used}, more than one in a "
         f"thousand; a scale of 2^{window(mine[name], FP16).low} keeps them"
     )
-    found = finding(Kind.SCALE_TOO_LOW, name, watched.step, says, watched.lines.get("backward", ""))
-    return replace(found, status=Status.OK, remedy="", faults=())
+    line = watched.lines.get("backward", "")
+    return finding(Kind.SMALL_GRADIENTS, name, watched.step, says, line)
 
 
 def _underflow(report: Report) -> Iterator[Finding]:

@@ -67,6 +67,7 @@ class Kind(StrEnum):
     NOTHING_MOVED = "no parameter moved"
     ALL_GRADIENTS_ARE_ZERO = "all gradients are zero"
     SCALE_TOO_LOW = "scale too low"
+    SMALL_GRADIENTS = "small gradients"
     UNDERFLOW = "underflow"
 
 
@@ -297,6 +298,8 @@ SYMPTOMS: dict[Kind, Symptom] = {
         "Scale the loss (GradScaler), by a power of two in the window of safe scales.",
         ("mse_underflows",),
     ),
+    # a note: some are lost, or have few digits, and the training may do without them
+    Kind.SMALL_GRADIENTS: Symptom(Status.OK, "", ()),
     Kind.UNDERFLOW: Symptom(
         BAD, "Scale the loss, and compute it in FP32.", ("mse_underflows", "backward_inside")
     ),

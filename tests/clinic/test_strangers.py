@@ -47,7 +47,7 @@ def test_a_layer_just_below_its_window_is_a_note_and_no_fault() -> None:
     batches = [torch.randn(8, 4) for _ in range(6)]
     report = diagnose(step, net, optimizer, scaler, batches=batches, steps=6)
     assert [f for f in report.findings if f.status is not Status.OK] == []
-    [note] = [f for f in report.findings if f.name == "scale too low"]
+    [note] = [f for f in report.findings if f.name == "small gradients"]
     assert note.what.startswith("0.15% of its activation gradients underflow in FP16 at a scale")
     assert (note.layer, note.remedy, note.faults) == ("0", "", ())
 
