@@ -132,7 +132,7 @@ class Slow(LabWidget):
         self.inside.append(number)
         self.together = max(self.together, len(self.inside))
         self.begun.set()
-        assert self.released.wait(20)
+        assert self.released.wait(120)
         self.inside.remove(number)
 
 
@@ -140,13 +140,13 @@ def test_a_second_message_waits_for_the_first() -> None:
     widget = Slow()
     threads = [threading.Thread(target=widget._handle_msg, args=(message(n),)) for n in (1, 2)]
     threads[0].start()
-    assert widget.begun.wait(20)
+    assert widget.begun.wait(120)
     threads[1].start()
     threads[1].join(0.2)
     assert threads[1].is_alive()
     widget.released.set()
     for thread in threads:
-        thread.join(20)
+        thread.join(120)
     assert (widget.together, widget.inside) == (1, [])
 
 

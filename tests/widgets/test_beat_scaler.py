@@ -256,7 +256,7 @@ def test_the_widget_plays_a_game_in_its_thread():
                 game.command(message)
         game.move(9)
         game.press("start")
-        assert over.wait(20)
+        assert over.wait(120)
         assert {step.scale for step in game.duel.yours.steps} == {2.0**9}
         assert game.still()["image/png"].startswith(b"\x89PNG")
     finally:

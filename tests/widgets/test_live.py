@@ -396,7 +396,7 @@ class Watched:
     def wait(self, condition):
         with self.frame:
             assert self.frame.wait_for(
-                lambda: self.frames and condition(self.frames[-1]), timeout=20
+                lambda: self.frames and condition(self.frames[-1]), timeout=120
             ), self.frames[-1:]
             return self.frames[-1]
 
@@ -440,7 +440,7 @@ def test_a_request_while_a_thread_ends_is_served_by_the_next_and_one_trains_at_a
 
     class Slow(FakeRun):
         def step(self):
-            gate.wait(20)
+            gate.wait(120)
             return super().step()
 
     first, second = watched(live_bench("FP16", 1000, Slow)), watched(controller(steps=3))
@@ -460,7 +460,7 @@ def test_a_hidden_widget_pauses_ends_its_thread_and_resumes_on_request(watched):
     w.c.rest("nobody looks.")
     second.c.ask(Button.START)  # which does not wake the first
     second.wait(lambda f: f["phase"] == "finished")
-    thread.join(20)
+    thread.join(120)
     assert not w.c.alive
     steps = w.c.run.done
     w.c.call(lambda: None)

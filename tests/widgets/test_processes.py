@@ -252,7 +252,7 @@ def trained(workers: Workers, **limit: float) -> str:
 
 
 def test_worked_example_a_training_fills_the_lanes_and_states_its_outcome() -> None:
-    workers, limit = Workers((sys.executable, "-c", PROGRAM)), {"timeout": 20 * slowness()}
+    workers, limit = Workers((sys.executable, "-c", PROGRAM)), {"timeout": 200 * slowness()}
     try:
         assert trained(workers, **limit).startswith(
             "All ranks stepped or skipped as one. Skipped: 0 of 2."
@@ -307,7 +307,7 @@ def test_a_recorded_training_is_drawn_until_one_of_the_learner_begins(
     ]
     assert "Drawn faintly, from a record: All ranks" in workers.sentence
     assert memory_bars(workers).value.count("(recorded: CPU") == 2
-    trained(workers, timeout=20 * slowness())
+    trained(workers, timeout=200 * slowness())
     assert (workers._lanes["recorded"], len(workers._lanes["steps"])) == ("", 2)
     assert memory_bars(workers).value.count("(recorded: CPU") == 1
     again = load_workers(workers.record().save(folder / "own.json"))
