@@ -33,7 +33,8 @@ function drawLearned(learned, place) {
   };
   const share = ([right, answers]) => (answers ? `${right}\u00a0of\u00a0${answers}` : "no answer");
   row("th", ["question", "before", "after"]);
-  for (const { question, before, after } of learned) row("td", [question, share(before), share(after)]);
+  for (const { question, before, after } of learned)
+    row("td", [question, share(before), share(after)]);
 }
 
 function drawLeaders(leaders, place) {
@@ -43,7 +44,13 @@ function drawLeaders(leaders, place) {
   const table = element("table", "", place);
   for (const [number, name, points, outOf, bytes] of leaders) {
     const row = element("tr", "", table);
-    for (const text of [number, name, `${points} of ${outOf}`, `${bytes.toLocaleString("en")} bytes`]) element("td", text, row);
+    for (const text of [
+      number,
+      name,
+      `${points} of ${outOf}`,
+      `${bytes.toLocaleString("en")} bytes`,
+    ])
+      element("td", text, row);
   }
 }
 
@@ -53,7 +60,10 @@ async function look() {
   try {
     const text = await (await fetch("state", { cache: "no-store" })).text();
     const { guesses, learned, leaders } = JSON.parse(text);
-    status.textContent = guesses.length || learned.length || leaders.length ? "" : "Nobody has answered a question yet.";
+    status.textContent =
+      guesses.length || learned.length || leaders.length
+        ? ""
+        : "Nobody has answered a question yet.";
     if (text !== shown) {
       shown = text;
       drawGuesses(guesses, document.getElementById("guesses"));

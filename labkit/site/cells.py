@@ -39,7 +39,7 @@ class Parts:
     """Pictures by file name and widgets by folder, which the cells of a page need, and the questions in them."""
 
     pictures: dict[str, bytes] = field(default_factory=dict)
-    widgets: set[tuple[str, ...]] = field(default_factory=set)
+    widgets: set[str] = field(default_factory=set)
     questions: list[str] = field(default_factory=list)
     shown: list[str] = field(default_factory=list)  # the elements of widgets
 
@@ -146,8 +146,8 @@ def _still(data: Any, parts: Parts) -> str:
 
 def _widget(data: Any, key: str, parts: Parts) -> str:
     page = data[PAGE_TYPE]
-    parts.widgets.add(tuple(page["folders"]))
-    name = page["folders"][-1]
+    name = page["folder"]
+    parts.widgets.add(name)
     if name == "predict":
         parts.questions.append(key)
     state = json.dumps(page["state"], separators=(",", ":"), allow_nan=False).replace("</", "<\\/")

@@ -38,12 +38,16 @@
   show(light());
 
   // --- widgets ---
-  const page = location.pathname.split("/").pop().replace(/\.html$/, "");
+  const page = location.pathname
+    .split("/")
+    .pop()
+    .replace(/\.html$/, "");
   const said = (key) => `answer/${page}/${key}`;
   const quizAnswers = (phase) => JSON.parse(read(`answer/quiz/${phase}`) ?? "{}");
   for (const element of document.querySelectorAll("[data-widget]")) {
     const widget = globalThis.labkitWidgets?.[element.dataset.widget];
-    const needsPython = () => element.append(element.querySelector("template").content.cloneNode(true));
+    const needsPython = () =>
+      element.append(element.querySelector("template").content.cloneNode(true));
     try {
       const state = JSON.parse(element.querySelector("script").textContent);
       if (!widget?.answers(state)) {
@@ -56,7 +60,9 @@
       if (state.phase) state.answers = quizAnswers(state.phase);
       const { model } = widget(state, element);
       model.on("change:choice", () => write(key, model.get("choice")));
-      model.on("change:answers", () => write(`answer/quiz/${state.phase}`, JSON.stringify(model.get("answers"))));
+      model.on("change:answers", () =>
+        write(`answer/quiz/${state.phase}`, JSON.stringify(model.get("answers"))),
+      );
     } catch (error) {
       console.error(error); // its picture stays
       if (!element.querySelector(".labkit")) needsPython();
@@ -76,7 +82,8 @@
     if (forget) forget.hidden = all === 0;
   }
   forget?.addEventListener("click", () => {
-    for (const name of Object.keys(store)) if (name.startsWith(`${PREFIX}answer/`)) store.removeItem(name);
+    for (const name of Object.keys(store))
+      if (name.startsWith(`${PREFIX}answer/`)) store.removeItem(name);
     count();
     document.getElementById("lessons").scrollIntoView();
   });

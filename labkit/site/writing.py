@@ -104,11 +104,11 @@ def write_site(folder: Path, notebooks: Mapping[str, Any]) -> list[Path]:
         contents[f"{page.name}.html"] = _lesson(page, glossary).encode()
         contents |= page.parts.pictures
     widgets = sorted(set().union(*(page.parts.widgets for page in pages)))
-    for folders in widgets:
-        contents[f"scripts/{folders[-1]}.js"] = page_script(*folders).encode()
+    for widget in widgets:
+        contents[f"scripts/{widget}.js"] = page_script(widget).encode()
     own = files("labkit.site")
     contents["scripts/site.js"] = (own / "site.js").read_bytes()
-    sheet = [page_style("predict"), *(style(*folders) for folders in widgets), _code_style()]
+    sheet = [page_style("predict"), *(style(widget) for widget in widgets), _code_style()]
     contents["site.css"] = "\n".join(
         [*sheet, (own / "site.css").read_text(encoding="utf-8")]
     ).encode()
@@ -147,13 +147,11 @@ def _code_style() -> str:
     )
 
 
-def _page(
-    title: str, body: str, widgets: Sequence[tuple[str, ...]], here: str, glossary: bool
-) -> str:
+def _page(title: str, body: str, widgets: Sequence[str], here: str, glossary: bool) -> str:
     """Return a whole page; `body` stands between its header and its footer."""
     links = [(INDEX, "All lessons"), *([(GLOSSARY, "Glossary")] if glossary else [])]
     current = ' aria-current="page"'
-    scripts = [*(f"scripts/{folders[-1]}.js" for folders in widgets), "scripts/site.js"]
+    scripts = [*(f"scripts/{widget}.js" for widget in widgets), "scripts/site.js"]
     return _template("page.html").substitute(
         policy=POLICY,
         title=title,
@@ -209,7 +207,7 @@ def _index(pages: Sequence[Page], course: Mapping[str, tuple[str, str]], glossar
     return _page(
         "FP16 lab: mixed-precision training",
         body,
-        [("underflow",)] if first else [],
+        ["underflow"] if first else [],
         INDEX,
         glossary,
     )

@@ -7,7 +7,8 @@ import json
 from typing import Any
 
 from labkit.formats import FORMATS, Format
-from labkit.widgets.base.widget import LabWidget, page_script, page_style, script
+from labkit.widgets.base.joining import FOLDERS, in_order, joined
+from labkit.widgets.base.widget import LabWidget, page_script, page_style
 from labkit.widgets.exact.rows import format_row
 
 PLAIN = """(value) => JSON.parse(JSON.stringify(value, (_, part) => {
@@ -33,14 +34,21 @@ def _plain(value: Any) -> Any:
     )
 
 
+def _modules(folder: str) -> list[str]:
+    """Return the names of a folder's modules but for view.js, which shows a widget."""
+    names = [file.name for file in (FOLDERS / folder).iterdir() if file.name.endswith(".js")]
+    return sorted(set(names) - {"view.js"})
+
+
 class Scripts:
-    """The functions of a widget's scripts in one page; `F` holds the formats by name."""
+    """The functions of the modules in some folders, in one page; `F` holds the formats by name."""
 
     def __init__(self, browser: Any, *folders: str) -> None:
         self.page = browser.new_page()
-        self.page.add_script_tag(
-            content=script(*folders).replace("\nexport default ", "\nconst widget = ")
+        source = joined(
+            in_order(f"{folder}/{name}" for folder in folders for name in _modules(folder))
         )
+        self.page.add_script_tag(content=source)
         if "exact" in folders:
             rows = [format_row(row) for row in FORMATS.values()]
             self.page.evaluate(
@@ -70,9 +78,9 @@ class Page:
 
     def show(self, widget: LabWidget) -> Any:
         """Show a widget; return its root's locator."""
-        name = widget.folders[-1]
-        self.page.add_style_tag(content=page_style(*widget.folders))
-        self.page.add_script_tag(content=page_script(*widget.folders))
+        name = widget.script_folder
+        self.page.add_style_tag(content=page_style(widget.script_folder))
+        self.page.add_script_tag(content=page_script(widget.script_folder))
         state = json.dumps(widget.page_state(), allow_nan=False)
         self.page.evaluate(
             "([name, state]) => { document.body.append(document.createElement('div'));"

@@ -11,12 +11,11 @@ import pytest
 import torch
 from traitlets import TraitError
 
-from labkit import widgets
 from labkit.instrument import snapshot
 from labkit.machine import Finding, Status, front_end
 from labkit.widgets import MmaBlock, Pulse, ScalerTimeline, UnderflowHistogram, Workbench, pulse
 from labkit.widgets.base import widget as base
-from labkit.widgets.base.widget import FOLDERS, LabWidget, script, style
+from labkit.widgets.base.widget import FOLDERS, LabWidget, script
 from labkit.widgets.pulse import widget as late
 
 SCRIPTS = {
@@ -27,44 +26,6 @@ SCRIPTS = {
     if file.name.endswith(".js")
 }
 WIDGETS = sorted(folder for folder, file in SCRIPTS if file == "view.js")
-FOLDERS_OF = {
-    kind.folders[-1]: kind.folders
-    for kind in vars(widgets).values()
-    if getattr(kind, "folders", ())
-}
-
-
-def folders(name):
-    return FOLDERS_OF.get(name, (name,))
-
-
-def test_a_module_is_the_base_then_its_own_files_and_loads_nothing():
-    for name in WIDGETS:
-        text = script(*folders(name))
-        belonging = [
-            source
-            for (folder, file), source in SCRIPTS.items()
-            if folder in ("base", *folders(name)) and (folder == name or file != "view.js")
-        ]
-        assert text.startswith(SCRIPTS["base", "base.js"]), name
-        assert text.endswith(SCRIPTS[name, "view.js"]), name
-        assert [source[:60] for source in belonging if text.count(source) != 1] == [], name
-        assert len("".join(text.split())) == len("".join("".join(belonging).split())), (
-            f"{name} has another widget's code"
-        )
-        assert len(re.findall(r"^export default", text, re.MULTILINE)) == 1, name
-        declared = re.findall(
-            r"^(?:async )?(?:function\*?|const|let|class) (\w+)", text, re.MULTILINE
-        )
-        assert sorted({word for word in declared if declared.count(word) > 1}) == [], (
-            f"declared twice in {name}"
-        )
-        text += style(*folders(name))
-        assert not re.findall(
-            r"https?://|@import|\bimport\s*[({\"']|\bfrom\s+[\"']|url\([\"']?//", text
-        ), name
-
-
 GUIDED: dict[str, Callable[[], LabWidget]] = {
     "underflow": lambda: UnderflowHistogram(
         snapshot({"conv": torch.tensor([2.0**-30, 1.0])}, step=0, kind="weight gradients")
@@ -97,7 +58,7 @@ def test_worked_example_each_step_sets_its_state_or_presses_a_button() -> None:
 def test_a_tour_is_short_rings_what_the_page_has_and_ends() -> None:
     assert {path.parent.name for path in Path(str(FOLDERS)).glob("*/tour.toml")} == set(GUIDED)
     for name, make in GUIDED.items():
-        page, steps, widget = script(*folders(name)), base.tour_of(name), make()
+        page, steps, widget = script(name), base.tour_of(name), make()
         assert len(steps) in base.LENGTHS
         for step in steps:
             assert len(step["text"]) < 160

@@ -1,5 +1,7 @@
 // The paper of the addition player: one column for each power of two, one line for each number.
 
+import { h, rich } from "../base/elements.js";
+
 const ROW = 30;
 const HEAD = 46; // powers of two and the letters G, R, S
 const WIDEST_COLUMN = 21;
@@ -18,7 +20,9 @@ function ruler(paper, scene, width) {
   const index = new Map(columns.map((place, i) => [place, i]));
   const [, last] = scene.window;
   const sticky = scene.sticky ?? -Infinity;
-  const written = scene.rows.flatMap((row) => row.cells.map(([, , place]) => place)).filter((place) => index.has(place));
+  const written = scene.rows
+    .flatMap((row) => row.cells.map(([, , place]) => place))
+    .filter((place) => index.has(place));
   return {
     column,
     left,
@@ -30,13 +34,14 @@ function ruler(paper, scene, width) {
     gap: columns.indexOf(null),
     sheetEnd: left + columns.length * column + 2 * space, // of the paper
     lowest: Math.min(...written),
-    get end() { // of what is written on it in this scene
+    get end() {
+      // of what is written on it in this scene
       return written.length ? this.x(this.lowest) + column : left;
     },
   };
 }
 
-function makePaper() {
+export function makePaper() {
   const parts = new Map(); // key -> element that stays from scene to scene
   const element = h("div", { class: "ad-paper", "aria-hidden": "true" });
 
@@ -69,26 +74,54 @@ function makePaper() {
     const [first, last] = scene.window;
     const x = at.x(first);
     const width = at.x(last) + at.column - x;
-    put("window", seen, () => h("span", { class: "ad-part ad-window" }), x - 3, HEAD - 4, width + 6).style.height = `${height}px`;
-    const label = scene.named ? `${paper.places} places of ${paper.format}` : `${paper.format}: ${paper.places} places`;
+    put(
+      "window",
+      seen,
+      () => h("span", { class: "ad-part ad-window" }),
+      x - 3,
+      HEAD - 4,
+      width + 6,
+    ).style.height = `${height}px`;
+    const label = scene.named
+      ? `${paper.places} places of ${paper.format}`
+      : `${paper.format}: ${paper.places} places`;
     text("keeps", seen, width > 120 ? label : paper.format, "keeps", x, 0, width);
     if (scene.named) {
       text("first", seen, `2^${first}`, "power", x, 21, 40);
       if (width > 66) text("last", seen, `2^${last}`, "power ad-right", x + width - 40, 21, 40);
     }
     if (scene.sticky === null) return;
-    const boxes = [["G", last - 1, last - 1], ["R", last - 2, last - 2], ["S", last - 3, scene.sticky]];
+    const boxes = [
+      ["G", last - 1, last - 1],
+      ["R", last - 2, last - 2],
+      ["S", last - 3, scene.sticky],
+    ];
     for (const [letter, from, to] of boxes) {
       if (!at.has(from)) continue;
       const start = at.x(from);
       const wide = (at.has(to) ? at.x(to) + at.column : at.sheetEnd) - start;
-      const box = put(`box ${letter}`, seen, () => h("span", { class: "ad-part ad-box" }), start + 1, HEAD - 4, wide - 2);
+      const box = put(
+        `box ${letter}`,
+        seen,
+        () => h("span", { class: "ad-part ad-box" }),
+        start + 1,
+        HEAD - 4,
+        wide - 2,
+      );
       box.style.height = `${height}px`;
       text(`name ${letter}`, seen, wide > 42 ? NAMES[letter] : letter, "letter", start, 21, wide);
     }
     const rest = scene.sticky - 1;
     const room = at.has(rest) && at.lowest <= rest ? at.end - at.x(rest) : 0;
-    if (room > 100) text("fell", seen, room > 190 ? "fell off, remembered in S only" : "fell off", "power", at.x(rest), 21);
+    if (room > 100)
+      text(
+        "fell",
+        seen,
+        room > 190 ? "fell off, remembered in S only" : "fell off",
+        "power",
+        at.x(rest),
+        21,
+      );
   }
 
   function drawRow(seen, row, y, at, width, paper) {
@@ -104,11 +137,29 @@ function makePaper() {
       }
     }
     const fallen = row.cells.some(([, , , what]) => what === "fallen");
-    if (fallen && at.gap >= 0) text(`${row.name} gap`, seen, "⋯", "bit ad-zero", at.left + at.gap * at.column + at.column * 1.6, y, at.column);
+    if (fallen && at.gap >= 0)
+      text(
+        `${row.name} gap`,
+        seen,
+        "⋯",
+        "bit ad-zero",
+        at.left + at.gap * at.column + at.column * 1.6,
+        y,
+        at.column,
+      );
     if (row.point !== null && row.cells.length && at.has(row.point)) {
-      text(`${row.name} point`, seen, ".", `bit ad-point ad-${kind}`, at.x(row.point) + at.column / 2, y, at.column);
+      text(
+        `${row.name} point`,
+        seen,
+        ".",
+        `bit ad-point ad-${kind}`,
+        at.x(row.point) + at.column / 2,
+        y,
+        at.column,
+      );
     }
-    if (row.exponent !== null) text(`${row.name} power`, seen, `× 2^${row.exponent}`, `times ad-${kind}`, at.end + 8, y, 72);
+    if (row.exponent !== null)
+      text(`${row.name} power`, seen, `× 2^${row.exponent}`, `times ad-${kind}`, at.end + 8, y, 72);
   }
 
   return {
@@ -128,7 +179,14 @@ function makePaper() {
       scene.rows.forEach((row, i) => {
         const y = HEAD + i * ROW;
         if (["sum", "product", "result"].includes(row.name)) {
-          put(`rule ${row.name}`, seen, () => h("span", { class: "ad-part ad-rule" }), at.left - 20, y, at.end - at.left + 22);
+          put(
+            `rule ${row.name}`,
+            seen,
+            () => h("span", { class: "ad-part ad-rule" }),
+            at.left - 20,
+            y,
+            at.end - at.left + 22,
+          );
         }
         drawRow(seen, row, y, at, width, paper);
       });

@@ -1,9 +1,27 @@
-// A sum or a product of two numbers of a format on paper: every station with its bits and its sentence.
-//
-// A term is (-1)^negative * significand * 2^exponent, the significand a BigInt; the stations are those of
-// labkit.formats.arithmetic. A cell of the paper is [key, text, place, kind]: the same bit has the same key in all scenes, its
-// place is an exponent of two, its kind "kept", "zero" (filled in), "rest" (beyond the places kept), "fallen" (remembered in
-// sticky alone) or "word".
+import {
+  binadeOf,
+  bitLength,
+  brief,
+  compare,
+  counted,
+  encode,
+  exactly,
+  fieldBits,
+  firstDigits,
+  fraction,
+  hexCode,
+  leading,
+  minus,
+  numberText,
+  over,
+  parse,
+  plus,
+  roundValue,
+  roundsAway,
+  sizeOf,
+  times,
+  twoTo,
+} from "../exact/numbers.js";
 
 const OPERATIONS = { add: ["+", "sum"], multiply: ["×", "product"] };
 const MOST_COLUMNS = 58; // more would be too small to read on a narrow page
@@ -11,8 +29,10 @@ const STICKY = 3; // guard, round and the first sticky place lie 1 to 3 places b
 
 // --- stations -------------------------------------------------------------------------------------------------------------
 
-const shifted = (significand, places) => (places >= 0 ? significand << BigInt(places) : significand >> BigInt(-places));
-const topOf = ({ significand, exponent }) => (significand ? exponent + bitLength(significand) : -Infinity);
+const shifted = (significand, places) =>
+  places >= 0 ? significand << BigInt(places) : significand >> BigInt(-places);
+const topOf = ({ significand, exponent }) =>
+  significand ? exponent + bitLength(significand) : -Infinity;
 
 function termOf(x, format) {
   const finite = Number.isFinite(x) ? x : 0;
@@ -43,14 +63,24 @@ function normalised(term, format) {
   const rest = term.significand - shifted(kept, dropped);
   const bitAt = (place) => (shifted(rest, place - dropped) & 1n) === 1n;
   const sticky = shifted(shifted(rest, 2 - dropped), dropped - 2) !== rest;
-  return { kept: { ...term, significand: kept, exponent }, dropped, guard: bitAt(1), round: bitAt(2), sticky };
+  return {
+    kept: { ...term, significand: kept, exponent },
+    dropped,
+    guard: bitAt(1),
+    round: bitAt(2),
+    sticky,
+  };
 }
 
 function rounded(cut, format) {
   const { significand } = cut.kept;
   const up = cut.guard && (cut.round || cut.sticky || (significand & 1n) === 1n);
   const raised = up ? significand + 1n : significand;
-  return { up, carried: up && raised === 1n << BigInt(format.p + 1), term: { ...cut.kept, significand: raised } };
+  return {
+    up,
+    carried: up && raised === 1n << BigInt(format.p + 1),
+    term: { ...cut.kept, significand: raised },
+  };
 }
 
 // What was typed as a and b, and every station on the way to the result.
@@ -58,9 +88,16 @@ function sheetOf(readings, format, operation) {
   const values = readings.map(({ value }) => value);
   const [a, b] = values.map((value) => termOf(value, format));
   const finite = values.every(Number.isFinite);
-  const exponent = Math.max(Math.min(a.exponent, b.exponent), Math.max(topOf(a), topOf(b)) - format.p - 4);
+  const exponent = Math.max(
+    Math.min(a.exponent, b.exponent),
+    Math.max(topOf(a), topOf(b)) - format.p - 4,
+  );
   const aligned = { a: withExponent(a, exponent), b: withExponent(b, exponent) };
-  const product = { negative: a.negative !== b.negative, significand: a.significand * b.significand, exponent: a.exponent + b.exponent };
+  const product = {
+    negative: a.negative !== b.negative,
+    significand: a.significand * b.significand,
+    exponent: a.exponent + b.exponent,
+  };
   const total = operation === "add" ? totalOf(aligned.a, aligned.b) : product;
   const cut = normalised(total, format);
   const final = rounded(cut, format);
@@ -73,10 +110,26 @@ function sheetOf(readings, format, operation) {
   if (operation === "add" && values.includes(0)) home = exponents[values[0] === 0 ? 1 : 0];
   const exact = finite ? (operation === "add" ? plus : times)(...values.map(exactly)) : null;
   return {
-    operation, format, readings, values, finite, terms: { a, b }, aligned, total, cut, final, value, exponents, home, exact,
+    operation,
+    format,
+    readings,
+    values,
+    finite,
+    terms: { a, b },
+    aligned,
+    total,
+    cut,
+    final,
+    value,
+    exponents,
+    home,
+    exact,
     shift: Math.abs(a.exponent - b.exponent),
     window: total.significand ? cut.kept.exponent + format.p : home, // exponent of the first place that the format keeps
-    error: finite && Number.isFinite(value) ? over(minus(exactly(value), exact), twoTo(cut.kept.exponent)) : null, // in ulps
+    error:
+      finite && Number.isFinite(value)
+        ? over(minus(exactly(value), exact), twoTo(cut.kept.exponent))
+        : null, // in ulps
   };
 }
 
@@ -91,12 +144,18 @@ function bitAt({ significand, exponent }, place) {
 }
 
 function bitsDown(term, top, last) {
-  return Array.from({ length: Math.max(0, top - last + 1) }, (_, i) => bitAt(term, top - i)).join("");
+  return Array.from({ length: Math.max(0, top - last + 1) }, (_, i) => bitAt(term, top - i)).join(
+    "",
+  );
 }
 
 // The significand of a term with the point behind a place, down to another.
 function significandText(term, point, last = term.exponent) {
-  const bits = bitsDown(term, Math.max(point, term.exponent + bitLength(term.significand) - 1), last);
+  const bits = bitsDown(
+    term,
+    Math.max(point, term.exponent + bitLength(term.significand) - 1),
+    last,
+  );
   const whole = bits.length - (point - last);
   return bits.slice(0, whole) + (bits.length > whole ? `.${bits.slice(whole)}` : "");
 }
@@ -110,8 +169,14 @@ function ulpsSigned(error) {
     return `${sign}${first}.${second}e${power} ulp`;
   }
   const { n, d } = times(size, fraction(1000n));
-  const thousandths = n / d + BigInt(roundsAway({ n: n % d, d }, (n / d) & 1n, false, "NEAREST_EVEN"));
-  return `${sign}${thousandths / 1000n}.${String(thousandths % 1000n).padStart(3, "0")}`.replace(/0+$/, "") + " ulp";
+  const thousandths =
+    n / d + BigInt(roundsAway({ n: n % d, d }, (n / d) & 1n, false, "NEAREST_EVEN"));
+  return (
+    `${sign}${thousandths / 1000n}.${String(thousandths % 1000n).padStart(3, "0")}`.replace(
+      /0+$/,
+      "",
+    ) + " ulp"
+  );
 }
 
 // The words for the operand that a sum swallowed, if it did.
@@ -138,7 +203,8 @@ function alignText({ values, terms, shift, home, format }) {
   const said = `${name} has the smaller exponent. To be written with 2^${home} it moves ${counted(shift, "place")} to the right`;
   const beyond = `beyond the ${precision} places that ${format.name} keeps`;
   if (shift >= precision) return `${said}, and all its ${precision} bits now lie ${beyond}.`;
-  if (!(terms[name].significand & ((1n << BigInt(shift)) - 1n))) return `${said}; only zeros pass ${beyond}.`;
+  if (!(terms[name].significand & ((1n << BigInt(shift)) - 1n)))
+    return `${said}; only zeros pass ${beyond}.`;
   return `${said}, and ${shift} of its ${precision} bits now ${shift > 1 ? "lie" : "lies"} ${beyond}.`;
 }
 
@@ -146,7 +212,10 @@ function addText({ terms, total, home, format }) {
   const low = home - format.p;
   const kept = significandText(total, home, Math.max(low, total.exponent));
   const beyond = bitsDown(total, low - 1, total.exponent).replace(/0+$/, "");
-  const what = terms.a.negative !== terms.b.negative ? "The signs differ, so one is subtracted: the result" : "The sum";
+  const what =
+    terms.a.negative !== terms.b.negative
+      ? "The signs differ, so one is subtracted: the result"
+      : "The sum";
   return `${what} is ${signOf(total)}${kept}, and ${beyond ? `beyond the places kept ${beyond}` : "nothing beyond the places kept"}.`;
 }
 
@@ -170,8 +239,10 @@ function normaliseText({ operation, total, window, home, cut, format }) {
       `2^${window} and begin with zeros, a subnormal number.`
     );
   }
-  if (moved === 0) return `The ${what} begins at 2^${top}: the ${places} places that ${format.name} keeps are already there.`;
-  if (moved > 0) return `The ${what} begins one place further left, so the ${places} places move there and the point with them.`;
+  if (moved === 0)
+    return `The ${what} begins at 2^${top}: the ${places} places that ${format.name} keeps are already there.`;
+  if (moved > 0)
+    return `The ${what} begins one place further left, so the ${places} places move there and the point with them.`;
   const gone = moved < -1 ? `${-moved} leading bits` : "The leading bit";
   return `${gone} cancelled: the ${places} places move to 2^${window}${cut.dropped < 0 ? ", and zeros fill up from the right" : ""}.`;
 }
@@ -179,7 +250,8 @@ function normaliseText({ operation, total, window, home, cut, format }) {
 function decideText(sheet) {
   const { guard, round, sticky, kept } = sheet.cut;
   const said = `Guard ${Number(guard)}, round ${Number(round)}, sticky ${Number(sticky)}: `;
-  if (!guard && !round && !sticky) return `${said}nothing lies beyond the places kept, so the result is exact.`;
+  if (!guard && !round && !sticky)
+    return `${said}nothing lies beyond the places kept, so the result is exact.`;
   const odd = kept.significand & 1n;
   let reason = `exactly half. The last bit kept is ${odd} (${odd ? "odd" : "even"}), so to be even round ${sheet.final.up ? "up" : "down"}`;
   if (!guard) reason = "less than half of the last place, so round down";
@@ -188,11 +260,18 @@ function decideText(sheet) {
 }
 
 function roundText(sheet) {
-  const { values: [a, b], value, format, exact, error } = sheet;
+  const {
+    values: [a, b],
+    value,
+    format,
+    exact,
+    error,
+  } = sheet;
   const [sign, what] = OPERATIONS[sheet.operation];
   const right = b < 0 || Object.is(b, -0) ? `(${numberText(b)})` : numberText(b);
   const said = `${numberText(a)} ${sign} ${right} = ${numberText(value)} in ${format.name}`;
-  if (!error) return `${said}: the ${what}, ${exactNumber(exact, 8)}, is beyond the largest value, ${brief(exactly(format.max), 6)}.`;
+  if (!error)
+    return `${said}: the ${what}, ${exactNumber(exact, 8)}, is beyond the largest value, ${brief(exactly(format.max), 6)}.`;
   if (!error.n) return `${said}, exactly.`;
   const trace = lostText(sheet, (name) => `; ${name} left no trace.`, ".");
   return `${said}. The exact ${what} is ${exactNumber(exact, 12)}, so the error is ${ulpsSigned(error)}${trace}`;
@@ -202,7 +281,9 @@ function roundText(sheet) {
 function hintOf({ value, exact, code }, format) {
   const [shown, hex] = [numberText(value), hexCode(code, format).toUpperCase().replace("0X", "0x")];
   if (!exact) return `${shown}, ${hex}`;
-  return Number.isFinite(value) && compare(exact, exactly(value)) === 0 ? `${shown} exactly, ${hex}` : `rounded to ${shown}, ${hex}`;
+  return Number.isFinite(value) && compare(exact, exactly(value)) === 0
+    ? `${shown} exactly, ${hex}`
+    : `rounded to ${shown}, ${hex}`;
 }
 
 function factsOf({ value, format, finite, exact, error, operation }) {
@@ -224,8 +305,20 @@ const windowAt = (first, format) => [first, first - format.p];
 // a or b with its own exponent, its bits from a column on.
 function operandRow({ terms, exponents, format, operation }, name, first) {
   const own = exponents[name === "a" ? 0 : 1];
-  const cells = range(own, own - format.p).map((place, i) => [`${name}${i}`, bitAt(terms[name], place), first - i, "kept"]);
-  return { name, before: name === "b" ? OPERATIONS[operation][0] : "", sign: terms[name].negative ? MINUS : "", cells, point: first, exponent: own };
+  const cells = range(own, own - format.p).map((place, i) => [
+    `${name}${i}`,
+    bitAt(terms[name], place),
+    first - i,
+    "kept",
+  ]);
+  return {
+    name,
+    before: name === "b" ? OPERATIONS[operation][0] : "",
+    sign: terms[name].negative ? MINUS : "",
+    cells,
+    point: first,
+    exponent: own,
+  };
 }
 
 // a or b with the exponent of the larger one: zeros in front, and behind the sticky bit what fell off.
@@ -250,25 +343,57 @@ function alignedRow(sheet, name) {
 // The exact result with its point; the window keeps some of its bits.
 function totalRow({ total, operation }, point, [, last]) {
   const top = topOf(total) - 1;
-  const cells = range(Math.max(point, top), Math.min(total.exponent, last - STICKY)).map((place) => {
-    const filled = place < total.exponent || place > Math.max(top, point);
-    return [`t@${place}`, bitAt(total, place), place, filled ? "zero" : place >= last ? "kept" : "rest"];
-  });
-  return { name: OPERATIONS[operation][1], before: "=", sign: signOf(total), cells, point, exponent: point };
+  const cells = range(Math.max(point, top), Math.min(total.exponent, last - STICKY)).map(
+    (place) => {
+      const filled = place < total.exponent || place > Math.max(top, point);
+      return [
+        `t@${place}`,
+        bitAt(total, place),
+        place,
+        filled ? "zero" : place >= last ? "kept" : "rest",
+      ];
+    },
+  );
+  return {
+    name: OPERATIONS[operation][1],
+    before: "=",
+    sign: signOf(total),
+    cells,
+    point,
+    exponent: point,
+  };
 }
 
 // The paper at every station, with its sentence.
 function scenesOf(sheet) {
   const { home, format, operation, finite, values, value, window, final } = sheet;
-  const scene = (title, said, rows, kept, sticky = null, named = true) => ({ title, sentence: said, rows, window: kept, sticky, named });
+  const scene = (title, said, rows, kept, sticky = null, named = true) => ({
+    title,
+    sentence: said,
+    rows,
+    window: kept,
+    sticky,
+    named,
+  });
   const homeWindow = windowAt(home, format);
   if (!finite) {
-    const word = (name, one) => ({ name, before: name === "result" ? "=" : "", sign: "", cells: [[name, numberText(one), 0, "word"]], point: null, exponent: null });
+    const word = (name, one) => ({
+      name,
+      before: name === "result" ? "=" : "",
+      sign: "",
+      cells: [[name, numberText(one), 0, "word"]],
+      point: null,
+      exponent: null,
+    });
     const rows = [word("a", values[0]), word("b", values[1])];
     const said = `${numberText(values[0])} ${OPERATIONS[operation][0]} ${numberText(values[1])} = ${numberText(value)}: with an infinity or a NaN a rule decides, and no bits are added.`;
-    return [scene("Write", writeText(sheet), rows, homeWindow, null, false), scene("Result", said, [...rows, word("result", value)], homeWindow, null, false)];
+    return [
+      scene("Write", writeText(sheet), rows, homeWindow, null, false),
+      scene("Result", said, [...rows, word("result", value)], homeWindow, null, false),
+    ];
   }
-  const stickyAt = ([, last]) => Math.min(operation === "add" ? sheet.aligned.a.exponent : sheet.total.exponent, last - STICKY);
+  const stickyAt = ([, last]) =>
+    Math.min(operation === "add" ? sheet.aligned.a.exponent : sheet.total.exponent, last - STICKY);
   const written = ["a", "b"].map((name) => operandRow(sheet, name, home));
   const total = totalRow(sheet, home, homeWindow);
   const kept = windowAt(window, format);
@@ -276,20 +401,50 @@ function scenesOf(sheet) {
   const sticky = stickyAt(kept);
   const scenes = [scene("Write", writeText(sheet), written, homeWindow, null, false)];
   let aligned = ["a", "b"].map((name) => operandRow(sheet, name, window)); // factors need no place of their own
-  if (operation === "multiply") scenes.push(scene("Multiply", multiplyText(sheet), [...written, total], homeWindow));
+  if (operation === "multiply")
+    scenes.push(scene("Multiply", multiplyText(sheet), [...written, total], homeWindow));
   else {
     aligned = ["a", "b"].map((name) => alignedRow(sheet, name));
     scenes.push(scene("Align", alignText(sheet), aligned, homeWindow, stickyAt(homeWindow)));
-    scenes.push(scene("Add", addText(sheet), [...aligned, total], homeWindow, stickyAt(homeWindow)));
+    scenes.push(
+      scene("Add", addText(sheet), [...aligned, total], homeWindow, stickyAt(homeWindow)),
+    );
   }
   scenes.push(scene("Normalise", normaliseText(sheet), [...aligned, cut], kept, sticky));
   scenes.push(scene("Guard, round, sticky", decideText(sheet), [...aligned, cut], kept, sticky));
-  const one = { name: "", before: "+", sign: "", cells: [["one", "1", sheet.cut.kept.exponent, "kept"]], point: null, exponent: null };
+  const one = {
+    name: "",
+    before: "+",
+    sign: "",
+    cells: [["one", "1", sheet.cut.kept.exponent, "kept"]],
+    point: null,
+    exponent: null,
+  };
   const point = window + Number(final.carried);
   const last = windowAt(point, format);
-  const cells = range(...last).map((place) => [`r@${place}`, bitAt(final.term, place), place, "kept"]);
-  const result = { name: "result", before: "=", sign: signOf(final.term), cells, point, exponent: point };
-  scenes.push(scene("Round", roundText(sheet), [...aligned, cut, ...(final.up ? [one] : []), result], last, sticky));
+  const cells = range(...last).map((place) => [
+    `r@${place}`,
+    bitAt(final.term, place),
+    place,
+    "kept",
+  ]);
+  const result = {
+    name: "result",
+    before: "=",
+    sign: signOf(final.term),
+    cells,
+    point,
+    exponent: point,
+  };
+  scenes.push(
+    scene(
+      "Round",
+      roundText(sheet),
+      [...aligned, cut, ...(final.up ? [one] : []), result],
+      last,
+      sticky,
+    ),
+  );
   return scenes;
 }
 
@@ -302,8 +457,13 @@ function columnsOf(scenes) {
   const places = cells.map(([, , place]) => place);
   const all = range(Math.max(...edges, ...places), Math.min(...edges, ...places));
   if (all.length <= MOST_COLUMNS) return all;
-  const needed = new Set(cells.filter(([, , , kind]) => kind !== "zero").map(([, , place]) => place));
-  for (const { window: [first, last] } of scenes) for (const place of range(first, last - STICKY)) needed.add(place);
+  const needed = new Set(
+    cells.filter(([, , , kind]) => kind !== "zero").map(([, , place]) => place),
+  );
+  for (const {
+    window: [first, last],
+  } of scenes)
+    for (const place of range(first, last - STICKY)) needed.add(place);
   const kept = [];
   for (const place of all) {
     if (!kept.length || [-1, 0, 1].some((step) => needed.has(place + step))) kept.push(place);
@@ -313,10 +473,17 @@ function columnsOf(scenes) {
 }
 
 // Everything that the paper shows of two texts; throws where one of them is no number.
-function paperOf(a, b, format, operation) {
+export function paperOf(a, b, format, operation) {
   const readings = [a, b].map((text) => parse(text, format));
   const sheet = sheetOf(readings, format, operation);
   const scenes = scenesOf(sheet);
   const hints = { a: hintOf(readings[0], format), b: hintOf(readings[1], format) };
-  return { scenes, columns: columnsOf(scenes), facts: factsOf(sheet), hints, places: format.p + 1, format: format.name };
+  return {
+    scenes,
+    columns: columnsOf(scenes),
+    facts: factsOf(sheet),
+    hints,
+    places: format.p + 1,
+    format: format.name,
+  };
 }

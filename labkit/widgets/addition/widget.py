@@ -37,7 +37,7 @@ WHY_STATIC = why_still(
 )
 
 
-class AdditionPlayer(LabWidget, folders=("exact", "addition")):
+class AdditionPlayer(LabWidget, folder="addition"):
     """An addition (or multiplication) in a format, step by step, as on paper.
 
     Args:

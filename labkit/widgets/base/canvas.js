@@ -1,8 +1,9 @@
 // Canvas: figures that stay sharp and fill their width, a label that follows the pointer, fills that need no colour.
 
-const TYPE = 13; // CSS pixels of the type that pictures are drawn for; beside larger type the whole picture is larger
+import { h, rich } from "./elements.js";
+import { TYPE } from "./theme.js";
 
-function figure({ scope: owner, label, height, draw }) {
+export function figure({ life, label, height, draw }) {
   const canvas = h("canvas", { role: "img", "aria-label": label });
   const element = h("div", { class: "lk-figure" }, canvas);
   const context = canvas.getContext("2d");
@@ -14,7 +15,11 @@ function figure({ scope: owner, label, height, draw }) {
     height: 0,
     grown: 1, // how many CSS pixels one of the picture's is
     at(event) {
-      return { x: event.offsetX / self.grown, y: event.offsetY / self.grown, held: event.buttons > 0 && event.pointerType === "mouse" };
+      return {
+        x: event.offsetX / self.grown,
+        y: event.offsetY / self.grown,
+        held: event.buttons > 0 && event.pointerType === "mouse",
+      };
     },
     redraw() {
       frame ||= requestAnimationFrame(self.drawNow);
@@ -40,23 +45,26 @@ function figure({ scope: owner, label, height, draw }) {
   };
   const observer = new ResizeObserver(self.measure);
   observer.observe(element);
-  owner.add(() => {
+  life.add(() => {
     observer.disconnect();
     cancelAnimationFrame(frame);
   });
   return self;
 }
 
-function tip(owner) {
+export function tip(over) {
   const element = h("div", { class: "lk-tip", hidden: true, "aria-hidden": "true" });
-  owner.element.append(element);
+  over.element.append(element);
   return {
     element,
     show(x, y, text) {
       element.replaceChildren(rich(text));
       element.hidden = false;
-      const { width, grown } = owner;
-      const left = Math.max(0, Math.min(x * grown - element.offsetWidth / 2, width * grown - element.offsetWidth));
+      const { width, grown } = over;
+      const left = Math.max(
+        0,
+        Math.min(x * grown - element.offsetWidth / 2, width * grown - element.offsetWidth),
+      );
       const top = Math.max(0, y * grown - element.offsetHeight - 8);
       element.style.transform = `translate(${Math.round(left)}px, ${Math.round(top)}px)`;
     },
@@ -67,7 +75,7 @@ function tip(owner) {
 }
 
 // Where somebody points in a picture: with a mouse, a finger, or the arrow keys, where the picture has no keys of its own.
-function pointed(owner, over, look) {
+export function pointed(life, over, look) {
   const { canvas } = over;
   let x = null;
   const point = (event) => {
@@ -75,13 +83,20 @@ function pointed(owner, over, look) {
     x = at.x;
     look(at);
   };
-  for (const type of ["pointermove", "pointerdown"]) owner.listen(canvas, type, point);
-  owner.listen(canvas, "pointerleave", (event) => event.pointerType === "mouse" && look(null));
-  owner.listen(canvas, "blur", () => look(null));
+  for (const type of ["pointermove", "pointerdown"]) life.listen(canvas, type, point);
+  life.listen(canvas, "pointerleave", (event) => event.pointerType === "mouse" && look(null));
+  life.listen(canvas, "blur", () => look(null));
   if (canvas.tabIndex >= 0) return;
   canvas.tabIndex = 0;
-  owner.listen(canvas, "keydown", (event) => {
-    const share = { ArrowLeft: -1 / 60, ArrowRight: 1 / 60, PageDown: -1 / 6, PageUp: 1 / 6, Home: -1, End: 1 }[event.key];
+  life.listen(canvas, "keydown", (event) => {
+    const share = {
+      ArrowLeft: -1 / 60,
+      ArrowRight: 1 / 60,
+      PageDown: -1 / 6,
+      PageUp: 1 / 6,
+      Home: -1,
+      End: 1,
+    }[event.key];
     if (!share || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
     x = Math.min(over.width, Math.max(0, (x ?? over.width / 2) + share * over.width));
@@ -89,9 +104,9 @@ function pointed(owner, over, look) {
   });
 }
 
-function hovering(owner, over, at) {
+export function hovering(life, over, at) {
   const label = tip(over);
-  pointed(owner, over, (place) => {
+  pointed(life, over, (place) => {
     const found = at(place);
     if (found) label.show(...found);
     else label.hide();
@@ -99,11 +114,13 @@ function hovering(owner, over, at) {
 }
 
 // Text in which 2^-24 has a raised exponent; returns its width.
-function inkRich(pen, text, x, y, align) {
+export function inkRich(pen, text, x, y, align) {
   const font = pen.font;
   const size = parseFloat(font.match(/([\d.]+)px/)[1]);
   const small = font.replace(/[\d.]+px/, `${(size * 0.75).toFixed(1)}px`);
-  const runs = text.split(/(?<=\d)\^(-?\d+)/).map((run, i) => ({ run: i % 2 ? run.replace("-", "\u2212") : run, up: i % 2 === 1 }));
+  const runs = text
+    .split(/(?<=\d)\^(-?\d+)/)
+    .map((run, i) => ({ run: i % 2 ? run.replace("-", "\u2212") : run, up: i % 2 === 1 }));
   const wide = ({ run, up }) => ((pen.font = up ? small : font), pen.measureText(run).width);
   const total = runs.reduce((sum, one) => sum + wide(one), 0);
   let left = align === "center" ? x - total / 2 : align === "right" ? x - total : x;
@@ -119,7 +136,7 @@ function inkRich(pen, text, x, y, align) {
 
 const patternCache = new Map();
 
-function patternImage(fate, palette) {
+export function patternImage(fate, palette) {
   const ratio = window.devicePixelRatio || 1;
   const key = `${fate} ${palette[fate]} ${ratio}`;
   if (!patternCache.has(key)) {
@@ -130,7 +147,8 @@ function patternImage(fate, palette) {
     pen.scale(ratio, ratio);
     pen.fillStyle = palette[fate];
     pen.fillRect(0, 0, size, size);
-    pen.strokeStyle = pen.fillStyle = fate === "underflowed" ? "rgb(255 255 255 / 55%)" : "rgb(0 0 0 / 38%)";
+    pen.strokeStyle = pen.fillStyle =
+      fate === "underflowed" ? "rgb(255 255 255 / 55%)" : "rgb(0 0 0 / 38%)";
     pen.lineWidth = 1.3;
     pen.beginPath();
     if (fate === "underflowed" || fate === "overflowed") {
@@ -141,14 +159,18 @@ function patternImage(fate, palette) {
     }
     pen.stroke();
     if (fate === "subnormal") {
-      for (const [x, y] of [[2, 2], [6, 6]]) pen.fillRect(x - 0.8, y - 0.8, 1.6, 1.6);
+      for (const [x, y] of [
+        [2, 2],
+        [6, 6],
+      ])
+        pen.fillRect(x - 0.8, y - 0.8, 1.6, 1.6);
     }
     patternCache.set(key, { tile, ratio, url: tile.toDataURL() });
   }
   return patternCache.get(key);
 }
 
-function pattern(context, fate, palette) {
+export function pattern(context, fate, palette) {
   if (fate === "normal") return palette.normal;
   const { tile, ratio } = patternImage(fate, palette);
   const fill = context.createPattern(tile, "repeat");

@@ -1,14 +1,42 @@
 // Controls: native inputs, so that the keyboard and screen readers know them, with labels, large enough to hit.
 
+import { h, rich } from "./elements.js";
+import { put } from "./model.js";
+
 // Every widget runs a copy of this file, and radio buttons of one name are one group in the whole page.
 const copyOfThisFile = crypto.getRandomValues(new Uint32Array(1))[0].toString(36);
-let controls = 0;
+let names = 0;
 
-function slider({ label, min, max, step = 1, page = 5, value, text = String, onInput, labelled = true }) {
-  const id = `lk-slider-${copyOfThisFile}-${++controls}`;
-  const input = h("input", { type: "range", id, min, max, step, "aria-label": labelled ? null : label });
+// A name or an id that nothing else in the page has.
+export function newName(kind) {
+  names += 1;
+  return `${kind}-${copyOfThisFile}-${names}`;
+}
+
+export function slider({
+  label,
+  min,
+  max,
+  step = 1,
+  page = 5,
+  value,
+  text = String,
+  onInput,
+  labelled = true,
+}) {
+  const id = newName("lk-slider");
+  const input = h("input", {
+    type: "range",
+    id,
+    min,
+    max,
+    step,
+    "aria-label": labelled ? null : label,
+  });
   const output = h("output", { for: id });
-  const parts = labelled ? [h("label", { class: "lk-slider-label", for: id, text: label }), input, output] : [input];
+  const parts = labelled
+    ? [h("label", { class: "lk-slider-label", for: id, text: label }), input, output]
+    : [input];
   const self = {
     element: h("div", { class: "lk-slider" }, ...parts),
     input,
@@ -25,7 +53,10 @@ function slider({ label, min, max, step = 1, page = 5, value, text = String, onI
     },
     limit(most) {
       input.max = most;
-      const places = Array.from({ length: Math.floor((most - min) / step) + 1 }, (_, i) => text(min + i * step).length);
+      const places = Array.from(
+        { length: Math.floor((most - min) / step) + 1 },
+        (_, i) => text(min + i * step).length,
+      );
       output.style.minWidth = `${Math.max(...places)}ch`; // room for the longest: the track keeps its length
     },
     enable(on) {
@@ -49,19 +80,26 @@ function slider({ label, min, max, step = 1, page = 5, value, text = String, onI
 }
 
 // The index of the place that is nearest to a value, for sliders over a list of places.
-function nearest(places, value, measure = (x) => x) {
+export function nearest(places, value, measure = (x) => x) {
   const far = places.map((place) => Math.abs(measure(place) - measure(value)));
   return far.indexOf(Math.min(...far));
 }
 
-function button({ label, title, kind, onPress }) {
-  const element = h("button", { type: "button", class: "lk-button", title, text: label, data: kind ? { kind } : {} });
+export function button({ label, title, kind, onPress }) {
+  const element = h("button", {
+    type: "button",
+    class: "lk-button",
+    title,
+    text: label,
+    data: kind ? { kind } : {},
+  });
   element.addEventListener("click", onPress);
   return {
     element,
     // Disabled, it would drop the focus, and with it the next key: another control takes it.
     enable(on, instead) {
-      if (!on && element === document.activeElement) instead?.element.focus({ preventScroll: true });
+      if (!on && element === document.activeElement)
+        instead?.element.focus({ preventScroll: true });
       element.disabled = !on;
     },
     setLabel(next) {
@@ -71,9 +109,14 @@ function button({ label, title, kind, onPress }) {
 }
 
 // A button that plays: `advance()` is called at once and then every `pace` ms, until it returns false.
-function player({ title, pace, advance, scope: owner }) {
+export function player({ title, pace, advance, life }) {
   let timer = 0;
-  const control = button({ label: "Play", title, kind: "primary", onPress: () => (timer ? self.stop() : start()) });
+  const control = button({
+    label: "Play",
+    title,
+    kind: "primary",
+    onPress: () => (timer ? self.stop() : start()),
+  });
   const self = {
     element: control.element,
     get playing() {
@@ -91,31 +134,36 @@ function player({ title, pace, advance, scope: owner }) {
     timer = setInterval(tick, pace);
     tick();
   }
-  owner.add(self.stop);
+  life.add(self.stop);
   return self;
 }
 
 // A trait that is walked through from 0 to `last()`, by hand or playing; from the end, playing begins anew.
-function walker(model, name, last, { title, pace, scope: owner }) {
+export function walker(model, name, last, { title, pace, life }) {
   const now = () => model.get(name);
   const go = (to) => put(model, { [name]: Math.max(0, Math.min(last(), to)) });
   const advance = () => {
     go(now() === last() ? 0 : now() + 1);
     return now() < last();
   };
-  const play = player({ title, pace, advance, scope: owner });
+  const play = player({ title, pace, advance, life });
   return { play, now, move: (to) => (play.stop(), go(to)) };
 }
 
-function segmented({ label, options, value, onChange, labelled = true }) {
-  const name = `lk-segments-${copyOfThisFile}-${++controls}`;
+export function segmented({ label, options, value, onChange, labelled = true }) {
+  const name = newName("lk-segments");
   const inputs = new Map();
   const segments = options.map((given) => {
     const option = typeof given === "string" ? { value: given, label: given } : given;
     const input = h("input", { type: "radio", name, value: option.value });
     input.addEventListener("change", () => onChange(option.value));
     inputs.set(option.value, input);
-    return h("label", { class: "lk-segment lk-cover", title: option.title }, input, h("span", { text: option.label }));
+    return h(
+      "label",
+      { class: "lk-segment lk-cover", title: option.title },
+      input,
+      h("span", { text: option.label }),
+    );
   });
   const element = h(
     "fieldset",
@@ -140,16 +188,28 @@ function segmented({ label, options, value, onChange, labelled = true }) {
   return self;
 }
 
+export function traitChoice(model, name, label, options, more = {}) {
+  return segmented({
+    label,
+    options,
+    value: model.get(name),
+    onChange: (value) => put(model, { [name]: value }),
+    ...more,
+  });
+}
+
 // One of a few texts, one below the other; `fix(value)` shows the choice that stays.
-function radioList({ options, value, onPick, label = "Choices" }) {
-  const name = `lk-list-${copyOfThisFile}-${++controls}`;
+export function radioList({ options, value, onPick, label = "Choices" }) {
+  const name = newName("lk-list");
   const inputs = options.map((option) => {
     const input = h("input", { type: "radio", name, value: option });
     input.checked = option === value;
     input.addEventListener("change", () => onPick(option));
     return input;
   });
-  const labels = inputs.map((input) => h("label", { class: "lk-choice" }, input, h("span", {}, rich(input.value))));
+  const labels = inputs.map((input) =>
+    h("label", { class: "lk-choice" }, input, h("span", {}, rich(input.value))),
+  );
   return {
     element: h("div", { class: "lk-choices", role: "radiogroup", "aria-label": label }, ...labels),
     fix(choice) {
@@ -162,16 +222,17 @@ function radioList({ options, value, onPick, label = "Choices" }) {
 }
 
 // Enter in `element` presses a button, where it can be pressed.
-function onEnter(element, { element: target }, owner) {
-  owner.listen(element, "keydown", (event) => {
-    const bare = event.key === "Enter" && !(event.shiftKey || event.ctrlKey || event.metaKey || event.altKey);
+export function onEnter(element, { element: target }, life) {
+  life.listen(element, "keydown", (event) => {
+    const bare =
+      event.key === "Enter" && !(event.shiftKey || event.ctrlKey || event.metaKey || event.altKey);
     if (bare && !event.isComposing && !target.disabled) target.click();
   });
 }
 
 // One of several, in a list that opens; `show(options, value, none)` takes [value, text] pairs, and what stands there for none.
-function choice({ label, onChange }) {
-  const id = `lk-choice-${copyOfThisFile}-${++controls}`;
+export function choice({ label, onChange }) {
+  const id = newName("lk-choice");
   const select = h("select", { id });
   select.addEventListener("change", () => onChange(select.value));
   return {
@@ -180,14 +241,16 @@ function choice({ label, onChange }) {
       const wanted = value ? options : [["", none], ...options];
       if (select.dataset.options !== JSON.stringify(wanted)) {
         select.dataset.options = JSON.stringify(wanted);
-        select.replaceChildren(...wanted.map(([name, text]) => h("option", { value: name, text, disabled: !name })));
+        select.replaceChildren(
+          ...wanted.map(([name, text]) => h("option", { value: name, text, disabled: !name })),
+        );
       }
       select.value = value;
     },
   };
 }
 
-function toggle({ label, value, onChange }) {
+export function toggle({ label, value, onChange }) {
   const input = h("input", { type: "checkbox", role: "switch" });
   input.addEventListener("change", () => onChange(input.checked));
   const self = {
@@ -207,20 +270,35 @@ function toggle({ label, value, onChange }) {
 }
 
 // A table with a heading above each column; what else belongs before its body is given.
-function headed(kind, names, ...first) {
+export function headed(kind, names, ...first) {
   const heads = names.map((text) => h("th", { scope: "col", text }));
   const body = h("tbody");
-  return { element: h("table", { class: `lk-table ${kind}` }, ...first, h("thead", {}, h("tr", {}, ...heads)), body), body, heads };
+  return {
+    element: h(
+      "table",
+      { class: `lk-table ${kind}` },
+      ...first,
+      h("thead", {}, h("tr", {}, ...heads)),
+      body,
+    ),
+    body,
+    heads,
+  };
 }
 
 // One of the facts about a number, in a row `lk-facts`.
-function fact(name, shown) {
-  return h("div", { role: "listitem" }, h("div", { class: "lk-quiet", text: name }), h("div", { class: "lk-fact", data: { fact: name } }, shown));
+export function fact(name, shown) {
+  return h(
+    "div",
+    { role: "listitem" },
+    h("div", { class: "lk-quiet", text: name }),
+    h("div", { class: "lk-fact", data: { fact: name } }, shown),
+  );
 }
 
 // Shown at once, read out (politely) when it has been still for a moment; where `news` differs from the text, only when that
 // has changed: a training is no news at each step. Where a model is given, its trait `sentence` follows, for code to read.
-function sentence(model = null) {
+export function sentence(model = null) {
   const shown = h("span", { "aria-hidden": "true" });
   const spoken = h("span", { class: "lk-hidden", "aria-live": "polite", role: "status" });
   const element = h("p", { class: "lk-sentence" }, shown, spoken);
@@ -240,7 +318,7 @@ function sentence(model = null) {
 }
 
 // A title belongs to the mouse alone. Here the keyboard's focus and a finger read it too; screen readers know it anyway.
-function showTitles(root, owner) {
+export function showTitles(root, life) {
   const note = h("div", { class: "lk-tip lk-note", hidden: true, "aria-hidden": "true" });
   root.append(note);
   const show = (target) => {
@@ -252,7 +330,11 @@ function showTitles(root, owner) {
     const left = Math.max(0, Math.min(box.left - all.left, all.width - note.offsetWidth));
     note.style.transform = `translate(${Math.round(left)}px, ${Math.round(box.bottom - all.top + 6)}px)`;
   };
-  owner.listen(root, "focusin", ({ target }) => show(target.matches(":focus-visible") ? target : null));
-  owner.listen(root, "focusout", () => show(null));
-  owner.listen(root, "pointerup", ({ pointerType, target }) => show(pointerType === "mouse" ? null : target));
+  life.listen(root, "focusin", ({ target }) =>
+    show(target.matches(":focus-visible") ? target : null),
+  );
+  life.listen(root, "focusout", () => show(null));
+  life.listen(root, "pointerup", ({ pointerType, target }) =>
+    show(pointerType === "mouse" ? null : target),
+  );
 }

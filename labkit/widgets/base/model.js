@@ -1,60 +1,26 @@
-// Traits: what page and kernel both know; and a model for pages without a kernel.
+// Traits: what page and kernel both know.
 
-function watch(owner, model, names, handler) {
+export function watch(life, model, names, handler) {
   const changed = () => handler();
   for (const name of names) {
     model.on(`change:${name}`, changed);
-    owner.add(() => model.off(`change:${name}`, changed));
+    life.add(() => model.off(`change:${name}`, changed));
   }
 }
 
-function listen(owner, model, handler) {
+export function listen(life, model, handler) {
   model.on("msg:custom", handler);
-  owner.add(() => model.off("msg:custom", handler));
+  life.add(() => model.off("msg:custom", handler));
 }
 
-function put(model, changes) {
+export function put(model, changes) {
   for (const [name, value] of Object.entries(changes)) model.set(name, value);
   model.save_changes();
 }
 
-function traitChoice(model, name, label, options, more = {}) {
-  return segmented({ label, options, value: model.get(name), onChange: (value) => put(model, { [name]: value }), ...more });
+// What a buffer of a message or a trait holds, as float32.
+export function floats(view) {
+  if (!view || !view.byteLength) return new Float32Array(0);
+  const bytes = new Uint8Array(view.buffer ?? view, view.byteOffset ?? 0, view.byteLength);
+  return new Float32Array(bytes.slice().buffer); // a copy: in the message they may not lie on a multiple of 4
 }
-
-// --- a page without a kernel ------------------------------------------------------------------------------------------
-
-function decoded(value) {
-  if (Array.isArray(value)) return value.map(decoded);
-  if (value === null || typeof value !== "object") return value;
-  if (typeof value.base64 !== "string") return Object.fromEntries(Object.entries(value).map(([key, part]) => [key, decoded(part)]));
-  return new DataView(Uint8Array.from(atob(value.base64), (letter) => letter.charCodeAt(0)).buffer);
-}
-
-// The state of `LabWidget.page_state` as a model: it has no kernel, so nothing is sent or saved.
-function pageModel(state) {
-  const traits = decoded(state);
-  const handlers = {};
-  return {
-    onPage: true,
-    get: (name) => traits[name],
-    set(name, value) {
-      if (traits[name] === value) return;
-      traits[name] = value;
-      for (const handler of [...(handlers[`change:${name}`] ?? [])]) handler();
-    },
-    save_changes() {},
-    send() {},
-    on: (event, handler) => (handlers[event] ??= []).push(handler),
-    off: (event, handler) => (handlers[event] = (handlers[event] ?? []).filter((one) => one !== handler)),
-  };
-}
-
-// What a static page calls: (state, element) -> {model, remove()}; `answers(state)` says whether it needs no kernel.
-const onPage = (widget) => {
-  const show = (state, el) => {
-    const model = pageModel(state);
-    return { model, remove: widget.render({ model, el }) };
-  };
-  return Object.assign(show, { answers: (state) => widget.answers(pageModel(state)) });
-};

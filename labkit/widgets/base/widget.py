@@ -1,8 +1,9 @@
 """The base class of all widgets: assets, guided tours, one message at a time, and a form for pages without a kernel.
 
-A widget's script is the files of `base/` followed by those of its folders, in one scope, read from the package: no
-bundler, no network. JupyterLab gets it as an ES module. A static page gets the same text as a classic script, which can
-stand in the page itself: `labkitWidgets.NAME(state, element)` shows a widget from its `page_state()`.
+A widget's script is what its view.js imports, joined into one scope (`joining`) and read from the
+package: no bundler, no network. JupyterLab gets it as an ES module. A static page gets the same text
+as a classic script, which can stand in the page itself: `labkitWidgets.FOLDER(state, element)` shows
+a widget from its `page_state()`.
 
 JupyterLab sends a message to the kernel's main thread or, while that is busy, to a subshell, which is another thread;
 `LabWidget` serialises them.
@@ -21,8 +22,6 @@ import threading
 import tomllib
 from collections.abc import Callable, Collection, Mapping
 from functools import cache
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from typing import Any, ClassVar
 
 import anywidget
@@ -31,39 +30,20 @@ import traitlets
 
 from labkit.machine.front_end import why_not_shown
 from labkit.widgets.base.figures import as_page, why_still
+from labkit.widgets.base.joining import (
+    FOLDERS,
+    SHARED,
+    in_order,
+    joined,
+    modules_of,
+    shared_modules,
+)
 
-FOLDERS = files("labkit.widgets")
 LENGTHS = range(5, 9)
 PAGE_TYPE = (
-    "application/vnd.labkit.page+json"  # of an output: a widget's folders and its state, for a page
+    "application/vnd.labkit.page+json"  # of an output: a widget's folder and its state, for a page
 )
 Choices = Callable[[Any], Mapping[str, Collection[Any]]]
-
-
-# A widget's ES module: it joins the shared script, which all widgets of a kernel have once, and the widget's own.
-LOADER = """\
-let widget;
-async function load(assets) {
-  const source = [assets.get("script"), OWN_SCRIPT].join("\\n");
-  const address = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
-  widget = (await import(address)).default;
-  URL.revokeObjectURL(address);
-}
-function dress(style) {
-  const sheet = document.getElementById("labkit-style") ?? document.createElement("style");
-  if (sheet.textContent === style) return;
-  sheet.id = "labkit-style";
-  sheet.textContent = style;
-  document.head.prepend(sheet);
-}
-async function render({ model, el }) {
-  const assets = await model.widget_manager.get_model(model.get("_assets").slice("IPY_MODEL_".length));
-  dress(assets.get("style"));
-  if (!widget) await load(assets);
-  return widget.render({ model, el, live: assets.comm_live });
-}
-export default { render };
-"""
 
 
 class Assets(ipywidgets.Widget):  # type: ignore[misc]
@@ -77,80 +57,69 @@ class Assets(ipywidgets.Widget):  # type: ignore[misc]
     def current(cls) -> Assets:
         """Return the model of this kernel; a new one where the last was closed."""
         if cls._held is None or cls._held.comm is None:
-            cls._held = cls(script=_joined("base", ".js"), style=_joined("base", ".css"))
+            cls._held = cls(script=joined(shared_modules()), style=_text("base/base.css"))
         return cls._held
 
 
 @cache
-def module(*names: str) -> str:
+def module(folder: str) -> str:
     """Return the ES module of a widget; it takes the shared script from the page's `Assets`."""
-    return LOADER.replace("OWN_SCRIPT", json.dumps(_own_script(*names)))
+    own = joined(part for part in modules_of(folder) if part not in shared_modules())
+    return f"const OWN_SCRIPT = {json.dumps(own)};\n{_text('loader.js')}"
 
 
 @cache
-def script(*names: str) -> str:
-    """Return a widget's whole script: that of `base/`, then of each folder; `view.js` of the last exports it.
+def script(folder: str) -> str:
+    """Return a widget's whole script: the modules that its view.js needs, in one scope.
 
     Raises:
-        FileNotFoundError: the folder does not exist, or the last one has no view.js.
+        FileNotFoundError: The folder has no view.js.
 
-    >>> script("underflow").startswith("// The root of every widget")
+    >>> "export default view(" in script("underflow")
     True
     """
-    return "\n".join((_joined("base", ".js"), _own_script(*names)))
-
-
-def _own_script(*names: str) -> str:
-    if not (FOLDERS / names[-1] / "view.js").is_file():
-        raise FileNotFoundError(
-            f"labkit/widgets/{names[-1]}/view.js: every widget's folder has one, which exports it"
-        )
-    shared = [_joined(folder, ".js", without="view.js") for folder in names[:-1]]
-    return "\n".join((*shared, _joined(names[-1], ".js")))
+    return joined(modules_of(folder))
 
 
 @cache
-def page_script(*names: str) -> str:
-    """Return the same script for a page without a kernel; it defines `labkitWidgets.NAME`, NAME being the last folder.
+def page_script(folder: str) -> str:
+    """Return the script for a page without a kernel; it defines `labkitWidgets.FOLDER`.
 
     >>> "labkitWidgets.bits = " in page_script("bits")
     True
     """
-    source = script(*names).replace("\nexport default ", "\nconst widget = ")
+    modules = in_order(["base/page.js", f"{folder}/view.js"])
+    source = joined(modules).replace("\nexport default ", "\nconst widget = ")
     widget = f"(() => {{\n{source}\nreturn onPage(widget);\n}})()"
-    return f"globalThis.labkitWidgets ??= {{}};\nlabkitWidgets.{names[-1]} = {widget};\n"
+    return f"globalThis.labkitWidgets ??= {{}};\nlabkitWidgets.{folder} = {widget};\n"
 
 
 @cache
-def page_style(*names: str) -> str:
-    """Return the whole style sheet of a widget for a page without a kernel: that of `base/`, then its own."""
-    return "\n".join((_joined("base", ".css"), style(*names)))
+def page_style(folder: str) -> str:
+    """Return the style sheet of a widget for a page without a kernel: that of `base/`, then its own."""
+    return f"{_text('base/base.css')}\n{style(folder)}"
 
 
 @cache
-def style(*names: str) -> str:
-    """Return a widget's own style sheet: that of each folder that has one; `base/` is beside it, in `Assets`.
+def style(folder: str) -> str:
+    """Return a widget's own style sheet; that of `base/` is beside it, in `Assets`.
 
-    A folder's view.css is nested in the root's container. So its rules count more than those of the base, also where
-    another widget of the page brings the base once more. page.css is for what lies outside.
+    It is that of each folder whose modules the widget needs, the widget's own last. A folder's
+    view.css is nested in the root's container. So its rules count more than those of the base, also
+    where another widget of the page brings the base once more. page.css is for what lies outside.
     """
-    own = "\n".join(_joined(name, "view.css") for name in names)
-    outside = "\n".join(_joined(name, "page.css") for name in names)
+    needed = {part.folder for part in modules_of(folder)} - {SHARED, folder}
+    folders = [part.folder for part in modules_of(folder) if part.folder in needed]
+    in_turn = [*dict.fromkeys(folders), folder]
+    own = "\n".join(_text(f"{name}/view.css") for name in in_turn)
+    outside = "\n".join(_text(f"{name}/page.css") for name in in_turn)
     return f".labkit-room {{\n{own}\n}}\n{outside}"
 
 
-def _joined(folder: str, ending: str, without: str = "") -> str:
-    def order(
-        file: Traversable,
-    ) -> tuple[int, str]:  # in a folder, base.js is first and view.js last
-        return {"base.js": -1, "view.js": 1}.get(file.name, 0), file.name
-
-    found = [
-        file
-        for file in (FOLDERS / folder).iterdir()
-        if file.name.endswith(ending) and file.name != without
-    ]
-    return "\n".join(file.read_text(encoding="utf-8") for file in sorted(found, key=order))
+def _text(path: str) -> str:
+    """Return the text of a file of the widgets; "" if it does not exist, as few folders have a style sheet."""
+    file = FOLDERS / path
+    return file.read_text(encoding="utf-8") if file.is_file() else ""
 
 
 @cache
@@ -198,12 +167,12 @@ def limited(*names: str) -> Callable[[Choices], Any]:
 class LabWidget(anywidget.AnyWidget):
     """An anywidget that handles one message at a time and shows a picture or text where widgets cannot run.
 
-    A subclass names its folders, shared ones first: `class Mine(LabWidget, folders=("driven", "mine"))`. Where the
+    A subclass names the folder of its view.js: `class Mine(LabWidget, folder="mine")`. Where the
     server is known to lack what draws widgets, the picture or text comes at once, with the reason and the remedy. A
     widget with a `tour` can be walked through: `tour_step` is -1 outside the tour, and else the step, from 0.
     """
 
-    folders: ClassVar[tuple[str, ...]] = ()
+    script_folder: ClassVar[str] = ""
     for_pages: ClassVar[bool] = (
         False  # outputs are for pages without a kernel: they hold the state (labkit.site)
     )
@@ -211,9 +180,11 @@ class LabWidget(anywidget.AnyWidget):
     tour: traitlets.List[dict[str, Any]] = traitlets.List().tag(sync=True)
     tour_step = traitlets.Int(-1).tag(sync=True)
 
-    def __init_subclass__(cls, folders: tuple[str, ...] = (), **kwargs: Any) -> None:
-        if folders:
-            cls.folders, cls._esm, cls._css = folders, module(*folders), style(*folders)
+    def __init_subclass__(cls, folder: str = "", **kwargs: Any) -> None:
+        if folder:
+            cls.script_folder = folder
+            cls._esm = module(folder)
+            cls._css = style(folder)
         super().__init_subclass__(**kwargs)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -269,7 +240,7 @@ class LabWidget(anywidget.AnyWidget):
         if self.for_pages:
             return {
                 **self.still(),
-                PAGE_TYPE: {"folders": list(self.folders), "state": self.page_state()},
+                PAGE_TYPE: {"folder": self.script_folder, "state": self.page_state()},
             }, {}
         if (finding := why_not_shown()) is not None:
             why = f"Widgets cannot be shown here: {finding.what}."

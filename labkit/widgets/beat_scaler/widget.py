@@ -59,7 +59,7 @@ def static_duel(duel: Duel, *, why: str = "") -> Figure:
     return steps_figure(panels, duel.total, duel.sentence(), why)
 
 
-class BeatTheScaler(DrivenWidget, folders=("driven", "beat_scaler")):
+class BeatTheScaler(DrivenWidget, folder="beat_scaler"):
     """A game: keep the loss scale of a real training in its window, beside a dynamic scaler that does the same.
 
     Args:

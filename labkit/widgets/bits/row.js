@@ -1,8 +1,11 @@
 // The bits of a number, field by field (`fieldsOf` in explored.js).
 
+import { h, rich } from "../base/elements.js";
+import { superscript } from "../base/number_words.js";
+
 // --- the bits: one stop for Tab, arrow keys between them ----------------------------------------------------------------
 
-function bitRow(onFlip) {
+export function bitRow(onFlip) {
   const element = h("div", { class: "be-bits", role: "group" });
   let [cells, shape, current] = [new Map(), "", null];
 
@@ -20,7 +23,9 @@ function bitRow(onFlip) {
     onFlip(current);
   });
   element.addEventListener("keydown", (event) => {
-    const to = { ArrowLeft: current + 1, ArrowRight: current - 1, Home: cells.size - 1, End: 0 }[event.key];
+    const to = { ArrowLeft: current + 1, ArrowRight: current - 1, Home: cells.size - 1, End: 0 }[
+      event.key
+    ];
     if (to === undefined) return;
     event.preventDefault();
     goTo(to);
@@ -41,10 +46,15 @@ function bitRow(onFlip) {
       const next = format + fields.map((field) => field.letter + field.bits.length).join(" ");
       if (next !== shape) build(fields);
       shape = next;
-      element.setAttribute("aria-label", `The ${cells.size} bits of this ${format} code; arrow keys go from bit to bit, Space turns one over`);
+      element.setAttribute(
+        "aria-label",
+        `The ${cells.size} bits of this ${format} code; arrow keys go from bit to bit, Space turns one over`,
+      );
       for (const field of fields) {
         for (const { bit, on } of field.bits) turn(cells.get(bit), on);
-        element.querySelector(`[data-field="${field.letter}"] .be-says`).replaceChildren(rich(field.says));
+        element
+          .querySelector(`[data-field="${field.letter}"] .be-says`)
+          .replaceChildren(rich(field.says));
       }
     },
   };
@@ -61,10 +71,31 @@ function fieldBlock(field, cells) {
   for (const { bit, weight } of field.bits) {
     const label = `${field.name}, bit ${bit}, ${field.letter === "S" ? "minus when on" : `weight ${weight}`}`;
     const shown = String(weight).replace(/\^(-?\d+)/, (_, exponent) => superscript(exponent));
-    const cell = h("button", { type: "button", class: "be-bit", data: { bit, weight: shown }, title: label, "aria-pressed": "false" }, h("b", { text: "0" }));
+    const cell = h(
+      "button",
+      {
+        type: "button",
+        class: "be-bit",
+        data: { bit, weight: shown },
+        title: label,
+        "aria-pressed": "false",
+      },
+      h("b", { text: "0" }),
+    );
     cells.set(bit, cell);
     row.append(cell);
   }
-  const name = h("div", { class: "be-name" }, h("b", { text: field.letter }), h("span", { text: ` ${field.name}` }));
-  return h("div", { class: "be-field", data: { field: field.letter } }, name, row, h("div", { class: "be-says lk-quiet" }));
+  const name = h(
+    "div",
+    { class: "be-name" },
+    h("b", { text: field.letter }),
+    h("span", { text: ` ${field.name}` }),
+  );
+  return h(
+    "div",
+    { class: "be-field", data: { field: field.letter } },
+    name,
+    row,
+    h("div", { class: "be-says lk-quiet" }),
+  );
 }

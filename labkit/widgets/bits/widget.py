@@ -32,7 +32,7 @@ from labkit.widgets.base.widget import LabWidget
 from labkit.widgets.exact.rows import exact_text, format_row
 
 
-class BitExplorer(LabWidget, folders=("exact", "bits")):
+class BitExplorer(LabWidget, folder="bits"):
     """The bits of a number, to be clicked, and the number they stand for, to be typed.
 
     Args:

@@ -157,7 +157,7 @@ def choices(values: Sequence[float]) -> dict[str, Any]:
     }
 
 
-class BlockScales(LabWidget, folders=("exact", "block_scales")):
+class BlockScales(LabWidget, folder="block_scales"):
     """32 numbers in a block format as bars: one is dragged up, and its neighbours become 0.
 
     Args:

@@ -1,5 +1,9 @@
 // What a learner can press and drag in every widget that trains, and what the kernel's state makes of it.
 
+import { choice, slider } from "../base/controls.js";
+import { h } from "../base/elements.js";
+import { tell, upToDate } from "./store.js";
+
 const ICONS = {
   start: "M3 1.5v11l9-5.5z",
   pause: "M3 2h3v10H3zM8 2h3v10H8z",
@@ -13,10 +17,17 @@ const PRESS = { start: "Start", step: "Step", stop: "Stop", reset: "Reset" };
 function pressButton(name, press) {
   const words = h("span", { text: PRESS[name] });
   const kind = name === "start" ? { kind: "primary" } : {};
-  const element = h("button", { type: "button", class: "lk-button run-button", data: { button: name, ...kind } });
+  const element = h("button", {
+    type: "button",
+    class: "lk-button run-button",
+    data: { button: name, ...kind },
+  });
   element.innerHTML = `<svg viewBox="0 0 14 14" width="12" height="12" aria-hidden="true"><path d="${ICONS[name]}"/></svg>`;
   element.append(words);
-  element.addEventListener("click", () => element.getAttribute("aria-disabled") === "true" || press(element.dataset.button));
+  element.addEventListener(
+    "click",
+    () => element.getAttribute("aria-disabled") === "true" || press(element.dataset.button),
+  );
   return {
     element,
     show(next, text, on) {
@@ -29,7 +40,7 @@ function pressButton(name, press) {
 }
 
 // The buttons of a run; the first is Start, Pause, Continue and Run again in turn.
-function pressButtons(store, names, again = "Run again") {
+export function pressButtons(store, names, again = "Run again") {
   const press = (button) => tell(store, { do: "press", button });
   const made = names.map((name) => [name, pressButton(name, press)]);
   return {
@@ -49,24 +60,32 @@ function pressButtons(store, names, again = "Run again") {
 }
 
 // A slider that the kernel's state leaves alone while a hand holds it.
-function heldSlider(options) {
+export function heldSlider(options) {
   const made = slider(options);
   made.input.addEventListener("pointerdown", () => (made.held = true));
-  for (const type of ["pointerup", "pointercancel", "blur"]) made.input.addEventListener(type, () => (made.held = false));
+  for (const type of ["pointerup", "pointercancel", "blur"])
+    made.input.addEventListener(type, () => (made.held = false));
   return made;
 }
 
 // Where it trains: a choice where there is one, and beside it what is known of the place.
-function deviceKnob(store) {
+export function deviceKnob(store) {
   const { places } = store.model.get("_offers");
-  const made = choice({ label: "Train on", onChange: (place) => tell(store, { do: "choose", place }) });
+  const made = choice({
+    label: "Train on",
+    onChange: (place) => tell(store, { do: "choose", place }),
+  });
   const rates = h("span", { tabindex: "0" });
   made.element.hidden = places.length < 2;
   made.element.dataset.knob = "device";
   return {
     element: h("div", { class: "lk-row lk-quiet run-place" }, made.element, rates),
     show({ place }) {
-      if (upToDate(store)) made.show(places.map(({ key, label }) => [key, label]), place.key);
+      if (upToDate(store))
+        made.show(
+          places.map(({ key, label }) => [key, label]),
+          place.key,
+        );
       rates.textContent = place.rates;
       rates.title = place.says;
     },

@@ -2,24 +2,27 @@
 //
 // One store for each model keeps the whole curves; the kernel sends only new points, NaN included, as float32 columns.
 // Frames are drawn in requestAnimationFrame and answered after drawing, so a slow browser slows the messages down and
-// never the training. The widget's own folder says what points are: emptyPoints(), takePoints(store, content, buffers).
+// never the training. The widget's face says what points are: {empty(), take(store, content, buffers)}.
+
+import { floats } from "../base/model.js";
 
 const SILENCE_MS = 20_000; // data and runs may take a while to be made, and no command is carried out meanwhile
 const UNDER_WAY = 3; // values of a moving slider on their way to the kernel
 const ANSWER_MS = 250; // between two answers to the kernel; it sends 12 frames without one (IN_FLIGHT)
 const KEEP_MS = 2000; // between two notes of a run that is under way, for the saved notebook
-const UNANSWERED =
+export const UNANSWERED =
   "The kernel does not answer. If a cell is running, wait for it or interrupt it; if the kernel was restarted, run this cell again.";
 
 const stores = new WeakMap();
 
-function storeOf(model) {
+export function storeOf(model, points) {
   if (stores.has(model)) return stores.get(model);
   const store = {
     model,
     views: new Set(),
     state: null,
-    ...emptyPoints(),
+    points,
+    ...points.empty(),
     sent: 0, // number of our latest command
     silence: 0, // timer that runs from a command to its answer
     silent: false,
@@ -34,7 +37,10 @@ function storeOf(model) {
   stores.set(model, store);
   const saved = model.get("run");
   if (typeof saved === "string") Object.assign(store, JSON.parse(saved, numbersBack));
-  model.on("msg:custom", (content, buffers) => content.kind === "frame" && takeFrame(store, content, buffers));
+  model.on(
+    "msg:custom",
+    (content, buffers) => content.kind === "frame" && takeFrame(store, content, buffers),
+  );
   return store;
 }
 
@@ -43,16 +49,24 @@ function keepRun(store) {
   const now = performance.now();
   if (store.state.phase === "running" && now - store.keptAt < KEEP_MS) return;
   store.keptAt = now;
-  const points = Object.keys(emptyPoints()).map((name) => [name, store[name]]);
-  const short = (_, x) => (typeof x !== "number" || Number.isInteger(x) ? x : Number.isFinite(x) ? Number(x.toPrecision(7)) : `${x}`);
-  store.model.set("run", JSON.stringify({ state: store.state, ...Object.fromEntries(points) }, short));
+  const points = Object.keys(store.points.empty()).map((name) => [name, store[name]]);
+  const short = (_, x) =>
+    typeof x !== "number" || Number.isInteger(x)
+      ? x
+      : Number.isFinite(x)
+        ? Number(x.toPrecision(7))
+        : `${x}`;
+  store.model.set(
+    "run",
+    JSON.stringify({ state: store.state, ...Object.fromEntries(points) }, short),
+  );
 }
 
 const numbersBack = (_, x) => (["NaN", "Infinity", "-Infinity"].includes(x) ? Number(x) : x);
 
 function takeFrame(store, content, buffers) {
-  if (content.whole) Object.assign(store, emptyPoints());
-  takePoints(store, content, buffers);
+  if (content.whole) Object.assign(store, store.points.empty());
+  store.points.take(store, content, buffers);
   store.state = content;
   store.fresh = true;
   store.silent = false;
@@ -63,17 +77,19 @@ function takeFrame(store, content, buffers) {
 }
 
 // Whether the kernel's state is as new as what the hand did last.
-function upToDate(store) {
+export function upToDate(store) {
   return store.state.answered >= store.sent && !store.afterwards;
 }
 
 // Rows of so many float32 columns, one for each step.
-function rowsOf(buffer, columns) {
+export function rowsOf(buffer, columns) {
   const all = floats(buffer);
-  return Array.from({ length: all.length / columns }, (_, i) => all.subarray(i * columns, (i + 1) * columns));
+  return Array.from({ length: all.length / columns }, (_, i) =>
+    all.subarray(i * columns, (i + 1) * columns),
+  );
 }
 
-function schedule(store) {
+export function schedule(store) {
   if (store.pending) return;
   store.pending = true;
   requestAnimationFrame(() => {
@@ -100,13 +116,13 @@ function acknowledge(store) {
 }
 
 // What the hand wants is drawn with the next frame of the page, whatever the kernel is doing.
-function wishFor(store, log2Scale) {
+export function wishFor(store, log2Scale) {
   store.wish = log2Scale;
   schedule(store);
 }
 
 // While a slider moves: the latest value, as soon as few enough are on their way that the kernel is not kept from training.
-function tellLatest(store, what) {
+export function tellLatest(store, what) {
   if (mayTell(store)) tell(store, what);
   else store.afterwards = what;
 }
@@ -115,7 +131,7 @@ function mayTell(store) {
   return store.sent - store.state.answered < UNDER_WAY;
 }
 
-function tell(store, what) {
+export function tell(store, what) {
   const late = store.afterwards;
   store.afterwards = null;
   if (late && late !== what) tell(store, late);
@@ -128,7 +144,7 @@ function tell(store, what) {
 }
 
 // After a restart of the kernel there is nobody to send to, and the page's own send throws.
-function send(store, content) {
+export function send(store, content) {
   try {
     store.model.send(content);
   } catch {

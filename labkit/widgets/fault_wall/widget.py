@@ -135,7 +135,7 @@ def _cards(number: int) -> str:
     return f"{number} card{'s' * (number != 1)}"
 
 
-class FaultWall(LabWidget, folders=("fault_wall",)):
+class FaultWall(LabWidget, folder="fault_wall"):
     """Known faults as cards: symptom in front, cause behind, runnable; what only a GPU shows has published numbers.
 
     Args:

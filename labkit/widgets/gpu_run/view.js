@@ -1,6 +1,11 @@
 // One button that starts or stops, a bar of parts, a sentence, what the command prints, and the pictures it fills.
 
-export default view({ label: "Measure this GPU", kind: "gpu-run" }, (root, model, owner) => {
+import { button, sentence } from "../base/controls.js";
+import { h } from "../base/elements.js";
+import { watch } from "../base/model.js";
+import { view } from "../base/root.js";
+
+export default view({ label: "Measure this GPU", kind: "gpu-run" }, (root, model, life) => {
   const press = button({
     label: "Measure my GPU (3 minutes)",
     kind: "primary",
@@ -9,7 +14,12 @@ export default view({ label: "Measure this GPU", kind: "gpu-run" }, (root, model
   const bar = h("progress", { "aria-label": "Parts begun", max: 1, value: 0 });
   const words = sentence();
   const printed = h("pre");
-  const details = h("details", { hidden: true }, h("summary", { text: "What the command prints" }), printed);
+  const details = h(
+    "details",
+    { hidden: true },
+    h("summary", { text: "What the command prints" }),
+    printed,
+  );
   const paces = h("ul");
   const pictures = h("div");
 
@@ -32,9 +42,15 @@ export default view({ label: "Measure this GPU", kind: "gpu-run" }, (root, model
     pictures.replaceChildren(...model.get("pictures").map(picture));
   }
 
-  root.append(h("div", { class: "lk-row" }, press.element, bar), words.element, details, paces, pictures);
-  watch(owner, model, ["phase", "part", "parts", "sentence", "printed"], show);
-  watch(owner, model, ["pictures", "paces"], draw);
+  root.append(
+    h("div", { class: "lk-row" }, press.element, bar),
+    words.element,
+    details,
+    paces,
+    pictures,
+  );
+  watch(life, model, ["phase", "part", "parts", "sentence", "printed"], show);
+  watch(life, model, ["pictures", "paces"], draw);
   show();
   draw();
 });

@@ -107,7 +107,7 @@ def paces(where: Place) -> list[str]:
     return [f"{task}: {throughput_sentence(each, where.name)}" for task, each in rates if each]
 
 
-class GpuRun(LabWidget, folders=("gpu_run",)):
+class GpuRun(LabWidget, folder="gpu_run"):
     """Measures this machine's GPU in three minutes, and shows what it turned out to do.
 
     Args:

@@ -9,7 +9,9 @@ const WEIGHTS = 10; // where the weights stand, left of all lanes
 function lanesOf(rows) {
   const last = {};
   rows.forEach(({ takes }, i) => takes.forEach((from) => (last[from] = i)));
-  const inputs = [...new Set(rows.flatMap(({ takes }) => takes))].filter((from) => from < 0).sort((a, b) => b - a);
+  const inputs = [...new Set(rows.flatMap(({ takes }) => takes))]
+    .filter((from) => from < 0)
+    .sort((a, b) => b - a);
   const busy = inputs.map((from) => from); // lane -> whose result it carries
   const lane = Object.fromEntries(inputs.map((from, i) => [from, i]));
   rows.forEach(({ takes }, i) => {
@@ -22,14 +24,15 @@ function lanesOf(rows) {
   return { lane, count: busy.length, inputs };
 }
 
-const OF_SVG = new DOMParser().parseFromString("<svg></svg>", "text/html").body.firstChild.namespaceURI;
+const OF_SVG = new DOMParser().parseFromString("<svg></svg>", "text/html").body.firstChild
+  .namespaceURI;
 const svg = (tag, attributes) => {
   const element = document.createElementNS(OF_SVG, tag);
   for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
   return element;
 };
 
-function drawnGraph(rows) {
+export function drawnGraph(rows) {
   const { lane, count, inputs } = lanesOf(rows);
   const element = svg("svg", { class: "gr-graph", "aria-hidden": "true" });
   const width = WEIGHTS + LANE * (count + 1);
@@ -40,30 +43,61 @@ function drawnGraph(rows) {
   function draw(ys, top) {
     const y = (from) => (from < 0 ? top : ys[from]);
     const add = (tag, attributes) => element.appendChild(svg(tag, attributes));
-    const diamond = (x, py, cast) => add("path", { class: "gr-knot", d: `M${x} ${py - 6}l6 6-6 6-6-6z`, "data-format": cast.to });
+    const diamond = (x, py, cast) =>
+      add("path", { class: "gr-knot", d: `M${x} ${py - 6}l6 6-6 6-6-6z`, "data-format": cast.to });
     const hoisted = {}; // tensor and format -> where its one cast stands
     element.replaceChildren();
     element.style.height = `${ys.at(-1) + LANE}px`;
     rows.forEach(({ takes, casts }, i) => {
       const [x, row] = [at(i), shown[i]];
-      const line = (from, format, d) => add("path", { class: "gr-line", "data-from": from, "data-format": format, d });
+      const line = (from, format, d) =>
+        add("path", { class: "gr-line", "data-from": from, "data-format": format, d });
       row.lines = takes.flatMap((from) => {
         const format = from < 0 ? "FP32" : rows[from].result;
         const to = casts.find((cast) => cast.origin === from)?.to ?? format;
-        return [line(from, format, `M${at(from)} ${y(from)}V${ys[i] - BEND}`), line(from, to, `M${at(from)} ${ys[i] - BEND}Q${at(from)} ${ys[i]} ${x} ${ys[i]}`)];
+        return [
+          line(from, format, `M${at(from)} ${y(from)}V${ys[i] - BEND}`),
+          line(from, to, `M${at(from)} ${ys[i] - BEND}Q${at(from)} ${ys[i]} ${x} ${ys[i]}`),
+        ];
       });
       const weights = casts.filter((cast) => cast.origin === null);
-      if (weights.length) row.lines.push(add("path", { class: "gr-line", "data-weight": "", "data-format": "FP32", d: `M${WEIGHTS} ${ys[i]}H${x}` }));
+      if (weights.length)
+        row.lines.push(
+          add("path", {
+            class: "gr-line",
+            "data-weight": "",
+            "data-format": "FP32",
+            d: `M${WEIGHTS} ${ys[i]}H${x}`,
+          }),
+        );
       row.casts = casts.map((cast) => {
         if (cast.origin !== null) return [cast, diamond(at(cast.origin), ys[i] - BEND, cast)];
         const key = `${cast.tensor} ${cast.to}`;
         const first = (hoisted[key] ??= ys[i]);
-        if (first !== ys[i]) row.lines.push(add("path", { class: "gr-line gr-shared", "data-weight": "", "data-format": cast.to, d: `M${WEIGHTS} ${first}V${ys[i]}` }));
+        if (first !== ys[i])
+          row.lines.push(
+            add("path", {
+              class: "gr-line gr-shared",
+              "data-weight": "",
+              "data-format": cast.to,
+              d: `M${WEIGHTS} ${first}V${ys[i]}`,
+            }),
+          );
         return [cast, diamond(WEIGHTS + 1, ys[i], cast)];
       });
     });
-    for (const from of inputs) add("rect", { class: "gr-input", x: at(from) - 5, y: top - 5, width: 10, height: 10 });
-    rows.forEach(({ result }, i) => (shown[i].node = add("circle", { class: "gr-node", cx: at(i), cy: ys[i], r: 6.5, "data-format": result || "none" })));
+    for (const from of inputs)
+      add("rect", { class: "gr-input", x: at(from) - 5, y: top - 5, width: 10, height: 10 });
+    rows.forEach(
+      ({ result }, i) =>
+        (shown[i].node = add("circle", {
+          class: "gr-node",
+          cx: at(i),
+          cy: ys[i],
+          r: 6.5,
+          "data-format": result || "none",
+        })),
+    );
   }
 
   return {
@@ -78,7 +112,10 @@ function drawnGraph(rows) {
         node.classList.toggle("gr-looked", i === now);
         for (const line of lines) {
           const from = Number(line.dataset.from);
-          line.classList.toggle("gr-told", "weight" in line.dataset || from < 0 ? done[i] >= 2 : done[from] >= 2);
+          line.classList.toggle(
+            "gr-told",
+            "weight" in line.dataset || from < 0 ? done[i] >= 2 : done[from] >= 2,
+          );
           if (line.matches(".gr-shared")) line.classList.toggle("gr-unseen", done[i] < 5);
         }
         for (const [cast, knot] of casts) {

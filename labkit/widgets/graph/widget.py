@@ -100,7 +100,7 @@ class TwoScores(nn.Module):
         return self.out(scores.softmax(-1) @ x)  # type: ignore[no-any-return]
 
 
-class CastPasses(LabWidget, folders=("ledger", "graph")):
+class CastPasses(LabWidget, folder="graph"):
     """The passes that turn a network into a graph without decisions, played over its operations.
 
     Args:

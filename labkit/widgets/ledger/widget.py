@@ -197,7 +197,7 @@ def _detail(row: LedgerRow) -> str:
     return f"{'; '.join(facts)}. {_first_line(row.problem) + '.' if row.problem else ''}".rstrip()
 
 
-class CastLedger(LabWidget, folders=("ledger",)):
+class CastLedger(LabWidget, folder="ledger"):
     """The operations of a forward pass under autocast, each with its list, its dtypes and its error against FP32.
 
     Args:

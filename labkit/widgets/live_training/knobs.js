@@ -1,10 +1,14 @@
 // What the workbench and the live training have in common beside the picture: knobs, the metric, and what a page may know.
 
-function turn(store, knob, to) {
+import { segmented } from "../base/controls.js";
+import { heldSlider } from "../driven/controls.js";
+import { tell, tellLatest, wishFor } from "../driven/store.js";
+
+export function turn(store, knob, to) {
   tell(store, { do: "turn", knob, to });
 }
 
-function scalingKnob(store) {
+export function scalingKnob(store) {
   const options = store.model.get("_offers").scaling.map((value) => ({ value, label: value }));
   const onChange = (to) => {
     wishFor(store, to === "off" ? 0 : store.state.knobs.log2_scale);
@@ -14,7 +18,7 @@ function scalingKnob(store) {
 }
 
 // With scaling off it stays where it is. `text` says what a scale is called here.
-function scaleKnob(store, text) {
+export function scaleKnob(store, text) {
   const [min, max] = store.model.get("_offers").log2_scale;
   const made = heldSlider({
     label: "Scale",
@@ -36,12 +40,15 @@ function scaleKnob(store, text) {
   return made;
 }
 
-function metricText({ metric_name, fp32_metric, branches }) {
-  const metrics = [["FP32", fp32_metric], ...branches.map(({ name, metric }) => [name, metric])].filter(([, m]) => m);
+export function metricText({ metric_name, fp32_metric, branches }) {
+  const metrics = [
+    ["FP32", fp32_metric],
+    ...branches.map(({ name, metric }) => [name, metric]),
+  ].filter(([, m]) => m);
   return metrics.length ? `${metric_name}: ${metrics.map((m) => m.join(" ")).join(", ")}` : "";
 }
 
-function exposeRuns(store) {
+export function exposeRuns(store) {
   const { state, branches } = store;
   const [last, forked] = branches.map((rows) => rows.at(-1));
   return {

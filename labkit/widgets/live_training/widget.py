@@ -96,7 +96,7 @@ def position(knob: str, to: Any) -> Any:
     return to
 
 
-class LiveTraining(DrivenWidget, folders=("driven", "live_training")):
+class LiveTraining(DrivenWidget, folder="live_training"):
     """A training that runs while you change it, beside the FP32 run of the same seed.
 
     Args:

@@ -146,7 +146,7 @@ def choices() -> dict[str, Any]:
     }
 
 
-class MmaBlock(LabWidget, folders=("exact", "mma_block")):
+class MmaBlock(LabWidget, folder="mma_block"):
     """One block of a Tensor Core's sum D = A*B + C, for one element of D: aligned, cut, added, rounded.
 
     Args:

@@ -1,8 +1,21 @@
 // Mouse, wheel and keys on the number line, and its controls.
 
-const FP64 = derived({ name: "FP64", exponent_bits: 11, significand_bits: 52, specials: "IEEE", signed: true, has_zero: true });
+import { button, choice, newName, segmented } from "../base/controls.js";
+import { h, rich } from "../base/elements.js";
+import { put } from "../base/model.js";
+import { derived, parse, withMinus } from "../exact/numbers.js";
+import { EDGE, as_text } from "./scale.js";
 
-function pointing(line, handle, life, { view, moveTo, pan, zoom, frame }) {
+const FP64 = derived({
+  name: "FP64",
+  exponent_bits: 11,
+  significand_bits: 52,
+  specials: "IEEE",
+  signed: true,
+  has_zero: true,
+});
+
+export function pointing(line, handle, life, { view, moveTo, pan, zoom, frame }) {
   let held = null;
   const place = (event) => (event.clientX - line.element.getBoundingClientRect().left) / line.grown;
   const grab = (event, what) => {
@@ -11,7 +24,8 @@ function pointing(line, handle, life, { view, moveTo, pan, zoom, frame }) {
     event.preventDefault();
     (what === "x" ? handle : line.canvas).focus({ preventScroll: true });
   };
-  const near = (event) => Math.abs(place(event) - view().x(Number(handle.getAttribute("aria-valuenow")))) < 8;
+  const near = (event) =>
+    Math.abs(place(event) - view().x(Number(handle.getAttribute("aria-valuenow")))) < 8;
   life.listen(handle, "pointerdown", (event) => grab(event, "x"));
   life.listen(line.canvas, "pointerdown", (event) => grab(event, near(event) ? "x" : "line"));
   for (const target of [handle, line.canvas]) {
@@ -20,8 +34,10 @@ function pointing(line, handle, life, { view, moveTo, pan, zoom, frame }) {
       const by = place(event) - held.start;
       held.moved ||= Math.abs(by) > 3;
       if (!held.moved) return;
-      if (held.what === "x") moveTo(view().at(Math.min(line.width - EDGE, Math.max(EDGE, place(event)))));
-      else frame([held.view.from - by * held.view.perPixel, held.view.to - by * held.view.perPixel]);
+      if (held.what === "x")
+        moveTo(view().at(Math.min(line.width - EDGE, Math.max(EDGE, place(event)))));
+      else
+        frame([held.view.from - by * held.view.perPixel, held.view.to - by * held.view.perPixel]);
     });
     life.listen(target, "pointerup", (event) => {
       if (held?.what === "line" && !held.moved) moveTo(view().at(place(event)));
@@ -34,13 +50,22 @@ function pointing(line, handle, life, { view, moveTo, pan, zoom, frame }) {
     if (!ours) return; // a page that is scrolled past keeps scrolling
     event.preventDefault();
     if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) pan(event.deltaX * view().perPixel);
-    else zoom(2 ** (Math.sign(event.deltaY) * Math.min(1, Math.abs(event.deltaY) / 200)), view().u(view().at(place(event))));
+    else
+      zoom(
+        2 ** (Math.sign(event.deltaY) * Math.min(1, Math.abs(event.deltaY) / 200)),
+        view().u(view().at(place(event))),
+      );
   };
   life.listen(line.element, "wheel", wheel, { passive: false });
 }
 
-function keyboard(line, handle, life, { step, zoom, look, pan }) {
-  const shared = { "+": () => zoom(0.5), "=": () => zoom(0.5), "-": () => zoom(2), Home: () => look("everything") };
+export function keyboard(line, handle, life, { step, zoom, look, pan }) {
+  const shared = {
+    "+": () => zoom(0.5),
+    "=": () => zoom(0.5),
+    "-": () => zoom(2),
+    Home: () => look("everything"),
+  };
   const keys = {
     line: { ArrowLeft: () => pan(-60), ArrowRight: () => pan(60), ...shared },
     x: {
@@ -63,14 +88,24 @@ function keyboard(line, handle, life, { step, zoom, look, pan }) {
   life.listen(handle, "keydown", press(keys.x));
 }
 
-function controlsRow(model, formats, act) {
-  const id = `nl-${++controls}`;
-  const box = h("input", { id, class: "nl-box", type: "text", spellcheck: "false", autocomplete: "off", "aria-describedby": `${id}-problem` });
+export function controlsRow(model, formats, act) {
+  const id = newName("nl");
+  const box = h("input", {
+    id,
+    class: "nl-box",
+    type: "text",
+    spellcheck: "false",
+    autocomplete: "off",
+    "aria-describedby": `${id}-problem`,
+  });
   const format = choice({ label: "Format", onChange: (name) => put(model, { format: name }) });
   const scale = segmented({
     label: "Scale",
     labelled: false,
-    options: [{ value: "log", label: "log", title: "positive numbers, by powers of two" }, "linear"],
+    options: [
+      { value: "log", label: "log", title: "positive numbers, by powers of two" },
+      "linear",
+    ],
     value: model.get("scale"),
     onChange: act.rescale,
   });
@@ -88,30 +123,50 @@ function controlsRow(model, formats, act) {
   box.addEventListener("input", () => set(act.type(box.value), box.value));
   const number = h("div", { class: "lk-row lk-tight" }, h("label", { for: id, text: "x" }), box);
   function set(wrong = "", text = null) {
-    format.show([...formats.keys()].map((name) => [name, name]), model.get("format"));
+    format.show(
+      [...formats.keys()].map((name) => [name, name]),
+      model.get("format"),
+    );
     scale.set(model.get("scale"));
-    if (text === null && readPlace(box.value).x !== model.get("x")) box.value = as_text(model.get("x"));
+    if (text === null && readPlace(box.value).x !== model.get("x"))
+      box.value = as_text(model.get("x"));
     box.setAttribute("aria-invalid", String(wrong !== ""));
     problem.replaceChildren(rich(wrong && `\u2717 ${wrong}`));
   }
-  return { element: h("div", {}, h("div", { class: "lk-row" }, number, format.element, scale.element, zooms), problem), set };
+  return {
+    element: h(
+      "div",
+      {},
+      h("div", { class: "lk-row" }, number, format.element, scale.element, zooms),
+      problem,
+    ),
+    set,
+  };
 }
 
 // What is typed as a place on the line, {x}, or why it is none, {problem}.
-function readPlace(text) {
+export function readPlace(text) {
   try {
     const { value } = parse(text, FP64);
     if (Number.isFinite(value)) return { x: value };
-    return { problem: `${text.trim()} has no place on this line. Give a finite number, such as 65520.` };
+    return {
+      problem: `${text.trim()} has no place on this line. Give a finite number, such as 65520.`,
+    };
   } catch (error) {
-    return { problem: text.trim() ? error.message : "Nothing is typed. Give a number, such as 0.1." };
+    return {
+      problem: text.trim() ? error.message : "Nothing is typed. Give a number, such as 0.1.",
+    };
   }
 }
 
-function modes(onChoose) {
-  const name = `nl-modes-${++controls}`;
+export function modes(onChoose) {
+  const name = newName("nl-modes");
   const parts = new Map();
-  const element = h("fieldset", { class: "nl-modes", role: "radiogroup", "aria-label": "Rounding whose interval is shaded" });
+  const element = h("fieldset", {
+    class: "nl-modes",
+    role: "radiogroup",
+    "aria-label": "Rounding whose interval is shaded",
+  });
   const heads = ["x is rounded", "and becomes", "error or odds"].map((text) => h("span", { text }));
   element.append(h("div", { class: "nl-mode nl-heads lk-quiet", "aria-hidden": "true" }, ...heads));
   return {
@@ -122,7 +177,15 @@ function modes(onChoose) {
           const input = h("input", { type: "radio", name, value: row.mode });
           const [value, error] = [h("b", { class: "nl-value" }), h("span", { class: "nl-error" })];
           input.addEventListener("change", () => onChoose(row.mode));
-          element.append(h("label", { class: "nl-mode" }, h("span", {}, input, row.name.replace("-", "\u2212")), value, error));
+          element.append(
+            h(
+              "label",
+              { class: "nl-mode" },
+              h("span", {}, input, row.name.replace("-", "\u2212")),
+              value,
+              error,
+            ),
+          );
           parts.set(row.mode, { input, value, error });
         }
         const { input, value, error } = parts.get(row.mode);

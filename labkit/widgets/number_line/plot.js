@@ -1,9 +1,14 @@
 // The picture of the number line: zones, marks (a band where they are too many), axis, and what x becomes.
 
-const TOP = 62; // the marks stand between TOP
+import { inkRich } from "../base/canvas.js";
+import { power } from "../base/number_words.js";
+import { inkLine, niceStep } from "../base/plot.js";
+import { EDGE, mirrored, stretches } from "./scale.js";
+
+export const TOP = 62; // the marks stand between TOP
 const LINE = 110; // and the line itself
-const TALL = 164;
-const CLOSEST = 4; // marks nearer than this many pixels are drawn as a band
+export const TALL = 164;
+export const CLOSEST = 4; // marks nearer than this many pixels are drawn as a band
 const STEPS = [1, 2, 4, 8, 16, 32, 64, 128];
 
 function zonesOf(format) {
@@ -13,13 +18,23 @@ function zonesOf(format) {
   const up = [
     { fate: "subnormal", from: zero, to: first, names: ["subnormal", "sub"] },
     { fate: "normal", from: first, to: last, names: ["normal"] },
-    { fate: "overflowed", from: last, to: Infinity, names: [format.beyond, format.beyond.slice(3, 6)] },
+    {
+      fate: "overflowed",
+      from: last,
+      to: Infinity,
+      names: [format.beyond, format.beyond.slice(3, 6)],
+    },
   ];
-  const zeros = { fate: "underflowed", from: format.signed ? -zero : 0, to: zero, names: ["to 0", "0"] };
+  const zeros = {
+    fate: "underflowed",
+    from: format.signed ? -zero : 0,
+    to: zero,
+    names: ["to 0", "0"],
+  };
   return format.signed ? [...mirrored(up), zeros, ...up] : [zeros, ...up];
 }
 
-function drawZones(pen, view, format, palette) {
+export function drawZones(pen, view, format, palette) {
   const edge = (v) => Math.min(view.width, Math.max(0, view.x(v)));
   for (const { fate, from, to, names } of zonesOf(format)) {
     const [a, b] = [edge(from), edge(to)];
@@ -35,7 +50,7 @@ function drawZones(pen, view, format, palette) {
   }
 }
 
-function drawMarks(pen, view, format, log, palette) {
+export function drawMarks(pen, view, format, log, palette) {
   const up = stretches(format, log);
   const parts = log || !format.signed ? up : [...mirrored(up), ...up];
   const [low, high] = [view.value(view.from), view.value(view.to)];
@@ -60,14 +75,19 @@ function drawMarks(pen, view, format, log, palette) {
       pen.stroke();
     } else {
       pen.globalAlpha = 0.32 + 0.43 * Math.min(1, Math.log2(CLOSEST / gap) / 14);
-      pen.fillRect(view.x(a), LINE - 24, Math.max(0.6, view.x(b) - view.x(a) - (view.x(b) - view.x(a) > 12 ? 1 : 0)), 24);
+      pen.fillRect(
+        view.x(a),
+        LINE - 24,
+        Math.max(0.6, view.x(b) - view.x(a) - (view.x(b) - view.x(a) > 12 ? 1 : 0)),
+        24,
+      );
     }
     pen.globalAlpha = 1;
   }
   return tightest;
 }
 
-function drawCounts(pen, view, format, log, palette) {
+export function drawCounts(pen, view, format, log, palette) {
   const up = stretches(format, log);
   pen.fillStyle = palette.ink2;
   for (const { from, to, spacing } of log || !format.signed ? up : [...mirrored(up), ...up]) {
@@ -77,21 +97,33 @@ function drawCounts(pen, view, format, log, palette) {
     const count = Math.round((to - from) / spacing);
     const many = `${count.toLocaleString("en-US")} number${count === 1 ? "" : "s"}`;
     const apart = `, ${spacing >= 1 && spacing <= 1024 ? spacing : `2^${Math.log2(spacing)}`} apart`;
-    inkRich(pen, right - left > 165 && count > 1 ? many + apart : many, (left + right) / 2, LINE + 46, "center");
+    inkRich(
+      pen,
+      right - left > 165 && count > 1 ? many + apart : many,
+      (left + right) / 2,
+      LINE + 46,
+      "center",
+    );
     pen.globalAlpha = 0.5;
     pen.fillRect(left + 3, LINE + 31, right - left - 6, 1);
     pen.globalAlpha = 1;
   }
 }
 
-function drawAxis(pen, view, log, palette) {
+export function drawAxis(pen, view, log, palette) {
   pen.fillStyle = pen.strokeStyle = palette.ink2;
   pen.fillRect(EDGE - 4, LINE, view.width - 2 * EDGE + 8, 1.5);
   if (log && view.to - view.from > 4) {
     const step = STEPS.find((octaves) => octaves / view.perPixel > 46) ?? 256;
     for (let e = Math.ceil(view.from / step) * step; e <= view.to; e += step) {
       pen.fillRect(view.x(2 ** e), LINE, 1, 5);
-      inkRich(pen, power(e), Math.min(view.width - 14, Math.max(14, view.x(2 ** e))), LINE + 21, "center");
+      inkRich(
+        pen,
+        power(e),
+        Math.min(view.width - 14, Math.max(14, view.x(2 ** e))),
+        LINE + 21,
+        "center",
+      );
     }
     return;
   }
@@ -102,7 +134,13 @@ function drawAxis(pen, view, log, palette) {
   const text = (v) => {
     if (size >= 1e-4 && size < 1e7) return v.toFixed(digits);
     const places = Math.min(15, Math.max(0, Math.floor(Math.log10(size)) + digits));
-    return v === 0 ? "0" : v.toExponential(size < 1 ? places : Math.max(0, Math.min(15, Math.round(Math.log10(size / step))))).replace("e+", "e");
+    return v === 0
+      ? "0"
+      : v
+          .toExponential(
+            size < 1 ? places : Math.max(0, Math.min(15, Math.round(Math.log10(size / step)))),
+          )
+          .replace("e+", "e");
   };
   for (let k = Math.ceil(low / step); k * step <= high; k++) {
     const x = view.x(k * step);
@@ -114,11 +152,14 @@ function drawAxis(pen, view, log, palette) {
   }
 }
 
-function drawOutcome(pen, view, answer, x, palette, colour) {
+export function drawOutcome(pen, view, answer, x, palette, colour) {
   const clampX = (v) => Math.min(view.width, Math.max(0, v));
   if (answer.interval) {
     const { low, high } = answer.interval;
-    const [a, b] = [low === null ? 0 : clampX(view.x(low)), high === null ? view.width : clampX(view.x(high))];
+    const [a, b] = [
+      low === null ? 0 : clampX(view.x(low)),
+      high === null ? view.width : clampX(view.x(high)),
+    ];
     pen.globalAlpha = 0.24;
     pen.fillStyle = colour;
     pen.fillRect(a, TOP - 8, Math.max(1, b - a), LINE - TOP + 8);
@@ -127,7 +168,16 @@ function drawOutcome(pen, view, answer, x, palette, colour) {
     drawEnd(pen, view, high, answer.interval.high_in, colour, palette);
   }
   const here = view.x(x);
-  if (here >= 0 && here <= view.width) inkLine({ pen }, [[here, 22], [here, LINE]], palette.ink, 1.5);
+  if (here >= 0 && here <= view.width)
+    inkLine(
+      { pen },
+      [
+        [here, 22],
+        [here, LINE],
+      ],
+      palette.ink,
+      1.5,
+    );
   answer.values.forEach(({ at, text, odds }, i) => {
     const label = answer.values.length > 1 ? `${text}: ${odds}` : text;
     const outside = at === null || view.x(at) < 0 || view.x(at) > view.width;
@@ -138,10 +188,16 @@ function drawOutcome(pen, view, answer, x, palette, colour) {
     pen.font = `600 ${palette.size}px ${palette.font}`;
     const alone = answer.values.length === 1;
     const width = pen.measureText(label.replace("^", "")).width;
-    const room = { left: Math.min(target, clampX(here)) - 6, right: view.width - Math.max(target, clampX(here)) - 6 };
+    const room = {
+      left: Math.min(target, clampX(here)) - 6,
+      right: view.width - Math.max(target, clampX(here)) - 6,
+    };
     let side = (alone ? target < here : i === 0) ? "left" : "right";
     if (alone && room[side] < width) side = side === "left" ? "right" : "left"; // never across the stem of x
-    const near = side === "left" ? Math.max(width + 2, alone ? room.left : target - 6) : Math.min(view.width - width - 2, alone ? view.width - room.right : target + 6);
+    const near =
+      side === "left"
+        ? Math.max(width + 2, alone ? room.left : target - 6)
+        : Math.min(view.width - width - 2, alone ? view.width - room.right : target + 6);
     pen.fillStyle = palette.ink;
     inkRich(pen, label, near, TOP - 22, side === "left" ? "right" : "left");
     pen.font = `${palette.size - 1}px ${palette.font}`;
@@ -163,6 +219,23 @@ function arrow(pen, from, to, y) {
   if (Math.abs(to - from) < 9) return;
   const back = Math.sign(from - to);
   const [point, barb] = [to + back * 4, to + back * 9];
-  inkLine({ pen }, [[from, y], [point, y]], pen.strokeStyle, 1.5);
-  inkLine({ pen }, [[barb, y - 4], [point, y], [barb, y + 4]], pen.strokeStyle, 1.5);
+  inkLine(
+    { pen },
+    [
+      [from, y],
+      [point, y],
+    ],
+    pen.strokeStyle,
+    1.5,
+  );
+  inkLine(
+    { pen },
+    [
+      [barb, y - 4],
+      [point, y],
+      [barb, y + 4],
+    ],
+    pen.strokeStyle,
+    1.5,
+  );
 }

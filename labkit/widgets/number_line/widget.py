@@ -44,7 +44,7 @@ def check(format: Format) -> None:
         )
 
 
-class NumberLine(LabWidget, folders=("exact", "number_line")):
+class NumberLine(LabWidget, folder="number_line"):
     """The numbers of a format as marks on a line, and a number to be dragged along it.
 
     Args:

@@ -158,7 +158,7 @@ def reply_to_number(prediction: Prediction, choice: str, truth: float) -> str:
     return f"{verdict}: {ruler.distance(guess, truth)} {prediction.choices[side]}"
 
 
-class Predict(LabWidget, folders=("predict",)):
+class Predict(LabWidget, folder="predict"):
     """Asks a `Prediction`; `choice` and `answered` follow what the learner does. Use `predict(id)` to get one.
 
     `measure` is called when a number has been committed, and returns the true one.

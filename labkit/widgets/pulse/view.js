@@ -1,6 +1,10 @@
 // Five messages to the kernel, one after the other; the quickest is what the way there and back takes. (The first often
 // waits until the kernel has run the cells that were started after this one.)
 
+import { h } from "../base/elements.js";
+import { listen, put } from "../base/model.js";
+import { view } from "../base/root.js";
+
 const PINGS = 5;
 const LATE_MS = 8000;
 
@@ -38,7 +42,12 @@ export default view({ label: "Are widgets alive?", kind: "pulse" }, (root, model
 
   listen(life, model, hear);
   const late = setTimeout(
-    () => say("late", "\u25cb", "The browser draws, but the kernel has not answered yet. Is a cell still running ([*])? Else: Kernel, Restart."),
+    () =>
+      say(
+        "late",
+        "\u25cb",
+        "The browser draws, but the kernel has not answered yet. Is a cell still running ([*])? Else: Kernel, Restart.",
+      ),
     LATE_MS,
   );
   life.add(() => clearTimeout(late));

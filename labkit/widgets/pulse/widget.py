@@ -69,7 +69,7 @@ def verdict_below(answered: Callable[[], bool]) -> Callable[[], None] | None:
     return lambda: place.update(shown.HTML(""))
 
 
-class Pulse(LabWidget, folders=("pulse",)):
+class Pulse(LabWidget, folder="pulse"):
     """One line that turns green when the kernel has answered the browser; `round_trip_ms` is 0 until then."""
 
     round_trip_ms = traitlets.Float(0.0).tag(sync=True)

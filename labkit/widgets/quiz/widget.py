@@ -23,7 +23,7 @@ from labkit.widgets.base.widget import LabWidget
 PHASES = ("before", "after")
 
 
-class Quiz(LabWidget, folders=("quiz",)):
+class Quiz(LabWidget, folder="quiz"):
     """Asks all questions in turn; `answers` follows what the learner commits to. Use `quiz(phase)` to get one."""
 
     phase = traitlets.Enum(PHASES).tag(sync=True)

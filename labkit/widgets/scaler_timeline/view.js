@@ -1,19 +1,35 @@
 // A scaler on a trace: four knobs and its saw-tooth, or six presets one under another.
 
+import { figure } from "../base/canvas.js";
+import { nearest, sentence, slider } from "../base/controls.js";
+import { h } from "../base/elements.js";
+import { put, watch } from "../base/model.js";
+import {
+  inkDot,
+  inkFrame,
+  inkLine,
+  inkNames,
+  inkSkips,
+  inkSteps,
+  inkWindow,
+  inkZoneNames,
+  levelIn,
+  stairs,
+  stepAt,
+  stepPlot,
+} from "../base/plot.js";
+import { view } from "../base/root.js";
+import { colours } from "../base/theme.js";
+import { counted } from "../exact/numbers.js";
+import { hoverStep } from "./hover.js";
+import { drawScale, rangeOf, scaleTicks, stepText, windowOf } from "./plot.js";
+import { renderPresets } from "./presets.js";
+import { KNOB_PLACES, placeText, replayOf, replaySentence, skipsOf } from "./replay.js";
+
 const SCALE = { top: 30, height: 252 };
 const TRACKER = { top: SCALE.top + SCALE.height + 42, height: 54 };
 const REST_MS = 700; // a hand that rested so long begins something new
 const TIMELINE_HEIGHT = TRACKER.top + TRACKER.height + 32;
-
-function hoverStep(life, picture, stepAt, textOf) {
-  const hover = { step: null };
-  hovering(life, picture, (at) => {
-    hover.step = at && stepAt(at.x);
-    picture.redraw();
-    return hover.step && [at.x, at.y - 6, textOf(hover.step)];
-  });
-  return hover;
-}
 
 // --- four knobs -------------------------------------------------------------------------------------------------------
 
@@ -38,19 +54,30 @@ function renderTimeline(root, model, life) {
     return { name, values, ...made, set: made.set };
   });
   const picture = figure({
-    scope: life,
-    label: "The loss scale of each step before the window between underflow and overflow; the sentence above says how it fares",
+    life,
+    label:
+      "The loss scale of each step before the window between underflow and overflow; the sentence above says how it fares",
     height: TIMELINE_HEIGHT,
     draw,
   });
   const words = sentence(model);
   root.append(
-    h("div", { class: "lk-head" }, h("span", { class: "lk-title", text: "The loss scale, step by step" }), h("span", { class: "lk-quiet", text: source })),
+    h(
+      "div",
+      { class: "lk-head" },
+      h("span", { class: "lk-title", text: "The loss scale, step by step" }),
+      h("span", { class: "lk-quiet", text: source }),
+    ),
     h("div", { class: "st-knobs" }, ...knobs.map(({ element }) => element)),
     words.element,
     picture.element,
   );
-  const hover = hoverStep(life, picture, (x) => stepAt(picture, x, { total: steps }), (step) => stepText(replay, window, step));
+  const hover = hoverStep(
+    life,
+    picture,
+    (x) => stepAt(picture, x, { total: steps }),
+    (step) => stepText(replay, window, step),
+  );
 
   function draw(pen, width) {
     const plot = stepPlot(pen, width, palette, { total: steps });
@@ -59,16 +86,33 @@ function renderTimeline(root, model, life) {
     const y = levelIn(SCALE, range);
     inkWindow(plot, SCALE, window, y);
     inkFrame(plot, SCALE, "Loss scale", scaleTicks(range), y);
-    if (before) drawScale(plot, before, y, { colour: palette.ink2, width: 1.25, crosses: 0, dash: [3, 4] });
+    if (before)
+      drawScale(plot, before, y, { colour: palette.ink2, width: 1.25, crosses: 0, dash: [3, 4] });
     drawScale(plot, replay, y);
     inkZoneNames(plot, SCALE);
-    if (before) inkNames(plot, [{ name: "before", fill: palette.ink2, x: plot.end + 5, y: y(before.scale[steps - 1]) }], 15, SCALE.top, SCALE.top + SCALE.height);
+    if (before)
+      inkNames(
+        plot,
+        [{ name: "before", fill: palette.ink2, x: plot.end + 5, y: y(before.scale[steps - 1]) }],
+        15,
+        SCALE.top,
+        SCALE.top + SCALE.height,
+      );
     inkSkips(plot, SCALE, counted(skipsOf(replay), "skipped step"), palette.ink);
     drawTracker(plot);
     inkSteps(plot, TRACKER.top + TRACKER.height);
     if (hover.step) {
       const at = plot.x(hover.step);
-      inkLine(plot, [[at, SCALE.top], [at, TRACKER.top + TRACKER.height]], palette.ink, 1, { alpha: 0.6 });
+      inkLine(
+        plot,
+        [
+          [at, SCALE.top],
+          [at, TRACKER.top + TRACKER.height],
+        ],
+        palette.ink,
+        1,
+        { alpha: 0.6 },
+      );
       inkDot(plot, at, y(replay.scale[hover.step - 1]), 3.5, palette.fp16);
     }
   }
@@ -90,7 +134,8 @@ function renderTimeline(root, model, life) {
     replay = replayOf({ ...config, ...chosen, init_scale: 2 ** chosen.init_log2_scale }, trace);
     for (const knob of knobs) {
       knob.set(nearest(knob.values, chosen[knob.name]));
-      if (!knob.values.includes(chosen[knob.name])) knob.output.replaceChildren(String(chosen[knob.name]));
+      if (!knob.values.includes(chosen[knob.name]))
+        knob.output.replaceChildren(String(chosen[knob.name]));
     }
     words.say(replaySentence(replay));
     picture.drawNow(); // not with the next frame: the hand does not wait
@@ -101,9 +146,18 @@ function renderTimeline(root, model, life) {
   follow();
 }
 
-const TIMELINE = view({ label: "Scaler timeline", kind: "scaler-timeline", alone: true }, renderTimeline);
-const PRESETS = view({ label: "Six scalers on one training", kind: "scaler-presets", alone: true }, renderPresets);
+const TIMELINE = view(
+  { label: "Scaler timeline", kind: "scaler-timeline", alone: true },
+  renderTimeline,
+);
+const PRESETS = view(
+  { label: "Six scalers on one training", kind: "scaler-presets", alone: true },
+  renderPresets,
+);
 
 const viewOf = (model) => (model.get("_kind") === "timeline" ? TIMELINE : PRESETS);
 
-export default { render: (page) => viewOf(page.model).render(page), answers: (model) => viewOf(model).answers(model) };
+export default {
+  render: (page) => viewOf(page.model).render(page),
+  answers: (model) => viewOf(model).answers(model),
+};

@@ -72,7 +72,7 @@ def static_timeline(
     return steps_figure(panels, steps, source(trace), why)
 
 
-class ScalerTimeline(LabWidget, folders=("exact", "scaler_timeline")):
+class ScalerTimeline(LabWidget, folder="scaler_timeline"):
     """The loss scale, step by step, as a scaler with these four knobs would have moved it on a recorded training.
 
     Args:
@@ -169,7 +169,7 @@ def _config(
     return ScalerConfig(2.0**init_log2_scale, growth_factor, backoff_factor, growth_interval)
 
 
-class ScalerPresets(LabWidget, folders=("exact", "scaler_timeline")):
+class ScalerPresets(LabWidget, folder="scaler_timeline"):
     """The scalers of several frameworks on one recorded training.
 
     Args:

@@ -221,7 +221,7 @@ def _copy_back(step: StagedStep, recipe: Recipe, stage: StepStage) -> str:
     return f"Rounded into the model's {recipe.model.name}, {moved}; {missed}."
 
 
-class StepDebugger(LabWidget, folders=("step_debugger",)):
+class StepDebugger(LabWidget, folder="step_debugger"):
     """One training step in eight stages, with dtype, smallest and largest number, zeros and inf of every tensor.
 
     Args:

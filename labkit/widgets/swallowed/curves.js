@@ -1,5 +1,5 @@
-// A weight while the same small update is subtracted from it again and again, as labkit/widgets/swallowed/curves.py computes
-// it, and what there is to say of it.
+import { binadeOf, exactly, firstDigits, listed, numberText } from "../exact/numbers.js";
+import { CURVES } from "./plot.js";
 
 const HALF = { p: 10, emin: -14, max: 65504 };
 const BRAIN = { p: 7, emin: -126, max: (2 - 2 ** -7) * 2 ** 127 };
@@ -29,7 +29,7 @@ function byChance(x, random) {
 }
 
 // The weight before the first update and after each, for one way of rounding; next(weight, update, step) takes a step.
-function weights(weight, update, steps, round, next = (now, minus) => round(now - minus)) {
+export function weights(weight, update, steps, round, next = (now, minus) => round(now - minus)) {
   const found = new Float64Array(steps + 1);
   const minus = round(update);
   found[0] = round(weight);
@@ -38,7 +38,7 @@ function weights(weight, update, steps, round, next = (now, minus) => round(now 
 }
 
 // All six curves, in the order of CURVES; `random` has 32 random bits for each step.
-function curvesOf(weight, update, steps, random) {
+export function curvesOf(weight, update, steps, random) {
   const half = (x) => nearestIn(HALF, x);
   let lost = 0;
   const compensated = (total, minus) => {
@@ -58,7 +58,8 @@ function curvesOf(weight, update, steps, random) {
   ];
 }
 
-const movesIn = (curve) => curve.reduce((sum, value, i) => sum + (i > 0 && value !== curve[i - 1]), 0);
+const movesIn = (curve) =>
+  curve.reduce((sum, value, i) => sum + (i > 0 && value !== curve[i - 1]), 0);
 
 // --- numbers and sentence -------------------------------------------------------------------------------------------------
 
@@ -69,7 +70,7 @@ function fourDigits(x) {
 }
 
 // A few quarters times a power of two as such, and in decimal.
-function quarters(x) {
+export function quarters(x) {
   const k = binadeOf(exactly(x));
   const times4 = (4 * x) / 2 ** k;
   if (!Number.isInteger(times4)) return fourDigits(x);
@@ -77,10 +78,15 @@ function quarters(x) {
 }
 
 // The table: for each method its end value, what is missing, and in how many steps the weight moved.
-function curveRows(curves, exact) {
+export function curveRows(curves, exact) {
   return CURVES.map(({ name }, i) => {
     const end = curves[i].at(-1);
-    return { name, end: fourDigits(end), off: (end > exact ? "+" : "") + fourDigits(end - exact), moved: movesIn(curves[i]).toLocaleString("en-US") };
+    return {
+      name,
+      end: fourDigits(end),
+      off: (end > exact ? "+" : "") + fourDigits(end - exact),
+      moved: movesIn(curves[i]).toLocaleString("en-US"),
+    };
   });
 }
 
@@ -95,16 +101,24 @@ function outcomeOf(curve, exact, way) {
 
 // Which methods arrive where the exact sum does, which never moved, and where the others end. The rule behind it is the
 // learner's to find, so no word names it.
-function swallowedSentence(curves, weight, update, steps) {
+export function swallowedSentence(curves, weight, update, steps) {
   const exact = weight - steps * update;
   const found = { arrive: [], near: [], still: [], short: [], far: [] };
-  CURVES.forEach(({ name }, i) => found[outcomeOf(curves[i], exact, steps * update)].push([name, fourDigits(curves[i].at(-1))]));
+  CURVES.forEach(({ name }, i) =>
+    found[outcomeOf(curves[i], exact, steps * update)].push([name, fourDigits(curves[i].at(-1))]),
+  );
   const names = (kind) => listed(found[kind].map(([name]) => name));
   const said = [];
-  if (found.arrive.length) said.push(`${names("arrive")} ${found.arrive.length === 1 ? "arrives" : "arrive"}`);
+  if (found.arrive.length)
+    said.push(`${names("arrive")} ${found.arrive.length === 1 ? "arrives" : "arrive"}`);
   said.push(...found.near.map(([name, end]) => `${name} comes near at ${end}`));
-  if (found.still.length) said.push(`${names("still")} ${found.still.length === 1 ? "has" : "have"} not moved once`);
-  for (const [kind, far] of [["short", "too short a way"], ["far", "too far"]]) said.push(...found[kind].map(([name, end]) => `${name} ends at ${end}, ${far}`));
+  if (found.still.length)
+    said.push(`${names("still")} ${found.still.length === 1 ? "has" : "have"} not moved once`);
+  for (const [kind, far] of [
+    ["short", "too short a way"],
+    ["far", "too far"],
+  ])
+    said.push(...found[kind].map(([name, end]) => `${name} ends at ${end}, ${far}`));
   const size = quarters(update).split(" = ")[0];
   const start = `${steps.toLocaleString("en-US")} updates of ${size} should take the weight from ${fourDigits(weight)} to ${fourDigits(exact)}`;
   return `${start}: ${said.join(", ")}.`;

@@ -47,7 +47,7 @@ def short(value: float) -> str:
     return number(float(f"{value:.4g}"))
 
 
-class SwallowedUpdates(LabWidget, folders=("exact", "swallowed")):
+class SwallowedUpdates(LabWidget, folder="swallowed"):
     """The weight while w <- w - update is repeated, in FP32, FP16, BF16, and in FP16 with three remedies.
 
     Args:

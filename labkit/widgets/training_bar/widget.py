@@ -32,7 +32,7 @@ from labkit.widgets.driven.widget import between_cells, on
 POINTS = 100  # of the loss that is drawn
 
 
-class TrainingBar(LabWidget, folders=("training_bar",)):
+class TrainingBar(LabWidget, folder="training_bar"):
     """Trains a task under a recipe once, when Start is pressed, and draws its loss in a small picture.
 
     `record` is the run's record, or None until it ended.

@@ -1,7 +1,11 @@
 // The layers as rows to choose from, each with what it loses; the picture behind them is drawn by plot.js.
 
-function layerList(layers, onChoose, picture) {
-  const name = `uf-layers-${copyOfThisFile}-${++controls}`; // two widgets on a page are two groups
+import { newName } from "../base/controls.js";
+import { h } from "../base/elements.js";
+import { percent } from "../base/number_words.js";
+
+export function layerList(layers, onChoose, picture) {
+  const name = newName("uf-layers"); // two widgets on a page are two groups
   const parts = new Map();
   const rows = h("div", { class: "uf-rows" }, picture);
   for (const layer of layers) {
@@ -11,12 +15,27 @@ function layerList(layers, onChoose, picture) {
     const infinite = h("span", { class: "uf-lost" });
     input.addEventListener("change", () => onChoose(layer.name));
     parts.set(layer.name, { input, zero, infinite });
-    rows.append(h("label", { class: "uf-layer lk-cover", title: layer.name }, input, title, h("span"), zero, infinite));
+    rows.append(
+      h(
+        "label",
+        { class: "uf-layer lk-cover", title: layer.name },
+        input,
+        title,
+        h("span"),
+        zero,
+        infinite,
+      ),
+    );
   }
   const headings = ["layer", "", "to zero", "to inf"].map((text) => h("span", { text }));
   const head = h("div", { class: "uf-layers-head lk-quiet", "aria-hidden": "true" }, ...headings);
   return {
-    element: h("fieldset", { class: "uf-layers", role: "radiogroup", "aria-label": "Layer" }, head, rows),
+    element: h(
+      "fieldset",
+      { class: "uf-layers", role: "radiogroup", "aria-label": "Layer" },
+      head,
+      rows,
+    ),
     set(chosen, shares) {
       layers.forEach((layer, i) => {
         const { input, zero, infinite } = parts.get(layer.name);
@@ -24,7 +43,10 @@ function layerList(layers, onChoose, picture) {
         input.checked = layer.name === chosen;
         zero.textContent = percent(underflowed);
         infinite.textContent = overflowed ? percent(overflowed) : "\u2013";
-        input.setAttribute("aria-label", `${layer.name}: ${percent(underflowed)} to zero, ${percent(overflowed)} to infinity`);
+        input.setAttribute(
+          "aria-label",
+          `${layer.name}: ${percent(underflowed)} to zero, ${percent(overflowed)} to infinity`,
+        );
       });
     },
   };
@@ -32,7 +54,7 @@ function layerList(layers, onChoose, picture) {
 
 // The sentence under the histogram; `layer` is null for all layers together.
 
-function sayFate(shares, log2Scale, layer, kind, format) {
+export function sayFate(shares, log2Scale, layer, kind, format) {
   const gradients = layer === null ? `these ${kind}` : `the ${kind} of layer ${layer}`;
   const { underflowed, subnormal, normal, overflowed } = shares;
   if (underflowed + subnormal + normal + overflowed === 0) {
@@ -49,14 +71,20 @@ function sayFate(shares, log2Scale, layer, kind, format) {
 }
 
 // What is not in the picture: exact zeros, infinities and NaNs of the FP32 gradients; `allZero` names layers of zeros alone.
-function noteOf({ elements, zeros, non_finite }, layer, allZero) {
+export function noteOf({ elements, zeros, non_finite }, layer, allZero) {
   const count = (number) => number.toLocaleString("en-US");
   const where = `${count(elements)} elements${layer === null ? "" : ` of layer ${layer}`}`;
   let said = `None of the ${where} is exactly zero in FP32.`;
-  if (zeros && zeros === elements) said = `All ${where} are exactly zero already in FP32: no gradient arrives here.`;
+  if (zeros && zeros === elements)
+    said = `All ${where} are exactly zero already in FP32: no gradient arrives here.`;
   else if (zeros) {
     const which = allZero.length ? ` All zero: ${allZero.join(", ")}.` : "";
     said = `${percent(zeros / elements)} of all ${where} are exactly zero already in FP32 and are left out.${which}`;
   }
-  return said + (non_finite ? ` ${count(non_finite)} are infinite or NaN already in FP32 and are left out.` : "");
+  return (
+    said +
+    (non_finite
+      ? ` ${count(non_finite)} are infinite or NaN already in FP32 and are left out.`
+      : "")
+  );
 }

@@ -175,7 +175,7 @@ def static_underflow(
     return captioned(figure, (0.07, 0.15), words[0].upper() + words[1:], why, foot=0.01)
 
 
-class UnderflowHistogram(LabWidget, folders=("underflow",)):
+class UnderflowHistogram(LabWidget, folder="underflow"):
     """Gradients by magnitude, layer by layer, what a format makes of them, and a scale to move them with.
 
     Args:

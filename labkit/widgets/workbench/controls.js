@@ -1,21 +1,37 @@
 // The knobs of a run. Each sends its name and its position, and shows the kernel's.
 
+import { button, segmented, slider, toggle } from "../base/controls.js";
+import { h } from "../base/elements.js";
+import { heldSlider } from "../driven/controls.js";
+import { schedule, tell, tellLatest, upToDate } from "../driven/store.js";
+import { scaleKnob, scalingKnob, turn } from "../live_training/knobs.js";
+
 const HINTS = {
   format: "what matrix products read",
-  autocast: "on: weights stay FP32, each operation casts by the lists. off: the model itself is converted",
+  autocast:
+    "on: weights stay FP32, each operation casts by the lists. off: the model itself is converted",
   norms_fp32: "a converted model keeps its normalisation layers in FP32",
-  accumulator: "what matrix products add up in: FP32, FP16, or a GPU's Tensor Core, emulated to the bit",
-  masters: "kept: FP32 between steps. forgotten: the step is FP32, its result is rounded. none: the optimizer is 16-bit too",
+  accumulator:
+    "what matrix products add up in: FP32, FP16, or a GPU's Tensor Core, emulated to the bit",
+  masters:
+    "kept: FP32 between steps. forgotten: the step is FP32, its result is rounded. none: the optimizer is 16-bit too",
   scaling: "what the loss is multiplied by",
   log2_scale: "where the scale stays, or starts",
   log2_lr: "the task's own learning rate, times",
   epsilon: "what Adam adds to the root it divides by",
 };
 
-function makeKnobs(store) {
+export function makeKnobs(store) {
   const offers = store.model.get("_offers");
-  const pick = (knob, label) => segmented({ label, options: offers[knob], value: null, onChange: (to) => turn(store, knob, to) });
-  const flip = (knob, label) => toggle({ label, value: false, onChange: (to) => turn(store, knob, to) });
+  const pick = (knob, label) =>
+    segmented({
+      label,
+      options: offers[knob],
+      value: null,
+      onChange: (to) => turn(store, knob, to),
+    });
+  const flip = (knob, label) =>
+    toggle({ label, value: false, onChange: (to) => turn(store, knob, to) });
   const [min, max] = offers.log2_lr;
   const knobs = {
     format: pick("format", "Format"),
@@ -43,7 +59,7 @@ function makeKnobs(store) {
   return knobs;
 }
 
-function showKnobs(store, knobs) {
+export function showKnobs(store, knobs) {
   const { state } = store;
   if (!upToDate(store)) return; // this frame is older than what the learner just did
   for (const [name, knob] of Object.entries(knobs)) {
@@ -58,12 +74,27 @@ function showKnobs(store, knobs) {
 }
 
 // Where the run is forked, and whose knobs are on show.
-function forkControls(store) {
-  const at = slider({ label: "Fork after step", min: 0, max: 1, page: 20, value: 0, text: String, onInput: () => (at.touched = true) });
+export function forkControls(store) {
+  const at = slider({
+    label: "Fork after step",
+    min: 0,
+    max: 1,
+    page: 20,
+    value: 0,
+    text: String,
+    onInput: () => (at.touched = true),
+  });
   at.input.addEventListener("input", () => schedule(store));
-  const fork = button({ label: "Fork", title: "let a second run leave here", onPress: () => tell(store, { do: "fork", step: at.value }) });
+  const fork = button({
+    label: "Fork",
+    title: "let a second run leave here",
+    onPress: () => tell(store, { do: "fork", step: at.value }),
+  });
   fork.element.dataset.button = "fork";
-  const options = [{ value: "0", label: "run" }, { value: "1", label: "fork" }];
+  const options = [
+    { value: "0", label: "run" },
+    { value: "1", label: "fork" },
+  ];
   const onChange = (to) => tell(store, { do: "choose", branch: Number(to) });
   const active = segmented({ label: "Knobs of the", options, value: "0", onChange });
   return {

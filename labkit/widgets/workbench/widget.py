@@ -85,7 +85,7 @@ def size(count: int) -> str:
     return f"{count / divisor:.3g} {unit}"
 
 
-class Workbench(LiveTraining, folders=("driven", "live_training", "workbench")):
+class Workbench(LiveTraining, folder="workbench"):
     """A training with every knob of a recipe, beside the FP32 run of the same seed; it can be forked at any step.
 
     Args:

@@ -149,7 +149,7 @@ def memory_bars(workers: Workers) -> ipywidgets.HTML:
     return ipywidgets.HTML(f'<div class="labkit">{again * missing}{table}</div>')
 
 
-class Workers(LabWidget, folders=("workers",)):
+class Workers(LabWidget, folder="workers"):
     """Four processes, started at the first Train; `steps` is what they answered in the last training.
 
     Args:

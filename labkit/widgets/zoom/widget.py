@@ -25,7 +25,7 @@ DISTANCES = ("network", "layer", "tensor", "gradient")
 SIDE = 32  # rows and columns of a tensor that are shown
 
 
-class GradientZoom(LabWidget, folders=("exact", "bits", "underflow", "zoom")):
+class GradientZoom(LabWidget, folder="zoom"):
     """Gradients of a few training steps, from the whole network down to the bits of one of them.
 
     Args:
