@@ -3,29 +3,68 @@
 import { h, rich } from "./elements.js";
 import { TYPE } from "./theme.js";
 
+/** @import { Life } from "./lifetime.js" */
+/** @import { Fate, Palette } from "./theme.js" */
+
+/** @typedef {CanvasRenderingContext2D} Pen */
+
+/**
+ * A place in a picture, in its pixels.
+ *
+ * @typedef {object} Spot
+ * @property {number} x
+ * @property {number} y
+ * @property {boolean} held Whether a mouse button is down.
+ */
+
+/**
+ * A picture that fills the width of its place.
+ *
+ * @typedef {object} Figure
+ * @property {HTMLDivElement} element
+ * @property {HTMLCanvasElement} canvas
+ * @property {number} width In pixels of the picture.
+ * @property {number} height
+ * @property {number} grown How many CSS pixels one of the picture's is.
+ * @property {(event: PointerEvent | MouseEvent) => Spot} at
+ * @property {() => void} redraw Draw with the next frame of the page.
+ * @property {() => void} drawNow
+ * @property {() => void} measure
+ */
+
+/**
+ * @param {object} given
+ * @param {Life} given.life
+ * @param {string} given.label what screen readers say
+ * @param {number | ((width: number) => number)} given.height in pixels of the picture
+ * @param {(pen: Pen, width: number, height: number) => void} given.draw
+ * @returns {Figure}
+ */
 export function figure({ life, label, height, draw }) {
   const canvas = h("canvas", { role: "img", "aria-label": label });
   const element = h("div", { class: "lk-figure" }, canvas);
-  const context = canvas.getContext("2d");
+  const pen = penOf(canvas);
   let frame = 0;
+  /** @type {Figure} */
   const self = {
     element,
     canvas,
     width: 0,
     height: 0,
-    grown: 1, // how many CSS pixels one of the picture's is
+    grown: 1,
     at(event) {
       return {
         x: event.offsetX / self.grown,
         y: event.offsetY / self.grown,
-        held: event.buttons > 0 && event.pointerType === "mouse",
+        held: event.buttons > 0 && "pointerType" in event && event.pointerType === "mouse",
       };
     },
     redraw() {
       frame ||= requestAnimationFrame(self.drawNow);
     },
     measure() {
-      self.grown = parseFloat(getComputedStyle(element.closest(".labkit")).fontSize) / TYPE;
+      const root = element.closest(".labkit") ?? element;
+      self.grown = parseFloat(getComputedStyle(root).fontSize) / TYPE;
       self.width = element.clientWidth / self.grown;
       self.height = typeof height === "function" ? height(self.width) : height;
       element.style.height = `${self.height * self.grown}px`;
@@ -36,11 +75,14 @@ export function figure({ life, label, height, draw }) {
       frame = 0;
       if (!self.width) return;
       const ratio = self.grown * (window.devicePixelRatio || 1);
-      const [w, ht] = [Math.round(self.width * ratio), Math.round(self.height * ratio)];
-      if (canvas.width !== w || canvas.height !== ht) [canvas.width, canvas.height] = [w, ht];
-      context.setTransform(ratio, 0, 0, ratio, 0, 0);
-      context.clearRect(0, 0, self.width, self.height);
-      draw(context, self.width, self.height);
+      const wide = Math.round(self.width * ratio);
+      const tall = Math.round(self.height * ratio);
+      // Setting a size clears a canvas and costs memory, so it is set where it changes.
+      if (canvas.width !== wide) canvas.width = wide;
+      if (canvas.height !== tall) canvas.height = tall;
+      pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+      pen.clearRect(0, 0, self.width, self.height);
+      draw(pen, self.width, self.height);
     },
   };
   const observer = new ResizeObserver(self.measure);
@@ -52,19 +94,39 @@ export function figure({ life, label, height, draw }) {
   return self;
 }
 
+/**
+ * @param {HTMLCanvasElement} canvas
+ * @returns {Pen}
+ */
+export function penOf(canvas) {
+  const pen = canvas.getContext("2d");
+  if (!pen) throw new Error("expected a canvas that can be drawn on, got one without a 2d context");
+  return pen;
+}
+
+/**
+ * A label over a picture.
+ *
+ * @param {Figure} over
+ */
 export function tip(over) {
   const element = h("div", { class: "lk-tip", hidden: true, "aria-hidden": "true" });
   over.element.append(element);
   return {
     element,
+    /**
+     * Show a text above a place of the picture, inside its width.
+     *
+     * @param {number} x
+     * @param {number} y
+     * @param {string} text
+     */
     show(x, y, text) {
       element.replaceChildren(rich(text));
       element.hidden = false;
       const { width, grown } = over;
-      const left = Math.max(
-        0,
-        Math.min(x * grown - element.offsetWidth / 2, width * grown - element.offsetWidth),
-      );
+      const wanted = x * grown - element.offsetWidth / 2;
+      const left = Math.max(0, Math.min(wanted, width * grown - element.offsetWidth));
       const top = Math.max(0, y * grown - element.offsetHeight - 8);
       element.style.transform = `translate(${Math.round(left)}px, ${Math.round(top)}px)`;
     },
@@ -74,106 +136,185 @@ export function tip(over) {
   };
 }
 
-// Where somebody points in a picture: with a mouse, a finger, or the arrow keys, where the picture has no keys of its own.
+/**
+ * How far a key moves the place that is looked at, as a share of the width.
+ *
+ * @type {Record<string, number>}
+ */
+const LOOK_KEYS = {
+  ArrowLeft: -1 / 60,
+  ArrowRight: 1 / 60,
+  PageDown: -1 / 6,
+  PageUp: 1 / 6,
+  Home: -1,
+  End: 1,
+};
+
+/**
+ * Where somebody points in a picture: with a mouse, a finger, or the arrow keys, where the picture has
+ * no keys of its own.
+ *
+ * @param {Life} life
+ * @param {Figure} over
+ * @param {(spot: Spot | null) => void} look null: nowhere
+ */
 export function pointed(life, over, look) {
   const { canvas } = over;
+  /** @type {number | null} */
   let x = null;
+  /** @param {PointerEvent} event */
   const point = (event) => {
-    const at = over.at(event);
-    x = at.x;
-    look(at);
+    const spot = over.at(event);
+    x = spot.x;
+    look(spot);
   };
-  for (const type of ["pointermove", "pointerdown"]) life.listen(canvas, type, point);
-  life.listen(canvas, "pointerleave", (event) => event.pointerType === "mouse" && look(null));
+  life.listen(canvas, "pointermove", point);
+  life.listen(canvas, "pointerdown", point);
+  life.listen(canvas, "pointerleave", (event) => {
+    if (event.pointerType === "mouse") look(null);
+  });
   life.listen(canvas, "blur", () => look(null));
   if (canvas.tabIndex >= 0) return;
   canvas.tabIndex = 0;
   life.listen(canvas, "keydown", (event) => {
-    const share = {
-      ArrowLeft: -1 / 60,
-      ArrowRight: 1 / 60,
-      PageDown: -1 / 6,
-      PageUp: 1 / 6,
-      Home: -1,
-      End: 1,
-    }[event.key];
+    const share = LOOK_KEYS[event.key];
     if (!share || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
-    x = Math.min(over.width, Math.max(0, (x ?? over.width / 2) + share * over.width));
+    const before = x ?? over.width / 2;
+    x = Math.min(over.width, Math.max(0, before + share * over.width));
     look({ x, y: over.height / 2, held: false });
   });
 }
 
-export function hovering(life, over, at) {
+/**
+ * Show a label where somebody points.
+ *
+ * @param {Life} life
+ * @param {Figure} over
+ * @param {(spot: Spot | null) => [x: number, y: number, text: string] | null | "" | false | undefined} labelAt
+ *   a place and its text, or nothing
+ */
+export function hovering(life, over, labelAt) {
   const label = tip(over);
-  pointed(life, over, (place) => {
-    const found = at(place);
+  pointed(life, over, (spot) => {
+    const found = labelAt(spot);
     if (found) label.show(...found);
     else label.hide();
   });
 }
 
-// Text in which 2^-24 has a raised exponent; returns its width.
-export function inkRich(pen, text, x, y, align) {
+/**
+ * Write a text in which 2^-24 has a raised exponent.
+ *
+ * @param {Pen} pen
+ * @param {string} text
+ * @param {number} x
+ * @param {number} y the base line
+ * @param {CanvasTextAlign} [align] "left", "center" or "right"
+ * @returns {number} its width
+ */
+export function inkRich(pen, text, x, y, align = "left") {
   const font = pen.font;
-  const size = parseFloat(font.match(/([\d.]+)px/)[1]);
-  const small = font.replace(/[\d.]+px/, `${(size * 0.75).toFixed(1)}px`);
-  const runs = text
-    .split(/(?<=\d)\^(-?\d+)/)
-    .map((run, i) => ({ run: i % 2 ? run.replace("-", "\u2212") : run, up: i % 2 === 1 }));
-  const wide = ({ run, up }) => ((pen.font = up ? small : font), pen.measureText(run).width);
-  const total = runs.reduce((sum, one) => sum + wide(one), 0);
-  let left = align === "center" ? x - total / 2 : align === "right" ? x - total : x;
-  Object.assign(pen, { textAlign: "left", textBaseline: "alphabetic" });
-  for (const one of runs) {
-    const width = wide(one);
-    pen.fillText(one.run, left, one.up ? y - size * 0.38 : y);
+  const size = parseFloat(font.match(/([\d.]+)px/)?.[1] ?? String(TYPE));
+  const raised = font.replace(/[\d.]+px/, `${(size * 0.75).toFixed(1)}px`);
+  // Split by a group, every second part is an exponent.
+  const runs = text.split(/(?<=\d)\^(-?\d+)/).map((run, i) => {
+    const up = i % 2 === 1;
+    const words = up ? run.replace("-", "\u2212") : run;
+    pen.font = up ? raised : font;
+    return { words, up, width: pen.measureText(words).width };
+  });
+  const total = runs.reduce((sum, { width }) => sum + width, 0);
+  let left = x;
+  if (align === "center") left = x - total / 2;
+  else if (align === "right") left = x - total;
+  pen.textAlign = "left";
+  pen.textBaseline = "alphabetic";
+  for (const { words, up, width } of runs) {
+    pen.font = up ? raised : font;
+    pen.fillText(words, left, up ? y - size * 0.38 : y);
     left += width;
   }
   pen.font = font;
   return total;
 }
 
-const patternCache = new Map();
+/** @typedef {{ tile: HTMLCanvasElement, ratio: number, url: string }} Pattern */
 
+/** @type {Map<string, Pattern>} */
+const patternCache = new Map();
+const TILE = 8; // CSS pixels of a pattern, to a side
+const LIGHT_HATCH = "rgb(255 255 255 / 55%)";
+const DARK_HATCH = "rgb(0 0 0 / 38%)";
+
+/**
+ * A fate's fill: its colour, and a hatch that tells it apart without colour.
+ *
+ * @param {Fate} fate
+ * @param {Palette} palette
+ * @returns {Pattern}
+ */
 export function patternImage(fate, palette) {
   const ratio = window.devicePixelRatio || 1;
   const key = `${fate} ${palette[fate]} ${ratio}`;
-  if (!patternCache.has(key)) {
-    const size = 8;
-    const tile = h("canvas");
-    tile.width = tile.height = size * ratio;
-    const pen = tile.getContext("2d");
-    pen.scale(ratio, ratio);
-    pen.fillStyle = palette[fate];
-    pen.fillRect(0, 0, size, size);
-    pen.strokeStyle = pen.fillStyle =
-      fate === "underflowed" ? "rgb(255 255 255 / 55%)" : "rgb(0 0 0 / 38%)";
-    pen.lineWidth = 1.3;
-    pen.beginPath();
-    if (fate === "underflowed" || fate === "overflowed") {
-      for (const offset of [-size, 0, size]) pen.moveTo(offset, size), pen.lineTo(offset + size, 0);
-    }
-    if (fate === "overflowed") {
-      for (const offset of [-size, 0, size]) pen.moveTo(offset, 0), pen.lineTo(offset + size, size);
-    }
-    pen.stroke();
-    if (fate === "subnormal") {
-      for (const [x, y] of [
-        [2, 2],
-        [6, 6],
-      ])
-        pen.fillRect(x - 0.8, y - 0.8, 1.6, 1.6);
-    }
-    patternCache.set(key, { tile, ratio, url: tile.toDataURL() });
+  let made = patternCache.get(key);
+  if (!made) {
+    const tile = drawTile(fate, palette[fate], ratio);
+    made = { tile, ratio, url: tile.toDataURL() };
+    patternCache.set(key, made);
   }
-  return patternCache.get(key);
+  return made;
 }
 
-export function pattern(context, fate, palette) {
+/**
+ * @param {Fate} fate
+ * @param {string} colour
+ * @param {number} ratio
+ */
+function drawTile(fate, colour, ratio) {
+  const tile = h("canvas");
+  tile.width = TILE * ratio;
+  tile.height = TILE * ratio;
+  const pen = penOf(tile);
+  const hatch = fate === "underflowed" ? LIGHT_HATCH : DARK_HATCH;
+  pen.scale(ratio, ratio);
+  pen.fillStyle = colour;
+  pen.fillRect(0, 0, TILE, TILE);
+  pen.strokeStyle = hatch;
+  pen.fillStyle = hatch;
+  pen.lineWidth = 1.3;
+  pen.beginPath();
+  for (const offset of [-TILE, 0, TILE]) {
+    if (fate === "underflowed" || fate === "overflowed") {
+      pen.moveTo(offset, TILE);
+      pen.lineTo(offset + TILE, 0);
+    }
+    if (fate === "overflowed") {
+      pen.moveTo(offset, 0);
+      pen.lineTo(offset + TILE, TILE);
+    }
+  }
+  pen.stroke();
+  if (fate === "subnormal") {
+    pen.fillRect(1.2, 1.2, 1.6, 1.6);
+    pen.fillRect(5.2, 5.2, 1.6, 1.6);
+  }
+  return tile;
+}
+
+/**
+ * A fate's fill for a canvas.
+ *
+ * @param {Pen} pen
+ * @param {Fate} fate
+ * @param {Palette} palette
+ * @returns {string | CanvasPattern}
+ */
+export function pattern(pen, fate, palette) {
   if (fate === "normal") return palette.normal;
   const { tile, ratio } = patternImage(fate, palette);
-  const fill = context.createPattern(tile, "repeat");
+  const fill = pen.createPattern(tile, "repeat");
+  if (!fill) return palette[fate];
   fill.setTransform(new DOMMatrix().scale(1 / ratio));
   return fill;
 }

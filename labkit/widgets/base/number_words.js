@@ -1,20 +1,31 @@
 // Numbers as a person reads them.
 
+/** @param {number | string} exponent */
 export function power(exponent) {
   return `2^${exponent}`;
 }
 
+/**
+ * A number in three significant digits, or whole.
+ *
+ * @param {number} x
+ */
 export function decimal(x) {
-  if (!Number.isFinite(x)) return Number.isNaN(x) ? "NaN" : x > 0 ? "inf" : "-inf";
-  const size = Math.abs(x);
+  if (Number.isNaN(x)) return "NaN";
+  if (!Number.isFinite(x)) return x > 0 ? "inf" : "-inf";
   if (x === 0) return "0";
+  const size = Math.abs(x);
   if (Number.isInteger(x) && size < 1e7) return x.toLocaleString("en-US");
   if (size >= 1e-3 && size < 1e6) return String(Number(x.toPrecision(3)));
   const [digits, exponent] = x.toExponential(2).split("e");
   return `${Number(digits)}e${Number(exponent)}`;
 }
 
-// The twin of `percent` in labkit/widgets/base/number_words.py; a browser test holds them together.
+/**
+ * A share from 0 to 1 in percent: some is never 0%, and not all is never 100%.
+ *
+ * @param {number} share
+ */
 export function percent(share) {
   const p = 100 * share;
   if (p === 0) return "0%";
@@ -26,7 +37,13 @@ export function percent(share) {
   return p < 100 ? ">99.9%" : "100%";
 }
 
+const RAISED = "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079";
+
+/**
+ * An integer in raised digits, for text that cannot hold elements.
+ *
+ * @param {number | string} digits
+ */
 export function superscript(digits) {
-  const raised = "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079";
-  return String(digits).replace(/[-\d]/g, (c) => (c === "-" ? "\u207b" : raised[c]));
+  return String(digits).replace(/[-\d]/g, (c) => (c === "-" ? "\u207b" : RAISED[Number(c)]));
 }

@@ -1,20 +1,77 @@
 // The root of every widget: what its view.js hands to the page, and the section that holds its picture.
 
 import { showTitles } from "./controls.js";
-import { h } from "./elements.js";
-import { keepFocus, keepKeys, sayItWasSaved, watchKernel } from "./host.js";
+import { h, placeOf } from "./elements.js";
+import { sayItWasSaved, watchKernel } from "./kernel.js";
+import { keepFocus, keepKeys } from "./keys.js";
 import { lifetime } from "./lifetime.js";
 import { guide } from "./tour.js";
 
-// `alone`: the widget answers in the page, and needs no kernel; or a function of the model that says so.
+/** @import { Life } from "./lifetime.js" */
+/** @import { Model, SharedTraits } from "./model.js" */
+
+/**
+ * What anywidget gives to a view.
+ *
+ * @template {object} Traits
+ * @typedef {object} Place
+ * @property {Model<Traits>} model
+ * @property {HTMLElement} el The element to fill.
+ * @property {boolean} [live] false: the widget was saved with its notebook, and has no kernel.
+ */
+
+/**
+ * What a view.js exports.
+ *
+ * @template {object} Traits
+ * @typedef {object} LabView
+ * @property {(model: Model<Traits>) => boolean} answers Whether it can be used without a kernel.
+ * @property {(place: Place<Traits>) => () => void} render Show it; what it returns takes it away.
+ */
+
+/**
+ * How a widget is called and shown.
+ *
+ * @template {object} Traits
+ * @typedef {object} About
+ * @property {string | ((model: Model<Traits>) => string)} label Its name for screen readers.
+ * @property {string} kind The end of its class: labkit-KIND.
+ * @property {boolean | ((model: Model<Traits>) => boolean)} [alone]
+ *   Whether it answers in the page, and needs no kernel.
+ */
+
+/**
+ * Fills the root of a widget with its picture and its controls.
+ *
+ * @template {object} Traits
+ * @callback Fill
+ * @param {HTMLElement} root
+ * @param {Model<Traits>} model
+ * @param {Life} life
+ * @param {boolean} [live]
+ * @returns {void}
+ */
+
+/**
+ * The view of a widget.
+ *
+ * @template {object} Traits
+ * @param {About<Traits>} about
+ * @param {Fill<Traits>} fill
+ * @returns {LabView<Traits>}
+ */
 export function view({ label, kind, alone = false }, fill) {
+  /** @param {Model<Traits>} model */
   const answers = (model) => (typeof alone === "function" ? alone(model) : alone);
   return {
     answers,
     render({ model, el, live }) {
       const life = lifetime();
-      const words = typeof label === "function" ? label(model) : label;
-      const root = mount(el, { label: words, kind, life, model });
+      const name = typeof label === "function" ? label(model) : label;
+      const root = mount(el, name, kind, life);
+      watchKernel(root, life, model);
+      showTitles(root, life);
+      guide(root, life, /** @type {Model<SharedTraits>} */ (/** @type {unknown} */ (model)));
       fill(root, model, life, live);
       if (live === false) sayItWasSaved(root, answers(model));
       return () => life.dispose();
@@ -22,26 +79,32 @@ export function view({ label, kind, alone = false }, fill) {
   };
 }
 
-function mount(el, { label, kind, life, model }) {
-  // Lumino looks for the attribute, other hosts for the event (keys.js); both keep `d d` from deleting the cell.
+/**
+ * Put a widget's section in an element.
+ *
+ * @param {HTMLElement} el
+ * @param {string} label
+ * @param {string} kind
+ * @param {Life} life
+ * @returns {HTMLElement}
+ */
+function mount(el, label, kind, life) {
   const root = h("section", {
     class: `labkit labkit-${kind}`,
     role: "group",
     "aria-label": label,
     tabindex: "-1",
+    // Lumino looks for this attribute, other hosts for the event (keys.js); both keep `d d` from
+    // deleting the cell.
     "data-lm-suppress-shortcuts": "true",
   });
   keepKeys(root, life);
   keepFocus(root, life);
-  watchKernel(root, life, model);
-  showTitles(root, life);
-  guide(root, life, model);
   // JupyterLab would give the focus to the cell when something is pressed that cannot have it.
   life.listen(root, "pointerdown", (event) => {
-    if (!event.target.closest("input, button, select, summary, a, [tabindex]:not(section)")) {
-      event.preventDefault();
-      root.focus({ preventScroll: true });
-    }
+    if (placeOf(event).closest(TAKES_FOCUS)) return;
+    event.preventDefault();
+    root.focus({ preventScroll: true });
   });
   life.listen(root, "mousedown", (event) => event.stopPropagation());
   el.classList.add("labkit-room");
@@ -49,3 +112,5 @@ function mount(el, { label, kind, life, model }) {
   life.add(() => root.remove());
   return root;
 }
+
+const TAKES_FOCUS = "input, button, select, summary, a, [tabindex]:not(section)";

@@ -1,82 +1,143 @@
 // Colours of the page's theme, and whether it may move.
 
-export const TYPE = 13; // CSS pixels of the type that pictures are drawn for; beside larger type the whole picture is larger
+/** @import { Life } from "./lifetime.js" */
 
+// CSS pixels of the type that pictures are drawn for; beside larger type the whole picture is larger.
+export const TYPE = 13;
+
+/**
+ * What a format makes of a number.
+ *
+ * @typedef {"underflowed" | "subnormal" | "normal" | "overflowed"} Fate
+ */
+
+/** @type {Fate[]} */
 export const FATES = ["underflowed", "subnormal", "normal", "overflowed"];
 
-const INKS = [
-  "ink",
-  "ink-2",
-  "line",
-  "line-2",
-  "surface",
-  "surface-2",
-  "accent",
-  ...FATES,
-  "fp32",
-  "fp16",
-  "bf16",
-  "fp8",
-  "good",
-  "bad",
-];
+/**
+ * The colours of the theme, as CSS has them, and the type.
+ *
+ * @typedef {Record<Ink, string> & { font: string, size: number }} Palette
+ */
 
+/**
+ * The names of the colours: `--lk-NAME` in base.css, without its hyphens.
+ *
+ * @typedef {Fate | "ink" | "ink2" | "line" | "line2" | "surface" | "surface2" | "accent" | "fp32"
+ *   | "fp16" | "bf16" | "fp8" | "good" | "bad"} Ink
+ */
+
+/** @type {Record<Ink, string>} */
+const PROPERTIES = {
+  ink: "--lk-ink",
+  ink2: "--lk-ink-2",
+  line: "--lk-line",
+  line2: "--lk-line-2",
+  surface: "--lk-surface",
+  surface2: "--lk-surface-2",
+  accent: "--lk-accent",
+  underflowed: "--lk-underflowed",
+  subnormal: "--lk-subnormal",
+  normal: "--lk-normal",
+  overflowed: "--lk-overflowed",
+  fp32: "--lk-fp32",
+  fp16: "--lk-fp16",
+  bf16: "--lk-bf16",
+  fp8: "--lk-fp8",
+  good: "--lk-good",
+  bad: "--lk-bad",
+};
+const INKS = /** @type {Ink[]} */ (Object.keys(PROPERTIES));
+const SETTLE_MS = 250;
+
+/**
+ * The colours of the theme; `changed` is called whenever they may have changed.
+ *
+ * @param {HTMLElement} root
+ * @param {Life} life
+ * @param {() => void} changed
+ * @returns {Palette}
+ */
 export function colours(root, life, changed) {
-  const palette = { size: TYPE };
-  const read = () => {
-    const style = getComputedStyle(root);
-    for (const name of INKS)
-      palette[name.replace("-", "")] = style.getPropertyValue(`--lk-${name}`).trim();
-    palette.font = style.fontFamily;
-  };
-  const again = () => {
-    read();
-    changed();
-  };
-  const laidOut = new ResizeObserver(() => {
-    laidOut.disconnect();
-    again();
-  });
+  const palette = readColours(root);
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
   let late;
-  // The style sheet of a theme may come after its attribute, and after widgets that were saved with the notebook.
-  const settle = () => {
+
+  function again() {
+    Object.assign(palette, readColours(root));
+    changed();
+  }
+  // The style sheet of a theme may come after its attribute, and after widgets that were saved with
+  // the notebook.
+  function settle() {
     clearTimeout(late);
     late = setTimeout(() => {
       again();
       if (!palette.ink) settle();
-    }, 250);
-  };
-  const observer = new MutationObserver(() => {
+    }, SETTLE_MS);
+  }
+
+  const laidOut = new ResizeObserver(() => {
+    laidOut.disconnect();
+    again();
+  });
+  const themed = new MutationObserver(() => {
     again();
     settle();
   });
   laidOut.observe(root);
-  observer.observe(document.body, {
+  themed.observe(document.body, {
     attributes: true,
     attributeFilter: ["data-jp-theme-light", "data-jp-theme-name", "class"],
   });
   life.add(() => {
-    observer.disconnect();
+    themed.disconnect();
     laidOut.disconnect();
     clearTimeout(late);
   });
-  read();
   if (!palette.ink) settle();
   return palette;
 }
 
-export const formatColour = (name, palette) =>
-  palette[{ FP32: "fp32", TF32: "fp32", FP16: "fp16", BF16: "bf16" }[name] ?? "fp8"];
+/**
+ * @param {HTMLElement} root
+ * @returns {Palette}
+ */
+function readColours(root) {
+  const style = getComputedStyle(root);
+  const read = INKS.map((name) => [name, style.getPropertyValue(PROPERTIES[name]).trim()]);
+  return { ...Object.fromEntries(read), font: style.fontFamily, size: TYPE };
+}
 
-// The same colours for what is only shown: a run on record, until one of the learner's own begins.
+/** @type {Record<string, Ink>} */
+const FORMAT_INKS = { FP32: "fp32", TF32: "fp32", FP16: "fp16", BF16: "bf16" };
+
+/**
+ * The colour of a number format; those of 8 bits share one.
+ *
+ * @param {string} name
+ * @param {Palette} palette
+ */
+export function formatColour(name, palette) {
+  return palette[FORMAT_INKS[name] ?? "fp8"];
+}
+
+/** @type {Ink[]} */
 const DRAWN = [...FATES, "fp32", "fp16", "bf16", "fp8", "bad"];
-export const faintly = (palette) => ({
-  ...palette,
-  ...Object.fromEntries(
-    DRAWN.map((name) => [name, `color-mix(in srgb, ${palette[name]} 55%, transparent)`]),
-  ),
-});
 
+/**
+ * The same colours for what is only shown: a run on record, until one of the learner's own begins.
+ *
+ * @param {Palette} palette
+ * @returns {Palette}
+ */
+export function faintly(palette) {
+  const faint = { ...palette };
+  for (const name of DRAWN) faint[name] = `color-mix(in srgb, ${palette[name]} 55%, transparent)`;
+  return faint;
+}
+
+/** Whether the reader has asked for less motion. */
 export function reducedMotion() {
   return matchMedia("(prefers-reduced-motion: reduce)").matches;
 }

@@ -6,75 +6,121 @@ import { h, rich } from "./elements.js";
 import { put, watch } from "./model.js";
 import { reducedMotion } from "./theme.js";
 
+/** @import { Life } from "./lifetime.js" */
+/** @import { Model, SharedTraits, TourStep } from "./model.js" */
+
+/**
+ * Put a tour's bar above a widget that has one.
+ *
+ * @param {HTMLElement} root
+ * @param {Life} life
+ * @param {Model<SharedTraits>} model
+ */
 export function guide(root, life, model) {
   const steps = model.get("tour") ?? [];
   if (!steps.length) return;
-  const known = (set) =>
-    Object.fromEntries(Object.entries(set).filter(([name]) => model.get(name) !== undefined)); // no methods
-  const go = (step) => put(model, { ...known(steps[step]?.set ?? {}), tour_step: step });
-  const open = button({ label: `Tour in ${steps.length} steps`, onPress: () => go(0) });
-  const back = button({ label: "Back", onPress: () => go(model.get("tour_step") - 1) });
-  const next = button({
-    label: "Next",
-    kind: "primary",
-    onPress: () => go(at() + 1 < steps.length ? at() + 1 : -1),
+  const now = () => model.get("tour_step");
+  const last = steps.length - 1;
+
+  /** @param {number} step -1 ends the tour */
+  function go(step) {
+    const set = step < 0 ? {} : traitsOf(model, steps[step]);
+    put(model, { ...set, tour_step: step });
+  }
+
+  const bar = tourBar(steps.length, {
+    open: () => go(0),
+    back: () => go(now() - 1),
+    next: () => go(now() < last ? now() + 1 : -1),
+    close: () => go(-1),
   });
-  const close = button({
-    label: "Close",
-    title: "Esc closes the tour, too",
-    onPress: () => go(-1),
-  });
-  const count = h("span", { class: "lk-quiet" });
-  const text = h("p", { class: "lk-tour-text", role: "status" });
-  const panel = h(
-    "div",
-    { class: "lk-tour-panel" },
-    text,
-    h("div", { class: "lk-row" }, back.element, next.element, close.element, count),
-  );
-  const bar = h(
-    "div",
-    { class: "lk-tour", role: "group", "aria-label": "Guided tour" },
-    open.element,
-    panel,
-  );
-  const at = () => model.get("tour_step");
-  let before = -1;
+  let wasOn = false;
 
   function show() {
-    const step = at();
-    const [on, was, held] = [step >= 0, before >= 0, bar.contains(document.activeElement)];
+    const step = now();
+    const on = step >= 0;
+    const held = bar.element.contains(document.activeElement);
     for (const one of root.querySelectorAll(".lk-ringed")) one.classList.remove("lk-ringed");
-    open.element.hidden = on;
-    panel.hidden = !on;
-    before = step;
+    bar.show(on);
     if (on) {
-      text.replaceChildren(rich(steps[step].text));
-      count.textContent = `${step + 1} of ${steps.length}`;
-      back.enable(step > 0);
-      next.setLabel(step + 1 < steps.length ? "Next" : "Done");
+      bar.say(steps[step].text, step, steps.length);
       const ringed = root.querySelector(steps[step].ring);
       ringed?.classList.add("lk-ringed");
       ringed?.scrollIntoView({ block: "nearest", behavior: reducedMotion() ? "auto" : "smooth" });
     }
-    if (on !== was && held) (on ? next : open).element.focus({ preventScroll: true });
+    if (on !== wasOn && held) bar.focus(on);
+    wasOn = on;
   }
 
-  life.listen(
-    root,
-    "keydown",
-    (event) => {
-      if (event.key !== "Escape" || at() < 0) return;
-      event.preventDefault(); // the tour is closed first; the next Esc leaves the widget
-      open.element.hidden = false;
-      open.element.focus({ preventScroll: true });
-      go(-1);
-    },
-    true,
-  );
+  // The tour is closed first; the next Esc leaves the widget.
+  const leave = (/** @type {KeyboardEvent} */ event) => {
+    if (event.key !== "Escape" || now() < 0) return;
+    event.preventDefault();
+    bar.show(false);
+    bar.focus(false);
+    go(-1);
+  };
+  life.listen(root, "keydown", leave, true);
   watch(life, model, ["tour_step"], show);
+  // In a microtask, so that the bar stands before what the widget's own view has put there.
   queueMicrotask(() => {
-    root.prepend(bar); // before what the widget's own view has put there
+    root.prepend(bar.element);
     show();
   });
+}
+
+/**
+ * The traits that a step sets; what is no trait of the page's is a method, which Python calls.
+ *
+ * @param {Model<SharedTraits>} model
+ * @param {TourStep} step
+ */
+function traitsOf(model, step) {
+  const known = Object.entries(step.set).filter(
+    ([name]) => model.get(/** @type {keyof SharedTraits} */ (name)) !== undefined,
+  );
+  return Object.fromEntries(known);
+}
+
+/**
+ * @param {number} steps
+ * @param {Record<"open" | "back" | "next" | "close", () => void>} presses
+ */
+function tourBar(steps, presses) {
+  const open = button({ label: `Tour in ${steps} steps`, onPress: presses.open });
+  const back = button({ label: "Back", onPress: presses.back });
+  const next = button({ label: "Next", kind: "primary", onPress: presses.next });
+  const close = button({
+    label: "Close",
+    title: "Esc closes the tour, too",
+    onPress: presses.close,
+  });
+  const count = h("span", { class: "lk-quiet" });
+  const text = h("p", { class: "lk-tour-text", role: "status" });
+  const buttons = h("div", { class: "lk-row" }, back.element, next.element, close.element, count);
+  const panel = h("div", { class: "lk-tour-panel" }, text, buttons);
+  const about = { class: "lk-tour", role: "group", "aria-label": "Guided tour" };
+  return {
+    element: h("div", about, open.element, panel),
+    /** @param {boolean} on whether the tour goes on */
+    show(on) {
+      open.element.hidden = on;
+      panel.hidden = !on;
+    },
+    /**
+     * @param {string} words
+     * @param {number} step
+     * @param {number} of
+     */
+    say(words, step, of) {
+      text.replaceChildren(rich(words));
+      count.textContent = `${step + 1} of ${of}`;
+      back.enable(step > 0);
+      next.setLabel(step + 1 < of ? "Next" : "Done");
+    },
+    /** @param {boolean} on */
+    focus(on) {
+      (on ? next : open).element.focus({ preventScroll: true });
+    },
+  };
 }

@@ -13,7 +13,7 @@
 import { figure, pointed, tip } from "../base/canvas.js";
 import { sentence } from "../base/controls.js";
 import { h } from "../base/elements.js";
-import { whenUnseen } from "../base/host.js";
+import { whenUnseen } from "../base/kernel.js";
 import { stepAt } from "../base/plot.js";
 import { view } from "../base/root.js";
 import { colours } from "../base/theme.js";

@@ -3,7 +3,7 @@
 
 import { headed, segmented, sentence, slider, walker } from "../base/controls.js";
 import { h } from "../base/elements.js";
-import { whenUnseen } from "../base/host.js";
+import { whenUnseen } from "../base/kernel.js";
 import { watch } from "../base/model.js";
 import { view } from "../base/root.js";
 import { drawnGraph } from "./drawn.js";

@@ -91,7 +91,7 @@ class Ruler:
 
 
 def _number_text(number: float) -> str:
-    """Write a number as `decimal` of base.js does."""
+    """Write a number as `decimal` of base/number_words.js does."""
     return f"{number:,.0f}" if number == int(number) and number < 1e7 else short(number)
 
 

@@ -2,7 +2,7 @@
 
 import { button, sentence } from "../base/controls.js";
 import { h } from "../base/elements.js";
-import { whenUnseen } from "../base/host.js";
+import { whenUnseen } from "../base/kernel.js";
 import { put, watch } from "../base/model.js";
 import { decimal } from "../base/number_words.js";
 import { view } from "../base/root.js";

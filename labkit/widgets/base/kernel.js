@@ -1,0 +1,95 @@
+// A widget without its kernel can do nothing any more: it says so, and what to do.
+//
+// JupyterLab's widget manager knows its kernel, and the kernel tells of its end. A busy kernel is not a
+// lost one. Other hosts show no kernel here, and nothing is watched.
+
+import { h } from "./elements.js";
+
+/** @import { Life } from "./lifetime.js" */
+/** @import { WidgetManager } from "./model.js" */
+
+const RUN_ABOVE = "Run\u00a0> Run All Above Selected Cell";
+const LOST =
+  "The kernel that this widget talked to is gone: nothing you do here is answered. " +
+  `Choose ${RUN_ABOVE}, then run this cell again (Shift+Enter).`;
+const RUN_AGAIN = `choose ${RUN_ABOVE}, then run this cell (Shift+Enter).`;
+const SAVED = `Saved with the notebook, as you left it. To use it, ${RUN_AGAIN}`;
+const SAVED_ALONE = `Saved with the notebook. It answers here; to connect it with Python, ${RUN_AGAIN}`;
+const ENDS = ["restarting", "autorestarting", "terminating", "dead"];
+
+/**
+ * Nothing in a widget can be pressed, nor is it read out.
+ *
+ * @param {HTMLElement} root
+ */
+function lock(root) {
+  for (const part of root.children) {
+    if (part instanceof HTMLElement) part.inert = true;
+  }
+}
+
+/**
+ * Say so when the kernel goes.
+ *
+ * @param {HTMLElement} root
+ * @param {Life} life
+ * @param {{ widget_manager?: WidgetManager }} model
+ */
+export function watchKernel(root, life, model) {
+  const kernel = model.widget_manager?.kernel;
+  if (!kernel?.statusChanged) return;
+  const { statusChanged, disposed } = kernel;
+
+  function lose() {
+    stop();
+    const held = root.contains(document.activeElement);
+    lock(root);
+    root.prepend(h("p", { class: "lk-lost", role: "alert", text: LOST }));
+    if (held) root.focus({ preventScroll: true });
+  }
+  /**
+   * @param {unknown} _
+   * @param {string} status
+   */
+  function look(_, status) {
+    if (ENDS.includes(status)) lose();
+  }
+  function stop() {
+    statusChanged.disconnect(look);
+    disposed.disconnect(lose);
+  }
+  statusChanged.connect(look);
+  disposed.connect(lose);
+  life.add(stop);
+}
+
+/**
+ * Say that a widget was saved with its notebook: only what answers in the page can be used.
+ *
+ * @param {HTMLElement} root
+ * @param {boolean} alone whether it answers in the page
+ */
+export function sayItWasSaved(root, alone) {
+  if (!alone) lock(root);
+  root.append(h("p", { class: "lk-quiet lk-saved", text: alone ? SAVED_ALONE : SAVED }));
+}
+
+const MOVING_MS = 500;
+let shownViews = 0; // of one widget: each runs a copy of this file
+
+/**
+ * When the last picture of a widget has left the page for good, nobody sees what it does: its cell was
+ * run again, say. A cell that is moved takes its picture away and brings it back.
+ *
+ * @param {Life} life
+ * @param {() => void} act
+ */
+export function whenUnseen(life, act) {
+  shownViews += 1;
+  life.add(() => {
+    shownViews -= 1;
+    setTimeout(() => {
+      if (shownViews === 0) act();
+    }, MOVING_MS);
+  });
+}
