@@ -21,8 +21,8 @@ WIDGETS = sorted(
     for folder in FOLDERS.iterdir()
     if folder.is_dir() and (folder / "view.js").is_file()
 )
-# What would load another file: an address, or an import that was left in.
-LOADS = r"https?://|@import|^import\b|\bimport\s*[({]|\bfrom\s+[\"']|url\([\"']?//"
+# What would load another file: an address, a style sheet's import, or a script's.
+LOADS = r"https?://|@import\s+[\"'u]|^\s*import\b|\bimport\s*\(|url\([\"']?//"
 
 
 def modules(**sources: str) -> dict[str, Module]:
@@ -59,6 +59,16 @@ def test_an_import_over_several_lines_is_stripped() -> None:
     )
     assert text.splitlines()[-1] == "one(two);"
     assert "import" not in text
+
+
+def test_documentation_comments_are_left_out() -> None:
+    source = "/** Of a. */\n/**\n * @param {number} b\n */\nexport function a(b) {\n  /** In it. */\n  return b;\n}\n"
+    assert parse("a.js", source).text == "function a(b) {\n  return b;\n}\n"
+
+
+def test_type_in_a_line_of_code_stays() -> None:
+    source = "const a = /** @type {number} */ (b);\n"
+    assert parse("a.js", source).text == source
 
 
 def test_import_in_a_comment_or_string_stays() -> None:
