@@ -20,129 +20,213 @@ import {
 import { faintly } from "../base/theme.js";
 import { rowsOf } from "../driven/store.js";
 
+/** @import { Point, StepPlot } from "../base/plot.js" */
+/** @import { Palette } from "../base/theme.js" */
+/** @import { Scene } from "../driven/face.js" */
+/** @import { DrivenState, Offers } from "../driven/store.js" */
+
+/**
+ * One step of a side.
+ *
+ * @typedef {object} GameRow
+ * @property {number} loss
+ * @property {number} scale As log2; the window too.
+ * @property {boolean} skipped
+ * @property {number} keepsFrom From where the step keeps its gradients.
+ * @property {number} overflowsAt
+ */
+
+/** @typedef {Record<"yours" | "scalers" | "recorded", GameRow[]>} GamePoints */
+
+/**
+ * A game that was played to its end; pairs are yours and the scaler's.
+ *
+ * @typedef {object} Score
+ * @property {number} steps
+ * @property {[number, number]} useful Shares, 0 to 1.
+ * @property {[number, number]} skipped
+ * @property {[number, number]} lossy
+ * @property {boolean} peeked Whether the window was in sight.
+ */
+
+/**
+ * What the kernel says of a game beside the points (`BeatTheScaler.state`).
+ *
+ * @typedef {DrivenState & {
+ *   log2_scale: number,
+ *   in_sight: boolean,
+ *   revealed: boolean,
+ *   skipped: [number, number],
+ *   useful: [number, number] | null,
+ *   scores: Score[],
+ * }} GameState
+ */
+
+/** @typedef {{ rows: GameRow[], name: string, colour: string, width: number }} Side */
+
+/**
+ * @typedef {StepPlot & {
+ *   scene: Scene<GameState, GamePoints>,
+ *   sides: Side[],
+ *   told: boolean,
+ *   theme: Palette,
+ *   range: readonly [number, number],
+ * }} GamePlot
+ */
+
 const RIGHT = 60;
 const SCALE = { top: 30, height: 250 };
 const LOSS = { top: SCALE.top + SCALE.height + 42, height: 130 };
 const BOTTOM = LOSS.top + LOSS.height;
 export const HEIGHT = BOTTOM + 32;
 const COLUMNS = 5; // loss, scale, skipped, keeps_from, overflows_at: see `Duel.points`
+const ZONE_NAMES = 420; // pixels that the names of the zones need
 
+/** @returns {GamePoints} */
 function emptyGame() {
   return { yours: [], scalers: [], recorded: [] };
 }
 
-function takeGame(store, _, buffers) {
-  [store.yours, store.scalers, store.recorded].forEach((rows, i) => {
+/**
+ * @param {GamePoints} points
+ * @param {GameState} _
+ * @param {DataView[]} buffers
+ */
+function takeGame(points, _, buffers) {
+  for (const [i, rows] of [points.yours, points.scalers, points.recorded].entries()) {
     for (const [loss, scale, skipped, keepsFrom, overflowsAt] of rowsOf(buffers[i], COLUMNS)) {
       rows.push({ loss, scale: Math.log2(scale), skipped: skipped > 0, keepsFrom, overflowsAt });
     }
-  });
+  }
 }
 
 export const GAME_POINTS = { empty: emptyGame, take: takeGame };
 
-// `sides` are {rows, name, colour, width}, the first with the window; until a game begins, the one on record.
-export function paint({ pen, width, store, tint: theme }) {
-  const { total, recorded, revealed } = store.state;
-  const tint = recorded && !store.model.onPage ? faintly(theme) : theme; // on a page it is all there is
-  const yours = { rows: store.yours, name: "you", colour: tint.fp16, width: 2.5 };
-  const scaler = {
-    rows: recorded ? store.recorded : store.scalers,
-    name: "scaler",
-    colour: tint.ink2,
-    width: 1.5,
-  };
+/**
+ * What a game offers: lowest and highest log2 of a scale, and the first.
+ *
+ * @typedef {Offers & { range: [number, number], start: number }} GameOffers
+ */
+
+/**
+ * Draw a game; until one begins, the one on record.
+ *
+ * @param {Scene<GameState, GamePoints>} scene
+ */
+export function drawGame(scene) {
+  const { range } = /** @type {GameOffers} */ (scene.offers);
+  const { pen, width, state, points, tint: theme } = scene;
+  const { total, revealed } = state;
+  const recorded = Boolean(state.recorded);
+  const faint = recorded && !scene.onPage; // on a page it is all there is
+  const tint = faint ? faintly(theme) : theme;
+  const scalers = recorded ? points.recorded : points.scalers;
+  const scaler = { rows: scalers, name: "scaler", colour: tint.ink2, width: 1.5 };
+  const yours = { rows: points.yours, name: "you", colour: tint.fp16, width: 2.5 };
   const sides = recorded ? [scaler] : [yours, scaler];
-  const plot = {
-    ...stepPlot(pen, width, tint, { total, right: RIGHT }),
-    sides,
-    told: recorded || revealed,
-    store,
-    theme,
-  };
-  drawGame(plot);
+  const axis = stepPlot(pen, width, tint, { total, right: RIGHT });
+  /** @type {GamePlot} */
+  const plot = { ...axis, scene, sides, told: recorded || revealed, theme, range };
+  drawScales(plot);
   drawLosses(plot);
   inkSteps(plot, BOTTOM);
-  return plot;
+  return { x: plot.x, top: SCALE.top };
 }
 
-function drawGame(plot) {
-  const { store, tint, x, sides, told } = plot;
-  const { state } = store;
-  const y = levelIn(SCALE, store.model.get("_offers").range);
-  const [{ rows: seen }] = sides;
-  const column = (rows, name) => rows.map((row) => row[name]);
-  if (told)
-    inkWindow(plot, SCALE, { top: column(seen, "overflowsAt"), low: column(seen, "keepsFrom") }, y);
-  inkFrame(
-    plot,
-    SCALE,
-    "Loss scale",
-    [0, 8, 16, 24].map((e) => [e, e]),
-    y,
-  );
-  for (const { rows, colour, width } of told ? sides.toReversed() : sides.slice(0, 1))
-    inkLine(plot, stairs(plot, column(rows, "scale"), y), colour, width);
-  seen.forEach(
-    (row, i) =>
-      row.skipped &&
-      inkCross(plot, x(i + 1), y(row.scale), 4, state.recorded ? tint.ink2 : tint.ink, 1.75),
-  );
-  if (told)
-    inkZoneNames(
-      { ...plot, end: Math.min(plot.end, Math.max(x(seen.length), plot.left + 420)) },
-      SCALE,
-    ); // where the zones are
-  if (told) nameSides(plot, (rows) => y(rows.at(-1).scale));
+/**
+ * The last of a side's rows, or undefined.
+ *
+ * @param {readonly GameRow[]} rows
+ * @returns {GameRow | undefined}
+ */
+function lastOf(rows) {
+  return rows[rows.length - 1];
+}
+
+/**
+ * The scales, the window where it is told, and the hand.
+ *
+ * @param {GamePlot} plot
+ */
+function drawScales(plot) {
+  const { scene, tint, x, sides, told, left } = plot;
+  const { state } = scene;
+  const y = levelIn(SCALE, plot.range);
+  const seen = sides[0].rows;
+  if (told) {
+    const top = seen.map(({ overflowsAt }) => overflowsAt);
+    const low = seen.map(({ keepsFrom }) => keepsFrom);
+    inkWindow(plot, SCALE, { top, low }, y);
+  }
+  /** @type {[number, number][]} */
+  const ticks = [0, 8, 16, 24].map((exponent) => [exponent, exponent]);
+  inkFrame(plot, SCALE, "Loss scale", ticks, y);
+  const drawn = told ? sides.toReversed() : sides.slice(0, 1);
+  for (const { rows, colour, width } of drawn) {
+    const scales = rows.map(({ scale }) => scale);
+    inkLine(plot, stairs(plot, scales, y), colour, width);
+  }
+  const cross = state.recorded ? tint.ink2 : tint.ink;
+  for (const [i, { skipped, scale }] of seen.entries()) {
+    if (skipped) inkCross(plot, x(i + 1), y(scale), 4, cross, 1.75);
+  }
+  if (told) {
+    const end = Math.min(plot.end, Math.max(x(seen.length), left + ZONE_NAMES)); // where the zones are
+    inkZoneNames({ ...plot, end }, SCALE);
+    nameSides(plot, ({ scale }) => y(scale));
+  }
   if (state.phase !== "finished") drawHand(plot, y);
-  const [mine, theirs] = state.skipped;
-  if (state.recorded && !store.model.onPage)
+  if (!state.recorded) {
+    const [mine, theirs] = state.skipped;
+    inkSkips(plot, SCALE, `you skipped ${mine}, the scaler ${theirs}`, tint.ink);
+  } else if (!scene.onPage) {
     inkText(plot, state.recorded, plot.end, SCALE.top - 12, { align: "right" });
-  if (!state.recorded) inkSkips(plot, SCALE, `you skipped ${mine}, the scaler ${theirs}`, tint.ink);
+  }
 }
 
-// Where the hand is: the scale of the next step, and a word where the last one overflowed.
+/**
+ * Where the hand is: the scale of the next step, and a word where the last one overflowed.
+ *
+ * @param {GamePlot} plot
+ * @param {(log2Scale: number) => number} y
+ */
 function drawHand(plot, y) {
-  const { store, theme, x } = plot;
-  const next = store.wish ?? store.state.log2_scale;
-  const at = [x(store.yours.length + 1), y(next)];
-  const last = store.yours.at(-1);
-  const words = last?.skipped ? "inf: skipped" : `2${superscript(next)}`;
-  inkRing(plot, ...at, theme.fp16);
-  inkText(plot, words, at[0] + 11, at[1], {
-    fill: last?.skipped ? theme.bad : theme.fp16,
-    bold: true,
-    base: "middle",
-    halo: true,
-  });
+  const { scene, theme, x } = plot;
+  const { yours } = scene.points;
+  const next = scene.wish ?? scene.state.log2_scale;
+  const skipped = lastOf(yours)?.skipped;
+  const left = x(yours.length + 1);
+  const words = skipped ? "inf: skipped" : `2${superscript(next)}`;
+  const fill = skipped ? theme.bad : theme.fp16;
+  inkRing(plot, left, y(next), theme.fp16);
+  inkText(plot, words, left + 11, y(next), { fill, bold: true, base: "middle", halo: true });
 }
 
+/**
+ * @param {GamePlot} plot
+ * @param {(row: GameRow) => number} y
+ */
 function nameSides(plot, y) {
   const { x, end, sides } = plot;
-  const [{ rows: seen }] = sides;
-  if (!seen.length) return;
-  const at = Math.min(x(seen.length + 0.5), end) + 6; // a step is wide in a short game
-  inkNames(
-    plot,
-    sides.map(({ rows, name, colour }) => ({ name, fill: colour, x: at, y: y(rows) })),
-    15,
-  );
+  const steps = sides[0].rows.length;
+  if (!steps) return;
+  const at = Math.min(x(steps + 0.5), end) + 6; // a step is wide in a short game
+  const ends = sides.map(({ rows, name, colour }) => {
+    const last = lastOf(rows);
+    return { name, fill: colour, x: at, y: last ? y(last) : NaN };
+  });
+  inkNames(plot, ends, 15);
 }
 
+/** @param {GamePlot} plot */
 function drawLosses(plot) {
-  const losses = ({ rows }) => rows.map(({ loss }) => loss);
-  const y = inkLosses(
-    plot,
-    LOSS,
-    "Loss of each batch, without its weight, log scale",
-    plot.sides.map(losses),
-  );
-  for (const side of plot.sides.toReversed())
-    inkLine(
-      plot,
-      losses(side).map((loss, i) => [plot.x(i + 1), y(loss)]),
-      side.colour,
-      0.75 * side.width,
-    );
-  nameSides(plot, (rows) => y(rows.at(-1).loss));
+  const title = "Loss of each batch, without its weight, log scale";
+  const curves = plot.sides.map(({ rows }) => rows.map(({ loss }) => loss));
+  const y = inkLosses(plot, LOSS, title, curves);
+  for (const { rows, colour, width } of plot.sides.toReversed()) {
+    /** @type {Point[]} */
+    const points = rows.map(({ loss }, i) => [plot.x(i + 1), y(loss)]);
+    inkLine(plot, points, colour, 0.75 * width);
+  }
+  nameSides(plot, ({ loss }) => y(loss));
 }

@@ -1,14 +1,6 @@
-// The face of a widget that trains: it draws what the kernel says, sends what the learner does, and decides nothing.
+// The face of a widget that trains: it draws what a source of steps says, sends what the learner does, and decides nothing.
 //
-// A widget's view.js exports drivenView(face), with
-//   label, kind          of its root
-//   picture              what the canvas is called
-//   points               what a run leaves for its curves: {empty(), take(store, content, buffers)}
-//   layout(store, parts, life, root)   puts parts and controls into the root; returns show(), called for every frame
-//   paint(plot, step)    draws; returns nothing. A plot is {pen, width, store, tint, step}, and `step` is under the pointer
-//   hover                {right, steps(store), text(store, step)}, or none
-//   expose(store)        what tests, and anyone who inspects the page, may know of what was drawn last
-// Parts: title, counter, metric, notice, words (a sentence), place (the device knob), picture, tip.
+// A widget's view.js exports drivenView(face).
 
 import { figure, pointed, tip } from "../base/canvas.js";
 import { sentence } from "../base/controls.js";
@@ -19,97 +11,230 @@ import { view } from "../base/root.js";
 import { colours } from "../base/theme.js";
 import { deviceKnob } from "./controls.js";
 import { playRecord } from "./record.js";
-import { UNANSWERED, schedule, send, storeOf } from "./store.js";
+import { schedule, send, storeOf, UNANSWERED } from "./store.js";
 
+/** @import { Pen, Spot } from "../base/canvas.js" */
+/** @import { Life } from "../base/lifetime.js" */
+/** @import { Model } from "../base/model.js" */
+/** @import { Palette } from "../base/theme.js" */
+/** @import { DrivenState, DrivenTraits, Offers, PointsKind, Store, StoreView } from "./store.js" */
+
+/**
+ * What a picture is drawn from. It knows no kernel.
+ *
+ * @template {DrivenState} State
+ * @template {object} Points
+ * @typedef {object} Scene
+ * @property {Pen} pen
+ * @property {number} width
+ * @property {Palette} tint
+ * @property {State} state
+ * @property {Points} points
+ * @property {Offers} offers
+ * @property {number | null} wish log2 of the scale that the hand asks for, until a step has it.
+ * @property {boolean} onPage Whether a run on record is all there is.
+ */
+
+/** @typedef {{ x: (step: number) => number, top: number }} Drawn where a label of a step goes */
+
+/**
+ * What is under the pointer.
+ *
+ * @template {DrivenState} State
+ * @template {object} Points
+ * @typedef {object} Hover
+ * @property {number} right Room beside the axis, in pixels.
+ * @property {(state: State, points: Points) => number} steps How many can be pointed at.
+ * @property {(state: State, points: Points, step: number) => string} text
+ */
+
+/**
+ * A widget that trains.
+ *
+ * @template {DrivenState} State
+ * @template {object} Points
+ * @typedef {object} Face
+ * @property {string} label Of its root.
+ * @property {string} kind
+ * @property {string} picture What the canvas is called.
+ * @property {number} height Of the picture.
+ * @property {PointsKind<State, Points>} points What a run leaves for its curves.
+ * @property {(scene: Scene<State, Points>, step: number | null) => Drawn} paint
+ *   Draws; `step` is under the pointer.
+ * @property {(store: Store<State, Points>, parts: Parts, life: Life, root: HTMLElement)
+ *   => (state: State) => void} layout
+ *   Puts parts and controls into the root; returns what shows a state, called for every frame.
+ * @property {Hover<State, Points>} [hover]
+ * @property {(state: State, points: Points) => Record<string, string | number | boolean>} expose
+ *   What tests, and anyone who inspects the page, may know of what was drawn last.
+ */
+
+/**
+ * What every face has; `layout` puts it into the root.
+ *
+ * @typedef {ReturnType<typeof makeParts>} Parts
+ */
+
+/**
+ * @template {DrivenState} State
+ * @template {object} Points
+ * @param {Store<State, Points>} store
+ * @param {Life} life
+ * @param {Face<State, Points>} face
+ * @param {(pen: Pen, width: number) => void} paint
+ */
 function makeParts(store, life, face, paint) {
-  const parts = {
-    title: h("span", { class: "lk-title", tabindex: "0" }),
-    counter: h("span", { class: "lk-quiet" }),
-    metric: h("span", { class: "lk-quiet run-metric" }),
+  const title = h("span", { class: "lk-title", tabindex: "0" });
+  const counter = h("span", { class: "lk-quiet" });
+  const metric = h("span", { class: "lk-quiet run-metric" });
+  const picture = figure({ life, label: face.picture, height: face.height, draw: paint });
+  return {
+    title,
+    counter,
+    metric,
+    head: h("div", { class: "lk-head" }, title, counter, metric),
     notice: h("p", { class: "run-notice", role: "alert" }),
     words: sentence(),
     place: deviceKnob(store),
-    picture: figure({ life, label: face.picture, height: face.height, draw: paint }),
+    picture,
+    tip: tip(picture),
   };
-  parts.head = h("div", { class: "lk-head" }, parts.title, parts.counter, parts.metric);
-  parts.tip = tip(parts.picture);
-  return parts;
 }
 
-function showParts(store, parts, seen) {
-  const { state } = store;
+// Words that change 30 times a second cannot be read.
+const WORDS_MS = 200;
+
+/**
+ * Show what every state has.
+ *
+ * @param {Pick<Store<DrivenState, object>, "silent">} store
+ * @param {DrivenState} state
+ * @param {Parts} parts
+ * @param {{ phase: string, at: number }} said when a sentence was said last
+ */
+function showParts(store, state, parts, said) {
   const now = performance.now();
+  const running = state.phase === "running";
+  const counted = `step ${state.step} of ${state.total}`;
   parts.title.textContent = state.title;
   parts.title.title = state.about;
-  parts.counter.textContent = [`step ${state.step} of ${state.total}`, state.detail]
-    .filter(Boolean)
-    .join("; ");
+  parts.counter.textContent = state.detail ? `${counted}; ${state.detail}` : counted;
   const notice = store.silent ? UNANSWERED : state.notice;
-  if (parts.notice.textContent !== notice) parts.notice.textContent = notice; // an alert is read out each time it is set
+  // An alert is read out each time it is set.
+  if (parts.notice.textContent !== notice) parts.notice.textContent = notice;
   parts.place.show(state);
-  // words that change 30 times a second cannot be read
-  if (state.phase === "running" && state.phase === seen.phase && now - seen.at < 200) return;
-  parts.words.say(state.sentence, state.phase === "running" ? state.phase : state.sentence);
-  seen.phase = state.phase;
-  seen.at = now;
+  if (running && state.phase === said.phase && now - said.at < WORDS_MS) return;
+  parts.words.say(state.sentence, running ? state.phase : state.sentence);
+  said.phase = state.phase;
+  said.at = now;
 }
 
-const aloneOnRecord = (model) => Boolean(model.get("_frame")?.content.recorded);
+/** @param {Model<DrivenTraits>} model */
+function aloneOnRecord(model) {
+  return Boolean(model.get("_frame")?.content.recorded);
+}
 
-export const drivenView = (face) =>
-  view({ ...face, alone: aloneOnRecord }, (root, model, life, live) => {
+// How long a new widget waits before it says that the kernel does not answer.
+const FIRST_ANSWER_MS = 4000;
+
+/**
+ * The view of a widget that trains.
+ *
+ * @template {DrivenState} State
+ * @template {object} Points
+ * @param {Face<State, Points>} face
+ */
+export function drivenView(face) {
+  const { label, kind, hover } = face;
+  /**
+   * @param {HTMLElement} root
+   * @param {Model<DrivenTraits>} model
+   * @param {Life} life
+   * @param {boolean} [live]
+   */
+  function fill(root, model, life, live) {
     const store = storeOf(model, face.points);
-    const seen = { phase: "", at: 0 };
-    const view = { step: null };
+    const said = { phase: "", at: 0 };
+    const onPage = Boolean(model.onPage);
+    const offers = model.get("_offers");
     const tint = colours(root, life, () => schedule(store));
-    const paint = (pen, width) => {
-      if (!store.state) return;
-      const { x, top } = face.paint({ pen, width, store, tint }, view.step);
-      if (view.step) parts.tip.show(x(view.step), top, face.hover.text(store, view.step));
-      else parts.tip.hide();
-    };
+    /** @type {number | null} */
+    let pointedAt = null;
+
+    /**
+     * @param {Pen} pen
+     * @param {number} width
+     */
+    function paint(pen, width) {
+      const { state, points, wish } = store;
+      if (!state) return;
+      const scene = { pen, width, tint, state, points, offers, wish, onPage };
+      const { x, top } = face.paint(scene, pointedAt);
+      if (pointedAt && hover) {
+        parts.tip.show(x(pointedAt), top, hover.text(state, points, pointedAt));
+      } else parts.tip.hide();
+    }
+
     const parts = makeParts(store, life, face, paint);
     const show = face.layout(store, parts, life, root);
-    view.draw = () => {
-      if (!store.state) {
-        if (store.silent) parts.words.say(UNANSWERED);
-        return;
+    /** @type {StoreView} */
+    const picture = {
+      draw() {
+        if (store.state) {
+          show(store.state);
+          showParts(store, store.state, parts, said);
+          parts.picture.drawNow();
+        } else if (store.silent) parts.words.say(UNANSWERED);
+      },
+      expose() {
+        const { state, points, sent } = store;
+        if (!state) return;
+        const { phase, number, answered } = state;
+        const about = { phase, frame: number, answered: answered >= sent };
+        Object.assign(root.dataset, about, face.expose(state, points));
+      },
+    };
+
+    /** @param {Spot | null} spot */
+    function look(spot) {
+      const { state, points } = store;
+      let step = null;
+      if (spot && state && hover) {
+        step = stepAt(parts.picture, spot.x, { total: state.total, right: hover.right });
+        if (step && step > hover.steps(state, points)) step = null;
       }
-      show();
-      showParts(store, parts, seen);
-      parts.picture.drawNow();
-    };
-    view.expose = () => {
-      const { phase, number, answered } = store.state;
-      Object.assign(
-        root.dataset,
-        { phase, frame: number, answered: answered >= store.sent },
-        face.expose(store),
-      );
-    };
-    const look = (place) => {
-      const at =
-        place && store.state
-          ? stepAt(parts.picture, place.x, { total: store.state.total, right: face.hover.right })
-          : null;
-      const step = at <= face.hover.steps(store) ? at : null;
-      if (step !== view.step) schedule(store);
-      view.step = step;
-    };
-    if (face.hover) pointed(life, parts.picture, look);
-    store.views.add(view);
-    life.add(() => store.views.delete(view));
-    if (model.onPage) {
+      if (step !== pointedAt) schedule(store);
+      pointedAt = step;
+    }
+
+    if (hover) pointed(life, parts.picture, look);
+    store.views.add(picture);
+    life.add(() => store.views.delete(picture));
+    if (onPage) {
       playRecord(store, root, parts, life);
       return;
     }
     parts.words.say("Waiting for the kernel.");
-    if (live === false) {
-      schedule(store);
-      return;
-    }
-    const silence = setTimeout(() => store.state || parts.words.say(UNANSWERED), 4000);
-    life.add(() => clearTimeout(silence));
-    whenUnseen(life, () => send(store, { do: "unseen" }));
-    send(store, { do: "hello" });
-  });
+    if (live === false) schedule(store);
+    else greet(store, parts, life);
+  }
+  return view({ label, kind, alone: aloneOnRecord }, fill);
+}
+
+/**
+ * Ask the kernel for its state, and tell it when nobody sees the widget any more.
+ *
+ * @template {DrivenState} State
+ * @template {object} Points
+ * @param {Store<State, Points>} store
+ * @param {Parts} parts
+ * @param {Life} life
+ */
+function greet(store, parts, life) {
+  const silence = setTimeout(() => {
+    if (!store.state) parts.words.say(UNANSWERED);
+  }, FIRST_ANSWER_MS);
+  life.add(() => clearTimeout(silence));
+  whenUnseen(life, () => send(store, { do: "unseen" }));
+  send(store, { do: "hello" });
+}

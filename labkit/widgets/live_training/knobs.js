@@ -4,35 +4,75 @@ import { segmented } from "../base/controls.js";
 import { heldSlider } from "../driven/controls.js";
 import { tell, tellLatest, wishFor } from "../driven/store.js";
 
+/** @import { Option } from "../base/controls.js" */
+/** @import { HeldSlider } from "../driven/controls.js" */
+/** @import { Offers, Store } from "../driven/store.js" */
+/** @import { RunPoints, RunState } from "./plot.js" */
+
+/** @typedef {Store<RunState, RunPoints>} RunStore */
+/** @typedef {"off" | "static" | "dynamic"} Scaling */
+
+/**
+ * What a run's knobs may be turned to.
+ *
+ * @typedef {Offers & { scaling: Scaling[], log2_scale: [number, number] }} RunOffers
+ */
+
+/** @param {RunStore} store */
+export function offersOf(store) {
+  return /** @type {RunOffers} */ (store.model.get("_offers"));
+}
+
+/**
+ * @param {RunStore} store
+ * @param {string} knob
+ * @param {unknown} to
+ */
 export function turn(store, knob, to) {
   tell(store, { do: "turn", knob, to });
 }
 
+/** @param {RunStore} store */
 export function scalingKnob(store) {
-  const options = store.model.get("_offers").scaling.map((value) => ({ value, label: value }));
+  /** @type {Option<Scaling>[]} */
+  const options = offersOf(store).scaling.map((value) => ({ value, label: value }));
+  /** @param {Scaling} to */
   const onChange = (to) => {
-    wishFor(store, to === "off" ? 0 : store.state.knobs.log2_scale);
+    wishFor(store, to === "off" ? 0 : (store.state?.knobs.log2_scale ?? 0));
     turn(store, "scaling", to);
   };
   return segmented({ label: "Loss scaling", options, value: "off", onChange });
 }
 
-// With scaling off it stays where it is. `text` says what a scale is called here.
+/** @typedef {HeldSlider & { show: (state: RunState) => void }} ScaleKnob */
+
+/**
+ * The handle of the scale; with scaling off it stays where it is.
+ *
+ * @param {RunStore} store
+ * @param {(log2Scale: number, off: boolean) => string} text what a scale is called here
+ * @returns {ScaleKnob}
+ */
 export function scaleKnob(store, text) {
-  const [min, max] = store.model.get("_offers").log2_scale;
-  const made = heldSlider({
-    label: "Scale",
-    min,
-    max,
-    page: 4,
-    value: min,
-    text: (e) => text(e, store.state?.knobs.scaling === "off"),
-    onInput() {
-      if (made.input.getAttribute("aria-disabled") === "true") return made.set(min);
-      wishFor(store, made.value);
-      tellLatest(store, { do: "turn", knob: "log2_scale", to: made.value });
-    },
-  });
+  const [min, max] = offersOf(store).log2_scale;
+  const made = /** @type {ScaleKnob} */ (
+    heldSlider({
+      label: "Scale",
+      min,
+      max,
+      page: 4,
+      value: min,
+      text: (log2Scale) => text(log2Scale, store.state?.knobs.scaling === "off"),
+      onInput() {
+        if (made.input.getAttribute("aria-disabled") === "true") {
+          made.set(min);
+          return;
+        }
+        wishFor(store, made.value);
+        tellLatest(store, { do: "turn", knob: "log2_scale", to: made.value });
+      },
+    })
+  );
   made.show = ({ knobs, scale }) => {
     made.input.setAttribute("aria-disabled", String(knobs.scaling === "off"));
     if (!made.held) made.set(knobs.scaling === "static" ? knobs.log2_scale : Math.round(scale));
@@ -40,29 +80,41 @@ export function scaleKnob(store, text) {
   return made;
 }
 
+/**
+ * The metrics that are known, as "Accuracy: FP32 0.997, FP16 0.113".
+ *
+ * @param {RunState} state
+ */
 export function metricText({ metric_name, fp32_metric, branches }) {
-  const metrics = [
-    ["FP32", fp32_metric],
-    ...branches.map(({ name, metric }) => [name, metric]),
-  ].filter(([, m]) => m);
-  return metrics.length ? `${metric_name}: ${metrics.map((m) => m.join(" ")).join(", ")}` : "";
+  const sides = [{ name: "FP32", metric: fp32_metric }, ...branches];
+  const known = sides.filter(({ metric }) => metric);
+  if (!known.length) return "";
+  return `${metric_name}: ${known.map(({ name, metric }) => `${name} ${metric}`).join(", ")}`;
 }
 
-export function exposeRuns(store) {
-  const { state, branches } = store;
-  const [last, forked] = branches.map((rows) => rows.at(-1));
+/**
+ * What tests may know of what was drawn last.
+ *
+ * @param {RunState} state
+ * @param {RunPoints} points
+ */
+export function exposeRuns(state, points) {
+  const [run, fork] = points.branches;
+  const last = run[run.length - 1];
+  const measured = run.findLast((row) => !Number.isNaN(row.underflow));
+  const marks = state.branches[0].marks.map(({ step, label }) => `${step}: ${label}`);
   return {
-    step: branches[0].length,
+    step: run.length,
     scaling: state.knobs.scaling,
     scale: last?.scale ?? "",
     loss: last?.loss ?? "",
-    fp32: store.fp32[branches[0].length - 1] ?? "",
-    underflow: branches[0].findLast((row) => !Number.isNaN(row.underflow))?.underflow ?? NaN,
+    fp32: points.fp32[run.length - 1] ?? "",
+    underflow: measured?.underflow ?? NaN,
     skipped: state.skipped,
-    marks: state.branches[0].marks.map((mark) => `${mark.step}: ${mark.label}`).join("; "),
-    previous: store.previous.length,
-    fork: branches[1].length,
-    forkLoss: forked?.loss ?? "",
+    marks: marks.join("; "),
+    previous: points.previous.length,
+    fork: fork.length,
+    forkLoss: fork[fork.length - 1]?.loss ?? "",
     origin: state.branches[1]?.origin ?? "",
     active: state.active,
   };

@@ -1,6 +1,6 @@
 // How runs are drawn beside FP32: loss, scale, underflow and swallowed updates over one axis of steps; a fork is dashed.
 //
-// `plot` holds the pen, the colours of the theme and where a step lies; every function draws one thing and keeps nothing.
+// Every function draws one thing and keeps nothing.
 
 import { floats } from "../base/model.js";
 import { decimal, percent, superscript } from "../base/number_words.js";
@@ -23,142 +23,241 @@ import {
 import { faintly, formatColour } from "../base/theme.js";
 import { rowsOf } from "../driven/store.js";
 
+/** @import { CurveEnd, Panel, Point, StepPlot } from "../base/plot.js" */
+/** @import { Hover, Scene } from "../driven/face.js" */
+/** @import { DrivenState } from "../driven/store.js" */
+/** @import { Scaling } from "./knobs.js" */
+
+/**
+ * One step of a run; NaN: not measured, or no number.
+ *
+ * @typedef {object} RunRow
+ * @property {number} step From 1.
+ * @property {number} loss
+ * @property {number} scale
+ * @property {boolean} stepped false: the step was skipped.
+ * @property {number} underflow Share of the activation gradients, 0 to 1.
+ * @property {number} swallowed Share of the weights with a gradient that did not move, 0 to 1.
+ */
+
+/**
+ * All steps so far.
+ *
+ * @typedef {object} RunPoints
+ * @property {number[]} fp32 Losses of the twin in FP32.
+ * @property {number[]} previous Losses of the run before.
+ * @property {number[]} recordedFp32
+ * @property {RunRow[]} recorded The run on record.
+ * @property {[run: RunRow[], fork: RunRow[]]} branches
+ */
+
+/** @typedef {{ step: number, label: string }} Mark what was turned, and when */
+
+/**
+ * @typedef {object} Branch
+ * @property {string} name
+ * @property {string} format What its matrix products read.
+ * @property {number} origin The step that it left after; 0 for a run.
+ * @property {Mark[]} marks
+ * @property {string} metric "" before it is known.
+ */
+
+/**
+ * What the kernel says of runs beside the points (`LiveTraining.state`).
+ *
+ * @typedef {DrivenState & {
+ *   active: number,
+ *   knobs: { scaling: Scaling, log2_scale: number, masters: string, [knob: string]: Position },
+ *   fixed: Record<string, string>,
+ *   scale: number,
+ *   rule: string,
+ *   branches: Branch[],
+ *   fork_change: string,
+ *   metric_name: string,
+ *   fp32_metric: string,
+ *   skipped: number,
+ * }} RunState
+ */
+
+/** @typedef {string | number | boolean} Position of a knob */
+
+/**
+ * The panels of a picture, one under another.
+ *
+ * @typedef {object} Panels
+ * @property {Panel} loss
+ * @property {Panel} scale
+ * @property {Panel} underflow
+ * @property {Panel} [swallowed]
+ * @property {Look} fp32 How FP32's curve looks.
+ * @property {number} bottom In pixels.
+ * @property {number} height
+ */
+
+/** @typedef {{ width: number, alpha?: number }} Look of a line */
+
+/** @typedef {Branch & { rows: RunRow[], colour: string, dash: number[] }} Curve */
+
+/**
+ * A picture of runs on its axis.
+ *
+ * @typedef {StepPlot & {
+ *   scene: Scene<RunState, RunPoints>,
+ *   curves: Curve[],
+ *   fp32: number[],
+ *   place: Panels,
+ * }} RunPlot
+ */
+
 const RIGHT = 62; // room for the names at the ends of the curves
 const DASH = [7, 5];
+const DOTTED = [1.5, 4];
+const GAP = 38; // between two panels
 const COLUMNS = 5; // loss, scale, stepped, underflow, swallowed: see `Bench.points`
 
-// Panels one under another, by their heights, `swallowed` may be missing; and how FP32's curve looks.
-export function panels({ loss, scale, underflow, swallowed }, fp32) {
-  const made = {};
+/**
+ * Panels one under another, by their heights.
+ *
+ * @param {{ loss: number, scale: number, underflow: number, swallowed?: number }} heights
+ * @param {Look} fp32
+ * @returns {Panels}
+ */
+export function panels({ loss, scale, underflow, swallowed = 0 }, fp32) {
   let top = 26;
-  for (const [name, height] of Object.entries({ loss, scale, underflow, swallowed })) {
-    if (!height) continue;
-    made[name] = { top, height };
-    top += height + 38;
-  }
-  return { ...made, fp32, bottom: top - 38, height: top - 8 };
+  /** @param {number} height */
+  const next = (height) => {
+    const panel = { top, height };
+    top += height + GAP;
+    return panel;
+  };
+  const made = { loss: next(loss), scale: next(scale), underflow: next(underflow) };
+  const last = swallowed ? { swallowed: next(swallowed) } : {};
+  return { ...made, ...last, fp32, bottom: top - GAP, height: top - 8 };
 }
 
+// --- points ---------------------------------------------------------------------------------------
+
+/** @returns {RunPoints} */
 function emptyRuns() {
   return { fp32: [], previous: [], recordedFp32: [], recorded: [], branches: [[], []] };
 }
 
-function takeRuns(store, content, buffers) {
-  [store.fp32, store.previous, store.recordedFp32].forEach((losses, i) =>
-    losses.push(...floats(buffers[i])),
-  );
-  const origins = [0, ...content.branches.map(({ origin }) => origin)];
-  [store.recorded, ...store.branches].slice(0, origins.length).forEach((rows, i) => {
+/**
+ * @param {RunPoints} points
+ * @param {RunState} state
+ * @param {DataView[]} buffers
+ */
+function takeRuns(points, state, buffers) {
+  const losses = [points.fp32, points.previous, points.recordedFp32];
+  for (const [i, curve] of losses.entries()) curve.push(...floats(buffers[i]));
+  const origins = [0, ...state.branches.map(({ origin }) => origin)];
+  const runs = [points.recorded, ...points.branches].slice(0, origins.length);
+  for (const [i, rows] of runs.entries()) {
     for (const [loss, scale, stepped, underflow, swallowed] of rowsOf(buffers[3 + i], COLUMNS)) {
-      rows.push({
-        step: origins[i] + rows.length + 1,
-        loss,
-        scale,
-        stepped: stepped > 0,
-        underflow,
-        swallowed,
-      });
+      const step = origins[i] + rows.length + 1;
+      rows.push({ step, loss, scale, stepped: stepped > 0, underflow, swallowed });
     }
-  });
+  }
 }
 
 export const RUN_POINTS = { empty: emptyRuns, take: takeRuns };
 
-// What is in the picture: the learner's runs, or until they begin those on record.
-const onShow = ({ state, recordedFp32, recorded, fp32, branches }) =>
-  state.recorded ? { fp32: recordedFp32, runs: [recorded] } : { fp32, runs: branches };
+/**
+ * What is in the picture: the learner's runs, or until they begin those on record.
+ *
+ * @param {RunState} state
+ * @param {RunPoints} points
+ */
+function onShow(state, points) {
+  if (state.recorded) return { fp32: points.recordedFp32, runs: [points.recorded] };
+  return { fp32: points.fp32, runs: points.branches };
+}
 
-export function drawRuns({ pen, width, store, tint: theme }, place, step) {
-  const { total, branches, recorded } = store.state;
-  const { fp32, runs } = onShow(store);
-  const tint = recorded && !store.model.onPage ? faintly(theme) : theme; // on a page it is all there is
-  const curves = branches.slice(0, runs.length).map((branch, i) => ({
+// --- the picture ----------------------------------------------------------------------------------
+
+/**
+ * Draw runs into panels; `step` is under the pointer.
+ *
+ * @param {Scene<RunState, RunPoints>} scene
+ * @param {Panels} place
+ * @param {number | null} step
+ */
+export function drawRuns(scene, place, step) {
+  const { pen, width, state, points } = scene;
+  const { fp32, runs } = onShow(state, points);
+  const faint = state.recorded && !scene.onPage; // on a page it is all there is
+  const tint = faint ? faintly(scene.tint) : scene.tint;
+  const curves = state.branches.slice(0, runs.length).map((branch, i) => ({
     ...branch,
     rows: runs[i],
     colour: formatColour(branch.format, tint),
     dash: i ? DASH : [],
   }));
-  const plot = {
-    ...stepPlot(pen, width, tint, { total, right: RIGHT }),
-    store,
-    curves,
-    fp32,
-    place,
-  };
+  const axis = stepPlot(pen, width, tint, { total: state.total, right: RIGHT });
+  /** @type {RunPlot} */
+  const plot = { ...axis, scene, curves, fp32, place };
   const y = drawLoss(plot);
   drawScale(plot);
-  drawShare(
-    plot,
-    place.underflow,
-    "underflow",
-    "Activation gradients: elements that are zero here and not in FP32",
-    tint.underflowed,
-  );
-  if (place.swallowed)
-    drawShare(
-      plot,
-      place.swallowed,
-      "swallowed",
-      "Updates swallowed: weights with a gradient that did not move",
-      tint.ink2,
-    );
+  const zeros = "Activation gradients: elements that are zero here and not in FP32";
+  drawShare(plot, place.underflow, "underflow", zeros, tint.underflowed);
+  if (place.swallowed) {
+    const still = "Updates swallowed: weights with a gradient that did not move";
+    drawShare(plot, place.swallowed, "swallowed", still, tint.ink2);
+  }
   inkSteps(plot, place.bottom);
-  drawHover(plot, step, y);
+  if (step) drawHover(plot, step, y);
   return { x: plot.x, top: place.loss.top + 2 };
 }
 
-function drawLoss(plot) {
-  const { store, tint, curves, x } = plot;
-  const { top } = plot.place.loss;
-  const { recorded } = store.state;
-  const all = [...curves.map((c) => c.rows.map((row) => row.loss)), plot.fp32, store.previous];
-  const y = inkLosses(plot, plot.place.loss, "Loss of each batch, log scale", all);
-  drawMarks(plot);
-  if (store.previous.length) {
-    inkLine(
-      plot,
-      store.previous.map((loss, i) => [x(i + 1), y(loss)]),
-      curves[0].colour,
-      1.25,
-      { dash: [1.5, 4], alpha: 0.8 },
-    );
-    const wide = inkText(plot, "the run before", plot.end, top - 12, { align: "right" });
-    inkLine(
-      plot,
-      [
-        [plot.end - wide - 34, top - 16],
-        [plot.end - wide - 8, top - 16],
-      ],
-      curves[0].colour,
-      1.5,
-      { dash: [1.5, 4] },
-    );
-  }
-  if (recorded && !store.model.onPage)
-    inkText(plot, recorded, plot.end, top - 12, { align: "right" });
-  const reached = recorded ? plot.fp32.length : Math.max(curves[0].rows.length, 1);
-  const fp32 = (losses, look) =>
-    inkLine(
-      plot,
-      losses.map((loss, i) => [x(i + 1), y(loss)]),
-      tint.fp32,
-      look.width,
-      look,
-    );
-  if (plot.fp32.length > reached + 1) fp32(plot.fp32, { width: 1, alpha: 0.3 }); // known from the run before
-  fp32(plot.fp32.slice(0, reached + 1), plot.place.fp32);
+/**
+ * A line through all panels.
+ *
+ * @param {RunPlot} plot
+ * @param {number} x
+ * @param {string} colour
+ * @param {{ dash?: number[], alpha?: number }} style
+ */
+function inkUpright(plot, x, colour, style) {
+  const { loss, bottom } = plot.place;
+  /** @type {Point[]} */
   const ends = [
-    {
-      name: "FP32",
-      colour: tint.fp32,
-      points: plot.fp32.slice(0, reached).map((loss, i) => [x(i + 1), y(loss)]),
-    },
+    [x, loss.top],
+    [x, bottom],
   ];
+  inkLine(plot, ends, colour, 1, style);
+}
+
+/**
+ * @param {RunPlot} plot
+ * @returns {(loss: number) => number} where a loss lies
+ */
+function drawLoss(plot) {
+  const { scene, tint, curves, fp32, x } = plot;
+  const { state, points } = scene;
+  const all = [...curves.map(({ rows }) => rows.map(({ loss }) => loss)), fp32, points.previous];
+  const y = inkLosses(plot, plot.place.loss, "Loss of each batch, log scale", all);
+  /**
+   * @param {readonly number[]} losses
+   * @returns {Point[]}
+   */
+  const line = (losses) => losses.map((loss, i) => [x(i + 1), y(loss)]);
+  drawMarks(plot);
+  if (points.previous.length) drawPrevious(plot, line(points.previous));
+  if (state.recorded && !scene.onPage) {
+    inkText(plot, state.recorded, plot.end, plot.place.loss.top - 12, { align: "right" });
+  }
+  const reached = state.recorded ? fp32.length : Math.max(curves[0].rows.length, 1);
+  // What lies ahead is known from the run before.
+  if (fp32.length > reached + 1) inkLine(plot, line(fp32), tint.fp32, 1, { alpha: 0.3 });
+  const { width, alpha } = plot.place.fp32;
+  inkLine(plot, line(fp32.slice(0, reached + 1)), tint.fp32, width, { alpha });
+  const ends = [{ name: "FP32", colour: tint.fp32, points: line(fp32.slice(0, reached)) }];
   for (const { name, rows, colour, dash, origin } of curves) {
-    const points = rows.map((row) => [x(row.step), y(row.loss)]);
-    const from = origin ? [[x(origin), y(curves[0].rows[origin - 1]?.loss)]] : [];
-    inkLine(plot, [...from, ...points], colour, 2.25, { dash });
-    ends.push({ name, colour, points: [...from, ...points] });
+    /** @type {Point[]} */
+    const own = rows.map((row) => [x(row.step), y(row.loss)]);
+    if (origin) own.unshift([x(origin), y(lossAt(curves[0], origin))]);
+    inkLine(plot, own, colour, 2.25, { dash });
+    ends.push({ name, colour, points: own });
   }
   if (curves[1]) drawForkPoint(plot, y);
   nameEnds(plot, ends);
@@ -166,217 +265,278 @@ function drawLoss(plot) {
   return y;
 }
 
+/**
+ * @param {Curve} curve
+ * @param {number} step
+ */
+function lossAt(curve, step) {
+  return curve.rows[step - 1]?.loss ?? NaN;
+}
+
+/**
+ * The run before, dotted, and its name above the panel.
+ *
+ * @param {RunPlot} plot
+ * @param {Point[]} points
+ */
+function drawPrevious(plot, points) {
+  const { end, curves } = plot;
+  const { top } = plot.place.loss;
+  const { colour } = curves[0];
+  inkLine(plot, points, colour, 1.25, { dash: DOTTED, alpha: 0.8 });
+  const wide = inkText(plot, "the run before", end, top - 12, { align: "right" });
+  /** @type {Point[]} */
+  const sample = [
+    [end - wide - 34, top - 16],
+    [end - wide - 8, top - 16],
+  ];
+  inkLine(plot, sample, colour, 1.5, { dash: DOTTED });
+}
+
+/**
+ * @param {RunPlot} plot
+ * @param {(loss: number) => number} y
+ */
 function drawForkPoint(plot, y) {
   const [run, fork] = plot.curves;
   const at = plot.x(fork.origin);
-  inkLine(
-    plot,
-    [
-      [at, plot.place.loss.top],
-      [at, plot.place.bottom],
-    ],
-    plot.tint.ink2,
-    1,
-    { dash: [2, 3], alpha: 0.8 },
-  );
-  const loss = y(run.rows[fork.origin - 1]?.loss);
+  inkUpright(plot, at, plot.tint.ink2, { dash: [2, 3], alpha: 0.8 });
+  const loss = y(lossAt(run, fork.origin));
   if (Number.isFinite(loss)) inkRing(plot, at, loss, fork.colour);
 }
 
+/**
+ * @param {RunPlot} plot
+ * @param {{ name: string, colour: string, points: Point[] }[]} curves
+ */
 function nameEnds(plot, curves) {
   const { top, height } = plot.place.loss;
-  const last = ({ name, colour, points }) => {
-    const end = points.findLast(([, py]) => Number.isFinite(py));
-    return end ? [{ name, fill: colour, x: end[0] + 7, y: end[1] }] : [];
-  };
-  inkNames(plot, curves.flatMap(last), 14, top, top + height - 4);
+  /** @type {CurveEnd[]} */
+  const ends = [];
+  for (const { name, colour, points } of curves) {
+    const end = points.findLast(([, y]) => Number.isFinite(y));
+    if (end) ends.push({ name, fill: colour, x: end[0] + 7, y: end[1] });
+  }
+  inkNames(plot, ends, 14, top, top + height - 4);
 }
 
-// Each stretch of losses that are no numbers, with its first step.
+/**
+ * Each stretch of losses that are no numbers, with its first step.
+ *
+ * @param {RunPlot} plot
+ */
 function drawNonFinite(plot) {
-  plot.curves.forEach(({ name, rows }, i) => {
-    const py = plot.place.loss.top + plot.place.loss.height - 12 - 18 * i;
-    rows.forEach((row, k) => {
-      if (Number.isFinite(row.loss) || (k > 0 && !Number.isFinite(rows[k - 1].loss))) return;
-      const back = rows.findIndex((later, m) => m > k && Number.isFinite(later.loss));
-      const px = plot.x(row.step);
-      inkLine(
-        plot,
-        [
-          [px, py],
-          [plot.x(rows.at(back < 0 ? -1 : back - 1).step), py],
-        ],
-        plot.tint.bad,
-        2,
-      );
-      inkCross(plot, px, py, 5, plot.tint.bad);
-      inkText(plot, `${name}: ${decimal(row.loss)} from step ${row.step}`, px + 12, py - 4, {
-        fill: plot.tint.bad,
-        bold: true,
-        halo: true,
-      });
-    });
-  });
-}
-
-// What was turned: a thin line through all panels and its name, in one of three rows where there is room.
-function drawMarks(plot) {
-  const { pen, store, tint, curves, x, end } = plot;
-  const rows = [-Infinity, -Infinity, -Infinity];
-  const fork = curves[1];
-  const forked = fork
-    ? [
-        {
-          step: fork.origin + 1,
-          label: `fork${store.state.fork_change ? `: ${store.state.fork_change}` : ""}`,
-        },
-      ]
-    : [];
-  const marks = [...forked, ...curves.flatMap((c) => c.marks)].sort((a, b) => a.step - b.step);
-  for (const mark of marks) {
-    const at = Math.round(x(mark.step - 0.5)) + 0.5;
-    if (!forked.includes(mark))
-      inkLine(
-        plot,
-        [
-          [at, plot.place.loss.top],
-          [at, plot.place.bottom],
-        ],
-        tint.ink2,
-        1,
-        { alpha: 0.6 },
-      );
-    pen.font = `${tint.size - 1}px ${tint.font}`;
-    const label = mark.label.replace(/2\^(-?\d+)/g, (_, e) => `2${superscript(e)}`);
-    const wide = pen.measureText(label).width;
-    const left = Math.max(plot.left + 4, Math.min(at + 5, end + RIGHT - wide - 4));
-    const row = rows.findIndex((taken) => taken + 12 < left);
-    if (row < 0) continue;
-    rows[row] = left + wide;
-    inkText(plot, label, left, plot.place.loss.top + 12 + 17 * row, { fill: tint.ink, halo: true });
+  const { top, height } = plot.place.loss;
+  for (const [i, { name, rows }] of plot.curves.entries()) {
+    const y = top + height - 12 - 18 * i;
+    for (const [first, last] of nonFiniteStretches(rows)) {
+      const x = plot.x(first.step);
+      /** @type {Point[]} */
+      const stretch = [
+        [x, y],
+        [plot.x(last.step), y],
+      ];
+      const text = `${name}: ${decimal(first.loss)} from step ${first.step}`;
+      inkLine(plot, stretch, plot.tint.bad, 2);
+      inkCross(plot, x, y, 5, plot.tint.bad);
+      inkText(plot, text, x + 12, y - 4, { fill: plot.tint.bad, bold: true, halo: true });
+    }
   }
 }
 
+/**
+ * @param {readonly RunRow[]} rows
+ * @returns {[first: RunRow, last: RunRow][]}
+ */
+function nonFiniteStretches(rows) {
+  /** @type {[RunRow, RunRow][]} */
+  const stretches = [];
+  let inside = false;
+  for (const row of rows) {
+    const finite = Number.isFinite(row.loss);
+    if (!finite && inside) stretches[stretches.length - 1][1] = row;
+    else if (!finite) stretches.push([row, row]);
+    inside = !finite;
+  }
+  return stretches;
+}
+
+/**
+ * What was turned: a thin line through all panels and its name, in one of three rows where there is
+ * room.
+ *
+ * @param {RunPlot} plot
+ */
+function drawMarks(plot) {
+  const { pen, tint, x, end } = plot;
+  const rowEnds = [-Infinity, -Infinity, -Infinity];
+  for (const { step, label, upright } of marksOf(plot)) {
+    const at = Math.round(x(step - 0.5)) + 0.5;
+    if (upright) inkUpright(plot, at, tint.ink2, { alpha: 0.6 });
+    pen.font = `${tint.size - 1}px ${tint.font}`;
+    const text = label.replace(/2\^(-?\d+)/g, (_, exponent) => `2${superscript(exponent)}`);
+    const wide = pen.measureText(text).width;
+    const left = Math.max(plot.left + 4, Math.min(at + 5, end + RIGHT - wide - 4));
+    const row = rowEnds.findIndex((taken) => taken + 12 < left);
+    if (row < 0) continue;
+    rowEnds[row] = left + wide;
+    const y = plot.place.loss.top + 12 + 17 * row;
+    inkText(plot, text, left, y, { fill: tint.ink, halo: true });
+  }
+}
+
+/**
+ * All marks by step; a fork has a line of its own (`drawForkPoint`).
+ *
+ * @param {RunPlot} plot
+ */
+function marksOf({ curves, scene }) {
+  const marks = curves.flatMap((curve) => curve.marks.map((mark) => ({ ...mark, upright: true })));
+  const fork = curves[1];
+  if (fork) {
+    const { fork_change: change } = scene.state;
+    const label = change ? `fork: ${change}` : "fork";
+    marks.unshift({ step: fork.origin + 1, label, upright: false });
+  }
+  return marks.sort((a, b) => a.step - b.step);
+}
+
+/** @param {RunPlot} plot */
 function drawScale(plot) {
-  const { store, tint, curves, x } = plot;
-  const { height } = plot.place.scale;
-  const next = store.wish ?? store.state.scale;
-  const all = [...curves.flatMap(({ rows }) => rows.map((row) => Math.log2(row.scale))), next];
-  const low = Math.min(0, 4 * Math.floor(Math.min(0, ...all) / 4));
-  const high = Math.max(16, 4 * Math.ceil((Math.max(0, ...all) + 1) / 4));
-  const y = levelIn(plot.place.scale, [low, high]);
-  const every = (4 * height) / (high - low) >= 18 ? 4 : 8; // as close as labels can stand
-  const ticks = Array.from(
-    { length: Math.floor((high - low) / every) + 1 },
-    (_, i) => low + i * every,
-  );
-  inkFrame(
-    plot,
-    plot.place.scale,
-    "Loss scale",
-    ticks.map((e) => [e, e]),
-    y,
-  );
+  const { scene, tint, curves, x } = plot;
+  const { state, wish } = scene;
+  const panel = plot.place.scale;
+  const next = wish ?? state.scale;
+  const scales = curves.map(({ rows }) => rows.map(({ scale }) => Math.log2(scale)));
+  const all = [...scales.flat(), next];
+  const { y, ticks } = scaleAxis(panel, all);
+  inkFrame(plot, panel, "Loss scale", ticks, y);
   let skipped = 0;
-  for (const { rows, colour, dash, origin } of curves) {
-    inkLine(
-      plot,
-      stairs(plot, [...Array(origin).fill(NaN), ...rows.map((row) => Math.log2(row.scale))], y),
-      colour,
-      2.25,
-      { dash },
-    );
-    for (const row of rows.filter((r) => !r.stepped)) {
+  for (const [i, { rows, colour, dash, origin }] of curves.entries()) {
+    const before = Array(origin).fill(NaN);
+    inkLine(plot, stairs(plot, [...before, ...scales[i]], y), colour, 2.25, { dash });
+    for (const row of rows) {
+      if (row.stepped) continue;
       skipped += 1;
       inkCross(plot, x(row.step), y(Math.log2(row.scale)), 4, tint.overflowed);
     }
   }
-  const { rows, origin, colour } = curves[store.state.active];
-  const at = store.state.recorded ? 0 : origin + rows.length;
+  const { rows, origin, colour } = curves[state.active];
+  const at = state.recorded ? 0 : origin + rows.length;
   if (at < plot.total) inkRing(plot, x(at + 1), y(next), colour);
   if (all.length < 2) return;
-  inkSkips(
-    plot,
-    plot.place.scale,
-    skipped === 1 ? "1 skipped step" : `${skipped} skipped steps`,
-    tint.overflowed,
-  );
+  const words = skipped === 1 ? "1 skipped step" : `${skipped} skipped steps`;
+  inkSkips(plot, panel, words, tint.overflowed);
 }
 
+/**
+ * An axis of exponents with room for all, whose labels are as close as they can stand.
+ *
+ * @param {Panel} panel
+ * @param {readonly number[]} exponents
+ */
+function scaleAxis(panel, exponents) {
+  const low = Math.min(0, 4 * Math.floor(Math.min(0, ...exponents) / 4));
+  const high = Math.max(16, 4 * Math.ceil((Math.max(0, ...exponents) + 1) / 4));
+  const every = (4 * panel.height) / (high - low) >= 18 ? 4 : 8;
+  /** @type {[number, number][]} */
+  const ticks = [];
+  for (let exponent = low; exponent <= high; exponent += every) ticks.push([exponent, exponent]);
+  return { y: levelIn(panel, [low, high]), ticks };
+}
+
+/**
+ * A share from 0 to 1 where it was measured.
+ *
+ * @param {RunPlot} plot
+ * @param {Panel} panel
+ * @param {"underflow" | "swallowed"} what
+ * @param {string} title
+ * @param {string} colour
+ */
 function drawShare(plot, panel, what, title, colour) {
   const { top, height } = panel;
+  /** @param {number} share */
   const y = (share) => top + height * (1 - share);
-  inkFrame(
-    plot,
-    panel,
-    title,
-    [
-      [0, "0%"],
-      [0.5, "50%"],
-      [1, "100%"],
-    ],
-    y,
-  );
-  const labels = [];
+  /** @type {[number, string][]} */
+  const ticks = [
+    [0, "0%"],
+    [0.5, "50%"],
+    [1, "100%"],
+  ];
+  inkFrame(plot, panel, title, ticks, y);
+  /** @type {CurveEnd[]} */
+  const ends = [];
   for (const { rows, dash } of plot.curves) {
     const measured = rows.filter((row) => !Number.isNaN(row[what]));
     if (!measured.length) continue;
-    const points = measured.flatMap((row, i) => [
-      ...(i ? [[plot.x(row.step), y(measured[i - 1][what])]] : []),
-      [plot.x(row.step), y(row[what])],
-    ]);
-    points.push([plot.x(rows.at(-1).step), points.at(-1)[1]]); // what was measured stands until it is measured again
+    const last = measured[measured.length - 1];
+    // What was measured stands until it is measured again.
+    /** @type {Point[]} */
+    const points = [];
+    for (const [i, row] of measured.entries()) {
+      if (i) points.push([plot.x(row.step), y(measured[i - 1][what])]);
+      points.push([plot.x(row.step), y(row[what])]);
+    }
+    const end = plot.x(rows[rows.length - 1].step);
+    points.push([end, y(last[what])]);
     if (plot.curves.length === 1) inkArea(plot, points, y(0), colour);
     inkLine(plot, points, colour, 2, { dash });
     for (const row of measured) inkDot(plot, plot.x(row.step), y(row[what]), 2.25, colour);
-    labels.push({
-      name: percent(measured.at(-1)[what]),
-      fill: colour,
-      x: points.at(-1)[0] + 7,
-      y: points.at(-1)[1],
-    });
+    ends.push({ name: percent(last[what]), fill: colour, x: end + 7, y: y(last[what]) });
   }
-  if (labels[1]?.name === labels[0]?.name) labels.pop();
-  inkNames(plot, labels, 13, top + 4, top + height - 4);
+  if (ends[1]?.name === ends[0]?.name) ends.pop();
+  inkNames(plot, ends, 13, top + 4, top + height - 4);
 }
 
+// --- under the pointer ----------------------------------------------------------------------------
+
+/**
+ * @param {RunPlot} plot
+ * @param {number} step
+ * @param {(loss: number) => number} y
+ */
 function drawHover(plot, step, y) {
-  if (!step) return;
-  inkLine(
-    plot,
-    [
-      [plot.x(step), plot.place.loss.top],
-      [plot.x(step), plot.place.bottom],
-    ],
-    plot.tint.ink,
-    1,
-    { alpha: 0.6 },
-  );
+  inkUpright(plot, plot.x(step), plot.tint.ink, { alpha: 0.6 });
   for (const { rows, colour } of plot.curves) {
-    const row = rows.find((r) => r.step === step);
-    if (row && row.loss > 0 && Number.isFinite(row.loss))
+    const row = rows.find((one) => one.step === step);
+    if (row && row.loss > 0 && Number.isFinite(row.loss)) {
       inkDot(plot, plot.x(step), y(row.loss), 3.5, colour);
+    }
   }
 }
 
-function hoverText(store, step) {
-  const { fp32, runs } = onShow(store);
-  const parts = store.state.branches.flatMap(({ name }, i) => {
-    const row = runs[i]?.find((r) => r.step === step);
-    if (!row) return [];
-    const lost = Number.isNaN(row.underflow) ? "" : `, underflow ${percent(row.underflow)}`;
-    return [
-      `${name} ${decimal(row.loss)} at scale 2^${Math.log2(row.scale)} = ${decimal(row.scale)}${row.stepped ? "" : ", skipped"}${lost}`,
-    ];
-  });
-  const beside = fp32[step - 1] === undefined ? [] : [`FP32 ${decimal(fp32[step - 1])}`];
-  return `${store.state.recorded ? "on record, " : ""}step ${step}: ${[...parts, ...beside].join("; ")}`;
+/**
+ * What happened at a step, in every run.
+ *
+ * @param {RunState} state
+ * @param {RunPoints} points
+ * @param {number} step
+ */
+function hoverText(state, points, step) {
+  const { fp32, runs } = onShow(state, points);
+  const parts = [];
+  for (const [i, { name }] of state.branches.entries()) {
+    const row = runs[i]?.find((one) => one.step === step);
+    if (row) parts.push(`${name} ${stepWords(row)}`);
+  }
+  const beside = fp32[step - 1];
+  if (beside !== undefined) parts.push(`FP32 ${decimal(beside)}`);
+  return `${state.recorded ? "on record, " : ""}step ${step}: ${parts.join("; ")}`;
 }
 
+/** @param {RunRow} row */
+function stepWords({ loss, scale, stepped, underflow }) {
+  const skipped = stepped ? "" : ", skipped";
+  const lost = Number.isNaN(underflow) ? "" : `, underflow ${percent(underflow)}`;
+  return `${decimal(loss)} at scale 2^${Math.log2(scale)} = ${decimal(scale)}${skipped}${lost}`;
+}
+
+/** @type {Hover<RunState, RunPoints>} */
 export const HOVER = {
   right: RIGHT,
-  steps(store) {
-    const { fp32, runs } = onShow(store);
+  steps(state, points) {
+    const { fp32, runs } = onShow(state, points);
     return Math.max(fp32.length, runs[0].length);
   },
   text: hoverText,

@@ -4,8 +4,37 @@ import { button, segmented, slider, toggle } from "../base/controls.js";
 import { h } from "../base/elements.js";
 import { heldSlider } from "../driven/controls.js";
 import { schedule, tell, tellLatest, upToDate } from "../driven/store.js";
-import { scaleKnob, scalingKnob, turn } from "../live_training/knobs.js";
+import { offersOf, scaleKnob, scalingKnob, turn } from "../live_training/knobs.js";
 
+/** @import { Option } from "../base/controls.js" */
+/** @import { RunOffers, RunStore } from "../live_training/knobs.js" */
+/** @import { Position, RunState } from "../live_training/plot.js" */
+
+/** @typedef {"format" | "accumulator" | "masters" | "epsilon"} Picked a knob that is one of a few */
+/** @typedef {"autocast" | "norms_fp32"} Flipped a knob that is on or off */
+/** @typedef {Picked | Flipped | "scaling" | "log2_scale" | "log2_lr"} KnobName */
+
+/**
+ * What the workbench's knobs may be turned to.
+ *
+ * @typedef {RunOffers & Record<Picked, string[]> & {
+ *   log2_lr: [number, number],
+ *   categories: string[],
+ * }} WorkbenchOffers
+ */
+
+/**
+ * A knob on the page.
+ *
+ * @typedef {object} Knob
+ * @property {HTMLElement} element
+ * @property {(on: boolean) => void} enable
+ * @property {(state: RunState) => void} show
+ */
+
+/** @typedef {Record<KnobName, Knob>} Knobs */
+
+/** @type {Record<KnobName, string>} */
 const HINTS = {
   format: "what matrix products read",
   autocast:
@@ -14,75 +43,139 @@ const HINTS = {
   accumulator:
     "what matrix products add up in: FP32, FP16, or a GPU's Tensor Core, emulated to the bit",
   masters:
-    "kept: FP32 between steps. forgotten: the step is FP32, its result is rounded. none: the optimizer is 16-bit too",
+    "kept: FP32 between steps. forgotten: the step is FP32, its result is rounded. " +
+    "none: the optimizer is 16-bit too",
   scaling: "what the loss is multiplied by",
   log2_scale: "where the scale stays, or starts",
   log2_lr: "the task's own learning rate, times",
   epsilon: "what Adam adds to the root it divides by",
 };
 
+/** @param {RunStore} store */
+export function workbenchOffers(store) {
+  return /** @type {WorkbenchOffers} */ (offersOf(store));
+}
+
+/**
+ * @param {RunStore} store
+ * @returns {Knobs}
+ */
 export function makeKnobs(store) {
-  const offers = store.model.get("_offers");
-  const pick = (knob, label) =>
-    segmented({
-      label,
-      options: offers[knob],
-      value: null,
-      onChange: (to) => turn(store, knob, to),
-    });
-  const flip = (knob, label) =>
-    toggle({ label, value: false, onChange: (to) => turn(store, knob, to) });
-  const [min, max] = offers.log2_lr;
+  const scaling = scalingKnob(store);
+  const scale = scaleKnob(store, (log2Scale, off) => (off ? "off" : `2^${log2Scale}`));
+  /** @type {Knobs} */
   const knobs = {
-    format: pick("format", "Format"),
-    autocast: flip("autocast", "Autocast"),
-    norms_fp32: flip("norms_fp32", "Norms in FP32"),
-    accumulator: pick("accumulator", "Sums"),
-    masters: pick("masters", "FP32 masters"),
-    scaling: scalingKnob(store),
-    log2_scale: scaleKnob(store, (e, off) => (off ? "off" : `2^${e}`)),
-    log2_lr: heldSlider({
-      label: "Learning rate ×",
-      min,
-      max,
-      page: 4,
-      value: 0,
-      text: (e) => (e < 0 ? `1/${2 ** -e}` : String(2 ** e)),
-      onInput: (to) => tellLatest(store, { do: "turn", knob: "log2_lr", to }),
-    }),
-    epsilon: pick("epsilon", "Epsilon"),
+    format: picked(store, "format", "Format"),
+    autocast: flipped(store, "autocast", "Autocast"),
+    norms_fp32: flipped(store, "norms_fp32", "Norms in FP32"),
+    accumulator: picked(store, "accumulator", "Sums"),
+    masters: picked(store, "masters", "FP32 masters"),
+    scaling: { ...scaling, show: ({ knobs: at }) => scaling.set(at.scaling) },
+    log2_scale: scale,
+    log2_lr: learningRate(store),
+    epsilon: picked(store, "epsilon", "Epsilon"),
   };
-  for (const [name, knob] of Object.entries(knobs)) {
-    knob.element.dataset.knob = name;
-    knob.element.title = HINTS[name];
+  for (const name of namesOf(knobs)) {
+    knobs[name].element.dataset.knob = name;
+    knobs[name].element.title = HINTS[name];
   }
   return knobs;
 }
 
-export function showKnobs(store, knobs) {
-  const { state } = store;
+/** @param {Knobs} knobs */
+function namesOf(knobs) {
+  return /** @type {KnobName[]} */ (Object.keys(knobs));
+}
+
+/**
+ * @param {RunStore} store
+ * @param {Picked} name
+ * @param {string} label
+ * @returns {Knob}
+ */
+function picked(store, name, label) {
+  const made = segmented({
+    label,
+    options: workbenchOffers(store)[name],
+    value: "",
+    onChange: (to) => turn(store, name, to),
+  });
+  return { ...made, show: ({ knobs }) => made.set(String(knobs[name])) };
+}
+
+/**
+ * @param {RunStore} store
+ * @param {Flipped} name
+ * @param {string} label
+ * @returns {Knob}
+ */
+function flipped(store, name, label) {
+  const made = toggle({ label, value: false, onChange: (to) => turn(store, name, to) });
+  return { ...made, show: ({ knobs }) => made.set(Boolean(knobs[name])) };
+}
+
+/**
+ * @param {RunStore} store
+ * @returns {Knob}
+ */
+function learningRate(store) {
+  const [min, max] = workbenchOffers(store).log2_lr;
+  const made = heldSlider({
+    label: "Learning rate \u00d7",
+    min,
+    max,
+    page: 4,
+    value: 0,
+    text: (exponent) => (exponent < 0 ? `1/${2 ** -exponent}` : String(2 ** exponent)),
+    onInput: (to) => tellLatest(store, { do: "turn", knob: "log2_lr", to }),
+  });
+  return {
+    element: made.element,
+    enable: made.enable,
+    show({ knobs }) {
+      if (!made.held) made.set(Number(knobs.log2_lr));
+    },
+  };
+}
+
+/**
+ * Show the kernel's positions, and which knobs cannot be turned now.
+ *
+ * @param {RunStore} store
+ * @param {RunState} state
+ * @param {Knobs} knobs
+ */
+export function showKnobs(store, state, knobs) {
   if (!upToDate(store)) return; // this frame is older than what the learner just did
-  for (const [name, knob] of Object.entries(knobs)) {
+  for (const name of namesOf(knobs)) {
+    const knob = knobs[name];
     const why = state.fixed[name];
-    const still = why && !(name === "accumulator" && state.knobs.format === "BF16");
+    // Sums of BF16 have one choice, which a click may ask about.
+    const asked = name === "accumulator" && state.knobs.format === "BF16";
+    const still = Boolean(why) && !asked;
     knob.enable(!still);
-    knob.element.dataset.fixed = Boolean(still);
+    knob.element.dataset.fixed = String(still);
     knob.element.title = why || HINTS[name];
-    if (knob.show) knob.show(state);
-    else if (!knob.held) knob.set(state.knobs[name]);
+    knob.show(state);
   }
 }
 
-// Where the run is forked, and whose knobs are on show.
+/**
+ * Where the run is forked, and whose knobs are on show.
+ *
+ * @param {RunStore} store
+ */
 export function forkControls(store) {
+  let touched = false;
   const at = slider({
     label: "Fork after step",
     min: 0,
     max: 1,
     page: 20,
     value: 0,
-    text: String,
-    onInput: () => (at.touched = true),
+    onInput() {
+      touched = true;
+    },
   });
   at.input.addEventListener("input", () => schedule(store));
   const fork = button({
@@ -91,24 +184,31 @@ export function forkControls(store) {
     onPress: () => tell(store, { do: "fork", step: at.value }),
   });
   fork.element.dataset.button = "fork";
+  /** @type {Option<string>[]} */
   const options = [
     { value: "0", label: "run" },
     { value: "1", label: "fork" },
   ];
-  const onChange = (to) => tell(store, { do: "choose", branch: Number(to) });
-  const active = segmented({ label: "Knobs of the", options, value: "0", onChange });
+  const active = segmented({
+    label: "Knobs of the",
+    options,
+    value: "0",
+    onChange: (to) => tell(store, { do: "choose", branch: Number(to) }),
+  });
   return {
     element: h("div", { class: "lk-row wb-fork" }, at.element, fork.element, active.element),
-    show({ step, total, branches, active: of }) {
-      const most = Math.max(Math.min(step, total - 1), 1);
-      const value = at.touched ? Math.min(at.value, most) : Math.floor(most / 2);
+    /** @param {RunState} state */
+    show(state) {
+      const most = Math.max(Math.min(state.step, state.total - 1), 1);
+      const value = touched ? Math.min(at.value, most) : Math.floor(most / 2);
       if (Number(at.input.max) !== most || at.value !== value) {
         at.limit(most);
         at.set(value);
       }
-      for (const one of [at, fork]) one.enable(step > 0);
-      active.element.hidden = branches.length < 2;
-      if (upToDate(store)) active.set(String(of));
+      at.enable(state.step > 0);
+      fork.enable(state.step > 0);
+      active.element.hidden = state.branches.length < 2;
+      if (upToDate(store)) active.set(String(state.active));
     },
   };
 }

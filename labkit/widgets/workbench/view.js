@@ -6,8 +6,32 @@ import { pressButtons } from "../driven/controls.js";
 import { drivenView } from "../driven/face.js";
 import { tell } from "../driven/store.js";
 import { exposeRuns, metricText } from "../live_training/knobs.js";
-import { HOVER, RUN_POINTS, drawRuns, panels } from "../live_training/plot.js";
-import { forkControls, makeKnobs, showKnobs } from "./controls.js";
+import { drawRuns, HOVER, panels, RUN_POINTS } from "../live_training/plot.js";
+import { forkControls, makeKnobs, showKnobs, workbenchOffers } from "./controls.js";
+import { memoryBars } from "./memory.js";
+
+/** @import { Life } from "../base/lifetime.js" */
+/** @import { Parts } from "../driven/face.js" */
+/** @import { RunStore } from "../live_training/knobs.js" */
+/** @import { RunState } from "../live_training/plot.js" */
+/** @import { Knobs } from "./controls.js" */
+/** @import { MemoryRow } from "./memory.js" */
+
+/** @typedef {import("../driven/store.js").DrivenTraits} Traits */
+
+/**
+ * What the kernel says of the workbench (`Workbench.state`).
+ *
+ * @typedef {RunState & {
+ *   task: string,
+ *   tasks: string[],
+ *   recipe: string,
+ *   recipes: string[],
+ *   memory: MemoryRow[],
+ *   lines: string,
+ *   opens: string,
+ * }} WorkbenchState
+ */
 
 // FP32 is broad here: it is seen under curves that cover it.
 const PLACE = panels(
@@ -15,72 +39,104 @@ const PLACE = panels(
   { width: 5, alpha: 0.45 },
 );
 
-const PARTS = ["#56b4e9", "#b9b9b9", "#e8c15a", "#8fd0b5"]; // the colours of what memory is kept for, as `categories` has them
+/** @param {RunState} state */
+function whole(state) {
+  return /** @type {WorkbenchState} */ (state);
+}
 
-// Bytes as bars on one scale; a letter in each part, so that colour is not the only sign.
-function showMemory(store, memory) {
-  const rows = store.state.memory;
-  const { categories } = store.model.get("_offers");
-  const key = JSON.stringify(rows);
-  if (memory.dataset.rows === key) return;
-  memory.dataset.rows = key;
-  const letter = (i) => categories[i][0].toUpperCase();
-  const most = Math.max(1, ...rows.map((row) => row.bytes.reduce((a, b) => a + b, 0)));
-  const share = (row, bytes, i) =>
-    h("span", {
-      title: row.texts[i],
-      tabindex: "0",
-      data: { part: i },
-      style: { background: PARTS[i], width: `${(100 * bytes) / most}%` },
-      text: letter(i),
-    });
-  const bar = (row) =>
-    h(
-      "div",
-      { class: "wb-bar", role: "img", "aria-label": `${row.name}: ${row.texts.join(", ")}` },
-      ...row.bytes.map((bytes, i) => (bytes ? share(row, bytes, i) : null)),
-    );
-  const legend = h(
+/**
+ * @param {RunStore} store
+ * @param {Parts} parts
+ * @param {Life} _
+ * @param {HTMLElement} root
+ */
+function layout(store, parts, _, root) {
+  const task = choice({ label: "Task", onChange: (to) => tell(store, { do: "choose", task: to }) });
+  const recipe = choice({
+    label: "Recipe",
+    onChange: (to) => tell(store, { do: "choose", recipe: to }),
+  });
+  const buttons = pressButtons(store, ["start", "step", "reset"]);
+  const knobs = makeKnobs(store);
+  const fork = forkControls(store);
+  const memory = memoryBars(workbenchOffers(store).categories);
+  const take = takeAlong(store);
+  const lines = h("pre", { class: "wb-lines", tabindex: "0" });
+  const title = h("summary", { text: "The same in plain torch" });
+  root.append(
+    parts.head,
+    h("div", { class: "lk-row wb-choices" }, task.element, recipe.element, ...buttons.elements),
+    knobGroups(knobs),
+    fork.element,
+    parts.notice,
+    parts.words.element,
+    parts.picture.element,
+    parts.place.element,
+    memory.element,
+    take.element,
+    h("details", { class: "wb-details" }, title, lines),
+  );
+
+  /** @param {RunState} running */
+  function show(running) {
+    const state = whole(running);
+    buttons.show(state);
+    parts.metric.textContent = metricText(state);
+    task.show(named(state.tasks), state.task, "your own");
+    recipe.show(named(state.recipes), state.recipe, "your own");
+    fork.show(state);
+    take.show(state);
+    showKnobs(store, state, knobs);
+    memory.show(state.memory);
+    if (lines.textContent !== state.lines) lines.textContent = state.lines;
+  }
+  return show;
+}
+
+/**
+ * Names as a list offers them.
+ *
+ * @param {readonly string[]} names
+ * @returns {[value: string, text: string][]}
+ */
+function named(names) {
+  return names.map((name) => [name, name.replaceAll("_", " ")]);
+}
+
+/** @param {Knobs} knobs */
+function knobGroups(knobs) {
+  const { format, autocast, norms_fp32: norms, accumulator } = knobs;
+  const { scaling, log2_scale: scale, masters, epsilon, log2_lr: rate } = knobs;
+  return h(
     "div",
-    { class: "lk-row lk-quiet wb-legend" },
-    h("span", { text: "Bytes kept between steps (no activations):" }),
-  );
-  categories.forEach((name, i) =>
-    legend.append(
-      h(
-        "span",
-        { class: "lk-row lk-tight wb-key" },
-        h("span", { data: { part: i }, style: { background: PARTS[i] }, text: letter(i) }),
-        name,
-      ),
-    ),
-  );
-  const lines = rows.map((row) => [
-    h("span", { class: "wb-name", text: row.name }),
-    bar(row),
-    h("span", { text: row.total }),
-  ]);
-  memory.replaceChildren(
-    ...(rows.length ? [legend, h("div", { class: "wb-bars" }, ...lines.flat())] : []),
+    { class: "wb-groups" },
+    group("A format: turning it begins the run again", [format, autocast, norms, accumulator]),
+    group("May change on the way", [scaling, scale, masters, epsilon, rate]),
   );
 }
 
-function layout(store, parts, life, root) {
-  const choose = (what) => (to) => tell(store, { do: "choose", [what]: to });
-  const save = (what) =>
-    button({ label: `Save ${what}`, onPress: () => tell(store, { do: "save", what }) });
-  const group = (title, ...made) =>
-    h(
-      "fieldset",
-      { class: "lk-row wb-group" },
-      h("legend", { class: "lk-quiet", text: title }),
-      ...made.map((k) => k.element),
-    );
-  const [task, recipe] = [
-    choice({ label: "Task", onChange: choose("task") }),
-    choice({ label: "Recipe", onChange: choose("recipe") }),
-  ];
-  const [record, picture] = [save("record"), save("picture")];
+/**
+ * @param {string} title
+ * @param {{ element: HTMLElement }[]} made
+ */
+function group(title, made) {
+  const legend = h("legend", { class: "lk-quiet", text: title });
+  return h("fieldset", { class: "lk-row wb-group" }, legend, ...made.map(({ element }) => element));
+}
+
+/**
+ * What can be taken along: a record, a picture, and a line that opens this workbench.
+ *
+ * @param {RunStore} store
+ */
+function takeAlong(store) {
+  /** @param {string} what */
+  const save = (what) => {
+    const onPress = () => tell(store, { do: "save", what });
+    return button({ label: `Save ${what}`, onPress });
+  };
+  const record = save("record");
+  const picture = save("picture");
   const open = h("input", {
     type: "text",
     class: "wb-open",
@@ -93,74 +149,40 @@ function layout(store, parts, life, root) {
     title: "For somebody else, or for next time: task, recipe, seed and knobs",
     onPress: copyLine,
   });
+
   async function copyLine() {
     open.select(); // where the page may not use the clipboard, the line is ready for Ctrl+C
-    const done = await navigator.clipboard?.writeText(open.value).then(
-      () => true,
-      () => false,
-    );
+    const done = await copyText(open.value);
     copied.textContent = done ? "Copied." : "Press Ctrl+C to copy it.";
   }
-  const buttons = pressButtons(store, ["start", "step", "reset"]);
-  const fork = forkControls(store);
-  const knobs = makeKnobs(store);
-  const memory = h("div", { class: "wb-memory" });
-  const lines = h("pre", { class: "wb-lines", tabindex: "0" });
-  root.append(
-    parts.head,
-    h("div", { class: "lk-row wb-choices" }, task.element, recipe.element, ...buttons.elements),
-    h(
-      "div",
-      { class: "wb-groups" },
-      group(
-        "A format: turning it begins the run again",
-        knobs.format,
-        knobs.autocast,
-        knobs.norms_fp32,
-        knobs.accumulator,
-      ),
-      group(
-        "May change on the way",
-        knobs.scaling,
-        knobs.log2_scale,
-        knobs.masters,
-        knobs.epsilon,
-        knobs.log2_lr,
-      ),
-    ),
-    fork.element,
-    parts.notice,
-    parts.words.element,
-    parts.picture.element,
-    parts.place.element,
-    memory,
-    h(
-      "div",
-      { class: "lk-row wb-export" },
-      record.element,
-      picture.element,
-      copy.element,
-      open,
-      copied,
-    ),
-    h("details", { class: "wb-details" }, h("summary", { text: "The same in plain torch" }), lines),
-  );
-  const named = (names) => names.map((name) => [name, name.replaceAll("_", " ")]);
-  return () => {
-    const { state } = store;
-    buttons.show(state);
-    parts.metric.textContent = metricText(state);
-    task.show(named(state.tasks), state.task, "your own");
-    recipe.show(named(state.recipes), state.recipe, "your own");
-    fork.show(state);
-    for (const one of [record, picture]) one.enable(state.step > 0);
-    if (open.value !== state.opens) copied.textContent = "";
-    open.value = state.opens;
-    open.hidden = copy.element.hidden = !state.opens;
-    showKnobs(store, knobs);
-    showMemory(store, memory);
-    if (lines.textContent !== state.lines) lines.textContent = state.lines;
+  const made = [record.element, picture.element, copy.element, open, copied];
+  return {
+    element: h("div", { class: "lk-row wb-export" }, ...made),
+    /** @param {WorkbenchState} state */
+    show({ step, opens }) {
+      record.enable(step > 0);
+      picture.enable(step > 0);
+      if (open.value !== opens) copied.textContent = "";
+      open.value = opens;
+      open.hidden = !opens;
+      copy.element.hidden = !opens;
+    },
   };
+}
+
+/**
+ * Put a text on the clipboard; return whether the page may.
+ *
+ * @param {string} text
+ */
+async function copyText(text) {
+  if (!navigator.clipboard) return false;
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    return false;
+  }
 }
 
 export default drivenView({
@@ -170,7 +192,10 @@ export default drivenView({
   points: RUN_POINTS,
   height: PLACE.height,
   hover: HOVER,
-  paint: (page, step) => drawRuns(page, PLACE, step),
+  paint: (scene, step) => drawRuns(scene, PLACE, step),
   layout,
-  expose: (store) => ({ ...exposeRuns(store), task: store.state.task, recipe: store.state.recipe }),
+  expose(state, points) {
+    const { task, recipe } = whole(state);
+    return { ...exposeRuns(state, points), task, recipe };
+  },
 });

@@ -1,0 +1,79 @@
+// The bytes that recipes keep between steps, as bars on one scale.
+
+import { h } from "../base/elements.js";
+
+/**
+ * What one side keeps.
+ *
+ * @typedef {object} MemoryRow
+ * @property {string} name
+ * @property {number[]} bytes For each category.
+ * @property {string[]} texts The same in words.
+ * @property {string} total In words.
+ */
+
+// The colours of what memory is kept for, in the order of the categories.
+const COLOURS = ["#56b4e9", "#b9b9b9", "#e8c15a", "#8fd0b5"];
+
+/** @param {readonly string[]} categories */
+export function memoryBars(categories) {
+  const element = h("div", { class: "wb-memory" });
+  let drawn = "";
+  return {
+    element,
+    /** @param {MemoryRow[]} rows */
+    show(rows) {
+      const key = JSON.stringify(rows);
+      if (key === drawn) return;
+      drawn = key;
+      if (!rows.length) {
+        element.replaceChildren();
+        return;
+      }
+      const totals = rows.map(({ bytes }) => bytes.reduce((a, b) => a + b, 0));
+      const most = Math.max(1, ...totals);
+      const lines = rows.flatMap((row) => [
+        h("span", { class: "wb-name", text: row.name }),
+        bar(row, most, categories),
+        h("span", { text: row.total }),
+      ]);
+      element.replaceChildren(legend(categories), h("div", { class: "wb-bars" }, ...lines));
+    },
+  };
+}
+
+/**
+ * A letter in each part, so that colour is not the only sign.
+ *
+ * @param {string} category
+ */
+function letterOf(category) {
+  return category[0].toUpperCase();
+}
+
+/** @param {readonly string[]} categories */
+function legend(categories) {
+  const keys = categories.map((name, i) => {
+    const style = { background: COLOURS[i] };
+    const sample = h("span", { data: { part: i }, style, text: letterOf(name) });
+    return h("span", { class: "lk-row lk-tight wb-key" }, sample, name);
+  });
+  const title = h("span", { text: "Bytes kept between steps (no activations):" });
+  return h("div", { class: "lk-row lk-quiet wb-legend" }, title, ...keys);
+}
+
+/**
+ * @param {MemoryRow} row
+ * @param {number} most the bytes of the longest bar
+ * @param {readonly string[]} categories
+ */
+function bar(row, most, categories) {
+  const parts = row.bytes.map((bytes, i) => {
+    if (!bytes) return null;
+    const style = { background: COLOURS[i], width: `${(100 * bytes) / most}%` };
+    const about = { title: row.texts[i], tabindex: "0", data: { part: i }, style };
+    return h("span", { ...about, text: letterOf(categories[i]) });
+  });
+  const label = `${row.name}: ${row.texts.join(", ")}`;
+  return h("div", { class: "wb-bar", role: "img", "aria-label": label }, ...parts);
+}
