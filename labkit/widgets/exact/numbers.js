@@ -1,17 +1,110 @@
-// --- fractions ----------------------------------------------------------------------------------------------------------
+// Exact numbers, without a rounding of JavaScript's own: fractions, formats, and the text of both.
 
-export const fraction = (n, d = 1n) => (d < 0n ? { n: -n, d: -d } : { n, d });
-export const plus = (a, b) => fraction(a.n * b.d + b.n * a.d, a.d * b.d);
-export const minus = (a, b) => plus(a, { n: -b.n, d: b.d });
-export const times = (a, b) => fraction(a.n * b.n, a.d * b.d);
-export const over = (a, b) => fraction(a.n * b.d, a.d * b.n);
-export const sizeOf = ({ n, d }) => ({ n: n < 0n ? -n : n, d });
-export const compare = (a, b) => Number(a.n * b.d > b.n * a.d) - Number(a.n * b.d < b.n * a.d);
-export const twoTo = (k) =>
-  k < 0 ? { n: 1n, d: 1n << BigInt(-k) } : { n: 1n << BigInt(k), d: 1n };
-export const bitLength = (n) => (n ? n.toString(2).length : 0);
+// --- fractions -----------------------------------------------------------------------------------
 
-// |x| = significand * 2^exponent of a finite number.
+/**
+ * The number n / d; d is above 0.
+ *
+ * @typedef {object} Fraction
+ * @property {bigint} n
+ * @property {bigint} d
+ */
+
+/**
+ * @param {bigint} n
+ * @param {bigint} [d] not 0
+ * @returns {Fraction}
+ */
+export function fraction(n, d = 1n) {
+  return d < 0n ? { n: -n, d: -d } : { n, d };
+}
+
+/**
+ * @param {Fraction} a
+ * @param {Fraction} b
+ */
+export function plus(a, b) {
+  return fraction(a.n * b.d + b.n * a.d, a.d * b.d);
+}
+
+/**
+ * @param {Fraction} a
+ * @param {Fraction} b
+ */
+export function minus(a, b) {
+  return plus(a, { n: -b.n, d: b.d });
+}
+
+/**
+ * @param {Fraction} a
+ * @param {Fraction} b
+ */
+export function times(a, b) {
+  return fraction(a.n * b.n, a.d * b.d);
+}
+
+/**
+ * @param {Fraction} a
+ * @param {Fraction} b not 0
+ */
+export function over(a, b) {
+  return fraction(a.n * b.d, a.d * b.n);
+}
+
+/**
+ * A fraction without its sign.
+ *
+ * @param {Fraction} x
+ * @returns {Fraction}
+ */
+export function sizeOf({ n, d }) {
+  return { n: n < 0n ? -n : n, d };
+}
+
+/**
+ * @param {Fraction} a
+ * @param {Fraction} b
+ * @returns {-1 | 0 | 1} 1 where a is larger
+ */
+export function compare(a, b) {
+  const left = a.n * b.d;
+  const right = b.n * a.d;
+  if (left === right) return 0;
+  return left > right ? 1 : -1;
+}
+
+/**
+ * A power of two.
+ *
+ * @param {number} k
+ * @returns {Fraction}
+ */
+export function twoTo(k) {
+  return k < 0 ? { n: 1n, d: 1n << BigInt(-k) } : { n: 1n << BigInt(k), d: 1n };
+}
+
+/**
+ * @param {number} k
+ * @returns {Fraction}
+ */
+function tenTo(k) {
+  return k < 0 ? { n: 1n, d: 10n ** BigInt(-k) } : { n: 10n ** BigInt(k), d: 1n };
+}
+
+/**
+ * How many bits a whole number has; 0 has none.
+ *
+ * @param {bigint} n not below 0
+ */
+export function bitLength(n) {
+  return n ? n.toString(2).length : 0;
+}
+
+/**
+ * A finite number's parts as float64 stores them: |x| = significand * 2^exponent.
+ *
+ * @param {number} x
+ */
 export function parts(x) {
   const view = new DataView(new ArrayBuffer(8));
   view.setFloat64(0, x);
@@ -27,17 +120,31 @@ export function parts(x) {
   };
 }
 
+/**
+ * A finite number as a fraction.
+ *
+ * @param {number} x
+ */
 export function exactly(x) {
   const { negative, significand, exponent } = parts(x);
   return times(fraction(negative ? -significand : significand), twoTo(exponent));
 }
 
-// The largest k with 2^k <= x, of a positive fraction.
+/**
+ * The largest k with 2^k <= x.
+ *
+ * @param {Fraction} x above 0
+ */
 export function binadeOf({ n, d }) {
   const k = bitLength(n) - bitLength(d);
   return compare({ n, d }, twoTo(k)) < 0 ? k - 1 : k;
 }
 
+/**
+ * The k of a power of two, 2^k or -2^k; null of any other number.
+ *
+ * @param {Fraction} x
+ */
 export function powerOf(x) {
   const size = sizeOf(x);
   if (!size.n) return null;
@@ -45,8 +152,58 @@ export function powerOf(x) {
   return compare(size, twoTo(k)) === 0 ? k : null;
 }
 
-// --- formats --------------------------------------------------------------------------------------------------------------
+// --- formats -------------------------------------------------------------------------------------
 
+/**
+ * A format as Python sends it (exact/rows.py, `format_row`).
+ *
+ * @typedef {object} FormatRow
+ * @property {string} name
+ * @property {number} exponent_bits
+ * @property {number} significand_bits Without the hidden one.
+ * @property {"IEEE" | "FN" | "NONE"} specials
+ * @property {boolean} signed
+ * @property {boolean} has_zero false: no zero and no subnormals.
+ */
+
+/**
+ * What the codes of a format are.
+ *
+ * @typedef {object} CodeLayout
+ * @property {number} p The stored bits of the significand.
+ * @property {number} bias
+ * @property {number} bits Of a code: sign, exponent and significand.
+ * @property {bigint} maxCode The code of the largest finite value.
+ * @property {number} emin The exponent of the smallest normal number.
+ * @property {number} emax The exponent of the largest finite number.
+ * @property {bigint} signMask The sign bit; 0n in a format without one.
+ * @property {bigint | null} infinityCode
+ * @property {bigint | null} nanCode
+ */
+
+/**
+ * The values at the ends of a format.
+ *
+ * @typedef {object} FormatEnds
+ * @property {number} max The largest finite value.
+ * @property {number} least The smallest value above 0.
+ */
+
+/** @typedef {FormatRow & CodeLayout & FormatEnds} Format as `derived` makes it */
+
+/**
+ * @typedef {"NEAREST_EVEN" | "NEAREST_AWAY" | "TOWARD_ZERO" | "TOWARD_POSITIVE" | "TOWARD_NEGATIVE"
+ *   | "STOCHASTIC"} Rounding
+ */
+
+/**
+ * How `roundExact` rounds; AWAY is the other neighbour that stochastic rounding may take, and
+ * STOCHASTIC the one that is nearer to zero.
+ *
+ * @typedef {Rounding | "AWAY"} Mode
+ */
+
+/** @type {Rounding[]} */
 export const ROUNDINGS = [
   "NEAREST_EVEN",
   "NEAREST_AWAY",
@@ -56,104 +213,195 @@ export const ROUNDINGS = [
   "STOCHASTIC",
 ];
 
+/**
+ * A format with all that follows from its row.
+ *
+ * @template {FormatRow} Row
+ * @param {Row} row
+ * @returns {Row & CodeLayout & FormatEnds}
+ */
 export function derived(row) {
-  const { exponent_bits: e, significand_bits: p, specials, signed, has_zero } = row;
+  const layout = layoutOf(row);
+  const max = decode(layout.maxCode, { ...row, ...layout });
+  const least = 2 ** (layout.emin - (row.has_zero ? layout.p : 0));
+  return { ...row, ...layout, max, least };
+}
+
+/**
+ * @param {FormatRow} row
+ * @returns {CodeLayout}
+ */
+function layoutOf({ exponent_bits: e, significand_bits: p, specials, signed, has_zero }) {
   const bias = 2 ** (e - 1) - 1;
   const reserved = { IEEE: 1n << BigInt(p), FN: 1n, NONE: 0n }[specials];
   const maxCode = (1n << BigInt(e + p)) - 1n - reserved;
-  const format = {
-    ...row,
+  // The NaN that is written: quiet, the first bit of its significand is set.
+  const quiet = specials === "IEEE" ? 1n << BigInt(p - 1) : 0n;
+  return {
     p,
     bias,
-    bits: signed + e + p,
+    bits: Number(signed) + e + p,
     maxCode,
-    emin: has_zero - bias,
+    emin: Number(has_zero) - bias,
     emax: Number(maxCode >> BigInt(p)) - bias,
+    signMask: signed ? 1n << BigInt(e + p) : 0n,
+    infinityCode: specials === "IEEE" ? maxCode + 1n : null,
+    nanCode: specials === "NONE" ? null : maxCode + 1n + quiet,
   };
-  format.signMask = signed ? 1n << BigInt(e + p) : 0n;
-  format.infinityCode = specials === "IEEE" ? maxCode + 1n : null;
-  format.nanCode =
-    specials === "NONE" ? null : maxCode + 1n + (specials === "IEEE" ? 1n << BigInt(p - 1) : 0n);
-  format.max = decode(maxCode, format);
-  format.least = 2 ** (format.emin - (has_zero ? p : 0)); // the smallest positive value
-  return format;
 }
 
+/**
+ * A code without its sign.
+ *
+ * @param {bigint} code
+ * @param {Pick<Format, "signMask">} format
+ */
+function unsigned(code, { signMask }) {
+  return signMask ? code & (signMask - 1n) : code;
+}
+
+/**
+ * The value of a code.
+ *
+ * @param {bigint} code
+ * @param {FormatRow & CodeLayout} format
+ */
 export function decode(code, format) {
   const { p, emin, bias, signMask, maxCode, has_zero } = format;
-  const size = signMask ? code & (signMask - 1n) : code;
+  const size = unsigned(code, format);
   const sign = code & signMask ? -1 : 1;
   if (size > maxCode) return size === format.infinityCode ? sign * Infinity : NaN;
   const field = Number(size >> BigInt(p));
   const stored = Number(size & ((1n << BigInt(p)) - 1n));
   const normal = field > 0 || !has_zero;
-  return sign * (stored + (normal ? 2 ** p : 0)) * 2 ** ((normal ? field - bias : emin) - p);
+  const exponent = normal ? field - bias : emin;
+  return sign * (stored + (normal ? 2 ** p : 0)) * 2 ** (exponent - p);
 }
 
+/**
+ * The code of a value.
+ *
+ * @param {number} value one of the format's
+ * @param {Format} format
+ * @returns {bigint}
+ */
 export function encode(value, format) {
   const { p, emin, bias, signMask, has_zero } = format;
-  if (Number.isNaN(value)) return format.nanCode;
+  if (Number.isNaN(value)) return existing(format.nanCode, "NaN", format);
   const sign = Object.is(value, -0) || value < 0 ? signMask : 0n;
-  if (!Number.isFinite(value)) return sign | format.infinityCode;
+  if (!Number.isFinite(value)) return sign | existing(format.infinityCode, "infinity", format);
   if (value === 0) return sign;
   const size = sizeOf(exactly(value));
   const e = Math.max(binadeOf(size), emin);
   const { n, d } = times(size, twoTo(p - e));
   const whole = n / d;
-  const normal = whole >> BigInt(p);
-  return (
-    sign |
-    (normal ? (BigInt(e + bias) << BigInt(p)) + whole - (1n << BigInt(p)) : has_zero ? whole : 0n)
-  );
+  if (whole >> BigInt(p)) return sign | ((BigInt(e + bias - 1) << BigInt(p)) + whole);
+  return has_zero ? sign | whole : sign;
 }
 
-// The next value in a direction, +1 or -1; null where there is none.
+/**
+ * @param {bigint | null} code
+ * @param {string} what
+ * @param {Format} format
+ */
+function existing(code, what, format) {
+  if (code === null)
+    throw new Error(`expected a value of ${format.name}, got ${what}: it has none`);
+  return code;
+}
+
+/**
+ * The next value in a direction.
+ *
+ * @param {number} value
+ * @param {Format} format
+ * @param {number} direction +1 or -1
+ * @returns {number | null} null where there is none
+ */
 export function neighbour(value, format, direction) {
   if (Number.isNaN(value)) return null;
   const code = encode(value, format);
-  const size = format.signMask ? code & (format.signMask - 1n) : code;
+  const size = unsigned(code, format);
   const last = format.infinityCode ?? format.maxCode;
   const sign = code & format.signMask;
-  if (size === 0n && format.has_zero)
-    return direction > 0 || format.signed
-      ? decode(1n | (direction > 0 ? 0n : format.signMask), format)
-      : null;
+  if (size === 0n && format.has_zero) {
+    if (direction > 0) return decode(1n, format);
+    return format.signed ? decode(1n | format.signMask, format) : null;
+  }
   const outward = direction > 0 === (sign === 0n);
   const next = outward ? size + 1n : size - 1n;
   return next < 0n || next > last ? null : decode(sign | next, format);
 }
 
+/** @typedef {"zero" | "subnormal" | "normal" | "infinity" | "nan"} NumberClass */
+
+/**
+ * What kind of number a code stands for.
+ *
+ * @param {bigint} code
+ * @param {Format} format
+ * @returns {NumberClass}
+ */
 export function classOf(code, format) {
-  const size = format.signMask ? code & (format.signMask - 1n) : code;
+  const size = unsigned(code, format);
   if (size > format.maxCode) return size === format.infinityCode ? "infinity" : "nan";
   if (!format.has_zero || size >> BigInt(format.p)) return "normal";
   return size ? "subnormal" : "zero";
 }
 
-// The spacing of a format's values in the binade of a value.
+/**
+ * The spacing of a format's values in the binade of a value.
+ *
+ * @param {number} value
+ * @param {Format} format
+ */
 export function ulpOf(value, format) {
-  const e =
-    value === 0
-      ? format.emin
-      : Number.isFinite(value)
-        ? binadeOf(sizeOf(exactly(value)))
-        : format.emax;
+  let e = format.emax;
+  if (value === 0) e = format.emin;
+  else if (Number.isFinite(value)) e = binadeOf(sizeOf(exactly(value)));
   return 2 ** (Math.min(format.emax, Math.max(format.emin, e)) - format.p);
 }
 
-// Whether a size between two neighbours is rounded away from zero; `rest` is the part of the gap beyond the lower one.
+// As far as the 32 random bits of stochastic rounding go.
+const LEAST_CHANCE = twoTo(-32);
+const ONE_HALF = twoTo(-1);
+
+/**
+ * Whether a size between two neighbours is rounded away from zero.
+ *
+ * @param {Fraction} rest the part of the gap that lies beyond the lower neighbour, 0 to 1
+ * @param {boolean} odd whether the lower neighbour's significand is odd
+ * @param {boolean} negative
+ * @param {Mode} mode
+ */
 export function roundsAway(rest, odd, negative, mode) {
   if (!rest.n) return false;
-  const half = compare(rest, { n: 1n, d: 2n });
+  const half = compare(rest, ONE_HALF);
   if (mode === "NEAREST_EVEN") return half > 0 || (half === 0 && odd);
   if (mode === "NEAREST_AWAY") return half >= 0;
-  if (mode === "AWAY") return compare(rest, twoTo(-32)) >= 0; // as far as the 32 random bits of stochastic rounding go
-  return mode === "TOWARD_POSITIVE" ? !negative : mode === "TOWARD_NEGATIVE" && negative;
+  if (mode === "AWAY") return compare(rest, LEAST_CHANCE) >= 0;
+  return mode === (negative ? "TOWARD_NEGATIVE" : "TOWARD_POSITIVE");
 }
 
-// A fraction rounded to a format, once; `AWAY` is the other neighbour that stochastic rounding may take.
+/**
+ * What is beyond the largest value of a format becomes.
+ *
+ * @param {Format} format
+ */
+function beyondMax({ specials, max }) {
+  return { IEEE: Infinity, FN: NaN, NONE: max }[specials];
+}
+
+/**
+ * A fraction rounded to a format, once.
+ *
+ * @param {Fraction} x
+ * @param {Format} format
+ * @param {Mode} [mode]
+ * @param {boolean} [negative] the sign of a zero
+ */
 export function roundExact(x, format, mode = "NEAREST_EVEN", negative = x.n < 0n) {
-  const { p, emin, max, specials, signed, has_zero } = format;
+  const { p, emin, max, signed, has_zero } = format;
   const sign = negative ? -1 : 1;
   if ((negative && !signed && x.n) || (!x.n && !has_zero)) return NaN;
   if (!x.n) return sign * 0;
@@ -161,226 +409,429 @@ export function roundExact(x, format, mode = "NEAREST_EVEN", negative = x.n < 0n
   const e = Math.max(binadeOf(size), emin);
   const { n, d } = times(size, twoTo(p - e));
   const whole = n / d;
-  const rounded = whole + BigInt(roundsAway({ n: n % d, d }, whole & 1n, negative, mode));
-  const beyond = { IEEE: Infinity, FN: NaN, NONE: max }[specials];
-  const inward =
-    mode === "TOWARD_ZERO" || mode === (negative ? "TOWARD_POSITIVE" : "TOWARD_NEGATIVE");
+  const away = roundsAway({ n: n % d, d }, (whole & 1n) === 1n, negative, mode);
+  const rounded = away ? whole + 1n : whole;
   const value = bitLength(rounded) + e - p > 1024 ? Infinity : Number(rounded) * 2 ** (e - p);
-  if (value > max) return sign * (inward ? max : beyond);
+  if (value > max) {
+    const inward =
+      mode === "TOWARD_ZERO" || mode === (negative ? "TOWARD_POSITIVE" : "TOWARD_NEGATIVE");
+    return sign * (inward ? max : beyondMax(format));
+  }
   return sign * (has_zero ? value : Math.max(value, format.least));
 }
 
+/**
+ * A number rounded to a format, once.
+ *
+ * @param {number} x
+ * @param {Format} format
+ * @param {Mode} [mode]
+ */
 export function roundValue(x, format, mode) {
   if (Number.isFinite(x)) return roundExact(exactly(x), format, mode, Object.is(x, -0) || x < 0);
-  return Number.isNaN(x)
-    ? NaN
-    : Math.sign(x) * { IEEE: Infinity, FN: NaN, NONE: format.max }[format.specials];
+  return Number.isNaN(x) ? NaN : Math.sign(x) * beyondMax(format);
 }
 
-// --- text -------------------------------------------------------------------------------------------------------------------
+// --- text ----------------------------------------------------------------------------------------
+
+/** @typedef {"hex-float" | "decimal" | "power of two" | "fraction"} NumberKind */
+/** @typedef {NumberKind | "code" | "special"} TextKind what a text can be */
+
+/**
+ * What a text says.
+ *
+ * @typedef {object} Reading
+ * @property {TextKind} kind
+ * @property {Fraction | null} exact null where it is no number.
+ * @property {number} value What the format makes of it.
+ * @property {bigint} code
+ */
 
 const LONGEST = 1200; // characters
+const LARGEST_EXPONENT = 5000;
 const NUMBER = "(\\d+\\.?\\d*|\\.\\d+)";
-const SHAPES = {
-  code: /^(0x[0-9a-f]+|0b[01]+)$/,
-  "hex-float": /^0x(?=\.?[0-9a-f])([0-9a-f]*)\.?([0-9a-f]*)p([+-]?\d+)$/,
-  decimal: new RegExp(`^${NUMBER}(?:e([+-]?\\d+))?$`),
-  "power of two": new RegExp(`^(?:${NUMBER}\\s*[*x·]\\s*)?2(?:\\^|\\*\\*)\\(?([+-]?\\d+)\\)?$`),
-  fraction: /^(\d+)\s*\/\s*(\d+)$/,
-  special: /^(inf|infinity|∞|nan)$/,
-};
+/** @type {[kind: TextKind, shape: RegExp][]} */
+const SHAPES = [
+  ["code", /^(0x[0-9a-f]+|0b[01]+)$/],
+  ["hex-float", /^0x(?=\.?[0-9a-f])([0-9a-f]*)\.?([0-9a-f]*)p([+-]?\d+)$/],
+  ["decimal", new RegExp(`^${NUMBER}(?:e([+-]?\\d+))?$`)],
+  ["power of two", new RegExp(`^(?:${NUMBER}\\s*[*x·]\\s*)?2(?:\\^|\\*\\*)\\(?([+-]?\\d+)\\)?$`)],
+  ["fraction", /^(\d+)\s*\/\s*(\d+)$/],
+  ["special", /^(inf|infinity|∞|nan)$/],
+];
 const KNOWN =
-  "Known forms: 0.1, 1e-7, 0x1.8p-3, 2^-24, 1.5*2^-14, 1/3, inf, nan; a code as 0x3c00 or 0b0011110000000000.";
+  "Known forms: 0.1, 1e-7, 0x1.8p-3, 2^-24, 1.5*2^-14, 1/3, inf, nan; " +
+  "a code as 0x3c00 or 0b0011110000000000.";
 
-// What is typed, read exactly and rounded once: {kind, exact, value, code}; exact is null where it is no number. Throws an
-// Error whose message says what would do.
+/**
+ * What is typed, read exactly and rounded once. Throws an Error whose message says what would do.
+ *
+ * @param {string} text
+ * @param {Format} format
+ * @returns {Reading}
+ */
 export function parse(text, format) {
   const cleaned = text.trim().toLowerCase().replaceAll("−", "-").replaceAll("×", "x");
-  const [, sign, body] = cleaned.match(/^([+-]?)\s*([^]*)$/);
+  const sign = /^[+-]/.test(cleaned) ? cleaned[0] : "";
+  const body = cleaned.slice(sign.length).trimStart();
   const compact = /^0[bx]/.test(body) ? body.replace(/[\s_]/g, "") : body;
   const negative = sign === "-";
-  for (const [kind, shape] of Object.entries(SHAPES)) {
-    const found = text.length <= LONGEST && compact.match(shape);
+  if (text.length > LONGEST) {
+    throw new Error(
+      `this text has ${text.length} characters, ${LONGEST} is the most a number needs. ${KNOWN}`,
+    );
+  }
+  for (const [kind, shape] of SHAPES) {
+    const found = compact.match(shape);
     if (!found) continue;
-    if (kind === "code") return readCode(sign + compact, compact, sign, format);
-    const exact = kind === "special" ? null : readExact(kind, found, negative);
-    const special = found[1] === "nan" ? NaN : negative ? -Infinity : Infinity;
-    if (kind === "special" && found[1] === "nan" && format.nanCode === null) {
-      throw new Error(
-        `${format.name} has no NaN, and the values have one. Replace it first, by nan_to_num perhaps.`,
-      );
-    }
-    const value = exact
-      ? roundExact(exact, format, "NEAREST_EVEN", negative)
-      : roundValue(special, format);
+    if (kind === "code") return readCode(sign, compact, format);
+    if (kind === "special") return readSpecial(found[1], negative, format);
+    const size = READERS[kind](found);
+    const exact = { n: negative ? -size.n : size.n, d: size.d };
+    const value = roundExact(exact, format, "NEAREST_EVEN", negative);
     return { kind, exact, value, code: encode(value, format) };
   }
   throw new Error(noNumber(text, body));
 }
 
-function readCode(shown, text, sign, format) {
-  if (sign)
+/**
+ * @param {string} sign
+ * @param {string} text
+ * @param {Format} format
+ * @returns {Reading}
+ */
+function readCode(sign, text, format) {
+  if (sign) {
     throw new Error(
-      `'${shown}': a code has no sign in front, its first bit is the sign. -1.0 in FP16 is 0xbc00.`,
+      `'${sign}${text}': a code has no sign in front, its first bit is the sign. ` +
+        "-1.0 in FP16 is 0xbc00.",
     );
+  }
   const code = BigInt(text);
-  if (code >> BigInt(format.bits))
+  if (code >> BigInt(format.bits)) {
     throw new Error(
-      `'${shown}' has ${bitLength(code)} bits; ${format.name} codes have ${format.bits}.`,
+      `'${text}' has ${bitLength(code)} bits; ${format.name} codes have ${format.bits}.`,
     );
+  }
   const value = decode(code, format);
   return { kind: "code", exact: Number.isFinite(value) ? exactly(value) : null, value, code };
 }
 
-function readExact(kind, [, first, second, third], negative) {
-  const exponent = Number((kind === "hex-float" ? third : kind === "fraction" ? 0 : second) ?? 0);
-  if (Math.abs(exponent) > 5000)
-    throw new Error("the exponent is beyond 5000; no format comes near that. Give a smaller one.");
-  if (kind === "fraction" && !BigInt(second))
-    throw new Error("a fraction over 0 is no number; for infinity write inf.");
-  const decimalOf = (digits) => {
-    const [whole, part = ""] = digits.split(".");
-    return fraction(BigInt(whole + part), 10n ** BigInt(part.length));
-  };
-  const size = {
-    "hex-float": () =>
-      times(fraction(BigInt(`0x${first}${second}`)), twoTo(exponent - 4 * second.length)),
-    fraction: () => fraction(BigInt(first), BigInt(second)),
-    decimal: () =>
-      times(
-        decimalOf(first),
-        exponent < 0 ? { n: 1n, d: 10n ** BigInt(-exponent) } : fraction(10n ** BigInt(exponent)),
-      ),
-    "power of two": () => times(decimalOf(first ?? "1"), twoTo(exponent)),
-  }[kind]();
-  return negative ? { n: -size.n, d: size.d } : size;
+/**
+ * @param {string} name "nan", or one of infinity's
+ * @param {boolean} negative
+ * @param {Format} format
+ * @returns {Reading}
+ */
+function readSpecial(name, negative, format) {
+  if (name === "nan" && format.nanCode === null) {
+    throw new Error(
+      `${format.name} has no NaN, and the values have one. ` +
+        "Replace it first, by nan_to_num perhaps.",
+    );
+  }
+  const infinity = negative ? -Infinity : Infinity;
+  const value = roundValue(name === "nan" ? NaN : infinity, format);
+  return { kind: "special", exact: null, value, code: encode(value, format) };
 }
 
+/**
+ * The number of each kind of text, from the groups of its shape.
+ *
+ * @type {Record<NumberKind, (groups: RegExpMatchArray) => Fraction>}
+ */
+const READERS = {
+  "hex-float"([, whole, part, power]) {
+    const exponent = exponentIn(power) - 4 * part.length;
+    return times(fraction(BigInt(`0x${whole}${part}`)), twoTo(exponent));
+  },
+  decimal([, digits, power]) {
+    return times(tenths(digits), tenTo(exponentIn(power)));
+  },
+  "power of two"([, digits, power]) {
+    return times(tenths(digits ?? "1"), twoTo(exponentIn(power)));
+  },
+  fraction([, above, below]) {
+    if (!BigInt(below)) throw new Error("a fraction over 0 is no number; for infinity write inf.");
+    return fraction(BigInt(above), BigInt(below));
+  },
+};
+
+/** @param {string | undefined} digits none: 0 */
+function exponentIn(digits) {
+  const exponent = Number(digits ?? 0);
+  if (Math.abs(exponent) > LARGEST_EXPONENT) {
+    throw new Error(
+      `the exponent is beyond ${LARGEST_EXPONENT}; no format comes near that. Give a smaller one.`,
+    );
+  }
+  return exponent;
+}
+
+/**
+ * Digits with a decimal point, or without.
+ *
+ * @param {string} digits
+ */
+function tenths(digits) {
+  const [whole, part = ""] = digits.split(".");
+  return fraction(BigInt(whole + part), 10n ** BigInt(part.length));
+}
+
+/**
+ * @param {string} text
+ * @param {string} body the same, cleaned and without its sign
+ */
 function noNumber(text, body) {
-  if (text.length > LONGEST)
-    return `this text has ${text.length} characters, ${LONGEST} is the most a number needs. ${KNOWN}`;
   let hint = "";
-  if (/^\d+,\d+(e[+-]?\d+)?$/.test(body))
+  if (/^\d+,\d+(e[+-]?\d+)?$/.test(body)) {
     hint = `Write a decimal point, not a comma: ${text.replaceAll(",", ".").trim()}. `;
-  else if (/^0x[0-9a-f]*\.[0-9a-f]*$/.test(body))
+  } else if (/^0x[0-9a-f]*\.[0-9a-f]*$/.test(body)) {
     hint = `A hex-float ends in p and a power of two: ${text.trim()}p0. `;
-  else if (/^[0-9a-f]+$/.test(body)) hint = `For a code write 0x${body}. `;
+  } else if (/^[0-9a-f]+$/.test(body)) hint = `For a code write 0x${body}. `;
   return `'${text}' is no number. ${hint}${KNOWN}`;
 }
 
+/**
+ * A finite number in decimal, with all of its digits.
+ *
+ * @param {number} x
+ */
 export function exactDecimal(x) {
   const { negative, significand, exponent } = parts(x);
-  let [digits, places] = [significand, 0];
-  if (exponent > 0) digits <<= BigInt(exponent);
-  else {
-    let drop = 0n;
-    while (drop < BigInt(-exponent) && significand && !((significand >> drop) & 1n)) drop += 1n;
-    places = significand ? -exponent - Number(drop) : 0;
-    digits = (significand >> drop) * 5n ** BigInt(places);
+  const sign = negative ? "-" : "";
+  if (!significand) return `${sign}0`;
+  if (exponent > 0) return `${sign}${significand << BigInt(exponent)}`;
+  let digits = significand;
+  let places = -exponent;
+  while (places > 0 && !(digits & 1n)) {
+    digits >>= 1n;
+    places -= 1;
   }
-  const text = String(digits).padStart(places + 1, "0");
-  return `${negative ? "-" : ""}${places ? `${text.slice(0, -places)}.${text.slice(-places)}` : text}`;
+  // digits / 2^places = digits * 5^places / 10^places
+  const text = String(digits * 5n ** BigInt(places)).padStart(places + 1, "0");
+  return sign + (places ? `${text.slice(0, -places)}.${text.slice(-places)}` : text);
 }
 
-const specialText = (x) => (Number.isNaN(x) ? "nan" : x > 0 ? "inf" : "-inf");
+/** @param {number} x not finite */
+function specialText(x) {
+  if (Number.isNaN(x)) return "nan";
+  return x > 0 ? "inf" : "-inf";
+}
 
+/**
+ * A number in hexadecimal, as Python's float.hex has it.
+ *
+ * @param {number} x
+ */
 export function hexFloat(x) {
   if (!Number.isFinite(x)) return specialText(x);
   const { negative, field, stored } = parts(x);
   const digits = stored.toString(16).padStart(13, "0").replace(/0+$/, "");
-  const e = field ? field - 1023 : stored ? -1022 : 0;
-  return `${negative ? "-" : ""}0x${field ? 1 : 0}${digits && `.${digits}`}p${e < 0 ? "" : "+"}${e}`;
+  let exponent = 0;
+  if (field) exponent = field - 1023;
+  else if (stored) exponent = -1022;
+  const significand = `${field ? 1 : 0}${digits && `.${digits}`}`;
+  return `${negative ? "-" : ""}0x${significand}p${exponent < 0 ? "" : "+"}${exponent}`;
 }
 
-export const bitsText = (code, width) => code.toString(2).padStart(width, "0");
-export const hexCode = (code, format) =>
-  `0x${code.toString(16).padStart(Math.ceil(format.bits / 4), "0")}`;
-export const widthsOf = (format) => [Number(format.signed), format.exponent_bits, format.p];
+/**
+ * @param {bigint} code
+ * @param {number} width how many bits there are
+ */
+export function bitsText(code, width) {
+  return code.toString(2).padStart(width, "0");
+}
 
-// The fields of a code from the high bit to the low, as bits.
+/**
+ * @param {bigint} code
+ * @param {Pick<Format, "bits">} format
+ */
+export function hexCode(code, format) {
+  return `0x${code.toString(16).padStart(Math.ceil(format.bits / 4), "0")}`;
+}
+
+/**
+ * How many bits sign, exponent and significand have.
+ *
+ * @param {Format} format
+ */
+export function widthsOf(format) {
+  return [Number(format.signed), format.exponent_bits, format.p];
+}
+
+/**
+ * The fields of a code from the high bit to the low, as bits.
+ *
+ * @param {bigint} code
+ * @param {Format} format
+ */
 export function fieldBits(code, format) {
   const text = bitsText(code, format.bits);
-  let from = 0;
-  return widthsOf(format).map((width) => text.slice(from, (from += width)));
+  const [sign, exponent] = widthsOf(format);
+  const significandFrom = sign + exponent;
+  return [text.slice(0, sign), text.slice(sign, significandFrom), text.slice(significandFrom)];
 }
 
-// --- numbers in words -------------------------------------------------------------------------------------------------------
+// --- numbers in words ----------------------------------------------------------------------------
 
-// The first digits of a positive fraction and its power of ten: [digits, power, whether more follow]; rounded half to even, or cut.
+/**
+ * The first digits of a number, and its power of ten; rounded half to even, or cut.
+ *
+ * @param {Fraction} x above 0
+ * @param {number} count
+ * @param {boolean} [cut]
+ * @returns {[digits: string, power: number, more: boolean]} more: whether others follow
+ */
 export function firstDigits(x, count, cut = false) {
   let power = String(x.n).length - String(x.d).length;
-  const ten = (k) => (k < 0 ? { n: 1n, d: 10n ** BigInt(-k) } : fraction(10n ** BigInt(k)));
-  if (compare(x, ten(power)) < 0) power -= 1;
-  const { n, d } = times(x, ten(count - 1 - power));
+  if (compare(x, tenTo(power)) < 0) power -= 1;
+  const { n, d } = times(x, tenTo(count - 1 - power));
+  const more = n % d !== 0n;
   let digits = n / d;
-  if (!cut && roundsAway({ n: n % d, d }, digits & 1n, false, "NEAREST_EVEN")) digits += 1n;
-  if (String(digits).length > count) [digits, power] = [digits / 10n, power + 1];
-  return [String(digits), power, n % d !== 0n];
+  const odd = (digits & 1n) === 1n;
+  if (!cut && roundsAway({ n: n % d, d }, odd, false, "NEAREST_EVEN")) digits += 1n;
+  // 9.99 may have become 10.0.
+  if (String(digits).length > count) {
+    digits /= 10n;
+    power += 1;
+  }
+  return [String(digits), power, more];
 }
 
-function placed(digits, power, plain) {
-  if (!plain) return digits.length > 1 ? `${digits[0]}.${digits.slice(1)}` : digits;
+/**
+ * Digits with their point, and the power of ten behind them where they are not written plainly.
+ *
+ * @param {string} digits
+ * @param {number} power
+ * @param {boolean} plain
+ * @param {string} [end] what stands behind the digits
+ */
+function placed(digits, power, plain, end = "") {
+  return plain ? withPoint(digits, power) + end : `${withPoint(digits, 0)}${end}e${power}`;
+}
+
+/**
+ * @param {string} digits
+ * @param {number} power of the first digit
+ */
+function withPoint(digits, power) {
   if (power < 0) return `0.${"0".repeat(-power - 1)}${digits}`;
   const padded = digits.padEnd(power + 1, "0");
-  return padded.length > power + 1
-    ? `${padded.slice(0, power + 1)}.${padded.slice(power + 1)}`
-    : padded;
+  const part = padded.slice(power + 1);
+  return part ? `${padded.slice(0, power + 1)}.${part}` : padded;
 }
 
-const trimmed = (digits) => digits.replace(/0+$/, "") || "0";
+/** @param {string} digits */
+function trimmed(digits) {
+  return digits.replace(/0+$/, "") || "0";
+}
 
-// A few digits; whole numbers below ten million keep all of theirs.
+/**
+ * A few digits; whole numbers below ten million keep all of theirs.
+ *
+ * @param {Fraction} x
+ * @param {number} [digits]
+ */
 export function brief(x, digits = 3) {
   const sign = x.n < 0n ? "-" : "";
   const size = sizeOf(x);
   if (size.n % size.d === 0n && size.n / size.d < 10n ** 7n) return `${sign}${size.n / size.d}`;
   const [first, power] = firstDigits(size, digits);
-  const plain = power >= -3 && power < 6;
-  return `${sign}${placed(trimmed(first), power, plain)}${plain ? "" : `e${power}`}`;
+  return sign + placed(trimmed(first), power, power >= -3 && power < 6);
 }
 
-// The first digits, not rounded, and "…" where more follow.
+/**
+ * The first digits, not rounded, and "…" where more follow.
+ *
+ * @param {Fraction} x
+ * @param {number} [digits]
+ * @param {number} [plainFrom] the least power of ten that is not written with an exponent
+ */
 export function leading(x, digits = 12, plainFrom = -3) {
   if (!x.n) return "0";
   const [first, power, more] = firstDigits(sizeOf(x), digits, true);
   const plain = power >= plainFrom && power < digits;
-  return `${x.n < 0n ? "-" : ""}${placed(more ? first : trimmed(first), power, plain)}${more ? "…" : ""}${plain ? "" : `e${power}`}`;
+  const shown = more ? first : trimmed(first);
+  return (x.n < 0n ? "-" : "") + placed(shown, power, plain, more ? "…" : "");
 }
 
-// For a sentence: a power of two with its exponent.
+/**
+ * A number for a sentence: a power of two with its exponent.
+ *
+ * @param {Fraction} x
+ */
 export function spaced(x) {
   const k = powerOf(x);
-  if (k === null || (k >= 0 && k <= 3)) return brief(x); // 1, 2, 4 and 8 need no explanation
+  // 1, 2, 4 and 8 need no explanation.
+  if (k === null || (k >= 0 && k <= 3)) return brief(x);
   return `${x.n < 0n ? "-" : ""}2^${k} = ${brief(x)}`;
 }
 
-// Five digits, as a person reads them: 65,504 or 1.0002e-4.
+/**
+ * A few digits, as a person reads them: 65,504 or 1.0002e-4.
+ *
+ * @param {number} x
+ * @param {number} [count]
+ */
 export function numberText(x, count = 5) {
   const sign = x < 0 || Object.is(x, -0) ? "\u2212" : "";
   const size = Math.abs(x);
   if (!Number.isFinite(size)) return Number.isNaN(size) ? "NaN" : `${sign}inf`;
   if (Number.isInteger(size) && size < 1e7) return sign + size.toLocaleString("en-US");
   const [first, power] = firstDigits(exactly(size), count);
-  const plain = size >= 1e-3 && power < count;
-  return `${sign}${placed(trimmed(first), power, plain)}${plain ? "" : `e${power}`}`;
+  return sign + placed(trimmed(first), power, size >= 1e-3 && power < count);
 }
 
-// A value as text that every format reads exactly: in decimal where that is short, else as a hex-float.
+/**
+ * A value as text that every format reads exactly: in decimal where that is short, else as a
+ * hex-float.
+ *
+ * @param {number} x
+ */
 export function exactText(x) {
   if (!Number.isFinite(x)) return specialText(x);
   const text = exactDecimal(x);
   return text.length <= 24 ? text : hexFloat(x);
 }
 
+/**
+ * A value for a sentence.
+ *
+ * @param {number} x
+ */
 export function nameOf(x) {
-  if (!Number.isFinite(x)) return Number.isNaN(x) ? "NaN" : x > 0 ? "infinity" : "minus infinity";
+  if (Number.isNaN(x)) return "NaN";
+  if (!Number.isFinite(x)) return x > 0 ? "infinity" : "minus infinity";
   const text = exactText(x);
   if (!/^-?0x/.test(text)) return text;
   const exact = exactly(x);
   return powerOf(exact) === null ? leading(exact) : spaced(exact);
 }
 
-export const withMinus = (text) => text.replaceAll("-", "\u2212");
-export const listed = (names) =>
-  names.length < 2 ? names.join() : `${names.slice(0, -1).join(", ")} and ${names.at(-1)}`;
-export const counted = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
+/**
+ * A text with the sign minus, not a hyphen.
+ *
+ * @param {string} text
+ */
+export function withMinus(text) {
+  return text.replaceAll("-", "\u2212");
+}
+
+/**
+ * Names in a sentence: "A, B and C".
+ *
+ * @param {readonly string[]} names
+ */
+export function listed(names) {
+  if (names.length < 2) return names.join();
+  return `${names.slice(0, -1).join(", ")} and ${names.at(-1)}`;
+}
+
+/**
+ * @param {number} count
+ * @param {string} noun
+ */
+export function counted(count, noun) {
+  return `${count} ${noun}${count === 1 ? "" : "s"}`;
+}
