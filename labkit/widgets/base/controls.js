@@ -5,7 +5,7 @@ import { put } from "./model.js";
 
 /** @import { Child } from "./elements.js" */
 /** @import { Life } from "./lifetime.js" */
-/** @import { Model } from "./model.js" */
+/** @import { Holder, Model } from "./model.js" */
 
 // Every widget runs a copy of this file, and radio buttons of one name are one group in the whole page.
 const copyOfThisFile = crypto.getRandomValues(new Uint32Array(1))[0].toString(36);
@@ -204,7 +204,7 @@ export function player({ title, pace, advance, life }) {
  * again at 0.
  *
  * @template {string} Name
- * @param {Model<Record<Name, number>>} model
+ * @param {Holder<Name, number>} model
  * @param {Name} name
  * @param {() => number} last
  * @param {{ title: string, pace: number, life: Life }} given
@@ -215,7 +215,8 @@ export function walker(model, name, last, given) {
   /** @param {number} to */
   function go(to) {
     const at = Math.max(0, Math.min(last(), to));
-    put(model, /** @type {Record<Name, number>} */ ({ [name]: at }));
+    model.set(name, at);
+    model.save_changes();
   }
   function advance() {
     go(now() === last() ? 0 : now() + 1);
@@ -462,7 +463,7 @@ const STILL_MS = 400; // a screen reader hears where the hand stopped, not every
  * `news` differs from the text, only when that has changed: a training is no news at each step. Where a
  * model is given, its trait `sentence` follows, for code to read.
  *
- * @param {Model<{ sentence: string }> | null} [model]
+ * @param {Holder<"sentence", string> | null} [model]
  */
 export function sentence(model = null) {
   const shown = h("span", { "aria-hidden": "true" });
@@ -484,7 +485,10 @@ export function sentence(model = null) {
       if (text !== said) shown.replaceChildren(rich(text));
       said = text;
       element.dataset.text = text;
-      if (model && model.get("sentence") !== text) put(model, { sentence: text });
+      if (model && model.get("sentence") !== text) {
+        model.set("sentence", text);
+        model.save_changes();
+      }
       if (news === told) return;
       told = news;
       clearTimeout(pause);

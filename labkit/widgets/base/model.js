@@ -34,6 +34,17 @@
  * @property {WidgetManager} [widget_manager] Of JupyterLab.
  */
 
+/**
+ * What a control needs of a model whose trait it shows.
+ *
+ * @template {string} Name
+ * @template Value
+ * @typedef {object} Holder
+ * @property {(name: Name) => Value} get
+ * @property {(name: Name, value: Value) => void} set
+ * @property {() => void} save_changes
+ */
+
 /** @typedef {(...given: never[]) => void} Handler */
 
 /**
