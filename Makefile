@@ -40,11 +40,12 @@ test: $(VENV)/.test-ready  ## set up if needed, then run all checks (slow ones l
 test-all: $(VENV)/.test-ready  ## all checks, slow ones too
 	@$(VENV_PYTHON) -m labkit test --all --pytest="$(PYTEST_ARGS)"
 
-lint: $(VENV)/.test-ready  ## ruff, codespell and mypy only
+lint: $(VENV)/.test-ready  ## ruff, codespell, mypy and the checks of the JavaScript only
 	@$(VENV_PYTHON) -m ruff format --check .
 	@$(VENV_PYTHON) -m ruff check .
 	@$(VENV_PYTHON) -m codespell_lib
 	@$(VENV_PYTHON) -m mypy
+	@$(VENV_PYTHON) -m tests.javascript
 
 bench: $(VENV)/.test-ready  ## measure speeds on this machine, as ratios
 	@for script in tests/benchmarks/bench_*.py; do $(VENV_PYTHON) $$script || exit 1; done

@@ -82,7 +82,9 @@ def set_up(folder: Path, test: bool = False, python: str = sys.executable) -> in
 
 
 def check_all(folder: Path, everything: bool, pytest_arguments: Sequence[str]) -> int:
-    """Run ruff, codespell, mypy and pytest, all of them even if one fails; return the worst exit status.
+    """Run all checks, the others too where one fails; return the worst exit status.
+
+    They are ruff, codespell, mypy, those of the JavaScript, and pytest.
 
     pytest uses a process for each core, up to four. Programs that tests start import the lab many times, so bytecode is
     written even where the environment forbids it.
@@ -101,6 +103,7 @@ def check_all(folder: Path, everything: bool, pytest_arguments: Sequence[str]) -
         ("ruff", "check", "."),
         ("codespell_lib",),
         ("mypy",),
+        ("tests.javascript",),
         ("pytest", *processes, *chosen, *pytest_arguments),
     )
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}

@@ -303,7 +303,7 @@ COMMANDS: dict[str, Command] = {
         ),
     ),
     "test": Command(
-        "Run the checks of a checkout: ruff, codespell, mypy and pytest",
+        "Run the checks of a checkout: ruff, codespell, mypy, those of the JavaScript, and pytest",
         "commands.machine:test",
         (
             "labkit test",
@@ -573,10 +573,12 @@ COMMANDS: dict[str, Command] = {
             "labkit site pages",
             "labkit site pages --lessons 01 06",
             "labkit site pages my_lessons/06_loss_scaling.ipynb",
+            "labkit site --widgets my_book/widgets",
         ),
         (
             Argument(
                 "folder",
+                nargs="?",
                 type=Path,
                 help="where the pages are written: a new folder, or one of such pages",
             ),
@@ -587,6 +589,12 @@ COMMANDS: dict[str, Command] = {
                 metavar="NOTEBOOK",
                 help="notebooks as they are, with their "
                 "outputs (default: all lessons, which are run first)",
+            ),
+            Argument(
+                "--widgets",
+                type=Path,
+                metavar="FOLDER",
+                help="write the widgets that need no Python as ES modules, for pages of your own",
             ),
             LESSONS,
             COURSE,

@@ -194,20 +194,32 @@ def shell_flags(environment: Mapping[str, str], is_a_terminal: bool) -> list[str
 
 
 def site(arguments: Namespace) -> int:
-    from labkit.site import SiteError, require_site_folder, write_site
+    from labkit.site import SiteError, require_site_folder, write_modules, write_site
 
     use_course(arguments)
+    if arguments.folder is None and arguments.widgets is None:
+        raise CommandError("expected a folder for the pages, or --widgets FOLDER, got neither")
+    if arguments.widgets is not None:
+        try:
+            modules = write_modules(arguments.widgets)
+        except SiteError as error:
+            raise CommandError(str(error)) from error
+        print(f"{len(modules)} modules, {_megabytes(modules):.1f} MB, in {arguments.widgets}.")
+        if arguments.folder is None:
+            return 0
     try:
         require_site_folder(arguments.folder)
         notebooks = _read(arguments.notebooks) if arguments.notebooks else _run(arguments.lessons)
         files = write_site(arguments.folder, notebooks)
     except (SiteError, ValueError) as error:
         raise CommandError(str(error)) from error
-    size = sum(file.stat().st_size for file in files) / 1e6
-    print(
-        f"{len(files)} files, {size:.1f} MB. Open {arguments.folder / 'index.html'} in a browser."
-    )
+    index = arguments.folder / "index.html"
+    print(f"{len(files)} files, {_megabytes(files):.1f} MB. Open {index} in a browser.")
     return 0
+
+
+def _megabytes(files: Sequence[Path]) -> float:
+    return sum(file.stat().st_size for file in files) / 1e6
 
 
 def _read(paths: Sequence[Path]) -> dict[str, Any]:

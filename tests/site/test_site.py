@@ -23,7 +23,7 @@ from labkit.site import SiteError, run_notebook, write_site
 from labkit.widgets import BitExplorer, FaultWall, LiveTraining, NumberLine, UnderflowHistogram
 from labkit.widgets.base.widget import LabWidget
 from labkit.widgets.predict.widget import Predict, Prediction, Ruler
-from tests.widgets.pages import Scripts
+from tests.widgets.pages import BrowserEngine, Scripts
 
 GRADIENTS = {"conv": torch.linspace(-1, 1, 50) * 2.0**-20, "head": torch.ones(3) * 2.0**-9}
 CHOICE = Prediction("1 + 1?", {"2": "It is.", "3": "One too many."}, answer="2")
@@ -293,7 +293,7 @@ def test_notebooks_are_taken_as_they_are(tmp_path: Path, capsys: Any) -> None:
 
 
 def test_the_page_replies_to_a_number_as_python_does(browser: Any) -> None:
-    scripts = Scripts(browser, "predict")
+    scripts = Scripts(BrowserEngine(browser), "predict")
     for low, high, unit, truth in (
         (1, 1000, "%", 40.0),
         (1e-9, 1e12, "", 2.0**22),

@@ -5,13 +5,25 @@ from typing import Any
 
 import pytest
 
-from tests.widgets.pages import Page, Scripts
+from tests.javascript.node import NodeEngine, node
+from tests.widgets.pages import BrowserEngine, Page, Scripts
 
 
 @pytest.fixture(scope="module")
-def js(request: pytest.FixtureRequest, browser: Any) -> Scripts:
-    """The scripts of the folders that a test module names in FOLDERS, as its class SCRIPTS where it has one."""
-    return getattr(request.module, "SCRIPTS", Scripts)(browser, *request.module.FOLDERS)
+def engine(request: pytest.FixtureRequest) -> Iterator[NodeEngine | BrowserEngine]:
+    """What runs JavaScript: node, or a page of the browser where there is none."""
+    if node() is None:
+        yield BrowserEngine(request.getfixturevalue("browser"))
+        return
+    with NodeEngine() as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def js(request: pytest.FixtureRequest, engine: NodeEngine | BrowserEngine) -> Scripts:
+    """The functions of the folders that a test module names in FOLDERS, as its class SCRIPTS where it has one."""
+    kind: type[Scripts] = getattr(request.module, "SCRIPTS", Scripts)
+    return kind(engine, *request.module.FOLDERS)
 
 
 @pytest.fixture

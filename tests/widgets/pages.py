@@ -1,6 +1,7 @@
 """Widgets and their scripts in a blank page: no JupyterLab, no kernel, as in a static page.
 
-`Scripts` runs functions of a widget's scripts, to compare them with labkit. `Page` shows widgets from their state.
+`Scripts` runs functions of a widget's modules, to compare them with labkit: in node where it is installed, which needs
+no browser. `Page` shows widgets from their state.
 """
 
 import json
@@ -10,6 +11,7 @@ from labkit.formats import FORMATS, Format
 from labkit.widgets.base.joining import FOLDERS, in_order, joined
 from labkit.widgets.base.widget import LabWidget, page_script, page_style
 from labkit.widgets.exact.rows import format_row
+from tests.javascript.node import NodeEngine
 
 PLAIN = """(value) => JSON.parse(JSON.stringify(value, (_, part) => {
   if (typeof part === "bigint") return { whole: String(part) };
@@ -40,29 +42,43 @@ def _modules(folder: str) -> list[str]:
     return sorted(set(names) - {"view.js"})
 
 
-class Scripts:
-    """The functions of the modules in some folders, in one page; `F` holds the formats by name."""
+class BrowserEngine:
+    """A blank page with some scripts loaded, where there is no node."""
 
-    def __init__(self, browser: Any, *folders: str) -> None:
+    def __init__(self, browser: Any) -> None:
         self.page = browser.new_page()
-        source = joined(
-            in_order(f"{folder}/{name}" for folder in folders for name in _modules(folder))
-        )
-        self.page.add_script_tag(content=source)
+
+    def load(self, script: str) -> None:
+        """Run a script; what it declares stays."""
+        self.page.add_script_tag(content=script)
+
+    def call(self, function: str, arguments: list[Any]) -> Any:
+        """Return function(...arguments), both ways as JSON."""
+        return self.page.evaluate(f"([...all]) => ({function})(...all)", arguments)
+
+
+class Scripts:
+    """The functions of the modules in some folders; `F` holds the formats by name."""
+
+    def __init__(self, engine: NodeEngine | BrowserEngine, *folders: str) -> None:
+        self.engine = engine
+        paths = [f"{folder}/{name}" for folder in folders for name in _modules(folder)]
+        self.engine.load(joined(in_order(paths)))
         if "exact" in folders:
             rows = [format_row(row) for row in FORMATS.values()]
-            self.page.evaluate(
-                "rows => { globalThis.F = Object.fromEntries(rows.map((r) => [r.name, derived(r)])) }",
-                rows,
+            self.engine.call(
+                "(rows) => { globalThis.F = {}; for (const row of rows) F[row.name] = derived(row) }",
+                [rows],
             )
 
     def add(self, format: Format) -> None:
-        self.page.evaluate("row => { F[row.name] = derived(row) }", format_row(format))
+        self.engine.call("(row) => { F[row.name] = derived(row) }", [format_row(format)])
 
     def run(self, function: str, *arguments: Any) -> Any:
         """Return function(...arguments), a function of JavaScript; the arguments travel as JSON."""
-        call = f"([...all]) => ({PLAIN})(({function})(...all))"
-        return _plain(self.page.evaluate(call, json.loads(json.dumps(arguments, default=str))))
+        call = f"(...all) => ({PLAIN})(({function})(...all))"
+        plain = json.loads(json.dumps(arguments, default=str))
+        return _plain(self.engine.call(call, plain))
 
 
 class Page:

@@ -1,6 +1,9 @@
 """Modules of JavaScript joined into one script."""
 
+import json
 import re
+import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +24,7 @@ WIDGETS = sorted(
     for folder in FOLDERS.iterdir()
     if folder.is_dir() and (folder / "view.js").is_file()
 )
+ESBUILD = Path(__file__).parents[2] / "node_modules" / ".bin" / "esbuild"
 # What would load another file: an address, a style sheet's import, or a script's.
 LOADS = r"https?://|@import\s+[\"'u]|^\s*import\b|\bimport\s*\(|url\([\"']?//"
 
@@ -166,3 +170,31 @@ def test_each_module_is_needed_by_a_widget() -> None:
 def test_folder_without_a_view_is_refused() -> None:
     with pytest.raises(FileNotFoundError, match=r"exact/view\.js"):
         script("exact")
+
+
+EXPORTS = """
+import { pathToFileURL } from "node:url";
+const found = {};
+for (const file of process.argv.slice(2)) {
+  const module = await import(pathToFileURL(file).href);
+  found[file] = [Object.keys(module), Object.keys(module.default)];
+}
+console.log(JSON.stringify(found));
+"""
+
+
+@pytest.mark.skipif(not ESBUILD.exists(), reason="esbuild is missing; `npm ci` installs it")
+def test_a_joined_script_exports_what_esbuild_bundles(tmp_path: Path) -> None:
+    bundles = tmp_path / "bundles"
+    entries = [str(Path(str(FOLDERS)) / folder / "view.js") for folder in WIDGETS]
+    options = ["--bundle", "--format=esm", "--log-level=error", "--out-extension:.js=.mjs"]
+    subprocess.run([ESBUILD, *entries, *options, f"--outdir={bundles}"], check=True)
+    for folder in WIDGETS:
+        (tmp_path / f"{folder}.mjs").write_text(script(folder), encoding="utf-8")
+    (tmp_path / "exports.mjs").write_text(EXPORTS)
+    pairs = {tmp_path / f"{folder}.mjs": bundles / folder / "view.mjs" for folder in WIDGETS}
+    files = [str(file) for pair in pairs.items() for file in pair]
+    command = ["node", str(tmp_path / "exports.mjs"), *files]
+    found = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    for ours, bundled in pairs.items():
+        assert found[str(ours)] == found[str(bundled)], ours.name

@@ -1,0 +1,73 @@
+"""Checks of the widgets' JavaScript: `python -m tests.javascript`.
+
+The modules of each widget are joined, which needs Python alone. With the tools that `npm ci` installs,
+biome checks their form, tsc their types, and node runs the tests of what needs no browser. Node is a tool
+of developers: where it is missing, one line says what was left out, and CI fails, which sets
+LABKIT_REQUIRE_JAVASCRIPT.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from labkit.widgets.base.joining import FOLDERS, JoinError, modules_of, shared_modules
+
+ROOT = Path(__file__).parents[2]
+TOOLS = ROOT / "node_modules" / ".bin"
+REQUIRED = "LABKIT_REQUIRE_JAVASCRIPT"
+
+
+def join_all() -> list[str]:
+    """Return what is wrong with the modules of the widgets, each fault once."""
+    widgets = [folder.name for folder in FOLDERS.iterdir() if (folder / "view.js").is_file()]
+    problems: dict[str, None] = {}
+    try:
+        shared_modules()
+    except JoinError as error:
+        problems[str(error)] = None
+    for widget in sorted(widgets):
+        try:
+            modules_of(widget)
+        except JoinError as error:
+            problems[str(error)] = None
+    return list(problems)
+
+
+def missing_tools() -> str:
+    """Return why the checks that need node cannot run; "" where they can."""
+    if shutil.which("node") is None:
+        return "node is missing; it comes from https://nodejs.org"
+    if not (TOOLS / "biome").exists():
+        return "node_modules is missing; `npm ci` installs it"
+    return ""
+
+
+def commands() -> list[list[str]]:
+    """Return the checks that need node."""
+    tests = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("tests/javascript/*.test.js"))
+    return [
+        [str(TOOLS / "biome"), "check", "--error-on-warnings", "."],
+        [str(TOOLS / "tsc"), "--project", "."],
+        ["node", "--test", "--test-reporter=dot", *tests],
+    ]
+
+
+def main() -> int:
+    """Run all checks; return the worst exit status."""
+    problems = join_all()
+    for problem in problems:
+        print(f"JavaScript: {problem}", file=sys.stderr)
+    why = missing_tools()
+    if why:
+        print(f"JavaScript: biome, tsc and node's tests were left out, since {why}.")
+        return int(bool(problems) or REQUIRED in os.environ)
+    statuses = [subprocess.call(command, cwd=ROOT) for command in commands()]
+    return max(int(bool(problems)), *statuses)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

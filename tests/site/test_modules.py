@@ -1,0 +1,172 @@
+"""Widgets as ES modules in pages of one's own: no Python, no network, light and dark."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from labkit.cli import main
+from labkit.site import SiteError, write_modules
+
+PAGE = """<!doctype html><html lang="en"><title>A page of one's own</title>
+<style>:root {{ color-scheme: light dark }} body {{ background: {background}; color: {ink} }}</style>
+<h1>Numbers</h1><div id="place"></div>
+<script type="module">
+import widget from "./widgets/{name}.mjs";
+const host = {{
+  values: {values},
+  handlers: {{}},
+  get(name) {{ return this.values[name]; }},
+  set(name, value) {{ this.values[name] = value; }},
+  save_changes() {{ this.saved = true; }},
+  on(event, handler) {{ this.handlers[event] = handler; }},
+  off(event) {{ delete this.handlers[event]; }},
+}};
+globalThis.host = host;
+globalThis.remove = widget.render({{ model: host, el: document.getElementById("place") }});
+</script>
+"""
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    extensions_map: ClassVar = {
+        **SimpleHTTPRequestHandler.extensions_map,
+        ".mjs": "text/javascript",
+    }
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("page")
+    write_modules(folder / "widgets")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(modules: Path) -> Iterator[str]:
+    serving = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(modules)))
+    thread = threading.Thread(target=serving.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{serving.server_port}"
+    serving.shutdown()
+    serving.server_close()
+
+
+@pytest.fixture
+def shown(browser: Any, modules: Path, server: str) -> Iterator[Any]:
+    """A function that shows a module in a page of one's own."""
+    opened = []
+    problems: list[str] = []
+
+    def show(name: str, values: str = "{}", dark: bool = False) -> Any:
+        colours = (
+            {"background": "#111", "ink": "#eee"} if dark else {"background": "#fff", "ink": "#111"}
+        )
+        text = PAGE.format(name=name, values=values, **colours)
+        (modules / "index.html").write_text(text, encoding="utf-8")
+        page = browser.new_page(viewport={"width": 900, "height": 900})
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("request", lambda asked: problems.extend(_foreign(asked.url, server)))
+        page.goto(f"{server}/index.html")
+        page.wait_for_selector("section.labkit")
+        opened.append(page)
+        return page
+
+    yield show
+    for page in opened:
+        page.close()
+    assert problems == []
+
+
+def _foreign(address: str, server: str) -> list[str]:
+    known = address.startswith((server, "data:", "blob:"))
+    return [] if known else [f"asked for {address}"]
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.stem for path in (folder / "widgets").glob("*.mjs"))
+
+
+def test_every_module_shows_its_widget(modules: Path, shown: Any) -> None:
+    assert len(names(modules)) >= 8
+    for name in names(modules):
+        page = shown(name)
+        assert page.locator("section.labkit").count() == 1, name
+        page.close()
+
+
+def test_a_module_loads_nothing(modules: Path) -> None:
+    for name in names(modules):
+        text = (modules / "widgets" / f"{name}.mjs").read_text(encoding="utf-8")
+        assert (
+            re.findall(r"^\s*import\b|\bimport\s*\(|@import|url\(\s*[\"']?http", text, re.M) == []
+        )
+
+
+def test_the_keyboard_moves_a_number_line(shown: Any) -> None:
+    page = shown("NumberLine")
+    handle = page.locator("[role=slider]").first
+    handle.focus()
+    before = handle.get_attribute("aria-valuetext")
+    page.keyboard.press("ArrowRight")
+    assert handle.get_attribute("aria-valuetext") != before
+
+
+def test_a_value_of_the_host_is_the_first_one(shown: Any) -> None:
+    page = shown("BitExplorer", '{ format: "BF16" }')
+    assert page.locator("select").first.input_value() == "BF16"
+
+
+def test_the_host_hears_of_a_change(shown: Any) -> None:
+    page = shown("BitExplorer", '{ format: "BF16" }')
+    page.locator("select").first.select_option("FP16")
+    assert page.evaluate("host.values.format") == "FP16"
+    assert page.evaluate("host.saved") is True
+
+
+def test_a_change_of_the_host_is_shown(shown: Any) -> None:
+    page = shown("BitExplorer", '{ format: "BF16" }')
+    page.evaluate("host.values.format = 'FP16'; host.handlers['change:format']()")
+    assert page.locator("select").first.input_value() == "FP16"
+
+
+def test_a_widget_that_goes_leaves_nothing(shown: Any) -> None:
+    page = shown("NumberLine", '{ x: "3" }')
+    page.evaluate("remove()")
+    assert page.evaluate("document.querySelectorAll('#place *').length") == 0
+    assert page.evaluate("Object.keys(host.handlers)") == []
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_ink_is_read_on_the_hosts_background(shown: Any, dark: bool) -> None:
+    page = shown("NumberLine", dark=dark)
+    ink = page.evaluate("getComputedStyle(document.querySelector('section.labkit')).color")
+    lightness = sum(int(part) for part in re.findall(r"\d+", ink)[:3]) / 3
+    assert (lightness > 200) if dark else (lightness < 60), ink
+
+
+def test_command_writes_the_modules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["site", "--widgets", str(tmp_path / "widgets")]) == 0
+    assert "8 modules" in capsys.readouterr().out
+    assert (tmp_path / "widgets" / "NumberLine.mjs").is_file()
+
+
+def test_command_without_a_folder_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["site"]) == 2
+    assert "expected a folder for the pages, or --widgets FOLDER" in capsys.readouterr().err
+
+
+def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SiteError, match="expected a folder, got the file"):
+        write_modules(tmp_path / "file")
