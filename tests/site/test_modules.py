@@ -127,7 +127,7 @@ def test_a_value_of_the_host_is_the_first_one(shown: Any) -> None:
     assert page.locator("select").first.input_value() == "BF16"
 
 
-def test_the_host_hears_of_a_change(shown: Any) -> None:
+def test_a_change_reaches_the_host(shown: Any) -> None:
     page = shown("BitExplorer", '{ format: "BF16" }')
     page.locator("select").first.select_option("FP16")
     assert page.evaluate("host.values.format") == "FP16"

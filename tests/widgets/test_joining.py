@@ -45,7 +45,7 @@ def joined_from(entry: str, **sources: str) -> str:
     return joined(in_order([f"{entry}.js"], find))
 
 
-def test_a_module_stands_before_those_that_import_it() -> None:
+def test_a_module_precedes_those_that_import_it() -> None:
     text = joined_from(
         "a",
         a='import { b } from "./b.js";\nimport { c } from "./c.js";\nexport default b + c;\n',

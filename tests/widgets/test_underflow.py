@@ -18,7 +18,6 @@ from labkit.instrument import (
     snapshot,
 )
 from labkit.widgets import ALL_LAYERS, GradientZoom, UnderflowHistogram
-from labkit.widgets.base.number_words import percent
 from labkit.widgets.underflow.widget import LOG2_SCALES, rows, windows, zeros_counted
 from tests.widgets.pages import Scripts
 
@@ -143,21 +142,6 @@ def test_the_sentence_names_layer_and_format_and_warns_of_infinity(js):
         assert sentence(Fate(*lot), format, k).endswith(end)
     nothing = exponent_histogram(torch.zeros(5))
     assert "all of them are zero already in FP32" in sentence(fate(nothing, FP16), FP16, 4)
-    shares = [0.125, 0.00999, 0.0949, 0.0996, 0.9899, 0.998, 0.9999999, 1e-9]
-    assert (
-        [js.run("percent", share) for share in shares]
-        == [percent(share) for share in shares]
-        == [
-            "13%",
-            "1.00%",
-            "9.5%",
-            "10%",
-            "99%",
-            "99.8%",
-            ">99.9%",
-            "<0.01%",
-        ]
-    )
 
 
 def test_the_note_counts_what_is_left_out_and_zeros_counted_inside_the_pass_weigh_by_elements(
