@@ -170,3 +170,15 @@ def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SiteError, match="expected a folder, got the file"):
         write_modules(tmp_path / "file")
+
+
+def test_the_example_of_the_documentation_shows_its_number(shown: Any) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "widgets.md").read_text(encoding="utf-8")
+    example = re.search(r"```\{anywidget\} widgets/(\w+)\.mjs\n(\{.*?\})\n```", text, re.DOTALL)
+    assert example is not None
+    page = shown(example[1], example[2])
+    assert page.locator("select").first.input_value() == "BF16"
+    assert page.locator("input[type=text]").first.input_value() == "0.1"
+    sentence = page.locator(".lk-sentence").first.get_attribute("data-text")
+    assert sentence is not None
+    assert sentence.startswith("0.1 "), sentence
