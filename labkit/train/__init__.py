@@ -4,6 +4,7 @@ from labkit.train.compare import VERDICTS, Comparison, Difference, compare, sign
 from labkit.train.data import Data, cifar10, mnist, scattered_digits, single_digits
 from labkit.train.determinism import one_thread
 from labkit.train.devices import Place, place, places
+from labkit.train.drawing import Drawing, Picture, to_picture
 from labkit.train.grid import device_folder, load_for_device, record_path, recorded, train_grid
 from labkit.train.plan import STEPS, WorkerPlan
 from labkit.train.record import CATEGORIES, RunRecord, StepRecord, bytes_held, load
@@ -23,6 +24,8 @@ __all__ = [
     "Comparison",
     "Data",
     "Difference",
+    "Drawing",
+    "Picture",
     "Place",
     "RunRecord",
     "StagedStep",
@@ -54,6 +57,7 @@ __all__ = [
     "single_digits",
     "steps_per_second",
     "throughput_sentence",
+    "to_picture",
     "train",
     "train_grid",
     "watch_step",

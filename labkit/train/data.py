@@ -6,6 +6,7 @@
 - Text: Python's own `help("topics")`, cut into windows.
 - Shapes: discs and squares in noise.
 - Small targets: a smooth function of eight numbers, with a standard deviation of five millionths.
+- Dark picture: a drawn face of 32 x 32 pixels, whose brightness is about 2^-14.
 - MNIST and CIFAR-10: loaded from a folder; presence, header and length of each file are validated first.
 
 Invariant: the first 1,400 digits are for training, the others for testing, in composites too. A seed generates the same
@@ -18,6 +19,7 @@ Source: data/README.md; yann.lecun.com/exdb/mnist (IDX format), cs.toronto.edu/~
 from __future__ import annotations
 
 import gzip
+import math
 import string
 import zlib
 from dataclasses import dataclass, fields
@@ -180,6 +182,48 @@ def small_targets(size: float = 5e-6, train: int = 1000, test: int = 200, seed: 
     targets = torch.from_numpy((raw / raw.std() * size).astype(np.float32)).unsqueeze(1)
     wide = torch.from_numpy(inputs)
     return Data(wide[:train], targets[:train], wide[train:], targets[train:])
+
+
+SIDE = 32  # pixels
+WAVES = 4
+# standard deviation of the brightness, 61 millionths: the smallest normal number of FP16
+DARK = 2.0**-14
+
+
+@cache
+def dark_picture(side: int = SIDE, waves: int = WAVES, brightness: float = DARK) -> Data:
+    """Return the pixels of a drawn face: inputs [side * side, 4 * waves], targets [side * side, 1].
+
+    The inputs of a pixel are sines and cosines of its two coordinates, at `waves` frequencies. Its
+    target has a mean of 0 and a standard deviation of `brightness`. All pixels are training data
+    and test data: the task is to paint this picture.
+
+    Source: Mildenhall et al., "NeRF", arXiv:2003.08934, 5.1 (coordinates as sines and cosines).
+
+    >>> data = dark_picture()
+    >>> data.train_inputs.shape, data.train_targets.shape
+    (torch.Size([1024, 16]), torch.Size([1024, 1]))
+    """
+    along = torch.linspace(-1, 1, side)
+    y, x = torch.meshgrid(along, along, indexing="ij")
+    angles = (
+        torch.stack([x, y], dim=-1).reshape(-1, 2, 1) * math.pi / 2 * 2.0 ** torch.arange(waves)
+    )
+    inputs = torch.cat([angles.sin(), angles.cos()], dim=-1).flatten(1)
+    face = _face(x, y).reshape(-1, 1)
+    targets = (face - face.mean()) / face.std() * brightness
+    return Data(inputs, targets, inputs, targets)
+
+
+def _face(x: Tensor, y: Tensor) -> Tensor:
+    """Return the brightness, 0 to 1, at coordinates from -1 to 1; y goes down."""
+    radius = torch.hypot(x, y)
+    brightness = torch.where(radius < 0.85, 0.4, 0.0)
+    for eye in (-0.35, 0.35):
+        brightness[torch.hypot(x - eye, y + 0.3) < 0.16] = 1.0
+    mouth = (radius > 0.45) & (radius < 0.62) & (y > 0.1)
+    brightness[mouth] = 1.0
+    return brightness
 
 
 @cache

@@ -18,6 +18,18 @@ from torch.nn import functional as F
 
 RARE = 0.01  # approximate share of a canvas's pixels that one class of digits covers
 
+
+class Unit(nn.Module):
+    """Multiplication by a constant: the unit of what the layers before it compute."""
+
+    def __init__(self, unit: float) -> None:
+        super().__init__()
+        self.unit = unit
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs * self.unit
+
+
 LAYER_NAMES = {
     nn.Conv2d: "conv",
     nn.GroupNorm: "norm",
@@ -28,6 +40,7 @@ LAYER_NAMES = {
     nn.PixelShuffle: "shuffle",
     nn.Flatten: "flatten",
     nn.Linear: "linear",
+    Unit: "unit",
 }
 
 
@@ -129,6 +142,17 @@ def tanh_mlp(inputs: int = 8, hidden: int = 64) -> nn.Module:
     nn.init.zeros_(last.weight)
     nn.init.zeros_(last.bias)
     return chain(nn.Linear(inputs, hidden), nn.Tanh(), nn.Linear(hidden, hidden), nn.Tanh(), last)
+
+
+def painter(inputs: int, unit: float, hidden: int = 64) -> nn.Module:
+    """Return a regression of one number from `inputs` numbers, in a `unit` of brightness.
+
+    By the chain rule, the last layer multiplies every gradient before it by `unit`.
+    """
+    brightness = nn.Linear(hidden, 1)
+    nn.init.zeros_(brightness.bias)
+    first = (nn.Linear(inputs, hidden), nn.Tanh())
+    return chain(*first, nn.Linear(hidden, hidden), nn.Tanh(), brightness, Unit(unit))
 
 
 class CharLstm(nn.Module):

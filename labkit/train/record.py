@@ -29,6 +29,7 @@ from labkit.formats.arguments import require_kind
 from labkit.instrument import ExponentHistogram, GradSnapshot
 from labkit.instrument.sample import storage_bytes
 from labkit.records import parse_record, refuse_simulated, write_atomic
+from labkit.train.drawing import Picture
 from labkit.train.tasks import Task
 
 SCHEMA = "labkit.run/1"
@@ -66,6 +67,7 @@ class RunRecord:
     date          UTC, ISO 8601
     stopped       the run was stopped before its last step
     snapshots     histograms of FP32 gradients, in the order they were taken
+    pictures      what the network did, in the order they were taken; empty where the task's results are no pictures
     fingerprint   of task and recipe (`fingerprint`); "" outside of `train_grid`
     memory        bytes by category after the first step that was not skipped (`bytes_held`); empty where not measured
     arithmetic    torch setting -> value (`labkit.records.arithmetic_settings`); empty where not recorded
@@ -89,6 +91,7 @@ class RunRecord:
     memory: dict[str, int] = field(default_factory=dict)
     arithmetic: dict[str, str] = field(default_factory=dict)
     step_seconds: float | None = field(default=None, compare=False)
+    pictures: tuple[Picture, ...] = ()
 
     @property
     def final_loss(self) -> float:
@@ -119,13 +122,14 @@ class RunRecord:
         head = {
             f.name: _pack(getattr(self, f.name))
             for f in fields(self)
-            if f.name not in ("steps", "snapshots")
+            if f.name not in ("steps", "snapshots", "pictures")
         }
         content = {
             "schema": SCHEMA,
             **head,
             "steps": columns,
             "snapshots": [_pack_snapshot(s) for s in self.snapshots],
+            "pictures": [vars(picture) for picture in self.pictures],
         }
         return write_atomic(Path(path), json.dumps(content, allow_nan=False).encode())
 
@@ -143,11 +147,17 @@ def load(path: str | Path) -> RunRecord:
 
 def _unpack_record(content: dict[str, Any]) -> RunRecord:
     columns, snapshots = content.pop("steps"), content.pop("snapshots", [])
+    pictures = tuple(Picture(**picture) for picture in content.pop("pictures", []))
     columns.setdefault("swallowed", [None] * len(columns["step"]))  # missing in old records
     rows = zip(*(columns[f.name] for f in fields(StepRecord)), strict=True)
     steps = tuple(StepRecord(*(_unpack(value) for value in row)) for row in rows)
     head = {k: v if k in _TEXT else _unpack(v) for k, v in content.items()}
-    return RunRecord(steps=steps, snapshots=tuple(map(_unpack_snapshot, snapshots)), **head)
+    return RunRecord(
+        steps=steps,
+        snapshots=tuple(map(_unpack_snapshot, snapshots)),
+        pictures=pictures,
+        **head,
+    )
 
 
 _TEXT = ("task", "recipe", "metric_name", "device", "versions", "date", "fingerprint")
@@ -196,7 +206,7 @@ def fingerprint(task: Task, recipe: Recipe) -> str:
     >>> fingerprint(TASKS["digits"], RECIPES["O1"]) == fingerprint(replace(TASKS["digits"], steps=3), RECIPES["O1"])
     False
     """
-    descriptive = ("about", "margin")  # do not influence a run
+    descriptive = ("about", "margin", "drawing")  # do not influence a run
     values = [
         (f, getattr(part, f.name))
         for part in (task, recipe)

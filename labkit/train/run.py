@@ -43,6 +43,7 @@ from labkit.train.determinism import (
     seeded_rng,
 )
 from labkit.train.devices import Place, place
+from labkit.train.drawing import Picture, to_picture
 from labkit.train.record import RunRecord, StepRecord, bytes_held
 from labkit.train.tasks import Task, as_task
 
@@ -70,6 +71,7 @@ class SwallowedObserver:
 
 
 WARM_UP = 2  # first steps, which are not timed
+PICTURES = 10  # in a record, after the one of the first weights
 MEASURE_EVERY = 10  # steps between two measurements of underflow, each of which costs an FP32 step
 
 
@@ -261,6 +263,12 @@ class TrainingRun:
 
     def evaluate(self) -> float:
         """Return the task's metric on the test data, computed in evaluation mode."""
+        outputs = self.outputs(self.data.test_inputs)
+        with one_thread(), torch.no_grad():
+            return self.task.metric(outputs, self.data.test_targets)
+
+    def outputs(self, inputs: Tensor) -> Tensor:
+        """Return the FP32 outputs of the network under the recipe, computed in evaluation mode."""
         training = self.model.training
         self.model.eval()
         try:
@@ -270,9 +278,21 @@ class TrainingRun:
                 torch.no_grad(),
                 self.engine.forward(),
             ):
-                return self.task.metric(self.engine(self.data.test_inputs), self.data.test_targets)
+                result: Tensor = self.engine(inputs)
+                return result
         finally:
             self.model.train(training)
+
+    def pictures(self) -> list[Picture]:
+        """Return the picture of what the network does now with a few test examples; [] where its task has none.
+
+        `Task.wanted_picture` is what it should be.
+        """
+        drawing = self.task.drawing
+        if drawing is None:
+            return []
+        shown = self.data.test_inputs[: drawing.examples or None]
+        return [to_picture(drawing.outputs(self.outputs(shown)), self.steps_done)]
 
     def record(self, steps: Sequence[StepRecord], **measured: Any) -> RunRecord:
         """Return the record of these steps with the current metric and provenance, and the fields `measured`."""
@@ -344,6 +364,7 @@ def train(
     done: list[StepRecord] = []
     seconds: list[float] = []  # of steps without measurements
     snapshots: list[GradSnapshot] = []
+    pictures = run.pictures()
     memory: dict[str, int] = {}
     began = time.perf_counter()
     while len(done) < planned and not (stop is not None and stop()):
@@ -355,6 +376,8 @@ def train(
             seconds.append(time.perf_counter() - before)
         if done[-1].stepped:  # the optimizer's state exists after its first step
             memory = memory or bytes_held(run.engine)
+        if len(done) % max(1, planned // PICTURES) == 0:
+            pictures += run.pictures()
         if progress is not None:
             progress(done[-1])
     return run.record(
@@ -362,6 +385,7 @@ def train(
         seconds=round(time.perf_counter() - began, 3),
         stopped=len(done) < planned,
         snapshots=tuple(snapshots),
+        pictures=tuple(pictures),
         memory=memory or (bytes_held(run.engine) if done else {}),
         step_seconds=statistics.median(seconds) if seconds else None,
     )

@@ -4,6 +4,7 @@ Idea: a task is independent of precision. Some tasks fail in plain FP16:
 
 - `segmentation`, `gauss_conv` (deep) and `small_targets` lose gradients without loss scaling; `segmentation_small` is
   the first, cheap enough for live widgets.
+- `painted_picture` loses all gradients of its hidden layers: nothing is learned until a loss scale is switched on.
 - `fine_tuning` loses updates without master weights.
 
 The others are common networks, most of which train well in any recipe. Tasks in `GPU_TASKS` have a larger network and
@@ -28,13 +29,28 @@ from labkit.formats.rows import Rows
 from labkit.train import networks
 from labkit.train.data import (
     CHARACTERS,
+    DARK,
+    SIDE,
+    WAVES,
     Data,
+    dark_picture,
     noisy_digits,
     scattered_digits,
     shapes,
     single_digits,
     small_targets,
     text_windows,
+)
+from labkit.train.drawing import (
+    Drawing,
+    Picture,
+    chosen_classes,
+    digits_in_a_row,
+    found_pixels,
+    pixels,
+    three_classes,
+    to_picture,
+    true_pixels,
 )
 
 MARGIN = 0.02  # of a metric between 0 and 1: two of a hundred digits
@@ -50,6 +66,7 @@ class Task:
     metric          (FP32 outputs, targets) -> number, 0 to 1, higher is better
     make_optimizer  parameters -> torch optimizer
     margin          the largest difference of the metric that does not matter; does not influence the training
+    drawing         how its results are drawn (`TrainingRun.pictures`); None where they are no pictures
     """
 
     name: str
@@ -63,6 +80,14 @@ class Task:
     batch_size: int
     steps: int
     margin: float = MARGIN
+    drawing: Drawing | None = None
+
+    def wanted_picture(self) -> Picture | None:
+        """Return the picture of the targets, which `TrainingRun.pictures` approaches; None where there are none."""
+        if self.drawing is None:
+            return None
+        targets = self.make_data().test_targets[: self.drawing.examples or None]
+        return to_picture(self.drawing.targets(targets))
 
 
 def dice(outputs: Tensor, targets: Tensor) -> float:
@@ -134,6 +159,7 @@ _SEGMENTATION = Task(
     make_optimizer=partial(torch.optim.Adam, lr=5e-3),
     batch_size=24,
     steps=250,
+    drawing=Drawing(1, found_pixels, true_pixels),
 )
 _DIGITS = Task(
     name="digits",
@@ -203,6 +229,7 @@ _ROWS = (
         make_optimizer=partial(torch.optim.Adam, lr=1e-3),
         batch_size=64,
         steps=600,
+        drawing=Drawing(8, digits_in_a_row, digits_in_a_row),
     ),
     _CHARACTERS,
     replace(
@@ -223,6 +250,7 @@ _ROWS = (
         make_optimizer=partial(torch.optim.Adam, lr=3e-3),
         batch_size=12,
         steps=120,
+        drawing=Drawing(1, chosen_classes, three_classes),
     ),
     Task(
         name="small_targets",
@@ -235,6 +263,19 @@ _ROWS = (
         make_optimizer=partial(torch.optim.SGD, lr=0.3),
         batch_size=1000,
         steps=400,
+    ),
+    Task(
+        name="painted_picture",
+        about="paint a dark picture of 32 x 32 pixels; the loss is the sum of the squared errors of its pixels",
+        make_model=partial(networks.painter, 4 * WAVES, unit=DARK),
+        make_data=dark_picture,
+        loss=partial(F.mse_loss, reduction="sum"),
+        metric=r2,
+        metric_name="R2",
+        make_optimizer=partial(torch.optim.Adam, lr=3e-3),
+        batch_size=SIDE**2,
+        steps=1000,
+        drawing=Drawing(0, pixels, pixels),
     ),
 )
 TASKS: dict[str, Task] = Rows({task.name: task for task in _ROWS})

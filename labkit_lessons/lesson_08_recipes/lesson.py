@@ -324,7 +324,7 @@ recipe_table(TASKS, recipes)
 #
 # - *O1* and *O2* are worse than FP32 on no task, and as good on most. On *segmentation*, *segmentation small* and *gauss conv*
 #   these seeds cannot always tell: another seed changes more there than the recipe does.
-# - *FP16* without a scale is worse on three tasks of eleven.
+# - *FP16* without a scale is worse on four tasks of twelve.
 # - Without masters fine-tuning is worse, as lesson 07 showed.
 # - *O3* is `.half()` on everything. On digits it is as good, on small targets it learns nothing, and where Adam steps it breaks.
 #

@@ -178,7 +178,12 @@ def found(task: str, *recipes: str) -> Comparison:
 
 
 def test_underflow_without_a_scale_and_every_cure_of_it() -> None:
-    for task, margin in {"segmentation": 0.4, "small_targets": 0.5, "gauss_conv": 0.5}.items():
+    for task, margin in {
+        "segmentation": 0.4,
+        "small_targets": 0.5,
+        "gauss_conv": 0.5,
+        "painted_picture": 0.8,
+    }.items():
         comparison = found(task, "FP16", "FP16 static", "O1", "O2", "BF16")
         worse = comparison.difference("FP16")
         assert (worse.verdict, worse.mean < -margin) == ("worse", True), task
@@ -227,7 +232,7 @@ def test_autocast_and_masters_are_worse_than_fp32_on_no_task() -> None:
     for recipe in ("O1", "O2"):
         assert set(verdicts[recipe]) == {"as good", "cannot tell"}
         assert verdicts[recipe].count("as good") > len(TASKS) / 2
-    assert verdicts["FP16"].count("worse") == 3
+    assert verdicts["FP16"].count("worse") == 4
 
 
 def test_one_seed_of_the_deep_convolutions_learns_nothing_even_in_fp32() -> None:

@@ -23,7 +23,7 @@ from labkit.widgets.driven.controller import (
 )
 from labkit.widgets.live_training.forked_run import MERGE_STEPS, SETTLE_STEPS
 from labkit.widgets.live_training.knobs import Knobs, Scaling, knobs_of, recipe_of
-from labkit.widgets.live_training.words import sentence, static_training, who
+from labkit.widgets.live_training.words import rates, sentence, static_training, who
 
 TASK = TASKS["segmentation"]
 
@@ -294,8 +294,54 @@ def test_the_sentence_says_what_the_figure_shows():
         assert sentence(c) == words
     ended.run.seconds, ended.fp32.seconds = [1 / 62.5] * 2, [1 / 41.04] * 2
     assert sentence(ended).endswith(
-        " On the CPU, emulated, FP32 did 41 steps a second, this run 62.5."
+        " In the same seconds on the CPU, emulated, FP32 did 41 steps a second, this run 62.5."
     )
+
+
+def test_rates_of_different_moments_are_not_compared():
+    c = ticked(controller(), 20)
+    assert (c.phase, rates(c) is not None) == ("finished", True)
+    ticked(c, 20)  # FP32 is kept from before
+    assert (c.phase, len(c.run.steps), rates(c)) == ("finished", 20, None)
+    assert "steps a second" not in sentence(c)
+
+
+def test_a_run_without_masters_is_about_swallowed_updates():
+    c = live_bench("FP16 no master", 40, TrainingRun)
+    c.task = TASKS["digits"]
+    assert c.shares == ["swallowed"]
+    ticked(c, 2)
+    assert sentence(c).endswith("of its updates are swallowed.")
+    c.handle(change(c, masters="kept"))
+    c.tick()
+    assert c.shares == ["swallowed"]
+    c = ticked(controller(), 2)
+    assert c.shares == ["underflow"]
+    c.handle(change(c, masters="forgotten"))
+    assert c.shares == ["underflow", "swallowed"]
+
+
+def test_pictures_of_results_travel_with_the_frames():
+    live = LiveTraining("painted_picture", "FP16", steps=400, device="cpu")
+    recorded_steps = [picture["step"] for picture in result_of(live, "FP16")]
+    assert recorded_steps == [0, 100, 200, 300, 400]
+    c = live.forked_run
+    c.handle(Button.START)
+    c.build()
+    assert [picture["step"] for picture in result_of(live, "FP32")] == [0]
+    for _ in range(25):
+        c.tick()
+    assert [picture["step"] for picture in result_of(live, "FP16")] == [20]
+    assert live.state()["result"]["wanted"] == vars(TASKS["painted_picture"].wanted_picture())
+    json.dumps(live.state(), allow_nan=False)
+    live.close()
+    assert LiveTraining("digits", "FP16", device="cpu").state()["result"] is None
+
+
+def result_of(live, name):
+    """The pictures of a run in the state of a live training."""
+    runs = {run["name"]: run["pictures"] for run in live.state()["result"]["runs"]}
+    return runs[name]
 
 
 class Post:

@@ -20,7 +20,16 @@ from statistics import median
 from typing import Any
 
 from labkit.amp import RECIPES, Recipe, initial
-from labkit.train import Place, RunRecord, StepRecord, Task, TrainingRun, place, recorded
+from labkit.train import (
+    Picture,
+    Place,
+    RunRecord,
+    StepRecord,
+    Task,
+    TrainingRun,
+    place,
+    recorded,
+)
 from labkit.train.record import fingerprint
 from labkit.train.run import MEASURE_EVERY
 from labkit.widgets.driven.controller import Controller, Phase, Points
@@ -32,6 +41,7 @@ from labkit.widgets.live_training.knobs import (
     changed,
     has_epsilon,
     knobs_of,
+    lacks_masters,
     lives_on,
     operands,
     recipe_of,
@@ -39,6 +49,7 @@ from labkit.widgets.live_training.knobs import (
     why_fixed,
 )
 
+PICTURE_EVERY = 10  # steps between two pictures of what the network does
 MEASUREMENTS = 10  # how often in a run the metric is measured on the test data
 COPIES = 25  # how many copies of a run are kept, about
 SETTLE_STEPS = 4  # the fourth step under a change measures what it did to underflow
@@ -80,6 +91,7 @@ class Branch:
     options   of its optimizer, as the task made it: learning rates and epsilons before any knob; None: not asked yet
     forkable  copies are kept, so that it can be forked
     wanted    where its knobs stand; `knobs` is what the last step was done under
+    began     what the first step was done under
     rescaled  a scale was chosen since the last step, perhaps the same one
     """
 
@@ -91,11 +103,15 @@ class Branch:
     forkable: bool = True
     run: Any = None
     knobs: Knobs | None = None
+    began: Knobs | None = None
     rescaled: bool = False
     steps: list[StepRecord] = field(default_factory=list)
     metrics: dict[int, float] = field(default_factory=dict)
     marks: list[Mark] = field(default_factory=list)
     copies: dict[int, tuple[Any, Knobs]] = field(default_factory=dict)
+    pictures: list[Picture] = field(
+        default_factory=list
+    )  # the latest one; none where a task has none
     seconds: list[float] = field(default_factory=list)  # of the latest steps that measured nothing
     unsettled: int = 0  # steps until a change counts as settled
 
@@ -123,6 +139,12 @@ class Branch:
             )
             self.knobs, self.rescaled = self.wanted, False
             self._set_optimizer()
+            self._draw()
+
+    def _draw(self) -> None:
+        """Take a picture of what the network does, unless a run of one's own has no pictures."""
+        if hasattr(self.run, "pictures"):
+            self.pictures = self.run.pictures()
 
     def anew(self, wanted: Knobs) -> Branch:
         """Return a branch that begins at the same origin, without a run yet."""
@@ -134,6 +156,7 @@ class Branch:
         changed_now = self.rescaled or self.wanted != self.knobs
         if changed_now:
             self._turn()
+        self.began = self.began or self.wanted
         if self.forkable and (changed_now or self.done % max(10, total // COPIES) == 0):
             self.copies[self.done] = (self.run.fork(), self.wanted)
         every = self.run.measure_every
@@ -154,6 +177,8 @@ class Branch:
         self.steps.append(record)
         if self.done % max(1, total // MEASUREMENTS) == 0 or self.done == total:
             self.metrics[self.done] = self.run.evaluate()
+        if self.done % PICTURE_EVERY == 0 or self.done == total:
+            self._draw()
 
     def _turn(self) -> None:
         """Put the knobs into the run, and mark the step."""
@@ -244,6 +269,7 @@ class ForkedRun(Controller):
         self._left: dict[
             tuple[str, str], tuple[Any, ...]
         ] = {}  # task, device -> its runs as they were left
+        self._wanted: dict[str, Picture | None] = {}  # task -> the picture of its targets
         self._set_up(task, replace(knobs_of(recipe, offered), growth_interval=growth_interval))
 
     def _set_up(self, task: Task, knobs: Knobs) -> None:
@@ -257,6 +283,8 @@ class ForkedRun(Controller):
         self._one_run(turn(self.selected.wanted, to))
 
     def _one_run(self, knobs: Knobs) -> None:
+        # FP32's steps of another moment say nothing about the speed of this run
+        self.fp32.seconds = []
         self.branches = [Branch(self._from_the_start, knobs, forkable=self.forkable)]
         self.active = 0
 
@@ -416,6 +444,27 @@ class ForkedRun(Controller):
         losses = [(steps, _loss) for steps in (self.fp32.steps, self.previous, fp32)]
         runs = [(steps, _columns) for steps in (run, *(branch.steps for branch in self.branches))]
         return [(steps, row, min(len(steps), self.total)) for steps, row in (*losses, *runs)]
+
+    @property
+    def shares(self) -> list[str]:
+        """The shares that are on show: "underflow" of gradients, "swallowed" of updates, or both.
+
+        With every knob there are both. A run that begins without FP32 masters is about swallowed updates.
+        """
+        run = self.run
+        if "epsilon" in self.offered:
+            return ["underflow", "swallowed"]
+        if lacks_masters(run.began or run.wanted):
+            return ["swallowed"]
+        return ["underflow", "swallowed"] if lacks_masters(run.wanted) else ["underflow"]
+
+    @property
+    def wanted_picture(self) -> Picture | None:
+        """The picture of what the network should do; None where the task has none."""
+        name = self.task.name
+        if name not in self._wanted:
+            self._wanted[name] = self.task.wanted_picture()
+        return self._wanted[name]
 
     def fork_change(self) -> str:
         """Return what was turned where the fork left the run, in words; "" where nothing was."""

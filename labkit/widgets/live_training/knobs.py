@@ -239,6 +239,15 @@ def epsilon_text(epsilon: float) -> str:
     return f"{digits}e{int(exponent)}"
 
 
+def lacks_masters(knobs: Knobs) -> bool:
+    """Say whether 16-bit weights are all that outlasts a step.
+
+    >>> lacks_masters(Knobs(masters="forgotten")), lacks_masters(Knobs(format="FP32", masters="none"))
+    (True, False)
+    """
+    return knobs.format != "FP32" and not knobs.autocast and knobs.masters != "kept"
+
+
 def optimizer_name(task: Task) -> str:
     """Return the name of the class of a task's optimizer."""
     return str(

@@ -14,6 +14,7 @@ from labkit.train import (
     CATEGORIES,
     GPU_TASKS,
     TASKS,
+    Picture,
     Place,
     RunRecord,
     Task,
@@ -264,7 +265,34 @@ class LiveTraining(DrivenWidget, folder="live_training"):
             "metric_name": forked_run.task.metric_name,
             "fp32_metric": self._metric(forked_run.fp32.metrics),
             "skipped": sum(not step.stepped for step in forked_run.run.steps),
+            "shares": forked_run.shares,
+            "result": self._result(),
         }
+
+    def _result(self) -> dict[str, Any] | None:
+        """Return what the networks do and what they should do, as pictures; None before there are some.
+
+        `wanted` is a picture, and each of `runs` has the name of a run and its pictures: the latest one of a run
+        that trains, and before the first step all of a record. A picture has `step`, `height`, `width` and
+        `pixels`, a byte for each pixel in base64.
+        """
+        forked_run = self.forked_run
+        named = ("FP32", *names(forked_run))
+        shown: list[Sequence[Picture]]
+        if forked_run.fp32.pictures:
+            shown = [side.pictures for side in forked_run.sides]
+        else:
+            shown = [() if record is None else record.pictures for record in forked_run.recorded]
+        runs = [
+            {
+                "name": name,
+                "pictures": [vars(each) for each in pictures if each.step <= forked_run.total],
+            }
+            for name, pictures in zip(named, shown, strict=False)
+            if pictures
+        ]
+        wanted = forked_run.wanted_picture if runs else None
+        return None if wanted is None else {"wanted": vars(wanted), "runs": runs}
 
     def _metric(self, metrics: Mapping[int, float]) -> str:
         """Return the latest metric at or before the run's step, "" before the first."""

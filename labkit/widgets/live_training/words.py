@@ -66,7 +66,7 @@ def names(forked_run: ForkedRun) -> list[str]:
 
 
 def rates(forked_run: ForkedRun) -> tuple[float, float] | None:
-    """Return steps a second of FP32 and of the run, once both are known."""
+    """Return steps a second of FP32 and of the run; None where they were not timed in the same seconds."""
     fp32, own = forked_run.fp32.step_seconds, forked_run.run.step_seconds
     return None if fp32 is None or own is None else (1 / fp32, 1 / own)
 
@@ -158,7 +158,8 @@ def sentence(forked_run: ForkedRun) -> str:
     parts.append(_fork(forked_run))
     if finished and (measured := rates(forked_run)) is not None:
         parts.append(
-            f"On {on(forked_run.place)}, FP32 did {measured[0]:.3g} steps a second, this run {measured[1]:.3g}."
+            f"In the same seconds on {on(forked_run.place)}, FP32 did {measured[0]:.3g} steps a second, "
+            f"this run {measured[1]:.3g}."
         )
     if forked_run.phase is not Phase.RUNNING and run.wanted != in_force:
         parts.append(f"The next {'run' if finished else 'step'} will be {who(run.wanted)}.")
@@ -186,11 +187,7 @@ def _reached(forked_run: ForkedRun) -> str:
 
 def _losses(forked_run: ForkedRun, name: str, fp32: float | None) -> str:
     steps = forked_run.run.steps
-    underflow, lost = latest(steps, "underflow"), ""
-    swallowed = latest(steps, "swallowed") if "epsilon" in forked_run.offered else None
-    if underflow is not None:
-        lost = f"; {percent(underflow) if underflow else 'none'} of its gradient elements underflow"
-        lost += "" if swallowed is None else f", {percent(swallowed)} of its updates are swallowed"
+    lost = _shares(forked_run)
     # the latest step that has both
     at = max(forked_run.run.metrics.keys() & forked_run.fp32.metrics.keys(), default=None)
     if forked_run.phase is Phase.FINISHED and at is not None:
@@ -199,6 +196,20 @@ def _losses(forked_run: ForkedRun, name: str, fp32: float | None) -> str:
         losses = short(steps[-1].loss) + ("" if fp32 is None else f" and {short(fp32)}")
         return f"{name} has {forked_run.task.metric_name} {ours:.3f}{when}, FP32 {theirs:.3f}; losses {losses}{lost}."
     return f"{name} is at {short(steps[-1].loss)}{'' if fp32 is None else f', FP32 at {short(fp32)}'}{lost}."
+
+
+def _shares(forked_run: ForkedRun) -> str:
+    """Return the latest shares that are on show, after a semicolon; "" before there are any."""
+    ends = {
+        "underflow": "of its gradient elements underflow",
+        "swallowed": "of its updates are swallowed",
+    }
+    parts = []
+    for what in forked_run.shares:
+        share = latest(forked_run.run.steps, what)
+        if share is not None:
+            parts.append(f"{percent(share) if share else 'none'} {ends[what]}")
+    return "; " + ", ".join(parts) if parts else ""
 
 
 def _fork(forked_run: ForkedRun) -> str:
@@ -230,10 +241,11 @@ def _fork(forked_run: ForkedRun) -> str:
 
 @on_any_page
 def static_training(forked_run: ForkedRun, *, why: str = "") -> Figure:
-    """Draw the steps so far: losses, scale, underflow and, where its knobs are there, swallowed updates."""
-    lost = {"underflow": "Activation gradients: elements that are zero here and not in FP32"}
-    if "epsilon" in forked_run.offered:
-        lost["swallowed"] = "Updates swallowed: weights with a gradient that did not move"
+    """Draw the steps so far: losses, scale, and the shares that are on show."""
+    titles = {
+        "underflow": "Activation gradients: elements that are zero here and not in FP32",
+        "swallowed": "Updates swallowed: weights with a gradient that did not move",
+    }
 
     def curves(value: Callable[[StepRecord], float | None], colour: str = "") -> list[Curve]:
         return [
@@ -259,9 +271,9 @@ def static_training(forked_run: ForkedRun, *, why: str = "") -> Figure:
             curves(lambda step: math.log2(step.scale)),
         ),
     ]
-    for what, title in lost.items():
+    for what in forked_run.shares:
         colour = FATE_COLOURS["underflowed"] if what == "underflow" else QUIET
-        panels.append(Panel(title, "share", curves(attrgetter(what), colour)))
+        panels.append(Panel(titles[what], "share", curves(attrgetter(what), colour)))
     marks = [
         (mark.step - 0.5, mark.label) for branch in forked_run.branches for mark in branch.marks
     ]

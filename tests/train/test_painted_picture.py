@@ -1,0 +1,159 @@
+"""The task that learns nothing without a loss scale, and the pictures of what a network does."""
+
+import base64
+import json
+import statistics
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from labkit.amp import RECIPES
+from labkit.formats import FP16
+from labkit.instrument import fate, merge, shift
+from labkit.train import (
+    TASKS,
+    Picture,
+    RunRecord,
+    TrainingRun,
+    gradient_snapshot,
+    load,
+    recorded,
+    to_picture,
+    train,
+)
+
+TASK = TASKS["painted_picture"]
+SEEDS = range(5)
+APART = 0.3
+
+
+def shades(picture: Picture) -> NDArray[np.float64]:
+    """Return the pixels of a picture, 0 to 1."""
+    content = np.frombuffer(base64.b64decode(picture.pixels), np.uint8)
+    return content.reshape(picture.height, picture.width) / 255
+
+
+def relative_loss(loss: float) -> float:
+    """Return a loss as a share of that of a page of one shade."""
+    targets = TASK.make_data().test_targets
+    return loss / float(((targets - targets.mean()) ** 2).sum())
+
+
+def runs(recipe: str) -> list[RunRecord]:
+    return [recorded("painted_picture", recipe, seed) for seed in SEEDS]
+
+
+def test_without_a_scale_nothing_is_painted_on_any_seed() -> None:
+    for fp32, fp16 in zip(runs("FP32"), runs("FP16"), strict=True):
+        assert fp32.metric > 0.95 > 0.06 > fp16.metric, fp32.seed
+        assert fp32.metric - fp16.metric > APART
+        assert relative_loss(fp16.final_loss) - relative_loss(fp32.final_loss) > APART
+
+
+def test_every_scaling_paints_what_fp32_paints() -> None:
+    for recipe in ("FP16 static", "FP16 dynamic"):
+        for fp32, scaled in zip(runs("FP32"), runs(recipe), strict=True):
+            assert abs(fp32.metric - scaled.metric) < 0.005, (recipe, fp32.seed)
+
+
+@pytest.mark.parametrize("recipe", ["FP16 static", "FP16 dynamic"])
+@pytest.mark.parametrize("switched_at", [60, 150])
+def test_a_scale_that_is_switched_on_brings_it_back(recipe: str, switched_at: int) -> None:
+    run = TrainingRun(TASK, RECIPES["FP16"], seed=0, measure_every=0)
+    for _ in range(switched_at):
+        dead = run.step().loss
+    assert run.evaluate() < 0.05
+    run.change(RECIPES[recipe])
+    for _ in range(40):
+        alive = run.step().loss
+    assert run.evaluate() > 0.05 + APART
+    assert relative_loss(dead) - relative_loss(alive) > APART
+
+
+def test_without_a_scale_no_weight_moves_but_the_last_unit() -> None:
+    """Every gradient before the last layer is rounded to zero, from the first step on."""
+    run = TrainingRun(TASK, RECIPES["FP16"], seed=0, measure_every=0)
+    before = [weight.clone() for weight in run.weights.master_weights]
+    assert all(bool((g == 0).all()) for g in run.next_gradients("weight gradients").values())
+    for _ in range(20):
+        run.step()
+    assert all(map(torch.equal, before, run.weights.master_weights))
+
+
+def test_the_window_of_scales_is_inside_the_slider() -> None:
+    run = TrainingRun(TASK, RECIPES["FP16"], seed=0, measure_every=0)
+    gradients = merge(gradient_snapshot(run).layers.values())
+    lost = {scale: fate(shift(gradients, scale), FP16).underflowed for scale in (0, 10, 16)}
+    assert lost[0] > 0.99
+    assert 0.01 < lost[10] < 0.2
+    assert lost[16] < 0.01
+    overflowing = [
+        scale
+        for scale in range(31)
+        if any(not bool(g.isfinite().all()) for g in run.next_gradients(scale=2.0**scale).values())
+    ]
+    assert overflowing == [28, 29, 30]
+
+
+def test_a_picture_of_perfect_outputs_is_the_wanted_one() -> None:
+    for name, task in TASKS.items():
+        if task.drawing is None:
+            continue
+        targets = task.make_data().test_targets[: task.drawing.examples or None]
+        wanted = task.wanted_picture()
+        assert wanted is not None
+        perfect = targets
+        if name.startswith("segmentation"):
+            perfect = targets.logit()
+        if name == "unet":
+            perfect = torch.nn.functional.one_hot(targets, 3).movedim(-1, 1).float()
+        assert to_picture(task.drawing.outputs(perfect)) == wanted, name
+        assert shades(wanted).max() > 0.8 > 0.3 > shades(wanted).min(), name
+
+
+def test_the_painted_picture_nears_the_wanted_one() -> None:
+    wanted = TASK.wanted_picture()
+    assert wanted is not None
+    for seed in SEEDS:
+        errors = {}
+        for recipe in ("FP32", "FP16"):
+            pictures = recorded("painted_picture", recipe, seed).pictures
+            assert [picture.step for picture in pictures] == list(range(0, 1001, 100))
+            errors[recipe] = [abs(shades(each) - shades(wanted)).mean() for each in pictures]
+        assert errors["FP32"][-1] < 0.06 < 0.15 < min(errors["FP16"]), seed
+
+
+def test_nan_and_shades_outside_are_black_and_white() -> None:
+    picture = to_picture(torch.tensor([[float("nan"), -1.0, 0.5, 7.0, float("inf")]]), step=3)
+    assert (picture.step, picture.height, picture.width) == (3, 1, 5)
+    assert shades(picture).tolist() == [[0, 0, 128 / 255, 1, 1]]
+
+
+def test_pictures_do_not_change_a_run() -> None:
+    drawn = train(TASK, RECIPES["FP16 static"], steps=30, measure_every=0)
+    plain = train(replace(TASK, drawing=None), RECIPES["FP16 static"], steps=30, measure_every=0)
+    assert drawn.steps == plain.steps
+    assert (len(drawn.pictures), plain.pictures) == (11, ())
+
+
+def test_a_record_keeps_its_pictures(tmp_path: Path) -> None:
+    record = train(TASK, RECIPES["FP32"], steps=2, measure_every=0)
+    assert [picture.step for picture in record.pictures] == [0, 1, 2]
+    path = record.save(tmp_path / "run.json")
+    assert load(path) == record
+    older = {key: value for key, value in json.loads(path.read_text()).items() if key != "pictures"}
+    path.write_text(json.dumps(older))
+    assert load(path) == replace(record, pictures=())
+
+
+def test_a_step_beside_its_fp32_twin_is_quick_on_record() -> None:
+    """At most 15 ms for both on the machine that recorded them, without measurements."""
+    seconds = [
+        statistics.median(filter(None, (run.step_seconds for run in runs(recipe))))
+        for recipe in ("FP32", "FP16 dynamic")
+    ]
+    assert sum(seconds) < 0.015
