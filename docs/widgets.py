@@ -198,7 +198,7 @@ WIDGETS = (
         "06_loss_scaling",
         "A training that runs beside FP32, with its knobs in your hand.",
         "from labkit.amp import RECIPES\nfrom labkit.train import TASKS\n"
-        'LiveTraining(TASKS["segmentation_small"], RECIPES["FP16"], seed=0)',
+        'LiveTraining(TASKS["painted_picture"], RECIPES["FP16"], seed=0)',
     ),
     Widget(
         "TrainingBar",
@@ -227,7 +227,7 @@ WIDGETS = (
         "Workbench",
         "08_recipes",
         "Every knob of a recipe on a live training, which can be forked at any step.",
-        'Workbench("segmentation_small", "FP16 static")',
+        'Workbench("painted_picture", "FP16 static")',
     ),
     Widget(
         "recipe_table",

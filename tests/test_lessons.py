@@ -155,7 +155,7 @@ def test_lesson_06_counts_the_steps_that_no_scale_could_help() -> None:
     assert {f"{recorded('segmentation', 'FP16', seed).metric:.3f}" for seed in range(3)} == {
         "0.000"
     }
-    assert "its Dice is 0.000, where FP32 reaches 0.67" in said.replace("\n# ", " ")
+    assert "Dice is 0.000, where FP32 reaches 0.67" in said.replace("\n# ", " ")
     presets = ScalerPresets(presets={"50": ScalerConfig(growth_interval=50)})
     presets.alike = False
     fifty = presets.replays["50"]

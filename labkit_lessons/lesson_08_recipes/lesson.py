@@ -124,7 +124,7 @@ check("recipes.which", my_level)
 # %% [markdown]
 # ## 2 · The workbench
 #
-# Here is every knob, on a training that runs now. The broad line, *FP32*, has the same seed. A run can be **forked**: a
+# Here is every knob, on a training that runs now: the painted picture of lesson 06. The broad line, *FP32*, has the same seed. A run can be **forked**: a
 # second run starts from it after any step, with exactly the same numbers, and sees the same batches. So if the two differ later,
 # it is your knob that made the difference.
 
@@ -138,11 +138,11 @@ predict("recipes.fork")
 # 3. Choose the task *autoencoder* and recipe *O3*. Then fork after step 0 with another epsilon.
 
 # %% id="touch-bench"
-Workbench("segmentation_small", "FP16 static")
+Workbench("painted_picture", "FP16 static")
 
 # %% [markdown]
-# Knobs on the left are formats. A model is *built* in them, so changing one starts the run again (a fork starts again where it left
-# the run). Knobs on the right are decisions of a single step, and may change while it runs. Open *The same in plain torch* and turn
+# Knobs on the left are formats. A model is *built* in them, so changing one starts the run again. (A fork then begins again
+# at the step at which it left the run.) Knobs on the right are decisions of a single step, and may change while it runs. Open *The same in plain torch* and turn
 # the knobs: each one is a line or two.
 #
 # ### Exercise 3: the lines that a recipe adds  ●●○  8 min

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 import statistics
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,8 @@ from labkit.train import (
     to_picture,
     train,
 )
+from labkit.widgets import predictions
+from notebooks import build
 
 TASK = TASKS["painted_picture"]
 SEEDS = range(5)
@@ -74,7 +77,7 @@ def test_a_scale_that_is_switched_on_brings_it_back(recipe: str, switched_at: in
     assert relative_loss(dead) - relative_loss(alive) > APART
 
 
-def test_without_a_scale_no_weight_moves_but_the_last_unit() -> None:
+def test_without_a_scale_no_weight_moves() -> None:
     """Every gradient before the last layer is rounded to zero, from the first step on."""
     run = TrainingRun(TASK, RECIPES["FP16"], seed=0, measure_every=0)
     before = [weight.clone() for weight in run.weights.master_weights]
@@ -97,6 +100,46 @@ def test_the_window_of_scales_is_inside_the_slider() -> None:
         if any(not bool(g.isfinite().all()) for g in run.next_gradients(scale=2.0**scale).values())
     ]
     assert overflowing == [28, 29, 30]
+
+
+def test_lesson_06_says_what_is_on_record_and_what_happens() -> None:
+    """Text, prediction, record and the number of a live run agree: the numbers of the text are read from it."""
+    text = build.lesson("06_loss_scaling").text.read_text(encoding="utf-8").replace("\n# ", " ")
+
+    def number(pattern: str) -> float:
+        (found,) = re.findall(pattern, text)
+        return float(found)
+
+    fp32, fp16 = ([run.metric for run in runs(recipe)] for recipe in ("FP32", "FP16"))
+    assert round(max(fp16), 2) == number(r"R2 is at most ([\d.]+), where FP32")
+    assert round(statistics.mean(fp32), 2) == number(
+        r"R2 is at most [\d.]+, where FP32 reaches ([\d.]+\d)"
+    )
+    dice = {
+        recipe: [recorded("segmentation", recipe, seed).metric for seed in range(3)]
+        for recipe in ("FP32", "FP16")
+    }
+    assert f"{max(dice['FP16']):.3f}" == f"{number(r'Dice is ([0-9.]+), where'):.3f}"
+    assert round(statistics.mean(dice["FP32"]), 2) == number(
+        r"Dice is [\d.]+, where FP32 reaches ([\d.]+\d)"
+    )
+
+    steps = int(number(r"within (\d+) steps the loss falls to less than half"))
+    says = predictions()["scaling.recover"]
+    assert says.answer == "drop towards FP32"
+    assert f"ithin {steps} steps the loss falls to less than half" in says.choices[says.answer]
+    overflow = int(number(r"At 2\^(\d+) the largest ones overflow"))
+    for seed in range(3):
+        run = TrainingRun(TASK, RECIPES["FP16"], seed=seed, measure_every=0)
+        losses = [run.step().loss for _ in range(60)]
+        run.change(RECIPES["FP16 static"])
+        losses += [run.step().loss for _ in range(steps)]
+        assert losses[-1] < losses[59] / 2, seed
+        for _ in range(2):
+            gradients = run.next_gradients(scale=2.0**overflow).values()
+            assert not all(bool(g.isfinite().all()) for g in gradients), seed
+            for _ in range(100):
+                run.step()
 
 
 def test_a_picture_of_perfect_outputs_is_the_wanted_one() -> None:
